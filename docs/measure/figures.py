@@ -52,7 +52,13 @@ def parser():
     nixl.add_argument("peers", help="virtual environment with nixl-cu12, libucx-cu12, numpy")
     nixl.add_argument("--size", type=int, default=64 * MIB)
     nixl.add_argument("--cc", help="the system's congestion control during the run (root)")
-    for function, name in [(against_ucx_latency, "ucx-latency"), (against_ucx_rate, "ucx-rate")]:
+    against_ucx = [
+        (against_ucx_latency, "ucx-latency"),
+        (against_ucx_rate, "ucx-rate"),
+        (against_ucx_host_latency, "ucx-host-latency"),
+        (against_ucx_host_rate, "ucx-host-rate"),
+    ]
+    for function, name in against_ucx:
         figure(function, name).add_argument("peers", help="virtual environment with libucx-cu12")
     mooncake = figure(against_mooncake, "mooncake")
     mooncake.add_argument("peers", help="folder with mooncake, as docs/performance.md makes it")
@@ -106,6 +112,35 @@ def against_ucx_rate(options):
 
     def ucx():
         return float(perftest(options.peers, "tag_bw", 500_000)[-1])
+
+    return summary(alternate(options.rounds, polyrail=polyrail, ucx=ucx), "polyrail", "ucx")
+
+
+def against_ucx_host_latency(options):
+    """One-way time of 8 bytes within the host against UCX's tag_lat by shared memory."""
+
+    def polyrail():
+        what = ["--sizes", "8", "--latency", "--preset", "latency", "--set", "single_copy=auto"]
+        return bench(options, *what)["latency_us"]["p50"]
+
+    def ucx():
+        return float(perftest(options.peers, "tag_lat", 500_000, tls=SHARED_MEMORY)[2])
+
+    return summary(alternate(options.rounds, polyrail=polyrail, ucx=ucx), "polyrail", "ucx")
+
+
+def against_ucx_host_rate(options):
+    """Writes of 256 MiB within the host by one copy against UCX's ucp_put_bw by shared memory."""
+    size = 256 * MIB
+
+    def polyrail():
+        what = ["--sizes", str(size), "--depth", "4", "--set", "single_copy=auto"]
+        return bench(options, *what)["gb_per_s"]
+
+    def ucx():
+        # The second column from the right but one is the average of MiB per second.
+        words = perftest(options.peers, "ucp_put_bw", 40, size=size, tls=SHARED_MEMORY)
+        return float(words[5]) * MIB / 1e9
 
     return summary(alternate(options.rounds, polyrail=polyrail, ucx=ucx), "polyrail", "ucx")
 
@@ -242,20 +277,26 @@ def bench(options, *arguments):
     return json.loads(run(command))["results"][0]
 
 
-def perftest(peers, test, iterations):
-    """The words of the last line of UCX's own benchmark, 8 bytes over TCP loopback."""
+# What UCX has for two processes of one host: rings in shared memory, and copies by the kernel.
+SHARED_MEMORY = "posix,sysv,cma,self"
+
+
+def perftest(peers, test, iterations, size=8, tls="tcp"):
+    """The words of the last line of UCX's own benchmark, within this host."""
     libraries = next(pathlib.Path(peers).glob("lib/python3*/site-packages/libucx"))
     environment = {
         "LD_LIBRARY_PATH": str(libraries / "lib"),
-        "UCX_TLS": "tcp",
-        "UCX_NET_DEVICES": "lo",
+        "UCX_TLS": tls,
         "PATH": "/usr/bin:/bin",
     }
+    if tls == "tcp":
+        environment["UCX_NET_DEVICES"] = "lo"
     command = [str(libraries / "bin/ucx_perftest"), "-p", "25657"]
     with contextlib.ExitStack() as ends:
         start(command, ends, env=environment)
         time.sleep(0.5)
-        client = ["127.0.0.1", "-t", test, "-s", "8", "-n", str(iterations), "-w", "1000", "-f"]
+        client = ["127.0.0.1", "-t", test, "-s", str(size)]
+        client += ["-n", str(iterations), "-w", str(min(1000, iterations)), "-f"]
         lines = run([*command, *client], env=environment).splitlines()
     finals = [line for line in lines if line.startswith("Final:")] or lines
     return finals[-1].split()

@@ -27,7 +27,12 @@ pub(crate) use say;
 /// Use [`say`].
 pub(crate) fn say_line(line: &str) {
     // A line of several: who closes the pipe early has what they want.
-    let _ = writeln!(io::stdout(), "{}", harmless(line));
+    let _ = say_to_reader(line);
+}
+
+/// The same for a command that goes on until nobody reads any more.
+pub(crate) fn say_to_reader(line: &str) -> io::Result<()> {
+    writeln!(io::stdout(), "{}", harmless(line))
 }
 
 /// Use [`tell`].

@@ -35,6 +35,7 @@ mod wiring;
 
 pub use error::{Blame, LabError};
 pub use lab::{Lab, LabGuard, LabInfo, LabState};
+pub use netlink::token_buckets;
 pub use privilege::{Privilege, availability};
 pub use rate::Rate;
 pub use spec::{LabSpec, RailEnd, RailInfo, Side};

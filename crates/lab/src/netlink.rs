@@ -24,6 +24,18 @@ pub(crate) fn open_socket() -> Result<OwnedFd, Errno> {
     polyrail_netlink::open(Protocol::Route)
 }
 
+/// The interfaces of this network namespace with a token bucket on all that they send, and its rate in bytes
+/// per second. Anybody may ask.
+///
+/// # Errors
+/// The kernel refuses a socket or the question.
+pub fn token_buckets() -> std::io::Result<Vec<(String, u64)>> {
+    let netlink = Netlink::new(open_socket()?);
+    let (links, buckets) = (netlink.links()?, netlink.token_buckets()?);
+    let name = |index| links.iter().find(|link| link.index == index).map(|link| link.name.clone());
+    Ok(buckets.into_iter().filter_map(|(index, rate)| Some((name(index)?, rate))).collect())
+}
+
 impl Netlink {
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self { socket: Mutex::new(socket.into()) }

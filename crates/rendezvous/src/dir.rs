@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use polyrail::{Engine, read_published};
+use rustix::fs::OFlags;
 
 use crate::backend::{Backend, News, Own};
 use crate::error::RendezvousError;
@@ -91,18 +92,22 @@ impl Dir {
         let failed = |source| unusable("lock file of the group", &path, source);
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).write(true).mode(0o600);
-        let file = options.open(&path).map_err(failed)?;
+        // Somebody may have put a named pipe or a link there.
+        let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
+        let file = options.custom_flags(flags.bits() as i32).open(&path).map_err(failed)?;
         let begin = Instant::now();
         loop {
             match file.try_lock() {
                 Ok(()) => return Ok(file),
                 Err(TryLockError::Error(source)) => return Err(failed(source)),
-                Err(TryLockError::WouldBlock) if begin.elapsed() > LOCK_DEADLINE => {
+                Err(TryLockError::WouldBlock)
+                    if stop.is_over() || begin.elapsed() > LOCK_DEADLINE =>
+                {
                     let why = format!("another process has held it for {LOCK_DEADLINE:?}");
                     return Err(failed(io::Error::new(io::ErrorKind::TimedOut, why)));
                 }
-                // Nobody tells when a lock is free without waiting for ever.
-                Err(TryLockError::WouldBlock) => stop.sleep(LOCK_AGAIN),
+                // Nobody tells when a lock is free without waiting for ever. Who leaves waits, too.
+                Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_AGAIN),
             }
         }
     }
@@ -145,20 +150,29 @@ impl Dir {
             return Ok(());
         }
         let path = self.path_of(own.name.as_str());
-        let touched = File::options()
-            .write(true)
-            .open(&path)
-            .and_then(|file| file.set_modified(SystemTime::now()));
-        match touched {
-            Ok(()) => self.touched = Some(Instant::now()),
-            // Somebody has cleaned up.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.make_folder()?;
-                self.publish(stop)?;
+        let failed = |source| unusable("file of this engine", &path, source);
+        match read_published(&path) {
+            Ok(Some(found)) if *found.metadata == *own.metadata => {
+                let file = open(&path, File::options().write(true)).map_err(failed)?;
+                file.set_modified(SystemTime::now()).map_err(failed)?;
+                self.touched = Some(Instant::now());
+                Ok(())
             }
-            Err(source) => return Err(unusable("file of this engine", &path, source)),
+            Err(error)
+                if !matches!(
+                    error.kind(),
+                    io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput
+                ) =>
+            {
+                Err(failed(error))
+            }
+            // Somebody has cleaned up, has put something else there, or has taken the name after this
+            // engine was silent for too long.
+            _ => {
+                self.make_folder()?;
+                self.publish(stop)
+            }
         }
-        Ok(())
     }
 
     /// Everybody whose file says that they live.
@@ -171,12 +185,17 @@ impl Dir {
         let mut all = BTreeMap::new();
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
-            // Nobody has joined yet.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && self.own.is_none() => {
+            // Nobody has joined yet. A folder that was there and is not any more is out of reach.
+            Err(error)
+                if error.kind() == io::ErrorKind::NotFound
+                    && self.own.is_none()
+                    && self.seen.is_empty() =>
+            {
                 return Ok(all);
             }
             Err(error) => return Err(failed(error)),
         };
+        let owner = fs::metadata(&self.folder).map_err(failed)?.uid();
         for entry in entries {
             let file_name = entry.map_err(failed)?.file_name();
             let Some(name) = file_name.to_str().and_then(|name| name.strip_suffix(ENDING)) else {
@@ -187,16 +206,12 @@ impl Dir {
             }
             let path = self.path_of(name);
             // Opening asks a file server for the present time of the file; a mere look may not.
-            let state = File::open(&path).and_then(|file| state_of(&file));
-            let Ok(state) = state.or_else(|_| fs::metadata(&path).and_then(|it| state_in(&it)))
-            else {
-                continue;
-            };
+            let Ok(state) = state_at(&path) else { continue };
             let before = self.seen.remove(name);
             let mut one = match before {
                 Some(one) if one.state == state => one,
                 before => {
-                    let found = read(&path);
+                    let found = read(&path, owner);
                     let known = before.and_then(|one| one.found.err());
                     if let Err(why) = &found
                         && known.as_ref() != Some(why)
@@ -210,8 +225,10 @@ impl Dir {
             if was_away {
                 one.since = now;
             }
-            let is_alive = now - one.since < self.lease && !has_ended(&path);
-            if let (true, Ok(found)) = (is_alive, &one.found) {
+            if let Ok(found) = &one.found
+                && now - one.since < self.lease
+                && !has_ended(&path)
+            {
                 all.insert(name.to_owned(), found.clone());
             }
             seen.insert(name.to_owned(), one);
@@ -269,9 +286,7 @@ enum Holder {
 
 impl Holder {
     fn of(path: &Path, own: &[u8]) -> Self {
-        let Ok(state) = File::open(path).and_then(|file| state_of(&file)) else {
-            return Self::Nobody;
-        };
+        let Ok(state) = state_at(path) else { return Self::Nobody };
         match read_published(path) {
             Ok(Some(found)) if found.has_ended || found.metadata == own => Self::Nobody,
             Ok(None) => Self::Nobody,
@@ -280,7 +295,15 @@ impl Holder {
     }
 }
 
-fn read(path: &Path) -> Result<Found, String> {
+/// What a file says, if it is of whoever has the folder: others may have put one there.
+fn read(path: &Path, owner: u32) -> Result<Found, String> {
+    match fs::metadata(path).map(|metadata| metadata.uid()) {
+        Ok(user) if user != owner => {
+            return Err(format!("it belongs to user {user}, and the folder to user {owner}"));
+        }
+        Ok(_) => {}
+        Err(error) => return Err(error.to_string()),
+    }
     match read_published(path) {
         Ok(Some(found)) => Ok(Found::Metadata(Arc::from(found.metadata))),
         Ok(None) => Err("it is gone".to_owned()),
@@ -293,8 +316,23 @@ fn has_ended(path: &Path) -> bool {
     read_published(path).is_ok_and(|found| found.is_none_or(|found| found.has_ended))
 }
 
-fn state_of(file: &File) -> io::Result<(u64, u64, SystemTime)> {
-    state_in(&file.metadata()?)
+/// Of whatever has the name, also if this process may not open it.
+fn state_at(path: &Path) -> io::Result<(u64, u64, SystemTime)> {
+    match open(path, File::options().read(true)) {
+        Ok(file) => state_in(&file.metadata()?),
+        Err(_) => state_in(&fs::metadata(path)?),
+    }
+}
+
+/// Opens a regular file and nothing else: opening a named pipe would wait until somebody opens its other
+/// end, and opening some devices does something.
+fn open(path: &Path, how: &mut OpenOptions) -> io::Result<File> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    // Somebody may put another one in its place just now.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    how.custom_flags(flags.bits() as i32).open(path)
 }
 
 fn state_in(metadata: &fs::Metadata) -> io::Result<(u64, u64, SystemTime)> {

@@ -27,8 +27,10 @@ pub(crate) struct Dns {
     known: BTreeMap<SocketAddr, State>,
     /// What was said of addresses that are silent.
     told: BTreeMap<SocketAddr, String>,
-    /// When the name was resolved.
+    /// When the name was resolved; `None`: it has to be now.
     resolved: Option<Instant>,
+    /// Nobody was told yet who is there.
+    is_new: bool,
 }
 
 enum State {
@@ -50,7 +52,7 @@ impl Dns {
         let (place, name) = (place.to_owned(), name.to_owned());
         let engine = engine.clone();
         let (known, told) = (BTreeMap::new(), BTreeMap::new());
-        Self { place, name, port, every, engine, known, told, resolved: None }
+        Self { place, name, port, every, engine, known, told, resolved: None, is_new: true }
     }
 
     fn resolve(&self) -> Result<Vec<SocketAddr>, RendezvousError> {
@@ -124,18 +126,20 @@ impl Backend for Dns {
     }
 
     fn poll(&mut self, stop: &Stop) -> Result<News, RendezvousError> {
-        let is_first = self.resolved.is_none();
         if self.resolved.is_none_or(|at| at.elapsed() >= self.every) {
-            let found = self.resolve();
+            // As long as nobody answers, every look fails: otherwise the place would seem to work again.
+            self.resolved = None;
+            let found = self.resolve()?;
             self.resolved = Some(Instant::now());
-            self.ask(&found?);
+            self.ask(&found);
         }
         loop {
             stop.sleep(LOOK_EVERY);
             self.hear();
             // The first look is over when all have answered, or have been given up.
             let is_pending = self.known.values().any(|state| matches!(state, State::Asked(_)));
-            if !is_first || !is_pending || stop.is_set() {
+            if !self.is_new || !is_pending || stop.is_set() {
+                self.is_new = false;
                 return Ok(self.members());
             }
         }
@@ -145,5 +149,27 @@ impl Backend for Dns {
 
     fn grace(&self) -> Duration {
         self.every
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail::Config;
+
+    use super::*;
+
+    #[test]
+    fn a_name_that_nobody_resolves_is_trouble_until_somebody_does() {
+        let config = Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();
+        let engine = Engine::builder().config(config).build().unwrap();
+        let every = Duration::from_secs(3600);
+        let mut dns = Dns::new("dns://test", ("no-such-name.invalid", 29_600), every, &engine);
+        for _ in 0..2 {
+            assert!(dns.poll(&Stop::default()).is_err());
+        }
+        "localhost".clone_into(&mut dns.name);
+        assert!(matches!(dns.poll(&Stop::default()), Ok(News::All(_))));
+        "no-such-name.invalid".clone_into(&mut dns.name);
+        assert!(dns.poll(&Stop::default()).is_ok(), "it is not time yet");
     }
 }

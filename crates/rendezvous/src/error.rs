@@ -106,6 +106,13 @@ pub enum RendezvousError {
     Thread(io::Error),
 }
 
+fn is_port_taken(error: &EngineError) -> bool {
+    match error {
+        EngineError::Listen { source, .. } => source.kind() == io::ErrorKind::AddrInUse,
+        _ => false,
+    }
+}
+
 impl RendezvousError {
     /// What to do about it.
     pub fn help(&self) -> Option<String> {
@@ -123,8 +130,22 @@ impl RendezvousError {
                 "see that it runs, and that host, port and firewall are right".to_owned()
             }
             Self::Refused { help, .. } | Self::Environment { help, .. } => help.clone(),
+            Self::File { source, .. }
+                if matches!(
+                    source.kind(),
+                    io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+                ) =>
+            {
+                "make room on its file system, or name a folder on another one".to_owned()
+            }
             Self::File { what, .. } => {
                 format!("see that the {what} is there and belongs to the user of this process")
+            }
+            // Its port is not that of the settings.
+            Self::Engine { source, .. } if is_port_taken(source) => {
+                "see that rank 0 runs once only, and that no other program has its port; two groups and two \
+                 jobs on one host need two, like mpi://:29601"
+                    .to_owned()
             }
             Self::Engine { source, .. } => return source.help(),
             Self::Rank0 { source, .. } => return source.help(),
@@ -144,5 +165,33 @@ impl RendezvousError {
             Self::Rank0 { source, .. } => source.exit_code(),
             _ => ENVIRONMENT,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_no_matter_of_owners() {
+        let of = |kind: io::ErrorKind| {
+            let (what, path) = ("file of this engine", "/shared/g/a.polyrail".to_owned());
+            RendezvousError::File { what, path, source: kind.into() }.help().unwrap()
+        };
+        assert!(of(io::ErrorKind::StorageFull).starts_with("make room"));
+        assert!(of(io::ErrorKind::PermissionDenied).contains("belongs to the user"));
+    }
+
+    #[test]
+    fn a_port_of_rank_0_that_is_taken_is_no_matter_of_listen_port() {
+        let of = |kind: io::ErrorKind| {
+            let (rail, address) = ("lo".to_owned(), ([127, 0, 0, 1], 29_600).into());
+            let source = EngineError::Listen { rail, address, source: kind.into() };
+            let error = RendezvousError::Engine { place: "mpi://".into(), source: source.into() };
+            error.help().unwrap()
+        };
+        let help = of(io::ErrorKind::AddrInUse);
+        assert!(help.contains("rank 0 runs once") && !help.contains("listen_port"), "{help}");
+        assert!(of(io::ErrorKind::AddrNotAvailable).contains("rails"));
     }
 }

@@ -203,7 +203,7 @@ impl EtcdGroup {
         };
         let mut watch = match self.watch.take() {
             Some(watch) => watch,
-            None => self.client.watch(self.prefix.as_bytes(), revision + 1, stop)?,
+            None => self.client.watch(self.prefix.as_bytes(), revision.saturating_add(1), stop)?,
         };
         let until = match &self.granted {
             Some(granted) => granted.next,

@@ -138,6 +138,7 @@ impl Shared {
         let mut pause = PAUSES.0;
         // What is wrong with the place now.
         let mut trouble: Option<String> = None;
+        let mut was_wrong = None;
         while !self.stop.is_set() {
             match backend.poll(&self.stop) {
                 Ok(news) => {
@@ -145,7 +146,10 @@ impl Shared {
                         tracing::warn!(target: "polyrail::rendezvous", "the rendezvous works again");
                     }
                     let grace = trouble.take().map(|_| backend.grace());
-                    pause = PAUSES.0;
+                    // A place that works for a moment only is not asked again and again.
+                    if was_wrong.is_none_or(|at: Instant| at.elapsed() > 2 * PAUSES.1) {
+                        pause = PAUSES.0;
+                    }
                     self.apply(news, grace);
                 }
                 Err(_) if self.stop.is_set() => {}
@@ -155,6 +159,7 @@ impl Shared {
                         tracing::warn!(target: "polyrail::rendezvous", "{what}; it is tried again");
                     }
                     trouble = Some(what);
+                    was_wrong = Some(Instant::now());
                     self.stop.sleep(pause);
                     pause = (pause * 2).min(PAUSES.1);
                 }

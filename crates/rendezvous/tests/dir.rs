@@ -4,10 +4,12 @@ mod common;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Process, config, engine, has_files, member};
 use polyrail_rendezvous::{Event, Group, Membership, RendezvousError, join, look};
+use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 
 fn enter(engine: &polyrail::Engine, name: &str) -> Group {
@@ -94,6 +96,72 @@ fn a_name_is_taken_while_its_engine_lives() {
 }
 
 #[test]
+fn who_was_silent_and_lost_its_name_keeps_no_other_alive_and_takes_the_name_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = format!("dir://{}?lease=3s", folder.path().display());
+    let watcher = look(&config(&place), &"g".parse().unwrap()).unwrap();
+    let joined = || match watcher.next_event(DEADLINE) {
+        Some(Event::Joined(member)) => member.card().unwrap().instance,
+        other => panic!("{other:?}"),
+    };
+    let first = member(&place, "g", "a", 1);
+    let instance = joined();
+    signal(&first, Signal::STOP);
+    let second = member(&place, "g", "a", 1);
+    assert_eq!(watcher.next_event(DEADLINE), Some(Event::Left { name: "a".to_owned() }));
+    assert_ne!(joined(), instance);
+    signal(&first, Signal::CONT);
+    signal(&second, Signal::STOP);
+    assert_eq!(watcher.next_event(DEADLINE), Some(Event::Left { name: "a".to_owned() }));
+    assert_eq!(joined(), instance);
+}
+
+#[test]
+fn nothing_waits_for_a_named_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join("g").join(name);
+    let pipe = |name: &str| mkfifoat(CWD, at(name), Mode::RWXU).unwrap();
+    fs::create_dir(at("")).unwrap();
+    pipe("pipe.polyrail");
+    let place = format!("dir://{}?lease=3s", folder.path().display());
+    let (sender, done) = channel();
+    std::thread::spawn(move || {
+        let watcher = look(&config(&place), &"g".parse().unwrap()).unwrap();
+        assert_eq!(watcher.wait_for(0, DEADLINE).map(|members| members.len()), Some(0));
+        // The name is as free as if its engine had died.
+        let own = engine(&place);
+        let group = enter(&own, "pipe");
+        assert!(matches!(watcher.next_event(DEADLINE), Some(Event::Joined(_))));
+        sender.send((own, group)).unwrap();
+    });
+    let (own, _group) = done.recv_timeout(DEADLINE).expect("it does not wait");
+    fs::remove_file(at(".lock")).unwrap();
+    pipe(".lock");
+    let (sender, done) = channel();
+    std::thread::spawn(move || {
+        let error = join(&own, &Membership::new("g").unwrap()).unwrap_err();
+        sender.send(error.to_string()).unwrap();
+    });
+    let told = done.recv_timeout(DEADLINE).expect("it does not wait");
+    assert!(told.starts_with("lock file of the group `"), "{told}");
+}
+
+#[test]
+fn who_looks_loses_nobody_while_the_folder_is_away() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = format!("dir://{}/place", folder.path().display());
+    let own = engine(&place);
+    let _group = enter(&own, "a");
+    let watcher = look(&config(&place), &"g".parse().unwrap()).unwrap();
+    assert!(matches!(watcher.next_event(DEADLINE), Some(Event::Joined(_))));
+    let (here, away) = (folder.path().join("place"), folder.path().join("away"));
+    fs::rename(&here, &away).unwrap();
+    // Several looks, and less than a third of the lease.
+    assert_eq!(watcher.next_event(Duration::from_secs(3)), None);
+    assert_eq!(watcher.members().len(), 1);
+}
+
+#[test]
 fn files_of_others_are_left_out_and_one_that_is_removed_comes_back() {
     let folder = tempfile::tempdir().unwrap();
     let place = format!("dir://{}?lease=3s", folder.path().display());
@@ -113,6 +181,33 @@ fn files_of_others_are_left_out_and_one_that_is_removed_comes_back() {
     assert_eq!(group.members().len(), 1);
     drop(group);
     assert!(!at("a.polyrail").exists() && at("noise.polyrail").exists());
+}
+
+#[test]
+fn the_file_of_another_user_makes_nobody_a_member() {
+    if !rustix::process::geteuid().is_root() {
+        return polyrail_skip::skip(
+            "only root can give a file to another user",
+            "sudo -E cargo test -p polyrail-rendezvous --test dir",
+        );
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let place = format!("dir://{}", folder.path().display());
+    let own = engine(&place);
+    let group = enter(&own, "observer");
+    // Both are there whole when the group looks: they get their names by renaming.
+    let at = |name: &str| folder.path().join("g").join(name);
+    let (evil, good) = (engine(&place), engine(&place));
+    for (engine, name) in [(&evil, "evil"), (&good, "good")] {
+        engine.publish(&at(name)).unwrap();
+    }
+    std::os::unix::fs::chown(at("evil"), Some(65_534), None).unwrap();
+    for name in ["evil", "good"] {
+        fs::rename(at(name), at(&format!("{name}.polyrail"))).unwrap();
+    }
+    assert_eq!(event(&group, DEADLINE).as_deref(), Some("+good"));
+    fs::remove_file(at("good.polyrail")).unwrap();
+    assert_eq!(event(&group, DEADLINE).as_deref(), Some("-good"));
 }
 
 #[test]

@@ -34,6 +34,11 @@ fn ranks_meet_by_rank_0_which_may_come_last_and_hear_who_dies_and_comes_back() {
         process.until("joined rank-2");
     }
     again.until("found 3");
+    // One that starts before rank 0 has noticed the end of the other waits for that.
+    one.kill();
+    let again = start(1);
+    again.until("found 3");
+    zero.until("joined rank-1");
 }
 
 #[test]

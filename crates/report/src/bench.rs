@@ -10,6 +10,7 @@ mod memory;
 mod placement;
 mod protection;
 mod result;
+mod tried;
 
 use std::collections::BTreeMap;
 
@@ -21,6 +22,7 @@ pub use memory::{MemoryPlace, PathConsidered, PathTaken};
 pub use placement::{PlacedBy, PlacedThread, Placement};
 pub use protection::{PayloadProtection, Protection, ProvenBy};
 pub use result::{BenchResult, LatencyUs, PeerSample, RailShare, Sample};
+pub use tried::Tried;
 
 /// The version of [`BenchReport`].
 pub const SCHEMA_VERSION: u32 = 1;

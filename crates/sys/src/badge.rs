@@ -2,9 +2,10 @@
 //! listens on. The kernel remembers who called `listen`, and tells whoever connects.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, connect, listen,
     socket_with,
@@ -27,6 +28,8 @@ pub struct Bearer {
     /// The user that it ran as when it took the name, as this process sees it.
     pub user: u32,
     connection: OwnedFd,
+    /// Of the process; `None` before Linux 6.5, which does not hand it out.
+    handle: Option<OwnedFd>,
 }
 
 impl Badge {
@@ -51,24 +54,67 @@ impl Badge {
 
 impl Bearer {
     /// Who has the name, in this network namespace. Never blocks.
+    ///
+    /// A process that took the name and has ended may have left it to a child. The kernel still tells
+    /// its number, which may be another process's by now. From Linux 6.5 on that is an error.
     pub fn of(name: &str) -> io::Result<Self> {
         let connection = socket()?;
         connect(&connection, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
         let (process, user) = credentials(&connection)?;
-        Ok(Self { process, user, connection })
+        let bearer = Self { process, user, handle: handle(&connection)?, connection };
+        match bearer.has_ended() {
+            false => Ok(bearer),
+            true => Err(Errno::SRCH.into()),
+        }
     }
 
-    /// Whether somebody still has the name that had it when this value was made.
+    /// Whether somebody still has the name that had it when this value was made, and the process that
+    /// took it has not ended: so until now its number was no other process's.
     pub fn has_it(&self) -> bool {
-        let mut ends = [PollFd::new(&self.connection, PollFlags::empty())];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut ends, Some(&now)).is_ok_and(|gone| gone == 0)
+        !has_happened(&self.connection, PollFlags::empty()) && !self.has_ended()
     }
+
+    fn has_ended(&self) -> bool {
+        self.handle.as_ref().is_some_and(|handle| has_happened(handle, PollFlags::IN))
+    }
+}
+
+/// Whether any of these has happened, or the end of all.
+fn has_happened(descriptor: &OwnedFd, what: PollFlags) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(descriptor, what)], Some(&now)) != Ok(0)
 }
 
 fn socket() -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
+/// The process that called `listen`, as a descriptor that no later process of its number has.
+fn handle(connection: &OwnedFd) -> io::Result<Option<OwnedFd>> {
+    let mut found: RawFd = -1;
+    let mut len = size_of::<RawFd>() as libc::socklen_t;
+    // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes, the size of `found`.
+    let result = unsafe {
+        libc::getsockopt(
+            connection.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERPIDFD,
+            (&raw mut found).cast(),
+            &raw mut len,
+        )
+    };
+    if result != 0 {
+        let error = io::Error::last_os_error();
+        return match Errno::from_io_error(&error) {
+            Some(Errno::NOPROTOOPT) => Ok(None),
+            // How kernels say that it has ended.
+            Some(Errno::INVAL | Errno::SRCH) => Err(Errno::SRCH.into()),
+            _ => Err(error),
+        };
+    }
+    // SAFETY: the kernel has just made it for this process, and nobody else knows it.
+    Ok(Some(unsafe { OwnedFd::from_raw_fd(found) }))
 }
 
 /// Of whoever called `listen`.
@@ -95,6 +141,9 @@ fn credentials(connection: &OwnedFd) -> io::Result<(Option<u32>, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::CommandExt;
+    use std::process::{Command, Stdio};
+
     use super::*;
 
     #[test]
@@ -110,6 +159,50 @@ mod tests {
         drop(badge);
         assert!(!bearer.has_it());
         assert!(Bearer::of(&name).is_err(), "nobody has it any more");
+    }
+
+    #[test]
+    fn a_name_that_its_process_has_left_to_a_child_proves_no_number() {
+        let name = format!("polyrail-test-left-{}", std::process::id());
+        let taken = name.clone();
+        let mut command = Command::new("cat");
+        command.stdin(Stdio::piped());
+        let leave = move || {
+            let badge = Badge::take(&taken)?;
+            // SAFETY: it has one argument, and changes a flag of an open descriptor.
+            if unsafe { libc::fcntl(badge.0.as_raw_fd(), libc::F_SETFD, 0) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            std::mem::forget(badge);
+            // SAFETY: both processes only do what is allowed after a fork: the first one ends, the
+            // other one becomes `cat`.
+            match unsafe { libc::fork() } {
+                -1 => Err(io::Error::last_os_error()),
+                0 => Ok(()),
+                // SAFETY: it ends the process and runs nothing.
+                _ => unsafe { libc::_exit(0) },
+            }
+        };
+        // SAFETY: no other thread of this process can hold a lock that `take` needs: it only calls
+        // the system, and formats nothing.
+        unsafe { command.pre_exec(leave) };
+        let mut child = command.spawn().unwrap();
+        // To wait would end it.
+        let stdin = child.stdin.take();
+        child.wait().unwrap();
+        let own = format!("polyrail-test-own-{}", std::process::id());
+        let badge = Badge::take(&own).unwrap();
+        if Bearer::of(&own).unwrap().handle.is_none() {
+            return polyrail_skip::skip(
+                "this kernel tells no handle of a process (it is older than Linux 6.5)",
+                "boot Linux 6.5 or later && cargo test -p polyrail-sys",
+            );
+        }
+        drop(badge);
+        let error = Bearer::of(&name).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(Errno::SRCH.raw_os_error()));
+        // `cat` ends with its standard input.
+        drop(stdin);
     }
 
     #[test]

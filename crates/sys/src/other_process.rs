@@ -222,15 +222,17 @@ impl<'a> ForeignCopy<'a> {
 /// Whether the kernel lets this process copy between processes at all: it tries with itself, which
 /// only a seccomp filter forbids.
 pub fn may_copy_between_processes() -> io::Result<()> {
-    let (from, mut to) = ([7_u8; 8], [0_u8; 8]);
-    let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: to.len() };
-    let foreign = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
+    let (mut here, mut there) = ([7_u8; 8], [0_u8; 8]);
+    let local = libc::iovec { iov_base: here.as_mut_ptr().cast(), iov_len: here.len() };
+    let foreign = libc::iovec { iov_base: there.as_mut_ptr().cast(), iov_len: there.len() };
     let own = std::process::id().cast_signed();
-    // SAFETY: both pieces are arrays that live here; the kernel only reads the foreign one.
-    let copied =
-        unsafe { libc::process_vm_readv(own, &raw const local, 1, &raw const foreign, 1, 0) };
-    if copied < 0 {
-        return Err(io::Error::last_os_error());
+    // A filter may forbid one of them.
+    for call in [libc::process_vm_readv, libc::process_vm_writev] {
+        // SAFETY: both pieces are arrays that live here, to which nothing refers during the call.
+        let copied = unsafe { call(own, &raw const local, 1, &raw const foreign, 1, 0) };
+        if copied < 0 {
+            return Err(io::Error::last_os_error());
+        }
     }
     Ok(())
 }
@@ -248,16 +250,15 @@ mod tests {
         (child, process)
     }
 
-    /// Has the kernel refuse `process_vm_readv` to this process and its children for good.
-    fn forbid_copies() {
+    /// Has the kernel refuse the system call to this thread for good.
+    fn forbid(call: libc::c_long) {
         const LOAD_NUMBER: u16 = 0x20;
         const JUMP_IF_EQUAL: u16 = 0x15;
         const RETURN: u16 = 0x06;
         let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-        let call = libc::SYS_process_vm_readv as u32;
         let mut steps = [
             step(LOAD_NUMBER, 0, 0, 0),
-            step(JUMP_IF_EQUAL, 0, 1, call),
+            step(JUMP_IF_EQUAL, 0, 1, call as u32),
             step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
             step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
         ];
@@ -275,14 +276,16 @@ mod tests {
 
     #[test]
     fn a_seccomp_filter_is_found_by_trying() {
-        // A thread's filter ends with the thread.
-        let forbidden = std::thread::spawn(|| {
-            may_copy_between_processes().unwrap();
-            forbid_copies();
-            may_copy_between_processes().unwrap_err()
-        });
-        let error = forbidden.join().unwrap();
-        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        for call in [libc::SYS_process_vm_readv, libc::SYS_process_vm_writev] {
+            // A thread's filter ends with the thread.
+            let forbidden = std::thread::spawn(move || {
+                may_copy_between_processes().unwrap();
+                forbid(call);
+                may_copy_between_processes().unwrap_err()
+            });
+            let error = forbidden.join().unwrap();
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        }
         may_copy_between_processes().unwrap();
     }
 

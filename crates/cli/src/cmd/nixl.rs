@@ -161,7 +161,11 @@ fn built(from: Option<PathBuf>) -> Result<PathBuf, Refusal> {
             let of_build = build_folders()
                 .into_iter()
                 .filter_map(|release| Some(release.parent()?.join("nixl")));
-            let folders: Vec<PathBuf> = near_folders().into_iter().chain(of_build).collect();
+            // Packages have it there: no program but NIXL's agents opens it.
+            let of_packages = near_folders().into_iter().filter(|folder| folder.ends_with("lib"));
+            let of_packages = of_packages.map(|folder| folder.join("polyrail"));
+            let folders: Vec<PathBuf> =
+                near_folders().into_iter().chain(of_packages).chain(of_build).collect();
             let found = folders.iter().map(|folder| folder.join(PLUGIN)).find(|file| file.exists());
             found.ok_or_else(|| {
                 refuse(exit::USAGE, format!("there is no {PLUGIN} in {}", listed(&folders)), help)

@@ -16,7 +16,7 @@ use signal_hook::flag;
 
 use crate::config_args::{self, ConfigArgs, print_warnings};
 use crate::progress::Progress;
-use crate::stdout::{complain, print, refuse, say, tell};
+use crate::stdout::{complain, print, refuse, say_to_reader, tell};
 use crate::values::{Refusal, number_within, time};
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
@@ -86,8 +86,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     if let Err(error) = polyrail_log::start(&polyrail_log::Settings::of(&config)) {
         return refuse(&error, None, exit::ENVIRONMENT);
     }
-    let stopped = Arc::new(AtomicBool::new(false));
+    let (stopped, is_entering) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
     for signal in [SIGINT, SIGTERM] {
+        // To enter may take a lease, and nothing ends that early.
+        let code = i32::from(exit::INTERRUPTED);
+        let _ = flag::register_conditional_shutdown(signal, code, Arc::clone(&is_entering));
         // Without it a signal ends the process at once, and others hear of it later.
         let _ = flag::register(signal, Arc::clone(&stopped));
     }
@@ -99,6 +103,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             return code;
         }
     };
+    is_entering.store(false, Ordering::Relaxed);
     let wanted = args.wait.and_then(|count| usize::try_from(count).ok()).or(view.expected());
     progress.say("waiting for members");
     let members = view.wait(wanted.unwrap_or(0), args.timeout, &stopped);
@@ -202,24 +207,25 @@ fn watch(args: &Args, view: &View, stopped: &AtomicBool) {
             Event::Left { name } => ("left", name.as_str(), None),
             _ => continue,
         };
-        match args.json {
+        let line = match args.json {
             true => {
                 let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                say!(
-                    "{}",
-                    json!({
-                        "schema_version": SCHEMA_VERSION,
-                        "time_unix_s": time.as_secs_f64(),
-                        "event": what,
-                        "name": name,
-                        "member": member.map(document),
-                    })
-                );
+                let document = json!({
+                    "schema_version": SCHEMA_VERSION,
+                    "time_unix_s": time.as_secs_f64(),
+                    "event": what,
+                    "name": name,
+                    "member": member.map(document),
+                });
+                document.to_string()
             }
             false => match member.and_then(Member::card) {
-                Some(card) => say!("{what} {name} {} {}", card.engine, list(&card.addresses)),
-                None => say!("{what} {name}"),
+                Some(card) => format!("{what} {name} {} {}", card.engine, list(&card.addresses)),
+                None => format!("{what} {name}"),
             },
+        };
+        if say_to_reader(&line).is_err() {
+            return;
         }
     }
 }

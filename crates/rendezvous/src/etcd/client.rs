@@ -149,7 +149,7 @@ impl Client {
         }
     }
 
-    /// A lease of so many seconds, and how many etcd gives it.
+    /// A lease of so many seconds, and how many etcd gives it: at least one.
     pub(crate) fn grant(
         &mut self,
         seconds: u64,
@@ -157,8 +157,11 @@ impl Client {
     ) -> Result<(String, u64), RendezvousError> {
         let body = json!({ "TTL": seconds });
         let granted: Granted = self.call("/v3/lease/grant", &body, stop)?;
-        let seconds = granted.ttl.parse().unwrap_or(seconds);
-        Ok((granted.id, seconds))
+        // Without a time the lease would be renewed without a pause.
+        match granted.ttl.parse() {
+            Ok(seconds) if seconds > 0 => Ok((granted.id, seconds)),
+            _ => Err(self.nonsense("it gave a lease without a time")),
+        }
     }
 
     /// Makes a lease last for its whole time again. `false`: etcd does not know it any more.
@@ -446,4 +449,36 @@ fn range_of(prefix: &[u8]) -> (String, String) {
 /// What somebody else said, in one line and never long.
 fn excerpt(text: &str) -> String {
     text.trim().chars().take(200).flat_map(char::escape_debug).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_that_is_over_at_once_is_none() {
+        for ttl in ["0", "-1", ""] {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let server = std::thread::spawn(move || {
+                let (mut socket, _) = listener.accept().unwrap();
+                let mut request = Vec::new();
+                while !request.ends_with(b"}") {
+                    let mut part = [0; 1024];
+                    let count = socket.read(&mut part).unwrap();
+                    request.extend_from_slice(&part[..count]);
+                }
+                let body = json!({ "ID": "7", "TTL": ttl }).to_string();
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+                socket.write_all((head + &body).as_bytes()).unwrap();
+            });
+            let mut client = Client::new("etcd://test", &[("127.0.0.1".to_owned(), port)], None);
+            let error = client.grant(5, &Stop::default()).unwrap_err().to_string();
+            assert!(error.contains("a lease without a time"), "{ttl}: {error}");
+            server.join().unwrap();
+        }
+    }
 }

@@ -60,22 +60,30 @@ impl Hub {
         entry
     }
 
-    /// Lets somebody in; says why not.
-    fn admit(&mut self, peer: &Peer, message: Message) -> Result<Option<Entry>, String> {
+    /// Lets somebody in, or answers why not.
+    fn admit(&mut self, peer: &Peer, message: Message) -> Result<Option<Entry>, Message> {
+        let refused = |why: String| Message::Refused { why };
         let Message::Enter { group, size, name, metadata } = message else { return Ok(None) };
         if group != self.group.as_str() {
-            return Err(format!("rank 0 is in the group `{}`, not in `{group}`", self.group));
+            let why = format!("rank 0 is in the group `{}`, not in `{group}`", self.group);
+            return Err(refused(why));
         }
         if size != self.size {
-            return Err(format!("rank 0 is one of {} ranks, not of {size}", self.size));
+            return Err(refused(format!("rank 0 is one of {} ranks, not of {size}", self.size)));
         }
-        let name: Name = name.parse().map_err(|_| "that is no name".to_owned())?;
+        let name: Name = name.parse().map_err(|_| refused("that is no name".to_owned()))?;
         let name = name.as_str();
         let is_taken = self.entries.get(name).is_some_and(|entry| entry.metadata.is_some());
         // One that connects again, for instance after it was silent, has its name yet.
-        let is_own = self.members.get(&peer.instance()).is_some_and(|it| it.name == name);
-        if is_taken && !is_own {
-            return Err(format!("the name `{name}` is taken by another rank"));
+        let own_name = self.members.get(&peer.instance()).map(|it| it.name.as_str());
+        if is_taken && own_name != Some(name) {
+            let why = format!("the name `{name}` is taken by another rank");
+            return Err(Message::Taken { why });
+        }
+        // Otherwise its first name would stay for ever.
+        if let Some(own_name) = own_name.filter(|own_name| *own_name != name) {
+            let why = format!("this rank is `{own_name}` already, and can't be `{name}`, too");
+            return Err(refused(why));
         }
         let watch = self.small.engine.watch(peer);
         let member = Member { peer: peer.clone(), name: name.to_owned(), _watch: watch };
@@ -95,7 +103,7 @@ impl Hub {
                         changed.push(entry);
                     }
                     Ok(None) => {}
-                    Err(why) => self.small.say(&peer, &Message::Refused { why }, stop),
+                    Err(no) => self.small.say(&peer, &no, stop),
                 }
             }
             Heard::Lost(peer) => {
@@ -156,5 +164,38 @@ impl Backend for Hub {
 
     fn grace(&self) -> Duration {
         Duration::ZERO
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail::Config;
+
+    use super::*;
+
+    #[test]
+    fn a_rank_has_one_name() {
+        let job = Job { rank: 0, size: 3, host: "127.0.0.1".to_owned(), port: 0, is_local: true };
+        let start = || Small::start(&Config::default(), &job, "127.0.0.1", None).unwrap();
+        let (small, other) = (start(), start());
+        let peer = small.engine.add_peer(&other.engine.metadata()).unwrap();
+        let own = Own { name: "rank-0".parse().unwrap(), metadata: Vec::new().into() };
+        let mut hub = Hub::new(small, &"g".parse().unwrap(), &job, own);
+        let enter = |name: &str| Message::Enter {
+            group: "g".to_owned(),
+            size: 3,
+            name: name.to_owned(),
+            metadata: String::new(),
+        };
+        assert!(matches!(hub.admit(&peer, enter("rank-1")), Ok(Some(_))));
+        let again = hub.admit(&peer, enter("rank-1"));
+        assert!(matches!(again, Ok(Some(_))), "it may connect again");
+        match hub.admit(&peer, enter("rank-2")) {
+            Err(Message::Refused { why }) => {
+                assert_eq!(why, "this rank is `rank-1` already, and can't be `rank-2`, too");
+            }
+            _ => panic!("it has two names"),
+        }
+        assert!(matches!(hub.admit(&peer, enter("rank-0")), Err(Message::Taken { .. })));
     }
 }

@@ -29,6 +29,8 @@ pub(super) enum Message {
     Enter { group: String, size: usize, name: String, metadata: String },
     /// From rank 0: these have changed. The entry of who hears it is among the first.
     Entries(Vec<Entry>),
+    /// From rank 0: no. The name is taken, perhaps by one that has died: it may be free soon.
+    Taken { why: String },
     /// From rank 0: no.
     Refused { why: String },
     /// From rank 0: it leaves, and nobody hears any more of the others.
@@ -111,13 +113,16 @@ impl Small {
         Ok(Self { engine, heard })
     }
 
-    /// Says something; waits while too much is being said.
+    /// Says something; waits while too much is being said. Whoever leaves waits for nobody.
     pub(super) fn say(&self, to: &Peer, message: &Message, stop: &Stop) {
         // It has texts, numbers and lists only.
         let Ok(bytes) = serde_json::to_vec(message) else { return };
         while let Err(PostError::Busy { .. }) =
             self.engine.notify(to, &bytes).map(|transfer| transfer.detach())
         {
+            if stop.is_set() {
+                return;
+            }
             stop.sleep(FULL_AGAIN);
         }
     }

@@ -21,6 +21,8 @@ const LISTEN: Duration = Duration::from_millis(100);
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 /// How long rank 0 may take to answer once it is connected.
 const ANSWER: Duration = Duration::from_secs(10);
+/// How long rank 0 may take, beyond `peer_timeout_ms`, to notice that whoever had the name has died.
+const NOTICED: Duration = Duration::from_secs(2);
 /// How long members may take to come back to a rank 0 that was lost.
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -39,6 +41,15 @@ pub(super) struct Spoke {
 
 /// Members that came or are gone.
 type Changes = Vec<(String, Option<Found>)>;
+
+/// What rank 0 says.
+enum Told {
+    Changes(Changes),
+    /// This rank's name is taken, and why.
+    Taken(String),
+    /// It leaves.
+    Over,
+}
 
 /// A connection to rank 0.
 struct Link {
@@ -138,13 +149,28 @@ impl Spoke {
             metadata: text_of(&own.metadata),
         };
         link.small.say(&link.peer, &message, stop);
+        let noticed = Duration::from_millis(self.config.peer_timeout_ms) + NOTICED;
+        let until_free = Instant::now() + noticed;
+        let until = until.max(until_free);
         let mut table = BTreeMap::new();
         while !table.contains_key(own.name.as_str()) {
             if Instant::now() >= until || stop.is_set() {
                 let why = "rank 0 did not say who is there".to_owned();
                 return Err(RendezvousError::Unreachable { place: self.place.clone(), why });
             }
-            for (name, found) in self.listen(&mut link)?.unwrap_or_default() {
+            let changes = match self.listen(&mut link)? {
+                Told::Changes(changes) => changes,
+                Told::Taken(why) if Instant::now() >= until_free => {
+                    return Err(self.refused(&why));
+                }
+                Told::Taken(_) => {
+                    stop.sleep(TRY_AGAIN);
+                    link.small.say(&link.peer, &message, stop);
+                    continue;
+                }
+                Told::Over => Vec::new(),
+            };
+            for (name, found) in changes {
                 match found {
                     Some(found) => drop(table.insert(name, found)),
                     None => drop(table.remove(&name)),
@@ -155,8 +181,18 @@ impl Spoke {
         Ok(link)
     }
 
-    /// What rank 0 says next. `None`: it leaves.
-    fn listen(&self, link: &mut Link) -> Result<Option<Changes>, RendezvousError> {
+    fn refused(&self, why: &str) -> RendezvousError {
+        RendezvousError::Refused {
+            place: self.place.clone(),
+            why: format!("rank 0 refuses: {why}"),
+            help: "see that all ranks have the same settings, and names of their own; \
+                   two groups need two ports, like slurm://:29601"
+                .to_owned(),
+        }
+    }
+
+    /// What rank 0 says next.
+    fn listen(&self, link: &mut Link) -> Result<Told, RendezvousError> {
         match link.small.heard.recv_timeout(LISTEN) {
             Ok(Heard::Said(peer, bytes)) if peer == link.peer => {
                 match serde_json::from_slice(&bytes) {
@@ -170,24 +206,19 @@ impl Spoke {
                                 changes.push((entry.name, found));
                             }
                         }
-                        Ok(Some(changes))
+                        Ok(Told::Changes(changes))
                     }
-                    Ok(Message::Refused { why }) => Err(RendezvousError::Refused {
-                        place: self.place.clone(),
-                        why: format!("rank 0 refuses: {why}"),
-                        help: "see that all ranks have the same settings, and names of their own; \
-                               two groups need two ports, like slurm://:29601"
-                            .to_owned(),
-                    }),
-                    Ok(Message::Over) => Ok(None),
-                    _ => Ok(Some(Vec::new())),
+                    Ok(Message::Taken { why }) => Ok(Told::Taken(why)),
+                    Ok(Message::Refused { why }) => Err(self.refused(&why)),
+                    Ok(Message::Over) => Ok(Told::Over),
+                    _ => Ok(Told::Changes(Vec::new())),
                 }
             }
             Ok(Heard::Lost(peer)) if peer == link.peer => {
                 let why = "rank 0 is lost; nobody hears of the others until it is back".to_owned();
                 Err(RendezvousError::Unreachable { place: self.place.clone(), why })
             }
-            _ => Ok(Some(Vec::new())),
+            _ => Ok(Told::Changes(Vec::new())),
         }
     }
 }
@@ -230,10 +261,15 @@ impl Backend for Spoke {
             self.link = Some(link);
             return Ok(News::All(first));
         }
-        let Some(changes) = self.listen(&mut link)? else {
-            tracing::info!(target: "polyrail::rendezvous", "rank 0 leaves the group");
-            self.is_over = true;
-            return Ok(News::none());
+        let changes = match self.listen(&mut link)? {
+            Told::Changes(changes) => changes,
+            // It is in the group, and has asked for no other name.
+            Told::Taken(_) => Vec::new(),
+            Told::Over => {
+                tracing::info!(target: "polyrail::rendezvous", "rank 0 leaves the group");
+                self.is_over = true;
+                return Ok(News::none());
+            }
         };
         self.link = Some(link);
         Ok(News::Changes(changes))

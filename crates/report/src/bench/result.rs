@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{AgainstAlone, AgainstRaw, Baseline, Limit, PathTaken, SweepRow};
+use super::{AgainstAlone, AgainstRaw, Baseline, Limit, PathTaken, SweepRow, Tried};
 use crate::{Histogram, Spread};
 
 /// What was measured for one size.
@@ -65,6 +65,9 @@ pub struct BenchResult {
     pub sweep: Vec<SweepRow>,
     /// What limits this size.
     pub limit: Limit,
+    /// Changes that were tried, those that help first; only with `--why`.
+    #[serde(default)]
+    pub tried: Vec<Tried>,
     /// The samples, in the order taken.
     pub samples: Vec<Sample>,
 }
@@ -245,6 +248,7 @@ pub(crate) mod tests {
             baselines: Vec::new(),
             sweep: Vec::new(),
             limit,
+            tried: Vec::new(),
             samples: vec![sample],
         }
     }

@@ -9,6 +9,7 @@ mod protection;
 mod result;
 mod serve;
 mod spawn;
+mod why;
 mod yardsticks;
 
 pub(crate) use self::client::run as measure;

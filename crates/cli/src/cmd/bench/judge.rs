@@ -1,8 +1,11 @@
 //! What keeps a size from being faster, and the measures for that. The rules are in `verdict`; the
-//! numbers that they compare come from `ends::yardsticks`.
+//! numbers that they compare come from `ends::yardsticks`. What can be changed to see whether it is
+//! the cause is in `suspects`; `ends::why` tries it.
 
 mod machine;
+mod suspects;
 mod verdict;
 
 pub(crate) use self::machine::{Copies, CopyRate, CopyRates, Use};
+pub(crate) use self::suspects::{Pairs, Scene, noise, suspects};
 pub(crate) use self::verdict::{Evidence, Line, judge};

@@ -1,6 +1,7 @@
 //! The options of `polyrail bench`, the settings that follow from them, and what is measured.
 
 mod args;
+mod change;
 mod choices;
 mod configure;
 mod derived;
@@ -13,6 +14,7 @@ mod role;
 mod schedule;
 
 pub(crate) use self::args::Args;
+pub(crate) use self::change::{BINDINGS, Change, TRIED_SETTINGS, changed_config};
 pub(crate) use self::choices::{Against, Op, Verify, not_devices};
 pub(crate) use self::derived::{like, lone_rail_config, other_config, settings_for_child};
 pub(crate) use self::layout::{Layout, Piece, WORKING_SET_BYTES};

@@ -163,7 +163,7 @@ fn measure(
         return end;
     }
     for &size in &schedule.sizes {
-        let (result, ended) = bench.measure(size);
+        let (result, ended) = bench.measure(size, &mut report.notes);
         report.results.extend(result);
         output.save(report)?;
         end = ended;
@@ -253,16 +253,28 @@ fn wants(schedule: &Schedule, who: Against) -> bool {
 /// What the rails carry at most, where that is known of each.
 fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
     let rails = engine.rails();
+    // A lab that somebody made, or a share of a link: what the driver says is not what one gets.
+    let buckets = if rates.is_some() { Ok(Vec::new()) } else { polyrail_lab::token_buckets() };
+    let buckets: BTreeMap<String, u64> = buckets.unwrap_or_default().into_iter().collect();
+    let bucket = |rail: &polyrail::RailInfo| buckets.get(&rail.interface).copied();
     let speed = |(place, rail): (usize, &polyrail::RailInfo)| match rates {
         Some(rates) => rates.get(place)?.bytes_per_second(),
         // Loopback has a speed in name only.
         None if rail.address.ip().is_loopback() => None,
+        None if bucket(rail).is_some() => bucket(rail),
         None => rail.speed_mbps.map(|mbps| u64::from(mbps) * 125_000),
     };
     let each = rails.iter().enumerate();
     let each = each.map(|rail| Some((rail.1.name.clone(), speed(rail)? as f64 / 1e9)));
     let each: Vec<(String, f64)> = each.collect::<Option<_>>()?;
-    let source = if rates.is_some() { "in the lab" } else { "by their drivers" };
+    let source = match rates {
+        Some(_) => "in the lab",
+        None if rails.iter().all(|rail| bucket(rail).is_some()) => "by their token buckets",
+        None if rails.iter().any(|rail| bucket(rail).is_some()) => {
+            "by their drivers and token buckets"
+        }
+        None => "by their drivers",
+    };
     let source = format!("{} rails {source}", each.len());
     Some(Line { rails: each, source })
 }

@@ -69,8 +69,12 @@ pub(crate) struct RawFacts {
 type NamedRival<'l> = (RivalKind, Box<dyn Rival + 'l>);
 
 impl Bench<'_> {
-    /// Measures a size. What was measured until an error ended it comes with the error.
-    pub(crate) fn measure(&self, size: u64) -> (Option<BenchResult>, Result<(), BenchError>) {
+    /// Measures a size, and adds to the notes. What was measured until an error ended it comes with the error.
+    pub(crate) fn measure(
+        &self,
+        size: u64,
+        notes: &mut Vec<String>,
+    ) -> (Option<BenchResult>, Result<(), BenchError>) {
         let mut rounds = Rounds::default();
         let mut raw_facts = None;
         let mut end = self.rounds(size, &mut rounds, &mut raw_facts);
@@ -81,7 +85,14 @@ impl Bench<'_> {
         if end.is_ok() {
             end = self.yardsticks(size, &rounds).map(|found| yardsticks = found);
         }
-        (Some(self.result(size, rounds, raw_facts, &yardsticks)), end)
+        let mut tried = Vec::new();
+        if end.is_ok() && self.schedule.why {
+            end = self.why(size, &rounds).map(|(found, more)| {
+                tried = found;
+                notes.extend(more);
+            });
+        }
+        (Some(BenchResult { tried, ..self.result(size, rounds, raw_facts, &yardsticks) }), end)
     }
 
     fn rounds(

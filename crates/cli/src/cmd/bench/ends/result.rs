@@ -65,6 +65,7 @@ impl Bench<'_> {
             baselines: baselines(&rates, &rounds.standings),
             sweep: sweep(&rounds.standings),
             limit,
+            tried: Vec::new(),
             samples: samples().cloned().collect(),
         }
     }

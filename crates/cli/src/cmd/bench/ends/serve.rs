@@ -13,7 +13,7 @@ use polyrail_profiler::drive::Ran;
 use super::about::{settings, threads, tool};
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::memory::{Bank, Buffers};
-use crate::cmd::bench::options::{lone_rail_config, other_config};
+use crate::cmd::bench::options::{changed_config, lone_rail_config, other_config};
 use crate::cmd::bench::rivals::RawServer;
 use crate::cmd::bench::talk::{
     About, Answer, Ask, CONTROL_VERSION, Counted, End, Link, SetUp, process,
@@ -141,6 +141,7 @@ impl<'l> Session<'l> {
             Ask::Hello { control_version } => self.hello(control_version),
             Ask::OpenRail { rail } => self.open(lone_rail_config(self.link.engine, rail)?),
             Ask::OpenOther { channels } => self.open(other_config(self.link.engine, channels)?),
+            Ask::OpenChanged { change } => self.open(changed_config(self.link.engine, &change)?),
             Ask::SetUp(set_up) => self.set_up(&set_up),
             Ask::Poison => {
                 self.prepared()?.buffers.poison()?;

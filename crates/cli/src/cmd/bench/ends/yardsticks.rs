@@ -114,6 +114,7 @@ impl Bench<'_> {
             messages_per_s: yardsticks.messages_per_s,
             line: self.line.clone(),
             rails: rails.iter().map(|rail| (rail.name.clone(), rail.share)).collect(),
+            lost: most_lost(rails),
             beside_rails: rounds.path.as_ref().map(|path| path.taken.clone()).filter(|p| p != TCP),
             window_full_share,
             ping_pong: self.schedule.latency,
@@ -125,6 +126,15 @@ impl Bench<'_> {
     }
 }
 
+/// The rail that sent the greatest part of its bytes again.
+fn most_lost(rails: &[RailShare]) -> Option<(String, f64)> {
+    let lost = |rail: &RailShare| (rail.retransmits * SEGMENT_BYTES) as f64 / rail.bytes as f64;
+    let rails = rails.iter().filter(|rail| rail.bytes > 0);
+    rails.map(|rail| (rail.name.clone(), lost(rail))).max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// The payload of a packet of 1500 bytes; of larger ones more is lost than it says.
+const SEGMENT_BYTES: u64 = 1448;
 /// The smallest transfer: what is left of it is the work for one message.
 const MESSAGE_BYTES: u64 = 8;
 /// Above this the bytes cost more than the message.

@@ -7,16 +7,19 @@
 //! 2. `memory`: the rate is at least 80 % of what copying reaches that uses memory as the transfer does:
 //!    the same pieces, as large a footprint, as many threads on the same CPUs ([`super::machine`]).
 //! 3. `posting`: the thread that posts did so for at least 95 % of the time, and did not wait.
-//! 4. `cpu`: the processes used at least 90 % of the CPUs they may use, or the machine was at least
+//! 4. `cpu`: this process did not run at all for a tenth of the time: it was stopped, or its cgroup's CPU
+//!    time was used up. Or the processes used at least 90 % of the CPUs they may use, or the machine was at least
 //!    90 % busy (softirqs included) and a third of that were the processes, or one thread used at
 //!    least 95 % of its CPU. With `--sample` also: one CPU that works for us, be it on a thread or
 //!    on softirqs, was at least 95 % busy; then the text says which CPU, and with what.
-//! 5. `peer`: the same at the other side, where that is another machine; on the same one, a thread
-//!    there that used at least 95 % of its CPU.
-//! 6. `message_rate`: transfers per second are at least 85 % of those of 8 bytes at the same depth.
-//! 7. `depth`: fewer bytes were outstanding than the window has room for. One transfer at a time is
+//! 5. `peer`: the same at the other side, where that is another machine; on the same one, a process that
+//!    did not run, or a thread that used at least 95 % of its CPU. Or the receiver's kernel had no room for
+//!    a third of the time, though nothing there was busy: who should read does not.
+//! 6. `network` again: a rail sent at least 1 % of its bytes twice, as packets are lost on the way.
+//! 7. `message_rate`: transfers per second are at least 85 % of those of 8 bytes at the same depth.
+//! 8. `depth`: fewer bytes were outstanding than the window has room for. One transfer at a time is
 //!    bound by its latency; several may leave rails without work, and the text says how many.
-//! 8. `window`: the sending flows stood with a full window at least half of the time.
+//! 9. `window`: the sending flows stood with a full window at least half of the time.
 //!
 //! Of one message at a time (`--latency`) the depth is the verdict. Bytes that devices copied themselves
 //! touch neither CPU nor memory of the host: there the verdict is `device`, unless the posting thread
@@ -48,6 +51,8 @@ pub(crate) struct Evidence {
     pub(crate) line: Option<Line>,
     /// What each rail carried, as a part of all, with its name.
     pub(crate) rails: Vec<(String, f64)>,
+    /// The part of its bytes that a rail sent again, at least, with its name: the worst one.
+    pub(crate) lost: Option<(String, f64)>,
     /// The way of the bytes, if it was not the rails.
     pub(crate) beside_rails: Option<String>,
     /// Of the sending side.
@@ -101,6 +106,8 @@ pub(crate) fn judge(evidence: &Evidence) -> Limit {
         candidates.extend(posting(evidence));
         candidates.extend(cpu(evidence));
         candidates.extend(peer(evidence));
+        candidates.extend(no_room(evidence));
+        candidates.extend(lost(evidence));
         candidates.extend(message_rate(evidence));
         if evidence.depth.saturating_mul(evidence.size) < evidence.window_bytes {
             candidates.push(depth(evidence));
@@ -142,6 +149,11 @@ const CPUS_SHARE: f64 = 0.90;
 const THREAD_SHARE: f64 = 0.95;
 const MESSAGES_SHARE: f64 = 0.85;
 const WINDOW_SHARE: f64 = 0.50;
+const AWAY_SHARE: f64 = 0.10;
+const NO_ROOM_SHARE: f64 = 0.33;
+/// A thread that reads as fast as it can uses more of a CPU.
+const IDLE_THREAD_SHARE: f64 = 0.60;
+const LOST_SHARE: f64 = 0.01;
 /// A rail that carries less than this part of its share has no work.
 const IDLE_RAIL_SHARE: f64 = 0.25;
 
@@ -224,6 +236,10 @@ fn cpu(evidence: &Evidence) -> Vec<Candidate> {
         who = "both processes";
     }
     let mut candidates = cpus(&load, LimitKind::Cpu, who, "this machine");
+    // The other end waits for the one that is away more.
+    if evidence.local.away_share >= evidence.peer.away_share {
+        candidates.insert(0, away(&evidence.local, LimitKind::Cpu, "this process"));
+    }
     candidates.extend(hot(&load, LimitKind::Cpu, "here"));
     candidates.extend(thread(&load, LimitKind::Cpu, "here"));
     candidates
@@ -236,9 +252,48 @@ fn peer(evidence: &Evidence) -> Vec<Candidate> {
     } else {
         cpus(&evidence.peer, LimitKind::Peer, "the process there", "the machine there")
     };
+    if evidence.peer.away_share > evidence.local.away_share {
+        candidates
+            .insert(0, away(&evidence.peer, LimitKind::Peer, "the process at the other side"));
+    }
     candidates.extend(hot(&evidence.peer, LimitKind::Peer, "at the other side"));
     candidates.extend(thread(&evidence.peer, LimitKind::Peer, "at the other side"));
     candidates
+}
+
+/// A process that others keep from running.
+fn away(load: &Load, kind: LimitKind, who: &str) -> Candidate {
+    let share = load.away_share;
+    let because = format!(
+        "{who} did not run for {} of the time: it was stopped, or had used up the CPU time of its cgroup",
+        percent(share)
+    );
+    Candidate { kind, share, from: AWAY_SHARE, because }
+}
+
+/// Bytes that nobody reads, though who should is not busy.
+fn no_room(evidence: &Evidence) -> Option<Candidate> {
+    let busiest = evidence.peer.busiest_thread.as_ref().map_or(0.0, |(_, share)| *share);
+    let share = evidence.local.no_room_share;
+    let because = format!(
+        "the other side had no room for {} of the time, and its busiest thread used {} of a CPU: it reads \
+         too seldom",
+        percent(share),
+        percent(busiest)
+    );
+    let candidate = Candidate { kind: LimitKind::Peer, share, from: NO_ROOM_SHARE, because };
+    (busiest < IDLE_THREAD_SHARE).then_some(candidate)
+}
+
+/// Packets that did not arrive.
+fn lost(evidence: &Evidence) -> Option<Candidate> {
+    let (rail, share) = evidence.lost.as_ref()?;
+    let because =
+        format!("{rail} sent at least {:.1} % again: packets are lost on the way", share * 100.0);
+    // The share that is reached is that of what is normal.
+    let share = share / LOST_SHARE;
+    let share = share.min(PASSED_SHARE);
+    Some(Candidate { kind: LimitKind::Network, share, from: 1.0, because })
 }
 
 fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate> {

@@ -20,6 +20,7 @@ fn idle() -> Evidence {
             source: "4 rails in the lab".into(),
         }),
         rails: rails([0.4, 0.2, 0.2, 0.2]),
+        lost: None,
         ping_pong: false,
         window_full_share: 0.0,
         depth: 64,
@@ -158,6 +159,39 @@ fn a_busy_other_side_is_the_limit() {
         e.peer.busiest_thread = Some(("rx-0".into(), 0.98));
     });
     assert_eq!(kind, LimitKind::Peer);
+}
+
+#[test]
+fn a_side_that_does_not_run_or_does_not_read_is_the_limit() {
+    let (kind, because) = verdict(|e| (e.peer.away_share, e.window_full_share) = (0.5, 0.9));
+    let text = "the process at the other side did not run for 50 % of the time: it was stopped, or had used \
+                up the CPU time of its cgroup";
+    assert_eq!((kind, because.as_str()), (LimitKind::Peer, text));
+    assert_eq!(verdict(|e| (e.local.away_share, e.same_host) = (0.2, true)).0, LimitKind::Cpu);
+    assert_eq!(verdict(|e| (e.peer.away_share, e.same_host) = (0.2, true)).0, LimitKind::Peer);
+    let (kind, _) = verdict(|e| (e.local.away_share, e.peer.away_share) = (0.2, 0.4));
+    assert_eq!(kind, LimitKind::Peer, "both wait for CPUs, and the other one waits longer");
+
+    let (kind, because) = verdict(|e| {
+        (e.local.no_room_share, e.peer.busiest_thread) = (0.6, Some(("rx-0".into(), 0.1)));
+    });
+    let text = "the other side had no room for 60 % of the time, and its busiest thread used 10 % of a CPU: \
+                it reads too seldom";
+    assert_eq!((kind, because.as_str()), (LimitKind::Peer, text));
+    // A reader that does what it can is no fault of the reader's program.
+    let (_, because) = verdict(|e| {
+        (e.local.no_room_share, e.peer.busiest_thread) = (0.6, Some(("rx-0".into(), 0.9)));
+    });
+    assert!(because.starts_with("no limit is reached"), "{because}");
+}
+
+#[test]
+fn packets_that_are_lost_are_the_limit_and_their_rail_is_named() {
+    let (kind, because) = verdict(|e| e.lost = Some(("rail1".into(), 0.023)));
+    let text = "rail1 sent at least 2.3 % again: packets are lost on the way";
+    assert_eq!((kind, because.as_str()), (LimitKind::Network, text));
+    let (_, because) = verdict(|e| e.lost = Some(("rail1".into(), 0.002)));
+    assert!(because.starts_with("no limit is reached"), "{because}");
 }
 
 #[test]

@@ -117,6 +117,11 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_delimiter = ',', help_heading = HOW)]
     against: Vec<Against>,
 
+    /// Change one setting after another, each in turn with those in effect, and print what makes the size
+    /// faster: congestion control, chunks, channels, window, depth, threads, each rail.
+    #[arg(long, conflicts_with = "listen", help_heading = HOW)]
+    why: bool,
+
     /// How NCCL moves the bytes for --against nccl: p2p, or over sockets as THREADSxSOCKETS, where 0x0 is
     /// its default.
     #[arg(long, value_name = "LIST", default_value = "0x0,4x4,8x8,p2p", value_delimiter = ',',
@@ -257,6 +262,7 @@ impl Args {
             channels: self.channels_list.clone(),
             nccl_modes: self.nccl_modes.clone(),
             nccl_library: self.nccl_lib.clone(),
+            why: self.why,
             dry_run: self.dry_run,
         }
     }
@@ -274,6 +280,7 @@ Examples:
   polyrail bench --sizes 8 --latency                  one-way time of 8 bytes
   polyrail bench --sizes 256MiB --against raw         the price of the engine over plain sockets
   polyrail bench --lab 4x1gbit --against alone        four shaped rails against each one alone
+  polyrail bench --sizes 16MiB --why                  what would make it faster, by trying it
   polyrail bench --mem cuda:0 --peer-mem cuda:1       from one GPU to another
   polyrail bench --listen                             on one machine; on another, what it prints:
   polyrail bench --connect 10.0.0.1:34567/pr2-KEY --sizes 8..1GiB";

@@ -34,6 +34,8 @@ pub(crate) struct Schedule {
     /// For `--against nccl`.
     pub(crate) nccl_modes: Vec<NcclMode>,
     pub(crate) nccl_library: Option<PathBuf>,
+    /// Changes are tried to see what makes a size slow.
+    pub(crate) why: bool,
     /// Set up and explained only.
     pub(crate) dry_run: bool,
 }
@@ -117,7 +119,9 @@ impl Schedule {
         let alone = if self.against.contains(&Against::Alone) { rails as u64 } else { 0 };
         let in_turn = [Against::Raw, Against::Contiguous].into_iter();
         let in_turn = in_turn.filter(|who| self.against.contains(who)).count() as u64;
-        let all = 1 + alone + in_turn + self.channels.len() as u64;
+        // Changes are tried one after another; one of them has four times the depth.
+        let tried = if self.why { 4 } else { 0 };
+        let all = 1 + alone + in_turn + tried + self.channels.len() as u64;
         largest.unwrap_or(0).saturating_mul(2 * directions * all)
     }
 
@@ -181,6 +185,7 @@ mod tests {
             channels: Vec::new(),
             nccl_modes: Vec::new(),
             nccl_library: None,
+            why: false,
             dry_run: false,
         }
     }

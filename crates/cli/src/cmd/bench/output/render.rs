@@ -1,12 +1,12 @@
 //! The report for people.
 
 use polyrail_report::{
-    Align, BenchReport, BenchResult, MemoryPlace, PlacedBy, Placement, RailShare, Table,
-    show_count, show_gb_per_s, show_rate, show_size,
+    Align, BenchReport, BenchResult, MemoryPlace, PlacedBy, Placement, RailShare, Table, Tried,
+    show_count, show_gb_per_s, show_rate, show_ratio, show_size,
 };
 
 use super::path::{TCP, explanation};
-use super::tables::{against_alone, against_raw, baselines, sweep};
+use super::tables::{against_alone, against_raw, baselines, sweep, tried};
 use super::words::{SHARES_MAX, micros, plural};
 
 /// Tables, what limits each size, and remarks.
@@ -16,8 +16,13 @@ pub(crate) fn text(report: &BenchReport, explain_path: bool) -> String {
     let mut text = heading(report, first, is_latency);
     text += &memory(report, first, explain_path);
     text += &if is_latency { latencies(report) } else { rates(report) }.to_string();
-    let tables =
-        [against_raw(report, is_latency), against_alone(report), baselines(report), sweep(report)];
+    let tables = [
+        against_raw(report, is_latency),
+        against_alone(report),
+        baselines(report),
+        sweep(report),
+        tried(report),
+    ];
     for baseline in tables.into_iter().flatten() {
         text += "\n";
         text += &baseline.to_string();
@@ -227,8 +232,28 @@ fn limits(report: &BenchReport) -> String {
     let mut text = String::new();
     for result in &report.results {
         text += &format!("limit at {}: {}\n", show_size(result.size_bytes), result.limit);
+        text += &why(result);
     }
     text
+}
+
+/// What the changes that were tried come to, in a line.
+fn why(result: &BenchResult) -> String {
+    if result.tried.is_empty() {
+        return String::new();
+    }
+    let size = show_size(result.size_bytes);
+    let helping = result.tried.iter().filter(|tried| tried.helps);
+    let each = helping.map(|Tried { change, ratio, .. }| {
+        let [middle, least, most] = [ratio.median, ratio.min, ratio.max].map(show_ratio);
+        format!("{change} makes it {middle} × ({least} to {most})")
+    });
+    let each: Vec<String> = each.collect();
+    if each.is_empty() {
+        let count = result.tried.len();
+        return format!("why at {size}: none of {count} changes makes it faster\n");
+    }
+    format!("why at {size}: {}\n", each.join("; "))
 }
 
 /// Each rail's part in per cent; of many rails the least and the most.
@@ -323,6 +348,7 @@ pub(crate) mod tests {
             baselines: Vec::new(),
             sweep: Vec::new(),
             limit: Limit { verdict: LimitKind::Memory, because: "because".into() },
+            tried: Vec::new(),
             samples: Vec::new(),
         }
     }

@@ -113,6 +113,31 @@ pub(crate) fn baselines(report: &BenchReport) -> Option<Table> {
     (!is_empty).then_some(table)
 }
 
+/// With `--why`.
+pub(crate) fn tried(report: &BenchReport) -> Option<Table> {
+    let mut table = Table::default()
+        .column("size", Align::Right)
+        .column("tried in turn", Align::Left)
+        .column("GB/s", Align::Right)
+        .column("ratio", Align::Right)
+        .column("least", Align::Right)
+        .column("most", Align::Right)
+        .column("", Align::Left);
+    let rows = || report.results.iter().flat_map(|of| of.tried.iter().map(move |one| (of, one)));
+    for (result, tried) in rows() {
+        table.row([
+            show_size(result.size_bytes),
+            tried.change.clone(),
+            show_gb_per_s(tried.gb_per_s),
+            show_ratio(tried.ratio.median),
+            show_ratio(tried.ratio.min),
+            show_ratio(tried.ratio.max),
+            if tried.helps { "faster".to_owned() } else { String::new() },
+        ]);
+    }
+    rows().next().map(|_| table)
+}
+
 pub(crate) fn sweep(report: &BenchReport) -> Option<Table> {
     let mut table = Table::default()
         .column("size", Align::Right)

@@ -1,11 +1,12 @@
-//! The engine otherwise: on one rail alone, with other channels, or with memory in one piece.
+//! The engine otherwise: on one rail alone, with other channels, with memory in one piece, or with a change
+//! that is tried.
 
 use polyrail::{Config, Engine};
 
 use super::standing::{CONTIGUOUS, Rival, RivalKind, Turn};
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::{
-    Against, Schedule, Server, Verify, lone_rail_config, other_config,
+    Against, Change, Schedule, Server, Verify, changed_config, lone_rail_config, other_config,
 };
 use crate::cmd::bench::talk::{Answer, Ask, Link, unexpected};
 use crate::cmd::bench::trial::Trial;
@@ -68,6 +69,13 @@ impl Other {
             others.push(Self::open(link, RivalKind::Baseline(CONTIGUOUS.into()), ask, config)?);
         }
         Ok(others)
+    }
+
+    /// The engines with a change.
+    pub(crate) fn open_changed(link: &Link<'_>, change: &Change) -> Result<Self, BenchError> {
+        let config = changed_config(link.engine, change)?;
+        let kind = RivalKind::Baseline(change.to_string());
+        Self::open(link, kind, Ask::OpenChanged { change: change.clone() }, config)
     }
 
     /// Connects the two, and so learns how many flows there are.

@@ -19,6 +19,10 @@ pub(crate) struct Load {
     pub(crate) window_full_share: f64,
     /// Mean over the sending flows of the time that the socket was full, 0 to 1.
     pub(crate) socket_full_share: f64,
+    /// Mean over the sending flows of the time that the receiver's kernel had no room, 0 to 1.
+    pub(crate) no_room_share: f64,
+    /// The part of the time in which the process did not run at all, 0 to 1.
+    pub(crate) away_share: f64,
     /// The part of the time that the posting thread posted and did not wait, 0 to 1; `None` where its
     /// waiting moves the data.
     pub(crate) posting_share: Option<f64>,

@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::load::{Load, RailDelta};
 use super::raw_spec::RawSpec;
 use crate::cmd::bench::error::Mismatch;
-use crate::cmd::bench::options::{Layout, Op, Verify};
+use crate::cmd::bench::options::{Change, Layout, Op, Verify};
 
 /// Raised whenever a message changes; ends of different versions refuse each other.
-pub(crate) const CONTROL_VERSION: u32 = 4;
+pub(crate) const CONTROL_VERSION: u32 = 5;
 
 /// What the measuring end asks the serving end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,6 +32,10 @@ pub(crate) enum Ask {
     /// Make another engine, like the first but for the number of channels, for the same client.
     OpenOther {
         channels: Option<u32>,
+    },
+    /// Make another engine, like the first but for a change, for the same client.
+    OpenChanged {
+        change: Change,
     },
     SetUp(SetUp),
     Poison,
@@ -187,6 +191,7 @@ impl Ask {
             Self::StillThere => "still_there",
             Self::OpenRail { .. } => "open_rail",
             Self::OpenOther { .. } => "open_other",
+            Self::OpenChanged { .. } => "open_changed",
             Self::SetUp(_) => "set_up",
             Self::Poison => "poison",
             Self::Begin { .. } => "begin",

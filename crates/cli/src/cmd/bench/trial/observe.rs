@@ -8,6 +8,7 @@ use polyrail_config::Progress;
 use polyrail_profiler::drive::Ran;
 use polyrail_sys::threads::process_cpu_seconds;
 
+use super::away::Attendance;
 use super::watch::{Watch, Watched};
 use crate::cmd::bench::talk::{Load, RailDelta};
 
@@ -18,6 +19,7 @@ pub(crate) struct Snapshot {
     machine: Option<Ticks>,
     watched: Option<Watched>,
     stats: Stats,
+    attendance: Attendance,
 }
 
 /// What lies between two snapshots.
@@ -46,6 +48,7 @@ impl Snapshot {
             stats: engine.stats(),
             machine: fs::read_to_string("/proc/stat").ok().and_then(|text| Ticks::parse(&text)),
             cpu_seconds: process_cpu_seconds(),
+            attendance: Attendance::begin(),
             at: Instant::now(),
         }
     }
@@ -61,7 +64,9 @@ impl Snapshot {
             }
             _ => None,
         };
-        let (window_full_share, socket_full_share) = self.full_shares(later, seconds);
+        let [window_full_share, socket_full_share, no_room_share] =
+            self.full_shares(later, seconds);
+        let away = self.attendance.away().as_secs_f64();
         Interval {
             seconds,
             cpu_seconds,
@@ -74,6 +79,8 @@ impl Snapshot {
                 movers: self.movers(later, seconds, poster),
                 window_full_share,
                 socket_full_share,
+                no_room_share,
+                away_share: (away / seconds).min(1.0),
                 hot: self.watched.as_ref().zip(later.watched.as_ref()).and_then(Watched::hot),
             },
             rails: self.rails(later),
@@ -137,8 +144,10 @@ impl Snapshot {
         proxies.chain(posts.then(Vec::new)).collect()
     }
 
-    fn full_shares(&self, later: &Self, seconds: f64) -> (f64, f64) {
-        let (mut flows, mut window_ns, mut socket_ns) = (0u64, 0u64, 0u64);
+    /// The parts of the time in which flows that sent stood with a full window, with a full socket, and
+    /// with no room at the receiver.
+    fn full_shares(&self, later: &Self, seconds: f64) -> [f64; 3] {
+        let (mut flows, mut full_ns) = (0u64, [0u64; 3]);
         for peer in &later.stats.peers {
             let old_peer = self.stats.peers.iter().find(|old| old.instance == peer.instance);
             for rail in &peer.rails {
@@ -152,13 +161,17 @@ impl Snapshot {
                         continue;
                     }
                     flows += 1;
-                    window_ns += since(flow.window_full_ns, old.map(|old| old.window_full_ns));
-                    socket_ns += since(flow.socket_full_ns, old.map(|old| old.socket_full_ns));
+                    let window = since(flow.window_full_ns, old.map(|old| old.window_full_ns));
+                    let socket = since(flow.socket_full_ns, old.map(|old| old.socket_full_ns));
+                    let before = old.map(|old| old.receive_window_limited_us);
+                    let no_room = since(flow.receive_window_limited_us, before) * 1000;
+                    for (sum, more) in full_ns.iter_mut().zip([window, socket, no_room]) {
+                        *sum += more;
+                    }
                 }
             }
         }
-        let share = |ns: u64| (ns as f64 / 1e9 / seconds / flows.max(1) as f64).min(1.0);
-        (share(window_ns), share(socket_ns))
+        full_ns.map(|ns| (ns as f64 / 1e9 / seconds / flows.max(1) as f64).min(1.0))
     }
 }
 
@@ -237,7 +250,8 @@ mod tests {
         });
         let peer = PeerStats { instance: "x".into(), rails: vec![rail], ..PeerStats::default() };
         let stats = Stats { peers: vec![peer], proxies: proxies.collect(), ..Stats::default() };
-        Snapshot { at, cpu_seconds: proxy_cpu.iter().sum(), machine: None, watched: None, stats }
+        let (cpu_seconds, attendance) = (proxy_cpu.iter().sum(), Attendance::begin());
+        Snapshot { at, cpu_seconds, machine: None, watched: None, stats, attendance }
     }
 
     #[test]

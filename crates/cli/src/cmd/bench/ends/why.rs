@@ -1,0 +1,160 @@
+//! `--why`: changes one thing after another, each in turn with the settings in effect, and sees whether the
+//! size gets faster. What helps is a cause, whatever the counters suggest.
+
+use std::time::Duration;
+
+use polyrail_report::{Tried, show_size};
+
+use super::measure::{Bench, Rounds};
+use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::judge::{Pairs, Scene, noise, suspects};
+use crate::cmd::bench::options::{Change, Schedule};
+use crate::cmd::bench::output::TCP;
+use crate::cmd::bench::rivals::Other;
+use crate::cmd::bench::trial::Trial;
+
+const ROUNDS: u64 = 3;
+/// How long a turn of a round takes, unless a transfer takes longer.
+const SAMPLE: Duration = Duration::from_millis(200);
+const WARMUP: Duration = Duration::from_millis(60);
+/// Of those that helped, so many are tried anew, the best ones first.
+const AGAIN: usize = 3;
+
+/// The settings in effect at work, and what came of changing them.
+struct Inquiry<'b> {
+    bench: &'b Bench<'b>,
+    size: u64,
+    trial: Trial<'b>,
+    transfers: u64,
+    /// Rates without any change, in GB/s.
+    unchanged: Vec<f64>,
+    /// What could not be tried, one sentence each.
+    notes: Vec<String>,
+}
+
+impl Bench<'_> {
+    /// Tries all suspects at this size: what was tried, those that help first, and notes.
+    pub(crate) fn why(
+        &self,
+        size: u64,
+        rounds: &Rounds,
+    ) -> Result<(Vec<Tried>, Vec<String>), BenchError> {
+        if let Some(path) = rounds.path.as_ref().filter(|path| path.taken != TCP) {
+            let taken = &path.taken;
+            return Ok((Vec::new(), vec![format!("--why tried nothing: {taken} takes no rail")]));
+        }
+        let trial = self.set_up(self.link, self.schedule, size, None)?;
+        let transfers = self.turn(&trial)?;
+        let (unchanged, notes) = (Vec::new(), Vec::new());
+        let mut inquiry = Inquiry { bench: self, size, trial, transfers, unchanged, notes };
+        let tried = inquiry.run(suspects(&self.scene(size)))?;
+        inquiry.trial.tear_down()?;
+        Ok((tried, inquiry.notes))
+    }
+
+    /// Warms up, and says how many transfers make a turn.
+    fn turn(&self, trial: &Trial<'_>) -> Result<u64, BenchError> {
+        let fitting = trial.warm_up(WARMUP.min(self.schedule.warmup), SAMPLE)?;
+        Ok(self.schedule.iters.unwrap_or(fitting))
+    }
+
+    fn scene(&self, size: u64) -> Scene<'_> {
+        let engine = self.link.engine;
+        let stats = engine.stats();
+        let mut flows =
+            stats.peers.iter().flat_map(|peer| &peer.rails).flat_map(|rail| &rail.flows);
+        let config = engine.config();
+        Scene {
+            config,
+            rails: engine.rails().into_iter().map(|rail| rail.name).collect(),
+            channels: self.link.peer.flows().total as u64 / u64::from(config.sockets),
+            congestion: flows.find(|flow| flow.up).map(|flow| flow.congestion.clone()),
+            congestions: crate::host::congestion_controls(),
+            size,
+            depth: self.schedule.depth(size),
+            ping_pong: self.schedule.latency,
+        }
+    }
+}
+
+impl Inquiry<'_> {
+    fn run(&mut self, suspects: Vec<Change>) -> Result<Vec<Tried>, BenchError> {
+        let mut seen = Vec::new();
+        for change in suspects {
+            self.say(&format!("trying {change}"));
+            if let Some(pairs) = self.pairs(&change)? {
+                seen.push((change, pairs));
+            }
+        }
+        let noise = noise(&self.unchanged);
+        let mut tried: Vec<(Tried, Change)> = seen
+            .into_iter()
+            .filter_map(|(change, pairs)| Some((pairs.tried(&change, noise)?, change)))
+            .collect();
+        best_first(&mut tried);
+        let helping = tried.iter().filter(|(tried, _)| tried.helps).count();
+        // Of many changes one looks good by chance, but seldom twice.
+        for (place, (tried, change)) in tried[..helping].iter_mut().enumerate() {
+            tried.helps = false;
+            if place < AGAIN {
+                self.say(&format!("trying {change} again"));
+                let again = self.pairs(change)?;
+                if let Some(again) = again.and_then(|pairs| pairs.tried(change, noise)) {
+                    *tried = again;
+                }
+            }
+        }
+        best_first(&mut tried);
+        let percent = noise * 100.0;
+        self.notes.push(format!(
+            "without any change the rate varied by {percent:.0} % while changes were tried; what gains less \
+             than twice that counts for nothing"
+        ));
+        Ok(tried.into_iter().map(|(tried, _)| tried).collect())
+    }
+
+    fn say(&self, what: &str) {
+        self.bench.progress.say(format!("{}: {what}", show_size(self.size)));
+    }
+
+    /// Rates without and with a change, in turn; nothing but a note if no engines with it can be had.
+    fn pairs(&mut self, change: &Change) -> Result<Option<Pairs>, BenchError> {
+        let bench = self.bench;
+        bench.interrupt.check()?;
+        let other = Other::open_changed(bench.link, change);
+        let connected = other.as_ref().map_err(ToString::to_string).and_then(|other| {
+            other.connect().map(|(_, link)| link).map_err(|error| error.to_string())
+        });
+        let link = match connected {
+            Ok(link) => link,
+            Err(error) => {
+                self.notes.push(format!("{change} could not be tried: {error}"));
+                return Ok(None);
+            }
+        };
+        let mut schedule = bench.schedule.clone();
+        if let Change::Depth(depth) = change {
+            schedule.depth = Some(*depth);
+        }
+        let Schedule { verify, .. } = schedule;
+        let changed = bench.set_up(&link, &schedule, self.size, None)?;
+        let transfers = bench.turn(&changed)?;
+        let mut pairs = Pairs::default();
+        for round in 0..ROUNDS {
+            let without = self.trial.sample(verify, self.transfers, round)?.sample.gb_per_s();
+            let with = changed.sample(verify, transfers, round)?.sample.gb_per_s();
+            self.unchanged.push(without);
+            pairs.0.push([without, with]);
+        }
+        changed.tear_down()?;
+        link.say_good_bye();
+        Ok(Some(pairs))
+    }
+}
+
+/// Those that help before the others, each by how much it gains.
+fn best_first(tried: &mut [(Tried, Change)]) {
+    tried.sort_by(|(a, _), (b, _)| {
+        b.helps.cmp(&a.helps).then(b.ratio.median.total_cmp(&a.ratio.median))
+    });
+}

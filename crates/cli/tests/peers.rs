@@ -1,0 +1,66 @@
+//! `polyrail peers` ends when it is told to, and when nobody reads what it says.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Far more than anything takes here, also on a machine that is busy otherwise.
+const DEADLINE: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+fn peers(folder: &Path, query: &str, arguments: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    let place = format!("rendezvous=dir://{}{query}", folder.display());
+    command.args(["peers", "--set", &place, "--set", "rails=127.0.0.1"]).args(arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn ends(child: &mut Child) -> ExitStatus {
+    let begin = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        if begin.elapsed() > DEADLINE {
+            child.kill().unwrap();
+            panic!("it does not end");
+        }
+        // A process that ends tells its parent by a signal only.
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+#[test]
+fn a_signal_ends_who_waits_for_a_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let group = folder.path().join("default");
+    fs::create_dir(&group).unwrap();
+    fs::write(group.join("a.polyrail"), "an engine of another version, for all that is known")
+        .unwrap();
+    let mut child = peers(folder.path(), "?lease=60min", &["--name", "a"]);
+    let begin = Instant::now();
+    while !group.join(".lock").exists() {
+        assert!(begin.elapsed() < DEADLINE, "it does not begin to join");
+        // Nobody tells when a file appears.
+        std::thread::sleep(LOOK_EVERY);
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(ends(&mut child).code(), Some(130));
+}
+
+#[test]
+fn who_watches_ends_when_nobody_reads_any_more() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut watching = peers(folder.path(), "", &["--watch"]);
+    drop(watching.stdout.take());
+    let mut told = BufReader::new(watching.stderr.take().unwrap()).lines();
+    assert!(told.any(|line| line.unwrap().contains("watching the group default")));
+    let mut member = peers(folder.path(), "", &["--name", "a", "--watch"]);
+    assert!(ends(&mut watching).success());
+    kill_process(Pid::from_child(&member), Signal::TERM).unwrap();
+    assert!(ends(&mut member).success());
+}
