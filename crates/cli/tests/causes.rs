@@ -100,9 +100,9 @@ fn a_receiver_that_stands_still_half_of_the_time_is_the_limit() {
     let (over, waits) = channel::<()>();
     let stops = thread::spawn(move || {
         let half = Duration::from_millis(150);
-        // The time in which it is stopped is what is tried.
         while waits.recv_timeout(half) == Err(RecvTimeoutError::Timeout) {
             kill_process(pid, Signal::STOP).unwrap();
+            // The time in which it is stopped is what is tried.
             thread::sleep(half);
             kill_process(pid, Signal::CONT).unwrap();
         }

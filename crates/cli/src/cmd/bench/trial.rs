@@ -124,7 +124,7 @@ impl<'l> Trial<'l> {
         self.buffers.poison()?;
         self.link.tell(&Ask::Poison)?;
         let started_unix_ms = crate::host::unix_ms();
-        let before = Snapshot::take(self.link.engine, self.watch);
+        let before = Snapshot::begin(self.link.engine, self.watch);
         let (ran, counted) = self.run(transfers)?;
         // After the other end has counted: by then this end's proxies have counted as well.
         let poster = Poster::of(self.link.engine, &ran);

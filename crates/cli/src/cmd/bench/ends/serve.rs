@@ -241,7 +241,7 @@ impl<'l> Session<'l> {
     /// What goes wrong in it is told when the client asks for the count, since the client listens
     /// to nothing before.
     fn sample(&mut self, transfers: u64) -> Result<(), BenchError> {
-        let before = Snapshot::take(self.link.engine, self.watch.as_ref());
+        let before = Snapshot::begin(self.link.engine, self.watch.as_ref());
         let (link, stop) = (self.link, self.stop);
         let is_over = || link.has_news() || stop();
         let result = match self.prepared.as_ref().map(|prepared| &prepared.part) {

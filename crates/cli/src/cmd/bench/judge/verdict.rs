@@ -287,13 +287,10 @@ fn no_room(evidence: &Evidence) -> Option<Candidate> {
 
 /// Packets that did not arrive.
 fn lost(evidence: &Evidence) -> Option<Candidate> {
-    let (rail, share) = evidence.lost.as_ref()?;
+    let (rail, share) = evidence.lost.clone()?;
     let because =
         format!("{rail} sent at least {:.1} % again: packets are lost on the way", share * 100.0);
-    // The share that is reached is that of what is normal.
-    let share = share / LOST_SHARE;
-    let share = share.min(PASSED_SHARE);
-    Some(Candidate { kind: LimitKind::Network, share, from: 1.0, because })
+    Some(Candidate { kind: LimitKind::Network, share, from: LOST_SHARE, because })
 }
 
 fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate> {

@@ -19,7 +19,8 @@ pub(crate) struct Snapshot {
     machine: Option<Ticks>,
     watched: Option<Watched>,
     stats: Stats,
-    attendance: Attendance,
+    /// Of one that begins an interval.
+    attendance: Option<Attendance>,
 }
 
 /// What lies between two snapshots.
@@ -41,6 +42,12 @@ struct Ticks {
 }
 
 impl Snapshot {
+    /// The first of an interval: from now on it is seen whether this process runs.
+    pub(crate) fn begin(engine: &Engine, watch: Option<&Watch>) -> Self {
+        let attendance = Some(Attendance::begin());
+        Self { attendance, ..Self::take(engine, watch) }
+    }
+
     /// With `watch`, CPUs and threads are looked at one by one, too.
     pub(crate) fn take(engine: &Engine, watch: Option<&Watch>) -> Self {
         Self {
@@ -48,7 +55,7 @@ impl Snapshot {
             stats: engine.stats(),
             machine: fs::read_to_string("/proc/stat").ok().and_then(|text| Ticks::parse(&text)),
             cpu_seconds: process_cpu_seconds(),
-            attendance: Attendance::begin(),
+            attendance: None,
             at: Instant::now(),
         }
     }
@@ -66,7 +73,7 @@ impl Snapshot {
         };
         let [window_full_share, socket_full_share, no_room_share] =
             self.full_shares(later, seconds);
-        let away = self.attendance.away().as_secs_f64();
+        let away = self.attendance.as_ref().map_or(0.0, |it| it.away().as_secs_f64());
         Interval {
             seconds,
             cpu_seconds,
@@ -250,7 +257,7 @@ mod tests {
         });
         let peer = PeerStats { instance: "x".into(), rails: vec![rail], ..PeerStats::default() };
         let stats = Stats { peers: vec![peer], proxies: proxies.collect(), ..Stats::default() };
-        let (cpu_seconds, attendance) = (proxy_cpu.iter().sum(), Attendance::begin());
+        let (cpu_seconds, attendance) = (proxy_cpu.iter().sum(), None);
         Snapshot { at, cpu_seconds, machine: None, watched: None, stats, attendance }
     }
 
