@@ -31,8 +31,16 @@ const SHAPES: [(u64, usize); 9] = [
 
 /// Of messages between the processes. Those of 8 bytes are never copied, and show what all others cost beside
 /// their bytes.
-const MESSAGES: [(u64, usize); 6] =
-    [(8, 1), (8, 16), (64 << 10, 1), (64 << 10, 16), (1 << 20, 1), (1 << 20, 16)];
+const MESSAGES: [(u64, usize); 8] = [
+    (8, 1),
+    (8, 16),
+    (128 << 10, 1),
+    (128 << 10, 16),
+    (256 << 10, 1),
+    (256 << 10, 16),
+    (1 << 20, 1),
+    (1 << 20, 16),
+];
 const TAG: u64 = 1;
 /// Bytes of a sample's last message, and of no other.
 const LAST: u64 = 1;

@@ -21,6 +21,8 @@ const ROOM: usize = 32 << 20;
 const TIMES: u64 = 1024;
 /// Nobody sends it.
 const MINE: u8 = 0xee;
+/// The shortest message that is copied.
+const SHORTEST: u64 = 128 << 10;
 const MARK_EVERY: usize = 32 << 10;
 
 /// A process of its own with a room for messages, and this one's engine with another.
@@ -53,14 +55,14 @@ impl Two {
         let began = Instant::now();
         loop {
             let before = by_rails(&self.engine);
-            assert_eq!(self.puppet.ask(&format!("{order} 7 8192 1 0")), "posted");
-            let part = self.room.slice(0, 8192).unwrap();
+            assert_eq!(self.puppet.ask(&format!("{order} 7 {SHORTEST} 1 0")), "posted");
+            let part = self.room.slice(0, SHORTEST).unwrap();
             let here = match order {
                 "send" => self.engine.receive(&self.peer, 7, &part).unwrap(),
                 _ => self.engine.send(&self.peer, 7, &part).unwrap(),
             };
-            assert_eq!(here.ended().unwrap().bytes, 8192);
-            assert_eq!(self.puppet.hear(), format!("{order} 7: 8192 bytes"));
+            assert_eq!(here.ended().unwrap().bytes, SHORTEST);
+            assert_eq!(self.puppet.hear(), format!("{order} 7: {SHORTEST} bytes"));
             if by_rails(&self.engine) == before {
                 return;
             }
@@ -154,8 +156,9 @@ fn by_rails(engine: &Engine) -> u64 {
 fn messages_of_any_size_arrive_in_one_process_and_no_rail_carries_them() {
     let p = pair(ON);
     let mut sum = 0;
-    for (round, len) in
-        [4096, 4097, 65_536, 65_537, 1_000_003, (1 << 20) + 1, 17 << 20].into_iter().enumerate()
+    for (round, len) in [131_072, 131_073, 262_144, 262_145, 1_000_003, (1 << 20) + 1, 17 << 20]
+        .into_iter()
+        .enumerate()
     {
         let want = pattern(len, round as u64);
         let (source, target) = (filled(&p.a, len, round as u64), zeroed(&p.b, len + 100));
@@ -175,13 +178,17 @@ fn messages_of_any_size_arrive_in_one_process_and_no_rail_carries_them() {
     }
     assert_eq!((by_rails(&p.a), p.a.stats().totals.peer_copy_bytes), (0, sum));
     // What is short takes the rails.
-    let (source, target) = (filled(&p.a, 8, 5), zeroed(&p.b, 8));
-    let receive = p.b.receive(&p.to_a, 6, &target.all()).unwrap();
-    let prepared = p.a.prepare(Request::send(&p.to_b, 6).local(source.all())).unwrap();
-    assert!(prepared.path().to_string().starts_with("tcp: it is short"), "{}", prepared.path());
-    finished(&prepared.post().unwrap());
-    assert_eq!(receive.ended().unwrap().bytes, 8);
-    assert_eq!((by_rails(&p.a), bytes(&target)), (8, pattern(8, 5)));
+    let mut sent = 0;
+    for len in [8, SHORTEST as usize - 1] {
+        let (source, target) = (filled(&p.a, len, 5), zeroed(&p.b, len));
+        let receive = p.b.receive(&p.to_a, 6, &target.all()).unwrap();
+        let prepared = p.a.prepare(Request::send(&p.to_b, 6).local(source.all())).unwrap();
+        assert!(prepared.path().to_string().starts_with("tcp: it is short"), "{}", prepared.path());
+        finished(&prepared.post().unwrap());
+        assert_eq!(receive.ended().unwrap().bytes, len as u64);
+        sent += len as u64;
+        assert!(by_rails(&p.a) == sent && bytes(&target) == pattern(len, 5), "{len}");
+    }
 }
 
 #[test]
@@ -319,7 +326,7 @@ fn messages_of_many_tags_go_both_ways_between_processes_and_no_rail_carries_them
     let test = "messages_of_many_tags_go_both_ways_between_processes_and_no_rail_carries_them";
     let mut two = Two::start(test, ON);
     let (tags, rounds) = (16_u64, 20_u64);
-    for len in [4097_usize, 65_536, 65_537, 1_000_003] {
+    for len in [131_073_usize, 262_144, 262_145, 1_000_003] {
         let at = |tag: u64| tag * len as u64;
         // Whatever landed before is another message's.
         let before = by_rails(&two.engine);
@@ -510,7 +517,7 @@ fn a_receive_that_is_cancelled_while_its_sender_is_stopped_waits_until_that_is_g
     let ended = receive.ended();
     two.reuse();
     assert!(matches!(ended, Err(TransferError::Cancelled)), "{ended:?}");
-    assert!(began.elapsed() >= Duration::from_millis(500), "nobody can know so soon");
+    assert!(two.peer.lost().is_some(), "until then it may have landed bytes");
     soon(began);
     two.puppet.signal(Signal::CONT);
     let sent = two.puppet.hear();

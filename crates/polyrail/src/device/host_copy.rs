@@ -27,9 +27,13 @@ use crate::memory::region_memory::RegionMemory;
 const LEAST_BYTES: u64 = 4 << 10;
 /// Many small pieces take the kernel longer to find than a message takes.
 const LEAST_PIECE_BYTES: u64 = 512;
+/// Of a message: a shorter one is through sooner over the rails, as its receive has to be announced either way.
+const LEAST_MESSAGE_BYTES: u64 = 128 << 10;
 /// What whoever posts copies itself: waking a thread takes longer.
 pub(crate) const INLINE_BYTES: u64 = 64 << 10;
-/// Parts of such a job.
+/// What the proxy that finds a message's receive copies itself, as it would have done for the rails.
+const INLINE_MESSAGE_BYTES: u64 = 256 << 10;
+/// Parts of such jobs.
 const INLINE_PARTS: usize = 64;
 /// What is copied between two looks whether it is still wanted: some 0.1 ms.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -41,6 +45,11 @@ const THREADS_MAX: usize = 4;
 /// Whether so many bytes in so many pieces are worth a copy of their own.
 pub(crate) fn is_worth_a_copy(bytes: u64, pieces: usize) -> bool {
     bytes >= LEAST_BYTES && bytes / (pieces as u64).max(1) >= LEAST_PIECE_BYTES
+}
+
+/// The same of a message, or of a receive with so much room.
+pub(crate) fn is_message_worth_a_copy(bytes: u64, pieces: usize) -> bool {
+    bytes >= LEAST_MESSAGE_BYTES && is_worth_a_copy(bytes, pieces)
 }
 
 /// The threads of an engine that copy, and what they have before them.
@@ -140,7 +149,7 @@ impl HostCopier {
         if pin_all(parts, &mut pinned).is_err() {
             return Begun::RegionDropped;
         }
-        if order.is_short() {
+        if order.is_short(INLINE_BYTES) {
             return match copy(parts, Cursor::default(), bytes) {
                 Ok(()) => Begun::Done,
                 Err(error) if is_stale(&error) => Begun::RegionDropped,
@@ -274,9 +283,9 @@ impl Queue {
 }
 
 impl Order<'_> {
-    /// Whether whoever posts it copies it.
-    fn is_short(&self) -> bool {
-        self.bytes <= INLINE_BYTES && self.parts.len() <= INLINE_PARTS
+    /// Whether who has it copies it at once, if that may take as long as these bytes do.
+    fn is_short(&self, inline_bytes: u64) -> bool {
+        self.bytes <= inline_bytes && self.parts.len() <= INLINE_PARTS
     }
 }
 
@@ -292,7 +301,7 @@ impl HostJob {
         }
         Arc::new(Self {
             parts: order.parts.clone(),
-            is_short: order.is_short(),
+            is_short: order.is_short(INLINE_MESSAGE_BYTES),
             bytes: order.bytes,
             regions,
             peer: order.peer,

@@ -14,7 +14,7 @@ use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{Failure, InstanceId, RegionKey, Time};
 use polyrail_sys::threads::monotonic_ns;
 
-use crate::device::host_copy::{HostJob, Order, Stop, is_worth_a_copy};
+use crate::device::host_copy::{HostJob, Order, Stop, is_message_worth_a_copy};
 use crate::device::peer_copy::CopyPart;
 use crate::engine::begin::zip_places;
 use crate::engine::local_engines::engine_here;
@@ -52,7 +52,7 @@ pub(super) fn is_wanted(op: &Op, receive: &PostedReceive, settings: &EngineSetti
     settings.single_copy
         && prepared.peer.same_host
         && !prepared.touches_device
-        && is_worth_a_copy(prepared.plan.bytes(), pieces)
+        && is_message_worth_a_copy(prepared.plan.bytes(), pieces)
 }
 
 impl EngineShared {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use polyrail_config::{PathChoice, SingleCopy};
 use polyrail_proto::RegionKey;
 
-use crate::device::host_copy::is_worth_a_copy;
+use crate::device::host_copy::{is_message_worth_a_copy, is_worth_a_copy};
 use crate::device::peer_copy::{Copies, Copying};
 use crate::engine::local_engines::engine_here;
 use crate::engine::path_kind::{PathKind, TransferPath};
@@ -60,7 +60,7 @@ fn may_copy_message(
         return Err(why.into());
     }
     let bytes = request.locals.iter().fold(0_u64, |sum, local| sum.saturating_add(local.len));
-    if !is_worth_a_copy(bytes, request.locals.len()) {
+    if !is_message_worth_a_copy(bytes, request.locals.len()) {
         return Err(SHORT.into());
     }
     let instance = request.peer.instance();

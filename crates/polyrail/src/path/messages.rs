@@ -7,7 +7,7 @@ use polyrail_proto::RegionKey;
 use polyrail_proto::hello::Capabilities;
 use polyrail_proto::message::CopyLeave;
 
-use crate::device::host_copy::is_worth_a_copy;
+use crate::device::host_copy::is_message_worth_a_copy;
 use crate::engine::local_engines::engine_here;
 use crate::engine::message_copying::MessagePaths;
 use crate::engine::peer::PeerShared;
@@ -28,7 +28,8 @@ impl MessagePaths for HostPaths {
         receive: &Prepared,
     ) -> CopyLeave {
         let knows = peer.card.capabilities.contains(Capabilities::COPIED_MESSAGES);
-        let is_short = !is_worth_a_copy(receive.plan.bytes(), receive.plan.segments().len());
+        let is_short =
+            !is_message_worth_a_copy(receive.plan.bytes(), receive.plan.segments().len());
         if !peer.same_host || !knows || receive.touches_device || is_short {
             return CopyLeave::No;
         }
