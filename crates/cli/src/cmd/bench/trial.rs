@@ -4,6 +4,7 @@ mod away;
 mod observe;
 mod part;
 mod ping_pong;
+mod queued;
 mod watch;
 mod work;
 
