@@ -35,7 +35,7 @@ mod wiring;
 
 pub use error::{Blame, LabError};
 pub use lab::{Lab, LabGuard, LabInfo, LabState};
-pub use netlink::token_buckets;
+pub use netlink::{QueueCounts, queue_counts, token_buckets};
 pub use privilege::{Privilege, availability};
 pub use rate::Rate;
 pub use spec::{LabSpec, RailEnd, RailInfo, Side};

@@ -8,7 +8,7 @@ use polyrail_netlink::{
 };
 use rustix::io::Errno;
 
-use super::Netlink;
+use super::{Netlink, QueueCounts};
 use crate::spec::Shape;
 
 /// One interface of a namespace.
@@ -69,6 +69,7 @@ const TC_H_ROOT: u32 = u32::MAX;
 const HANDLE: u32 = 0x1_0000;
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
+const TCA_STATS: u16 = 3;
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
@@ -175,6 +176,12 @@ impl Netlink {
         let bodies = self.dump(|| Message::new(RTM_GETQDISC, &queue_header(0, 0)), RTM_NEWQDISC)?;
         Ok(bodies.iter().filter_map(|body| read_token_bucket(body)).collect())
     }
+
+    /// What the queue of each interface got and dropped.
+    pub(crate) fn queue_counts(&self) -> Result<Vec<(u32, QueueCounts)>, Errno> {
+        let bodies = self.dump(|| Message::new(RTM_GETQDISC, &queue_header(0, 0)), RTM_NEWQDISC)?;
+        Ok(bodies.iter().filter_map(|body| read_queue_counts(body)).collect())
+    }
 }
 
 fn family_and_octets(address: IpAddr) -> (u8, Vec<u8>) {
@@ -247,6 +254,16 @@ fn read_token_bucket(body: &[u8]) -> Option<(u32, u64)> {
     Some((index, rate))
 }
 
+/// Of the queue for all that an interface sends. `struct tc_stats`: bytes in 64 bits; packets and drops in 32.
+fn read_queue_counts(body: &[u8]) -> Option<(u32, QueueCounts)> {
+    let index = u32_at(body, 4)?;
+    if u32_at(body, 12)? != TC_H_ROOT {
+        return None;
+    }
+    let counts = find(body.get(20..)?, TCA_STATS)?;
+    Some((index, QueueCounts { sent: u32_at(counts, 8)?, dropped: u32_at(counts, 12)? }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -285,6 +302,23 @@ mod tests {
                 assert_eq!(answers.unwrap(), [Err(Errno::OPNOTSUPP), Err(Errno::NOENT)]);
             }
         }
+    }
+
+    #[test]
+    fn a_queue_is_read_with_what_it_sent_and_dropped() {
+        let body = |parent: u32| {
+            let mut body = Vec::from(queue_header(7, HANDLE));
+            body[12..16].copy_from_slice(&parent.to_ne_bytes());
+            body.extend_from_slice(&[20, 0, TCA_STATS as u8, 0]);
+            body.extend_from_slice(&9000_u64.to_ne_bytes());
+            body.extend_from_slice(&6_u32.to_ne_bytes());
+            body.extend_from_slice(&2_u32.to_ne_bytes());
+            body
+        };
+        let counts = QueueCounts { sent: 6, dropped: 2 };
+        assert_eq!(read_queue_counts(&body(TC_H_ROOT)), Some((7, counts)));
+        assert_eq!(read_queue_counts(&body(0x10001)), None, "a part of another queue");
+        assert_eq!(read_queue_counts(&body(TC_H_ROOT)[..30]), None);
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod observe;
 mod part;
 mod ping_pong;
 mod queued;
+mod queues;
 mod watch;
 mod work;
 

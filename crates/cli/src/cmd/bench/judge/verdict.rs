@@ -17,7 +17,8 @@
 //! 5. `peer`: the same at the other side, where that is another machine; on the same one, a process that
 //!    did not run, or a thread that used at least 95 % of its CPU. Or the receiver's kernel had no room for
 //!    a third of the time, though nothing there was busy: who should read does not.
-//! 6. `network` again: a rail sent at least 1 % of its bytes twice, as packets are lost on the way.
+//! 6. `network` again: a rail sent at least 1 % of its bytes twice, as packets are lost on the way, or the queue
+//!    of its own interface dropped 1 % of its packets.
 //! 7. `message_rate`: transfers per second are at least 85 % of those of 8 bytes at the same depth.
 //! 8. `depth`: fewer bytes were outstanding than the window has room for. One transfer at a time is
 //!    bound by its latency; several may leave rails without work, and the text says how many.
@@ -110,6 +111,8 @@ pub(crate) fn judge(evidence: &Evidence) -> Limit {
         candidates.extend(peer(evidence));
         candidates.extend(no_room(evidence));
         candidates.extend(lost(evidence));
+        candidates.extend(dropped(&evidence.local, "here"));
+        candidates.extend(dropped(&evidence.peer, "at the other side"));
         candidates.extend(message_rate(evidence));
         if evidence.depth.saturating_mul(evidence.size) < evidence.window_bytes {
             candidates.push(depth(evidence));
@@ -301,6 +304,16 @@ fn lost(evidence: &Evidence) -> Option<Candidate> {
     let (rail, share) = evidence.lost.clone()?;
     let because =
         format!("{rail} sent at least {:.1} % again: packets are lost on the way", share * 100.0);
+    Some(Candidate { kind: LimitKind::Network, share, from: LOST_SHARE, because })
+}
+
+/// Packets that did not leave. TCP notices at once, sends less for a while, and counts nothing as sent again.
+fn dropped(load: &Load, place: &str) -> Option<Candidate> {
+    let (rail, share) = load.dropped.clone()?;
+    let because = format!(
+        "the queue of {rail} {place} dropped {:.1} % of its packets: it is too short for its rate",
+        share * 100.0
+    );
     Some(Candidate { kind: LimitKind::Network, share, from: LOST_SHARE, because })
 }
 

@@ -302,3 +302,17 @@ fn threads_that_wait_for_cpus_which_others_have_are_the_limit() {
         assert!(kind != LimitKind::Cpu || because.contains("no limit is reached"), "{because}");
     }
 }
+
+#[test]
+fn a_queue_that_drops_packets_is_the_limit_and_its_rail_is_named() {
+    let drops = |share: f64| Some(("rail2".to_owned(), share));
+    let (kind, because) = verdict(|e| e.local.dropped = drops(0.05));
+    assert_eq!(kind, LimitKind::Network);
+    let words =
+        "the queue of rail2 here dropped 5.0 % of its packets: it is too short for its rate";
+    assert_eq!(because, words);
+    let (_, because) = verdict(|e| e.peer.dropped = drops(0.05));
+    assert!(because.starts_with("the queue of rail2 at the other side"), "{because}");
+    let (_, because) = verdict(|e| e.local.dropped = drops(0.004));
+    assert!(!because.starts_with("the queue"), "{because}");
+}

@@ -20,6 +20,9 @@ pub(crate) struct Load {
     /// that it was.
     #[serde(default)]
     pub(crate) queued_thread: Option<(String, f64)>,
+    /// The rail whose interface's queue dropped the greatest part of its packets, and that part.
+    #[serde(default)]
+    pub(crate) dropped: Option<(String, f64)>,
     /// The thread that used most of one CPU, and how much of it, 0 to 1.
     pub(crate) busiest_thread: Option<(String, f64)>,
     /// Mean over the sending flows of the time that the window was full, 0 to 1.

@@ -10,6 +10,7 @@ use polyrail_sys::threads::process_cpu_seconds;
 
 use super::away::Attendance;
 use super::queued::Queued;
+use super::queues::Queues;
 use super::watch::{Watch, Watched};
 use crate::cmd::bench::talk::{Load, RailDelta};
 
@@ -19,6 +20,7 @@ pub(crate) struct Snapshot {
     cpu_seconds: f64,
     machine: Option<Ticks>,
     queued: Queued,
+    queues: Queues,
     watched: Option<Watched>,
     stats: Stats,
     /// Of one that begins an interval.
@@ -58,6 +60,7 @@ impl Snapshot {
             stats: engine.stats(),
             machine: fs::read_to_string("/proc/stat").ok().and_then(|text| Ticks::parse(&text)),
             queued: Queued::look(),
+            queues: Queues::look(engine),
             cpu_seconds: process_cpu_seconds(),
             attendance: None,
             at: Instant::now(),
@@ -87,6 +90,7 @@ impl Snapshot {
                 machine_busy,
                 machine_cpus: later.machine.map_or(0, |machine| machine.cpus),
                 queued_thread: self.queued.longest(&later.queued, seconds),
+                dropped: self.queues.worst(&later.queues),
                 busiest_thread: self.busiest_thread(later, seconds, poster),
                 posting_share: poster.and_then(|poster| posting_share(poster, seconds)),
                 movers: self.movers(later, seconds, poster),
@@ -266,8 +270,17 @@ mod tests {
         let peer = PeerStats { instance: "x".into(), rails: vec![rail], ..PeerStats::default() };
         let stats = Stats { peers: vec![peer], proxies: proxies.collect(), ..Stats::default() };
         let (cpu_seconds, attendance) = (proxy_cpu.iter().sum(), None);
-        let queued = Queued::default();
-        Snapshot { at, cpu_seconds, machine: None, queued, watched: None, stats, attendance }
+        let (queued, queues) = (Queued::default(), Queues::default());
+        Snapshot {
+            at,
+            cpu_seconds,
+            machine: None,
+            queued,
+            queues,
+            watched: None,
+            stats,
+            attendance,
+        }
     }
 
     #[test]
