@@ -10,7 +10,7 @@ use polyrail_lab::{Blame, Lab, LabError, LabInfo, LabSpec, Node, Rate};
 use polyrail_report::exit;
 
 use crate::stdout::{self, print, tell};
-use crate::values::{Rates, Refusal, rates};
+use crate::values::{Rates, Refusal, lab_name, rates};
 
 mod show;
 
@@ -224,11 +224,6 @@ fn down(args: &DownArgs) -> ExitCode {
         }
     }
     worst
-}
-
-fn lab_name(text: &str) -> Result<String, Refusal> {
-    LabSpec::check_name(text)?;
-    Ok(text.to_owned())
 }
 
 fn node(text: &str) -> Result<Node, Refusal> {

@@ -37,6 +37,7 @@ const SCHEMAS: &[&str] = &[
     "irq-watch",
     "lab-ls",
     "log",
+    "mesh",
     "nic-rss",
     "nic-settings",
     "nic-stats",
