@@ -24,8 +24,8 @@ pub(crate) struct Link {
 
 /// A pair of interfaces that are each other's wire.
 pub(crate) struct PeerLink<'a> {
-    /// Both ends have this name, free in their namespaces.
-    pub(crate) name: &'a str,
+    /// The names of the near and the far interface, free in their namespaces.
+    pub(crate) names: [&'a str; 2],
     pub(crate) mtu: u32,
     /// The numbers of the near and the far interface, free in their namespaces.
     pub(crate) indices: [u32; 2],
@@ -48,6 +48,7 @@ const IFF_UP: u32 = 0x1;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_MASTER: u16 = 10;
 const IFLA_OPERSTATE: u16 = 16;
 const IF_OPER_UP: u8 = 6;
 const IFLA_LINKINFO: u16 = 18;
@@ -86,23 +87,38 @@ impl Netlink {
     pub(crate) fn add_peer_link(&self, link: &PeerLink<'_>) -> Result<(), Errno> {
         let [near, far] = link.indices;
         let mut message = Message::new(RTM_NEWLINK, &link_header(near, 0, 0));
-        let describe = |message: &mut Message, hardware: [u8; 6]| {
-            message.attribute(IFLA_ADDRESS, &hardware);
-            message.attribute_text(IFLA_IFNAME, link.name);
+        let describe = |message: &mut Message, end: usize| {
+            message.attribute(IFLA_ADDRESS, &link.hardware[end]);
+            message.attribute_text(IFLA_IFNAME, link.names[end]);
             message.attribute_u32(IFLA_MTU, link.mtu);
         };
-        describe(&mut message, link.hardware[0]);
+        describe(&mut message, 0);
         message.nested(IFLA_LINKINFO, |info| {
             info.attribute_text(IFLA_INFO_KIND, "veth");
             info.nested(IFLA_INFO_DATA, |data| {
                 data.nested(VETH_INFO_PEER, |peer| {
                     peer.raw(&link_header(far, 0, 0));
-                    describe(peer, link.hardware[1]);
+                    describe(peer, 1);
                     peer.attribute_u32(IFLA_NET_NS_FD, link.peer_namespace.as_raw_fd() as u32);
                 });
             });
         });
         self.change(message, NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Makes a bridge, down and without ports. It forwards at once, as it takes no part in a spanning tree.
+    pub(crate) fn add_bridge(&self, index: u32, name: &str) -> Result<(), Errno> {
+        let mut message = Message::new(RTM_NEWLINK, &link_header(index, 0, 0));
+        message.attribute_text(IFLA_IFNAME, name);
+        message.nested(IFLA_LINKINFO, |info| info.attribute_text(IFLA_INFO_KIND, "bridge"));
+        self.change(message, NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Makes an interface a port of a bridge.
+    pub(crate) fn set_bridge(&self, index: u32, bridge: u32) -> Result<(), Errno> {
+        let mut message = Message::new(RTM_NEWLINK, &link_header(index, 0, 0));
+        message.attribute_u32(IFLA_MASTER, bridge);
+        self.change(message, 0)
     }
 
     pub(crate) fn set_link_up(&self, index: u32, up: bool) -> Result<(), Errno> {
