@@ -2,15 +2,16 @@
 //! a single copy and over loopback TCP, in turn, beside threads that only copy.
 //!
 //! ```sh
-//! cargo run --release -p polyrail-cli --example one_host -- [ROUNDS]
+//! cargo run --release -p polyrail-cli --example one_host -- [ROUNDS] [all|messages]
 //! ```
 
+use std::collections::VecDeque;
 use std::error::Error;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Command, Stdio};
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use polyrail::{Config, Engine, Memory, Peer, Region, RemoteRegion, Request};
+use polyrail::{Config, Engine, Memory, Peer, PreparedTransfer, Region, RemoteRegion, Request};
 use polyrail_report::median_of_sorted;
 
 const BYTES: u64 = 256 << 20;
@@ -28,12 +29,31 @@ const SHAPES: [(u64, usize); 9] = [
     (8, 16),
 ];
 
+/// Of messages between the processes. Those of 8 bytes are never copied, and show what all others cost beside
+/// their bytes.
+const MESSAGES: [(u64, usize); 8] = [
+    (8, 1),
+    (8, 16),
+    (128 << 10, 1),
+    (128 << 10, 16),
+    (256 << 10, 1),
+    (256 << 10, 16),
+    (1 << 20, 1),
+    (1 << 20, 16),
+];
+const TAG: u64 = 1;
+/// Bytes of a sample's last message, and of no other.
+const LAST: u64 = 1;
+
 type Failed = Box<dyn Error>;
 
 fn main() -> Result<(), Failed> {
     match std::env::args().nth(1).as_deref() {
         Some("peer") => peer(),
-        rounds => measure(rounds.map_or(Ok(5), str::parse)?),
+        rounds => {
+            let only_messages = std::env::args().nth(2).as_deref() == Some("messages");
+            measure(rounds.map_or(Ok(5), str::parse)?, only_messages)
+        }
     }
 }
 
@@ -60,7 +80,7 @@ fn unhex(text: &str) -> Result<Vec<u8>, Failed> {
     Ok((0..text.len()).step_by(2).map(byte).collect::<Result<_, _>>()?)
 }
 
-/// The other process: it has memory, and does nothing.
+/// The other process: it has memory, and receives messages when it is told to.
 fn peer() -> Result<(), Failed> {
     let memory = memory(2)?;
     let mut kept = Vec::new();
@@ -70,7 +90,53 @@ fn peer() -> Result<(), Failed> {
         println!("{} {}", hex(&engine.metadata()), hex(&region.describe()));
         kept.push((engine, region));
     }
-    std::io::stdin().read_to_end(&mut Vec::new())?;
+    for line in std::io::stdin().lines() {
+        let line = line?;
+        let mut words = line.split(' ');
+        let mut word = || words.next().ok_or("an order has a way, metadata, bytes and depth");
+        let (engine, region) = &kept[word()?.parse::<usize>()?];
+        let sender = engine.add_peer(&unhex(word()?)?)?;
+        receive(engine, &sender, region, word()?.parse()?, word()?.parse()?)?;
+    }
+    Ok(())
+}
+
+/// The transfers of a sample: all of the memory in turn, as real data would not lie in the cache.
+fn prepare_all(
+    bytes: u64,
+    prepare: impl Fn(u64) -> Result<PreparedTransfer, Failed>,
+) -> Result<Vec<PreparedTransfer>, Failed> {
+    let places = (BYTES / bytes).min(256);
+    (0..places).map(|place| prepare(place * (BYTES / places))).collect()
+}
+
+/// Receives messages, twice as many posted as the sender has outstanding, until the last one.
+fn receive(
+    engine: &Engine,
+    sender: &Peer,
+    region: &Region,
+    bytes: u64,
+    depth: usize,
+) -> Result<(), Failed> {
+    let prepared = prepare_all(bytes, |at| {
+        Ok(engine.prepare(Request::receive(sender, TAG).local(region.slice(at, bytes)?))?)
+    })?;
+    let mut posted = VecDeque::new();
+    for next in (0..).map(|count: usize| &prepared[count % prepared.len()]) {
+        posted.push_back(next.post()?);
+        if posted.len() == 2 * depth {
+            println!("ready");
+        }
+        if posted.len() > 2 * depth
+            && let Some(first) = posted.pop_front()
+            && first.join()?.bytes == LAST
+        {
+            break;
+        }
+    }
+    posted.iter().for_each(polyrail::Transfer::cancel);
+    posted.into_iter().for_each(|receive| drop(receive.join()));
+    println!("done");
     Ok(())
 }
 
@@ -98,35 +164,96 @@ impl Way {
 
     /// Seconds for a transfer, with so many outstanding.
     fn sample(&self, bytes: u64, depth: usize, reads: bool) -> Result<f64, Failed> {
-        // All of the memory in turn, as real data would not lie in the cache.
-        let places = (BYTES / bytes).min(256);
-        let prepare = |at: u64| {
+        let prepared = prepare_all(bytes, |at| {
             let (here, there) = (self.source.slice(at, bytes)?, self.target.slice(at, bytes)?);
             let prepared = match reads {
                 true => self.engine.prepare(Request::read(&self.peer).segment(here, there)),
                 false => self.engine.prepare(Request::write(&self.peer).segment(here, there)),
             };
-            Ok::<_, Failed>(prepared?)
-        };
-        let step = BYTES / places;
-        let prepared: Vec<_> =
-            (0..places).map(|place| prepare(place * step)).collect::<Result<_, _>>()?;
+            Ok(prepared?)
+        })?;
         prepared[0].post()?.join()?;
-        let (began, mut count) = (Instant::now(), 0_usize);
-        let mut under_way = std::collections::VecDeque::new();
-        while began.elapsed() < SAMPLE || count == 0 {
-            while under_way.len() < depth {
-                under_way.push_back(prepared[count % prepared.len()].post()?);
-                count += 1;
-            }
-            if let Some(first) = under_way.pop_front() {
-                first.join()?;
-            }
+        time(&prepared, depth, SAMPLE)
+    }
+
+    /// The same for messages that the other process receives.
+    fn messages(
+        &self,
+        other: &mut Other,
+        number: usize,
+        shape: (u64, usize),
+    ) -> Result<f64, Failed> {
+        let (bytes, depth) = shape;
+        other.tell(&format!("{number} {} {bytes} {depth}", hex(&self.engine.metadata())))?;
+        other.hear("ready")?;
+        let message = |at, bytes| -> Result<_, Failed> {
+            let part = self.source.slice(at, bytes)?;
+            Ok(self.engine.prepare(Request::send(&self.peer, TAG).local(part))?)
+        };
+        let prepared = prepare_all(bytes, |at| message(at, bytes))?;
+        // Where the memory of the receives is, is known after the first ones.
+        time(&prepared, depth, SAMPLE / 5)?;
+        let taken = time(&prepared, depth, SAMPLE)?;
+        message(0, LAST)?.post()?.join()?;
+        other.hear("done")?;
+        Ok(taken)
+    }
+}
+
+/// Seconds for a transfer, with so many outstanding.
+fn time(prepared: &[PreparedTransfer], depth: usize, sample: Duration) -> Result<f64, Failed> {
+    let (began, mut count) = (Instant::now(), 0_usize);
+    let mut under_way = VecDeque::new();
+    while began.elapsed() < sample || count == 0 {
+        while under_way.len() < depth {
+            under_way.push_back(prepared[count % prepared.len()].post()?);
+            count += 1;
         }
-        for transfer in under_way {
-            transfer.join()?;
+        if let Some(first) = under_way.pop_front() {
+            first.join()?;
         }
-        Ok(began.elapsed().as_secs_f64() / count as f64)
+    }
+    for transfer in under_way {
+        transfer.join()?;
+    }
+    Ok(began.elapsed().as_secs_f64() / count as f64)
+}
+
+/// The other process, as this one sees it.
+struct Other {
+    child: Child,
+    said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Other {
+    fn start() -> Result<Self, Failed> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg("peer")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let said = BufReader::new(child.stdout.take().ok_or("no output")?).lines();
+        Ok(Self { child, said })
+    }
+
+    fn line(&mut self) -> Result<String, Failed> {
+        Ok(self.said.next().ok_or("the other process has ended")??)
+    }
+
+    /// Metadata of an engine and the description of its memory.
+    fn description(&mut self) -> Result<(Vec<u8>, Vec<u8>), Failed> {
+        let line = self.line()?;
+        let (metadata, region) = line.split_once(' ').ok_or("the other process says nothing")?;
+        Ok((unhex(metadata)?, unhex(region)?))
+    }
+
+    fn tell(&mut self, order: &str) -> Result<(), Failed> {
+        Ok(writeln!(self.child.stdin.as_mut().ok_or("no input")?, "{order}")?)
+    }
+
+    fn hear(&mut self, expected: &str) -> Result<(), Failed> {
+        let line = self.line()?;
+        if line == expected { Ok(()) } else { Err(format!("not {expected}, but {line}").into()) }
     }
 }
 
@@ -148,19 +275,9 @@ fn copies(from: &Memory, to: &Memory, threads: u64) -> f64 {
     began.elapsed().as_secs_f64() / f64::from(count)
 }
 
-fn measure(rounds: usize) -> Result<(), Failed> {
-    let mut child = Command::new(std::env::current_exe()?)
-        .arg("peer")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut lines = BufReader::new(child.stdout.take().ok_or("no output")?).lines();
-    let mut description = || -> Result<(Vec<u8>, Vec<u8>), Failed> {
-        let line = lines.next().ok_or("the other process has ended")??;
-        let (metadata, region) = line.split_once(' ').ok_or("the other process says nothing")?;
-        Ok((unhex(metadata)?, unhex(region)?))
-    };
-    let (auto, off) = (description()?, description()?);
+fn measure(rounds: usize, only_messages: bool) -> Result<(), Failed> {
+    let mut child = Other::start()?;
+    let (auto, off) = (child.description()?, child.description()?);
     let (source, other) = (memory(1)?, memory(3)?);
     let here = engine("auto")?;
     let target = here.register(other.clone())?;
@@ -170,11 +287,12 @@ fn measure(rounds: usize) -> Result<(), Failed> {
         Way::new("single copy, 1 process", "auto", &source, (&metadata, &region))?,
         Way::new("tcp, 2 processes", "off", &source, (&off.0, &off.1))?,
     ];
+    let shapes = if only_messages { &[][..] } else { &SHAPES };
     for threads in [1, 2] {
         let mut times: Vec<f64> = (0..rounds).map(|_| copies(&source, &other, threads)).collect();
         println!("memcpy, {threads} thread(s): {}", show(&mut times, BYTES));
     }
-    for (bytes, depth) in SHAPES {
+    for (bytes, depth) in shapes.iter().copied() {
         for reads in [false, true] {
             let mut times = vec![Vec::new(); ways.len() + 2];
             for _ in 0..rounds {
@@ -196,8 +314,22 @@ fn measure(rounds: usize) -> Result<(), Failed> {
             std::io::stdout().flush()?;
         }
     }
-    drop(child.stdin.take());
-    child.wait()?;
+    for shape in MESSAGES {
+        let mut times = [Vec::new(), Vec::new()];
+        for _ in 0..rounds {
+            for (number, (way, times)) in
+                [&ways[0], &ways[2]].into_iter().zip(&mut times).enumerate()
+            {
+                times.push(way.messages(&mut child, number, shape)?);
+            }
+        }
+        for (way, times) in [&ways[0], &ways[2]].into_iter().zip(&mut times) {
+            let ((bytes, depth), text) = (shape, show(times, shape.0));
+            println!("message {bytes} B, depth {depth}, {}: {text}", way.name);
+        }
+    }
+    drop(child.child.stdin.take());
+    child.child.wait()?;
     Ok(())
 }
 

@@ -12,6 +12,7 @@ pub(crate) mod exporter;
 pub(crate) mod irq;
 pub(crate) mod lab;
 pub(crate) mod man;
+pub(crate) mod mesh;
 pub(crate) mod nccl;
 pub(crate) mod nic;
 pub(crate) mod nixl;

@@ -50,6 +50,8 @@ enum Command {
     Lab(cmd::lab::Args),
     /// Write a manual page for each command.
     Man(cmd::man::Args),
+    /// Measure how fast memory moves between all pairs of nodes, by itself and all at once.
+    Mesh(Box<cmd::mesh::Args>),
     /// Install, check and set up the plugin for NCCL and RCCL.
     Nccl(cmd::nccl::Args),
     /// Show and set queues, rings and coalescing of an interface; show RSS and counters.
@@ -105,6 +107,7 @@ pub fn main() -> ExitCode {
         Command::Irq(args) => cmd::irq::run(&args),
         Command::Lab(args) => cmd::lab::run(args),
         Command::Man(args) => cmd::man::run(&args, command()),
+        Command::Mesh(args) => cmd::mesh::run(&args),
         Command::Nccl(args) => cmd::nccl::run(args),
         Command::Nic(args) => cmd::nic::run(&args),
         Command::Nixl(args) => cmd::nixl::run(args),

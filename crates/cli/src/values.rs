@@ -173,6 +173,12 @@ pub(crate) fn word(text: &str) -> Result<String, Refusal> {
     Ok(text.to_owned())
 }
 
+/// What can be the name of a lab; whether there is one, the system knows.
+pub(crate) fn lab_name(text: &str) -> Result<String, Refusal> {
+    LabSpec::check_name(text)?;
+    Ok(text.to_owned())
+}
+
 /// The rates of a lab as one value.
 #[derive(Clone, Debug)]
 pub(crate) struct Rates(pub(crate) Vec<Rate>);

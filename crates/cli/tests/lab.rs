@@ -87,7 +87,7 @@ impl Drop for Cleanup<'_> {
 
 #[test]
 fn bad_arguments_name_the_field_the_value_and_what_is_allowed() {
-    let cases: [(&[&str], &[&str]); 15] = [
+    let cases: [(&[&str], &[&str]); 18] = [
         (&["up", "x", "--rails", "1000"], &["rate `1000`", "1mbit to 400gbit", "help: write a"]),
         (&["up", "x", "--rails", "0gbit"], &["rate `0gbit`", "1mbit to 400gbit"]),
         (&["up", "x", "--rails", "401gbit"], &["rate `401gbit`", "1mbit to 400gbit"]),
@@ -102,7 +102,10 @@ fn bad_arguments_name_the_field_the_value_and_what_is_allowed() {
             &["up", "x", "--rails", "400gbit", "--queue-ms", "1000"],
             &["queue-ms `1000`", "1 to 83 ms"],
         ),
-        (&["exec", "x", "c", "--", "true"], &["side `c`", "a or b"]),
+        (&["exec", "x", "c", "--", "true"], &["node `c`", "a, b, or 0 to 31"]),
+        (&["up", "x", "--rails", "1gbit", "--nodes", "0"], &["--nodes <N> `0`", "2 to 32"]),
+        (&["up", "x", "--rails", "1gbit", "--nodes", "1"], &["--nodes <N> `1`", "2 to 32"]),
+        (&["up", "x", "--rails", "1gbit", "--nodes", "33"], &["--nodes <N> `33`", "2 to 32"]),
         (&["exec", "x", "a", "--"], &["<CMD>..."]),
         (&["set", "x", "rail0"], &["--rate <RATE>|--down|--up"]),
         (&["down"], &["<NAME|--all>"]),
@@ -190,6 +193,50 @@ fn a_lab_comes_up_is_used_changed_listed_and_goes_without_a_trace() {
 }
 
 #[test]
+fn a_switched_lab_comes_up_is_used_changed_listed_and_goes_without_a_trace() {
+    if !is_root() {
+        return;
+    }
+    let name = name("star");
+    let _cleanup = Cleanup(&name);
+    let up = run(&["up", &name, "--rails", "1gbit,unlimited", "--nodes", "3"]);
+    let table = stdout(&up);
+    assert_eq!(table.lines().count(), 7, "{table}");
+    let last = table.lines().last().unwrap().split_whitespace().collect::<Vec<_>>();
+    assert_eq!(last[..6], ["rail1", "2", "unlimited", "unlimited", "up", "10.77.1.3"], "{table}");
+    assert!(String::from_utf8(up.stderr).unwrap().contains("of the switch"));
+
+    let code = |node: &str, program: &str| {
+        run(&["exec", &name, node, "--", "sh", "-c", program]).status.code()
+    };
+    for node in ["0", "a", "b", "2", "node2"] {
+        assert_eq!(code(node, "exit 42"), Some(42), "{node}");
+    }
+    let wrong = refusal(2, &run(&["exec", &name, "3", "--", "true"]));
+    assert!(wrong.contains("node `3` is not in lab") && wrong.contains("0 to 2"), "{wrong}");
+
+    let set = run(&["set", &name, "rail0", "--rate", "2gbit", "--down", "--side", "2"]);
+    let lines = stdout(&set);
+    assert!(lines.contains("2gbit") && lines.lines().last().unwrap().contains("off"), "{lines}");
+    assert!(String::from_utf8(set.stderr).unwrap().contains("on node 2; its port"));
+    let json: Value = serde_json::from_str(&ok(&["ls", "--json"])).unwrap();
+    let lab = json["labs"].as_array().unwrap().iter().find(|lab| lab["name"] == name.as_str());
+    let lab = lab.unwrap();
+    assert_eq!(
+        (lab["is_switched"].clone(), lab["nodes"].as_array().unwrap().len()),
+        (true.into(), 3)
+    );
+    assert!(lab["switch"].as_str().unwrap().ends_with("-switch"), "{lab}");
+    let end = &lab["rails"][0]["ends"][2];
+    assert_eq!(
+        (&end["up"], &end["port_rate_bits_per_s"]),
+        (&false.into(), &2_000_000_000_u64.into())
+    );
+    assert_eq!(ok(&["down", &name]), "");
+    assert_eq!(traces(&name), [""; 0]);
+}
+
+#[test]
 fn signals_reach_the_program_itself() {
     if !is_root() {
         return;
@@ -211,7 +258,15 @@ fn signals_reach_the_program_itself() {
 #[test]
 fn whatever_moment_a_build_or_removal_is_killed_at_down_removes_the_rest() {
     if is_root() {
-        kill_at_every_moment(&name("killed"), polyrail);
+        kill_at_every_moment(&name("killed"), &["--rails", "8x1gbit"], polyrail);
+    }
+}
+
+#[test]
+fn the_same_holds_with_a_switch() {
+    if is_root() {
+        let wanted = &["--rails", "2x1gbit", "--nodes", "5"];
+        kill_at_every_moment(&name("killed-star"), wanted, polyrail);
     }
 }
 
@@ -224,10 +279,12 @@ fn the_same_holds_without_root() {
         return skipped(&reason);
     }
     stdout(&as_nobody(&program, &["down", &name("probe")]).output().unwrap());
-    kill_at_every_moment(&name("shot"), |args| as_nobody(&program, args));
+    kill_at_every_moment(&name("shot"), &["--rails", "8x1gbit"], |args| as_nobody(&program, args));
+    let wanted = &["--rails", "2x1gbit", "--nodes", "5"];
+    kill_at_every_moment(&name("shot-star"), wanted, |args| as_nobody(&program, args));
 }
 
-fn kill_at_every_moment(name: &str, lab: impl Fn(&[&str]) -> Command) {
+fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Command) {
     let run = |args: &[&str]| lab(args).output().unwrap();
     let links = || fs::read_to_string("/proc/net/dev").unwrap().lines().count();
     let links_before = links();
@@ -235,7 +292,7 @@ fn kill_at_every_moment(name: &str, lab: impl Fn(&[&str]) -> Command) {
     let mut interrupted = 0;
     for step in 0..60_u64 {
         let delay = Duration::from_micros(step * 250);
-        kill_after(&mut lab(&["up", name, "--rails", "8x1gbit"]), delay);
+        kill_after(&mut lab(&[&["up", name], wanted].concat()), delay);
         let broken = stdout(&run(&["ls"])).contains(&format!("{name}  broken"));
         interrupted += usize::from(broken);
         match step % 3 {

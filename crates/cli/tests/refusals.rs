@@ -162,6 +162,12 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         bench --time 0s
         bench --config file
         bench --set tx_cpus=0-3 --preset latency
+        mesh
+        mesh --lab no-such-lab
+        mesh --rendezvous dir:///tmp
+        mesh --rendezvous dir:///tmp --nodes 2
+        mesh --rendezvous dir:///tmp --nodes 2 --node 5
+        mesh --rendezvous slurm:// --nodes 2 --layout per-gpu
         peers
         peers --set rendezvous=slurm://
         peers --set rendezvous=mpi://

@@ -142,7 +142,7 @@ settings! {
     /// ...), `=eth1` for exactly that name, a leading `^` for all but the list, or IP addresses.
     rails: String = "auto", Kind::Interfaces, [alias::same("NCCL_SOCKET_IFNAME")];
 
-    /// Whether writes and reads between host memories of one host are copied once, from memory to
+    /// Whether writes, reads and messages between host memories of one host are copied once, from memory to
     /// memory, instead of travelling over loopback. `auto`: inside one process, and between processes
     /// where the kernel allows it (the same user, PID and network namespace; neither `ptrace_scope`
     /// nor a seccomp filter against it), for transfers that are faster so; all else takes the rails.

@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 /// Payload bits per second at the receiver, after a warm-up of half a second.
 fn measure(lab: &Lab, congestion: &str, window: Duration) -> Result<f64, Box<dyn Error>> {
-    let address = SocketAddr::from((lab.rails()[0].b.ipv4, 5001));
+    let address = SocketAddr::from((lab.rails()[0].end(Side::B).ipv4, 5001));
     std::thread::scope(|scope| {
         let (ready, wait) = std::sync::mpsc::channel();
         let receiver = scope.spawn(move || -> Result<f64, String> {

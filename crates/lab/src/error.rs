@@ -40,6 +40,16 @@ pub enum LabError {
         /// Index of the lab's last rail.
         last: usize,
     },
+    /// The lab has fewer nodes.
+    #[error("node `{node}` is not in lab `{lab}`; allowed: 0 to {last}")]
+    UnknownNode {
+        /// The lab's name.
+        lab: String,
+        /// The node as given.
+        node: String,
+        /// Number of the lab's last node.
+        last: usize,
+    },
     /// A lab of this name is already there.
     #[error("lab `{name}` is already up")]
     AlreadyUp {
@@ -71,12 +81,12 @@ pub enum LabError {
         option: &'static str,
     },
     /// A thread of a process with several threads cannot join a lab that lives in a user namespace.
-    #[error("thread cannot enter side {side} of lab `{name}`: {errno}")]
+    #[error("thread cannot enter {place} of lab `{name}`: {errno}")]
     ThreadCannotEnter {
         /// The lab's name.
         name: String,
-        /// `a` or `b`.
-        side: &'static str,
+        /// Such as `side a` or `node 3`.
+        place: String,
         /// The system's answer.
         errno: io::Error,
     },
@@ -124,6 +134,7 @@ impl LabError {
             Self::BadValue { .. }
             | Self::UnknownLab { .. }
             | Self::UnknownRail { .. }
+            | Self::UnknownNode { .. }
             | Self::AlreadyUp { .. } => Blame::Input,
             _ => Blame::Environment,
         }
@@ -160,6 +171,7 @@ impl LabError {
             Self::StillInUse { .. } => {
                 "they wait inside the kernel; run the command again once they are gone".into()
             }
+            Self::UnknownNode { .. } => "`polyrail lab ls` shows the nodes of each lab".into(),
             Self::BadValue { .. } | Self::UnknownRail { .. } | Self::System { .. } => return None,
         })
     }

@@ -1,9 +1,9 @@
-//! Namespaces without root: a process that does nothing keeps a user namespace and two network
-//! namespaces alive. Others reach them through its entries in `/proc`.
+//! Namespaces without root: a process that does nothing keeps a user namespace and the network
+//! namespaces of a lab alive. Others reach them through its entries in `/proc`.
 
 use std::fs;
 use std::io::ErrorKind::PermissionDenied;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{During, LabError};
 use crate::namespaces::{self, Namespaces, OWN_NETWORK};
+use crate::node::{Form, MAX_SEATS};
 use crate::os;
 use crate::privilege;
 use crate::processes;
-use crate::spec::Side;
 
 /// Identifies a holder, so that nobody takes a later process with its id for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,8 +27,8 @@ pub(crate) struct HolderId {
     pid: i32,
     /// When it started, in clock ticks since boot.
     start_ticks: u64,
-    /// The descriptors, inside the holder, of the network namespaces a and b.
-    net_fds: [i32; 2],
+    /// The descriptors, inside the holder, of the network namespaces: the nodes, and then the switch.
+    net_fds: Vec<i32>,
 }
 
 /// A holder that ends with this value unless told to stay.
@@ -45,18 +45,20 @@ const DYING_TIME: Duration = Duration::from_secs(1);
 const NAME: &std::ffi::CStr = c"polyrail-lab";
 
 impl Holder {
-    /// Starts a holder. It keeps `record` open, so that it can be found even if the file is gone.
-    pub(crate) fn spawn(record: BorrowedFd<'_>) -> Result<Self, LabError> {
+    /// Starts a holder of a lab of this form. It keeps `record` open, so that it can be found even if
+    /// the file is gone.
+    pub(crate) fn spawn(record: BorrowedFd<'_>, form: Form) -> Result<Self, LabError> {
         let (ours, theirs) = namespaces::channel().during(|| "making a socket pair".into())?;
         let keep = [theirs.as_raw_fd(), record.as_raw_fd()];
         // SAFETY: `hold` makes bare system calls only, and closes but what it does not use.
-        let forked = unsafe { os::fork(|| hold(theirs.as_fd(), keep)) };
+        let forked = unsafe { os::fork(|| hold(theirs.as_fd(), keep, form.seats())) };
         let pid = forked.during(|| "starting the process that holds the lab".into())?;
         drop(theirs);
 
-        let id = HolderId { pid: pid.as_raw_pid(), start_ticks: 0, net_fds: [-1; 2] };
+        let id = HolderId { pid: pid.as_raw_pid(), start_ticks: 0, net_fds: Vec::new() };
         let mut holder = Self { id, channel: Some(ours) };
-        let [step, errno, a, b] = holder.receive().during(|| "waiting for the holder".into())?;
+        let [step, errno, nets @ ..] =
+            holder.receive().during(|| "waiting for the holder".into())?;
         if step != 0 {
             let errno = Errno::from_raw_os_error(errno);
             return Err(match step {
@@ -68,7 +70,7 @@ impl Holder {
                 _ => LabError::system("opening a network namespace to hold it", errno),
             });
         }
-        holder.id.net_fds = [a, b];
+        holder.id.net_fds = nets[..form.seats()].to_vec();
         holder.id.start_ticks = processes::start_ticks(pid)
             .ok_or(Errno::SRCH)
             .during(|| "reading when the holder started".into())?;
@@ -100,8 +102,8 @@ impl Holder {
         write("gid_map", format!("0 {} 1", getegid().as_raw()))
     }
 
-    fn receive(&self) -> Result<[i32; 4], Errno> {
-        let mut bytes = [0; 16];
+    fn receive(&self) -> Result<Report, Errno> {
+        let mut bytes = [0; 4 * REPORT_WORDS];
         let channel = self.channel.as_ref().ok_or(Errno::PIPE)?;
         let (_, length) = rustix::io::retry_on_intr(|| {
             rustix::net::recv(channel, &mut bytes[..], RecvFlags::empty())
@@ -110,7 +112,7 @@ impl Holder {
             return Err(Errno::PIPE);
         }
         let word = |at: usize| i32::from_ne_bytes([0, 1, 2, 3].map(|byte| bytes[at * 4 + byte]));
-        Ok([word(0), word(1), word(2), word(3)])
+        Ok(std::array::from_fn(word))
     }
 }
 
@@ -126,6 +128,11 @@ impl Drop for Holder {
 }
 
 impl HolderId {
+    /// How its namespaces hang together, as far as their number tells.
+    pub(crate) fn form(&self) -> Option<Form> {
+        Form::of_seats(self.net_fds.len())
+    }
+
     /// Whether the process runs and is the one that was started.
     pub(crate) fn is_alive(&self) -> bool {
         self.process().is_some()
@@ -135,9 +142,10 @@ impl HolderId {
         self.pid
     }
 
-    /// Where others find the network namespace of `side`.
-    pub(crate) fn path(&self, side: Side) -> PathBuf {
-        PathBuf::from(format!("/proc/{}/fd/{}", self.pid, self.net_fds[side.index()]))
+    /// Where others find its network namespaces.
+    pub(crate) fn paths(&self) -> Vec<PathBuf> {
+        let path = |fd| PathBuf::from(format!("/proc/{}/fd/{fd}", self.pid));
+        self.net_fds.iter().map(path).collect()
     }
 
     /// `None` when the holder has ended.
@@ -161,13 +169,13 @@ impl HolderId {
             return Ok(None);
         }
         let user = namespaces::open(Path::new(&format!("/proc/{}/ns/user", self.pid)))?;
-        let a = namespaces::open(&self.path(Side::A))?;
-        let b = namespaces::open(&self.path(Side::B))?;
+        let net = self.paths().into_iter().map(|path| namespaces::open(&path));
+        let net = net.collect::<Result<Option<Vec<_>>, _>>()?;
         // Check again: if another process took its place meanwhile, the opened file is that process's.
-        let (Some(user), Some(a), Some(b), true) = (user, a, b, self.is_alive()) else {
+        let (Some(user), Some(net), true) = (user, net, self.is_alive()) else {
             return Ok(None);
         };
-        Ok(Some(Namespaces { user: Some(user), net: [a, b] }))
+        Ok(Some(Namespaces { user: Some(user), net }))
     }
 
     /// Ends the process and waits until it is gone.
@@ -204,27 +212,36 @@ const STEP_USER: i32 = 2;
 const STEP_SECOND: i32 = 3;
 const STEP_OPEN: i32 = 4;
 
-/// The life of a holder. Bare system calls only.
-fn hold(channel: BorrowedFd<'_>, keep: [i32; 2]) -> i32 {
+/// The step that failed, its errno, and the descriptors of the namespaces.
+type Report = [i32; REPORT_WORDS];
+const REPORT_WORDS: usize = 2 + MAX_SEATS;
+
+/// The life of a holder. Bare system calls only. `seats` is at most [`MAX_SEATS`].
+fn hold(channel: BorrowedFd<'_>, keep: [i32; 2], seats: usize) -> i32 {
     os::reset_signals();
     let open = || rustix::fs::open(OWN_NETWORK, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
-    let set_up = || -> Result<(OwnedFd, OwnedFd), (i32, Errno)> {
+    let set_up = || -> Result<Report, (i32, Errno)> {
+        let mut report = [0; REPORT_WORDS];
         // SAFETY: this copy uses only the two descriptors that it keeps, and those that it opens later.
         unsafe { os::close_all_but(keep) }.map_err(|errno| (STEP_CLOSE, errno))?;
         os::unshare_user_and_network().map_err(|errno| (STEP_USER, errno))?;
-        let a = open().map_err(|errno| (STEP_OPEN, errno))?;
-        // Some systems let everybody make a user namespace, but give no rights inside; a second
-        // network namespace needs such a right, so this step tells.
-        os::unshare_network().map_err(|errno| (STEP_SECOND, errno))?;
-        let b = open().map_err(|errno| (STEP_OPEN, errno))?;
-        Ok((a, b))
+        for seat in 0..seats {
+            if seat > 0 {
+                // Some systems let everybody make a user namespace, but give no rights inside; a second
+                // network namespace needs such a right, so this step tells.
+                os::unshare_network().map_err(|errno| (STEP_SECOND, errno))?;
+            }
+            // They stay open until this process ends.
+            report[2 + seat] = open().map_err(|errno| (STEP_OPEN, errno))?.into_raw_fd();
+        }
+        Ok(report)
     };
-    let held = set_up();
-    let report = match &held {
-        Ok((a, b)) => [0, 0, a.as_raw_fd(), b.as_raw_fd()],
-        Err((step, errno)) => [*step, errno.raw_os_error(), 0, 0],
-    };
-    let mut bytes = [0; 16];
+    let report = set_up().unwrap_or_else(|(step, errno)| {
+        let mut report = [0; REPORT_WORDS];
+        (report[0], report[1]) = (step, errno.raw_os_error());
+        report
+    });
+    let mut bytes = [0; 4 * REPORT_WORDS];
     for (slot, word) in bytes.chunks_exact_mut(4).zip(report) {
         slot.copy_from_slice(&word.to_ne_bytes());
     }
@@ -242,7 +259,7 @@ fn hold(channel: BorrowedFd<'_>, keep: [i32; 2]) -> i32 {
     }
 }
 
-/// Reads a holder's descriptors: two network namespaces and one record.
+/// Reads a holder's descriptors: its network namespaces and one record.
 fn inspect(pid: Pid) -> Option<(HolderId, PathBuf)> {
     let start_ticks = processes::start_ticks(pid)?;
     let (mut nets, mut record) = (Vec::new(), None);
@@ -258,6 +275,6 @@ fn inspect(pid: Pid) -> Option<(HolderId, PathBuf)> {
     }
     // Opened in this order, and the lowest free number is always taken.
     nets.sort_unstable();
-    let net_fds = nets.try_into().ok()?;
-    Some((HolderId { pid: pid.as_raw_pid(), start_ticks, net_fds }, record?))
+    Form::of_seats(nets.len())?;
+    Some((HolderId { pid: pid.as_raw_pid(), start_ticks, net_fds: nets }, record?))
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use crate::error::LabError;
 use crate::life;
 use crate::namespaces::Namespaces;
+use crate::node::{Form, Node};
 use crate::os;
 use crate::privilege::Privilege;
 use crate::rate::Rate;
@@ -28,8 +29,9 @@ pub struct Lab {
     pub(crate) privilege: Privilege,
     pub(crate) queue_ms: u32,
     pub(crate) mtu: u32,
+    pub(crate) form: Form,
     pub(crate) namespaces: Arc<Namespaces>,
-    pub(crate) paths: [PathBuf; 2],
+    pub(crate) paths: Vec<PathBuf>,
     pub(crate) wiring: Wiring,
     pub(crate) rails: Vec<RailInfo>,
     pub(crate) replaced: Option<String>,
@@ -51,8 +53,12 @@ pub struct LabInfo {
     pub state: LabState,
     /// Which privilege built it.
     pub privilege: Privilege,
-    /// The files that stand for the namespaces a and b, where they exist.
-    pub namespaces: [Option<PathBuf>; 2],
+    /// The files that stand for the namespaces of the nodes, where they exist.
+    pub namespaces: Vec<Option<PathBuf>>,
+    /// Whether the nodes hang on a switch.
+    pub is_switched: bool,
+    /// The file that stands for the namespace of the switch, where it exists.
+    pub switch: Option<PathBuf>,
     /// The rails that the kernel has now.
     pub rails: Vec<RailInfo>,
     /// How long a full queue holds a packet, in milliseconds; `None` if not recorded.
@@ -149,9 +155,40 @@ impl Lab {
         self.mtu
     }
 
-    /// The file that stands for the namespace of `side`, for `nsenter` and the like.
-    pub fn namespace_path(&self, side: Side) -> &Path {
-        &self.paths[side.index()]
+    /// How many nodes it has; 2 without a switch.
+    pub fn nodes(&self) -> usize {
+        self.form.nodes()
+    }
+
+    /// Whether the nodes hang on a switch.
+    pub fn is_switched(&self) -> bool {
+        self.form.switch().is_some()
+    }
+
+    /// Holds a node against this lab.
+    ///
+    /// # Errors
+    /// [`LabError::UnknownNode`] if this lab has no such node.
+    pub fn node(&self, node: impl Into<Node>) -> Result<Node, LabError> {
+        let node = node.into();
+        if node.index() < self.nodes() {
+            return Ok(node);
+        }
+        let last = self.nodes() - 1;
+        Err(LabError::UnknownNode { lab: self.name.clone(), node: node.to_string(), last })
+    }
+
+    /// The file that stands for the namespace of `node`, for `nsenter` and the like.
+    ///
+    /// # Panics
+    /// If the lab has no such node.
+    pub fn namespace_path(&self, node: impl Into<Node>) -> &Path {
+        &self.paths[node.into().index()]
+    }
+
+    /// The file that stands for the namespace of the switch, where there is one.
+    pub fn switch_path(&self) -> Option<&Path> {
+        self.form.switch().map(|seat| self.paths[seat].as_path())
     }
 
     /// What was wrong with a lab of this name whose remains [`Lab::up`] removed, if there was one.
@@ -181,31 +218,35 @@ impl Lab {
         index.ok_or_else(|| self.unknown_rail(text.to_owned()))
     }
 
-    /// A command that will run on `side`; the caller chooses everything else, as usual.
+    /// A command that will run on `node`; the caller chooses everything else, as usual.
+    ///
+    /// If the lab has no such node, starting the command fails; [`Lab::node`] tells before.
     ///
     /// The calling process stays where it is. The program sees the machine's `/sys`, in which
     /// the lab's interfaces do not appear.
-    pub fn command(&self, side: Side, program: impl AsRef<OsStr>) -> Command {
+    pub fn command(&self, node: impl Into<Node>, program: impl AsRef<OsStr>) -> Command {
+        let seat = node.into().index();
         let namespaces = Arc::clone(&self.namespaces);
         let mut command = Command::new(program);
-        let join = move || namespaces.enter(side).map_err(io::Error::from);
+        let join = move || namespaces.enter(seat).map_err(io::Error::from);
         // SAFETY: `enter` makes bare system calls only.
         unsafe { os::before_exec(&mut command, join) };
         command
     }
 
-    /// Moves the calling thread, and no other, to `side`, for the rest of its life.
+    /// Moves the calling thread, and no other, to `node`, for the rest of its life.
     ///
     /// Sockets made before stay where they were made. Call it in a thread made for the purpose:
-    /// threads and processes that it starts begin on `side` too.
+    /// threads and processes that it starts begin there too.
     ///
     /// # Errors
     /// [`LabError::ThreadCannotEnter`] for a lab made without root, which the kernel opens to
-    /// processes of one thread only; use [`Lab::command`] there.
-    pub fn enter_thread(&self, side: Side) -> Result<(), LabError> {
-        self.namespaces.enter(side).map_err(|errno| LabError::ThreadCannotEnter {
+    /// processes of one thread only; use [`Lab::command`] there. [`LabError::UnknownNode`].
+    pub fn enter_thread(&self, node: impl Into<Node>) -> Result<(), LabError> {
+        let seat = self.node(node)?.index();
+        self.namespaces.enter(seat).map_err(|errno| LabError::ThreadCannotEnter {
             name: self.name.clone(),
-            side: side.name(),
+            place: self.form.title(seat),
             errno: errno.into(),
         })
     }
@@ -221,25 +262,26 @@ impl Lab {
     }
 
     /// Cuts or mends a rail. Cut, its end on side b is switched off and side a loses the carrier,
-    /// as if the far machine's port had died; packets under way are lost.
+    /// as if the far machine's port had died; packets under way are lost. With a switch, node 1 is
+    /// cut off, and the other nodes keep their carrier and reach each other.
     ///
-    /// Mended, both ends are on, with all addresses and routes, once this returns.
+    /// Mended, all ends are on, with all addresses and routes, once this returns.
     ///
     /// # Errors
     /// [`LabError::UnknownRail`], [`LabError::System`].
     pub fn set_link(&self, rail: usize, up: bool) -> Result<(), LabError> {
         self.check(rail)?;
-        if up { self.wiring.mend(rail) } else { self.wiring.cut(rail, Side::B) }
+        if up { self.wiring.mend(rail) } else { self.wiring.cut(rail, Side::B.into()) }
     }
 
-    /// Cuts a rail at the end of `side`: there the routes vanish and sends fail at once, at the
-    /// other end the carrier is lost and packets vanish in silence.
+    /// Cuts a rail at the end of `node`: there the routes vanish and sends fail at once, at the
+    /// other end, or at the port of the switch, the carrier is lost and packets vanish in silence.
     ///
     /// # Errors
-    /// As [`Lab::set_link`], which mends it again.
-    pub fn cut_at(&self, rail: usize, side: Side) -> Result<(), LabError> {
+    /// As [`Lab::set_link`], which mends it again; [`LabError::UnknownNode`].
+    pub fn cut_at(&self, rail: usize, node: impl Into<Node>) -> Result<(), LabError> {
         self.check(rail)?;
-        self.wiring.cut(rail, side)
+        self.wiring.cut(rail, self.node(node)?)
     }
 
     fn check(&self, rail: usize) -> Result<(), LabError> {

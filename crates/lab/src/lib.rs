@@ -1,5 +1,6 @@
 //! A multi-rail cluster on one machine: two network namespaces, `a` and `b`, joined by links
-//! that are as slow, or as dead, as an experiment needs.
+//! that are as slow, or as dead, as an experiment needs. With [`LabSpec::nodes`] there are more of
+//! them, around a switch: one more namespace, with a bridge per rail and a shaped port per node.
 //!
 //! Each rail is a pair of virtual Ethernet interfaces named `rail0`, `rail1`, … on both sides,
 //! with a token bucket at each end, an IPv4 and an IPv6 subnet of its own, and so its own routes.
@@ -25,6 +26,7 @@ mod life;
 mod named;
 mod namespaces;
 mod netlink;
+mod node;
 mod os;
 mod privilege;
 mod processes;
@@ -35,7 +37,8 @@ mod wiring;
 
 pub use error::{Blame, LabError};
 pub use lab::{Lab, LabGuard, LabInfo, LabState};
-pub use netlink::token_buckets;
+pub use netlink::{QueueCounts, queue_counts, token_buckets};
+pub use node::Node;
 pub use privilege::{Privilege, availability};
 pub use rate::Rate;
 pub use spec::{LabSpec, RailEnd, RailInfo, Side};

@@ -11,10 +11,11 @@ use crate::lab::{Lab, LabInfo, LabState};
 use crate::named;
 use crate::namespaces::{self, Identity, Namespaces};
 use crate::netlink::Netlink;
+use crate::node::Form;
 use crate::privilege::Privilege;
 use crate::processes;
 use crate::registry::{self, Entry, Lock, Record, Registry, SCHEMA_VERSION};
-use crate::spec::{LabSpec, Side, validate_name};
+use crate::spec::{LabSpec, validate_name};
 use crate::wiring::Wiring;
 
 pub(crate) fn up(spec: &LabSpec) -> Result<Lab, LabError> {
@@ -59,9 +60,10 @@ pub(crate) fn open(name: &str) -> Result<Lab, LabError> {
     }
     let broken = |because: &str| LabError::Broken { name: name.into(), because: because.into() };
     let Some(Entry::Record(record)) = remains.entry else { return Err(broken("no record")) };
-    let [Some(a), Some(b)] = remains.net else { return Err(broken("a namespace is missing")) };
-    let namespaces = Namespaces { user: remains.user, net: [a, b] };
-    let wiring = Wiring::new(&namespaces)?;
+    let net = remains.net.into_iter().collect::<Option<Vec<_>>>();
+    let Some(net) = net else { return Err(broken("a namespace is missing")) };
+    let namespaces = Namespaces { user: remains.user, net };
+    let wiring = Wiring::new(&namespaces, remains.form)?;
     finish(name, &record, namespaces, wiring)
 }
 
@@ -104,8 +106,9 @@ struct Remains {
     entry: Option<Entry>,
     /// Alive or not.
     holder: Option<HolderId>,
-    net: [Option<OwnedFd>; 2],
-    paths: [PathBuf; 2],
+    form: Form,
+    net: Vec<Option<OwnedFd>>,
+    paths: Vec<PathBuf>,
     user: Option<OwnedFd>,
 }
 
@@ -117,18 +120,23 @@ impl Remains {
             // A name may stand for any namespace, even the machine's own, and removing a lab ends
             // all processes inside: only what was recorded as made for this lab counts as its.
             let recorded = match &entry {
-                Some(Entry::Record(record)) => record.namespaces,
+                Some(Entry::Record(record)) => record.namespaces.clone(),
                 _ => None,
+            };
+            let form = match &entry {
+                Some(Entry::Record(record)) => Form::of(record.nodes),
+                _ => named::form(name)?,
             };
             let ours = |net: &OwnedFd| {
                 let found = namespaces::identity(net);
                 recorded.iter().flatten().any(|identity| found == Ok(*identity))
             };
-            let net = named::open(name)?.map(|net| net.filter(ours));
-            let paths = Side::BOTH.map(|side| named::path(name, side));
+            let net = named::open(name, form)?.into_iter().map(|net| net.filter(ours)).collect();
+            let paths = paths_of(name, form);
             let nothing = entry.is_none() && !paths.iter().any(|path| path.exists());
             let (name, privilege) = (name.to_owned(), Privilege::Root);
-            let found = Self { name, privilege, entry, holder: None, net, paths, user: None };
+            let (holder, user) = (None, None);
+            let found = Self { name, privilege, entry, holder, form, net, paths, user };
             return Ok((!nothing).then_some(found));
         }
         let recorded = match &entry {
@@ -141,14 +149,19 @@ impl Remains {
             return Ok(None);
         }
         let opened = holder.as_ref().map(HolderId::open).transpose()?.flatten();
-        let path = |side| holder.as_ref().map(|holder| holder.path(side)).unwrap_or_default();
-        let paths = Side::BOTH.map(path);
-        let (user, net) = match opened {
-            Some(Namespaces { user, net: [a, b] }) => (user, [Some(a), Some(b)]),
-            None => (None, [None, None]),
+        let recorded = match &entry {
+            Some(Entry::Record(record)) => Some(Form::of(record.nodes)),
+            _ => None,
         };
+        let told = || holder.as_ref().and_then(HolderId::form);
+        let form = recorded.or_else(told).unwrap_or(Form::Pair);
+        let mut paths = holder.as_ref().map(HolderId::paths).unwrap_or_default();
+        paths.resize(form.seats(), PathBuf::new());
+        let (user, net) = opened.map_or((None, Vec::new()), |found| (found.user, found.net));
+        let mut net = net.into_iter().map(Some).collect::<Vec<_>>();
+        net.resize_with(form.seats(), || None);
         let (name, privilege) = (name.to_owned(), Privilege::UserNamespace);
-        Ok(Some(Self { name, privilege, entry, holder, net, paths, user }))
+        Ok(Some(Self { name, privilege, entry, holder, form, net, paths, user }))
     }
 
     /// `locked` says that some process is changing labs, maybe this one.
@@ -179,16 +192,15 @@ impl Remains {
             Some(Entry::Record(record)) => Some(record.clone()),
             _ => None,
         };
-        let [path_a, path_b] = self.paths;
-        let [net_a, net_b] = self.net;
-        let namespaces =
-            [net_a.as_ref().map(|_| path_a.clone()), net_b.as_ref().map(|_| path_b.clone())];
-        let rails = match (net_a, net_b) {
-            (Some(a), Some(b)) => {
-                let namespaces = Namespaces { user: self.user, net: [a, b] };
-                Wiring::new(&namespaces).and_then(|wiring| wiring.observe())
+        let there = |(net, path): (&Option<OwnedFd>, PathBuf)| net.as_ref().map(|_| path);
+        let mut namespaces = self.net.iter().zip(self.paths).map(there).collect::<Vec<_>>();
+        let switch = self.form.switch().and_then(|_| namespaces.pop()).flatten();
+        let rails = match self.net.into_iter().collect::<Option<Vec<_>>>() {
+            Some(net) => {
+                let namespaces = Namespaces { user: self.user, net };
+                Wiring::new(&namespaces, self.form).and_then(|wiring| wiring.observe())
             }
-            _ => Ok(Vec::new()),
+            None => Ok(Vec::new()),
         };
         if let (LabState::Ready, Some(record)) = (&state, &record) {
             let because = match &rails {
@@ -203,6 +215,8 @@ impl Remains {
             state,
             privilege: self.privilege,
             namespaces,
+            is_switched: self.form.switch().is_some(),
+            switch,
             rails,
             queue_ms: record.as_ref().map(|record| record.queue_ms),
             mtu: record.as_ref().map(|record| record.mtu),
@@ -223,13 +237,13 @@ impl Remains {
         for socket in self.sockets() {
             note(socket.and_then(|socket| Wiring::remove_rails(&socket)));
         }
-        self.net = [None, None];
+        self.net.clear();
         if let Some(holder) = &self.holder {
             note(holder.end());
         }
         if self.privilege == Privilege::Root {
-            for side in Side::BOTH {
-                note(named::remove(&self.name, side));
+            for seat in 0..self.form.seats() {
+                note(named::remove(&self.name, self.form, seat));
             }
         }
         // The record goes last: until then, a crash leaves something to start again from.
@@ -243,17 +257,9 @@ impl Remains {
 
     /// One socket per namespace that is left.
     fn sockets(&mut self) -> Vec<Result<Netlink, LabError>> {
-        match self.net.each_mut().map(Option::take) {
-            [Some(a), Some(b)] => {
-                let namespaces = Namespaces { user: self.user.take(), net: [a, b] };
-                Side::BOTH.map(|side| namespaces.netlink(side)).into()
-            }
-            [one, other] => {
-                let left = one.or(other).and_then(|net| Some((net.try_clone().ok()?, net)));
-                let alone = left.map(|(a, b)| Namespaces { user: None, net: [a, b] });
-                alone.map(|namespaces| namespaces.netlink(Side::A)).into_iter().collect()
-            }
-        }
+        let net = self.net.iter_mut().filter_map(Option::take).collect::<Vec<_>>();
+        let namespaces = Namespaces { user: self.user.take(), net };
+        (0..namespaces.net.len()).map(|seat| namespaces.netlink(seat)).collect()
     }
 
     fn processes(&self) -> Vec<i32> {
@@ -273,11 +279,13 @@ impl Remains {
 }
 
 fn build(spec: &LabSpec, registry: &Registry, lock: &Lock<'_>) -> Result<Lab, LabError> {
+    let form = Form::of(spec.nodes);
     let mut record = Record {
         schema_version: SCHEMA_VERSION,
         boot_id: registry::boot_id()?,
         ready: false,
         rails: spec.rails.len(),
+        nodes: spec.nodes,
         queue_ms: spec.queue_ms,
         mtu: spec.mtu,
         holder: None,
@@ -286,18 +294,18 @@ fn build(spec: &LabSpec, registry: &Registry, lock: &Lock<'_>) -> Result<Lab, La
     let mut file = lock.create(&spec.name, &record)?;
     let namespaces = if registry.privileged() {
         named::prepare_directory(&lock.note_path())?;
-        let namespaces = named::create(&spec.name)?;
-        let identity = |side| {
-            let step = || format!("looking at the namespace of side {side}");
-            namespaces::identity(namespaces.net(side)).during(step)
+        let namespaces = named::create(&spec.name, form)?;
+        let identity = |seat| {
+            let step = || format!("looking at the namespace of {}", form.title(seat));
+            namespaces::identity(namespaces.net(seat)).during(step)
         };
-        record.namespaces = Some([identity(Side::A)?, identity(Side::B)?]);
+        record.namespaces = Some((0..form.seats()).map(identity).collect::<Result<_, _>>()?);
         lock.write(&mut file, &spec.name, &record)?;
         namespaces
     } else {
         hold(&spec.name, &mut record, &mut file, lock)?
     };
-    let wiring = Wiring::new(&namespaces)?;
+    let wiring = Wiring::new(&namespaces, form)?;
     wiring.build(spec, &namespaces)?;
     record.ready = true;
     lock.write(&mut file, &spec.name, &record)?;
@@ -310,7 +318,7 @@ fn hold(
     file: &mut File,
     lock: &Lock<'_>,
 ) -> Result<Namespaces, LabError> {
-    let holder = Holder::spawn(file.as_fd())?;
+    let holder = Holder::spawn(file.as_fd(), Form::of(record.nodes))?;
     let id = holder.id().clone();
     record.holder = Some(id.clone());
     lock.write(file, name, record)?;
@@ -331,20 +339,25 @@ fn finish(
         return Err(LabError::Broken { name: name.into(), because });
     }
     let (privilege, paths) = match &record.holder {
-        Some(holder) => (Privilege::UserNamespace, Side::BOTH.map(|side| holder.path(side))),
-        None => (Privilege::Root, Side::BOTH.map(|side| named::path(name, side))),
+        Some(holder) => (Privilege::UserNamespace, holder.paths()),
+        None => (Privilege::Root, paths_of(name, Form::of(record.nodes))),
     };
     Ok(Lab {
         name: name.into(),
         privilege,
         queue_ms: record.queue_ms,
         mtu: record.mtu,
+        form: Form::of(record.nodes),
         namespaces: Arc::new(namespaces),
         paths,
         wiring,
         rails,
         replaced: None,
     })
+}
+
+fn paths_of(name: &str, form: Form) -> Vec<PathBuf> {
+    (0..form.seats()).map(|seat| named::path(name, form, seat)).collect()
 }
 
 fn missing_rails(found: usize, built: usize) -> Option<String> {

@@ -15,29 +15,38 @@ use rustix::mount::{
 
 use crate::error::{During, LabError};
 use crate::namespaces::{self, Namespaces, on_own_thread};
+use crate::node::Form;
 use crate::os;
-use crate::spec::{Side, validate_name};
+use crate::spec::validate_name;
 
 const DIRECTORY: &str = "/run/netns";
 const PREFIX: &str = "polyrail-";
 
-pub(crate) fn path(lab: &str, side: Side) -> PathBuf {
-    Path::new(DIRECTORY).join(format!("{PREFIX}{lab}-{side}"))
+pub(crate) fn path(lab: &str, form: Form, seat: usize) -> PathBuf {
+    Path::new(DIRECTORY).join(format!("{PREFIX}{lab}-{}", form.suffix(seat)))
 }
 
-/// Makes both namespaces and their names.
-pub(crate) fn create(lab: &str) -> Result<Namespaces, LabError> {
-    Ok(Namespaces { user: None, net: [create_one(lab, Side::A)?, create_one(lab, Side::B)?] })
+/// Makes all namespaces and their names.
+pub(crate) fn create(lab: &str, form: Form) -> Result<Namespaces, LabError> {
+    let make = |seat| create_one(&path(lab, form, seat));
+    Ok(Namespaces { user: None, net: (0..form.seats()).map(make).collect::<Result<_, _>>()? })
 }
 
-/// Which names of a lab exist, by side.
-pub(crate) fn open(lab: &str) -> Result<[Option<OwnedFd>; 2], LabError> {
-    Ok([namespaces::open(&path(lab, Side::A))?, namespaces::open(&path(lab, Side::B))?])
+/// Which names of a lab exist, by seat.
+pub(crate) fn open(lab: &str, form: Form) -> Result<Vec<Option<OwnedFd>>, LabError> {
+    (0..form.seats()).map(|seat| namespaces::open(&path(lab, form, seat))).collect()
 }
 
-/// Removes the name of one side, mounted or not, there or not.
-pub(crate) fn remove(lab: &str, side: Side) -> Result<(), LabError> {
-    let path = path(lab, side);
+/// The form that the names of a lab tell, where its record does not.
+pub(crate) fn form(lab: &str) -> Result<Form, LabError> {
+    let names = names()?;
+    let own = names.iter().filter_map(|name| split(name).filter(|(of, _)| *of == lab));
+    Ok(Form::of_suffixes(own.map(|(_, suffix)| suffix)))
+}
+
+/// Removes the name of one namespace, mounted or not, there or not.
+pub(crate) fn remove(lab: &str, form: Form, seat: usize) -> Result<(), LabError> {
+    let path = path(lab, form, seat);
     // A crash between two attempts may have left several mounts on top of each other.
     loop {
         match unmount(&path, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
@@ -56,21 +65,9 @@ pub(crate) fn remove(lab: &str, side: Side) -> Result<(), LabError> {
 
 /// The labs that have a name in the directory, whole or not.
 pub(crate) fn labs() -> Result<Vec<String>, LabError> {
-    let directory = Path::new(DIRECTORY);
-    let entries = match fs::read_dir(directory) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.during_path("reading", directory)?,
-    };
-    let mut labs = Vec::new();
-    for entry in entries {
-        let name = entry.during_path("reading", directory)?.file_name();
-        let lab = name.to_str().and_then(|name| {
-            let rest = name.strip_prefix(PREFIX)?;
-            rest.strip_suffix("-a").or_else(|| rest.strip_suffix("-b"))
-        });
-        labs.extend(lab.filter(|lab| validate_name(lab).is_ok()).map(str::to_owned));
-    }
-    Ok(labs)
+    let names = names()?;
+    let labs = names.iter().filter_map(|name| split(name)).map(|(lab, _)| lab);
+    Ok(labs.filter(|lab| validate_name(lab).is_ok()).map(str::to_owned).collect())
 }
 
 /// Whether this process may bind-mount, found out without changing anything.
@@ -136,14 +133,33 @@ pub(crate) fn release_directory(note: &Path) -> Result<(), LabError> {
 const NOTE_DIRECTORY: &str = "directory\n";
 const NOTE_MOUNT: &str = "mount\n";
 
-fn create_one(lab: &str, side: Side) -> Result<OwnedFd, LabError> {
-    let path = path(lab, side);
-    fs::File::create_new(&path).during_path("making", &path)?;
+/// Every name in the directory, of a lab or not.
+fn names() -> Result<Vec<String>, LabError> {
+    let directory = Path::new(DIRECTORY);
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.during_path("reading", directory)?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.extend(entry.during_path("reading", directory)?.file_name().into_string());
+    }
+    Ok(names)
+}
+
+/// The lab and the suffix of a name.
+fn split(name: &str) -> Option<(&str, &str)> {
+    let (lab, suffix) = name.strip_prefix(PREFIX)?.rsplit_once('-')?;
+    Form::is_suffix(suffix).then_some((lab, suffix))
+}
+
+fn create_one(path: &Path) -> Result<OwnedFd, LabError> {
+    fs::File::create_new(path).during_path("making", path)?;
     on_own_thread(|| {
         os::unshare_network()?;
-        mount_bind(namespaces::OWN_NETWORK, &path)
+        mount_bind(namespaces::OWN_NETWORK, path)
     })
     .during(|| format!("making the network namespace {}", path.display()))?;
-    namespaces::open(&path)?
+    namespaces::open(path)?
         .ok_or_else(|| LabError::system(format!("opening {}", path.display()), Errno::NOENT))
 }

@@ -1,4 +1,4 @@
-//! The two network namespaces of a lab, and how to work inside them.
+//! The network namespaces of a lab, and how to work inside them.
 
 use std::ffi::CStr;
 use std::io::{IoSlice, IoSliceMut};
@@ -18,28 +18,32 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::error::{During, LabError};
 use crate::netlink::{self, Netlink};
 use crate::os;
-use crate::spec::Side;
 
 /// Open references, which keep the namespaces alive even if their names are removed.
 #[derive(Debug)]
 pub(crate) struct Namespaces {
-    /// The user namespace that rules both, unless the machine's root does.
+    /// The user namespace that rules all, unless the machine's root does.
     pub(crate) user: Option<OwnedFd>,
-    pub(crate) net: [OwnedFd; 2],
+    /// The nodes, and then the switch where there is one.
+    pub(crate) net: Vec<OwnedFd>,
 }
 
 /// Device and inode, which identify a namespace.
 pub(crate) type Identity = (u64, u64);
 
 impl Namespaces {
-    pub(crate) fn net(&self, side: Side) -> BorrowedFd<'_> {
-        self.net[side.index()].as_fd()
+    /// The namespace of `seat`, which the lab has.
+    pub(crate) fn net(&self, seat: usize) -> BorrowedFd<'_> {
+        self.net[seat].as_fd()
     }
 
-    /// Moves the calling thread to `side`. Bare system calls only, so fit for a forked child.
+    /// Moves the calling thread to `seat`. Bare system calls only, so fit for a forked child.
+    ///
+    /// A seat that the lab has not is answered with `ENOENT`.
     ///
     /// The kernel refuses to change the user namespace of a process with several threads.
-    pub(crate) fn enter(&self, side: Side) -> Result<(), Errno> {
+    pub(crate) fn enter(&self, seat: usize) -> Result<(), Errno> {
+        let net = self.net.get(seat).ok_or(Errno::NOENT)?;
         if let Some(user) = &self.user {
             let here = fs::stat(c"/proc/self/ns/user")?;
             let there = fs::fstat(user)?;
@@ -48,32 +52,32 @@ impl Namespaces {
                 move_into_link_name_space(user.as_fd(), Some(LinkNameSpaceType::User))?;
             }
         }
-        move_into_link_name_space(self.net(side), Some(LinkNameSpaceType::Network))
+        move_into_link_name_space(net.as_fd(), Some(LinkNameSpaceType::Network))
     }
 
-    /// A netlink socket that lives on `side`, made without moving the caller.
-    pub(crate) fn netlink(&self, side: Side) -> Result<Netlink, LabError> {
+    /// A netlink socket that lives at `seat`, made without moving the caller.
+    pub(crate) fn netlink(&self, seat: usize) -> Result<Netlink, LabError> {
         let socket = match &self.user {
-            None => self.socket_by_thread(side),
-            Some(_) => self.socket_by_child(side),
+            None => self.socket_by_thread(seat),
+            Some(_) => self.socket_by_child(seat),
         };
-        socket.map(Netlink::new).during(|| format!("opening a netlink socket on side {side}"))
+        socket.map(Netlink::new).during(|| "opening a netlink socket in the lab".into())
     }
 
     /// A namespace belongs to a thread, so one that ends right away can do the visit.
-    fn socket_by_thread(&self, side: Side) -> Result<OwnedFd, Errno> {
+    fn socket_by_thread(&self, seat: usize) -> Result<OwnedFd, Errno> {
         on_own_thread(|| {
-            self.enter(side)?;
+            self.enter(seat)?;
             netlink::open_socket()
         })
     }
 
     /// A user namespace can be joined by a process of one thread only: a child, which hands the
     /// socket over and ends.
-    fn socket_by_child(&self, side: Side) -> Result<OwnedFd, Errno> {
+    fn socket_by_child(&self, seat: usize) -> Result<OwnedFd, Errno> {
         let (ours, theirs) = channel()?;
         let visit = || -> Result<(), Errno> {
-            self.enter(side)?;
+            self.enter(seat)?;
             let socket = netlink::open_socket()?;
             send_descriptor(theirs.as_fd(), socket.as_fd())
         };

@@ -36,6 +36,26 @@ pub fn token_buckets() -> std::io::Result<Vec<(String, u64)>> {
     Ok(buckets.into_iter().filter_map(|(index, rate)| Some((name(index)?, rate))).collect())
 }
 
+/// What the queue in front of an interface did since the interface was made. The kernel's numbers: they wrap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueCounts {
+    /// Packets that left it.
+    pub sent: u32,
+    /// Packets that it dropped, for want of room.
+    pub dropped: u32,
+}
+
+/// The counts of each interface of this network namespace that has a queue. Anybody may ask.
+///
+/// # Errors
+/// The kernel refuses a socket or the question.
+pub fn queue_counts() -> std::io::Result<Vec<(String, QueueCounts)>> {
+    let netlink = Netlink::new(open_socket()?);
+    let (links, counts) = (netlink.links()?, netlink.queue_counts()?);
+    let name = |index| links.iter().find(|link| link.index == index).map(|link| link.name.clone());
+    Ok(counts.into_iter().filter_map(|(index, counts)| Some((name(index)?, counts))).collect())
+}
+
 impl Netlink {
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self { socket: Mutex::new(socket.into()) }

@@ -10,6 +10,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 use crate::error::{During, LabError};
 use crate::holder::Holder;
 use crate::named;
+use crate::node::Form;
 
 /// Which privilege builds a lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,7 +41,7 @@ pub fn availability() -> Result<Privilege, LabError> {
     }
     // Only trying shows it: sysctls, security modules and seccomp filters can all refuse.
     let nothing = fs::File::open("/dev/null").during(|| "opening /dev/null".into())?;
-    Holder::spawn(std::os::fd::AsFd::as_fd(&nothing))?;
+    Holder::spawn(std::os::fd::AsFd::as_fd(&nothing), Form::Pair)?;
     Ok(Privilege::UserNamespace)
 }
 

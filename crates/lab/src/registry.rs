@@ -30,12 +30,15 @@ pub(crate) struct Record {
     /// False while the lab is being built.
     pub(crate) ready: bool,
     pub(crate) rails: usize,
+    /// How many nodes hang on the switch; `None` where there is no switch.
+    #[serde(default)]
+    pub(crate) nodes: Option<usize>,
     pub(crate) queue_ms: u32,
     pub(crate) mtu: u32,
     /// Without root, the process that keeps the namespaces alive.
     pub(crate) holder: Option<HolderId>,
     /// With root, which namespaces were made for the lab.
-    pub(crate) namespaces: Option<[Identity; 2]>,
+    pub(crate) namespaces: Option<Vec<Identity>>,
 }
 
 /// What the file of a lab says.
@@ -279,10 +282,11 @@ mod tests {
             boot_id: boot_id().unwrap(),
             ready: false,
             rails: 2,
+            nodes: None,
             queue_ms: 10,
             mtu: 1500,
             holder: None,
-            namespaces: Some([(4, 1), (4, 2)]),
+            namespaces: Some(vec![(4, 1), (4, 2)]),
         }
     }
 

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use crate::error::LabError;
+use crate::node::Node;
 use crate::rate::Rate;
 
 /// What [`Lab::up`](crate::Lab::up) shall build.
@@ -14,13 +15,15 @@ pub struct LabSpec {
     pub name: String,
     /// The speed of each rail, in both directions; 1 to 16 rails.
     pub rails: Vec<Rate>,
+    /// How many nodes hang on a switch, 2 to 32; `None` joins sides a and b directly, without a switch.
+    pub nodes: Option<usize>,
     /// How long a full queue at the shaper holds a packet, in milliseconds; 1 to 1000.
     pub queue_ms: u32,
     /// The largest IP packet, in bytes; 1280 (IPv6 needs it) to 65535.
     pub mtu: u32,
 }
 
-/// One of the two namespaces of a lab.
+/// One of the two nodes of a lab without a switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
     /// Where the connecting program runs by convention.
@@ -34,16 +37,14 @@ pub enum Side {
 pub struct RailInfo {
     /// 0 for the first rail.
     pub index: usize,
-    /// The interface's name, the same in both namespaces.
+    /// The interface's name, the same on all nodes.
     pub name: String,
-    /// The speed of the slower direction.
+    /// The speed of the slowest end.
     pub rate: Rate,
-    /// Whether both ends are up.
+    /// Whether all ends are up.
     pub up: bool,
-    /// The end in side a.
-    pub a: RailEnd,
-    /// The end in side b.
-    pub b: RailEnd,
+    /// One end per node, in order.
+    pub ends: Vec<RailEnd>,
 }
 
 /// One end of a rail.
@@ -55,13 +56,17 @@ pub struct RailEnd {
     pub ipv6: Option<Ipv6Addr>,
     /// How fast this end sends.
     pub rate: Rate,
-    /// Whether the interface is switched on at this end.
+    /// How fast the port of the switch sends to this end; `None` without a switch.
+    pub port_rate: Option<Rate>,
+    /// Whether the interface is switched on at this end, and its port at the switch.
     pub up: bool,
 }
 
 impl LabSpec {
     /// The most rails of one lab.
     pub const MAX_RAILS: usize = 16;
+    /// The most nodes of one lab.
+    pub const MAX_NODES: usize = 32;
     /// The longest name, in bytes.
     pub const MAX_NAME: usize = 32;
     /// Long enough for a flow to fill the rail, short enough that a resend does not drown in it.
@@ -71,7 +76,8 @@ impl LabSpec {
 
     /// A lab with the default queue and MTU. [`Lab::up`](crate::Lab::up) checks the values.
     pub fn new(name: impl Into<String>, rails: Vec<Rate>) -> Self {
-        Self { name: name.into(), rails, queue_ms: Self::DEFAULT_QUEUE_MS, mtu: Self::DEFAULT_MTU }
+        let (queue_ms, mtu) = (Self::DEFAULT_QUEUE_MS, Self::DEFAULT_MTU);
+        Self { name: name.into(), rails, nodes: None, queue_ms, mtu }
     }
 
     /// Reads rates separated by commas; `4x1gbit` stands for four rails of 1 Gbit/s.
@@ -117,6 +123,12 @@ impl LabSpec {
             let allowed = format!("1 to {} rates", Self::MAX_RAILS);
             return Err(LabError::bad("rails", self.rails.len(), allowed));
         }
+        if let Some(nodes) = self.nodes
+            && !(2..=Self::MAX_NODES).contains(&nodes)
+        {
+            let allowed = format!("2 to {}", Self::MAX_NODES);
+            return Err(LabError::bad("nodes", nodes, allowed));
+        }
         if !(1280..=65535).contains(&self.mtu) {
             return Err(LabError::bad("mtu", self.mtu, "1280 to 65535 bytes"));
         }
@@ -146,18 +158,6 @@ impl Side {
             Self::B => Self::A,
         }
     }
-
-    pub(crate) fn index(self) -> usize {
-        self as usize
-    }
-
-    /// The last number of the addresses on this side.
-    fn host(self) -> u8 {
-        match self {
-            Self::A => 1,
-            Self::B => 2,
-        }
-    }
 }
 
 impl FromStr for Side {
@@ -179,12 +179,12 @@ impl fmt::Display for Side {
 }
 
 impl RailInfo {
-    /// The end on `side`.
-    pub fn end(&self, side: Side) -> &RailEnd {
-        match side {
-            Side::A => &self.a,
-            Side::B => &self.b,
-        }
+    /// The end on `node`.
+    ///
+    /// # Panics
+    /// If the lab has no such node.
+    pub fn end(&self, node: impl Into<Node>) -> &RailEnd {
+        &self.ends[node.into().index()]
     }
 }
 
@@ -245,18 +245,23 @@ pub(crate) fn rail_index(text: &str) -> Option<usize> {
 }
 
 /// `rail` is below [`LabSpec::MAX_RAILS`].
-pub(crate) fn ipv4_of(rail: usize, side: Side) -> Ipv4Addr {
-    Ipv4Addr::new(10, 77, rail as u8, side.host())
+pub(crate) fn ipv4_of(rail: usize, node: Node) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, rail as u8, node.host())
 }
 
 /// Reads like the IPv4 address of the same rail; `rail` is below [`LabSpec::MAX_RAILS`].
-pub(crate) fn ipv6_of(rail: usize, side: Side) -> Ipv6Addr {
-    Ipv6Addr::new(0xfd10, 0x77, 0, rail as u16, 0, 0, 0, side.host().into())
+pub(crate) fn ipv6_of(rail: usize, node: Node) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd10, 0x77, 0, rail as u16, 0, 0, 0, node.host().into())
 }
 
 /// From the range that nobody's hardware has.
-pub(crate) fn hardware_of(rail: usize, side: Side) -> [u8; 6] {
-    [0x02, b'p', b'r', 0, rail as u8, side.host()]
+pub(crate) fn hardware_of(rail: usize, node: Node) -> [u8; 6] {
+    [0x02, b'p', b'r', 0, rail as u8, node.host()]
+}
+
+/// The same for the port of the switch that leads to `node`.
+pub(crate) fn port_hardware_of(rail: usize, node: Node) -> [u8; 6] {
+    [0x02, b'p', b'r', 1, rail as u8, node.host()]
 }
 
 #[cfg(test)]
@@ -317,6 +322,11 @@ mod tests {
     fn each_value_out_of_range_is_named_with_its_range() {
         assert!(refused(|spec| spec.mtu = 1279).contains("mtu `1279`"));
         assert!(refused(|spec| spec.mtu = 65536).contains("1280 to 65535"));
+        for nodes in [0, 1, 33] {
+            let error = refused(|spec| spec.nodes = Some(nodes));
+            assert!(error.contains(&format!("nodes `{nodes}`")), "{error}");
+            assert!(error.contains("2 to 32"), "{error}");
+        }
         assert!(refused(|spec| spec.queue_ms = 0).contains("queue-ms `0`"));
         assert!(refused(|spec| spec.queue_ms = 1001).contains("1 to 1000 ms"));
         assert!(refused(|spec| spec.rails.clear()).contains("rails `0`"));
@@ -344,16 +354,17 @@ mod tests {
     }
 
     #[test]
-    fn addresses_differ_between_rails_and_sides() {
+    fn addresses_differ_between_rails_and_nodes() {
         let mut seen = std::collections::HashSet::new();
         for rail in 0..LabSpec::MAX_RAILS {
-            for side in Side::BOTH {
-                assert!(seen.insert(ipv4_of(rail, side).to_string()));
-                assert!(seen.insert(ipv6_of(rail, side).to_string()));
-                assert!(seen.insert(format!("{:?}", hardware_of(rail, side))));
+            for node in (0..LabSpec::MAX_NODES).map(|index| Node::new(index).unwrap()) {
+                assert!(seen.insert(ipv4_of(rail, node).to_string()));
+                assert!(seen.insert(ipv6_of(rail, node).to_string()));
+                assert!(seen.insert(format!("{:?}", hardware_of(rail, node))));
+                assert!(seen.insert(format!("{:?}", port_hardware_of(rail, node))));
             }
         }
-        assert_eq!(ipv4_of(3, Side::B).to_string(), "10.77.3.2");
-        assert_eq!(ipv6_of(3, Side::B).to_string(), "fd10:77:0:3::2");
+        assert_eq!(ipv4_of(3, Side::B.into()).to_string(), "10.77.3.2");
+        assert_eq!(ipv6_of(3, Side::B.into()).to_string(), "fd10:77:0:3::2");
     }
 }

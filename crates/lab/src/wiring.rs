@@ -1,4 +1,4 @@
-//! The links of a lab: built, observed, changed and removed over one netlink socket per side.
+//! The links of a lab: built, observed, changed and removed over one netlink socket per namespace.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,55 +10,48 @@ use rustix::io::Errno;
 use crate::error::{During, LabError};
 use crate::namespaces::Namespaces;
 use crate::netlink::{Link, Netlink, PeerLink};
+use crate::node::{Form, Node};
 use crate::rate::Rate;
 use crate::spec::{
     LabSpec, RailEnd, RailInfo, Shape, Side, hardware_of, ipv4_of, ipv6_of, rail_index, rail_name,
 };
 
-/// A netlink socket in each namespace.
+mod switch;
+
+/// A netlink socket in each namespace: the nodes, and then the switch where there is one.
 #[derive(Debug)]
 pub(crate) struct Wiring {
-    sockets: [Netlink; 2],
+    form: Form,
+    sockets: Vec<Netlink>,
 }
 
-/// How long the kernel may take to see that both ends of a rail are up.
+/// How long the kernel may take to see that all ends of a rail are up.
 const CARRIER_TIME: Duration = Duration::from_secs(5);
 
 /// Interface numbers of rail 0 on side a and b, above what a fresh namespace brings along.
 const FIRST_INDEX: [u32; 2] = [100, 200];
 
 impl Wiring {
-    pub(crate) fn new(namespaces: &Namespaces) -> Result<Self, LabError> {
-        Ok(Self { sockets: [namespaces.netlink(Side::A)?, namespaces.netlink(Side::B)?] })
+    pub(crate) fn new(namespaces: &Namespaces, form: Form) -> Result<Self, LabError> {
+        let sockets = (0..form.seats()).map(|seat| namespaces.netlink(seat));
+        Ok(Self { form, sockets: sockets.collect::<Result<_, _>>()? })
     }
 
-    /// Builds all rails of a fresh pair of namespaces and waits until they carry packets.
+    /// Builds all rails of fresh namespaces and waits until they carry packets.
     pub(crate) fn build(&self, spec: &LabSpec, namespaces: &Namespaces) -> Result<(), LabError> {
-        for side in Side::BOTH {
-            let loopback = self.find(side, "lo")?;
-            self.set_up(side, &loopback, true)?;
+        for seat in 0..self.form.seats() {
+            self.set_up(seat, &self.find(seat, "lo")?, true)?;
         }
-        for index in 0..spec.rails.len() {
-            let name = rail_name(index);
-            let peer_namespace = namespaces.net(Side::B);
-            // The kernel recognizes a link with a far end by its two different numbers. Only for those it
-            // notices at once that they came up; others may wait for a second.
-            let indices = Side::BOTH.map(|side| FIRST_INDEX[side.index()] + index as u32);
-            let hardware = Side::BOTH.map(|side| hardware_of(index, side));
-            let link = PeerLink { name: &name, mtu: spec.mtu, indices, hardware, peer_namespace };
-            match self.socket(Side::A).add_peer_link(&link) {
-                Err(Errno::OPNOTSUPP) => {
-                    return Err(LabError::KernelLacks { part: "veth", option: "CONFIG_VETH" });
-                }
-                result => result.during(|| format!("making the pair of links {name}"))?,
+        for rail in 0..spec.rails.len() {
+            match self.form.switch() {
+                None => self.add_wire(rail, spec, namespaces)?,
+                Some(_) => self.add_star(rail, spec, namespaces)?,
             }
         }
-        for (index, rate) in spec.rails.iter().enumerate() {
+        for (rail, rate) in spec.rails.iter().enumerate() {
             // Shaped before it is up, so that not one packet passes faster.
-            self.set_rate(index, *rate, spec.queue_ms)?;
-            for side in Side::BOTH {
-                self.switch_on(index, side)?;
-            }
+            self.set_rate(rail, *rate, spec.queue_ms)?;
+            self.switch_on(rail)?;
         }
         self.wait_for_carrier(0..spec.rails.len())
     }
@@ -66,43 +59,41 @@ impl Wiring {
     /// What the kernel has of each rail, in order.
     pub(crate) fn observe(&self) -> Result<Vec<RailInfo>, LabError> {
         let ipv6 = has_ipv6();
-        let mut ends = Vec::new();
-        for side in Side::BOTH {
-            let buckets = self.socket(side).token_buckets();
-            let buckets = buckets.during(|| format!("reading the queues of side {side}"))?;
-            let buckets = buckets.into_iter().collect::<BTreeMap<_, _>>();
-            let mut found = BTreeMap::new();
-            for link in self.links(side)? {
-                let Some(index) = own_rail(&link) else { continue };
-                let rate = buckets.get(&link.index).copied();
-                let end = RailEnd {
-                    ipv4: ipv4_of(index, side),
-                    ipv6: ipv6.then(|| ipv6_of(index, side)),
-                    rate: rate.map_or(Rate::UNLIMITED, Rate::from_kernel),
-                    up: link.up,
-                };
-                found.insert(index, end);
-            }
-            ends.push(found);
-        }
-        let mut b_ends = ends.pop().unwrap_or_default();
-        let a_ends = ends.pop().unwrap_or_default();
-        let rail = |(index, a): (usize, RailEnd)| {
-            let b = b_ends.remove(&index)?;
-            let (rate, up) = (a.rate.min(b.rate), a.up && b.up);
-            Some(RailInfo { index, name: rail_name(index), rate, up, a, b })
+        let found = (0..self.form.seats()).map(|seat| self.shaped_links(seat));
+        let found = found.collect::<Result<Vec<_>, _>>()?;
+        let end = |rail: usize, node: Node| {
+            let (up, rate) = *found[node.index()].get(&rail_name(rail))?;
+            let port = match self.form.switch() {
+                None => None,
+                Some(seat) => Some(*found[seat].get(&switch::port_name(rail, node))?),
+            };
+            Some(RailEnd {
+                ipv4: ipv4_of(rail, node),
+                ipv6: ipv6.then(|| ipv6_of(rail, node)),
+                rate,
+                port_rate: port.map(|(_, rate)| rate),
+                up: up && port.is_none_or(|(up, _)| up),
+            })
         };
-        Ok(a_ends.into_iter().filter_map(rail).collect())
+        let rail = |index: usize| {
+            if let Some(seat) = self.form.switch() {
+                found[seat].get(&rail_name(index))?;
+            }
+            let ends = self.form.all_nodes().map(|node| end(index, node));
+            let ends = ends.collect::<Option<Vec<_>>>()?;
+            let rates = ends.iter().flat_map(|end| [Some(end.rate), end.port_rate]).flatten();
+            let (rate, up) = (rates.reduce(Rate::min)?, ends.iter().all(|end| end.up));
+            Some(RailInfo { index, name: rail_name(index), rate, up, ends })
+        };
+        Ok((0..LabSpec::MAX_RAILS).filter_map(rail).collect())
     }
 
-    /// Shapes both directions anew; packets in the queue stay where the kernel can keep them.
+    /// Shapes every end of a rail anew; packets in the queue stay where the kernel can keep them.
     pub(crate) fn set_rate(&self, rail: usize, rate: Rate, queue_ms: u32) -> Result<(), LabError> {
         let shape = Shape::new(rate, queue_ms)?;
-        for side in Side::BOTH {
-            let name = rail_name(rail);
-            let link = self.find(side, &name)?;
-            let socket = self.socket(side);
-            let step = || format!("setting {name} on side {side} to {rate}");
+        for (seat, link) in self.ends(rail)? {
+            let socket = &self.sockets[seat];
+            let step = || format!("setting {} on {} to {rate}", link.name, self.form.title(seat));
             match shape {
                 Some(shape) => match socket.set_token_bucket(link.index, shape) {
                     Err(Errno::NOENT | Errno::OPNOTSUPP) => {
@@ -122,25 +113,23 @@ impl Wiring {
         Ok(())
     }
 
-    /// Switches one end off; the other loses its carrier, as if the cable were pulled.
-    pub(crate) fn cut(&self, rail: usize, side: Side) -> Result<(), LabError> {
-        let link = self.find(side, &rail_name(rail))?;
-        self.set_up(side, &link, false)
+    /// Switches one end off; what it leads to loses its carrier, as if the cable were pulled.
+    pub(crate) fn cut(&self, rail: usize, node: Node) -> Result<(), LabError> {
+        let link = self.find(node.index(), &rail_name(rail))?;
+        self.set_up(node.index(), &link, false)
     }
 
-    /// Switches both ends on and puts back what the kernel took away with the link.
+    /// Switches all ends on and puts back what the kernel took away with the link.
     pub(crate) fn mend(&self, rail: usize) -> Result<(), LabError> {
-        for side in Side::BOTH {
-            self.switch_on(rail, side)?;
-        }
+        self.switch_on(rail)?;
         self.wait_for_carrier(rail..rail + 1)
     }
 
-    /// Removes every rail that is still there.
+    /// Removes every rail that is still there, and every part of one.
     pub(crate) fn remove_rails(socket: &Netlink) -> Result<(), LabError> {
         let step = || "removing links".into();
         for link in socket.links().during(step)? {
-            if own_rail(&link).is_none() {
+            if own_rail(&link).is_none() && switch::port_rail(&link).is_none() {
                 continue;
             }
             match socket.delete_link(link.index) {
@@ -151,23 +140,82 @@ impl Wiring {
         Ok(())
     }
 
-    fn socket(&self, side: Side) -> &Netlink {
-        &self.sockets[side.index()]
+    /// Joins sides a and b.
+    fn add_wire(
+        &self,
+        rail: usize,
+        spec: &LabSpec,
+        namespaces: &Namespaces,
+    ) -> Result<(), LabError> {
+        let name = rail_name(rail);
+        self.add_peer_link(
+            0,
+            &PeerLink {
+                names: [&name; 2],
+                mtu: spec.mtu,
+                indices: FIRST_INDEX.map(|first| first + rail as u32),
+                hardware: Side::BOTH.map(|side| hardware_of(rail, side.into())),
+                peer_namespace: namespaces.net(1),
+            },
+        )
     }
 
-    fn links(&self, side: Side) -> Result<Vec<Link>, LabError> {
-        self.socket(side).links().during(|| format!("listing the links of side {side}"))
+    /// The kernel recognizes a link with a far end by its two different numbers. Only for those it
+    /// notices at once that they came up; others may wait for a second.
+    fn add_peer_link(&self, seat: usize, link: &PeerLink<'_>) -> Result<(), LabError> {
+        match self.sockets[seat].add_peer_link(link) {
+            Err(Errno::OPNOTSUPP) => {
+                Err(LabError::KernelLacks { part: "veth", option: "CONFIG_VETH" })
+            }
+            result => result.during(|| format!("making the pair of links {}", link.names[1])),
+        }
     }
 
-    fn find(&self, side: Side, name: &str) -> Result<Link, LabError> {
-        let found = self.links(side)?.into_iter().find(|link| link.name == name);
-        found.ok_or(Errno::NODEV).during(|| format!("finding {name} on side {side}"))
+    /// Every interface of a rail that sends, with its place.
+    fn ends(&self, rail: usize) -> Result<Vec<(usize, Link)>, LabError> {
+        let mut ends = Vec::new();
+        for node in self.form.all_nodes() {
+            ends.push((node.index(), self.find(node.index(), &rail_name(rail))?));
+        }
+        if let Some(seat) = self.form.switch() {
+            ends.extend(self.ports(seat, rail)?.into_iter().map(|port| (seat, port)));
+        }
+        Ok(ends)
     }
 
-    fn set_up(&self, side: Side, link: &Link, up: bool) -> Result<(), LabError> {
+    /// By name, whether each interface is on, and how fast it sends.
+    fn shaped_links(&self, seat: usize) -> Result<BTreeMap<String, (bool, Rate)>, LabError> {
+        let step = || format!("reading the queues of {}", self.form.title(seat));
+        let buckets = self.sockets[seat].token_buckets().during(step)?;
+        let buckets = buckets.into_iter().collect::<BTreeMap<_, _>>();
+        let shaped = |link: Link| {
+            let rate = buckets.get(&link.index).copied();
+            (link.name, (link.up, rate.map_or(Rate::UNLIMITED, Rate::from_kernel)))
+        };
+        Ok(self.links(seat)?.into_iter().map(shaped).collect())
+    }
+
+    fn links(&self, seat: usize) -> Result<Vec<Link>, LabError> {
+        let step = || format!("listing the links of {}", self.form.title(seat));
+        self.sockets[seat].links().during(step)
+    }
+
+    fn find(&self, seat: usize, name: &str) -> Result<Link, LabError> {
+        let found = self.links(seat)?.into_iter().find(|link| link.name == name);
+        found.ok_or(Errno::NODEV).during(|| format!("finding {name} on {}", self.form.title(seat)))
+    }
+
+    fn set_up(&self, seat: usize, link: &Link, up: bool) -> Result<(), LabError> {
         let word = if up { "up" } else { "down" };
-        let step = || format!("setting {} on side {side} {word}", link.name);
-        self.socket(side).set_link_up(link.index, up).during(step)
+        let step = || format!("setting {} on {} {word}", link.name, self.form.title(seat));
+        self.sockets[seat].set_link_up(link.index, up).during(step)
+    }
+
+    fn switch_on(&self, rail: usize) -> Result<(), LabError> {
+        if let Some(seat) = self.form.switch() {
+            self.switch_ports_on(seat, rail)?;
+        }
+        self.form.all_nodes().try_for_each(|node| self.switch_end_on(rail, node))
     }
 
     /// A link that goes down loses its IPv6 addresses, its neighbours and all its routes. The
@@ -176,39 +224,47 @@ impl Wiring {
     ///
     /// It sets the neighbours itself. If the kernel had to ask for them on a cut rail, nobody would
     /// answer, and the kernel would hold traffic back for seconds.
-    fn switch_on(&self, rail: usize, side: Side) -> Result<(), LabError> {
-        let socket = self.socket(side);
-        let link = self.find(side, &rail_name(rail))?;
-        self.set_up(side, &link, true)?;
-        let addresses = |side| {
-            let ipv4 = (IpAddr::from(ipv4_of(rail, side)), 24);
-            let ipv6 = (IpAddr::from(ipv6_of(rail, side)), 64);
-            [ipv4, ipv6].into_iter().filter(|(address, _)| address.is_ipv4() || has_ipv6())
+    fn switch_end_on(&self, rail: usize, node: Node) -> Result<(), LabError> {
+        let (seat, place) = (node.index(), self.form.title(node.index()));
+        let socket = &self.sockets[seat];
+        let link = self.find(seat, &rail_name(rail))?;
+        self.set_up(seat, &link, true)?;
+        let ipv6 = has_ipv6();
+        let addresses = |node| {
+            let ipv4 = (IpAddr::from(ipv4_of(rail, node)), 24);
+            let ipv6_of = (IpAddr::from(ipv6_of(rail, node)), 64);
+            [ipv4, ipv6_of].into_iter().filter(move |(address, _)| address.is_ipv4() || ipv6)
         };
-        for (address, bits) in addresses(side) {
-            let step = || format!("adding {address}/{bits} to {} on side {side}", link.name);
+        for (address, bits) in addresses(node) {
+            let step = || format!("adding {address}/{bits} to {} on {place}", link.name);
             socket.add_address(link.index, address, bits).during(step)?;
         }
-        let far = side.other();
-        for (address, _) in addresses(far) {
-            let step = || format!("telling {} on side {side} where {address} is", link.name);
-            let hardware = hardware_of(rail, far);
-            socket.set_neighbour(link.index, address, hardware).during(step)?;
+        for far in self.form.all_nodes().filter(|far| *far != node) {
+            for (address, _) in addresses(far) {
+                let step = || format!("telling {} on {place} where {address} is", link.name);
+                let hardware = hardware_of(rail, far);
+                socket.set_neighbour(link.index, address, hardware).during(step)?;
+            }
         }
         Ok(())
     }
 
     fn wait_for_carrier(&self, rails: std::ops::Range<usize>) -> Result<(), LabError> {
         let deadline = Instant::now() + CARRIER_TIME;
-        for side in Side::BOTH {
+        for seat in 0..self.form.seats() {
+            // Of the switch only the ports: packets pass as soon as they are up, and the kernel may take
+            // its time to say so of the bridge itself.
+            let rail_of =
+                if Some(seat) == self.form.switch() { switch::port_rail } else { own_rail };
             loop {
-                let links = self.links(side)?;
+                let links = self.links(seat)?;
                 let waits = |link: &&Link| {
-                    own_rail(link).is_some_and(|index| rails.contains(&index)) && !link.operational
+                    rail_of(link).is_some_and(|rail| rails.contains(&rail)) && !link.operational
                 };
                 let Some(waiting) = links.iter().find(waits) else { break };
                 if Instant::now() > deadline {
-                    let step = format!("waiting for {} on side {side} to come up", waiting.name);
+                    let place = self.form.title(seat);
+                    let step = format!("waiting for {} on {place} to come up", waiting.name);
                     return Err(LabError::system(step, Errno::TIMEDOUT));
                 }
                 std::thread::sleep(Duration::from_millis(1));
@@ -216,9 +272,8 @@ impl Wiring {
         }
         // The kernel says that a link is up a moment before its queue takes packets, and would drop
         // the first. Any change, even one without effect, waits until the kernel has finished.
-        for side in Side::BOTH {
-            let loopback = self.find(side, "lo")?;
-            self.set_up(side, &loopback, true)?;
+        for seat in 0..self.form.seats() {
+            self.set_up(seat, &self.find(seat, "lo")?, true)?;
         }
         Ok(())
     }

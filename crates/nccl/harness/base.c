@@ -64,16 +64,19 @@ void pattern_fill(void *at, size_t bytes, uint64_t seed) {
 
 ptrdiff_t pattern_differs(const void *at, size_t bytes, uint64_t seed) {
     const char *from = at;
-    for (size_t word = 0; word * 8 < bytes; word++) {
-        size_t length = bytes - word * 8 < 8 ? bytes - word * 8 : 8;
-        uint64_t value = pattern_word(seed, word);
-        if (memcmp(from + word * 8, &value, length) == 0) {
-            continue;
+    size_t word = 0;
+    for (; (word + 1) * 8 <= bytes; word++) {
+        uint64_t found;
+        memcpy(&found, from + word * 8, 8);
+        if (found != pattern_word(seed, word)) {
+            break;
         }
-        for (size_t byte = 0;; byte++) {
-            if (from[word * 8 + byte] != ((const char *)&value)[byte]) {
-                return (ptrdiff_t)(word * 8 + byte);
-            }
+    }
+    /* The word that differs, or the bytes behind the last whole one. */
+    uint64_t value = pattern_word(seed, word);
+    for (size_t byte = word * 8; byte < bytes && byte < word * 8 + 8; byte++) {
+        if (from[byte] != ((const char *)&value)[byte - word * 8]) {
+            return (ptrdiff_t)byte;
         }
     }
     return -1;
@@ -85,12 +88,15 @@ void poison(void *at, size_t bytes) {
 
 ptrdiff_t poison_differs(const void *at, size_t bytes) {
     const unsigned char *from = at;
-    for (size_t byte = 0; byte < bytes; byte++) {
-        if (from[byte] != POISON) {
-            return (ptrdiff_t)byte;
-        }
+    /* Every byte is the one before it: the C library compares many at once. */
+    if (bytes == 0 || (from[0] == POISON && memcmp(from, from + 1, bytes - 1) == 0)) {
+        return -1;
     }
-    return -1;
+    size_t byte = 0;
+    while (from[byte] == POISON) {
+        byte++;
+    }
+    return (ptrdiff_t)byte;
 }
 
 void *pages(size_t bytes) {

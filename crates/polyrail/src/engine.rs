@@ -15,6 +15,7 @@ pub(crate) mod joining;
 pub(crate) mod known_peers;
 pub(crate) mod life;
 pub(crate) mod local_engines;
+pub(crate) mod message_copying;
 pub(crate) mod observer;
 pub(crate) mod op;
 pub(crate) mod parting;

@@ -6,4 +6,5 @@ pub(crate) mod choose;
 pub(crate) mod export;
 pub(crate) mod host;
 pub(crate) mod import;
+pub(crate) mod messages;
 pub(crate) mod try_shared;

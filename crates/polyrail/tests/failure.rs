@@ -260,8 +260,9 @@ fn a_transfer_that_was_cancelled_in_mid_frame_ends_when_its_peer_is_lost() {
     p.relays().for_each(|relay| relay.set(|mood| mood.stalled = true));
     let write = Write::post(&p, 128 << 20, 2);
     let rails = || p.a.stats().peers.remove(0).rails;
-    let is_full = || rails().iter().flat_map(|rail| &rail.flows).all(|flow| flow.socket_full > 0);
-    wait_for("all sockets to be full in mid-frame", is_full);
+    // Not all of them: the windows of fast rails may hold the whole write.
+    let is_full = || rails().iter().flat_map(|rail| &rail.flows).any(|flow| flow.socket_full > 0);
+    wait_for("a socket to be full in mid-frame", is_full);
     write.transfer.cancel();
     assert!(!write.transfer.is_over(), "the peer has not confirmed it");
     p.a.remove_peer(&p.to_b);

@@ -12,7 +12,7 @@ use common::*;
 use polyrail::{Access, Engine, Memory, RefusalCode, Registrable, Request, TransferError};
 use polyrail_proto::TransferId;
 use polyrail_proto::hello::{FlowHello, Hello, RefusedCode, Reply};
-use polyrail_proto::message::{Message, PostedReceive, ReadPiece};
+use polyrail_proto::message::{CopyLeave, Message, PostedReceive, ReadPiece};
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, ChunkHeader, Flags, Place, WireOp};
 use socket2::SockRef;
 
@@ -98,7 +98,8 @@ fn one_that_posts_receives_without_end_is_refused_the_rest() {
     let key = key_of(&zeroed(&p.b, 64));
     let places = vec![Place { key, offset: 0, len: 1 }; 1024];
     let posts = (1..=400).map(|receive| {
-        let posted = PostedReceive { receive, tag: receive, places: places.clone() };
+        let (places, leave) = (places.clone(), CopyLeave::No);
+        let posted = PostedReceive { receive, tag: receive, places, leave };
         message(receive, &Message::ReceivePosted(posted))
     });
     let refused = refusals(&mut other, posts);

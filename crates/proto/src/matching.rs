@@ -221,9 +221,10 @@ fn remove<T>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::CopyLeave;
 
     fn posted(receive: u64, tag: u64) -> PostedReceive {
-        PostedReceive { receive, tag, places: Vec::new() }
+        PostedReceive { receive, tag, places: Vec::new(), leave: CopyLeave::No }
     }
 
     fn post(matcher: &mut Matcher<u32>, receive: u64, tag: u64) -> Vec<(u32, u64)> {

@@ -139,6 +139,38 @@ pub struct PostedReceive {
     pub tag: u64,
     /// Where the bytes go, in order.
     pub places: Vec<Place>,
+    /// Whether the sender may copy there.
+    pub leave: CopyLeave,
+}
+
+/// Whether a sender on the same host may copy a message straight into the memory of its receive. If it
+/// does, the data of its send is [`copied_message`]: no payload, only how many bytes are in place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CopyLeave {
+    /// It may not.
+    #[default]
+    No,
+    /// Not yet: it was not offered the regions, and may ask for them for the sake of later receives.
+    Ask,
+    /// It may, until it has acknowledged that the receive is withdrawn.
+    Yes,
+}
+
+/// The message of a [`crate::wire::WireOp::SendData`] whose bytes, so many, the sender has copied itself.
+pub fn copied_message(bytes: u64) -> Vec<u8> {
+    bytes.to_le_bytes().to_vec()
+}
+
+/// How many bytes its sender has copied, by the message of a [`crate::wire::WireOp::SendData`]: none if it
+/// brings its payload.
+pub fn copied_bytes(message: &[u8]) -> Result<Option<u64>, DecodeError> {
+    if message.is_empty() {
+        return Ok(None);
+    }
+    let mut reader = Reader::new("copied message", message);
+    let bytes = reader.u64("bytes")?;
+    reader.end()?;
+    Ok(Some(bytes))
 }
 
 const WHAT: &str = "control message";
@@ -161,7 +193,12 @@ impl Message {
             Self::ReadFailed { read, code } => put(&mut out, 3, &[*read, *code as u64]),
             Self::ReadCancelled { read } => put(&mut out, 4, &[*read]),
             Self::ReceivePosted(posted) => {
-                put(&mut out, 5, &[posted.receive, posted.tag]);
+                let kind = match posted.leave {
+                    CopyLeave::No => 5,
+                    CopyLeave::Ask => 18,
+                    CopyLeave::Yes => 19,
+                };
+                put(&mut out, kind, &[posted.receive, posted.tag]);
                 put_count(&mut out, posted.places.len(), MAX_MESSAGE_PIECES);
                 for place in &posted.places {
                     put_place(&mut out, place);
@@ -216,7 +253,7 @@ impl Message {
     pub fn takes(bytes: &[u8]) -> Takes {
         match bytes.first() {
             Some(2 | 14) => Takes::Read,
-            Some(5) => Takes::Receive,
+            Some(5 | 18 | 19) => Takes::Receive,
             _ => Takes::Nothing,
         }
     }
@@ -241,11 +278,16 @@ impl Message {
             }
             3 => Self::ReadFailed { read: reader.u64("read")?, code: code(&mut reader)? },
             4 => Self::ReadCancelled { read: reader.u64("read")? },
-            5 => {
+            kind @ (5 | 18 | 19) => {
+                let leave = match kind {
+                    18 => CopyLeave::Ask,
+                    19 => CopyLeave::Yes,
+                    _ => CopyLeave::No,
+                };
                 let (receive, tag) = (reader.u64("receive")?, reader.u64("tag")?);
                 let count = reader.count("places", MAX_MESSAGE_PIECES, "at most 1024")?;
                 let places = (0..count).map(|_| place(&mut reader)).collect::<Result<_, _>>()?;
-                Self::ReceivePosted(PostedReceive { receive, tag, places })
+                Self::ReceivePosted(PostedReceive { receive, tag, places, leave })
             }
             6 => Self::ReceiveWithdrawn { receive: reader.u64("receive")? },
             7 => Self::SendTooLong { receive: reader.u64("receive")?, len: reader.u64("len")? },
@@ -273,7 +315,7 @@ impl Message {
             15 => Self::MemoryShown { place: shared_place(&mut reader)? },
             16 => Self::MemorySeen { seen: Ok(shared_place(&mut reader)?) },
             17 => Self::MemorySeen { seen: Err(reader.text("reason", MAX_REASON_BYTES)?) },
-            got => return Err(reader.field("kind", got.into(), "1 to 17")),
+            got => return Err(reader.field("kind", got.into(), "1 to 19")),
         };
         reader.end()?;
         Ok(message)
@@ -350,7 +392,11 @@ mod tests {
         let pieces: Vec<_> = (0..MAX_MESSAGE_PIECES as u64)
             .map(|n| ReadPiece { from: some_place(n), to_key: some_place(n).key, to_offset: n })
             .collect();
-        let places = (0..MAX_MESSAGE_PIECES as u64).map(some_place).collect();
+        let places: Vec<_> = (0..MAX_MESSAGE_PIECES as u64).map(some_place).collect();
+        let posted = |leave| {
+            let places = places.clone();
+            Message::ReceivePosted(PostedReceive { receive: 1, tag: u64::MAX, places, leave })
+        };
         let offer = Offer {
             process: 99,
             namespace: 1 << 40,
@@ -364,7 +410,9 @@ mod tests {
             Message::ReadRequest { read: 3, pieces, shared: false },
             Message::ReadFailed { read: 3, code: RefusalCode::StaleKey },
             Message::ReadCancelled { read: 3 },
-            Message::ReceivePosted(PostedReceive { receive: 1, tag: u64::MAX, places }),
+            posted(CopyLeave::No),
+            posted(CopyLeave::Ask),
+            posted(CopyLeave::Yes),
             Message::ReceiveWithdrawn { receive: 1 },
             Message::SendTooLong { receive: 1, len: 5 },
             Message::SendFailed { receive: 1 },
@@ -389,6 +437,17 @@ mod tests {
             assert_eq!(Message::takes(&bytes), takes);
             assert!(Message::decode(&bytes[..bytes.len() - 1]).is_err());
             assert!(Message::decode(&[&bytes[..], &[0]].concat()).is_err());
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_copied_says_how_long_it_is() {
+        for bytes in [0, 1, u64::MAX] {
+            assert_eq!(copied_bytes(&copied_message(bytes)).unwrap(), Some(bytes));
+        }
+        assert_eq!(copied_bytes(&[]).unwrap(), None, "it brings its payload");
+        for wrong in [&[1; 7][..], &[1; 9]] {
+            assert!(copied_bytes(wrong).is_err());
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use polyrail_proto::hello::{
     Capabilities, Card, FlowHello, Hello, Kind, Metadata, RailCard, RefusedCode, Reply,
 };
-use polyrail_proto::message::{Message, PostedReceive, ReadPiece};
+use polyrail_proto::message::{CopyLeave, Message, PostedReceive, ReadPiece};
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Place, RefusalCode, SharedPlace, WireOp};
 use polyrail_proto::{InstanceId, Plan, RegionKey, Segment, TransferId};
 use polyrail_secure::Capability;
@@ -143,6 +143,10 @@ fn header(chunk: u32, plan: &Plan, meta: &[u8]) -> ChunkHeader {
 
 fn messages() -> Vec<Message> {
     let place = Place { key: KEY, offset: 4096, len: 100 };
+    let posted = |leave| {
+        let places = vec![place; 2];
+        Message::ReceivePosted(PostedReceive { receive: 1, tag: 7, places, leave })
+    };
     vec![
         Message::Cancel { transfer: TransferId(9) },
         Message::ReadRequest {
@@ -152,7 +156,8 @@ fn messages() -> Vec<Message> {
         },
         Message::ReadFailed { read: 1, code: RefusalCode::StaleKey },
         Message::ReadCancelled { read: 1 },
-        Message::ReceivePosted(PostedReceive { receive: 1, tag: 7, places: vec![place; 2] }),
+        posted(CopyLeave::No),
+        posted(CopyLeave::Yes),
         Message::ReceiveWithdrawn { receive: 1 },
         Message::SendTooLong { receive: 1, len: 1 << 30 },
         Message::SendFailed { receive: 1 },

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polyrail_proto::matching::Matcher;
-use polyrail_proto::message::{Message, PostedReceive, ReadPiece};
+use polyrail_proto::message::{CopyLeave, Message, PostedReceive, ReadPiece};
 use polyrail_proto::wire::{Flags, Place, WireOp};
 use polyrail_proto::{
     Failure, FlowIndex, NewTransfer, Plan, Receiver, ReceiverLimits, Segment, Sender, SenderConfig,
@@ -212,7 +212,8 @@ impl Node {
                 world.receives.insert((self.id, receive), id);
                 self.handles.insert(id, Handle::Receive(receive));
                 let places = places(world, self.id, &destination);
-                let posted = PostedReceive { receive, tag, places };
+                let leave = CopyLeave::No;
+                let posted = PostedReceive { receive, tag, places, leave };
                 self.tell(world, &Message::ReceivePosted(posted));
             }
             Kind::Send { tag } => match self.matcher.send(tag, id) {

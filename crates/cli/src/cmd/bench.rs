@@ -31,10 +31,11 @@ use std::process::{Command, ExitCode};
 
 use polyrail_report::exit;
 
-use self::error::BenchError;
-use self::memory::Bank;
+pub(crate) use self::error::BenchError;
+pub(crate) use self::interrupt::Interrupt;
+pub(crate) use self::memory::{Bank, Buffers, Needs, Store};
 use self::options::Role;
-pub(crate) use self::options::{Args, check_options, place_together};
+pub(crate) use self::options::{Args, Layout, MemoryKind, Verify, check_options, place_together};
 use crate::config_args::print_warnings;
 use crate::stdout::{refuse, tell};
 

@@ -6,11 +6,11 @@ use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
 use clap::{ArgGroup, Subcommand, value_parser};
-use polyrail_lab::{Blame, Lab, LabError, LabInfo, LabSpec, Rate, Side};
+use polyrail_lab::{Blame, Lab, LabError, LabInfo, LabSpec, Node, Rate};
 use polyrail_report::exit;
 
 use crate::stdout::{self, print, tell};
-use crate::values::{Rates, Refusal, rates};
+use crate::values::{Rates, Refusal, lab_name, rates};
 
 mod show;
 
@@ -23,12 +23,16 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Build a lab: namespaces a and b, joined by one shaped link per rail.
+    /// Build a lab: namespaces a and b, joined by one shaped link per rail, or more nodes on a switch.
     ///
     /// Root makes namespaces that `ip netns` knows as polyrail-NAME-a and polyrail-NAME-b; other
     /// users need user namespaces to be allowed. The lab stays until `polyrail lab down NAME`.
+    ///
+    /// With --nodes the namespaces are polyrail-NAME-node0, polyrail-NAME-node1 and so on, and
+    /// polyrail-NAME-switch with a bridge per rail. Each node has a port at each bridge, shaped in
+    /// both directions: what many nodes send to one is limited by that one's port.
     Up(UpArgs),
-    /// Run a program on one side of a lab.
+    /// Run a program on one node of a lab.
     ///
     /// The program takes the place of this process: its exit status and signals are its own.
     /// 127 says that there is no such program, 126 that it cannot be run.
@@ -55,6 +59,11 @@ struct UpArgs {
     #[arg(long, value_name = "RATES", value_parser = rates)]
     rails: Rates,
 
+    /// How many nodes hang on a switch. Without this there are two nodes and no switch.
+    #[arg(long, value_name = "N",
+          value_parser = value_parser!(u64).range(2..=LabSpec::MAX_NODES as u64))]
+    nodes: Option<u64>,
+
     /// How long a full queue at the end of a rail holds a packet, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = LabSpec::DEFAULT_QUEUE_MS,
           value_parser = value_parser!(u32).range(1..=1000))]
@@ -72,9 +81,9 @@ struct ExecArgs {
     #[arg(value_parser = lab_name)]
     name: String,
 
-    /// a or b.
-    #[arg(value_parser = side)]
-    side: Side,
+    /// a, b, or the number of a node: 0 is a, and 1 is b.
+    #[arg(value_parser = node)]
+    node: Node,
 
     /// The program and its arguments, after `--`.
     #[arg(
@@ -101,15 +110,16 @@ struct SetArgs {
     #[arg(long, value_parser = rate)]
     rate: Option<Rate>,
 
-    /// Cut the rail: the end on side b is switched off, side a sees its carrier lost.
+    /// Cut the rail: the end on side b is switched off, side a sees its carrier lost. With a switch, the
+    /// other nodes keep theirs.
     #[arg(long, conflicts_with = "up")]
     down: bool,
 
     /// Which end `--down` switches off.
-    #[arg(long, value_name = "a|b", requires = "down", default_value = "b", value_parser = side)]
-    side: Side,
+    #[arg(long, value_name = "NODE", requires = "down", default_value = "b", value_parser = node)]
+    side: Node,
 
-    /// Mend the rail: both ends are switched on, with their addresses and routes.
+    /// Mend the rail: all ends are switched on, with their addresses and routes.
     #[arg(long)]
     up: bool,
 }
@@ -145,6 +155,8 @@ fn up(args: &UpArgs) -> Result<String, LabError> {
     let spec = LabSpec {
         name: args.name.clone(),
         rails: args.rails.0.clone(),
+        // No more than the option takes.
+        nodes: args.nodes.map(|nodes| nodes as usize),
         queue_ms: args.queue_ms,
         mtu: args.mtu,
     };
@@ -152,7 +164,7 @@ fn up(args: &UpArgs) -> Result<String, LabError> {
     if let Some(because) = lab.replaced() {
         tell!("polyrail: removed what was left of an earlier lab `{}`: {because}", lab.name());
     }
-    if lab.rails().iter().any(|rail| rail.a.ipv6.is_none()) {
+    if lab.rails().iter().any(|rail| rail.ends[0].ipv6.is_none()) {
         tell!("polyrail: this kernel runs without IPv6, so the rails have IPv4 only");
     }
     tell!("{}", show::next_steps(&lab));
@@ -160,7 +172,8 @@ fn up(args: &UpArgs) -> Result<String, LabError> {
 }
 
 fn exec(args: &ExecArgs) -> ExitCode {
-    let lab = match Lab::open(&args.name) {
+    let found = Lab::open(&args.name).and_then(|lab| Ok((lab.node(args.node)?, lab)));
+    let (node, lab) = match found {
         Ok(found) => found,
         Err(error) => return refuse(&error),
     };
@@ -168,7 +181,7 @@ fn exec(args: &ExecArgs) -> ExitCode {
     let Some((program, rest)) = args.command.split_first() else {
         return ExitCode::from(exit::USAGE);
     };
-    let error = lab.command(args.side, program).args(rest).exec();
+    let error = lab.command(node, program).args(rest).exec();
     tell!("polyrail: {} could not be started: {error}", program.display());
     match error.kind() {
         io::ErrorKind::NotFound => ExitCode::from(127),
@@ -180,16 +193,13 @@ fn exec(args: &ExecArgs) -> ExitCode {
 fn set(args: &SetArgs) -> Result<String, LabError> {
     let lab = Lab::open(&args.name)?;
     let rail = lab.rail(&args.rail)?;
+    let at = lab.node(args.side)?;
     if let Some(rate) = args.rate {
         lab.set_rate(rail, rate)?;
     }
     if args.down {
-        lab.cut_at(rail, args.side)?;
-        tell!(
-            "polyrail: rail{rail} is switched off on side {}; side {} has lost its carrier",
-            args.side,
-            args.side.other()
-        );
+        lab.cut_at(rail, at)?;
+        tell!("polyrail: rail{rail} is switched off {}", show::cut(&lab, at));
     }
     if args.up {
         lab.set_link(rail, true)?;
@@ -216,12 +226,7 @@ fn down(args: &DownArgs) -> ExitCode {
     worst
 }
 
-fn lab_name(text: &str) -> Result<String, Refusal> {
-    LabSpec::check_name(text)?;
-    Ok(text.to_owned())
-}
-
-fn side(text: &str) -> Result<Side, Refusal> {
+fn node(text: &str) -> Result<Node, Refusal> {
     Ok(text.parse()?)
 }
 

@@ -38,6 +38,7 @@ const SCHEMAS: &[&str] = &[
     "irq-watch",
     "lab-ls",
     "log",
+    "mesh",
     "nic-rss",
     "nic-settings",
     "nic-stats",
@@ -346,6 +347,10 @@ fn labs_and_settings_of_their_interfaces_fit() {
     .into();
     let labs = printed(&["lab", "ls", "--json"]);
     printed(&["lab", "down", &name]);
+    printed(&["lab", "up", &name, "--rails", "1gbit", "--nodes", "3"]);
+    let switched = printed(&["lab", "ls", "--json"]);
+    printed(&["lab", "down", &name]);
+    fits("lab-ls", &serde_json::from_str(&switched).unwrap(), "lab ls with a switch");
     fits("lab-ls", &serde_json::from_str(&labs).unwrap(), "lab ls");
     let mut fit = 0;
     for (name, output) in told {

@@ -8,7 +8,7 @@ use polyrail_netlink::{
 };
 use rustix::io::Errno;
 
-use super::Netlink;
+use super::{Netlink, QueueCounts};
 use crate::spec::Shape;
 
 /// One interface of a namespace.
@@ -24,8 +24,8 @@ pub(crate) struct Link {
 
 /// A pair of interfaces that are each other's wire.
 pub(crate) struct PeerLink<'a> {
-    /// Both ends have this name, free in their namespaces.
-    pub(crate) name: &'a str,
+    /// The names of the near and the far interface, free in their namespaces.
+    pub(crate) names: [&'a str; 2],
     pub(crate) mtu: u32,
     /// The numbers of the near and the far interface, free in their namespaces.
     pub(crate) indices: [u32; 2],
@@ -48,6 +48,7 @@ const IFF_UP: u32 = 0x1;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_MASTER: u16 = 10;
 const IFLA_OPERSTATE: u16 = 16;
 const IF_OPER_UP: u8 = 6;
 const IFLA_LINKINFO: u16 = 18;
@@ -69,6 +70,7 @@ const TC_H_ROOT: u32 = u32::MAX;
 const HANDLE: u32 = 0x1_0000;
 const TCA_KIND: u16 = 1;
 const TCA_OPTIONS: u16 = 2;
+const TCA_STATS: u16 = 3;
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;
 const TCA_TBF_BURST: u16 = 6;
@@ -85,23 +87,38 @@ impl Netlink {
     pub(crate) fn add_peer_link(&self, link: &PeerLink<'_>) -> Result<(), Errno> {
         let [near, far] = link.indices;
         let mut message = Message::new(RTM_NEWLINK, &link_header(near, 0, 0));
-        let describe = |message: &mut Message, hardware: [u8; 6]| {
-            message.attribute(IFLA_ADDRESS, &hardware);
-            message.attribute_text(IFLA_IFNAME, link.name);
+        let describe = |message: &mut Message, end: usize| {
+            message.attribute(IFLA_ADDRESS, &link.hardware[end]);
+            message.attribute_text(IFLA_IFNAME, link.names[end]);
             message.attribute_u32(IFLA_MTU, link.mtu);
         };
-        describe(&mut message, link.hardware[0]);
+        describe(&mut message, 0);
         message.nested(IFLA_LINKINFO, |info| {
             info.attribute_text(IFLA_INFO_KIND, "veth");
             info.nested(IFLA_INFO_DATA, |data| {
                 data.nested(VETH_INFO_PEER, |peer| {
                     peer.raw(&link_header(far, 0, 0));
-                    describe(peer, link.hardware[1]);
+                    describe(peer, 1);
                     peer.attribute_u32(IFLA_NET_NS_FD, link.peer_namespace.as_raw_fd() as u32);
                 });
             });
         });
         self.change(message, NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Makes a bridge, down and without ports. It forwards at once, as it takes no part in a spanning tree.
+    pub(crate) fn add_bridge(&self, index: u32, name: &str) -> Result<(), Errno> {
+        let mut message = Message::new(RTM_NEWLINK, &link_header(index, 0, 0));
+        message.attribute_text(IFLA_IFNAME, name);
+        message.nested(IFLA_LINKINFO, |info| info.attribute_text(IFLA_INFO_KIND, "bridge"));
+        self.change(message, NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Makes an interface a port of a bridge.
+    pub(crate) fn set_bridge(&self, index: u32, bridge: u32) -> Result<(), Errno> {
+        let mut message = Message::new(RTM_NEWLINK, &link_header(index, 0, 0));
+        message.attribute_u32(IFLA_MASTER, bridge);
+        self.change(message, 0)
     }
 
     pub(crate) fn set_link_up(&self, index: u32, up: bool) -> Result<(), Errno> {
@@ -175,6 +192,12 @@ impl Netlink {
         let bodies = self.dump(|| Message::new(RTM_GETQDISC, &queue_header(0, 0)), RTM_NEWQDISC)?;
         Ok(bodies.iter().filter_map(|body| read_token_bucket(body)).collect())
     }
+
+    /// What the queue of each interface got and dropped.
+    pub(crate) fn queue_counts(&self) -> Result<Vec<(u32, QueueCounts)>, Errno> {
+        let bodies = self.dump(|| Message::new(RTM_GETQDISC, &queue_header(0, 0)), RTM_NEWQDISC)?;
+        Ok(bodies.iter().filter_map(|body| read_queue_counts(body)).collect())
+    }
 }
 
 fn family_and_octets(address: IpAddr) -> (u8, Vec<u8>) {
@@ -247,6 +270,16 @@ fn read_token_bucket(body: &[u8]) -> Option<(u32, u64)> {
     Some((index, rate))
 }
 
+/// Of the queue for all that an interface sends. `struct tc_stats`: bytes in 64 bits; packets and drops in 32.
+fn read_queue_counts(body: &[u8]) -> Option<(u32, QueueCounts)> {
+    let index = u32_at(body, 4)?;
+    if u32_at(body, 12)? != TC_H_ROOT {
+        return None;
+    }
+    let counts = find(body.get(20..)?, TCA_STATS)?;
+    Some((index, QueueCounts { sent: u32_at(counts, 8)?, dropped: u32_at(counts, 12)? }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -285,6 +318,23 @@ mod tests {
                 assert_eq!(answers.unwrap(), [Err(Errno::OPNOTSUPP), Err(Errno::NOENT)]);
             }
         }
+    }
+
+    #[test]
+    fn a_queue_is_read_with_what_it_sent_and_dropped() {
+        let body = |parent: u32| {
+            let mut body = Vec::from(queue_header(7, HANDLE));
+            body[12..16].copy_from_slice(&parent.to_ne_bytes());
+            body.extend_from_slice(&[20, 0, TCA_STATS as u8, 0]);
+            body.extend_from_slice(&9000_u64.to_ne_bytes());
+            body.extend_from_slice(&6_u32.to_ne_bytes());
+            body.extend_from_slice(&2_u32.to_ne_bytes());
+            body
+        };
+        let counts = QueueCounts { sent: 6, dropped: 2 };
+        assert_eq!(read_queue_counts(&body(TC_H_ROOT)), Some((7, counts)));
+        assert_eq!(read_queue_counts(&body(0x10001)), None, "a part of another queue");
+        assert_eq!(read_queue_counts(&body(TC_H_ROOT)[..30]), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use polyrail_lab::{Lab, LabGuard, LabSpec, Privilege, RailEnd, Side, availability};
+use polyrail_lab::{Lab, LabGuard, LabSpec, Node, Privilege, RailEnd, Side, availability};
 
 /// Long enough for the busiest machine, and soon over where nothing comes.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(2500);
@@ -48,10 +48,11 @@ pub(crate) fn v6(end: &RailEnd) -> IpAddr {
     end.ipv6.expect("this machine runs IPv6").into()
 }
 
-/// Runs `work` in a thread of its own on `side`.
-pub(crate) fn on<T: Send>(lab: &Lab, side: Side, work: impl FnOnce() -> T + Send) -> T {
+/// Runs `work` in a thread of its own on `node`.
+pub(crate) fn on<T: Send>(lab: &Lab, node: impl Into<Node>, work: impl FnOnce() -> T + Send) -> T {
+    let node = node.into();
     let enter = || {
-        lab.enter_thread(side).unwrap();
+        lab.enter_thread(node).unwrap();
         work()
     };
     std::thread::scope(|scope| scope.spawn(enter).join()).unwrap()
@@ -59,7 +60,7 @@ pub(crate) fn on<T: Send>(lab: &Lab, side: Side, work: impl FnOnce() -> T + Send
 
 /// A listener on side b of a rail, in b's namespace whoever calls accept.
 pub(crate) fn listen(lab: &Lab, rail: usize, address: fn(&RailEnd) -> IpAddr) -> TcpListener {
-    let address = SocketAddr::new(address(&lab.rails()[rail].b), 0);
+    let address = SocketAddr::new(address(lab.rails()[rail].end(Side::B)), 0);
     on(lab, Side::B, || TcpListener::bind(address).unwrap())
 }
 
@@ -80,7 +81,7 @@ pub(crate) fn round_trip(
     let listener = listen(lab, rail, address);
     let near = connect(lab, &listener)?;
     let (mut far, peer) = listener.accept()?;
-    assert_eq!(peer.ip(), address(&lab.rails()[rail].a), "the rail's own source address");
+    assert_eq!(peer.ip(), address(lab.rails()[rail].end(Side::A)), "the rail's own source address");
     let sent = (0..200_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8);
     let sent = sent.collect::<Vec<_>>();
     let mut back = vec![0; sent.len()];
@@ -138,9 +139,9 @@ pub(crate) fn assert_reaches(nominal: f64, mut measure: impl FnMut() -> f64) {
     panic!("never came near {nominal:.0} bit/s, but to these shares of it: {shares:.3?}");
 }
 
-/// A program's output on `side`.
-pub(crate) fn output(lab: &Lab, side: Side, program: &[&str]) -> String {
-    let output = lab.command(side, program[0]).args(&program[1..]).output().unwrap();
+/// A program's output on `node`.
+pub(crate) fn output(lab: &Lab, node: impl Into<Node>, program: &[&str]) -> String {
+    let output = lab.command(node, program[0]).args(&program[1..]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout).unwrap()
 }

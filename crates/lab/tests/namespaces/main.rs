@@ -5,3 +5,4 @@
 mod common;
 mod root;
 mod rootless;
+mod switched;

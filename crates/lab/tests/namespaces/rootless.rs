@@ -123,7 +123,7 @@ fn holder_that_ends_is_noticed() {
 
 /// Bits per second from a program on side a to one on side b.
 fn transfer(lab: &Lab, rail: &RailInfo, ipv6: bool) -> f64 {
-    let ip = if ipv6 { v6(&rail.b) } else { v4(&rail.b) };
+    let ip = if ipv6 { v6(rail.end(Side::B)) } else { v4(rail.end(Side::B)) };
     let address = SocketAddr::new(ip, 5001);
     let program = env::current_exe().unwrap();
     let server = again(lab.command(Side::B, &program), &format!("serve {address}"))

@@ -254,8 +254,8 @@ impl Spec {
             || locals.into_iter().any(|local| local.region.memory.device().is_some())
     }
 
-    pub(crate) fn parts(&self) -> (OpKind, &Peer, &[(RegionSlice, RemoteSlice)]) {
-        (self.kind, &self.peer, &self.pairs)
+    pub(crate) fn parts(&self) -> (OpKind, &Peer, &[(RegionSlice, RemoteSlice)], &[RegionSlice]) {
+        (self.kind, &self.peer, &self.pairs, &self.locals)
     }
 }
 

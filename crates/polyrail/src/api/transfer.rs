@@ -135,7 +135,7 @@ impl Transfer {
 
     /// Where devices copy from end to end: polls, since they tell nobody when they are done.
     fn wait_copied(&self, limit: Duration) {
-        if !self.op.is_copying() || self.op.notifies() {
+        if !self.op.is_copying() || !self.op.ends_with_copies() {
             return;
         }
         let start = Instant::now();

@@ -24,6 +24,7 @@ use crate::engine::rail_selection::{self, ChosenRail};
 use crate::engine::settings::{EngineSettings, busy_cpus, cpus};
 use crate::engine::state::{EngineShared, Parts};
 use crate::engine::trace::Trace;
+use crate::path::messages::HostPaths;
 use crate::proxy::Proxy;
 
 /// Starts threads and listeners.
@@ -64,6 +65,7 @@ pub(crate) fn start(
         trace,
         observer,
         admit,
+        message_paths: Box::new(HostPaths),
         settings,
         credentials,
         card,

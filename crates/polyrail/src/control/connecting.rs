@@ -135,7 +135,8 @@ impl Control {
                         .settings
                         .capabilities()
                         .without(Capabilities::SHARED_MEMORY)
-                        .without(Capabilities::SEALED_PAYLOAD),
+                        .without(Capabilities::SEALED_PAYLOAD)
+                        .without(Capabilities::COPIED_MESSAGES),
                 });
                 let proof = (Proof::Capability, &peer.capability.secret());
                 let greeting = match FirstWords::new(own, proof, Some(peer.instance()), hello) {

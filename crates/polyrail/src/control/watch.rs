@@ -109,7 +109,7 @@ impl Control {
             || peer.watches.load(Ordering::Relaxed) > 0;
         drop(rx);
         let mut tx = peer.tx();
-        let awaited = awaited || tx.matcher.waiting_sends() > 0;
+        let awaited = awaited || tx.matcher.waiting_sends() > 0 || !tx.copying.is_empty();
         let busy = tx.sender.is_busy() || !peer.posted.is_empty();
         let asked = Time(peer.asked.load(Ordering::Relaxed));
         if awaited && !busy && time.since(asked) >= self.engine.settings.peer_timeout / 4 {

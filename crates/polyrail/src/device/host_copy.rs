@@ -22,9 +22,18 @@ use crate::device::peer_copy::{CopyPart, Pinned, pin_all};
 use crate::memory::region::RegionCore;
 use crate::memory::region_memory::RegionMemory;
 
+/// Between processes, what the rails carry as fast: a system call for a copy takes as long as one
+/// for a message, and messages gather.
+const LEAST_BYTES: u64 = 4 << 10;
+/// Many small pieces take the kernel longer to find than a message takes.
+const LEAST_PIECE_BYTES: u64 = 512;
+/// Of a message: a shorter one is through sooner over the rails, as its receive has to be announced either way.
+const LEAST_MESSAGE_BYTES: u64 = 128 << 10;
 /// What whoever posts copies itself: waking a thread takes longer.
 pub(crate) const INLINE_BYTES: u64 = 64 << 10;
-/// Parts of such a job.
+/// What the proxy that finds a message's receive copies itself, as it would have done for the rails.
+const INLINE_MESSAGE_BYTES: u64 = 256 << 10;
+/// Parts of such jobs.
 const INLINE_PARTS: usize = 64;
 /// What is copied between two looks whether it is still wanted: some 0.1 ms.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -32,6 +41,16 @@ const PIECE_BYTES: u64 = 1 << 20;
 const PIECE_PARTS: usize = 256;
 /// More threads don't copy faster, as memory has only so many channels.
 const THREADS_MAX: usize = 4;
+
+/// Whether so many bytes in so many pieces are worth a copy of their own.
+pub(crate) fn is_worth_a_copy(bytes: u64, pieces: usize) -> bool {
+    bytes >= LEAST_BYTES && bytes / (pieces as u64).max(1) >= LEAST_PIECE_BYTES
+}
+
+/// The same of a message, or of a receive with so much room.
+pub(crate) fn is_message_worth_a_copy(bytes: u64, pieces: usize) -> bool {
+    bytes >= LEAST_MESSAGE_BYTES && is_worth_a_copy(bytes, pieces)
+}
 
 /// The threads of an engine that copy, and what they have before them.
 pub(crate) struct HostCopier {
@@ -77,6 +96,9 @@ pub(crate) enum Begun {
 /// A transfer that is copied.
 pub(crate) struct HostJob {
     parts: Arc<[CopyPart]>,
+    bytes: u64,
+    /// Whoever begins it copies it.
+    is_short: bool,
     /// Each region once.
     regions: Vec<Arc<RegionCore>>,
     peer: InstanceId,
@@ -122,36 +144,46 @@ impl HostCopier {
 
     /// Has the order copied; a short one at once.
     pub(crate) fn begin(&self, order: Order<'_>) -> Begun {
-        let Order { parts, bytes, peer, deadline } = order;
+        let Order { parts, bytes, .. } = order;
         let mut pinned = Pinned::new();
         if pin_all(parts, &mut pinned).is_err() {
             return Begun::RegionDropped;
         }
-        if bytes <= INLINE_BYTES && parts.len() <= INLINE_PARTS {
+        if order.is_short(INLINE_BYTES) {
             return match copy(parts, Cursor::default(), bytes) {
                 Ok(()) => Begun::Done,
                 Err(error) if is_stale(&error) => Begun::RegionDropped,
                 Err(error) => Begun::Impossible(error.to_string()),
             };
         }
-        let regions = pinned.iter().map(|(region, _)| Arc::clone(region)).collect();
-        let progress = Progress { at: Cursor::default(), under_way: 0, stopped: None };
-        let job = Arc::new(HostJob {
-            parts: parts.clone(),
-            regions,
-            peer,
-            deadline,
-            progress: Mutex::new(progress),
-            is_done: Arc::default(),
-        });
-        let ticket = Ticket::new(job.is_done.clone(), 1);
-        for (region, _pin) in &pinned {
+        let job = HostJob::new(order);
+        let ticket = job.ticket();
+        self.have_copied(&job, &pinned);
+        Begun::UnderWay(job, ticket)
+    }
+
+    /// Has a job copied that others know of by now, and may have stopped; a short one at once.
+    pub(crate) fn run(&self, job: &Arc<HostJob>) {
+        let mut pinned = Pinned::new();
+        if pin_all(&job.parts, &mut pinned).is_err() {
+            return job.stop(Stop::RegionEnded);
+        }
+        if job.is_short {
+            while job.copy_a_piece() {}
+        } else {
+            self.have_copied(job, &pinned);
+        }
+    }
+
+    /// Has threads copy a job. Whoever ends a region waits for it from now on.
+    fn have_copied(&self, job: &Arc<HostJob>, pinned: &Pinned<'_>) {
+        let ticket = job.ticket();
+        for (region, _pin) in pinned {
             region.copies.note(&ticket);
         }
-        if let Err(error) = self.enter(&job, bytes) {
+        if let Err(error) = self.enter(job) {
             job.stop(Stop::Impossible(format!("no thread: {error}")));
         }
-        Begun::UnderWay(job, ticket)
     }
 
     /// Copies a piece of whatever is next. Says whether there was one.
@@ -183,8 +215,8 @@ impl HostCopier {
     }
 
     /// Puts a job behind the others, and wakes or starts as many threads as it keeps busy.
-    fn enter(&self, job: &Arc<HostJob>, bytes: u64) -> io::Result<()> {
-        let pieces = usize::try_from(bytes.div_ceil(PIECE_BYTES)).unwrap_or(usize::MAX);
+    fn enter(&self, job: &Arc<HostJob>) -> io::Result<()> {
+        let pieces = usize::try_from(job.bytes.div_ceil(PIECE_BYTES)).unwrap_or(usize::MAX);
         let mut state = self.queue.state.lock();
         if state.is_over {
             return Err(io::Error::other("the engine has ended"));
@@ -250,7 +282,53 @@ impl Queue {
     }
 }
 
+impl Order<'_> {
+    /// Whether who has it copies it at once, if that may take as long as these bytes do.
+    fn is_short(&self, inline_bytes: u64) -> bool {
+        self.bytes <= inline_bytes && self.parts.len() <= INLINE_PARTS
+    }
+}
+
 impl HostJob {
+    /// A job that nobody copies yet.
+    pub(crate) fn new(order: Order<'_>) -> Arc<Self> {
+        let mut regions: Vec<Arc<RegionCore>> = Vec::new();
+        for region in order.parts.iter().flat_map(|part| [&part.from, &part.to]) {
+            // Parts mostly stay in the same two regions; another of one does no harm.
+            if !regions.iter().rev().take(4).any(|known| Arc::ptr_eq(known, region)) {
+                regions.push(region.clone());
+            }
+        }
+        Arc::new(Self {
+            parts: order.parts.clone(),
+            is_short: order.is_short(INLINE_MESSAGE_BYTES),
+            bytes: order.bytes,
+            regions,
+            peer: order.peer,
+            deadline: order.deadline,
+            progress: Mutex::new(Progress { at: Cursor::default(), under_way: 0, stopped: None }),
+            is_done: Arc::default(),
+        })
+    }
+
+    /// Done when nothing of it is touched any more.
+    pub(crate) fn ticket(&self) -> Ticket {
+        Ticket::new(self.is_done.clone(), 1)
+    }
+
+    /// The other processes' memory that it touches.
+    pub(crate) fn foreign(&self) -> impl Iterator<Item = &Arc<RegionCore>> {
+        let is_foreign =
+            |region: &&Arc<RegionCore>| matches!(&*region.memory, RegionMemory::Foreign(_));
+        self.regions.iter().filter(is_foreign)
+    }
+
+    fn copy_a_piece(&self) -> bool {
+        let Some((at, bytes)) = self.claim() else { return false };
+        self.copied(copy(&self.parts, at, bytes));
+        true
+    }
+
     /// Nobody wants it any more. What is being copied just now still is; if that is the rest, it turns
     /// out complete.
     pub(crate) fn stop(&self, why: Stop) {

@@ -12,6 +12,10 @@ use polyrail_sys::OtherProcess;
 
 use crate::memory::region::RegionCore;
 
+/// How many regions are remembered before those are forgotten that were refused: whoever wants one of them
+/// asks again.
+const REMEMBERED: usize = 4096;
+
 /// What peers of this host have offered.
 #[derive(Default)]
 pub(crate) struct Imports {
@@ -19,6 +23,8 @@ pub(crate) struct Imports {
     changed: Condvar,
     /// The processes of peers whose host memory is open here.
     processes: Mutex<HashMap<InstanceId, Weak<OtherProcess>>>,
+    /// Why the last message to a peer took the rails though it was to be copied.
+    obstacles: Mutex<HashMap<InstanceId, String>>,
 }
 
 pub(crate) enum Import {
@@ -59,6 +65,10 @@ impl Imports {
     ) {
         let mut regions = self.lock();
         let id = (instance, key);
+        if offered.is_err() && regions.len() >= REMEMBERED {
+            // Nobody says when a region ends that was not offered.
+            regions.retain(|_, import| !matches!(import, Import::Refused(_)));
+        }
         match regions.get_mut(&id) {
             Some(import @ (Import::Asked | Import::Overdue)) => {
                 *import = match offered {
@@ -96,6 +106,7 @@ impl Imports {
 
     /// The peer is leaving, or gone: see [`Self::end`].
     pub(crate) fn end_all(&self, instance: InstanceId) -> Vec<Ticket> {
+        self.obstacles.lock().remove(&instance);
         let of_peer = |id: &(InstanceId, RegionKey)| id.0 == instance;
         let ended: Vec<Import> =
             self.lock().extract_if(|id, _| of_peer(id)).map(|(_, import)| import).collect();
@@ -131,6 +142,20 @@ impl Imports {
     pub(crate) fn is_slow(&self, instance: InstanceId) -> bool {
         let is_overdue = |import: &Import| matches!(import, Import::Overdue);
         self.lock().iter().any(|(id, import)| id.0 == instance && is_overdue(import))
+    }
+
+    /// Why the last message to the peer was not copied, `None` if it was.
+    pub(crate) fn note_obstacle(&self, instance: InstanceId, why: Option<&str>) {
+        let mut obstacles = self.obstacles.lock();
+        match why {
+            Some(why) if obstacles.get(&instance).is_some_and(|known| known == why) => {}
+            Some(why) => drop(obstacles.insert(instance, why.to_owned())),
+            None => drop(obstacles.remove(&instance)),
+        }
+    }
+
+    pub(crate) fn obstacle(&self, instance: InstanceId) -> Option<String> {
+        self.obstacles.lock().get(&instance).cloned()
     }
 
     pub(crate) fn forget(&self, id: (InstanceId, RegionKey)) {
@@ -212,5 +237,37 @@ mod tests {
         assert!(is_offered(&imports, id));
         imports.end_all(instance);
         assert!(imports.lock().is_empty());
+    }
+
+    #[test]
+    fn refusals_are_not_remembered_without_end() {
+        let (imports, instance) = (Imports::default(), InstanceId(5));
+        let key = |slot| RegionKey { slot, generation: 1, nonce: 1 };
+        let offered = (instance, key(u32::MAX));
+        assert!(imports.is_first(offered));
+        imports.answer(instance, offered.1, Ok(offer()));
+        for slot in 0..3 * REMEMBERED as u32 {
+            assert!(imports.is_first((instance, key(slot))));
+            imports.answer(instance, key(slot), Err("no".into()));
+            assert!(matches!(imports.lock().get(&(instance, key(slot))), Some(Import::Refused(_))));
+        }
+        assert!(imports.lock().len() <= REMEMBERED && is_offered(&imports, offered));
+    }
+
+    #[test]
+    fn the_obstacle_of_a_peer_is_the_last_one_and_ends_with_it() {
+        let (imports, one, other) = (Imports::default(), InstanceId(5), InstanceId(6));
+        for why in ["one", "two", "two"] {
+            imports.note_obstacle(one, Some(why));
+            assert_eq!(
+                (imports.obstacle(one).as_deref(), imports.obstacle(other)),
+                (Some(why), None)
+            );
+        }
+        imports.note_obstacle(one, None);
+        assert_eq!(imports.obstacle(one), None);
+        imports.note_obstacle(one, Some("three"));
+        imports.end_all(one);
+        assert_eq!(imports.obstacle(one), None);
     }
 }

@@ -167,8 +167,12 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
         let bytes = op.prepared.plan.bytes();
         writeln!(out, "    send tag {tag}: {bytes} bytes, waits {age} for the peer's receive")?;
     }
+    let copying = tx.copying.len();
     let receives = tx.matcher.waiting_receives();
     drop(tx);
+    if copying > 0 {
+        writeln!(out, "    {copying} messages are copied into receives of the peer")?;
+    }
     if receives > 0 {
         writeln!(out, "    the peer has {receives} receives posted that wait for our sends")?;
     }

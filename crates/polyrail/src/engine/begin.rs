@@ -3,17 +3,21 @@
 use std::sync::Arc;
 
 use polyrail_proto::matching::Match;
-use polyrail_proto::message::{MAX_MESSAGE_PIECES, Message, PostedReceive, ReadPiece};
+use polyrail_proto::message::{
+    CopyLeave, MAX_MESSAGE_PIECES, Message, PostedReceive, ReadPiece, copied_message,
+};
 use polyrail_proto::wire::{Flags, Place, RefusalCode, WireOp};
 use polyrail_proto::{Failure, NewTransfer, Plan, Segment, Time, TransferId};
 
 use crate::base::error::TransferError;
 use crate::engine::finish::Finish;
+use crate::engine::message_copying;
 use crate::engine::op::{Made, Op, Outgoing, Purpose};
 use crate::engine::pass::Ends;
 use crate::engine::path_kind::PathKind;
 use crate::engine::peer::{self, OpRef, PeerShared, TxSide};
 use crate::engine::prepared::OpKind;
+use crate::engine::state::EngineShared;
 use crate::memory::region::RegionCore;
 
 impl TxSide {
@@ -60,6 +64,30 @@ impl TxSide {
             ends.finishes.push(Finish::Error(op, TransferError::TooLong { len, capacity }));
             return;
         }
+        if message_copying::is_wanted(&op, &receive, ends.settings) {
+            match receive.leave {
+                CopyLeave::No => {}
+                CopyLeave::Ask => {
+                    let places = receive.places.clone();
+                    ends.finishes.push(Finish::AskForPlaces(op.clone(), places));
+                }
+                CopyLeave::Yes => {
+                    self.copying.insert(receive.receive, None);
+                    return ends.finishes.push(Finish::Copy(op, receive));
+                }
+            }
+        }
+        self.submit_data(now, op, &receive, ends);
+    }
+
+    /// The rails carry a send to its receive.
+    pub(super) fn submit_data(
+        &mut self,
+        now: Time,
+        op: Arc<Op>,
+        receive: &PostedReceive,
+        ends: &mut Ends<'_>,
+    ) {
         let segments = zip_places(op.prepared.plan.segments(), &receive.places);
         let chunk_bytes = ends.settings.chunk_bytes_of(&op.prepared.regions);
         let Ok(plan) = Plan::for_rails(segments, chunk_bytes, op.prepared.peer.layout.rails())
@@ -79,6 +107,19 @@ impl TxSide {
         let source = Outgoing::Made(Arc::new(made));
         let (context, deadline) = (receive.receive, op.deadline);
         let id = self.submit(now, WireOp::SendData, Flags::NONE, context, source, deadline);
+        op.set_transfer(id);
+    }
+
+    /// The bytes of a send are in place: tells its receive.
+    pub(super) fn submit_copied(&mut self, now: Time, op: &Arc<Op>, receive: u64) {
+        let made = Made {
+            plan: Plan::empty(),
+            regions: Vec::new(),
+            meta: copied_message(op.prepared.plan.bytes()),
+            purpose: Purpose::SendData(op.clone(), receive),
+        };
+        let source = Outgoing::Made(Arc::new(made));
+        let id = self.submit(now, WireOp::SendData, Flags::NONE, receive, source, op.deadline);
         op.set_transfer(id);
     }
 
@@ -145,8 +186,9 @@ impl TxSide {
 /// Starts a receive: from now on a message may land in it, and the peer is told so.
 ///
 /// Receives count in the order of this call.
-pub(crate) fn begin_receive(peer: &PeerShared, op: &Arc<Op>, tag: u64) {
+pub(crate) fn begin_receive(engine: &EngineShared, peer: &Arc<PeerShared>, op: &Arc<Op>, tag: u64) {
     let places = places_of(op.prepared.plan.segments(), &op.prepared.regions);
+    let leave = engine.message_paths.leave(engine, peer, &op.prepared);
     let posted = {
         let mut rx = peer.rx();
         // Under the lock: whoever ends a region looks for its receives afterwards.
@@ -157,9 +199,10 @@ pub(crate) fn begin_receive(peer: &PeerShared, op: &Arc<Op>, tag: u64) {
         let receive = rx.next_receive;
         rx.next_receive += 1;
         let capacity = op.prepared.plan.bytes();
-        let waiting = peer::WaitingReceive { op: op.clone(), places: places.clone(), capacity };
+        let (op, places_here) = (op.clone(), places.clone());
+        let waiting = peer::WaitingReceive { op, places: places_here, capacity, leave, job: None };
         rx.receives.insert(receive, waiting);
-        PostedReceive { receive, tag, places }
+        PostedReceive { receive, tag, places, leave }
     };
     let purpose = Purpose::Announce(op.clone(), posted.receive);
     peer.tx().tell(op.posted, &Message::ReceivePosted(posted), purpose);
@@ -214,7 +257,7 @@ fn places_of(segments: &[Segment], regions: &[Arc<RegionCore>]) -> Vec<Place> {
 }
 
 /// Local segments and remote places, cut where either ends. Places may have room left over.
-fn zip_places(locals: &[Segment], places: &[Place]) -> Vec<Segment> {
+pub(super) fn zip_places(locals: &[Segment], places: &[Place]) -> Vec<Segment> {
     let mut segments = Vec::with_capacity(locals.len() + places.len());
     let mut places = places.iter();
     let mut place = places.next().copied();

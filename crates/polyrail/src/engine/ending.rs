@@ -4,12 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use polyrail_proto::message::Message;
-use polyrail_proto::wire::WireOp;
+use polyrail_proto::message::{CopyLeave, Message};
+use polyrail_proto::wire::{RefusalCode, WireOp};
 use polyrail_proto::{Failure, Time};
 
 use crate::base::pause::wait_patiently;
+use crate::device::host_copy::{HostJob, Stop};
 use crate::engine::finish::{Finish, drain_tx};
+use crate::engine::local_engines::engine_here;
 use crate::engine::op::{Op, Purpose};
 use crate::engine::pass::Ends;
 use crate::engine::peer::{OpRef, PeerShared, TxSide};
@@ -42,6 +44,8 @@ impl EngineShared {
                         tx.sender.end(id, failure);
                         drain_tx(&mut tx, &mut ends);
                     }
+                    // It has met its receive meanwhile.
+                    None if op.stop_copying(failure) => {}
                     None => {
                         if let OpKind::Send { tag } = op.prepared.kind {
                             tx.matcher.cancel_send(tag, &OpRef(op.clone()));
@@ -104,7 +108,8 @@ impl EngineShared {
         }
     }
 
-    /// Ends reads and receives: when this returns, nothing of them lands any more.
+    /// Ends reads and receives: when this returns, nothing of them lands any more. A receive into which its
+    /// sender may copy ends when the peer has confirmed that, or is gone.
     pub(crate) fn end_awaited(
         self: &Arc<Self>,
         peer: &Arc<PeerShared>,
@@ -112,7 +117,14 @@ impl EngineShared {
         failure: Failure,
         ends: &mut Ends<'_>,
     ) {
-        let mut over: Vec<(WireOp, u64, Arc<Op>)> = Vec::new();
+        struct Over {
+            wire_op: WireOp,
+            context: u64,
+            op: Arc<Op>,
+            is_copied_to: bool,
+            job: Option<Arc<HostJob>>,
+        }
+        let mut over: Vec<Over> = Vec::new();
         {
             let mut rx = peer.rx();
             let rx = &mut *rx;
@@ -120,27 +132,58 @@ impl EngineShared {
             rx.settle();
             rx.note_arrived();
             let reads = rx.reads.extract_if(|_, part| which(&part.op));
-            over.extend(reads.map(|(read, part)| (WireOp::ReadData, read, part.op)));
+            over.extend(reads.map(|(context, part)| Over {
+                wire_op: WireOp::ReadData,
+                context,
+                op: part.op,
+                is_copied_to: false,
+                job: None,
+            }));
             let receives = rx.receives.extract_if(|_, receive| which(&receive.op));
-            over.extend(receives.map(|(n, receive)| (WireOp::SendData, n, receive.op)));
+            over.extend(receives.map(|(context, receive)| Over {
+                wire_op: WireOp::SendData,
+                context,
+                is_copied_to: receive.leave == CopyLeave::Yes,
+                op: receive.op,
+                job: receive.job,
+            }));
             // And what is not, can't become so.
-            for (wire_op, context, _) in &over {
-                rx.receiver.expel(*wire_op, *context);
+            for it in &over {
+                rx.receiver.expel(it.wire_op, it.context);
             }
         }
-        for (wire_op, context, op) in over {
+        for Over { wire_op, context, op, is_copied_to, job } in over {
             // A flow may be inside a non-blocking system call, or a device copy.
             wait_patiently(|| peer.rx().expel(wire_op, context));
-            if failure != Failure::PeerLost {
-                let message = match wire_op {
-                    WireOp::ReadData => Message::ReadCancelled { read: context },
-                    _ => Message::ReceiveWithdrawn { receive: context },
-                };
+            if let Some(job) = &job {
+                job.stop(Stop::For(Failure::Refused(RefusalCode::NotExpected)));
+                // It copies a piece at most.
+                wait_patiently(|| job.ended().is_some());
+            }
+            let message = match wire_op {
+                WireOp::ReadData => Message::ReadCancelled { read: context },
+                _ => Message::ReceiveWithdrawn { receive: context },
+            };
+            if self.must_hear(peer, is_copied_to, failure) {
+                let mut tx = peer.tx();
+                // With the lock held: whoever loses the peer ends what it was told before.
+                if !peer.is_gone() {
+                    tx.tell(Time(ends.now), &message, Purpose::Cancel(op, failure));
+                    drop(tx);
+                    self.send_soon(peer);
+                    continue;
+                }
+            } else if failure != Failure::PeerLost {
                 peer.tx().tell(Time(ends.now), &message, Purpose::Tell);
                 self.send_soon(peer);
             }
             ends.finishes.push(Finish::Failed(op, failure));
         }
+    }
+
+    /// Whether a receive is over only when the peer has heard: another process may be copying there.
+    fn must_hear(&self, peer: &PeerShared, is_copied_to: bool, failure: Failure) -> bool {
+        is_copied_to && failure != Failure::PeerLost && engine_here(peer.instance()).is_none()
     }
 
     /// Ends what waits in the pool of a peer that is gone.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use polyrail_proto::message::Message;
-use polyrail_proto::wire::RefusalCode;
+use polyrail_proto::message::{Message, PostedReceive};
+use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{Failure, Time, TransferId, TxEvent};
 
 use crate::base::error::TransferError;
@@ -16,6 +16,10 @@ pub(crate) enum Finish {
     Done(Arc<Op>, u64),
     Failed(Arc<Op>, Failure),
     Error(Arc<Op>, TransferError),
+    /// A send is to be copied into this receive.
+    Copy(Arc<Op>, PostedReceive),
+    /// What a receive has there is wanted, to copy later messages into it.
+    AskForPlaces(Arc<Op>, Vec<Place>),
     /// The peer does not want to know of the receive of this number.
     Unannounced(Arc<Op>, u64, Failure),
 }
@@ -26,6 +30,15 @@ impl Finish {
             Self::Done(op, bytes) => op.part_done(bytes),
             Self::Failed(op, failure) => op.fail_for(failure),
             Self::Error(op, error) => op.fail(error),
+            Self::Copy(op, receive) => match op.prepared.peer.ending.engine() {
+                Some(engine) => engine.copy_message(&op, receive),
+                None => op.fail_for(Failure::PeerLost),
+            },
+            Self::AskForPlaces(op, places) => {
+                if let Some(engine) = op.prepared.peer.ending.engine() {
+                    engine.ask_for_places(&op, &places);
+                }
+            }
             Self::Unannounced(op, receive, failure) => {
                 let forgotten = op.prepared.peer.rx().receives.remove(&receive);
                 drop(forgotten);
@@ -81,7 +94,7 @@ fn done(outgoing: &Outgoing, ends: &mut Ends<'_>) {
             | Purpose::Announce(..)
             | Purpose::ReadData { .. } => return,
             Purpose::Cancel(op, failure) => Finish::Failed(op.clone(), *failure),
-            Purpose::SendData(op, _) => Finish::Done(op.clone(), made.plan.bytes()),
+            Purpose::SendData(op, _) => Finish::Done(op.clone(), op.prepared.plan.bytes()),
             Purpose::Release(latch, _) => return latch.set(),
             Purpose::Notify(op) => Finish::Done(op.clone(), op.prepared.plan.bytes()),
         },

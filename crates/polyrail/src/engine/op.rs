@@ -6,6 +6,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use polyrail_proto::message::PostedReceive;
 use polyrail_proto::{Failure, Plan, Source, Time, TransferId};
 use polyrail_sys::threads::{futex, monotonic_ns};
 
@@ -15,7 +16,7 @@ use crate::base::latch::Latch;
 use crate::device::host_copy::{HostJob, Stop};
 use crate::engine::observer::TransferEnd;
 use crate::engine::path_kind::PathKind;
-use crate::engine::prepared::Prepared;
+use crate::engine::prepared::{OpKind, Prepared};
 use crate::engine::tally::Durations;
 use crate::engine::tasks::Bells;
 use crate::memory::region::RegionCore;
@@ -43,6 +44,10 @@ pub(crate) struct Op {
     copying: OnceLock<Tickets>,
     /// And by CPUs: what becomes of it.
     job: OnceLock<Arc<HostJob>>,
+    /// A send: the receive into which it is copied.
+    receive: OnceLock<PostedReceive>,
+    /// A receive: its message was copied there.
+    was_copied: AtomicBool,
     /// It was to be copied, and takes the rails instead.
     takes_rails: AtomicBool,
     pool: Arc<OpsPool>,
@@ -143,6 +148,8 @@ impl Op {
             device_error: OnceLock::new(),
             copying: OnceLock::new(),
             job: OnceLock::new(),
+            receive: OnceLock::new(),
+            was_copied: AtomicBool::new(false),
             takes_rails: AtomicBool::new(false),
             pool: pool.clone(),
         }))
@@ -218,6 +225,44 @@ impl Op {
         let _ = self.job.set(job);
     }
 
+    /// CPUs copy a send into this receive of the peer. With the lock of the peer's sender held: who cancels it
+    /// looks for that with the same lock.
+    pub(crate) fn set_message_job(&self, job: Arc<HostJob>, receive: PostedReceive) {
+        let ticket = job.ticket();
+        let _ = self.receive.set(receive);
+        let _ = self.job.set(job);
+        let _ = self.copying.set(Tickets::from_iter([ticket]));
+    }
+
+    /// The job that copies a send, and the receive that it is copied into.
+    pub(crate) fn message_job(&self) -> Option<(&Arc<HostJob>, &PostedReceive)> {
+        Some((self.job.get()?, self.receive.get()?))
+    }
+
+    /// The message of a receive was copied there by its sender.
+    pub(crate) fn note_copied(&self) {
+        self.was_copied.store(true, Ordering::Relaxed);
+    }
+
+    /// Which way its bytes went.
+    pub(crate) fn path_taken(&self) -> PathKind {
+        let planned = self.prepared.path.kind;
+        match self.prepared.kind {
+            OpKind::Send { .. } if self.is_copying() => PathKind::SingleCopy,
+            OpKind::Receive { .. } if self.was_copied.load(Ordering::Relaxed) => {
+                PathKind::SingleCopy
+            }
+            OpKind::Send { .. } if planned == PathKind::SingleCopy => PathKind::Tcp,
+            _ => planned,
+        }
+    }
+
+    /// Whether it is over for this end once it is copied: of messages and notifications the peer has to
+    /// hear first.
+    pub(crate) fn ends_with_copies(&self) -> bool {
+        !self.notifies() && !matches!(self.prepared.kind, OpKind::Send { .. })
+    }
+
     /// Whether it is copied from end to end.
     pub(crate) fn is_copying(&self) -> bool {
         self.copying.get().is_some() && !self.takes_rails.load(Ordering::Acquire)
@@ -271,7 +316,7 @@ impl Op {
     /// Looks whether the copies are done, and if so ends the operation. One with a notification
     /// ends when that has arrived.
     pub(crate) fn end_if_copied(&self) {
-        if !self.notifies() && !self.is_over() && self.is_copied() {
+        if self.ends_with_copies() && !self.is_over() && self.is_copied() {
             let bytes = self.prepared.plan.bytes();
             self.bytes.store(bytes, Ordering::Relaxed);
             self.end(Ok(Outcome { bytes, duration: self.age() }));
@@ -336,7 +381,7 @@ impl Op {
             return;
         }
         if let (Some(durations), Some(result)) = (&self.pool.durations, self.result.get()) {
-            self.prepared.peer.tally.note(&self.prepared, result, durations);
+            self.prepared.peer.tally.note(&self.prepared, self.path_taken(), result, durations);
         }
         let listener = self.prepared.listener.as_ref();
         if listener.is_some() {

@@ -117,6 +117,8 @@ impl EngineShared {
         let mut ends = self.ends();
         let mut tx = peer.tx();
         tx.has_ended = true;
+        // Nothing is copied there any more; who was about to finds it.
+        tx.copying.clear();
         tx.sender.end_all(Failure::PeerLost);
         for OpRef(op) in tx.matcher.drain_sends() {
             ends.finishes.push(Finish::Failed(op, Failure::PeerLost));

@@ -93,6 +93,9 @@ impl EngineShared {
     /// Goes on with an operation when all of it is copied, or can't be; says whether it is still to
     /// be looked at. No lock of a peer may be held.
     pub(crate) fn follow_copies(self: &Arc<Self>, op: &Arc<Op>, now: u64) -> bool {
+        if op.message_job().is_some() {
+            return self.follow_message(op, now);
+        }
         if let Some(stop) = op.copy_trouble() {
             if let Stop::Impossible(why) = &stop {
                 self.note_copy_trouble(op, why);
@@ -142,7 +145,7 @@ impl EngineShared {
     }
 
     /// The proxy that looks when devices are done.
-    fn watcher(&self, peer: &PeerShared) -> &ProxyHandle {
+    pub(super) fn watcher(&self, peer: &PeerShared) -> &ProxyHandle {
         &self.proxies.all[peer.tx_proxies.proxies().first().copied().unwrap_or_default()]
     }
 }

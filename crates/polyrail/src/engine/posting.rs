@@ -60,7 +60,7 @@ impl EngineShared {
                     return Err(busy);
                 }
             }
-            OpKind::Receive { tag } => begin_receive(peer, &op, tag),
+            OpKind::Receive { tag } => begin_receive(self, peer, &op, tag),
             OpKind::Read => begin_read(peer, &op),
         }
         if peer.is_gone() {
@@ -106,6 +106,15 @@ impl EngineShared {
     /// There is something to send to the peer that others than the user's thread may begin.
     pub(crate) fn send_soon(self: &Arc<Self>, peer: &Arc<PeerShared>) {
         self.send(peer, &Announcing::begin(peer), false, usize::MAX, 0);
+    }
+
+    /// There is something short to send to the peer that others than the user's thread may begin.
+    pub(crate) fn send_one_soon(self: &Arc<Self>, peer: &Arc<PeerShared>) {
+        self.send(peer, &Announcing::begin(peer), false, 1, 0);
+        if self.settings.caller_driven {
+            // The post that it belongs to may have been the last call.
+            self.proxies.driven[0].send_or_leave(self);
+        }
     }
 
     /// Has everybody look who sends to the peer.

@@ -240,7 +240,7 @@ impl Drop for FlowPlace {
 #[cfg(test)]
 mod tests {
     use polyrail_proto::RegionKey;
-    use polyrail_proto::message::{PostedReceive, ReadPiece};
+    use polyrail_proto::message::{CopyLeave, PostedReceive, ReadPiece};
     use polyrail_proto::wire::Place;
 
     use super::*;
@@ -269,7 +269,8 @@ mod tests {
         let quotas = Quotas::new(64);
         let key = RegionKey { slot: 0, generation: 1, nonce: 0 };
         let place = Place { key, offset: 0, len: 1 };
-        let posted = |receive, places| PostedReceive { receive, tag: 1, places };
+        let leave = CopyLeave::No;
+        let posted = |receive, places| PostedReceive { receive, tag: 1, places, leave };
         let announcement = Message::ReceivePosted(posted(1, vec![place])).encode();
         let pieces = vec![ReadPiece { from: place, to_key: key, to_offset: 0 }];
         let read = Message::ReadRequest { read: 1, pieces, shared: false }.encode();

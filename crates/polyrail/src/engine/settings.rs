@@ -3,7 +3,7 @@
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use polyrail_config::{BindDevice, Config, Payload, Progress, ProxyLayout};
+use polyrail_config::{BindDevice, Config, PathChoice, Payload, Progress, ProxyLayout, SingleCopy};
 use polyrail_proto::hello::{Capabilities, Card};
 use polyrail_proto::wire::{ChunkHeader, Flags};
 use polyrail_sys::interfaces::congestion_controls;
@@ -15,7 +15,8 @@ use crate::engine::prepared::RequestLimits;
 use crate::memory::region::RegionCore;
 
 /// What every engine of this version can do.
-const CAPABILITIES: Capabilities = Capabilities::CHECKSUM.with(Capabilities::SHARED_MEMORY);
+const CAPABILITIES: Capabilities =
+    Capabilities::CHECKSUM.with(Capabilities::SHARED_MEMORY).with(Capabilities::COPIED_MESSAGES);
 
 pub(crate) struct EngineSettings {
     /// CPUs that this process may use.
@@ -39,6 +40,8 @@ pub(crate) struct EngineSettings {
     pub(crate) bind_device: BindDevice,
     congestion: Congestion,
     flow: FlowOptions,
+    /// CPUs may copy between host memories.
+    pub(crate) single_copy: bool,
     notification_bytes: u64,
     transfer_timeout: Option<Duration>,
 }
@@ -84,6 +87,7 @@ impl EngineSettings {
                 notsent_bytes: config.notsent_bytes as u32,
                 user_timeout: Some(ms(config.peer_timeout_ms)),
             },
+            single_copy: config.path == PathChoice::Auto && config.single_copy == SingleCopy::Auto,
             notification_bytes: config.notification_bytes,
             transfer_timeout: Some(ms(config.transfer_timeout_ms)).filter(|t| !t.is_zero()),
         })

@@ -29,6 +29,7 @@ use crate::engine::credentials::Credentials;
 use crate::engine::inbox::Inbox;
 use crate::engine::joining::Hook;
 use crate::engine::life::PeerEvent;
+use crate::engine::message_copying::MessagePaths;
 use crate::engine::observer::Observer;
 use crate::engine::op::OpsPool;
 use crate::engine::pass::Ends;
@@ -69,6 +70,8 @@ pub(crate) struct EngineShared {
     pub(crate) observer: Option<Arc<dyn Observer>>,
     /// Says who may join.
     pub(crate) admit: Option<Arc<Hook>>,
+    /// The ways of messages between processes of this host.
+    pub(crate) message_paths: Box<dyn MessagePaths>,
     pub(crate) staging: Arc<Budget>,
     pub(crate) peer_copies: PeerCopyQueues,
     pub(crate) host_copies: HostCopier,
@@ -109,6 +112,8 @@ pub(crate) struct Parts {
     pub(crate) observer: Option<Arc<dyn Observer>>,
     /// Says who may join.
     pub(crate) admit: Option<Arc<Hook>>,
+    /// The ways of messages between processes of this host.
+    pub(crate) message_paths: Box<dyn MessagePaths>,
 }
 
 impl EngineShared {
@@ -124,6 +129,7 @@ impl EngineShared {
             trace,
             observer,
             admit,
+            message_paths,
         } = parts;
         let (callbacks, original) = (Arc::<Callbacks>::default(), Arc::<Original>::default());
         let bells = Arc::new(Bells::new(callbacks.clone()));
@@ -173,6 +179,7 @@ impl EngineShared {
             trace,
             observer,
             admit,
+            message_paths,
         }
     }
 

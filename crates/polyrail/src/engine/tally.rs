@@ -134,16 +134,17 @@ const REASONS: [&str; 23] = [
 ];
 
 impl Tally {
-    /// A transfer of this request is over.
+    /// A transfer of this request is over, whose bytes took that path.
     pub(crate) fn note(
         &self,
         request: &Prepared,
+        taken: PathKind,
         result: &Result<Outcome, TransferError>,
         durations: &Durations,
     ) {
         match result {
             Ok(outcome) => {
-                let path = place_of(request.path.kind);
+                let path = place_of(taken);
                 let complete = &self.complete[kind_place(request.kind)][path];
                 complete.transfers.add(1);
                 complete.bytes.add(outcome.bytes);

@@ -30,6 +30,12 @@ impl Kept {
         kept.downcast_ref()
     }
 
+    /// What is kept by now.
+    pub(crate) fn kept<T: Keepsake>(&self) -> Option<&T> {
+        let kept: &dyn Any = &**self.0.get()?;
+        kept.downcast_ref()
+    }
+
     /// The region ends: from now on nothing new is kept.
     pub(crate) fn end(&self, region: &Arc<RegionCore>) {
         self.0.get_or_init(|| Box::new(Nothing)).region_ends(region);
@@ -63,8 +69,10 @@ mod tests {
             Arc::new(RegionCore::new(InstanceId(1), key, memory, Access::ALL))
         };
         let (kept, empty) = (region(), region());
+        assert!(kept.kept.kept::<Counts>().is_none(), "nobody has kept anything");
         let count = || kept.kept.keep::<Counts>().unwrap().0.load(Ordering::Relaxed);
         assert_eq!(count(), 0);
+        assert!(kept.kept.kept::<Counts>().is_some());
         kept.kept.end(&kept);
         kept.kept.end(&kept);
         assert_eq!(count(), 2, "each who ends it waits");

@@ -29,6 +29,8 @@ pub(crate) struct PathRequest<'a> {
     pub(crate) kind: OpKind,
     pub(crate) peer: &'a Arc<PeerShared>,
     pub(crate) pairs: &'a [(RegionSlice, RemoteSlice)],
+    /// The parts of a message.
+    pub(crate) locals: &'a [RegionSlice],
     /// Whether any part of it is in a device's memory, here or at the peer.
     pub(crate) touches_device: bool,
 }

@@ -148,6 +148,14 @@ impl Keepsake for Exports {
     }
 }
 
+/// Whether the peer has this region of host memory open, or may have it open any moment.
+pub(crate) fn is_offered(region: &RegionCore, peer: &Arc<PeerShared>) -> bool {
+    region.kept.kept::<Exports>().is_some_and(|exports| match &*exports.lock() {
+        Offers::Open(all) => all.iter().any(|it| Arc::ptr_eq(&it.peer, peer) && it.lease.is_some()),
+        Offers::Ended(_) => false,
+    })
+}
+
 impl Exports {
     /// What the peer was offered before: it may ask as often as it likes.
     fn offered_to(&self, peer: &Arc<PeerShared>) -> Option<Offer> {

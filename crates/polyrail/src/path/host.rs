@@ -7,6 +7,7 @@ use std::sync::Arc;
 use polyrail_config::{PathChoice, SingleCopy};
 use polyrail_proto::RegionKey;
 
+use crate::device::host_copy::{is_message_worth_a_copy, is_worth_a_copy};
 use crate::device::peer_copy::{Copies, Copying};
 use crate::engine::local_engines::engine_here;
 use crate::engine::path_kind::{PathKind, TransferPath};
@@ -16,11 +17,7 @@ use crate::memory::region::{RegionCore, Touch};
 use crate::path::choose::{NO_DEVICE, PathRequest, part};
 use crate::path::import::import;
 
-/// Between processes, what the rails carry as fast: a system call for a copy takes as long as one
-/// for a message, and messages gather.
-const LEAST_BYTES: u64 = 4 << 10;
-/// Many small pieces take the kernel longer to find than a message takes.
-const LEAST_PIECE_BYTES: u64 = 512;
+const SHORT: &str = "it is short, and the rails carry it as fast";
 
 /// The path of a request between host memories, and if it is not over the rails, the copies.
 pub(super) fn choose(
@@ -30,8 +27,12 @@ pub(super) fn choose(
     if !request.peer.same_host {
         return (TransferPath::new(PathKind::Tcp, NO_DEVICE), None);
     }
-    match copies(engine, request) {
-        Ok((copies, why)) => (TransferPath::new(PathKind::SingleCopy, why), Some(copies)),
+    let chosen = match request.kind {
+        OpKind::Send { .. } => may_copy_message(engine, request).map(|why| (None, why.into())),
+        _ => copies(engine, request).map(|(copies, why)| (Some(copies), why)),
+    };
+    match chosen {
+        Ok((copies, why)) => (TransferPath::new(PathKind::SingleCopy, why), copies),
         Err(why) => {
             let not_possible =
                 vec![(PathKind::PeerCopy, NO_DEVICE.into()), (PathKind::SingleCopy, why.clone())];
@@ -48,6 +49,32 @@ pub(super) fn no_single_copy(engine: &EngineShared) -> Option<&'static str> {
         (PathChoice::Tcp, _) => Some("the setting path says tcp"),
         (PathChoice::Shared, _) => Some("the setting path says shared"),
     }
+}
+
+/// Whether CPUs copy a message once it meets its receive, for all that is known, or why not.
+fn may_copy_message(
+    engine: &EngineShared,
+    request: &PathRequest<'_>,
+) -> Result<&'static str, Cow<'static, str>> {
+    if let Some(why) = no_single_copy(engine) {
+        return Err(why.into());
+    }
+    let bytes = request.locals.iter().fold(0_u64, |sum, local| sum.saturating_add(local.len));
+    if !is_message_worth_a_copy(bytes, request.locals.len()) {
+        return Err(SHORT.into());
+    }
+    let instance = request.peer.instance();
+    if let Some(other) = engine_here(instance)
+        && no_single_copy(&other).is_some()
+    {
+        return Err("the peer's settings forbid it".into());
+    }
+    if let Some(why) = engine.imports.obstacle(instance) {
+        return Err(why.into());
+    }
+    Ok(
+        "both ends are on this host, copied by its CPUs once it meets a receive whose memory is known",
+    )
 }
 
 /// The copies of a request and why they are possible, or why not.
@@ -67,8 +94,8 @@ fn copies(
         }
     };
     let bytes = pairs.iter().fold(0_u64, |sum, (_, remote)| sum.saturating_add(remote.len));
-    if bytes < LEAST_BYTES || bytes / (pairs.len() as u64) < LEAST_PIECE_BYTES {
-        return Err("it is short, and the rails carry it as fast".into());
+    if !is_worth_a_copy(bytes, pairs.len()) {
+        return Err(SHORT.into());
     }
     let here = engine_here(peer.instance());
     let mut known: HashMap<RegionKey, Arc<RegionCore>> = HashMap::new();

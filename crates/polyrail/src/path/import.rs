@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polyrail_gpu::{Device, Export};
+use polyrail_proto::RegionKey;
 use polyrail_proto::message::{Message, Offer};
 use polyrail_sys::ForeignMemory;
 use polyrail_sys::process::{descriptor_limit, descriptor_of, namespace};
 
 use crate::device::host_proof;
-use crate::device::imports::{Import, Imports, OpenedBy};
+use crate::device::imports::{Import, Imports, Offered, OpenedBy};
 use crate::device::peer_copy::Copying;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
+use crate::memory::access::Access;
 use crate::memory::region::RegionCore;
 use crate::memory::region_memory::RegionMemory;
 use crate::memory::remote_region::RemoteRegion;
@@ -52,40 +54,13 @@ pub(crate) fn import(
     let mut regions = imports.lock();
     match regions.get_mut(&id) {
         Some(Import::Offered(offered)) => {
-            if let Some(why) = &offered.trouble {
-                return Err(why.clone().into());
-            }
-            let opened_by = match by {
-                Copying::Device(device) => OpenedBy::Device(device.identity().uuid),
-                Copying::Cpus => OpenedBy::Cpus,
-            };
-            if let Some((_, region)) = offered.open.iter().find(|(known, _)| *known == opened_by) {
-                return Ok(region.clone());
-            }
-            let memory = match by {
-                Copying::Device(device) => {
-                    RegionMemory::Device(open_offer(&offered.offer, device)?)
-                }
-                Copying::Cpus => match open_host(imports, peer, &offered.offer) {
-                    Ok(memory) => RegionMemory::Foreign(memory),
-                    Err(why) => {
-                        // Nothing that it depends on is likely to change.
-                        let name = peer.name();
-                        tracing::info!(target: "polyrail::share", peer = name, why, "no single copy");
-                        offered.trouble = Some(why.clone());
-                        return Err(why.into());
-                    }
-                },
-            };
-            if memory.len() != remote.len() {
+            let region = open(imports, peer, remote.key, offered, by)?;
+            if region.memory.len() != remote.len() {
                 return Err("the peer offered memory of another size".into());
             }
-            let region =
-                Arc::new(RegionCore::new(remote.instance, remote.key, memory, remote.access()));
-            offered.open.push((opened_by, region.clone()));
             Ok(region)
         }
-        Some(Import::Refused(why)) => Err(format!("the peer does not offer it: {why}").into()),
+        Some(Import::Refused(why)) => Err(refused(why)),
         Some(Import::Asked) if !may_wait => {
             Err("the peer was asked for it, and callbacks don't wait for the answer".into())
         }
@@ -96,6 +71,73 @@ pub(crate) fn import(
         Some(Import::Overdue) => Err("the peer has not answered yet".into()),
         Some(Import::Ended) | None => Err("the peer is gone, or its region".into()),
     }
+}
+
+/// The peer's region as CPUs can copy to it, if that is known by now; `None` if the peer, which has been
+/// asked, has not answered. Waits for nothing.
+pub(crate) fn import_known(
+    engine: &Arc<EngineShared>,
+    peer: &Arc<PeerShared>,
+    key: RegionKey,
+) -> Result<Option<Arc<RegionCore>>, Cow<'static, str>> {
+    let id = (peer.instance(), key);
+    let imports = &engine.imports;
+    // The peer looks for it before it answers.
+    engine.proofs.own(engine.card.instance)?;
+    if imports.is_first(id) {
+        if !ask(engine, peer, &Message::RegionWanted { key }) {
+            imports.forget(id);
+        }
+        return Ok(None);
+    }
+    match imports.lock().get_mut(&id) {
+        Some(Import::Offered(offered)) => {
+            open(imports, peer, key, offered, &Copying::Cpus).map(Some)
+        }
+        Some(Import::Refused(why)) => Err(refused(why)),
+        Some(Import::Asked | Import::Overdue | Import::Ended) | None => Ok(None),
+    }
+}
+
+fn refused(why: &str) -> Cow<'static, str> {
+    format!("the peer does not offer it: {why}").into()
+}
+
+/// What the peer has offered, as `by` can copy from and to it.
+fn open(
+    imports: &Imports,
+    peer: &PeerShared,
+    key: RegionKey,
+    offered: &mut Offered,
+    by: &Copying,
+) -> Result<Arc<RegionCore>, Cow<'static, str>> {
+    if let Some(why) = &offered.trouble {
+        return Err(why.clone().into());
+    }
+    let opened_by = match by {
+        Copying::Device(device) => OpenedBy::Device(device.identity().uuid),
+        Copying::Cpus => OpenedBy::Cpus,
+    };
+    if let Some((_, region)) = offered.open.iter().find(|(known, _)| *known == opened_by) {
+        return Ok(region.clone());
+    }
+    let memory = match by {
+        Copying::Device(device) => RegionMemory::Device(open_offer(&offered.offer, device)?),
+        Copying::Cpus => match open_host(imports, peer, &offered.offer) {
+            Ok(memory) => RegionMemory::Foreign(memory),
+            Err(why) => {
+                // Nothing that it depends on is likely to change.
+                let name = peer.name();
+                tracing::info!(target: "polyrail::share", peer = name, why, "no single copy");
+                offered.trouble = Some(why.clone());
+                return Err(why.into());
+            }
+        },
+    };
+    // Nothing is offered that may not be both read and written.
+    let region = Arc::new(RegionCore::new(peer.instance(), key, memory, Access::ALL));
+    offered.open.push((opened_by, region.clone()));
+    Ok(region)
 }
 
 fn open_host(imports: &Imports, peer: &PeerShared, offer: &Offer) -> Result<ForeignMemory, String> {

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use polyrail_proto::matching::Match;
-use polyrail_proto::message::{Message, ReadPiece};
+use polyrail_proto::message::{Message, ReadPiece, copied_bytes};
 use polyrail_proto::wire::{Flags, RefusalCode, WireOp};
-use polyrail_proto::{Landed, Plan, QuotaExceeded, Segment, Time};
+use polyrail_proto::{Failure, Landed, Plan, QuotaExceeded, Segment, Time};
 
 use crate::base::error::TransferError;
+use crate::device::host_copy::Stop;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::inbox::Notification;
 use crate::engine::op::{Made, Op, Purpose};
@@ -72,7 +73,13 @@ fn take(
             }
         }
         WireOp::SendData => {
-            pass.finishes.extend(op.map(|op| Finish::Done(op, landed.bytes)));
+            // Whether it says so rightly was looked at before it landed.
+            let copied = copied_bytes(&landed.meta).unwrap_or_default();
+            if let (Some(op), Some(_)) = (&op, copied) {
+                op.note_copied();
+            }
+            let bytes = copied.unwrap_or(landed.bytes);
+            pass.finishes.extend(op.map(|op| Finish::Done(op, bytes)));
         }
         WireOp::Control => match Message::decode(&landed.meta) {
             Ok(message) => return handle(pass, peer, message),
@@ -106,9 +113,17 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Resu
         }
         Message::ReceiveWithdrawn { receive } => {
             // If a send has it already, its data is refused and the send fails with that.
-            return receives(pass, peer, |tx, matches| {
+            let mut copying = None;
+            let handled = receives(pass, peer, |tx, matches| {
+                copying = tx.copying.remove(&receive).flatten();
                 tx.matcher.handle_withdrawn(receive, matches).map(drop)
             });
+            if let Some(job) = copying {
+                job.stop(Stop::For(Failure::Refused(RefusalCode::NotExpected)));
+                // No acknowledgement leaves before nothing here touches its memory any more.
+                peer.rx().ending.push(job.ticket());
+            }
+            return handled;
         }
         Message::SendTooLong { receive, len } => {
             return fail(pass, peer, (WireOp::SendData, receive), |rx| {
@@ -117,8 +132,15 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Resu
             });
         }
         Message::SendFailed { receive } => {
-            let error = TransferError::SendFailed { peer: peer.name().to_owned() };
-            let take = |rx: &mut RxSide| Some((rx.receives.remove(&receive)?.op, error));
+            let take = |rx: &mut RxSide| {
+                let op = rx.receives.remove(&receive)?.op;
+                // Whoever ends a region hears the same, whether or not its sender was told first.
+                let error = match op.prepared.has_ended_regions() {
+                    true => TransferError::RegionDropped,
+                    false => TransferError::SendFailed { peer: peer.name().to_owned() },
+                };
+                Some((op, error))
+            };
             return fail(pass, peer, (WireOp::SendData, receive), take);
         }
         Message::RegionWanted { key } => export::offer(pass, peer, key),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use polyrail::{Engine, Peer, Region, RemoteRegion, Request};
+use polyrail::{Engine, Memory, Peer, Region, RemoteRegion, Request, Transfer};
 use polyrail_gpu::fake::FakeDevice;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -141,6 +141,8 @@ pub(crate) fn play() {
     let flooding = Arc::new(AtomicBool::new(true));
     let mut devices = Vec::new();
     let mut threads = Vec::new();
+    let mut messages =
+        Messages { engine: engine.clone(), room: region.clone(), posted: Vec::new() };
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let (order, argument) = line.split_once(' ').unwrap_or((&line, ""));
         match order {
@@ -195,6 +197,10 @@ pub(crate) fn play() {
                 region.end();
                 say("ended");
             }
+            "room" | "send" | "receive" | "path_of_send" | "cancel" | "peek" | "end_room"
+            | "echo" => {
+                messages.obey(peer.as_ref(), order, argument);
+            }
             "flood" => {
                 let (engine, region, peer) = (engine.clone(), region.clone(), peer.clone());
                 let target = engine.import(&unhex(argument)).unwrap();
@@ -211,6 +217,86 @@ pub(crate) fn play() {
     flooding.store(false, Ordering::Relaxed);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     std::process::exit(0);
+}
+
+/// What the puppet sends and receives, from and to its room.
+struct Messages {
+    engine: Engine,
+    room: Region,
+    posted: Vec<(String, Arc<Transfer>)>,
+}
+
+impl Messages {
+    /// `room BYTES`, `send|receive TAG LEN TIMES MS` (the beginning of the room, so many times; 0 ms: no
+    /// timeout), `path_of_send LEN`, `cancel TAG`, `peek`, `end_room`, `echo TAGS ROUNDS LEN`.
+    fn obey(&mut self, peer: Option<&Peer>, order: &str, argument: &str) {
+        let numbers: Vec<u64> = argument.split(' ').filter_map(|word| word.parse().ok()).collect();
+        match (order, &numbers[..]) {
+            ("room", [bytes]) => {
+                let zeros = Memory::from(vec![0; *bytes as usize]);
+                self.room = self.engine.register(zeros).unwrap();
+                say("has room");
+            }
+            ("send" | "receive", [tag, len, times, ms]) => {
+                let (tag, peer) = (*tag, peer.unwrap());
+                let parts = (0..*times).map(|_| self.room.slice(0, *len).unwrap());
+                let timeout = |ms: u64| Duration::from_millis(if ms == 0 { 3_600_000 } else { ms });
+                let transfer = match order {
+                    "send" => self
+                        .engine
+                        .post(Request::send(peer, tag).locals(parts).timeout(timeout(*ms))),
+                    _ => self
+                        .engine
+                        .post(Request::receive(peer, tag).locals(parts).timeout(timeout(*ms))),
+                };
+                let transfer = Arc::new(transfer.unwrap());
+                self.posted.push((tag.to_string(), transfer.clone()));
+                say("posted");
+                let order = order.to_owned();
+                std::thread::spawn(move || match transfer.join() {
+                    Ok(outcome) => say(&format!("{order} {tag}: {} bytes", outcome.bytes)),
+                    Err(error) => say(&format!("{order} {tag}: {error}")),
+                });
+            }
+            ("path_of_send", [len]) => {
+                let part = self.room.slice(0, *len).unwrap();
+                let request = Request::send(peer.unwrap(), 0).local(part);
+                say(&self.engine.prepare(request).unwrap().path().to_string());
+            }
+            ("cancel", _) => {
+                let (_, transfer) = self.posted.iter().find(|(tag, _)| tag == argument).unwrap();
+                transfer.cancel();
+            }
+            ("peek", _) => {
+                let mut first = [0];
+                self.room.read_at(0, &mut first).unwrap();
+                say(&first[0].to_string());
+            }
+            ("end_room", _) => {
+                self.room.end();
+                say("ended");
+            }
+            ("echo", [tags, rounds, len]) => {
+                let peer = peer.unwrap();
+                let slice = |tag: u64| self.room.slice(tag * len, *len).unwrap();
+                let receive = |tag| self.engine.receive(peer, tag, &slice(tag)).unwrap();
+                say("ready");
+                for _ in 0..*rounds {
+                    let receives: Vec<_> = (0..*tags).map(receive).collect();
+                    let back = |(tag, receive): (u64, Transfer)| {
+                        assert_eq!(receive.join().unwrap().bytes, *len);
+                        self.engine.send(peer, 1000 + tag, &slice(tag)).unwrap()
+                    };
+                    let sends: Vec<_> = (0..).zip(receives).map(back).collect();
+                    for send in &sends {
+                        send.join().unwrap();
+                    }
+                }
+                say("echoed");
+            }
+            _ => panic!("{order} {argument}?"),
+        }
+    }
 }
 
 /// Writes until a write fails, and says how.

@@ -28,6 +28,9 @@ impl Capabilities {
     pub const SHARED_MEMORY: Self = Self(4);
     /// Of a card: the engine wants payload sealed, so whoever sends to it seals.
     pub const SEALED_PAYLOAD: Self = Self(8);
+    /// Messages that their sender copies into the receive's memory on one host, and receives that
+    /// give leave to that. A receive may give it to a peer whose card has the bit; no flow needs it.
+    pub const COPIED_MESSAGES: Self = Self(16);
 
     /// Either's.
     #[must_use]

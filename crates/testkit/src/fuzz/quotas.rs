@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use arbitrary::{Result, Unstructured};
 use polyrail_proto::matching::{Match, Matcher, MatcherLimits};
-use polyrail_proto::message::PostedReceive;
+use polyrail_proto::message::{CopyLeave, PostedReceive};
 use polyrail_proto::wire::{ChunkHeader, Flags, Place, RefusalCode, WireOp};
 use polyrail_proto::{FlowIndex, Receiver, ReceiverLimits, RegionKey, TransferId, Verdict};
 
@@ -162,7 +162,8 @@ impl Receives {
 
 fn posted(receive: u64, tag: u64, places: usize) -> PostedReceive {
     let key = RegionKey { slot: 0, generation: 1, nonce: 0 };
-    PostedReceive { receive, tag, places: vec![Place { key, offset: 0, len: 1 }; places] }
+    let places = vec![Place { key, offset: 0, len: 1 }; places];
+    PostedReceive { receive, tag, places, leave: CopyLeave::No }
 }
 
 /// A receiver, and what is under way there.

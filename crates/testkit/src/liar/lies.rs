@@ -1,6 +1,6 @@
 //! What the liar says.
 
-use polyrail_proto::message::{Message, PostedReceive, ReadPiece};
+use polyrail_proto::message::{CopyLeave, Message, PostedReceive, ReadPiece};
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Place, RefusalCode, SharedPlace, WireOp};
 use polyrail_proto::{MAX_CHUNKS, Piece, RegionKey, TransferId};
 
@@ -182,7 +182,10 @@ fn message(theirs: &Memory, rng: &mut Rng) -> Message {
             let piece = ReadPiece { from: place, to_key: place.key, to_offset: number };
             Message::ReadRequest { read: number, pieces: vec![piece; 3], shared: false }
         }
-        4 => Message::ReceivePosted(PostedReceive { receive: number, tag: 1, places: vec![place] }),
+        4 => {
+            let (places, leave) = (vec![place], CopyLeave::No);
+            Message::ReceivePosted(PostedReceive { receive: number, tag: 1, places, leave })
+        }
         _ => Message::ReadCancelled { read: number },
     }
 }

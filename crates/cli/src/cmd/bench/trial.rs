@@ -4,6 +4,8 @@ mod away;
 mod observe;
 mod part;
 mod ping_pong;
+mod queued;
+mod queues;
 mod watch;
 mod work;
 

@@ -2,22 +2,40 @@
 
 use std::fmt::Write;
 
-use polyrail_lab::{Lab, LabInfo, LabState, RailEnd, RailInfo, Side};
+use polyrail_lab::{Lab, LabInfo, LabState, Node, RailEnd, RailInfo, Rate, Side};
 use serde_json::{Value, json};
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;
 
-/// One line per rail: speed, state, and the addresses of both ends.
+/// One line per rail: speed, state, and the addresses of the ends; with a switch one line per end.
 pub(super) fn table(rails: &[RailInfo]) -> String {
+    if rails.iter().any(|rail| rail.ends[0].port_rate.is_some()) {
+        return switched_table(rails);
+    }
     let header = ["rail", "rate", "link", "a", "b", "a (IPv6)", "b (IPv6)"].map(String::from);
     let row = |rail: &RailInfo| {
         let ipv6 = |end: &RailEnd| end.ipv6.map_or("-".into(), |address| address.to_string());
-        let (a, b) = (&rail.a, &rail.b);
+        let (a, b) = (rail.end(Side::A), rail.end(Side::B));
         let (rate, link) = (rate(rail), link(rail).into());
         [rail.name.clone(), rate, link, a.ipv4.to_string(), b.ipv4.to_string(), ipv6(a), ipv6(b)]
     };
     columns(std::iter::once(header).chain(rails.iter().map(row)))
+}
+
+fn switched_table(rails: &[RailInfo]) -> String {
+    let header = ["rail", "node", "sends", "gets", "link", "IPv4", "IPv6"].map(String::from);
+    let row = |rail: &RailInfo, node: usize, end: &RailEnd| {
+        let ipv6 = end.ipv6.map_or("-".into(), |address| address.to_string());
+        let gets = end.port_rate.map_or("-".into(), |rate| rate.to_string());
+        let (name, link) = (rail.name.clone(), if end.up { "up" } else { "off" }.into());
+        [name, node.to_string(), end.rate.to_string(), gets, link, end.ipv4.to_string(), ipv6]
+    };
+    let mut rows = vec![header];
+    for rail in rails {
+        rows.extend(rail.ends.iter().enumerate().map(|(node, end)| row(rail, node, end)));
+    }
+    columns(rows.into_iter())
 }
 
 /// All labs, for people or programs.
@@ -51,13 +69,26 @@ pub(super) fn list(labs: &[LabInfo], json: bool) -> String {
 pub(super) fn next_steps(lab: &Lab) -> String {
     let name = lab.name();
     let paths = Side::BOTH.map(|side| lab.namespace_path(side).display().to_string());
+    let (first, rest) = match lab.switch_path() {
+        None => ("a", format!(" and {}", paths[1])),
+        Some(switch) => ("0", format!(" and so on, and {} of the switch", switch.display())),
+    };
     format!(
-        "polyrail: lab `{name}` is up; its namespaces are {} and {}\n\
-         try:  polyrail lab exec {name} a -- cat /proc/net/dev\n      \
+        "polyrail: lab `{name}` is up; its namespaces are {}{rest}\n\
+         try:  polyrail lab exec {name} {first} -- cat /proc/net/dev\n      \
          polyrail lab set {name} rail0 --down\n      \
          polyrail lab down {name}",
-        paths[0], paths[1]
+        paths[0]
     )
+}
+
+/// Where a rail was cut, and who notices.
+pub(super) fn cut(lab: &Lab, at: Node) -> String {
+    if lab.is_switched() {
+        return format!("on node {at}; its port at the switch has lost its carrier");
+    }
+    let [at, other] = if at == Side::A.into() { Side::BOTH } else { [Side::B, Side::A] };
+    format!("on side {at}; side {other} has lost its carrier")
 }
 
 fn lab_json(lab: &LabInfo) -> Value {
@@ -72,6 +103,9 @@ fn lab_json(lab: &LabInfo) -> Value {
         "because": because,
         "privilege": lab.privilege.name(),
         "namespaces": { "a": lab.namespaces[0], "b": lab.namespaces[1] },
+        "nodes": lab.namespaces,
+        "is_switched": lab.is_switched,
+        "switch": lab.switch,
         "queue_ms": lab.queue_ms,
         "mtu_bytes": lab.mtu,
         "processes": lab.processes,
@@ -86,6 +120,8 @@ fn rail_json(rail: &RailInfo) -> Value {
             "ipv6": end.ipv6,
             "up": end.up,
             "rate_bits_per_s": end.rate.bits_per_second(),
+            // Null is unlimited here, too, or no switch, which the lab tells.
+            "port_rate_bits_per_s": end.port_rate.and_then(Rate::bits_per_second),
         })
     };
     json!({
@@ -94,21 +130,23 @@ fn rail_json(rail: &RailInfo) -> Value {
         "up": rail.up,
         // Null is unlimited.
         "rate_bits_per_s": rail.rate.bits_per_second(),
-        "a": end(&rail.a),
-        "b": end(&rail.b),
+        "a": end(rail.end(Side::A)),
+        "b": end(rail.end(Side::B)),
+        "ends": rail.ends.iter().map(end).collect::<Vec<_>>(),
     })
 }
 
 /// Both speeds where somebody made them differ.
 fn rate(rail: &RailInfo) -> String {
-    if rail.a.rate == rail.b.rate {
+    let (a, b) = (rail.end(Side::A), rail.end(Side::B));
+    if a.rate == b.rate {
         return rail.rate.to_string();
     }
-    format!("{} a>b, {} b>a", rail.a.rate, rail.b.rate)
+    format!("{} a>b, {} b>a", a.rate, b.rate)
 }
 
 fn link(rail: &RailInfo) -> &'static str {
-    match (rail.a.up, rail.b.up) {
+    match (rail.end(Side::A).up, rail.end(Side::B).up) {
         (true, true) => "up",
         (false, true) => "off at a",
         (true, false) => "off at b",

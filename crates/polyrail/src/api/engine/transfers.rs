@@ -128,12 +128,12 @@ impl Engine {
         }
         let limits = self.shared().settings.request_limits();
         let request = request.spec;
-        let (kind, peer, pairs) = request.parts();
+        let (kind, peer, pairs, locals) = request.parts();
         if !self.shared().is_own(&peer.shared) {
             return Err(PostError::ForeignPeer { peer: peer.name().to_owned() });
         }
         let touches_device = request.touches_device();
-        let asked = PathRequest { kind, peer: &peer.shared, pairs, touches_device };
+        let asked = PathRequest { kind, peer: &peer.shared, pairs, locals, touches_device };
         let path = choose(self.shared(), &asked);
         let prepared = Arc::new(Prepared::new(request, path, &limits)?);
         Ok(PreparedTransfer { prepared, engine: self.clone() })

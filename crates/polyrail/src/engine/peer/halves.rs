@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use polyrail_gpu::Ticket;
 use polyrail_proto::matching::Matcher;
+use polyrail_proto::message::{CopyLeave, copied_bytes};
 use polyrail_proto::wire::{Place, WireOp};
 use polyrail_proto::{Landed, Receiver, ReceiverLimits, Sender, SenderConfig, TransferId};
 use slab::Slab;
 
 use crate::base::error::TransferError;
+use crate::device::host_copy::HostJob;
 use crate::engine::device_landings::Landing;
 use crate::engine::op::{Op, Outgoing};
 use crate::engine::quotas::Quotas;
@@ -24,6 +26,9 @@ pub(crate) struct TxSide {
     pub(crate) matcher: Matcher<OpRef>,
     /// Reads of the peer that are being served: its number to ours.
     pub(crate) serving: HashMap<u64, TransferId>,
+    /// Receives of the peer into which messages are copied, by its number, with the job once there is one.
+    /// Who finds none may not copy: the peer has withdrawn the receive.
+    pub(crate) copying: HashMap<u64, Option<Arc<HostJob>>>,
     pub(crate) quotas: Arc<Quotas>,
     /// How long flows may stall, if longer than the setting: it doubles each time that one is given
     /// up and none has brought an acknowledgement since. Then it is the peer that is slow to take,
@@ -78,6 +83,22 @@ pub(crate) struct WaitingReceive {
     pub(crate) op: Arc<Op>,
     pub(crate) places: Vec<Place>,
     pub(crate) capacity: u64,
+    /// Whether its sender may copy there.
+    pub(crate) leave: CopyLeave,
+    /// What an engine of this process copies there.
+    pub(crate) job: Option<Arc<HostJob>>,
+}
+
+impl WaitingReceive {
+    /// Whether data with this message may fill it: it says how many bytes its sender has copied, or
+    /// nothing.
+    pub(crate) fn may_be_filled_by(&self, message: &[u8]) -> bool {
+        match copied_bytes(message) {
+            Ok(None) => true,
+            Ok(Some(bytes)) => self.leave == CopyLeave::Yes && bytes <= self.capacity,
+            Err(_) => false,
+        }
+    }
 }
 
 /// A part of a read that waits for its data.
@@ -104,6 +125,7 @@ impl TxSide {
             outgoing: Slab::new(),
             matcher: quotas.matcher(),
             serving: HashMap::new(),
+            copying: HashMap::new(),
             quotas,
             patience: Duration::ZERO,
             suspects: Suspects::new(pairs),

@@ -60,7 +60,7 @@ impl Current {
             WireOp::Write => registry.admit_all(places, Touch::Write(peer), targets),
             WireOp::SendData => {
                 let receive = receives.get(&header.context).ok_or(RefusalCode::NotExpected)?;
-                if !covers(&receive.places, places) {
+                if !covers(&receive.places, places) || !receive.may_be_filled_by(meta) {
                     return Err(RefusalCode::OutOfBounds);
                 }
                 registry.admit_all(places, Touch::Own, targets)

@@ -11,11 +11,14 @@
 //!    time was used up. Or the processes used at least 90 % of the CPUs they may use, or the machine was at least
 //!    90 % busy (softirqs included) and a third of that were the processes, or one thread used at
 //!    least 95 % of its CPU. With `--sample` also: one CPU that works for us, be it on a thread or
-//!    on softirqs, was at least 95 % busy; then the text says which CPU, and with what.
+//!    on softirqs, was at least 95 % busy; then the text says which CPU, and with what. Or other programs
+//!    used more of the machine's CPUs than the transfer did, and a thread of ours was ready to run and had no CPU
+//!    for a quarter of the time.
 //! 5. `peer`: the same at the other side, where that is another machine; on the same one, a process that
 //!    did not run, or a thread that used at least 95 % of its CPU. Or the receiver's kernel had no room for
 //!    a third of the time, though nothing there was busy: who should read does not.
-//! 6. `network` again: a rail sent at least 1 % of its bytes twice, as packets are lost on the way.
+//! 6. `network` again: a rail sent at least 1 % of its bytes twice, as packets are lost on the way, or the queue
+//!    of its own interface dropped 1 % of its packets.
 //! 7. `message_rate`: transfers per second are at least 85 % of those of 8 bytes at the same depth.
 //! 8. `depth`: fewer bytes were outstanding than the window has room for. One transfer at a time is
 //!    bound by its latency; several may leave rails without work, and the text says how many.
@@ -108,6 +111,8 @@ pub(crate) fn judge(evidence: &Evidence) -> Limit {
         candidates.extend(peer(evidence));
         candidates.extend(no_room(evidence));
         candidates.extend(lost(evidence));
+        candidates.extend(dropped(&evidence.local, "here"));
+        candidates.extend(dropped(&evidence.peer, "at the other side"));
         candidates.extend(message_rate(evidence));
         if evidence.depth.saturating_mul(evidence.size) < evidence.window_bytes {
             candidates.push(depth(evidence));
@@ -150,6 +155,7 @@ const THREAD_SHARE: f64 = 0.95;
 const MESSAGES_SHARE: f64 = 0.85;
 const WINDOW_SHARE: f64 = 0.50;
 const AWAY_SHARE: f64 = 0.10;
+const QUEUED_SHARE: f64 = 0.25;
 const NO_ROOM_SHARE: f64 = 0.33;
 /// A thread that reads as fast as it can uses more of a CPU.
 const IDLE_THREAD_SHARE: f64 = 0.60;
@@ -240,6 +246,11 @@ fn cpu(evidence: &Evidence) -> Vec<Candidate> {
     if evidence.local.away_share >= evidence.peer.away_share {
         candidates.insert(0, away(&evidence.local, LimitKind::Cpu, "this process"));
     }
+    let queued = |load: &Load| load.queued_thread.as_ref().map_or(0.0, |(_, share)| *share);
+    if evidence.same_host && queued(&evidence.peer) > queued(&load) {
+        load.queued_thread.clone_from(&evidence.peer.queued_thread);
+    }
+    candidates.extend(crowded_out(&load, LimitKind::Cpu, "of this machine"));
     candidates.extend(hot(&load, LimitKind::Cpu, "here"));
     candidates.extend(thread(&load, LimitKind::Cpu, "here"));
     candidates
@@ -250,7 +261,10 @@ fn peer(evidence: &Evidence) -> Vec<Candidate> {
     let mut candidates = if evidence.same_host {
         Vec::new()
     } else {
-        cpus(&evidence.peer, LimitKind::Peer, "the process there", "the machine there")
+        let there = LimitKind::Peer;
+        let mut candidates = cpus(&evidence.peer, there, "the process there", "the machine there");
+        candidates.extend(crowded_out(&evidence.peer, there, "of the machine there"));
+        candidates
     };
     if evidence.peer.away_share > evidence.local.away_share {
         candidates
@@ -293,6 +307,16 @@ fn lost(evidence: &Evidence) -> Option<Candidate> {
     Some(Candidate { kind: LimitKind::Network, share, from: LOST_SHARE, because })
 }
 
+/// Packets that did not leave. TCP notices at once, sends less for a while, and counts nothing as sent again.
+fn dropped(load: &Load, place: &str) -> Option<Candidate> {
+    let (rail, share) = load.dropped.clone()?;
+    let because = format!(
+        "the queue of {rail} {place} dropped {:.1} % of its packets: it is too short for its rate",
+        share * 100.0
+    );
+    Some(Candidate { kind: LimitKind::Network, share, from: LOST_SHARE, because })
+}
+
 fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate> {
     let share = load.process_cpus / load.cpus_allowed.max(1) as f64;
     let because = format!(
@@ -318,6 +342,19 @@ fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate
         ),
     });
     [process].into_iter().chain(machine).collect()
+}
+
+/// Other programs have the CPUs that a thread of ours is ready to use.
+fn crowded_out(load: &Load, kind: LimitKind, whose: &str) -> Option<Candidate> {
+    let (name, share) = load.queued_thread.as_ref()?;
+    let others = load.machine_busy? * load.machine_cpus as f64 - load.process_cpus;
+    let because = format!(
+        "other programs used {others:.2} of the {} CPUs {whose}, and thread {name} waited for one {} of the time",
+        load.machine_cpus,
+        percent(*share)
+    );
+    let candidate = Candidate { kind, share: *share, from: QUEUED_SHARE, because };
+    (others > load.process_cpus).then_some(candidate)
 }
 
 /// The busiest CPU of ours, with `--sample`.

@@ -276,3 +276,43 @@ fn a_ping_pong_is_bound_by_its_latency_however_busy_who_waits_is() {
     let text = "one message of 8B at a time is bound by its latency, each taking 4.80us one way";
     assert_eq!((kind, because.as_str()), (LimitKind::Depth, text));
 }
+
+#[test]
+fn threads_that_wait_for_cpus_which_others_have_are_the_limit() {
+    let crowd = |load: &mut Load, share: f64, busy: f64| {
+        load.queued_thread = Some(("pr-tx0".into(), share));
+        (load.machine_busy, load.machine_cpus) = (Some(busy), 8);
+    };
+    let (kind, because) = verdict(|e| crowd(&mut e.local, 0.4, 1.0));
+    assert_eq!(kind, LimitKind::Cpu);
+    let words = "other programs used 7.90 of the 8 CPUs of this machine, and thread pr-tx0 waited for one 40 % of the time";
+    assert_eq!(because, words);
+    let (kind, because) = verdict(|e| crowd(&mut e.peer, 0.4, 1.0));
+    assert_eq!(kind, LimitKind::Peer);
+    assert!(because.contains("CPUs of the machine there"), "{because}");
+    // On one machine the thread may be at either end.
+    let (kind, _) = verdict(|e| {
+        e.same_host = true;
+        crowd(&mut e.local, 0.1, 1.0);
+        crowd(&mut e.peer, 0.4, 1.0);
+    });
+    assert_eq!(kind, LimitKind::Cpu);
+    for (share, busy) in [(0.2, 1.0), (0.4, 0.02)] {
+        let (kind, because) = verdict(|e| crowd(&mut e.local, share, busy));
+        assert!(kind != LimitKind::Cpu || because.contains("no limit is reached"), "{because}");
+    }
+}
+
+#[test]
+fn a_queue_that_drops_packets_is_the_limit_and_its_rail_is_named() {
+    let drops = |share: f64| Some(("rail2".to_owned(), share));
+    let (kind, because) = verdict(|e| e.local.dropped = drops(0.05));
+    assert_eq!(kind, LimitKind::Network);
+    let words =
+        "the queue of rail2 here dropped 5.0 % of its packets: it is too short for its rate";
+    assert_eq!(because, words);
+    let (_, because) = verdict(|e| e.peer.dropped = drops(0.05));
+    assert!(because.starts_with("the queue of rail2 at the other side"), "{because}");
+    let (_, because) = verdict(|e| e.local.dropped = drops(0.004));
+    assert!(!because.starts_with("the queue"), "{because}");
+}

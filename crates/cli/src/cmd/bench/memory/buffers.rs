@@ -36,18 +36,24 @@ impl Buffers {
         let store = |is_needed: bool| {
             is_needed.then(|| bank.store(engine, layout.region_bytes())).transpose()
         };
-        let buffers = Self {
+        let mut buffers = Self {
             layout,
             source: store(needs.source_seed.is_some())?,
             dest: store(needs.dest_seed.is_some())?,
             incoming: Pattern::new(needs.dest_seed.unwrap_or_default()),
         };
-        if let (Some(source), Some(seed)) = (&buffers.source, needs.source_seed) {
+        buffers.renew(needs)?;
+        Ok(buffers)
+    }
+
+    /// Fills the source with other data and poisons the destination, for data of another seed.
+    pub(crate) fn renew(&mut self, needs: Needs) -> Result<(), BenchError> {
+        if let (Some(source), Some(seed)) = (&self.source, needs.source_seed) {
             let pattern = Pattern::new(seed);
             source.fill(|offset, block| pattern.fill(offset, block))?;
         }
-        buffers.poison()?;
-        Ok(buffers)
+        self.incoming = Pattern::new(needs.dest_seed.unwrap_or_default());
+        self.poison()
     }
 
     /// Overwrites the destination, so that only what arrives from now on can be right.

@@ -13,6 +13,16 @@ pub(crate) struct Load {
     /// The part of all CPU time of the machine that was not idle, 0 to 1: softirqs and other
     /// programs included.
     pub(crate) machine_busy: Option<f64>,
+    /// CPUs that the machine has online.
+    #[serde(default)]
+    pub(crate) machine_cpus: usize,
+    /// The thread that was ready to run and had no CPU for the longest time, and the part of the time
+    /// that it was.
+    #[serde(default)]
+    pub(crate) queued_thread: Option<(String, f64)>,
+    /// The rail whose interface's queue dropped the greatest part of its packets, and that part.
+    #[serde(default)]
+    pub(crate) dropped: Option<(String, f64)>,
     /// The thread that used most of one CPU, and how much of it, 0 to 1.
     pub(crate) busiest_thread: Option<(String, f64)>,
     /// Mean over the sending flows of the time that the window was full, 0 to 1.

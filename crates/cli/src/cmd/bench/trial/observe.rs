@@ -9,6 +9,8 @@ use polyrail_profiler::drive::Ran;
 use polyrail_sys::threads::process_cpu_seconds;
 
 use super::away::Attendance;
+use super::queued::Queued;
+use super::queues::Queues;
 use super::watch::{Watch, Watched};
 use crate::cmd::bench::talk::{Load, RailDelta};
 
@@ -17,6 +19,8 @@ pub(crate) struct Snapshot {
     at: Instant,
     cpu_seconds: f64,
     machine: Option<Ticks>,
+    queued: Queued,
+    queues: Queues,
     watched: Option<Watched>,
     stats: Stats,
     /// Of one that begins an interval.
@@ -39,6 +43,7 @@ pub(crate) struct Interval {
 struct Ticks {
     busy: u64,
     all: u64,
+    cpus: usize,
 }
 
 impl Snapshot {
@@ -54,6 +59,8 @@ impl Snapshot {
             watched: watch.map(Watch::look),
             stats: engine.stats(),
             machine: fs::read_to_string("/proc/stat").ok().and_then(|text| Ticks::parse(&text)),
+            queued: Queued::look(),
+            queues: Queues::look(engine),
             cpu_seconds: process_cpu_seconds(),
             attendance: None,
             at: Instant::now(),
@@ -81,6 +88,9 @@ impl Snapshot {
                 process_cpus: cpu_seconds / seconds,
                 cpus_allowed: std::thread::available_parallelism().map_or(1, usize::from),
                 machine_busy,
+                machine_cpus: later.machine.map_or(0, |machine| machine.cpus),
+                queued_thread: self.queued.longest(&later.queued, seconds),
+                dropped: self.queues.worst(&later.queues),
                 busiest_thread: self.busiest_thread(later, seconds, poster),
                 posting_share: poster.and_then(|poster| posting_share(poster, seconds)),
                 movers: self.movers(later, seconds, poster),
@@ -232,7 +242,9 @@ impl Ticks {
         // Guest time, which follows, is already in user time.
         let all: u64 = ticks.iter().take(8).sum();
         let idle = ticks.get(3)? + ticks.get(4)?;
-        Some(Self { busy: all - idle, all })
+        let is_cpu = |line: &&str| line.starts_with("cpu");
+        let cpus = text.lines().skip(1).take_while(is_cpu).count();
+        Some(Self { busy: all - idle, all, cpus })
     }
 }
 
@@ -258,7 +270,17 @@ mod tests {
         let peer = PeerStats { instance: "x".into(), rails: vec![rail], ..PeerStats::default() };
         let stats = Stats { peers: vec![peer], proxies: proxies.collect(), ..Stats::default() };
         let (cpu_seconds, attendance) = (proxy_cpu.iter().sum(), None);
-        Snapshot { at, cpu_seconds, machine: None, watched: None, stats, attendance }
+        let (queued, queues) = (Queued::default(), Queues::default());
+        Snapshot {
+            at,
+            cpu_seconds,
+            machine: None,
+            queued,
+            queues,
+            watched: None,
+            stats,
+            attendance,
+        }
     }
 
     #[test]
@@ -285,8 +307,8 @@ mod tests {
 
     #[test]
     fn busy_time_is_all_but_idle_and_waiting_for_disks() {
-        let ticks = Ticks::parse("cpu  10 0 20 60 5 1 4 0 99 0\ncpu0 1 2 3\n");
-        assert_eq!(ticks, Some(Ticks { busy: 35, all: 100 }));
+        let ticks = Ticks::parse("cpu  10 0 20 60 5 1 4 0 99 0\ncpu0 1 2 3\ncpu1 1\nintr 5\n");
+        assert_eq!(ticks, Some(Ticks { busy: 35, all: 100, cpus: 2 }));
         assert_eq!(Ticks::parse("intr 1 2"), None);
     }
 

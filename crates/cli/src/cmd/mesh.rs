@@ -1,0 +1,40 @@
+//! `polyrail mesh`: how fast memory moves between all pairs of nodes, by itself and all at once.
+//!
+//! One process starts the others of its node, or of all nodes of a lab ([`launch`]). These are workers:
+//! each has an engine, and finds the others by the rendezvous ([`crew`]). All of them follow orders
+//! ([`follow`]); the first one gives them, too, and collects what was counted ([`direct`]).
+//!
+//! [`plan`] says who sends to whom and when, [`talk`] what workers say to each other, [`post`] sends,
+//! [`counters`] counts, [`report`] is what comes of it, and [`render`] is how people get to see it.
+
+mod args;
+mod counters;
+mod crew;
+mod direct;
+mod error;
+mod follow;
+mod launch;
+mod plan;
+mod post;
+mod render;
+mod report;
+mod talk;
+
+use std::process::ExitCode;
+
+pub(crate) use self::args::Args;
+use self::error::MeshError;
+use crate::stdout::refuse;
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let done = match &args.worker {
+        Some(seat) => crew::work(args, seat),
+        None => launch::run(args),
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(MeshError::Told { code }) => ExitCode::from(code),
+        Err(error) => refuse(&error, error.help(), error.exit_code()),
+    }
+}

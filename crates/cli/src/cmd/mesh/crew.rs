@@ -1,0 +1,230 @@
+//! A worker: an engine that finds those of the other workers.
+
+use std::io::{self, Read, Write};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use polyrail::{Config, Engine, Peer};
+use polyrail_config::Origin;
+use polyrail_rendezvous::{Group, Membership, join};
+use polyrail_report::exit;
+
+use super::args::{Args, Seat};
+use super::direct;
+use super::error::MeshError;
+use super::follow;
+use super::plan::Grid;
+use super::talk::{Heard, Inbox, Order, Said, write};
+
+/// This worker, and the way to all others.
+pub(crate) struct Crew {
+    pub(crate) engine: Engine,
+    pub(crate) grid: Grid,
+    /// The number of this worker.
+    pub(crate) me: usize,
+    /// By worker; `None` is this one.
+    pub(crate) peers: Vec<Option<Peer>>,
+    pub(crate) inbox: Inbox,
+    /// How long anything may take that moves no payload.
+    pub(crate) timeout: Duration,
+    /// Leaves the group at the end.
+    _group: Group,
+}
+
+/// Works until the first worker says good-bye; the first one prints the result, as one line of JSON.
+pub(crate) fn work(args: &Args, seat: &Seat) -> Result<u8, MeshError> {
+    end_with_parent();
+    let config = config(args, seat)?;
+    polyrail_log::start(&polyrail_log::Settings::of(&config))?;
+    let crew = Crew::gather(args, seat, config)?;
+    if crew.me > 0 {
+        follow::follow(&crew)?;
+        return Ok(exit::OK);
+    }
+    let told = thread::scope(|scope| {
+        let following = scope.spawn(|| follow::follow(&crew));
+        let told = direct::direct(&crew, args);
+        crew.part();
+        // What it failed with, it has answered, too.
+        let _ = following.join();
+        told
+    });
+    let mut line = serde_json::to_string(&told)
+        .map_err(|error| MeshError::system("writing the result", error.into()))?;
+    line.push('\n');
+    let mut stdout = io::stdout().lock();
+    stdout
+        .write_all(line.as_bytes())
+        .and_then(|()| stdout.flush())
+        .map_err(|source| MeshError::system("writing the result", source))?;
+    Ok(told.failed.map_or(exit::OK, |failed| failed.code))
+}
+
+/// Nothing is ever written to standard input: it ends when the process that started this one does, in
+/// whichever way.
+fn end_with_parent() {
+    thread::spawn(|| {
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(i32::from(exit::INTERRUPTED));
+    });
+}
+
+/// The settings in effect: rails of the lab in a lab, and rails alone unless another way is asked for.
+pub(crate) fn config(args: &Args, seat: &Seat) -> Result<Config, MeshError> {
+    let given = args.config.builder()?.build()?;
+    let mut builder = args.config.builder()?.set("rendezvous", &seat.place)?;
+    // What a file or the environment names is on the machine, and not in a lab.
+    if seat.in_lab && given.origin("rails") != Some(&Origin::Set) {
+        builder = builder.set("rails", LAB_RAILS)?;
+    }
+    let is_given = |name| given.origin(name).is_some_and(Origin::is_explicit);
+    if !is_given("path") {
+        builder = builder.set("path", "tcp")?;
+        if !is_given("single_copy") {
+            builder = builder.set("single_copy", "off")?;
+        }
+    }
+    Ok(builder.build()?)
+}
+
+impl Crew {
+    fn gather(args: &Args, seat: &Seat, config: Config) -> Result<Self, MeshError> {
+        let grid = args.grid(seat.nodes, seat.layout);
+        let name =
+            seat.node.map(|node| grid.worker_name(node * grid.workers_per_node() + seat.index));
+        let mut builder = Engine::builder().config(config);
+        if let Some(name) = &name {
+            builder = builder.name(name);
+        }
+        let engine = builder.build()?;
+        let here = name.clone().unwrap_or_else(|| "this node".to_owned());
+        let inbox = Inbox::start(&engine, here, grid.workers());
+        let group_name = format!("{}-{}", args.group, grid.layout.name());
+        let mut membership = Membership::new(&group_name)
+            .map_err(|error| MeshError::Rendezvous(error.into()))?
+            .timeout(args.timeout);
+        if let Some(name) = &name {
+            membership =
+                membership.name(name).map_err(|error| MeshError::Rendezvous(error.into()))?;
+        }
+        let group = join(&engine, &membership)?;
+        let names: Vec<String> = (0..grid.workers())
+            .map(|worker| match name {
+                Some(_) => grid.worker_name(worker),
+                None => format!("rank-{worker}"),
+            })
+            .collect();
+        let number = |name: &str| names.iter().position(|known| known == name);
+        let me = number(group.name()).ok_or_else(|| outside(group.name(), &grid))?;
+        let until = Instant::now() + args.timeout;
+        let found = loop {
+            // Somebody of another group of the same name, or of more nodes, is no member of this mesh.
+            let members = group.members();
+            let known = members.into_iter().filter_map(|it| Some((number(it.name())?, it)));
+            let known: Vec<_> = known.collect();
+            if known.len() + 1 == grid.workers() {
+                break known;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                let is_there = |worker: &usize| {
+                    *worker == me || known.iter().any(|(number, _)| number == worker)
+                };
+                let missing = (0..grid.workers()).filter(|worker| !is_there(worker));
+                return Err(MeshError::Missing {
+                    group: group_name,
+                    there: known.len() + 1,
+                    wanted: grid.workers(),
+                    missing: missing
+                        .map(|worker| names[worker].clone())
+                        .collect::<Vec<_>>()
+                        .join(", "),
+                    waited: args.timeout,
+                });
+            }
+            // It returns with the first news.
+            let _ = group.next_event(left.min(LOOK));
+        };
+        let mut peers = vec![None; grid.workers()];
+        for (worker, member) in found {
+            peers[worker] = Some(group.peer(&member)?);
+        }
+        Ok(Self { engine, grid, me, peers, inbox, timeout: args.timeout, _group: group })
+    }
+
+    /// Says something to a worker, which may be this one.
+    pub(crate) fn say(&self, to: usize, said: Said) -> Result<(), MeshError> {
+        let Some(peer) = &self.peers[to] else {
+            self.inbox.change(|heard| match said {
+                Said::Order(order) => heard.orders.push_back(order),
+                Said::Answer(answer) => heard.answers.push_back((self.me, answer)),
+                Said::Region { pair, key } => drop(heard.regions.insert(pair, key)),
+            });
+            return Ok(());
+        };
+        let lost = |why| MeshError::Gone { who: self.name(to), why };
+        let posted = self.engine.notify(peer, &write(self.me, &said));
+        match posted {
+            Ok(transfer) => transfer.detach(),
+            Err(source) => {
+                let pair = format!("{} to {}", self.name(self.me), self.name(to));
+                return Err(match peer.lost() {
+                    Some(why) => lost(why),
+                    None => MeshError::Post { pair, source },
+                });
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn name(&self, worker: usize) -> String {
+        self.grid.worker_name(worker)
+    }
+
+    /// An error for the first of these workers that is gone.
+    pub(crate) fn check(&self, workers: impl IntoIterator<Item = usize>) -> Result<(), MeshError> {
+        for worker in workers {
+            if let Some(why) = self.peers[worker].as_ref().and_then(Peer::lost) {
+                return Err(MeshError::Gone { who: self.name(worker), why });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the first worker has ended it all, or is gone.
+    pub(crate) fn is_over(&self) -> bool {
+        let is_bye = |heard: &mut Heard| {
+            heard.orders.iter().any(|order| matches!(order, Order::Bye)).then_some(())
+        };
+        self.inbox.wait(Instant::now(), is_bye).is_some() || self.check([0]).is_err()
+    }
+
+    /// Tells all others that it is over, and waits until they have heard it or are gone.
+    fn part(&self) {
+        let bye = write(self.me, &Said::Order(Order::Bye));
+        let said: Vec<_> =
+            self.peers.iter().flatten().map(|peer| self.engine.notify(peer, &bye)).collect();
+        for transfer in said.into_iter().flatten() {
+            let _ = transfer.wait(PARTING);
+        }
+        let _ = self.say(self.me, Said::Order(Order::Bye));
+    }
+}
+
+fn outside(name: &str, grid: &Grid) -> MeshError {
+    let last = grid.nodes - 1;
+    let help = "give --nodes as many as the launcher starts";
+    MeshError::usage(
+        "--nodes",
+        grid.nodes,
+        format!("leaves no place for {name}"),
+        format!("rank-0 to rank-{last}"),
+        help,
+    )
+}
+
+/// A prefix that takes every rail of a lab.
+const LAB_RAILS: &str = "rail";
+/// How often to look whether somebody has come that no event tells of.
+const LOOK: Duration = Duration::from_millis(200);
+const PARTING: Duration = Duration::from_secs(2);

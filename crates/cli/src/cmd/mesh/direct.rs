@@ -1,0 +1,202 @@
+//! The first worker: it gives the orders, and collects what was counted.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::args::Args;
+use super::crew::Crew;
+use super::error::MeshError;
+use super::plan::{Pair, Pattern};
+use super::report::{PatternReport, Tally};
+use super::talk::{About, Answer, Done, Order, Said, SetUp};
+use crate::progress::Progress;
+
+/// What the process that started the workers hears in the end.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Told {
+    /// Of the first worker of each node.
+    pub(crate) nodes: Vec<About>,
+    pub(crate) patterns: Vec<PatternReport>,
+    pub(crate) failed: Option<Failed>,
+}
+
+/// Why it ended early.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Failed {
+    pub(crate) message: String,
+    pub(crate) help: Option<String>,
+    pub(crate) code: u8,
+}
+
+/// Measures everything; what was measured before a failure is kept.
+pub(crate) fn direct(crew: &Crew, args: &Args) -> Told {
+    let mut told = Told { nodes: Vec::new(), patterns: Vec::new(), failed: None };
+    let progress = Progress::new();
+    let director = Director { crew, args, progress: &progress };
+    if let Err(error) = director.run(&mut told) {
+        let (message, help, code) = (error.to_string(), error.help(), error.exit_code());
+        told.failed = Some(Failed { message, help, code });
+    }
+    progress.clear();
+    told
+}
+
+struct Director<'c> {
+    crew: &'c Crew,
+    args: &'c Args,
+    progress: &'c Progress,
+}
+
+impl Director<'_> {
+    fn run(&self, told: &mut Told) -> Result<(), MeshError> {
+        let grid = self.crew.grid;
+        self.progress.say(format!("layout {}: waiting for all workers", grid.layout.name()));
+        let hello = self.collect("hello", self.crew.timeout, |answer| match answer {
+            Answer::Hello(about) => Ok(*about),
+            other => Err(other),
+        })?;
+        let per_node = grid.workers_per_node();
+        told.nodes = hello.into_values().step_by(per_node).collect();
+        let patterns = self.args.patterns();
+        let steps: usize = patterns.iter().map(|pattern| grid.steps(*pattern).len()).sum();
+        self.progress.plan((steps * (self.args.rounds as usize + 1)) as u64);
+        self.progress.say("taking memory");
+        let (size, depth, on_gpus) = (self.args.size, self.args.depth, self.args.on_gpus());
+        self.tell_all(&Order::SetUp(SetUp { grid, size, depth, on_gpus }))?;
+        self.ready("set up")?;
+        for pattern in patterns {
+            told.patterns.push(self.measure(pattern, &told.nodes)?);
+        }
+        Ok(())
+    }
+
+    fn measure(&self, pattern: Pattern, nodes: &[About]) -> Result<PatternReport, MeshError> {
+        let grid = self.crew.grid;
+        let mut tally = Tally::new(grid, self.args.size, self.args.rounds as usize);
+        let steps = grid.steps(pattern);
+        // So that no two rounds have the same data, in whichever mesh.
+        let mut seed = crate::host::unix_ms() << 20 ^ u64::from(std::process::id());
+        for (number, step) in steps.iter().enumerate() {
+            let place = format!("{}, step {} of {}", pattern.name(), number + 1, steps.len());
+            self.progress.say(format!("layout {}: {place}", grid.layout.name()));
+            if !self.args.warmup.is_zero() {
+                self.go(step, self.args.warmup, false)?;
+            }
+            self.progress.step();
+            for round in 0..self.args.rounds as usize {
+                seed += 1;
+                self.order(step, |pairs| Order::Prepare { pairs, seed })?;
+                self.ready("prepare")?;
+                let done = self.go(step, self.args.time, true)?;
+                tally.add(round, step, &done)?;
+                self.order(step, |pairs| Order::Verify { pairs })?;
+                let verified =
+                    self.collect("verify", self.crew.timeout, |answer| match answer {
+                        Answer::Verified { bytes } => Ok(bytes),
+                        other => Err(other),
+                    })?;
+                tally.verified(verified.values().sum());
+                self.progress.step();
+            }
+        }
+        Ok(tally.finish(pattern, nodes))
+    }
+
+    fn go(
+        &self,
+        step: &[Pair],
+        time: Duration,
+        measured: bool,
+    ) -> Result<BTreeMap<usize, Done>, MeshError> {
+        let ms = time.as_millis() as u64;
+        self.order(step, |pairs| Order::Go { pairs, ms, measured })?;
+        self.collect("go", self.crew.timeout + time, |answer| match answer {
+            Answer::Done(done) => Ok(*done),
+            other => Err(other),
+        })
+    }
+
+    /// Orders each worker to do something with the pairs that concern it.
+    fn order(&self, step: &[Pair], order: impl Fn(Vec<u32>) -> Order) -> Result<(), MeshError> {
+        let grid = self.crew.grid;
+        for worker in 0..grid.workers() {
+            let concerns = |pair: &&Pair| {
+                [pair.from, pair.to].iter().any(|end| grid.worker_of(*end) == worker)
+            };
+            let pairs = step.iter().filter(concerns).map(|pair| pair.id(&grid)).collect();
+            self.crew.say(worker, Said::Order(order(pairs)))?;
+        }
+        Ok(())
+    }
+
+    fn tell_all(&self, order: &Order) -> Result<(), MeshError> {
+        let all = 0..self.crew.grid.workers();
+        all.into_iter().try_for_each(|worker| self.crew.say(worker, Said::Order(order.clone())))
+    }
+
+    fn ready(&self, order: &'static str) -> Result<(), MeshError> {
+        let ready = self.collect(order, self.crew.timeout, |answer| match answer {
+            Answer::Ready => Ok(()),
+            other => Err(other),
+        });
+        ready.map(drop)
+    }
+
+    /// One answer from each worker.
+    fn collect<T>(
+        &self,
+        order: &'static str,
+        patience: Duration,
+        take: impl Fn(Answer) -> Result<T, Answer>,
+    ) -> Result<BTreeMap<usize, T>, MeshError> {
+        let (crew, until) = (self.crew, Instant::now() + patience);
+        let mut taken = BTreeMap::new();
+        // Whoever fails by the end of another one hears of that no later than this worker.
+        let mut failed = None;
+        while taken.len() < crew.grid.workers() {
+            let next = crew.inbox.wait(Instant::now() + LOOK, |heard| {
+                let stranger = heard.stranger.take().map(Err);
+                stranger.or_else(|| heard.answers.pop_front().map(Ok))
+            });
+            let Some(next) = next else {
+                let waits = |worker: &usize| !taken.contains_key(worker);
+                let late: Vec<usize> = (0..crew.grid.workers()).filter(waits).collect();
+                crew.check(0..crew.grid.workers())?;
+                if let Some((error, since)) = failed.take() {
+                    if Instant::now() > since + BLAME {
+                        return Err(error);
+                    }
+                    failed = Some((error, since));
+                }
+                if Instant::now() > until {
+                    let names = late.iter().map(|worker| crew.name(*worker));
+                    let who = names.collect::<Vec<_>>().join(", ");
+                    return Err(MeshError::Silent { who, order, waited: patience });
+                }
+                continue;
+            };
+            let (worker, answer) = next?;
+            let who = crew.name(worker);
+            match (take(answer), &failed) {
+                (Ok(answer), _) => drop(taken.insert(worker, answer)),
+                (Err(Answer::Failed { message, help, code }), None) => {
+                    failed = Some((MeshError::Remote { who, message, help, code }, Instant::now()));
+                }
+                (Err(Answer::Failed { .. }), Some(_)) => {}
+                (Err(other), _) => {
+                    let answer = format!("{other:?}").chars().take(80).collect();
+                    return Err(MeshError::Protocol { who, order, answer });
+                }
+            }
+        }
+        Ok(taken)
+    }
+}
+
+/// How often to look whether somebody is gone.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long to wait for the cause of a failure: a worker that is gone is noticed by all who had transfers
+/// with it, and its own name tells more.
+const BLAME: Duration = Duration::from_secs(2);

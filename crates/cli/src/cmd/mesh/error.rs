@@ -1,0 +1,173 @@
+//! Why a mesh could not be measured, and with which exit code it ends then.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use polyrail::{
+    EngineError, Explain, LostReason, PeerError, PostError, RegionError, TransferError,
+};
+use polyrail_config::ConfigError;
+use polyrail_lab::{Blame, LabError};
+use polyrail_log::LogError;
+use polyrail_rendezvous::RendezvousError;
+use polyrail_report::exit;
+
+use crate::cmd::bench::BenchError;
+
+/// Anything that ends a mesh early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MeshError {
+    /// A value or a combination of options that can't be used.
+    #[error("{option} `{value}` {reason}; allowed: {allowed}")]
+    Usage { option: &'static str, value: String, reason: String, allowed: String, help: String },
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    #[error(transparent)]
+    Log(#[from] LogError),
+    #[error(transparent)]
+    Rendezvous(#[from] RendezvousError),
+    #[error(transparent)]
+    Sample(#[from] polyrail_sample::SampleError),
+    /// The memory, and what is in it.
+    #[error(transparent)]
+    Memory(#[from] BenchError),
+    #[error("region: {0}")]
+    Region(#[from] RegionError),
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    #[error("{step} failed: {source}")]
+    System { step: String, source: io::Error },
+    #[error("writing {} failed: {source}", path.display())]
+    Output { path: PathBuf, source: io::Error },
+    /// The lab ended while it was measured.
+    #[error("lab `{name}` is gone: {why}")]
+    LabGone { name: String, why: String },
+    #[error("{there} of {wanted} members of the group `{group}` are there after {} s; missing: {missing}",
+        waited.as_secs())]
+    Missing { group: String, there: usize, wanted: usize, missing: String, waited: Duration },
+    #[error("{who} speaks version {theirs} of the mesh, and {here} version {ours}")]
+    Version { who: String, theirs: String, here: String, ours: u32 },
+    #[error("{who} is gone: {why}")]
+    Gone { who: String, why: LostReason },
+    #[error("{who} did not answer `{order}` for {} s", waited.as_secs())]
+    Silent { who: String, order: &'static str, waited: Duration },
+    #[error("{who} answered `{order}` with something else: {answer}")]
+    Protocol { who: String, order: &'static str, answer: String },
+    #[error("a transfer of {pair} failed: {source}")]
+    Transfer { pair: String, source: TransferError },
+    #[error("a transfer of {pair} could not be posted: {source}")]
+    Post { pair: String, source: PostError },
+    /// Which bytes were wrong.
+    #[error("{pair}: {source}")]
+    Data { pair: String, source: Box<BenchError> },
+    #[error("{pair}: {announced} transfers ended at the sender, and {arrived} arrived")]
+    Lost { pair: String, announced: u64, arrived: u64 },
+    /// What another process could not do, in its own words.
+    #[error("{who}: {message}")]
+    Remote { who: String, message: String, help: Option<String>, code: u8 },
+    #[error("the process of {who} ended before it told its result ({status})")]
+    Ended { who: String, status: String },
+    /// What the first worker has told.
+    #[error("{message}")]
+    Failed { message: String, help: Option<String>, code: u8 },
+    #[error("interrupted")]
+    Interrupted,
+    /// Another process has said on standard error what there is to say.
+    #[error("another process has told why")]
+    Told { code: u8 },
+}
+
+impl MeshError {
+    pub(crate) fn usage(
+        option: &'static str,
+        value: impl ToString,
+        reason: impl Into<String>,
+        allowed: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Self {
+        let (value, reason, allowed) = (value.to_string(), reason.into(), allowed.into());
+        Self::Usage { option, value, reason, allowed, help: help.into() }
+    }
+
+    pub(crate) fn system(step: impl Into<String>, source: io::Error) -> Self {
+        Self::System { step: step.into(), source }
+    }
+
+    /// The code that the process ends with.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage { .. } => exit::USAGE,
+            Self::Config(error) => error.exit_code(),
+            Self::Engine(error) => error.exit_code(),
+            Self::Lab(error) if error.blame() == Blame::Input => exit::USAGE,
+            Self::Rendezvous(error) => error.exit_code(),
+            Self::Memory(error) => error.exit_code(),
+            Self::Data { source, .. } => source.exit_code(),
+            Self::Region(error) => error.exit_code(),
+            Self::Peer(error) => error.exit_code(),
+            Self::Transfer { source, .. } => source.exit_code(),
+            Self::Post { source, .. } => source.exit_code(),
+            Self::Lab(_)
+            | Self::Log(_)
+            | Self::Sample(_)
+            | Self::System { .. }
+            | Self::LabGone { .. }
+            | Self::Output { .. } => exit::ENVIRONMENT,
+            Self::Missing { .. }
+            | Self::Version { .. }
+            | Self::Gone { .. }
+            | Self::Silent { .. }
+            | Self::Protocol { .. }
+            | Self::Ended { .. } => exit::PEER,
+            Self::Lost { .. } => exit::DATA,
+            Self::Remote { code, .. } | Self::Failed { code, .. } | Self::Told { code } => *code,
+            Self::Interrupted => exit::INTERRUPTED,
+        }
+    }
+
+    /// What may help.
+    pub(crate) fn help(&self) -> Option<String> {
+        let text = match self {
+            Self::Usage { help, .. } => help.clone(),
+            Self::Config(error) => return error.help(),
+            Self::Engine(error) => return error.help(),
+            Self::Lab(error) => return error.help(),
+            Self::Log(error) => error.help().to_owned(),
+            Self::Rendezvous(error) => return error.help(),
+            Self::Sample(error) => return error.help(),
+            Self::Memory(error) => return error.help(),
+            Self::Data { source, .. } => return source.help(),
+            Self::Region(error) => return error.help(),
+            Self::Peer(error) => return error.help(),
+            Self::Transfer { source, .. } => return source.help(),
+            Self::Post { source, .. } => return source.help(),
+            Self::Remote { help, .. } | Self::Failed { help, .. } => return help.clone(),
+            Self::LabGone { .. } => "make it again with `polyrail lab up`, and leave it until the \
+                                     mesh is over"
+                .into(),
+            Self::Missing { .. } => "start `polyrail mesh` with the same --rendezvous, --nodes, \
+                                     --layout and --group on each node, or give --timeout"
+                .into(),
+            Self::Version { .. } => "use the same version of polyrail on all nodes".into(),
+            Self::Gone { .. } | Self::Ended { .. } => {
+                "look on that node why its process ended, and start all of them again".into()
+            }
+            Self::Silent { .. } => {
+                "see whether that node is busy or stopped, or give --timeout".into()
+            }
+            Self::Lost { .. } => "please report this with the command line".into(),
+            Self::Output { .. } => {
+                "name a file in a folder that exists and that this user may write to".into()
+            }
+            Self::Protocol { .. } | Self::System { .. } | Self::Interrupted | Self::Told { .. } => {
+                return None;
+            }
+        };
+        Some(text)
+    }
+}

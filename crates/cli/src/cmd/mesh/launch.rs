@@ -1,0 +1,408 @@
+//! Starts the workers of this node, or of all nodes of a lab, layout after layout, and shows what comes of
+//! it.
+
+use std::env;
+use std::fs::{self, DirBuilder};
+use std::io::{self, Read};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use polyrail_config::Rendezvous;
+use polyrail_lab::{Lab, LabError, LabGuard, LabSpec, Node};
+use polyrail_report::{Tool, exit};
+
+use super::args::{Args, PLACES, Seat};
+use super::crew;
+use super::direct::Told;
+use super::error::MeshError;
+use super::plan::Layout;
+use super::render;
+use super::report::{LayoutReport, MeshReport, SCHEMA_VERSION};
+use crate::cmd::bench::Interrupt;
+use crate::config_args::print_warnings;
+use crate::stdout::tell;
+
+/// Measures every layout, and prints and writes what came of it.
+pub(crate) fn run(args: &Args) -> Result<u8, MeshError> {
+    let interrupt = Interrupt::install()?;
+    let place = Place::find(args)?;
+    let seat = place.seat(Layout::One, 0);
+    let config = crew::config(args, &seat)?;
+    print_warnings(&config);
+    args.check(place.nodes(), u64::from(config.ops_pool))?;
+    let started = Instant::now();
+    let mut report = blank(args, &place);
+    let mut failed = None;
+    for layout in args.layouts() {
+        match measure(args, &place, layout, &interrupt) {
+            Ok(Some(told)) => failed = take(&mut report, layout, args, told),
+            Ok(None) => {}
+            Err(error) => failed = Some(place.explain(error)),
+        }
+        if failed.is_some() {
+            break;
+        }
+    }
+    report.elapsed_s = started.elapsed().as_secs_f64();
+    report.error = failed.as_ref().map(ToString::to_string);
+    let has_first = place.has_first();
+    place.end()?;
+    if report.layouts.iter().any(|layout| !layout.patterns.is_empty()) {
+        render::show(&report, args.json.as_deref())?;
+    } else if failed.is_some() {
+        // A program that reads it learns why there is nothing else; the other nodes may share the folder.
+        render::save(&report, args.json.as_deref().filter(|_| has_first))?;
+    } else {
+        tell!("polyrail: this node has done its part; node 0 prints the figures");
+    }
+    failed.map_or(Ok(exit::OK), Err)
+}
+
+/// Where the nodes are.
+enum Place {
+    Lab {
+        lab: Box<Lab>,
+        /// Removes the lab at the end, if it was made for the run.
+        made: Option<Box<LabGuard>>,
+        folder: Folder,
+    },
+    Here {
+        /// `None` for a rank.
+        node: Option<usize>,
+        nodes: usize,
+        rendezvous: String,
+    },
+}
+
+/// A folder of this user alone, in which the workers of a lab find each other.
+struct Folder(PathBuf);
+
+impl Place {
+    fn find(args: &Args) -> Result<Self, MeshError> {
+        if let Some(name) = &args.lab {
+            let lab = Box::new(Lab::open(name)?);
+            return Ok(Self::Lab { lab, made: None, folder: Folder::make()? });
+        }
+        if let (Some(nodes), Some(rates)) = (args.lab_nodes, &args.lab_rails) {
+            let mut spec = LabSpec::new(format!("mesh-{}", std::process::id()), rates.0.clone());
+            // No more than the option takes.
+            spec.nodes = Some(nodes as usize);
+            let made = Some(Box::new(Lab::up(&spec)?.guard()));
+            let lab = Box::new(Lab::open(&spec.name)?);
+            return Ok(Self::Lab { lab, made, folder: Folder::make()? });
+        }
+        Self::here(args)
+    }
+
+    fn here(args: &Args) -> Result<Self, MeshError> {
+        let set = args.config.builder()?.build()?.rendezvous.clone();
+        let rendezvous = args.rendezvous.clone().unwrap_or(set);
+        let parsed = Rendezvous::parse(&rendezvous).ok().flatten();
+        let is_ranks = match parsed {
+            Some(Rendezvous::Ranks { .. }) => true,
+            Some(Rendezvous::Dir { .. } | Rendezvous::Etcd { .. }) => false,
+            _ => {
+                let help = "give --lab, --lab-nodes with --lab-rails, or --rendezvous with --nodes";
+                let reason = "is no place where nodes of a mesh find each other";
+                return Err(MeshError::usage("--rendezvous", rendezvous, reason, PLACES, help));
+            }
+        };
+        let help = "each node needs to know how many there are, and which of them it is";
+        let Some(nodes) = args.nodes.map(|nodes| nodes as usize) else {
+            return Err(MeshError::usage("--nodes", "", "is missing", "2 to 256", help));
+        };
+        if is_ranks && args.layouts() != [Layout::One] {
+            let reason = "needs processes that the launcher of the ranks does not know";
+            let allowed = "one with ranks, or a dir:// or etcd:// rendezvous";
+            let help = "give --layout one, or another --rendezvous";
+            return Err(MeshError::usage("--layout", "per-gpu", reason, allowed, help));
+        }
+        let node = match (args.node.map(|node| node as usize), is_ranks) {
+            (_, true) => None,
+            (Some(node), false) if node < nodes => Some(node),
+            (node, false) => {
+                let value = node.map_or(String::new(), |node| node.to_string());
+                let reason = if node.is_some() { "is not one of the nodes" } else { "is missing" };
+                let allowed = format!("0 to {}", nodes - 1);
+                return Err(MeshError::usage("--node", value, reason, allowed, help));
+            }
+        };
+        Ok(Self::Here { node, nodes, rendezvous })
+    }
+
+    fn nodes(&self) -> usize {
+        match self {
+            Self::Lab { lab, .. } => lab.nodes(),
+            Self::Here { nodes, .. } => *nodes,
+        }
+    }
+
+    /// The place of the first worker of a node that this process starts.
+    fn seat(&self, layout: Layout, node: usize) -> Seat {
+        let (node, place) = match self {
+            Self::Lab { folder, .. } => (Some(node), format!("dir://{}", folder.0.display())),
+            Self::Here { node, rendezvous, .. } => (*node, rendezvous.clone()),
+        };
+        let in_lab = matches!(self, Self::Lab { .. });
+        Seat { layout, node, index: 0, nodes: self.nodes(), in_lab, place }
+    }
+
+    /// Whether this process starts the first worker, as far as it knows.
+    fn has_first(&self) -> bool {
+        match self {
+            Self::Lab { .. } => true,
+            Self::Here { node, .. } => *node == Some(0),
+        }
+    }
+
+    /// How many nodes this process starts workers of.
+    fn own_nodes(&self) -> usize {
+        match self {
+            Self::Lab { lab, .. } => lab.nodes(),
+            Self::Here { .. } => 1,
+        }
+    }
+
+    fn command(&self, node: usize, program: &Path) -> Result<Command, MeshError> {
+        match self {
+            Self::Lab { lab, .. } => Ok(lab.command(lab.node(Node::new(node)?)?, program)),
+            Self::Here { .. } => Ok(Command::new(program)),
+        }
+    }
+
+    fn lab_name(&self) -> Option<String> {
+        match self {
+            Self::Lab { lab, .. } => Some(lab.name().to_owned()),
+            Self::Here { .. } => None,
+        }
+    }
+
+    /// Where the lab is gone, that is why.
+    fn explain(&self, error: MeshError) -> MeshError {
+        let Self::Lab { lab, .. } = self else { return error };
+        match Lab::open(lab.name()) {
+            Ok(_) => error,
+            Err(LabError::Broken { name, because }) => MeshError::LabGone { name, why: because },
+            Err(_) => MeshError::LabGone {
+                name: lab.name().into(),
+                why: "somebody has removed it".into(),
+            },
+        }
+    }
+
+    fn end(self) -> Result<(), MeshError> {
+        match self {
+            Self::Lab { made: Some(made), .. } => match made.down() {
+                // Somebody else has removed it, which was told already.
+                Err(LabError::UnknownLab { .. }) => Ok(()),
+                result => Ok(result?),
+            },
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Folder {
+    fn make() -> Result<Self, MeshError> {
+        let path = env::temp_dir().join(format!("polyrail-mesh-{}", std::process::id()));
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        let step = || format!("making {}", path.display());
+        made.map_err(|source| MeshError::system(step(), source))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left of it holds nothing that anybody needs.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs all workers of a layout; `None` where the first worker is on another node.
+fn measure(
+    args: &Args,
+    place: &Place,
+    layout: Layout,
+    interrupt: &Interrupt,
+) -> Result<Option<Told>, MeshError> {
+    let grid = args.grid(place.nodes(), layout);
+    let program =
+        env::current_exe().map_err(|source| MeshError::system("finding this program", source))?;
+    let mut workers = Workers(Vec::new());
+    for node in 0..place.own_nodes() {
+        for index in 0..grid.workers_per_node() {
+            let seat = Seat { index, ..place.seat(layout, node) };
+            let mut command = place.command(node, &program)?;
+            command.args(env::args_os().skip(1)).arg("--worker").arg(seat.to_string());
+            let name = match seat.node {
+                Some(node) => grid.worker_name(node * grid.workers_per_node() + index),
+                None => "this node".into(),
+            };
+            workers.start(name, command)?;
+        }
+    }
+    workers.finish(interrupt)
+}
+
+/// Processes that were started; they are ended when this is dropped.
+struct Workers(Vec<Worker>);
+
+struct Worker {
+    name: String,
+    child: Child,
+    stdout: Option<JoinHandle<String>>,
+    /// Of all but the first, whose words go straight to the user.
+    stderr: Option<JoinHandle<String>>,
+    status: Option<ExitStatus>,
+}
+
+impl Workers {
+    fn start(&mut self, name: String, mut command: Command) -> Result<(), MeshError> {
+        let is_first = self.0.is_empty();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stderr(if is_first { Stdio::inherit() } else { Stdio::piped() });
+        let step = || format!("starting the process of {name}");
+        let mut child = command.spawn().map_err(|source| MeshError::system(step(), source))?;
+        let stdout = child.stdout.take().map(|pipe| thread::spawn(move || all_of(pipe)));
+        let stderr = child.stderr.take().map(|pipe| thread::spawn(move || all_of(pipe)));
+        self.0.push(Worker { name, child, stdout, stderr, status: None });
+        Ok(())
+    }
+
+    /// Waits for all of them. After a failure of one the others have some time to tell of it.
+    fn finish(&mut self, interrupt: &Interrupt) -> Result<Option<Told>, MeshError> {
+        let mut failed: Option<(usize, Instant)> = None;
+        loop {
+            for (number, worker) in self.0.iter_mut().enumerate() {
+                if worker.status.is_none() {
+                    let ended = worker.child.try_wait();
+                    worker.status = ended
+                        .map_err(|source| MeshError::system("waiting for a process", source))?;
+                    let is_bad = worker.status.is_some_and(|status| !status.success());
+                    if is_bad && failed.is_none() {
+                        failed = Some((number, Instant::now()));
+                    }
+                }
+            }
+            if interrupt.is_raised() {
+                return Err(MeshError::Interrupted);
+            }
+            let is_late = failed.is_some_and(|(_, since)| since.elapsed() > GRACE);
+            if is_late || self.0.iter().all(|worker| worker.status.is_some()) {
+                break;
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+        self.end();
+        let outputs: Vec<String> =
+            self.0.iter_mut().map(|worker| taken(&mut worker.stdout)).collect();
+        if let Some(told) = outputs.iter().find_map(|line| serde_json::from_str(line).ok()) {
+            return Ok(Some(told));
+        }
+        let Some((number, _)) = failed else { return Ok(None) };
+        let worker = &mut self.0[number];
+        let words = taken(&mut worker.stderr);
+        let code =
+            worker.status.and_then(|status| status.code()).and_then(|code| code.try_into().ok());
+        match code {
+            // It is the first one, or says itself what was wrong.
+            Some(code) if number == 0 => Err(MeshError::Told { code }),
+            Some(code) if !words.trim().is_empty() => {
+                tell!("polyrail: {} says:\n{}", worker.name, words.trim_end());
+                Err(MeshError::Told { code })
+            }
+            _ => {
+                let status = worker.status.map_or_else(String::new, |status| status.to_string());
+                Err(MeshError::Ended { who: worker.name.clone(), status })
+            }
+        }
+    }
+
+    /// Ends those that still run: their standard input closes, and a little later they are killed.
+    fn end(&mut self) {
+        for worker in &mut self.0 {
+            drop(worker.child.stdin.take());
+        }
+        let deadline = Instant::now() + PATIENCE;
+        for worker in &mut self.0 {
+            while matches!(worker.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+                thread::sleep(Duration::from_millis(5));
+            }
+            // Both fail only where it is gone already.
+            let _ = worker.child.kill();
+            let _ = worker.child.wait();
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn all_of(mut pipe: impl Read) -> String {
+    let mut bytes = Vec::new();
+    // What came before a failure is worth as much.
+    let _ = pipe.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn taken(thread: &mut Option<JoinHandle<String>>) -> String {
+    thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
+}
+
+fn blank(args: &Args, place: &Place) -> MeshReport {
+    MeshReport {
+        schema_version: SCHEMA_VERSION,
+        tool: Tool { name: "polyrail".into(), version: env!("CARGO_PKG_VERSION").into() },
+        arguments: env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect(),
+        started_unix_ms: crate::host::unix_ms(),
+        elapsed_s: 0.0,
+        lab: place.lab_name(),
+        nodes: place.nodes(),
+        endpoints_per_node: args.grid(place.nodes(), Layout::One).endpoints,
+        memory: args.memory_name().into(),
+        size_bytes: args.size,
+        depth: args.depth,
+        time_ms: args.time.as_millis() as u64,
+        warmup_ms: args.warmup.as_millis() as u64,
+        rounds: args.rounds,
+        hosts: Vec::new(),
+        layouts: Vec::new(),
+        notes: if cfg!(debug_assertions) {
+            vec!["this is a debug build: take no figures from it".into()]
+        } else {
+            Vec::new()
+        },
+        error: None,
+    }
+}
+
+/// Adds a layout to the report, and says how it failed, if it did.
+fn take(report: &mut MeshReport, layout: Layout, args: &Args, told: Told) -> Option<MeshError> {
+    if report.hosts.is_empty() {
+        report.hosts = told.nodes.into_iter().map(|about| about.host).collect();
+    }
+    let processes = args.grid(report.nodes, layout).workers();
+    report.layouts.push(LayoutReport { layout, processes, patterns: told.patterns });
+    told.failed.map(|failed| MeshError::Failed {
+        message: failed.message,
+        help: failed.help,
+        code: failed.code,
+    })
+}
+
+/// Writes a file whole, or to standard output.
+pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), MeshError> {
+    let failed = |source: io::Error| MeshError::Output { path: path.into(), source };
+    fs::write(path, text).map_err(failed)
+}
+
+/// How long the others have to tell of the end of one: longer than it takes them to give it up.
+const GRACE: Duration = Duration::from_secs(15);
+const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,0 +1,179 @@
+//! Keeps the transfers of an endpoint's pairs under way: as many of each pair as its depth, until the time
+//! is over.
+//!
+//! One thread per endpoint; the engine tells it which transfer is over, so that a slow pair holds no
+//! other up.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use polyrail::{
+    Engine, OnEnd, Outcome, Peer, PreparedTransfer, RemoteRegion, Request, TransferError,
+};
+
+use super::error::MeshError;
+use super::talk::{Side, begin, end, piece};
+use crate::cmd::bench::{Buffers, Layout, Store};
+
+/// The sending side of a pair.
+pub(crate) struct Source {
+    pub(crate) pair: u32,
+    /// For messages.
+    pub(crate) name: String,
+    pub(crate) peer: Peer,
+    pub(crate) buffers: Buffers,
+    /// A transfer for each slot, with a word to the receiver, and without.
+    measured: Vec<PreparedTransfer>,
+    silent: Vec<PreparedTransfer>,
+    told: Arc<Told>,
+}
+
+type End = (u64, Result<Outcome, TransferError>);
+
+/// Passes on which transfer of a pair is over, to the thread that sends now.
+#[derive(Default)]
+struct Told {
+    to: Mutex<Option<Sender<End>>>,
+}
+
+impl OnEnd for Told {
+    fn ended(&self, token: u64, result: &Result<Outcome, TransferError>) {
+        // Nobody listens any more only where the run has failed.
+        if let Some(to) = &*self.to.lock() {
+            let _ = to.send((token, result.clone()));
+        }
+    }
+}
+
+impl Source {
+    pub(crate) fn new(
+        engine: &Engine,
+        (pair, name): (u32, String),
+        peer: Peer,
+        buffers: Buffers,
+        remote: &RemoteRegion,
+    ) -> Result<Self, MeshError> {
+        let told = Arc::new(Told::default());
+        let prepare = |slot: u64, with_word: bool| {
+            let request = request(&peer, &buffers, remote, slot)?;
+            let request = if with_word { request.notification(piece(pair)) } else { request };
+            // The slot is all that tells transfers of a pair apart.
+            let request = request.tell(Arc::clone(&told) as Arc<dyn OnEnd>, token(pair, slot));
+            engine.prepare(request).map_err(|source| MeshError::Post { pair: name.clone(), source })
+        };
+        let slots = 0..buffers.layout.slots;
+        let measured = slots.clone().map(|slot| prepare(slot, true)).collect::<Result<_, _>>()?;
+        let silent = slots.map(|slot| prepare(slot, false)).collect::<Result<_, _>>()?;
+        Ok(Self { pair, name, peer, buffers, measured, silent, told })
+    }
+}
+
+fn request(
+    peer: &Peer,
+    buffers: &Buffers,
+    remote: &RemoteRegion,
+    slot: u64,
+) -> Result<Request<polyrail::operation::Write>, MeshError> {
+    let mut request = Request::write(peer);
+    let places = |store| buffers.layout.pieces(slot).map(move |place| (store, place));
+    for (store, place) in buffers.source.iter().flat_map(places) {
+        let local = Store::region(store).slice(place.source, place.len)?;
+        request = request.segment(local, remote.slice(place.dest, place.len)?);
+    }
+    Ok(request)
+}
+
+/// How transfers of this size lie in the memory of a pair.
+pub(crate) fn layout(size: u64, depth: u64) -> Layout {
+    Layout { size, segments: 1, slots: depth }
+}
+
+fn token(pair: u32, slot: u64) -> u64 {
+    u64::from(pair) << 32 | slot
+}
+
+/// A pair under way.
+struct Running<'s> {
+    source: &'s Source,
+    begun: Instant,
+    outstanding: u64,
+    side: Side,
+}
+
+/// Sends to the receivers of these pairs until `time` is over and everything has arrived.
+///
+/// # Errors
+/// The first failure of a pair; then nothing more is posted.
+pub(crate) fn send(
+    engine: &Engine,
+    sources: &[&Source],
+    time: Duration,
+    measured: bool,
+    is_over: &dyn Fn() -> bool,
+) -> Result<Vec<Side>, MeshError> {
+    let (to, ends) = channel();
+    let mut running = Vec::new();
+    for source in sources {
+        // What is still told of an earlier step goes nowhere.
+        *source.told.to.lock() = Some(to.clone());
+        if measured {
+            say(engine, source, &begin(source.pair))?;
+        }
+        let side = Side { pair: source.pair, ..Side::default() };
+        running.push(Running { source, begun: Instant::now(), outstanding: 0, side });
+    }
+    drop(to);
+    let deadline = Instant::now() + time;
+    for pair in &mut running {
+        for slot in 0..pair.source.buffers.layout.slots {
+            pair.post(slot, measured)?;
+        }
+    }
+    while running.iter().any(|pair| pair.outstanding > 0) {
+        let (token, result) = match ends.recv_timeout(LOOK) {
+            Ok(end) => end,
+            Err(_) if is_over() => return Err(MeshError::Interrupted),
+            Err(_) => continue,
+        };
+        let number = (token >> 32) as u32;
+        let Some(pair) = running.iter_mut().find(|pair| pair.side.pair == number) else { continue };
+        pair.outstanding -= 1;
+        let name = || pair.source.name.clone();
+        let outcome = result.map_err(|source| MeshError::Transfer { pair: name(), source })?;
+        pair.side.transfers += 1;
+        pair.side.under_way_s += outcome.duration.as_secs_f64();
+        if Instant::now() < deadline {
+            pair.post(token & u64::from(u32::MAX), measured)?;
+        } else if pair.outstanding == 0 {
+            pair.side.seconds = pair.begun.elapsed().as_secs_f64();
+            if measured {
+                say(engine, pair.source, &end(number, pair.side.transfers))?;
+            }
+        }
+    }
+    Ok(running.into_iter().map(|pair| pair.side).collect())
+}
+
+impl Running<'_> {
+    fn post(&mut self, slot: u64, measured: bool) -> Result<(), MeshError> {
+        let transfers = if measured { &self.source.measured } else { &self.source.silent };
+        let posted = transfers[slot as usize].post();
+        let name = || self.source.name.clone();
+        posted.map_err(|source| MeshError::Post { pair: name(), source })?.detach();
+        self.outstanding += 1;
+        Ok(())
+    }
+}
+
+/// Its delivery is seen by what the receiver counts.
+fn say(engine: &Engine, source: &Source, bytes: &[u8]) -> Result<(), MeshError> {
+    let posted = engine.notify(&source.peer, bytes);
+    let post = |error| MeshError::Post { pair: source.name.clone(), source: error };
+    posted.map_err(post)?.detach();
+    Ok(())
+}
+
+/// How often to look whether somebody has ended the run.
+const LOOK: Duration = Duration::from_millis(100);

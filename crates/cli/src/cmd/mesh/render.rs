@@ -1,0 +1,229 @@
+//! A mesh as people see it: a heat map and tables.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use polyrail_report::{Align, Table, exit, show_gb_per_s, show_memory};
+
+use super::error::MeshError;
+use super::launch::write_file;
+use super::report::{LayoutReport, MeshReport, PatternReport};
+use crate::stdout::{print, tell};
+
+/// Prints the text, or the JSON in its place, and writes the file.
+pub(crate) fn show(report: &MeshReport, json: Option<&Path>) -> Result<(), MeshError> {
+    let mut text = text(report);
+    match json {
+        Some(path) if path == Path::new("-") => {
+            tell!("{}", text.trim_end());
+            let _ = print(&document(report)?, exit::OK);
+        }
+        Some(path) => {
+            write_file(path, &document(report)?)?;
+            let _ = writeln!(text, "JSON: {}", path.display());
+            let _ = print(&text, exit::OK);
+        }
+        None => {
+            let _ = print(&text, exit::OK);
+        }
+    }
+    Ok(())
+}
+
+/// Writes the JSON, if it goes to a file.
+pub(crate) fn save(report: &MeshReport, json: Option<&Path>) -> Result<(), MeshError> {
+    match json.filter(|path| *path != Path::new("-")) {
+        Some(path) => write_file(path, &document(report)?),
+        None => Ok(()),
+    }
+}
+
+fn document(report: &MeshReport) -> Result<String, MeshError> {
+    let text = serde_json::to_string_pretty(report)
+        .map_err(|error| MeshError::system("writing the report", error.into()))?;
+    Ok(text + "\n")
+}
+
+fn text(report: &MeshReport) -> String {
+    let mut text = String::new();
+    let endpoints = report.nodes * report.endpoints_per_node;
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "{} nodes, {endpoints} endpoints in {} memory, transfers of {}, {} under way per pair, {} rounds \
+         of {} ms",
+        report.nodes,
+        report.memory,
+        show_memory(report.size_bytes),
+        report.depth,
+        report.rounds,
+        report.time_ms,
+    );
+    for layout in &report.layouts {
+        for pattern in &layout.patterns {
+            text.push_str(&one(layout, pattern));
+        }
+    }
+    let _ = write!(text, "\n{}", summary(report));
+    let bytes: u64 = patterns(report).map(|(_, pattern)| pattern.verified_bytes).sum();
+    let _ = writeln!(
+        text,
+        "\nverified: {} compared byte by byte, none wrong; {:.0} s in all",
+        show_memory(bytes),
+        report.elapsed_s
+    );
+    for note in &report.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    text
+}
+
+fn patterns(report: &MeshReport) -> impl Iterator<Item = (&LayoutReport, &PatternReport)> {
+    report
+        .layouts
+        .iter()
+        .flat_map(|layout| layout.patterns.iter().map(move |pattern| (layout, pattern)))
+}
+
+/// One line per layout and pattern: what each makes of the same network.
+fn summary(report: &MeshReport) -> Table {
+    let mut table = Table::default().column("layout", Align::Left).column("pattern", Align::Left);
+    for heading in
+        ["processes", "total GB/s", "±%", "slowest pair", "median", "fastest", "CPU s/GB", "depth"]
+    {
+        table = table.column(heading, Align::Right);
+    }
+    for (layout, pattern) in patterns(report) {
+        let rates: Vec<f64> = pattern.pairs.iter().map(|pair| pair.gb_per_s.median).collect();
+        let spread = polyrail_report::Spread::of(rates);
+        let spread = spread.map(|it| [it.min, it.median, it.max].map(show_gb_per_s));
+        let [slowest, median, fastest] = spread.unwrap_or_default();
+        let gb = pattern.transfers as f64 * report.size_bytes as f64 / 1e9;
+        let depths = pattern.pairs.iter().map(|pair| pair.depth);
+        table.row([
+            layout.layout.name().into(),
+            pattern.pattern.name().into(),
+            layout.processes.to_string(),
+            show_gb_per_s(pattern.total_gb_per_s.median),
+            format!("{:.0}", pattern.total_gb_per_s.half_range_percent()),
+            slowest,
+            median,
+            fastest,
+            format!("{:.2}", pattern.cpu_seconds / gb),
+            format!("{:.1}", polyrail_report::median(depths).unwrap_or(0.0)),
+        ]);
+    }
+    table
+}
+
+fn one(layout: &LayoutReport, pattern: &PatternReport) -> String {
+    let steps =
+        if pattern.steps == 1 { "1 step".into() } else { format!("{} steps", pattern.steps) };
+    let mut text = format!(
+        "\n{}, layout {}: {steps}, total {} GB/s\n\n",
+        pattern.pattern.name(),
+        layout.layout.name(),
+        show_gb_per_s(pattern.total_gb_per_s.median)
+    );
+    let _ = writeln!(text, "{}", heat_map(pattern));
+    let mut nodes = Table::default().column("", Align::Left);
+    nodes = nodes.column("sends GB/s", Align::Right).column("gets GB/s", Align::Right);
+    let has_several = pattern.endpoints.len() > pattern.nodes.len();
+    let endpoints = pattern.endpoints.iter().filter(|_| has_several);
+    for flow in endpoints.chain(&pattern.nodes) {
+        let rates = [flow.tx_gb_per_s, flow.rx_gb_per_s].map(show_gb_per_s);
+        nodes.row([flow.name.clone()].into_iter().chain(rates));
+    }
+    let _ = write!(text, "{nodes}\n{}\n{}", nics(pattern), cpus(pattern));
+    text
+}
+
+/// Who sends is on the left, who gets is above; the darker, the faster.
+fn heat_map(pattern: &PatternReport) -> Table {
+    let names: Vec<&str> = pattern.endpoints.iter().map(|end| end.name.as_str()).collect();
+    let fastest = pattern.pairs.iter().map(|pair| pair.gb_per_s.median).fold(0.0, f64::max);
+    let mut table = Table::default().column("GB/s", Align::Left);
+    for name in &names {
+        table = table.column(format!("to {name}"), Align::Right);
+    }
+    for from in &names {
+        let cell = |to: &&str| {
+            let pair = pattern.pairs.iter().find(|pair| pair.from == *from && pair.to == *to);
+            let Some(rate) = pair.map(|pair| pair.gb_per_s.median) else { return "·".to_owned() };
+            format!("{} {}", show_gb_per_s(rate), shade(rate, fastest))
+        };
+        table.row([format!("from {from}")].into_iter().chain(names.iter().map(cell)));
+    }
+    table
+}
+
+fn shade(rate: f64, fastest: f64) -> char {
+    const SHADES: [char; 4] = ['░', '▒', '▓', '█'];
+    let share = if fastest > 0.0 { rate / fastest } else { 0.0 };
+    SHADES[((share * 4.0).ceil() as usize).clamp(1, 4) - 1]
+}
+
+fn nics(pattern: &PatternReport) -> Table {
+    let mut table = Table::default().column("NIC", Align::Left);
+    for heading in [
+        "sends GB/s",
+        "gets GB/s",
+        "window full %",
+        "socket full %",
+        "retransmits",
+        "chunks again",
+        "dropped in",
+        "out",
+    ] {
+        table = table.column(heading, Align::Right);
+    }
+    for nic in &pattern.nics {
+        table.row([
+            format!("node{} {}", nic.node, nic.name),
+            show_gb_per_s(nic.tx_gb_per_s),
+            show_gb_per_s(nic.rx_gb_per_s),
+            format!("{:.0}", nic.window_full_share * 100.0),
+            format!("{:.0}", nic.socket_full_share * 100.0),
+            nic.retransmits.to_string(),
+            nic.resent_chunks.to_string(),
+            nic.rx_dropped.to_string(),
+            nic.tx_dropped.to_string(),
+        ]);
+    }
+    table
+}
+
+/// The busiest CPUs of each machine, and what interrupted them.
+fn cpus(pattern: &PatternReport) -> Table {
+    let mut table = Table::default().column("CPU", Align::Left);
+    for heading in
+        ["busy %", "user", "system", "irq", "softirq", "NET_RX", "NET_TX", "dropped", "squeezed"]
+    {
+        table = table.column(heading, Align::Right);
+    }
+    for machine in &pattern.machines {
+        let mut cpus: Vec<_> = machine.cpus.iter().collect();
+        cpus.sort_by(|a, b| b.busy_percent.total_cmp(&a.busy_percent));
+        for cpu in cpus.into_iter().take(CPUS_SHOWN) {
+            let percents = [
+                cpu.busy_percent,
+                cpu.user_percent,
+                cpu.system_percent,
+                cpu.irq_percent,
+                cpu.softirq_percent,
+            ];
+            let counts = [cpu.net_rx, cpu.net_tx, cpu.dropped, cpu.squeezed];
+            let name = format!("{} cpu{}", machine.host, cpu.cpu);
+            let percents = percents.map(|percent| format!("{percent:.0}"));
+            table.row([name].into_iter().chain(percents).chain(counts.map(|it| it.to_string())));
+        }
+        if machine.interrupts > 0 {
+            let interrupts = format!("{} NIC interrupts: {}", machine.host, machine.interrupts);
+            table.row([interrupts]);
+        }
+    }
+    table
+}
+
+/// Of each machine; the JSON has all.
+const CPUS_SHOWN: usize = 8;

@@ -1,0 +1,320 @@
+//! `polyrail mesh` as a user runs it: by hand over loopback, which needs no right, and in labs.
+
+mod fit;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use polyrail::{Config, Engine};
+use polyrail_lab::{Lab, LabSpec, availability};
+use polyrail_rendezvous::{Membership, join};
+use serde_json::Value;
+
+const DEADLINE: Duration = Duration::from_secs(60);
+
+fn mesh(options: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    command.arg("mesh").args(options.split_whitespace());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// The report of a run that succeeds, which fits its schema.
+fn report(output: &Output, options: &str) -> Value {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{options}: {errors}");
+    let report = serde_json::from_slice(&output.stdout).unwrap();
+    fit::fits("mesh", &report, options);
+    report
+}
+
+/// What a run says that ends with `code` and prints no figures.
+fn refusal(code: i32, output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Whether a lab can be built here; the test is skipped otherwise.
+fn is_possible() -> bool {
+    let Err(error) = availability() else { return true };
+    let help = error.help().unwrap_or_default();
+    let command = "sudo -E cargo test -p polyrail-cli --test mesh";
+    polyrail_skip::skip(format!("{error}; {help}"), command);
+    false
+}
+
+/// Nothing of a run is left: no lab, and no folder.
+fn assert_tidy(process: u32) {
+    let labs = Lab::list().unwrap();
+    assert!(labs.iter().all(|lab| lab.name != format!("mesh-{process}")), "the lab is left");
+    assert!(!folder_of(process).exists(), "the folder is left");
+}
+
+fn folder_of(process: u32) -> std::path::PathBuf {
+    std::env::temp_dir().join(format!("polyrail-mesh-{process}"))
+}
+
+fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
+    let until = Instant::now() + DEADLINE;
+    while !is_there() {
+        assert!(Instant::now() < until, "{what}");
+        // It looks again: another process gets there.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn every_pair_of_a_lab_is_measured_and_verified_in_every_pattern_and_both_layouts() {
+    if !is_possible() {
+        return;
+    }
+    let options = "--lab-nodes 3 --lab-rails 2x200mbit --endpoints-per-node 2 --layout one,per-gpu \
+                   --size 64KiB --depth 2 --time 50ms --warmup 10ms --rounds 2 --json -";
+    let child = mesh(options).spawn().unwrap();
+    let process = child.id();
+    let output = child.wait_with_output().unwrap();
+    let report = report(&output, options);
+    assert_tidy(process);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("none wrong") && text.contains("from node2:1"), "{text}");
+    assert_eq!(report["hosts"].as_array().unwrap().len(), 3);
+    let layouts = report["layouts"].as_array().unwrap();
+    let processes: Vec<_> = layouts.iter().map(|it| (&it["layout"], &it["processes"])).collect();
+    assert_eq!(processes, [(&"one".into(), &3.into()), (&"per-gpu".into(), &6.into())]);
+    for layout in layouts {
+        let steps: Vec<_> = layout["patterns"].as_array().unwrap().iter().collect();
+        let names: Vec<_> = steps.iter().map(|it| (&it["pattern"], &it["steps"])).collect();
+        let wanted = [("pairwise", 24), ("rotation", 4), ("all", 1)];
+        assert_eq!(names.len(), 3);
+        for ((name, steps), (pattern, count)) in names.into_iter().zip(wanted) {
+            assert_eq!((name, steps), (&pattern.into(), &count.into()));
+        }
+        for pattern in steps {
+            let pairs = pattern["pairs"].as_array().unwrap();
+            assert_eq!(pairs.len(), 24, "each of 6 to each of the 4 on other nodes");
+            for pair in pairs {
+                let rate = pair["gb_per_s"]["median"].as_f64().unwrap();
+                assert!(rate > 0.0 && pair["transfers"].as_u64() >= Some(4), "{pair}");
+                let sides = ["sender_gb_per_s", "receiver_gb_per_s"];
+                let sides = sides.map(|side| pair[side].as_f64().unwrap());
+                assert!(sides.iter().all(|side| *side > 0.0), "{pair}");
+                let depth = pair["depth"].as_f64().unwrap();
+                assert!(depth > 0.1 && depth < 2.2, "{pair}");
+            }
+            // All slots of each pair in each round, and all were compared.
+            assert_eq!(pattern["verified_bytes"], 24 * 2 * 2 * 65536);
+            assert_eq!(pattern["nics"].as_array().unwrap().len(), 6, "two of each node");
+            assert_eq!(
+                pattern["machines"].as_array().unwrap().len(),
+                1,
+                "the lab is on one machine"
+            );
+            assert!(pattern["cpu_seconds"].as_f64().unwrap() > 0.0);
+        }
+    }
+}
+
+#[test]
+fn what_a_node_gets_from_all_at_once_is_limited_by_its_ports() {
+    if !is_possible() {
+        return;
+    }
+    // Long enough that what a bucket lets through at once hardly counts.
+    let options = "--lab-nodes 4 --lab-rails 2x100mbit --pattern all --size 256KiB --time 1s \
+                   --rounds 1 --json -";
+    let report = report(&mesh(options).output().unwrap(), options);
+    let pattern = &report["layouts"][0]["patterns"][0];
+    let line = 2.0 * 0.0125;
+    for node in pattern["nodes"].as_array().unwrap() {
+        let [tx, rx] = ["tx_gb_per_s", "rx_gb_per_s"].map(|name| node[name].as_f64().unwrap());
+        assert!(tx < line * 1.1 && rx < line * 1.1, "{node}: more than {line} GB/s");
+        assert!(rx > line * 0.2, "{node}: hardly anything of {line} GB/s");
+    }
+    let total = pattern["total_gb_per_s"]["median"].as_f64().unwrap();
+    assert!(total < line * 4.0 * 1.1, "{total}");
+    for nic in pattern["nics"].as_array().unwrap() {
+        assert!(nic["tx_gb_per_s"].as_f64().unwrap() > 0.0, "{nic}: both rails carry");
+    }
+}
+
+fn by_hand(folder: &Path, nodes: usize, node: usize, more: &str) -> Command {
+    mesh(&format!(
+        "--rendezvous dir://{} --nodes {nodes} --node {node} --set rails=127.0.0.1,127.0.0.2 \
+         --pattern rotation --size 64KiB --time 20ms --rounds 1 --json - {more}",
+        folder.display()
+    ))
+}
+
+#[test]
+fn nodes_that_are_started_by_hand_find_each_other_and_the_first_one_has_the_figures() {
+    let folder = tempfile::tempdir().unwrap();
+    let others: Vec<Child> =
+        (1..3).map(|node| by_hand(folder.path(), 3, node, "").spawn().unwrap()).collect();
+    let report = report(&by_hand(folder.path(), 3, 0, "").output().unwrap(), "by hand");
+    let pattern = &report["layouts"][0]["patterns"][0];
+    assert_eq!((&pattern["steps"], pattern["pairs"].as_array().unwrap().len()), (&2.into(), 6));
+    assert_eq!(pattern["verified_bytes"], 6 * 4 * 65536);
+    assert_eq!(report["lab"], Value::Null);
+    for other in others {
+        let output = other.wait_with_output().unwrap();
+        let said = refusal(0, &output);
+        assert!(said.contains("node 0 prints the figures"), "{said}");
+    }
+}
+
+#[test]
+fn ranks_of_a_job_have_a_number_already() {
+    // Free a moment ago, and rank 0 takes it.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let options = "--rendezvous torchrun:// --nodes 2 --set rails=127.0.0.1 --pattern all \
+                   --size 64KiB --time 20ms --rounds 1 --json -";
+    let start = |rank: &str| {
+        let mut command = mesh(options);
+        command.env("RANK", rank).env("LOCAL_RANK", rank).env("WORLD_SIZE", "2");
+        command.env("LOCAL_WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1");
+        command.env("MASTER_PORT", &port).spawn().unwrap()
+    };
+    let other = start("1");
+    let report = report(&start("0").wait_with_output().unwrap(), options);
+    assert_eq!(report["layouts"][0]["patterns"][0]["pairs"].as_array().unwrap().len(), 2);
+    refusal(0, &other.wait_with_output().unwrap());
+}
+
+#[test]
+fn a_node_that_never_comes_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = by_hand(folder.path(), 3, 0, "--timeout 2s").spawn().unwrap();
+    let said = refusal(4, &by_hand(folder.path(), 3, 2, "--timeout 2s").output().unwrap());
+    assert!(said.contains("2 of 3 members of the group `mesh-one`"), "{said}");
+    assert!(said.contains("missing: node1") && said.contains("\nhelp: "), "{said}");
+    let said = refusal(4, &first.wait_with_output().unwrap());
+    assert!(said.contains("missing: node1"), "{said}");
+}
+
+#[test]
+fn a_node_with_other_options_or_of_another_version_or_without_a_word_is_named() {
+    let cases = [
+        (Some(r#"{"mesh":7,"from":1,"said":{}}"#), "node1 speaks version 7 of the mesh, and node0"),
+        (Some(r#"{"said":"hello"}"#), "node1 speaks version unknown of the mesh"),
+        (Some(r#"{"mesh":1,"from":1,"said":{"Nonsense":1}}"#), "node1 answered `a word`"),
+        (None, "node1 did not answer `hello` for 3 s"),
+    ];
+    for (word, wanted) in cases {
+        let folder = tempfile::tempdir().unwrap();
+        let config = Config::builder().set("rails", "127.0.0.1").unwrap();
+        let place = format!("rendezvous=dir://{}", folder.path().display());
+        let config = config.set_pair(&place).unwrap().build().unwrap();
+        let engine = Engine::builder().config(config).name("node1").build().unwrap();
+        let membership = Membership::new("mesh-one").unwrap().name("node1").unwrap();
+        let first = by_hand(folder.path(), 2, 0, "--timeout 3s").spawn().unwrap();
+        let group = join(&engine, &membership).unwrap();
+        let members = group.wait_for(2, DEADLINE).expect("node 0 comes");
+        let peer = group.peer(&members[0]).unwrap();
+        if let Some(word) = word {
+            engine.notify(&peer, word.as_bytes()).unwrap().join().unwrap();
+        }
+        let said = refusal(4, &first.wait_with_output().unwrap());
+        assert!(said.contains(wanted), "{word:?}: {said}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let other = by_hand(folder.path(), 2, 1, "--endpoints-per-node 2").spawn().unwrap();
+    let said = refusal(2, &by_hand(folder.path(), 2, 0, "").output().unwrap());
+    assert!(said.contains("node1: options `--nodes 2 --endpoints-per-node 2"), "{said}");
+    assert!(said.contains("differ from those of node0; allowed: --nodes 2 --endpoints"), "{said}");
+    other.wait_with_output().unwrap();
+}
+
+/// The process of a seat of a run, by the command line that it was started with.
+fn process_of(folder: &Path, seat: &str) -> Option<u32> {
+    let folder = folder.to_str().unwrap();
+    fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
+        let line = fs::read(entry.path().join("cmdline")).ok()?;
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        let is_it = line.contains(&format!("--worker {seat}")) && line.contains(folder);
+        is_it.then(|| entry.file_name().to_str()?.parse().ok()).flatten()
+    })
+}
+
+#[test]
+fn a_node_that_dies_while_it_is_measured_is_named_and_nothing_is_left() {
+    if !is_possible() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let json = scratch.path().join("mesh.json");
+    let options = "--lab-nodes 3 --lab-rails 100mbit --pattern all --time 1s --rounds 100";
+    let child = mesh(&format!("{options} --json {}", json.display())).spawn().unwrap();
+    let process = child.id();
+    let folder = folder_of(process);
+    wait_for("all three are members", || {
+        let members = fs::read_dir(folder.join("mesh-one"));
+        members.is_ok_and(|all| all.count() >= 3)
+    });
+    let victim = process_of(&folder, "one,2,").expect("node 2 runs");
+    let victim = rustix::process::Pid::from_raw(victim as i32).unwrap();
+    rustix::process::kill_process(victim, rustix::process::Signal::KILL).unwrap();
+    let said = refusal(4, &child.wait_with_output().unwrap());
+    assert!(said.contains("node2") && said.contains("\nhelp: "), "{said}");
+    let report: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    fit::fits("mesh", &report, options);
+    assert!(said.contains(report["error"].as_str().unwrap()), "{report}");
+    assert_tidy(process);
+}
+
+#[test]
+fn a_lab_that_goes_while_it_is_measured_is_named() {
+    if !is_possible() {
+        return;
+    }
+    let mut spec = LabSpec::new(format!("meshgone-{}", std::process::id()), Vec::new());
+    (spec.rails, spec.nodes) = (LabSpec::parse_rails("100mbit").unwrap(), Some(3));
+    let lab = Lab::up(&spec).unwrap().guard();
+    let options = format!("--lab {} --pattern all --time 1s --rounds 100", spec.name);
+    let child = mesh(&options).spawn().unwrap();
+    let process = child.id();
+    wait_for("node 2 runs", || process_of(&folder_of(process), "one,2,").is_some());
+    lab.down().unwrap();
+    let said = refusal(3, &child.wait_with_output().unwrap());
+    assert!(said.contains(&format!("lab `{}` is gone: ", spec.name)), "{said}");
+    assert_tidy(process);
+}
+
+#[test]
+fn bad_options_name_the_field_the_value_and_what_is_allowed() {
+    let cases = [
+        ("", &["--rendezvous ``", "dir://", "help: give --lab"][..]),
+        ("--lab no-such-lab", &["lab `no-such-lab` does not exist", "polyrail lab up"]),
+        ("--lab-nodes 1 --lab-rails 1gbit", &["--lab-nodes <N> `1`", "2 to 32"]),
+        ("--lab-nodes 3", &["--lab-rails"]),
+        ("--lab x --rendezvous dir:///tmp", &["--rendezvous"]),
+        ("--rendezvous dns://a:1 --nodes 2", &["--rendezvous <PLACE> `dns://a:1`", "dir://"]),
+        ("--rendezvous dir:///tmp", &["--nodes ``", "2 to 256"]),
+        ("--rendezvous dir:///tmp --nodes 2", &["--node ``", "0 to 1"]),
+        ("--rendezvous dir:///tmp --nodes 2 --node 2", &["--node `2`", "0 to 1"]),
+        ("--rendezvous slurm:// --nodes 2 --layout per-gpu", &["--layout `per-gpu`", "one with"]),
+        ("--lab x --size 0", &["--size <SIZE> `0`"]),
+        ("--lab x --size 2GiB", &["--size <SIZE> `2GiB`", "1 to 1GiB"]),
+        ("--lab x --depth 0", &["--depth <N> `0`", "1 to 256"]),
+        ("--lab x --time 1ms", &["--time <TIME> `1ms`", "10ms to 10min"]),
+        ("--lab x --rounds 0", &["--rounds <N> `0`", "1 to 1000"]),
+        ("--lab x --pattern ring", &["`ring`", "pairwise"]),
+        (
+            "--rendezvous dir:///tmp --nodes 9 --node 0 --endpoints-per-node 64",
+            &["--endpoints-per-node `64`", "1 to 7 with 9 nodes in layout one"],
+        ),
+        (
+            "--rendezvous dir:///tmp --nodes 2 --node 0 --depth 64 --set ops_pool=64",
+            &["--depth `64`", "1 to 63, as ops_pool is 64"],
+        ),
+    ];
+    for (options, needles) in cases {
+        let said = refusal(2, &mesh(options).env_remove("POLYRAIL_RENDEZVOUS").output().unwrap());
+        for needle in needles {
+            assert!(said.contains(needle), "{options}: no {needle:?} in\n{said}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Whether peers of this host may copy messages into memory here, and where their own is.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use polyrail_proto::RegionKey;
+use polyrail_proto::hello::Capabilities;
+use polyrail_proto::message::CopyLeave;
+
+use crate::device::host_copy::is_message_worth_a_copy;
+use crate::engine::local_engines::engine_here;
+use crate::engine::message_copying::MessagePaths;
+use crate::engine::peer::PeerShared;
+use crate::engine::prepared::Prepared;
+use crate::engine::state::EngineShared;
+use crate::memory::region::{RegionCore, Touch};
+use crate::path::export::is_offered;
+use crate::path::import::import_known;
+
+/// The ways between the processes of this host, and inside this one.
+pub(crate) struct HostPaths;
+
+impl MessagePaths for HostPaths {
+    fn leave(
+        &self,
+        engine: &EngineShared,
+        peer: &Arc<PeerShared>,
+        receive: &Prepared,
+    ) -> CopyLeave {
+        let knows = peer.card.capabilities.contains(Capabilities::COPIED_MESSAGES);
+        let is_short =
+            !is_message_worth_a_copy(receive.plan.bytes(), receive.plan.segments().len());
+        if !peer.same_host || !knows || receive.touches_device || is_short {
+            return CopyLeave::No;
+        }
+        if engine_here(peer.instance()).is_some() {
+            let may = engine.settings.single_copy;
+            return if may { CopyLeave::Yes } else { CopyLeave::No };
+        }
+        match receive.regions.iter().all(|region| is_offered(region, peer)) {
+            true => CopyLeave::Yes,
+            // It hears why not.
+            false => CopyLeave::Ask,
+        }
+    }
+
+    fn region(
+        &self,
+        engine: &Arc<EngineShared>,
+        peer: &Arc<PeerShared>,
+        key: RegionKey,
+    ) -> Result<Option<Arc<RegionCore>>, Cow<'static, str>> {
+        let Some(other) = engine_here(peer.instance()) else {
+            return import_known(engine, peer, key);
+        };
+        if !other.settings.single_copy {
+            return Err("the peer's settings forbid it".into());
+        }
+        let Some(region) = other.registry.region(key) else { return Ok(None) };
+        match region.allows(Touch::Write(engine.card.instance)) {
+            true => Ok(Some(region)),
+            false => Err("the peer may not write it".into()),
+        }
+    }
+}
