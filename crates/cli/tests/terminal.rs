@@ -29,8 +29,12 @@ fn lines(folder: &str) -> Vec<(String, String)> {
 }
 
 /// Places that write for a program at the other end, or bytes that are no text.
-const FOR_PROGRAMS: &[&str] =
-    &["cmd/bench/ends/spawn.rs", "cmd/bench/rivals/nccl_rank.rs", "cmd/topo.rs"];
+const FOR_PROGRAMS: &[&str] = &[
+    "cmd/bench/ends/spawn.rs",
+    "cmd/bench/rivals/nccl_rank.rs",
+    "cmd/mesh/crew.rs",
+    "cmd/topo.rs",
+];
 
 #[test]
 fn nothing_writes_to_a_terminal_past_the_escaping() {

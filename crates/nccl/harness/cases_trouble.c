@@ -1,7 +1,10 @@
+#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -173,7 +176,12 @@ void case_peer_killed(struct rank *rank) {
     if (rank->number == VICTIM) {
         pause_us(600000000);
     }
+    int victim = -1;
     if (rank->number == 0) {
+        victim = (int)syscall(SYS_pidfd_open, world->pids[VICTIM], 0);
+        if (victim < 0) {
+            fail("pidfd_open: %s", strerror(errno));
+        }
         kill(world->pids[VICTIM], SIGKILL);
     }
     uint64_t killed_ns = now_ns();
@@ -200,6 +208,12 @@ void case_peer_killed(struct rank *rank) {
     if (rank->number == 0) {
         note(&world->warnings, "(no warning) all requests had ended %llu ms after the peer's death",
              (unsigned long long)took_ms);
+        /* The kernel closes its files one after the other, and the listener, which takes connections, last. */
+        struct pollfd ends = {.fd = victim, .events = POLLIN};
+        if (poll(&ends, 1, (int)(settings.death_s * settings.patience * 1000)) != 1) {
+            fail("the killed process is still there after %u s", settings.death_s);
+        }
+        close(victim);
         int result = ABI_SUCCESS;
         uint64_t begun_ns = now_ns();
         while (result == ABI_SUCCESS) {

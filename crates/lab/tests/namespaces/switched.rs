@@ -102,12 +102,13 @@ fn a_port_has_the_rate_of_its_rail_in_both_directions() {
 #[test]
 fn incast_gets_no_more_than_the_port_of_the_receiver_and_leaves_other_ports_alone() {
     let Some(_turn) = root_turn() else { return };
-    let lab = switched("incast", 5, "300mbit");
-    // Three send to node 0, which sends to node 4: without a limit at the port that would be 900 Mbit/s.
+    let lab = switched("incast", 6, "300mbit");
+    // Three send to node 0: without a limit at the port that would be 900 Mbit/s. Nothing of what node 4 sends to
+    // node 5, and no acknowledgement of it, waits in the queue in front of node 0.
     let (mut into_one, mut aside) = (Vec::new(), Vec::new());
     for _ in 0..6 {
         let mut streams = Vec::new();
-        for (from, to) in [(1, 0), (2, 0), (3, 0), (0, 4)] {
+        for (from, to) in [(1, 0), (2, 0), (3, 0), (4, 5)] {
             streams.push(stream(&lab, 0, node(from), node(to), false));
         }
         let got = rates(streams, Duration::from_secs(1));

@@ -35,8 +35,8 @@ pub(crate) const INLINE_BYTES: u64 = 64 << 10;
 const INLINE_MESSAGE_BYTES: u64 = 256 << 10;
 /// Parts of such jobs.
 const INLINE_PARTS: usize = 64;
-/// What is copied between two looks whether it is still wanted: some 0.1 ms.
-const PIECE_BYTES: u64 = 1 << 20;
+/// What is copied between two looks whether it is still wanted: some 30 us. So 1 MiB is work for four threads.
+const PIECE_BYTES: u64 = 256 << 10;
 /// Parts of a piece.
 const PIECE_PARTS: usize = 256;
 /// More threads don't copy faster, as memory has only so many channels.
