@@ -52,6 +52,25 @@ fn engine(progress: &str) -> Engine {
 }
 
 #[test]
+fn a_forked_process_drops_what_threads_of_the_original_copy_just_then() {
+    let (a, b) = (engine("proxy"), engine("proxy"));
+    let to_b = a.add_peer(&b.metadata()).unwrap();
+    let local = a.register(Memory::from(vec![7; 16 << 20])).unwrap();
+    let target = b.register(Memory::from(vec![0; 16 << 20])).unwrap();
+    let there = a.import(&target.describe()).unwrap();
+    for round in 0..100 {
+        let open = a.write(&to_b, &local.all(), &there.all()).unwrap();
+        let status = in_a_copy(COPY_SECONDS, || {
+            // SAFETY: what is read is forgotten in this copy, which ends by `_exit`.
+            unsafe { drop(std::ptr::read(&raw const open)) };
+            0
+        });
+        assert_eq!(status, 0, "exit status or signal of the copy, round {round}");
+        open.wait(LONG).unwrap().unwrap();
+    }
+}
+
+#[test]
 fn a_forked_process_is_refused_the_engine_and_drops_it_without_a_trace() {
     for progress in ["proxy", "caller"] {
         let (a, b) = (engine(progress), engine(progress));

@@ -26,12 +26,16 @@ impl EngineShared {
     }
 
     pub(crate) fn cancel_for(self: &Arc<Self>, op: &Arc<Op>, failure: Failure) {
+        // First of all: a thread of the original may have held the lock of its copies for ever.
+        if self.is_forked() {
+            return;
+        }
         // Who looks for the end of the copies finds it.
         if op.transfer().is_none() && op.stop_copying(failure) {
             return;
         }
         // What a device has begun can't be stopped, and is over soon; its notification can.
-        if op.is_over() || op.is_copying() && op.transfer().is_none() || self.is_forked() {
+        if op.is_over() || op.is_copying() && op.transfer().is_none() {
             return;
         }
         let peer = &op.prepared.peer;

@@ -139,7 +139,8 @@ impl EngineShared {
 
     /// Nobody asks any more how the operation goes: a proxy does.
     pub(crate) fn watch_copies(&self, op: &Op) {
-        if op.is_copying() {
+        // The wake-up of a forked process would reach the original.
+        if op.is_copying() && !self.is_forked() {
             self.watcher(&op.prepared.peer).wake();
         }
     }
