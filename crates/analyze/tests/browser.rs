@@ -7,13 +7,14 @@ use std::path::Path;
 
 use common::{analyse, machine};
 use polyrail_analyze::{Analysis, Comparison, Judgement, html, read_predictions};
-use polyrail_browser::Browser;
+use polyrail_browser::{Browser, MISSING};
 use polyrail_profile::PathKind;
 use polyrail_profile::synthetic::Machine;
+use polyrail_skip::skip;
 use serde_json::json;
 
 /// How to run these tests.
-const RUN: &str = "cargo test -p polyrail-analyze --test browser";
+const RUN: &str = "apt-get install chromium && cargo test -p polyrail-analyze --test browser";
 
 /// A profile with everything that a report can show, and with names that try to be markup.
 fn full_analysis(root: &Path) -> Analysis {
@@ -40,7 +41,7 @@ fn full_analysis(root: &Path) -> Analysis {
 
 #[test]
 fn every_chart_is_drawn_without_complaint_and_nothing_is_asked_of_a_network() {
-    let Some(mut browser) = Browser::start(RUN) else { return };
+    let Some(mut browser) = Browser::start() else { return skip(MISSING, RUN) };
     let root = tempfile::tempdir().unwrap();
     let report = root.path().join("report.html");
     fs::write(&report, html(&full_analysis(root.path()))).unwrap();
@@ -145,7 +146,7 @@ fn dark(browser: &mut Browser) {
 
 #[test]
 fn text_of_a_profile_never_becomes_markup() {
-    let Some(mut browser) = Browser::start(RUN) else { return };
+    let Some(mut browser) = Browser::start() else { return skip(MISSING, RUN) };
     let root = tempfile::tempdir().unwrap();
     let (_root, _, mut analysis) = analyse(&Machine { endpoints: 2, ..Machine::default() });
     let evil = "</script><script>window.evil = 1</script><img src=x onerror='window.evil = 1'>";
@@ -164,7 +165,7 @@ fn text_of_a_profile_never_becomes_markup() {
 
 #[test]
 fn a_profile_with_next_to_nothing_has_a_report_too() {
-    let Some(mut browser) = Browser::start(RUN) else { return };
+    let Some(mut browser) = Browser::start() else { return skip(MISSING, RUN) };
     let root = tempfile::tempdir().unwrap();
     let tcp = machine(PathKind::Tcp);
     let machine = Machine { endpoints: 2, has_gpus: false, repetitions: 1, ..tcp };

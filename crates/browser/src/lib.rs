@@ -13,6 +13,9 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+/// Why there is no browser.
+pub const MISSING: &str = "chromium is not installed";
+
 /// A browser with one empty page.
 pub struct Browser {
     child: Child,
@@ -25,17 +28,13 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// `None` where there is none, and the test is skipped. `run` tells how to run it then: a command of cargo.
+    /// `None` where there is none; the test is to be skipped then, with [`MISSING`] as the reason.
     ///
     /// # Panics
     /// If the browser does not start.
     #[must_use]
-    pub fn start(run: &str) -> Option<Self> {
-        let Some(program) = chromium() else {
-            let run = format!("apt-get install chromium && {run}");
-            polyrail_skip::skip("chromium is not installed", &run);
-            return None;
-        };
+    pub fn start() -> Option<Self> {
+        let program = chromium()?;
         let profile = tempfile::tempdir().unwrap();
         // The pipe is on descriptors 3 and 4, which the shell makes of standard input and output.
         let mut child = Command::new("sh")

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine};
-use polyrail_browser::Browser;
+use polyrail_browser::{Browser, MISSING};
 use polyrail_lab::{Lab, LabSpec, availability};
 use polyrail_rendezvous::{Membership, join};
 use serde_json::Value;
@@ -169,8 +169,8 @@ fn nodes_that_are_started_by_hand_find_each_other_and_the_first_one_has_the_figu
 
 #[test]
 fn a_page_shows_all_figures_in_a_browser_and_asks_nothing_of_a_network() {
-    let run = "cargo test -p polyrail-cli --test mesh";
-    let Some(mut browser) = Browser::start(run) else { return };
+    let run = "apt-get install chromium && cargo test -p polyrail-cli --test mesh";
+    let Some(mut browser) = Browser::start() else { return polyrail_skip::skip(MISSING, run) };
     let folder = tempfile::tempdir().unwrap();
     let (place, page) = (folder.path().join("place"), folder.path().join("mesh.html"));
     fs::create_dir(&place).unwrap();

@@ -145,7 +145,7 @@ const RULES: &[Rule] = &[
         ..Rule::ORDINARY
     },
     // Tests of reports look at them in it.
-    Rule { name: "browser", below: &[FOR_ALL_TESTS], ..Rule::ORDINARY },
+    Rule { name: "browser", ..Rule::ORDINARY },
     Rule { name: FOR_ALL_TESTS, ..Rule::ORDINARY },
 ];
 
