@@ -141,9 +141,8 @@ mod tests {
                 let so_far = sum.clone();
                 element.add(&mut sum, &so_far, &input);
             }
-            let wrong = |result: &[u8], seed| {
-                element.wrong(result, Operation::AllReduce, shape, 3, seed)
-            };
+            let wrong =
+                |result: &[u8], seed| element.wrong(result, Operation::AllReduce, shape, 3, seed);
             assert_eq!(wrong(&sum, 7), 0, "{element:?}");
             assert!(wrong(&sum, 8) > 90, "{element:?}: another seed has other values");
             sum[bytes / 2] ^= 1;

@@ -282,9 +282,15 @@ impl Net {
                 Table::V7(t) => t.isend.map(|isend| isend(comm, data, narrow, tag, region, to)),
                 Table::V8(t) => t.isend.map(|isend| isend(comm, data, narrow, tag, region, to)),
                 Table::V9(t) => t.isend.map(|isend| isend(comm, data, bytes, tag, region, to)),
-                Table::V10(t) => t.isend.map(|isend| isend(comm, data, bytes, tag, region, none, to)),
-                Table::V11(t) => t.isend.map(|isend| isend(comm, data, bytes, tag, region, none, to)),
-                Table::V12(t) => t.isend.map(|isend| isend(comm, data, bytes, tag, region, none, to)),
+                Table::V10(t) => {
+                    t.isend.map(|isend| isend(comm, data, bytes, tag, region, none, to))
+                }
+                Table::V11(t) => {
+                    t.isend.map(|isend| isend(comm, data, bytes, tag, region, none, to))
+                }
+                Table::V12(t) => {
+                    t.isend.map(|isend| isend(comm, data, bytes, tag, region, none, to))
+                }
             }
         };
         self.check("isend", code)?;
@@ -314,9 +320,15 @@ impl Net {
                 Table::V7(t) => t.irecv.map(|irecv| irecv(comm, 1, at, small, tag, region, to)),
                 Table::V8(t) => t.irecv.map(|irecv| irecv(comm, 1, at, small, tag, region, to)),
                 Table::V9(t) => t.irecv.map(|irecv| irecv(comm, 1, at, size, tag, region, to)),
-                Table::V10(t) => t.irecv.map(|irecv| irecv(comm, 1, at, size, tag, region, none, to)),
-                Table::V11(t) => t.irecv.map(|irecv| irecv(comm, 1, at, size, tag, region, none, to)),
-                Table::V12(t) => t.irecv.map(|irecv| irecv(comm, 1, at, size, tag, region, none, to)),
+                Table::V10(t) => {
+                    t.irecv.map(|irecv| irecv(comm, 1, at, size, tag, region, none, to))
+                }
+                Table::V11(t) => {
+                    t.irecv.map(|irecv| irecv(comm, 1, at, size, tag, region, none, to))
+                }
+                Table::V12(t) => {
+                    t.irecv.map(|irecv| irecv(comm, 1, at, size, tag, region, none, to))
+                }
             }
         };
         self.check("irecv", code)?;

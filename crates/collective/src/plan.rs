@@ -330,7 +330,11 @@ impl Cut {
     /// The elements of a rank's block.
     fn block(&self, rank: usize) -> Range<usize> {
         let Shape { ranks, count } = self.shape;
-        if self.parts == 1 { share(0..count, rank, ranks) } else { rank * count..(rank + 1) * count }
+        if self.parts == 1 {
+            share(0..count, rank, ranks)
+        } else {
+            rank * count..(rank + 1) * count
+        }
     }
 
     fn pieces(&self, rank: usize, channel: usize) -> impl Iterator<Item = Range<usize>> + use<> {
@@ -391,17 +395,18 @@ mod tests {
             for ranks in 2..6 {
                 for bytes in [1, 3, 64, 65_536 * 3 + 5, 3_000_001] {
                     let shape = operation.shape(bytes, Element::Uint8, ranks);
-                    let plan =
-                        |rank| Plan::new(operation, shape, Element::Uint8, rank, 3);
+                    let plan = |rank| Plan::new(operation, shape, Element::Uint8, rank, 3);
                     for rank in 0..ranks {
                         let sends = plan(rank).sends;
-                        let per_peer = sends.len() / if operation.needs_all() { ranks - 1 } else { 1 };
+                        let per_peer =
+                            sends.len() / if operation.needs_all() { ranks - 1 } else { 1 };
                         for (link, sent) in sends.iter().enumerate() {
                             let to = (rank + 1 + link / per_peer) % ranks;
                             let got = &plan(to).receives[link];
                             let sent: Vec<_> = sent.iter().map(|one| one.bytes).collect();
                             let got: Vec<_> = got.iter().map(|one| one.bytes).collect();
-                            let what = format!("{operation:?} of {bytes}, {rank} to {to} of {ranks}");
+                            let what =
+                                format!("{operation:?} of {bytes}, {rank} to {to} of {ranks}");
                             assert_eq!(sent, got, "{what}");
                         }
                     }

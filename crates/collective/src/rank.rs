@@ -463,9 +463,8 @@ mod tests {
         };
         let routed = all.into_iter().zip(route(&handles, 2));
         let counts: Vec<Vec<u64>> = thread::scope(|scope| {
-            let threads: Vec<_> = routed
-                .map(|(rank, handles)| scope.spawn(move || work(rank, handles)))
-                .collect();
+            let threads: Vec<_> =
+                routed.map(|(rank, handles)| scope.spawn(move || work(rank, handles))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         (0..sizes.len()).map(|size| counts.iter().map(|of_rank| of_rank[size]).sum()).collect()

@@ -98,7 +98,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
 }
 
-pub(super) struct Refusal {
+pub(crate) struct Refusal {
     pub(super) code: u8,
     pub(super) text: String,
     pub(super) help: Option<String>,

@@ -45,7 +45,7 @@ pub(crate) struct Args {
 
     /// Run the same over another plugin in turn, and print the ratio [without a name: sockets].
     #[arg(long, value_name = "PLUGIN", num_args = 0..=1, default_missing_value = "sockets",
-        require_equals = true, value_parser = contestant, help_heading = OVER)]
+        value_parser = contestant, help_heading = OVER)]
     pub(crate) compare: Option<Contestant>,
 
     /// Connections between two ranks [default: 4, or one for each rail of the lab if that is more].
@@ -130,7 +130,7 @@ const EXAMPLES: &str = "\
 Examples:
   polyrail collective all_reduce --ranks 4 --max-bytes 16MiB
   polyrail collective alltoall --ranks 4 --compare --json alltoall.json
-  polyrail collective all_gather --lab-nodes 4 --lab-rails 4x1gbit --compare=4x4
+  polyrail collective all_gather --lab-nodes 4 --lab-rails 4x1gbit --compare 4x4
   polyrail collective sendrecv --plugin ./libnccl-net-other.so
 
 docs/collective.md (in packages: /usr/share/doc/polyrail/docs) describes the figures.";
@@ -254,7 +254,9 @@ mod tests {
     }
 
     fn args(text: &str) -> Args {
-        Line::try_parse_from(["collective"].into_iter().chain(text.split_whitespace())).unwrap().args
+        Line::try_parse_from(["collective"].into_iter().chain(text.split_whitespace()))
+            .unwrap()
+            .args
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use polyrail::Explain;
 use polyrail_collective::{NetError, RankError};
 use polyrail_config::ConfigError;
 use polyrail_lab::{Blame, LabError};
@@ -103,9 +104,13 @@ impl CollectiveError {
             Self::Failed { .. } => {
                 "the notes above have what the plugin said; give --timeout if it only was slow"
             }
-            Self::Ended { .. } => "see whether somebody has killed it, or the kernel for want of memory",
+            Self::Ended { .. } => {
+                "see whether somebody has killed it, or the kernel for want of memory"
+            }
             Self::Silent { .. } => "see whether it was stopped, or give --timeout",
-            Self::Output { .. } => "name a file in a folder that exists and that this user may write to",
+            Self::Output { .. } => {
+                "name a file in a folder that exists and that this user may write to"
+            }
             Self::Wrong { .. } => {
                 "don't use this plugin for data; for Polyrail's own, please report it with the command line"
             }

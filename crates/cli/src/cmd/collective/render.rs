@@ -10,8 +10,16 @@ use super::error::CollectiveError;
 use super::report::{CollectiveReport, PluginReport};
 use crate::stdout::{print, tell};
 
-/// Prints the text, or the JSON in its place, and writes the file.
+/// Prints the text, or the JSON in its place, and writes the file. Where nothing was measured, a program
+/// that reads the file learns why.
 pub(crate) fn show(report: &CollectiveReport, json: Option<&Path>) -> Result<(), CollectiveError> {
+    if report.plugins.iter().all(|plugin| plugin.sizes.is_empty()) {
+        report.notes.iter().for_each(|note| tell!("polyrail: {note}"));
+        return match json.filter(|path| *path != Path::new("-")) {
+            Some(path) => write(path, report),
+            None => Ok(()),
+        };
+    }
     let mut text = text(report);
     match json {
         Some(path) if path == Path::new("-") => {
@@ -19,8 +27,7 @@ pub(crate) fn show(report: &CollectiveReport, json: Option<&Path>) -> Result<(),
             let _ = print(&document(report)?, exit::OK);
         }
         Some(path) => {
-            let written = fs::write(path, document(report)?);
-            written.map_err(|source| CollectiveError::Output { path: path.into(), source })?;
+            write(path, report)?;
             let _ = writeln!(text, "JSON: {}", path.display());
             let _ = print(&text, exit::OK);
         }
@@ -29,6 +36,11 @@ pub(crate) fn show(report: &CollectiveReport, json: Option<&Path>) -> Result<(),
         }
     }
     Ok(())
+}
+
+fn write(path: &Path, report: &CollectiveReport) -> Result<(), CollectiveError> {
+    let failed = |source| CollectiveError::Output { path: path.into(), source };
+    fs::write(path, document(report)?).map_err(failed)
 }
 
 fn document(report: &CollectiveReport) -> Result<String, CollectiveError> {
