@@ -174,8 +174,12 @@ impl<'r> Crew<'r> {
             let Ok(reply) = serde_json::from_str(&line) else { continue };
             match take(reply) {
                 Ok(answer) => answers[rank] = Some(answer),
-                Err(Reply::Failed { message, code }) => {
-                    return Err(self.failed(rank, message, code));
+                Err(Reply::Failed { message, code, is_late }) => {
+                    let others = answers.iter().enumerate();
+                    let silent = others.filter(|(other, it)| *other != rank && it.is_none());
+                    let silent = silent.map(|(other, _)| other).collect();
+                    let error = self.failed(rank, message, code, silent);
+                    return Err(if is_late { error } else { error.of_one() });
                 }
                 Err(other) => {
                     let answer = format!("{other:?}").chars().take(80).collect();
@@ -186,19 +190,25 @@ impl<'r> Crew<'r> {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// What a rank says of its failure, unless another one has ended: then that is the cause.
-    fn failed(&mut self, rank: usize, message: String, code: u8) -> CollectiveError {
+    /// What a rank says of its failure, unless another one has ended: then that is the cause. `silent`:
+    /// those that have said nothing yet.
+    fn failed(
+        &mut self,
+        rank: usize,
+        message: String,
+        code: u8,
+        mut silent: BTreeSet<usize>,
+    ) -> CollectiveError {
         let until = Instant::now() + NEWS;
-        loop {
+        while !silent.is_empty() {
             match self.heard.recv_timeout(until.saturating_duration_since(Instant::now())) {
                 Ok((other, None)) => return self.ended(other),
-                Ok(_) => {}
-                Err(_) => {
-                    let over = self.over.name();
-                    return CollectiveError::Failed { rank, over, message, code };
-                }
+                Ok((other, Some(_))) => drop(silent.remove(&other)),
+                Err(_) => break,
             }
         }
+        let silent = silent.into_iter().collect();
+        CollectiveError::Failed { rank, over: self.over.name(), message, code, silent }
     }
 
     /// Its standard output has ended, so it has, too, or is about to.

@@ -37,9 +37,9 @@ pub(crate) enum CollectiveError {
     System { step: &'static str, source: io::Error },
     #[error("writing {} failed: {source}", path.display())]
     Output { path: PathBuf, source: io::Error },
-    /// What a rank says that it could not do.
-    #[error("rank {rank} over {over}: {message}")]
-    Failed { rank: usize, over: String, message: String, code: u8 },
+    /// What a rank says that it could not do, and those that should have said something, too.
+    #[error("rank {rank} over {over}: {message}{}", silence(silent))]
+    Failed { rank: usize, over: String, message: String, code: u8, silent: Vec<usize> },
     #[error("the process of rank {rank} over {over} ended ({status})")]
     Ended { rank: usize, over: String, status: String },
     #[error("rank {rank} over {over} did not answer for {} s", waited.as_secs())]
@@ -62,6 +62,14 @@ impl CollectiveError {
         help: &'static str,
     ) -> Self {
         Self::Usage { option, value, reason, allowed, help }
+    }
+
+    /// Others may still be at work.
+    pub(crate) fn of_one(mut self) -> Self {
+        if let Self::Failed { silent, .. } = &mut self {
+            silent.clear();
+        }
+        self
     }
 
     pub(crate) fn plugin(option: &'static str, value: String, refusal: Refusal) -> Self {
@@ -121,5 +129,13 @@ impl CollectiveError {
             | Self::Interrupted => return None,
         };
         Some(text.to_owned())
+    }
+}
+
+fn silence(ranks: &[usize]) -> String {
+    let ranks: Vec<String> = ranks.iter().map(|rank| format!("rank {rank}")).collect();
+    match ranks.is_empty() {
+        true => String::new(),
+        false => format!("; no word from {}", ranks.join(", ")),
     }
 }

@@ -18,6 +18,7 @@ use crate::progress::Progress;
 
 /// Measures everything, and prints and writes what came of it.
 pub(crate) fn run(args: &Args) -> Result<(), CollectiveError> {
+    // The command line of anything but a rank has one.
     let operation = args.operation.unwrap_or(Operation::AllReduce);
     let sizes = args.sizes()?;
     let settings = args.config.resolve()?;

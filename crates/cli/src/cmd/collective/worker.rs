@@ -48,11 +48,23 @@ pub(crate) enum Order {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Reply {
-    Listening { about: About, handles: Vec<Vec<u8>> },
+    Listening {
+        about: About,
+        handles: Vec<Vec<u8>>,
+    },
     Connected,
-    Ran { seconds: f64 },
-    Checked { wrong: u64 },
-    Failed { message: String, code: u8 },
+    Ran {
+        seconds: f64,
+    },
+    Checked {
+        wrong: u64,
+    },
+    /// `is_late`: others did not do their part in time.
+    Failed {
+        message: String,
+        code: u8,
+        is_late: bool,
+    },
 }
 
 /// The plugin that was loaded.
@@ -73,7 +85,8 @@ pub(crate) fn work() -> Result<(), CollectiveError> {
     })?;
     let lines = lines();
     if let Err(error) = obey(&lines) {
-        reply(&Reply::Failed { message: error.to_string(), code: error.exit_code() })?;
+        let is_late = matches!(error, CollectiveError::Rank(RankError::Late { .. }));
+        reply(&Reply::Failed { message: error.to_string(), code: error.exit_code(), is_late })?;
     }
     // The others may still answer; who reads them ends this.
     while lines.recv().is_ok() {}
