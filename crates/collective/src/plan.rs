@@ -185,7 +185,7 @@ impl Plan {
             }
             Operation::Broadcast => Self::chain(&cut, rank, bytes),
             Operation::SendRecv => Self::shift(&cut, bytes),
-            Operation::AllToAll => Self::pairs(&cut, rank, bytes),
+            Operation::AllToAll => Self::pairs(&cut, rank, channels, bytes),
         }
     }
 
@@ -293,17 +293,21 @@ impl Plan {
     }
 
     /// To each, and from each; all pairs at once, as NCCL groups them.
-    fn pairs(cut: &Cut, rank: usize, bytes: usize) -> Self {
+    fn pairs(cut: &Cut, rank: usize, channels: usize, bytes: usize) -> Self {
         let ranks = cut.shape.ranks;
         let mut plan = Self { result: 0..bytes, ..Self::default() };
         let own = cut.bytes(&cut.block(rank));
         plan.copies.push((own.start, own.start, own.len()));
         for distance in 1..ranks {
             let (to, from) = ((rank + distance) % ranks, (rank + ranks - distance) % ranks);
-            for channel in 0..cut.channels {
-                plan.sends.push(cut.pieces(to, channel).map(|piece| from_input(&piece)).collect());
-                plan.receives
-                    .push(cut.pieces(from, channel).map(|piece| to_output(&piece)).collect());
+            // A channel that is not used has its connection, too.
+            for channel in 0..channels {
+                let pieces = |rank| {
+                    let is_used = channel < cut.channels;
+                    is_used.then(|| cut.pieces(rank, channel)).into_iter().flatten()
+                };
+                plan.sends.push(pieces(to).map(|piece| from_input(&piece)).collect());
+                plan.receives.push(pieces(from).map(|piece| to_output(&piece)).collect());
             }
         }
         plan
@@ -398,10 +402,11 @@ mod tests {
                     let plan = |rank| Plan::new(operation, shape, Element::Uint8, rank, 3);
                     for rank in 0..ranks {
                         let sends = plan(rank).sends;
-                        let per_peer =
-                            sends.len() / if operation.needs_all() { ranks - 1 } else { 1 };
+                        if operation.needs_all() {
+                            assert_eq!(sends.len(), 3 * (ranks - 1), "one for each connection");
+                        }
                         for (link, sent) in sends.iter().enumerate() {
-                            let to = (rank + 1 + link / per_peer) % ranks;
+                            let to = (rank + 1 + link / 3) % ranks;
                             let got = &plan(to).receives[link];
                             let sent: Vec<_> = sent.iter().map(|one| one.bytes).collect();
                             let got: Vec<_> = got.iter().map(|one| one.bytes).collect();
