@@ -70,9 +70,10 @@ fn ranks_of(run: &Child) -> Vec<i32> {
 fn long_run(options: &str) -> (Child, Vec<i32>) {
     let options = format!("--ranks 3 --min-bytes 64KiB --iterations 100000 {options}");
     let child = collective(&format!("all_reduce {options}")).spawn().unwrap();
+    // To start and to connect takes less CPU.
     let ranks = wait_for("all ranks have used the CPU for a while", || {
         let ranks = ranks_of(&child);
-        (ranks.len() == 3 && ranks.iter().all(|pid| cpu_ticks(*pid) > 2)).then_some(ranks)
+        (ranks.len() == 3 && ranks.iter().all(|pid| cpu_ticks(*pid) > 30)).then_some(ranks)
     });
     (child, ranks)
 }
@@ -145,7 +146,7 @@ fn each_operation_is_measured_and_right_with_2_to_4_ranks() {
 fn a_byte_that_changes_on_its_way_is_counted_as_a_wrong_element() {
     for operation in ["all_reduce", "alltoall", "broadcast"] {
         let options = format!(
-            "{operation} --ranks 3 --plugin sockets --type int32 --min-bytes 1200000 --max-bytes 1200000 \
+            "{operation} --ranks 3 --plugin sockets --type int32 --min-bytes 4800000 --max-bytes 4800000 \
              --iterations 1 --warmup 0 --rounds 1 --json -"
         );
         let mut command = collective(&options);
@@ -273,7 +274,7 @@ fn an_interrupted_or_killed_run_leaves_no_rank() {
     signal(child.id() as i32, Signal::INT);
     assert!(refusal(130, &ended(child)).contains("interrupted"));
     assert_gone(&ranks);
-    let (mut child, ranks) = long_run("--plugin sockets --compare 1x1");
+    let (mut child, ranks) = long_run("--plugin sockets");
     child.kill().unwrap();
     child.wait().unwrap();
     assert_gone(&ranks);

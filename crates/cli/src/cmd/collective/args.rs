@@ -214,8 +214,9 @@ fn elements() -> impl TypedValueParser<Value = Element> {
 }
 
 fn bytes(text: &str) -> Result<u64, Refusal> {
-    match size(text)? {
-        size @ 1..=BYTES_MAX => Ok(size),
+    match size(text) {
+        Ok(size @ 1..=BYTES_MAX) => Ok(size),
+        Err(refusal) if text != "0" => Err(refusal),
         _ => Err(Refusal::new("out of range", "1 to 1GiB")),
     }
 }

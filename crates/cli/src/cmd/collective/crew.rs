@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -28,6 +28,7 @@ pub(crate) struct Crew<'r> {
     /// The number of a rank with a line that it said; `None` once it says no more.
     heard: Receiver<(usize, Option<String>)>,
     warnings: Arc<Mutex<BTreeSet<String>>>,
+    collectors: Vec<JoinHandle<()>>,
     timeout: Duration,
     interrupt: &'r Interrupt,
 }
@@ -46,6 +47,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const WARNINGS_MAX: usize = 10;
 
 impl<'r> Crew<'r> {
+    /// Starts them; they have to [`meet`](Self::meet) before anything else.
     pub(crate) fn start(
         args: &Args,
         spec: Spec,
@@ -57,8 +59,8 @@ impl<'r> Crew<'r> {
         let (sender, heard) = channel();
         let about = About { name: String::new(), version: 0, devices: 0 };
         let timeout = args.timeout;
-        let (ranks, warnings) = (Vec::new(), Arc::default());
-        let mut crew = Self { over, about, ranks, heard, warnings, timeout, interrupt };
+        let (ranks, collectors, warnings) = (Vec::new(), Vec::new(), Arc::default());
+        let mut crew = Self { over, about, ranks, heard, warnings, collectors, timeout, interrupt };
         for rank in 0..spec.ranks {
             let mut command = place.command(&program, rank, spec.ranks, &crew.over, settings)?;
             command.args(["collective", "--worker"]);
@@ -69,14 +71,14 @@ impl<'r> Crew<'r> {
                 return Err(failed(std::io::ErrorKind::BrokenPipe.into()));
             };
             listen(rank, stdout, sender.clone());
-            collect(stderr, Arc::clone(&crew.warnings));
+            crew.collectors.push(collect(stderr, Arc::clone(&crew.warnings)));
             crew.ranks.push(Member { child, orders });
         }
-        crew.meet(spec)?;
         Ok(crew)
     }
 
-    fn meet(&mut self, spec: Spec) -> Result<(), CollectiveError> {
+    /// The ranks load the plugin, and connect.
+    pub(crate) fn meet(&mut self, spec: Spec) -> Result<(), CollectiveError> {
         let timeout_ms = self.timeout.as_millis() as u64;
         let task = |over: &Contestant, rank| {
             let spec = Spec { rank, ..spec };
@@ -130,6 +132,21 @@ impl<'r> Crew<'r> {
     pub(crate) fn warnings(&self) -> Vec<String> {
         let of = self.over.name();
         self.warnings.lock().iter().map(|line| format!("{of}: {line}")).collect()
+    }
+
+    /// Ends the ranks, and waits for their last words.
+    pub(crate) fn end(&mut self) {
+        // Both fail only where it is gone already.
+        for member in &mut self.ranks {
+            let _ = member.child.kill();
+        }
+        for member in &mut self.ranks {
+            let _ = member.child.wait();
+        }
+        for collector in self.collectors.drain(..) {
+            // If it panicked, the panic was printed.
+            let _ = collector.join();
+        }
     }
 
     fn tell_all(&mut self, order: &Order) -> Result<(), CollectiveError> {
@@ -228,13 +245,7 @@ impl<'r> Crew<'r> {
 
 impl Drop for Crew<'_> {
     fn drop(&mut self) {
-        // Both fail only where it is gone already.
-        for member in &mut self.ranks {
-            let _ = member.child.kill();
-        }
-        for member in &mut self.ranks {
-            let _ = member.child.wait();
-        }
+        self.end();
     }
 }
 
@@ -250,7 +261,7 @@ fn listen(rank: usize, stdout: impl Read + Send + 'static, to: Sender<(usize, Op
     });
 }
 
-fn collect(stderr: impl Read + Send + 'static, to: Arc<Mutex<BTreeSet<String>>>) {
+fn collect(stderr: impl Read + Send + 'static, to: Arc<Mutex<BTreeSet<String>>>) -> JoinHandle<()> {
     thread::spawn(move || {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
             let mut kept = to.lock();
@@ -258,5 +269,5 @@ fn collect(stderr: impl Read + Send + 'static, to: Arc<Mutex<BTreeSet<String>>>)
                 kept.insert(line);
             }
         }
-    });
+    })
 }

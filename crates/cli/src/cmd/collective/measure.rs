@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use polyrail_collective::{Operation, Spec};
+use polyrail_collective::{Operation, Shape, Spec};
+use polyrail_config::Config;
 use polyrail_report::show_memory;
 
 use super::args::{Args, Contestant};
@@ -15,6 +16,9 @@ use crate::cmd::bench::Interrupt;
 use crate::cmd::nccl;
 use crate::config_args::print_warnings;
 use crate::progress::Progress;
+
+/// What all crews share.
+type Surroundings<'r> = (&'r Place, &'r Config, &'r Interrupt);
 
 /// Measures everything, and prints and writes what came of it.
 pub(crate) fn run(args: &Args) -> Result<(), CollectiveError> {
@@ -51,29 +55,51 @@ fn measure(
     args: &Args,
     sizes: &[usize],
     contestants: Vec<Contestant>,
-    surroundings: (&Place, &polyrail_config::Config, &Interrupt),
+    surroundings: Surroundings<'_>,
     report: &mut CollectiveReport,
 ) -> Result<(), CollectiveError> {
-    let progress = Progress::new();
-    let max_bytes = args.max_bytes as usize;
+    let (progress, mut crews) = (Progress::new(), Vec::new());
+    progress.plan((sizes.len() * contestants.len() * args.rounds as usize) as u64);
     let spec = Spec {
         rank: 0,
         ranks: report.ranks,
         channels: report.channels,
         operation: report.operation,
         element: report.element,
-        max_bytes,
+        max_bytes: args.max_bytes as usize,
     };
-    progress.plan((sizes.len() * contestants.len() * args.rounds as usize) as u64);
-    let mut crews = Vec::new();
-    for over in contestants {
+    let started = contestants.into_iter().try_for_each(|over| {
         progress.say(format!("starting {} ranks over {}", spec.ranks, over.name()));
-        let crew = Crew::start(args, spec, over, surroundings)?;
-        report.plugins.push(PluginReport::new(&crew.over, &crew.about));
-        crews.push(crew);
+        crews.push(Crew::start(args, spec, over, surroundings)?);
+        crews.last_mut().map_or(Ok(()), |crew| crew.meet(spec))
+    });
+    let measured = started.and_then(|()| {
+        let plugins = crews.iter().map(|crew| PluginReport::new(&crew.over, &crew.about));
+        report.plugins = plugins.collect();
+        all_sizes(args, sizes, &spec, &mut crews, &progress, report)
+    });
+    progress.clear();
+    if measured.is_err() {
+        // What the plugins have said is worth waiting for.
+        crews.iter_mut().for_each(Crew::end);
     }
+    report.notes.extend(crews.iter().flat_map(Crew::warnings));
+    measured?;
+    match report.wrong() {
+        0 => Ok(()),
+        wrong => Err(CollectiveError::Wrong { operation: spec.operation.name(), wrong }),
+    }
+}
+
+fn all_sizes(
+    args: &Args,
+    sizes: &[usize],
+    spec: &Spec,
+    crews: &mut [Crew<'_>],
+    progress: &Progress,
+    report: &mut CollectiveReport,
+) -> Result<(), CollectiveError> {
     let mut last = 0;
-    let mut measured = Ok(());
     for (number, size) in sizes.iter().enumerate() {
         let shape = spec.operation.shape(*size, spec.element, spec.ranks);
         let bytes = spec.operation.bytes(shape, spec.element);
@@ -83,30 +109,16 @@ fn measure(
         }
         last = bytes;
         progress.say(format!("{} of {}", spec.operation.name(), show_memory(bytes as u64)));
-        let found = one_size(args, &mut crews, &spec, shape, number as u64, &progress);
-        match found {
-            Ok(found) => {
-                for (plugin, (samples_us, wrong)) in report.plugins.iter_mut().zip(found) {
-                    let factor = spec.operation.bus_factor(spec.ranks);
-                    let (bytes, count) = (bytes as u64, shape.count as u64);
-                    let size = SizeReport::new(bytes, count, factor, samples_us, wrong);
-                    size.into_iter().for_each(|size| plugin.add(size));
-                }
-                report.compare();
-            }
-            Err(error) => {
-                measured = Err(error);
-                break;
-            }
+        let found = one_size(args, crews, spec, shape, number as u64, progress)?;
+        for (plugin, (samples_us, wrong)) in report.plugins.iter_mut().zip(found) {
+            let factor = spec.operation.bus_factor(spec.ranks);
+            let (bytes, count) = (bytes as u64, shape.count as u64);
+            let size = SizeReport::new(bytes, count, factor, samples_us, wrong);
+            size.into_iter().for_each(|size| plugin.add(size));
         }
+        report.compare();
     }
-    progress.clear();
-    report.notes.extend(crews.iter().flat_map(Crew::warnings));
-    measured?;
-    match report.wrong() {
-        0 => Ok(()),
-        wrong => Err(CollectiveError::Wrong { operation: spec.operation.name(), wrong }),
-    }
+    Ok(())
 }
 
 /// For each crew the times of one operation, and how many elements are wrong.
@@ -116,7 +128,7 @@ fn one_size(
     args: &Args,
     crews: &mut [Crew<'_>],
     spec: &Spec,
-    shape: polyrail_collective::Shape,
+    shape: Shape,
     number: u64,
     progress: &Progress,
 ) -> Result<Found, CollectiveError> {
