@@ -216,7 +216,7 @@ fn polyrails_own_plugin_is_measured_beside_the_baseline() {
     }
     let options = format!("all_reduce --plugin {} --set rails=192.0.2.1", plugin.display());
     let said = refusal(4, &collective(&options).output().unwrap());
-    assert!(said.contains("rank 0 over") && said.contains("192.0.2.1"), "{said}");
+    assert!(said.contains("init of the plugin gave 2") && said.contains("192.0.2.1"), "{said}");
 }
 
 #[test]

@@ -19,8 +19,8 @@ use crate::values::{
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// What the ranks do.
-    #[arg(value_parser = operations(), required_unless_present = "worker")]
-    pub(crate) operation: Option<Operation>,
+    #[arg(value_parser = operations())]
+    pub(crate) operation: Operation,
 
     /// How many ranks run on this host [default: 2].
     #[arg(long, value_name = "N", value_parser = number_within(2, RANKS_MAX),

@@ -63,7 +63,7 @@ impl<'r> Crew<'r> {
         let mut crew = Self { over, about, ranks, heard, warnings, collectors, timeout, interrupt };
         for rank in 0..spec.ranks {
             let mut command = place.command(&program, rank, spec.ranks, &crew.over, settings)?;
-            command.args(["collective", "--worker"]);
+            command.args(["collective", spec.operation.name(), "--worker"]);
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
             let mut child = command.spawn().map_err(failed)?;
             let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use polyrail_collective::{Operation, Shape, Spec};
+use polyrail_collective::{Shape, Spec};
 use polyrail_config::Config;
 use polyrail_report::show_memory;
 
@@ -22,8 +22,6 @@ type Surroundings<'r> = (&'r Place, &'r Config, &'r Interrupt);
 
 /// Measures everything, and prints and writes what came of it.
 pub(crate) fn run(args: &Args) -> Result<(), CollectiveError> {
-    // The command line of anything but a rank has one.
-    let operation = args.operation.unwrap_or(Operation::AllReduce);
     let sizes = args.sizes()?;
     let settings = args.config.resolve()?;
     print_warnings(&settings);
@@ -34,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CollectiveError> {
     let interrupt = Interrupt::install()?;
     let place = Place::find(args)?;
     let started = Instant::now();
-    let mut report = CollectiveReport::new(args, operation, &place);
+    let mut report = CollectiveReport::new(args, &place);
     let measured = measure(args, &sizes, contestants, (&place, &settings, &interrupt), &mut report);
     report.elapsed_s = started.elapsed().as_secs_f64();
     report.error = measured.as_ref().err().map(ToString::to_string);

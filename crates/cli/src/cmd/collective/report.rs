@@ -77,7 +77,8 @@ pub(crate) struct Ratio {
 }
 
 impl CollectiveReport {
-    pub(crate) fn new(args: &Args, operation: Operation, place: &Place) -> Self {
+    pub(crate) fn new(args: &Args, place: &Place) -> Self {
+        let operation = args.operation;
         Self {
             schema_version: SCHEMA_VERSION,
             tool: Tool { name: "polyrail".into(), version: env!("CARGO_PKG_VERSION").into() },
