@@ -33,6 +33,9 @@ pub enum RankError {
         /// How many are needed.
         wanted: usize,
     },
+    /// Its connections are not there, or an operation on them has failed.
+    #[error("the rank is not connected, or an operation of it has failed")]
+    NotReady,
     /// The deadline has passed.
     #[error("{waits_for}")]
     Late {
