@@ -187,7 +187,7 @@ impl Args {
 }
 
 impl Contestant {
-    /// As it was given.
+    /// For people.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Plugin(name) => name.clone(),

@@ -41,7 +41,7 @@ pub(crate) struct CollectiveReport {
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct PluginReport {
-    /// As it was asked for.
+    /// The library that was loaded, or which sockets.
     pub(crate) plugin: String,
     pub(crate) name: String,
     pub(crate) interface_version: u32,
