@@ -68,7 +68,8 @@ fn ranks_of(run: &Child) -> Vec<i32> {
 
 /// A run that does not end by itself, once its ranks are at work.
 fn long_run(options: &str) -> (Child, Vec<i32>) {
-    let options = format!("--ranks 3 --min-bytes 64KiB --iterations 100000 {options}");
+    // Many orders, each of which takes much less than any timeout.
+    let options = format!("--ranks 3 --min-bytes 1MiB --max-bytes 1MiB --rounds 1000 {options}");
     let child = collective(&format!("all_reduce {options}")).spawn().unwrap();
     // To start and to connect takes less CPU.
     let ranks = wait_for("all ranks have used the CPU for a while", || {
@@ -226,8 +227,8 @@ fn each_rank_has_a_node_of_a_lab_and_every_rail() {
         let command = "sudo -E cargo test -p polyrail-cli --test collective";
         return polyrail_skip::skip(format!("{error}; {help}"), command);
     }
-    let options = "all_reduce --lab-nodes 3 --lab-rails 2x200mbit --plugin sockets --min-bytes 4MiB \
-                   --max-bytes 4MiB --iterations 3 --warmup 1 --rounds 1 --json -";
+    let options = "all_reduce --lab-nodes 3 --lab-rails 2x50mbit --plugin sockets --min-bytes 1MiB \
+                   --max-bytes 1MiB --iterations 3 --warmup 1 --rounds 1 --json -";
     let child = collective(options).spawn().unwrap();
     let name = format!("collective-{}", child.id());
     let report = report(0, &child.wait_with_output().unwrap(), options);
@@ -236,12 +237,9 @@ fn each_rank_has_a_node_of_a_lab_and_every_rail() {
     assert_eq!((&plugin["devices"], &report["lab"]), (&2.into(), &name.into()));
     let size = &plugin["sizes"][0];
     assert_eq!(size["wrong"], 0);
-    // A node sends 4/3 of the size over two rails of 0.025 GB/s.
+    // A node sends 4/3 of the size over two rails of 0.00625 GB/s.
     let busbw = size["busbw_gb_per_s"].as_f64().unwrap();
-    assert!(
-        busbw > 0.026 && busbw < 0.055,
-        "more than one rail has, and no more than two: {busbw}"
-    );
+    assert!(busbw > 0.0066 && busbw < 0.0145, "more than one rail, at most two: {busbw}");
 }
 
 #[test]
@@ -261,7 +259,7 @@ fn a_rank_that_is_killed_is_named_and_nothing_is_left() {
 
 #[test]
 fn a_rank_that_stops_is_named_after_the_timeout() {
-    let (child, ranks) = long_run("--plugin sockets --timeout 2s");
+    let (child, ranks) = long_run("--plugin sockets --timeout 5s");
     signal(ranks[2], Signal::STOP);
     let said = refusal(4, &ended(child));
     assert!(said.contains(" did not ") && said.contains("; no word from rank 2\n"), "{said}");

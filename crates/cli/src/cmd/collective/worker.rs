@@ -84,16 +84,18 @@ pub(crate) fn work() -> Result<(), CollectiveError> {
         CollectiveError::System { step: "asking for a signal", source: error.into() }
     })?;
     let lines = lines();
-    if let Err(error) = obey(&lines) {
+    // It stays when it has failed: its end would be a failure of the others, and theirs is told as well.
+    let mut rank = None;
+    if let Err(error) = obey(&lines, &mut rank) {
         let is_late = matches!(error, CollectiveError::Rank(RankError::Late { .. }));
         reply(&Reply::Failed { message: error.to_string(), code: error.exit_code(), is_late })?;
     }
-    // The others may still answer; who reads them ends this.
+    // Whoever reads that ends this.
     while lines.recv().is_ok() {}
     Ok(())
 }
 
-fn obey(lines: &Receiver<String>) -> Result<(), CollectiveError> {
+fn obey(lines: &Receiver<String>, place: &mut Option<Rank>) -> Result<(), CollectiveError> {
     let Ok(first) = lines.recv() else { return Ok(()) };
     let task: Task = parse(&first)?;
     let net = match &task.over {
@@ -103,7 +105,8 @@ fn obey(lines: &Receiver<String>) -> Result<(), CollectiveError> {
     let net = net.map_err(RankError::from)?;
     let devices = net.devices().map_err(RankError::from)?;
     let about = About { name: net.name(), version: net.version(), devices };
-    let (mut rank, handles) = Rank::listen(net, task.spec)?;
+    let (rank, handles) = Rank::listen(net, task.spec)?;
+    let rank = place.insert(rank);
     let handles = handles.iter().map(|handle| handle.to_vec()).collect();
     reply(&Reply::Listening { about, handles })?;
     while let Ok(line) = lines.recv() {
