@@ -4,6 +4,7 @@ pub(crate) mod analyze;
 pub(crate) mod bench;
 pub(crate) mod bindings;
 pub(crate) mod changes;
+pub(crate) mod collective;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod doctor;

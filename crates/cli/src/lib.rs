@@ -34,6 +34,8 @@ enum Command {
     Bench(Box<cmd::bench::Args>),
     /// Choose which CPUs the threads of each interface run on, and check such choices.
     Bindings(Box<cmd::bindings::Args>),
+    /// Measure collective operations between ranks over a net plugin of NCCL, without a GPU.
+    Collective(Box<cmd::collective::Args>),
     /// Print completions of commands, options and their values for a shell.
     Completions(cmd::completions::Args),
     /// Show the settings, their values and where each value came from.
@@ -99,6 +101,7 @@ pub fn main() -> ExitCode {
         Command::Autotune(args) => cmd::sweep::autotune(&args),
         Command::Bench(args) => cmd::bench::run(&args),
         Command::Bindings(args) => cmd::bindings::run(&args),
+        Command::Collective(args) => cmd::collective::run(&args),
         Command::Completions(args) => cmd::completions::run(&args, command()),
         Command::Config(args) => cmd::config::run(args),
         Command::Doctor(args) => cmd::doctor::run(&args),

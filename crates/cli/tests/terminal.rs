@@ -32,6 +32,7 @@ fn lines(folder: &str) -> Vec<(String, String)> {
 const FOR_PROGRAMS: &[&str] = &[
     "cmd/bench/ends/spawn.rs",
     "cmd/bench/rivals/nccl_rank.rs",
+    "cmd/collective/worker.rs",
     "cmd/mesh/crew.rs",
     "cmd/topo.rs",
 ];

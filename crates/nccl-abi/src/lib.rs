@@ -9,7 +9,7 @@ mod tables;
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 
-pub use load::{Device, Library, LoadError, NCCL_RELEASES, Release};
+pub use load::{Device, Library, LoadError, NCCL_RELEASES, Release, Table};
 pub use props::{PropsV6, PropsV7, PropsV8, PropsV9, PropsV11, PropsV12, VDevices, VDevices12};
 pub use tables::{NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12};
 

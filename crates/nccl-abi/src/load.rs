@@ -1,6 +1,7 @@
 //! Finds and loads a plugin the way NCCL does, and asks it what NCCL asks first.
 
 use std::ffi::{CStr, c_char, c_int};
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library as System, RTLD_LOCAL, RTLD_NOW};
@@ -72,8 +73,22 @@ pub enum LoadError {
 /// A loaded plugin. It stays loaded as long as the process runs.
 pub struct Library {
     name: String,
-    handle: System,
+    /// Plugins have threads, and only the plugin knows when they are gone: it is never unloaded.
+    handle: ManuallyDrop<System>,
     versions: Vec<u32>,
+}
+
+/// A table of a plugin, by its version.
+#[derive(Clone, Copy)]
+#[expect(missing_docs, reason = "named as the tables are")]
+pub enum Table {
+    V6(&'static NetV6),
+    V7(&'static NetV7),
+    V8(&'static NetV8),
+    V9(&'static NetV9),
+    V10(&'static NetV10),
+    V11(&'static NetV11),
+    V12(&'static NetV12),
 }
 
 /// A device as its plugin describes it.
@@ -113,8 +128,7 @@ impl Library {
         if versions.is_empty() {
             return Err(LoadError::NoTable { name: file.to_owned() });
         }
-        // Plugins have threads, and only the plugin knows when they are gone: never unload it.
-        Ok(Self { name: file.to_owned(), handle, versions })
+        Ok(Self { name: file.to_owned(), handle: ManuallyDrop::new(handle), versions })
     }
 
     /// The file, as the loader was asked for it.
@@ -140,11 +154,9 @@ impl Library {
 
     /// Initializes version 11 as for a communicator, lists its devices and finalizes it.
     pub fn devices(&self) -> Result<Vec<Device>, LoadError> {
-        // SAFETY: a symbol of this name is a table of this version.
-        let symbol = unsafe { self.handle.get::<*const NetV11>(b"ncclNetPlugin_v11\0") };
-        let symbol = symbol.map_err(|_| LoadError::Older { name: self.name.clone() })?;
-        // SAFETY: as above; the library is never unloaded.
-        let table: &NetV11 = unsafe { &**symbol };
+        let Some(Table::V11(table)) = self.table(11) else {
+            return Err(LoadError::Older { name: self.name.clone() });
+        };
         let fail = |function, code| LoadError::Call {
             name: self.name.clone(),
             function,
@@ -191,26 +203,66 @@ impl Library {
         devices
     }
 
-    fn table_name(&self, version: u32) -> String {
-        macro_rules! name {
-            ($table:ty) => {{
+    /// The table of a version, if the plugin exports it.
+    pub fn table(&self, version: u32) -> Option<Table> {
+        macro_rules! table {
+            ($variant:ident, $table:ty) => {{
                 let symbol = format!("ncclNetPlugin_v{version}\0");
                 // SAFETY: a symbol of this name is a table of this version.
                 let symbol = unsafe { self.handle.get::<*const $table>(symbol.as_bytes()) };
-                // SAFETY: as above.
-                symbol.ok().and_then(|table| text(unsafe { &**table }.name))
+                // SAFETY: as above; the library is never unloaded.
+                symbol.ok().map(|table| Table::$variant(unsafe { &**table }))
             }};
         }
-        let name = match version {
-            6 => name!(NetV6),
-            7 => name!(NetV7),
-            8 => name!(NetV8),
-            9 => name!(NetV9),
-            10 => name!(NetV10),
-            11 => name!(NetV11),
-            _ => name!(NetV12),
+        match version {
+            6 => table!(V6, NetV6),
+            7 => table!(V7, NetV7),
+            8 => table!(V8, NetV8),
+            9 => table!(V9, NetV9),
+            10 => table!(V10, NetV10),
+            11 => table!(V11, NetV11),
+            12 => table!(V12, NetV12),
+            _ => None,
+        }
+    }
+
+    fn table_name(&self, version: u32) -> String {
+        self.table(version).map(|table| table.name()).unwrap_or_default()
+    }
+}
+
+impl Table {
+    /// The plugin's own name.
+    pub fn name(&self) -> String {
+        let name = match self {
+            Self::V6(table) => table.name,
+            Self::V7(table) => table.name,
+            Self::V8(table) => table.name,
+            Self::V9(table) => table.name,
+            Self::V10(table) => table.name,
+            Self::V11(table) => table.name,
+            Self::V12(table) => table.name,
         };
-        name.unwrap_or_default()
+        text(name).unwrap_or_default()
+    }
+
+    /// The version of the interface.
+    pub fn version(&self) -> u32 {
+        match self {
+            Self::V6(_) => 6,
+            Self::V7(_) => 7,
+            Self::V8(_) => 8,
+            Self::V9(_) => 9,
+            Self::V10(_) => 10,
+            Self::V11(_) => 11,
+            Self::V12(_) => 12,
+        }
+    }
+}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Table({}, {})", self.name(), self.version())
     }
 }
 

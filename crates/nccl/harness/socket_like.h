@@ -20,6 +20,7 @@ enum {
     SL_INLINE_BYTES = 128,
     SL_TASK_BYTES_MIN = 64 << 10,
     SL_STRANGERS_MAX = 16,
+    SL_ADDRESSES_MAX = 16,
 };
 
 struct sl_hello {
@@ -82,6 +83,9 @@ struct sl_listener {
 
 struct sl_settings {
     int helpers, sockets;
+    /* A device listens at each of these. */
+    struct in_addr addresses[SL_ADDRESSES_MAX];
+    int addresses_count;
     abi_logger *logger;
     const char *fault;
     /* Set in the child of a fork: its copies of connections are the parent's. */

@@ -43,7 +43,7 @@ int sl_listen(void *ctx, int dev, void *handle_memory, void **listen_comm) {
         return ABI_INTERNAL_ERROR;
     }
     handle.address.sin_family = AF_INET;
-    handle.address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    handle.address.sin_addr = sl.addresses[dev < sl.addresses_count ? dev : 0];
     handle.connection = mix(((uint64_t)getpid() << 32) + atomic_fetch_add(&number, 1));
     listener->connection = handle.connection;
     listener->fd = socket_new();

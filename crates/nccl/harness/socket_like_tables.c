@@ -1,4 +1,5 @@
 /* The tables of all versions over one core, and all calls that move no data. */
+#include <arpa/inet.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 
 struct sl_settings sl;
 
-static char names[2][16] = {"lo", "lo_again"};
+static char names[SL_ADDRESSES_MAX][16];
 
 static int number_of(const char *name, int otherwise) {
     const char *text = getenv(name);
@@ -37,6 +38,25 @@ void sl_log(int level, const char *format, ...) {
     sl.logger(level, 0x10, "socket_like", __LINE__, "%s", text);
 }
 
+/* From SOCKET_LIKE_ADDRESSES, which has commas between them; a bad one ends the list. */
+static void takes_addresses(void) {
+    char text[SL_ADDRESSES_MAX * INET_ADDRSTRLEN] = "127.0.0.1", *rest = NULL;
+    const char *given = getenv("SOCKET_LIKE_ADDRESSES");
+    if (given) {
+        snprintf(text, sizeof text, "%s", given);
+    }
+    for (char *one = strtok_r(text, ",", &rest); one && sl.addresses_count < SL_ADDRESSES_MAX;
+         one = strtok_r(NULL, ",", &rest)) {
+        if (inet_pton(AF_INET, one, &sl.addresses[sl.addresses_count]) != 1) {
+            break;
+        }
+        sl.addresses_count++;
+    }
+    for (int i = 0; i < SL_ADDRESSES_MAX; i++) {
+        snprintf(names[i], sizeof names[i], "socket%d", i);
+    }
+}
+
 static void forked(void) {
     sl.forked = true;
 }
@@ -60,6 +80,7 @@ static int init(abi_logger *logger) {
     sl.fault = getenv("SOCKET_LIKE_FAULT");
     sl.helpers = number_of("SOCKET_LIKE_THREADS", 0);
     sl.sockets = sl.helpers * number_of("SOCKET_LIKE_SOCKETS", 0);
+    takes_addresses();
     pthread_atfork(NULL, NULL, forked);
     if (sl_fault("spins") && pthread_create(&thread, NULL, spins, NULL) == 0) {
         pthread_detach(thread);
@@ -84,12 +105,12 @@ static int devices(int *count) {
     if (sl.forked) {
         return ABI_INTERNAL_ERROR;
     }
-    *count = sl_fault("same-name") ? 2 : number_of("SOCKET_LIKE_DEVICES", 1);
+    *count = sl_fault("same-name") ? 2 : number_of("SOCKET_LIKE_DEVICES", sl.addresses_count);
     return ABI_SUCCESS;
 }
 
 static int fill(int dev, struct abi_properties_v12 *to) {
-    if (dev < 0 || dev >= 2 || sl.forked) {
+    if (dev < 0 || dev >= SL_ADDRESSES_MAX || sl.forked) {
         return ABI_INVALID_ARGUMENT;
     }
     memset(to, 0, sizeof *to);

@@ -24,6 +24,7 @@ const RULES: &[Rule] = &[
         // From `sys` it takes the processor time of threads, for baselines that have no engine.
         below: &[
             "analyze",
+            "collective",
             "config",
             "doctor",
             "experiment",
@@ -75,6 +76,8 @@ const RULES: &[Rule] = &[
     // It registers memory that Python's objects own, by pointer.
     Rule { name: "python", below: &["polyrail"], may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "nccl-abi", may_be_unsafe: true, ..Rule::ORDINARY },
+    // Calls into plugins, which get pointers to its memory.
+    Rule { name: "collective", below: &["nccl-abi"], may_be_unsafe: true, ..Rule::ORDINARY },
     // Calls of two foreign libraries.
     Rule { name: "nccl-ref", below: &["gpu"], may_be_unsafe: true, ..Rule::ORDINARY },
     // It forks and enters namespaces, which nobody else does.

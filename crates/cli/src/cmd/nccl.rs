@@ -98,7 +98,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
 }
 
-pub(super) struct Refusal {
+pub(crate) struct Refusal {
     pub(super) code: u8,
     pub(super) text: String,
     pub(super) help: Option<String>,
@@ -187,6 +187,21 @@ fn load(name: &str) -> Result<(Library, Option<PathBuf>), Refusal> {
         listed(&folders)
     );
     Err(refuse(exit::ENVIRONMENT, fault.to_string(), &help))
+}
+
+/// The library that NCCL would load by this name. For `polyrail` also the one that was built in the
+/// repository around.
+pub(super) fn find(name: &str) -> Result<Library, Refusal> {
+    let refusal = match load(name) {
+        Ok((library, _)) => return Ok(library),
+        Err(refusal) => refusal,
+    };
+    let built = build_folders().into_iter().map(|folder| folder.join(BUILT));
+    let path = built.filter(|_| name == "polyrail").find(|path| path.exists());
+    match path.as_deref().and_then(Path::to_str).map(Library::open) {
+        Some(Ok(library)) => Ok(library),
+        _ => Err(refusal),
+    }
 }
 
 /// Where an installation puts libraries: beside this program, in `../lib` and in `~/.local/lib`.

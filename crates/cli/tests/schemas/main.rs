@@ -29,6 +29,7 @@ const SCHEMAS: &[&str] = &[
     "bindings-show",
     "bindings-suggest",
     "change-plan",
+    "collective",
     "config",
     "doctor",
     "doctor-fleet",

@@ -1,0 +1,286 @@
+//! The options of `polyrail collective`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use polyrail_collective::{Element, Operation};
+use polyrail_lab::LabSpec;
+use serde::{Deserialize, Serialize};
+
+use super::error::CollectiveError;
+use crate::config_args::ConfigArgs;
+use crate::values::{
+    Rates, Refusal, file_or_stdout, library_name, number_within, rates, size, time_within,
+};
+
+/// Arguments of the subcommand.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// What the ranks do.
+    #[arg(value_parser = operations())]
+    pub(crate) operation: Operation,
+
+    /// How many ranks run on this host [default: 2].
+    #[arg(long, value_name = "N", value_parser = number_within(2, RANKS_MAX),
+        conflicts_with = "lab_nodes", help_heading = WHERE)]
+    ranks: Option<u64>,
+
+    /// Run in a lab made for this, with so many nodes on a switch and a rank on each.
+    #[arg(long, value_name = "N", requires = "lab_rails",
+        value_parser = number_within(2, LabSpec::MAX_NODES as u64), help_heading = WHERE)]
+    pub(crate) lab_nodes: Option<u64>,
+
+    /// The speed of each rail of that lab, like 4x1gbit or 4gbit,1gbit.
+    #[arg(long, value_name = "RATES", requires = "lab_nodes", value_parser = rates,
+        help_heading = WHERE)]
+    pub(crate) lab_rails: Option<Rates>,
+
+    /// The plugin: a library, as in NCCL_NET_PLUGIN. `sockets` is the baseline that is built in, which
+    /// works like NCCL's own transport, and `4x4` the same with 4 threads of 4 sockets.
+    #[arg(long, value_name = "PLUGIN", default_value = "polyrail", value_parser = contestant,
+        help_heading = OVER)]
+    pub(crate) plugin: Contestant,
+
+    /// Run the same over another plugin in turn, and print the ratio [without a name: sockets].
+    #[arg(long, value_name = "PLUGIN", num_args = 0..=1, default_missing_value = "sockets",
+        value_parser = contestant, help_heading = OVER)]
+    pub(crate) compare: Option<Contestant>,
+
+    /// Connections between two ranks [default: 4, or one for each rail of the lab if that is more].
+    #[arg(long, value_name = "N", value_parser = number_within(1, CHANNELS_MAX),
+        help_heading = OVER)]
+    channels: Option<u64>,
+
+    /// The smallest size.
+    #[arg(long, value_name = "SIZE", default_value = "8", value_parser = bytes,
+        help_heading = WHAT)]
+    min_bytes: u64,
+
+    /// The largest size. Each rank needs twice as much memory, and as much again with --compare.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = bytes,
+        help_heading = WHAT)]
+    pub(crate) max_bytes: u64,
+
+    /// What each size is multiplied by to get the next one.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = number_within(2, 1024),
+        help_heading = WHAT)]
+    pub(crate) factor: u64,
+
+    /// The elements.
+    #[arg(long = "type", value_name = "TYPE", default_value = "float", value_parser = elements(),
+        help_heading = WHAT)]
+    pub(crate) element: Element,
+
+    /// Operations in a row that are timed together.
+    #[arg(long, value_name = "N", default_value_t = 20,
+        value_parser = clap::value_parser!(u32).range(1..=100_000), help_heading = HOW)]
+    pub(crate) iterations: u32,
+
+    /// Operations before that, without a clock.
+    #[arg(long, value_name = "N", default_value_t = 5,
+        value_parser = clap::value_parser!(u32).range(0..=100_000), help_heading = HOW)]
+    pub(crate) warmup: u32,
+
+    /// How often each size is timed; the figure is the median.
+    #[arg(long, value_name = "N", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = HOW)]
+    pub(crate) rounds: u32,
+
+    /// Whether to compare every element of one more operation.
+    #[arg(long, value_enum, default_value = "on", help_heading = HOW)]
+    check: Switch,
+
+    /// How long the ranks may take to meet, and for each round.
+    #[arg(long, value_name = "TIME", default_value = "60s",
+        value_parser = time_within(Duration::from_secs(1), Duration::from_secs(3600), "1s to 60min"),
+        help_heading = HOW)]
+    pub(crate) timeout: Duration,
+
+    /// Write all figures as JSON to this file; `-` is standard output.
+    #[arg(long, value_name = "FILE", value_parser = file_or_stdout(), help_heading = HOW)]
+    pub(crate) json: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// A rank that another process of this command started.
+    #[arg(long, hide = true)]
+    pub(crate) worker: bool,
+}
+
+/// What the ranks talk over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Contestant {
+    /// By a file, or by the value of NCCL_NET_PLUGIN.
+    Plugin(String),
+    /// The baseline; 0 threads leave it to the rank's own thread.
+    Sockets { threads: u32, sockets: u32 },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  polyrail collective all_reduce --ranks 4 --max-bytes 16MiB
+  polyrail collective alltoall --ranks 4 --compare --json alltoall.json
+  polyrail collective all_gather --lab-nodes 4 --lab-rails 4x1gbit --compare 4x4
+  polyrail collective sendrecv --plugin ./libnccl-net-other.so
+
+docs/collective.md (in packages: /usr/share/doc/polyrail/docs) describes the figures.";
+
+const WHERE: &str = "Where";
+const OVER: &str = "Over what";
+const WHAT: &str = "What";
+const HOW: &str = "How";
+const RANKS_MAX: u64 = 64;
+const CHANNELS_MAX: u64 = 32;
+/// The baseline takes no longer messages, and old plugins count in 32 bits.
+const BYTES_MAX: u64 = 1 << 30;
+
+impl Args {
+    pub(crate) fn ranks(&self) -> usize {
+        self.lab_nodes.or(self.ranks).unwrap_or(2) as usize
+    }
+
+    pub(crate) fn channels(&self) -> usize {
+        let rails = self.lab_rails.as_ref().map_or(0, |rates| rates.0.len());
+        self.channels.map_or(rails.max(4), |channels| channels as usize)
+    }
+
+    pub(crate) fn is_checked(&self) -> bool {
+        self.check == Switch::On
+    }
+
+    /// The sizes to measure, as they are given.
+    pub(crate) fn sizes(&self) -> Result<Vec<usize>, CollectiveError> {
+        let (element, name) = (self.element.bytes() as u64, self.element.name());
+        for (option, value) in [("--min-bytes", self.min_bytes), ("--max-bytes", self.max_bytes)] {
+            if value % element != 0 {
+                let reason = format!("is no whole number of elements of type {name}");
+                let allowed = format!("multiples of {element}");
+                let help = "choose another size, or --type uint8";
+                return Err(CollectiveError::usage(option, value, reason, allowed, help));
+            }
+        }
+        if self.min_bytes > self.max_bytes {
+            let reason = format!("is more than --max-bytes {}", self.max_bytes);
+            let allowed = format!("{element} to {}", self.max_bytes);
+            let help = "choose a smaller --min-bytes, or a larger --max-bytes";
+            return Err(CollectiveError::usage(
+                "--min-bytes",
+                self.min_bytes,
+                reason,
+                allowed,
+                help,
+            ));
+        }
+        let next = |size: &u64| size.checked_mul(self.factor).filter(|it| *it <= self.max_bytes);
+        Ok(std::iter::successors(Some(self.min_bytes), next).map(|size| size as usize).collect())
+    }
+}
+
+impl Contestant {
+    /// For people.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Plugin(name) => name.clone(),
+            Self::Sockets { threads: 0, sockets: 0 } => "sockets".into(),
+            Self::Sockets { threads, sockets } => format!("sockets {threads}x{sockets}"),
+        }
+    }
+}
+
+fn operations() -> impl TypedValueParser<Value = Operation> {
+    let parser = PossibleValuesParser::new(Operation::ALL.map(Operation::name));
+    parser.map(|name| {
+        let known = Operation::ALL.into_iter().find(|operation| operation.name() == name);
+        known.expect("only these names pass")
+    })
+}
+
+fn elements() -> impl TypedValueParser<Value = Element> {
+    let parser = PossibleValuesParser::new(Element::ALL.map(Element::name));
+    parser.map(|name| {
+        let known = Element::ALL.into_iter().find(|element| element.name() == name);
+        known.expect("only these names pass")
+    })
+}
+
+fn bytes(text: &str) -> Result<u64, Refusal> {
+    match size(text) {
+        Ok(size @ 1..=BYTES_MAX) => Ok(size),
+        Err(refusal) if text != "0" => Err(refusal),
+        _ => Err(Refusal::new("out of range", "1 to 1GiB")),
+    }
+}
+
+fn contestant(text: &str) -> Result<Contestant, Refusal> {
+    if text == "sockets" {
+        return Ok(Contestant::Sockets { threads: 0, sockets: 0 });
+    }
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|one| one.is_ascii_digit());
+    match text.split_once('x') {
+        Some((threads, sockets)) if is_number(threads) && is_number(sockets) => {
+            let (threads, sockets) = (threads.parse().unwrap_or(0), sockets.parse().unwrap_or(0));
+            // NCCL's own limits.
+            match (1..=16).contains(&threads) && (1..=64 / threads).contains(&sockets) {
+                true => Ok(Contestant::Sockets { threads, sockets }),
+                false => {
+                    let allowed = "1 to 16 threads, and 64 sockets in all, like 4x4";
+                    Err(Refusal::new("is out of the range of threads x sockets", allowed))
+                }
+            }
+        }
+        _ => library_name(text).map(Contestant::Plugin),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn args(text: &str) -> Args {
+        Line::try_parse_from(["collective"].into_iter().chain(text.split_whitespace()))
+            .unwrap()
+            .args
+    }
+
+    #[test]
+    fn sizes_go_from_the_smallest_by_the_factor() {
+        let sizes = |text: &str| args(text).sizes();
+        let found = sizes("all_reduce --min-bytes 8 --max-bytes 104 --factor 3").unwrap();
+        assert_eq!(found, [8, 24, 72]);
+        let all = sizes("all_reduce").unwrap();
+        assert_eq!((all.len(), all[0], all[23]), (24, 8, 64 << 20));
+    }
+
+    #[test]
+    fn a_plugin_is_a_library_or_threads_and_sockets() {
+        let of = |text: &str| contestant(text);
+        assert_eq!(of("sockets").unwrap().name(), "sockets");
+        assert_eq!(of("4x4"), Ok(Contestant::Sockets { threads: 4, sockets: 4 }));
+        assert_eq!(of("4x4").unwrap().name(), "sockets 4x4");
+        assert_eq!(of("polyrail"), Ok(Contestant::Plugin("polyrail".into())));
+        for wrong in ["0x0", "17x1", "16x5", "4x0", "99999999999x1", "/not/there.so", ""] {
+            assert!(of(wrong).is_err(), "{wrong}");
+        }
+        let args = args("all_reduce --compare");
+        assert_eq!(args.compare, Some(Contestant::Sockets { threads: 0, sockets: 0 }));
+        assert_eq!((args.ranks(), args.channels()), (2, 4));
+    }
+}

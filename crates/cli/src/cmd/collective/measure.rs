@@ -1,0 +1,155 @@
+//! Has the ranks run size after size, plugin after plugin.
+
+use std::time::Instant;
+
+use polyrail_collective::{Shape, Spec};
+use polyrail_config::Config;
+use polyrail_report::show_memory;
+
+use super::args::{Args, Contestant};
+use super::crew::Crew;
+use super::error::CollectiveError;
+use super::place::Place;
+use super::render;
+use super::report::{CollectiveReport, PluginReport, SizeReport};
+use crate::cmd::bench::Interrupt;
+use crate::cmd::nccl;
+use crate::config_args::print_warnings;
+use crate::progress::Progress;
+
+/// What all crews share.
+type Surroundings<'r> = (&'r Place, &'r Config, &'r Interrupt);
+
+/// Measures everything, and prints and writes what came of it.
+pub(crate) fn run(args: &Args) -> Result<(), CollectiveError> {
+    let sizes = args.sizes()?;
+    let settings = args.config.resolve()?;
+    print_warnings(&settings);
+    let mut contestants = vec![found("--plugin", &args.plugin)?];
+    if let Some(other) = &args.compare {
+        contestants.push(found("--compare", other)?);
+    }
+    let interrupt = Interrupt::install()?;
+    let place = Place::find(args)?;
+    let started = Instant::now();
+    let mut report = CollectiveReport::new(args, &place);
+    let measured = measure(args, &sizes, contestants, (&place, &settings, &interrupt), &mut report);
+    report.elapsed_s = started.elapsed().as_secs_f64();
+    report.error = measured.as_ref().err().map(ToString::to_string);
+    place.end()?;
+    render::show(&report, args.json.as_deref())?;
+    measured
+}
+
+/// The library that each rank will load; it is loaded here to see that it is one.
+fn found(option: &'static str, over: &Contestant) -> Result<Contestant, CollectiveError> {
+    let Contestant::Plugin(name) = over else { return Ok(over.clone()) };
+    let library = nccl::find(name)
+        .map_err(|refusal| CollectiveError::plugin(option, name.clone(), refusal))?;
+    Ok(Contestant::Plugin(library.name().to_owned()))
+}
+
+fn measure(
+    args: &Args,
+    sizes: &[usize],
+    contestants: Vec<Contestant>,
+    surroundings: Surroundings<'_>,
+    report: &mut CollectiveReport,
+) -> Result<(), CollectiveError> {
+    let (progress, mut crews) = (Progress::new(), Vec::new());
+    progress.plan((sizes.len() * contestants.len() * args.rounds as usize) as u64);
+    let spec = Spec {
+        rank: 0,
+        ranks: report.ranks,
+        channels: report.channels,
+        operation: report.operation,
+        element: report.element,
+        max_bytes: args.max_bytes as usize,
+    };
+    let started = contestants.into_iter().try_for_each(|over| {
+        progress.say(format!("starting {} ranks over {}", spec.ranks, over.name()));
+        crews.push(Crew::start(args, spec, over, surroundings)?);
+        crews.last_mut().map_or(Ok(()), |crew| crew.meet(spec))
+    });
+    let measured = started.and_then(|()| {
+        let plugins = crews.iter().map(|crew| PluginReport::new(&crew.over, &crew.about));
+        report.plugins = plugins.collect();
+        all_sizes(args, sizes, &spec, &mut crews, &progress, report)
+    });
+    progress.clear();
+    if measured.is_err() {
+        // What the plugins have said is worth waiting for.
+        crews.iter_mut().for_each(Crew::end);
+    }
+    report.notes.extend(crews.iter().flat_map(Crew::warnings));
+    measured?;
+    match report.wrong() {
+        0 => Ok(()),
+        wrong => Err(CollectiveError::Wrong { operation: spec.operation.name(), wrong }),
+    }
+}
+
+fn all_sizes(
+    args: &Args,
+    sizes: &[usize],
+    spec: &Spec,
+    crews: &mut [Crew<'_>],
+    progress: &Progress,
+    report: &mut CollectiveReport,
+) -> Result<(), CollectiveError> {
+    let mut last = 0;
+    for (number, size) in sizes.iter().enumerate() {
+        let shape = spec.operation.shape(*size, spec.element, spec.ranks);
+        let bytes = spec.operation.bytes(shape, spec.element);
+        // Several sizes may be rounded to one.
+        if bytes == last {
+            continue;
+        }
+        last = bytes;
+        progress.say(format!("{} of {}", spec.operation.name(), show_memory(bytes as u64)));
+        let found = one_size(args, crews, spec, shape, number as u64, progress)?;
+        for (plugin, (samples_us, wrong)) in report.plugins.iter_mut().zip(found) {
+            let factor = spec.operation.bus_factor(spec.ranks);
+            let (bytes, count) = (bytes as u64, shape.count as u64);
+            let size = SizeReport::new(bytes, count, factor, samples_us, wrong);
+            size.into_iter().for_each(|size| plugin.add(size));
+        }
+        report.compare();
+    }
+    Ok(())
+}
+
+/// For each crew the times of one operation, and how many elements are wrong.
+type Found = Vec<(Vec<f64>, Option<u64>)>;
+
+fn one_size(
+    args: &Args,
+    crews: &mut [Crew<'_>],
+    spec: &Spec,
+    shape: Shape,
+    number: u64,
+    progress: &Progress,
+) -> Result<Found, CollectiveError> {
+    let mut found: Found = crews.iter().map(|_| (Vec::new(), None)).collect();
+    for round in 0..args.rounds {
+        let mut order: Vec<usize> = (0..crews.len()).collect();
+        // Neither is always the one that comes after the other.
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for crew in order {
+            let seed = number * 1000 + u64::from(round);
+            let times = [args.warmup, args.iterations];
+            let seconds = crews[crew].run(shape, times, seed)?;
+            let mean = seconds.iter().sum::<f64>() / spec.ranks as f64;
+            found[crew].0.push(mean / f64::from(args.iterations) * 1e6);
+            progress.step();
+        }
+    }
+    if args.is_checked() {
+        for (crew, found) in crews.iter_mut().zip(&mut found) {
+            found.1 = Some(crew.check(shape, u64::MAX - number)?);
+        }
+    }
+    Ok(found)
+}

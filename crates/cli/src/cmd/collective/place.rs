@@ -1,0 +1,118 @@
+//! Where the ranks run, and what their processes need to know for that.
+
+use std::path::Path;
+use std::process::Command;
+
+use polyrail_config::{Config, Origin};
+use polyrail_lab::{Lab, LabError, LabGuard, LabSpec, Node};
+
+use super::args::{Args, Contestant};
+use super::error::CollectiveError;
+
+/// Where the ranks run.
+pub(crate) enum Place {
+    Here,
+    /// A rank on each node; it ends with this.
+    Lab {
+        lab: Box<Lab>,
+        guard: Box<LabGuard>,
+    },
+}
+
+/// A prefix that takes every rail of a lab.
+const LAB_RAILS: &str = "rail";
+const LOOPBACK: &str = "127.0.0.1";
+
+impl Place {
+    pub(crate) fn find(args: &Args) -> Result<Self, CollectiveError> {
+        let (Some(nodes), Some(rates)) = (args.lab_nodes, &args.lab_rails) else {
+            return Ok(Self::Here);
+        };
+        let mut spec = LabSpec::new(format!("collective-{}", std::process::id()), rates.0.clone());
+        // No more than the option takes.
+        spec.nodes = Some(nodes as usize);
+        let guard = Box::new(Lab::up(&spec)?.guard());
+        Ok(Self::Lab { lab: Box::new(Lab::open(&spec.name)?), guard })
+    }
+
+    pub(crate) fn lab_name(&self) -> Option<String> {
+        match self {
+            Self::Here => None,
+            Self::Lab { lab, .. } => Some(lab.name().to_owned()),
+        }
+    }
+
+    pub(crate) fn end(self) -> Result<(), CollectiveError> {
+        match self {
+            Self::Here => Ok(()),
+            Self::Lab { guard, .. } => match guard.down() {
+                // Somebody else has removed it.
+                Err(LabError::UnknownLab { .. }) => Ok(()),
+                result => Ok(result?),
+            },
+        }
+    }
+
+    /// How to start the process of a rank.
+    pub(crate) fn command(
+        &self,
+        program: &Path,
+        rank: usize,
+        ranks: usize,
+        over: &Contestant,
+        settings: &Config,
+    ) -> Result<Command, CollectiveError> {
+        let (mut command, addresses) = match self {
+            Self::Here => (Command::new(program), LOOPBACK.to_owned()),
+            Self::Lab { lab, .. } => {
+                let node = lab.node(Node::new(rank)?)?;
+                let rails = lab.rails().iter().map(|rail| rail.end(node).ipv4.to_string());
+                (lab.command(node, program), rails.collect::<Vec<_>>().join(","))
+            }
+        };
+        // By these a plugin shares the CPUs with the other ranks, as under a launcher of jobs.
+        command.env("LOCAL_WORLD_SIZE", ranks.to_string()).env("RANK", rank.to_string());
+        match over {
+            Contestant::Sockets { threads, sockets } => {
+                command.env("SOCKET_LIKE_THREADS", threads.to_string());
+                command.env("SOCKET_LIKE_SOCKETS", sockets.to_string());
+                command.env("SOCKET_LIKE_ADDRESSES", addresses);
+            }
+            Contestant::Plugin(_) => {
+                command.envs(self.settings(settings));
+            }
+        }
+        Ok(command)
+    }
+
+    /// Variables for Polyrail's plugin: the options that were given, and the rails of this place. Ranks
+    /// of one host would share memory otherwise, and no rail would be measured.
+    fn settings(&self, settings: &Config) -> Vec<(String, String)> {
+        let variable = |name: &str, value: &str| {
+            (format!("POLYRAIL_{}", name.to_uppercase()), value.to_owned())
+        };
+        let is_given = |name| settings.origin(name).is_some_and(Origin::is_explicit);
+        let mut variables = Vec::new();
+        match self {
+            Self::Here if is_given("rails") => {}
+            Self::Here => variables.push(variable("rails", LOOPBACK)),
+            // What a file or the environment names is on the machine, and not in the lab.
+            Self::Lab { .. } => variables.push(variable("rails", LAB_RAILS)),
+        }
+        if !is_given("path") {
+            variables.push(variable("path", "tcp"));
+            if !is_given("single_copy") {
+                variables.push(variable("single_copy", "off"));
+            }
+        }
+        let rows = settings.rows();
+        let files = rows.iter().filter_map(|row| match &row.origin {
+            Origin::File { path, .. } => Some(("POLYRAIL_CONFIG".to_owned(), path.clone())),
+            _ => None,
+        });
+        variables.extend(files.take(1));
+        let set = rows.iter().filter(|row| row.origin == Origin::Set);
+        variables.extend(set.map(|row| variable(row.name, &row.value)));
+        variables
+    }
+}

@@ -1,0 +1,124 @@
+//! The figures as people see them: a table like that of nccl-tests for each plugin, and the ratios.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use polyrail_report::{Align, Table, exit, show_gb_per_s, show_ratio};
+
+use super::error::CollectiveError;
+use super::report::{CollectiveReport, PluginReport};
+use crate::stdout::{print, tell};
+
+/// Prints the text, or the JSON in its place, and writes the file. Where nothing was measured, a program
+/// that reads the file learns why.
+pub(crate) fn show(report: &CollectiveReport, json: Option<&Path>) -> Result<(), CollectiveError> {
+    if report.plugins.iter().all(|plugin| plugin.sizes.is_empty()) {
+        report.notes.iter().for_each(|note| tell!("polyrail: {note}"));
+        return match json.filter(|path| *path != Path::new("-")) {
+            Some(path) => write(path, report),
+            None => Ok(()),
+        };
+    }
+    let mut text = text(report);
+    match json {
+        Some(path) if path == Path::new("-") => {
+            tell!("{}", text.trim_end());
+            let _ = print(&document(report)?, exit::OK);
+        }
+        Some(path) => {
+            write(path, report)?;
+            let _ = writeln!(text, "JSON: {}", path.display());
+            let _ = print(&text, exit::OK);
+        }
+        None => {
+            let _ = print(&text, exit::OK);
+        }
+    }
+    Ok(())
+}
+
+fn write(path: &Path, report: &CollectiveReport) -> Result<(), CollectiveError> {
+    let failed = |source| CollectiveError::Output { path: path.into(), source };
+    fs::write(path, document(report)?).map_err(failed)
+}
+
+fn document(report: &CollectiveReport) -> Result<String, CollectiveError> {
+    let text = serde_json::to_string_pretty(report).map_err(|error| CollectiveError::System {
+        step: "writing the report",
+        source: error.into(),
+    })?;
+    Ok(text + "\n")
+}
+
+fn text(report: &CollectiveReport) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "{} ({}), {} ranks {}, {} channels; {} operations after {}, {} rounds",
+        report.operation.name(),
+        report.algorithm,
+        report.ranks,
+        if report.lab.is_some() { "on the nodes of a lab" } else { "on this host" },
+        report.channels,
+        report.iterations,
+        report.warmup,
+        report.rounds,
+    );
+    for plugin in &report.plugins {
+        let _ = writeln!(
+            text,
+            "\n{}: {}, version {} of the interface, {} {}\n\n{}",
+            plugin.plugin,
+            plugin.name,
+            plugin.interface_version,
+            plugin.devices,
+            if plugin.devices == 1 { "device" } else { "devices" },
+            sizes(report, plugin)
+        );
+        let mean = show_gb_per_s(plugin.mean_busbw_gb_per_s);
+        let _ = writeln!(text, "mean bus bandwidth: {mean} GB/s");
+    }
+    if let [ours, theirs] = &report.plugins[..] {
+        let _ = writeln!(text, "\n{} beside {}:\n\n{}", ours.plugin, theirs.plugin, ratios(report));
+    }
+    for note in &report.notes {
+        let _ = writeln!(text, "note: {note}");
+    }
+    text
+}
+
+fn sizes(report: &CollectiveReport, plugin: &PluginReport) -> Table {
+    let mut table = Table::default().column("size B", Align::Right).column("count", Align::Right);
+    table = table.column("type", Align::Left).column("redop", Align::Left);
+    for heading in ["time us", "±%", "algbw GB/s", "busbw GB/s", "wrong"] {
+        table = table.column(heading, Align::Right);
+    }
+    for size in &plugin.sizes {
+        table.row([
+            size.size_bytes.to_string(),
+            size.count.to_string(),
+            report.element.name().into(),
+            report.redop.unwrap_or("none").into(),
+            format!("{:.1}", size.time_us.median),
+            format!("{:.0}", size.time_us.half_range_percent()),
+            show_gb_per_s(size.algbw_gb_per_s),
+            show_gb_per_s(size.busbw_gb_per_s),
+            size.wrong.map_or("-".into(), |wrong| wrong.to_string()),
+        ]);
+    }
+    table
+}
+
+fn ratios(report: &CollectiveReport) -> Table {
+    let mut table = Table::default().column("size B", Align::Right);
+    for heading in ["busbw ratio", "lowest", "highest"] {
+        table = table.column(heading, Align::Right);
+    }
+    for ratio in &report.ratios {
+        let figures = [ratio.ratio, ratio.min, ratio.max].map(show_ratio);
+        table.row([ratio.size_bytes.to_string()].into_iter().chain(figures));
+    }
+    table
+}

@@ -1,0 +1,181 @@
+//! What comes of it, as the JSON has it.
+
+use polyrail_collective::{Element, Operation};
+use polyrail_report::{Host, Spread, Tool};
+use serde::Serialize;
+
+use super::args::{Args, Contestant};
+use super::place::Place;
+use super::worker::About;
+
+/// Raised when a field changes its meaning or goes away.
+const SCHEMA_VERSION: u32 = 1;
+
+/// All of it.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct CollectiveReport {
+    schema_version: u32,
+    tool: Tool,
+    arguments: Vec<String>,
+    started_unix_ms: u64,
+    pub(crate) elapsed_s: f64,
+    host: Host,
+    pub(crate) lab: Option<String>,
+    pub(crate) operation: Operation,
+    pub(crate) algorithm: &'static str,
+    pub(crate) ranks: usize,
+    pub(crate) channels: usize,
+    #[serde(rename = "type")]
+    pub(crate) element: Element,
+    pub(crate) redop: Option<&'static str>,
+    pub(crate) iterations: u32,
+    pub(crate) warmup: u32,
+    pub(crate) rounds: u32,
+    checked: bool,
+    /// The plugin, and the one that it is compared with.
+    pub(crate) plugins: Vec<PluginReport>,
+    pub(crate) ratios: Vec<Ratio>,
+    pub(crate) notes: Vec<String>,
+    pub(crate) error: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct PluginReport {
+    /// The library that was loaded, or which sockets.
+    pub(crate) plugin: String,
+    pub(crate) name: String,
+    pub(crate) interface_version: u32,
+    pub(crate) devices: usize,
+    pub(crate) sizes: Vec<SizeReport>,
+    /// Over all sizes, as nccl-tests end with.
+    pub(crate) mean_busbw_gb_per_s: f64,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct SizeReport {
+    pub(crate) size_bytes: u64,
+    pub(crate) count: u64,
+    /// Of one operation, over the rounds.
+    pub(crate) time_us: Spread,
+    /// By round, of all ranks on average.
+    samples_us: Vec<f64>,
+    pub(crate) algbw_gb_per_s: f64,
+    pub(crate) busbw_gb_per_s: f64,
+    /// Elements, of all ranks; `None` if they were not compared.
+    pub(crate) wrong: Option<u64>,
+}
+
+/// The bandwidth of the first plugin as a multiple of the second one's.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Ratio {
+    pub(crate) size_bytes: u64,
+    /// Of the medians.
+    pub(crate) ratio: f64,
+    /// The smallest and largest of the rounds, in each of which both had a turn.
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+}
+
+impl CollectiveReport {
+    pub(crate) fn new(args: &Args, place: &Place) -> Self {
+        let operation = args.operation;
+        Self {
+            schema_version: SCHEMA_VERSION,
+            tool: Tool { name: "polyrail".into(), version: env!("CARGO_PKG_VERSION").into() },
+            arguments: std::env::args_os()
+                .skip(1)
+                .map(|it| it.to_string_lossy().into_owned())
+                .collect(),
+            started_unix_ms: crate::host::unix_ms(),
+            elapsed_s: 0.0,
+            host: crate::host::describe(),
+            lab: place.lab_name(),
+            operation,
+            algorithm: operation.algorithm(),
+            ranks: args.ranks(),
+            channels: args.channels(),
+            element: args.element,
+            redop: operation.reduces().then_some("sum"),
+            iterations: args.iterations,
+            warmup: args.warmup,
+            rounds: args.rounds,
+            checked: args.is_checked(),
+            plugins: Vec::new(),
+            ratios: Vec::new(),
+            notes: match cfg!(debug_assertions) {
+                true => vec!["this is a debug build: take no figures from it".into()],
+                false => Vec::new(),
+            },
+            error: None,
+        }
+    }
+
+    /// Elements of all sizes and plugins.
+    pub(crate) fn wrong(&self) -> u64 {
+        let sizes = self.plugins.iter().flat_map(|plugin| &plugin.sizes);
+        sizes.filter_map(|size| size.wrong).sum()
+    }
+
+    /// Compares the last size of both.
+    pub(crate) fn compare(&mut self) {
+        let [ours, theirs] = &self.plugins[..] else { return };
+        let (Some(ours), Some(theirs)) = (ours.sizes.last(), theirs.sizes.last()) else { return };
+        let rounds = ours.samples_us.iter().zip(&theirs.samples_us);
+        let Some(spread) = Spread::of(rounds.map(|(ours, theirs)| theirs / ours)) else { return };
+        self.ratios.push(Ratio {
+            size_bytes: ours.size_bytes,
+            ratio: theirs.time_us.median / ours.time_us.median,
+            min: spread.min,
+            max: spread.max,
+        });
+    }
+}
+
+impl PluginReport {
+    pub(crate) fn new(over: &Contestant, about: &About) -> Self {
+        Self {
+            plugin: over.name(),
+            name: about.name.clone(),
+            interface_version: about.version,
+            devices: about.devices,
+            sizes: Vec::new(),
+            mean_busbw_gb_per_s: 0.0,
+        }
+    }
+
+    pub(crate) fn add(&mut self, size: SizeReport) {
+        self.sizes.push(size);
+        let sum: f64 = self.sizes.iter().map(|size| size.busbw_gb_per_s).sum();
+        self.mean_busbw_gb_per_s = sum / self.sizes.len() as f64;
+    }
+}
+
+impl SizeReport {
+    /// `None` without a sample.
+    pub(crate) fn new(
+        size_bytes: u64,
+        count: u64,
+        bus_factor: f64,
+        samples_us: Vec<f64>,
+        wrong: Option<u64>,
+    ) -> Option<Self> {
+        let time_us = Spread::of(samples_us.iter().copied())?;
+        let algbw_gb_per_s = size_bytes as f64 / time_us.median / 1e3;
+        let busbw_gb_per_s = algbw_gb_per_s * bus_factor;
+        Some(Self { size_bytes, count, time_us, samples_us, algbw_gb_per_s, busbw_gb_per_s, wrong })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bandwidths_are_of_the_median_time() {
+        let samples = vec![300.0, 100.0, 200.0];
+        let size = SizeReport::new(1_000_000, 250_000, 1.5, samples, Some(0)).unwrap();
+        assert!((size.algbw_gb_per_s - 5.0).abs() < 1e-9);
+        assert!((size.busbw_gb_per_s - 7.5).abs() < 1e-9);
+        assert_eq!((size.time_us.min, size.time_us.max), (100.0, 300.0));
+    }
+}
