@@ -40,6 +40,7 @@ const TAKEN: [&str; 15] = [
     "flow_limit",
     "handshake_limit",
     "metrics_listen",
+    "top_socket",
 ];
 
 /// Bytes that may be under way to a process. Messages beyond that take the proxies. So a message
