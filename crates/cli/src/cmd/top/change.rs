@@ -241,7 +241,8 @@ fn events(pid: u32, engine: &str, before: &EngineLook, now: &EngineLook) -> Vec<
         if before.flows_up > 0 && now.flows_up == 0 {
             note(rail, What::RailCut, peer, 0);
         }
-        if before.flows_up == 0 && now.flows_up > 0 {
+        // The first flows of a new peer are no news.
+        if before.flows_up == 0 && now.flows_up > 0 && now.lost_flows > 0 {
             note(rail, What::RailBack, peer, 0);
         }
         if lost > 0 {

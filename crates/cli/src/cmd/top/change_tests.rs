@@ -79,6 +79,10 @@ fn a_rail_that_is_cut_comes_back_and_sends_again_is_named() {
     assert_eq!(then(&cut).events, []);
     let back = RailLook { flows_up: 2, flows_down: 0, ..cut };
     assert_eq!(then(&back).events[0].event, What::RailBack);
+    let mut watch =
+        Watch::begin(look(begin, Some(process(begin, "1", &[("eth1", RailLook::default())]))));
+    let now = process(Instant::now(), "1", &[("eth1", up(1))]);
+    assert_eq!(watch.next(look(begin, Some(now))).events, [], "it connects for the first time");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,9 @@ use super::look::{Look, ProcessLook};
 
 /// Every engine has a thread of this name.
 const CONTROL: &str = "pr-control";
+/// The thread that answers. It lives in the network namespace of the thread that built the first engine,
+/// which need not be that of its process.
+const ANSWERS: &str = "pr-metrics";
 /// How often to search all threads of the machine. New engines in the namespaces that are known are found
 /// at each look.
 const SEARCH_EVERY: Duration = Duration::from_secs(5);
@@ -33,8 +36,8 @@ pub(super) struct Finder {
 struct Process {
     pid: u32,
     user: u32,
-    /// Its network namespace, if this process may know it.
-    network: Option<Identity>,
+    /// The network namespaces of its engines, each with its file; none if this process may not know them.
+    networks: BTreeMap<Identity, PathBuf>,
 }
 
 /// Device and inode of a namespace.
@@ -77,7 +80,7 @@ impl Finder {
                     Err(NoAnswer::Late) => Err(Unseen::Late),
                     Err(NoAnswer::Garbage) => Err(Unseen::Garbage),
                 };
-                // The child of one that forked may hold a socket that nobody answers.
+                // It may have a socket in each of two namespaces, and its forked child one that nobody answers.
                 if seen.is_ok() || !matches!(found.get(&pid), Some(Ok(_))) {
                     found.insert(pid, seen);
                 }
@@ -88,8 +91,8 @@ impl Finder {
             Ok(answers) => add(&mut found, answers),
             Err(error) => self.all_fail(here, &error, &mut found),
         }
-        for (there, pid) in self.elsewhere(here) {
-            match visit(pid, self.only) {
+        for (there, file) in self.elsewhere(here) {
+            match visit(file, self.only) {
                 Ok(answers) => add(&mut found, answers),
                 Err(error) => self.all_fail(Some(there), &error, &mut found),
             }
@@ -121,10 +124,12 @@ impl Finder {
         self.searched = Some(Instant::now());
     }
 
-    /// Other network namespaces, each with a process that is in it.
-    fn elsewhere(&self, here: Option<Identity>) -> BTreeMap<Identity, u32> {
-        let each = self.processes.iter().filter_map(|it| Some((it.network?, it.pid)));
-        each.filter(|(network, _)| Some(*network) != here).collect()
+    /// Other network namespaces with engines, and a file of each.
+    fn elsewhere(&self, here: Option<Identity>) -> BTreeMap<Identity, PathBuf> {
+        let mut all = BTreeMap::new();
+        self.processes.iter().for_each(|process| all.extend(process.networks.clone()));
+        all.retain(|network, _| Some(*network) != here);
+        all
     }
 
     fn all_fail(
@@ -133,17 +138,21 @@ impl Finder {
         error: &io::Error,
         found: &mut BTreeMap<u32, Result<ProcessLook, Unseen>>,
     ) {
-        for process in self.processes.iter().filter(|process| process.network == network) {
-            found.insert(process.pid, Err(Unseen::Namespace { why: error.to_string() }));
+        let is_there = |process: &&Process| {
+            network.is_some_and(|network| process.networks.contains_key(&network))
+        };
+        for process in self.processes.iter().filter(is_there) {
+            let unseen = || Err(Unseen::Namespace { why: error.to_string() });
+            found.entry(process.pid).or_insert_with(unseen);
         }
     }
 }
 
-/// Asks those in the network namespace of this process. A namespace belongs to a thread, so one that ends
+/// Asks those in the network namespace of this file. A namespace belongs to a thread, so one that ends
 /// right away visits it.
-fn visit(pid: u32, only: Option<u32>) -> io::Result<Vec<Answer>> {
+fn visit(file: PathBuf, only: Option<u32>) -> io::Result<Vec<Answer>> {
     let ask = move || {
-        let namespace = File::open(format!("/proc/{pid}/ns/net"))?;
+        let namespace = File::open(file)?;
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
         ask_local(only)
     };
@@ -154,13 +163,20 @@ fn visit(pid: u32, only: Option<u32>) -> io::Result<Vec<Answer>> {
 /// `None`: it has no engine, or is gone.
 fn process(pid: u32) -> Option<Process> {
     let folder = Path::new("/proc").join(pid.to_string());
-    let has_engine =
-        |tid| name(&folder.join(format!("task/{tid}"))).is_some_and(|it| it == CONTROL);
-    if !numbers(&folder.join("task")).into_iter().any(has_engine) {
-        return None;
+    let tasks = folder.join("task");
+    let mut has_engine = false;
+    let mut networks = BTreeMap::new();
+    for tid in numbers(&tasks) {
+        let task = tasks.join(tid.to_string());
+        let Some(name) = name(&task).filter(|it| [CONTROL, ANSWERS].contains(&it.as_str())) else {
+            continue;
+        };
+        has_engine |= name == CONTROL;
+        let file = task.join("ns/net");
+        networks.extend(network(&file).map(|network| (network, file)));
     }
     let user = fs::metadata(&folder).ok()?.uid();
-    Some(Process { pid, user, network: network(&folder.join("ns/net")) })
+    has_engine.then_some(Process { pid, user, networks })
 }
 
 fn network(path: &Path) -> Option<Identity> {
