@@ -6,6 +6,7 @@ mod find;
 mod look;
 mod show;
 
+use std::collections::VecDeque;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -78,9 +79,9 @@ fn execute(args: &Args) -> Result<(), TopError> {
     if first.engines() == 0 {
         return Err(TopError::nothing(pid, &first));
     }
-    let show = match args.json {
+    let mut show = match args.json {
         true => Show::Json,
-        false if io::stdout().is_terminal() => Show::Screen,
+        false if io::stdout().is_terminal() => Show::Screen { events: VecDeque::new() },
         false => Show::Lines,
     };
     let mut next = first.at + args.interval;

@@ -1,5 +1,6 @@
 //! Shows an interval: as a screen, as lines, or as JSON.
 
+use std::collections::VecDeque;
 use std::io;
 
 use polyrail_report::{Align, Table, show_gb_per_s, show_micros};
@@ -8,23 +9,31 @@ use super::change::{EngineChange, Event, Interval, ProcessChange, What};
 use crate::stdout::{redraw, say_to_reader};
 
 /// The form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Show {
-    /// A terminal, drawn anew.
-    Screen,
+    /// A terminal, drawn anew, with the last events: each interval alone would show them for too short.
+    Screen { events: VecDeque<String> },
     /// One line for each rail, event and process, each with the time and the process.
     Lines,
     /// A document on a line.
     Json,
 }
 
+/// Events that a screen shows.
+const MOST_EVENTS: usize = 8;
 /// Peers that an event names.
 const MOST_NAMED: usize = 2;
 
 impl Show {
-    pub(super) fn interval(self, interval: &Interval) -> io::Result<()> {
+    pub(super) fn interval(&mut self, interval: &Interval) -> io::Result<()> {
         match self {
-            Self::Screen => redraw(&screen(interval)),
+            Self::Screen { events } => {
+                let now = polyrail_log::utc_now();
+                let new = interval.events.iter();
+                events.extend(new.map(|it| format!("{now} {} {}", it.pid, event(it))));
+                events.drain(..events.len().saturating_sub(MOST_EVENTS));
+                redraw(&screen(interval, &now, events))
+            }
             Self::Lines => {
                 let now = polyrail_log::utc_now();
                 lines(interval).iter().try_for_each(|line| say_to_reader(&format!("{now} {line}")))
@@ -66,7 +75,7 @@ fn lines(interval: &Interval) -> Vec<String> {
     lines
 }
 
-fn screen(interval: &Interval) -> Vec<String> {
+fn screen(interval: &Interval, now: &str, events: &VecDeque<String>) -> Vec<String> {
     let mut table = Table::default()
         .column("process", Align::Right)
         .column("engine", Align::Left)
@@ -100,10 +109,10 @@ fn screen(interval: &Interval) -> Vec<String> {
             below.push(format!("{} {}: {}", process.pid, process.name, threads(process)));
         }
     }
-    let mut screen = vec![format!("polyrail top  {}  Ctrl-C ends", polyrail_log::utc_now())];
+    let mut screen = vec![format!("polyrail top  {now}  Ctrl-C ends")];
     screen.extend(table.to_string().lines().map(str::to_owned));
     screen.extend(below);
-    screen.extend(interval.events.iter().map(|it| format!("{} {}", it.pid, event(it))));
+    screen.extend(events.iter().cloned());
     let unseen = interval.unseen.iter();
     screen.extend(unseen.map(|process| format!("process {} {}", process.pid, process.why)));
     screen
