@@ -29,7 +29,8 @@ fn up(sent_bytes: u64) -> RailLook {
 
 #[test]
 fn rates_are_of_the_time_between_the_looks_and_threads_are_in_percent_of_a_cpu() {
-    let (begin, later) = (Instant::now(), Instant::now() + Duration::from_secs(2));
+    let begin = Instant::now();
+    let later = begin + Duration::from_secs(2);
     let mut watch = Watch::begin(look(begin, Some(process(begin, "1", &[("eth1", up(1_000))]))));
     let mut now = process(later, "1", &[("eth1", up(4_000_001_000)), ("eth2", up(500))]);
     now.threads.get_mut(&9).unwrap().cpu_ns = 500_000_000;

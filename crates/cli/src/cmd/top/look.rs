@@ -192,7 +192,7 @@ mod tests {
         let thread = thread.spawn(move || {
             // By now it has its name.
             begin.send(()).unwrap();
-            drop(ends.recv());
+            let _ = ends.recv();
         });
         let thread = thread.unwrap();
         begins.recv().unwrap();
