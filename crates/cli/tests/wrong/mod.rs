@@ -195,7 +195,7 @@ fn name(argument: &Arg) -> String {
 /// A value that this argument takes, so that the next one can be tried.
 fn good(path: &[String], before: &[String], field: &str) -> String {
     let candidates =
-        ["x", "0", "a", "/", "/dev/null", "eth1:1", "rx=1", "equal=1", "bash", "rails"];
+        ["x", "0", "1", "a", "/", "/dev/null", "eth1:1", "rx=1", "equal=1", "bash", "rails"];
     let takes = |value: &&&str| {
         let words = path.iter().chain(before).map(String::as_str).chain([**value]);
         let words: Vec<OsString> = words.map(OsString::from).collect();
