@@ -24,7 +24,7 @@ use crate::wire::{Body, ExpressCard, Message, put_part};
 
 /// The settings of a device that this engine takes over. The others are about proxies, or about
 /// things that a process can have only once.
-const TAKEN: [&str; 15] = [
+const TAKEN: [&str; 16] = [
     "rails",
     "bind_device",
     "congestion",
