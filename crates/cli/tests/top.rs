@@ -125,7 +125,7 @@ fn a_rail_that_is_cut_and_comes_back_is_an_event_of_its_own() {
         run.map(drop).map_err(|error| error.to_string())
     });
     let (_top, lines) = top(std::process::id(), "--interval 250ms");
-    const WANTED: [&str; 3] = ["rail1: cut (towards ", "rail1: back (towards ", "flows lost"];
+    const WANTED: [&str; 3] = ["rail1: cut (towards ", "rail1: back (towards ", " lost (towards "];
     let (mut seen, mut events): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
     for line in lines {
         let line = line.unwrap();

@@ -141,8 +141,8 @@ fn event(event: &Event) -> String {
         What::EngineEnded => "the engine has ended".to_owned(),
         What::RailCut => "cut".to_owned(),
         What::RailBack => "back".to_owned(),
-        What::FlowsLost => format!("{count} flows lost"),
-        What::ChunksResent => format!("{count} chunks to be sent again"),
+        What::FlowsLost => format!("{} lost", counted(count, "flow")),
+        What::ChunksResent => format!("{} to be sent again", counted(count, "chunk")),
     };
     let rail = rail.as_ref().map_or(String::new(), |rail| format!(" {rail}"));
     let more = peers.len().saturating_sub(MOST_NAMED);
@@ -154,6 +154,10 @@ fn event(event: &Event) -> String {
         format!(" (towards {}{more})", named.join(", "))
     };
     format!("{engine}{rail}: {what}{towards}")
+}
+
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
@@ -175,5 +179,7 @@ mod tests {
         assert_eq!(one(What::RailCut, &["b"], None), "a eth1: cut (towards b)");
         let many = one(What::FlowsLost, &["b", "c", "d", "e"], Some(8));
         assert_eq!(many, "a eth1: 8 flows lost (towards b, c and 2 more)");
+        let single = one(What::ChunksResent, &["b"], Some(1));
+        assert_eq!(single, "a eth1: 1 chunk to be sent again (towards b)");
     }
 }
