@@ -39,6 +39,6 @@ pub use paths::PathFigures;
 pub use predictions::{
     ErrorSummary, JudgedPoint, Judgement, LinkErrors, PointVerdict, Prediction, read_predictions,
 };
-pub use report::{STYLE, html};
+pub use report::{STYLE, html, page};
 pub use states::SourceStates;
 pub use summary::{Counts, Outlier, State, Summary};

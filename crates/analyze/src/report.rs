@@ -7,9 +7,17 @@ use crate::analysis::Analysis;
 pub fn html(analysis: &Analysis) -> String {
     // Numbers and text of an analysis always have a JSON form.
     let json = serde_json::to_string(analysis).unwrap_or_default();
-    // Text from a profile must not close the element that holds it.
+    page(&format!("Profile of {}", analysis.about.hostname), &json, PAGE)
+}
+
+/// A self-contained page that shows `json` by `script`, in the look of all reports.
+///
+/// The script finds the data as text of the element `data`, draws into the element `report`, and may call the
+/// drawing functions of `report/charts.js`. It must be the caller's own text; title and data may be anybody's.
+pub fn page(title: &str, json: &str, script: &str) -> String {
+    // Text in the data must not close the element that holds it.
     let json = json.replace('<', "\\u003c");
-    let title = format!("Profile of {}", escape(&analysis.about.hostname));
+    let title = escape(title);
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -20,7 +28,7 @@ pub fn html(analysis: &Analysis) -> String {
          <main id=\"report\"><noscript>The charts need JavaScript, which is in this \
          file.</noscript></main>\n<div id=\"hover\" hidden></div>\n\
          <script type=\"application/json\" id=\"data\">{json}</script>\n\
-         <script>\n{CHARTS}{PAGE}</script>\n</body>\n</html>\n"
+         <script>\n{CHARTS}{script}</script>\n</body>\n</html>\n"
     )
 }
 

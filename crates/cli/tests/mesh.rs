@@ -9,6 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine};
+use polyrail_browser::Browser;
 use polyrail_lab::{Lab, LabSpec, availability};
 use polyrail_rendezvous::{Membership, join};
 use serde_json::Value;
@@ -164,6 +165,59 @@ fn nodes_that_are_started_by_hand_find_each_other_and_the_first_one_has_the_figu
         let said = refusal(0, &output);
         assert!(said.contains("node 0 prints the figures"), "{said}");
     }
+}
+
+#[test]
+fn a_page_shows_all_figures_in_a_browser_and_asks_nothing_of_a_network() {
+    let run = "cargo test -p polyrail-cli --test mesh";
+    let Some(mut browser) = Browser::start(run) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (place, page) = (folder.path().join("place"), folder.path().join("mesh.html"));
+    fs::create_dir(&place).unwrap();
+    let node = |node: u32, more: &str| {
+        let (place, html) = (place.display(), page.display());
+        let options = format!(
+            "--rendezvous dir://{place} --nodes 2 --node {node} --endpoints-per-node 2 --pattern \
+             pairwise,all --set rails=127.0.0.1 --size 64KiB --time 20ms --rounds 2 --html {html} {more}"
+        );
+        mesh(&options)
+    };
+    let other = node(1, "").spawn().unwrap();
+    let report = report(&node(0, "--json -").output().unwrap(), "a page");
+    other.wait_with_output().unwrap();
+    browser.open(&page);
+
+    assert_eq!(browser.value("document.querySelector('h2').textContent"), "Conclusion");
+    let told = browser.value("document.querySelector('ul.conclusion').textContent");
+    let first = report["conclusions"][0].as_str().unwrap();
+    assert!(first.starts_with("pairwise, layout one: "), "{first}");
+    assert!(told.as_str().unwrap().starts_with(first), "{told}");
+    // The diagonal and the other endpoint of the same node have no cell.
+    let cells = "document.querySelectorAll('svg rect.cell').length";
+    assert_eq!(browser.value(cells), 8);
+    let cell = "(() => { const cell = document.querySelector('svg rect.cell'); \
+                cell.dispatchEvent(new PointerEvent('pointermove', { clientX: 5, clientY: 5 })); \
+                return document.getElementById('hover').textContent; })()";
+    let says = browser.value(cell);
+    let pair = &report["layouts"][0]["patterns"][0]["pairs"][0];
+    let [from, to] = ["from", "to"].map(|end| pair[end].as_str().unwrap());
+    assert!(says.as_str().unwrap().starts_with(&format!("{from} → {to}: ")), "{says}");
+    let chosen = "(() => { const select = document.querySelector('select'); select.value = '1'; \
+                  select.dispatchEvent(new Event('change')); \
+                  return [select.selectedOptions[0].textContent, document.querySelectorAll('svg').length]; })()";
+    assert_eq!(browser.value(chosen), serde_json::json!(["all, layout one", 1]));
+    assert_eq!(browser.value(cells), 8);
+    let broken = "/NaN|undefined|Infinity/.test(document.getElementById('report').outerHTML)";
+    assert_eq!(browser.value(broken), false);
+    let wide = "document.documentElement.scrollWidth <= innerWidth";
+    assert_eq!(browser.value(wide), true, "nothing sticks out");
+    if let Some(path) = std::env::var_os("MESH_SCREENSHOT") {
+        fs::write(path, browser.screenshot(1_500)).unwrap();
+    }
+    let (complaints, requests) = browser.complaints_and_requests();
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    let own = format!("file://{}", page.display());
+    assert!(requests.iter().all(|url| *url == own || url == "data:,"), "{requests:#?}");
 }
 
 #[test]

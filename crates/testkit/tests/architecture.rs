@@ -45,7 +45,7 @@ const RULES: &[Rule] = &[
             "tune",
         ],
         // Examples that play a stranger; a test that reads manifests.
-        for_tests: &["proto", "secure", "yaml"],
+        for_tests: &["browser", "proto", "secure", "yaml"],
         ..Rule::ORDINARY
     },
     Rule {
@@ -79,7 +79,12 @@ const RULES: &[Rule] = &[
     Rule { name: "nccl-ref", below: &["gpu"], may_be_unsafe: true, ..Rule::ORDINARY },
     // It forks and enters namespaces, which nobody else does.
     Rule { name: "lab", below: &["netlink", "sys"], may_be_unsafe: true, ..Rule::ORDINARY },
-    Rule { name: "analyze", below: &["profile", "report"], ..Rule::ORDINARY },
+    Rule {
+        name: "analyze",
+        below: &["profile", "report"],
+        for_tests: &["browser"],
+        ..Rule::ORDINARY
+    },
     // Plans and judges; the command runs the cells.
     Rule {
         name: "experiment",
@@ -140,6 +145,8 @@ const RULES: &[Rule] = &[
         is_pure: true,
         ..Rule::ORDINARY
     },
+    // Tests of reports look at them in it.
+    Rule { name: "browser", below: &[FOR_ALL_TESTS], ..Rule::ORDINARY },
     Rule { name: FOR_ALL_TESTS, ..Rule::ORDINARY },
 ];
 

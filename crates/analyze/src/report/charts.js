@@ -1,5 +1,9 @@
 "use strict";
-// Small drawing functions. They set all text as text, so text of a profile never becomes markup.
+// What all pages share: their data, and small drawing functions. These set all text as text, so text in the data
+// never becomes markup.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const main = document.getElementById("report");
 
 const SVG = "http://www.w3.org/2000/svg";
 const WIDTH = 560, HEIGHT = 350, LEFT = 68, RIGHT = 18, TOP = 14, BOTTOM = 44;
@@ -229,4 +233,30 @@ function legend(entries) {
     box.style.background = color;
     return element("span", {}, box, name);
   }));
+}
+
+function section(title, text, ...children) {
+  main.append(element("h2", { textContent: title }));
+  if (text) main.append(element("p", { className: "soft", textContent: text }));
+  main.append(...children);
+}
+
+function figure(drawn, caption) {
+  return element("figure", {}, drawn, caption ? element("figcaption", { textContent: caption }) : null);
+}
+
+// A drawing that redraws itself when one of its choices changes.
+function chosen(choices, draw) {
+  const box = element("div");
+  const selects = choices.map(([label, options]) => {
+    const select = element("select", {}, ...options.map(([value, name]) => element("option", { value, textContent: name })));
+    const start = options.find((option) => option[2]);
+    if (start) select.value = start[0];
+    return [label, select];
+  });
+  const redraw = () => box.replaceChildren(draw(...selects.map(([, select]) => select.value)));
+  selects.forEach(([, select]) => select.addEventListener("change", redraw));
+  redraw();
+  const shown = selects.filter(([, select]) => select.options.length > 1);
+  return element("div", {}, element("p", {}, ...shown.map(([label, select]) => element("label", {}, `${label} `, select))), box);
 }

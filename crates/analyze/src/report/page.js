@@ -1,7 +1,5 @@
 // The report itself, from the JSON of `polyrail analyze --json`.
 
-const data = JSON.parse(document.getElementById("data").textContent);
-const main = document.getElementById("report");
 const COLORS = ["var(--c0)", "var(--c1)", "var(--c2)", "var(--c3)", "var(--c4)", "var(--c5)", "var(--c6)", "var(--c7)"];
 const names = data.endpoints.map((endpoint) => endpoint.name);
 const paths = [...new Set(data.links.map((link) => link.path))];
@@ -15,32 +13,6 @@ const REGIMES = { latency_bound: ["latency-bound", "var(--c5)"], transition: ["t
 const bySize = { log: true, base: 2, show: showBytes, label: "size" };
 
 const LOGGP = "LogGP parameters per range of sizes. L: time of an empty transfer. o: cost of posting and completion, both ends together. g: time between messages of a stream. G: time per byte. A dash means not measured.";
-
-function section(title, text, ...children) {
-  main.append(element("h2", { textContent: title }));
-  if (text) main.append(element("p", { className: "soft", textContent: text }));
-  main.append(...children);
-}
-
-function figure(drawn, caption) {
-  return element("figure", {}, drawn, caption ? element("figcaption", { textContent: caption }) : null);
-}
-
-// A drawing that redraws itself when one of its choices changes.
-function chosen(choices, draw) {
-  const box = element("div");
-  const selects = choices.map(([label, options]) => {
-    const select = element("select", {}, ...options.map(([value, name]) => element("option", { value, textContent: name })));
-    const start = options.find((option) => option[2]);
-    if (start) select.value = start[0];
-    return [label, select];
-  });
-  const redraw = () => box.replaceChildren(draw(...selects.map(([, select]) => select.value)));
-  selects.forEach(([, select]) => select.addEventListener("change", redraw));
-  redraw();
-  const shown = selects.filter(([, select]) => select.options.length > 1);
-  return element("div", {}, element("p", {}, ...shown.map(([label, select]) => element("label", {}, `${label} `, select))), box);
-}
 
 function head() {
   const { about, counts } = data;

@@ -5,9 +5,11 @@
 //! ([`follow`]); the first one gives them, too, and collects what was counted ([`direct`]).
 //!
 //! [`plan`] says who sends to whom and when, [`talk`] what workers say to each other, [`post`] sends,
-//! [`counters`] counts, [`report`] is what comes of it, and [`render`] is how people get to see it.
+//! [`counters`] counts, [`report`] is what comes of it, [`conclude`] says that in sentences, and [`render`] is
+//! how people get to see it.
 
 mod args;
+mod conclude;
 mod counters;
 mod crew;
 mod direct;

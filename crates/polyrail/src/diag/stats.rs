@@ -157,6 +157,9 @@ pub struct ProxyStats {
     pub migrations: u64,
     /// CPU time of its thread. Zero if callers make progress.
     pub cpu_seconds: f64,
+    /// Time in which its thread looked for work and found none, part of `cpu_seconds` where the thread
+    /// had a CPU; counted when polling ends. Zero if callers make progress.
+    pub polled_seconds: f64,
     /// Passes over its flows.
     pub passes: u64,
     /// Passes that moved something.
@@ -279,6 +282,7 @@ impl ProxyHandle {
             last_cpu: u32::try_from(self.counters.last_cpu.load(Ordering::Relaxed)).ok(),
             migrations: get(&self.counters.migrations),
             cpu_seconds: get(&self.counters.cpu_ns) as f64 / 1e9,
+            polled_seconds: get(&self.counters.polled_ns) as f64 / 1e9,
             passes: get(&self.counters.passes),
             busy_passes: get(&self.counters.busy_passes),
             sleeps: get(&self.counters.sleeps),

@@ -48,6 +48,7 @@ pub(crate) struct ProxyCounters {
     pub(crate) sleeps: AtomicU64,
     pub(crate) rescues: AtomicU64,
     pub(crate) cpu_ns: AtomicU64,
+    pub(crate) polled_ns: AtomicU64,
     pub(crate) last_cpu: AtomicI64,
     pub(crate) migrations: AtomicU64,
 }

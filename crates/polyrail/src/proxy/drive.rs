@@ -36,6 +36,8 @@ struct DriveState<'a> {
     pace: Pace,
     /// When the thread is to be looked at again, which takes two system calls.
     note_at: u64,
+    /// Since when the proxy thread polls and finds nothing.
+    polls_since: Option<u64>,
 }
 
 /// What a proxy thread knows of its own pace.
@@ -108,6 +110,13 @@ impl DriveState<'_> {
         }
     }
 
+    /// Polling is over: something came, or it no longer pays.
+    fn count_polling(&mut self, proxy: &Proxy, now: u64) {
+        if let Some(since) = self.polls_since.take() {
+            proxy.counters.polled_ns.fetch_add(now.saturating_sub(since), Ordering::Relaxed);
+        }
+    }
+
     fn is_expired(&self) -> bool {
         self.until.is_some_and(|until| Instant::now() >= until)
     }
@@ -173,6 +182,7 @@ impl Proxy {
             busy_at: None,
             pace: Pace::default(),
             note_at: 0,
+            polls_since: None,
         };
         let mut pause = Pause::default();
         loop {
@@ -208,6 +218,7 @@ impl Proxy {
     /// Nothing is left to do: sleeps until there is. Says whether to go on then.
     fn rest(&self, mut core: DrivenCore<'_>, drive: &mut DriveState<'_>) -> bool {
         drive.busy_at = None;
+        drive.count_polling(self, monotonic_ns());
         drive.pace.stop(&drive.engine.pollers);
         if self.send_held_acks(&mut core, drive.engine) {
             return true;
@@ -234,6 +245,7 @@ impl Proxy {
             }
             if worked {
                 let began = now;
+                drive.count_polling(self, began);
                 now = monotonic_ns();
                 busy_at = now;
                 drive.busy_at = Some(now);
@@ -273,6 +285,7 @@ impl Proxy {
         busy_at: u64,
         now: &mut u64,
     ) -> Option<Idle> {
+        drive.polls_since.get_or_insert(busy_at);
         let spin_ns = drive.spin_ns.max(drive.pace.poll_ns(&drive.engine.pollers));
         *now = monotonic_ns();
         if *now - busy_at >= spin_ns || drive.is_expired() {

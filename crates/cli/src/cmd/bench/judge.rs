@@ -1,11 +1,15 @@
-//! What keeps a size from being faster, and the measures for that. The rules are in `verdict`; the
-//! numbers that they compare come from `ends::yardsticks`. What can be changed to see whether it is
+//! What keeps a size from being faster, and the measures for that. The rules are in `rules`, their order in
+//! `verdict`; the numbers that they compare come from `ends::yardsticks`. What can be changed to see whether it is
 //! the cause is in `suspects`; `ends::why` tries it.
 
+mod evidence;
 mod machine;
+mod rules;
 mod suspects;
 mod verdict;
 
+pub(crate) use self::evidence::{Deeper, Evidence, Line};
 pub(crate) use self::machine::{Copies, CopyRate, CopyRates, Use};
+pub(crate) use self::rules::MESSAGE_BYTES;
 pub(crate) use self::suspects::{Pairs, Scene, noise, suspects};
-pub(crate) use self::verdict::{Evidence, Line, judge};
+pub(crate) use self::verdict::judge;

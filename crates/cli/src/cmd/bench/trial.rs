@@ -6,6 +6,7 @@ mod part;
 mod ping_pong;
 mod queued;
 mod queues;
+mod quotas;
 mod watch;
 mod work;
 

@@ -11,8 +11,8 @@ use super::error::MeshError;
 use super::plan::{Grid, Layout, Pattern};
 use crate::config_args::ConfigArgs;
 use crate::values::{
-    Rates, Refusal, file_or_stdout, lab_name, number_within, rates, setting, size, time,
-    time_within,
+    Rates, Refusal, file_or_stdout, file_to_write, lab_name, number_within, rates, setting, size,
+    time, time_within,
 };
 
 /// Arguments of the subcommand.
@@ -103,6 +103,10 @@ pub(crate) struct Args {
     /// Write all figures as JSON to this file; `-` is standard output.
     #[arg(long, value_name = "FILE", value_parser = file_or_stdout(), help_heading = HOW)]
     pub(crate) json: Option<PathBuf>,
+
+    /// Write a page with all figures to this file, for a browser.
+    #[arg(long, value_name = "FILE", value_parser = file_to_write(), help_heading = HOW)]
+    pub(crate) html: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) config: ConfigArgs,

@@ -15,6 +15,7 @@ use polyrail_lab::{Lab, LabError, LabGuard, LabSpec, Node};
 use polyrail_report::{Tool, exit};
 
 use super::args::{Args, PLACES, Seat};
+use super::conclude::conclusions;
 use super::crew;
 use super::direct::Told;
 use super::error::MeshError;
@@ -50,8 +51,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, MeshError> {
     report.error = failed.as_ref().map(ToString::to_string);
     let has_first = place.has_first();
     place.end()?;
+    report.conclusions = conclusions(&report.layouts);
     if report.layouts.iter().any(|layout| !layout.patterns.is_empty()) {
-        render::show(&report, args.json.as_deref())?;
+        render::show(&report, args.json.as_deref(), args.html.as_deref())?;
     } else if failed.is_some() {
         // A program that reads it learns why there is nothing else; the other nodes may share the folder.
         render::save(&report, args.json.as_deref().filter(|_| has_first))?;
@@ -374,6 +376,7 @@ fn blank(args: &Args, place: &Place) -> MeshReport {
         rounds: args.rounds,
         hosts: Vec::new(),
         layouts: Vec::new(),
+        conclusions: Vec::new(),
         notes: if cfg!(debug_assertions) {
             vec!["this is a debug build: take no figures from it".into()]
         } else {

@@ -10,9 +10,18 @@ use super::launch::write_file;
 use super::report::{LayoutReport, MeshReport, PatternReport};
 use crate::stdout::{print, tell};
 
-/// Prints the text, or the JSON in its place, and writes the file.
-pub(crate) fn show(report: &MeshReport, json: Option<&Path>) -> Result<(), MeshError> {
+/// Prints the text, or the JSON in its place, and writes the files.
+pub(crate) fn show(
+    report: &MeshReport,
+    json: Option<&Path>,
+    html: Option<&Path>,
+) -> Result<(), MeshError> {
     let mut text = text(report);
+    if let Some(path) = html {
+        let title = format!("Mesh of {} nodes", report.nodes);
+        write_file(path, &polyrail_analyze::page(&title, &document(report)?, PAGE))?;
+        let _ = writeln!(text, "page: {}", path.display());
+    }
     match json {
         Some(path) if path == Path::new("-") => {
             tell!("{}", text.trim_end());
@@ -29,6 +38,8 @@ pub(crate) fn show(report: &MeshReport, json: Option<&Path>) -> Result<(), MeshE
     }
     Ok(())
 }
+
+const PAGE: &str = include_str!("page.js");
 
 /// Writes the JSON, if it goes to a file.
 pub(crate) fn save(report: &MeshReport, json: Option<&Path>) -> Result<(), MeshError> {
@@ -64,7 +75,10 @@ fn text(report: &MeshReport) -> String {
             text.push_str(&one(layout, pattern));
         }
     }
-    let _ = write!(text, "\n{}", summary(report));
+    let _ = writeln!(text, "\n{}", summary(report));
+    for conclusion in &report.conclusions {
+        let _ = writeln!(text, "{conclusion}");
+    }
     let bytes: u64 = patterns(report).map(|(_, pattern)| pattern.verified_bytes).sum();
     let _ = writeln!(
         text,

@@ -34,6 +34,8 @@ pub(crate) struct MeshReport {
     /// By node.
     pub(crate) hosts: Vec<Host>,
     pub(crate) layouts: Vec<LayoutReport>,
+    /// What the figures come to, in sentences.
+    pub(crate) conclusions: Vec<String>,
     pub(crate) notes: Vec<String>,
     pub(crate) error: Option<String>,
 }

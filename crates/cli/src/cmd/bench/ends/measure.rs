@@ -7,7 +7,7 @@ use polyrail_report::{AgainstSample, BenchResult, Histogram, PathTaken, show_siz
 
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
-use crate::cmd::bench::judge::{CopyRate, CopyRates, Line};
+use crate::cmd::bench::judge::{CopyRate, CopyRates, Deeper, Line};
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{Against, MemoryKind, Op, Schedule, not_devices};
 use crate::cmd::bench::output::path_of;
@@ -56,6 +56,7 @@ pub(crate) struct Rounds {
 pub(crate) struct Yardsticks {
     pub(crate) copy: Option<CopyRate>,
     pub(crate) messages_per_s: Option<f64>,
+    pub(crate) deeper: Option<Deeper>,
 }
 
 /// What a baseline of plain sockets was like.

@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use polyrail_report::{RailShare, show_size};
+use polyrail_report::{RailShare, Spread, show_size};
 
 use super::measure::{Bench, Rounds, Yardsticks};
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::judge::{Copies, Evidence, Use};
+use crate::cmd::bench::judge::{Copies, Deeper, Evidence, MESSAGE_BYTES, Use};
 use crate::cmd::bench::options::{Op, Schedule, Verify};
 use crate::cmd::bench::output::TCP;
 use crate::cmd::bench::talk::Load;
@@ -29,7 +29,8 @@ impl Bench<'_> {
         let used = self.memory_use(size, movers);
         self.progress.say(format!("{}: measuring how fast memory is copied so", show_size(size)));
         let copy = Some(self.copies.borrow_mut().of(&used)?);
-        Ok(Yardsticks { copy, messages_per_s: self.message_rate(size)? })
+        let messages_per_s = self.message_rate(size)?;
+        Ok(Yardsticks { copy, messages_per_s, deeper: self.deeper(size)? })
     }
 
     /// How the threads of this machine used its memory.
@@ -85,6 +86,45 @@ impl Bench<'_> {
         Ok(Some(most))
     }
 
+    /// What more transfers at once bring, where the channels have room for them.
+    fn deeper(&self, size: u64) -> Result<Option<Deeper>, BenchError> {
+        let schedule = self.schedule;
+        let config = self.link.engine.config();
+        let depth = schedule.depth(size).saturating_mul(DEEPER);
+        let is_possible = depth <= u64::from(config.ops_pool)
+            && depth.saturating_mul(schedule.segments) <= SEGMENTS_AT_ONCE
+            && depth.saturating_mul(size) <= BYTES_AT_ONCE
+            && schedule.depth(size).saturating_mul(size) < self.window_bytes();
+        if schedule.iters.is_some() || !is_possible {
+            return Ok(None);
+        }
+        self.progress.say(format!("{}: measuring {DEEPER} times the depth", show_size(size)));
+        let deep = Schedule { depth: Some(depth), ..schedule.clone() };
+        let mut ratios = Vec::new();
+        for round in 0..DEEPER_ROUNDS {
+            self.interrupt.check()?;
+            let rate = self.short_rate(schedule, size, round)?;
+            ratios.push(self.short_rate(&deep, size, round)? / rate);
+        }
+        Ok(Spread::of(ratios).map(|ratio| Deeper { depth, ratio }))
+    }
+
+    /// GB/s of one short sample.
+    fn short_rate(&self, schedule: &Schedule, size: u64, round: u64) -> Result<f64, BenchError> {
+        let trial = self.set_up(self.link, schedule, size, None)?;
+        let count = trial.warm_up(SHORT_WARMUP, SHORT_SAMPLE)?;
+        let gb_per_s = trial.sample(Verify::Off, count, round)?.sample.gb_per_s();
+        trial.tear_down()?;
+        Ok(gb_per_s)
+    }
+
+    /// What all channels together may have outstanding, in bytes.
+    fn window_bytes(&self) -> u64 {
+        let config = self.link.engine.config();
+        let channels = self.link.peer.flows().total as u64 / u64::from(config.sockets);
+        channels * u64::from(config.window_chunks) * config.chunk_bytes
+    }
+
     /// The numbers of the sample in the middle.
     pub(crate) fn evidence(
         &self,
@@ -101,9 +141,6 @@ impl Bench<'_> {
             let share = taken.sample.window_full_share;
             (taken.local_load.clone(), taken.peer_load.clone(), share)
         });
-        let config = self.link.engine.config();
-        let flows = self.link.peer.flows().total;
-        let channels = flows as u64 / u64::from(config.sockets);
         Evidence {
             gb_per_s: median,
             ways: if self.schedule.bidir { 2 } else { 1 },
@@ -120,7 +157,8 @@ impl Bench<'_> {
             ping_pong: self.schedule.latency,
             depth: self.schedule.depth(size),
             size,
-            window_bytes: channels * u64::from(config.window_chunks) * config.chunk_bytes,
+            window_bytes: self.window_bytes(),
+            deeper: yardsticks.deeper,
             p50_us,
         }
     }
@@ -135,9 +173,15 @@ fn most_lost(rails: &[RailShare]) -> Option<(String, f64)> {
 
 /// The payload of a packet of 1500 bytes; of larger ones more is lost than it says.
 const SEGMENT_BYTES: u64 = 1448;
-/// The smallest transfer: what is left of it is the work for one message.
-const MESSAGE_BYTES: u64 = 8;
 /// Above this the bytes cost more than the message.
 const SMALL_BYTES: u64 = 256 << 10;
 const MESSAGES_TIME: Duration = Duration::from_millis(50);
 const MESSAGES_ROUNDS: u64 = 3;
+/// How many times the depth is tried.
+const DEEPER: u64 = 4;
+const DEEPER_ROUNDS: u64 = 3;
+const SHORT_WARMUP: Duration = Duration::from_millis(20);
+const SHORT_SAMPLE: Duration = Duration::from_millis(50);
+/// Of more memory, or of many lists at once, preparing takes longer than moving.
+const BYTES_AT_ONCE: u64 = 64 << 20;
+const SEGMENTS_AT_ONCE: u64 = 1 << 16;

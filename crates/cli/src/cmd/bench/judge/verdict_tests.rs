@@ -1,7 +1,11 @@
 use polyrail_sample::{Hot, Work};
 
-use super::super::machine::Copies;
+use polyrail_report::Spread;
+
+use super::super::evidence::{Deeper, Line};
+use super::super::machine::{Copies, CopyRate};
 use super::*;
+use crate::cmd::bench::talk::{Load, Throttled};
 
 /// Two machines with nothing to do.
 fn idle() -> Evidence {
@@ -26,6 +30,7 @@ fn idle() -> Evidence {
         depth: 64,
         size: 1 << 20,
         window_bytes: 32 << 20,
+        deeper: None,
         p50_us: Some(900.0),
     }
 }
@@ -164,8 +169,8 @@ fn a_busy_other_side_is_the_limit() {
 #[test]
 fn a_side_that_does_not_run_or_does_not_read_is_the_limit() {
     let (kind, because) = verdict(|e| (e.peer.away_share, e.window_full_share) = (0.5, 0.9));
-    let text = "the process at the other side did not run for 50 % of the time: it was stopped, or had used \
-                up the CPU time of its cgroup";
+    let text = "the process at the other side did not run for 50 % of the time: it was stopped, or had no \
+                CPU";
     assert_eq!((kind, because.as_str()), (LimitKind::Peer, text));
     assert_eq!(verdict(|e| (e.local.away_share, e.same_host) = (0.2, true)).0, LimitKind::Cpu);
     assert_eq!(verdict(|e| (e.peer.away_share, e.same_host) = (0.2, true)).0, LimitKind::Peer);
@@ -315,4 +320,72 @@ fn a_queue_that_drops_packets_is_the_limit_and_its_rail_is_named() {
     assert!(because.starts_with("the queue of rail2 at the other side"), "{because}");
     let (_, because) = verdict(|e| e.local.dropped = drops(0.004));
     assert!(!because.starts_with("the queue"), "{because}");
+}
+
+fn tried(ratio: f64) -> Option<Deeper> {
+    let ratio = Spread { median: ratio, min: ratio, max: ratio };
+    Some(Deeper { depth: 256, ratio })
+}
+
+#[test]
+fn depth_that_was_tried_and_helped_is_the_limit_whatever_else_is_busy() {
+    let busy = |e: &mut Evidence| e.local.busiest_thread = Some(("pr-tx0".into(), 0.97));
+    let (kind, because) = verdict(|e| (busy(e), e.deeper = tried(1.8)).1);
+    assert_eq!(kind, LimitKind::Depth);
+    assert!(because.ends_with("; tried: depth 256 makes it 1.80 x"), "{because}");
+    let (kind, _) = verdict(|e| (busy(e), e.deeper = tried(1.1)).1);
+    assert_eq!(kind, LimitKind::Cpu, "a little is no proof");
+    let (kind, _) = verdict(|e| {
+        (e.deeper, e.local.away_share) = (tried(1.8), 0.5);
+    });
+    assert_eq!(kind, LimitKind::Cpu, "the trial may have met a time in which the process ran");
+}
+
+#[test]
+fn depth_that_was_tried_in_vain_is_no_limit_and_the_verdict_says_so() {
+    let little = |e: &mut Evidence| (e.depth, e.size) = (16, 4 << 10);
+    assert_eq!(verdict(little).0, LimitKind::Depth);
+    let (kind, because) = verdict(|e| (little(e), e.deeper = tried(1.01)).1);
+    assert_ne!(kind, LimitKind::Depth);
+    let text = "no limit is reached; depth 256 makes it 1.01 x; the nearest: ";
+    assert!(because.starts_with(text), "{because}");
+    let (kind, _) = verdict(|e| (little(e), e.deeper = tried(1.1)).1);
+    assert_eq!(kind, LimitKind::Depth, "it helps a little");
+}
+
+#[test]
+fn messages_of_8_bytes_that_more_of_them_do_not_speed_up_are_the_limit() {
+    let (kind, because) = verdict(|e| (e.depth, e.size, e.deeper) = (64, 8, tried(1.01)));
+    assert_eq!(kind, LimitKind::MessageRate);
+    assert!(
+        because.contains("of which the bytes cost nothing: depth 256 makes it 1.01 x"),
+        "{because}"
+    );
+    let (kind, _) = verdict(|e| (e.depth, e.size, e.deeper) = (64, 8, tried(2.0)));
+    assert_eq!(kind, LimitKind::Depth);
+}
+
+#[test]
+fn a_quota_that_ran_out_is_named_with_what_it_grants() {
+    let throttled = |share| Some(Throttled { cpus: 0.2, periods_share: share });
+    let (kind, because) = verdict(|e| {
+        (e.peer.throttled, e.peer.away_share) = (throttled(0.9), 0.7);
+    });
+    assert_eq!(kind, LimitKind::Peer);
+    let text = "the process at the other side did not run for a part of 90 % of its control group's periods: the CPU \
+                quota of 0.20 CPUs had run out";
+    assert_eq!(because, text);
+    let (kind, because) = verdict(|e| e.local.throttled = throttled(0.9));
+    assert!(kind == LimitKind::Cpu && because.starts_with("this process"), "{because}");
+    let (_, because) = verdict(|e| e.local.throttled = throttled(0.1));
+    assert!(because.starts_with("no limit is reached; "), "{because}");
+}
+
+#[test]
+fn a_rail_that_is_much_slower_than_others_is_named() {
+    let (_, because) = verdict(|e| {
+        e.gb_per_s = 2.9;
+        e.line = Some(Line { rails: rails([1.0, 1.0, 0.05, 1.0]), source: "the lab".into() });
+    });
+    assert!(because.ends_with("of the lab; rail2 has 0.050 of them, others 1.00"), "{because}");
 }

@@ -1,7 +1,9 @@
 //! What a reader should know before believing the figures, with what to do about it.
 
 use polyrail::PathKind;
-use polyrail_report::{BenchReport, BenchResult, Spread, show_micros, show_size};
+use polyrail_report::{BenchReport, BenchResult, Setting, Spread, show_micros, show_size};
+
+use crate::cmd::bench::options::TRIED_SETTINGS;
 
 /// One sentence for each disturbance, with the sizes that it touched.
 pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
@@ -39,6 +41,7 @@ pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
         remarks.push("auth=none: anybody who reached the ports could have joined".to_owned());
     }
     remarks.extend(far_from_the_median(report));
+    remarks.extend(not_tried(report));
     if let Some(sizes) = sizes(report, |result| result.rescues.is_some_and(|rescues| rescues > 0)) {
         let rescues: u64 = report.results.iter().filter_map(|result| result.rescues).sum();
         remarks.push(format!(
@@ -47,6 +50,26 @@ pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
         ));
     }
     remarks
+}
+
+/// Settings that somebody chose may be what is slow.
+fn not_tried(report: &BenchReport) -> Option<String> {
+    if report.results.iter().any(|result| !result.tried.is_empty()) {
+        return None;
+    }
+    let is_chosen = |name: &str, setting: &Setting| {
+        let by_nobody = setting.origin == "default" || setting.origin.starts_with("preset");
+        !by_nobody && TRIED_SETTINGS.contains(&name)
+    };
+    let chosen = report.config.iter().filter(|(name, setting)| is_chosen(name, setting));
+    let chosen: Vec<String> = chosen.map(|(name, _)| name.clone()).collect();
+    let text = || {
+        format!(
+            "not at their defaults: {}; --why tries how fast it is with them",
+            chosen.join(", ")
+        )
+    };
+    (!chosen.is_empty()).then(text)
 }
 
 /// A longest transfer that is worth a remark, in medians.

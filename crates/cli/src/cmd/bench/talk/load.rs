@@ -31,6 +31,9 @@ pub(crate) struct Load {
     pub(crate) socket_full_share: f64,
     /// Mean over the sending flows of the time that the receiver's kernel had no room, 0 to 1.
     pub(crate) no_room_share: f64,
+    /// The quota of CPU time that had run out most often, of those of the process's control groups.
+    #[serde(default)]
+    pub(crate) throttled: Option<Throttled>,
     /// The part of the time in which the process did not run at all, 0 to 1.
     pub(crate) away_share: f64,
     /// The part of the time that the posting thread posted and did not wait, 0 to 1; `None` where its
@@ -41,6 +44,15 @@ pub(crate) struct Load {
     /// The busiest CPU of ours, with `--sample`.
     #[serde(default)]
     pub(crate) hot: Option<Hot>,
+}
+
+/// A quota of CPU time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Throttled {
+    /// CPUs' worth of time that it grants.
+    pub(crate) cpus: f64,
+    /// The part of the quota's periods in which it had run out, 0 to 1.
+    pub(crate) periods_share: f64,
 }
 
 /// What one rail did, as its own side counts it.

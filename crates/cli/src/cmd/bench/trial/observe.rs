@@ -11,6 +11,7 @@ use polyrail_sys::threads::process_cpu_seconds;
 use super::away::Attendance;
 use super::queued::Queued;
 use super::queues::Queues;
+use super::quotas::Quotas;
 use super::watch::{Watch, Watched};
 use crate::cmd::bench::talk::{Load, RailDelta};
 
@@ -21,6 +22,7 @@ pub(crate) struct Snapshot {
     machine: Option<Ticks>,
     queued: Queued,
     queues: Queues,
+    quotas: Quotas,
     watched: Option<Watched>,
     stats: Stats,
     /// Of one that begins an interval.
@@ -61,6 +63,7 @@ impl Snapshot {
             machine: fs::read_to_string("/proc/stat").ok().and_then(|text| Ticks::parse(&text)),
             queued: Queued::look(),
             queues: Queues::look(engine),
+            quotas: Quotas::look(),
             cpu_seconds: process_cpu_seconds(),
             attendance: None,
             at: Instant::now(),
@@ -91,6 +94,7 @@ impl Snapshot {
                 machine_cpus: later.machine.map_or(0, |machine| machine.cpus),
                 queued_thread: self.queued.longest(&later.queued, seconds),
                 dropped: self.queues.worst(&later.queues),
+                throttled: self.quotas.worst(&later.quotas),
                 busiest_thread: self.busiest_thread(later, seconds, poster),
                 posting_share: poster.and_then(|poster| posting_share(poster, seconds)),
                 movers: self.movers(later, seconds, poster),
@@ -126,8 +130,13 @@ impl Snapshot {
         seconds: f64,
         poster: Option<Poster>,
     ) -> Option<(String, f64)> {
-        let proxies =
-            self.proxies(later, seconds).map(|(proxy, share)| (proxy.name.clone(), share));
+        // Who looks for work and finds none is idle, though its CPU is not.
+        let works = |(proxy, share): (&ProxyStats, f64)| {
+            let before = self.stats.proxies.iter().find(|before| before.name == proxy.name);
+            let polled = proxy.polled_seconds - before.map_or(0.0, |before| before.polled_seconds);
+            (proxy.name.clone(), (share - polled / seconds).max(0.0))
+        };
+        let proxies = self.proxies(later, seconds).map(works);
         // A poster that waits for others may look all the time, and be no limit.
         let mover = poster.filter(|poster| poster.waited.is_none());
         let name = "that posts and moves the data";
@@ -270,13 +279,14 @@ mod tests {
         let peer = PeerStats { instance: "x".into(), rails: vec![rail], ..PeerStats::default() };
         let stats = Stats { peers: vec![peer], proxies: proxies.collect(), ..Stats::default() };
         let (cpu_seconds, attendance) = (proxy_cpu.iter().sum(), None);
-        let (queued, queues) = (Queued::default(), Queues::default());
+        let (queued, queues, quotas) = (Queued::default(), Queues::default(), Quotas::default());
         Snapshot {
             at,
             cpu_seconds,
             machine: None,
             queued,
             queues,
+            quotas,
             watched: None,
             stats,
             attendance,

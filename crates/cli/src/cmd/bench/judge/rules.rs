@@ -1,0 +1,362 @@
+//! One function for each limit: how near the run came to it, and from where on it is the verdict. Their order and
+//! their words for people are in [`super::verdict`].
+
+use polyrail_report::{LimitKind, show_gb_per_s, show_rate, show_ratio, show_size};
+
+use super::evidence::{Deeper, Evidence, Line};
+use super::machine::CopyRate;
+use crate::cmd::bench::talk::{Load, Throttled};
+
+/// A limit that may or may not be reached.
+pub(super) struct Candidate {
+    pub(super) kind: LimitKind,
+    /// The part of the limit that was used: 1 is all of it.
+    pub(super) share: f64,
+    /// The part from which on it is the verdict.
+    pub(super) from: f64,
+    pub(super) because: String,
+}
+
+const NETWORK_SHARE: f64 = 0.85;
+const MEMORY_SHARE: f64 = 0.80;
+const CPUS_SHARE: f64 = 0.90;
+const THREAD_SHARE: f64 = 0.95;
+const THROTTLED_SHARE: f64 = 0.25;
+/// What depth gains at least, in each pair, to be the limit, and what is too little to be one.
+const DEPTH_GAIN: f64 = 1.2;
+const LITTLE_GAIN: f64 = 1.05;
+const MESSAGES_SHARE: f64 = 0.85;
+const WINDOW_SHARE: f64 = 0.50;
+const AWAY_SHARE: f64 = 0.10;
+const QUEUED_SHARE: f64 = 0.25;
+const NO_ROOM_SHARE: f64 = 0.33;
+/// A thread that reads as fast as it can uses more of a CPU.
+const IDLE_THREAD_SHARE: f64 = 0.60;
+const LOST_SHARE: f64 = 0.01;
+/// The smallest transfer: what it costs is the work for one message.
+pub(crate) const MESSAGE_BYTES: u64 = 8;
+/// A rail that carries less than this part of its share has no work.
+const IDLE_RAIL_SHARE: f64 = 0.25;
+/// A rail that is slower than this part of the one in the middle is named.
+const SLOW_RAIL_SHARE: f64 = 0.5;
+
+/// More transfers at once were tried, and were faster.
+pub(super) fn deeper(evidence: &Evidence) -> Option<Candidate> {
+    let Deeper { depth: more, ratio } = evidence.deeper?;
+    let away = |load: &Load| {
+        let throttled = load.throttled.map_or(0.0, |throttled| throttled.periods_share);
+        load.away_share >= AWAY_SHARE || throttled >= THROTTLED_SHARE
+    };
+    let is_steady = !away(&evidence.local) && !away(&evidence.peer);
+    let Candidate { because, .. } = depth(evidence);
+    let because = format!("{because}; tried: depth {more} makes it {} x", show_ratio(ratio.median));
+    let candidate = Candidate { kind: LimitKind::Depth, share: 1.0, from: 1.0, because };
+    (is_steady && ratio.min >= DEPTH_GAIN).then_some(candidate)
+}
+
+pub(super) fn tried_in_vain(evidence: &Evidence) -> Option<String> {
+    let Deeper { depth, ratio } = evidence.deeper?;
+    let text = format!("depth {depth} makes it {} x", show_ratio(ratio.median));
+    (ratio.median < LITTLE_GAIN).then_some(text)
+}
+
+pub(super) fn network(evidence: &Evidence) -> Option<Candidate> {
+    let line = evidence.line.as_ref()?;
+    let one_way = evidence.gb_per_s / evidence.ways as f64;
+    let share = one_way / line.gb_per_s();
+    let because = format!(
+        "{} GB/s one way are {} of the {} GB/s of {}",
+        show_gb_per_s(one_way),
+        percent(share),
+        show_gb_per_s(line.gb_per_s()),
+        line.source
+    );
+    let because = because + &slow_rail(line).map_or(String::new(), |slow| format!("; {slow}"));
+    Some(Candidate { kind: LimitKind::Network, share, from: NETWORK_SHARE, because })
+}
+
+/// A rail that is much slower than the one in the middle.
+fn slow_rail(line: &Line) -> Option<String> {
+    let mut rails: Vec<_> = line.rails.iter().collect();
+    rails.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let ((name, least), (_, middle)) = (rails.first()?, rails.get(rails.len() / 2)?);
+    let [least, middle] = [*least, *middle];
+    let text =
+        || format!("{name} has {} of them, others {}", show_gb_per_s(least), show_gb_per_s(middle));
+    (least < SLOW_RAIL_SHARE * middle).then(text)
+}
+
+pub(super) fn memory(evidence: &Evidence) -> Option<Candidate> {
+    let CopyRate { gb_per_s, copies, threads, cpus, footprint_bytes } = evidence.copy.as_ref()?;
+    let share = evidence.gb_per_s / gb_per_s;
+    let on = if cpus.is_empty() { String::new() } else { format!(" on CPUs {cpus}") };
+    let because = format!(
+        "{} GB/s are {} of the {} GB/s that {} by {threads} {}{on} over {} of memory",
+        show_gb_per_s(evidence.gb_per_s),
+        percent(share),
+        show_gb_per_s(*gb_per_s),
+        copies.words(),
+        if *threads == 1 { "thread" } else { "threads" },
+        show_size(*footprint_bytes),
+    );
+    Some(Candidate { kind: LimitKind::Memory, share, from: MEMORY_SHARE, because })
+}
+
+pub(super) fn posting(evidence: &Evidence) -> Option<Candidate> {
+    let share = evidence.local.posting_share?;
+    let because = format!(
+        "the thread that posts did so for {} of the time, {} transfers/s",
+        percent(share),
+        show_rate(transfers_per_s(evidence))
+    );
+    Some(Candidate { kind: LimitKind::Posting, share, from: THREAD_SHARE, because })
+}
+
+fn transfers_per_s(evidence: &Evidence) -> f64 {
+    evidence.gb_per_s / evidence.ways as f64 * 1e9 / evidence.size.max(1) as f64
+}
+
+pub(super) fn message_rate(evidence: &Evidence) -> Option<Candidate> {
+    let reached = transfers_per_s(evidence);
+    if evidence.size <= MESSAGE_BYTES {
+        let Deeper { depth, ratio } = evidence.deeper?;
+        let because = format!(
+            "{} transfers/s, of which the bytes cost nothing: depth {depth} makes it {} x",
+            show_rate(reached),
+            show_ratio(ratio.median)
+        );
+        let kind = LimitKind::MessageRate;
+        let candidate = Candidate { kind, share: 1.0, from: 1.0, because };
+        return (ratio.median < DEPTH_GAIN).then_some(candidate);
+    }
+    let most = evidence.messages_per_s?;
+    let because = format!(
+        "{} transfers/s are {} of the {}/s that 8B reach at depth {}, so that the size costs next to \
+         nothing",
+        show_rate(reached),
+        percent(reached / most),
+        show_rate(most),
+        evidence.depth
+    );
+    let (share, from) = (reached / most, MESSAGES_SHARE);
+    Some(Candidate { kind: LimitKind::MessageRate, share, from, because })
+}
+
+pub(super) fn device(evidence: &Evidence, path: &str) -> Candidate {
+    let each = evidence.p50_us.map_or(String::new(), |each| {
+        format!(", {} each taking {}", show_size(evidence.size), polyrail_report::show_micros(each))
+    });
+    let because = format!(
+        "{} GB/s by {path}, {} outstanding{each}",
+        show_gb_per_s(evidence.gb_per_s),
+        evidence.depth
+    );
+    Candidate { kind: LimitKind::Device, share: 1.0, from: 1.0, because }
+}
+
+pub(super) fn cpu(evidence: &Evidence) -> Vec<Candidate> {
+    let mut load = evidence.local.clone();
+    let mut who = "this process";
+    if evidence.same_host {
+        load.process_cpus += evidence.peer.process_cpus;
+        who = "both processes";
+    }
+    let mut candidates = cpus(&load, LimitKind::Cpu, who, "this machine");
+    // The other end waits for the one that is away more.
+    if evidence.local.away_share >= evidence.peer.away_share {
+        candidates.insert(0, away(&evidence.local, LimitKind::Cpu, "this process"));
+    }
+    candidates.splice(0..0, throttled(&evidence.local, LimitKind::Cpu, "this process"));
+    let queued = |load: &Load| load.queued_thread.as_ref().map_or(0.0, |(_, share)| *share);
+    if evidence.same_host && queued(&evidence.peer) > queued(&load) {
+        load.queued_thread.clone_from(&evidence.peer.queued_thread);
+    }
+    candidates.extend(crowded_out(&load, LimitKind::Cpu, "of this machine"));
+    candidates.extend(hot(&load, LimitKind::Cpu, "here"));
+    candidates.extend(thread(&load, LimitKind::Cpu, "here"));
+    candidates
+}
+
+pub(super) fn peer(evidence: &Evidence) -> Vec<Candidate> {
+    // Both ends on one machine have the same CPUs, which were examined above.
+    let mut candidates = if evidence.same_host {
+        Vec::new()
+    } else {
+        let there = LimitKind::Peer;
+        let mut candidates = cpus(&evidence.peer, there, "the process there", "the machine there");
+        candidates.extend(crowded_out(&evidence.peer, there, "of the machine there"));
+        candidates
+    };
+    if evidence.peer.away_share > evidence.local.away_share {
+        candidates
+            .insert(0, away(&evidence.peer, LimitKind::Peer, "the process at the other side"));
+    }
+    let there = "the process at the other side";
+    candidates.splice(0..0, throttled(&evidence.peer, LimitKind::Peer, there));
+    candidates.extend(hot(&evidence.peer, LimitKind::Peer, "at the other side"));
+    candidates.extend(thread(&evidence.peer, LimitKind::Peer, "at the other side"));
+    candidates
+}
+
+/// A process that others keep from running.
+fn away(load: &Load, kind: LimitKind, who: &str) -> Candidate {
+    let share = load.away_share;
+    let because = format!(
+        "{who} did not run for {} of the time: it was stopped, or had no CPU",
+        percent(share)
+    );
+    Candidate { kind, share, from: AWAY_SHARE, because }
+}
+
+/// A process whose control group has used up its CPU time again and again.
+fn throttled(load: &Load, kind: LimitKind, who: &str) -> Option<Candidate> {
+    let Throttled { cpus, periods_share: share } = load.throttled?;
+    let because = format!(
+        "{who} did not run for a part of {} of its control group's periods: the CPU quota of {cpus:.2} CPUs had \
+         run out",
+        percent(share)
+    );
+    Some(Candidate { kind, share, from: THROTTLED_SHARE, because })
+}
+
+/// Bytes that nobody reads, though who should is not busy.
+pub(super) fn no_room(evidence: &Evidence) -> Option<Candidate> {
+    let busiest = evidence.peer.busiest_thread.as_ref().map_or(0.0, |(_, share)| *share);
+    let share = evidence.local.no_room_share;
+    let because = format!(
+        "the other side had no room for {} of the time, and its busiest thread used {} of a CPU: it reads \
+         too seldom",
+        percent(share),
+        percent(busiest)
+    );
+    let candidate = Candidate { kind: LimitKind::Peer, share, from: NO_ROOM_SHARE, because };
+    (busiest < IDLE_THREAD_SHARE).then_some(candidate)
+}
+
+/// Packets that did not arrive.
+pub(super) fn lost(evidence: &Evidence) -> Option<Candidate> {
+    let (rail, share) = evidence.lost.clone()?;
+    let because =
+        format!("{rail} sent at least {:.1} % again: packets are lost on the way", share * 100.0);
+    Some(Candidate { kind: LimitKind::Network, share, from: LOST_SHARE, because })
+}
+
+/// Packets that did not leave. TCP notices at once, sends less for a while, and counts nothing as sent again.
+pub(super) fn dropped(load: &Load, place: &str) -> Option<Candidate> {
+    let (rail, share) = load.dropped.clone()?;
+    let because = format!(
+        "the queue of {rail} {place} dropped {:.1} % of its packets: it is too short for its rate",
+        share * 100.0
+    );
+    Some(Candidate { kind: LimitKind::Network, share, from: LOST_SHARE, because })
+}
+
+fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate> {
+    let share = load.process_cpus / load.cpus_allowed.max(1) as f64;
+    let because = format!(
+        "{who} used {:.2} of {} CPUs ({})",
+        load.process_cpus,
+        load.cpus_allowed,
+        percent(share)
+    );
+    // If all CPUs are busy, it still tells with which work.
+    let hottest = load.hot.as_ref().map_or(String::new(), |hot| format!("; the busiest: {hot}"));
+    let process = Candidate { kind, share, from: CPUS_SHARE, because: because + &hottest };
+    // Where others keep the machine busy, that is a disturbance to be remarked, and no limit.
+    let busy = load.machine_busy.filter(|busy| share >= busy / 3.0);
+    let machine = busy.map(|busy| Candidate {
+        kind,
+        share: busy,
+        from: CPUS_SHARE,
+        because: format!(
+            "the CPUs of {machine} were {} busy, softirqs included; {who} used {:.2} of {}{hottest}",
+            percent(busy),
+            load.process_cpus,
+            load.cpus_allowed
+        ),
+    });
+    [process].into_iter().chain(machine).collect()
+}
+
+/// Other programs have the CPUs that a thread of ours is ready to use.
+fn crowded_out(load: &Load, kind: LimitKind, whose: &str) -> Option<Candidate> {
+    let (name, share) = load.queued_thread.as_ref()?;
+    let others = load.machine_busy? * load.machine_cpus as f64 - load.process_cpus;
+    let because = format!(
+        "other programs used {others:.2} of the {} CPUs {whose}, and thread {name} waited for one {} of the time",
+        load.machine_cpus,
+        percent(*share)
+    );
+    let candidate = Candidate { kind, share: *share, from: QUEUED_SHARE, because };
+    (others > load.process_cpus).then_some(candidate)
+}
+
+/// The busiest CPU of ours, with `--sample`.
+fn hot(load: &Load, kind: LimitKind, place: &str) -> Option<Candidate> {
+    let hot = load.hot.as_ref()?;
+    let share = hot.busy_percent / 100.0;
+    Some(Candidate { kind, share, from: THREAD_SHARE, because: format!("{place}, {hot}") })
+}
+
+pub(super) fn thread(load: &Load, kind: LimitKind, place: &str) -> Option<Candidate> {
+    let (name, share) = load.busiest_thread.as_ref()?;
+    let because = format!("thread {name} {place} used {} of its CPU", percent(*share));
+    Some(Candidate { kind, share: *share, from: THREAD_SHARE, because })
+}
+
+/// The window has room for more transfers at once, and nobody tried in vain whether they help.
+pub(super) fn room_for_depth(evidence: &Evidence) -> Option<Candidate> {
+    let is_in_vain = evidence.deeper.is_some_and(|it| it.ratio.median < LITTLE_GAIN);
+    let has_room = evidence.depth.saturating_mul(evidence.size) < evidence.window_bytes;
+    (has_room && !is_in_vain).then(|| depth(evidence))
+}
+
+/// Too few transfers at once; what more of them would bring.
+pub(super) fn depth(evidence: &Evidence) -> Candidate {
+    let Evidence { depth, size, window_bytes, .. } = *evidence;
+    let each = evidence.p50_us.map(polyrail_report::show_micros);
+    let each = each.map_or(String::new(), |each| format!(", each taking {each}"));
+    let size = show_size(size);
+    let because = if evidence.ping_pong {
+        format!("one message of {size} at a time is bound by its latency{each} one way")
+    } else if depth == 1 {
+        format!("depth 1 is bound by the latency of a transfer of {size}{each}; more would overlap")
+    } else if let Some(busy) = busy_rails(evidence) {
+        format!("depth {depth} keeps {busy}: more transfers of {size} would reach the others{each}")
+    } else {
+        format!(
+            "depth {depth} has {} outstanding{each}; the window has room for {}",
+            show_size(depth * evidence.size),
+            show_size(window_bytes)
+        )
+    };
+    Candidate { kind: LimitKind::Depth, share: 1.0, from: 1.0, because }
+}
+
+/// How many rails have work, if not all do.
+fn busy_rails(evidence: &Evidence) -> Option<String> {
+    let Evidence { rails, line, .. } = evidence;
+    let whole = line.as_ref().map_or(0.0, Line::gb_per_s);
+    let due = |name: &str| {
+        let rates = line.iter().flat_map(|line| &line.rails);
+        let rate = rates.filter(|(rail, _)| rail == name).map(|(_, rate)| rate / whole).next();
+        rate.unwrap_or(1.0 / rails.len() as f64)
+    };
+    let has_work = |(name, share): &&(String, f64)| *share >= IDLE_RAIL_SHARE * due(name);
+    let busy = rails.iter().filter(has_work).count();
+    let of_line = line.as_ref().map_or(String::new(), |line| {
+        let one_way = evidence.gb_per_s / evidence.ways as f64;
+        format!(", {} of the sum of {}", show_ratio(one_way / whole), line.source)
+    });
+    (busy < rails.len()).then(|| format!("{busy} of {} rails busy{of_line}", rails.len()))
+}
+
+pub(super) fn window(evidence: &Evidence) -> Candidate {
+    let share = evidence.window_full_share;
+    let because = format!("the flows stood with a full window {} of the time", percent(share));
+    Candidate { kind: LimitKind::Window, share, from: WINDOW_SHARE, because }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}

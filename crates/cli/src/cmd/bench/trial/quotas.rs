@@ -1,0 +1,133 @@
+//! How often the CPU time that control groups grant this process had run out, as the kernel counts it.
+//!
+//! Files and their meaning: `Documentation/admin-guide/cgroup-v2.rst` (`cpu.max`, `cpu.stat`) and
+//! `Documentation/scheduler/sched-bwc.rst` of Linux, version 1 there as well.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::cmd::bench::talk::Throttled;
+
+/// The groups of this process that have a quota, and their ancestors that have one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Quotas(Vec<Quota>);
+
+#[derive(Clone, Debug, PartialEq)]
+struct Quota {
+    folder: PathBuf,
+    /// CPUs' worth of time that the group may use.
+    cpus: f64,
+    /// Periods in which the group ran.
+    periods: u64,
+    /// Those of them in which it had to stop before their end.
+    throttled: u64,
+}
+
+impl Quotas {
+    /// Of a kernel without control groups, nothing.
+    pub(crate) fn look() -> Self {
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        Self::below(Path::new("/sys/fs/cgroup"), &groups)
+    }
+
+    fn below(mount: &Path, groups: &str) -> Self {
+        Self(groups.lines().flat_map(|line| folders(mount, line)).filter_map(read).collect())
+    }
+
+    /// The group whose quota ran out in the greatest part of its periods from this look to `later`.
+    pub(crate) fn worst(&self, later: &Self) -> Option<Throttled> {
+        let since = |quota: &Quota| {
+            let before = self.0.iter().find(|before| before.folder == quota.folder);
+            let [periods, throttled] = before.map_or([0, 0], |one| [one.periods, one.throttled]);
+            let periods = quota.periods.saturating_sub(periods);
+            let throttled = quota.throttled.saturating_sub(throttled);
+            let share = throttled as f64 / periods.max(1) as f64;
+            Throttled { cpus: quota.cpus, periods_share: share.min(1.0) }
+        };
+        let all = later.0.iter().map(since);
+        all.max_by(|a, b| a.periods_share.total_cmp(&b.periods_share))
+    }
+}
+
+/// The folders of the group that a line of `/proc/self/cgroup` names, and of its ancestors.
+fn folders(mount: &Path, line: &str) -> Vec<PathBuf> {
+    let mut parts = line.splitn(3, ':');
+    let (Some(_), Some(controllers), Some(group)) = (parts.next(), parts.next(), parts.next())
+    else {
+        return Vec::new();
+    };
+    let mount = match controllers {
+        "" if mount.join("cgroup.controllers").exists() => mount.to_owned(),
+        "" => mount.join("unified"),
+        _ if controllers.split(',').any(|one| one == "cpu") => mount.join("cpu"),
+        _ => return Vec::new(),
+    };
+    let group = Path::new(group.trim_start_matches('/'));
+    // In a container the group may be named as the host sees it; then only the container's own is there.
+    group.ancestors().map(|group| mount.join(group)).collect()
+}
+
+fn read(folder: PathBuf) -> Option<Quota> {
+    let file = |name: &str| fs::read_to_string(folder.join(name)).ok();
+    let number = |name: &str| file(name)?.trim().parse::<f64>().ok();
+    let cpus = match file("cpu.max") {
+        Some(text) => {
+            let mut words = text.split_whitespace().map(str::parse::<f64>);
+            // The first word is `max` where there is no quota.
+            words.next()?.ok()? / words.next()?.ok()?
+        }
+        None => {
+            number("cpu.cfs_quota_us").filter(|quota| *quota > 0.0)? / number("cpu.cfs_period_us")?
+        }
+    };
+    let stat = file("cpu.stat")?;
+    let count = |name: &str| {
+        let mut lines = stat.lines().filter_map(|line| line.split_once(' '));
+        lines.find(|(known, _)| *known == name)?.1.trim().parse().ok()
+    };
+    let (periods, throttled) = (count("nr_periods")?, count("nr_throttled")?);
+    Some(Quota { folder, cpus, periods, throttled })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(folder: &Path, files: &[(&str, &str)]) {
+        fs::create_dir_all(folder).unwrap();
+        files.iter().for_each(|(name, text)| fs::write(folder.join(name), text).unwrap());
+    }
+
+    #[test]
+    fn a_quota_of_an_ancestor_counts_in_version_2() {
+        let mount = tempfile::tempdir().unwrap();
+        let at = |group: &str| mount.path().join(group);
+        let stat = "usage_usec 5\nnr_periods 100\nnr_throttled 10\nthrottled_usec 7\n";
+        write(mount.path(), &[("cgroup.controllers", "cpu"), ("cpu.stat", "usage_usec 5\n")]);
+        write(&at("a"), &[("cpu.max", "20000 100000\n"), ("cpu.stat", stat)]);
+        write(&at("a/b"), &[("cpu.max", "max 100000\n"), ("cpu.stat", stat)]);
+        let before = Quotas::below(mount.path(), "0::/a/b\n");
+        assert_eq!(before.0.len(), 1, "only one has a quota: {before:?}");
+        write(&at("a"), &[("cpu.stat", "nr_periods 120\nnr_throttled 25\n")]);
+        let after = Quotas::below(mount.path(), "0::/a/b\n");
+        let throttled = Throttled { cpus: 0.2, periods_share: 0.75 };
+        assert_eq!(before.worst(&after), Some(throttled));
+        assert_eq!(before.worst(&before).unwrap().periods_share, 0.0, "no period went by");
+    }
+
+    #[test]
+    fn version_1_has_the_same_in_other_files() {
+        let mount = tempfile::tempdir().unwrap();
+        let stat = "nr_periods 4\nnr_throttled 3\nthrottled_time 9\n";
+        let quota = |text| {
+            [("cpu.cfs_quota_us", text), ("cpu.cfs_period_us", "100000\n"), ("cpu.stat", stat)]
+        };
+        write(&mount.path().join("cpu"), &quota("-1\n"));
+        write(&mount.path().join("cpu/a"), &quota("150000\n"));
+        let groups = "7:memory:/a\n4:cpu,cpuacct:/a\n0::/\nnonsense\n";
+        let quotas = Quotas::below(mount.path(), groups);
+        let worst = Quotas::default().worst(&quotas);
+        assert_eq!(worst, Some(Throttled { cpus: 1.5, periods_share: 0.75 }));
+        assert_eq!(Quotas::below(mount.path(), ""), Quotas::default());
+    }
+}

@@ -1,0 +1,194 @@
+//! What the figures of a mesh come to, in sentences.
+
+use polyrail_report::{Spread, show_gb_per_s, show_ratio};
+
+use super::report::{LayoutReport, PairReport, PatternReport};
+
+/// A pair that is slower in every round than this part of the one in the middle is named.
+const SLOW_SHARE: f64 = 0.8;
+/// More of them would hide each other.
+const NAMED: usize = 3;
+
+/// Of each layout and pattern what pairs get and which stand out, then how the layouts differ.
+pub(crate) fn conclusions(layouts: &[LayoutReport]) -> Vec<String> {
+    let mut told = Vec::new();
+    for layout in layouts {
+        for pattern in &layout.patterns {
+            let name = format!("{}, layout {}", pattern.pattern.name(), layout.layout.name());
+            told.extend(rates(&name, pattern));
+            told.extend(slow_pairs(&name, &pattern.pairs));
+            told.extend(sent_again(&name, pattern));
+        }
+    }
+    let Some((first, others)) = layouts.split_first() else { return told };
+    for other in others {
+        told.extend(first.patterns.iter().filter_map(|pattern| against(first, pattern, other)));
+    }
+    told
+}
+
+fn middle(pairs: &[PairReport]) -> Option<Spread> {
+    Spread::of(pairs.iter().map(|pair| pair.gb_per_s.median))
+}
+
+fn rates(name: &str, pattern: &PatternReport) -> Option<String> {
+    let total = pattern.total_gb_per_s;
+    let Spread { median, min, max } = middle(&pattern.pairs)?;
+    let [median, min, max] = [median, min, max].map(show_gb_per_s);
+    let each = if pattern.pairs.len() == 1 {
+        String::new()
+    } else {
+        format!("; the pair in the middle gets {median}, the slowest {min}, the fastest {max}")
+    };
+    Some(format!(
+        "{name}: {} GB/s ± {:.0} % in all{each}",
+        show_gb_per_s(total.median),
+        total.half_range_percent()
+    ))
+}
+
+fn slow_pairs(name: &str, pairs: &[PairReport]) -> Option<String> {
+    let median = middle(pairs)?.median;
+    // In every round: one slow round is chance.
+    let is_slow = |pair: &&PairReport| pair.gb_per_s.max < SLOW_SHARE * median;
+    let mut slow: Vec<(f64, &PairReport)> =
+        pairs.iter().filter(is_slow).map(|pair| (pair.gb_per_s.median / median, pair)).collect();
+    slow.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let named = slow
+        .iter()
+        .take(NAMED)
+        .map(|(share, pair)| format!("{} to {} ({:.0} %)", pair.from, pair.to, share * 100.0));
+    let named: Vec<String> = named.collect();
+    let more = match slow.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let text = || {
+        let limit = SLOW_SHARE * 100.0;
+        format!("{name}: slower than {limit:.0} % of the middle: {}{more}", named.join(", "))
+    };
+    (!slow.is_empty()).then(text)
+}
+
+fn sent_again(name: &str, pattern: &PatternReport) -> Option<String> {
+    let all: u64 = pattern.nics.iter().map(|nic| nic.retransmits).sum();
+    let worst = pattern.nics.iter().max_by_key(|nic| nic.retransmits)?;
+    let text = || {
+        format!(
+            "{name}: the NICs sent {all} segments again, most of them node{} {} ({})",
+            worst.node, worst.name, worst.retransmits
+        )
+    };
+    (all > 0).then(text)
+}
+
+/// What another layout makes of a pattern. A difference within what the rounds vary by is none.
+fn against(first: &LayoutReport, pattern: &PatternReport, other: &LayoutReport) -> Option<String> {
+    let there = other.patterns.iter().find(|there| there.pattern == pattern.pattern)?;
+    let [here, there] = [pattern.total_gb_per_s, there.total_gb_per_s];
+    let ratio = there.median / here.median;
+    let varies = here.half_range_percent() + there.half_range_percent();
+    let verdict = if (ratio - 1.0).abs() * 100.0 <= varies {
+        "no difference beyond what the rounds vary by"
+    } else {
+        "more than the rounds vary by"
+    };
+    Some(format!(
+        "{}: layout {} makes {} x what {} makes: {verdict}, ± {varies:.0} %",
+        pattern.pattern.name(),
+        other.layout.name(),
+        show_ratio(ratio),
+        first.layout.name(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::plan::{Layout, Pattern};
+    use super::super::report::NicReport;
+    use super::*;
+
+    fn spread(median: f64) -> Spread {
+        Spread { median, min: median * 0.99, max: median * 1.01 }
+    }
+
+    fn layout(layout: Layout, total: f64, rates: &[f64]) -> LayoutReport {
+        let pair = |(to, rate): (usize, &f64)| PairReport {
+            from: "node0".into(),
+            to: format!("node{}", to + 1),
+            gb_per_s: spread(*rate),
+            sender_gb_per_s: *rate,
+            receiver_gb_per_s: *rate,
+            transfers: 1,
+            depth: 1.0,
+            mean_transfer_us: 1.0,
+        };
+        let pattern = PatternReport {
+            pattern: Pattern::All,
+            steps: 1,
+            seconds: 1.0,
+            total_gb_per_s: spread(total),
+            pairs: rates.iter().enumerate().map(pair).collect(),
+            endpoints: Vec::new(),
+            nodes: Vec::new(),
+            nics: Vec::new(),
+            machines: Vec::new(),
+            cpu_seconds: 1.0,
+            transfers: 1,
+            verified_bytes: 1,
+        };
+        LayoutReport { layout, processes: 1, patterns: vec![pattern] }
+    }
+
+    #[test]
+    fn rates_and_slow_pairs_are_told() {
+        let told = conclusions(&[layout(Layout::One, 2.0, &[1.0, 1.1, 0.7, 1.0, 0.5, 1.2])]);
+        let text = "all, layout one: 2.00 GB/s ± 1 % in all; the pair in the middle gets 1.00, the slowest \
+                    0.500, the fastest 1.20";
+        assert_eq!(told[0], text);
+        let slow = "all, layout one: slower than 80 % of the middle: node0 to node5 (50 %), node0 to node3 \
+                    (70 %)";
+        assert_eq!(told[1], slow);
+        assert_eq!(told.len(), 2);
+        let many = [1.0, 1.0, 1.0, 1.0, 1.0, 0.1, 0.2, 0.3, 0.4];
+        let told = conclusions(&[layout(Layout::One, 2.0, &many)]);
+        assert!(told[1].ends_with("node0 to node8 (30 %) and 1 more"), "{told:?}");
+        assert_eq!(conclusions(&[]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn layouts_differ_only_by_more_than_the_rounds_vary() {
+        let first = || layout(Layout::One, 2.0, &[2.0]);
+        let told = conclusions(&[first(), layout(Layout::PerGpu, 2.02, &[2.0])]);
+        let text = "all: layout per-gpu makes 1.01 x what one makes: no difference beyond what the rounds vary \
+                    by, ± 2 %";
+        assert_eq!(told[2], text);
+        let told = conclusions(&[first(), layout(Layout::PerGpu, 1.5, &[2.0])]);
+        assert!(
+            told[2].contains("0.75 x what one makes: more than the rounds vary by"),
+            "{told:?}"
+        );
+    }
+
+    #[test]
+    fn segments_that_were_sent_again_are_told_with_the_nic_that_sent_most() {
+        let nic = |node, retransmits| NicReport {
+            node,
+            name: "rail0".into(),
+            tx_gb_per_s: 1.0,
+            rx_gb_per_s: 1.0,
+            retransmits,
+            resent_chunks: 0,
+            rx_dropped: 0,
+            tx_dropped: 0,
+            window_full_share: 0.0,
+            socket_full_share: 0.0,
+        };
+        let mut lossy = layout(Layout::One, 2.0, &[2.0]);
+        lossy.patterns[0].nics = vec![nic(0, 3), nic(1, 40)];
+        let told = conclusions(&[lossy]);
+        let text =
+            "all, layout one: the NICs sent 43 segments again, most of them node1 rail0 (40)";
+        assert_eq!(told[1], text);
+    }
+}
