@@ -22,5 +22,6 @@ pub(crate) mod profile;
 pub(crate) mod sample;
 pub(crate) mod secret;
 pub(crate) mod sweep;
+pub(crate) mod top;
 pub(crate) mod topo;
 pub(crate) mod tune;

@@ -70,6 +70,8 @@ enum Command {
     Secret(cmd::secret::Args),
     /// Measure many combinations of settings: the best one, heat maps, and how much each setting matters.
     Sweep(Box<cmd::sweep::SweepArgs>),
+    /// Watch the engines of this machine: rates of each rail, events and threads, second by second.
+    Top(cmd::top::Args),
     /// Show CPUs, nodes, interfaces and GPUs, and which interface serves each GPU best.
     Topo(cmd::topo::Args),
     /// Settings for fast TCP, by profile, with a way back.
@@ -119,6 +121,7 @@ pub fn main() -> ExitCode {
         Command::Sample(args) => cmd::sample::run(&args),
         Command::Secret(args) => cmd::secret::run(&args),
         Command::Sweep(args) => cmd::sweep::sweep(&args),
+        Command::Top(args) => cmd::top::run(&args),
         Command::Topo(args) => cmd::topo::run(&args),
         Command::Tune(args) => cmd::tune::run(&args),
     }

@@ -50,6 +50,8 @@ struct State {
     stepped: Instant,
     /// Equal parts of the work; 0 if it has none.
     steps: u64,
+    /// How long the work takes at least, in seconds, if that is known before.
+    planned: Option<f64>,
     is_over: bool,
 }
 
@@ -89,6 +91,7 @@ impl Progress {
             share: 0.0,
             stepped: now,
             steps: 1,
+            planned: None,
             is_over: false,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), show });
@@ -114,16 +117,43 @@ impl Progress {
         self.say(what);
     }
 
-    /// How many equal [steps](Self::step) the work is.
+    /// How many equal steps the work is, where nobody knows how long it takes.
     pub(crate) fn plan(&self, steps: u64) {
         self.shared.state().steps = steps;
     }
 
-    pub(crate) fn step(&self) {
+    /// How long the work takes at least. What it takes beside that is seen as it goes on.
+    pub(crate) fn plan_time(&self, time: Duration) {
         let mut state = self.shared.state();
-        let share = state.share + 1.0 / state.steps.max(1) as f64;
+        (state.planned, state.stepped) = (Some(time.as_secs_f64().max(1e-3)), Instant::now());
+    }
+
+    /// A step is done, which was to take this time of what was [planned](Self::plan_time).
+    pub(crate) fn spend(&self, time: Duration) {
+        let mut state = self.shared.state();
+        let part = match state.planned {
+            Some(planned) => time.as_secs_f64() / planned,
+            None => 1.0 / state.steps.max(1) as f64,
+        };
+        let share = state.share + part;
         state.reach(share);
         self.shared.draw(&state);
+    }
+
+    /// There is more to do than was planned: so many steps, which take this time at least.
+    pub(crate) fn extend(&self, steps: u64, time: Duration) {
+        let mut state = self.shared.state();
+        let before = state.planned.unwrap_or(state.steps as f64);
+        state.steps += steps;
+        state.planned = state.planned.map(|planned| planned + time.as_secs_f64());
+        let now = state.planned.unwrap_or(state.steps as f64);
+        let share = state.share * before / now.max(1e-3);
+        state.reach(share);
+    }
+
+    /// For lines that are printed beside it.
+    pub(crate) fn beside(&self) -> Beside {
+        Beside(Arc::clone(&self.shared))
     }
 
     /// Removes the bar from the terminal; nothing is shown any more.
@@ -132,6 +162,20 @@ impl Progress {
         self.shared.changed.notify_all();
         if let Show::Bar(bar) = &self.shared.show {
             bar.finish_and_clear();
+        }
+    }
+}
+
+/// Prints lines that stay, beside the bar or the lines of a run.
+pub(crate) struct Beside(Arc<Shared>);
+
+impl Beside {
+    /// Prints what comes of what is being done.
+    pub(crate) fn say(&self, line: impl FnOnce(&str) -> String) {
+        let line = line(&self.0.state().what);
+        match &self.0.show {
+            Show::Bar(bar) => bar.suspend(|| tell!("{line}")),
+            Show::Lines { say, .. } => say(&line),
         }
     }
 }
@@ -186,6 +230,21 @@ impl State {
         (self.share, self.stepped) = (share.min(1.0), Instant::now());
     }
 
+    /// How many seconds it takes in all, as it looks.
+    fn whole(&self) -> Option<f64> {
+        let stepped = (self.stepped - self.begin).as_secs_f64();
+        match self.planned {
+            _ if self.share >= 1.0 => None,
+            Some(planned) => {
+                let done = self.share * planned;
+                // The first parts say little of the others.
+                let slower = if done > 0.0 { (stepped / done - 1.0) * self.share } else { 0.0 };
+                Some(stepped + (planned - done) * (1.0 + slower))
+            }
+            None => (self.share > 0.0).then_some(stepped / self.share),
+        }
+    }
+
     /// `64KiB write: warming up for 12 s; 15 s so far, about 40 s left`.
     fn line(&self, now: Instant) -> String {
         let (elapsed, here) = (now - self.begin, now - self.since);
@@ -196,9 +255,8 @@ impl State {
         if elapsed >= SHORT {
             line += &format!("; {} so far", show_time(elapsed));
         }
-        if self.share > 0.0 && self.share < 1.0 {
+        if let Some(whole) = self.whole() {
             // It counts down until the next part is done, and then knows better.
-            let whole = (self.stepped - self.begin).as_secs_f64() / self.share;
             let left = (whole - elapsed.as_secs_f64()).max(1.0);
             line += &format!(", about {} left", show_time(Duration::from_secs_f64(left.min(1e9))));
         }
@@ -236,6 +294,7 @@ mod tests {
             share: 0.0,
             stepped: begin,
             steps: 1,
+            planned: None,
             is_over: false,
         };
         assert_eq!(state.line(at(3)), "warming up; 3 s so far");
@@ -246,6 +305,13 @@ mod tests {
         assert!(state.line(at(300)).ends_with("about 1 s left"), "{}", state.line(at(300)));
         (state.since, state.share) = (begin, 0.0);
         assert_eq!(state.line(at(1)), "warming up");
+        // What is planned is known from the start, and what it takes beside that by and by.
+        (state.planned, state.stepped) = (Some(60.0), begin);
+        assert!(state.line(at(1)).ends_with("about 59 s left"), "{}", state.line(at(1)));
+        (state.share, state.stepped) = (0.5, at(40));
+        assert!(state.line(at(40)).ends_with("about 35 s left"), "{}", state.line(at(40)));
+        (state.share, state.stepped) = (1.0, at(80));
+        assert!(!state.line(at(80)).contains("left"), "{}", state.line(at(80)));
     }
 
     #[test]
@@ -259,7 +325,7 @@ mod tests {
         let progress = Progress::begin(Show::Lines { every: Duration::from_millis(5), say });
         progress.plan(4);
         progress.say("warming up");
-        progress.step();
+        progress.spend(Duration::ZERO);
         let next = || lines.recv_timeout(Duration::from_secs(60)).unwrap();
         while !next().starts_with("warming up, about ") {}
         progress.say("round 1");
@@ -274,10 +340,16 @@ mod tests {
         let progress = Progress::new();
         progress.plan(4);
         for _ in 0..5 {
-            progress.step();
+            progress.spend(Duration::ZERO);
         }
         assert!((progress.shared.state().share - 1.0).abs() < 1e-9);
         progress.show(0.5, "again");
         assert_eq!(progress.shared.state().share, 0.5);
+        progress.extend(4, Duration::ZERO);
+        assert_eq!(progress.shared.state().share, 0.25, "two of eight");
+        progress.plan_time(Duration::from_secs(6));
+        progress.extend(1, Duration::from_secs(2));
+        progress.spend(Duration::from_secs(4));
+        assert!((progress.shared.state().share - 0.6875).abs() < 1e-9);
     }
 }

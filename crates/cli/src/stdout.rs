@@ -35,6 +35,28 @@ pub(crate) fn say_to_reader(line: &str) -> io::Result<()> {
     writeln!(io::stdout(), "{}", harmless(line))
 }
 
+/// Draws a screen over what a terminal shows, as many lines as it has room for. The escape sequences are
+/// these alone; the lines are made [`harmless`].
+pub(crate) fn redraw(lines: &[String]) -> io::Result<()> {
+    let (rows, columns) = console::Term::stdout().size();
+    let (rows, columns) = (usize::from(rows.max(2)) - 1, usize::from(columns.max(20)));
+    let mut screen = String::from(TO_THE_TOP);
+    for line in lines.iter().take(rows) {
+        // A longer line would take two.
+        screen.extend(harmless(line).chars().take(columns));
+        screen += CLEAR_LINE;
+        screen.push('\n');
+    }
+    screen += CLEAR_BELOW;
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(screen.as_bytes())?;
+    stdout.flush()
+}
+
+const TO_THE_TOP: &str = "\u{1b}[H";
+const CLEAR_LINE: &str = "\u{1b}[K";
+const CLEAR_BELOW: &str = "\u{1b}[J";
+
 /// Use [`tell`].
 pub(crate) fn tell_line(line: &str) {
     // Nobody reads standard error, so nobody can learn that writing failed.

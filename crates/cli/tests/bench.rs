@@ -203,6 +203,50 @@ fn people_get_a_table_the_limit_and_the_place_of_the_json() {
 }
 
 #[test]
+fn a_report_goes_nowhere_where_nobody_asked_for_it_or_there_is_no_home() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = |options: &[&str], home: Option<&str>| {
+        let mut command = polyrail();
+        command.args(["--sizes", "8"]).args(options).args(QUICK).env("TMPDIR", folder.path());
+        command.env_remove("XDG_STATE_HOME").env_remove("HOME");
+        let output = command.envs(home.map(|home| ("HOME", home))).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(!text.contains("JSON: "), "{text}");
+        let left = std::fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(left, 0, "{options:?} left something");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_eq!(run(&["--no-json"], folder.path().to_str()), "");
+    for home in [None, Some("/proc")] {
+        let told = run(&[], home);
+        assert!(told.starts_with("polyrail: no report is kept ("), "{told}");
+        assert!(told.ends_with("; --json FILE writes one\n"), "{told}");
+    }
+}
+
+#[test]
+fn with_an_interval_each_has_a_line_with_its_bytes_and_the_rate_of_each_rail() {
+    let options = ["--sizes", "1MiB", "--rails", "2", "--time", "1s", "--rounds", "1"];
+    let output =
+        polyrail().args(options).args(["--interval", "200ms", "--json", "-"]).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    let report: BenchReport = serde_json::from_slice(&output.stdout).unwrap();
+    let measured = report.results[0].gb_per_s;
+    let lines: Vec<&str> = told.lines().filter(|line| line.contains(": round 1")).collect();
+    assert!(lines.len() >= 3, "{told}");
+    let rate = |line: &&str| -> f64 {
+        // `polyrail: 0.4 s  0.512 GB  2.56 GB/s  lo@127.0.0.1 1.28, lo@127.0.0.2 1.28  1MiB write: round 1`
+        let parts: Vec<&str> = line.split("  ").collect();
+        assert!(parts[0].starts_with("polyrail: ") && parts[0].ends_with(" s"), "{line}");
+        assert!(parts[1].ends_with(" GB") && parts[3].split(", ").count() == 2, "{line}");
+        parts[2].strip_suffix(" GB/s").unwrap().parse().unwrap()
+    };
+    let most = lines.iter().map(rate).fold(0.0, f64::max);
+    assert!((0.5..2.5).contains(&(most / measured)), "{most} of {measured} GB/s:\n{told}");
+}
+
+#[test]
 fn csv_has_a_line_for_each_size() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.csv");

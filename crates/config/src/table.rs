@@ -395,6 +395,10 @@ settings! {
     /// process with the same value share one server. docs/metrics.md explains the metrics.
     metrics_listen: String = "", Kind::MetricsListen;
 
+    /// Lets `polyrail top` look at the engine: the metrics are also served on an abstract Unix socket, which
+    /// has no file, to processes of the same user and of root. Its thread sleeps unless somebody looks.
+    top_socket: bool = true, Kind::Flag;
+
     /// Signal on which the engine writes a dump of its state, by number or name, like `USR1`.
     dump_signal: u32 = 0, Kind::Signal,
         [alias::via("NCCL_PROXY_DUMP_SIGNAL", alias::nccl_dump_signal, "-1 is off")];

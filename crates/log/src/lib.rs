@@ -11,8 +11,10 @@ mod json;
 mod limit;
 mod output;
 mod owner;
+mod stamp;
 
 pub use harmless::harmless;
 pub use limit::Bounded;
 pub use output::LogError;
 pub use owner::{Settings, start, start_beside};
+pub use stamp::utc_now;

@@ -3,14 +3,13 @@
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use socket2::Socket;
 
 use crate::server::timespec;
-use crate::sockets::{Called, call};
+use crate::sockets::Called;
 
 /// Processes that are asked at a time.
 pub(crate) const AT_A_TIME: usize = 64;
@@ -70,11 +69,14 @@ impl AsFd for Question {
     }
 }
 
-/// The texts of these processes, in their order.
-pub(crate) fn ask_all(paths: &[PathBuf]) -> Vec<Result<String, Silence>> {
+/// The texts of so many processes, in their order; `connect` calls each by its number.
+pub(crate) fn ask_all(
+    count: usize,
+    mut connect: impl FnMut(usize) -> Called,
+) -> Vec<Result<String, Silence>> {
     let mut answers: Vec<Result<String, Silence>> =
-        paths.iter().map(|_| Err(Silence::System)).collect();
-    let mut waiting: VecDeque<usize> = (0..paths.len()).collect();
+        (0..count).map(|_| Err(Silence::System)).collect();
+    let mut waiting: VecDeque<usize> = (0..count).collect();
     let mut asked: Vec<Question> = Vec::new();
     let mut left = MOST_BYTES_OF_ALL;
     loop {
@@ -82,7 +84,7 @@ pub(crate) fn ask_all(paths: &[PathBuf]) -> Vec<Result<String, Silence>> {
             && let Some(index) = waiting.pop_front()
         {
             let until = Instant::now() + DEADLINE;
-            match call(&paths[index]) {
+            match connect(index) {
                 Called::Connected(socket) => {
                     asked.push(Question { index, socket, sent: 0, read: Vec::new(), until });
                 }

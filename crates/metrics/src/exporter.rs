@@ -13,7 +13,7 @@ use crate::families::exporter as families;
 use crate::http::Listener;
 use crate::samples::Samples;
 use crate::server::Running;
-use crate::sockets::{on_port, pid_in, remove_dead, sockets_in};
+use crate::sockets::{call, on_port, pid_in, remove_dead, sockets_in};
 
 /// Sockets of a folder that are asked.
 const MOST_SOCKETS: usize = 256;
@@ -59,7 +59,7 @@ impl Exporter {
         let bound = on_port(address).map_err(failed)?;
         let bound_address = match &bound.listener {
             Listener::Tcp(listener) => listener.local_addr().map_err(failed)?,
-            Listener::Unix(_) => address,
+            Listener::Unix(_) | Listener::Abstract(_) => address,
         };
         let mut round = Round {
             folder: folder.to_owned(),
@@ -95,7 +95,7 @@ impl Round {
         let ignored = sockets.len().saturating_sub(MOST_SOCKETS);
         sockets.truncate(MOST_SOCKETS);
         let (names, paths): (Vec<String>, Vec<PathBuf>) = sockets.into_iter().unzip();
-        let answers = ask_all(&paths);
+        let answers = ask_all(paths.len(), |index| call(&paths[index]));
         let mut all = Exposition::default();
         let mut own = Samples::default();
         for ((name, path), answer) in names.iter().zip(&paths).zip(answers) {

@@ -94,7 +94,7 @@ impl Format {
 }
 
 /// What a line adds.
-enum Line<'a> {
+pub(crate) enum Line<'a> {
     Meta { what: &'a str, name: &'a str, text: &'a str },
     Sample { name: &'a str, labels: &'a str, value: &'a str },
     End,
@@ -253,7 +253,7 @@ fn describe(
     Ok(())
 }
 
-fn parse(line: &str) -> Result<Line<'_>, &'static str> {
+pub(crate) fn parse(line: &str) -> Result<Line<'_>, &'static str> {
     if line == "# EOF" {
         return Ok(Line::End);
     }
@@ -292,25 +292,52 @@ fn parse(line: &str) -> Result<Line<'_>, &'static str> {
 }
 
 /// Refuses labels that are not valid, and those that are `given` already.
-fn check_labels(mut labels: &str, given: &[(&str, &str)]) -> Result<(), &'static str> {
-    let mut seen: Vec<&str> = given.iter().map(|(name, _)| *name).collect();
-    while !labels.is_empty() {
-        let (name, rest) = labels.split_once("=\"").ok_or("has a label without a value")?;
+fn check_labels(text: &str, given: &[(&str, &str)]) -> Result<(), &'static str> {
+    let labels = labels(text)?;
+    for (index, (name, _)) in labels.iter().enumerate() {
         let is_valid = is_name(name) && !name.contains(':') && !name.starts_with("__");
-        if !is_valid || seen.contains(&name) {
+        let mut others = labels[..index].iter().map(|(other, _)| other.as_str());
+        let is_given = given.iter().any(|(other, _)| other == name);
+        if !is_valid || is_given || others.any(|other| other == name) {
             return Err("has a label that is not valid, or given twice");
         }
-        seen.push(name);
+    }
+    Ok(())
+}
+
+/// The labels of a sample with their values.
+pub(crate) fn labels(mut text: &str) -> Result<Vec<(String, String)>, &'static str> {
+    let mut read = Vec::new();
+    while !text.is_empty() {
+        let (name, rest) = text.split_once("=\"").ok_or("has a label without a value")?;
         let end = end_of_value(rest).ok_or("has a label's value without an end")?;
-        labels = &rest[end + 1..];
-        if !labels.is_empty() {
-            labels = labels.strip_prefix(',').ok_or("has no comma between labels")?;
-            if labels.is_empty() {
+        read.push((name.to_owned(), unescaped(&rest[..end])));
+        text = &rest[end + 1..];
+        if !text.is_empty() {
+            text = text.strip_prefix(',').ok_or("has no comma between labels")?;
+            if text.is_empty() {
                 return Err("has nothing after a comma");
             }
         }
     }
-    Ok(())
+    Ok(read)
+}
+
+/// The value that was written so.
+fn unescaped(text: &str) -> String {
+    let mut value = String::with_capacity(text.len());
+    let mut rest = text.chars();
+    while let Some(one) = rest.next() {
+        value.push(match one {
+            '\\' => match rest.next() {
+                Some('n') => '\n',
+                Some(escaped) => escaped,
+                None => '\\',
+            },
+            one => one,
+        });
+    }
+    value
 }
 
 /// The place of the closing quote.

@@ -7,7 +7,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::time::Instant;
 
+use polyrail_sys::peer_credentials;
 use rustix::event::PollFlags;
+use rustix::process::geteuid;
 
 use crate::exposition::Format;
 
@@ -16,12 +18,16 @@ pub(crate) const HEAD_BYTES: usize = 8 << 10;
 const MOST_HEADERS: usize = 64;
 /// What is read of a peer that goes on sending after its answer.
 const MOST_IGNORED: usize = 64 << 10;
+/// They may look at everything.
+pub(crate) const ROOT_USER: u32 = 0;
 
 /// Where to accept connections.
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener),
+    /// Without a file whose mode would say who may connect.
+    Abstract(UnixListener),
 }
 
 /// A connection.
@@ -74,6 +80,14 @@ impl Listener {
         let stream = match self {
             Self::Tcp(listener) => Stream::Tcp(listener.accept()?.0),
             Self::Unix(listener) => Stream::Unix(listener.accept()?.0),
+            Self::Abstract(listener) => {
+                let stream = listener.accept()?.0;
+                let (_, user) = peer_credentials(&stream)?;
+                if user != geteuid().as_raw() && user != ROOT_USER {
+                    return Err(ErrorKind::ConnectionAborted.into());
+                }
+                Stream::Unix(stream)
+            }
         };
         match &stream {
             Stream::Tcp(stream) => stream.set_nonblocking(true)?,
@@ -87,7 +101,7 @@ impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Tcp(listener) => listener.as_fd(),
-            Self::Unix(listener) => listener.as_fd(),
+            Self::Unix(listener) | Self::Abstract(listener) => listener.as_fd(),
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The metrics of Polyrail for Prometheus.
 //!
 //! [`families`] has every metric. An engine is a [`Source`] of figures; [`serve`] serves those of all
-//! engines of a process, and an [`Exporter`] those of all processes of a host. This crate knows
-//! nothing of engines, so that they can use it.
+//! engines of a process, and an [`Exporter`] those of all processes of a host. With [`serve_local`] they
+//! answer to whoever calls [`ask_local`] there as the same user. This crate knows nothing of engines, so
+//! that they can use it.
 //!
 //! Everything has a bound. A server has one thread, which only reads what engines tell, so a scraper that
 //! is stuck delays no transfer. It has a few connections, and one more takes the place of the one that
@@ -14,7 +15,9 @@ mod examine;
 mod exporter;
 mod exposition;
 pub mod families;
+mod figures;
 mod http;
+mod local;
 mod process;
 mod samples;
 mod server;
@@ -23,5 +26,7 @@ mod sockets;
 #[doc(hidden)]
 pub use examine::examine;
 pub use exporter::{Exporter, ExporterError};
-pub use process::{Registration, ServeError, serve, set_rank};
+pub use figures::Figure;
+pub use local::{Answer, NoAnswer, ask_local};
+pub use process::{Registration, ServeError, serve, serve_local, set_rank};
 pub use samples::{Samples, Source};

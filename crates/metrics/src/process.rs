@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use polyrail_config::{MetricsListen, expand_file_name};
 use thiserror::Error;
 
+use crate::local;
 use crate::samples::{Samples, Source};
 use crate::server::Running;
 use crate::sockets::{self, Bound, SocketFile};
@@ -23,9 +24,12 @@ const LONGEST_NAME: usize = 100;
 struct Servers {
     /// The process that they are of.
     pid: u32,
-    by_place: HashMap<MetricsListen, Server>,
+    by_place: HashMap<Place, Server>,
     next: u64,
 }
+
+/// A place that a setting names; `None` is an abstract name.
+type Place = Option<MetricsListen>;
 
 struct Server {
     sources: Arc<Mutex<Vec<Registered>>>,
@@ -72,7 +76,7 @@ impl ServeError {
 #[must_use = "the metrics are served until this is dropped"]
 pub struct Registration {
     pid: u32,
-    place: MetricsListen,
+    place: Place,
     number: u64,
 }
 
@@ -91,6 +95,24 @@ pub fn serve(
     host: &str,
     source: Arc<dyn Source>,
 ) -> Result<Registration, ServeError> {
+    let start = |pid| Server::start(place, host, pid);
+    register(Some(place.clone()), source, start)
+}
+
+/// Serves the figures of a source to [`ask_local`](crate::ask_local): to processes of the same user, and
+/// of root, in the same network namespace.
+///
+/// # Errors
+/// If the system has no such socket for this process.
+pub fn serve_local(source: Arc<dyn Source>) -> io::Result<Registration> {
+    register(None, source, |_| Server::on(local::listen()?))
+}
+
+fn register<E>(
+    place: Place,
+    source: Arc<dyn Source>,
+    start: impl FnOnce(u32) -> Result<Server, E>,
+) -> Result<Registration, E> {
     let pid = std::process::id();
     let mut guard = servers();
     if guard.as_ref().is_some_and(|servers| servers.pid != pid) {
@@ -99,15 +121,14 @@ pub fn serve(
     }
     let servers = guard.get_or_insert_with(|| Servers { pid, by_place: HashMap::new(), next: 0 });
     let number = servers.next;
-    if !servers.by_place.contains_key(place) {
-        let server = Server::start(place, host, pid)?;
-        servers.by_place.insert(place.clone(), server);
+    if !servers.by_place.contains_key(&place) {
+        servers.by_place.insert(place.clone(), start(pid)?);
     }
     servers.next += 1;
-    if let Some(server) = servers.by_place.get(place) {
+    if let Some(server) = servers.by_place.get(&place) {
         server.register(number, source);
     }
-    Ok(Registration { pid, place: place.clone(), number })
+    Ok(Registration { pid, place, number })
 }
 
 impl Drop for Registration {
@@ -154,11 +175,15 @@ impl Server {
             _ => ("?".to_owned(), "a port or a path", Err(io::ErrorKind::Unsupported.into())),
         };
         let failed = |source| ServeError { value: value.clone(), allowed, source };
-        let Bound { listener, file } = bound.map_err(failed)?;
+        Self::on(bound.map_err(failed)?).map_err(failed)
+    }
+
+    fn on(bound: Bound) -> io::Result<Self> {
+        let Bound { listener, file } = bound;
         let sources = Arc::<Mutex<Vec<Registered>>>::default();
         let rendered = sources.clone();
         let render = Box::new(move || render(&rendered));
-        let running = Running::start(listener, render).map_err(failed)?;
+        let running = Running::start(listener, render)?;
         Ok(Self { sources, running, file })
     }
 

@@ -43,7 +43,9 @@ impl Running {
     pub(crate) fn start(listener: Listener, render: Render) -> io::Result<Self> {
         match &listener {
             Listener::Tcp(listener) => listener.set_nonblocking(true)?,
-            Listener::Unix(listener) => listener.set_nonblocking(true)?,
+            Listener::Unix(listener) | Listener::Abstract(listener) => {
+                listener.set_nonblocking(true)?;
+            }
         }
         let (wake, woken) = UnixStream::pair()?;
         woken.set_nonblocking(true)?;
@@ -159,7 +161,7 @@ impl Server {
             let stream = match self.listener.accept() {
                 Ok(stream) => stream,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // Who called has hung up.
+                // Who called has hung up, or may not ask.
                 Err(error)
                     if [ErrorKind::ConnectionAborted, ErrorKind::Interrupted]
                         .contains(&error.kind()) =>

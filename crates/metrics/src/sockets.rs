@@ -126,7 +126,7 @@ pub(crate) fn sockets_in(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
     Ok(found)
 }
 
-/// Connects without waiting.
+/// Connects without waiting. A path that begins with a zero byte is an abstract name.
 pub(crate) fn call(path: &Path) -> Called {
     let connect = || -> io::Result<Socket> {
         let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;

@@ -24,7 +24,7 @@ use crate::wire::{Body, ExpressCard, Message, put_part};
 
 /// The settings of a device that this engine takes over. The others are about proxies, or about
 /// things that a process can have only once.
-const TAKEN: [&str; 15] = [
+const TAKEN: [&str; 16] = [
     "rails",
     "bind_device",
     "congestion",
@@ -40,6 +40,7 @@ const TAKEN: [&str; 15] = [
     "flow_limit",
     "handshake_limit",
     "metrics_listen",
+    "top_socket",
 ];
 
 /// Bytes that may be under way to a process. Messages beyond that take the proxies. So a message

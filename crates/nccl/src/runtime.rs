@@ -211,13 +211,17 @@ fn configure(rails: Option<&str>, near: &[(&'static str, String)]) -> Result<Con
         false => ("merged", all, "ranks send and receive at different times"),
         true => ("split", (all / 2).max(1), "sending and receiving have CPUs of their own"),
     };
-    let (channels, proxies) = (all.to_string(), proxies.to_string());
+    // A channel takes one rail: with fewer of them, rails would stay without work.
+    let of_rails = rails.map_or(1, |addresses| addresses.split(',').count());
+    let channels = all.max(of_rails).to_string();
+    let for_channels = format!("{because} and {of_rails} rails");
+    let proxies = proxies.to_string();
     let builder = near.iter().try_fold(Config::builder(), |builder, (name, value)| {
         builder.propose(name, value, "the NUMA node of each interface")
     })?;
     let builder = builder
         .propose("proxy_layout", layout, why)?
-        .propose("channels", &channels, &because)?
+        .propose("channels", &channels, &for_channels)?
         .propose("tx_proxies", &proxies, &because)?
         .propose("rx_proxies", &proxies, &because)?
         .propose("proxy_spin_us", "30", "NCCL's messages follow each other closely")?

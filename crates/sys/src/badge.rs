@@ -2,7 +2,7 @@
 //! listens on. The kernel remembers who called `listen`, and tells whoever connects.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -60,7 +60,7 @@ impl Bearer {
     pub fn of(name: &str) -> io::Result<Self> {
         let connection = socket()?;
         connect(&connection, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-        let (process, user) = credentials(&connection)?;
+        let (process, user) = peer_credentials(&connection)?;
         let bearer = Self { process, user, handle: handle(&connection)?, connection };
         match bearer.has_ended() {
             false => Ok(bearer),
@@ -117,8 +117,10 @@ fn handle(connection: &OwnedFd) -> io::Result<Option<OwnedFd>> {
     Ok(Some(unsafe { OwnedFd::from_raw_fd(found) }))
 }
 
-/// Of whoever called `listen`.
-fn credentials(connection: &OwnedFd) -> io::Result<(Option<u32>, u32)> {
+/// Who is at the other end of a Unix connection, as this process sees them: the process, `None` in a PID
+/// namespace that this one doesn't see, and its user when it called `listen` or `connect`.
+pub fn peer_credentials(connection: impl AsFd) -> io::Result<(Option<u32>, u32)> {
+    let connection = connection.as_fd();
     let mut found = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the descriptor is open, and the kernel writes at most `len` bytes, the size of `found`,

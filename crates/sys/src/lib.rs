@@ -4,7 +4,8 @@
 //!   vectored I/O, never by reference.
 //! * [`SharedMemory`]: such bytes that two processes have open.
 //! * [`OtherProcess`], [`ForeignMemory`]: memory of another process, which the kernel copies.
-//! * [`Badge`], [`Bearer`]: which process has a name, on the kernel's word.
+//! * [`Badge`], [`Bearer`]: which process has a name, on the kernel's word; [`peer_credentials`]: who is
+//!   at the other end of a Unix connection.
 //! * [`IoVecs`], [`send`], [`receive`]: one system call over many pieces of memory.
 //! * [`crc32c`]: the checksum of bytes that come in pieces.
 //! * [`Poller`]: epoll with a wake-up; [`EventFd`]: that wake-up for others.
@@ -23,7 +24,7 @@ mod shared_memory;
 pub mod tcp;
 pub mod threads;
 
-pub use badge::{Badge, Bearer};
+pub use badge::{Badge, Bearer, peer_credentials};
 pub use checksum::crc32c;
 pub use event_fd::EventFd;
 pub use io::{In, IoVecs, MAX_IO_PIECES, Out, receive, send};

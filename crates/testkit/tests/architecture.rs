@@ -113,8 +113,9 @@ const RULES: &[Rule] = &[
         may_be_unsafe: true,
         ..Rule::ORDINARY
     },
-    // It serves what engines hand it, and knows of none, so that every engine can use it.
-    Rule { name: "metrics", below: &["config"], ..Rule::ORDINARY },
+    // It serves what engines hand it, and knows of none, so that every engine can use it. From `sys` it
+    // takes who is at the other end of a connection.
+    Rule { name: "metrics", below: &["config", "sys"], ..Rule::ORDINARY },
     // Built on what programs of others see; no other crate uses it.
     Rule { name: "otel", below: &["polyrail"], ..Rule::ORDINARY },
     // Built on what programs of others see. The engine knows nothing of it.

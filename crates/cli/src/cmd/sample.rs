@@ -15,6 +15,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::machine_args::MachineCopy;
+use crate::progress::Progress;
 use crate::queue_stats::read_queues;
 use crate::stdout::{Harmless, refuse, tell};
 use crate::values::{file_to_write, interface, time, time_within};
@@ -95,6 +96,11 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
             .map_err(|source| SampleError::Thread { source })?;
     }
     let mut left = args.time.map(|time| time.as_nanos().div_ceil(args.interval.as_nanos().max(1)));
+    // Of what goes to standard output each line is seen as it comes.
+    let progress = args.out.as_ref().map(|_| Progress::waiting("sampling"));
+    if let (Some(progress), Some(time)) = (&progress, args.time) {
+        progress.plan_time(time);
+    }
     let goes_on = |time: Duration| {
         if left == Some(0) {
             return false;
@@ -103,6 +109,7 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
         sleep(time, &stopped)
     };
     let end = polyrail_sample::run(&mut sampler, &mut *out, &name, goes_on)?;
+    drop(progress);
     tell!(
         "{} samples; sampling took {:.2} % of a CPU and at most {} of memory",
         end.samples,

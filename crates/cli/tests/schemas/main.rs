@@ -50,6 +50,7 @@ const SCHEMAS: &[&str] = &[
     "sample",
     "stats",
     "sweep",
+    "top",
     "topo",
     "verified",
 ];
@@ -321,6 +322,16 @@ fn the_counters_of_an_engine_fit() {
         assert!(!stats["peers"].as_array().unwrap().is_empty());
         fits("stats", &stats, "Engine::stats");
     }
+}
+
+#[test]
+fn what_top_sees_of_an_engine_fits() {
+    let config = Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();
+    let _engine = Engine::builder().config(config).name("a \u{1b}[2J").build().unwrap();
+    let pid = std::process::id().to_string();
+    let text = printed(&["top", &pid, "--interval", "200ms", "--count", "1", "--json"]);
+    assert!(text.contains("[2J") && !text.contains('\u{1b}'), "{text}");
+    fits("top", &serde_json::from_str(&text).unwrap(), "top");
 }
 
 #[test]

@@ -197,6 +197,7 @@ fn good(path: &[String], before: &[String], field: &str) -> String {
     let candidates = [
         "x",
         "0",
+        "1",
         "a",
         "/",
         "/dev/null",

@@ -69,8 +69,8 @@ pub struct Engine {
 
 struct EngineHandle {
     shared: Arc<EngineShared>,
-    /// Serves its metrics, if the settings ask for that.
-    metrics: OnceLock<Registration>,
+    /// Serve its metrics, where the settings ask for that.
+    metrics: OnceLock<Vec<Registration>>,
     /// Threads to be joined.
     threads: OnceLock<Vec<std::thread::JoinHandle<()>>>,
     /// A test wants to hear of work that was left alone.
@@ -87,12 +87,10 @@ impl Engine {
         Self { handle: Arc::new(EngineHandle { shared, metrics, threads, strict }) }
     }
 
-    /// Serves its metrics, if the settings ask for that.
+    /// Serves its metrics, where the settings ask for that.
     pub(crate) fn serve_metrics(&self) -> Result<(), EngineError> {
-        if let Some(registration) = crate::diag::metrics::serve(self.shared())? {
-            // Called once, before anybody else has the engine.
-            let _ = self.handle.metrics.set(registration);
-        }
+        // Called once, before anybody else has the engine.
+        let _ = self.handle.metrics.set(crate::diag::metrics::serve(self.shared())?);
         Ok(())
     }
 

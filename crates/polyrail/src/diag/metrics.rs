@@ -22,19 +22,30 @@ const MOST_PEERS: usize = 64;
 const LONGEST_NAME: usize = 100;
 const OTHER: &str = "other";
 
-/// Serves the metrics of an engine, if the settings ask for that.
-pub(crate) fn serve(engine: &Arc<EngineShared>) -> Result<Option<Registration>, EngineError> {
-    let asked = MetricsListen::parse(&engine.config.metrics_listen);
+/// Serves the metrics of an engine where the settings ask for that.
+pub(crate) fn serve(engine: &Arc<EngineShared>) -> Result<Vec<Registration>, EngineError> {
+    let figures = || Arc::new(Figures { engine: Arc::downgrade(engine), labels: Mutex::default() });
+    let mut served = Vec::new();
     // The configuration has checked the value.
-    let Ok(Some(place)) = asked else { return Ok(None) };
-    let figures = Figures { engine: Arc::downgrade(engine), labels: Mutex::default() };
-    let served = polyrail_metrics::serve(&place, &host_name(), Arc::new(figures));
-    served.map(Some).map_err(|error| EngineError::Metrics {
-        remedy: error.help(),
-        value: error.value,
-        allowed: error.allowed,
-        source: error.source,
-    })
+    if let Ok(Some(place)) = MetricsListen::parse(&engine.config.metrics_listen) {
+        let registration = polyrail_metrics::serve(&place, &host_name(), figures());
+        served.push(registration.map_err(|error| EngineError::Metrics {
+            remedy: error.help(),
+            value: error.value,
+            allowed: error.allowed,
+            source: error.source,
+        })?);
+    }
+    if engine.config.top_socket {
+        // Nobody asked for it, so an engine does without where the system refuses it.
+        match polyrail_metrics::serve_local(figures()) {
+            Ok(registration) => served.push(registration),
+            Err(error) => {
+                tracing::warn!(target: "polyrail::engine", %error, "polyrail top can't look");
+            }
+        }
+    }
+    Ok(served)
 }
 
 /// The figures of an engine while it lives.

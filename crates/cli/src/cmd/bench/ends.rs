@@ -3,6 +3,7 @@
 mod about;
 mod client;
 mod inlab;
+mod intervals;
 mod listen;
 mod measure;
 mod protection;

@@ -14,7 +14,7 @@ mod placement;
 mod role;
 mod schedule;
 
-pub(crate) use self::args::Args;
+pub(crate) use self::args::{Args, Report};
 pub(crate) use self::change::{BINDINGS, Change, TRIED_SETTINGS, changed_config};
 pub(crate) use self::check::check_options;
 pub(crate) use self::choices::{Against, Op, Verify, not_devices};

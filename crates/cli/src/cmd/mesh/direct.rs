@@ -61,7 +61,8 @@ impl Director<'_> {
         told.nodes = hello.into_values().step_by(per_node).collect();
         let patterns = self.args.patterns();
         let steps: usize = patterns.iter().map(|pattern| grid.steps(*pattern).len()).sum();
-        self.progress.plan((steps * (self.args.rounds as usize + 1)) as u64);
+        let step = self.args.warmup + self.args.time * self.args.rounds;
+        self.progress.plan_time(step * steps as u32);
         self.progress.say("taking memory");
         let (size, depth, on_gpus) = (self.args.size, self.args.depth, self.args.on_gpus());
         self.tell_all(&Order::SetUp(SetUp { grid, size, depth, on_gpus }))?;
@@ -84,7 +85,7 @@ impl Director<'_> {
             if !self.args.warmup.is_zero() {
                 self.go(step, self.args.warmup, false)?;
             }
-            self.progress.step();
+            self.progress.spend(self.args.warmup);
             for round in 0..self.args.rounds as usize {
                 seed += 1;
                 self.order(step, |pairs| Order::Prepare { pairs, seed })?;
@@ -98,7 +99,7 @@ impl Director<'_> {
                         other => Err(other),
                     })?;
                 tally.verified(verified.values().sum());
-                self.progress.step();
+                self.progress.spend(self.args.time);
             }
         }
         Ok(tally.finish(pattern, nodes))

@@ -34,6 +34,10 @@ struct Bench<'a> {
     plan: &'a Plan,
     stop: Arc<AtomicBool>,
     begin: Instant,
+    /// Cells that were measured.
+    done: usize,
+    /// Cells to measure before the best one is confirmed; with a budget that depends on what is measured.
+    planned: usize,
     notes: Vec<String>,
 }
 
@@ -53,8 +57,15 @@ pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, RunError> {
         None => Search::whole(cells, 0, experiment.better, SEED, wanted.rounds),
     };
     let runner = Runner::new(&experiment, &plan)?;
-    let mut bench =
-        Bench { runner, plan: &plan, stop: stop_flag()?, begin: Instant::now(), notes: Vec::new() };
+    let mut bench = Bench {
+        runner,
+        plan: &plan,
+        stop: stop_flag()?,
+        begin: Instant::now(),
+        done: 0,
+        planned: cells * wanted.rounds,
+        notes: Vec::new(),
+    };
     let progress = Progress::new();
     let finished = bench.search(&mut search, wanted.budget, &progress)?;
     let best = search.best();
@@ -113,6 +124,7 @@ impl Bench<'_> {
         progress: &Progress,
     ) -> Result<bool, RunError> {
         let limit = budget.map(|budget| budget.as_secs_f64() * SEARCH_SHARE);
+        let pairs_min = Looks::new(1, PAIRS_MAX).map_or(0, |looks| looks.after[0]);
         while let Some(order) = search.next_block() {
             let count = order.len();
             let mut figures = Vec::with_capacity(count);
@@ -127,7 +139,8 @@ impl Bench<'_> {
                     }
                     return Ok(true);
                 }
-                progress.say(format!("block {}: cell {} of {count}", search.blocks() + 1, at + 1));
+                let doing = format!("block {}: cell {} of {count}", search.blocks() + 1, at + 1);
+                progress.show(self.share(budget, pairs_min), &doing);
                 match self.measure(cell) {
                     Ok(figure) => figures.push((cell, figure)),
                     Err(Ended::Interrupted) => return Ok(false),
@@ -183,11 +196,8 @@ impl Bench<'_> {
             if is_late && pairs.len() == looks.after[0] {
                 return Ok(Some(judged(&pairs, looks.miss).0));
             }
-            progress.say(format!(
-                "confirming: pair {} of at most {}",
-                pairs.len() + 1,
-                looks.most()
-            ));
+            let doing = format!("confirming: pair {} of at most {}", pairs.len() + 1, looks.most());
+            progress.show(self.share(budget, looks.most()), &doing);
             let mut order = [best, 0];
             Dice::of_part(SEED + 1, pairs.len() as u64).shuffle(&mut order);
             let mut figures = [0.0; 2];
@@ -211,11 +221,20 @@ impl Bench<'_> {
         }
     }
 
-    fn measure(&self, cell: usize) -> Result<f64, Ended> {
+    /// The part of the work that is behind us, if so many pairs are to come in the end.
+    fn share(&self, budget: Option<Duration>, pairs: usize) -> f64 {
+        match budget {
+            Some(budget) => self.begin.elapsed().as_secs_f64() / budget.as_secs_f64().max(1e-3),
+            None => self.done as f64 / (self.planned + 2 * pairs) as f64,
+        }
+    }
+
+    fn measure(&mut self, cell: usize) -> Result<f64, Ended> {
         let is_stopped = || self.stop.load(Ordering::Relaxed);
         if is_stopped() {
             return Err(Ended::Interrupted);
         }
+        self.done += 1;
         match self.runner.measure(cell, &is_stopped) {
             Ok(outcome) => Ok(outcome.figure),
             Err(Failure::Interrupted) => Err(Ended::Interrupted),

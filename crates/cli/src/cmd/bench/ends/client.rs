@@ -11,6 +11,7 @@ use polyrail_report::{BenchReport, Lab, PeerView, Placement, SCHEMA_VERSION, exi
 use polyrail_sample::Attached;
 
 use super::about::{settings, threads, tool};
+use super::intervals::Intervals;
 use super::measure::Bench;
 use super::protection::Connected;
 use crate::cmd::bench::error::BenchError;
@@ -36,7 +37,7 @@ pub(crate) fn run(
 ) -> Result<u8, BenchError> {
     let interrupt = Interrupt::install()?;
     let schedule = args.schedule();
-    let output = Output::open(args.json.as_deref(), args.csv.as_deref())?;
+    let output = Output::open(args.report(), args.csv.as_deref())?;
     let rates = args.lab.as_ref().map(|lab| lab.0.as_slice());
     let mut report = blank(&config, rates);
     report.memory = Some(bank.place());
@@ -60,6 +61,7 @@ pub(crate) fn run(
         rates,
         &interrupt,
         watch.as_ref(),
+        args.interval,
         &output,
         &mut report,
     );
@@ -95,6 +97,7 @@ fn measure(
     rates: Option<&[Rate]>,
     interrupt: &Interrupt,
     watch: Option<&Watch>,
+    interval: Option<Duration>,
     output: &Output,
     report: &mut BenchReport,
 ) -> Result<(), BenchError> {
@@ -131,7 +134,11 @@ fn measure(
     let modes = if wants(schedule, Against::Nccl) { schedule.nccl_modes.len() } else { 0 };
     let baselines = [Against::Raw, Against::Cuda].map(|who| usize::from(wants(schedule, who)));
     let turns = 1 + others.len() + modes + baselines.iter().sum::<usize>();
-    progress.plan((schedule.sizes.len() * turns) as u64 * (u64::from(schedule.rounds) + 1));
+    let turns = (schedule.sizes.len() * turns) as u32;
+    match schedule.iters {
+        Some(_) => progress.plan(u64::from(turns) * (u64::from(schedule.rounds) + 1)),
+        None => progress.plan_time((schedule.warmup + schedule.time) * turns),
+    }
     report.notes = notes(schedule, same_host, !bank.is_host() || there.pci.is_some());
     if same_host && engine.config().congestion == "auto" {
         report.notes.extend(note_of_congestion(&engine));
@@ -162,6 +169,8 @@ fn measure(
         others.iter().map(|(_, link)| link).chain([&link]).for_each(Link::say_good_bye);
         return end;
     }
+    let start = |every| Intervals::start(&engine, every, progress.beside());
+    let intervals = interval.map(start).transpose()?;
     for &size in &schedule.sizes {
         let (result, ended) = bench.measure(size, &mut report.notes);
         report.results.extend(result);
@@ -171,6 +180,7 @@ fn measure(
             break;
         }
     }
+    drop(intervals);
     if let Some(placement) = &mut report.placement {
         placement.threads = threads(&engine, false);
         // After a failure the other side may have nothing more to say.

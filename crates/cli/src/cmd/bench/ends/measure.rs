@@ -108,7 +108,7 @@ impl Bench<'_> {
         let trial = self.set_up(self.link, schedule, size, self.watch)?;
         rounds.path = trial.example().map(path_of);
         let count = self.transfers(&trial)?;
-        self.progress.step();
+        self.progress.spend(schedule.warmup);
         let mut rivals = Vec::new();
         for (kind, rival) in self.rivals(size, &trial, count)? {
             rivals.push(rival);
@@ -120,28 +120,29 @@ impl Bench<'_> {
             let pieces = (count * size).div_ceil(spec.piece);
             let mut client = RawClient::open(self.link, spec.clone())?;
             client.round(pieces.div_ceil(4))?;
-            self.progress.step();
+            self.progress.spend(schedule.warmup);
             let congestion = client.congestion().to_owned();
             let (flows, chunk_bytes) = (spec.flows, spec.piece);
             *raw_facts = Some(RawFacts { flows, chunk_bytes, congestion });
             raw = Some((client, pieces));
         }
 
+        let turn = schedule.time / schedule.rounds;
         for round in 0..u64::from(schedule.rounds) {
             self.interrupt.check()?;
             self.progress.say(format!("{name} {}: round {}", schedule.op.name(), round + 1));
             let taken = trial.sample(schedule.verify, count, round)?;
-            self.progress.step();
+            self.progress.spend(turn);
             if let Some((client, pieces)) = &mut raw {
                 rounds.raw.push(client.round(*pieces)?);
-                self.progress.step();
+                self.progress.spend(turn);
             }
             for (rival, standing) in rivals.iter_mut().zip(&mut rounds.standings) {
                 self.interrupt.check()?;
                 let (op, kind) = (schedule.op.name(), &standing.kind);
                 self.progress.say(format!("{name} {op}: round {}, {kind}", round + 1));
                 standing.turns.push(rival.turn(round)?);
-                self.progress.step();
+                self.progress.spend(turn);
             }
             // Last, so that each engine sample has its baselines.
             rounds.engine.push(taken);
@@ -183,7 +184,7 @@ impl Bench<'_> {
             let (verify, is_alone) = (schedule.verify, schedule.depth(size) == 1);
             let rival = TrialRival { trial, verify, transfers, is_alone };
             rivals.push((kind.clone(), Box::new(rival)));
-            self.progress.step();
+            self.progress.spend(schedule.warmup);
         }
         if schedule.against.contains(&Against::Cuda) {
             let source = trial.source().and_then(|store| store.device_memory());
@@ -194,7 +195,7 @@ impl Bench<'_> {
             let rival =
                 CudaRival::open(engine, source, &bank, schedule, size, self.seed, transfers)?;
             rivals.push((RivalKind::Baseline("cuda".into()), Box::new(rival)));
-            self.progress.step();
+            self.progress.spend(schedule.warmup);
         }
         if schedule.against.contains(&Against::Nccl) {
             let devices = self.devices.ok_or_else(|| not_devices("nccl"))?;
@@ -203,7 +204,7 @@ impl Bench<'_> {
                 self.progress.say(format!("starting {}", mode.name()));
                 let rival = NcclRival::open(mode, devices, schedule, size, self.seed, library)?;
                 rivals.push((RivalKind::Baseline(mode.name()), Box::new(rival)));
-                self.progress.step();
+                self.progress.spend(schedule.warmup);
             }
         }
         Ok(rivals)

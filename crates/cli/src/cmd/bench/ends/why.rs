@@ -80,11 +80,16 @@ impl Bench<'_> {
 impl Inquiry<'_> {
     fn run(&mut self, suspects: Vec<Change>) -> Result<Vec<Tried>, BenchError> {
         let mut seen = Vec::new();
-        for change in suspects {
-            self.say(&format!("trying {change}"));
+        let (progress, count) = (self.bench.progress, suspects.len());
+        // With and without the change, in each round.
+        let turn = WARMUP + SAMPLE * 2 * ROUNDS as u32;
+        progress.extend(count as u64, turn * count as u32);
+        for (place, change) in suspects.into_iter().enumerate() {
+            self.say(&format!("trying {change} ({} of {count})", place + 1));
             if let Some(pairs) = self.pairs(&change)? {
                 seen.push((change, pairs));
             }
+            progress.spend(turn);
         }
         let noise = noise(&self.unchanged);
         let mut tried: Vec<(Tried, Change)> = seen

@@ -1,7 +1,7 @@
 //! The options of `polyrail bench`.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use polyrail_report::parse_sizes;
@@ -15,7 +15,7 @@ use super::schedule::{DEPTH_MAX, ITERS_MAX, POSTERS_MAX, ROUNDS_MAX, SEGMENTS_MA
 use crate::config_args::ConfigArgs;
 use crate::values::{
     Rates, Refusal, address, file_or_stdout, file_to_write, library, number_within, rates, setting,
-    size, socket_address, time, word,
+    size, socket_address, time, time_within, word,
 };
 
 /// Arguments of the subcommand.
@@ -140,7 +140,17 @@ pub(crate) struct Args {
     /// Write the report as JSON; - is standard output [default:
     /// bench.json in ~/.local/state/polyrail, which the next bench replaces].
     #[arg(long, value_name = "FILE", value_parser = file_or_stdout(), help_heading = OUTPUT)]
-    pub(crate) json: Option<PathBuf>,
+    json: Option<PathBuf>,
+
+    /// Write no report to a file.
+    #[arg(long, conflicts_with = "json", help_heading = OUTPUT)]
+    no_json: bool,
+
+    /// While it measures, print a line to standard error for each such time: bytes, the rate, and the
+    /// rate of each rail.
+    #[arg(long, value_name = "TIME", conflicts_with = "listen", help_heading = OUTPUT,
+        value_parser = time_within(SHORTEST_INTERVAL, Duration::from_secs(3600), "100ms to 1h"))]
+    pub(crate) interval: Option<Duration>,
 
     /// Write one line per size as CSV; - is standard output.
     #[arg(long, value_name = "FILE", value_parser = file_or_stdout(), help_heading = OUTPUT)]
@@ -231,11 +241,32 @@ pub(crate) struct Args {
     pub(crate) inside_lab: Option<SocketAddr>,
 }
 
+/// Where the report goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report<'a> {
+    To(&'a Path),
+    /// To where the last one was.
+    Last,
+    Nowhere,
+}
+
+/// Lines that come faster nobody reads.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+
 /// A list of sizes as one value.
 #[derive(Clone, Debug)]
 struct Sizes(Vec<u64>);
 
 impl Args {
+    /// Where the report goes.
+    pub(crate) fn report(&self) -> Report<'_> {
+        match &self.json {
+            _ if self.no_json => Report::Nowhere,
+            Some(path) => Report::To(path),
+            None => Report::Last,
+        }
+    }
+
     pub(crate) fn schedule(&self) -> Schedule {
         let mut against = self.against.clone();
         let (mut sizes, mut segments) = (self.sizes.0.clone(), self.segments);

@@ -10,6 +10,7 @@ use polyrail_report::BenchReport;
 
 use super::render;
 use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::options::Report;
 use crate::stdout::{harmless, tell};
 
 /// The places that were asked for.
@@ -24,15 +25,22 @@ enum Sink {
     File(PathBuf),
     /// The report of the last run, which this one replaces.
     Last(PathBuf),
+    Nowhere,
 }
 
 impl Output {
-    /// Makes sure that the files can be written. Without `json` the report replaces that of the last
-    /// run, in [`state_folder`].
-    pub(crate) fn open(json: Option<&Path>, csv: Option<&Path>) -> Result<Self, BenchError> {
-        let json = match json {
-            Some(path) => Sink::open(path)?,
-            None => Sink::Last(state_folder()?.join(LAST_REPORT)),
+    /// Makes sure that the files can be written. A report that nobody asked for is not worth a failure.
+    pub(crate) fn open(report: Report<'_>, csv: Option<&Path>) -> Result<Self, BenchError> {
+        let json = match report {
+            Report::To(path) => Sink::open(path)?,
+            Report::Last => match state_folder() {
+                Ok(folder) => Sink::Last(folder.join(LAST_REPORT)),
+                Err(error) => {
+                    tell!("polyrail: no report is kept ({error}); --json FILE writes one");
+                    Sink::Nowhere
+                }
+            },
+            Report::Nowhere => Sink::Nowhere,
         };
         let csv = csv.map(Sink::open).transpose()?;
         Ok(Self { json, csv })
@@ -41,7 +49,7 @@ impl Output {
     /// Writes the files as far as the report goes.
     pub(crate) fn save(&self, report: &BenchReport) -> Result<(), BenchError> {
         match &self.json {
-            Sink::Stdout => {}
+            Sink::Stdout | Sink::Nowhere => {}
             Sink::File(path) => write(path, &json(report)?)?,
             // Who looks for the last figures does not want a run without any.
             Sink::Last(_) if report.results.is_empty() => {}
@@ -131,25 +139,20 @@ pub(crate) fn sample_file(path: Option<&Path>) -> Result<(PathBuf, File), BenchE
 const LAST_REPORT: &str = "bench.json";
 const LAST_SAMPLES: &str = "bench-samples.jsonl";
 
-/// This user's folder for what a run leaves behind: `polyrail` in `XDG_STATE_HOME` or
-/// `~/.local/state`, or where neither can be written, in the folder for temporary files.
+/// This user's folder for what a run leaves behind: `polyrail` in `XDG_STATE_HOME` or `~/.local/state`.
 fn state_folder() -> Result<PathBuf, BenchError> {
     let folder = |name: &str| {
         let path = PathBuf::from(std::env::var_os(name)?);
         path.is_absolute().then_some(path)
     };
-    let user = rustix::process::geteuid().as_raw();
     let of_user = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")));
-    let temporary = std::env::temp_dir().join(format!("polyrail-{user}"));
-    if let Some(path) = of_user.map(|path| path.join("polyrail"))
-        && own_folder(&path, user).is_ok()
-    {
-        return Ok(path);
+    let path = of_user.unwrap_or_else(|| "~/.local/state".into()).join("polyrail");
+    let failed = |source| BenchError::Output { path: path.clone(), source };
+    if !path.is_absolute() {
+        return Err(failed(io::Error::new(io::ErrorKind::NotFound, "HOME names no folder")));
     }
-    match own_folder(&temporary, user) {
-        Ok(()) => Ok(temporary),
-        Err(source) => Err(BenchError::Output { path: temporary, source }),
-    }
+    own_folder(&path, rustix::process::geteuid().as_raw()).map_err(failed)?;
+    Ok(path)
 }
 
 /// Makes sure that a folder is there, is this user's and can be written. Another user may have placed a

@@ -1,0 +1,123 @@
+//! `polyrail top`: what the engines of this machine do, second by second.
+
+mod change;
+mod error;
+mod find;
+mod look;
+mod show;
+
+use std::collections::VecDeque;
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use polyrail_report::exit;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use self::change::Watch;
+use self::error::TopError;
+use self::find::Finder;
+use self::show::Show;
+use crate::stdout::{refuse, tell};
+use crate::values::{number_within, time_within};
+
+/// Arguments of the subcommand.
+#[derive(clap::Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Only the engines of this process [default: all that this user may see].
+    #[arg(value_name = "PID", value_parser = number_within(1, 4_194_304))]
+    pid: Option<u64>,
+
+    /// Time between two looks.
+    #[arg(long, value_name = "TIME", default_value = "1s",
+        value_parser = time_within(SHORTEST, Duration::from_secs(3600), "200ms to 1h"))]
+    interval: Duration,
+
+    /// End after so many intervals [default: at Ctrl-C].
+    #[arg(long, value_name = "N", value_parser = number_within(1, 1_000_000_000))]
+    count: Option<u64>,
+
+    /// Print a JSON document on a line for each interval.
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  polyrail top                                   all engines of this machine, while they run
+  polyrail top 4711 --count 10 > rates.txt       one line for each rail and second
+  polyrail top --json | jq '.processes[].engines[].rails[] | {name, sent_gb_per_s}'
+
+docs/top.md (in packages: /usr/share/doc/polyrail/docs) describes the columns and the events.";
+
+/// Below, an engine would answer with the text of the look before.
+const SHORTEST: Duration = Duration::from_millis(200);
+/// How long Ctrl-C may take.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// Runs the subcommand.
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match execute(args) {
+        Ok(()) => ExitCode::from(exit::OK),
+        Err(error) => refuse(&error, Some(error.help()), error.exit_code()),
+    }
+}
+
+fn execute(args: &Args) -> Result<(), TopError> {
+    let stopped = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        flag::register(signal, Arc::clone(&stopped)).map_err(TopError::Signals)?;
+    }
+    let pid = args.pid.and_then(|pid| u32::try_from(pid).ok());
+    let mut finder = Finder::new(pid)?;
+    let first = finder.look();
+    if first.engines() == 0 {
+        return Err(TopError::nothing(pid, &first));
+    }
+    let mut show = match args.json {
+        true => Show::Json,
+        false if io::stdout().is_terminal() => Show::Screen { events: VecDeque::new() },
+        false => Show::Lines,
+    };
+    let mut next = first.at + args.interval;
+    let mut watch = Watch::begin(first);
+    let mut left = args.count;
+    while left != Some(0) && wait(next, &stopped) {
+        let look = finder.look();
+        // Whoever was stopped for a while does not catch up.
+        next = (next + args.interval).max(look.at);
+        let interval = watch.next(look);
+        match show.interval(&interval) {
+            Ok(()) => {}
+            // Who closes the pipe has what they want.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
+            Err(error) => return Err(TopError::Output(error)),
+        }
+        if watch.is_empty() {
+            match pid {
+                Some(pid) => tell!("polyrail: the engines of process {pid} have ended"),
+                None => tell!("polyrail: all engines have ended"),
+            }
+            return Ok(());
+        }
+        left = left.map(|left| left - 1);
+    }
+    Ok(())
+}
+
+/// Sleeps, and says whether nobody asked for the end meanwhile.
+fn wait(until: Instant, stopped: &AtomicBool) -> bool {
+    while !stopped.load(Ordering::Relaxed) {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        thread::sleep(left.min(PATIENCE));
+    }
+    false
+}

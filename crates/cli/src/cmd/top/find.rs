@@ -1,0 +1,214 @@
+//! Finds the processes with engines, and asks them.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use polyrail_metrics::{Answer, NoAnswer, ask_local};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::error::TopError;
+use super::look::{Look, ProcessLook};
+
+/// Every engine has a thread of this name.
+const CONTROL: &str = "pr-control";
+/// The thread that answers. It lives in the network namespace of the thread that built the first engine,
+/// which need not be that of its process.
+const ANSWERS: &str = "pr-metrics";
+/// How often to search all threads of the machine. New engines in the namespaces that are known are found
+/// at each look.
+const SEARCH_EVERY: Duration = Duration::from_secs(5);
+
+/// Looks at processes with engines.
+pub(super) struct Finder {
+    only: Option<u32>,
+    processes: Vec<Process>,
+    searched: Option<Instant>,
+}
+
+/// A process with an engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Process {
+    pid: u32,
+    user: u32,
+    /// The network namespaces of its engines, each with its file; none if this process may not know them.
+    networks: BTreeMap<Identity, PathBuf>,
+}
+
+/// Device and inode of a namespace.
+type Identity = (u64, u64);
+
+/// Why a process with an engine shows nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unseen {
+    /// It is another user's.
+    Forbidden { user: u32 },
+    /// It does not answer.
+    Late,
+    /// It answers with something else.
+    Garbage,
+    /// It is in another network namespace, which can't be entered.
+    Namespace { why: String },
+    /// It listens nowhere.
+    Off,
+}
+
+impl Finder {
+    pub(super) fn new(only: Option<u32>) -> Result<Self, TopError> {
+        match only {
+            Some(pid) if !is_there(pid) => Err(TopError::NoProcess { pid }),
+            _ => Ok(Self { only, processes: Vec::new(), searched: None }),
+        }
+    }
+
+    /// Asks all processes with engines.
+    pub(super) fn look(&mut self) -> Look {
+        self.search();
+        let mut found: BTreeMap<u32, Result<ProcessLook, Unseen>> = BTreeMap::new();
+        let at = Instant::now();
+        let add = |found: &mut BTreeMap<_, _>, answers: Vec<Answer>| {
+            for answer in answers {
+                let Some(pid) = answer.process else { continue };
+                let seen = match answer.figures {
+                    Ok(figures) => Ok(ProcessLook::of(pid, &figures)),
+                    Err(NoAnswer::Forbidden) => Err(Unseen::Forbidden { user: answer.user }),
+                    Err(NoAnswer::Late) => Err(Unseen::Late),
+                    Err(NoAnswer::Garbage) => Err(Unseen::Garbage),
+                };
+                // It may have a socket in each of two namespaces, and its forked child one that nobody answers.
+                if seen.is_ok() || !matches!(found.get(&pid), Some(Ok(_))) {
+                    found.insert(pid, seen);
+                }
+            }
+        };
+        let here = network(Path::new("/proc/thread-self/ns/net"));
+        match ask_local(self.only) {
+            Ok(answers) => add(&mut found, answers),
+            Err(error) => self.all_fail(here, &error, &mut found),
+        }
+        for (there, file) in self.elsewhere(here) {
+            match visit(file, self.only) {
+                Ok(answers) => add(&mut found, answers),
+                Err(error) => self.all_fail(Some(there), &error, &mut found),
+            }
+        }
+        for process in &self.processes {
+            let own = rustix::process::geteuid();
+            let unseen = || match process.user == own.as_raw() || own.is_root() {
+                true => Err(Unseen::Off),
+                false => Err(Unseen::Forbidden { user: process.user }),
+            };
+            if is_there(process.pid) {
+                found.entry(process.pid).or_insert_with(unseen);
+            }
+        }
+        Look::new(at, found)
+    }
+
+    /// Brings the list of processes up to date, now and then.
+    fn search(&mut self) {
+        let is_due = self.searched.is_none_or(|at| at.elapsed() >= SEARCH_EVERY);
+        if !is_due {
+            return;
+        }
+        let pids = match self.only {
+            Some(pid) => vec![pid],
+            None => numbers(Path::new("/proc")),
+        };
+        self.processes = pids.into_iter().filter_map(process).collect();
+        self.searched = Some(Instant::now());
+    }
+
+    /// Other network namespaces with engines, and a file of each.
+    fn elsewhere(&self, here: Option<Identity>) -> BTreeMap<Identity, PathBuf> {
+        let mut all = BTreeMap::new();
+        self.processes.iter().for_each(|process| all.extend(process.networks.clone()));
+        all.retain(|network, _| Some(*network) != here);
+        all
+    }
+
+    fn all_fail(
+        &self,
+        network: Option<Identity>,
+        error: &io::Error,
+        found: &mut BTreeMap<u32, Result<ProcessLook, Unseen>>,
+    ) {
+        let is_there = |process: &&Process| {
+            network.is_some_and(|network| process.networks.contains_key(&network))
+        };
+        for process in self.processes.iter().filter(is_there) {
+            let unseen = || Err(Unseen::Namespace { why: error.to_string() });
+            found.entry(process.pid).or_insert_with(unseen);
+        }
+    }
+}
+
+/// Asks those in the network namespace of this file. A namespace belongs to a thread, so one that ends
+/// right away visits it.
+fn visit(file: PathBuf, only: Option<u32>) -> io::Result<Vec<Answer>> {
+    let ask = move || {
+        let namespace = File::open(file)?;
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+        ask_local(only)
+    };
+    let visitor = thread::Builder::new().name("top-visitor".into()).spawn(ask)?;
+    visitor.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+}
+
+/// `None`: it has no engine, or is gone.
+fn process(pid: u32) -> Option<Process> {
+    let folder = Path::new("/proc").join(pid.to_string());
+    let tasks = folder.join("task");
+    let mut has_engine = false;
+    let mut networks = BTreeMap::new();
+    for tid in numbers(&tasks) {
+        let task = tasks.join(tid.to_string());
+        let Some(name) = name(&task).filter(|it| [CONTROL, ANSWERS].contains(&it.as_str())) else {
+            continue;
+        };
+        has_engine |= name == CONTROL;
+        let file = task.join("ns/net");
+        networks.extend(network(&file).map(|network| (network, file)));
+    }
+    let user = fs::metadata(&folder).ok()?.uid();
+    has_engine.then_some(Process { pid, user, networks })
+}
+
+fn network(path: &Path) -> Option<Identity> {
+    let found = fs::metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+pub(super) fn is_there(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
+}
+
+/// The name of a process or thread.
+pub(super) fn name(folder: &Path) -> Option<String> {
+    let name = fs::read(folder.join("comm")).ok()?;
+    Some(String::from_utf8_lossy(&name).trim_end().to_owned())
+}
+
+/// Entries of a folder that are numbers.
+pub(super) fn numbers(folder: &Path) -> Vec<u32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_without_an_engine_is_none_of_ours_and_one_that_is_gone_is_refused() {
+        assert_eq!(process(std::process::id()), None);
+        assert!(network(Path::new("/proc/self/ns/net")).is_some());
+        let refused = Finder::new(Some(u32::MAX)).err().expect("no process has this number");
+        assert!(refused.to_string().contains("4294967295"), "{refused}");
+    }
+}

@@ -1,0 +1,185 @@
+//! Shows an interval: as a screen, as lines, or as JSON.
+
+use std::collections::VecDeque;
+use std::io;
+
+use polyrail_report::{Align, Table, show_gb_per_s, show_micros};
+
+use super::change::{EngineChange, Event, Interval, ProcessChange, What};
+use crate::stdout::{redraw, say_to_reader};
+
+/// The form.
+#[derive(Debug)]
+pub(super) enum Show {
+    /// A terminal, drawn anew, with the last events: each interval alone would show them for too short.
+    Screen { events: VecDeque<String> },
+    /// One line for each rail, event and process, each with the time and the process.
+    Lines,
+    /// A document on a line.
+    Json,
+}
+
+/// Events that a screen shows.
+const MOST_EVENTS: usize = 8;
+/// Peers that an event names.
+const MOST_NAMED: usize = 2;
+
+impl Show {
+    pub(super) fn interval(&mut self, interval: &Interval) -> io::Result<()> {
+        match self {
+            Self::Screen { events } => {
+                let now = polyrail_log::utc_now();
+                let new = interval.events.iter();
+                events.extend(new.map(|it| format!("{now} {} {}", it.pid, event(it))));
+                events.drain(..events.len().saturating_sub(MOST_EVENTS));
+                redraw(&screen(interval, &now, events))
+            }
+            Self::Lines => {
+                let now = polyrail_log::utc_now();
+                lines(interval).iter().try_for_each(|line| say_to_reader(&format!("{now} {line}")))
+            }
+            // Text, numbers and lists of them: there is nothing here that JSON can't say.
+            Self::Json => say_to_reader(&serde_json::to_string(interval).unwrap_or_default()),
+        }
+    }
+}
+
+fn lines(interval: &Interval) -> Vec<String> {
+    let mut lines: Vec<String> =
+        interval.events.iter().map(|it| format!("{} {}", it.pid, event(it))).collect();
+    for process in &interval.processes {
+        for engine in &process.engines {
+            let place = format!("{} {}", process.pid, engine.name);
+            for rail in &engine.rails {
+                lines.push(format!(
+                    "{place} {} sent {} GB/s received {} GB/s retransmits {} resent {} rtt {} \
+                     flows {}/{}",
+                    rail.name,
+                    show_gb_per_s(rail.sent_gb_per_s),
+                    show_gb_per_s(rail.received_gb_per_s),
+                    rail.retransmits,
+                    rail.resent_chunks,
+                    rail.round_trip_us.map_or("-".into(), show_micros),
+                    rail.flows_up,
+                    rail.flows_up + rail.flows_down,
+                ));
+            }
+            lines.extend(apart(engine).map(|text| format!("{place} {text}")));
+        }
+        if !process.threads.is_empty() {
+            lines.push(format!("{} threads {}", process.pid, threads(process)));
+        }
+    }
+    let unseen = interval.unseen.iter();
+    lines.extend(unseen.map(|process| format!("{} {}", process.pid, process.why)));
+    lines
+}
+
+fn screen(interval: &Interval, now: &str, events: &VecDeque<String>) -> Vec<String> {
+    let mut table = Table::default()
+        .column("process", Align::Right)
+        .column("engine", Align::Left)
+        .column("rail", Align::Left)
+        .column("sent GB/s", Align::Right)
+        .column("received", Align::Right)
+        .column("retransmits", Align::Right)
+        .column("resent", Align::Right)
+        .column("round trip", Align::Right)
+        .column("flows", Align::Right);
+    let mut below = Vec::new();
+    for process in &interval.processes {
+        for engine in &process.engines {
+            for rail in &engine.rails {
+                table.row([
+                    process.pid.to_string(),
+                    engine.name.clone(),
+                    rail.name.clone(),
+                    show_gb_per_s(rail.sent_gb_per_s),
+                    show_gb_per_s(rail.received_gb_per_s),
+                    rail.retransmits.to_string(),
+                    rail.resent_chunks.to_string(),
+                    rail.round_trip_us.map_or("-".into(), show_micros),
+                    format!("{}/{}", rail.flows_up, rail.flows_up + rail.flows_down),
+                ]);
+            }
+            let place = format!("{} {}", process.pid, engine.name);
+            below.extend(apart(engine).map(|text| format!("{place}: {text}")));
+        }
+        if !process.threads.is_empty() {
+            below.push(format!("{} {}: {}", process.pid, process.name, threads(process)));
+        }
+    }
+    let mut screen = vec![format!("polyrail top  {now}  Ctrl-C ends")];
+    screen.extend(table.to_string().lines().map(str::to_owned));
+    screen.extend(below);
+    screen.extend(events.iter().cloned());
+    let unseen = interval.unseen.iter();
+    screen.extend(unseen.map(|process| format!("process {} {}", process.pid, process.why)));
+    screen
+}
+
+/// What an engine moves over no rail, and that it has none to show.
+fn apart(engine: &EngineChange) -> impl Iterator<Item = String> {
+    let moved = |what: &str, rate: f64| {
+        (rate > 0.0).then(|| format!("{what} {} GB/s", show_gb_per_s(rate)))
+    };
+    let alone = engine.rails.is_empty().then(|| "no peer".to_owned());
+    let copied = moved("copied", engine.copied_gb_per_s);
+    [alone, copied, moved("shared", engine.shared_gb_per_s)].into_iter().flatten()
+}
+
+fn threads(process: &ProcessChange) -> String {
+    let each = process.threads.iter().map(|it| format!("{} {:.0} %", it.name, it.cpu_percent));
+    each.collect::<Vec<_>>().join(", ")
+}
+
+fn event(event: &Event) -> String {
+    let Event { engine, rail, peers, count, .. } = event;
+    let count = count.unwrap_or_default();
+    let what = match event.event {
+        What::EngineBegan => "the engine is new".to_owned(),
+        What::EngineEnded => "the engine has ended".to_owned(),
+        What::RailCut => "cut".to_owned(),
+        What::RailBack => "back".to_owned(),
+        What::FlowsLost => format!("{} lost", counted(count, "flow")),
+        What::ChunksResent => format!("{} to be sent again", counted(count, "chunk")),
+    };
+    let rail = rail.as_ref().map_or(String::new(), |rail| format!(" {rail}"));
+    let more = peers.len().saturating_sub(MOST_NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let named: Vec<&str> = peers.iter().take(MOST_NAMED).map(String::as_str).collect();
+    let towards = if peers.is_empty() {
+        String::new()
+    } else {
+        format!(" (towards {}{more})", named.join(", "))
+    };
+    format!("{engine}{rail}: {what}{towards}")
+}
+
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_names_a_few_peers_and_counts_the_others() {
+        let one = |what, peers: &[&str], count| {
+            event(&Event {
+                event: what,
+                pid: 7,
+                engine: "a".into(),
+                rail: Some("eth1".into()),
+                peers: peers.iter().map(|peer| (*peer).to_owned()).collect(),
+                count,
+            })
+        };
+        assert_eq!(one(What::RailCut, &["b"], None), "a eth1: cut (towards b)");
+        let many = one(What::FlowsLost, &["b", "c", "d", "e"], Some(8));
+        assert_eq!(many, "a eth1: 8 flows lost (towards b, c and 2 more)");
+        let single = one(What::ChunksResent, &["b"], Some(1));
+        assert_eq!(single, "a eth1: 1 chunk to be sent again (towards b)");
+    }
+}

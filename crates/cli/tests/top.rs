@@ -1,0 +1,212 @@
+//! `polyrail top` in front of engines that run: rates, events, ends, and why there may be nothing to see.
+
+mod fit;
+#[path = "../examples/rail_cut.rs"]
+#[allow(dead_code, reason = "it has a main of its own")]
+mod rail_cut;
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use polyrail_skip::skip;
+use serde_json::Value;
+
+/// Long enough for a loaded machine; no test waits it out unless it fails.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A process that ends with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn polyrail(words: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    command.args(words.split_whitespace());
+    command
+}
+
+fn start(command: &mut Command) -> Process {
+    Process(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+}
+
+fn errors(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A `bench --listen` with an engine, once that is there.
+fn listening(settings: &str) -> Process {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let words = format!("bench --listen 127.0.0.1:{port} --rails 1 {settings}");
+    let mut process = start(&mut polyrail(&words));
+    let mut lines = BufReader::new(process.0.stderr.take().unwrap()).lines();
+    // It says where it listens when its engine does.
+    let mut said = lines.by_ref().map_while(Result::ok);
+    assert!(said.any(|line| line.contains("127.0.0.1")), "it ended");
+    // What it says later must find a reader.
+    thread::spawn(move || lines.for_each(drop));
+    process
+}
+
+/// What `top` prints for a process once there is something to see.
+fn top(pid: u32, options: &str) -> (Process, std::io::Lines<BufReader<ChildStdout>>) {
+    let since = Instant::now();
+    loop {
+        let mut process = start(&mut polyrail(&format!("top {pid} {options}")));
+        let mut lines = BufReader::new(process.0.stdout.take().unwrap());
+        if !lines.fill_buf().unwrap().is_empty() {
+            return (process, lines.lines());
+        }
+        assert!(since.elapsed() < LONG, "top sees no engine of process {pid}");
+    }
+}
+
+fn sum(document: &Value, field: &str) -> f64 {
+    let engines = document["processes"].as_array().unwrap().iter();
+    let engines = engines.flat_map(|process| process["engines"].as_array().unwrap());
+    let rails = engines.flat_map(|engine| engine["rails"].as_array().unwrap());
+    rails.map(|rail| rail[field].as_f64().unwrap()).sum()
+}
+
+#[test]
+fn the_rate_is_that_of_bench_and_the_end_of_its_engine_is_told() {
+    let bench = polyrail("bench --sizes 1MiB --time 2s --rounds 1 --rails 2 --json -")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut bench = Process(bench.unwrap());
+    let (mut top, lines) = top(bench.0.id(), "--interval 400ms --json");
+    let documents: Vec<Value> =
+        lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    let mut report = String::new();
+    bench.0.stdout.take().unwrap().read_to_string(&mut report).unwrap();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let measured = report["results"][0]["gb_per_s"].as_f64().unwrap();
+    for document in &documents {
+        fit::fits("top", document, "top --json");
+    }
+    let rates = documents.iter().map(|document| sum(document, "sent_gb_per_s"));
+    let most = rates.fold(0.0, f64::max);
+    // No interval is like the whole, but the fastest one has no part without transfers.
+    assert!((0.5..2.0).contains(&(most / measured)), "{most} GB/s, bench says {measured}");
+    let last = documents.last().unwrap();
+    assert_eq!(last["events"][0]["event"], "engine_ended", "{last}");
+    let names = documents.iter().flat_map(|it| it["processes"][0]["threads"].as_array());
+    let names: Vec<_> = names.flatten().map(|thread| thread["name"].to_string()).collect();
+    assert!(names.iter().any(|name| name.contains("pr-tx0")), "{names:?}");
+    let mut told = String::new();
+    top.0.stderr.take().unwrap().read_to_string(&mut told).unwrap();
+    assert_eq!(told, format!("polyrail: the engines of process {} have ended\n", bench.0.id()));
+    assert_eq!(top.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_rail_that_is_cut_and_comes_back_is_an_event_of_its_own() {
+    // The engines live on threads inside the namespaces, which only root may enter so.
+    let why = match polyrail_lab::availability() {
+        Ok(polyrail_lab::Privilege::Root) => None,
+        Ok(_) => Some("threads may enter namespaces as root only".to_owned()),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(why) = why {
+        return skip(why, "sudo -E cargo test -p polyrail-cli --test top");
+    }
+    let run = thread::spawn(|| {
+        let run = rail_cut::run("2x50mbit", 1, Duration::from_secs(2));
+        run.map(drop).map_err(|error| error.to_string())
+    });
+    let (_top, lines) = top(std::process::id(), "--interval 250ms");
+    const WANTED: [&str; 3] = ["rail1: cut (towards ", "rail1: back (towards ", " lost (towards "];
+    let (mut seen, mut events): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
+    for line in lines {
+        let line = line.unwrap();
+        events.extend(WANTED.iter().filter(|what| line.contains(**what)));
+        seen.push(line);
+        if WANTED.iter().all(|what| events.contains(what)) {
+            break;
+        }
+    }
+    run.join().unwrap().unwrap();
+    let is_seen = WANTED.iter().all(|what| events.contains(what));
+    assert!(is_seen, "{events:?} of\n{}", seen.join("\n"));
+    let cut = events.iter().position(|what| what.contains("cut"));
+    assert!(cut < events.iter().position(|what| what.contains("back")), "{events:?}");
+    let untouched = seen.iter().any(|line| line.contains("rail0: cut"));
+    assert!(!untouched, "{}", seen.join("\n"));
+}
+
+#[test]
+fn on_a_pipe_each_rail_has_a_line_with_the_time() {
+    let engine = listening("");
+    let (mut top, lines) = top(engine.0.id(), "--interval 200ms --count 2");
+    let lines: Vec<String> = lines.map(Result::unwrap).collect();
+    assert_eq!(top.0.wait().unwrap().code(), Some(0));
+    let pid = engine.0.id().to_string();
+    for line in &lines {
+        let (time, rest) = line.split_once(' ').unwrap();
+        assert!(time.contains('T') && time.ends_with('Z'), "{line}");
+        assert!(rest.starts_with(&format!("{pid} ")), "{line}");
+    }
+    let of_engine = lines.iter().filter(|line| line.ends_with(" no peer")).count();
+    assert_eq!(of_engine, 2, "{lines:#?}");
+    assert!(lines.iter().any(|line| line.contains(" threads pr-control ")), "{lines:#?}");
+}
+
+#[test]
+fn an_engine_that_lets_nobody_look_is_named_with_the_remedy() {
+    let engine = listening("--set top_socket=off");
+    let output = polyrail(&format!("top {}", engine.0.id())).output().unwrap();
+    let told = errors(&output);
+    assert_eq!(output.status.code(), Some(3), "{told}");
+    assert!(told.contains("has an engine that lets nobody look"), "{told}");
+    assert!(told.contains("help: leave out top_socket=off there"), "{told}");
+}
+
+#[test]
+fn another_user_sees_nothing_and_is_told_whose_the_engine_is() {
+    const NOBODY: u32 = 65534;
+    const AS_ROOT: &str = "sudo -E cargo test -p polyrail-cli --test top";
+    if !rustix::process::geteuid().is_root() {
+        return skip("only root can be another user", AS_ROOT);
+    }
+    let engine = listening("");
+    let mut command = polyrail(&format!("top {}", engine.0.id()));
+    let output = match command.uid(NOBODY).gid(NOBODY).output() {
+        Ok(output) => output,
+        Err(error) => return skip(format!("another user can't run it: {error}"), AS_ROOT),
+    };
+    let told = errors(&output);
+    assert_eq!(output.status.code(), Some(3), "{told}");
+    assert!(told.contains("belongs to user 0"), "{told}");
+    assert!(told.contains("help: run `polyrail top` as that user or as root"), "{told}");
+}
+
+#[test]
+fn a_process_without_an_engine_and_one_that_is_gone_are_refused() {
+    let gone = {
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        child.id()
+    };
+    // It waits for the test to end it.
+    let other = Process(Command::new("cat").stdin(Stdio::piped()).spawn().unwrap());
+    for (pid, fault) in [(gone, "no such process"), (other.0.id(), "the process has no engine")] {
+        let output = polyrail(&format!("top {pid}")).output().unwrap();
+        let told = errors(&output);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.starts_with(&format!("polyrail: PID `{pid}`: {fault}; allowed: ")), "{told}");
+        assert!(told.contains("\nhelp: "), "{told}");
+    }
+    let output = polyrail("top --interval 1ms").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(errors(&output).contains("allowed: 200ms to 1h"), "{}", errors(&output));
+}
