@@ -39,7 +39,10 @@ pub(crate) fn run(args: &Args) -> Result<u8, MeshError> {
     let mut failed = None;
     for layout in args.layouts() {
         match measure(args, &place, layout, &interrupt) {
-            Ok(Some(told)) => failed = take(&mut report, layout, args, told),
+            Ok(Some(told)) => {
+                let error = take(&mut report, layout, args, told);
+                failed = error.map(|error| place.explain(error));
+            }
             Ok(None) => {}
             Err(error) => failed = Some(place.explain(error)),
         }
@@ -185,13 +188,21 @@ impl Place {
     /// Where the lab is gone, that is why.
     fn explain(&self, error: MeshError) -> MeshError {
         let Self::Lab { lab, .. } = self else { return error };
-        match Lab::open(lab.name()) {
-            Ok(_) => error,
-            Err(LabError::Broken { name, because }) => MeshError::LabGone { name, why: because },
-            Err(_) => MeshError::LabGone {
-                name: lab.name().into(),
-                why: "somebody has removed it".into(),
-            },
+        // Who takes a lab down ends the processes in it first.
+        let is_gone =
+            matches!(error, MeshError::Ended { .. } | MeshError::Failed { code: exit::PEER, .. });
+        let until = Instant::now() + if is_gone { GOING } else { Duration::ZERO };
+        loop {
+            let why = match Lab::open(lab.name()) {
+                Ok(_) if Instant::now() < until => {
+                    thread::sleep(Duration::from_millis(20));
+                    continue;
+                }
+                Ok(_) => return error,
+                Err(LabError::Broken { because, .. }) => because,
+                Err(_) => "somebody has removed it".into(),
+            };
+            return MeshError::LabGone { name: lab.name().into(), why };
         }
     }
 
@@ -409,3 +420,5 @@ pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), MeshError> {
 /// How long the others have to tell of the end of one: longer than it takes them to give it up.
 const GRACE: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a lab may take to go once its processes are ended.
+const GOING: Duration = Duration::from_secs(3);
