@@ -30,7 +30,7 @@ impl Bench<'_> {
         self.progress.say(format!("{}: measuring how fast memory is copied so", show_size(size)));
         let copy = Some(self.copies.borrow_mut().of(&used)?);
         let messages_per_s = self.message_rate(size)?;
-        Ok(Yardsticks { copy, messages_per_s, deeper: self.deeper(size)? })
+        Ok(Yardsticks { copy, messages_per_s, deeper: self.deeper(size, rounds)? })
     }
 
     /// How the threads of this machine used its memory.
@@ -87,7 +87,7 @@ impl Bench<'_> {
     }
 
     /// What more transfers at once bring, where the channels have room for them.
-    fn deeper(&self, size: u64) -> Result<Option<Deeper>, BenchError> {
+    fn deeper(&self, size: u64, rounds: &Rounds) -> Result<Option<Deeper>, BenchError> {
         let schedule = self.schedule;
         let config = self.link.engine.config();
         let depth = schedule.depth(size).saturating_mul(DEEPER);
@@ -95,7 +95,9 @@ impl Bench<'_> {
             && depth.saturating_mul(schedule.segments) <= SEGMENTS_AT_ONCE
             && depth.saturating_mul(size) <= BYTES_AT_ONCE
             && schedule.depth(size).saturating_mul(size) < self.window_bytes();
-        if schedule.iters.is_some() || !is_possible {
+        let fastest = rounds.engine.iter().map(|taken| taken.sample.gb_per_s()).fold(0.0, f64::max);
+        let is_short = depth.saturating_mul(size) as f64 <= fastest * 1e9 * DEEPER_SECONDS;
+        if schedule.iters.is_some() || !is_possible || !is_short {
             return Ok(None);
         }
         self.progress.say(format!("{}: measuring {DEEPER} times the depth", show_size(size)));
@@ -180,6 +182,8 @@ const MESSAGES_ROUNDS: u64 = 3;
 /// How many times the depth is tried.
 const DEEPER: u64 = 4;
 const DEEPER_ROUNDS: u64 = 3;
+/// What is outstanding then must not take longer: slow rails would take minutes.
+const DEEPER_SECONDS: f64 = 0.2;
 const SHORT_WARMUP: Duration = Duration::from_millis(20);
 const SHORT_SAMPLE: Duration = Duration::from_millis(50);
 /// Of more memory, or of many lists at once, preparing takes longer than moving.
