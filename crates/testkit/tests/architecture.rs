@@ -148,6 +148,13 @@ const RULES: &[Rule] = &[
         is_pure: true,
         ..Rule::ORDINARY
     },
+    // Foreign code calls it and hands it pointers; tests of hosts of plugins load it.
+    Rule {
+        name: "testkit-plugin",
+        below: &["gpu", "nccl-abi", "sys"],
+        may_be_unsafe: true,
+        ..Rule::ORDINARY
+    },
     // Tests of reports look at them in it.
     Rule { name: "browser", ..Rule::ORDINARY },
     Rule { name: FOR_ALL_TESTS, ..Rule::ORDINARY },

@@ -1,0 +1,31 @@
+//! A net plugin of NCCL for tests: what hosts of plugins are tried against where no NIC writes into GPU
+//! memory. Users have no use for it.
+//!
+//! It sends over plain TCP. In mode `plain` a message lands in the receiver's buffer. In mode `unpack` it
+//! lands as it does with GPUDirect-TCPX: in fragments, at random places of a bounce buffer, and a queue of
+//! metadata says which fragment belongs where. Then it also has TCPX's manners: requests are tested in
+//! order only, and a receive is over when the host says that it has consumed it.
+//!
+//! The environment sets it up, when `init` is called; [`Settings::parse`] has all variables. Faults that
+//! tests need are variables, too.
+//!
+//! The facts about device handles and metadata are from `src/include/nccl_device/net_device.h` and
+//! `src/device/network/unpack/unpack_defs.h` of NCCL 2.30, and from `src/net_tcpx.cc`, `src/sock/tcpx.h` and
+//! `src/devcomm/nccl/unpack1.cu` of GPUDirect-TCPX (July 2024).
+
+mod bounce;
+mod connect;
+mod entry;
+mod error;
+mod link;
+mod metadata;
+mod plugin;
+mod props;
+mod receive;
+mod send;
+mod settings;
+mod tables;
+
+pub use plugin::set_variables;
+pub use settings::{BadMetadata, Mode, SettingError, Settings};
+pub use tables::{ncclNetPlugin_v7, ncclNetPlugin_v8, ncclNetPlugin_v11};

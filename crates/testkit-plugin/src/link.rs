@@ -1,0 +1,84 @@
+//! A connection's socket, and the device that it belongs to.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use polyrail_sys::{In, IoVecs, Out, receive, send};
+use socket2::Socket;
+
+use crate::error::CallError;
+use crate::plugin::Plugin;
+
+pub(crate) struct Link {
+    pub(crate) plugin: Arc<Plugin>,
+    pub(crate) device: usize,
+    socket: Socket,
+    /// What ended it.
+    broken: Option<CallError>,
+}
+
+impl Link {
+    pub(crate) fn new(plugin: Arc<Plugin>, device: usize, socket: Socket) -> Self {
+        Self { plugin, device, socket, broken: None }
+    }
+
+    /// The error that ended the connection, if one has.
+    pub(crate) fn check(&mut self) -> Result<(), CallError> {
+        match &self.broken {
+            Some(error) => Err(error.clone()),
+            None => self.left().map(drop),
+        }
+    }
+
+    /// Bytes that the device still moves; an error if it has failed.
+    pub(crate) fn left(&mut self) -> Result<u64, CallError> {
+        let Some((device, bytes)) = self.plugin.settings.fail_after else { return Ok(u64::MAX) };
+        if device != self.device {
+            return Ok(u64::MAX);
+        }
+        match bytes.checked_sub(self.plugin.moved[device].load(Ordering::Relaxed)) {
+            Some(left) if left > 0 => Ok(left),
+            _ => Err(self.fail(CallError::DeviceFailed { device, bytes })),
+        }
+    }
+
+    /// Sends what the kernel takes now; 0 if that is nothing.
+    pub(crate) fn send(&mut self, from: &mut IoVecs<'_, Out>) -> Result<usize, CallError> {
+        let sent = send(self.socket.as_fd(), from);
+        self.count(sent)
+    }
+
+    /// Receives what has come; 0 if that is nothing.
+    pub(crate) fn receive(&mut self, into: &mut IoVecs<'_, In>) -> Result<usize, CallError> {
+        match receive(self.socket.as_fd(), into) {
+            Ok(0) => Err(self.fail(CallError::Gone { why: "it closed the connection".into() })),
+            received => self.count(received),
+        }
+    }
+
+    /// Ends the connection, for both sides.
+    pub(crate) fn fail(&mut self, error: CallError) -> CallError {
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        self.broken.get_or_insert(error).clone()
+    }
+
+    fn count(&mut self, moved: io::Result<usize>) -> Result<usize, CallError> {
+        match moved {
+            Ok(bytes) => {
+                self.plugin.moved[self.device].fetch_add(bytes as u64, Ordering::Relaxed);
+                Ok(bytes)
+            }
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                ) =>
+            {
+                Ok(0)
+            }
+            Err(error) => Err(self.fail(CallError::Gone { why: error.to_string() })),
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! The receiving end: messages meet posted receives in their order.
+
+use std::collections::VecDeque;
+
+use polyrail_gpu::Ticket;
+use polyrail_nccl_abi::{DeviceHandle, MAX_REQUESTS};
+use polyrail_sys::{In, IoVecs, Memory};
+
+use crate::bounce::{Bounce, Landing};
+use crate::error::CallError;
+use crate::link::Link;
+use crate::metadata::{DEPTH, FRAGMENTS_MAX, Fragment};
+use crate::send::HEAD_BYTES;
+use crate::settings::{BadMetadata, Mode};
+
+pub(crate) struct ReceiveEnd {
+    link: Link,
+    posted: VecDeque<Posted>,
+    /// The message at the front of `posted` that is coming in.
+    coming: Coming,
+    /// In mode `unpack`.
+    bounce: Option<Bounce>,
+    /// Messages whose fragments a GPU is copying.
+    scattering: VecDeque<(Landed, Ticket, usize)>,
+    /// Whole and not yet told of by a test.
+    landed: VecDeque<Landed>,
+    /// Told of and not yet consumed; in mode `unpack` only.
+    unconsumed: VecDeque<Landed>,
+    last: u32,
+}
+
+struct Posted {
+    number: u32,
+    room: u64,
+    /// In mode `plain`.
+    buffer: Option<Memory>,
+}
+
+struct Landed {
+    number: u32,
+    room: u64,
+    bytes: u64,
+    fragments: Vec<Fragment>,
+}
+
+#[derive(Default)]
+enum Coming {
+    #[default]
+    Nothing,
+    /// So many bytes of the head.
+    Head([u8; HEAD_BYTES], usize),
+    /// The head is there, and the places are not.
+    Waiting(u64),
+    Body(Body),
+}
+
+struct Body {
+    bytes: u64,
+    got: u64,
+    landing: Landing,
+    fragments: Vec<Fragment>,
+    /// The fragment that comes next, and how much of it is there.
+    next: (usize, u32),
+}
+
+impl ReceiveEnd {
+    /// Of a connection with this number.
+    pub(crate) fn new(link: Link, number: u64) -> Result<Self, CallError> {
+        let settings = &link.plugin.settings;
+        let bounce = match settings.mode {
+            Mode::Plain => None,
+            Mode::Unpack | Mode::UnpackGpu(_) => {
+                Some(Bounce::new(settings, link.device, number << 32)?)
+            }
+        };
+        Ok(Self {
+            link,
+            posted: VecDeque::new(),
+            coming: Coming::Nothing,
+            bounce,
+            scattering: VecDeque::new(),
+            landed: VecDeque::new(),
+            unconsumed: VecDeque::new(),
+            last: 0,
+        })
+    }
+
+    /// For the host, in mode `unpack`.
+    pub(crate) fn handle(&self) -> Result<Option<DeviceHandle>, CallError> {
+        let version = self.link.plugin.settings.unpack_version;
+        self.bounce.as_ref().map(|bounce| bounce.handle(version)).transpose()
+    }
+
+    /// Takes room for a message, or has none for it.
+    pub(crate) fn post(&mut self, room: u64, buffer: Memory) -> Result<Option<u32>, CallError> {
+        self.link.check()?;
+        self.progress()?;
+        let open = self.posted.len() + self.scattering.len() + self.landed.len();
+        let (open, most) = match self.bounce {
+            Some(_) => (open + self.unconsumed.len(), DEPTH),
+            None => (open, MAX_REQUESTS),
+        };
+        if open >= most {
+            return Ok(None);
+        }
+        self.last = self.last.wrapping_add(1);
+        let buffer = self.bounce.is_none().then_some(buffer);
+        self.posted.push_back(Posted { number: self.last, room, buffer });
+        self.progress()?;
+        Ok(Some(self.last))
+    }
+
+    /// The length of a message that is whole.
+    pub(crate) fn test(&mut self, number: u32) -> Result<Option<u64>, CallError> {
+        self.progress()?;
+        if self.bounce.is_some() {
+            self.check_turn(number)?;
+        }
+        let place = self.landed.iter().position(|landed| landed.number == number);
+        let Some(landed) = place.and_then(|place| self.landed.remove(place)) else {
+            return Ok(None);
+        };
+        let bytes = landed.bytes;
+        if self.bounce.is_some() {
+            self.unconsumed.push_back(landed);
+        }
+        Ok(Some(bytes))
+    }
+
+    /// The host has gathered the fragments of a message.
+    pub(crate) fn consumed(&mut self, number: u32) -> Result<(), CallError> {
+        let Some(bounce) = &mut self.bounce else { return Ok(()) };
+        let expected = self.unconsumed.front().map_or(0, |landed| landed.number);
+        if number != expected {
+            let call = "irecvConsumed";
+            return Err(CallError::OutOfTurn { call, found: number, expected });
+        }
+        if let Some(landed) = self.unconsumed.pop_front() {
+            bounce.release(&landed.fragments);
+        }
+        Ok(())
+    }
+
+    /// TCPX lets hosts test the oldest request only (`tcpxTest` in `net_tcpx.cc`).
+    fn check_turn(&self, number: u32) -> Result<(), CallError> {
+        let landed = self.landed.front().map(|landed| landed.number);
+        let scattering = self.scattering.front().map(|(landed, _, _)| landed.number);
+        let posted = self.posted.front().map(|posted| posted.number);
+        let expected = landed.or(scattering).or(posted).unwrap_or(0);
+        match number == expected {
+            true => Ok(()),
+            false => Err(CallError::OutOfTurn { call: "test", found: number, expected }),
+        }
+    }
+
+    fn progress(&mut self) -> Result<(), CallError> {
+        self.finish_scattering()?;
+        self.link.check()?;
+        while !self.posted.is_empty() {
+            self.coming = match std::mem::take(&mut self.coming) {
+                Coming::Nothing => Coming::Head([0; HEAD_BYTES], 0),
+                Coming::Head(head, HEAD_BYTES) => self.meet(u64::from_be_bytes(head))?,
+                Coming::Head(mut head, got) => {
+                    let left = self.link.left()?;
+                    let end = HEAD_BYTES.min(got.saturating_add(left as usize));
+                    let mut into = IoVecs::<In>::new();
+                    into.push_buffer(&mut head[got..end]);
+                    let more = self.link.receive(&mut into)?;
+                    if more == 0 {
+                        self.coming = Coming::Head(head, got);
+                        return Ok(());
+                    }
+                    Coming::Head(head, got + more)
+                }
+                Coming::Waiting(bytes) => match self.begin(bytes)? {
+                    Some(body) => Coming::Body(body),
+                    None => {
+                        self.coming = Coming::Waiting(bytes);
+                        return Ok(());
+                    }
+                },
+                Coming::Body(mut body) if body.got < body.bytes => {
+                    let more = body.read(&mut self.link)?;
+                    self.coming = Coming::Body(body);
+                    if more == 0 {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                Coming::Body(body) => {
+                    self.land(body)?;
+                    Coming::Nothing
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// A head has come: the message must fit.
+    fn meet(&mut self, bytes: u64) -> Result<Coming, CallError> {
+        let most = self.posted.front().map_or(0, |posted| posted.room);
+        match bytes <= most {
+            true => Ok(Coming::Waiting(bytes)),
+            false => Err(self.link.fail(CallError::TooLong { bytes, most })),
+        }
+    }
+
+    /// Finds places for the message; `None` while there are none.
+    fn begin(&mut self, bytes: u64) -> Result<Option<Body>, CallError> {
+        let Some(bounce) = &mut self.bounce else {
+            let buffer = self.posted.front().and_then(|posted| posted.buffer.clone());
+            let buffer = buffer.ok_or(CallError::Invalid("a receive without a buffer"))?;
+            let landing = Landing::Fragments(buffer);
+            // The receiver's buffer is one fragment.
+            let fragments = match u32::try_from(bytes) {
+                Ok(0) => Vec::new(),
+                Ok(len) => vec![Fragment { src_off: 0, len, dst_off: 0 }],
+                Err(_) => return Err(CallError::TooLong { bytes, most: u32::MAX.into() }),
+            };
+            return Ok(Some(Body { bytes, got: 0, landing, fragments, next: (0, 0) }));
+        };
+        let Some(landing) = bounce.landing(bytes)? else { return Ok(None) };
+        let placed = bounce.place(bytes).map_err(|error| self.link.fail(error))?;
+        let Some(fragments) = placed else {
+            if let Landing::Stage(part, _) = landing {
+                bounce.is_scattered(part);
+            }
+            return Ok(None);
+        };
+        Ok(Some(Body { bytes, got: 0, landing, fragments, next: (0, 0) }))
+    }
+
+    /// A message is whole.
+    fn land(&mut self, body: Body) -> Result<(), CallError> {
+        let Some(Posted { number, room, .. }) = self.posted.pop_front() else { return Ok(()) };
+        let Body { bytes, landing, fragments, .. } = body;
+        let landed = Landed { number, room, bytes, fragments };
+        match (landing, &mut self.bounce) {
+            (Landing::Stage(part, memory), Some(bounce)) => {
+                let ticket = bounce.scatter(&memory, &landed.fragments)?;
+                match ticket {
+                    Some(ticket) => self.scattering.push_back((landed, ticket, part)),
+                    None => self.publish(landed)?,
+                }
+            }
+            _ => self.publish(landed)?,
+        }
+        Ok(())
+    }
+
+    fn finish_scattering(&mut self) -> Result<(), CallError> {
+        while let Some((_, ticket, _)) = self.scattering.front() {
+            if !ticket.is_done()? {
+                break;
+            }
+            let Some((landed, _, part)) = self.scattering.pop_front() else { break };
+            if let Some(bounce) = &mut self.bounce {
+                bounce.is_scattered(part);
+            }
+            self.publish(landed)?;
+        }
+        Ok(())
+    }
+
+    /// Tells the host's GPU of a message. Every receive has a slot, those of no byte too.
+    fn publish(&mut self, landed: Landed) -> Result<(), CallError> {
+        if let Some(bounce) = &self.bounce {
+            let settings = &self.link.plugin.settings;
+            let slot = landed.number.wrapping_sub(1) as usize % DEPTH;
+            let mut fragments = landed.fragments.clone();
+            let mut count = fragments.len() as u64;
+            if let (Some(bad), Some(first)) = (settings.bad_metadata, fragments.first().copied()) {
+                let last = fragments.len() - 1;
+                match bad {
+                    BadMetadata::Count => count = FRAGMENTS_MAX as u64 + 1,
+                    BadMetadata::Target => fragments[last].dst_off = landed.room,
+                    BadMetadata::Source => fragments[last].src_off = settings.bounce_bytes as u32,
+                    BadMetadata::Twice => {
+                        fragments.push(first);
+                        fragments.swap_remove(last);
+                    }
+                }
+            }
+            bounce.metadata().publish(slot, &fragments, count)?;
+        }
+        self.landed.push_back(landed);
+        Ok(())
+    }
+}
+
+impl Body {
+    /// Reads what has come to where it belongs; says how much that was.
+    fn read(&mut self, link: &mut Link) -> Result<u64, CallError> {
+        let mut room = link.left()?.min(self.bytes - self.got);
+        let mut into = IoVecs::<In>::new();
+        let failed = |error| CallError::system("receiving", error);
+        match &self.landing {
+            Landing::Stage(_, memory) => {
+                into.push_memory(memory, self.got, room).map_err(failed)?;
+            }
+            Landing::Fragments(memory) => {
+                let (mut index, mut done) = self.next;
+                while room > 0 && !into.is_full() {
+                    let Some(fragment) = self.fragments.get(index) else { break };
+                    let len = u64::from(fragment.len - done).min(room);
+                    let at = u64::from(fragment.src_off + done);
+                    into.push_memory(memory, at, len).map_err(failed)?;
+                    room -= len;
+                    (index, done) = (index + 1, 0);
+                }
+            }
+        }
+        let received = link.receive(&mut into)? as u64;
+        self.got += received;
+        let mut left = received;
+        while let Some(fragment) = self.fragments.get(self.next.0).filter(|_| left > 0) {
+            let rest = u64::from(fragment.len - self.next.1);
+            self.next = match left < rest {
+                true => (self.next.0, self.next.1 + left as u32),
+                false => (self.next.0 + 1, 0),
+            };
+            left = left.saturating_sub(rest);
+        }
+        Ok(received)
+    }
+}

@@ -1,0 +1,157 @@
+//! The sending end: messages one behind the other, each with its length in front.
+
+use std::collections::VecDeque;
+
+use polyrail_gpu::cuda::{Cuda, CudaDevice};
+use polyrail_gpu::{CopyPlace, DeviceMemory, Queue, Ticket};
+use polyrail_nccl_abi::MAX_REQUESTS;
+use polyrail_sys::{IoVecs, Memory, Out};
+
+use crate::error::CallError;
+use crate::link::Link;
+use crate::metadata::MESSAGE_BYTES_MAX;
+use crate::plugin::Region;
+use crate::settings::Mode;
+
+/// Bytes in front of a message: its length.
+pub(crate) const HEAD_BYTES: usize = 8;
+/// Messages that are on their way from the GPU at a time.
+pub(crate) const STAGES: usize = 4;
+
+pub(crate) struct SendEnd {
+    link: Link,
+    /// Posted and not yet with the kernel.
+    queue: VecDeque<Message>,
+    posted: u32,
+    sent: u32,
+    stage: Option<Stage>,
+}
+
+struct Message {
+    head: [u8; HEAD_BYTES],
+    bytes: Memory,
+    /// Until when the bytes are not in host memory.
+    copied: Option<Ticket>,
+    /// The part of the stage that they are in.
+    part: Option<usize>,
+    /// Of head and bytes.
+    sent: usize,
+}
+
+/// Pinned memory that a GPU copies messages to.
+struct Stage {
+    queue: Queue,
+    memory: Memory,
+    free: Vec<usize>,
+}
+
+impl SendEnd {
+    pub(crate) fn new(link: Link) -> Self {
+        Self { link, queue: VecDeque::new(), posted: 0, sent: 0, stage: None }
+    }
+
+    /// Takes a message that begins `offset` bytes into the region, or has no room for it.
+    pub(crate) fn post(
+        &mut self,
+        region: &Region,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Option<u32>, CallError> {
+        self.link.check()?;
+        if self.link.plugin.settings.mode != Mode::Plain && bytes > MESSAGE_BYTES_MAX {
+            return Err(CallError::TooLong { bytes, most: MESSAGE_BYTES_MAX });
+        }
+        self.progress()?;
+        if self.queue.len() >= MAX_REQUESTS {
+            return Ok(None);
+        }
+        let outside = |_| CallError::Invalid("a message lies outside its registered memory");
+        let (memory, copied, part) = match region {
+            Region::Host(memory) => (memory.part(offset, bytes).map_err(outside)?, None, None),
+            Region::Gpu(memory) => {
+                let memory = memory.part(offset, bytes).map_err(outside)?;
+                let Some((part, staged, ticket)) = self.stage(&memory)? else { return Ok(None) };
+                (staged, Some(ticket), Some(part))
+            }
+        };
+        let head = bytes.to_be_bytes();
+        self.queue.push_back(Message { head, bytes: memory, copied, part, sent: 0 });
+        self.posted = self.posted.wrapping_add(1);
+        self.progress()?;
+        Ok(Some(self.posted))
+    }
+
+    /// The size of a message if the kernel has all of it.
+    pub(crate) fn test(&mut self, number: u32) -> Result<bool, CallError> {
+        self.progress()?;
+        Ok(self.sent.wrapping_sub(number) as i32 >= 0)
+    }
+
+    fn progress(&mut self) -> Result<(), CallError> {
+        self.link.check()?;
+        while let Some(message) = self.queue.front_mut() {
+            if let Some(ticket) = &message.copied {
+                if !ticket.is_done()? {
+                    return Ok(());
+                }
+                message.copied = None;
+            }
+            let total = HEAD_BYTES + message.bytes.len() as usize;
+            while message.sent < total {
+                let left = self.link.left()?;
+                let mut from = IoVecs::<Out>::new();
+                let head = &message.head[message.sent.min(HEAD_BYTES)..];
+                let head = &head[..head.len().min(left as usize)];
+                let room = left - head.len() as u64;
+                let done = message.sent.saturating_sub(HEAD_BYTES) as u64;
+                let len = (message.bytes.len() - done).min(room);
+                if !head.is_empty() {
+                    from.push_bytes(head);
+                }
+                if len > 0 {
+                    let pushed = from.push_memory(&message.bytes, done, len);
+                    pushed.map_err(|error| CallError::system("sending", error))?;
+                }
+                match self.link.send(&mut from)? {
+                    0 => return Ok(()),
+                    bytes => message.sent += bytes,
+                }
+            }
+            let part = message.part;
+            self.queue.pop_front();
+            self.sent = self.sent.wrapping_add(1);
+            if let (Some(stage), Some(part)) = (&mut self.stage, part) {
+                stage.free.push(part);
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins to copy a message from the GPU, if there is room in the stage.
+    fn stage(&mut self, from: &DeviceMemory) -> Result<Option<(usize, Memory, Ticket)>, CallError> {
+        let stage = match &mut self.stage {
+            Some(stage) => stage,
+            None => self.stage.insert(Stage::new(from)?),
+        };
+        let Some(part) = stage.free.pop() else { return Ok(None) };
+        let outside = |error| CallError::system("staging", error);
+        let to = stage.memory.part(part as u64 * MESSAGE_BYTES_MAX, from.len()).map_err(outside)?;
+        let (target, source) = (CopyPlace::Host(&to, 0), CopyPlace::Device(from, 0));
+        stage.queue.push(target, source, from.len()).map_err(outside)?;
+        let ticket = stage.queue.begin()?;
+        Ok(Some((part, to, ticket)))
+    }
+}
+
+impl Stage {
+    fn new(memory: &DeviceMemory) -> Result<Self, CallError> {
+        let device = memory.device();
+        let pinned = device.pinned(STAGES as u64 * MESSAGE_BYTES_MAX)?;
+        Ok(Self { queue: Queue::new(device)?, memory: pinned, free: (0..STAGES).collect() })
+    }
+}
+
+/// A GPU by its number.
+pub(crate) fn gpu(index: u32) -> Result<std::sync::Arc<CudaDevice>, CallError> {
+    Ok(Cuda::load()?.device(index)?)
+}

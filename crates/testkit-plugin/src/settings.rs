@@ -1,0 +1,300 @@
+//! What the environment says.
+
+use std::net::IpAddr;
+
+use polyrail_sys::interfaces;
+
+/// The version of `NCCL_NET_DEVICE_UNPACK` that NCCL and TCPX know, `NCCL_NET_DEVICE_UNPACK_VERSION` of
+/// `net_device.h`.
+pub(crate) const UNPACK_VERSION: i32 = 7;
+
+/// Functions of a table that `SCATTER_FAIL_CALL` may name.
+const CALLS: &[&str] = &[
+    "init",
+    "devices",
+    "getProperties",
+    "listen",
+    "connect",
+    "accept",
+    "regMr",
+    "deregMr",
+    "isend",
+    "irecv",
+    "iflush",
+    "test",
+    "closeSend",
+    "closeRecv",
+    "closeListen",
+    "irecvConsumed",
+    "finalize",
+];
+
+/// How messages land.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the receiver's buffer, in host memory.
+    Plain,
+    /// In fragments, in a bounce buffer of the host.
+    Unpack,
+    /// In fragments, in a bounce buffer of the GPU with the number of the device in this list; the last GPU
+    /// has all further devices.
+    UnpackGpu(Vec<u32>),
+}
+
+/// Metadata that no host may follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadMetadata {
+    /// More fragments than a message can have.
+    Count,
+    /// A fragment that belongs behind the end of the receiver's buffer.
+    Target,
+    /// A fragment behind the end of the bounce buffer.
+    Source,
+    /// Two fragments with the same place, so that other bytes are missing.
+    Twice,
+}
+
+/// How the plugin behaves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Name and address of each device.
+    pub devices: Vec<(String, IpAddr)>,
+    /// How messages land.
+    pub mode: Mode,
+    /// What random places follow from.
+    pub seed: u64,
+    /// Mean length of a fragment in bytes.
+    pub fragment_bytes: u32,
+    /// How far the length may be from that. With 0 every fragment begins at a page.
+    pub jitter_bytes: u32,
+    /// Size of the bounce buffer of each connection.
+    pub bounce_bytes: u64,
+    /// What the devices say of their speed, in Mbit/s.
+    pub speed_mbps: i32,
+    /// What the devices say of their place on the PCI bus.
+    pub pci_path: Option<String>,
+    /// The version of unpacking that devices and their handles declare.
+    pub unpack_version: i32,
+    /// The version of this plugin that handles of listeners declare.
+    pub handle_version: u8,
+    /// The function that fails, and how many calls of it work before.
+    pub fail_call: Option<(&'static str, u64)>,
+    /// The device that fails, and how many bytes it moves before.
+    pub fail_after: Option<(usize, u64)>,
+    /// Whether connections never come to be.
+    pub never_connects: bool,
+    /// What is wrong with metadata.
+    pub bad_metadata: Option<BadMetadata>,
+}
+
+/// A variable that says nothing useful.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name}={value}: {allowed}")]
+pub struct SettingError {
+    /// The variable.
+    pub name: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What is allowed.
+    pub allowed: String,
+}
+
+impl Settings {
+    /// Reads the variables, all of which begin with `SCATTER_`:
+    ///
+    /// | variable | what | if not set |
+    /// |---|---|---|
+    /// | `DEVICES` | addresses or interfaces, one device each; `none` for no device | `127.0.0.1` |
+    /// | `MODE` | `plain`, `unpack`, or `unpack-gpu` | `plain` |
+    /// | `GPUS` | for `unpack-gpu`: the GPU of each device; the last one has all further devices | `0` |
+    /// | `SEED` | what random places follow from | 1 |
+    /// | `FRAGMENT_BYTES` | mean length of a fragment | 4096 |
+    /// | `JITTER_BYTES` | how far lengths are from that; with 0 fragments begin at pages | 1023 |
+    /// | `BOUNCE_BYTES` | size of the bounce buffer of each connection | 128 MiB |
+    /// | `SPEED` | speed of the devices in Mbit/s | 10000 |
+    /// | `PCI` | path of the devices' PCI folder | none |
+    /// | `UNPACK_VERSION` | version of unpacking that devices declare | 7 |
+    /// | `HANDLE_VERSION` | version of this plugin that listeners declare | 1 |
+    /// | `FAIL_CALL` | `isend`, or `isend:3`: calls of it fail, after that many that work | none |
+    /// | `FAIL_AFTER` | `1:1048576`: device 1 fails when it has moved so many bytes | none |
+    /// | `NEVER_CONNECTS` | 1: connections never come to be | 0 |
+    /// | `BAD_METADATA` | `count`, `target`, `source` or `twice` | none |
+    ///
+    /// # Errors
+    /// If a value is not allowed.
+    pub fn parse(value: impl Fn(&str) -> Option<String>) -> Result<Self, SettingError> {
+        let read = Read(&value);
+        let jitter_bytes = read.number("SCATTER_JITTER_BYTES", 1023, 0, 1 << 20)? as u32;
+        let least = u64::from(jitter_bytes) + 1;
+        let bounce = read.number("SCATTER_BOUNCE_BYTES", 128 << 20, 4096, u32::MAX.into())?;
+        Ok(Self {
+            devices: read.devices()?,
+            mode: read.mode()?,
+            seed: read.number("SCATTER_SEED", 1, 0, u64::MAX)?,
+            fragment_bytes: read.number("SCATTER_FRAGMENT_BYTES", 4096, least, 1 << 20)? as u32,
+            jitter_bytes,
+            bounce_bytes: bounce,
+            speed_mbps: read.number("SCATTER_SPEED", 10_000, 0, i32::MAX as u64)? as i32,
+            pci_path: value("SCATTER_PCI"),
+            unpack_version: read.number(
+                "SCATTER_UNPACK_VERSION",
+                UNPACK_VERSION as u64,
+                0,
+                i32::MAX as u64,
+            )? as i32,
+            handle_version: read.number("SCATTER_HANDLE_VERSION", 1, 0, 255)? as u8,
+            fail_call: read.fail_call()?,
+            fail_after: read.fail_after()?,
+            never_connects: read.number("SCATTER_NEVER_CONNECTS", 0, 0, 1)? == 1,
+            bad_metadata: read.bad_metadata()?,
+        })
+    }
+
+    /// The GPU that has a device's bounce buffers.
+    pub(crate) fn gpu_of(&self, device: usize) -> Option<u32> {
+        match &self.mode {
+            Mode::UnpackGpu(gpus) => gpus.get(device).or(gpus.last()).copied(),
+            Mode::Plain | Mode::Unpack => None,
+        }
+    }
+}
+
+struct Read<'a, F>(&'a F);
+
+fn refused(name: &'static str, value: &str, allowed: impl Into<String>) -> SettingError {
+    SettingError { name, value: value.into(), allowed: allowed.into() }
+}
+
+impl<F: Fn(&str) -> Option<String>> Read<'_, F> {
+    fn number(
+        &self,
+        name: &'static str,
+        default: u64,
+        least: u64,
+        most: u64,
+    ) -> Result<u64, SettingError> {
+        let Some(value) = (self.0)(name) else { return Ok(default) };
+        let number = value.parse().ok().filter(|number| (least..=most).contains(number));
+        number.ok_or_else(|| refused(name, &value, format!("allowed is {least} to {most}")))
+    }
+
+    fn devices(&self) -> Result<Vec<(String, IpAddr)>, SettingError> {
+        let name = "SCATTER_DEVICES";
+        let value = (self.0)(name).unwrap_or_else(|| "127.0.0.1".into());
+        if value == "none" {
+            return Ok(Vec::new());
+        }
+        let found = interfaces::list().unwrap_or_default();
+        let device = |(index, word): (usize, &str)| {
+            if let Ok(address) = word.parse() {
+                return Ok((format!("scatter{index}"), address));
+            }
+            let interface = found.iter().find(|interface| interface.name == word);
+            let interface = interface.ok_or_else(|| {
+                refused(name, &value, format!("{word} is no address and no interface with one"))
+            })?;
+            Ok((word.to_owned(), interface.address))
+        };
+        value.split(',').map(str::trim).enumerate().map(device).collect()
+    }
+
+    fn mode(&self) -> Result<Mode, SettingError> {
+        let name = "SCATTER_MODE";
+        let value = (self.0)(name).unwrap_or_else(|| "plain".into());
+        match value.as_str() {
+            "plain" => Ok(Mode::Plain),
+            "unpack" => Ok(Mode::Unpack),
+            "unpack-gpu" => {
+                let name = "SCATTER_GPUS";
+                let value = (self.0)(name).unwrap_or_else(|| "0".into());
+                let gpus: Result<Vec<u32>, _> =
+                    value.split(',').map(|gpu| gpu.trim().parse()).collect();
+                let gpus =
+                    gpus.map_err(|_| refused(name, &value, "allowed are numbers of GPUs"))?;
+                Ok(Mode::UnpackGpu(gpus))
+            }
+            _ => Err(refused(name, &value, "allowed is plain, unpack or unpack-gpu")),
+        }
+    }
+
+    fn fail_call(&self) -> Result<Option<(&'static str, u64)>, SettingError> {
+        let name = "SCATTER_FAIL_CALL";
+        let Some(value) = (self.0)(name) else { return Ok(None) };
+        let (call, before) = value.split_once(':').unwrap_or((&value, "0"));
+        let call = CALLS.iter().copied().find(|known| *known == call);
+        let (Some(call), Ok(before)) = (call, before.parse()) else {
+            let calls = CALLS.join(", ");
+            return Err(refused(name, &value, format!("allowed is one of {calls}, with :NUMBER")));
+        };
+        Ok(Some((call, before)))
+    }
+
+    fn fail_after(&self) -> Result<Option<(usize, u64)>, SettingError> {
+        let name = "SCATTER_FAIL_AFTER";
+        let Some(value) = (self.0)(name) else { return Ok(None) };
+        let parts = value.split_once(':');
+        let parts =
+            parts.and_then(|(device, bytes)| Some((device.parse().ok()?, bytes.parse().ok()?)));
+        Ok(Some(parts.ok_or_else(|| refused(name, &value, "allowed is DEVICE:BYTES"))?))
+    }
+
+    fn bad_metadata(&self) -> Result<Option<BadMetadata>, SettingError> {
+        let name = "SCATTER_BAD_METADATA";
+        let Some(value) = (self.0)(name) else { return Ok(None) };
+        Ok(Some(match value.as_str() {
+            "count" => BadMetadata::Count,
+            "target" => BadMetadata::Target,
+            "source" => BadMetadata::Source,
+            "twice" => BadMetadata::Twice,
+            _ => return Err(refused(name, &value, "allowed is count, target, source or twice")),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(variables: &[(&str, &str)]) -> Result<Settings, SettingError> {
+        Settings::parse(|name| {
+            let found = variables.iter().find(|(known, _)| format!("SCATTER_{known}") == name);
+            found.map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn variables_say_what_the_plugin_is_like() {
+        let settings = parse(&[
+            ("DEVICES", "127.0.0.1, lo"),
+            ("MODE", "unpack-gpu"),
+            ("GPUS", "3,4"),
+            ("FAIL_CALL", "isend:3"),
+            ("FAIL_AFTER", "1:99"),
+            ("BAD_METADATA", "twice"),
+        ])
+        .unwrap();
+        let names: Vec<&str> = settings.devices.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["scatter0", "lo"]);
+        assert_eq!([0, 1, 7].map(|device| settings.gpu_of(device)), [Some(3), Some(4), Some(4)]);
+        assert_eq!(settings.fail_call, Some(("isend", 3)));
+        assert_eq!(settings.fail_after, Some((1, 99)));
+        assert_eq!(settings.bad_metadata, Some(BadMetadata::Twice));
+        assert_eq!(parse(&[("DEVICES", "none")]).unwrap().devices, []);
+    }
+
+    #[test]
+    fn what_is_not_allowed_is_named() {
+        for (name, value, expected) in [
+            ("DEVICES", "eth99", "eth99 is no address and no interface with one"),
+            ("MODE", "fast", "allowed is plain, unpack or unpack-gpu"),
+            ("SPEED", "-1", "allowed is 0 to 2147483647"),
+            ("FRAGMENT_BYTES", "1023", "allowed is 1024 to 1048576"),
+            ("FAIL_CALL", "send", "allowed is one of init, devices"),
+            ("FAIL_AFTER", "5", "allowed is DEVICE:BYTES"),
+        ] {
+            let error = parse(&[(name, value)]).unwrap_err().to_string();
+            let begin = format!("SCATTER_{name}={value}: {expected}");
+            assert!(error.starts_with(&begin), "{error}");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The double, driven through its tables.
+
+mod faults;
+mod host;
+mod reader;
+mod transfer;
