@@ -1,6 +1,6 @@
 //! What ends the work of a rank.
 
-use crate::net::NetError;
+use polyrail_nccl_abi::NetError;
 
 /// Why an operation did not come to its end.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +48,7 @@ pub enum RankError {
         /// Who sent it.
         from: usize,
         /// Its length.
-        got: i64,
+        got: usize,
         /// The right one.
         wanted: usize,
     },

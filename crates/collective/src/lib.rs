@@ -1,21 +1,20 @@
 //! Collective operations between ranks whose memory is on hosts, over any net plugin of NCCL.
 //!
-//! A [`Net`] is a plugin, called as NCCL calls it, or the built-in baseline that works like NCCL's own
-//! socket transport. A [`Rank`] has connections to other ranks over it, runs an [`Operation`] on
+//! A [`Net`](polyrail_nccl_abi::Net) is a plugin, called as NCCL calls it, or the built-in
+//! [`baseline`] that works like NCCL's own socket transport. A [`Rank`] has connections to other ranks over it, runs an [`Operation`] on
 //! memory of its own, and compares every element of the result.
 //!
 //! The algorithms are NCCL's: rings, a chain for broadcast, and pairs for alltoall. One thread of a rank
 //! posts, tests and adds up; NCCL leaves the adding to the GPU.
 
+mod baseline;
 mod element;
 mod error;
-mod memory;
-mod net;
 mod plan;
 mod rank;
 
+pub use baseline::baseline;
 pub use element::Element;
 pub use error::RankError;
-pub use net::{Handle, Net, NetError};
 pub use plan::{Operation, Shape};
 pub use rank::{Rank, Spec, route};

@@ -1,19 +1,19 @@
 //! A rank: its memory, its connections, and the thread that works through a plan.
 
 use std::collections::VecDeque;
-use std::ffi::c_int;
 use std::ops::Range;
-use std::ptr::null_mut;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail_nccl_abi::Opaque;
+use polyrail_nccl_abi::{
+    Comm, Handle, HostMemory, Listener, Memory, Net, NetError, Part, Receives, Region, Request,
+    Sends, Side,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::element::Element;
 use crate::error::RankError;
-use crate::memory::Memory;
-use crate::net::{Handle, Net};
 use crate::plan::{Area, DEPTH, MESSAGE_BYTES, Operation, Plan, Receive, Send, Shape};
 
 /// What a rank is for.
@@ -38,23 +38,24 @@ pub struct Rank {
     spec: Spec,
     /// Connected, and without a request that an operation has left behind.
     is_ready: bool,
-    // Ends before the memory does.
     net: Net,
-    listeners: Vec<Opaque>,
-    outgoing: Vec<Link>,
-    incoming: Vec<Link>,
-    input: Memory,
-    output: Memory,
-    staging: Memory,
+    listeners: Vec<Listener>,
+    outgoing: Vec<Link<Sends>>,
+    incoming: Vec<Link<Receives>>,
+    areas: Areas,
 }
 
-// SAFETY: what the plugin gave belongs to no thread, and all uses of it take `&mut self`.
-unsafe impl std::marker::Send for Rank {}
+/// Memory, which each connection has registered. No request uses any of it while no plan is worked on.
+struct Areas {
+    input: Arc<HostMemory>,
+    output: Arc<HostMemory>,
+    staging: Arc<HostMemory>,
+}
 
 /// A connection, and the memory registered with it: input, output and staging.
-struct Link {
-    comm: Opaque,
-    regions: [Opaque; 3],
+struct Link<S: Side> {
+    comm: Comm<S>,
+    regions: [Region; 3],
 }
 
 /// Messages of a connection: so many posted, so many over, and the requests in between.
@@ -62,7 +63,7 @@ struct Link {
 struct Stream {
     posted: usize,
     done: usize,
-    requests: VecDeque<Opaque>,
+    requests: VecDeque<Request>,
 }
 
 /// Before the places of messages that are added: where a barrier has its flags.
@@ -90,29 +91,19 @@ impl Rank {
         if devices == 0 {
             return Err(RankError::NoDevice);
         }
-        let input = Memory::new(spec.max_bytes)?;
-        let output = Memory::new(spec.max_bytes)?;
         let places = if spec.operation.reduces() { spec.channels * DEPTH } else { 0 };
-        let staging = Memory::new(FLAGS_BYTES + places * place_bytes(&spec))?;
-        let (listeners, outgoing, incoming) = (Vec::new(), Vec::new(), Vec::new());
-        let mut rank = Self {
-            spec,
-            is_ready: false,
-            net,
-            listeners,
-            outgoing,
-            incoming,
-            input,
-            output,
-            staging,
+        let areas = Areas {
+            input: memory(spec.max_bytes)?,
+            output: memory(spec.max_bytes)?,
+            staging: memory(FLAGS_BYTES + places * place_bytes(&spec))?,
         };
-        let mut handles = Vec::new();
-        for link in 0..spec.connections() {
-            let (handle, listener) = rank.net.listen(spec.device(link, devices))?;
-            rank.listeners.push(listener);
-            handles.push(handle);
-        }
-        Ok((rank, handles))
+        let links = 0..spec.connections();
+        let listeners: Result<Vec<_>, _> =
+            links.map(|link| net.listen(spec.device(link, devices))).collect();
+        let listeners = listeners?;
+        let handles = listeners.iter().map(|listener| *listener.handle()).collect();
+        let (outgoing, incoming) = (Vec::new(), Vec::new());
+        Ok((Self { spec, is_ready: false, net, listeners, outgoing, incoming, areas }, handles))
     }
 
     /// Connects to the others, which do so at the same time.
@@ -125,23 +116,25 @@ impl Rank {
             return Err(RankError::Handles { got: handles.len(), wanted });
         }
         let devices = self.net.devices()?;
-        let mut handles = handles.to_vec();
-        self.outgoing = (0..wanted).map(|_| Link::none()).collect();
-        self.incoming = (0..wanted).map(|_| Link::none()).collect();
+        let connectors = handles.iter().enumerate();
+        let connectors: Result<Vec<_>, _> = connectors
+            .map(|(link, handle)| self.net.connect(self.spec.device(link, devices), *handle))
+            .collect();
+        let mut connectors = connectors?;
+        let mut outgoing: Vec<Option<_>> = (0..wanted).map(|_| None).collect();
+        let mut incoming: Vec<Option<_>> = (0..wanted).map(|_| None).collect();
         loop {
-            for (link, handle) in handles.iter_mut().enumerate() {
-                if self.outgoing[link].comm.is_null() {
-                    let device = self.spec.device(link, devices);
-                    let comm = self.net.connect(device, handle)?;
-                    self.outgoing[link].comm = comm.unwrap_or(null_mut());
+            for link in 0..wanted {
+                if outgoing[link].is_none() {
+                    outgoing[link] = connectors[link].poll()?;
                 }
-                if self.incoming[link].comm.is_null() {
-                    let comm = self.net.accept(self.listeners[link])?;
-                    self.incoming[link].comm = comm.unwrap_or(null_mut());
+                if incoming[link].is_none() {
+                    incoming[link] = self.listeners[link].accept()?;
                 }
             }
-            let missing = |links: &[Link]| links.iter().position(|link| link.comm.is_null());
-            let waits_for = match (missing(&self.outgoing), missing(&self.incoming)) {
+            let no_sender = outgoing.iter().position(Option::is_none);
+            let no_receiver = incoming.iter().position(Option::is_none);
+            let waits_for = match (no_sender, no_receiver) {
                 (None, None) => break,
                 (Some(link), _) => format!("no connection to rank {}", self.spec.target(link)),
                 (_, Some(link)) => format!("no connection from rank {}", self.spec.source(link)),
@@ -151,7 +144,11 @@ impl Rank {
             }
             thread::yield_now();
         }
-        self.register()?;
+        let areas = &self.areas;
+        let outgoing = outgoing.into_iter().flatten().map(|comm| Link::new(comm, areas));
+        self.outgoing = outgoing.collect::<Result<_, _>>()?;
+        let incoming = incoming.into_iter().flatten().map(|comm| Link::new(comm, areas));
+        self.incoming = incoming.collect::<Result<_, _>>()?;
         self.is_ready = true;
         Ok(())
     }
@@ -188,10 +185,10 @@ impl Rank {
     pub fn check(&mut self, shape: Shape, seed: u64, until: Instant) -> Result<u64, RankError> {
         let plan = self.begin(shape, seed)?;
         // SAFETY: no request is under way.
-        unsafe { self.output.slice_mut(plan.result.clone()) }.fill(POISON);
+        unsafe { self.areas.output.slice_mut(plan.result.clone()) }.fill(POISON);
         self.perform(&plan, until)?;
         // SAFETY: as above.
-        let result = unsafe { self.output.slice(plan.result.clone()) };
+        let result = unsafe { self.areas.output.slice(plan.result.clone()) };
         let Spec { operation, element, rank, .. } = self.spec;
         Ok(element.wrong(result, operation, shape, rank, seed))
     }
@@ -201,26 +198,14 @@ impl Rank {
             return Err(RankError::NotReady);
         }
         let Spec { operation, element, rank, channels, .. } = self.spec;
-        let (bytes, room) = (operation.bytes(shape, element), self.input.len());
+        let (bytes, room) = (operation.bytes(shape, element), self.areas.input.bytes());
         if bytes > room || shape.ranks != self.spec.ranks {
             return Err(RankError::TooLong { bytes, room });
         }
         // SAFETY: no request is under way, as the rank is ready.
-        let input = unsafe { self.input.slice_mut(0..bytes) };
+        let input = unsafe { self.areas.input.slice_mut(0..bytes) };
         element.fill(input, rank, seed);
         Ok(Plan::new(operation, shape, element, rank, channels))
-    }
-
-    fn register(&mut self) -> Result<(), RankError> {
-        let areas = [&self.input, &self.output, &self.staging];
-        for link in self.outgoing.iter_mut().chain(&mut self.incoming) {
-            for (region, memory) in link.regions.iter_mut().zip(areas) {
-                let (at, bytes) = (memory.address(0), memory.len());
-                // SAFETY: the connection is open, and is closed before the memory ends.
-                *region = unsafe { self.net.register(link.comm, at, bytes) }?;
-            }
-        }
-        Ok(())
     }
 
     /// Works until all of a plan is done. Otherwise requests are left, and the rank is not ready.
@@ -231,11 +216,14 @@ impl Rank {
     }
 
     /// As NCCL's proxy works: it tests only the oldest request of each connection.
-    fn work(&self, plan: &Plan, until: Instant) -> Result<(), RankError> {
+    fn work(&mut self, plan: &Plan, until: Instant) -> Result<(), RankError> {
         for (from, to, bytes) in plan.copies.iter().copied() {
             // SAFETY: no request is under way yet.
             let (input, output) = unsafe {
-                (self.input.slice(from..from + bytes), self.output.slice_mut(to..to + bytes))
+                (
+                    self.areas.input.slice(from..from + bytes),
+                    self.areas.output.slice_mut(to..to + bytes),
+                )
             };
             output.copy_from_slice(input);
         }
@@ -265,37 +253,38 @@ impl Rank {
     /// Whether it has posted or finished anything. `sent`: messages on the way to the other side that
     /// are over.
     fn receive(
-        &self,
+        &mut self,
         link: usize,
         plan: &[Receive],
         stream: &mut Stream,
         sent: usize,
     ) -> Result<bool, RankError> {
-        let Link { comm, regions } = &self.incoming[link];
         let mut has_moved = false;
         while let Some(next) = stream.next(plan)
             && next.after <= sent
         {
-            let (area, at) = match next.adds {
+            let (area, offset) = match next.adds {
                 true => (Area::Staging, self.place(link, stream.posted)),
                 false => (next.into, next.at),
             };
-            let to = self.area(area).address(at);
-            // SAFETY: the connection is open. The plan posts nothing else at this place, and nothing
-            // that reads it, before it is done; a place of staging is free, as the message before it
-            // there is over.
-            let posted =
-                unsafe { self.net.receive(*comm, to, next.bytes, regions[area as usize]) }?;
+            // The plan posts nothing else at this place, and nothing that reads it, before it is done; a
+            // place of staging is free, as the message before it there is over.
+            let Link { comm, regions } = &mut self.incoming[link];
+            let (region, bytes) = (regions[area as usize], next.bytes);
+            let posted = comm.irecv(&[Part { region, offset, bytes, tag: 0 }])?;
             let Some(request) = posted else { break };
             stream.post(request);
             has_moved = true;
         }
-        let Some(oldest) = stream.requests.front() else { return Ok(has_moved) };
-        // SAFETY: it was posted on this connection, and was not done.
-        let Some(got) = unsafe { self.net.test(*oldest) }? else { return Ok(has_moved) };
+        let Some(oldest) = stream.requests.front_mut() else { return Ok(has_moved) };
+        let comm = &mut self.incoming[link].comm;
+        let Some(sizes) = comm.test(oldest)? else { return Ok(has_moved) };
+        if let Some(request) = stream.requests.pop_front() {
+            comm.consume(request)?;
+        }
         let message = plan[stream.done];
-        if usize::try_from(got) != Ok(message.bytes) {
-            let (from, got) = (self.spec.source(link), i64::from(got));
+        if sizes.first() != message.bytes {
+            let (from, got) = (self.spec.source(link), sizes.first());
             return Err(RankError::Length { from, got, wanted: message.bytes });
         }
         if message.adds {
@@ -303,51 +292,42 @@ impl Rank {
             // SAFETY: the request on the place of staging is done. The plan sends from this part of the
             // output only after this, and nothing receives into it or into the input.
             unsafe {
-                let came = self.staging.slice(span(at, message.bytes));
-                let own = self.input.slice(to.clone());
-                self.spec.element.add(self.output.slice_mut(to), own, came);
+                let came = self.areas.staging.slice(span(at, message.bytes));
+                let own = self.areas.input.slice(to.clone());
+                self.spec.element.add(self.areas.output.slice_mut(to), own, came);
             }
         }
-        stream.finish();
+        stream.done += 1;
         Ok(true)
     }
 
     /// As [`receive`](Self::receive); `received`: messages from the other side that are over.
     fn send(
-        &self,
+        &mut self,
         link: usize,
         plan: &[Send],
         stream: &mut Stream,
         received: usize,
     ) -> Result<bool, RankError> {
-        let Link { comm, regions } = &self.outgoing[link];
+        let Link { comm, regions } = &mut self.outgoing[link];
         let mut has_moved = false;
         while let Some(next) = stream.next(plan)
             && next.after <= received
         {
-            let from = self.area(next.from).address(next.at);
-            // SAFETY: the connection is open. The plan writes nothing to this place before it is done.
-            let posted =
-                unsafe { self.net.send(*comm, from, next.bytes, regions[next.from as usize]) }?;
+            // The plan writes nothing to this place before it is done.
+            let (region, offset, bytes) = (regions[next.from as usize], next.at, next.bytes);
+            let posted = comm.isend(Part { region, offset, bytes, tag: 0 })?;
             let Some(request) = posted else { break };
             stream.post(request);
             has_moved = true;
         }
-        let Some(oldest) = stream.requests.front() else { return Ok(has_moved) };
-        // SAFETY: it was posted on this connection, and was not done.
-        if unsafe { self.net.test(*oldest) }?.is_none() {
+        let Some(oldest) = stream.requests.front_mut() else { return Ok(has_moved) };
+        if comm.test(oldest)?.is_none() {
             return Ok(has_moved);
         }
-        stream.finish();
+        stream.requests.pop_front();
+        stream.done += 1;
         Ok(true)
-    }
-
-    fn area(&self, area: Area) -> &Memory {
-        match area {
-            Area::Input => &self.input,
-            Area::Output => &self.output,
-            Area::Staging => &self.staging,
-        }
     }
 
     /// Where in staging a message waits to be added.
@@ -378,35 +358,6 @@ impl Rank {
     }
 }
 
-impl Drop for Rank {
-    fn drop(&mut self) {
-        // Nothing can be done about a plugin that refuses this.
-        for listener in self.listeners.drain(..) {
-            // SAFETY: open until here, and never used again.
-            let _ = unsafe { self.net.close_listener(listener) };
-        }
-        for (link, sends) in self
-            .outgoing
-            .drain(..)
-            .map(|link| (link, true))
-            .chain(self.incoming.drain(..).map(|link| (link, false)))
-            .filter(|(link, _)| !link.comm.is_null())
-        {
-            for region in link.regions.into_iter().filter(|region| !region.is_null()) {
-                // SAFETY: registered with this connection; requests on it end with the connection.
-                let _ = unsafe { self.net.deregister(link.comm, region) };
-            }
-            // SAFETY: open until here, and never used again.
-            let _ = unsafe {
-                match sends {
-                    true => self.net.close_send(link.comm),
-                    false => self.net.close_receive(link.comm),
-                }
-            };
-        }
-    }
-}
-
 impl Spec {
     /// To each rank that it talks to, the nearest first, a connection for each channel.
     fn connections(&self) -> usize {
@@ -426,14 +377,19 @@ impl Spec {
     }
 
     /// Channels take the devices in turn.
-    fn device(&self, link: usize, devices: usize) -> c_int {
-        (link % self.channels % devices) as c_int
+    fn device(&self, link: usize, devices: usize) -> usize {
+        link % self.channels % devices
     }
 }
 
-impl Link {
-    fn none() -> Self {
-        Self { comm: null_mut(), regions: [null_mut(); 3] }
+impl<S: Side> Link<S> {
+    fn new(mut comm: Comm<S>, areas: &Areas) -> Result<Self, NetError> {
+        let regions = [
+            comm.register(areas.input.clone())?,
+            comm.register(areas.output.clone())?,
+            comm.register(areas.staging.clone())?,
+        ];
+        Ok(Self { comm, regions })
     }
 }
 
@@ -443,15 +399,14 @@ impl Stream {
         plan.get(self.posted).filter(|_| self.requests.len() < DEPTH).copied()
     }
 
-    fn post(&mut self, request: Opaque) {
+    fn post(&mut self, request: Request) {
         self.requests.push_back(request);
         self.posted += 1;
     }
+}
 
-    fn finish(&mut self) {
-        self.requests.pop_front();
-        self.done += 1;
-    }
+fn memory(bytes: usize) -> Result<Arc<HostMemory>, RankError> {
+    HostMemory::new(bytes).map(Arc::new).ok_or(RankError::Memory { bytes })
 }
 
 fn place_bytes(spec: &Spec) -> usize {

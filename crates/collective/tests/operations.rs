@@ -3,7 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail_collective::{Element, Handle, Net, Operation, Rank, RankError, Spec, route};
+use polyrail_collective::{Element, Operation, Rank, RankError, Spec, baseline, route};
+use polyrail_nccl_abi::Handle;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -11,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn wrong(operation: Operation, element: Element, ranks: usize, sizes: &[usize]) -> Vec<u64> {
     let max_bytes = sizes.iter().copied().max().unwrap().max(64);
     let spec = |rank| Spec { rank, ranks, channels: 2, operation, element, max_bytes };
-    let listen = |rank| Rank::listen(Net::baseline().unwrap(), spec(rank)).unwrap();
+    let listen = |rank| Rank::listen(baseline().unwrap(), spec(rank)).unwrap();
     let (all, handles): (Vec<_>, Vec<_>) = (0..ranks).map(listen).unzip();
     let until = Instant::now() + PATIENCE;
     let work = |mut rank: Rank, handles: Vec<Handle>| {
@@ -56,7 +57,7 @@ fn pair() -> ([Rank; 2], Vec<Vec<Handle>>) {
         element: Element::Float,
         max_bytes: 4096,
     };
-    let listen = |rank| Rank::listen(Net::baseline().unwrap(), spec(rank)).unwrap();
+    let listen = |rank| Rank::listen(baseline().unwrap(), spec(rank)).unwrap();
     let [(one, of_one), (other, of_other)] = [0, 1].map(listen);
     ([one, other], route(&[of_one, of_other], 1))
 }

@@ -1,17 +1,23 @@
-//! The interface between NCCL (and RCCL) and a net plugin, versions 6 to 12.
+//! The interface between NCCL (and RCCL) and a net plugin, versions 5 to 12.
 //!
 //! The layouts are what `plugins/net/example/nccl/net*.h` of NCCL 2.18 to 2.30 compile to on 64-bit
-//! Linux; each has a test. [`Library`] finds and loads a plugin the way NCCL does.
+//! Linux; each has a test. [`Library`] finds and loads a plugin the way NCCL does, and [`Net`] calls it.
 
 mod load;
+mod net;
 mod props;
 mod tables;
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 
-pub use load::{Device, Library, LoadError, NCCL_RELEASES, Release, Table};
+pub use load::{Library, LoadError, NCCL_RELEASES, Release, Table};
+pub use net::{
+    Call, Comm, Connector, Handle, HostMemory, Listener, LogSink, MAX_GROUP, Memory, MemoryKind,
+    Net, NetError, Observer, Part, Properties, Receives, RecvComm, Region, Request, SendComm,
+    Sends, Side, Sizes, log_to,
+};
 pub use props::{PropsV6, PropsV7, PropsV8, PropsV9, PropsV11, PropsV12, VDevices, VDevices12};
-pub use tables::{NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12};
+pub use tables::{NetV5, NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12};
 
 /// Bytes of the handle that a listener gives and NCCL carries to whoever connects.
 pub const HANDLE_BYTES: usize = 128;
@@ -19,10 +25,18 @@ pub const HANDLE_BYTES: usize = 128;
 pub const MAX_REQUESTS: usize = 32;
 /// Largest message that NCCL asks for through interfaces of version 9 and later.
 pub const MAX_MESSAGE_BYTES: usize = 1 << 40;
-/// Memory that the processor reaches; the only kind that this plugin takes.
+/// Memory that the processor reaches; the only kind that Polyrail's own plugin takes.
 pub const PTR_HOST: c_int = 1;
+/// Memory of a GPU by its address.
+pub const PTR_CUDA: c_int = 2;
+/// Memory of a GPU by a DMA-BUF.
+pub const PTR_DMA_BUF: c_int = 4;
 /// A device whose data is where it belongs when a receive is done.
 pub const DEVICE_HOST: c_int = 0;
+/// A device that scatters data over a buffer of the GPU, and tells it where the parts belong.
+pub const DEVICE_UNPACK: c_int = 1;
+/// The version of that kind that NCCL knows.
+pub const UNPACK_VERSION: c_int = 7;
 
 /// What every function of an interface returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +126,19 @@ pub struct DeviceHandle {
     pub size: usize,
     /// Whether a proxy has to make progress.
     pub needs_proxy_progress: c_int,
+}
+
+impl DeviceHandle {
+    /// As NCCL gives it to `accept` of a device of the kind "unpack".
+    fn unpack() -> Self {
+        Self {
+            net_device_type: DEVICE_UNPACK,
+            net_device_version: UNPACK_VERSION,
+            handle: std::ptr::null_mut(),
+            size: 0,
+            needs_proxy_progress: 0,
+        }
+    }
 }
 
 #[cfg(test)]

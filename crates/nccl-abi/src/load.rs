@@ -1,15 +1,12 @@
 //! Finds and loads a plugin the way NCCL does, and asks it what NCCL asks first.
 
-use std::ffi::{CStr, c_char, c_int};
 use std::mem::ManuallyDrop;
-use std::path::{Path, PathBuf};
 
 use libloading::os::unix::{Library as System, RTLD_LOCAL, RTLD_NOW};
 use thiserror::Error;
 
-use crate::{
-    CommConfig, NcclResult, NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12, Opaque, PropsV11,
-};
+use crate::net::text;
+use crate::{NetV5, NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12};
 
 /// A release of NCCL or RCCL, and the versions of the interface that it looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,28 +42,10 @@ pub enum LoadError {
         why: String,
     },
     /// It exports none of the tables.
-    #[error("{name} exports no ncclNetPlugin_v6 to _v12")]
+    #[error("{name} exports no ncclNetPlugin_v5 to _v12")]
     NoTable {
         /// What was asked for.
         name: String,
-    },
-    /// It lacks version 11, which this loader uses to list devices.
-    #[error("{name} has no table of version 11: its devices can't be listed")]
-    Older {
-        /// What was asked for.
-        name: String,
-    },
-    /// A function of a table failed or is missing.
-    #[error("{name}: {function} of version {version} gives {code}")]
-    Call {
-        /// What was asked for.
-        name: String,
-        /// NCCL's name of the function.
-        function: &'static str,
-        /// Version of the table.
-        version: u32,
-        /// What it returned; −1 if it is missing.
-        code: c_int,
     },
 }
 
@@ -82,6 +61,7 @@ pub struct Library {
 #[derive(Clone, Copy)]
 #[expect(missing_docs, reason = "named as the tables are")]
 pub enum Table {
+    V5(&'static NetV5),
     V6(&'static NetV6),
     V7(&'static NetV7),
     V8(&'static NetV8),
@@ -89,21 +69,6 @@ pub enum Table {
     V10(&'static NetV10),
     V11(&'static NetV11),
     V12(&'static NetV12),
-}
-
-/// A device as its plugin describes it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Device {
-    /// Its name.
-    pub name: String,
-    /// Folder of its PCI device, if it has one.
-    pub pci_path: Option<PathBuf>,
-    /// In Mbit/s.
-    pub speed_mbps: i32,
-    /// In microseconds.
-    pub latency_us: f32,
-    /// Longest message in bytes.
-    pub max_bytes: usize,
 }
 
 impl Library {
@@ -124,7 +89,7 @@ impl Library {
             // SAFETY: only the address is taken.
             unsafe { handle.get::<*const u8>(symbol.as_bytes()) }.is_ok()
         };
-        let versions: Vec<u32> = (6..=12).filter(has).collect();
+        let versions: Vec<u32> = (5..=12).filter(has).collect();
         if versions.is_empty() {
             return Err(LoadError::NoTable { name: file.to_owned() });
         }
@@ -152,57 +117,6 @@ impl Library {
         self.versions.iter().map(|version| (*version, self.table_name(*version))).collect()
     }
 
-    /// Initializes version 11 as for a communicator, lists its devices and finalizes it.
-    pub fn devices(&self) -> Result<Vec<Device>, LoadError> {
-        let Some(Table::V11(table)) = self.table(11) else {
-            return Err(LoadError::Older { name: self.name.clone() });
-        };
-        let fail = |function, code| LoadError::Call {
-            name: self.name.clone(),
-            function,
-            version: 11,
-            code,
-        };
-        let check = |function, code: c_int| {
-            if code == NcclResult::Success as c_int { Ok(()) } else { Err(fail(function, code)) }
-        };
-        let init = table.init.ok_or_else(|| fail("init", -1))?;
-        let count = table.devices.ok_or_else(|| fail("devices", -1))?;
-        let properties = table.get_properties.ok_or_else(|| fail("getProperties", -1))?;
-        let mut context: Opaque = std::ptr::null_mut();
-        let mut config = CommConfig { traffic_class: -1 };
-        // SAFETY: called as NCCL does, with places that live through the call; no logger is given.
-        check("init", unsafe { init(&mut context, 1, &mut config, None, None) })?;
-        let devices = (|| {
-            let mut number: c_int = 0;
-            // SAFETY: as above.
-            check("devices", unsafe { count(&mut number) })?;
-            (0..number)
-                .map(|device| {
-                    let mut props = std::mem::MaybeUninit::<PropsV11>::zeroed();
-                    // SAFETY: as above; zeroes are valid for every field.
-                    let props = unsafe {
-                        check("getProperties", properties(device, props.as_mut_ptr()))?;
-                        props.assume_init()
-                    };
-                    let v9 = props.v9;
-                    Ok(Device {
-                        name: text(v9.name).unwrap_or_default(),
-                        pci_path: text(v9.pci_path).map(|path| Path::new(&path).to_owned()),
-                        speed_mbps: v9.speed,
-                        latency_us: v9.latency,
-                        max_bytes: v9.max_p2p_bytes,
-                    })
-                })
-                .collect()
-        })();
-        if let Some(finalize) = table.finalize {
-            // SAFETY: the context that init gave.
-            check("finalize", unsafe { finalize(context) })?;
-        }
-        devices
-    }
-
     /// The table of a version, if the plugin exports it.
     pub fn table(&self, version: u32) -> Option<Table> {
         macro_rules! table {
@@ -215,6 +129,7 @@ impl Library {
             }};
         }
         match version {
+            5 => table!(V5, NetV5),
             6 => table!(V6, NetV6),
             7 => table!(V7, NetV7),
             8 => table!(V8, NetV8),
@@ -231,24 +146,37 @@ impl Library {
     }
 }
 
+/// The same of each version.
+macro_rules! of_each {
+    ($table:expr, $name:ident => $value:expr) => {
+        match $table {
+            Table::V5($name) => $value,
+            Table::V6($name) => $value,
+            Table::V7($name) => $value,
+            Table::V8($name) => $value,
+            Table::V9($name) => $value,
+            Table::V10($name) => $value,
+            Table::V11($name) => $value,
+            Table::V12($name) => $value,
+        }
+    };
+}
+
 impl Table {
     /// The plugin's own name.
     pub fn name(&self) -> String {
-        let name = match self {
-            Self::V6(table) => table.name,
-            Self::V7(table) => table.name,
-            Self::V8(table) => table.name,
-            Self::V9(table) => table.name,
-            Self::V10(table) => table.name,
-            Self::V11(table) => table.name,
-            Self::V12(table) => table.name,
-        };
-        text(name).unwrap_or_default()
+        text(of_each!(self, table => table.name)).unwrap_or_default()
+    }
+
+    /// Where it is, which tells it from all others of the process.
+    pub(crate) fn address(&self) -> usize {
+        of_each!(self, table => std::ptr::from_ref(*table).addr())
     }
 
     /// The version of the interface.
     pub fn version(&self) -> u32 {
         match self {
+            Self::V5(_) => 5,
             Self::V6(_) => 6,
             Self::V7(_) => 7,
             Self::V8(_) => 8,
@@ -270,15 +198,6 @@ impl std::fmt::Debug for Library {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Library({}, {:?})", self.name, self.versions)
     }
-}
-
-fn text(pointer: *const c_char) -> Option<String> {
-    if pointer.is_null() {
-        return None;
-    }
-    // SAFETY: not null, so a terminated string of the plugin that outlives it.
-    let text = unsafe { CStr::from_ptr(pointer) };
-    Some(text.to_string_lossy().into_owned())
 }
 
 #[cfg(test)]

@@ -31,6 +31,27 @@ macro_rules! table {
 }
 
 table! {
+    /// Since NCCL 2.12; its properties are those of version 6.
+    NetV5, 16 {
+        init: function!(Option<Logger>),
+        devices: function!(*mut c_int),
+        get_properties: function!(c_int, *mut PropsV6),
+        listen: function!(c_int, *mut c_void, *mut Opaque),
+        connect: function!(c_int, *mut c_void, *mut Opaque),
+        accept: function!(Opaque, *mut Opaque),
+        reg_mr: function!(Opaque, *mut c_void, c_int, c_int, *mut Opaque),
+        dereg_mr: function!(Opaque, Opaque),
+        isend: function!(Opaque, *mut c_void, c_int, c_int, Opaque, *mut Opaque),
+        irecv: function!(Opaque, c_int, *mut *mut c_void, *mut c_int, *mut c_int, *mut Opaque, *mut Opaque),
+        iflush: function!(Opaque, c_int, *mut *mut c_void, *mut c_int, *mut Opaque, *mut Opaque),
+        test: function!(Opaque, *mut c_int, *mut c_int),
+        close_send: function!(Opaque),
+        close_recv: function!(Opaque),
+        close_listen: function!(Opaque),
+    }
+}
+
+table! {
     /// Since NCCL 2.13.
     NetV6, 17 {
         init: function!(Option<Logger>),

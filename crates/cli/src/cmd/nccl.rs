@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_host::{Sysroot, Topology};
-use polyrail_nccl_abi::{Library, LoadError, NCCL_RELEASES};
+use polyrail_nccl_abi::{Library, LoadError, NCCL_RELEASES, Net, NetError, Properties};
 use polyrail_report::{Align, Table, exit};
 
 use crate::stdout::{complain, say};
@@ -126,8 +126,7 @@ fn check(library: Option<String>) -> Result<(), Refusal> {
         releases.row([release.name.to_owned(), text]);
     }
     say!("\n{}", releases.to_string().trim_end());
-    let devices = library
-        .devices()
+    let devices = devices(&library)
         .map_err(|error| refuse(exit::ENVIRONMENT, error.to_string(), "the lines above say why"))?;
     let mut table = Table::default()
         .column("device", Align::Left)
@@ -159,6 +158,12 @@ fn check(library: Option<String>) -> Result<(), Refusal> {
         }
         None => Ok(()),
     }
+}
+
+/// What the newest table tells.
+fn devices(library: &Library) -> Result<Vec<Properties>, NetError> {
+    let net = Net::open(library, None, None)?;
+    (0..net.devices()?).map(|device| net.properties(device)).collect()
 }
 
 /// Loads the plugin as NCCL would. Where the dynamic loader does not find it, loads an installed one,

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use polyrail::Explain;
-use polyrail_collective::{NetError, RankError};
+use polyrail_collective::RankError;
 use polyrail_config::ConfigError;
 use polyrail_lab::{Blame, LabError};
-use polyrail_nccl_abi::LoadError;
+use polyrail_nccl_abi::{LoadError, NetError};
 use polyrail_report::exit;
 
 use crate::cmd::bench::BenchError;
@@ -90,7 +90,9 @@ impl CollectiveError {
             Self::Signals(error) => error.exit_code(),
             Self::Rank(error) => match error {
                 RankError::Memory { .. } | RankError::NoDevice => exit::ENVIRONMENT,
-                RankError::Net(NetError::Missing { .. }) => exit::ENVIRONMENT,
+                RankError::Net(NetError::Missing { .. } | NetError::NoVersion { .. }) => {
+                    exit::ENVIRONMENT
+                }
                 RankError::Length { .. } => exit::DATA,
                 _ => exit::PEER,
             },

@@ -5,8 +5,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail_collective::{Handle, Net, Rank, RankError, Shape, Spec};
-use polyrail_nccl_abi::Library;
+use polyrail_collective::{Rank, RankError, Shape, Spec, baseline};
+use polyrail_nccl_abi::{Handle, Library, Net};
 use polyrail_report::exit;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
@@ -99,8 +99,8 @@ fn obey(lines: &Receiver<String>, place: &mut Option<Rank>) -> Result<(), Collec
     let Ok(first) = lines.recv() else { return Ok(()) };
     let task: Task = parse(&first)?;
     let net = match &task.over {
-        Contestant::Sockets { .. } => Net::baseline(),
-        Contestant::Plugin(name) => Net::open(&Library::open(name)?),
+        Contestant::Sockets { .. } => baseline(),
+        Contestant::Plugin(name) => Net::open(&Library::open(name)?, None, None),
     };
     let net = net.map_err(RankError::from)?;
     let devices = net.devices().map_err(RankError::from)?;

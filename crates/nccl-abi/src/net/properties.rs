@@ -1,0 +1,151 @@
+//! A device as its plugin describes it, whatever the version.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::path::PathBuf;
+
+use crate::{
+    DEVICE_HOST, PTR_CUDA, PTR_DMA_BUF, PTR_HOST, PropsV6, PropsV7, PropsV8, PropsV9, PropsV11,
+    PropsV12,
+};
+
+/// What a device is and can do. What a version does not tell has the value that NCCL assumes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Properties {
+    /// Its name.
+    pub name: String,
+    /// Folder of its PCI device, if it has one.
+    pub pci_path: Option<PathBuf>,
+    /// Devices of one guid and port share their bandwidth.
+    pub guid: u64,
+    /// Kinds of memory that it takes, as bits.
+    pub ptr_support: c_int,
+    /// Whether a registration serves all connections.
+    pub reg_is_global: bool,
+    /// Whether receives into a GPU's memory have to be flushed always.
+    pub force_flush: bool,
+    /// In Mbit/s.
+    pub speed_mbps: i32,
+    /// Port of the card.
+    pub port: i32,
+    /// In microseconds.
+    pub latency_us: f32,
+    /// Connections.
+    pub max_comms: i32,
+    /// Messages of a grouped receive.
+    pub max_recvs: i32,
+    /// Where receives finish: [`DEVICE_HOST`], [`DEVICE_UNPACK`](crate::DEVICE_UNPACK) or another kind.
+    pub device_type: c_int,
+    /// Version of the kind.
+    pub device_version: c_int,
+    /// Longest message in bytes.
+    pub max_p2p_bytes: usize,
+}
+
+/// What NCCL assumes for versions before 9.
+const MAX_BYTES_BEFORE_V9: usize = 1 << 30;
+
+impl Properties {
+    /// Whether it takes memory of the host.
+    pub fn takes_host(&self) -> bool {
+        self.ptr_support & PTR_HOST != 0
+    }
+
+    /// Whether it takes addresses of a GPU.
+    pub fn takes_cuda(&self) -> bool {
+        self.ptr_support & PTR_CUDA != 0
+    }
+
+    /// Whether it takes memory of a GPU by DMA-BUF.
+    pub fn takes_dma_buf(&self) -> bool {
+        self.ptr_support & PTR_DMA_BUF != 0
+    }
+}
+
+impl From<&PropsV6> for Properties {
+    fn from(props: &PropsV6) -> Self {
+        Self {
+            name: text(props.name).unwrap_or_default(),
+            pci_path: text(props.pci_path).map(PathBuf::from),
+            guid: props.guid,
+            ptr_support: props.ptr_support,
+            reg_is_global: false,
+            force_flush: false,
+            speed_mbps: props.speed,
+            port: props.port,
+            latency_us: props.latency,
+            max_comms: props.max_comms,
+            max_recvs: props.max_recvs,
+            device_type: DEVICE_HOST,
+            device_version: 0,
+            max_p2p_bytes: MAX_BYTES_BEFORE_V9,
+        }
+    }
+}
+
+impl From<&PropsV7> for Properties {
+    fn from(props: &PropsV7) -> Self {
+        Self {
+            device_type: props.net_device_type,
+            device_version: props.net_device_version,
+            ..Self::from(&props.v6)
+        }
+    }
+}
+
+/// From the fields that version 8 and later have under the same names.
+macro_rules! common {
+    ($props:expr) => {
+        Properties {
+            name: text($props.name).unwrap_or_default(),
+            pci_path: text($props.pci_path).map(PathBuf::from),
+            guid: $props.guid,
+            ptr_support: $props.ptr_support,
+            reg_is_global: $props.reg_is_global != 0,
+            force_flush: false,
+            speed_mbps: $props.speed,
+            port: $props.port,
+            latency_us: $props.latency,
+            max_comms: $props.max_comms,
+            max_recvs: $props.max_recvs,
+            device_type: $props.net_device_type,
+            device_version: $props.net_device_version,
+            max_p2p_bytes: MAX_BYTES_BEFORE_V9,
+        }
+    };
+}
+
+impl From<&PropsV8> for Properties {
+    fn from(props: &PropsV8) -> Self {
+        common!(props)
+    }
+}
+
+impl From<&PropsV9> for Properties {
+    fn from(props: &PropsV9) -> Self {
+        let (force_flush, max_p2p_bytes) = (props.force_flush != 0, props.max_p2p_bytes);
+        Self { force_flush, max_p2p_bytes, ..common!(props) }
+    }
+}
+
+impl From<&PropsV11> for Properties {
+    fn from(props: &PropsV11) -> Self {
+        Self::from(&props.v9)
+    }
+}
+
+impl From<&PropsV12> for Properties {
+    fn from(props: &PropsV12) -> Self {
+        let (force_flush, max_p2p_bytes) = (props.force_flush != 0, props.max_p2p_bytes);
+        Self { force_flush, max_p2p_bytes, ..common!(props) }
+    }
+}
+
+/// The text of a plugin, if there is one.
+pub(crate) fn text(pointer: *const c_char) -> Option<String> {
+    if pointer.is_null() {
+        return None;
+    }
+    // SAFETY: not null, so a terminated string of the plugin that outlives it.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    Some(text.to_string_lossy().into_owned())
+}
