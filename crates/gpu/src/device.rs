@@ -69,6 +69,12 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// A new queue of copies, independent of all others.
     fn open_queue(self: Arc<Self>) -> Result<Box<dyn RawQueue>, GpuError>;
 
+    /// A new queue for [`crate::Queue::gather`]: it takes few of the device's multiprocessors, and copies
+    /// fragments at full speed wherever they begin.
+    fn open_gather_queue(self: Arc<Self>) -> Result<Box<dyn RawQueue>, GpuError> {
+        self.open_queue()
+    }
+
     /// Whether a queue of this device may copy from and to memory of the other one directly; makes
     /// it so if the hardware allows.
     fn reaches(&self, other: &dyn Device) -> Result<bool, GpuError>;

@@ -3,6 +3,7 @@
 //! * [`Device`]: what has memory of its own that the CPU can't reach; [`DeviceMemory`]: a range of it.
 //! * [`Queue`]: copies that a device makes in order, while the CPU does something else; a [`Ticket`]
 //!   says when they are done, at the cost of a load.
+//! * [`Fragment`]: a piece of a message in a bounce buffer, which queues bring where it belongs.
 //!
 //! The rest of Polyrail knows devices only by these. [`cuda`] has NVIDIA's. With the feature `fake`
 //! there is one that needs no GPU and whose copies finish late, or fail, as a test wants.
@@ -13,11 +14,13 @@ mod error;
 mod export;
 #[cfg(feature = "fake")]
 pub mod fake;
+mod gather;
 mod memory;
 mod queue;
 
 pub use device::{Device, Identity, PciAddress};
 pub use error::GpuError;
 pub use export::Export;
+pub use gather::{Fragment, GatherError, gather};
 pub use memory::DeviceMemory;
 pub use queue::{Completion, CopyPlace, Queue, RawCopy, RawQueue, Ticket};

@@ -176,7 +176,15 @@ impl fmt::Debug for Queue {
 }
 
 impl CopyPlace<'_> {
-    fn address(self, len: u64) -> Result<u64, OutOfRange> {
+    /// So many bytes further on.
+    pub(crate) fn plus(self, bytes: u64) -> Self {
+        match self {
+            Self::Host(memory, offset) => Self::Host(memory, offset.saturating_add(bytes)),
+            Self::Device(memory, offset) => Self::Device(memory, offset.saturating_add(bytes)),
+        }
+    }
+
+    pub(crate) fn address(self, len: u64) -> Result<u64, OutOfRange> {
         match self {
             Self::Host(memory, offset) => memory.address(offset, len).map(|at| at as u64),
             Self::Device(memory, offset) => memory.address(offset, len),

@@ -7,6 +7,7 @@
 //! Exit codes: 0 all passed, 1 a check failed, 2 usage, 3 no GPU here (and why).
 
 mod check;
+mod gather;
 mod ground;
 mod measure;
 mod raw;
@@ -27,7 +28,7 @@ Usage: gpu_probe [OPTIONS]
 Options:
       --device <INDEX>   The device whose queues copy [default: 0]
       --peer <INDEX>     The other device [default: 1, or the same if there is one only]
-      --only <PART>      Only one of: check, share, measure, scatter
+      --only <PART>      Only one of: check, share, measure, scatter, gather
       --json <FILE>      Write all figures there, too
   -h, --help             Print this
 ";
@@ -83,8 +84,13 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Arguments>, S
             "--json" => arguments.json = Some(value),
             "--second" => arguments.second = Some(number()? as i32),
             "--only" => match value.as_str() {
-                "check" | "share" | "measure" | "scatter" => arguments.only = Some(value),
-                _ => return Err(format!("--only {value}: not check, share, measure or scatter")),
+                "check" | "share" | "measure" | "scatter" | "gather" => {
+                    arguments.only = Some(value);
+                }
+                _ => {
+                    let known = "check, share, measure, scatter or gather";
+                    return Err(format!("--only {value}: not {known}"));
+                }
             },
             _ => return Err(format!("{word} is no option")),
         }
@@ -116,6 +122,9 @@ fn run(arguments: &Arguments) -> Outcome<u32> {
     }
     if is_wanted("scatter") {
         scatter::all(&mut ground)?;
+    }
+    if is_wanted("gather") {
+        gather::all(&mut ground)?;
     }
     if let Some(path) = &arguments.json {
         std::fs::write(path, ground.json())?;

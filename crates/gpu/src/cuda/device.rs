@@ -10,9 +10,9 @@ use polyrail_sys::Memory;
 
 use super::Cuda;
 use super::driver::{ContextHandle, Driver, Ordinal, PEER_ACCESS_ALREADY_ENABLED};
-use super::kernel::Kernels;
+use super::kernel::{COPY, Code, GATHER, Kernels};
 use super::near::{Preferring, node_of};
-use super::queue::{CudaQueue, QueueOptions};
+use super::queue::{CudaQueue, Method, QueueOptions};
 use super::share::Mappings;
 use crate::device::{Device, Identity};
 use crate::error::GpuError;
@@ -39,7 +39,8 @@ pub struct CudaDevice {
     context: OnceLock<ContextHandle>,
     /// Held while the context is made.
     making: Mutex<()>,
-    kernels: OnceLock<Option<Kernels>>,
+    copying: OnceLock<Option<Kernels>>,
+    gathering: OnceLock<Option<Kernels>>,
     mappings: Mappings,
 }
 
@@ -57,7 +58,8 @@ impl CudaDevice {
             node,
             context: OnceLock::new(),
             making: Mutex::new(()),
-            kernels: OnceLock::new(),
+            copying: OnceLock::new(),
+            gathering: OnceLock::new(),
             mappings: Mappings::default(),
         })
     }
@@ -95,7 +97,20 @@ impl CudaDevice {
     /// The copy kernels, loaded when first asked for. `None` if the driver can't compile them,
     /// which is said once.
     pub(super) fn kernels(&self) -> Option<&Kernels> {
-        let load = || match Kernels::load(self) {
+        self.kernel_of(&self.copying, &COPY)
+    }
+
+    /// Likewise the kernel for fragments.
+    pub(super) fn gather_kernel(&self) -> Option<&Kernels> {
+        self.kernel_of(&self.gathering, &GATHER)
+    }
+
+    fn kernel_of<'a>(
+        &self,
+        place: &'a OnceLock<Option<Kernels>>,
+        code: &'static Code,
+    ) -> Option<&'a Kernels> {
+        let load = || match Kernels::load(self, code) {
             Ok(kernels) => Some(kernels),
             Err(error) => {
                 let device = &self.identity;
@@ -104,7 +119,7 @@ impl CudaDevice {
                 None
             }
         };
-        self.kernels.get_or_init(load).as_ref()
+        place.get_or_init(load).as_ref()
     }
 
     /// The primary context, retained if it isn't yet.
@@ -197,6 +212,11 @@ impl Device for CudaDevice {
         Ok(Box::new(CudaQueue::open(self, QueueOptions::default())?))
     }
 
+    fn open_gather_queue(self: Arc<Self>) -> Result<Box<dyn RawQueue>, GpuError> {
+        let options = QueueOptions { method: Method::Gather, ..QueueOptions::default() };
+        Ok(Box::new(CudaQueue::open(self, options)?))
+    }
+
     fn reaches(&self, other: &dyn Device) -> Result<bool, GpuError> {
         let other = other.identity();
         if other.uuid == self.identity.uuid {
@@ -239,10 +259,12 @@ impl fmt::Debug for CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
-        if let Some(Some(kernels)) = self.kernels.get()
-            && let Ok(_current) = self.current()
-        {
-            kernels.unload(self.driver());
+        for place in [&self.copying, &self.gathering] {
+            if let Some(Some(kernels)) = place.get()
+                && let Ok(_current) = self.current()
+            {
+                kernels.unload(self.driver());
+            }
         }
         if self.context.get().is_some() {
             // SAFETY: retained once. This fails only if the driver is gone before the process ends.

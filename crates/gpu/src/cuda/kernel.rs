@@ -13,9 +13,36 @@ use crate::device::Device;
 use crate::error::GpuError;
 use crate::queue::{Completion, RawCopy};
 
-/// The code, ended by 0 as the driver wants it.
-const CODE: &str = concat!(include_str!("copy.ptx"), "\0");
-const PIECES: &CStr = c"polyrail_copy_pieces";
+/// The text of a kernel, and how it is launched.
+#[derive(Debug)]
+pub(super) struct Code {
+    /// Ended by 0, as the driver wants it.
+    text: &'static str,
+    name: &'static CStr,
+    threads: u32,
+    /// Blocks, if nobody says how many.
+    blocks: u32,
+    /// The same, where the host's memory is read or written.
+    host_blocks: u32,
+}
+
+/// Pieces between any memories.
+pub(super) static COPY: Code = Code {
+    text: concat!(include_str!("copy.ptx"), "\0"),
+    name: c"polyrail_copy_pieces",
+    threads: THREADS,
+    blocks: BLOCKS,
+    host_blocks: HOST_BLOCKS,
+};
+
+/// Fragments within a device.
+pub(super) static GATHER: Code = Code {
+    text: concat!(include_str!("gather.ptx"), "\0"),
+    name: c"polyrail_gather",
+    threads: GATHER_THREADS,
+    blocks: GATHER_BLOCKS,
+    host_blocks: GATHER_BLOCKS,
+};
 
 /// Pieces of a batch up to this size are copied by a kernel, larger ones by a copy engine, which
 /// needs some 3 µs for each but takes no multiprocessor from other work.
@@ -35,6 +62,10 @@ const RING_ENTRIES: usize = 32 << 10;
 pub(super) const BLOCKS: u32 = 64;
 /// Blocks that keep the bus to the host busy, both ways (with 4 it is slower from the host).
 const HOST_BLOCKS: u32 = 8;
+/// Many, because a multiprocessor has one block of these: they hide the time that memory takes.
+const GATHER_THREADS: u32 = 1024;
+/// Multiprocessors that gathering may take from other work.
+const GATHER_BLOCKS: u32 = 8;
 
 /// `CU_JIT_ERROR_LOG_BUFFER` and its size.
 const LOG_OPTIONS: [i32; 2] = [5, 6];
@@ -42,6 +73,7 @@ const LOG_OPTIONS: [i32; 2] = [5, 6];
 /// The code, loaded into a device's context.
 #[derive(Debug)]
 pub(super) struct Kernels {
+    code: &'static Code,
     module: ModuleHandle,
     pieces: FunctionHandle,
 }
@@ -49,6 +81,7 @@ pub(super) struct Kernels {
 /// What a queue needs to launch them.
 pub(super) struct KernelQueue {
     device: Arc<CudaDevice>,
+    code: &'static Code,
     pieces: FunctionHandle,
     blocks: Option<u32>,
     /// Pinned when first needed.
@@ -83,10 +116,10 @@ struct Ring {
 
 impl Kernels {
     /// Compiles the code for the device.
-    pub(super) fn load(device: &CudaDevice) -> Result<Self, GpuError> {
-        let module = load_code(device, CODE)?;
-        let pieces = function_of(device, module, PIECES)?;
-        Ok(Self { module, pieces })
+    pub(super) fn load(device: &CudaDevice, code: &'static Code) -> Result<Self, GpuError> {
+        let module = load_code(device, code.text)?;
+        let pieces = function_of(device, module, code.name)?;
+        Ok(Self { code, module, pieces })
     }
 
     /// The kernel that copies the pieces of a table, for launches with [`THREADS`] threads a block.
@@ -104,9 +137,18 @@ impl Kernels {
 impl KernelQueue {
     /// `None` if the device has no kernels.
     pub(super) fn open(device: &Arc<CudaDevice>, blocks: Option<u32>) -> Option<Self> {
-        let pieces = device.kernels()?.pieces;
+        Some(Self::new(device, device.kernels()?, blocks))
+    }
+
+    /// Likewise, for fragments.
+    pub(super) fn open_gather(device: &Arc<CudaDevice>, blocks: Option<u32>) -> Option<Self> {
+        Some(Self::new(device, device.gather_kernel()?, blocks))
+    }
+
+    fn new(device: &Arc<CudaDevice>, kernels: &Kernels, blocks: Option<u32>) -> Self {
+        let (code, pieces, device) = (kernels.code, kernels.pieces, device.clone());
         let (memory, ring, large) = (None, Ring::new(RING_ENTRIES), VecDeque::new());
-        Some(Self { device: device.clone(), pieces, blocks, memory, ring, large, spare: None })
+        Self { device, code, pieces, blocks, memory, ring, large, spare: None }
     }
 
     /// A table for this many entries of batch `number`. Waits if those of batches under way fill
@@ -162,8 +204,9 @@ impl KernelQueue {
         if entries == 0 {
             return Ok(());
         }
-        let most = self.blocks.unwrap_or(if touches_host { HOST_BLOCKS } else { BLOCKS });
-        let useful = entries.div_ceil((THREADS / WARP).into()).min(most.into()) as u32;
+        let Code { threads, blocks, host_blocks, .. } = *self.code;
+        let most = self.blocks.unwrap_or(if touches_host { host_blocks } else { blocks });
+        let useful = entries.div_ceil((threads / WARP).into()).min(most.into()) as u32;
         let (blocks, none) = (useful.max(1), std::ptr::null_mut());
         let mut parameters: [*mut c_void; 2] = [(&raw mut start).cast(), (&raw mut count).cast()];
         let (function, parameters) = (self.pieces, parameters.as_mut_ptr());
@@ -172,7 +215,7 @@ impl KernelQueue {
         // and the caller has asked whether the device reaches them.
         unsafe {
             let driver = self.device.driver();
-            driver.launch(function, blocks, 1, 1, THREADS, 1, 1, 0, stream, parameters, none)?;
+            driver.launch(function, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, none)?;
         }
         Ok(())
     }
@@ -308,22 +351,26 @@ mod tests {
 
     #[test]
     fn the_code_has_the_kernel_and_runs_from_volta_on() {
-        for word in [".version 6.0\n", ".target sm_70\n", ".address_size 64\n"] {
-            assert_eq!(CODE.matches(word).count(), 1, "{word}");
+        for Code { text, name, .. } in [&COPY, &GATHER] {
+            for word in [".version 6.0\n", ".target sm_70\n", ".address_size 64\n"] {
+                assert_eq!(text.matches(word).count(), 1, "{word}");
+            }
+            let entry = format!(".visible .entry {}(", name.to_str().unwrap());
+            assert_eq!(text.matches(&entry).count(), 1, "{entry}");
+            assert_eq!(text.matches('{').count(), text.matches('}').count());
+            assert_eq!(text.find('\0'), Some(text.len() - 1), "it ends by the only 0");
+            assert!(text.is_ascii(), "the driver's compiler takes nothing else");
         }
-        let entry = format!(".visible .entry {}(", PIECES.to_str().unwrap());
-        assert_eq!(CODE.matches(&entry).count(), 1, "{entry}");
-        assert_eq!(CODE.matches('{').count(), CODE.matches('}').count());
-        assert_eq!(CODE.find('\0'), Some(CODE.len() - 1), "it ends by the only 0");
-        assert!(CODE.is_ascii(), "the driver's compiler takes nothing else");
     }
 
     #[test]
     fn the_kernel_makes_its_copies_visible_to_the_system_before_it_ends() {
-        let kernel = CODE.split(".visible .entry").nth(1).unwrap();
-        let places = ["call.uni copy_bytes", "@more bra PIECE;", "fence.acq_rel.sys;", "ret;"];
-        let places = places.map(|word| kernel.find(word).unwrap());
-        assert!(places.is_sorted(), "copy, next piece, fence, end: {places:?}");
+        for (code, copy) in [(&COPY, "call.uni copy_bytes"), (&GATHER, "st.global.v4")] {
+            let kernel = code.text.split(".visible .entry").nth(1).unwrap();
+            let places = [copy, "@more bra PIECE;", "fence.acq_rel.sys;", "ret;"];
+            let places = places.map(|word| kernel.find(word).unwrap());
+            assert!(places.is_sorted(), "copy, next piece, fence, end: {places:?}");
+        }
     }
 
     #[test]

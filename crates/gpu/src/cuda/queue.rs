@@ -35,6 +35,9 @@ pub enum Method {
     EnginesAtOnce,
     /// A kernel, for all memory that it can reach.
     Kernel,
+    /// A kernel for fragments in the device's own memory: it copies at full width wherever they begin, by at
+    /// most eight multiprocessors.
+    Gather,
 }
 
 /// How a queue copies.
@@ -42,7 +45,7 @@ pub enum Method {
 pub struct QueueOptions {
     /// What makes the copies.
     pub method: Method,
-    /// Blocks of 256 threads that a copy kernel has, at most. `None` for as many as measurements
+    /// Blocks that a copy kernel has, at most: of 256 threads, for fragments of 1024. `None` for as many as measurements
     /// showed to be enough: more would only take multiprocessors from other work.
     pub blocks: Option<u32>,
     /// Whether the device may write a batch's number itself; otherwise events are asked.
@@ -78,9 +81,12 @@ impl CudaQueue {
         let kernel = match options.method {
             Method::Engines | Method::EnginesAtOnce => None,
             Method::Auto | Method::Kernel => KernelQueue::open(&device, options.blocks),
+            Method::Gather => KernelQueue::open_gather(&device, options.blocks),
         };
         let method = options.method;
-        let at_once = method == Method::EnginesAtOnce || method == Method::Auto && kernel.is_none();
+        // Without a kernel the engines are next best.
+        let is_next = matches!(method, Method::Auto | Method::Gather) && kernel.is_none();
+        let at_once = method == Method::EnginesAtOnce || is_next;
         let (met, last) = (Vec::new(), [0; 2]);
         Ok(Self { device, progress, stream, method, kernel, at_once, met, last })
     }
@@ -94,7 +100,7 @@ impl CudaQueue {
     ) -> Result<bool, GpuError> {
         let device = self.device.clone();
         let _current = device.current()?;
-        if self.kernel.is_some() && (copies.len() >= MANY || self.method == Method::Kernel) {
+        if self.kernel.is_some() && (copies.len() >= MANY || self.is_by_kernel()) {
             self.copy_pieces(copies, number)?;
         } else if !(copies.len() >= MANY && self.at_once && self.copy_at_once(copies)?) {
             copies.iter().try_for_each(|copy| self.copy(copy))?;
@@ -110,7 +116,7 @@ impl CudaQueue {
     /// Many pieces: by kernels what is not large, the others by the copy engines. The device begins
     /// while the rest is still written down.
     fn copy_pieces(&mut self, copies: &[RawCopy], number: u64) -> Result<(), GpuError> {
-        let largest = if self.method == Method::Kernel { u64::MAX } else { PIECE_BYTES_MAX };
+        let largest = if self.is_by_kernel() { u64::MAX } else { PIECE_BYTES_MAX };
         let for_kernel = |copy: &&RawCopy| copy.len <= largest;
         let entries = copies.iter().filter(for_kernel).map(|copy| entries_of(copy.len)).sum();
         let Some(kernel) = &mut self.kernel else { return Ok(()) };
@@ -135,6 +141,11 @@ impl CudaQueue {
             }
         }
         self.launch(&mut table, host)
+    }
+
+    /// Whether a kernel copies all that it can reach.
+    fn is_by_kernel(&self) -> bool {
+        matches!(self.method, Method::Kernel | Method::Gather)
     }
 
     fn launch(&self, table: &mut Table, touches_host: bool) -> Result<(), GpuError> {
