@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fastrand::Rng;
 use polyrail_gpu::cuda::CudaDevice;
 use polyrail_gpu::{CopyPlace, Device, DeviceMemory, Queue, Ticket};
-use polyrail_nccl_abi::DeviceHandle;
+use polyrail_nccl_abi::{DEVICE_UNPACK, DeviceHandle};
 use polyrail_sys::Memory;
 
 use crate::error::CallError;
@@ -15,8 +15,6 @@ use crate::send::{STAGES, gpu};
 use crate::settings::Settings;
 
 const PAGE: u32 = 4096;
-/// `NCCL_NET_DEVICE_UNPACK`.
-pub(crate) const DEVICE_UNPACK: i32 = 1;
 /// Size of `struct unpackNetDeviceHandle`: where the metadata are, where the bounce buffer is, and the slot of
 /// the message before the next one.
 const CONTROL_BYTES: usize = 24;
@@ -203,9 +201,14 @@ fn on_gpu(device: &Arc<CudaDevice>, bytes: u64) -> Result<(Buffer, Metadata, Con
     let pinned = device.pinned(CONTROL_BYTES as u64)?;
     let words = words(metadata.address()?, memory.address(0, 0).map_err(outside)?);
     pinned.write_at(0, &words).map_err(outside)?;
-    let (to, from) = (CopyPlace::Device(&control, 0), CopyPlace::Host(&pinned, 0));
-    queue.push(to, from, CONTROL_BYTES as u64).map_err(outside)?;
-    queue.begin()?.wait(std::time::Duration::from_secs(1))?;
+    // Word by word, so that the kernel for many pieces is loaded and has run before one of the host waits.
+    for at in (0..CONTROL_BYTES as u64).step_by(4) {
+        let (to, from) = (CopyPlace::Device(&control, at), CopyPlace::Host(&pinned, at));
+        queue.push(to, from, 4).map_err(outside)?;
+    }
+    if !queue.begin()?.wait(std::time::Duration::from_secs(10))? {
+        return Err(CallError::system("the device handle", "the GPU does not copy it in 10 s"));
+    }
     let stage = device.pinned(STAGES as u64 * MESSAGE_BYTES_MAX)?;
     let free = (0..STAGES).collect();
     let buffer = Buffer::Gpu(Box::new(OnGpu { memory, queue, stage, free }));

@@ -9,15 +9,15 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use polyrail_gpu::cuda::Cuda;
 use polyrail_nccl_abi::{
-    CommConfig, DeviceHandle, LogLevel, Logger, NcclResult, NetAttributes, Opaque, PTR_HOST,
-    ProfilerCallback, subsystem,
+    CommConfig, DeviceHandle, LogLevel, Logger, NcclResult, NetAttributes, Opaque, PTR_CUDA,
+    PTR_HOST, ProfilerCallback, subsystem,
 };
 use polyrail_sys::Memory;
 
 use crate::connect::{Connecting, Handle, Listener};
 use crate::error::CallError;
 use crate::plugin::{self, Region, Thing, number, plugin, pointer};
-use crate::props::{self, PTR_CUDA};
+use crate::props;
 use crate::receive::ReceiveEnd;
 use crate::send::SendEnd;
 
@@ -213,7 +213,7 @@ fn advance(device: c_int, handle: &mut Handle) -> Result<Option<u64>, CallError>
         else {
             return Err(CallError::Invalid("one thread at a time connects by a handle"));
         };
-        let send = SendEnd::new(connecting.into_link(plugin));
+        let send = SendEnd::new(connecting.into_link(plugin))?;
         return Ok(Some(plugin::add(Thing::Send(send))));
     }
     Ok(None)

@@ -3,18 +3,15 @@
 use std::ffi::c_int;
 
 use polyrail_nccl_abi::{
-    DEVICE_HOST, MAX_MESSAGE_BYTES, PTR_HOST, PropsV6, PropsV7, PropsV8, PropsV9, PropsV11,
-    VDevices,
+    DEVICE_HOST, DEVICE_UNPACK, MAX_MESSAGE_BYTES, PTR_CUDA, PTR_HOST, PropsV6, PropsV7, PropsV8,
+    PropsV9, PropsV11, VDevices,
 };
 
-use crate::bounce::DEVICE_UNPACK;
 use crate::error::CallError;
 use crate::metadata::MESSAGE_BYTES_MAX;
 use crate::plugin::{plugin, text};
 use crate::settings::Mode;
 
-/// `NCCL_PTR_CUDA`.
-pub(crate) const PTR_CUDA: c_int = 2;
 /// As TCPX has it, `tcpxGetProperties` in `net_tcpx.cc`.
 const MAX_COMMS: c_int = 65_536;
 

@@ -1,9 +1,10 @@
 //! The sending end: messages one behind the other, each with its length in front.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use polyrail_gpu::cuda::{Cuda, CudaDevice};
-use polyrail_gpu::{CopyPlace, DeviceMemory, Queue, Ticket};
+use polyrail_gpu::{CopyPlace, Device, DeviceMemory, Queue, Ticket};
 use polyrail_nccl_abi::MAX_REQUESTS;
 use polyrail_sys::{IoVecs, Memory, Out};
 
@@ -46,8 +47,11 @@ struct Stage {
 }
 
 impl SendEnd {
-    pub(crate) fn new(link: Link) -> Self {
-        Self { link, queue: VecDeque::new(), posted: 0, sent: 0, stage: None }
+    /// Whatever a GPU needs is made here: later a kernel of the host may wait for a message, and making it would
+    /// wait for that kernel.
+    pub(crate) fn new(link: Link) -> Result<Self, CallError> {
+        let stage = link.plugin.settings.gpu_of(link.device).map(Stage::new).transpose()?;
+        Ok(Self { link, queue: VecDeque::new(), posted: 0, sent: 0, stage })
     }
 
     /// Takes a message that begins `offset` bytes into the region, or has no room for it.
@@ -129,10 +133,8 @@ impl SendEnd {
 
     /// Begins to copy a message from the GPU, if there is room in the stage.
     fn stage(&mut self, from: &DeviceMemory) -> Result<Option<(usize, Memory, Ticket)>, CallError> {
-        let stage = match &mut self.stage {
-            Some(stage) => stage,
-            None => self.stage.insert(Stage::new(from)?),
-        };
+        let none = CallError::Invalid("memory of CUDA is for SCATTER_MODE=unpack-gpu");
+        let stage = self.stage.as_mut().ok_or(none)?;
         let Some(part) = stage.free.pop() else { return Ok(None) };
         let outside = |error| CallError::system("staging", error);
         let to = stage.memory.part(part as u64 * MESSAGE_BYTES_MAX, from.len()).map_err(outside)?;
@@ -144,14 +146,14 @@ impl SendEnd {
 }
 
 impl Stage {
-    fn new(memory: &DeviceMemory) -> Result<Self, CallError> {
-        let device = memory.device();
-        let pinned = device.pinned(STAGES as u64 * MESSAGE_BYTES_MAX)?;
-        Ok(Self { queue: Queue::new(device)?, memory: pinned, free: (0..STAGES).collect() })
+    fn new(index: u32) -> Result<Self, CallError> {
+        let device: Arc<dyn Device> = gpu(index)?;
+        let memory = device.pinned(STAGES as u64 * MESSAGE_BYTES_MAX)?;
+        Ok(Self { queue: Queue::new(&device)?, memory, free: (0..STAGES).collect() })
     }
 }
 
 /// A GPU by its number.
-pub(crate) fn gpu(index: u32) -> Result<std::sync::Arc<CudaDevice>, CallError> {
+pub(crate) fn gpu(index: u32) -> Result<Arc<CudaDevice>, CallError> {
     Ok(Cuda::load()?.device(index)?)
 }

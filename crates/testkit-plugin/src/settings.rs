@@ -2,11 +2,8 @@
 
 use std::net::IpAddr;
 
+use polyrail_nccl_abi::UNPACK_VERSION;
 use polyrail_sys::interfaces;
-
-/// The version of `NCCL_NET_DEVICE_UNPACK` that NCCL and TCPX know, `NCCL_NET_DEVICE_UNPACK_VERSION` of
-/// `net_device.h`.
-pub(crate) const UNPACK_VERSION: i32 = 7;
 
 /// Functions of a table that `SCATTER_FAIL_CALL` may name.
 const CALLS: &[&str] = &[

@@ -67,6 +67,18 @@ impl Cuda {
 }
 
 impl Cuda {
+    /// Likewise, from `pointer` to the end of its allocation: for buffers of others who don't say how large
+    /// they are.
+    ///
+    /// # Safety
+    /// As for [`Self::memory_at`].
+    pub unsafe fn memory_from(self: &Arc<Self>, pointer: u64) -> Result<DeviceMemory, GpuError> {
+        let facts = self.facts_anywhere(pointer)?;
+        let end = facts.base.saturating_add(facts.size as u64);
+        // SAFETY: as the caller promises.
+        unsafe { self.memory_at(pointer, end.saturating_sub(pointer)) }
+    }
+
     /// What the driver knows of an address. It knows nothing on a thread that has no context, so
     /// the contexts that there are lend theirs.
     fn facts_anywhere(self: &Arc<Self>, at: Address) -> Result<Facts, GpuError> {

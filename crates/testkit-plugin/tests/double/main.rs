@@ -3,4 +3,5 @@
 mod faults;
 mod host;
 mod reader;
+mod tables;
 mod transfer;
