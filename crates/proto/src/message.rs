@@ -2,7 +2,7 @@
 //! [`crate::wire::WireOp::Control`], so it survives dead rails and arrives exactly once, like any data.
 
 use crate::codec::{DecodeError, Reader, put_text};
-use crate::id::{RegionKey, TransferId};
+use crate::id::{FlowIndex, RegionKey, TransferId};
 use crate::wire::{Place, RefusalCode, SharedPlace};
 
 /// The most pieces that one read request or one posted receive may name: as many as fit into a
@@ -13,6 +13,10 @@ pub const MAX_MESSAGE_PIECES: usize = 1024;
 pub const MAX_OFFER_DESCRIPTORS: usize = 4096;
 /// Most bytes of an [`Offer`] for the driver.
 pub const MAX_OFFER_BYTES: usize = 40 << 10;
+/// Most bytes of a plugin's name.
+pub const MAX_PLUGIN_BYTES: usize = 128;
+/// Most bytes that a plugin's device may need to be connected to; NCCL's interface has 128.
+pub const MAX_HANDLE_BYTES: usize = 256;
 const MAX_REASON_BYTES: usize = 1000;
 
 /// A message between engines.
@@ -92,6 +96,31 @@ pub enum Message {
         /// Memory of the answering engine for the same test, or why the first one failed.
         seen: Result<SharedPlace, String>,
     },
+    /// A plugin is to carry the payload of this connection: on which of your devices do you listen?
+    CarrierWanted {
+        /// The connection.
+        of: Carried,
+        /// The rail that it arrives on, by the card of the one who is asked.
+        rail: u16,
+        /// The plugin's name for itself, at most [`MAX_PLUGIN_BYTES`]: both ends must host the same.
+        plugin: String,
+    },
+    /// The answer.
+    CarrierOffered {
+        /// The connection.
+        of: Carried,
+        /// What the plugin needs to connect, at most [`MAX_HANDLE_BYTES`], or why it can't be.
+        offered: Result<Vec<u8>, String>,
+    },
+}
+
+/// A connection of a flow, as its sender counts: whose payload a plugin carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Carried {
+    /// The flow.
+    pub flow: FlowIndex,
+    /// Which of its connections.
+    pub epoch: u64,
 }
 
 /// What a message takes up at its receiver until something else is over.
@@ -245,6 +274,19 @@ impl Message {
                 put(&mut out, 17, &[]);
                 put_text(&mut out, reason, MAX_REASON_BYTES);
             }
+            Self::CarrierWanted { of, rail, plugin } => {
+                put(&mut out, 20, &[of.flow.0.into(), of.epoch, (*rail).into()]);
+                put_text(&mut out, plugin, MAX_PLUGIN_BYTES);
+            }
+            Self::CarrierOffered { of, offered: Ok(handle) } => {
+                put(&mut out, 21, &[of.flow.0.into(), of.epoch]);
+                put_count(&mut out, handle.len(), MAX_HANDLE_BYTES);
+                out.extend_from_slice(handle);
+            }
+            Self::CarrierOffered { of, offered: Err(reason) } => {
+                put(&mut out, 22, &[of.flow.0.into(), of.epoch]);
+                put_text(&mut out, reason, MAX_REASON_BYTES);
+            }
         }
         out
     }
@@ -315,7 +357,26 @@ impl Message {
             15 => Self::MemoryShown { place: shared_place(&mut reader)? },
             16 => Self::MemorySeen { seen: Ok(shared_place(&mut reader)?) },
             17 => Self::MemorySeen { seen: Err(reader.text("reason", MAX_REASON_BYTES)?) },
-            got => return Err(reader.field("kind", got.into(), "1 to 19")),
+            20 => {
+                let of = carried(&mut reader)?;
+                let rail = reader.u64("rail")?;
+                let rail =
+                    u16::try_from(rail).map_err(|_| reader.field("rail", rail, "0 to 65535"))?;
+                let plugin = reader.text("plugin", MAX_PLUGIN_BYTES)?;
+                Self::CarrierWanted { of, rail, plugin }
+            }
+            21 => {
+                let of = carried(&mut reader)?;
+                let count = reader.count("handle", MAX_HANDLE_BYTES, "at most 256")?;
+                let handle = reader.slice("handle", count)?.to_vec();
+                Self::CarrierOffered { of, offered: Ok(handle) }
+            }
+            22 => {
+                let of = carried(&mut reader)?;
+                let reason = reader.text("reason", MAX_REASON_BYTES)?;
+                Self::CarrierOffered { of, offered: Err(reason) }
+            }
+            got => return Err(reader.field("kind", got.into(), "1 to 22")),
         };
         reader.end()?;
         Ok(message)
@@ -362,6 +423,12 @@ fn place(reader: &mut Reader<'_>) -> Result<Place, DecodeError> {
     }
 }
 
+fn carried(reader: &mut Reader<'_>) -> Result<Carried, DecodeError> {
+    let flow = reader.u64("flow")?;
+    let index = u32::try_from(flow).map_err(|_| reader.field("flow", flow, "0 to 2^32 - 1"))?;
+    Ok(Carried { flow: FlowIndex(index), epoch: reader.u64("epoch")? })
+}
+
 /// Encoded as in the frame that announces a ring.
 fn shared_place(reader: &mut Reader<'_>) -> Result<SharedPlace, DecodeError> {
     let bytes = reader.bytes("place")?;
@@ -404,6 +471,7 @@ mod tests {
             export: vec![5; MAX_OFFER_BYTES],
         };
         let shared = SharedPlace { process: 3, descriptor: 4, bytes: 4096, token: 1 << 100 };
+        let carried = Carried { flow: FlowIndex(3), epoch: u64::MAX };
         let messages = [
             Message::Cancel { transfer: TransferId(4) },
             Message::ReadRequest { read: 3, pieces: pieces.clone(), shared: true },
@@ -424,6 +492,9 @@ mod tests {
             Message::MemoryShown { place: shared },
             Message::MemorySeen { seen: Ok(shared) },
             Message::MemorySeen { seen: Err("no".into()) },
+            Message::CarrierWanted { of: carried, rail: 5, plugin: "Socket".into() },
+            Message::CarrierOffered { of: carried, offered: Ok(vec![7; 128]) },
+            Message::CarrierOffered { of: carried, offered: Err("no plugin".into()) },
         ];
         for message in messages {
             let bytes = message.encode();

@@ -8,9 +8,9 @@ use std::path::PathBuf;
 use polyrail_proto::hello::{
     Capabilities, Card, FlowHello, Hello, Kind, Metadata, RailCard, RefusedCode, Reply,
 };
-use polyrail_proto::message::{CopyLeave, Message, PostedReceive, ReadPiece};
+use polyrail_proto::message::{Carried, CopyLeave, Message, PostedReceive, ReadPiece};
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Place, RefusalCode, SharedPlace, WireOp};
-use polyrail_proto::{InstanceId, Plan, RegionKey, Segment, TransferId};
+use polyrail_proto::{FlowIndex, InstanceId, Plan, RegionKey, Segment, TransferId};
 use polyrail_secure::Capability;
 use polyrail_testkit::Rng;
 
@@ -85,6 +85,10 @@ fn wire(rng: &mut Rng) -> Vec<Vec<u8>> {
     inputs.push(in_ring());
     inputs.push(Message::MemoryShown { place: RING }.encode());
     inputs.push(Message::MemorySeen { seen: Err("no".into()) }.encode());
+    let of = Carried { flow: FlowIndex(2), epoch: 1 << 48 };
+    inputs.push(Message::CarrierWanted { of, rail: 1, plugin: "Socket".into() }.encode());
+    inputs.push(Message::CarrierOffered { of, offered: Ok(vec![9; 128]) }.encode());
+    inputs.push(Message::CarrierOffered { of, offered: Err("no".into()) }.encode());
     // What comes first says how the stream is cut into records and reads.
     inputs.iter().map(|input| [&rng.bits().to_le_bytes(), input.as_slice()].concat()).collect()
 }

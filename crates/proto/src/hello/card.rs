@@ -31,6 +31,8 @@ impl Capabilities {
     /// Messages that their sender copies into the receive's memory on one host, and receives that
     /// give leave to that. A receive may give it to a peer whose card has the bit; no flow needs it.
     pub const COPIED_MESSAGES: Self = Self(16);
+    /// A plugin that this engine hosts may carry the payload of flows towards it.
+    pub const CARRIERS: Self = Self(32);
 
     /// Either's.
     #[must_use]

@@ -45,7 +45,9 @@ impl Flags {
     pub const CHECKSUM: Self = Self(4);
     /// The payload lies in the sender's ring.
     pub const IN_RING: Self = Self(8);
-    const KNOWN: u16 = 15;
+    /// A plugin carries the payload: a message for each piece, in the order of the frames.
+    pub const CARRIED: Self = Self(16);
+    const KNOWN: u16 = 31;
 
     /// Whether every bit of `other` is set.
     pub fn contains(self, other: Self) -> bool {
@@ -109,7 +111,8 @@ impl From<Piece> for Place {
 impl ChunkHeader {
     /// Bytes of payload that follow.
     pub fn payload_on_wire(&self) -> u32 {
-        if self.flags.contains(Flags::IN_RING) { 0 } else { self.payload_len }
+        let is_elsewhere = self.flags.0 & (Flags::IN_RING.0 | Flags::CARRIED.0) != 0;
+        if is_elsewhere { 0 } else { self.payload_len }
     }
 
     /// Where in the sender's ring the payload lies, if it does.
@@ -177,7 +180,7 @@ impl ChunkHeader {
         let op = WireOp::from_wire(bytes[1]).ok_or_else(|| field("op", bytes[1], "1 to 4"))?;
         let flags = u16_at(bytes, 2);
         if flags & !Flags::KNOWN != 0 {
-            return Err(field("flags", flags, "the bits 0 to 3"));
+            return Err(field("flags", flags, "the bits 0 to 4"));
         }
         let header = Self {
             op,
@@ -212,6 +215,9 @@ impl ChunkHeader {
         }
         if self.place != 0 && !self.flags.contains(Flags::IN_RING) {
             return Err(field("place", self.place, "0 without flag 8"));
+        }
+        if self.flags.contains(Flags::IN_RING.with(Flags::CARRIED)) {
+            return Err(field("flags", self.flags.0, "8 or 16, not both"));
         }
         if usize::from(self.pieces) > MAX_CHUNK_PIECES {
             return Err(field("pieces", self.pieces, "0 to 256"));

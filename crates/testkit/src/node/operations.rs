@@ -379,7 +379,9 @@ impl Node {
             | Message::RegionOffered { .. }
             | Message::RegionEnded { .. }
             | Message::MemoryShown { .. }
-            | Message::MemorySeen { .. } => {
+            | Message::MemorySeen { .. }
+            | Message::CarrierWanted { .. }
+            | Message::CarrierOffered { .. } => {
                 world.oracle.violate(format!("{message:?}, and no two nodes share a host"));
             }
             Message::Bye => world.oracle.violate("a peer said good-bye"),
