@@ -58,6 +58,11 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// What it is called.
     fn identity(&self) -> &Identity;
 
+    /// Whether its addresses are those of NVIDIA's driver, so that other libraries may use them.
+    fn is_cuda(&self) -> bool {
+        false
+    }
+
     /// Pinned host memory: any device copies from and to it asynchronously at full speed, and the
     /// CPU reads it at full speed too. Takes milliseconds; freed with the last clone.
     fn pinned(&self, bytes: u64) -> Result<Memory, GpuError>;

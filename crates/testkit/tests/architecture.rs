@@ -51,7 +51,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "polyrail",
-        below: &["config", "gpu", "metrics", "proto", "secure", "sys"],
+        below: &["carrier", "config", "gpu", "metrics", "proto", "secure", "sys"],
         ..Rule::ORDINARY
     },
     // It shares the grammar of bindings with the settings; its tests use its own fixtures, which
@@ -76,6 +76,13 @@ const RULES: &[Rule] = &[
     // It registers memory that Python's objects own, by pointer.
     Rule { name: "python", below: &["polyrail"], may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "nccl-abi", may_be_unsafe: true, ..Rule::ORDINARY },
+    // Plugins get the addresses of its memory.
+    Rule {
+        name: "carrier",
+        below: &["gpu", "nccl-abi", "sys"],
+        may_be_unsafe: true,
+        ..Rule::ORDINARY
+    },
     // Calls into plugins, which get pointers to its memory.
     Rule { name: "collective", below: &["nccl-abi"], may_be_unsafe: true, ..Rule::ORDINARY },
     // Calls of two foreign libraries.
@@ -152,6 +159,8 @@ const RULES: &[Rule] = &[
     Rule {
         name: "testkit-plugin",
         below: &["gpu", "nccl-abi", "sys"],
+        // Engines that host it.
+        for_tests: &["polyrail"],
         may_be_unsafe: true,
         ..Rule::ORDINARY
     },
@@ -164,8 +173,9 @@ const RULES: &[Rule] = &[
 const FOR_ALL_TESTS: &str = "skip";
 
 /// What programs of others may build on, and what that needs. Nothing else is published.
-const PUBLIC: &[&str] =
-    &["config", "gpu", "metrics", "nccl-abi", "polyrail", "proto", "secure", "sys", "yaml"];
+const PUBLIC: &[&str] = &[
+    "carrier", "config", "gpu", "metrics", "nccl-abi", "polyrail", "proto", "secure", "sys", "yaml",
+];
 
 /// Crates through which a pure crate could reach the operating system.
 const NOT_PURE: &[&str] = &[

@@ -165,6 +165,10 @@ impl CudaDevice {
 }
 
 impl Device for CudaDevice {
+    fn is_cuda(&self) -> bool {
+        true
+    }
+
     fn identity(&self) -> &Identity {
         &self.identity
     }

@@ -1,0 +1,225 @@
+//! A plugin that is hosted: loading it, and what its devices are.
+
+use std::path::PathBuf;
+
+use polyrail_nccl_abi::{DEVICE_HOST, Library, LoadError, Net, NetError, Properties};
+use thiserror::Error;
+
+use crate::lane::Lane;
+use crate::setup::{Job, Setup};
+
+/// A plugin that this process has loaded. It stays loaded as long as the process runs.
+pub struct Host {
+    name: String,
+    version: u32,
+    devices: Vec<HostedDevice>,
+    setup: Setup,
+}
+
+/// A device of a plugin.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostedDevice {
+    /// Its number in the plugin.
+    pub number: usize,
+    /// Its name, often that of a network interface.
+    pub name: String,
+    /// Folder of its PCI device, if it has one.
+    pub pci_path: Option<PathBuf>,
+    /// In Mbit/s.
+    pub speed_mbps: u32,
+    /// Whether it takes memory of the host.
+    pub takes_host: bool,
+    /// Whether it takes memory of a GPU by address.
+    pub takes_cuda: bool,
+    /// Longest message in bytes.
+    pub max_bytes: u64,
+}
+
+/// Why a plugin can't be hosted.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// It can't be loaded.
+    #[error("{0}")]
+    Load(#[from] LoadError),
+    /// A call into it failed.
+    #[error("{0}")]
+    Net(#[from] NetError),
+    /// It has no devices.
+    #[error("plugin {name} has no devices; at least 1 is needed")]
+    NoDevices {
+        /// The plugin's name for itself.
+        name: String,
+    },
+    /// A device says of itself what can't be, or what is not supported.
+    #[error("device {device} of plugin {name}: {field} is {value}, allowed is {allowed}")]
+    Property {
+        /// The plugin's name for itself.
+        name: String,
+        /// The device's name or number.
+        device: String,
+        /// NCCL's name of the property.
+        field: &'static str,
+        /// What the plugin says.
+        value: String,
+        /// What it may be.
+        allowed: &'static str,
+    },
+    /// The plugin has no such device.
+    #[error("plugin {name} has no device {device:?}; it has {has}")]
+    NoSuchDevice {
+        /// The plugin's name for itself.
+        name: String,
+        /// What was asked for: a name or a number.
+        device: String,
+        /// What there is.
+        has: String,
+    },
+    /// The thread for slow calls can't be started.
+    #[error("a thread for the plugin can't be started: {0}")]
+    Thread(std::io::Error),
+}
+
+impl HostError {
+    /// What to do about it, if that is known.
+    pub fn help(&self) -> Option<String> {
+        match self {
+            Self::Load(_) => Some(
+                "name it as NCCL_NET_PLUGIN does: a path, a file name, or what is between libnccl-net- and .so"
+                    .into(),
+            ),
+            Self::Net(_) | Self::NoDevices { .. } | Self::Property { .. } => {
+                Some("`polyrail nccl try` says what the plugin can do, call by call".into())
+            }
+            Self::NoSuchDevice { .. } | Self::Thread(_) => None,
+        }
+    }
+}
+
+impl Host {
+    /// Loads a plugin, named as `NCCL_NET_PLUGIN` names one, by its newest table. `wanted` are names or numbers
+    /// of devices; none are all. The plugin's code runs in this process: what it does there nobody can
+    /// contain, and if it does not return from a call, neither does this.
+    pub fn load(plugin: &str, wanted: &[&str]) -> Result<Self, HostError> {
+        let net = Net::open(&Library::open(plugin)?, None, None)?;
+        let (name, version) = (net.name(), net.version());
+        let count = net.devices()?;
+        if count == 0 {
+            return Err(HostError::NoDevices { name });
+        }
+        let mut all = Vec::with_capacity(count);
+        for number in 0..count {
+            all.push(hosted(&name, number, net.properties(number)?)?);
+        }
+        let devices = chosen(&name, all, wanted)?;
+        let setup = Setup::start(net).map_err(HostError::Thread)?;
+        Ok(Self { name, version, devices, setup })
+    }
+
+    /// The plugin's name for itself.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The version of the interface by which it is called.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// Its devices, as they were wanted.
+    pub fn devices(&self) -> &[HostedDevice] {
+        &self.devices
+    }
+
+    /// Listens on the device for one connection. `listening` gets what a peer needs to connect, or why there is
+    /// nothing; after that `accepted` gets the receiving lane, or why there is none in time. Both are called
+    /// on the thread of the host and must not block.
+    pub fn accept(
+        &self,
+        device: usize,
+        limit: std::time::Duration,
+        listening: impl FnOnce(Result<Vec<u8>, String>) + Send + 'static,
+        accepted: impl FnOnce(Result<Lane, String>) + Send + 'static,
+    ) {
+        let (listening, accepted) = (Box::new(listening), Box::new(accepted));
+        self.setup.give(Job::Accept { device, limit, listening, accepted });
+    }
+
+    /// Connects from the device to what a peer's [`Host::accept`] told. `connected` gets the sending lane, or why
+    /// there is none in time; it is called on the thread of the host and must not block.
+    pub fn connect(
+        &self,
+        device: usize,
+        handle: &[u8],
+        limit: std::time::Duration,
+        connected: impl FnOnce(Result<Lane, String>) + Send + 'static,
+    ) {
+        let (handle, connected) = (handle.to_vec(), Box::new(connected));
+        self.setup.give(Job::Connect { device, handle, limit, connected });
+    }
+}
+
+impl std::fmt::Debug for Host {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Host({}, version {}, {:?})", self.name, self.version, self.devices)
+    }
+}
+
+fn hosted(plugin: &str, number: usize, properties: Properties) -> Result<HostedDevice, HostError> {
+    let wrong = |field, value: String, allowed| {
+        let device = match properties.name.as_str() {
+            "" => number.to_string(),
+            name => name.to_owned(),
+        };
+        HostError::Property { name: plugin.to_owned(), device, field, value, allowed }
+    };
+    if properties.name.is_empty() {
+        return Err(wrong("name", "empty".into(), "a name"));
+    }
+    let speed = u32::try_from(properties.speed_mbps).ok().filter(|speed| *speed > 0);
+    let Some(speed_mbps) = speed else {
+        let value = format!("{} Mbit/s", properties.speed_mbps);
+        return Err(wrong("speed", value, "1 Mbit/s and more"));
+    };
+    if !properties.takes_host() {
+        let value = format!("{:#x}", properties.ptr_support);
+        return Err(wrong("ptrSupport", value, "what has the bit for host memory (1)"));
+    }
+    if properties.device_type != DEVICE_HOST {
+        let value = properties.device_type.to_string();
+        return Err(wrong("netDeviceType", value, "0: receives that finish on the host"));
+    }
+    if properties.max_p2p_bytes == 0 {
+        return Err(wrong("maxP2pBytes", "0".into(), "1 and more"));
+    }
+    Ok(HostedDevice {
+        number,
+        speed_mbps,
+        takes_host: properties.takes_host(),
+        takes_cuda: properties.takes_cuda(),
+        max_bytes: properties.max_p2p_bytes as u64,
+        // A path that leads nowhere says nothing about where the device is.
+        pci_path: properties.pci_path.filter(|path| path.is_dir()),
+        name: properties.name,
+    })
+}
+
+fn chosen(
+    plugin: &str,
+    all: Vec<HostedDevice>,
+    wanted: &[&str],
+) -> Result<Vec<HostedDevice>, HostError> {
+    if wanted.is_empty() {
+        return Ok(all);
+    }
+    let find = |word: &&str| {
+        let by_name = all.iter().find(|device| device.name == *word);
+        let by_number = || word.parse().ok().and_then(|number: usize| all.get(number));
+        by_name.or_else(by_number).cloned().ok_or_else(|| {
+            let names = all.iter().map(|device| format!("{} ({})", device.number, device.name));
+            let has = names.collect::<Vec<_>>().join(", ");
+            HostError::NoSuchDevice { name: plugin.to_owned(), device: (*word).to_owned(), has }
+        })
+    };
+    wanted.iter().map(find).collect()
+}

@@ -1,0 +1,351 @@
+//! One way of a connection of a plugin.
+
+mod pump;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use polyrail_gpu::{Completion, GpuError, Ticket};
+use polyrail_nccl_abi::{HostMemory, NetError, Part, RecvComm, Region, Request, SendComm};
+use polyrail_sys::threads::monotonic_ns;
+
+use crate::bytes::Bytes;
+use crate::setup::{Job, close};
+
+/// Looking at a ticket polls the plugin, unless that was done just now.
+const POLLED_ENOUGH_NS: u64 = 20_000;
+
+/// One way of a connection of a plugin: messages in order, each of one or several pieces. Clones are the same
+/// lane; safe to use from any thread. Somebody has to [`Lane::close`] it.
+#[derive(Clone)]
+pub struct Lane(Arc<Shared>);
+
+/// Bytes that a lane sends, or a place for bytes that it receives.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// Where.
+    pub bytes: Bytes,
+    /// From their beginning.
+    pub offset: u64,
+    /// How many.
+    pub len: u64,
+}
+
+/// The CRC-32C that a received message of host memory must have. A lane with a wrong one breaks.
+#[derive(Clone, Copy, Debug)]
+pub struct Check {
+    /// Of what comes before the message.
+    pub begun: u32,
+    /// Of that and the message.
+    pub want: u32,
+}
+
+pub(crate) enum Way {
+    Sends(SendComm),
+    Receives(RecvComm),
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Messages that are through.
+    completed: AtomicU64,
+    begun: AtomicU64,
+    polled_ns: AtomicU64,
+    progressed_ns: AtomicU64,
+    /// Why it takes nothing any more. What was posted may still be touched.
+    broken: OnceLock<String>,
+    /// The plugin has closed the connection: nothing is touched any more.
+    is_closed: Arc<AtomicBool>,
+    closer: Sender<Job>,
+}
+
+struct State {
+    /// None once it is being closed.
+    way: Option<Way>,
+    /// What the plugin has no room for yet.
+    waiting: VecDeque<Post>,
+    posted: VecDeque<Posted>,
+    /// By where they are and how long.
+    regions: Vec<((u64, u64), Region)>,
+    /// Where messages go that nobody wants.
+    scratch: Option<(Region, usize)>,
+    /// Of the message whose pieces are coming through.
+    crc: u32,
+}
+
+/// A piece.
+struct Post {
+    part: Part,
+    /// Where it lands, if its checksum is to be known or a GPU has to see it.
+    bytes: Option<(Bytes, u64)>,
+    begins: Option<Check>,
+    ends: Option<Ends>,
+}
+
+/// The last piece of a message.
+#[derive(Clone, Copy)]
+enum Ends {
+    Unchecked,
+    Checked(Check),
+}
+
+struct Posted {
+    post: Post,
+    request: Request,
+    /// After a receive into a GPU's memory.
+    flush: Option<Request>,
+}
+
+impl Lane {
+    pub(crate) fn new(way: Way, closer: Sender<Job>) -> Self {
+        let state = State {
+            way: Some(way),
+            waiting: VecDeque::new(),
+            posted: VecDeque::new(),
+            regions: Vec::new(),
+            scratch: None,
+            crc: 0,
+        };
+        Self(Arc::new(Shared {
+            state: Mutex::new(state),
+            completed: AtomicU64::new(0),
+            begun: AtomicU64::new(0),
+            polled_ns: AtomicU64::new(0),
+            progressed_ns: AtomicU64::new(monotonic_ns()),
+            broken: OnceLock::new(),
+            is_closed: Arc::default(),
+            closer,
+        }))
+    }
+
+    /// Sends, or receives, the pieces as one message. The ticket is done when the bytes may be used: they have
+    /// left, or are in place; it fails when the lane is closed before. Pieces of memory that the caller
+    /// keeps must stay until then, and be [forgotten](Self::forget) before they are freed.
+    pub fn post(&self, pieces: impl IntoIterator<Item = Piece>, check: Option<Check>) -> Ticket {
+        let mut state = self.0.state.lock();
+        let mut posts = Vec::new();
+        for Piece { bytes, offset, len } in pieces {
+            let State { way: Some(way), regions, .. } = &mut *state else {
+                return self.ticket(true);
+            };
+            let is_receive = matches!(way, Way::Receives(_));
+            let extent = bytes.extent();
+            let known = regions.iter().find(|(known, _)| *known == extent);
+            let region = match known {
+                Some((_, region)) => *region,
+                None => match way.register(bytes.clone()) {
+                    Ok(region) => {
+                        regions.push((extent, region));
+                        region
+                    }
+                    Err(error) => {
+                        self.0.break_off(&mut state, error.to_string());
+                        return self.ticket(true);
+                    }
+                },
+            };
+            let part = Part { region, offset: offset as usize, bytes: len as usize, tag: 0 };
+            let wanted = is_receive && (check.is_some() || matches!(bytes, Bytes::Cuda(_)));
+            let bytes = wanted.then_some((bytes, offset));
+            posts.push(Post { part, bytes, begins: None, ends: None });
+        }
+        self.enqueue(&mut state, posts, check)
+    }
+
+    /// Receives a message of pieces of these lengths and throws it away. The ticket says when that is done.
+    pub fn discard(&self, lens: impl IntoIterator<Item = u64>) -> Ticket {
+        let lens: Vec<usize> = lens.into_iter().map(|len| len as usize).collect();
+        let mut state = self.0.state.lock();
+        let most = lens.iter().copied().max().unwrap_or_default();
+        let region = match state.scratch(most) {
+            Some(Ok(region)) => region,
+            Some(Err(why)) => {
+                self.0.break_off(&mut state, why);
+                return self.ticket(true);
+            }
+            None => return self.ticket(true),
+        };
+        let post = |bytes| {
+            let part = Part { region, offset: 0, bytes, tag: 0 };
+            Post { part, bytes: None, begins: None, ends: None }
+        };
+        self.enqueue(&mut state, lens.into_iter().map(post).collect(), None)
+    }
+
+    fn enqueue(&self, state: &mut State, mut posts: Vec<Post>, check: Option<Check>) -> Ticket {
+        let (Some(first), true) = (posts.first_mut(), state.way.is_some()) else {
+            return self.ticket(true);
+        };
+        first.begins = check;
+        if let Some(last) = posts.last_mut() {
+            last.ends = Some(check.map_or(Ends::Unchecked, Ends::Checked));
+        }
+        if self.0.begun.fetch_add(1, Ordering::Relaxed) == self.0.completed.load(Ordering::Relaxed)
+        {
+            self.0.progressed_ns.store(monotonic_ns(), Ordering::Relaxed);
+        }
+        state.waiting.extend(posts);
+        self.0.pump(state);
+        self.ticket(false)
+    }
+
+    /// Of the last message, or one that is never done.
+    fn ticket(&self, is_lost: bool) -> Ticket {
+        let begun = self.0.begun.load(Ordering::Relaxed);
+        Ticket::new(self.0.clone(), if is_lost { u64::MAX } else { begun })
+    }
+
+    /// Moves on what was posted. Does nothing if another thread does that just now.
+    pub fn poll(&self) {
+        if let Some(mut state) = self.0.state.try_lock() {
+            self.0.pump(&mut state);
+        }
+    }
+
+    /// Whether it is the same lane.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Whether messages are under way.
+    pub fn is_busy(&self) -> bool {
+        self.broken().is_none()
+            && self.0.begun.load(Ordering::Relaxed) != self.0.completed.load(Ordering::Relaxed)
+    }
+
+    /// Why it takes nothing any more.
+    pub fn broken(&self) -> Option<&str> {
+        self.0.broken.get().map(String::as_str)
+    }
+
+    /// When something came through last, or was posted on an idle lane, by the monotonic clock.
+    pub fn progressed_ns(&self) -> u64 {
+        self.0.progressed_ns.load(Ordering::Relaxed)
+    }
+
+    /// Memory is about to be freed, and no message of it is under way: the plugin forgets it.
+    pub fn forget(&self, bytes: &Bytes) {
+        let extent = bytes.extent();
+        let mut state = self.0.state.lock();
+        let State { way: Some(way), regions, .. } = &mut *state else { return };
+        let mut refused = None;
+        regions.retain(|(known, region)| {
+            if *known == extent {
+                refused = way.deregister(*region).err();
+            }
+            *known != extent
+        });
+        if let Some(error) = refused {
+            // The plugin may go on using it until it is closed.
+            self.0.break_off(&mut state, error.to_string());
+        }
+    }
+
+    /// Closes the connection, soon and on another thread. From then on every ticket of it fails. Does nothing if
+    /// it was closed before.
+    pub fn close(&self) {
+        let mut state = self.0.state.lock();
+        self.0.break_off(&mut state, "the connection was closed".to_owned());
+    }
+}
+
+impl Shared {
+    fn break_off(&self, state: &mut State, why: String) {
+        let Some(way) = state.way.take() else { return };
+        let _ = self.broken.set(why);
+        state.waiting.clear();
+        state.posted.clear();
+        let is_closed = self.is_closed.clone();
+        let then = Box::new(move || is_closed.store(true, Ordering::Release));
+        if let Err(unsent) = self.closer.send(Job::Close(way, then))
+            && let Job::Close(way, then) = unsent.0
+        {
+            close(way);
+            then();
+        }
+    }
+}
+
+impl Completion for Shared {
+    fn completed(&self) -> Result<u64, GpuError> {
+        if self.is_closed.load(Ordering::Acquire) {
+            let text = self.broken.get().cloned().unwrap_or_default();
+            return Err(GpuError::Driver { call: "plugin", name: "closed".to_owned(), text });
+        }
+        let is_behind =
+            || self.begun.load(Ordering::Relaxed) != self.completed.load(Ordering::Relaxed);
+        let polled_ns = self.polled_ns.load(Ordering::Relaxed);
+        if is_behind()
+            && monotonic_ns().saturating_sub(polled_ns) > POLLED_ENOUGH_NS
+            && let Some(mut state) = self.state.try_lock()
+        {
+            self.pump(&mut state);
+        }
+        Ok(self.completed.load(Ordering::Acquire))
+    }
+}
+
+impl State {
+    /// Memory for so many bytes that nobody wants; none if the lane is closed.
+    fn scratch(&mut self, len: usize) -> Option<Result<Region, String>> {
+        let way = self.way.as_mut()?;
+        if let Some((region, size)) = self.scratch
+            && size >= len
+        {
+            return Some(Ok(region));
+        }
+        // A smaller one stays until the connection is closed: receives may still go there.
+        let size = len.next_power_of_two().max(64 << 10);
+        let Some(memory) = HostMemory::new(size) else {
+            return Some(Err(format!("there is no memory for {size} bytes")));
+        };
+        let registered = way.register_any(Arc::new(memory)).map_err(|error| error.to_string());
+        if let Ok(region) = registered {
+            self.scratch = Some((region, size));
+        }
+        Some(registered)
+    }
+}
+
+impl Way {
+    fn register(&mut self, bytes: Bytes) -> Result<Region, NetError> {
+        self.register_any(Arc::new(bytes))
+    }
+
+    fn register_any(
+        &mut self,
+        memory: Arc<dyn polyrail_nccl_abi::Memory>,
+    ) -> Result<Region, NetError> {
+        match self {
+            Self::Sends(comm) => comm.register(memory),
+            Self::Receives(comm) => comm.register(memory),
+        }
+    }
+
+    fn deregister(&mut self, region: Region) -> Result<(), NetError> {
+        match self {
+            Self::Sends(comm) => comm.deregister(region),
+            Self::Receives(comm) => comm.deregister(region),
+        }
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
+        let (completed, begun) = (load(&self.0.completed), load(&self.0.begun));
+        let (waiting, posted) = match self.0.state.try_lock() {
+            Some(state) => (state.waiting.len(), state.posted.len()),
+            None => (0, 0),
+        };
+        write!(
+            f,
+            "Lane({completed} of {begun} messages, {waiting} wait, {posted} posted, {:?})",
+            self.broken()
+        )
+    }
+}

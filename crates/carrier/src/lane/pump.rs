@@ -1,0 +1,109 @@
+//! How a lane moves on: pieces are posted while the plugin has room, and tested until they are through.
+
+use std::sync::atomic::Ordering;
+
+use polyrail_nccl_abi::{NetError, Part, Request};
+use polyrail_sys::threads::monotonic_ns;
+
+use super::{Bytes, Ends, Post, Posted, Shared, State, Way};
+
+impl Shared {
+    /// Posts and tests once; breaks the lane if the plugin says that something is wrong.
+    pub(super) fn pump(&self, state: &mut State) {
+        let now = monotonic_ns();
+        self.polled_ns.store(now, Ordering::Relaxed);
+        match state.pump() {
+            Ok(0) => {}
+            Ok(messages) => {
+                self.progressed_ns.store(now, Ordering::Relaxed);
+                // Whoever reads this number finds the bytes in place.
+                self.completed.fetch_add(messages, Ordering::Release);
+            }
+            Err(why) => self.break_off(state, why),
+        }
+    }
+}
+
+impl State {
+    /// Says how many messages are through.
+    fn pump(&mut self) -> Result<u64, String> {
+        let Some(way) = &mut self.way else { return Ok(0) };
+        let mut messages = 0;
+        // Only the oldest is tested, as NCCL does: plugins rely on that order for their own headers.
+        while let Some(oldest) = self.posted.front_mut() {
+            if !oldest.test(way)? {
+                break;
+            }
+            let Some(Posted { post, request, .. }) = self.posted.pop_front() else { break };
+            if let Way::Receives(comm) = way {
+                comm.consume(request).map_err(|error| error.to_string())?;
+            }
+            if let Some(check) = post.begins {
+                self.crc = check.begun;
+            }
+            self.crc = post.continue_crc(self.crc)?;
+            match post.ends {
+                Some(Ends::Checked(check)) if check.want != self.crc => {
+                    return Err("bytes came that have a wrong checksum".to_owned());
+                }
+                Some(_) => messages += 1,
+                None => {}
+            }
+        }
+        // Behind that, since it made room.
+        while let Some(post) = self.waiting.front() {
+            let request = way.begin(post.part).map_err(|error| error.to_string())?;
+            let Some(request) = request else { break };
+            let Some(post) = self.waiting.pop_front() else { break };
+            self.posted.push_back(Posted { post, request, flush: None });
+        }
+        Ok(messages)
+    }
+}
+
+impl Posted {
+    /// Says whether it is through.
+    fn test(&mut self, way: &mut Way) -> Result<bool, String> {
+        let fail = |error: NetError| error.to_string();
+        let comm = match way {
+            Way::Sends(comm) => {
+                return Ok(comm.test(&mut self.request).map_err(fail)?.is_some());
+            }
+            Way::Receives(comm) => comm,
+        };
+        if let Some(flush) = &mut self.flush {
+            return Ok(comm.test(flush).map_err(fail)?.is_some());
+        }
+        let Some(sizes) = comm.test(&mut self.request).map_err(fail)? else { return Ok(false) };
+        let (got, wanted) = (sizes.first(), self.post.part.bytes);
+        if got != wanted {
+            return Err(format!("{got} bytes came where the peer announced {wanted}"));
+        }
+        // The plugin says whether the GPU would see old bytes otherwise.
+        if matches!(self.post.bytes, Some((Bytes::Cuda(_), _))) {
+            self.flush = comm.iflush(&[self.post.part]).map_err(fail)?;
+        }
+        Ok(self.flush.is_none())
+    }
+}
+
+impl Post {
+    fn continue_crc(&self, crc: u32) -> Result<u32, String> {
+        match &self.bytes {
+            Some((bytes, offset)) => {
+                let continued = bytes.crc32c(crc, *offset, self.part.bytes as u64);
+                continued.map_err(|error| error.to_string())
+            }
+            None => Ok(crc),
+        }
+    }
+}
+
+impl Way {
+    fn begin(&mut self, part: Part) -> Result<Option<Request>, NetError> {
+        match self {
+            Self::Sends(comm) => comm.isend(part),
+            Self::Receives(comm) => comm.irecv(&[part]),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! The thread of a host: listens, connects and closes, which plugins may take long for.
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use polyrail_nccl_abi::{Connector, Handle, Listener, Net, RecvComm, SendComm};
+
+use crate::lane::{Lane, Way};
+
+/// A way to be told of a connection.
+pub(crate) type Told<T> = Box<dyn FnOnce(Result<T, String>) + Send>;
+
+/// What the thread is asked for.
+pub(crate) enum Job {
+    Accept {
+        device: usize,
+        limit: Duration,
+        listening: Told<Vec<u8>>,
+        accepted: Told<Lane>,
+    },
+    Connect {
+        device: usize,
+        handle: Vec<u8>,
+        limit: Duration,
+        connected: Told<Lane>,
+    },
+    /// Nothing is posted on it any more.
+    Close(Way, Box<dyn FnOnce() + Send>),
+    Stop,
+}
+
+/// The thread and the way to it.
+pub(crate) struct Setup {
+    jobs: Sender<Job>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Steps towards connections that are not there yet.
+struct Pending {
+    step: Step,
+    until: Instant,
+    told: Told<Lane>,
+}
+
+enum Step {
+    Accept(Listener),
+    Connect(Connector),
+}
+
+/// The interface has no event for a connection that is there: between two looks there is a pause, which
+/// grows while nothing happens.
+const SHORTEST_PAUSE: Duration = Duration::from_micros(50);
+const LONGEST_PAUSE: Duration = Duration::from_millis(5);
+/// How long the end of a host waits for a plugin that does not return from a call.
+const STOP_LIMIT: Duration = Duration::from_secs(2);
+
+impl Setup {
+    pub(crate) fn start(net: Net) -> std::io::Result<Self> {
+        let (jobs, inbox) = channel();
+        let closer = jobs.clone();
+        let run = move || run(&net, &inbox, &closer);
+        let thread = Builder::new().name("pr-carrier".to_owned()).spawn(run)?;
+        Ok(Self { jobs, thread: Some(thread) })
+    }
+
+    pub(crate) fn give(&self, job: Job) {
+        // It listens as long as this is there.
+        let _ = self.jobs.send(job);
+    }
+}
+
+impl Drop for Setup {
+    fn drop(&mut self) {
+        let _ = self.jobs.send(Job::Stop);
+        let Some(thread) = self.thread.take() else { return };
+        // It may be the last to let go of the engine.
+        if thread.thread().id() == std::thread::current().id() {
+            return;
+        }
+        let until = Instant::now() + STOP_LIMIT;
+        while !thread.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if thread.is_finished() {
+            let _ = thread.join();
+        } else {
+            tracing::error!(target: "polyrail::carrier", "the plugin does not return from a call");
+        }
+    }
+}
+
+fn run(net: &Net, inbox: &Receiver<Job>, closer: &Sender<Job>) {
+    let mut pending: Vec<Pending> = Vec::new();
+    let mut pause = SHORTEST_PAUSE;
+    loop {
+        let job = match pending.is_empty() {
+            true => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            false => inbox.recv_timeout(pause),
+        };
+        match job {
+            Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+            Ok(job) => {
+                pending.extend(begin(net, job));
+                pause = SHORTEST_PAUSE;
+            }
+            Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(LONGEST_PAUSE),
+        }
+        for index in (0..pending.len()).rev() {
+            if let Some(result) = pending[index].step(closer) {
+                (pending.swap_remove(index).told)(result);
+            }
+        }
+    }
+    for left in pending {
+        (left.told)(Err("the engine closes".to_owned()));
+    }
+    // Whoever closes a lane from now on does it himself.
+    while let Ok(job) = inbox.try_recv() {
+        drop(begin(net, job));
+    }
+}
+
+fn begin(net: &Net, job: Job) -> Option<Pending> {
+    match job {
+        Job::Accept { device, limit, listening, accepted } => {
+            let listener = match net.listen(device) {
+                Ok(listener) => listener,
+                Err(error) => {
+                    listening(Err(error.to_string()));
+                    return None;
+                }
+            };
+            listening(Ok(listener.handle().to_vec()));
+            let (step, until) = (Step::Accept(listener), Instant::now() + limit);
+            Some(Pending { step, until, told: accepted })
+        }
+        Job::Connect { device, handle, limit, connected } => {
+            let handle = Handle::try_from(handle.as_slice());
+            let connector = handle
+                .map_err(|_| "the peer's plugin gives a handle of another length".to_owned())
+                .and_then(|handle| net.connect(device, handle).map_err(|error| error.to_string()));
+            match connector {
+                Ok(connector) => {
+                    let (step, until) = (Step::Connect(connector), Instant::now() + limit);
+                    Some(Pending { step, until, told: connected })
+                }
+                Err(why) => {
+                    connected(Err(why));
+                    None
+                }
+            }
+        }
+        Job::Close(way, then) => {
+            close(way);
+            then();
+            None
+        }
+        Job::Stop => None,
+    }
+}
+
+impl Pending {
+    /// The connection, if it is there or will not be.
+    fn step(&mut self, closer: &Sender<Job>) -> Option<Result<Lane, String>> {
+        let lane = |way| Lane::new(way, closer.clone());
+        let stepped = match &mut self.step {
+            Step::Accept(listener) => {
+                listener.accept().map(|comm: Option<RecvComm>| Some(lane(Way::Receives(comm?))))
+            }
+            Step::Connect(connector) => {
+                connector.poll().map(|comm: Option<SendComm>| Some(lane(Way::Sends(comm?))))
+            }
+        };
+        match stepped {
+            Ok(Some(lane)) => Some(Ok(lane)),
+            Ok(None) if Instant::now() < self.until => None,
+            Ok(None) => Some(Err("the plugin's connection did not come in time".to_owned())),
+            Err(error) => Some(Err(error.to_string())),
+        }
+    }
+}
+
+/// Closes a connection.
+pub(crate) fn close(way: Way) {
+    let closed = match way {
+        Way::Sends(comm) => comm.close(),
+        Way::Receives(comm) => comm.close(),
+    };
+    if let Err(error) = closed {
+        tracing::debug!(target: "polyrail::carrier", %error, "closing a connection of the plugin");
+    }
+}
