@@ -2,6 +2,7 @@
 //! processes of a host. Copies between host memories of one host, which CPUs make.
 
 pub(crate) mod budget;
+pub(crate) mod carriers;
 pub(crate) mod host_copy;
 pub(crate) mod host_proof;
 pub(crate) mod imports;

@@ -10,6 +10,7 @@ pub(crate) mod credentials;
 pub(crate) mod device_landings;
 pub(crate) mod ending;
 pub(crate) mod finish;
+pub(crate) mod hosted_rails;
 pub(crate) mod inbox;
 pub(crate) mod joining;
 pub(crate) mod known_peers;

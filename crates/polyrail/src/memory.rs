@@ -4,6 +4,7 @@
 pub(crate) mod access;
 pub(crate) mod gate;
 pub(crate) mod keepsake;
+pub(crate) mod lanes;
 pub(crate) mod region;
 pub(crate) mod region_list;
 pub(crate) mod region_memory;

@@ -2,6 +2,7 @@
 //! answer, and what is chosen.
 
 pub(crate) mod asking;
+pub(crate) mod carry;
 pub(crate) mod choose;
 pub(crate) mod export;
 pub(crate) mod host;

@@ -5,14 +5,16 @@ use std::net::SocketAddr;
 use polyrail_config::Config;
 
 use crate::api::error::EngineError;
-use crate::engine::rail_selection::{ChosenRail, select};
+use crate::engine::hosted_rails::select_all;
+use crate::engine::rail_selection::ChosenRail;
 
-/// The rails that an engine with this configuration would have. Their addresses have port 0. See
+/// The rails that an engine with this configuration would have. Their addresses have port 0. A plugin among
+/// them is loaded for that. See
 /// [`crate::Engine`].
 pub fn rails(config: &Config) -> Result<Vec<RailInfo>, EngineError> {
     let system = |source| EngineError::System { what: "interfaces", source };
     let interfaces = polyrail_sys::interfaces::list().map_err(system)?;
-    let rails = select(&config.rails, &interfaces)?;
+    let (rails, _host) = select_all(&config.rails, &interfaces)?;
     Ok(rails.iter().map(|rail| RailInfo::new(rail, SocketAddr::new(rail.address, 0))).collect())
 }
 

@@ -37,6 +37,26 @@ pub enum EngineError {
         /// Interfaces that could be named.
         usable: String,
     },
+    /// The plugin that `rails` names can't be hosted.
+    #[error("rails is {spec:?}: {why}")]
+    Plugin {
+        /// The value of the setting.
+        spec: String,
+        /// What is wrong with it.
+        why: String,
+        /// What to do about it, if that is known.
+        remedy: Option<String>,
+    },
+    /// Rails of a plugin don't go with another setting.
+    #[error("rails of a plugin don't go with {setting} = {value}, allowed is {allowed}")]
+    NotHosted {
+        /// The other setting.
+        setting: &'static str,
+        /// Its value.
+        value: &'static str,
+        /// What it may be.
+        allowed: &'static str,
+    },
     /// A rail can't listen.
     #[error("rail {rail} can't listen on {address}: {source}")]
     Listen {

@@ -16,11 +16,12 @@ use crate::base::error::EngineError;
 use crate::control::Control;
 use crate::control::secrets::credentials;
 use crate::engine::control_handle::ControlHandle;
+use crate::engine::hosted_rails::select_all;
 use crate::engine::joining::Hook;
 use crate::engine::observer::Observer;
 use crate::engine::placement::{Placement, bindings};
 use crate::engine::proxy_handle::{Drive, ProxySet};
-use crate::engine::rail_selection::{self, ChosenRail};
+use crate::engine::rail_selection::ChosenRail;
 use crate::engine::settings::{EngineSettings, busy_cpus, cpus};
 use crate::engine::state::{EngineShared, Parts};
 use crate::engine::trace::Trace;
@@ -36,8 +37,11 @@ pub(crate) fn start(
 ) -> Result<(Arc<EngineShared>, Vec<JoinHandle<()>>), EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
     let interfaces = list().map_err(system("interfaces"))?;
-    let rails = rail_selection::select(&config.rails, &interfaces)?;
+    let (rails, plugin) = select_all(&config.rails, &interfaces)?;
     let settings = EngineSettings::new(&config, rails.len())?;
+    if plugin.is_some() {
+        settings.check_hosted()?;
+    }
     let host = host_name();
     let credentials = credentials(&config, &host)?;
     let listeners = listen_all(&rails, &settings, config.listen_port)?;
@@ -51,7 +55,7 @@ pub(crate) fn start(
         instance: InstanceId(credentials.identity.public().instance()),
         host: boot_id().map_err(system("boot id"))?.0,
         name: name.unwrap_or_else(|| format!("{host}:{pid}")),
-        capabilities: settings.capabilities(),
+        capabilities: settings.capabilities(plugin.is_some()),
         rails: cards,
     };
     let trace = match config.trace_file.as_str() {
@@ -70,6 +74,7 @@ pub(crate) fn start(
         credentials,
         card,
         rails,
+        host: plugin,
         config,
     };
     let shared = Arc::new(EngineShared::new(parts));
@@ -88,8 +93,10 @@ fn listen_all(
     settings: &EngineSettings,
     port: u16,
 ) -> Result<Vec<Socket>, EngineError> {
-    let listen = |rail: &ChosenRail| {
-        let address = SocketAddr::new(rail.address, port);
+    let listen = |(at, rail): (usize, &ChosenRail)| {
+        // Devices of a plugin may share an interface, and only one of them has the port that is known.
+        let is_taken = rails[..at].iter().any(|other| other.address == rail.address);
+        let address = SocketAddr::new(rail.address, if is_taken { 0 } else { port });
         let device = device(rail, settings.bind_device);
         let result = tcp::listen(address, device);
         // Without the privilege the automatic choice is to go by addresses alone.
@@ -102,7 +109,7 @@ fn listen_all(
         let name = rail.name.clone();
         result.map_err(|source| EngineError::Listen { rail: name, address, source })
     };
-    rails.iter().map(listen).collect()
+    rails.iter().enumerate().map(listen).collect()
 }
 
 /// The device that a rail's sockets are bound to. Loopback addresses share one device and need

@@ -133,7 +133,7 @@ impl Control {
                     // A peer of a version without it need not have it.
                     capabilities: engine
                         .settings
-                        .capabilities()
+                        .capabilities(false)
                         .without(Capabilities::SHARED_MEMORY)
                         .without(Capabilities::SEALED_PAYLOAD)
                         .without(Capabilities::COPIED_MESSAGES),

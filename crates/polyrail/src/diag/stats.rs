@@ -120,6 +120,8 @@ pub struct FlowSnapshot {
     pub in_flight: usize,
     /// Payload sent.
     pub tx_bytes: u64,
+    /// What a hosted plugin carried of that.
+    pub carried_bytes: u64,
     /// Chunks sent.
     pub tx_chunks: u64,
     /// How often the window was full with something to send.
@@ -251,6 +253,7 @@ impl RailStats {
             up: slot.up.load(Ordering::Relaxed),
             in_flight: peer.tx().sender.in_flight(flow),
             tx_bytes: counters.tx_bytes.get(),
+            carried_bytes: counters.carried_bytes.get(),
             tx_chunks: counters.tx_chunks.get(),
             window_full: counters.window_full.get(),
             window_full_ns: counters.window_full_ns.get(),

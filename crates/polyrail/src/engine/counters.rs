@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct FlowStats {
     pub(crate) tx_bytes: Counter,
     pub(crate) tx_chunks: Counter,
+    pub(crate) carried_bytes: Counter,
     pub(crate) resent_chunks: Counter,
     pub(crate) window_full_ns: Counter,
     pub(crate) window_full: Counter,

@@ -15,6 +15,7 @@ use polyrail_secure::Capability;
 
 use crate::base::reason::LostReason;
 use crate::device::budget::{Budget, Stock};
+use crate::device::carriers::Carriers;
 use crate::device::host_proof::Lease;
 use crate::device::shared_page::Sharing;
 use crate::device::staging::Direction;
@@ -64,6 +65,8 @@ pub(crate) struct PeerShared {
     pub(crate) tally: Tally,
     /// Whether that can be done.
     pub(crate) sharing: Sharing,
+    /// Connections of a hosted plugin for its flows and those towards it.
+    pub(crate) carriers: Carriers,
     /// Says to its process that it may copy from and to memory here, once any was offered to it.
     lease: OnceLock<Lease>,
     /// Pinned memory of the flows towards it, and of those from it.
@@ -151,6 +154,7 @@ impl PeerShared {
             same_host: options.same_host,
             tally: Tally::default(),
             sharing: Sharing::default(),
+            carriers: Carriers::default(),
             lease: OnceLock::new(),
             tx_stock: options.staging.stock(Direction::Out),
             rx_stock: options.staging.stock(Direction::In),

@@ -17,6 +17,8 @@ pub(crate) struct ChosenRail {
     pub(crate) prefix_len: u8,
     pub(crate) speed_mbps: Option<u32>,
     pub(crate) loopback: bool,
+    /// The device of the hosted plugin that carries its payload, among those that are rails.
+    pub(crate) hosted: Option<usize>,
 }
 
 /// Chooses rails as users of `NCCL_SOCKET_IFNAME` expect.
@@ -102,7 +104,7 @@ impl ChosenRail {
         }
     }
 
-    fn of(interface: &Interface) -> Self {
+    pub(super) fn of(interface: &Interface) -> Self {
         Self {
             name: interface.name.clone(),
             interface: interface.name.clone(),
@@ -110,6 +112,7 @@ impl ChosenRail {
             prefix_len: interface.prefix_len,
             speed_mbps: interface.speed_mbps,
             loopback: interface.loopback,
+            hosted: None,
         }
     }
 }
@@ -213,7 +216,7 @@ fn name_apart(rails: &mut [ChosenRail]) {
     }
 }
 
-fn usable(all: &[Interface]) -> String {
+pub(super) fn usable(all: &[Interface]) -> String {
     let up = all.iter().filter(|i| i.up).map(|i| format!("{} ({})", i.name, i.address));
     let names: Vec<_> = up.collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }

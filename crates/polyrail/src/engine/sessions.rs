@@ -72,6 +72,11 @@ pub(crate) fn known_session_of(epoch: u64) -> Option<u32> {
     Some(((epoch >> KNOWN_SHIFT) & KNOWN_MASK).checked_sub(1)? as u32)
 }
 
+/// The epoch of a connection, whatever its hello said of the other end's session.
+pub(crate) fn connection_of(epoch: u64) -> u64 {
+    epoch & !(KNOWN_MASK << KNOWN_SHIFT)
+}
+
 /// Which attempt to connect its flow this is.
 pub(crate) fn attempts_of(epoch: u64) -> u64 {
     epoch & ATTEMPTS_MASK

@@ -107,14 +107,29 @@ impl EngineSettings {
     }
 
     /// What this engine can do; both ends of a flow must be able to.
-    pub(crate) fn capabilities(&self) -> Capabilities {
+    pub(crate) fn capabilities(&self, hosts: bool) -> Capabilities {
         // Both directions of a connection have one owner only where one thread drives both.
         let duplex =
             if self.caller_driven { Capabilities::DUPLEX } else { Capabilities::default() };
         let wants_sealed = self.payload == Payload::Aead;
         let sealed =
             if wants_sealed { Capabilities::SEALED_PAYLOAD } else { Capabilities::default() };
-        CAPABILITIES.with(duplex).with(sealed)
+        let carriers = if hosts { Capabilities::CARRIERS } else { Capabilities::default() };
+        CAPABILITIES.with(duplex).with(sealed).with(carriers)
+    }
+
+    /// Whether rails of a plugin go with the other settings.
+    pub(crate) fn check_hosted(&self) -> Result<(), EngineError> {
+        if self.payload == Payload::Aead {
+            // What a plugin carries is in no record.
+            let (setting, value, allowed) = ("payload", "aead", "none or crc32c");
+            return Err(EngineError::NotHosted { setting, value, allowed });
+        }
+        if self.caller_driven {
+            let (setting, value, allowed) = ("progress", "caller", "proxies");
+            return Err(EngineError::NotHosted { setting, value, allowed });
+        }
+        Ok(())
     }
 
     /// How payload for the peer with this card is protected: as the one wants it that wants more.

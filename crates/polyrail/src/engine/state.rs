@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
+use polyrail_carrier::Host;
 use polyrail_config::{Config, Polling};
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::{Card, Metadata};
@@ -58,6 +59,8 @@ pub(crate) struct EngineShared {
     pub(crate) credentials: Credentials,
     pub(crate) card: Card,
     pub(crate) rails: Vec<rail_selection::ChosenRail>,
+    /// The plugin that some of them come from.
+    pub(crate) host: Option<Host>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) inbox: Inbox,
@@ -106,6 +109,7 @@ pub(crate) struct Parts {
     pub(crate) credentials: Credentials,
     pub(crate) card: Card,
     pub(crate) rails: Vec<rail_selection::ChosenRail>,
+    pub(crate) host: Option<Host>,
     pub(crate) proxies: ProxySet,
     pub(crate) control: ControlHandle,
     pub(crate) trace: Option<Trace>,
@@ -124,6 +128,7 @@ impl EngineShared {
             credentials,
             card,
             rails,
+            host,
             proxies,
             control,
             trace,
@@ -174,6 +179,7 @@ impl EngineShared {
             credentials,
             card,
             rails,
+            host,
             proxies,
             control,
             trace,

@@ -12,6 +12,7 @@ use crate::base::error::RegionError;
 use crate::memory::access::{Access, check_range};
 use crate::memory::gate::Gate;
 use crate::memory::keepsake::Kept;
+use crate::memory::lanes::Lanes;
 use crate::memory::region_memory::{LastCopies, RegionMemory};
 use crate::memory::registry::Registry;
 use crate::memory::remote_region::describe;
@@ -82,6 +83,8 @@ pub(crate) struct RegionCore {
     is_waited_for: AtomicBool,
     pub(crate) copies: LastCopies,
     pub(crate) kept: Kept,
+    /// Connections of plugins that know its memory.
+    pub(crate) lanes: Lanes,
 }
 
 struct Registration {
@@ -212,6 +215,7 @@ impl Registration {
         self.core.gate.close();
         self.core.kept.end(&self.core);
         self.core.copies.wait();
+        self.core.lanes.forget(&self.core.memory);
         if let Some(registry) = &self.registry {
             (registry.region_ended)(&self.core);
         }
@@ -232,9 +236,10 @@ impl RegionCore {
         access: Access,
     ) -> Self {
         let (gate, copies, kept) = (Gate::new(), LastCopies::default(), Kept::default());
+        let lanes = Lanes::default();
         let memory = Users::new(memory);
         let is_waited_for = AtomicBool::new(false);
-        Self { owner, key, memory, access, granted: None, gate, is_waited_for, copies, kept }
+        Self { owner, key, memory, access, granted: None, gate, is_waited_for, copies, kept, lanes }
     }
 
     /// Only for these peers, if any are given.

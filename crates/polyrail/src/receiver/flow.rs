@@ -3,6 +3,7 @@
 //! `device_chunks` are copied into place later, and `room` finds the memory where they wait.
 
 mod acks;
+mod carried;
 mod current;
 mod device_chunks;
 mod parsing;
@@ -44,8 +45,10 @@ pub(crate) struct RxFlow {
     current: Current,
     /// Chunks on their way to a device's memory.
     arrivals: Arrivals,
-    /// The chunk that begins needs room in the ring.
+    /// The chunk that begins needs room in the ring, or the connection of the plugin that carries it.
     waits_for_room: bool,
+    /// Since when it has waited for that connection, by the monotonic clock.
+    waits_for_carrier: Option<u64>,
     acks: Acks,
     /// Bytes of the current chunk may go in place: [`Receiver::begin_landing`] was called, and its
     /// end was not.
@@ -89,6 +92,7 @@ impl RxFlow {
             current: Current::default(),
             arrivals: Arrivals::default(),
             waits_for_room: false,
+            waits_for_carrier: None,
             acks: Acks::new(window_chunks),
             is_landing: false,
             arrived: Vec::new(),
@@ -130,6 +134,10 @@ impl RxFlow {
         // all.
         let unquiet = || withheld.then(|| self.peer.rx().unquiet_since(pass.now));
         let Some(since) = self.arrivals.oldest_ns().or_else(unquiet) else { return };
+        // A plugin's connection may be dead though this one is not.
+        if self.arrivals.carrier_is_silent(pass.now, settings.rail_stall) {
+            return;
+        }
         if Duration::from_nanos(pass.now.saturating_sub(since)) < settings.peer_timeout {
             self.acks.show_life(pass.now, settings.rail_stall / 4);
         }
@@ -181,7 +189,7 @@ impl RxFlow {
 
     /// Whether devices copy for it.
     pub(crate) fn is_copying(&self) -> bool {
-        !self.arrivals.is_empty()
+        !self.arrivals.is_empty() || self.waits_for_carrier.is_some()
     }
 
     /// Concludes the chunks that devices have copied into place, and goes on with what waited for
@@ -189,13 +197,16 @@ impl RxFlow {
     pub(crate) fn collect(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
         let mut any = false;
         let peer = self.peer.clone();
-        while let Some((arrival, settled)) = self.arrivals.next(&peer, pass) {
+        self.arrivals.poll_carrier(&peer, pass)?;
+        while let Some((arrival, settled)) = self.arrivals.next(&peer, pass)? {
             any = true;
             self.conclude(&arrival, settled, pass);
         }
         if any {
             self.take_events();
             self.deliver(pass)?;
+        }
+        if any || self.waits_for_carrier.is_some() {
             while self.waits_for_room && self.go_on(pass)? {}
             self.acknowledge(pass.now);
         }

@@ -18,7 +18,7 @@ use crate::engine::peer::{Arrived, OpRef, PeerShared, RxSide, TxSide};
 use crate::engine::peer_handle::Peer;
 use crate::memory::region::Touch;
 use crate::memory::region_list::RegionList;
-use crate::path::{export, try_shared};
+use crate::path::{carry, export, try_shared};
 
 impl Pass<'_> {
     /// It is known what became of a transfer here. An error means that the peer breaks the rules: close
@@ -154,6 +154,12 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Resu
         }
         Message::MemoryShown { place } => try_shared::shown(pass, peer, place),
         Message::MemorySeen { seen } => try_shared::seen(pass.engine, peer, seen),
+        Message::CarrierWanted { of, rail, plugin } => {
+            carry::wanted(pass, peer, of, (rail, &plugin))
+        }
+        Message::CarrierOffered { of, offered } => {
+            carry::offered(pass.engine, peer, of, offered);
+        }
         Message::Bye => {
             let copies = pass.engine.imports.end_all(peer.instance());
             peer.rx().ending.extend(copies);

@@ -3,6 +3,7 @@
 //! a flow on which nothing moves.
 
 mod acks;
+mod carried;
 mod device_chunks;
 mod frame;
 mod pulling;
@@ -16,6 +17,7 @@ use polyrail_proto::{Failure, FlowIndex, FrameReader};
 use polyrail_secure::{Opener, Sealer};
 use socket2::Socket;
 
+use self::carried::Carrier;
 use self::device_chunks::{Rest, Staged};
 use self::frame::Frame;
 use self::pulling::GATHER_FRAMES;
@@ -49,6 +51,8 @@ pub(crate) struct TxFlow {
     ring: Option<Ring>,
     /// Memory that the peer has open, from the first chunk on that it takes itself.
     shared: Option<SharedRing>,
+    /// A connection of a plugin that carries its payload.
+    carrier: Carrier,
     /// While others send what this flow, or the peer for this flow, has no pinned memory for.
     rest: Rest,
     /// Frames so far, and those that the peer has acknowledged.
@@ -95,6 +99,7 @@ impl TxFlow {
             staged: VecDeque::new(),
             ring: None,
             shared: None,
+            carrier: Carrier::default(),
             rest: Rest::default(),
             sequence: 0,
             acknowledged: 0,
@@ -140,6 +145,7 @@ impl TxFlow {
     ) -> Result<bool, Down> {
         let mut written = 0;
         self.stuck = !self.writable;
+        self.advance_carrier(pass)?;
         while self.writable && written < VISIT_BYTES {
             let between = self.is_between_frames();
             // A device copies the next chunks while this one is on the wire.
@@ -198,7 +204,7 @@ impl TxFlow {
 
     /// Whether something is begun and not wholly with the kernel.
     pub(crate) fn is_unfinished(&self) -> bool {
-        !self.is_between_frames() || !self.staged.is_empty()
+        !self.is_between_frames() || !self.staged.is_empty() || self.carrier.is_busy()
     }
 
     /// What it has before it when nothing moves. A chunk that a device copies for it is asked for
@@ -207,6 +213,8 @@ impl TxFlow {
     /// `now` is that of the pass.
     pub(crate) fn outlook(&self, now: u64) -> Outlook {
         let copies = Outlook::ask_if(!self.staged.is_empty() && self.writable);
+        // Plugins notify nobody either.
+        let copies = copies.and(Outlook::ask_if(self.carrier.is_busy()));
         // Whoever has what was left to others tells when that changes; but a rail may fall silent.
         let denied = if self.denied { Outlook::Until(now + DENIED_NS) } else { Outlook::Told };
         copies.and(self.rest.outlook(now)).and(denied)

@@ -131,6 +131,10 @@ impl Explain for EngineError {
             Self::Secrets(error) => Some(error.help().to_owned()),
             Self::Certificates(error) => Some(error.help().to_owned()),
             Self::Forked => Some(FORKED.to_owned()),
+            Self::Plugin { remedy, .. } => remedy.clone(),
+            Self::NotHosted { setting, .. } => {
+                Some(format!("change {setting}, or take rails of this host"))
+            }
             Self::Congestion { .. } | Self::Cpus { .. } | Self::System { .. } => None,
         }
     }
@@ -139,6 +143,7 @@ impl Explain for EngineError {
         match self {
             Self::Config(_)
             | Self::Congestion { .. }
+            | Self::NotHosted { .. }
             | Self::Secrets(_)
             | Self::Certificates(_) => USAGE,
             _ => ENVIRONMENT,

@@ -34,6 +34,8 @@ pub(super) struct Current {
     pub(super) at: Option<u64>,
     /// Where in the sender's ring it lies.
     pub(super) in_peers_ring: Option<u64>,
+    /// A plugin carries its payload.
+    pub(super) is_carried: bool,
     pub(super) crc: u32,
     pub(super) began_ns: u64,
 }
@@ -53,6 +55,7 @@ impl Current {
         self.places.clear();
         self.at = None;
         self.in_peers_ring = header.place_in_ring();
+        self.is_carried = header.flags.contains(Flags::CARRIED);
         let RxSide { receiver, receives, reads, .. } = side;
         let targets = &mut self.targets;
         let admit = || match header.op {
@@ -74,7 +77,7 @@ impl Current {
             }
         };
         let verdict = receiver.handle_chunk(flow, header, places, meta, admit);
-        if self.in_peers_ring.is_some() || self.device().is_some() {
+        if self.in_peers_ring.is_some() || self.is_carried || self.device().is_some() {
             self.places.extend_from_slice(places);
         }
         verdict.map_err(|error| Down(error.to_string()))
@@ -144,11 +147,14 @@ impl Current {
     ) -> ChunkEnd {
         let checked = self.header.filter(|header| header.flags.contains(Flags::CHECKSUM));
         let want = checked.map(|header| header.checksum);
-        // What lies in the sender's ring is looked at when no lock is held.
-        let (intact, check) = match self.in_peers_ring {
-            Some(_) => (true, want.map(|want| (want, self.crc))),
-            None => (want.is_none_or(|want| want == self.crc), None),
+        // What lies in the sender's ring, or is yet to come, is looked at when no lock is held.
+        let (intact, check) = match self.in_peers_ring.is_some() || self.is_carried {
+            true => (true, want.map(|want| (want, self.crc))),
+            false => (want.is_none_or(|want| want == self.crc), None),
         };
+        if self.is_carried {
+            return self.end_carried(flow, side, arrivals, check);
+        }
         let from = match (self.in_peers_ring, self.at) {
             (Some(at), _) => arrivals.peers_ring.as_ref().and_then(|it| Some((it.memory()?, at))),
             (None, Some(at)) => arrivals.ring.as_ref().map(|ring| (ring.memory(), at)),
@@ -162,6 +168,29 @@ impl Current {
             return ChunkEnd::InRing { id, from: from.clone(), at, check, targets, places };
         }
         ChunkEnd::Settled(side.receiver.handle_chunk_end(flow, intact))
+    }
+}
+
+impl Current {
+    /// The payload comes by a plugin: into place, to the ring if a device copies it from there, or to
+    /// where it is thrown away.
+    fn end_carried(
+        &mut self,
+        flow: FlowIndex,
+        side: &mut RxSide,
+        arrivals: &Arrivals,
+        check: Option<(u32, u32)>,
+    ) -> ChunkEnd {
+        let places = take(&mut self.places);
+        let id = if self.land { side.receiver.detach(flow) } else { None };
+        let Some(id) = id else {
+            let settled = side.receiver.handle_chunk_end(flow, true);
+            return ChunkEnd::Unwanted { settled, places };
+        };
+        side.lands(id);
+        let ring = self.at.and_then(|at| Some((arrivals.ring.as_ref()?.memory().clone(), at)));
+        let targets = take(&mut self.targets);
+        ChunkEnd::Announced { id, ring, check, targets, places }
     }
 }
 

@@ -2,14 +2,19 @@
 //! copied into place by the device, and acknowledged in the order in which they came.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
+use polyrail_gpu::Ticket;
 use polyrail_proto::wire::{ChunkHeader, Place, RefusalCode};
 use polyrail_proto::{LandingId, Settled};
 use polyrail_sys::Memory;
 
+use super::carried::{Incoming, has_come};
+use super::current::Current;
+
 use crate::device::shared_ring::PeersRing;
 use crate::device::staging::{CopyError, Direction, Ring};
-use crate::engine::pass::Pass;
+use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{PeerShared, RxSide};
 use crate::memory::registry::{Finder, Target};
 use crate::memory::tickets::{Tickets, all_done};
@@ -25,6 +30,8 @@ pub(crate) struct Arrivals {
     pub(crate) ring: Option<Ring>,
     /// What the sender has announced.
     pub(crate) peers_ring: Option<PeersRing>,
+    /// The connection of a plugin that brings payload.
+    pub(super) carrier: Option<Incoming>,
     chunks: VecDeque<Arrival>,
     /// There may be chunks whose copies are not begun.
     is_new: bool,
@@ -55,6 +62,36 @@ pub(crate) enum ChunkEnd {
         id: LandingId,
         tickets: Tickets,
     },
+    /// A plugin is to bring it, to these places or to the ring.
+    Announced {
+        id: LandingId,
+        ring: Option<(Memory, u64)>,
+        /// As above.
+        check: Option<(u32, u32)>,
+        targets: Vec<Target>,
+        places: Vec<Place>,
+    },
+    /// A plugin brings it to its places.
+    Coming {
+        id: LandingId,
+        ticket: Ticket,
+    },
+    /// A plugin brings it to the ring; then it is this.
+    ComingToRing {
+        ticket: Ticket,
+        then: Box<Self>,
+    },
+    /// A plugin is to bring what nobody wants, and it is acknowledged when that is gone: until then the
+    /// sender's memory is read.
+    Unwanted {
+        settled: Settled,
+        places: Vec<Place>,
+    },
+    /// The plugin brings it.
+    Discarding {
+        settled: Settled,
+        ticket: Ticket,
+    },
 }
 
 impl Arrivals {
@@ -81,7 +118,8 @@ impl Arrivals {
     }
 
     pub(crate) fn push(&mut self, arrival: Arrival) {
-        self.is_new |= matches!(arrival.end, ChunkEnd::InRing { .. });
+        use ChunkEnd::{Announced, InRing, Unwanted};
+        self.is_new |= matches!(arrival.end, InRing { .. } | Announced { .. } | Unwanted { .. });
         self.chunks.push_back(arrival);
     }
 
@@ -92,6 +130,9 @@ impl Arrivals {
             return;
         }
         for arrival in &mut self.chunks {
+            if let Some(carrier) = &self.carrier {
+                carrier.begin(&mut arrival.end, peer);
+            }
             let ChunkEnd::InRing { id, from, at, check, targets, places } = &arrival.end else {
                 continue;
             };
@@ -138,13 +179,32 @@ impl Arrivals {
         &mut self,
         peer: &PeerShared,
         pass: &mut Pass<'_>,
-    ) -> Option<(Arrival, Settled)> {
-        let settled = match &self.chunks.front()?.end {
+    ) -> Result<Option<(Arrival, Settled)>, Down> {
+        let Some(first) = self.chunks.front() else { return Ok(None) };
+        let settled = match &first.end {
             ChunkEnd::Settled(settled) => *settled,
-            ChunkEnd::InRing { .. } => return None,
+            ChunkEnd::InRing { .. }
+            | ChunkEnd::Announced { .. }
+            | ChunkEnd::ComingToRing { .. }
+            | ChunkEnd::Unwanted { .. } => return Ok(None),
+            ChunkEnd::Discarding { settled, ticket } => {
+                if !has_come(ticket)? {
+                    return Ok(None);
+                }
+                *settled
+            }
+            ChunkEnd::Coming { id, ticket } => {
+                if !has_come(ticket)? {
+                    return Ok(None);
+                }
+                let mut rx = peer.rx();
+                rx.settle();
+                let Some(settled) = rx.take_settled(*id) else { return Ok(None) };
+                settled
+            }
             ChunkEnd::Copying { id, tickets } => {
                 match all_done(tickets) {
-                    Ok(false) => return None,
+                    Ok(false) => return Ok(None),
                     Ok(true) => {}
                     Err(error) => {
                         tell(peer, &error.to_string());
@@ -153,10 +213,11 @@ impl Arrivals {
                 }
                 let mut rx = peer.rx();
                 rx.settle();
-                rx.take_settled(*id)?
+                let Some(settled) = rx.take_settled(*id) else { return Ok(None) };
+                settled
             }
         };
-        Some((self.pop()?, settled))
+        Ok(self.pop().map(|arrival| (arrival, settled)))
     }
 
     fn pop(&mut self) -> Option<Arrival> {
@@ -173,12 +234,57 @@ impl Arrivals {
             match &arrival.end {
                 ChunkEnd::Settled(_) => {}
                 // Nobody hears this refusal: the sender sends the chunk again anyway.
-                ChunkEnd::InRing { id, .. } => drop(rx.give_up(*id, RefusalCode::Busy)),
-                ChunkEnd::Copying { id, .. } => rx.orphan(*id),
+                ChunkEnd::InRing { id, .. } | ChunkEnd::Announced { id, .. } => {
+                    let _ = rx.give_up(*id, RefusalCode::Busy);
+                }
+                ChunkEnd::Copying { id, .. } | ChunkEnd::Coming { id, .. } => rx.orphan(*id),
+                ChunkEnd::ComingToRing { then, .. } => {
+                    if let ChunkEnd::InRing { id, .. } = &**then {
+                        let _ = rx.give_up(*id, RefusalCode::Busy);
+                    }
+                }
+                ChunkEnd::Unwanted { .. } | ChunkEnd::Discarding { .. } => {}
             }
         }
     }
+
+    /// Has the plugin move on, and what it has brought to the ring copied from there. An error if its
+    /// connection is broken.
+    pub(super) fn poll_carrier(
+        &mut self,
+        peer: &PeerShared,
+        pass: &mut Pass<'_>,
+    ) -> Result<(), Down> {
+        let Some(carrier) = &self.carrier else { return Ok(()) };
+        carrier.poll()?;
+        for arrival in &mut self.chunks {
+            if let ChunkEnd::ComingToRing { ticket, then } = &mut arrival.end {
+                if !has_come(ticket)? {
+                    // Those behind it come later.
+                    break;
+                }
+                arrival.end = std::mem::replace(&mut **then, ChunkEnd::Settled(NOTHING));
+                self.is_new = true;
+            }
+        }
+        self.begin_copies(peer, pass);
+        Ok(())
+    }
+
+    /// Whether what a plugin brings has to be copied into place by a device.
+    pub(super) fn must_stage(&self, current: &Current) -> bool {
+        let takes_cuda = self.carrier.as_ref().is_some_and(|carrier| carrier.takes_cuda);
+        current.device().is_some_and(|device| !takes_cuda || !device.is_cuda())
+    }
+
+    /// Whether something is to come by a plugin, and nothing has come for so long.
+    pub(super) fn carrier_is_silent(&self, now: u64, limit: Duration) -> bool {
+        self.carrier.as_ref().is_some_and(|carrier| carrier.is_silent(now, limit))
+    }
 }
+
+/// Stands where an end was that is taken.
+const NOTHING: Settled = Settled::Refuse(RefusalCode::Busy);
 
 fn tell(peer: &PeerShared, error: &str) {
     if let Some(others) = peer.quotas.logs.device.left_out() {

@@ -144,7 +144,11 @@ impl RxFlow {
             self.acks.hurry();
         }
         let stats = self.stats();
-        stats.rx_bytes.add(arrival.header.payload_on_wire().into());
+        // What lies in shared memory took no rail; what a plugin carries took this one.
+        let header = &arrival.header;
+        let is_carried = header.flags.contains(Flags::CARRIED);
+        let on_rail = if is_carried { header.payload_len } else { header.payload_on_wire() };
+        stats.rx_bytes.add(on_rail.into());
         stats.rx_chunks.add(1);
         if let Some(trace) = &pass.engine.trace {
             let (header, began) = (&arrival.header, arrival.began_ns);

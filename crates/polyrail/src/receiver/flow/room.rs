@@ -19,6 +19,19 @@ impl RxFlow {
         if self.current.in_peers_ring.is_some() {
             return self.go_on_in_peers_ring(pass);
         }
+        if self.current.is_carried && !self.has_carrier(pass)? {
+            return Ok(false);
+        }
+        if self.current.is_carried
+            && (!self.current.land || !self.arrivals.must_stage(&self.current))
+        {
+            if self.arrivals.is_full() {
+                return Ok(false);
+            }
+            self.waits_for_room = false;
+            self.take_in(false, pass)?;
+            return Ok(true);
+        }
         let payload = self.current.header.map_or(0, |header| header.payload_len);
         let size = self.arrivals.ring.as_ref().map_or(0, |ring| ring.memory().len());
         if size < payload.into() {
@@ -118,7 +131,13 @@ impl RxFlow {
     /// Whether a chunk that begins has to wait for [`Self::go_on`], in the middle of a pass under
     /// the peer's lock.
     pub(super) fn must_wait(&mut self, header: &ChunkHeader) -> Result<bool, Down> {
+        if self.current.is_carried && self.arrivals.carrier.is_none() {
+            return Ok(true);
+        }
         let Some(at) = self.current.in_peers_ring else {
+            if self.current.is_carried && !self.arrivals.must_stage(&self.current) {
+                return Ok(self.arrivals.is_full());
+            }
             if !self.current.land || self.current.places.is_empty() {
                 return Ok(false);
             }

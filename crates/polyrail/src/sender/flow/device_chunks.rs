@@ -60,7 +60,7 @@ impl Rest {
 impl TxFlow {
     /// Whether a chunk is copied to a ring before it is sent.
     pub(super) fn is_staged(&self, chunk: &Chunk<Outgoing>) -> bool {
-        is_on_device(chunk) || self.is_shared(chunk)
+        !self.is_carried(chunk) && (is_on_device(chunk) || self.is_shared(chunk))
     }
 
     /// Whether the payload of a chunk is left where the peer takes it itself.
@@ -144,7 +144,7 @@ impl TxFlow {
 
     /// Has a chunk that needs no device sent after those that do.
     pub(super) fn put_behind(&mut self, chunk: Chunk<Outgoing>, pass: &Pass<'_>) {
-        let (body, tickets, began_ns) = (Body::Regions, Tickets::new(), pass.now);
+        let (body, tickets, began_ns) = (self.body_of(&chunk), Tickets::new(), pass.now);
         self.staged.push_back(Staged { chunk, body, tickets, began_ns });
     }
 

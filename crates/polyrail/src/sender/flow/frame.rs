@@ -40,6 +40,8 @@ pub(super) enum Body {
     Shared(u64),
     /// This place of the shared ring, which the peer does not take it from.
     Lent(u64),
+    /// Not at all: a plugin carries it from the regions that it belongs to.
+    Carried,
 }
 
 /// The ring that a chunk was copied to, and where.
@@ -49,7 +51,7 @@ pub(super) fn staged_at<'a>(
     shared: &'a Option<SharedRing>,
 ) -> Option<(&'a Ring, u64)> {
     match body {
-        Body::Regions => None,
+        Body::Regions | Body::Carried => None,
         Body::Ring(at) => Some((ring.as_ref()?, at)),
         Body::Shared(at) | Body::Lent(at) => Some((&shared.as_ref()?.ring, at)),
     }
@@ -102,7 +104,7 @@ impl TxFlow {
         &mut self,
         chunk: Chunk<Outgoing>,
         body: Body,
-        pass: &Pass<'_>,
+        pass: &mut Pass<'_>,
     ) -> Result<(), Down> {
         let Chunk { mut header, source, .. } = chunk;
         let plan = source.plan();
@@ -123,6 +125,7 @@ impl TxFlow {
                 }
             }
             (Body::Lent(_), Some(shared)) => shared.keep(self.sequence),
+            (Body::Carried, _) => header.flags = header.flags.with(Flags::CARRIED),
             _ => {}
         }
         let record = self.sealer.begin(&mut self.batch);
@@ -186,6 +189,12 @@ impl TxFlow {
             payload: header.payload_len,
             outside: if inside { 0 } else { header.payload_len },
         });
+        if body == Body::Carried
+            && let Some(frame) = self.frames.back()
+            && !self.carrier.send(frame)
+        {
+            self.sent_by_none(pass)?;
+        }
         Ok(())
     }
 }

@@ -7,7 +7,6 @@ use polyrail_proto::{Chunk, Time};
 use smallvec::SmallVec;
 
 use super::TxFlow;
-use super::frame::Body;
 use crate::engine::finish::drain_tx;
 use crate::engine::op::Outgoing;
 use crate::engine::pass::{Down, Pass};
@@ -79,7 +78,8 @@ impl TxFlow {
         }
         for chunk in pulled {
             if self.staged.is_empty() {
-                self.queue(chunk, Body::Regions, pass)?;
+                let body = self.body_of(&chunk);
+                self.queue(chunk, body, pass)?;
             } else {
                 self.put_behind(chunk, pass);
             }

@@ -96,6 +96,7 @@ impl TxFlow {
     fn sent(&mut self, bytes: usize) {
         let mut rest = bytes;
         let (mut chunks, mut payload_bytes, mut shared_bytes) = (0u32, 0, 0);
+        let mut carried_bytes = 0;
         while let Some(frame) = self.frames.front_mut() {
             let batched = rest.min(frame.batched);
             frame.batched -= batched;
@@ -112,6 +113,10 @@ impl TxFlow {
                 (Body::Shared(_), _) => shared_bytes += u64::from(frame.payload),
                 (Body::Ring(_), Some(ring)) => {
                     ring.release();
+                    payload_bytes += u64::from(frame.payload);
+                }
+                (Body::Carried, _) => {
+                    carried_bytes += u64::from(frame.payload);
                     payload_bytes += u64::from(frame.payload);
                 }
                 _ => payload_bytes += u64::from(frame.payload),
@@ -133,6 +138,9 @@ impl TxFlow {
         let stats = &self.peer.flows[self.flow.0 as usize].stats;
         stats.tx_bytes.add(payload_bytes);
         stats.tx_chunks.add(chunks.into());
+        if carried_bytes > 0 {
+            stats.carried_bytes.add(carried_bytes);
+        }
         if shared_bytes > 0 {
             self.peer.tally.shared_bytes.add(shared_bytes);
         }

@@ -1,0 +1,126 @@
+//! Rails that a plugin brings: `rails = plugin:/path/libnccl-net.so`.
+//!
+//! A device of the plugin is a rail like any other: it has flows of its own, whose heads and acknowledgements take
+//! a TCP connection. The plugin carries their payload.
+
+use polyrail_carrier::{Host, HostedDevice};
+use polyrail_sys::interfaces::Interface;
+
+use crate::base::error::EngineError;
+use crate::engine::rail_selection::{ChosenRail, select, usable};
+
+/// What stands in front of a plugin among the rails.
+const PREFIX: &str = "plugin:";
+
+/// The plugin among the rails.
+#[derive(Debug, PartialEq, Eq)]
+struct PluginSpec<'a> {
+    plugin: &'a str,
+    /// Names or numbers; none are all.
+    devices: Vec<&'a str>,
+}
+
+/// The rails that the setting names, and the plugin that brings some of them.
+pub(crate) fn select_all(
+    spec: &str,
+    interfaces: &[Interface],
+) -> Result<(Vec<ChosenRail>, Option<Host>), EngineError> {
+    let fail = |why: &str| EngineError::Rails {
+        spec: spec.to_owned(),
+        why: why.to_owned(),
+        usable: usable(interfaces),
+    };
+    let (others, plugin) = split(spec).map_err(fail)?;
+    let Some(PluginSpec { plugin, devices }) = plugin else {
+        return Ok((select(spec, interfaces)?, None));
+    };
+    let host = Host::load(plugin, &devices).map_err(|error| EngineError::Plugin {
+        spec: spec.to_owned(),
+        why: error.to_string(),
+        remedy: error.help(),
+    })?;
+    let own = select(others.as_deref().unwrap_or("auto"), interfaces)?;
+    let of_devices = host.devices().iter().enumerate().map(|(at, device)| ChosenRail {
+        name: format!("{}:{}", host.name(), device.name),
+        speed_mbps: Some(device.speed_mbps),
+        hosted: Some(at),
+        ..control_of(device, &own[at % own.len()], interfaces)
+    });
+    let of_devices: Vec<ChosenRail> = of_devices.collect();
+    let rails = if others.is_some() { [own, of_devices].concat() } else { of_devices };
+    Ok((rails, Some(host)))
+}
+
+/// Separates a plugin from the other rails.
+fn split(spec: &str) -> Result<(Option<String>, Option<PluginSpec<'_>>), &'static str> {
+    let is_plugin = |word: &&str| word.trim().starts_with(PREFIX);
+    let (plugins, others): (Vec<&str>, Vec<&str>) = spec.split(',').partition(is_plugin);
+    let Some(first) = plugins.first() else { return Ok((None, None)) };
+    if plugins.len() > 1 {
+        return Err("an engine hosts one plugin; name several devices as plugin:NAME@dev1+dev2");
+    }
+    let others = (!others.is_empty()).then(|| others.join(","));
+    if others.as_deref().is_some_and(|others| others.trim_start().starts_with('^')) {
+        return Err("beside a plugin, name the rails instead of those to leave out");
+    }
+    let named = first.trim().strip_prefix(PREFIX).unwrap_or_default();
+    let (plugin, devices) = match named.rsplit_once('@') {
+        Some((plugin, devices)) => (plugin, devices.split('+').collect()),
+        None => (named, Vec::new()),
+    };
+    if plugin.is_empty() || devices.iter().any(|device: &&str| device.is_empty()) {
+        return Err("write plugin:PATH, or plugin:PATH@DEVICE+DEVICE by names or numbers");
+    }
+    Ok((others, Some(PluginSpec { plugin, devices })))
+}
+
+/// The rail that carries what the device does not: its own interface, or another one.
+fn control_of(device: &HostedDevice, other: &ChosenRail, interfaces: &[Interface]) -> ChosenRail {
+    let is_its = |interface: &&Interface| interface.name == device.name && interface.up;
+    let mut its: Vec<&Interface> = interfaces.iter().filter(is_its).collect();
+    its.sort_by_key(|interface| interface.address.is_ipv6());
+    its.first().map_or_else(|| other.clone(), |interface| ChosenRail::of(interface))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(spec: &str) -> (Option<String>, Option<(&str, Vec<&str>)>) {
+        let (others, plugin) = split(spec).unwrap();
+        (others, plugin.map(|it| (it.plugin, it.devices)))
+    }
+
+    #[test]
+    fn a_plugin_stands_alone_or_among_other_rails_with_or_without_devices() {
+        assert_eq!(parsed("eth1,eth2"), (None, None));
+        assert_eq!(parsed("plugin:/a/b.so"), (None, Some(("/a/b.so", vec![]))));
+        let eth0 = Some("eth0".to_owned());
+        assert_eq!(parsed("eth0, plugin:ofi@eth1+3"), (eth0, Some(("ofi", vec!["eth1", "3"]))));
+        assert_eq!(parsed("plugin:/a@b/c.so@0"), (None, Some(("/a@b/c.so", vec!["0"]))));
+    }
+
+    #[test]
+    fn what_names_no_plugin_or_two_is_refused() {
+        for wrong in [
+            "plugin:",
+            "plugin:@0",
+            "plugin:x@",
+            "plugin:x@0+",
+            "plugin:a,plugin:b",
+            "^eth0,plugin:a",
+        ] {
+            assert!(split(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_plugin_that_is_not_there_is_an_error_of_the_rails() {
+        use crate::base::error::Explain;
+
+        let error = select_all("plugin:/none/libnccl-net.so", &[]).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("rails is \"plugin:/none/libnccl-net.so\""), "{text}");
+        assert!(error.help().is_some_and(|help| help.contains("NCCL_NET_PLUGIN")));
+    }
+}

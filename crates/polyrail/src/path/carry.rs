@@ -1,0 +1,124 @@
+//! A hosted plugin is to carry the payload of a flow: its sender asks, the peer listens and says where, the
+//! sender connects. Until that is done, and where it fails, payload takes the flow's own connection.
+
+use std::sync::{Arc, Weak};
+
+use polyrail_proto::Time;
+use polyrail_proto::message::{Carried, Message};
+use polyrail_sys::threads::monotonic_ns;
+
+use crate::device::carriers::{Coming, End};
+use crate::engine::pass::Pass;
+use crate::engine::peer::PeerShared;
+use crate::engine::state::EngineShared;
+use crate::path::asking::ask;
+
+/// Asks the peer for a carrier of the flow's connection. Says whether one may come.
+pub(crate) fn want(engine: &Arc<EngineShared>, peer: &Arc<PeerShared>, of: Carried) -> bool {
+    let Some(host) = &engine.host else { return false };
+    let (_, to_rail) = peer.layout.pair_of(of.flow);
+    let plugin = host.name().to_owned();
+    // It is a position on a card, of at most 64 rails.
+    let question = Message::CarrierWanted { of, rail: to_rail as u16, plugin };
+    peer.carriers.begin(End::Sending, of, Coming::Asked) && ask(engine, peer, &question)
+}
+
+/// A peer wants a carrier for a flow towards us.
+pub(crate) fn wanted(
+    pass: &mut Pass<'_>,
+    peer: &Arc<PeerShared>,
+    of: Carried,
+    (rail, plugin): (u16, &str),
+) {
+    let engine = pass.engine;
+    if !peer.quotas.may_answer() {
+        tracing::debug!(target: "polyrail::carrier", peer = peer.name(), "takes no answers");
+        return;
+    }
+    let refuse = |why: String| {
+        let message = Message::CarrierOffered { of, offered: Err(why) };
+        peer.tx().answer(Time(pass.now), &message);
+        engine.send_soon(peer);
+    };
+    let Some(host) = &engine.host else {
+        return refuse("the peer hosts no plugin".to_owned());
+    };
+    if host.name() != plugin {
+        return refuse(format!("the peer hosts plugin {}, not {plugin}", host.name()));
+    }
+    let on_rail = engine.rails.get(usize::from(rail)).and_then(|rail| rail.hosted);
+    let Some(device) = host.devices().get(on_rail.unwrap_or_default()) else {
+        return refuse("the peer's plugin has no devices".to_owned());
+    };
+    if !peer.carriers.begin(End::Arriving, of, Coming::Connecting) {
+        return refuse("the peer waits for too many connections of the plugin".to_owned());
+    }
+    let told = Told { engine: Arc::downgrade(engine), peer: Arc::downgrade(peer), of };
+    let other = told.clone();
+    host.accept(
+        device.number,
+        engine.settings.connect_timeout,
+        move |offered| told.offer(offered),
+        move |came| other.came(End::Arriving, came),
+    );
+}
+
+/// The peer's answer.
+pub(crate) fn offered(
+    engine: &Arc<EngineShared>,
+    peer: &Arc<PeerShared>,
+    of: Carried,
+    offered: Result<Vec<u8>, String>,
+) {
+    if !peer.carriers.connects(of) {
+        tracing::debug!(target: "polyrail::carrier", peer = peer.name(), "answers what nobody asked");
+        return;
+    }
+    let told = Told { engine: Arc::downgrade(engine), peer: Arc::downgrade(peer), of };
+    let (from_rail, _) = peer.layout.pair_of(of.flow);
+    let number = engine.host.as_ref().and_then(|host| {
+        let device = host.devices().get(engine.rails[from_rail].hosted?)?;
+        Some((host, device.number))
+    });
+    match (number, offered) {
+        (Some((host, device)), Ok(handle)) => {
+            let limit = engine.settings.connect_timeout;
+            host.connect(device, &handle, limit, move |came| told.came(End::Sending, came));
+        }
+        (None, _) => told.came(End::Sending, Err("the rail is none of a plugin's".to_owned())),
+        (_, Err(why)) => told.came(End::Sending, Err(why)),
+    }
+}
+
+/// Who is to hear of a connection, on the plugin's thread, if he is still there.
+#[derive(Clone)]
+struct Told {
+    engine: Weak<EngineShared>,
+    peer: Weak<PeerShared>,
+    of: Carried,
+}
+
+impl Told {
+    fn offer(self, offered: Result<Vec<u8>, String>) {
+        let (Some(engine), Some(peer)) = (self.engine.upgrade(), self.peer.upgrade()) else {
+            return;
+        };
+        let message = Message::CarrierOffered { of: self.of, offered };
+        peer.tx().answer(Time(monotonic_ns()), &message);
+        engine.send_soon(&peer);
+    }
+
+    fn came(self, end: End, came: Result<polyrail_carrier::Lane, String>) {
+        let (Some(engine), Some(peer)) = (self.engine.upgrade(), self.peer.upgrade()) else {
+            if let Ok(lane) = came {
+                lane.close();
+            }
+            return;
+        };
+        peer.carriers.came(end, self.of, came);
+        if end == End::Sending {
+            // The flow looks when it is visited.
+            engine.ask_all(&peer);
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Chunks whose payload a plugin carries: their heads leave on the flow's own connection.
+
+use std::sync::atomic::Ordering;
+
+use polyrail_carrier::{Bytes, Lane, Piece};
+use polyrail_config::Payload;
+use polyrail_proto::hello::Capabilities;
+use polyrail_proto::message::Carried;
+use polyrail_proto::{Chunk, Failure, Source};
+use smallvec::SmallVec;
+
+use super::TxFlow;
+use super::frame::{Body, Frame};
+use crate::device::carriers::{Coming, End};
+use crate::engine::finish::drain_tx;
+use crate::engine::op::Outgoing;
+use crate::engine::pass::{Down, Pass};
+use crate::engine::sessions::connection_of;
+use crate::memory::gate::Pin;
+use crate::memory::lanes::bytes_of;
+use crate::memory::region::RegionCore;
+use crate::path::carry;
+
+/// A plugin has more to do for a message than the kernel for a piece: shorter pieces stay on the flow's own
+/// connection.
+const LEAST_BYTES: u64 = 4 << 10;
+
+/// What carries the payload of a flow.
+#[derive(Default)]
+pub(super) enum Carrier {
+    /// It was not decided yet.
+    #[default]
+    Unknown,
+    /// The flow's own connection.
+    None,
+    /// That, for a while: a carrier has failed.
+    Resting,
+    /// That, until the plugin has connected.
+    Coming(Carried),
+    There {
+        lane: Lane,
+        takes_cuda: bool,
+        max_bytes: u64,
+    },
+}
+
+impl Carrier {
+    /// Whether the plugin has something to send.
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(self, Self::There { lane, .. } if lane.is_busy())
+    }
+
+    /// Gives the payload of a frame to the plugin. Says whether it could: not if a region has ended.
+    pub(super) fn send(&self, frame: &Frame) -> bool {
+        let Self::There { lane, .. } = self else { return false };
+        let mut pins: SmallVec<[(Pin<'_>, &RegionCore); 4]> = SmallVec::new();
+        let mut pieces: SmallVec<[Piece; 4]> = SmallVec::new();
+        for piece in frame.source.plan().pieces(frame.chunk) {
+            let region = frame.source.region(piece.local_region);
+            if pins.last().is_none_or(|(_, pinned)| !std::ptr::eq(*pinned, region)) {
+                let Some(pin) = region.gate.pin() else { return false };
+                region.lanes.note(lane);
+                pins.push((pin, region));
+            }
+            let Some(bytes) = bytes_of(&region.memory) else { return false };
+            pieces.push(Piece { bytes, offset: piece.local_offset, len: piece.len });
+        }
+        let ticket = lane.post(pieces, None);
+        pins.iter().for_each(|(_, region)| region.copies.note(&ticket));
+        true
+    }
+}
+
+impl Drop for Carrier {
+    fn drop(&mut self) {
+        if let Self::There { lane, .. } = self {
+            lane.close();
+        }
+    }
+}
+
+impl TxFlow {
+    /// Asks for a carrier, takes it when it is there, and has it move on.
+    pub(super) fn advance_carrier(&mut self, pass: &Pass<'_>) -> Result<(), Down> {
+        match &self.carrier {
+            Carrier::None => {}
+            Carrier::Resting => {
+                if self.peer.carriers.may_work(self.flow) {
+                    self.carrier = Carrier::Unknown;
+                }
+            }
+            Carrier::There { lane, .. } => {
+                lane.poll();
+                if let Some(why) = lane.broken() {
+                    let why = format!("the plugin: {why}");
+                    self.note_no_carrier(&why);
+                    return Err(Down(why));
+                }
+            }
+            Carrier::Unknown => {
+                let of = self.connection();
+                self.carrier = if !self.may_be_carried(pass) {
+                    Carrier::None
+                } else if self.peer.carriers.may_work(self.flow)
+                    && carry::want(pass.engine, &self.peer, of)
+                {
+                    Carrier::Coming(of)
+                } else {
+                    Carrier::Resting
+                };
+            }
+            Carrier::Coming(of) => match self.peer.carriers.take(End::Sending, *of) {
+                Some(Coming::There(lane)) => self.carrier = self.with(lane, pass),
+                Some(Coming::Failed(why)) => {
+                    self.carrier = Carrier::Resting;
+                    self.note_no_carrier(&why);
+                }
+                Some(Coming::Asked | Coming::Connecting) => {}
+                None => self.carrier = Carrier::None,
+            },
+        }
+        Ok(())
+    }
+
+    /// The connection of the flow, as both ends name it.
+    fn connection(&self) -> Carried {
+        let epoch = self.peer.flows[self.flow.0 as usize].epoch.load(Ordering::Relaxed);
+        Carried { flow: self.flow, epoch: connection_of(epoch) }
+    }
+
+    fn may_be_carried(&self, pass: &Pass<'_>) -> bool {
+        let (rail, _) = self.peer.layout.pair_of(self.flow);
+        pass.engine.rails[rail].hosted.is_some()
+            && self.peer.card.capabilities.contains(Capabilities::CARRIERS)
+            // The peer wants it in records, which no plugin makes.
+            && self.peer.payload != Payload::Aead
+    }
+
+    fn with(&self, lane: Lane, pass: &Pass<'_>) -> Carrier {
+        let (rail, _) = self.peer.layout.pair_of(self.flow);
+        let device = pass.engine.host.as_ref().zip(pass.engine.rails[rail].hosted);
+        let device = device.and_then(|(host, at)| host.devices().get(at));
+        // A GPU's bytes have no checksum here.
+        let takes_cuda =
+            device.is_some_and(|device| device.takes_cuda) && self.peer.payload != Payload::Crc32c;
+        Carrier::There { lane, takes_cuda, max_bytes: device.map_or(0, |device| device.max_bytes) }
+    }
+
+    fn note_no_carrier(&self, why: &str) {
+        let peer = self.peer.name();
+        if self.peer.carriers.fail(self.flow) {
+            let flow = self.flow.0;
+            tracing::warn!(target: "polyrail::carrier", peer, flow, why,
+                "payload takes the flow's own connection for a while");
+        }
+    }
+
+    /// Whether a plugin carries the payload of a chunk.
+    pub(super) fn is_carried(&self, chunk: &Chunk<Outgoing>) -> bool {
+        let Carrier::There { takes_cuda, max_bytes, .. } = &self.carrier else { return false };
+        let (len, pieces) = (chunk.header.payload_len, chunk.header.pieces);
+        if u64::from(len) < LEAST_BYTES * u64::from(pieces).max(1) || chunk.source.is_shared() {
+            return false;
+        }
+        chunk.source.plan().pieces(chunk.header.chunk).all(|piece| {
+            let bytes = bytes_of(&chunk.source.region(piece.local_region).memory);
+            piece.len <= *max_bytes
+                && bytes.is_some_and(|bytes| *takes_cuda || matches!(bytes, Bytes::Host(_)))
+        })
+    }
+
+    /// Where the payload of a chunk that needs no staging is sent from.
+    pub(super) fn body_of(&self, chunk: &Chunk<Outgoing>) -> Body {
+        match self.is_carried(chunk) {
+            true => Body::Carried,
+            false => Body::Regions,
+        }
+    }
+
+    /// The frame that was queued last has a head that promises what the plugin was not given, for a region
+    /// has ended.
+    pub(super) fn sent_by_none(&self, pass: &mut Pass<'_>) -> Result<(), Down> {
+        let Some(frame) = self.frames.back() else { return Ok(()) };
+        let mut tx = self.peer.tx();
+        tx.sender.end(frame.transfer, Failure::RegionDropped);
+        drain_tx(&mut tx, pass);
+        Err(Down("a region was dropped while a chunk of it was sent".into()))
+    }
+}
