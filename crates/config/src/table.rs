@@ -140,6 +140,8 @@ settings! {
     /// Network interfaces to use as rails, separated by commas: `auto` (every interface that is up
     /// and routable, never docker, bridge or veth), names or prefixes (`eth` takes eth0, eth1,
     /// ...), `=eth1` for exactly that name, a leading `^` for all but the list, or IP addresses.
+    /// `plugin:NAME`: the devices of a net plugin of NCCL, named as in `NCCL_NET_PLUGIN`, which then carry
+    /// payload; `plugin:NAME@eth1+2` takes two of its devices, by name or number.
     rails: String = "auto", Kind::Interfaces, [alias::same("NCCL_SOCKET_IFNAME")];
 
     /// Whether writes, reads and messages between host memories of one host are copied once, from memory to

@@ -13,6 +13,7 @@ const NEEDS: &[&str] = &[
     "two GPUs",
     "four GPUs",
     "NCCL",
+    "a plugin",
     "NIXL",
     "PyTorch",
     "another machine",
