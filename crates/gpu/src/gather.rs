@@ -8,7 +8,7 @@ use polyrail_sys::{Memory, OutOfRange};
 use thiserror::Error;
 
 use crate::error::GpuError;
-use crate::queue::{CopyPlace, Queue, Ticket};
+use crate::queue::{CopyPlace, Queue, RawCopy, Ticket};
 
 /// A piece of a message in a bounce buffer: a `loadMeta` of NCCL (`src/device/network/unpack/unpack_defs.h`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,18 +117,29 @@ impl Queue {
         bounce: CopyPlace<'_>,
         fragments: &[Fragment],
     ) -> Result<Ticket, GatherError> {
+        let open = self.open_copies();
         for (index, fragment) in fragments.iter().enumerate() {
             let len = fragment.len.into();
-            let source = bounce.plus(fragment.from.into()).address(len);
-            source.map_err(|range| GatherError::Source { index, range })?;
-            let target = to.plus(fragment.to).address(len);
-            target.map_err(|range| GatherError::Target { index, range })?;
+            let checked = bounce
+                .plus(fragment.from.into())
+                .address(len)
+                .map_err(|range| GatherError::Source { index, range })
+                .and_then(|from| {
+                    let target = to.plus(fragment.to).address(len);
+                    let to = target.map_err(|range| GatherError::Target { index, range })?;
+                    Ok(RawCopy { to, from, len })
+                });
+            match checked {
+                // The driver refuses empty copies.
+                Ok(copy) if len > 0 => self.push_raw(copy),
+                Ok(_) => {}
+                Err(error) => {
+                    self.take_back(open);
+                    return Err(error);
+                }
+            }
         }
-        for (index, fragment) in fragments.iter().enumerate() {
-            let from = bounce.plus(fragment.from.into());
-            let pushed = self.push(to.plus(fragment.to), from, fragment.len.into());
-            pushed.map_err(|range| GatherError::Target { index, range })?;
-        }
+        self.keep(&[to, bounce]);
         Ok(self.begin()?)
     }
 }

@@ -99,15 +99,35 @@ impl Queue {
     ) -> Result<(), OutOfRange> {
         let copy = RawCopy { to: to.address(len)?, from: from.address(len)?, len };
         if len > 0 {
-            for place in [to, from] {
-                // Pieces of one chunk mostly lie in the same two memories.
-                if !self.kept.iter().rev().take(2).any(|kept| kept.holds(place)) {
-                    self.kept.push(place.keep());
-                }
-            }
+            self.keep(&[to, from]);
             self.open.push(copy);
         }
         Ok(())
+    }
+
+    /// Keeps memories with the open batch.
+    pub(crate) fn keep(&mut self, places: &[CopyPlace<'_>]) {
+        for place in places {
+            // Pieces of one chunk mostly lie in the same two memories.
+            if !self.kept.iter().rev().take(2).any(|kept| kept.holds(*place)) {
+                self.kept.push(place.keep());
+            }
+        }
+    }
+
+    /// Adds a copy between checked places, which the caller then has [kept](Self::keep) before it begins.
+    pub(crate) fn push_raw(&mut self, copy: RawCopy) {
+        self.open.push(copy);
+    }
+
+    /// Copies of the open batch.
+    pub(crate) fn open_copies(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Drops all but the first copies of the open batch.
+    pub(crate) fn take_back(&mut self, first: usize) {
+        self.open.truncate(first);
     }
 
     /// Starts the pushed copies as one batch. If that fails, none of them is made.
