@@ -38,6 +38,8 @@ pub enum Kind {
     HostProfile,
     /// A word in the user's own command.
     Word,
+    /// A variable of the command's environment. The baseline's level leaves it as it is.
+    Variable,
 }
 
 impl Kind {

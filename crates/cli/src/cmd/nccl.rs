@@ -1,5 +1,8 @@
 //! `polyrail nccl`: the plugin for NCCL and RCCL.
 
+mod tune;
+mod variables;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,7 +12,7 @@ use polyrail_host::{Sysroot, Topology};
 use polyrail_nccl_abi::{Library, LoadError, NCCL_RELEASES, Net, NetError, Properties};
 use polyrail_report::{Align, Table, exit};
 
-use crate::stdout::{complain, say};
+use crate::stdout::{complain, print, say};
 use crate::values::{file_to_read, folder_to_read, folder_to_write, library_name};
 
 /// What cargo calls the library, and what NCCL and RCCL look for.
@@ -80,6 +83,14 @@ enum Command {
         #[arg(long, value_name = "FILE", value_parser = file_to_read())]
         from: Option<PathBuf>,
     },
+    /// Find the variables of NCCL and of the plugin that make a job better.
+    Tune(Box<tune::TuneArgs>),
+    /// List the variables by which NCCL and RCCL are tuned: versions, defaults, values.
+    Variables {
+        /// Print the page docs/nccl-variables.md, which also says what each one does.
+        #[arg(long)]
+        markdown: bool,
+    },
 }
 
 /// Runs the subcommand.
@@ -88,6 +99,9 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Command::Check { library } => check(library),
         Command::Env { folder, conf, gpus } => env(folder.as_deref(), conf, gpus),
         Command::Install { folder, from } => install(&folder, from),
+        Command::Tune(args) => return tune::run(&args),
+        Command::Variables { markdown: true } => return print(&variables::markdown(), exit::OK),
+        Command::Variables { markdown: false } => return print(&variables::text(), exit::OK),
     };
     match done {
         Ok(()) => exit::OK.into(),

@@ -40,6 +40,7 @@ const SCHEMAS: &[&str] = &[
     "lab-ls",
     "log",
     "mesh",
+    "nccl-tune",
     "nic-rss",
     "nic-settings",
     "nic-stats",
@@ -155,6 +156,20 @@ fn what_a_sweep_found_fits() {
     prints("sweep", &words);
     let words = [&["autotune", "--budget", "1ms", "--json", "--bench", bench][..], &over].concat();
     prints("sweep", &words);
+}
+
+#[test]
+fn what_nccl_tune_found_fits() {
+    let job = ["--figure", "ms ([0-9]+)", "--over", "NCCL_BUFFSIZE=1,2", "--"];
+    // A verdict, none for want of time, and a value that is left out.
+    for (budget, script) in [
+        ("20s", r#"echo "ms $((1000 / ${NCCL_BUFFSIZE:-1} + $$ % 5))""#),
+        ("1s", "sleep 0.4; echo ms 1"),
+        ("1s", r#"[ "$NCCL_BUFFSIZE" = 2 ] && exit 1; sleep 0.4; echo ms 1"#),
+    ] {
+        let tune = ["nccl", "tune", "--json", "--budget", budget];
+        prints("nccl-tune", &[&tune[..], &job, &["sh", "-c", script]].concat());
+    }
 }
 
 #[test]

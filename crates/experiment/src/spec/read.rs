@@ -280,7 +280,7 @@ fn check_level(name: &str, kind: Kind, level: &str, at: Position) -> Result<(), 
         Kind::HostProfile if level.is_empty() => {
             fault("none, or a profile of `polyrail tune list`", None)
         }
-        Kind::HostProfile | Kind::Word => Ok(()),
+        Kind::HostProfile | Kind::Word | Kind::Variable => Ok(()),
     }
 }
 

@@ -45,6 +45,8 @@ pub(in crate::cmd) fn stop_flag() -> Result<Arc<AtomicBool>, RunError> {
 /// What a cell's command said.
 pub(in crate::cmd) struct Outcome {
     pub(in crate::cmd) figure: f64,
+    /// User and system, of the command and of all that it waited for.
+    pub(in crate::cmd) cpu_seconds: Option<f64>,
     pub(in crate::cmd) verified: Verified,
 }
 
@@ -115,6 +117,7 @@ impl<'a> Runner<'a> {
     ) -> Result<Outcome, Failure> {
         let mut command = self.command(cell);
         let name = command.get_program().to_string_lossy().into_owned();
+        let before = cpu_of_children();
         let said = run(&mut command, self.limit(), interrupted).map_err(|error| {
             fault(format!("`{}` can't be started: {error}", excerpt(&name)), exit::ENVIRONMENT)
         })?;
@@ -136,7 +139,8 @@ impl<'a> Runner<'a> {
             .map_err(|words| fault(words, exit::ENVIRONMENT))?;
         let verified =
             self.verify(cell, &said.stdout).map_err(|words| fault(words, exit::ENVIRONMENT))?;
-        Ok(Outcome { figure, verified })
+        let cpu_seconds = before.zip(cpu_of_children()).map(|(before, after)| after - before);
+        Ok(Outcome { figure, cpu_seconds, verified })
     }
 
     /// A command that takes longer hangs.
@@ -167,6 +171,7 @@ impl<'a> Runner<'a> {
                 for (name, value) in settings.iter().chain(&bindings) {
                     command.env(format!("POLYRAIL_{}", name.to_uppercase()), value);
                 }
+                command.envs(self.variables(cell));
                 command
             }
         };
@@ -174,6 +179,14 @@ impl<'a> Runner<'a> {
         // Ctrl-C of a terminal reaches a whole group. The command hears of it from here, in order.
         command.process_group(0);
         command
+    }
+
+    /// Variables that the cell does not leave as they are.
+    fn variables(&self, cell: usize) -> impl Iterator<Item = (&str, &str)> {
+        let factors = self.experiment.factors.iter().zip(&self.plan.cells[cell]);
+        let changed = factors
+            .filter(|(factor, level)| factor.kind == Kind::Variable && **level != factor.baseline);
+        changed.map(|(factor, level)| (factor.name.as_str(), factor.levels[*level].as_str()))
     }
 
     fn has_bindings(&self) -> bool {
@@ -219,8 +232,9 @@ impl<'a> Runner<'a> {
         {
             check_threads(report)?;
         }
-        let has_words = self.experiment.factors.iter().any(|factor| factor.kind == Kind::Word);
-        Ok(if all_reported && !has_words { Verified::ReadBack } else { Verified::NotReported })
+        let is_silent = |kind| matches!(kind, Kind::Word | Kind::Variable);
+        let has_silent = self.experiment.factors.iter().any(|factor| is_silent(factor.kind));
+        Ok(if all_reported && !has_silent { Verified::ReadBack } else { Verified::NotReported })
     }
 
     fn refused(&self, said: &Said) -> Failure {
@@ -290,6 +304,17 @@ struct Said {
     stdout: String,
     stderr: String,
     timed_out: bool,
+}
+
+/// CPU time of the processes that this one has waited for, and of those that they have; `None` without
+/// a `/proc`.
+fn cpu_of_children() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // Behind the name, which may hold anything: cutime and cstime are the fields 16 and 17 of all.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let ticks = fields.split_whitespace().skip(13).take(2).map(|field| field.parse::<f64>().ok());
+    let ticks = ticks.sum::<Option<f64>>()?;
+    Some(ticks / rustix::param::clock_ticks_per_second() as f64)
 }
 
 /// Runs a command to its end; `None` if it was interrupted, and then the command has ended, too.

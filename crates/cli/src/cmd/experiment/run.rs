@@ -147,7 +147,7 @@ impl<'a> Run<'a> {
             }
             let started_unix_ms = host::unix_ms();
             let begun = Instant::now();
-            let Outcome { figure, verified } = self.cell(cell, block)?;
+            let Outcome { figure, verified, .. } = self.cell(cell, block)?;
             let levels = self.plan.levels(cell).into_iter();
             self.folder.add(Measured {
                 block,

@@ -1,0 +1,275 @@
+//! The options of `nccl tune`, and what they make an experiment of.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::PossibleValuesParser;
+use polyrail_experiment::{Better, Design, Experiment, Factor, Figure, Kind, Measure};
+use serde::Serialize;
+
+use crate::cmd::experiment::error::RunError;
+use crate::cmd::nccl::variables;
+use crate::values::{Refusal, file_to_write, library_name, number_within, size, time_within};
+
+/// The level that leaves a variable as it is.
+pub(super) const UNCHANGED: &str = "unchanged";
+/// Blocks of one variable at a time, at most.
+pub(super) const BLOCKS_MAX: usize = 64;
+/// A difference below this is not worth a setting.
+pub(super) const PRECISION: f64 = 0.01;
+const SEED: u64 = 42;
+/// How long the command may take once.
+const COMMAND_TIME: Duration = Duration::from_secs(3600);
+
+/// Arguments of the subcommand.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TuneArgs {
+    /// What to make better.
+    #[arg(long, value_enum, default_value = "throughput")]
+    pub(super) goal: Goal,
+
+    /// Try values of a variable, like NCCL_BUFFSIZE=2097152,8388608 or POLYRAIL_CHUNK_BYTES=1MiB; may be
+    /// repeated [default: some that suit the goal].
+    #[arg(long, value_name = "NAME=A,B", value_parser = over)]
+    over: Vec<Over>,
+
+    /// How long it may take, about.
+    #[arg(long, value_name = "TIME", default_value = "10min",
+        value_parser = time_within(Duration::from_secs(1), Duration::from_secs(7 * 24 * 3600), "1s to 7d"))]
+    pub(super) budget: Duration,
+
+    /// Write what won as nccl.conf, if anything did.
+    #[arg(long, value_name = "FILE", value_parser = file_to_write())]
+    pub(super) output: Option<PathBuf>,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+
+    /// Your own job, behind `--`; without it, `polyrail collective` over the plugin.
+    #[arg(last = true, value_name = "COMMAND", requires = "figure")]
+    command: Vec<String>,
+
+    /// Where the time of a step is in what the job prints: a pattern with one group around the number, of whose
+    /// matches the last counts, or a JSON pointer.
+    #[arg(long, value_name = "PATTERN", value_parser = figure, requires = "command",
+        help_heading = JOB, allow_hyphen_values = true)]
+    figure: Option<Figure>,
+
+    /// Whether such a number is good when it is low, as a time, or high, as a rate.
+    #[arg(long, value_enum, default_value = "lower", requires = "command", help_heading = JOB)]
+    better: BetterWord,
+
+    /// The operation.
+    #[arg(long, value_name = "OPERATION", default_value = "all_reduce", value_parser = operations(),
+        conflicts_with = "command", help_heading = COLLECTIVE)]
+    operation: String,
+
+    /// Its size [default: 8 for latency, 16MiB otherwise].
+    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "command",
+        help_heading = COLLECTIVE)]
+    bytes: Option<u64>,
+
+    /// Ranks on this host.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = number_within(2, 64),
+        conflicts_with = "command", help_heading = COLLECTIVE)]
+    ranks: u64,
+
+    /// The plugin: a library, as in NCCL_NET_PLUGIN.
+    #[arg(long, value_name = "PLUGIN", default_value = "polyrail", value_parser = library_name,
+        conflicts_with = "command", help_heading = COLLECTIVE)]
+    plugin: String,
+}
+
+/// What counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Goal {
+    /// The time of a small operation, or of a step of the job.
+    Latency,
+    /// The bus bandwidth of a large operation, or the time of a step.
+    Throughput,
+    /// CPU time, of the command and all that it waited for.
+    Cpu,
+    /// The geometric mean of time and CPU time.
+    Balance,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum BetterWord {
+    Lower,
+    Higher,
+}
+
+/// A variable and its values.
+#[derive(Clone, Debug)]
+struct Over {
+    name: String,
+    values: Vec<String>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  polyrail nccl tune --goal latency --budget 3min
+  polyrail nccl tune --over NCCL_BUFFSIZE=2097152,8388608 --over NCCL_MIN_NCHANNELS=8 \\
+    --figure 'step ([0-9.]+) ms' --output nccl.conf -- torchrun --nproc-per-node=8 train.py
+
+`polyrail nccl variables` lists the variables. docs/nccl.md (in packages: /usr/share/doc/polyrail/docs) explains the answer.";
+
+const JOB: &str = "Your own job";
+const COLLECTIVE: &str = "Without a job";
+
+/// What is tried without --over. `polyrail collective` runs no NCCL, so only the plugin's own are tried there.
+const OURS: &[(Goal, &str, &[&str])] = &[
+    (Goal::Latency, "POLYRAIL_NCCL_EXPRESS_BYTES", &["0", "32KiB"]),
+    (Goal::Latency, "POLYRAIL_PROXY_SPIN_US", &["0", "200"]),
+    (Goal::Throughput, "POLYRAIL_CHUNK_BYTES", &["512KiB", "2MiB"]),
+    (Goal::Throughput, "POLYRAIL_CHANNELS", &["2", "8"]),
+    (Goal::Throughput, "POLYRAIL_WINDOW_CHUNKS", &["8", "32"]),
+    (Goal::Cpu, "POLYRAIL_PROXY_SPIN_US", &["0"]),
+    (Goal::Cpu, "POLYRAIL_CHUNK_BYTES", &["2MiB"]),
+    (Goal::Balance, "POLYRAIL_PROXY_SPIN_US", &["0", "200"]),
+    (Goal::Balance, "POLYRAIL_CHUNK_BYTES", &["512KiB", "2MiB"]),
+];
+/// Beside those, with a job.
+const NCCLS: &[(Goal, &str, &[&str])] = &[
+    (Goal::Latency, "NCCL_PROTO", &["Simple", "LL"]),
+    (Goal::Latency, "NCCL_MAX_NCHANNELS", &["2", "4"]),
+    (Goal::Throughput, "NCCL_BUFFSIZE", &["2097152", "8388608"]),
+    (Goal::Throughput, "NCCL_MIN_NCHANNELS", &["4", "8"]),
+    (Goal::Throughput, "NCCL_NCHANNELS_PER_NET_PEER", &["4", "8"]),
+    (Goal::Throughput, "NCCL_P2P_NET_CHUNKSIZE", &["262144", "524288"]),
+    (Goal::Cpu, "NCCL_MAX_NCHANNELS", &["2", "4"]),
+    (Goal::Balance, "NCCL_BUFFSIZE", &["8388608"]),
+    (Goal::Balance, "NCCL_MIN_NCHANNELS", &["8"]),
+    (Goal::Balance, "NCCL_P2P_NET_CHUNKSIZE", &["524288"]),
+];
+
+impl TuneArgs {
+    /// The experiment of one variable at a time.
+    pub(super) fn experiment(&self) -> Result<Experiment, RunError> {
+        let wrong = |fault: String, help: &str| RunError::Command {
+            file: "--over".to_owned(),
+            fault,
+            help: Some(help.to_owned()),
+        };
+        let mut factors: Vec<Factor> = Vec::new();
+        for Over { name, values } in self.over() {
+            if factors.iter().any(|factor| factor.name == name) {
+                let fault = format!("`{name}` is there twice; allowed: each variable once");
+                return Err(wrong(fault, "give all its values at once, separated by commas"));
+            }
+            if self.command.is_empty() && !variables::is_read_by_plugin(&name) {
+                let fault = format!(
+                    "`{name}` has no effect on `polyrail collective`, which runs no NCCL; allowed without a job: variables that the plugin reads"
+                );
+                return Err(wrong(fault, "give your own job: --figure PATTERN -- COMMAND"));
+            }
+            let levels = [UNCHANGED.to_owned()].into_iter().chain(values).collect();
+            factors.push(Factor { name, kind: Kind::Variable, levels, baseline: 0 });
+        }
+        let (measure, figure, better) = self.measure()?;
+        Ok(Experiment {
+            file: "nccl tune".to_owned(),
+            name: "nccl tune".to_owned(),
+            about: String::new(),
+            measure: Measure::Command(measure),
+            figure,
+            better,
+            factors,
+            settings: Vec::new(),
+            nics: Vec::new(),
+            design: Design::OneAtATime,
+            blocks: BLOCKS_MAX,
+            time: COMMAND_TIME,
+            precision: PRECISION,
+            seed: SEED,
+        })
+    }
+
+    fn over(&self) -> Vec<Over> {
+        if !self.over.is_empty() {
+            return self.over.clone();
+        }
+        let of_nccl = if self.command.is_empty() { &[] } else { NCCLS };
+        let suits = of_nccl.iter().chain(OURS).filter(|(goal, ..)| *goal == self.goal);
+        suits
+            .map(|(_, name, values)| Over {
+                name: (*name).to_owned(),
+                values: values.iter().map(ToString::to_string).collect(),
+            })
+            .collect()
+    }
+
+    /// The command, and where its figure is.
+    fn measure(&self) -> Result<(Vec<String>, Figure, Better), RunError> {
+        if let Some(figure) = &self.figure {
+            let better = match self.better {
+                BetterWord::Lower => Better::Lower,
+                BetterWord::Higher => Better::Higher,
+            };
+            return Ok((self.command.clone(), figure.clone(), better));
+        }
+        let program = std::env::current_exe()
+            .map_err(|source| RunError::io("find", "this program".as_ref(), source))?;
+        let is_small = self.goal == Goal::Latency;
+        let bytes = self.bytes.unwrap_or(if is_small { 8 } else { 16 << 20 }).to_string();
+        let iterations = if is_small { "2000" } else { "20" };
+        let mut words = vec![program.display().to_string(), "collective".to_owned()];
+        words.push(self.operation.clone());
+        let ranks = self.ranks.to_string();
+        for (option, value) in [
+            ("--ranks", ranks.as_str()),
+            ("--min-bytes", &bytes),
+            ("--max-bytes", &bytes),
+            ("--iterations", iterations),
+            ("--rounds", "1"),
+            ("--type", "uint8"),
+            ("--check", "off"),
+            ("--plugin", &self.plugin),
+            ("--json", "-"),
+        ] {
+            words.extend([option.to_owned(), value.to_owned()]);
+        }
+        let (place, better) = match is_small {
+            true => ("/plugins/0/sizes/0/time_us/median", Better::Lower),
+            false => ("/plugins/0/sizes/0/busbw_gb_per_s", Better::Higher),
+        };
+        let figure = Figure::parse(place).map_err(|fault| RunError::Command {
+            file: "nccl tune".to_owned(),
+            fault,
+            help: None,
+        })?;
+        Ok((words, figure, better))
+    }
+}
+
+fn operations() -> PossibleValuesParser {
+    PossibleValuesParser::new(polyrail_collective::Operation::ALL.map(|one| one.name()))
+}
+
+fn over(text: &str) -> Result<Over, Refusal> {
+    let allowed = "NAME=A,B: a variable and values to try, such as NCCL_BUFFSIZE=2097152,8388608";
+    let lists_all = "`polyrail nccl variables` lists the variables";
+    let (name, values) = text
+        .split_once('=')
+        .ok_or_else(|| Refusal::new("has no `=`", allowed).with_help(lists_all))?;
+    let mut kept: Vec<String> = Vec::new();
+    for value in values.split(',').map(str::trim) {
+        variables::check(name, value)?;
+        if kept.iter().any(|one| one == value) {
+            return Err(Refusal::new(format!("has the value {value} twice"), "each value once"));
+        }
+        kept.push(value.to_owned());
+    }
+    Ok(Over { name: name.to_owned(), values: kept })
+}
+
+fn figure(text: &str) -> Result<Figure, Refusal> {
+    Figure::parse(text).map_err(|fault| {
+        let (fault, allowed) = fault.split_once("; allowed: ").unwrap_or((&fault, ""));
+        Refusal::new(fault, allowed)
+            .with_help("put the number in brackets: --figure 'step time: ([0-9.]+)'")
+    })
+}
