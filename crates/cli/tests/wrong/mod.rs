@@ -77,6 +77,9 @@ const VALID: &[(&str, &[&str], &[Kind])] = &[
     ("", &["--tx-bindings", "--rx-bindings", "TX", "RX", "--avoid"], &[Kind::Empty]),
     // A program of the user's and its arguments.
     ("lab", &["CMD"], &ALL),
+    ("nccl", &["CMD"], &ALL),
+    // Places in JSON begin like these.
+    ("nccl", &["--figure"], &[Kind::MissingFile, Kind::Unwritable]),
 ];
 
 const NEW_FOLDER: &[Kind] = &[Kind::Garbage, Kind::MissingFile, Kind::WrongUnit];

@@ -48,7 +48,12 @@ pub(crate) struct TuneArgs {
     pub(super) json: bool,
 
     /// Your own job, behind `--`; without it, `polyrail collective` over the plugin.
-    #[arg(last = true, value_name = "COMMAND", requires = "figure")]
+    #[arg(
+        value_name = "CMD",
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        requires = "figure"
+    )]
     command: Vec<String>,
 
     /// Where the time of a step is in what the job prints: a pattern with one group around the number, of whose
@@ -112,8 +117,7 @@ struct Over {
 const EXAMPLES: &str = "\
 Examples:
   polyrail nccl tune --goal latency --budget 3min
-  polyrail nccl tune --over NCCL_BUFFSIZE=2097152,8388608 --over NCCL_MIN_NCHANNELS=8 \\
-    --figure 'step ([0-9.]+) ms' --output nccl.conf -- torchrun --nproc-per-node=8 train.py
+  polyrail nccl tune --over NCCL_BUFFSIZE=2097152,8388608 --figure 'step ([0-9.]+) ms' -- torchrun train.py
 
 `polyrail nccl variables` lists the variables. docs/nccl.md (in packages: /usr/share/doc/polyrail/docs) explains the answer.";
 
@@ -164,7 +168,7 @@ impl TuneArgs {
                 let fault = format!(
                     "`{name}` has no effect on `polyrail collective`, which runs no NCCL; allowed without a job: variables that the plugin reads"
                 );
-                return Err(wrong(fault, "give your own job: --figure PATTERN -- COMMAND"));
+                return Err(wrong(fault, "give your own job: --figure PATTERN -- CMD"));
             }
             let levels = [UNCHANGED.to_owned()].into_iter().chain(values).collect();
             factors.push(Factor { name, kind: Kind::Variable, levels, baseline: 0 });

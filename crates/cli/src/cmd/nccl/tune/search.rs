@@ -66,7 +66,8 @@ pub(super) fn run(args: &TuneArgs) -> Result<TuneReport, RunError> {
         notes: Vec::new(),
     };
     let better = bench.better();
-    let alone = bench.measure(&plan, &looks, args.budget.mul_f64(ALONE_SHARE), "one at a time")?;
+    let alone = (args.budget.mul_f64(ALONE_SHARE), 1, "one at a time");
+    let alone = bench.measure(&plan, &looks, alone)?;
     let tried: Vec<Tried> = (1..plan.cells.len())
         .map(|cell| {
             let effect = bench.effect(&plan, &alone, cell);
@@ -92,7 +93,9 @@ pub(super) fn run(args: &TuneArgs) -> Result<TuneReport, RunError> {
                 most,
             }
         })?;
-        let fresh = bench.measure(&plan, &looks, args.budget, "again, with the baseline")?;
+        // The first look is worth some more time than was asked for: without it nothing is confirmed.
+        let fresh = (args.budget, looks.after[0], "again, with the baseline");
+        let fresh = bench.measure(&plan, &looks, fresh)?;
         fresh_blocks = fresh.blocks;
         found.extend((1..plan.cells.len()).map(|cell| {
             let effect = bench.effect(&plan, &fresh, cell);
@@ -168,13 +171,12 @@ impl Bench<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Block after block, until the effects are known or the time is over.
+    /// Block after block, so many at least, until the effects are known or the time is over.
     fn measure(
         &mut self,
         plan: &Plan,
         looks: &Looks,
-        until: Duration,
-        doing: &str,
+        (until, at_least, doing): (Duration, usize, &str),
     ) -> Result<Measured, RunError> {
         let runner = Runner::new(self.experiment, plan)?;
         let mut measured = Measured {
@@ -195,7 +197,7 @@ impl Bench<'_> {
                 return Ok(measured);
             }
             let left = until.saturating_sub(self.begin.elapsed());
-            if blocks > 0 && left < longest {
+            if blocks >= at_least && left < longest {
                 if !looks.is_due(blocks) {
                     measured.miss = looks.miss_between(0);
                 }
@@ -234,7 +236,7 @@ impl Bench<'_> {
             }
             measured.blocks += 1;
             longest = longest.max(begun.elapsed());
-            if blocks == 0 {
+            if blocks == 0 && at_least == 1 {
                 self.foretell(doing, looks, until, longest);
             }
         }
