@@ -48,12 +48,7 @@ pub(crate) struct TuneArgs {
     pub(super) json: bool,
 
     /// Your own job, behind `--`; without it, `polyrail collective` over the plugin.
-    #[arg(
-        value_name = "CMD",
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        requires = "figure"
-    )]
+    #[arg(value_name = "CMD", last = true, requires = "figure")]
     command: Vec<String>,
 
     /// Where the time of a step is in what the job prints: a pattern with one group around the number, of whose
