@@ -2,11 +2,14 @@
 
 use std::path::PathBuf;
 
-use polyrail_nccl_abi::{DEVICE_HOST, Library, LoadError, Net, NetError, Properties};
+use polyrail_nccl_abi::{
+    DEVICE_HOST, DEVICE_UNPACK, Library, LoadError, Net, NetError, Properties, UNPACK_VERSION,
+};
 use thiserror::Error;
 
 use crate::lane::Lane;
 use crate::setup::{Job, Setup};
+use crate::unpack::MESSAGE_BYTES_MAX;
 
 /// A plugin that this process has loaded. It stays loaded as long as the process runs.
 pub struct Host {
@@ -31,6 +34,8 @@ pub struct HostedDevice {
     pub takes_host: bool,
     /// Whether it takes memory of a GPU by address.
     pub takes_cuda: bool,
+    /// Whether it leaves messages in fragments in a bounce buffer, from where they are put together here.
+    pub unpacks: bool,
     /// Longest message in bytes.
     pub max_bytes: u64,
 }
@@ -185,9 +190,15 @@ fn hosted(plugin: &str, number: usize, properties: Properties) -> Result<HostedD
         let value = format!("{:#x}", properties.ptr_support);
         return Err(wrong("ptrSupport", value, "what has the bit for host memory (1)"));
     }
-    if properties.device_type != DEVICE_HOST {
-        let value = properties.device_type.to_string();
-        return Err(wrong("netDeviceType", value, "0: receives that finish on the host"));
+    let kind = (properties.device_type, properties.device_version);
+    let unpacks = kind == (DEVICE_UNPACK, UNPACK_VERSION);
+    if properties.device_type != DEVICE_HOST && !unpacks {
+        let value = format!("{} of version {}", kind.0, kind.1);
+        return Err(wrong(
+            "netDeviceType",
+            value,
+            "0 (the host finishes receives) or 1 (unpack) of version 7",
+        ));
     }
     if properties.max_p2p_bytes == 0 {
         return Err(wrong("maxP2pBytes", "0".into(), "1 and more"));
@@ -197,7 +208,11 @@ fn hosted(plugin: &str, number: usize, properties: Properties) -> Result<HostedD
         speed_mbps,
         takes_host: properties.takes_host(),
         takes_cuda: properties.takes_cuda(),
-        max_bytes: properties.max_p2p_bytes as u64,
+        unpacks,
+        max_bytes: match unpacks {
+            true => MESSAGE_BYTES_MAX.min(properties.max_p2p_bytes as u64),
+            false => properties.max_p2p_bytes as u64,
+        },
         // A path that leads nowhere says nothing about where the device is.
         pci_path: properties.pci_path.filter(|path| path.is_dir()),
         name: properties.name,

@@ -15,6 +15,7 @@ use polyrail_sys::threads::monotonic_ns;
 
 use crate::bytes::Bytes;
 use crate::setup::{Job, close};
+use crate::unpack::{Gathering, Unpack};
 
 /// Looking at a ticket polls the plugin, unless that was done just now.
 const POLLED_ENOUGH_NS: u64 = 20_000;
@@ -66,9 +67,13 @@ struct Shared {
 struct State {
     /// None once it is being closed.
     way: Option<Way>,
+    /// What puts messages together that come in fragments.
+    unpack: Option<Unpack>,
     /// What the plugin has no room for yet.
     waiting: VecDeque<Post>,
     posted: VecDeque<Posted>,
+    /// How many of those have come, the oldest first, and are perhaps not in place.
+    came: usize,
     /// By where they are and how long.
     regions: Vec<((u64, u64), Region)>,
     /// Where messages go that nobody wants.
@@ -98,12 +103,15 @@ struct Posted {
     request: Request,
     /// After a receive into a GPU's memory.
     flush: Option<Request>,
+    gathering: Option<Gathering>,
 }
 
 impl Lane {
-    pub(crate) fn new(way: Way, closer: Sender<Job>) -> Self {
+    pub(crate) fn new(way: Way, unpack: Option<Unpack>, closer: Sender<Job>) -> Self {
         let state = State {
             way: Some(way),
+            unpack,
+            came: 0,
             waiting: VecDeque::new(),
             posted: VecDeque::new(),
             regions: Vec::new(),
@@ -129,7 +137,7 @@ impl Lane {
         let mut state = self.0.state.lock();
         let mut posts = Vec::new();
         for Piece { bytes, offset, len } in pieces {
-            let State { way: Some(way), regions, .. } = &mut *state else {
+            let State { way: Some(way), regions, unpack, .. } = &mut *state else {
                 return self.ticket(true);
             };
             let is_receive = matches!(way, Way::Receives(_));
@@ -149,7 +157,8 @@ impl Lane {
                 },
             };
             let part = Part { region, offset: offset as usize, bytes: len as usize, tag: 0 };
-            let wanted = is_receive && (check.is_some() || matches!(bytes, Bytes::Cuda(_)));
+            let wanted = is_receive
+                && (check.is_some() || unpack.is_some() || matches!(bytes, Bytes::Cuda(_)));
             let bytes = wanted.then_some((bytes, offset));
             posts.push(Post { part, bytes, begins: None, ends: None });
         }
@@ -256,6 +265,8 @@ impl Lane {
 impl Shared {
     fn break_off(&self, state: &mut State, why: String) {
         let Some(way) = state.way.take() else { return };
+        // Kernels that still read the bounce buffer end before the plugin frees it.
+        state.unpack = None;
         let _ = self.broken.set(why);
         state.waiting.clear();
         state.posted.clear();

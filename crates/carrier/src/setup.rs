@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use polyrail_nccl_abi::{Connector, Handle, Listener, Net, RecvComm, SendComm};
 
 use crate::lane::{Lane, Way};
+use crate::unpack::Unpack;
 
 /// A way to be told of a connection.
 pub(crate) type Told<T> = Box<dyn FnOnce(Result<T, String>) + Send>;
@@ -163,13 +164,23 @@ fn begin(net: &Net, job: Job) -> Option<Pending> {
 impl Pending {
     /// The connection, if it is there or will not be.
     fn step(&mut self, closer: &Sender<Job>) -> Option<Result<Lane, String>> {
-        let lane = |way| Lane::new(way, closer.clone());
+        let lane = |way, unpack| Lane::new(way, unpack, closer.clone());
         let stepped = match &mut self.step {
             Step::Accept(listener) => {
-                listener.accept().map(|comm: Option<RecvComm>| Some(lane(Way::Receives(comm?))))
+                let accepted: Result<Option<RecvComm>, _> = listener.accept();
+                let came = accepted.map(|comm| {
+                    let comm = comm?;
+                    let unpack = comm.device_handle().map(|handle| Unpack::open(&handle));
+                    Some(unpack.transpose().map(|unpack| lane(Way::Receives(comm), unpack)))
+                });
+                match came {
+                    Ok(Some(Err(why))) => return Some(Err(why)),
+                    came => came.map(|came| came.and_then(Result::ok)),
+                }
             }
             Step::Connect(connector) => {
-                connector.poll().map(|comm: Option<SendComm>| Some(lane(Way::Sends(comm?))))
+                let connected: Result<Option<SendComm>, _> = connector.poll();
+                connected.map(|comm| Some(lane(Way::Sends(comm?), None)))
             }
         };
         match stepped {

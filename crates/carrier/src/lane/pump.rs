@@ -6,6 +6,7 @@ use polyrail_nccl_abi::{NetError, Part, Request};
 use polyrail_sys::threads::monotonic_ns;
 
 use super::{Bytes, Ends, Post, Posted, Shared, State, Way};
+use crate::unpack::{DEPTH, Unpack};
 
 impl Shared {
     /// Posts and tests once; breaks the lane if the plugin says that something is wrong.
@@ -28,12 +29,20 @@ impl State {
     /// Says how many messages are through.
     fn pump(&mut self) -> Result<u64, String> {
         let Some(way) = &mut self.way else { return Ok(0) };
-        let mut messages = 0;
-        // Only the oldest is tested, as NCCL does: plugins rely on that order for their own headers.
-        while let Some(oldest) = self.posted.front_mut() {
-            if !oldest.test(way)? {
+        // In order, as NCCL does: plugins rely on that for headers of their own.
+        while let Some(next) = self.posted.get_mut(self.came) {
+            if !next.has_come(way, &mut self.unpack)? {
                 break;
             }
+            self.came += 1;
+        }
+        let mut messages = 0;
+        while self.came > 0 {
+            let Some(oldest) = self.posted.front_mut() else { break };
+            if !oldest.is_in_place(way, &mut self.unpack)? {
+                break;
+            }
+            self.came -= 1;
             let Some(Posted { post, request, .. }) = self.posted.pop_front() else { break };
             if let Way::Receives(comm) = way {
                 comm.consume(request).map_err(|error| error.to_string())?;
@@ -51,19 +60,20 @@ impl State {
             }
         }
         // Behind that, since it made room.
-        while let Some(post) = self.waiting.front() {
+        let most = if self.unpack.is_some() { DEPTH } else { usize::MAX };
+        while let Some(post) = self.waiting.front().filter(|_| self.posted.len() < most) {
             let request = way.begin(post.part).map_err(|error| error.to_string())?;
             let Some(request) = request else { break };
             let Some(post) = self.waiting.pop_front() else { break };
-            self.posted.push_back(Posted { post, request, flush: None });
+            self.posted.push_back(Posted { post, request, flush: None, gathering: None });
         }
         Ok(messages)
     }
 }
 
 impl Posted {
-    /// Says whether it is through.
-    fn test(&mut self, way: &mut Way) -> Result<bool, String> {
+    /// Whether the plugin is through with it. What makes it usable begins then.
+    fn has_come(&mut self, way: &mut Way, unpack: &mut Option<Unpack>) -> Result<bool, String> {
         let fail = |error: NetError| error.to_string();
         let comm = match way {
             Way::Sends(comm) => {
@@ -71,19 +81,36 @@ impl Posted {
             }
             Way::Receives(comm) => comm,
         };
-        if let Some(flush) = &mut self.flush {
-            return Ok(comm.test(flush).map_err(fail)?.is_some());
-        }
         let Some(sizes) = comm.test(&mut self.request).map_err(fail)? else { return Ok(false) };
         let (got, wanted) = (sizes.first(), self.post.part.bytes);
         if got != wanted {
             return Err(format!("{got} bytes came where the peer announced {wanted}"));
         }
-        // The plugin says whether the GPU would see old bytes otherwise.
-        if matches!(self.post.bytes, Some((Bytes::Cuda(_), _))) {
+        if let Some(unpack) = unpack {
+            self.gathering = unpack.take(got as u64, self.post.bytes.as_ref())?;
+        } else if matches!(self.post.bytes, Some((Bytes::Cuda(_), _))) {
+            // The plugin says whether the GPU would see old bytes otherwise.
             self.flush = comm.iflush(&[self.post.part]).map_err(fail)?;
         }
-        Ok(self.flush.is_none())
+        Ok(true)
+    }
+
+    /// Whether what has come may be used.
+    fn is_in_place(&mut self, way: &mut Way, unpack: &mut Option<Unpack>) -> Result<bool, String> {
+        if let (Some(flush), Way::Receives(comm)) = (&mut self.flush, way) {
+            let done = comm.test(flush).map_err(|error| error.to_string())?;
+            if done.is_none() {
+                return Ok(false);
+            }
+            self.flush = None;
+        }
+        match (&mut self.gathering, unpack) {
+            (Some(gathering), Some(unpack)) => {
+                let message = (self.post.part.bytes as u64, self.post.bytes.as_ref());
+                unpack.is_done(gathering, message)
+            }
+            _ => Ok(true),
+        }
     }
 }
 

@@ -76,6 +76,18 @@ fn many_pieces_wait_until_the_plugin_has_room_for_them() {
 }
 
 #[test]
+fn messages_that_come_in_fragments_are_put_together() {
+    let test = "carried::messages_that_come_in_fragments_are_put_together";
+    if !is_inside(test, &[("SCATTER_MODE", "unpack"), ("SCATTER_DEVICES", "127.0.0.1,127.0.0.2")]) {
+        return;
+    }
+    for settings in [&[("payload", "none")], &[("payload", "crc32c")]] {
+        let (one, two, peer) = pair(settings);
+        write_until_all_carry((&one, &two, &peer));
+    }
+}
+
+#[test]
 fn memory_of_a_device_that_the_plugin_does_not_take_is_staged() {
     if !is_inside("carried::memory_of_a_device_that_the_plugin_does_not_take_is_staged", &[]) {
         return;

@@ -5,8 +5,8 @@ use polyrail::Explain;
 use crate::{carried, double, engine, is_inside, pair, pattern, wait_for};
 
 /// All cases, each for a process of its own, or the one of this process.
-fn cases<const N: usize>(all: [&'static str; N]) -> Vec<&'static str> {
-    match std::env::var("SCATTER_FAIL_CALL") {
+fn cases<const N: usize>(variable: &str, all: [&'static str; N]) -> Vec<&'static str> {
+    match std::env::var(variable) {
         Ok(one) => all.into_iter().filter(|case| *case == one).collect(),
         Err(_) => all.to_vec(),
     }
@@ -43,7 +43,7 @@ fn no_speed() {
 #[test]
 fn a_plugin_that_fails_in_each_call_before_it_carries() {
     let test = "trouble::a_plugin_that_fails_in_each_call_before_it_carries";
-    for call in cases(["init", "devices", "getProperties"]) {
+    for call in cases("SCATTER_FAIL_CALL", ["init", "devices", "getProperties"]) {
         refused(test, &[("SCATTER_FAIL_CALL", call)], call);
     }
 }
@@ -94,7 +94,7 @@ fn a_plugin_that_fails_in_each_call_of_a_connection() {
         "closeSend",
         "deregMr",
     ];
-    for call in cases(calls) {
+    for call in cases("SCATTER_FAIL_CALL", calls) {
         arrives_nevertheless(test, &[("SCATTER_FAIL_CALL", call)]);
     }
 }
@@ -104,6 +104,26 @@ fn a_device_that_dies_in_mid_transfer_loses_nothing() {
     let variables =
         [("SCATTER_DEVICES", "127.0.0.1,127.0.0.2"), ("SCATTER_FAIL_AFTER", "1:3000000")];
     arrives_nevertheless("trouble::a_device_that_dies_in_mid_transfer_loses_nothing", &variables);
+}
+
+#[test]
+fn metadata_that_nobody_may_follow() {
+    let test = "trouble::metadata_that_nobody_may_follow";
+    for wrong in cases("SCATTER_BAD_METADATA", ["count", "target", "source", "twice"]) {
+        arrives_nevertheless(test, &[("SCATTER_MODE", "unpack"), ("SCATTER_BAD_METADATA", wrong)]);
+    }
+}
+
+#[test]
+fn a_bounce_buffer_that_overflows() {
+    let variables = [("SCATTER_MODE", "unpack"), ("SCATTER_BOUNCE_BYTES", "65536")];
+    arrives_nevertheless("trouble::a_bounce_buffer_that_overflows", &variables);
+}
+
+#[test]
+fn unpacking_of_another_version() {
+    let variables = [("SCATTER_MODE", "unpack"), ("SCATTER_UNPACK_VERSION", "8")];
+    refused("trouble::unpacking_of_another_version", &variables, "netDeviceType is 1 of version 8");
 }
 
 #[test]

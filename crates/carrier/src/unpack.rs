@@ -1,0 +1,200 @@
+//! Receives that finish behind the plugin: `NCCL_NET_DEVICE_UNPACK`, as GPUDirect-TCPX has it.
+//!
+//! A NIC leaves a message in fragments in a bounce buffer, and the plugin writes into a queue of metadata where each
+//! belongs. NCCL's own kernels put the message together. Here a kernel of `polyrail-gpu` does it, or the CPU if the
+//! bounce buffer is the host's. The layout is that of `src/device/network/unpack/unpack_defs.h` of NCCL 2.30.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use polyrail_gpu::cuda::Cuda;
+use polyrail_gpu::{CopyPlace, Device, DeviceMemory, Fragment, GpuError, Queue, Ticket, gather};
+use polyrail_nccl_abi::DeviceHandle;
+use polyrail_sys::{Memory, OutOfRange};
+
+use crate::bytes::Bytes;
+
+/// Messages that may be unconsumed: `NCCL_NET_DEVICE_UNPACK_MAX_QUEUE_DEPTH`.
+pub(crate) const DEPTH: usize = 16;
+/// The longest message: `NET_UNPACK_MAX_SLICE_SIZE`.
+pub(crate) const MESSAGE_BYTES_MAX: u64 = 4 << 20;
+/// Fragments of a message: `NET_UNPACK_MAX_SLICE_PAGES`.
+const FRAGMENTS_MAX: usize = 2048;
+/// `union loadMeta`.
+const ENTRY_BYTES: usize = 16;
+/// Where `cnt` begins in `struct netUnpackMeta`, behind `mem`.
+const COUNTS: usize = DEPTH * FRAGMENTS_MAX * ENTRY_BYTES;
+/// Size of `struct netUnpackMeta`.
+const METADATA_BYTES: u64 = (COUNTS + DEPTH * 8) as u64;
+
+/// Puts the messages of a connection together, in order.
+pub(crate) struct Unpack {
+    metadata: Memory,
+    bounce: Bounce,
+    /// The slot of the last message, counted without end.
+    head: u64,
+}
+
+enum Bounce {
+    Host(Memory),
+    Gpu {
+        memory: DeviceMemory,
+        device: Arc<dyn Device>,
+        queue: Queue,
+        /// Pinned memory for messages to the host.
+        spare: Vec<Memory>,
+    },
+}
+
+/// A message on its way out of the bounce buffer.
+pub(crate) struct Gathering {
+    ticket: Ticket,
+    /// It goes to the host by way of this memory.
+    pinned: Option<Memory>,
+}
+
+impl Unpack {
+    /// What finishes the receives of a connection, by the plugin's description. Valid as long as the connection is
+    /// open.
+    pub(crate) fn open(handle: &DeviceHandle) -> Result<Self, String> {
+        let (at, size) = (handle.handle.addr() as u64, handle.size as u64);
+        let cuda = Cuda::load().ok();
+        // SAFETY: the plugin keeps it as long as the connection is open, which is longer than this is used.
+        let on_gpu = cuda.as_ref().and_then(|cuda| unsafe { cuda.memory_at(at, size) }.ok());
+        let failed = |error: GpuError| format!("bounce buffer: {error}");
+        let words = match &on_gpu {
+            Some(memory) => words(&read(memory)?),
+            None => {
+                // SAFETY: as above.
+                let memory = unsafe { Memory::from_raw(handle.handle.cast(), size) };
+                let mut bytes = vec![0; size as usize];
+                memory.read_at(0, &mut bytes).map_err(|error| error.to_string())?;
+                words(&bytes)
+            }
+        };
+        let (Some([metadata, bounce, head]), extra) = (words.first_chunk(), words.get(3)) else {
+            return Err(format!("the plugin's device handle has {size} bytes; 24 are needed"));
+        };
+        let metadata = std::ptr::with_exposed_provenance_mut::<u8>(*metadata as usize);
+        // SAFETY: as above; the host and the GPU have it by the same address.
+        let metadata = unsafe { Memory::from_raw(metadata, METADATA_BYTES) };
+        let bounce = match (cuda.filter(|_| on_gpu.is_some()), extra) {
+            (Some(cuda), _) => {
+                // SAFETY: as above.
+                let memory = unsafe { cuda.memory_from(*bounce) }.map_err(failed)?;
+                let device = memory.device().clone();
+                let queue = Queue::from(device.clone().open_gather_queue().map_err(failed)?);
+                Bounce::Gpu { memory, device, queue, spare: Vec::new() }
+            }
+            (None, Some(bytes)) => {
+                let place = std::ptr::with_exposed_provenance_mut::<u8>(*bounce as usize);
+                // SAFETY: as above; the plugin says how long it is.
+                Bounce::Host(unsafe { Memory::from_raw(place, *bytes) })
+            }
+            (None, None) => {
+                return Err(
+                    "the plugin does not say how long its bounce buffer of the host is".into()
+                );
+            }
+        };
+        Ok(Self { metadata, bounce, head: *head })
+    }
+
+    /// The next message has come, and has so many bytes. Puts it together there, or nowhere; says what is to be waited
+    /// for, if anything.
+    pub(crate) fn take(
+        &mut self,
+        bytes: u64,
+        to: Option<&(Bytes, u64)>,
+    ) -> Result<Option<Gathering>, String> {
+        let fragments = self.next(bytes)?;
+        let Some((target, offset)) = to else { return Ok(None) };
+        let begun = match (&mut self.bounce, target) {
+            (Bounce::Host(bounce), Bytes::Host(memory)) => {
+                let done = gather((memory, *offset), bounce, &fragments);
+                return done.map(|()| None).map_err(|error| error.to_string());
+            }
+            (Bounce::Host(_), Bytes::Cuda(_)) => {
+                return Err("a bounce buffer of the host has messages for a GPU".to_owned());
+            }
+            (Bounce::Gpu { memory, queue, .. }, Bytes::Cuda(target)) => {
+                let to = CopyPlace::Device(target, *offset);
+                let ticket = queue.gather(to, CopyPlace::Device(memory, 0), &fragments);
+                ticket.map(|ticket| Gathering { ticket, pinned: None })
+            }
+            (Bounce::Gpu { memory, device, queue, spare }, Bytes::Host(_)) => {
+                let pinned = match spare.pop() {
+                    Some(pinned) => pinned,
+                    None => device.pinned(MESSAGE_BYTES_MAX).map_err(|error| error.to_string())?,
+                };
+                let to = CopyPlace::Host(&pinned, 0);
+                let ticket = queue.gather(to, CopyPlace::Device(memory, 0), &fragments);
+                ticket.map(|ticket| Gathering { ticket, pinned: Some(pinned) })
+            }
+        };
+        begun.map(Some).map_err(|error| error.to_string())
+    }
+
+    /// Whether the message of so many bytes is in place.
+    pub(crate) fn is_done(
+        &mut self,
+        gathering: &mut Gathering,
+        (bytes, to): (u64, Option<&(Bytes, u64)>),
+    ) -> Result<bool, String> {
+        if !gathering.ticket.is_done().map_err(|error| error.to_string())? {
+            return Ok(false);
+        }
+        if let (Some(pinned), Some((Bytes::Host(memory), offset))) = (gathering.pinned.take(), to) {
+            let copied = pinned.copy_to(0, (memory, *offset), bytes);
+            copied.map_err(|error| error.to_string())?;
+            if let Bounce::Gpu { spare, .. } = &mut self.bounce {
+                spare.push(pinned);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The fragments of the next message, which together are all of it.
+    fn next(&mut self, bytes: u64) -> Result<Vec<Fragment>, String> {
+        let failed = |error: OutOfRange| error.to_string();
+        self.head = self.head.wrapping_add(1);
+        let slot = self.head as usize % DEPTH;
+        let mut count = [0; 8];
+        self.metadata.read_at((COUNTS + slot * 8) as u64, &mut count).map_err(failed)?;
+        let count = u64::from_ne_bytes(count);
+        if count > FRAGMENTS_MAX as u64 {
+            return Err(format!(
+                "the plugin announces {count} fragments; {FRAGMENTS_MAX} are possible"
+            ));
+        }
+        let mut entries = vec![0; count as usize * ENTRY_BYTES];
+        let from = (slot * FRAGMENTS_MAX * ENTRY_BYTES) as u64;
+        self.metadata.read_at(from, &mut entries).map_err(failed)?;
+        let fragments: Vec<Fragment> =
+            entries.as_chunks().0.iter().copied().map(Fragment::from_bytes).collect();
+        Fragment::check(&fragments, bytes).map_err(|error| error.to_string())?;
+        Ok(fragments)
+    }
+}
+
+fn words(bytes: &[u8]) -> Vec<u64> {
+    bytes.as_chunks().0.iter().copied().map(u64::from_ne_bytes).collect()
+}
+
+/// A few bytes of a GPU.
+fn read(memory: &DeviceMemory) -> Result<Vec<u8>, String> {
+    let failed = |error: GpuError| format!("the plugin's device handle: {error}");
+    let outside = |error: OutOfRange| error.to_string();
+    let (device, len) = (memory.device(), memory.len());
+    let pinned = device.pinned(len).map_err(failed)?;
+    let mut queue = Queue::new(device).map_err(failed)?;
+    let (to, from) = (CopyPlace::Host(&pinned, 0), CopyPlace::Device(memory, 0));
+    queue.push(to, from, len).map_err(outside)?;
+    let ticket = queue.begin().map_err(failed)?;
+    if !ticket.wait(Duration::from_secs(5)).map_err(failed)? {
+        return Err("the GPU did not copy the plugin's device handle within 5 s".to_owned());
+    }
+    let mut bytes = vec![0; len as usize];
+    pinned.read_at(0, &mut bytes).map_err(outside)?;
+    Ok(bytes)
+}
