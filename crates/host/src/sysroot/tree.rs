@@ -53,23 +53,23 @@ impl Tree {
     pub(crate) fn read(archive: impl Read) -> io::Result<Self> {
         let mut all = Folder::new();
         let mut bytes = 0;
-        for entry in tar::Archive::new(archive).entries()? {
-            let mut entry = entry?;
+        for entry in tar::Archive::new(archive).entries().map_err(unreadable)? {
+            let mut entry = entry.map_err(unreadable)?;
             let kind = entry.header().entry_type();
-            let path = entry.path()?.into_owned();
+            let path = entry.path().map_err(unreadable)?.into_owned();
             // Our own archives never hold a link that leads out.
             let Some(names) = names_of(&path) else { continue };
             let node = if kind.is_dir() {
                 Node::Folder(Folder::new())
             } else if kind.is_symlink() {
-                Node::Link(entry.link_name()?.unwrap_or_default().into_owned())
+                Node::Link(entry.link_name().map_err(unreadable)?.unwrap_or_default().into_owned())
             } else if kind.is_file() {
                 bytes += entry.size();
                 if bytes > BYTES_LIMIT {
                     return Err(invalid("more than 1 GiB of files are in it"));
                 }
                 let mut content = Vec::new();
-                entry.read_to_end(&mut content)?;
+                entry.read_to_end(&mut content).map_err(unreadable)?;
                 Node::File(content)
             } else {
                 continue;
@@ -257,6 +257,11 @@ fn insert(top: &mut Folder, names: &[String], node: Node) -> io::Result<()> {
         folder.insert(name.clone(), node);
     }
     Ok(())
+}
+
+/// The reader of archives quotes what it can't read, and that may be any file of this host.
+fn unreadable(error: io::Error) -> io::Error {
+    if error.raw_os_error().is_some() { error } else { invalid("it is not a whole tar archive") }
 }
 
 fn invalid(fault: &str) -> io::Error {
