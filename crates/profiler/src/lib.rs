@@ -33,7 +33,7 @@ pub use lock::ClockLock;
 pub use peer::{Accelerator, Gated, Peer, TwoEnds};
 pub use rewarm::{Rewarm, Rewarmed};
 pub use run::{Hooks, Limits, Outcome, run};
-pub use station::{Spot, Station, StationOptions};
+pub use station::{Spot, Station, StationOptions, WARMING};
 pub use thermal::{Foreign, Thermometer, Watcher, busy_devices, device_names, unlock_clocks};
 
 /// `CLOCK_MONOTONIC_RAW` in ns, the reference of all profiles.

@@ -35,7 +35,7 @@ pub enum Spot {
 }
 
 /// The paths that can warm GPUs; the first one in use does.
-const WARMING: [PathKind; 3] = [PathKind::CopyEngine, PathKind::Kernel, PathKind::Nccl];
+pub const WARMING: [PathKind; 3] = [PathKind::CopyEngine, PathKind::Kernel, PathKind::Nccl];
 
 /// Options of a station.
 #[derive(Clone, Debug)]

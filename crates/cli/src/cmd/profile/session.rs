@@ -12,7 +12,7 @@ use polyrail_profile::{
     allowed_environment,
 };
 use polyrail_profiler::{
-    Estimate, Hooks, Limits, Outcome, Rewarm, Rewarmed, Station, Watcher, busy_devices,
+    Estimate, Hooks, Limits, Outcome, Rewarm, Rewarmed, Station, WARMING, Watcher, busy_devices,
     reference_ns, run,
 };
 use polyrail_report::{exit, median};
@@ -59,11 +59,11 @@ pub(super) fn fill(
     let mut run_file = about(&choice);
     run_file.settings.insert("locked_clocks_mhz".into(), json!(args.lock_clocks));
     let watcher = open_watcher(&devices, &mut run_file);
+    refuse_rewarm(args, &choice.paths, watcher.as_ref())?;
     let progress = Progress::new();
     progress.say("preparing memory, engines and paths");
     let mut station = Station::open(&choice.options, &choice.paths)?;
     let is_interrupted = || interrupted.load(Ordering::Relaxed);
-    refuse_rewarm(args, &station, watcher.as_ref())?;
     progress.say("warming GPUs");
     let warmed = warm(args.thermal_warmup, &mut station, watcher.as_ref(), &is_interrupted)?;
     run_file.notes.extend(station.notes().iter().cloned().chain(warmed));
@@ -120,13 +120,15 @@ pub(super) fn fill(
 /// Warming again needs NVML, which tells temperatures, and transfers between GPUs.
 fn refuse_rewarm(
     args: &Args,
-    station: &Station,
+    paths: &[PathKind],
     watcher: Option<&Watcher>,
 ) -> Result<(), CommandError> {
     let lacks = match (args.rewarm, watcher) {
         (None, _) => return Ok(()),
         (_, None) => "needs NVML, which tells temperatures of GPUs",
-        (_, Some(_)) if !station.can_warm() => "needs a path between GPUs, such as peer",
+        (_, Some(_)) if !paths.iter().any(|path| WARMING.contains(path)) => {
+            "needs a path between GPUs, such as peer"
+        }
         _ => return Ok(()),
     };
     Err(CommandError::usage("--rewarm", lacks))
