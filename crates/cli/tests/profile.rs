@@ -103,7 +103,7 @@ fn the_plan_says_what_comes_and_how_long_without_doing_it() {
 fn ctrl_c_keeps_what_is_done_and_resume_makes_the_rest() {
     let (_root, dir) = folder();
     let arguments =
-        ["--out", path(&dir), "--paths", "host", "--sizes", "1MiB,64MiB", "--reps", "80"];
+        ["--out", path(&dir), "--paths", "host", "--sizes", "1MiB,64MiB", "--reps", "40"];
     let mut command = polyrail(&["profile", "--gpus", "none"]);
     let child = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = child.spawn().unwrap();
@@ -200,7 +200,7 @@ fn a_disk_that_fills_up_ends_the_run_with_the_reason_and_keeps_whole_lines() {
     let script = "trap '' XFSZ; ulimit -f 24; exec \"$@\"";
     let mut command = Command::new("bash");
     command.args(["-c", script, "bash", env!("CARGO_BIN_EXE_polyrail"), "profile"]);
-    let arguments = ["--gpus", "none", "--paths", "host", "--sizes", "8", "--reps", "500"];
+    let arguments = ["--gpus", "none", "--paths", "host", "--sizes", "8", "--reps", "100"];
     let output = command.args(["--out", path(&dir)]).args(arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("can't write"), "{}", text(&output.stderr));

@@ -12,6 +12,8 @@ use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use page::{Line, Page, pages, repository};
@@ -246,7 +248,7 @@ fn failure(line: &Line, scratch: &Path) -> Option<String> {
             return Some(format!("took more than {DEADLINE:?}; say `# needs N s`"));
         }
         // It looks again: nothing tells of the end of a child but waiting for it without a limit.
-        std::thread::sleep(Duration::from_millis(10));
+        thread::sleep(Duration::from_millis(10));
     };
     let commands = shell::commands(&line.text).unwrap();
     let may_find = calls(&commands).iter().any(|words| VERDICTS.contains(&words[0].as_str()));
@@ -260,23 +262,39 @@ fn failure(line: &Line, scratch: &Path) -> Option<String> {
     Some(format!("ends with {code:?}:\n    {}", end.join("\n    ")))
 }
 
-#[test]
-fn every_command_without_a_marker_runs() {
+/// Runs the lines of a page one after another, as a reader does; returns how many, and the faults.
+fn run_page(page: &Page) -> (usize, Vec<String>) {
+    let scratch = tempfile::tempdir().unwrap();
     let mut faults = Vec::new();
     let mut count = 0;
-    for page in pages() {
-        let scratch = tempfile::tempdir().unwrap();
-        for line in page.lines.iter().filter(|line| !line.is_marked) {
-            count += 1;
-            let begin = Instant::now();
-            let fault = must_be_marked(line)
-                .map(|why| format!("{why}; say what it needs: `# needs …`"))
-                .or_else(|| failure(line, scratch.path()));
-            let at = format!("{}:{}: {}", page.path.display(), line.number, line.text);
-            println!("{:5} ms  {at}", begin.elapsed().as_millis());
-            faults.extend(fault.map(|fault| format!("{at}: {fault}")));
-        }
+    for line in page.lines.iter().filter(|line| !line.is_marked) {
+        count += 1;
+        let begin = Instant::now();
+        let fault = must_be_marked(line)
+            .map(|why| format!("{why}; say what it needs: `# needs …`"))
+            .or_else(|| failure(line, scratch.path()));
+        let at = format!("{}:{}: {}", page.path.display(), line.number, line.text);
+        println!("{:5} ms  {at}", begin.elapsed().as_millis());
+        faults.extend(fault.map(|fault| format!("{at}: {fault}")));
     }
+    (count, faults)
+}
+
+#[test]
+fn every_command_without_a_marker_runs() {
+    let pages = pages();
+    let next = AtomicUsize::new(0);
+    // Pages at a time: their commands wait most of the time.
+    let run = || {
+        let more = || pages.get(next.fetch_add(1, Ordering::Relaxed));
+        std::iter::from_fn(more).map(run_page).collect::<Vec<_>>()
+    };
+    let all: Vec<_> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..3).map(|_| scope.spawn(run)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect()
+    });
+    let faults: Vec<&str> = all.iter().flat_map(|(_, faults)| faults).map(String::as_str).collect();
+    let count: usize = all.iter().map(|(count, _)| count).sum();
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
     assert!(count > 20, "only {count} commands ran");
 }
