@@ -6,6 +6,7 @@ mod fit;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +15,13 @@ use polyrail_report::{BenchReport, BenchResult, LimitKind};
 use rustix::process::{Pid, Signal, kill_process};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_polyrail");
+
+/// Held by a test that takes the CPUs, or that needs them: other programs on them would be the verdict.
+static CPUS: Mutex<()> = Mutex::new(());
+
+fn cpus() -> MutexGuard<'static, ()> {
+    CPUS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A `bench --listen`, killed when it is dropped.
 struct Server {
@@ -53,6 +61,7 @@ fn result(mut command: Command, options: &str) -> BenchResult {
 
 #[test]
 fn what_makes_it_faster_is_found_by_trying_it() {
+    let _cpus = cpus();
     // 256 chunks one after the other, each of which waits for an acknowledgement.
     let options = "--sizes 1MiB --rails 2 --channels 1 --chunk 4KiB --window 1 --depth 4 --why \
                    --iters 8 --rounds 2 --warmup 5ms --verify sample";
@@ -95,6 +104,7 @@ fn links_that_a_bucket_limits_are_known_without_a_lab_of_the_bench() {
 
 #[test]
 fn a_receiver_that_stands_still_half_of_the_time_is_the_limit() {
+    let _cpus = cpus();
     let server = Server::start(Command::new(PROGRAM), "127.0.0.1");
     let pid = Pid::from_child(&server.child);
     let (over, waits) = channel::<()>();

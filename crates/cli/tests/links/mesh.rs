@@ -1,7 +1,5 @@
 //! `polyrail mesh` as a user runs it: by hand over loopback, which needs no right, and in labs.
 
-mod fit;
-
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
@@ -13,6 +11,8 @@ use polyrail_browser::{Browser, MISSING};
 use polyrail_lab::{Lab, LabSpec, availability};
 use polyrail_rendezvous::{Membership, join};
 use serde_json::Value;
+
+use crate::fit;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -43,7 +43,7 @@ fn refusal(code: i32, output: &Output) -> String {
 fn is_possible() -> bool {
     let Err(error) = availability() else { return true };
     let help = error.help().unwrap_or_default();
-    let command = "sudo -E cargo test -p polyrail-cli --test mesh";
+    let command = "sudo -E cargo test -p polyrail-cli --test links mesh";
     polyrail_skip::skip(format!("{error}; {help}"), command);
     false
 }
@@ -169,7 +169,7 @@ fn nodes_that_are_started_by_hand_find_each_other_and_the_first_one_has_the_figu
 
 #[test]
 fn a_page_shows_all_figures_in_a_browser_and_asks_nothing_of_a_network() {
-    let run = "apt-get install chromium && cargo test -p polyrail-cli --test mesh";
+    let run = "apt-get install chromium && cargo test -p polyrail-cli --test links mesh";
     let Some(mut browser) = Browser::start() else { return polyrail_skip::skip(MISSING, run) };
     let folder = tempfile::tempdir().unwrap();
     let (place, page) = (folder.path().join("place"), folder.path().join("mesh.html"));

@@ -1,17 +1,17 @@
 //! `polyrail bench --lab`: needs root or user namespaces, and is skipped without.
 
-mod fit;
-
 use std::process::{Command, Stdio};
 
 use polyrail_lab::{Lab, availability};
 use polyrail_report::{BenchReport, LimitKind};
 
+use crate::fit;
+
 /// Whether a lab can be built here; the test is skipped otherwise.
 fn is_possible() -> bool {
     let Err(error) = availability() else { return true };
     let help = error.help().unwrap_or_default();
-    let command = "sudo -E cargo test -p polyrail-cli --test bench_lab";
+    let command = "sudo -E cargo test -p polyrail-cli --test links bench_lab";
     polyrail_skip::skip(format!("{error}; {help}"), command);
     false
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polyrail_lab::{Privilege, availability};
 use serde_json::Value;
@@ -41,7 +41,7 @@ fn refusal(code: i32, output: &Output) -> String {
 }
 
 fn skipped(reason: &str) {
-    polyrail_skip::skip(reason, "sudo -E cargo test -p polyrail-cli --test lab");
+    polyrail_skip::skip(reason, "sudo -E cargo test -p polyrail-cli --test links lab");
 }
 
 /// Whether labs can be made with root's rights; the test is skipped otherwise.
@@ -289,9 +289,14 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
     let links = || fs::read_to_string("/proc/net/dev").unwrap().lines().count();
     let links_before = links();
     let foreign = Path::new("/run/netns").exists() && !Path::new("/run/polyrail").exists();
+    let begin = Instant::now();
+    stdout(&run(&[&["up", name], wanted].concat()));
+    // A busy machine takes longer for it.
+    let whole = begin.elapsed();
+    stdout(&run(&["down", name]));
     let mut interrupted = 0;
-    for step in 0..60_u64 {
-        let delay = Duration::from_micros(step * 250);
+    for step in 0..60 {
+        let delay = whole * step / 60;
         kill_after(&mut lab(&[&["up", name], wanted].concat()), delay);
         let broken = stdout(&run(&["ls"])).contains(&format!("{name}  broken"));
         interrupted += usize::from(broken);

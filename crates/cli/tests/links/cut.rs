@@ -1,6 +1,6 @@
 //! A rail that dies in the middle of a stream, over shaped links in two namespaces.
 
-#[path = "../examples/rail_cut.rs"]
+#[path = "../../examples/rail_cut.rs"]
 mod rail_cut;
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ fn a_cut_rail_loses_no_byte_and_comes_back() {
         Err(error) => Some(error.to_string()),
     };
     if let Some(why) = why {
-        return polyrail_skip::skip(why, "sudo -E cargo test -p polyrail-cli --test rail_cut");
+        return polyrail_skip::skip(why, "sudo -E cargo test -p polyrail-cli --test links cut");
     }
     // Slow rails, so that a busy machine keeps up: 25 MB/s in all.
     let report = rail_cut::run("4x50mbit", 2, Duration::from_secs(6)).unwrap();
