@@ -37,11 +37,8 @@ fn ends(child: &mut Child) -> ExitStatus {
 #[test]
 fn a_signal_ends_who_waits_for_a_name() {
     let folder = tempfile::tempdir().unwrap();
+    let mut child = joins_under_a_taken_name(folder.path(), &["--name", "a"]);
     let group = folder.path().join("default");
-    fs::create_dir(&group).unwrap();
-    fs::write(group.join("a.polyrail"), "an engine of another version, for all that is known")
-        .unwrap();
-    let mut child = peers(folder.path(), "?lease=60min", &["--name", "a"]);
     let begin = Instant::now();
     while !group.join(".lock").exists() {
         assert!(begin.elapsed() < DEADLINE, "it does not begin to join");
@@ -63,4 +60,33 @@ fn who_watches_ends_when_nobody_reads_any_more() {
     assert!(ends(&mut watching).success());
     kill_process(Pid::from_child(&member), Signal::TERM).unwrap();
     assert!(ends(&mut member).success());
+}
+
+/// Joins under a name whose file nobody can read; so it may be that of an engine that lives.
+fn joins_under_a_taken_name(folder: &Path, arguments: &[&str]) -> Child {
+    let group = folder.join("default");
+    fs::create_dir(&group).unwrap();
+    fs::write(group.join("a.polyrail"), "an engine of another version, for all that is known")
+        .unwrap();
+    peers(folder, "?lease=60min", arguments)
+}
+
+#[test]
+fn a_timeout_ends_who_waits_for_a_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let child = joins_under_a_taken_name(folder.path(), &["--name", "a", "--timeout", "300ms"]);
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("has died less than its lease ago; waited"), "{told}");
+}
+
+#[test]
+fn one_who_waits_for_others_in_vain_is_one_member() {
+    let folder = tempfile::tempdir().unwrap();
+    let arguments = ["--name", "a", "--wait", "2", "--timeout", "300ms"];
+    let output = peers(folder.path(), "", &arguments).wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("the group `default` had 1 member; wanted: 2"), "{told}");
 }

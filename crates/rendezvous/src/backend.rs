@@ -22,8 +22,8 @@ pub(crate) trait Backend: Send {
     /// Takes the own entry away, if it can.
     fn leave(&mut self, stop: &Stop);
 
-    /// How long a member may be missing after the place was out of reach, before it has left: so long
-    /// those that live need to enter again, should the place have forgotten them.
+    /// How long nobody has left after the place was out of reach or silent: so long those that live need to
+    /// enter again, should the place have forgotten them.
     fn grace(&self) -> Duration;
 }
 
@@ -33,6 +33,8 @@ pub(crate) enum News {
     All(BTreeMap<String, Found>),
     /// These came, or are gone; the others are as before.
     Changes(Vec<(String, Option<Found>)>),
+    /// Nothing, and the place was silent for so long that it may take living members for dead.
+    WasSilent,
 }
 
 impl News {

@@ -3,7 +3,7 @@
 //!
 //! A member touches its file three times per lease. Who looks compares the time of a file with what it
 //! was before, by its own clock, so clocks of hosts may differ. On the same host a process that has ended
-//! is noticed at once.
+//! is noticed at once. Members take away the files of those that are dead for certain.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -24,11 +24,17 @@ use crate::stop::Stop;
 
 /// What names of files end with.
 const ENDING: &str = ".polyrail";
+/// The file of a group whose lock keeps others from changing names.
+const LOCK: &str = ".lock";
 
 /// How often the folder is looked at. In a large group less often, so that looking costs a processor no
 /// more than a part of its time.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 const LOOK_EVERY_PER_MEMBER: Duration = Duration::from_millis(1);
+
+/// A file that was not touched for so many leases is nobody's any more: other hosts and containers tell
+/// nobody of their dead.
+const LEASES_KEPT: u32 = 10;
 
 /// How long another may hold the lock of a group, which it does only while it joins.
 const LOCK_DEADLINE: Duration = Duration::from_secs(10);
@@ -42,16 +48,20 @@ pub(crate) struct Dir {
     own: Option<(Own, Engine)>,
     /// What is known of each file.
     seen: HashMap<String, Seen>,
+    /// Files of the dead, as they were when they were looked at.
+    dead: Vec<(String, State)>,
     /// Whether the next look is due at once.
     is_new: bool,
     touched: Option<Instant>,
     looked: Option<Instant>,
 }
 
+/// The number, length and time of a file: it is another one if any of them differs.
+type State = (u64, u64, SystemTime);
+
 /// A file, when it was looked at last.
 struct Seen {
-    /// It is another file if its number, its length or its owner's time differs.
-    state: (u64, u64, SystemTime),
+    state: State,
     /// When that was seen first.
     since: Instant,
     found: Result<Found, String>,
@@ -70,6 +80,7 @@ impl Dir {
             lease,
             own,
             seen: HashMap::new(),
+            dead: Vec::new(),
             is_new: true,
             touched: None,
             looked: None,
@@ -88,13 +99,8 @@ impl Dir {
 
     /// Keeps others from joining at the same time under the same name. The lock goes with the process.
     fn lock(&self, stop: &Stop) -> Result<File, RendezvousError> {
-        let path = self.folder.join(".lock");
-        let failed = |source| unusable("lock file of the group", &path, source);
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(false).write(true).mode(0o600);
-        // Somebody may have put a named pipe or a link there.
-        let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
-        let file = options.custom_flags(flags.bits() as i32).open(&path).map_err(failed)?;
+        let failed = |source| unusable("lock file of the group", &self.folder.join(LOCK), source);
+        let file = self.lock_file().map_err(failed)?;
         let begin = Instant::now();
         loop {
             match file.try_lock() {
@@ -103,13 +109,21 @@ impl Dir {
                 Err(TryLockError::WouldBlock)
                     if stop.is_over() || begin.elapsed() > LOCK_DEADLINE =>
                 {
-                    let why = format!("another process has held it for {LOCK_DEADLINE:?}");
+                    let why = format!("another process has held it for {:.1?}", begin.elapsed());
                     return Err(failed(io::Error::new(io::ErrorKind::TimedOut, why)));
                 }
                 // Nobody tells when a lock is free without waiting for ever. Who leaves waits, too.
                 Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_AGAIN),
             }
         }
+    }
+
+    fn lock_file(&self) -> io::Result<File> {
+        let mut options = OpenOptions::new();
+        options.create(true).truncate(false).write(true).mode(0o600);
+        // Somebody may have put a named pipe or a link there.
+        let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
+        options.custom_flags(flags.bits() as i32).open(self.folder.join(LOCK))
     }
 
     /// Writes the own file, if nobody who lives has the name.
@@ -183,6 +197,7 @@ impl Dir {
         let failed = |source| unusable("folder of the group", &self.folder, source);
         let mut seen = HashMap::new();
         let mut all = BTreeMap::new();
+        self.dead.clear();
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
             // Nobody has joined yet. A folder that was there and is not any more is out of reach.
@@ -225,17 +240,43 @@ impl Dir {
             if was_away {
                 one.since = now;
             }
-            if let Ok(found) = &one.found
-                && now - one.since < self.lease
-                && !has_ended(&path)
-            {
-                all.insert(name.to_owned(), found.clone());
+            if let Ok(found) = &one.found {
+                let (has_ended, silent) = (has_ended(&path), now - one.since);
+                if !has_ended && silent < self.lease {
+                    all.insert(name.to_owned(), found.clone());
+                }
+                if has_ended || silent >= self.lease * LEASES_KEPT {
+                    self.dead.push((name.to_owned(), one.state));
+                }
             }
             seen.insert(name.to_owned(), one);
         }
         self.seen = seen;
         self.looked = Some(Instant::now());
         Ok(all)
+    }
+
+    /// Removes the files of the dead. Whoever is taken for dead and lives puts its file there again.
+    fn tidy(&mut self) {
+        let dead = std::mem::take(&mut self.dead);
+        if dead.is_empty() || self.own.is_none() {
+            return;
+        }
+        // Somebody joins just now, or tidies up. After the next look it is tried again.
+        let Ok(_lock) = self.lock_file().and_then(|file| Ok(file.try_lock().map(|()| file)?))
+        else {
+            return;
+        };
+        for (name, state) in dead {
+            let path = self.path_of(&name);
+            // The name may have a new holder since.
+            if state_at(&path).is_ok_and(|now| now == state)
+                && let Err(error) = fs::remove_file(&path)
+            {
+                let path = path.display();
+                tracing::debug!(target: "polyrail::rendezvous", "{path} stays: {error}");
+            }
+        }
     }
 }
 
@@ -254,7 +295,9 @@ impl Backend for Dir {
             stop.sleep(LOOK_EVERY.max(LOOK_EVERY_PER_MEMBER * members).min(self.lease / 6));
         }
         self.touch(stop)?;
-        self.look().map(News::All)
+        let all = self.look()?;
+        self.tidy();
+        Ok(News::All(all))
     }
 
     fn leave(&mut self, stop: &Stop) {
@@ -281,7 +324,7 @@ enum Holder {
     /// Nobody's who lives, or this engine's.
     Nobody,
     /// Another engine's that may live, and what the file was like.
-    Lives((u64, u64, SystemTime)),
+    Lives(State),
 }
 
 impl Holder {
@@ -317,7 +360,7 @@ fn has_ended(path: &Path) -> bool {
 }
 
 /// Of whatever has the name, also if this process may not open it.
-fn state_at(path: &Path) -> io::Result<(u64, u64, SystemTime)> {
+fn state_at(path: &Path) -> io::Result<State> {
     match open(path, File::options().read(true)) {
         Ok(file) => state_in(&file.metadata()?),
         Err(_) => state_in(&fs::metadata(path)?),
@@ -335,10 +378,60 @@ fn open(path: &Path, how: &mut OpenOptions) -> io::Result<File> {
     how.custom_flags(flags.bits() as i32).open(path)
 }
 
-fn state_in(metadata: &fs::Metadata) -> io::Result<(u64, u64, SystemTime)> {
+fn state_in(metadata: &fs::Metadata) -> io::Result<State> {
     Ok((metadata.ino(), metadata.len(), metadata.modified()?))
 }
 
 fn unusable(what: &'static str, path: &Path, source: io::Error) -> RendezvousError {
     RendezvousError::File { what, path: path.display().to_string(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyrail::Config;
+
+    use super::*;
+
+    #[test]
+    fn a_member_removes_the_file_of_who_is_long_silent_and_who_only_looks_does_not() {
+        let place = tempfile::tempdir().unwrap();
+        let engine = || {
+            let config = Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();
+            Engine::builder().config(config).build().unwrap()
+        };
+        let (mine, theirs) = (engine(), engine());
+        let own = Own { name: "a".parse().unwrap(), metadata: Arc::from(mine.metadata()) };
+        let (folder, group) = (place.path().to_str().unwrap(), "g".parse().unwrap());
+        let lease = Duration::from_secs(60);
+        let mut dir = Dir::new(folder, &group, lease, Some((own, mine)));
+        dir.enter(&Stop::default()).unwrap();
+        let path = dir.path_of("b");
+        theirs.publish(&path).unwrap();
+        assert_eq!(dir.look().unwrap().len(), 2);
+        let look_later = |dir: &mut Dir, leases: u32| {
+            let silent = dir.seen.get_mut("b").unwrap();
+            silent.since =
+                silent.since.checked_sub(lease * leases).expect("the host is up for long");
+            let names = dir.look().unwrap();
+            assert_eq!(names.keys().collect::<Vec<_>>(), ["a"]);
+        };
+        look_later(&mut dir, 1);
+        dir.tidy();
+        assert!(path.exists(), "it may be back");
+
+        look_later(&mut dir, LEASES_KEPT);
+        let own = dir.own.take();
+        dir.tidy();
+        assert!(path.exists(), "it only looks");
+        dir.own = own;
+        dir.look().unwrap();
+        theirs.publish(&path).unwrap();
+        dir.tidy();
+        assert!(path.exists(), "the file is another one by now");
+
+        dir.look().unwrap();
+        look_later(&mut dir, LEASES_KEPT);
+        dir.tidy();
+        assert!(!path.exists() && dir.path_of("a").exists());
+    }
 }

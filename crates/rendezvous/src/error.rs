@@ -29,7 +29,8 @@ pub enum RendezvousError {
     Name(#[from] NameError),
     /// Another engine has the name.
     #[error(
-        "name `{name}` of the group `{group}` is taken by an engine that lives; waited {waited:?}"
+        "name `{name}` of the group `{group}` is taken by an engine that lives, or has died less than its lease \
+         ago; waited {waited:.1?}"
     )]
     Taken {
         /// The group.
@@ -124,7 +125,8 @@ impl RendezvousError {
             Self::Value { .. } => "docs/rendezvous.md has all forms".to_owned(),
             Self::Name(_) => "give another name".to_owned(),
             Self::Taken { .. } => {
-                "give each engine of a group a name of its own, or end the other engine".to_owned()
+                "give each engine of a group a name of its own, end the other engine, or wait longer (--timeout)"
+                    .to_owned()
             }
             Self::Unreachable { .. } => {
                 "see that it runs, and that host, port and firewall are right".to_owned()

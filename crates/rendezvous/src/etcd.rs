@@ -46,6 +46,8 @@ pub(crate) struct EtcdGroup {
     lease: Duration,
     own: Option<Own>,
     granted: Option<Granted>,
+    /// When etcd is to hear of this engine next, or to be asked whether it is there.
+    next: Instant,
     /// The last revision that is known; `None`: everything has to be read anew.
     revision: Option<i64>,
     watch: Option<Watch>,
@@ -53,11 +55,10 @@ pub(crate) struct EtcdGroup {
     members: usize,
 }
 
-/// A lease, and until when etcd keeps it without hearing of this engine.
+/// A lease.
 struct Granted {
     id: String,
     seconds: u64,
-    next: Instant,
 }
 
 impl Etcd {
@@ -79,6 +80,7 @@ impl Etcd {
             lease: self.lease,
             own,
             granted: None,
+            next: Instant::now(),
             revision: None,
             watch: None,
             members: 0,
@@ -165,23 +167,40 @@ impl EtcdGroup {
             stop.sleep(TRY_AGAIN);
             self.client.keep_alive(&id, stop)?;
         }
-        let next = Instant::now() + period(seconds);
-        self.granted = Some(Granted { id, seconds, next });
+        self.granted = Some(Granted { id, seconds });
+        self.next = Instant::now() + self.period();
         Ok(())
     }
 
-    /// Keeps the own key alive, when it is time to.
-    fn keep_alive(&mut self, stop: &Stop) -> Result<(), RendezvousError> {
-        if self.own.is_none() {
-            return Ok(());
+    /// How often a lease is renewed: two renewals may be lost.
+    fn period(&self) -> Duration {
+        let seconds = self.granted.as_ref().map_or(seconds_of(self.lease), |it| it.seconds);
+        Duration::from_secs(seconds) / 3
+    }
+
+    /// Keeps the own key alive, when it is time to; who only looks asks whether etcd is there. Says whether
+    /// etcd has answered in time.
+    ///
+    /// An etcd that stands still hears of nobody, and ends all leases when it goes on. For that it has to stand
+    /// still for two periods, and nobody asks it less than once in a period. So the answer to somebody takes a
+    /// period, and half of one for who was busy otherwise.
+    fn keep_alive(&mut self, stop: &Stop) -> Result<bool, RendezvousError> {
+        if self.own.is_some() && self.granted.is_none() {
+            return self.register(stop).map(|()| true);
         }
-        let Some(granted) = &mut self.granted else { return self.register(stop) };
-        if Instant::now() < granted.next {
-            return Ok(());
+        let begin = Instant::now();
+        if begin < self.next {
+            return Ok(true);
         }
-        if self.client.keep_alive(&granted.id, stop)? {
-            granted.next = Instant::now() + period(granted.seconds);
-            return Ok(());
+        let is_known = match &self.granted {
+            Some(granted) => self.client.keep_alive(&granted.id, stop)?,
+            None => self.client.ping(self.prefix.as_bytes(), stop).map(|()| true)?,
+        };
+        let period = self.period();
+        let is_in_time = begin.elapsed() < period / 2;
+        self.next = Instant::now() + period;
+        if is_known {
+            return Ok(is_in_time);
         }
         let group = &self.group;
         tracing::warn!(
@@ -189,7 +208,7 @@ impl EtcdGroup {
             "etcd has forgotten this engine in the group {group}; it joins again"
         );
         self.granted = None;
-        self.register(stop)
+        self.register(stop).map(|()| is_in_time)
     }
 
     /// What has happened; waits for it until it is time for something else.
@@ -205,11 +224,7 @@ impl EtcdGroup {
             Some(watch) => watch,
             None => self.client.watch(self.prefix.as_bytes(), revision.saturating_add(1), stop)?,
         };
-        let until = match &self.granted {
-            Some(granted) => granted.next,
-            None => Instant::now() + period(seconds_of(self.lease)),
-        };
-        let Some(happened) = self.client.next(&mut watch, until)? else {
+        let Some(happened) = self.client.next(&mut watch, self.next)? else {
             self.watch = Some(watch);
             return Ok(News::none());
         };
@@ -253,7 +268,10 @@ impl Backend for EtcdGroup {
     }
 
     fn poll(&mut self, stop: &Stop) -> Result<News, RendezvousError> {
-        let news = self.keep_alive(stop).and_then(|()| self.news(stop));
+        let news = self.keep_alive(stop).and_then(|is_in_time| match is_in_time {
+            true => self.news(stop),
+            false => Ok(News::WasSilent),
+        });
         if news.is_err() {
             (self.watch, self.revision) = (None, None);
             self.client.turn();
@@ -279,11 +297,6 @@ impl Backend for EtcdGroup {
 
 fn found(value: Vec<u8>) -> Found {
     Found::Metadata(Arc::from(value))
-}
-
-/// How often a lease of so many seconds is renewed: two renewals may be lost.
-fn period(seconds: u64) -> Duration {
-    Duration::from_secs(seconds) / 3
 }
 
 #[cfg(test)]

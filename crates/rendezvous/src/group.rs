@@ -48,10 +48,10 @@ pub struct Watcher {
 
 /// Joins a group at the place that the engine's setting `rendezvous` names, and returns as soon as others
 /// can find this engine. Blocks while the name is that of an engine that has died (for its lease at most),
-/// and ranks wait for rank 0.
+/// and ranks wait for rank 0. [`Membership::timeout`] ends that earlier.
 ///
 /// # Errors
-/// The place can't be reached, refuses, or has an engine of that name that lives.
+/// The place can't be reached in time, refuses, or has an engine of that name that may live.
 pub fn join(engine: &Engine, membership: &Membership) -> Result<Group, RendezvousError> {
     let place = Place::of(engine.config())?;
     let named = membership.name.clone();
@@ -81,11 +81,11 @@ pub fn join(engine: &Engine, membership: &Membership) -> Result<Group, Rendezvou
             expected = Some(ranks.size());
             let own = own(ranks.name())?;
             let group = &membership.group;
-            (own.clone(), ranks.backend(engine, group, own, membership.timeout)?)
+            (own.clone(), ranks.backend(engine, group, own)?)
         }
         _ => return Err(place.unknown()),
     };
-    backend.enter(&Stop::default())?;
+    backend.enter(&Stop::after(membership.timeout))?;
     let session = Session::start(backend, Some(own.name.to_string()))?;
     Ok(Group { engine: engine.clone(), name: own.name.to_string(), expected, session })
 }
@@ -93,9 +93,9 @@ pub fn join(engine: &Engine, membership: &Membership) -> Result<Group, Rendezvou
 /// Looks at a group without joining it. Only a folder and etcd show their members so.
 ///
 /// # Errors
-/// The settings name no such place, or a file that it needs can't be read. Whether the place can be
-/// reached shows later: [`Watcher::wait_for`] returns nothing, and the log says why.
-pub fn look(config: &Config, group: &Name) -> Result<Watcher, RendezvousError> {
+/// The settings name no such place, a file that it needs can't be read, or the place does not answer within
+/// `timeout`.
+pub fn look(config: &Config, group: &Name, timeout: Duration) -> Result<Watcher, RendezvousError> {
     let place = Place::of(config)?;
     let mut backend: Box<dyn Backend> = match &place.rendezvous {
         Rendezvous::Dir { folder, lease } => Box::new(Dir::new(folder, group, *lease, None)),
@@ -108,7 +108,7 @@ pub fn look(config: &Config, group: &Name) -> Result<Watcher, RendezvousError> {
         }
         _ => return Err(place.unknown()),
     };
-    backend.enter(&Stop::default())?;
+    backend.enter(&Stop::after(timeout))?;
     Ok(Watcher { session: Session::start(backend, None)? })
 }
 

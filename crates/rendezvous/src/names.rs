@@ -92,7 +92,8 @@ impl Membership {
         Ok(Self { name: Some(name.parse()?), ..self })
     }
 
-    /// How long ranks wait for rank 0, which may start after them; 60 s if not given.
+    /// How long joining may take: rank 0 may start later, an engine that had the name may have died less
+    /// than a lease ago. 60 s if not given.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }

@@ -8,7 +8,6 @@ mod small;
 mod spoke;
 
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::time::Duration;
 
 use polyrail::Engine;
 use polyrail_config::Launcher;
@@ -53,11 +52,10 @@ impl Ranks {
         engine: &Engine,
         group: &Name,
         own: Own,
-        timeout: Duration,
     ) -> Result<Box<dyn Backend>, RendezvousError> {
         let Self { place, job } = self;
         if job.rank > 0 {
-            return Ok(Box::new(Spoke::new(&place, engine.config(), (group, &job), own, timeout)));
+            return Ok(Box::new(Spoke::new(&place, engine.config(), (group, &job), own)));
         }
         let rails = rails_of_rank_0(&job, &resolve(&place, &job)?);
         let small = Small::start(engine.config(), &job, &rails, Some(job.port));

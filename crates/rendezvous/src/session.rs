@@ -40,8 +40,10 @@ struct Table {
     told: BTreeMap<String, Found>,
     /// Names whose state was not told yet: so what waits to be told never grows beyond the names.
     changed: BTreeSet<String>,
-    /// Members that the place has forgotten while it was out of reach, and until when they may return.
-    absent: BTreeMap<String, Instant>,
+    /// Until when nobody leaves, because the place was out of reach and may have forgotten who lives.
+    doubt: Option<Instant>,
+    /// Members that the place has not, and that may return until then.
+    absent: BTreeSet<String>,
     /// The first look is over.
     is_known: bool,
     is_over: bool,
@@ -145,7 +147,8 @@ impl Shared {
                     if trouble.is_some() {
                         tracing::warn!(target: "polyrail::rendezvous", "the rendezvous works again");
                     }
-                    let grace = trouble.take().map(|_| backend.grace());
+                    let was_away = trouble.take().is_some() || matches!(news, News::WasSilent);
+                    let grace = was_away.then(|| backend.grace());
                     // A place that works for a moment only is not asked again and again.
                     if was_wrong.is_none_or(|at: Instant| at.elapsed() > 2 * PAUSES.1) {
                         pause = PAUSES.0;
@@ -183,17 +186,22 @@ impl Table {
     /// Says whether anything has changed.
     fn apply(&mut self, news: News, grace: Option<Duration>, now: Instant) -> bool {
         let mut has_changed = false;
+        if let Some(grace) = grace {
+            self.doubt = Some(now + grace);
+        }
+        if self.doubt.is_some_and(|until| until <= now) {
+            self.doubt = None;
+            for name in std::mem::take(&mut self.absent) {
+                has_changed |= self.put(name, None);
+            }
+        }
         match news {
             News::All(all) => {
                 has_changed |= !std::mem::replace(&mut self.is_known, true);
                 let gone: Vec<String> =
                     self.members.keys().filter(|name| !all.contains_key(*name)).cloned().collect();
                 for name in gone {
-                    match grace {
-                        Some(grace) => drop(self.absent.entry(name).or_insert(now + grace)),
-                        None if self.absent.contains_key(&name) => {}
-                        None => has_changed |= self.put(name, None),
-                    }
+                    has_changed |= self.put(name, None);
                 }
                 for (name, found) in all {
                     has_changed |= self.put(name, Some(found));
@@ -204,20 +212,18 @@ impl Table {
                     has_changed |= self.put(name, found);
                 }
             }
-        }
-        let late: Vec<String> = self
-            .absent
-            .iter()
-            .filter(|(_, until)| **until <= now)
-            .map(|(name, _)| name.clone())
-            .collect();
-        for name in late {
-            has_changed |= self.put(name, None);
+            News::WasSilent => {}
         }
         has_changed
     }
 
     fn put(&mut self, name: String, found: Option<Found>) -> bool {
+        if found.is_none() && self.doubt.is_some() {
+            if self.members.contains_key(&name) {
+                self.absent.insert(name);
+            }
+            return false;
+        }
         self.absent.remove(&name);
         if self.own.as_ref() == Some(&name) {
             return false;
@@ -310,5 +316,26 @@ mod tests {
         table.apply(back, None, now + grace / 2);
         table.apply(News::none(), None, now + grace);
         assert_eq!(events(&mut table), ["-b"], "a came back");
+    }
+
+    #[test]
+    fn after_a_silence_whoever_is_taken_for_dead_and_comes_back_has_not_left() {
+        let (mut table, now) = (Table::default(), Instant::now());
+        let grace = Duration::from_secs(10);
+        table.apply(all(&[("a", "1"), ("b", "1")]), None, now);
+        events(&mut table);
+        table.apply(News::WasSilent, Some(grace), now);
+        let dead = ["a", "b"].map(|name| (name.to_owned(), None));
+        table.apply(News::Changes(dead.into()), None, now + grace / 4);
+        assert!(events(&mut table).is_empty());
+        // A second silence begins the time anew.
+        table.apply(News::WasSilent, Some(grace), now + grace / 2);
+        let back = News::Changes(vec![("a".to_owned(), Some(found("1")))]);
+        table.apply(back, None, now + grace);
+        assert!(events(&mut table).is_empty());
+        table.apply(News::none(), None, now + grace * 2);
+        assert_eq!(events(&mut table), ["-b"]);
+        table.apply(News::Changes(vec![("a".to_owned(), None)]), None, now + grace * 2);
+        assert_eq!(events(&mut table), ["-a"], "nothing is in doubt any more");
     }
 }

@@ -9,6 +9,8 @@ use parking_lot::{Condvar, Mutex};
 /// Whether the thread is to end. Setting it wakes whatever the thread waits in.
 #[derive(Default)]
 pub(crate) struct Stop {
+    /// When it is to end by itself.
+    deadline: Option<Instant>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -22,8 +24,29 @@ struct State {
 }
 
 impl Stop {
+    /// For what may take this long, and no longer.
+    pub(crate) fn after(timeout: Duration) -> Self {
+        Self { deadline: Instant::now().checked_add(timeout), ..Self::default() }
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// How much of `time` is left until the deadline.
+    pub(crate) fn within(&self, time: Duration) -> Duration {
+        match self.deadline {
+            Some(deadline) => time.min(deadline.saturating_duration_since(Instant::now())),
+            None => time,
+        }
+    }
+
+    fn is_late(&self) -> bool {
+        self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
     pub(crate) fn is_set(&self) -> bool {
-        self.state.lock().is_set
+        self.is_late() || self.state.lock().is_set
     }
 
     /// Ends sleep, and all reading from sockets that the thread has.
@@ -40,7 +63,7 @@ impl Stop {
     /// Whether there is no use in trying further.
     pub(crate) fn is_over(&self) -> bool {
         let state = self.state.lock();
-        state.is_set && !state.is_leaving
+        self.is_late() || (state.is_set && !state.is_leaving)
     }
 
     /// From now on connections are let be.
@@ -50,7 +73,7 @@ impl Stop {
 
     /// Sleeps for that time at most; less if the thread is to end.
     pub(crate) fn sleep(&self, time: Duration) {
-        let until = Instant::now() + time;
+        let until = Instant::now() + self.within(time);
         let mut state = self.state.lock();
         while !state.is_set && !self.changed.wait_until(&mut state, until).timed_out() {}
     }

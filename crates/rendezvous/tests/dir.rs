@@ -54,13 +54,19 @@ fn engines_meet_by_a_folder_and_who_leaves_or_dies_is_gone_at_once() {
     drop(b.take_stdin());
     assert_eq!(event(&group, DEADLINE).as_deref(), Some("-b"));
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}, the lease is 30 s", begin.elapsed());
+    let begin = Instant::now();
+    while !has_files(&folder.path().join("new/g"), 2) {
+        assert!(begin.elapsed() < DEADLINE, "nobody removes the file of the dead");
+        // Nobody tells when a file goes away.
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
 fn who_is_silent_for_a_lease_has_left_and_joins_again_with_a_sign_of_life() {
     let folder = tempfile::tempdir().unwrap();
     let place = format!("dir://{}?lease=3s", folder.path().display());
-    let watcher = look(&config(&place), &"g".parse().unwrap()).unwrap();
+    let watcher = look(&config(&place), &"g".parse().unwrap(), DEADLINE).unwrap();
     let child = member(&place, "g", "a", 1);
     assert!(matches!(watcher.next_event(DEADLINE), Some(Event::Joined(_))));
     // Its process is there, as that of another host would be for all that is known here.
@@ -99,7 +105,7 @@ fn a_name_is_taken_while_its_engine_lives() {
 fn who_was_silent_and_lost_its_name_keeps_no_other_alive_and_takes_the_name_back() {
     let folder = tempfile::tempdir().unwrap();
     let place = format!("dir://{}?lease=3s", folder.path().display());
-    let watcher = look(&config(&place), &"g".parse().unwrap()).unwrap();
+    let watcher = look(&config(&place), &"g".parse().unwrap(), DEADLINE).unwrap();
     let joined = || match watcher.next_event(DEADLINE) {
         Some(Event::Joined(member)) => member.card().unwrap().instance,
         other => panic!("{other:?}"),
@@ -126,7 +132,7 @@ fn nothing_waits_for_a_named_pipe() {
     let place = format!("dir://{}?lease=3s", folder.path().display());
     let (sender, done) = channel();
     std::thread::spawn(move || {
-        let watcher = look(&config(&place), &"g".parse().unwrap()).unwrap();
+        let watcher = look(&config(&place), &"g".parse().unwrap(), DEADLINE).unwrap();
         assert_eq!(watcher.wait_for(0, DEADLINE).map(|members| members.len()), Some(0));
         // The name is as free as if its engine had died.
         let own = engine(&place);
@@ -152,7 +158,7 @@ fn who_looks_loses_nobody_while_the_folder_is_away() {
     let place = format!("dir://{}/place", folder.path().display());
     let own = engine(&place);
     let _group = enter(&own, "a");
-    let watcher = look(&config(&place), &"g".parse().unwrap()).unwrap();
+    let watcher = look(&config(&place), &"g".parse().unwrap(), DEADLINE).unwrap();
     assert!(matches!(watcher.next_event(DEADLINE), Some(Event::Joined(_))));
     let (here, away) = (folder.path().join("place"), folder.path().join("away"));
     fs::rename(&here, &away).unwrap();
@@ -223,7 +229,7 @@ fn a_folder_that_can_not_be_used_is_named() {
     assert_eq!(error.exit_code(), 3);
     // To look makes nothing.
     let place = format!("dir://{}/none", folder.path().display());
-    let watcher = look(&config(&place), &"g".parse().unwrap()).unwrap();
+    let watcher = look(&config(&place), &"g".parse().unwrap(), DEADLINE).unwrap();
     assert_eq!(watcher.wait_for(0, DEADLINE).map(|members| members.len()), Some(0));
     assert!(has_files(folder.path(), 1));
 }

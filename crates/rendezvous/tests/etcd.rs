@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Etcd, config, engine, free_port, member};
 use polyrail_rendezvous::{Event, Group, Membership, RendezvousError, join, look};
+use rustix::process::Signal;
 
 fn enter(engine: &polyrail::Engine, name: &str) -> Group {
     join(engine, &Membership::new("g").unwrap().name(name).unwrap()).unwrap()
@@ -112,6 +114,17 @@ fn an_etcd_that_restarts_or_forgets_ends_no_membership() {
     group.wait_for(2, DEADLINE).unwrap();
     assert!(matches!(group.next_event(DEADLINE), Some(Event::Joined(_))));
 
+    // Standing still it hears of nobody for longer than all leases. Who only looks is told the same.
+    let watcher = look(&config(&place), &"g".parse().unwrap(), DEADLINE).unwrap();
+    watcher.wait_for(2, DEADLINE).unwrap();
+    while watcher.next_event(Duration::ZERO).is_some() {}
+    etcd.signal(Signal::STOP);
+    assert_eq!(left(&group, Duration::from_secs(4)), None, "etcd stands still");
+    etcd.signal(Signal::CONT);
+    assert_eq!(left(&group, Duration::from_secs(3)), None, "etcd goes on");
+    assert_eq!(watcher.next_event(Duration::ZERO), None);
+    assert_eq!(watcher.members().len(), 2);
+
     for forgets in [false, true] {
         etcd.kill();
         // Longer than the lease: who is silent so long while etcd is there has left.
@@ -122,7 +135,7 @@ fn an_etcd_that_restarts_or_forgets_ends_no_membership() {
         etcd.run();
         let begin = Instant::now();
         // Somebody new hears of both, so both are there again.
-        let watcher = look(&config(&place), &"g".parse().unwrap()).unwrap();
+        let watcher = look(&config(&place), &"g".parse().unwrap(), DEADLINE).unwrap();
         watcher.wait_for(2, DEADLINE).expect("both enter again");
         println!("forgets: {forgets}; both were back {:?} after etcd", begin.elapsed());
         assert_eq!(left(&group, Duration::from_secs(4)), None, "forgets: {forgets}");
@@ -148,6 +161,17 @@ fn an_etcd_that_is_down_is_named_and_one_of_several_is_enough() {
     let own = engine(&format!("etcd://127.0.0.1:{down},127.0.0.1:{}/test", etcd.port));
     let group = join(&own, &membership).unwrap();
     assert_eq!(group.name(), own.instance().to_string());
+
+    // Somebody accepts and never answers.
+    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let place = format!("etcd://{}", silent.local_addr().unwrap());
+    let (own, begin) = (engine(&place), Instant::now());
+    let error = join(&own, &membership.clone().timeout(Duration::from_millis(200))).unwrap_err();
+    assert!(matches!(error, RendezvousError::Unreachable { .. }), "{error}");
+    let error =
+        look(&config(&place), &"g".parse().unwrap(), Duration::from_millis(200)).unwrap_err();
+    assert!(error.to_string().contains("no answer in time"), "{error}");
+    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
 
     // Somebody else listens there: an engine.
     let own = engine(&format!("etcd://{}", own.addresses()[0]));

@@ -16,7 +16,7 @@ use signal_hook::flag;
 
 use crate::config_args::{self, ConfigArgs, print_warnings};
 use crate::progress::Progress;
-use crate::stdout::{complain, print, refuse, say_to_reader, tell};
+use crate::stdout::{complain, counted, print, refuse, say_to_reader, tell};
 use crate::values::{Refusal, number_within, time};
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", value_parser = number_within(1, 1_000_000))]
     wait: Option<u64>,
 
-    /// How long to wait for them, and for the first answer.
+    /// How long joining, or the first answer, and waiting for them may take together.
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     timeout: Duration,
 
@@ -95,6 +95,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         // Without it a signal ends the process at once, and others hear of it later.
         let _ = flag::register(signal, Arc::clone(&stopped));
     }
+    let begin = Instant::now();
     let progress = Progress::waiting("joining");
     let view = match enter(args, &config) {
         Ok(view) => view,
@@ -106,7 +107,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     is_entering.store(false, Ordering::Relaxed);
     let wanted = args.wait.and_then(|count| usize::try_from(count).ok()).or(view.expected());
     progress.say("waiting for members");
-    let members = view.wait(wanted.unwrap_or(0), args.timeout, &stopped);
+    let left = args.timeout.saturating_sub(begin.elapsed());
+    let members = view.wait(wanted.unwrap_or(0), left, &stopped);
     progress.clear();
     drop(progress);
     let code = match members {
@@ -115,10 +117,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         None => {
             complain(
                 &format!(
-                    "--wait: {} members of the group `{}` are there after {:?}; wanted: {}",
-                    view.members().len() + view.own(),
-                    args.group,
+                    "--wait: within {:?} the group `{}` had {}; wanted: {}",
                     args.timeout,
+                    args.group,
+                    counted((view.members().len() + view.own()) as u64, "member"),
                     wanted.map_or("an answer".to_owned(), |count| count.to_string()),
                 ),
                 Some("see that the others use the same rendezvous and group, or give --timeout"),
@@ -136,7 +138,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 fn enter(args: &Args, config: &Config) -> Result<View, ExitCode> {
     let failed = |error: RendezvousError| refuse(&error, error.help(), error.exit_code());
     if args.name.is_none() {
-        match look(config, &args.group) {
+        match look(config, &args.group, args.timeout) {
             Err(RendezvousError::MembersOnly { .. }) => {}
             looked => return looked.map(View::Outside).map_err(failed),
         }

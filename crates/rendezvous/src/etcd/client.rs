@@ -224,6 +224,13 @@ impl Client {
         Ok((all, self.revision(&range.header)?))
     }
 
+    /// Asks for nothing but an answer. A user may be allowed to see keys that begin so, and no others.
+    pub(crate) fn ping(&mut self, prefix: &[u8], stop: &Stop) -> Result<(), RendezvousError> {
+        let (begin, end) = range_of(prefix);
+        let body = json!({ "key": begin, "range_end": end, "limit": "1", "keys_only": true });
+        self.call::<Range>("/v3/kv/range", &body, stop).map(drop)
+    }
+
     /// Everything that happens to keys that begin so, from a revision on.
     pub(crate) fn watch(
         &mut self,
@@ -238,7 +245,8 @@ impl Client {
         let (host, port) = self.hosts[self.at].clone();
         let body = request.to_string();
         let began = Connection::open(&host, port, stop).and_then(|mut connection| {
-            let began = connection.begin("/v3/watch", self.token.as_deref(), body.as_bytes())?;
+            let began =
+                connection.begin("/v3/watch", self.token.as_deref(), body.as_bytes(), stop)?;
             Ok(began.map(|()| connection))
         });
         match began {
@@ -344,7 +352,7 @@ impl Client {
         let mut failed = Vec::new();
         // A connection that rested may have been closed by the other end; that is no failure.
         if let Some(connection) = &mut self.connection {
-            match connection.ask(path, self.token.as_deref(), body.as_bytes()) {
+            match connection.ask(path, self.token.as_deref(), body.as_bytes(), stop) {
                 Ok(answer) => return Ok(answer),
                 Err(_) => self.connection = None,
             }
@@ -352,7 +360,8 @@ impl Client {
         while failed.len() < self.hosts.len() && !stop.is_over() {
             let (host, port) = &self.hosts[self.at];
             let answer = Connection::open(host, *port, stop).and_then(|mut connection| {
-                let answer = connection.ask(path, self.token.as_deref(), body.as_bytes())?;
+                let token = self.token.as_deref();
+                let answer = connection.ask(path, token, body.as_bytes(), stop)?;
                 Ok((connection, answer))
             });
             match answer {
@@ -389,7 +398,8 @@ impl Client {
                 format!("{host}:{port}: {error}")
             })
             .collect();
-        let why = if told.is_empty() { "it was given up".to_owned() } else { told.join("; ") };
+        let why =
+            if told.is_empty() { "there was no time left".to_owned() } else { told.join("; ") };
         RendezvousError::Unreachable { place: self.place.clone(), why }
     }
 

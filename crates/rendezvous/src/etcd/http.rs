@@ -37,11 +37,15 @@ struct Head {
 }
 
 impl Connection {
-    /// Connects to the first address of the host that answers.
+    /// Connects to the first address of the host that answers. Like each call below, it ends in time for `stop`.
     pub(crate) fn open(host: &str, port: u16, stop: &Stop) -> io::Result<Self> {
         let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
         for address in (host, port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, CONNECT_DEADLINE) {
+            let left = stop.within(CONNECT_DEADLINE);
+            if left.is_zero() {
+                return Err(late());
+            }
+            match TcpStream::connect_timeout(&address, left) {
                 Ok(socket) => {
                     socket.set_nodelay(true)?;
                     socket.set_write_timeout(Some(ANSWER_DEADLINE))?;
@@ -65,9 +69,10 @@ impl Connection {
         path: &str,
         token: Option<&str>,
         body: &[u8],
+        stop: &Stop,
     ) -> io::Result<Answer> {
         self.send(path, token, body)?;
-        let until = Instant::now() + ANSWER_DEADLINE;
+        let until = Instant::now() + stop.within(ANSWER_DEADLINE);
         let head = self.head(until)?;
         self.rest(&head, until)
     }
@@ -79,9 +84,10 @@ impl Connection {
         path: &str,
         token: Option<&str>,
         body: &[u8],
+        stop: &Stop,
     ) -> io::Result<Result<(), Answer>> {
         self.send(path, token, body)?;
-        let until = Instant::now() + ANSWER_DEADLINE;
+        let until = Instant::now() + stop.within(ANSWER_DEADLINE);
         let head = self.head(until)?;
         match head.code {
             200 if head.length.is_none() => Ok(Ok(())),
@@ -179,7 +185,7 @@ impl Connection {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return Err(io::Error::new(ErrorKind::TimedOut, "no answer in time"));
+                return Err(late());
             }
             self.socket.set_read_timeout(Some(left))?;
             match (&*self.socket).read(&mut part) {
@@ -196,6 +202,10 @@ impl Connection {
             }
         }
     }
+}
+
+fn late() -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, "no answer in time")
 }
 
 fn garbage(what: &str) -> io::Error {

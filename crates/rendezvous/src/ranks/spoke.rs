@@ -32,8 +32,6 @@ pub(super) struct Spoke {
     group: Name,
     job: Job,
     own: Own,
-    /// How long rank 0 may take to start.
-    timeout: Duration,
     link: Option<Link>,
     /// Rank 0 has left: from now on nothing is new.
     is_over: bool,
@@ -67,7 +65,6 @@ impl Spoke {
         config: &polyrail::Config,
         (group, job): (&Name, &Job),
         own: Own,
-        timeout: Duration,
     ) -> Self {
         Self {
             place: place.to_owned(),
@@ -75,30 +72,26 @@ impl Spoke {
             group: group.clone(),
             job: job.clone(),
             own,
-            timeout,
             link: None,
             is_over: false,
         }
     }
 
-    /// Connects to rank 0 and joins there, within that time.
-    fn link(&self, timeout: Duration, stop: &Stop) -> Result<Link, RendezvousError> {
-        let until = Instant::now() + timeout;
+    /// Connects to rank 0 and joins there. With a deadline rank 0 may start until then; otherwise it is tried
+    /// once.
+    fn link(&self, stop: &Stop) -> Result<Link, RendezvousError> {
         let mut last = None;
         // Engines by the rails that lead there: usually one.
         let mut engines = HashMap::new();
         loop {
             for address in resolve(&self.place, &self.job)? {
-                match self.connect(address, &mut engines) {
-                    Ok(link) => {
-                        let until = until.max(Instant::now() + ANSWER);
-                        return self.introduce(link, until, stop);
-                    }
+                match self.connect(address, &mut engines, stop) {
+                    Ok(link) => return self.introduce(link, stop),
                     Err(error) if is_final(&error) => return Err(error),
                     Err(error) => last = Some(error),
                 }
             }
-            if Instant::now() + TRY_AGAIN >= until || stop.is_set() {
+            if stop.deadline().is_none() || stop.is_set() {
                 let why = format!("{} has no address", self.job.host);
                 let place = self.place.clone();
                 return Err(last.unwrap_or(RendezvousError::Unreachable { place, why }));
@@ -111,6 +104,7 @@ impl Spoke {
         &self,
         address: SocketAddr,
         engines: &mut HashMap<String, Small>,
+        stop: &Stop,
     ) -> Result<Link, RendezvousError> {
         let place = || self.place.clone();
         let rails = rails_to(address).map_err(|error| {
@@ -123,9 +117,18 @@ impl Spoke {
                 RendezvousError::Engine { place: place(), source: Box::new(error) }
             })?,
         };
-        let peer = match small.engine.connect(address).join() {
-            Ok(peer) => peer,
-            Err(error) => {
+        let connecting = small.engine.connect(address);
+        let answer = match stop.deadline() {
+            Some(_) => connecting.wait(stop.within(Duration::MAX)),
+            None => Some(connecting.join()),
+        };
+        let peer = match answer {
+            Some(Ok(peer)) => peer,
+            None => {
+                let why = format!("rank 0 at {address} has not answered in time");
+                return Err(RendezvousError::Unreachable { place: place(), why });
+            }
+            Some(Err(error)) => {
                 engines.insert(rails, small);
                 return Err(RendezvousError::Rank0 { place: place(), source: Box::new(error) });
             }
@@ -135,12 +138,7 @@ impl Spoke {
     }
 
     /// Says who this is, and waits until rank 0 has heard it.
-    fn introduce(
-        &self,
-        mut link: Link,
-        until: Instant,
-        stop: &Stop,
-    ) -> Result<Link, RendezvousError> {
+    fn introduce(&self, mut link: Link, stop: &Stop) -> Result<Link, RendezvousError> {
         let own = &self.own;
         let message = Message::Enter {
             group: self.group.to_string(),
@@ -151,10 +149,14 @@ impl Spoke {
         link.small.say(&link.peer, &message, stop);
         let noticed = Duration::from_millis(self.config.peer_timeout_ms) + NOTICED;
         let until_free = Instant::now() + noticed;
-        let until = until.max(until_free);
+        let until = stop.deadline().unwrap_or(until_free.max(Instant::now() + ANSWER));
         let mut table = BTreeMap::new();
+        let mut taken: Option<String> = None;
         while !table.contains_key(own.name.as_str()) {
             if Instant::now() >= until || stop.is_set() {
+                if let Some(why) = taken {
+                    return Err(self.refused(&why));
+                }
                 let why = "rank 0 did not say who is there".to_owned();
                 return Err(RendezvousError::Unreachable { place: self.place.clone(), why });
             }
@@ -163,7 +165,8 @@ impl Spoke {
                 Told::Taken(why) if Instant::now() >= until_free => {
                     return Err(self.refused(&why));
                 }
-                Told::Taken(_) => {
+                Told::Taken(why) => {
+                    taken = Some(why);
                     stop.sleep(TRY_AGAIN);
                     link.small.say(&link.peer, &message, stop);
                     continue;
@@ -244,7 +247,7 @@ fn is_final(error: &RendezvousError) -> bool {
 
 impl Backend for Spoke {
     fn enter(&mut self, stop: &Stop) -> Result<(), RendezvousError> {
-        self.link = Some(self.link(self.timeout, stop)?);
+        self.link = Some(self.link(stop)?);
         Ok(())
     }
 
@@ -255,7 +258,7 @@ impl Backend for Spoke {
         }
         let mut link = match self.link.take() {
             Some(link) => link,
-            None => self.link(Duration::ZERO, stop)?,
+            None => self.link(stop)?,
         };
         if let Some(first) = link.first.take() {
             self.link = Some(link);

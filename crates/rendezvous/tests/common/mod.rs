@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Far more than anything takes here, also on a machine that is busy otherwise.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -161,6 +162,11 @@ impl Etcd {
 
     pub(crate) fn kill(&mut self) {
         self.process.take().unwrap().kill();
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let child = &self.process.as_ref().unwrap().child;
+        kill_process(Pid::from_child(child), signal).unwrap();
     }
 
     pub(crate) fn forget(&self) {

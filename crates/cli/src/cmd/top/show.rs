@@ -6,7 +6,7 @@ use std::io;
 use polyrail_report::{Align, Table, show_gb_per_s, show_micros};
 
 use super::change::{EngineChange, Event, Interval, ProcessChange, What};
-use crate::stdout::{redraw, say_to_reader};
+use crate::stdout::{counted, redraw, say_to_reader};
 
 /// The form.
 #[derive(Debug)]
@@ -154,10 +154,6 @@ fn event(event: &Event) -> String {
         format!(" (towards {}{more})", named.join(", "))
     };
     format!("{engine}{rail}: {what}{towards}")
-}
-
-fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 #[cfg(test)]
