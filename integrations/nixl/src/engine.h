@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -138,6 +139,7 @@ struct Request final : nixlBackendReqH {
         Moving,    // posted
         Telling,   // a read is complete: checkXfer sends its notification
         Notifying, // that is on its way
+        Refused,   // the other side refuses: checkXfer finds out whether it is leaving
     };
 
     nixl_xfer_op_t operation;
@@ -151,6 +153,7 @@ struct Request final : nixlBackendReqH {
     std::shared_ptr<Peer> peer;
     // At the latest post, while it was under way.
     uint32_t looks = 0;
+    std::chrono::steady_clock::time_point refused_at;
     PreparedHandle prepared;
     TransferHandle transfer;
     uint64_t bytes = 0;

@@ -86,6 +86,12 @@ nixl_status_t Engine::loadRemoteMD(const nixlBlobDesc &input, const nixl_mem_t &
         return refused(NIXL_ERR_MISMATCH,
                        what + ": it does not begin with " + KEY_MAGIC + "; use the same version of Polyrail's backend there");
     }
+    {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (!peers_.contains(agent)) {
+            return refused(NIXL_ERR_NOT_FOUND, what + ": how to connect to that agent is not known; load that first");
+        }
+    }
     auto target = std::make_unique<Target>(input.addr, nullptr);
     const int status = polyrail_remote_import(engine_.get(), text.data() + MAGIC_BYTES, text.size() - MAGIC_BYTES,
                                               target->remote.out());

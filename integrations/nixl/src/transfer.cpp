@@ -14,6 +14,9 @@ namespace {
 // How long a release waits for the end of a cancelled transfer. A healthy peer needs far less.
 constexpr uint64_t RELEASE_PATIENCE_NS = 20'000'000;
 
+// An agent that ends takes its memory away first, and its good-bye comes a moment later.
+constexpr auto PARTING_PATIENCE = std::chrono::milliseconds(50);
+
 // Agents look in a loop. On few CPUs they would take one from the threads that move the data, so after as many looks
 // at a transfer each further one lets others run.
 constexpr uint32_t LOOKS_ALONE = 16;
@@ -185,6 +188,11 @@ nixl_status_t Engine::look(Request &request) const {
             }
             return NIXL_IN_PROG;
         }
+        if (status == POLYRAIL_ERR_REFUSED && request.state == Request::State::Moving) {
+            request.state = Request::State::Refused;
+            request.refused_at = std::chrono::steady_clock::now();
+            return look(request);
+        }
         if (status != POLYRAIL_OK) {
             return end(request, status, "a transfer failed");
         }
@@ -199,6 +207,19 @@ nixl_status_t Engine::look(Request &request) const {
     }
     if (request.state == Request::State::Telling) {
         return tell(request);
+    }
+    if (request.state == Request::State::Refused) {
+        polyrail_peer_info info = polyrail_peer_info_init();
+        {
+            const std::lock_guard<std::mutex> lock(mutex_);
+            polyrail_peer_describe(request.peer->handle.get(), &info);
+        }
+        if (info.is_gone != 0 || std::chrono::steady_clock::now() - request.refused_at > PARTING_PATIENCE) {
+            // Once more, for the text of the error.
+            const int status = polyrail_transfer_poll(request.transfer.get(), nullptr);
+            const nixl_status_t ended = end(request, status, "a transfer failed");
+            return request.result = info.is_gone != 0 ? NIXL_ERR_REMOTE_DISCONNECT : ended;
+        }
     }
     return request.state == Request::State::Ready ? request.result : NIXL_IN_PROG;
 }
