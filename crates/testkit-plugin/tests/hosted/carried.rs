@@ -5,7 +5,7 @@ use std::time::Duration;
 use polyrail::{Engine, Peer, Request};
 use polyrail_gpu::fake::FakeDevice;
 
-use crate::{carried, is_inside, pair, pattern, wait_for};
+use crate::{carried, inside, pair, pattern, wait_for};
 
 const SIZE: usize = 8 << 20;
 
@@ -29,117 +29,118 @@ fn write_until_all_carry((one, two, peer): (&Engine, &Engine, &Peer)) {
 #[test]
 fn writes_reads_and_messages_arrive_over_two_devices() {
     let devices = [("SCATTER_DEVICES", "127.0.0.1,127.0.0.2")];
-    if !is_inside("carried::writes_reads_and_messages_arrive_over_two_devices", &devices) {
-        return;
-    }
-    let (one, two, peer) = pair(&[("chunk_bytes", "256KiB")]);
-    assert_eq!(one.rails().len(), 2);
-    write_until_all_carry((&one, &two, &peer));
+    inside("carried::writes_reads_and_messages_arrive_over_two_devices", &devices, || {
+        let (one, two, peer) = pair(&[("chunk_bytes", "256KiB")]);
+        assert_eq!(one.rails().len(), 2);
+        write_until_all_carry((&one, &two, &peer));
 
-    let (near, far) =
-        (one.register(vec![0; SIZE]).unwrap(), two.register(pattern(SIZE, 9)).unwrap());
-    let remote = one.import(&far.describe()).unwrap();
-    // Odd places and lengths, some too short to be carried.
-    for (offset, len) in [(0, SIZE as u64), (1, 4097), (4095, 1 << 20), (77, 300), (5, 65_537)] {
-        let (here, there) = (near.slice(0, len).unwrap(), remote.slice(offset, len).unwrap());
-        one.read(&peer, &here, &there).unwrap().join().unwrap();
-        let mut landed = vec![0; len as usize];
-        near.read_at(0, &mut landed).unwrap();
-        assert!(landed == pattern(SIZE, 9)[offset as usize..][..len as usize], "{offset}+{len}");
-    }
-    assert!(carried(&two.stats()).iter().any(|bytes| *bytes > 0), "the answers were carried, too");
+        let (near, far) =
+            (one.register(vec![0; SIZE]).unwrap(), two.register(pattern(SIZE, 9)).unwrap());
+        let remote = one.import(&far.describe()).unwrap();
+        // Odd places and lengths, some too short to be carried.
+        for (offset, len) in [(0, SIZE as u64), (1, 4097), (4095, 1 << 20), (77, 300), (5, 65_537)]
+        {
+            let (here, there) = (near.slice(0, len).unwrap(), remote.slice(offset, len).unwrap());
+            one.read(&peer, &here, &there).unwrap().join().unwrap();
+            let mut landed = vec![0; len as usize];
+            near.read_at(0, &mut landed).unwrap();
+            assert!(
+                landed == pattern(SIZE, 9)[offset as usize..][..len as usize],
+                "{offset}+{len}"
+            );
+        }
+        assert!(
+            carried(&two.stats()).iter().any(|bytes| *bytes > 0),
+            "the answers were carried, too"
+        );
+    });
 }
 
 #[test]
 fn many_pieces_wait_until_the_plugin_has_room_for_them() {
-    if !is_inside("carried::many_pieces_wait_until_the_plugin_has_room_for_them", &[]) {
-        return;
-    }
-    const PIECE: u64 = 8 << 10;
-    let (one, two, peer) = pair(&[("chunk_bytes", "1MiB")]);
-    write_until_all_carry((&one, &two, &peer));
-    let (from, to) =
-        (one.register(pattern(SIZE, 3)).unwrap(), two.register(vec![0; SIZE]).unwrap());
-    let remote = one.import(&to.describe()).unwrap();
-    // In an order that merges none: the last piece first.
-    let pieces = (0..SIZE as u64 / PIECE).rev().map(|piece| piece * PIECE);
-    let request = pieces.fold(Request::write(&peer), |request, at| {
-        request.segment(from.slice(at, PIECE).unwrap(), remote.slice(at, PIECE).unwrap())
+    inside("carried::many_pieces_wait_until_the_plugin_has_room_for_them", &[], || {
+        const PIECE: u64 = 8 << 10;
+        let (one, two, peer) = pair(&[("chunk_bytes", "1MiB")]);
+        write_until_all_carry((&one, &two, &peer));
+        let (from, to) =
+            (one.register(pattern(SIZE, 3)).unwrap(), two.register(vec![0; SIZE]).unwrap());
+        let remote = one.import(&to.describe()).unwrap();
+        // In an order that merges none: the last piece first.
+        let pieces = (0..SIZE as u64 / PIECE).rev().map(|piece| piece * PIECE);
+        let request = pieces.fold(Request::write(&peer), |request, at| {
+            request.segment(from.slice(at, PIECE).unwrap(), remote.slice(at, PIECE).unwrap())
+        });
+        let before: u64 = carried(&one.stats()).iter().sum();
+        one.post(request).unwrap().join().unwrap();
+        let after: u64 = carried(&one.stats()).iter().sum();
+        assert!(after >= before + SIZE as u64, "{before} to {after} bytes");
+        let mut landed = vec![0; SIZE];
+        to.read_at(0, &mut landed).unwrap();
+        assert!(landed == pattern(SIZE, 3));
     });
-    let before: u64 = carried(&one.stats()).iter().sum();
-    one.post(request).unwrap().join().unwrap();
-    let after: u64 = carried(&one.stats()).iter().sum();
-    assert!(after >= before + SIZE as u64, "{before} to {after} bytes");
-    let mut landed = vec![0; SIZE];
-    to.read_at(0, &mut landed).unwrap();
-    assert!(landed == pattern(SIZE, 3));
 }
 
 #[test]
 fn messages_that_come_in_fragments_are_put_together() {
     let test = "carried::messages_that_come_in_fragments_are_put_together";
-    if !is_inside(test, &[("SCATTER_MODE", "unpack"), ("SCATTER_DEVICES", "127.0.0.1,127.0.0.2")]) {
-        return;
-    }
-    for settings in [&[("payload", "none")], &[("payload", "crc32c")]] {
-        let (one, two, peer) = pair(settings);
-        write_until_all_carry((&one, &two, &peer));
-    }
+    inside(test, &[("SCATTER_MODE", "unpack"), ("SCATTER_DEVICES", "127.0.0.1,127.0.0.2")], || {
+        for settings in [&[("payload", "none")], &[("payload", "crc32c")]] {
+            let (one, two, peer) = pair(settings);
+            write_until_all_carry((&one, &two, &peer));
+        }
+    });
 }
 
 #[test]
 fn memory_of_a_device_that_the_plugin_does_not_take_is_staged() {
-    if !is_inside("carried::memory_of_a_device_that_the_plugin_does_not_take_is_staged", &[]) {
-        return;
-    }
-    for settings in [&[("payload", "none")], &[("payload", "crc32c")]] {
-        let (one, two, peer) = pair(settings);
-        write_until_all_carry((&one, &two, &peer));
-        let device = FakeDevice::new(0, Duration::from_micros(200), 5);
-        let memory = device.memory(&vec![0; SIZE]);
-        let there = two.register(memory.clone()).unwrap();
-        let remote = one.import(&there.describe()).unwrap();
-        let from = one.register(pattern(SIZE, 4)).unwrap();
-        let before: u64 = carried(&one.stats()).iter().sum();
-        one.write(&peer, &from.all(), &remote.all()).unwrap().join().unwrap();
-        let after: u64 = carried(&one.stats()).iter().sum();
-        assert!(after > before, "{before} to {after} bytes");
-        assert!(FakeDevice::contents(&memory) == pattern(SIZE, 4));
-        // And back, over the flow's own connection.
-        let back = one.register(vec![0; SIZE]).unwrap();
-        one.read(&peer, &back.all(), &remote.all()).unwrap().join().unwrap();
-        let mut landed = vec![0; SIZE];
-        back.read_at(0, &mut landed).unwrap();
-        assert!(landed == pattern(SIZE, 4));
-    }
+    inside("carried::memory_of_a_device_that_the_plugin_does_not_take_is_staged", &[], || {
+        for settings in [&[("payload", "none")], &[("payload", "crc32c")]] {
+            let (one, two, peer) = pair(settings);
+            write_until_all_carry((&one, &two, &peer));
+            let device = FakeDevice::new(0, Duration::from_micros(200), 5);
+            let memory = device.memory(&vec![0; SIZE]);
+            let there = two.register(memory.clone()).unwrap();
+            let remote = one.import(&there.describe()).unwrap();
+            let from = one.register(pattern(SIZE, 4)).unwrap();
+            let before: u64 = carried(&one.stats()).iter().sum();
+            one.write(&peer, &from.all(), &remote.all()).unwrap().join().unwrap();
+            let after: u64 = carried(&one.stats()).iter().sum();
+            assert!(after > before, "{before} to {after} bytes");
+            assert!(FakeDevice::contents(&memory) == pattern(SIZE, 4));
+            // And back, over the flow's own connection.
+            let back = one.register(vec![0; SIZE]).unwrap();
+            one.read(&peer, &back.all(), &remote.all()).unwrap().join().unwrap();
+            let mut landed = vec![0; SIZE];
+            back.read_at(0, &mut landed).unwrap();
+            assert!(landed == pattern(SIZE, 4));
+        }
+    });
 }
 
 #[test]
 fn checksums_cover_what_a_plugin_carries() {
-    if !is_inside("carried::checksums_cover_what_a_plugin_carries", &[]) {
-        return;
-    }
-    let (one, two, peer) = pair(&[("payload", "crc32c")]);
-    write_until_all_carry((&one, &two, &peer));
+    inside("carried::checksums_cover_what_a_plugin_carries", &[], || {
+        let (one, two, peer) = pair(&[("payload", "crc32c")]);
+        write_until_all_carry((&one, &two, &peer));
+    });
 }
 
 #[test]
 fn a_region_that_ends_in_flight_is_not_touched_any_more() {
-    if !is_inside("carried::a_region_that_ends_in_flight_is_not_touched_any_more", &[]) {
-        return;
-    }
-    let (one, two, peer) = pair(&[]);
-    write_until_all_carry((&one, &two, &peer));
-    for round in 0..40 {
-        let (from, to) =
-            (one.register(pattern(SIZE, round)).unwrap(), two.register(vec![0; SIZE]).unwrap());
-        let remote = one.import(&to.describe()).unwrap();
-        let pending = one.write(&peer, &from.all(), &remote.all()).unwrap();
-        // Sometimes at the sender, sometimes at the receiver.
-        let ended = if round % 2 == 0 { from } else { to };
-        drop(ended);
-        // Either it was through before, or it fails; it never hangs.
-        let _ = pending.join();
-    }
-    write_until_all_carry((&one, &two, &peer));
+    inside("carried::a_region_that_ends_in_flight_is_not_touched_any_more", &[], || {
+        let (one, two, peer) = pair(&[]);
+        write_until_all_carry((&one, &two, &peer));
+        for round in 0..40 {
+            let (from, to) =
+                (one.register(pattern(SIZE, round)).unwrap(), two.register(vec![0; SIZE]).unwrap());
+            let remote = one.import(&to.describe()).unwrap();
+            let pending = one.write(&peer, &from.all(), &remote.all()).unwrap();
+            // Sometimes at the sender, sometimes at the receiver.
+            let ended = if round % 2 == 0 { from } else { to };
+            drop(ended);
+            // Either it was through before, or it fails; it never hangs.
+            let _ = pending.join();
+        }
+        write_until_all_carry((&one, &two, &peer));
+    });
 }

@@ -16,11 +16,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// Set in processes that run a body.
 const INSIDE: &str = "HOSTED_INSIDE";
 
-/// Runs this test's body in another process, with these variables for the double; says whether this is that
-/// process.
-pub(crate) fn is_inside(test: &str, variables: &[(&str, &str)]) -> bool {
+/// Runs the body of this test in another process, with these variables for the double.
+pub(crate) fn inside(test: &str, variables: &[(&str, &str)], body: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
-        return true;
+        return body();
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, "1");
@@ -29,7 +28,6 @@ pub(crate) fn is_inside(test: &str, variables: &[(&str, &str)]) -> bool {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     assert!(text.contains("1 passed"), "there is no test of that name: {text}");
-    false
 }
 
 /// The double, as a host loads it: cargo puts it beside the programs of tests.

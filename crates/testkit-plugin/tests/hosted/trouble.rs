@@ -2,7 +2,7 @@
 
 use polyrail::Explain;
 
-use crate::{carried, double, engine, is_inside, pair, pattern, wait_for};
+use crate::{carried, double, engine, inside, pair, pattern, wait_for};
 
 /// All cases, each for a process of its own, or the one of this process.
 fn cases<const N: usize>(variable: &str, all: [&'static str; N]) -> Vec<&'static str> {
@@ -14,16 +14,15 @@ fn cases<const N: usize>(variable: &str, all: [&'static str; N]) -> Vec<&'static
 
 /// An engine with a double that says such things of itself is refused with this text.
 fn refused(test: &str, variables: &[(&str, &str)], text: &str) {
-    if !is_inside(test, variables) {
-        return;
-    }
-    let error = engine(&double(), &[]).unwrap_err();
-    assert!(error.to_string().contains(text), "{error}");
-    assert!(
-        error.help().is_some_and(|help| help.contains("polyrail nccl try")),
-        "{:?}",
-        error.help()
-    );
+    inside(test, variables, || {
+        let error = engine(&double(), &[]).unwrap_err();
+        assert!(error.to_string().contains(text), "{error}");
+        assert!(
+            error.help().is_some_and(|help| help.contains("polyrail nccl try")),
+            "{:?}",
+            error.help()
+        );
+    });
 }
 
 #[test]
@@ -50,34 +49,33 @@ fn a_plugin_that_fails_in_each_call_before_it_carries() {
 
 #[test]
 fn settings_that_no_plugin_goes_with() {
-    if !is_inside("trouble::settings_that_no_plugin_goes_with", &[]) {
-        return;
-    }
-    for (name, value) in [("payload", "aead"), ("progress", "caller")] {
-        let error = engine(&double(), &[(name, value)]).unwrap_err();
-        assert_eq!(error.exit_code(), 2);
-        assert!(error.to_string().contains(&format!("{name} = {value}")), "{error}");
-    }
+    inside("trouble::settings_that_no_plugin_goes_with", &[], || {
+        for (name, value) in [("payload", "aead"), ("progress", "caller")] {
+            let error = engine(&double(), &[(name, value)]).unwrap_err();
+            assert_eq!(error.exit_code(), 2);
+            assert!(error.to_string().contains(&format!("{name} = {value}")), "{error}");
+        }
+    });
 }
 
 /// All bytes arrive whatever the plugin does from some call on: payload takes the TCP connections meanwhile.
 fn arrives_nevertheless(test: &str, variables: &[(&str, &str)]) {
-    if !is_inside(test, variables) {
-        return;
-    }
-    const SIZE: usize = 2 << 20;
-    let (one, two, peer) = pair(&[("chunk_bytes", "128KiB")]);
-    let (from, to) = (one.register(vec![0; SIZE]).unwrap(), two.register(vec![0; SIZE]).unwrap());
-    let remote = one.import(&to.describe()).unwrap();
-    for round in 0..12 {
-        let bytes = pattern(SIZE, round);
-        from.write_at(0, &bytes).unwrap();
-        one.write(&peer, &from.all(), &remote.all()).unwrap().join().unwrap();
-        let mut landed = vec![0; SIZE];
-        to.read_at(0, &mut landed).unwrap();
-        assert!(landed == bytes, "round {round}");
-    }
-    assert_eq!(peer.lost(), None);
+    inside(test, variables, || {
+        const SIZE: usize = 2 << 20;
+        let (one, two, peer) = pair(&[("chunk_bytes", "128KiB")]);
+        let (from, to) =
+            (one.register(vec![0; SIZE]).unwrap(), two.register(vec![0; SIZE]).unwrap());
+        let remote = one.import(&to.describe()).unwrap();
+        for round in 0..12 {
+            let bytes = pattern(SIZE, round);
+            from.write_at(0, &bytes).unwrap();
+            one.write(&peer, &from.all(), &remote.all()).unwrap().join().unwrap();
+            let mut landed = vec![0; SIZE];
+            to.read_at(0, &mut landed).unwrap();
+            assert!(landed == bytes, "round {round}");
+        }
+        assert_eq!(peer.lost(), None);
+    });
 }
 
 #[test]
@@ -144,26 +142,26 @@ fn a_listener_of_another_version() {
 
 #[test]
 fn a_peer_that_goes_while_the_plugin_carries_ends_with_an_error_and_no_hang() {
-    if !is_inside(
+    inside(
         "trouble::a_peer_that_goes_while_the_plugin_carries_ends_with_an_error_and_no_hang",
         &[],
-    ) {
-        return;
-    }
-    const SIZE: usize = 16 << 20;
-    let (one, two, peer) = pair(&[]);
-    let from = one.register(pattern(SIZE, 1)).unwrap();
-    let to = two.register(vec![0; SIZE]).unwrap();
-    let remote = one.import(&to.describe()).unwrap();
-    wait_for("something is carried", || {
-        one.write(&peer, &from.all(), &remote.all()).unwrap().join().unwrap();
-        carried(&one.stats()).iter().any(|bytes| *bytes > 0)
-    });
-    let pending: Vec<_> =
-        (0..8).map(|_| one.write(&peer, &from.all(), &remote.all()).unwrap()).collect();
-    drop((to, two));
-    for transfer in pending {
-        let _ = transfer.join();
-    }
-    wait_for("the peer is gone", || peer.lost().is_some());
+        || {
+            const SIZE: usize = 16 << 20;
+            let (one, two, peer) = pair(&[]);
+            let from = one.register(pattern(SIZE, 1)).unwrap();
+            let to = two.register(vec![0; SIZE]).unwrap();
+            let remote = one.import(&to.describe()).unwrap();
+            wait_for("something is carried", || {
+                one.write(&peer, &from.all(), &remote.all()).unwrap().join().unwrap();
+                carried(&one.stats()).iter().any(|bytes| *bytes > 0)
+            });
+            let pending: Vec<_> =
+                (0..8).map(|_| one.write(&peer, &from.all(), &remote.all()).unwrap()).collect();
+            drop((to, two));
+            for transfer in pending {
+                let _ = transfer.join();
+            }
+            wait_for("the peer is gone", || peer.lost().is_some());
+        },
+    );
 }
