@@ -182,3 +182,23 @@ fn a_long_way_does_not_keep_rails_from_being_filled() {
         }
     }
 }
+
+/// Messages of a collective: few under way, so that one rail alone could hold them all.
+#[test]
+fn a_few_messages_at_a_time_go_over_all_rails_though_nobody_knows_their_rates_yet() {
+    for (gbit, bytes, least) in [
+        (1, 16 * KIB, 0.8),
+        (1, 32 * KIB, 0.85),
+        (1, 64 * KIB, 0.85),
+        (1, 128 * KIB, 0.85),
+        (10, 64 * KIB, 0.6),
+        (10, 128 * KIB, 0.8),
+    ] {
+        let messages = cargo(bytes, 400, 8);
+        let mut race = Race::new(course(&[gbit; 4], 1));
+        let (took, _) = race.run(messages);
+        let got = (bytes * 400) as f64 / (4 * gbit * GBIT) as f64 / took.as_secs_f64();
+        println!("4 x {gbit} Gbit/s, {messages:?}: {got:.3}");
+        assert!(got >= least, "4 x {gbit} Gbit/s, {bytes} B: {got}");
+    }
+}

@@ -6,7 +6,9 @@
 //! would land it earlier. All channels of a rail share its rate and are counted together.
 //!
 //! Rates are measured from one acknowledgement to another while something is in flight throughout,
-//! so that a rail which has little to do isn't taken for a slow one.
+//! so that a rail which has little to do isn't taken for a slow one. An idle rail of unknown rate counts
+//! as fast as the fastest known one: otherwise a single rail would carry everything for as long as its
+//! window holds it.
 //!
 //! Chunks of a device's memory are copied at both ends, which takes longer than the wire. So a rail
 //! with few of them in flight seems slow, would get fewer, and would seem slower. For these chunks
@@ -164,7 +166,12 @@ impl Rails {
             return false;
         }
         let fastest = self.all.iter().filter_map(|rail| rail.rate).fold(0.0, f64::max);
+        // Only if the chunk tells the rate: small ones would go there again and again, however slow it is.
+        let is_worth_a_try = bytes as f64 >= MEASURE_MEAN_BYTES && me.rate.is_some();
         let rate_of = |rail: &Rail| {
+            if is_worth_a_try && is_untried(rail) {
+                return Some(fastest);
+            }
             let rate = rail.rate_now(now, fastest)?;
             Some(if is_copied && rate * EVEN >= fastest { fastest } else { rate })
         };

@@ -353,6 +353,27 @@ fn a_rail_that_acknowledges_nothing_leaves_what_comes_then_to_an_idle_one() {
     assert_eq!(pull(&mut s, A), Some((3, 0)), "no rail is idle");
 }
 
+#[test]
+fn a_rail_that_is_known_leaves_a_chunk_to_an_untried_one_if_it_has_enough_itself() {
+    const MS: u64 = 1_000_000;
+    let mut rails = rails::Rails::new(2);
+    [0, 1].into_iter().for_each(|rail| rails.set_usable(rail, true));
+    // A chunk took a millisecond on the first rail.
+    let first = rails.take(NOW, 0, CHUNK);
+    rails.landed(Time(MS), 0, first);
+    rails.heard(Time(MS), 0);
+    let may = |rails: &rails::Rails, rail, bytes: u32| {
+        let next = rails::Next { bytes: bytes.into(), is_copied: false };
+        rails.may_take(Time(MS), rail, next, u64::from(bytes))
+    };
+    assert!(may(&rails, 0, CHUNK), "nothing is on its way there");
+    rails.take(Time(MS), 0, CHUNK);
+    assert!(!may(&rails, 0, CHUNK) && may(&rails, 1, CHUNK));
+    assert!(may(&rails, 0, 8 << 10), "the other rail would stay unknown");
+    rails.take(Time(MS), 1, CHUNK);
+    assert!(may(&rails, 0, CHUNK), "the other one is busy, and nobody knows for how long");
+}
+
 /// Two rails that are known to land a chunk of 100 KiB in 100 us, and in so many times that.
 fn rails_of(times: u64) -> (rails::Rails, Time) {
     let mut known = rails::Rails::new(2);
