@@ -60,7 +60,7 @@ pub(crate) fn group(rails: &[RailInfo], config: &Config) -> Vec<Device> {
     groups.into_iter().map(device).collect()
 }
 
-fn speed_of(rail: &RailInfo) -> u32 {
+pub(crate) fn speed_of(rail: &RailInfo) -> u32 {
     rail.speed_mbps.unwrap_or(UNKNOWN_SPEED_MBPS)
 }
 

@@ -16,11 +16,12 @@ use polyrail::{Config, Engine, InstanceId, OnEnd, Peer, PostError, Request};
 use polyrail_config::ConfigError;
 use polyrail_sys::threads::monotonic_ns;
 
+use crate::device::speed_of;
 use crate::error::CallError;
 use crate::hub::Hub;
 use crate::log;
 use crate::request::Handle;
-use crate::wire::{Body, ExpressCard, Message, put_part};
+use crate::wire::{Body, ExpressCard, Message, TOLD_BYTES, put_part};
 
 /// The settings of a device that this engine takes over. The others are about proxies, or about
 /// things that a process can have only once.
@@ -47,6 +48,11 @@ const TAKEN: [&str; 16] = [
 /// posted here mostly finds room in the socket and has left when posting returns. (Otherwise it
 /// leaves when somebody tests a receive, or within 50 ms.)
 const MOST_UNDER_WAY: u64 = 256 << 10;
+/// The same on a device of several rails, for messages that proxies would not copy either: what the
+/// rail of this way carries in this time. The proxies can send the rest over the other rails by then.
+const RAIL_TIME: Duration = Duration::from_micros(30);
+/// However slow the rail is.
+const LEAST_OF_RAIL: u64 = 32 << 10;
 /// Bytes that may wait to travel with the next message, so that both together are not too long.
 const MOST_LEFT: usize = 16 << 10;
 /// How long one request's look at the sockets counts for the others. NCCL tests its requests in
@@ -64,6 +70,8 @@ pub(crate) struct Express {
     metadata: Vec<u8>,
     /// The largest message that it takes.
     bytes: u64,
+    /// Bytes that may be under way to a process when a message is posted that is not told by proxies.
+    most_of_rail: u64,
     /// By the number of the other process's express engine.
     lines: Mutex<HashMap<InstanceId, Arc<Line>>>,
     watch: Watch,
@@ -124,12 +132,14 @@ impl Express {
         }
         let wrong = |error: &dyn Display| CallError::Config(error.to_string());
         let rails = polyrail::rails(config).map_err(|error| wrong(&error))?;
+        let speeds: Vec<u32> = rails.iter().map(speed_of).collect();
+        let most_of_rail = most_of_rail(&speeds);
         let settings = derive(config, rails.len()).map_err(|error| wrong(&error))?;
         let builder = Engine::builder().config(settings).observer(hub.clone());
         let engine = builder.build().map_err(|error| CallError::Engine(error.to_string()))?;
         let (metadata, bytes) = (engine.metadata(), config.nccl_express_bytes);
         let (lines, watch) = (Mutex::default(), Watch::default());
-        Ok(Some(Arc::new(Self { engine, metadata, bytes, lines, watch })))
+        Ok(Some(Arc::new(Self { engine, metadata, bytes, most_of_rail, lines, watch })))
     }
 
     pub(crate) fn card(&self) -> ExpressCard<'_> {
@@ -206,11 +216,15 @@ impl Way {
             return None;
         }
         let under_way = &self.line.under_way;
-        if under_way.load(Ordering::Relaxed) >= MOST_UNDER_WAY / 2 {
+        let most = match len <= TOLD_BYTES as u64 {
+            true => MOST_UNDER_WAY,
+            false => self.express.most_of_rail,
+        };
+        if under_way.load(Ordering::Relaxed) >= most / 2 {
             // Acknowledgements may have come that nobody has read.
             self.express.progress();
         }
-        (under_way.load(Ordering::Relaxed) < MOST_UNDER_WAY).then_some(peer)
+        (under_way.load(Ordering::Relaxed) < most).then_some(peer)
     }
 
     /// Leaves a message that has time: it travels with the next one to the process. Returns whether
@@ -300,6 +314,14 @@ impl Way {
     }
 }
 
+/// Bytes that the rail of this way, which is the first of these speeds in Mbit/s, may have to carry before
+/// messages take the proxies.
+fn most_of_rail(speeds: &[u32]) -> u64 {
+    let [first, _, ..] = speeds else { return MOST_UNDER_WAY };
+    let carried = f64::from(*first) * 1e6 / 8.0 * RAIL_TIME.as_secs_f64();
+    (carried as u64).clamp(LEAST_OF_RAIL, MOST_UNDER_WAY)
+}
+
 /// Settings of the express engine of a device with this many rails.
 fn derive(config: &Config, rails: usize) -> Result<Config, ConfigError> {
     let builder = Config::builder()
@@ -375,21 +397,46 @@ mod tests {
         assert!(watch.is_turn_of(3, last + WATCH_NS + 1));
     }
 
-    #[test]
-    fn a_burst_leaves_with_the_thread_that_posts_it() {
+    /// Two that are connected; so much may be under way from the first one on its rail.
+    fn met(most: u64) -> [Arc<Express>; 2] {
         let express = || Express::new(&configured(&[]), &Arc::<Hub>::default()).unwrap().unwrap();
-        let (here, there) = (express(), express());
+        let (mut here, there) = (express(), express());
+        Arc::get_mut(&mut here).unwrap().most_of_rail = most;
         there.meet(here.card());
         here.meet(there.card());
         let way = Way::to(&here, InstanceId(there.card().instance));
         let start = Instant::now();
-        let peer = loop {
-            if let Some(peer) = way.take(100) {
-                break peer;
-            }
+        while way.take(100).is_none() {
             assert!(start.elapsed() < Duration::from_secs(30), "not connected");
             std::thread::yield_now();
-        };
+        }
+        [here, there]
+    }
+
+    #[test]
+    fn beside_other_rails_it_takes_what_its_rail_carries_soon_and_alone_everything() {
+        assert_eq!(most_of_rail(&[1_000]), MOST_UNDER_WAY);
+        assert_eq!(most_of_rail(&[1_000, 1_000]), LEAST_OF_RAIL);
+        assert_eq!(most_of_rail(&[25_000, 1_000]), 93_750);
+        assert_eq!(most_of_rail(&[u32::MAX, 1_000]), MOST_UNDER_WAY);
+        for (most, takes_more) in [(MOST_UNDER_WAY, true), (LEAST_OF_RAIL, false)] {
+            let [here, there] = met(most);
+            let way = Way::to(&here, InstanceId(there.card().instance));
+            way.line.under_way.store(most - 1, Ordering::Relaxed);
+            assert!(way.take(16 << 10).is_some(), "{most}");
+            way.line.under_way.store(MOST_UNDER_WAY - 1, Ordering::Relaxed);
+            assert_eq!(way.take(16 << 10).is_some(), takes_more, "{most}");
+            assert!(way.take(TOLD_BYTES as u64).is_some(), "{most}: it is small");
+            way.line.under_way.store(MOST_UNDER_WAY, Ordering::Relaxed);
+            assert!(way.take(TOLD_BYTES as u64).is_none(), "{most}");
+        }
+    }
+
+    #[test]
+    fn a_burst_leaves_with_the_thread_that_posts_it() {
+        let [here, there] = met(MOST_UNDER_WAY);
+        let way = Way::to(&here, InstanceId(there.card().instance));
+        let peer = way.take(100).unwrap();
         let sent = || here.engine.stats().peers[0].rails.iter().map(|r| r.tx_chunks).sum::<u64>();
         // Nobody looks for acknowledgements, or waits for the end of any of them.
         for count in 1..=MOST_UNDER_WAY / LEAST_BYTES {

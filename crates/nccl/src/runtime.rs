@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock, Once};
 
 use parking_lot::{Mutex, MutexGuard};
 use polyrail::{Config, rails};
-use polyrail_config::ConfigError;
+use polyrail_config::{ConfigBuilder, ConfigError};
 use polyrail_nccl_abi::HANDLE_BYTES;
 use polyrail_sys::threads::allowed_cpus;
 
@@ -216,7 +216,8 @@ fn configure(rails: Option<&str>, near: &[(&'static str, String)]) -> Result<Con
     let channels = all.max(of_rails).to_string();
     let for_channels = format!("{because} and {of_rails} rails");
     let proxies = proxies.to_string();
-    let builder = near.iter().try_fold(Config::builder(), |builder, (name, value)| {
+    let builder = with_scarce_cpus(Config::builder(), cpus / ranks, of_rails)?;
+    let builder = near.iter().try_fold(builder, |builder, (name, value)| {
         builder.propose(name, value, "the NUMA node of each interface")
     })?;
     let builder = builder
@@ -232,6 +233,20 @@ fn configure(rails: Option<&str>, near: &[(&'static str, String)]) -> Result<Con
         Some(rails) => builder.set("rails", rails)?.build(),
         None => builder.build(),
     }
+}
+
+/// Where a rank has no CPU for a proxy beside NCCL's thread, which never sleeps, each message that a proxy
+/// sends waits for that thread to lose its CPU. So more of them take the express way, unless other rails
+/// would then have nothing to carry.
+fn with_scarce_cpus(
+    builder: ConfigBuilder,
+    cpus_of_rank: usize,
+    of_rails: usize,
+) -> Result<ConfigBuilder, ConfigError> {
+    if cpus_of_rank >= 2 || of_rails > 1 {
+        return Ok(builder);
+    }
+    builder.propose("nccl_express_bytes", "32KiB", "no CPU is left for the proxies of a rank")
 }
 
 /// Ranks on this host, as launchers tell; 1 if none does.
@@ -290,6 +305,19 @@ impl Runtime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn more_messages_take_the_express_way_where_proxies_have_no_cpu_and_there_is_one_rail() {
+        let bytes = |cpus_of_rank, of_rails| {
+            let builder = with_scarce_cpus(Config::builder(), cpus_of_rank, of_rails).unwrap();
+            builder.build().unwrap().nccl_express_bytes
+        };
+        let default = Config::default().nccl_express_bytes;
+        assert_eq!((bytes(1, 1), bytes(2, 1), bytes(1, 4)), (32 << 10, default, default));
+        let given = Config::builder().set("nccl_express_bytes", "0").unwrap();
+        let given = with_scarce_cpus(given, 1, 1).unwrap().build().unwrap();
+        assert_eq!(given.nccl_express_bytes, 0, "what is set stays");
+    }
 
     #[test]
     fn the_rank_is_the_first_number_that_a_launcher_tells() {
