@@ -38,6 +38,19 @@ pub fn namespace() -> Option<u64> {
     Some(std::fs::metadata("/proc/self/ns/pid").ok()?.ino())
 }
 
+/// What happens at each signal in this process: the number of the signal, and 0 for the default, 1 where it is
+/// ignored, else the address of a function.
+pub fn signal_handlers() -> Vec<(i32, usize)> {
+    let handler = |signal| {
+        // SAFETY: an action is numbers and addresses, for which zeroes are valid.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: only asks, with a place that lives through the call.
+        let is_known = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) } == 0;
+        is_known.then_some((signal, action.sa_sigaction))
+    };
+    (1..=31).filter_map(handler).collect()
+}
+
 /// A process of this machine, told from every other one that has had its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process {

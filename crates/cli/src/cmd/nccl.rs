@@ -1,5 +1,8 @@
-//! `polyrail nccl`: the plugin for NCCL and RCCL.
+//! `polyrail nccl`: the plugin for NCCL and RCCL, and plugins of others.
 
+mod canary;
+mod findings;
+mod trial;
 mod tune;
 mod variables;
 
@@ -83,6 +86,9 @@ enum Command {
         #[arg(long, value_name = "FILE", value_parser = file_to_read())]
         from: Option<PathBuf>,
     },
+    /// Try a plugin that others made, in a process of its own: load it, connect each device to itself, send
+    /// messages of many sizes and compare them, and tell what it leaves behind.
+    Try(trial::Args),
     /// Find the variables of NCCL and of the plugin that make a job better.
     Tune(Box<tune::TuneArgs>),
     /// List the variables by which NCCL and RCCL are tuned: versions, defaults, values.
@@ -99,6 +105,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Command::Check { library } => check(library),
         Command::Env { folder, conf, gpus } => env(folder.as_deref(), conf, gpus),
         Command::Install { folder, from } => install(&folder, from),
+        Command::Try(args) => trial::run(&args),
         Command::Tune(args) => return tune::run(&args),
         Command::Variables { markdown: true } => return print(&variables::markdown(), exit::OK),
         Command::Variables { markdown: false } => return print(&variables::text(), exit::OK),

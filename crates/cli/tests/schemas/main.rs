@@ -40,6 +40,8 @@ const SCHEMAS: &[&str] = &[
     "lab-ls",
     "log",
     "mesh",
+    // By `tests/nccl_try.rs`, which has a plugin.
+    "nccl-try",
     "nccl-tune",
     "nic-rss",
     "nic-settings",

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::NetError;
 use super::memory::Memory;
-use super::raw::{MAX_GROUP, Parts, Raw};
+use super::raw::{MAX_GROUP, Parts, Raw, UNTOLD};
 use crate::{DeviceHandle, MAX_REQUESTS, Opaque};
 
 /// Memory registered with a connection; a key that only this connection knows.
@@ -37,9 +37,16 @@ pub struct Part {
 pub struct Sizes {
     count: usize,
     bytes: [usize; MAX_GROUP],
+    is_told: bool,
 }
 
 impl Sizes {
+    /// Whether the plugin has told them: some never do. Then those of a receive are 0, which is what NCCL takes
+    /// them for.
+    pub fn is_told(&self) -> bool {
+        self.is_told
+    }
+
     /// One for each message, in the order in which they were posted.
     pub fn all(&self) -> &[usize] {
         &self.bytes[..self.count]
@@ -381,13 +388,16 @@ impl<S: Side> Comm<S> {
         request.state = State::Done;
         // A receive holds its place until the plugin hears that it was consumed.
         self.under_way -= usize::from(!(request.is_receive && self.raw.has_consumed()));
-        let mut sizes = Sizes { count: request.count, bytes: [0; MAX_GROUP] };
+        let mut sizes = Sizes { count: request.count, bytes: [0; MAX_GROUP], is_told: true };
         let mut fault = None;
         for (index, got) in told.into_iter().take(request.count).enumerate() {
             self.slots[request.slots[index]].users -= 1;
             let room = request.room[index];
             match usize::try_from(got).ok().filter(|got| *got <= room) {
+                // NCCL knows what it sends, and some plugins write nothing or anything there.
+                _ if !request.is_receive => sizes.bytes[index] = room,
                 Some(got) => sizes.bytes[index] = got,
+                None if got == UNTOLD => sizes.is_told = false,
                 None => fault = Some(format!("a length of {got}; 0 to {room} are possible")),
             }
         }

@@ -1,11 +1,11 @@
 //! A device as its plugin describes it, whatever the version.
 
 use std::ffi::{CStr, c_char, c_int};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::{
-    DEVICE_HOST, PTR_CUDA, PTR_DMA_BUF, PTR_HOST, PropsV6, PropsV7, PropsV8, PropsV9, PropsV11,
-    PropsV12,
+    DEVICE_HOST, DEVICE_UNPACK, MAX_MESSAGE_BYTES, PTR_CUDA, PTR_DMA_BUF, PTR_HOST, PropsV6,
+    PropsV7, PropsV8, PropsV9, PropsV11, PropsV12, UNPACK_VERSION,
 };
 
 /// What a device is and can do. What a version does not tell has the value that NCCL assumes.
@@ -45,6 +45,65 @@ pub struct Properties {
 const MAX_BYTES_BEFORE_V9: usize = 1 << 30;
 
 impl Properties {
+    /// What can't be true of a device, each as a sentence's end. NCCL uses such a device all the same,
+    /// or fails later and elsewhere.
+    pub fn faults(&self) -> Vec<String> {
+        let kinds = PTR_HOST | PTR_CUDA | PTR_DMA_BUF;
+        let pci = self.pci_path.as_deref().unwrap_or(Path::new("/"));
+        [
+            (self.name.is_empty(), "has no name".to_owned()),
+            (
+                self.speed_mbps <= 0,
+                format!("tells a speed of {} Mbit/s; NCCL takes 10000 instead", self.speed_mbps),
+            ),
+            (
+                !pci.is_absolute(),
+                format!("tells the PCI path {}; a folder of /sys is expected", pci.display()),
+            ),
+            (
+                self.ptr_support & PTR_HOST == 0,
+                format!("takes no memory of the host (ptrSupport {:#x})", self.ptr_support),
+            ),
+            (
+                self.ptr_support & !kinds != 0,
+                format!("has unknown kinds of memory (ptrSupport {:#x})", self.ptr_support),
+            ),
+            (self.max_comms < 1, format!("allows {} connections", self.max_comms)),
+            (self.max_recvs < 1, format!("allows {} messages in a receive", self.max_recvs)),
+            (
+                !(self.latency_us >= 0.0 && self.latency_us.is_finite()),
+                format!("tells a latency of {} us", self.latency_us),
+            ),
+            (
+                !(1..=MAX_MESSAGE_BYTES).contains(&self.max_p2p_bytes),
+                format!(
+                    "tells a longest message of {} bytes; 1 to {MAX_MESSAGE_BYTES} are possible",
+                    self.max_p2p_bytes
+                ),
+            ),
+            (
+                !self.is_host() && !self.is_unpack(),
+                format!(
+                    "finishes receives in a way that NCCL does not know (netDeviceType {}, version {})",
+                    self.device_type, self.device_version
+                ),
+            ),
+        ]
+        .into_iter()
+        .filter_map(|(is_wrong, what)| is_wrong.then_some(what))
+        .collect()
+    }
+
+    /// Whether data is where it belongs when a receive is done.
+    pub fn is_host(&self) -> bool {
+        self.device_type == DEVICE_HOST
+    }
+
+    /// Whether a kernel on the GPU has to gather what was received, in the form that NCCL knows.
+    pub fn is_unpack(&self) -> bool {
+        (self.device_type, self.device_version) == (DEVICE_UNPACK, UNPACK_VERSION)
+    }
+
     /// Whether it takes memory of the host.
     pub fn takes_host(&self) -> bool {
         self.ptr_support & PTR_HOST != 0

@@ -27,6 +27,9 @@ pub enum Call {
 /// The most messages of a grouped receive.
 pub const MAX_GROUP: usize = 8;
 
+/// In the place of a length that the plugin has not written.
+pub(super) const UNTOLD: c_int = c_int::MIN;
+
 /// A table with its context.
 pub(super) struct Raw {
     pub(super) table: Table,
@@ -356,7 +359,7 @@ impl Raw {
         Ok(request)
     }
 
-    /// The lengths of the messages if the request is done.
+    /// The lengths of the messages if the request is done; [`UNTOLD`] where the plugin writes none.
     ///
     /// # Safety
     /// The request is one of an open connection that was not done yet.
@@ -364,7 +367,7 @@ impl Raw {
         &self,
         request: Opaque,
     ) -> Result<Option<[c_int; MAX_GROUP]>, NetError> {
-        let (mut is_done, mut bytes) = (0, [0; MAX_GROUP]);
+        let (mut is_done, mut bytes) = (0, [UNTOLD; MAX_GROUP]);
         let to = bytes.as_mut_ptr();
         // SAFETY: as the caller promises; the places live through the call.
         unsafe {

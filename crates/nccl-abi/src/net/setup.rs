@@ -8,7 +8,7 @@ use super::Handle;
 use super::comm::{Comm, Receives, RecvComm, SendComm, Sends};
 use super::error::NetError;
 use super::raw::Raw;
-use crate::{DEVICE_UNPACK, DeviceHandle, HANDLE_BYTES, Opaque, UNPACK_VERSION};
+use crate::{DeviceHandle, HANDLE_BYTES, Opaque};
 
 /// Waits for one connection. Dropping it closes it; connections of it stay.
 pub struct Listener {
@@ -24,9 +24,7 @@ unsafe impl Send for Listener {}
 
 impl Listener {
     pub(super) fn open(raw: &Arc<Raw>, device: c_int) -> Result<Self, NetError> {
-        let props = raw.properties(device)?;
-        let unpacks = (props.device_type, props.device_version) == (DEVICE_UNPACK, UNPACK_VERSION);
-        let on_gpu = unpacks.then(|| Box::new(DeviceHandle::unpack()));
+        let on_gpu = raw.properties(device)?.is_unpack().then(|| Box::new(DeviceHandle::unpack()));
         let mut handle = [0; HANDLE_BYTES];
         let comm = raw.listen(device, &mut handle)?;
         if comm.is_null() {

@@ -1,0 +1,234 @@
+//! `polyrail nccl try` with a plugin that is built here (`crates/nccl-abi/tests/plugin.c`) and does what
+//! TEST_PLUGIN says.
+
+mod fit;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+fn build(definition: &str) -> PathBuf {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let library =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("libnccl-net-try{definition}.so"));
+    let mut compiler = Command::new("cc");
+    compiler.args([
+        "-std=c11",
+        "-D_GNU_SOURCE",
+        "-w",
+        "-O1",
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+    ]);
+    compiler.args((!definition.is_empty()).then(|| format!("-D{definition}")));
+    compiler.arg("-I").arg(crates.join("nccl/harness")).arg(crates.join("nccl-abi/tests/plugin.c"));
+    let status = compiler.args(["-pthread", "-o"]).arg(&library).status();
+    assert!(status.expect("a C compiler").success());
+    library
+}
+
+fn plugin() -> &'static str {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build("")).to_str().unwrap()
+}
+
+fn try_it(library: &str, told: &str, more: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    command.args(["nccl", "try", library]).args(more).env("TEST_PLUGIN", told);
+    command.env("TEST_PLUGIN_KEEP", "old").env("TEST_PLUGIN_GONE", "old").output().unwrap()
+}
+
+/// What is found if the plugin is told this, with the exit code.
+fn found(told: &str, more: &[&str]) -> (i32, Value) {
+    let output = try_it(plugin(), told, &[&["--json"], more].concat());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    let document = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{told}: {text}{errors}"));
+    fit::fits("nccl-try", &document, told);
+    (output.status.code().unwrap(), document)
+}
+
+fn strings(list: &Value) -> Vec<&str> {
+    list.as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect()
+}
+
+#[test]
+fn every_version_of_a_good_plugin_works() {
+    for version in 5..=12 {
+        let (code, found) = found("", &["--table", &version.to_string(), "--device", "0"]);
+        assert_eq!((code, &found["verdict"]), (0, &"works".into()), "{found:#}");
+        assert_eq!(found["version"], version);
+        let sizes: Vec<u64> = found["transfers"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| one["bytes"].as_u64().unwrap())
+            .collect();
+        let of_one = [0, 1, 13, 4096, 65_537, 524_288, 1_048_577, 4_194_304, 10_007];
+        assert_eq!(sizes, of_one);
+        assert_eq!(found["devices"][1]["name"], "test1");
+    }
+    let (_, found) = found("", &["--device", "1"]);
+    let transfers = found["transfers"].as_array().unwrap();
+    assert!(!transfers.is_empty() && transfers.iter().all(|one| one["device"] == 1));
+    let text = try_it(plugin(), "", &[]);
+    let text = String::from_utf8_lossy(&text.stdout).into_owned();
+    assert!(text.ends_with("It works.\n") && text.contains("Every byte was right."), "{text}");
+}
+
+#[test]
+fn an_error_of_each_call_is_named() {
+    let calls = [
+        "init",
+        "devices",
+        "getProperties",
+        "listen",
+        "connect",
+        "accept",
+        "regMr",
+        "isend",
+        "irecv",
+        "test",
+        "irecvConsumed",
+        "iflush",
+        "deregMr",
+        "closeSend",
+        "closeRecv",
+    ];
+    for call in calls {
+        let (code, found) = found(&format!("{call}=3,getProperties=flush"), &["--table", "12"]);
+        assert_eq!((code, &found["verdict"]), (1, &"fails".into()), "{call}: {found:#}");
+        let fault = &found["fault"];
+        assert_eq!(fault["text"], format!("{call} of the plugin gave 3 (an internal error)"));
+        let warned = format!("{call} is told to fail with 3");
+        assert!(strings(&found["said"]).contains(&warned.as_str()), "{found:#}");
+    }
+}
+
+#[test]
+fn what_ends_the_process_is_named_with_the_call() {
+    let ways = [
+        ("exit", "ended the process with exit code 7"),
+        ("crash", "ended the process by signal 11 (segmentation fault)"),
+        ("abort", "ended the process by signal 6 (abort)"),
+    ];
+    for (number, call) in
+        ["init", "listen", "accept", "isend", "test", "closeRecv", "finalize"].iter().enumerate()
+    {
+        let (what, says) = ways[number % ways.len()];
+        let (code, found) = found(&format!("{call}={what}"), &["--table", "12"]);
+        assert_eq!(code, 1, "{found:#}");
+        assert_eq!(found["fault"]["text"], format!("`{call}` {says}"), "{found:#}");
+        assert_eq!(found["fault"]["call"], *call);
+    }
+}
+
+#[test]
+fn a_call_that_does_not_return_ends_by_the_deadline_and_leaves_no_process() {
+    let begun = Instant::now();
+    let (code, hung) = found("regMr=hang", &["--timeout", "200ms"]);
+    assert_eq!(code, 1);
+    assert_eq!(hung["fault"]["text"], "`regMr` did not return in 200ms");
+    assert!(begun.elapsed() < Duration::from_secs(30));
+    for (told, says) in [
+        ("connect=never", "connect gave no connection of device 0 to itself in 200ms"),
+        ("accept=never", "accept gave no connection of device 0 to itself in 200ms"),
+        ("test=never", "test finished no more sends than 0 of 1 messages of 0 bytes in 200ms"),
+        ("irecv=full", "irecv took no more than 0 of 1 messages of 0 bytes in 200ms"),
+        ("isend=full", "isend took no more than 0 of 1 messages of 0 bytes in 200ms"),
+    ] {
+        let (code, found) = found(told, &["--timeout", "200ms"]);
+        assert_eq!((code, &found["fault"]["text"]), (1, &says.into()), "{told}");
+    }
+}
+
+#[test]
+fn wrong_data_and_answers_are_named() {
+    let (code, flipped) = found("test=flip", &[]);
+    assert_eq!((code, &flipped["verdict"]), (5, &"wrong_data".into()));
+    assert_eq!(flipped["fault"]["text"], "device 0: byte 0 of a message of 1 bytes is wrong");
+    let (code, long) = found("test=long", &[]);
+    assert_eq!(code, 5, "{long:#}");
+    assert!(long["fault"]["text"].as_str().unwrap().contains("a length of 1048576"), "{long:#}");
+    let (code, untold) = found("test=untold", &["--device", "1"]);
+    assert_eq!((code, &untold["verdict"]), (0, &"works_oddly".into()));
+    let faults = strings(&untold["devices"][1]["faults"]);
+    assert_eq!(faults, ["does not tell the lengths of what it received"]);
+    let (code, null) = found("listen=null", &[]);
+    assert_eq!(
+        (code, &null["fault"]["text"]),
+        (1, &"listen of the plugin gave success, and no listener".into())
+    );
+    let (code, negative) = found("devices=negative", &[]);
+    assert_eq!(code, 1);
+    assert!(negative["fault"]["text"].as_str().unwrap().contains("-1 devices"), "{negative:#}");
+    let (code, none) = found("devices=none", &[]);
+    assert_eq!((code, &none["verdict"]), (1, &"no_device".into()));
+}
+
+#[test]
+fn properties_that_cannot_be_are_told() {
+    for (told, says) in [
+        ("no-name", "has no name"),
+        ("pci", "tells the PCI path 0000:zz; a folder of /sys is expected"),
+        ("kinds", "has unknown kinds of memory (ptrSupport 0x41)"),
+        ("no-speed", "tells a speed of 0 Mbit/s; NCCL takes 10000 instead"),
+        ("latency", "tells a latency of NaN us"),
+        ("no-comms", "allows 0 connections"),
+        ("no-receives", "allows 0 messages in a receive"),
+        ("no-kind", "takes no memory of the host (ptrSupport 0x0)"),
+        ("type", "finishes receives in a way that NCCL does not know (netDeviceType 9, version 0)"),
+        ("no-bytes", "tells a longest message of 0 bytes; 1 to 1099511627776 are possible"),
+    ] {
+        let (code, found) = found(&format!("getProperties={told}"), &["--device", "0"]);
+        assert_eq!((code, &found["verdict"]), (0, &"works_oddly".into()), "{told}: {found:#}");
+        assert_eq!(strings(&found["devices"][0]["faults"]), [says]);
+    }
+}
+
+#[test]
+fn what_a_plugin_leaves_in_its_process_is_told() {
+    let told = "init=thread,init=handler,init=env,init=file";
+    let (code, found) = found(told, &["--table", "12"]);
+    assert_eq!((code, &found["verdict"]), (0, &"works_oddly".into()), "{found:#}");
+    let left = &found["left"];
+    assert_eq!(left["threads"][0]["name"], "test-plugin-rx");
+    let cpus = left["threads"][0]["cpus"].as_str().unwrap();
+    assert!(cpus.parse::<u32>().is_ok(), "one CPU: {cpus}");
+    assert_eq!(strings(&left["descriptors"]), ["/dev/null"]);
+    let changes = [
+        "TEST_PLUGIN_KEEP has another value",
+        "TEST_PLUGIN_WAS is set",
+        "TEST_PLUGIN_GONE is gone",
+    ];
+    assert_eq!(strings(&left["environment"]), changes);
+    let handlers = ["signal 11: a function is called", "signal 17: it is ignored"];
+    assert_eq!(strings(&left["signal_handlers"]), handlers);
+}
+
+#[test]
+fn what_is_no_plugin_is_told() {
+    for definition in ["NO_TABLE", "UNKNOWN_TABLE"] {
+        let library = build(definition);
+        let output = try_it(library.to_str().unwrap(), "", &["--json"]);
+        assert_eq!(output.status.code(), Some(3));
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        fit::fits("nccl-try", &found, definition);
+        assert_eq!(found["verdict"], "no_plugin");
+        let text = found["fault"]["text"].as_str().unwrap();
+        assert!(text.ends_with("exports no ncclNetPlugin_v5 to _v12"), "{text}");
+    }
+    let output = try_it("not-installed", "", &[]);
+    assert_eq!(output.status.code(), Some(3));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("libnccl-net-not-installed.so"), "{error}");
+    let (code, found) = found("", &["--device", "7"]);
+    assert_eq!(
+        (code, &found["fault"]["text"]),
+        (1, &"there is no device 7; the plugin has 2".into())
+    );
+}
