@@ -115,6 +115,11 @@ impl Net {
         self.0.properties(number(device)?)
     }
 
+    /// Requests that a connection takes at a time: NCCL has no more, so plugins may fail at more.
+    pub fn max_requests(&self) -> usize {
+        self.0.max_requests()
+    }
+
     /// Whether memory can be registered by DMA-BUF.
     pub fn has_dma_buf(&self) -> bool {
         self.0.has_dma_buf()

@@ -175,14 +175,17 @@ fn what_makes_no_sense_is_refused_before_the_plugin_hears_of_it() {
 
 #[test]
 fn no_more_is_posted_than_plugins_have_room_for() {
-    let net = Net::open(library(), Some(12), None).unwrap();
-    let (_sender, mut receiver) = connected(&net);
-    let memory = Arc::new(HostMemory::new(4096).unwrap());
-    let into = receiver.register(memory).unwrap();
-    let post = |receiver: &mut RecvComm| receiver.irecv(&[part(into, 0, 1, 0)]).unwrap();
-    let posted = (0..MAX_REQUESTS).filter_map(|_| post(&mut receiver)).count();
-    assert_eq!(posted, MAX_REQUESTS);
-    assert!(post(&mut receiver).is_none());
+    for (version, most) in [(5, 8), (6, 8), (7, 16), (8, MAX_REQUESTS), (12, MAX_REQUESTS)] {
+        let net = Net::open(library(), Some(version), None).unwrap();
+        assert_eq!(net.max_requests(), most);
+        let (_sender, mut receiver) = connected(&net);
+        let memory = Arc::new(HostMemory::new(4096).unwrap());
+        let into = receiver.register(memory).unwrap();
+        let post = |receiver: &mut RecvComm| receiver.irecv(&[part(into, 0, 1, 0)]).unwrap();
+        let posted = (0..most).filter_map(|_| post(&mut receiver)).count();
+        assert_eq!(posted, most);
+        assert!(post(&mut receiver).is_none());
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::error::NetError;
 use super::memory::Memory;
 use super::raw::{MAX_GROUP, Parts, Raw, UNTOLD};
-use crate::{DeviceHandle, MAX_REQUESTS, Opaque};
+use crate::{DeviceHandle, Opaque};
 
 /// Memory registered with a connection; a key that only this connection knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -347,9 +347,8 @@ impl<S: Side> Comm<S> {
         Ok(lists)
     }
 
-    /// NCCL has no more requests than this on a connection, so plugins have no room for more.
     fn is_full(&self) -> bool {
-        self.under_way >= MAX_REQUESTS
+        self.under_way >= self.raw.max_requests()
     }
 
     fn posted(&mut self, pointer: Opaque, parts: &[Part], is_receive: bool) -> Option<Request> {

@@ -8,8 +8,8 @@ use super::error::NetError;
 use super::log::logger;
 use super::properties::Properties;
 use crate::{
-    CommConfig, DeviceHandle, HANDLE_BYTES, NcclResult, Opaque, ProfilerCallback, PropsV6, PropsV7,
-    PropsV8, PropsV9, PropsV11, PropsV12, Table,
+    CommConfig, DeviceHandle, HANDLE_BYTES, MAX_REQUESTS, NcclResult, Opaque, ProfilerCallback,
+    PropsV6, PropsV7, PropsV8, PropsV9, PropsV11, PropsV12, Table,
 };
 
 /// Called before a function of the plugin is called, and after it has returned.
@@ -111,6 +111,16 @@ impl Raw {
             initialized.push(table.address());
         }
         Ok(raw)
+    }
+
+    /// Requests that plugins of this version have room for on a connection. NCCL promised to have no more
+    /// than 8 up to version 6. GPUDirect-TCPX has 16 in version 7, and fails at one more.
+    pub(super) fn max_requests(&self) -> usize {
+        match self.table.version() {
+            ..=6 => 8,
+            7 => 16,
+            _ => MAX_REQUESTS,
+        }
     }
 
     fn observe(&self, call: Call) {

@@ -68,8 +68,7 @@ pub(super) enum Failure {
 
 /// Message sizes: nothing, odd ones, and more than a plugin sends in one piece.
 const SIZES: [usize; 8] = [0, 1, 13, 4096, 65_537, 524_288, 1_048_577, 4_194_304];
-/// Messages under way at a time, as NCCL has them.
-const AT_ONCE: usize = 8;
+/// Of messages of which as many as possible are under way at a time.
 const BURST_BYTES: usize = 10_007;
 /// Room behind a message, which the plugin must leave alone.
 const GUARD: usize = 4096;
@@ -159,7 +158,7 @@ fn try_device(
         for bytes in SIZES.into_iter().filter(|bytes| *bytes <= props.max_p2p_bytes) {
             say(talk, &Event::Transfer(pair.transfer(device, bytes, 1)?));
         }
-        say(talk, &Event::Transfer(pair.transfer(device, BURST_BYTES, AT_ONCE)?));
+        say(talk, &Event::Transfer(pair.transfer(device, BURST_BYTES, net.max_requests())?));
         // NCCL flushes only receives into memory of a GPU, unless the device asks for it.
         if props.force_flush {
             pair.flush()?;
