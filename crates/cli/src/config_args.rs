@@ -39,6 +39,13 @@ impl ConfigArgs {
         self.set.iter().try_fold(builder, |builder, pair| builder.set_pair(pair))
     }
 
+    /// The options again, for another process of this command.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let preset = self.preset.iter().map(|preset| format!("--preset={preset}"));
+        let file = self.config.iter().map(|file| format!("--config={}", file.display()));
+        preset.chain(file).chain(self.set.iter().map(|pair| format!("--set={pair}"))).collect()
+    }
+
     /// The settings in effect.
     pub(crate) fn resolve(&self) -> Result<Config, ConfigError> {
         self.builder()?.build()

@@ -164,6 +164,8 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         bench --set tx_cpus=0-3 --preset latency
         mesh
         mesh --lab no-such-lab
+        mesh --hosts a
+        mesh --hosts a,-oProxyCommand=x
         mesh --rendezvous dir:///tmp
         mesh --rendezvous dir:///tmp --nodes 2
         mesh --rendezvous dir:///tmp --nodes 2 --node 5

@@ -1,7 +1,7 @@
 //! `polyrail mesh`: how fast memory moves between all pairs of nodes, by itself and all at once.
 //!
-//! One process starts the others of its node, or of all nodes of a lab ([`launch`]). These are workers:
-//! each has an engine, and finds the others by the rendezvous ([`crew`]). All of them follow orders
+//! One process starts the others of its node, of all nodes of a lab, or of all [`hosts`] ([`launch`]). These are
+//! workers: each has an engine, and finds the others by the rendezvous ([`crew`]) or by who started it ([`meet`]). All of them follow orders
 //! ([`follow`]); the first one gives them, too, and collects what was counted ([`direct`]).
 //!
 //! [`plan`] says who sends to whom and when, [`talk`] what workers say to each other, [`post`] sends,
@@ -15,7 +15,9 @@ mod crew;
 mod direct;
 mod error;
 mod follow;
+mod hosts;
 mod launch;
+mod meet;
 mod plan;
 mod post;
 mod render;

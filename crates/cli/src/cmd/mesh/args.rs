@@ -8,11 +8,13 @@ use polyrail_config::Rendezvous;
 use polyrail_rendezvous::Name;
 
 use super::error::MeshError;
+use super::hosts::{self, Hosts};
+use super::meet::BY_STARTER;
 use super::plan::{Grid, Layout, Pattern};
 use crate::config_args::ConfigArgs;
 use crate::values::{
-    Rates, Refusal, file_or_stdout, file_to_write, lab_name, number_within, rates, setting, size,
-    time, time_within,
+    Rates, Refusal, file_or_stdout, file_to_read, file_to_write, lab_name, number_within, rates,
+    setting, size, time, time_within,
 };
 
 /// Arguments of the subcommand.
@@ -34,6 +36,21 @@ pub(crate) struct Args {
     #[arg(long, value_name = "RATES", requires = "lab_nodes", value_parser = rates,
         help_heading = WHERE)]
     pub(crate) lab_rails: Option<Rates>,
+
+    /// Measure between these hosts: start the others by `ssh`, which must need no password. `localhost` is this host.
+    #[arg(long, value_name = "A,B", value_parser = hosts::hosts,
+        conflicts_with_all = ["lab", "lab_nodes", "lab_rails", "rendezvous", "nodes", "node"],
+        help_heading = WHERE)]
+    pub(crate) hosts: Option<Hosts>,
+
+    /// The command `polyrail` on these hosts.
+    #[arg(long, value_name = "PROGRAM", default_value = "polyrail", value_parser = hosts::program,
+        help_heading = WHERE)]
+    pub(crate) remote_program: String,
+
+    /// A configuration of `ssh` for these hosts, instead of the user's.
+    #[arg(long, value_name = "FILE", value_parser = file_to_read(), help_heading = WHERE)]
+    pub(crate) ssh_config: Option<PathBuf>,
 
     /// Where the nodes find each other, as in the setting of this name. Start this command on each node.
     #[arg(long, value_name = "PLACE", value_parser = place, help_heading = WHERE)]
@@ -141,6 +158,7 @@ const EXAMPLES: &str = "\
 Examples:
   polyrail mesh --lab-nodes 8 --lab-rails 2x1gbit
   polyrail mesh --lab star --endpoints-per-node 2 --layout one,per-gpu --json mesh.json
+  polyrail mesh --hosts node1,node2,node3
   polyrail mesh --rendezvous dir:///shared/mesh --nodes 4 --node 0     # on each node, with its number
   srun -N 4 polyrail mesh --rendezvous slurm:// --nodes 4
 
@@ -175,6 +193,32 @@ impl Args {
 
     pub(crate) fn memory_name(&self) -> &'static str {
         if self.on_gpus() { "gpu" } else { "host" }
+    }
+
+    /// The words by which a worker of this mesh is started: what concerns it, and not where the figures go.
+    pub(crate) fn words(&self, seat: &Seat) -> Vec<String> {
+        let names = |names: Vec<&str>| names.join(",");
+        let time = |time: Duration| format!("{}us", time.as_micros());
+        let mut words: Vec<String> = [
+            ("--layout", names(self.layouts().into_iter().map(Layout::name).collect())),
+            ("--pattern", names(self.patterns().into_iter().map(Pattern::name).collect())),
+            ("--memory", self.memory_name().to_owned()),
+            ("--endpoints-per-node", self.endpoints_per_node.to_string()),
+            ("--size", format!("{}B", self.size)),
+            ("--depth", self.depth.to_string()),
+            ("--time", time(self.time)),
+            ("--warmup", time(self.warmup)),
+            ("--rounds", self.rounds.to_string()),
+            ("--timeout", time(self.timeout)),
+            ("--group", self.group.to_string()),
+            ("--worker", seat.to_string()),
+        ]
+        .into_iter()
+        .flat_map(|(option, value)| [option.to_owned(), value])
+        .collect();
+        words.insert(0, "mesh".to_owned());
+        words.extend(self.config.words());
+        words
     }
 
     /// Whether so many nodes can be measured with these options.
@@ -224,6 +268,13 @@ fn once_each<T: Copy + PartialEq>(given: &[T]) -> Vec<T> {
         }
     }
     once
+}
+
+impl Seat {
+    /// Whether the process that started this worker carries the metadata.
+    pub(crate) fn by_starter(&self) -> bool {
+        self.place == BY_STARTER
+    }
 }
 
 impl FromStr for Seat {

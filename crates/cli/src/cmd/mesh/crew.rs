@@ -13,6 +13,7 @@ use super::args::{Args, Seat};
 use super::direct;
 use super::error::MeshError;
 use super::follow;
+use super::meet::meet;
 use super::plan::Grid;
 use super::talk::{Heard, Inbox, Order, Said, write};
 
@@ -27,13 +28,16 @@ pub(crate) struct Crew {
     pub(crate) inbox: Inbox,
     /// How long anything may take that moves no payload.
     pub(crate) timeout: Duration,
-    /// Leaves the group at the end.
-    _group: Group,
+    /// Leaves the group at the end, if there is one.
+    _group: Option<Group>,
 }
 
 /// Works until the first worker says good-bye; the first one prints the result, as one line of JSON.
 pub(crate) fn work(args: &Args, seat: &Seat) -> Result<u8, MeshError> {
-    end_with_parent();
+    // By the standard input of the others the metadata come first.
+    if !seat.by_starter() {
+        end_with_parent();
+    }
     let config = config(args, seat)?;
     polyrail_log::start(&polyrail_log::Settings::of(&config))?;
     let crew = Crew::gather(args, seat, config)?;
@@ -60,7 +64,7 @@ pub(crate) fn work(args: &Args, seat: &Seat) -> Result<u8, MeshError> {
     Ok(told.failed.map_or(exit::OK, |failed| failed.code))
 }
 
-/// Nothing is ever written to standard input: it ends when the process that started this one does, in
+/// Nothing more is written to standard input: it ends when the process that started this one does, in
 /// whichever way.
 fn end_with_parent() {
     thread::spawn(|| {
@@ -72,7 +76,10 @@ fn end_with_parent() {
 /// The settings in effect: rails of the lab in a lab, and rails alone unless another way is asked for.
 pub(crate) fn config(args: &Args, seat: &Seat) -> Result<Config, MeshError> {
     let given = args.config.builder()?.build()?;
-    let mut builder = args.config.builder()?.set("rendezvous", &seat.place)?;
+    let mut builder = args.config.builder()?;
+    if !seat.by_starter() {
+        builder = builder.set("rendezvous", &seat.place)?;
+    }
     // What a file or the environment names is on the machine, and not in a lab.
     if seat.in_lab && given.origin("rails") != Some(&Origin::Set) {
         builder = builder.set("rails", LAB_RAILS)?;
@@ -99,6 +106,14 @@ impl Crew {
         let engine = builder.build()?;
         let here = name.clone().unwrap_or_else(|| "this node".to_owned());
         let inbox = Inbox::start(&engine, here, grid.workers());
+        let timeout = args.timeout;
+        if seat.by_starter() {
+            let node = seat.node.unwrap_or_default();
+            let me = node * grid.workers_per_node() + seat.index;
+            let peers = meet(&engine, me, grid.workers())?;
+            end_with_parent();
+            return Ok(Self { engine, grid, me, peers, inbox, timeout, _group: None });
+        }
         let group_name = format!("{}-{}", args.group, grid.layout.name());
         let mut membership = Membership::new(&group_name)
             .map_err(|error| MeshError::Rendezvous(error.into()))?
@@ -149,7 +164,7 @@ impl Crew {
         for (worker, member) in found {
             peers[worker] = Some(group.peer(&member)?);
         }
-        Ok(Self { engine, grid, me, peers, inbox, timeout: args.timeout, _group: group })
+        Ok(Self { engine, grid, me, peers, inbox, timeout, _group: Some(group) })
     }
 
     /// Says something to a worker, which may be this one.

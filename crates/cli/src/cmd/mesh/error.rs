@@ -13,6 +13,7 @@ use polyrail_log::LogError;
 use polyrail_rendezvous::RendezvousError;
 use polyrail_report::exit;
 
+use super::hosts::Fault;
 use crate::cmd::bench::BenchError;
 
 /// Anything that ends a mesh early.
@@ -50,6 +51,8 @@ pub(crate) enum MeshError {
     #[error("{there} of {wanted} members of the group `{group}` are there after {} s; missing: {missing}",
         waited.as_secs())]
     Missing { group: String, there: usize, wanted: usize, missing: String, waited: Duration },
+    #[error("host `{host}` {}: {why}", fault.words())]
+    Host { host: String, fault: Fault, why: String },
     #[error("{who} speaks version {theirs} of the mesh, and {here} version {ours}")]
     Version { who: String, theirs: String, here: String, ours: u32 },
     #[error("{who} is gone: {why}")]
@@ -119,6 +122,7 @@ impl MeshError {
             | Self::LabGone { .. }
             | Self::Output { .. } => exit::ENVIRONMENT,
             Self::Missing { .. }
+            | Self::Host { .. }
             | Self::Version { .. }
             | Self::Gone { .. }
             | Self::Silent { .. }
@@ -153,6 +157,15 @@ impl MeshError {
             Self::Missing { .. } => "start `polyrail mesh` with the same --rendezvous, --nodes, \
                                      --layout and --group on each node, or give --timeout"
                 .into(),
+            Self::Host { host, fault: Fault::Away, .. } => {
+                format!("see that `ssh -o BatchMode=yes {host} true` works, or give --ssh-config")
+            }
+            Self::Host { fault: Fault::NoProgram, .. } => {
+                "install polyrail there, or give its path by --remote-program".into()
+            }
+            Self::Host { fault: Fault::OtherVersion, .. } => {
+                "install the same version there, or give the path of one by --remote-program".into()
+            }
             Self::Version { .. } => "use the same version of polyrail on all nodes".into(),
             Self::Gone { .. } | Self::Ended { .. } => {
                 "look on that node why its process ended, and start all of them again".into()

@@ -3,10 +3,11 @@
 
 use std::env;
 use std::fs::{self, DirBuilder};
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,8 @@ use super::conclude::conclusions;
 use super::crew;
 use super::direct::Told;
 use super::error::MeshError;
+use super::hosts::{Hosts, Remote};
+use super::meet::{BY_STARTER, Introduction, everybody};
 use super::plan::Layout;
 use super::render;
 use super::report::{LayoutReport, MeshReport, SCHEMA_VERSION};
@@ -34,6 +37,9 @@ pub(crate) fn run(args: &Args) -> Result<u8, MeshError> {
     let config = crew::config(args, &seat)?;
     print_warnings(&config);
     args.check(place.nodes(), u64::from(config.ops_pool))?;
+    if let Place::Hosts(remote) = &place {
+        remote.check(&interrupt)?;
+    }
     let started = Instant::now();
     let mut report = blank(args, &place);
     let mut failed = None;
@@ -74,6 +80,7 @@ enum Place {
         made: Option<Box<LabGuard>>,
         folder: Folder,
     },
+    Hosts(Remote),
     Here {
         /// `None` for a rank.
         node: Option<usize>,
@@ -99,7 +106,16 @@ impl Place {
             let lab = Box::new(Lab::open(&spec.name)?);
             return Ok(Self::Lab { lab, made, folder: Folder::make()? });
         }
-        Self::here(args)
+        let Some(Hosts(hosts)) = &args.hosts else { return Self::here(args) };
+        let own = env::current_exe();
+        let remote = Remote {
+            hosts: hosts.clone(),
+            program: args.remote_program.clone(),
+            ssh_config: args.ssh_config.clone(),
+            own: own.map_err(|source| MeshError::system("finding this program", source))?,
+            timeout: args.timeout,
+        };
+        Ok(Self::Hosts(remote))
     }
 
     fn here(args: &Args) -> Result<Self, MeshError> {
@@ -110,7 +126,7 @@ impl Place {
             Some(Rendezvous::Ranks { .. }) => true,
             Some(Rendezvous::Dir { .. } | Rendezvous::Etcd { .. }) => false,
             _ => {
-                let help = "give --lab, --lab-nodes with --lab-rails, or --rendezvous with --nodes";
+                let help = "give --lab, --lab-nodes with --lab-rails, --hosts, or --rendezvous with --nodes";
                 let reason = "is no place where nodes of a mesh find each other";
                 return Err(MeshError::usage("--rendezvous", rendezvous, reason, PLACES, help));
             }
@@ -141,6 +157,7 @@ impl Place {
     fn nodes(&self) -> usize {
         match self {
             Self::Lab { lab, .. } => lab.nodes(),
+            Self::Hosts(remote) => remote.hosts.len(),
             Self::Here { nodes, .. } => *nodes,
         }
     }
@@ -149,6 +166,7 @@ impl Place {
     fn seat(&self, layout: Layout, node: usize) -> Seat {
         let (node, place) = match self {
             Self::Lab { folder, .. } => (Some(node), format!("dir://{}", folder.0.display())),
+            Self::Hosts(_) => (Some(node), BY_STARTER.to_owned()),
             Self::Here { node, rendezvous, .. } => (*node, rendezvous.clone()),
         };
         let in_lab = matches!(self, Self::Lab { .. });
@@ -158,7 +176,7 @@ impl Place {
     /// Whether this process starts the first worker, as far as it knows.
     fn has_first(&self) -> bool {
         match self {
-            Self::Lab { .. } => true,
+            Self::Lab { .. } | Self::Hosts(_) => true,
             Self::Here { node, .. } => *node == Some(0),
         }
     }
@@ -166,22 +184,25 @@ impl Place {
     /// How many nodes this process starts workers of.
     fn own_nodes(&self) -> usize {
         match self {
-            Self::Lab { lab, .. } => lab.nodes(),
+            Self::Lab { .. } | Self::Hosts(_) => self.nodes(),
             Self::Here { .. } => 1,
         }
     }
 
-    fn command(&self, node: usize, program: &Path) -> Result<Command, MeshError> {
-        match self {
-            Self::Lab { lab, .. } => Ok(lab.command(lab.node(Node::new(node)?)?, program)),
-            Self::Here { .. } => Ok(Command::new(program)),
-        }
+    fn command(&self, node: usize, program: &Path, words: &[String]) -> Result<Command, MeshError> {
+        let mut command = match self {
+            Self::Hosts(remote) => return Ok(remote.command(node, words)),
+            Self::Lab { lab, .. } => lab.command(lab.node(Node::new(node)?)?, program),
+            Self::Here { .. } => Command::new(program),
+        };
+        command.args(words);
+        Ok(command)
     }
 
     fn lab_name(&self) -> Option<String> {
         match self {
             Self::Lab { lab, .. } => Some(lab.name().to_owned()),
-            Self::Here { .. } => None,
+            Self::Hosts(_) | Self::Here { .. } => None,
         }
     }
 
@@ -249,14 +270,16 @@ fn measure(
     for node in 0..place.own_nodes() {
         for index in 0..grid.workers_per_node() {
             let seat = Seat { index, ..place.seat(layout, node) };
-            let mut command = place.command(node, &program)?;
-            command.args(env::args_os().skip(1)).arg("--worker").arg(seat.to_string());
+            let command = place.command(node, &program, &args.words(&seat))?;
             let name = match seat.node {
                 Some(node) => grid.worker_name(node * grid.workers_per_node() + index),
                 None => "this node".into(),
             };
             workers.start(name, command)?;
         }
+    }
+    if matches!(place, Place::Hosts(_)) {
+        workers.introduce(args.timeout, interrupt)?;
     }
     workers.finish(interrupt)
 }
@@ -271,6 +294,8 @@ struct Worker {
     /// Of all but the first, whose words go straight to the user.
     stderr: Option<JoinHandle<String>>,
     status: Option<ExitStatus>,
+    /// What it tells first, if it tells of its metadata.
+    introduction: Receiver<Introduction>,
 }
 
 impl Workers {
@@ -280,9 +305,46 @@ impl Workers {
         command.stderr(if is_first { Stdio::inherit() } else { Stdio::piped() });
         let step = || format!("starting the process of {name}");
         let mut child = command.spawn().map_err(|source| MeshError::system(step(), source))?;
-        let stdout = child.stdout.take().map(|pipe| thread::spawn(move || all_of(pipe)));
+        let (tell, introduction) = mpsc::channel();
+        let stdout = child.stdout.take().map(|pipe| thread::spawn(move || all_but(tell, pipe)));
         let stderr = child.stderr.take().map(|pipe| thread::spawn(move || all_of(pipe)));
-        self.0.push(Worker { name, child, stdout, stderr, status: None });
+        self.0.push(Worker { name, child, stdout, stderr, status: None, introduction });
+        Ok(())
+    }
+
+    /// Carries the metadata of each to all others.
+    fn introduce(&mut self, timeout: Duration, interrupt: &Interrupt) -> Result<(), MeshError> {
+        let until = Instant::now() + timeout;
+        let mut heard = Vec::new();
+        for number in 0..self.0.len() {
+            let one = loop {
+                let worker = &mut self.0[number];
+                match worker.introduction.recv_timeout(Duration::from_millis(20)) {
+                    Ok(one) => break one,
+                    // Its words are behind it; what ended it is known in a moment.
+                    Err(RecvTimeoutError::Disconnected) if worker.has_ended()? => {
+                        self.end();
+                        return Err(self.why(number));
+                    }
+                    Err(RecvTimeoutError::Disconnected) => thread::sleep(Duration::from_millis(5)),
+                    Err(RecvTimeoutError::Timeout) => {}
+                }
+                if interrupt.is_raised() {
+                    return Err(MeshError::Interrupted);
+                }
+                if Instant::now() >= until {
+                    let who = self.0[number].name.clone();
+                    return Err(MeshError::Silent { who, order: "hello", waited: timeout });
+                }
+            };
+            one.check(&self.0[number].name)?;
+            heard.push(one);
+        }
+        let line = everybody(heard)?;
+        for worker in &mut self.0 {
+            // One that is gone is told of by `finish`.
+            let _ = worker.child.stdin.as_mut().map(|stdin| stdin.write_all(line.as_bytes()));
+        }
         Ok(())
     }
 
@@ -291,10 +353,7 @@ impl Workers {
         let mut failed: Option<(usize, Instant)> = None;
         loop {
             for (number, worker) in self.0.iter_mut().enumerate() {
-                if worker.status.is_none() {
-                    let ended = worker.child.try_wait();
-                    worker.status = ended
-                        .map_err(|source| MeshError::system("waiting for a process", source))?;
+                if worker.status.is_none() && worker.has_ended()? {
                     let is_bad = worker.status.is_some_and(|status| !status.success());
                     if is_bad && failed.is_none() {
                         failed = Some((number, Instant::now()));
@@ -313,24 +372,31 @@ impl Workers {
         self.end();
         let outputs: Vec<String> =
             self.0.iter_mut().map(|worker| taken(&mut worker.stdout)).collect();
-        if let Some(told) = outputs.iter().find_map(|line| serde_json::from_str(line).ok()) {
+        // A shell on another host may have greeted before.
+        let mut lines = outputs.iter().flat_map(|output| output.lines());
+        if let Some(told) = lines.find_map(|line| serde_json::from_str(line).ok()) {
             return Ok(Some(told));
         }
         let Some((number, _)) = failed else { return Ok(None) };
+        Err(self.why(number))
+    }
+
+    /// Why a worker ended that told nothing.
+    fn why(&mut self, number: usize) -> MeshError {
         let worker = &mut self.0[number];
         let words = taken(&mut worker.stderr);
         let code =
             worker.status.and_then(|status| status.code()).and_then(|code| code.try_into().ok());
         match code {
             // It is the first one, or says itself what was wrong.
-            Some(code) if number == 0 => Err(MeshError::Told { code }),
+            Some(code) if number == 0 => MeshError::Told { code },
             Some(code) if !words.trim().is_empty() => {
                 tell!("polyrail: {} says:\n{}", worker.name, words.trim_end());
-                Err(MeshError::Told { code })
+                MeshError::Told { code }
             }
             _ => {
                 let status = worker.status.map_or_else(String::new, |status| status.to_string());
-                Err(MeshError::Ended { who: worker.name.clone(), status })
+                MeshError::Ended { who: worker.name.clone(), status }
             }
         }
     }
@@ -356,6 +422,30 @@ impl Drop for Workers {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+impl Worker {
+    fn has_ended(&mut self) -> Result<bool, MeshError> {
+        let ended = self.child.try_wait();
+        self.status = ended.map_err(|source| MeshError::system("waiting for a process", source))?;
+        Ok(self.status.is_some())
+    }
+}
+
+/// Tells of an introduction, and returns what is not one.
+fn all_but(tell: Sender<Introduction>, pipe: impl Read) -> String {
+    let mut pipe = BufReader::new(pipe);
+    let (mut line, mut others) = (Vec::new(), String::new());
+    while pipe.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+        let text = String::from_utf8_lossy(&line);
+        match Introduction::read(&text) {
+            // Nobody listens where nobody waits for it.
+            Some(introduction) => drop(tell.send(introduction)),
+            None => others += &text,
+        }
+        line.clear();
+    }
+    others
 }
 
 fn all_of(mut pipe: impl Read) -> String {

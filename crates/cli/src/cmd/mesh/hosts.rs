@@ -1,0 +1,303 @@
+//! Nodes on hosts that `ssh` reaches.
+//!
+//! Each host is asked for its version first, so that nothing is started before all of them answer. Then each worker
+//! there has a connection of its own. It tells its engine's metadata as its first line ([`super::meet`]) and ends with
+//! the connection, as its standard input ends then.
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::ioctl_fionbio;
+
+use super::error::MeshError;
+use crate::cmd::bench::Interrupt;
+use crate::stdout::excerpt;
+use crate::values::Refusal;
+
+/// The host of this name is this one: `ssh` is not needed.
+const HERE: &str = "localhost";
+
+/// Hosts by their names for `ssh`, one for each node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hosts(pub(crate) Vec<String>);
+
+/// How programs are started on them.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    pub(crate) hosts: Vec<String>,
+    /// The command `polyrail` there.
+    pub(crate) program: String,
+    /// A file for `ssh -F`.
+    pub(crate) ssh_config: Option<PathBuf>,
+    /// This program.
+    pub(crate) own: PathBuf,
+    /// How long a host may take to answer.
+    pub(crate) timeout: Duration,
+}
+
+const HOSTS: &str = "2 to 256 different names for `ssh`, like a,b or root@10.0.0.1,root@10.0.0.2";
+const HOSTS_MAX: usize = 256;
+
+/// Reads `a,b`. What `ssh` would take for an option, or a shell for more than a word, is no host.
+pub(crate) fn hosts(text: &str) -> Result<Hosts, Refusal> {
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    let is_good = |one: char| one.is_ascii_alphanumeric() || "._@:/[]%-".contains(one);
+    for (at, name) in names.iter().enumerate() {
+        if name.is_empty() || name.starts_with('-') || !name.chars().all(is_good) {
+            return Err(Refusal::new(format!("has `{}`, which is no host", excerpt(name)), HOSTS));
+        }
+        if names[..at].contains(name) {
+            return Err(Refusal::new(format!("has `{name}` twice"), HOSTS));
+        }
+    }
+    match names.len() {
+        2..=HOSTS_MAX => Ok(Hosts(names)),
+        1 => Err(Refusal::new("is one host", HOSTS)),
+        _ => Err(Refusal::new("are too many hosts", HOSTS)),
+    }
+}
+
+/// The command `polyrail` on another host: one word for its shell.
+pub(crate) fn program(text: &str) -> Result<String, Refusal> {
+    let allowed =
+        "a command or a path without control characters, such as /opt/polyrail/bin/polyrail";
+    if text.is_empty() || text.starts_with('-') || text.chars().any(char::is_control) {
+        return Err(Refusal::new("is no command", allowed));
+    }
+    Ok(text.to_owned())
+}
+
+impl Remote {
+    /// `polyrail` with these words on the host of a node. Its standard input must stay open as long as it shall live.
+    pub(crate) fn command(&self, node: usize, words: &[String]) -> Command {
+        let host = &self.hosts[node];
+        if host == HERE {
+            let mut command = Command::new(&self.own);
+            command.args(words);
+            return command;
+        }
+        let mut command = Command::new("ssh");
+        // No question, no terminal, no forwarded port that another connection has already, and a connection of its own,
+        // with which everything there ends. A host that is cut off is noticed.
+        let seconds = self.timeout.as_secs().max(1);
+        let connect = format!("ConnectTimeout={seconds}");
+        for option in [
+            "BatchMode=yes",
+            &connect,
+            "ControlPath=none",
+            "ClearAllForwardings=yes",
+            "ServerAliveInterval=5",
+        ] {
+            command.args(["-o", option]);
+        }
+        if let Some(file) = &self.ssh_config {
+            command.arg("-F").arg(file);
+        }
+        // The shell there gets one text. `exec` leaves no shell behind that would outlive the program.
+        let all = [&self.program].into_iter().chain(words).map(|word| quoted(word));
+        let text = format!("exec {}", all.collect::<Vec<_>>().join(" "));
+        command.args(["-T", "--", host, &text]);
+        command
+    }
+
+    /// Asks every host for its version, all at once.
+    pub(crate) fn check(&self, interrupt: &Interrupt) -> Result<(), MeshError> {
+        let version = ["--version".to_owned()];
+        let mut asked = Vec::new();
+        for node in 0..self.hosts.len() {
+            let mut command = self.command(node, &version);
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let child = command.spawn();
+            let step = || format!("starting `{}`", Path::new(command.get_program()).display());
+            asked.push(Asked(child.map_err(|source| MeshError::system(step(), source))?));
+        }
+        let until = Instant::now() + self.timeout + CONNECTED;
+        for (child, host) in asked.iter_mut().zip(&self.hosts) {
+            let fault = match child.answer(until, interrupt)? {
+                Some(answer) => answer.fault(&self.program),
+                None => Some((Fault::Away, format!("no answer for {} s", self.timeout.as_secs()))),
+            };
+            if let Some((fault, why)) = fault {
+                return Err(MeshError::Host { host: host.clone(), fault, why });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Beyond the time for connecting, for the login and the program.
+const CONNECTED: Duration = Duration::from_secs(5);
+
+/// What is wrong with a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// `ssh` does not get there.
+    Away,
+    /// It gets there, and finds no program that answers.
+    NoProgram,
+    /// The program there has another version.
+    OtherVersion,
+}
+
+impl Fault {
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Away => "can't be reached",
+            Self::NoProgram => "has no polyrail",
+            Self::OtherVersion => "has another polyrail",
+        }
+    }
+}
+
+/// A question that is ended with this.
+struct Asked(Child);
+
+struct Answer {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Asked {
+    /// `None` if it does not come in time.
+    fn answer(
+        &mut self,
+        until: Instant,
+        interrupt: &Interrupt,
+    ) -> Result<Option<Answer>, MeshError> {
+        let status = loop {
+            let ended = self.0.try_wait();
+            if let Some(status) =
+                ended.map_err(|source| MeshError::system("waiting for ssh", source))?
+            {
+                break status;
+            }
+            if interrupt.is_raised() {
+                return Err(MeshError::Interrupted);
+            }
+            if Instant::now() >= until {
+                return Ok(None);
+            }
+            thread::sleep(Duration::from_millis(20));
+        };
+        let (stdout, stderr) = (what_is_in(self.0.stdout.take()), what_is_in(self.0.stderr.take()));
+        Ok(Some(Answer { code: status.code(), stdout, stderr }))
+    }
+}
+
+/// Of a program that has ended. Something that it left behind may keep the pipe open, so nothing is waited for.
+fn what_is_in(pipe: Option<impl Read + AsFd>) -> String {
+    let mut bytes = Vec::new();
+    if let Some(mut pipe) = pipe.filter(|pipe| ioctl_fionbio(pipe, true).is_ok()) {
+        // At the end of what there is, that is an error where the pipe is still open.
+        let _ = pipe.by_ref().take(ANSWER_MAX).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+const ANSWER_MAX: u64 = 1 << 16;
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        // Both fail only where it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Answer {
+    fn fault(&self, program: &str) -> Option<(Fault, String)> {
+        let last =
+            |text: &str| text.lines().map(str::trim).rfind(|line| !line.is_empty()).map(excerpt);
+        // A shell there may have greeted before.
+        let theirs =
+            self.stdout.lines().filter_map(|line| line.strip_prefix("polyrail ")).next_back();
+        let version = theirs.and_then(|line| line.split_whitespace().next()).map(excerpt);
+        let ours = env!("CARGO_PKG_VERSION");
+        match (self.code, version) {
+            (Some(0), Some(version)) if version == ours => None,
+            (Some(0), Some(version)) => {
+                let why = format!("its polyrail is version {version}, and this one is {ours}");
+                Some((Fault::OtherVersion, why))
+            }
+            (Some(SSH_FAILED), _) => {
+                Some((Fault::Away, last(&self.stderr).unwrap_or_else(|| "ssh failed".into())))
+            }
+            _ => {
+                let said = last(&self.stderr).or_else(|| last(&self.stdout));
+                let said = said.map_or(String::new(), |said| format!(": {said}"));
+                Some((
+                    Fault::NoProgram,
+                    format!("`{} --version` told no version{said}", excerpt(program)),
+                ))
+            }
+        }
+    }
+}
+
+/// `ssh` ends with this where it fails itself, and else as the program does.
+const SSH_FAILED: i32 = 255;
+
+/// One word for a shell, whatever is in it.
+fn quoted(word: &str) -> String {
+    let is_plain = |one: char| one.is_ascii_alphanumeric() || "/._-=+:,@".contains(one);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ssh_or_a_shell_would_take_for_something_else_is_no_host() {
+        assert_eq!(hosts("a, root@b.example").unwrap().0, ["a", "root@b.example"]);
+        for wrong in ["a", "a,", "a,-oProxyCommand=x", "a,b c", "a,$(x)", "a,b,a", "a,b;x", ""] {
+            assert!(hosts(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_shell_gives_back_every_word_as_it_was() {
+        let words = [
+            "",
+            "a b",
+            "it's",
+            "$(touch /tmp/x)",
+            "`x`",
+            "a\\'b",
+            "*",
+            "~",
+            "\n",
+            "ä;&|<>\"",
+            "plain/1",
+        ];
+        let line = words.map(quoted).join(" ");
+        let script = format!("for word in {line}; do printf '%s\\0' \"$word\"; done");
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        let back = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(back.split_terminator('\0').collect::<Vec<_>>(), words);
+    }
+
+    #[test]
+    fn each_fault_of_a_host_is_told_apart() {
+        let answer = |code, stdout: &str, stderr: &str| {
+            let (stdout, stderr) = (stdout.to_owned(), stderr.to_owned());
+            Answer { code: Some(code), stdout, stderr }.fault("p")
+        };
+        let own = format!("welcome\npolyrail {} (commit x)\n", env!("CARGO_PKG_VERSION"));
+        assert_eq!(answer(0, &own, ""), None);
+        assert_eq!(answer(0, "polyrail 9.9.9\n", "").unwrap().0, Fault::OtherVersion);
+        let (fault, why) = answer(255, "", "x\nssh: connect: refused\n").unwrap();
+        assert_eq!((fault, &*why), (Fault::Away, "ssh: connect: refused"));
+        let (fault, why) = answer(127, "", "sh: p: not found\n").unwrap();
+        assert_eq!(fault, Fault::NoProgram);
+        assert_eq!(why, "`p --version` told no version: sh: p: not found");
+    }
+}

@@ -1,0 +1,82 @@
+//! How workers meet that the same process started on several hosts: it carries each engine's metadata to all others.
+//! No port and no folder is needed for that, and nobody else sees the metadata.
+
+use std::io::{self, BufRead, Write};
+
+use polyrail::{Engine, Peer};
+use serde::{Deserialize, Serialize};
+
+use super::error::MeshError;
+use super::talk::VERSION;
+
+/// The rendezvous in a seat of such a worker.
+pub(crate) const BY_STARTER: &str = "starter";
+
+/// The first line of a worker.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Introduction {
+    mesh: u32,
+    metadata: Vec<u8>,
+}
+
+/// The answer: the metadata of all workers in their order.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Everybody {
+    metadata: Vec<Vec<u8>>,
+}
+
+/// The way from worker `me` to each other one; its own place is `None`.
+pub(crate) fn meet(
+    engine: &Engine,
+    me: usize,
+    workers: usize,
+) -> Result<Vec<Option<Peer>>, MeshError> {
+    let own = Introduction { mesh: VERSION, metadata: engine.metadata() };
+    let failed = |source| MeshError::system("telling this engine's metadata", source);
+    let line = serde_json::to_string(&own).map_err(|error| failed(error.into()))?;
+    let mut stdout = io::stdout().lock();
+    writeln!(stdout, "{line}").and_then(|()| stdout.flush()).map_err(failed)?;
+    let mut line = String::new();
+    let read = io::stdin().lock().read_line(&mut line);
+    let step = "hearing of the others";
+    if read.map_err(|source| MeshError::system(step, source))? == 0 {
+        // Who started this one is gone.
+        return Err(MeshError::Interrupted);
+    }
+    let all: Everybody =
+        serde_json::from_str(&line).map_err(|error| MeshError::system(step, error.into()))?;
+    if all.metadata.len() != workers {
+        let text = format!("{} workers, not {workers}", all.metadata.len());
+        return Err(MeshError::system(step, io::Error::other(text)));
+    }
+    let others = all.metadata.iter().enumerate();
+    others
+        .map(|(worker, metadata)| {
+            (worker != me).then(|| engine.add_peer(metadata).map_err(MeshError::Peer)).transpose()
+        })
+        .collect()
+}
+
+impl Introduction {
+    /// A worker of another version has other words for all that follows.
+    pub(crate) fn check(&self, who: &str) -> Result<(), MeshError> {
+        let (who, theirs, here) = (who.to_owned(), self.mesh.to_string(), "this node".to_owned());
+        if self.mesh == VERSION {
+            return Ok(());
+        }
+        Err(MeshError::Version { who, theirs, here, ours: VERSION })
+    }
+
+    /// `None` for another line.
+    pub(crate) fn read(line: &str) -> Option<Self> {
+        serde_json::from_str(line).ok()
+    }
+}
+
+/// The line for all workers.
+pub(crate) fn everybody(introductions: Vec<Introduction>) -> Result<String, MeshError> {
+    let metadata = introductions.into_iter().map(|one| one.metadata).collect();
+    let line = serde_json::to_string(&Everybody { metadata });
+    line.map(|line| line + "\n")
+        .map_err(|error| MeshError::system("writing metadata", error.into()))
+}
