@@ -4,6 +4,7 @@
 //! fresh run then compares it with the default in pairs; only what wins there by more than its noise is recommended.
 
 mod args;
+mod journal;
 mod output;
 mod search;
 
@@ -34,6 +35,9 @@ fn finish(wanted: &Wanted) -> ExitCode {
 
 fn execute(wanted: &Wanted) -> Result<ExitCode, RunError> {
     let report = search::run(wanted)?;
+    if report.interrupted && wanted.journal.is_some() {
+        tell!("polyrail: --resume goes on with what was measured");
+    }
     let code = if report.interrupted { exit::INTERRUPTED } else { exit::OK };
     if let (Some(path), Some(text)) = (&wanted.output, report.yaml()) {
         fs::write(path, text).map_err(|source| RunError::io("write", path, source))?;

@@ -1,7 +1,10 @@
 //! `polyrail sweep` and `polyrail autotune` as people call them, over short runs of `bench`.
 
 use std::fs;
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use polyrail_config::Config;
 use serde_json::Value;
@@ -108,6 +111,81 @@ fn what_wins_is_written_with_its_proof_and_every_command_takes_it() {
     }
 }
 
+/// The figures of a journal, block by block, behind its plan.
+fn blocks(journal: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(journal).unwrap_or_default();
+    let lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n')).skip(1);
+    lines.map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn an_interrupted_sweep_goes_on_with_what_it_measured_and_no_other_plan_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = folder.path().join("sweep.jsonl");
+    let file = journal.to_str().unwrap();
+    let sweep = |over: &str, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+        command.args([
+            "sweep",
+            "--bench",
+            BENCH,
+            "--over",
+            over,
+            "--rounds",
+            "6",
+            "--journal",
+            file,
+        ]);
+        command.args(more).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let child = sweep("channels=1,2", &[]).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while blocks(&journal).len() < 2 {
+        assert!(Instant::now() < until, "no block is measured");
+        // It looks again: the sweep tells of its blocks by the file alone.
+        thread::sleep(Duration::from_millis(5));
+    }
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("--resume"), "{stderr}");
+    let before = blocks(&journal);
+    // As after a power cut while a line was written.
+    let mut text = fs::read_to_string(&journal).unwrap();
+    text.push_str("{\"block\":[{\"ce");
+    fs::write(&journal, text).unwrap();
+
+    for (over, more, fault) in [
+        ("channels=1,2", &[][..], "has figures of a sweep"),
+        ("channels=1,8", &["--resume"], "is of another sweep: cells was `"),
+    ] {
+        let output = sweep(over, more).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(fault), "{stderr}");
+    }
+
+    let output = sweep("channels=1,2", &["--resume", "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let after = blocks(&journal);
+    assert_eq!(after[..before.len()], before, "what was measured stays");
+    assert!(after.len() >= 6 && report["blocks"] == 6, "{report:#}");
+    let cells = report["cells"].as_array().unwrap();
+    assert!(cells.iter().all(|cell| cell["measured"] == 6), "{report:#}");
+    // The figures are those of the journal.
+    let of_default = after[..6].iter().flat_map(|it| it["block"].as_array().unwrap());
+    let of_default =
+        of_default.filter(|it| it["cell"] == 0).map(|it| it["figure"]["Ok"].as_f64().unwrap());
+    let least = of_default.fold(f64::INFINITY, f64::min);
+    // Reading a number from JSON may change its last bit.
+    let shown = cells[0]["figure"]["min"].as_f64().unwrap();
+    assert!((shown / least - 1.0).abs() < 1e-9, "{least}: {report:#}");
+}
+
 #[test]
 fn wrong_settings_and_workloads_are_refused_before_anything_runs() {
     for (words, fault) in [
@@ -119,6 +197,7 @@ fn wrong_settings_and_workloads_are_refused_before_anything_runs() {
         (&["sweep", "--over", "channels=1", "--over", "channels=2"], "twice"),
         (&["sweep", "--budget", "1min", "--rounds", "2"], "--rounds"),
         (&["autotune", "--budget", "5 parsecs"], "--budget"),
+        (&["autotune", "--resume"], "--journal"),
     ] {
         let output = polyrail(words);
         let stderr = String::from_utf8(output.stderr).unwrap();

@@ -66,6 +66,14 @@ struct Common {
     #[arg(long, value_name = "FILE", value_parser = file_to_write())]
     output: Option<PathBuf>,
 
+    /// Keep what is measured in this file, so that --resume can go on with it.
+    #[arg(long, value_name = "FILE", value_parser = file_to_write())]
+    journal: Option<PathBuf>,
+
+    /// Go on where the journal ends. Everything but the time must be as it was.
+    #[arg(long, requires = "journal")]
+    resume: bool,
+
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -95,6 +103,8 @@ pub(super) struct Wanted {
     pub(super) over: Vec<Over>,
     pub(super) bench: Vec<String>,
     pub(super) output: Option<PathBuf>,
+    pub(super) journal: Option<PathBuf>,
+    pub(super) resume: bool,
     pub(super) json: bool,
     pub(super) design: Design,
     pub(super) rounds: usize,
@@ -128,6 +138,8 @@ impl Common {
             over: if self.over.is_empty() { built_in.collect() } else { self.over.clone() },
             bench: self.bench.0.clone(),
             output: self.output.clone(),
+            journal: self.journal.clone(),
+            resume: self.resume,
             json: self.json,
             design: Design::Grid,
             rounds: 1,

@@ -2,16 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use polyrail_config::Config;
 use polyrail_experiment::{
     Better, Dice, Effect, Experiment, Factor, Figure, Kind, Looks, Measure, Plan, Rule, Search,
     heat_map, sensitivity,
 };
-use polyrail_report::Spread;
+use polyrail_report::{Spread, exit};
 
 use super::args::Wanted;
+use super::journal::{Entry, Journal};
 use super::output::{Best, SweepReport, SweptCell};
 use crate::cmd::experiment::cell::{Failure, Runner, stop_flag};
 use crate::cmd::experiment::error::RunError;
@@ -33,7 +34,7 @@ struct Bench<'a> {
     runner: Runner<'a>,
     plan: &'a Plan,
     stop: Arc<AtomicBool>,
-    begin: Instant,
+    journal: Journal,
     /// Cells that were measured.
     done: usize,
     /// Cells to measure before the best one is confirmed; with a budget that depends on what is measured.
@@ -61,7 +62,7 @@ pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, RunError> {
         runner,
         plan: &plan,
         stop: stop_flag()?,
-        begin: Instant::now(),
+        journal: Journal::open(wanted, &plan)?,
         done: 0,
         planned: cells * wanted.rounds,
         notes: Vec::new(),
@@ -93,7 +94,7 @@ pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, RunError> {
         figure: experiment.figure.text().to_owned(),
         better: experiment.better,
         blocks: search.blocks(),
-        elapsed_s: bench.begin.elapsed().as_secs_f64(),
+        elapsed_s: bench.journal.now_s(),
         sensitivity: sensitivity(&plan, &figures),
         heat_maps: pairs.map(|(row, column)| heat_map(&plan, &figures, row, column)).collect(),
         best: Best {
@@ -129,7 +130,7 @@ impl Bench<'_> {
             let count = order.len();
             let mut figures = Vec::with_capacity(count);
             for (at, cell) in order.into_iter().enumerate() {
-                if limit.is_some_and(|limit| self.begin.elapsed().as_secs_f64() >= limit) {
+                if limit.is_some_and(|limit| self.journal.now_s() >= limit) {
                     self.notes.push(match search.blocks() {
                         0 => "the time was up before every cell was measured once; give more --budget".to_owned(),
                         _ => "the search ended because its time was up".to_owned(),
@@ -159,6 +160,7 @@ impl Bench<'_> {
                     }
                 }
             }
+            self.journal.end_block()?;
             search.take(&figures);
         }
         Ok(true)
@@ -188,7 +190,7 @@ impl Bench<'_> {
                     return Ok(Some(effect));
                 }
             }
-            let is_late = budget.is_some_and(|budget| self.begin.elapsed() >= budget);
+            let is_late = budget.is_some_and(|budget| self.journal.now_s() >= budget.as_secs_f64());
             // The first look is worth some more time than was asked for: without it nothing is confirmed.
             if is_late && pairs.len() > looks.after[0] {
                 return Ok(Some(judged(&pairs, looks.miss_between(0)).0));
@@ -217,6 +219,7 @@ impl Bench<'_> {
                     }
                 };
             }
+            self.journal.end_block()?;
             pairs.push((figures[0], figures[1]));
         }
     }
@@ -224,7 +227,7 @@ impl Bench<'_> {
     /// The part of the work that is behind us, if so many pairs are to come in the end.
     fn share(&self, budget: Option<Duration>, pairs: usize) -> f64 {
         match budget {
-            Some(budget) => self.begin.elapsed().as_secs_f64() / budget.as_secs_f64().max(1e-3),
+            Some(budget) => self.journal.now_s() / budget.as_secs_f64().max(1e-3),
             None => self.done as f64 / (self.planned + 2 * pairs) as f64,
         }
     }
@@ -235,10 +238,22 @@ impl Bench<'_> {
             return Err(Ended::Interrupted);
         }
         self.done += 1;
-        match self.runner.measure(cell, &is_stopped) {
-            Ok(outcome) => Ok(outcome.figure),
+        if let Some(known) = self.journal.recall(cell) {
+            return known.map_err(|fault| Ended::Fault(fault, None, exit::ENVIRONMENT));
+        }
+        let at_s = self.journal.now_s();
+        let outcome = self.runner.measure(cell, &is_stopped);
+        let mut keep = |figure| self.journal.add(Entry { cell, at_s, figure });
+        match outcome {
+            Ok(outcome) => {
+                keep(Ok(outcome.figure));
+                Ok(outcome.figure)
+            }
             Err(Failure::Interrupted) => Err(Ended::Interrupted),
-            Err(Failure::Fault(fault, help, code)) => Err(Ended::Fault(fault, help, code)),
+            Err(Failure::Fault(fault, help, code)) => {
+                keep(Err(fault.clone()));
+                Err(Ended::Fault(fault, help, code))
+            }
         }
     }
 }
