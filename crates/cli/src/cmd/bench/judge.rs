@@ -4,6 +4,7 @@
 
 mod evidence;
 mod machine;
+mod others;
 mod rules;
 mod suspects;
 mod verdict;

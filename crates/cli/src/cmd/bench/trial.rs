@@ -4,6 +4,7 @@ mod away;
 mod observe;
 mod part;
 mod ping_pong;
+mod programs;
 mod queued;
 mod queues;
 mod quotas;

@@ -1,7 +1,7 @@
 //! The measuring end of a run, from the first connection to the report.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -274,8 +274,19 @@ fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
         None if bucket(rail).is_some() => bucket(rail),
         None => rail.speed_mbps.map(|mbps| u64::from(mbps) * 125_000),
     };
+    // Rails of one interface share its link.
+    let sharing = |rail: &polyrail::RailInfo| {
+        if rates.is_some() {
+            1
+        } else {
+            rails.iter().filter(|one| one.interface == rail.interface).count()
+        }
+    };
     let each = rails.iter().enumerate();
-    let each = each.map(|rail| Some((rail.1.name.clone(), speed(rail)? as f64 / 1e9)));
+    let each = each.map(|rail| {
+        let gb_per_s = speed(rail)? as f64 / 1e9;
+        Some((rail.1.name.clone(), gb_per_s / sharing(rail.1) as f64))
+    });
     let each: Vec<(String, f64)> = each.collect::<Option<_>>()?;
     let source = match rates {
         Some(_) => "in the lab",
@@ -285,7 +296,14 @@ fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
         }
         None => "by their drivers",
     };
-    let source = format!("{} rails {source}", each.len());
+    let links = rails.iter().map(|rail| &rail.interface).collect::<BTreeSet<_>>().len();
+    let shared = match links < rails.len() && rates.is_none() {
+        true => {
+            format!(", which share {links} {}", if links == 1 { "interface" } else { "interfaces" })
+        }
+        false => String::new(),
+    };
+    let source = format!("{} rails {source}{shared}", each.len());
     Some(Line { rails: each, source })
 }
 

@@ -73,6 +73,7 @@ impl Bench<'_> {
             size,
             depth: self.schedule.depth(size),
             ping_pong: self.schedule.latency,
+            on_device: !self.bank.is_host() || !self.peer_on_host,
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use polyrail_config::Payload;
 use polyrail_report::{RailShare, Spread, show_size};
 
 use super::measure::{Bench, Rounds, Yardsticks};
@@ -156,6 +157,9 @@ impl Bench<'_> {
             lost: most_lost(rails),
             beside_rails: rounds.path.as_ref().map(|path| path.taken.clone()).filter(|p| p != TCP),
             window_full_share,
+            payload: Some(self.link.engine.config().payload)
+                .filter(|payload| *payload != Payload::None)
+                .map(|payload| payload.to_string()),
             ping_pong: self.schedule.latency,
             depth: self.schedule.depth(size),
             size,

@@ -28,6 +28,8 @@ pub(crate) struct Evidence {
     pub(crate) beside_rails: Option<String>,
     /// Of the sending side.
     pub(crate) window_full_share: f64,
+    /// How the payload is protected, if it is.
+    pub(crate) payload: Option<String>,
     pub(crate) ping_pong: bool,
     pub(crate) depth: u64,
     pub(crate) size: u64,

@@ -5,6 +5,7 @@ use polyrail_report::{LimitKind, show_gb_per_s, show_rate, show_ratio, show_size
 
 use super::evidence::{Deeper, Evidence, Line};
 use super::machine::CopyRate;
+use super::others::{others, without_ends};
 use crate::cmd::bench::talk::{Load, Throttled};
 
 /// A limit that may or may not be reached.
@@ -155,7 +156,10 @@ pub(super) fn device(evidence: &Evidence, path: &str) -> Candidate {
 }
 
 pub(super) fn cpu(evidence: &Evidence) -> Vec<Candidate> {
-    let mut load = evidence.local.clone();
+    let peers_here = evidence.same_host.then_some(evidence.peer.pid);
+    let ends: Vec<u32> = [evidence.local.pid].into_iter().chain(peers_here).collect();
+    let local = without_ends(&evidence.local, &ends);
+    let mut load = local.clone();
     let mut who = "this process";
     if evidence.same_host {
         load.process_cpus += evidence.peer.process_cpus;
@@ -164,7 +168,7 @@ pub(super) fn cpu(evidence: &Evidence) -> Vec<Candidate> {
     let mut candidates = cpus(&load, LimitKind::Cpu, who, "this machine");
     // The other end waits for the one that is away more.
     if evidence.local.away_share >= evidence.peer.away_share {
-        candidates.insert(0, away(&evidence.local, LimitKind::Cpu, "this process"));
+        candidates.insert(0, away(&local, LimitKind::Cpu, "this process"));
     }
     candidates.splice(0..0, throttled(&evidence.local, LimitKind::Cpu, "this process"));
     let queued = |load: &Load| load.queued_thread.as_ref().map_or(0.0, |(_, share)| *share);
@@ -179,17 +183,17 @@ pub(super) fn cpu(evidence: &Evidence) -> Vec<Candidate> {
 
 pub(super) fn peer(evidence: &Evidence) -> Vec<Candidate> {
     // Both ends on one machine have the same CPUs, which were examined above.
+    let load = without_ends(&evidence.peer, &[evidence.peer.pid, evidence.local.pid]);
     let mut candidates = if evidence.same_host {
         Vec::new()
     } else {
         let there = LimitKind::Peer;
-        let mut candidates = cpus(&evidence.peer, there, "the process there", "the machine there");
-        candidates.extend(crowded_out(&evidence.peer, there, "of the machine there"));
+        let mut candidates = cpus(&load, there, "the process there", "the machine there");
+        candidates.extend(crowded_out(&load, there, "of the machine there"));
         candidates
     };
     if evidence.peer.away_share > evidence.local.away_share {
-        candidates
-            .insert(0, away(&evidence.peer, LimitKind::Peer, "the process at the other side"));
+        candidates.insert(0, away(&load, LimitKind::Peer, "the process at the other side"));
     }
     let there = "the process at the other side";
     candidates.splice(0..0, throttled(&evidence.peer, LimitKind::Peer, there));
@@ -202,10 +206,18 @@ pub(super) fn peer(evidence: &Evidence) -> Vec<Candidate> {
 fn away(load: &Load, kind: LimitKind, who: &str) -> Candidate {
     let share = load.away_share;
     let because = format!(
-        "{who} did not run for {} of the time: it was stopped, or had no CPU",
-        percent(share)
+        "{who} did not run for {} of the time: it was stopped, or had no CPU{}{}",
+        percent(share),
+        niceness(load),
+        others(load)
     );
     Candidate { kind, share, from: AWAY_SHARE, because }
+}
+
+/// A process that lets others go first has chosen so.
+fn niceness(load: &Load) -> String {
+    let nice = load.nice;
+    if nice > 0 { format!("; its nice value is {nice}: others go first") } else { String::new() }
 }
 
 /// A process whose control group has used up its CPU time again and again.
@@ -253,8 +265,11 @@ pub(super) fn dropped(load: &Load, place: &str) -> Option<Candidate> {
 
 fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate> {
     let share = load.process_cpus / load.cpus_allowed.max(1) as f64;
+    let fewer = load.cpus_allowed < load.machine_cpus;
+    let whole =
+        if fewer { format!(" that it may use, of {}", load.machine_cpus) } else { String::new() };
     let because = format!(
-        "{who} used {:.2} of {} CPUs ({})",
+        "{who} used {:.2} of {} CPUs{whole} ({})",
         load.process_cpus,
         load.cpus_allowed,
         percent(share)
@@ -269,10 +284,11 @@ fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate
         share: busy,
         from: CPUS_SHARE,
         because: format!(
-            "the CPUs of {machine} were {} busy, softirqs included; {who} used {:.2} of {}{hottest}",
+            "the CPUs of {machine} were {} busy, softirqs included; {who} used {:.2} of {}{hottest}{}",
             percent(busy),
             load.process_cpus,
-            load.cpus_allowed
+            load.cpus_allowed,
+            others(load)
         ),
     });
     [process].into_iter().chain(machine).collect()
@@ -281,14 +297,17 @@ fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate
 /// Other programs have the CPUs that a thread of ours is ready to use.
 fn crowded_out(load: &Load, kind: LimitKind, whose: &str) -> Option<Candidate> {
     let (name, share) = load.queued_thread.as_ref()?;
-    let others = load.machine_busy? * load.machine_cpus as f64 - load.process_cpus;
+    let elsewhere = load.machine_busy? * load.machine_cpus as f64 - load.process_cpus;
     let because = format!(
-        "other programs used {others:.2} of the {} CPUs {whose}, and thread {name} waited for one {} of the time",
+        "other programs used {elsewhere:.2} of the {} CPUs {whose}, and thread {name} waited for one {} of the \
+         time{}{}",
         load.machine_cpus,
-        percent(*share)
+        percent(*share),
+        niceness(load),
+        others(load)
     );
     let candidate = Candidate { kind, share: *share, from: QUEUED_SHARE, because };
-    (others > load.process_cpus).then_some(candidate)
+    (elsewhere > load.process_cpus).then_some(candidate)
 }
 
 /// The busiest CPU of ours, with `--sample`.
@@ -355,6 +374,17 @@ pub(super) fn window(evidence: &Evidence) -> Candidate {
     let share = evidence.window_full_share;
     let because = format!("the flows stood with a full window {} of the time", percent(share));
     Candidate { kind: LimitKind::Window, share, from: WINDOW_SHARE, because }
+}
+
+/// What is protected takes CPU time, which no trial shows: none goes without protection.
+pub(super) fn protection(evidence: &Evidence, verdict: LimitKind) -> String {
+    let is_work = matches!(verdict, LimitKind::Cpu | LimitKind::Peer | LimitKind::Memory);
+    match &evidence.payload {
+        Some(payload) if is_work => {
+            format!("; payload={payload} takes CPU time for each byte, payload=none takes none")
+        }
+        _ => String::new(),
+    }
 }
 
 fn percent(share: f64) -> String {

@@ -19,6 +19,8 @@ pub(crate) struct Scene<'a> {
     pub(crate) size: u64,
     pub(crate) depth: u64,
     pub(crate) ping_pong: bool,
+    /// Whether an end has its memory on a device.
+    pub(crate) on_device: bool,
 }
 
 /// How many other congestion controls are tried.
@@ -31,6 +33,11 @@ const CHANNELS_MAX: u64 = 256;
 const WINDOW_MAX: u64 = 1024;
 const CHUNK_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=64 << 20;
 const STEP: u64 = 4;
+const BUFFERS: [&str; 2] = ["send_buffer_bytes", "recv_buffer_bytes"];
+/// More than a flow of any usual network needs.
+const BUFFER_BYTES: u64 = 4 << 20;
+/// Of pinned memory for each flow and direction.
+const STAGING_MAX: u64 = 256 << 20;
 
 /// The changes to try: back to the default where a setting is not at it, and from the default to both
 /// sides; then each rail.
@@ -75,6 +82,15 @@ pub(crate) fn suspects(scene: &Scene<'_>) -> Vec<Change> {
             CHUNK_BYTES.contains(chunk) && (*chunk).min(scene.config.chunk_bytes) < scene.size
         });
         changes.extend(others.map(|chunk| setting("chunk_bytes", show_size(chunk))));
+    }
+    // The kernel's limits may be too small for what it chooses itself.
+    if !BUFFERS.iter().any(|name| is_changed(name)) {
+        let given = BUFFERS.iter().map(|name| ((*name).to_owned(), show_size(BUFFER_BYTES)));
+        changes.push(Change::Settings(given.collect()));
+    }
+    let staging = scene.config.staging_bytes * STEP;
+    if scene.on_device && !is_changed("staging_bytes") && staging <= STAGING_MAX {
+        changes.push(setting("staging_bytes", show_size(staging)));
     }
     if !is_changed("proxy_layout") {
         changes.push(setting("proxy_layout", "merged".into()));
@@ -132,6 +148,7 @@ mod tests {
             size: 1 << 20,
             depth: 16,
             ping_pong: false,
+            on_device: false,
         }
     }
 
@@ -149,6 +166,7 @@ mod tests {
             "window_chunks=64",
             "chunk_bytes=2MiB",
             "chunk_bytes=128KiB",
+            "send_buffer_bytes=4MiB recv_buffer_bytes=4MiB",
             "proxy_layout=merged",
             "without rail0",
             "without rail1",
@@ -157,6 +175,12 @@ mod tests {
         let ping_pong = Scene { ping_pong: true, depth: 1, size: 8, ..scene(&config) };
         assert_eq!(names(&ping_pong)[..2], ["congestion=reno", "channels=16"]);
         let large = Scene { depth: 4, size: 256 << 20, rails: vec!["a".into()], ..scene(&config) };
+        let on_device = Scene { on_device: true, ..scene(&config) };
+        assert!(
+            names(&on_device).contains(&"staging_bytes=32MiB".to_owned()),
+            "{:?}",
+            names(&on_device)
+        );
         assert!(!names(&large).iter().any(|name| name.starts_with("depth")), "4 GiB at once");
     }
 

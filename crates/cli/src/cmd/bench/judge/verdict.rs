@@ -67,7 +67,9 @@ pub(crate) fn judge(evidence: &Evidence) -> Limit {
         candidates.extend(rules::room_for_depth(evidence));
         candidates.push(rules::window(evidence));
     }
-    decide(candidates, rules::tried_in_vain(evidence))
+    let mut limit = decide(candidates, rules::tried_in_vain(evidence));
+    limit.because += &rules::protection(evidence, limit.verdict);
+    limit
 }
 
 /// A limit that the transfer exceeds by more than this did not limit it.

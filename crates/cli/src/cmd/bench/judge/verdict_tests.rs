@@ -5,7 +5,7 @@ use polyrail_report::Spread;
 use super::super::evidence::{Deeper, Line};
 use super::super::machine::{Copies, CopyRate};
 use super::*;
-use crate::cmd::bench::talk::{Load, Throttled};
+use crate::cmd::bench::talk::{Load, Program, Throttled};
 
 /// Two machines with nothing to do.
 fn idle() -> Evidence {
@@ -25,6 +25,7 @@ fn idle() -> Evidence {
         }),
         rails: rails([0.4, 0.2, 0.2, 0.2]),
         lost: None,
+        payload: None,
         ping_pong: false,
         window_full_share: 0.0,
         depth: 64,
@@ -388,4 +389,45 @@ fn a_rail_that_is_much_slower_than_others_is_named() {
         e.line = Some(Line { rails: rails([1.0, 1.0, 0.05, 1.0]), source: "the lab".into() });
     });
     assert!(because.ends_with("of the lab; rail2 has 0.050 of them, others 1.00"), "{because}");
+}
+
+#[test]
+fn programs_that_keep_the_cpus_busy_are_named_and_the_ends_are_not() {
+    let program = |pid, name: &str, cpus| Program { pid, name: name.into(), cpus };
+    let crowd = |e: &mut Evidence| {
+        e.same_host = true;
+        (e.local.pid, e.peer.pid) = (1, 2);
+        (e.local.machine_cpus, e.local.cpus_allowed) = (2, 2);
+        (e.local.machine_busy, e.local.process_cpus) = (Some(1.0), 1.0);
+        let ends = [program(1, "polyrail", 0.5), program(2, "polyrail", 0.5)];
+        e.local.programs = [&ends[..], &[program(7, "hog", 0.6), program(8, "hog", 0.38)]].concat();
+    };
+    let (kind, because) = verdict(crowd);
+    assert_eq!(kind, LimitKind::Cpu);
+    let end = "both processes used 1.10 of 2; other programs: hog (2 processes) used 0.98";
+    assert!(because.ends_with(end), "{because}");
+    let (_, because) = verdict(|e| {
+        crowd(e);
+        (e.local.away_share, e.local.nice) = (0.4, 19);
+    });
+    assert!(because.contains("its nice value is 19") && because.contains("hog"), "{because}");
+    let (_, because) = verdict(|e| {
+        crowd(e);
+        e.local.programs.truncate(2);
+    });
+    assert!(!because.contains("other programs"), "{because}");
+}
+
+#[test]
+fn protection_is_named_where_work_is_the_limit() {
+    let (_, because) = verdict(|e| {
+        e.local.process_cpus = 8.0;
+        e.payload = Some("aead".into());
+    });
+    assert!(because.contains("payload=aead takes CPU time"), "{because}");
+    let (_, because) = verdict(|e| {
+        e.gb_per_s = 9.4;
+        e.payload = Some("aead".into());
+    });
+    assert!(!because.contains("payload"), "the links are full: {because}");
 }

@@ -26,7 +26,7 @@ pub(crate) enum Change {
 
 /// Settings that decide how fast bytes move. A peer may ask for other values of these, and of no others:
 /// they name no file, let nobody in, and protect nothing.
-pub(crate) const TRIED_SETTINGS: [&str; 19] = [
+pub(crate) const TRIED_SETTINGS: [&str; 20] = [
     "channels",
     "sockets",
     "window_chunks",
@@ -46,6 +46,7 @@ pub(crate) const TRIED_SETTINGS: [&str; 19] = [
     "send_buffer_bytes",
     "recv_buffer_bytes",
     "notsent_bytes",
+    "staging_bytes",
 ];
 
 /// Those that bind threads to CPUs.

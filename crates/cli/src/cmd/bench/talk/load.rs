@@ -6,6 +6,15 @@ use serde::{Deserialize, Serialize};
 /// How busy one side was.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Load {
+    /// The number of the process.
+    #[serde(default)]
+    pub(crate) pid: u32,
+    /// How far the process steps back behind others, from -20 to 19.
+    #[serde(default)]
+    pub(crate) nice: i32,
+    /// The programs of the machine that used most of its CPUs, this one included, the busiest first.
+    #[serde(default)]
+    pub(crate) programs: Vec<Program>,
     /// CPUs' worth of time that the process used.
     pub(crate) process_cpus: f64,
     /// CPUs' worth of time that it may use.
@@ -44,6 +53,15 @@ pub(crate) struct Load {
     /// The busiest CPU of ours, with `--sample`.
     #[serde(default)]
     pub(crate) hot: Option<Hot>,
+}
+
+/// A process of an end's machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Program {
+    pub(crate) pid: u32,
+    pub(crate) name: String,
+    /// CPUs' worth of time that it used.
+    pub(crate) cpus: f64,
 }
 
 /// A quota of CPU time.

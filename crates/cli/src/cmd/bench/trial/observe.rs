@@ -9,6 +9,7 @@ use polyrail_profiler::drive::Ran;
 use polyrail_sys::threads::process_cpu_seconds;
 
 use super::away::Attendance;
+use super::programs::Programs;
 use super::queued::Queued;
 use super::queues::Queues;
 use super::quotas::Quotas;
@@ -27,6 +28,7 @@ pub(crate) struct Snapshot {
     stats: Stats,
     /// Of one that begins an interval.
     attendance: Option<Attendance>,
+    programs: Programs,
 }
 
 /// What lies between two snapshots.
@@ -51,8 +53,10 @@ struct Ticks {
 impl Snapshot {
     /// The first of an interval: from now on it is seen whether this process runs.
     pub(crate) fn begin(engine: &Engine, watch: Option<&Watch>) -> Self {
+        // Before the interval: looking at each process takes a while.
+        let programs = Programs::look();
         let attendance = Some(Attendance::begin());
-        Self { attendance, ..Self::take(engine, watch) }
+        Self { attendance, programs, ..Self::take(engine, watch) }
     }
 
     /// With `watch`, CPUs and threads are looked at one by one, too.
@@ -66,6 +70,7 @@ impl Snapshot {
             quotas: Quotas::look(),
             cpu_seconds: process_cpu_seconds(),
             attendance: None,
+            programs: Programs::default(),
             at: Instant::now(),
         }
     }
@@ -83,11 +88,17 @@ impl Snapshot {
         };
         let [window_full_share, socket_full_share, no_room_share] =
             self.full_shares(later, seconds);
+        // Behind the interval. The times of programs are of a moment more.
+        let since = self.at.elapsed().as_secs_f64();
+        let programs = self.programs.busiest(&Programs::look(), since);
         let away = self.attendance.as_ref().map_or(0.0, |it| it.away().as_secs_f64());
         Interval {
             seconds,
             cpu_seconds,
             load: Load {
+                pid: std::process::id(),
+                nice: nice(),
+                programs,
                 process_cpus: cpu_seconds / seconds,
                 cpus_allowed: std::thread::available_parallelism().map_or(1, usize::from),
                 machine_busy,
@@ -221,6 +232,11 @@ impl Poster {
 /// A thread that used less of a CPU hardly moved any bytes.
 const MOVER_SHARE: f64 = 0.05;
 
+/// How far this process steps back behind others, from -20 to 19.
+fn nice() -> i32 {
+    rustix::process::getpriority_process(None).unwrap_or(0)
+}
+
 /// The part of the time that was posting: CPU time, and not while it waited for something to end.
 fn posting_share(poster: Poster, seconds: f64) -> Option<f64> {
     let posting = seconds - poster.waited?.as_secs_f64();
@@ -290,6 +306,7 @@ mod tests {
             watched: None,
             stats,
             attendance,
+            programs: Programs::default(),
         }
     }
 
