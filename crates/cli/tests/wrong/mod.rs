@@ -69,8 +69,18 @@ const VALID: &[(&str, &[&str], &[Kind])] = &[
     ("man", &["DIR"], NEW_FOLDER),
     ("nixl", &["--folder"], NEW_FOLDER),
     // A file name may have spaces.
-    ("", &["--json", "--csv", "--sample", "--html", "--output", "FILE"], &[Kind::WrongUnit]),
+    (
+        "",
+        &["--json", "--csv", "--sample", "--html", "--output", "--journal", "FILE"],
+        &[Kind::WrongUnit],
+    ),
     ("sample", &["--out"], &[Kind::WrongUnit]),
+    // A path on another machine.
+    (
+        "mesh",
+        &["--remote-program"],
+        &[Kind::Garbage, Kind::MissingFile, Kind::Unwritable, Kind::WrongUnit],
+    ),
     // As may that of a user's own profile.
     ("tune", &["PROFILE"], &[Kind::WrongUnit]),
     // No bindings, and no CPUs to avoid.

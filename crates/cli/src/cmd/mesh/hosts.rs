@@ -61,11 +61,15 @@ pub(crate) fn hosts(text: &str) -> Result<Hosts, Refusal> {
     }
 }
 
+/// No path is longer.
+const PROGRAM_MAX: usize = 4096;
+
 /// The command `polyrail` on another host: one word for its shell.
 pub(crate) fn program(text: &str) -> Result<String, Refusal> {
     let allowed =
         "a command or a path without control characters, such as /opt/polyrail/bin/polyrail";
-    if text.is_empty() || text.starts_with('-') || text.chars().any(char::is_control) {
+    let is_bad = text.starts_with('-') || text.chars().any(char::is_control);
+    if text.is_empty() || text.len() > PROGRAM_MAX || is_bad {
         return Err(Refusal::new("is no command", allowed));
     }
     Ok(text.to_owned())
