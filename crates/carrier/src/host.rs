@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use crate::lane::Lane;
 use crate::setup::{Job, Setup};
+use crate::signals::Signals;
 use crate::unpack::MESSAGE_BYTES_MAX;
 
 /// A plugin that this process has loaded. It stays loaded as long as the process runs.
@@ -28,8 +29,8 @@ pub struct HostedDevice {
     pub name: String,
     /// Folder of its PCI device, if it has one.
     pub pci_path: Option<PathBuf>,
-    /// In Mbit/s.
-    pub speed_mbps: u32,
+    /// In Mbit/s, if the plugin knows it.
+    pub speed_mbps: Option<u32>,
     /// Whether it takes memory of the host.
     pub takes_host: bool,
     /// Whether it takes memory of a GPU by address.
@@ -106,7 +107,15 @@ impl Host {
     /// of devices; none are all. The plugin's code runs in this process: what it does there nobody can
     /// contain, and if it does not return from a call, neither does this.
     pub fn load(plugin: &str, wanted: &[&str]) -> Result<Self, HostError> {
-        let net = Net::open(&Library::open(plugin)?, None, None)?;
+        let signals = Signals::now();
+        let loaded = Library::open(plugin).map_err(HostError::from);
+        let loaded = loaded.and_then(|library| Ok(Net::open(&library, None, None)?));
+        let changed = signals.restore();
+        if !changed.is_empty() {
+            tracing::warn!(target: "polyrail::carrier", plugin, ?changed,
+                "the plugin changed what happens at signals; it is as before again");
+        }
+        let net = loaded?;
         let (name, version) = (net.name(), net.version());
         let count = net.devices()?;
         if count == 0 {
@@ -181,10 +190,9 @@ fn hosted(plugin: &str, number: usize, properties: Properties) -> Result<HostedD
     if properties.name.is_empty() {
         return Err(wrong("name", "empty".into(), "a name"));
     }
-    let speed = u32::try_from(properties.speed_mbps).ok().filter(|speed| *speed > 0);
-    let Some(speed_mbps) = speed else {
+    let Ok(speed_mbps) = u32::try_from(properties.speed_mbps) else {
         let value = format!("{} Mbit/s", properties.speed_mbps);
-        return Err(wrong("speed", value, "1 Mbit/s and more"));
+        return Err(wrong("speed", value, "0 (not known) and more"));
     };
     if !properties.takes_host() {
         let value = format!("{:#x}", properties.ptr_support);
@@ -205,7 +213,8 @@ fn hosted(plugin: &str, number: usize, properties: Properties) -> Result<HostedD
     }
     Ok(HostedDevice {
         number,
-        speed_mbps,
+        // Some plugins know none; NCCL reckons with 10 Gbit/s then.
+        speed_mbps: Some(speed_mbps).filter(|speed| *speed > 0),
         takes_host: properties.takes_host(),
         takes_cuda: properties.takes_cuda(),
         unpacks,

@@ -12,6 +12,7 @@ mod bytes;
 mod host;
 mod lane;
 mod setup;
+mod signals;
 mod unpack;
 
 pub use bytes::Bytes;

@@ -42,7 +42,7 @@ pub(crate) fn select_all(
     let own = select(others.as_deref().unwrap_or("auto"), interfaces)?;
     let of_devices = host.devices().iter().enumerate().map(|(at, device)| ChosenRail {
         name: format!("{}:{}", host.name(), device.name),
-        speed_mbps: Some(device.speed_mbps),
+        speed_mbps: device.speed_mbps,
         hosted: Some(at),
         ..control_of(device, &own[at % own.len()], interfaces)
     });
