@@ -35,6 +35,8 @@ pub(crate) enum Job {
 pub(crate) struct Setup {
     jobs: Sender<Job>,
     thread: Option<JoinHandle<()>>,
+    /// A copy of the process, by `fork`, has no such thread.
+    process: u32,
 }
 
 /// Steps towards connections that are not there yet.
@@ -62,7 +64,7 @@ impl Setup {
         let closer = jobs.clone();
         let run = move || run(&net, &inbox, &closer);
         let thread = Builder::new().name("pr-carrier".to_owned()).spawn(run)?;
-        Ok(Self { jobs, thread: Some(thread) })
+        Ok(Self { jobs, thread: Some(thread), process: std::process::id() })
     }
 
     pub(crate) fn give(&self, job: Job) {
@@ -73,8 +75,11 @@ impl Setup {
 
 impl Drop for Setup {
     fn drop(&mut self) {
-        let _ = self.jobs.send(Job::Stop);
         let Some(thread) = self.thread.take() else { return };
+        if std::process::id() != self.process {
+            return std::mem::forget(thread);
+        }
+        let _ = self.jobs.send(Job::Stop);
         // It may be the last to let go of the engine.
         if thread.thread().id() == std::thread::current().id() {
             return;

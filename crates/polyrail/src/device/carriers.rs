@@ -12,8 +12,9 @@ use polyrail_proto::message::Carried;
 
 use crate::device::shared_page::Backoff;
 
-/// Connections for which a peer may ask at a time: more than it can have flows.
-const MOST_ASKED: usize = 4096;
+/// Connections for which a peer may ask at a time: each is a listener of the plugin for a while. More flows than
+/// this do without.
+const MOST_ASKED: usize = 512;
 
 /// Those of a peer.
 #[derive(Default)]
