@@ -34,6 +34,7 @@ const FOR_PROGRAMS: &[&str] = &[
     "cmd/bench/rivals/nccl_rank.rs",
     "cmd/collective/worker.rs",
     "cmd/mesh/crew.rs",
+    "cmd/mesh/meet.rs",
     "cmd/topo.rs",
 ];
 

@@ -15,6 +15,7 @@ pub const SUBSYSTEMS: &[&str] = &[
     "proxy",
     "staging",
     "share",
+    "carrier",
     "gpu",
     "host",
     "nccl",
