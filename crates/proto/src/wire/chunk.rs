@@ -219,6 +219,10 @@ impl ChunkHeader {
         if self.flags.contains(Flags::IN_RING.with(Flags::CARRIED)) {
             return Err(field("flags", self.flags.0, "8 or 16, not both"));
         }
+        if self.flags.contains(Flags::CARRIED) && self.payload_len == 0 {
+            // A plugin would be asked for no message at all.
+            return Err(field("payload_len", 0u32, "at least 1 with flag 16"));
+        }
         if usize::from(self.pieces) > MAX_CHUNK_PIECES {
             return Err(field("pieces", self.pieces, "0 to 256"));
         }

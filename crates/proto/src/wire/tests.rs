@@ -104,6 +104,18 @@ fn payload_in_a_ring_is_not_on_the_wire() {
 }
 
 #[test]
+fn payload_that_a_plugin_carries_is_not_on_the_wire_and_there_is_some() {
+    let carried = ChunkHeader { flags: header().flags.with(Flags::CARRIED), ..header() };
+    let read = ChunkHeader::decode(&encoded(&carried)).unwrap();
+    assert_eq!((read.payload_on_wire(), read.payload_len), (0, 30));
+    let none = ChunkHeader { payload_len: 0, pieces: 0, chunk: 0, chunk_count: 1, ..carried };
+    let decode = |header: &ChunkHeader| ChunkHeader::decode(&encoded(header));
+    assert!(decode(&none).unwrap_err().to_string().contains("payload_len"));
+    let both = ChunkHeader { flags: carried.flags.with(Flags::IN_RING), ..carried };
+    assert!(decode(&both).unwrap_err().to_string().contains("flags"));
+}
+
+#[test]
 fn a_ring_survives_the_wire() {
     let ring = SharedPlace { process: 7, descriptor: 9, bytes: 1 << 40, token: u128::MAX - 5 };
     let bytes = ring.encode();
