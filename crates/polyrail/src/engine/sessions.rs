@@ -53,10 +53,17 @@ pub(crate) fn first_epoch(number: u32) -> u64 {
 
 /// The epoch of a hello that is said now: with the session in which the peer was heard, or with
 /// [`UNHEARD`].
+///
+/// A session of the peer is as good as unheard until something comes of it. Its hello may have been
+/// read long after the peer had given it up, and the peer's next session must not be asked to go on
+/// with it.
 pub(crate) fn epoch_of_hello(epoch: u64, peer: &PeerShared) -> u64 {
+    let is_acknowledged = peer.tx().sender.was_acknowledged();
+    let is_used = is_acknowledged || !peer.rx().receiver.is_unused();
     let known = match peer.heard.load(Ordering::Acquire) {
-        0 if peer.tx().sender.was_acknowledged() => UNHEARD,
-        heard => heard & KNOWN_MASK,
+        0 if is_acknowledged => UNHEARD,
+        heard if is_used => heard & KNOWN_MASK,
+        _ => 0,
     };
     epoch | known << KNOWN_SHIFT
 }

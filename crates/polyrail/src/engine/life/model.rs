@@ -179,7 +179,8 @@ impl World {
     fn connect(&mut self, at: usize) {
         self.ends[at].out = Out::Asking;
         self.ends[at].wants = true;
-        let End { own, instance: from, heard: knows, .. } = self.ends[at];
+        let End { own, instance: from, heard, is_used, .. } = self.ends[at];
+        let knows = heard.filter(|_| is_used);
         self.say(1 - at, own, What::Hello { from, knows });
     }
 
@@ -469,4 +470,28 @@ fn two_engines_that_are_connected_always_find_together_again() {
     connected.calm(true);
     assert!(connected.agree());
     println!("{} worlds", search(connected));
+}
+
+/// One that was removed asks in vain. Its hello is read only when it has given up, and the other's user
+/// has added it by then.
+#[test]
+fn a_hello_of_a_session_that_is_over_ends_no_session_that_the_user_began() {
+    let mut world = World::new();
+    world.calm(true);
+    world.happens(1, PeerEvent::Remove);
+    world.calm(false);
+    assert_eq!(world.ends.clone().map(|end| end.state), [PeerState::Lost, PeerState::Removed]);
+    world.add(0);
+    world.connect(0);
+    world.happens(0, PeerEvent::Unreachable);
+    world.add(1);
+    let begun = world.ends[1].own;
+    let is_hello = |message: &&Message| matches!(message.what, What::Hello { .. });
+    let late = *world.net.iter().find(is_hello).unwrap();
+    world.deliver(late);
+    assert_eq!(world.ends[1].heard, Some(late.session));
+    world.connect(1);
+    world.calm(false);
+    let end = &world.ends[1];
+    assert_eq!((end.own, end.state, end.out), (begun, PeerState::Connected, Out::Up));
 }
