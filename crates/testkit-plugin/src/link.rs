@@ -44,14 +44,27 @@ impl Link {
         }
     }
 
+    /// Whether the device moves nothing any more and says nothing of it.
+    fn is_silent(&self) -> bool {
+        self.plugin.settings.silent_after.is_some_and(|(device, bytes)| {
+            device == self.device && self.plugin.moved[device].load(Ordering::Relaxed) >= bytes
+        })
+    }
+
     /// Sends what the kernel takes now; 0 if that is nothing.
     pub(crate) fn send(&mut self, from: &mut IoVecs<'_, Out>) -> Result<usize, CallError> {
+        if self.is_silent() {
+            return Ok(0);
+        }
         let sent = send(self.socket.as_fd(), from);
         self.count(sent)
     }
 
     /// Receives what has come; 0 if that is nothing.
     pub(crate) fn receive(&mut self, into: &mut IoVecs<'_, In>) -> Result<usize, CallError> {
+        if self.is_silent() {
+            return Ok(0);
+        }
         match receive(self.socket.as_fd(), into) {
             Ok(0) => Err(self.fail(CallError::Gone { why: "it closed the connection".into() })),
             received => self.count(received),

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString, c_int};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use polyrail_gpu::DeviceMemory;
@@ -22,8 +23,9 @@ pub(crate) struct Plugin {
     pub(crate) settings: Settings,
     /// Bytes that each device has moved.
     pub(crate) moved: Vec<AtomicU64>,
-    /// Calls of the function that is to fail.
+    /// Calls of the function that is to fail, and of the one that is slow.
     calls: AtomicU64,
+    slow_calls: AtomicU64,
 }
 
 /// What a number stands for.
@@ -75,7 +77,8 @@ pub(crate) fn init() -> Result<(), CallError> {
     if state.plugin.as_ref().is_none_or(|plugin| plugin.settings != settings || variables.is_some())
     {
         let moved = settings.devices.iter().map(|_| AtomicU64::new(0)).collect();
-        state.plugin = Some(Arc::new(Plugin { settings, moved, calls: AtomicU64::new(0) }));
+        let (calls, slow_calls) = (AtomicU64::new(0), AtomicU64::new(0));
+        state.plugin = Some(Arc::new(Plugin { settings, moved, calls, slow_calls }));
     }
     Ok(())
 }
@@ -85,8 +88,14 @@ pub(crate) fn plugin() -> Result<Arc<Plugin>, CallError> {
 }
 
 impl Plugin {
-    /// An error if this call is to fail.
+    /// An error if this call is to fail; takes its time if it is to be slow.
     pub(crate) fn may(&self, call: &'static str) -> Result<(), CallError> {
+        if let Some((name, before, ms)) = self.settings.slow_call
+            && name == call
+            && self.slow_calls.fetch_add(1, Ordering::Relaxed) >= before
+        {
+            std::thread::sleep(Duration::from_millis(ms));
+        }
         match self.settings.fail_call {
             Some((name, before)) if name == call => {
                 let calls = self.calls.fetch_add(1, Ordering::Relaxed);

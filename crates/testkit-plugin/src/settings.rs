@@ -78,8 +78,14 @@ pub struct Settings {
     pub fail_call: Option<(&'static str, u64)>,
     /// The device that fails, and how many bytes it moves before.
     pub fail_after: Option<(usize, u64)>,
+    /// The device that falls silent, and how many bytes it moves before.
+    pub silent_after: Option<(usize, u64)>,
+    /// The function that is slow, how many calls of it are not, and how many milliseconds it takes then.
+    pub slow_call: Option<(&'static str, u64, u64)>,
     /// Whether connections never come to be.
     pub never_connects: bool,
+    /// Whether no message that was sent is ever said to be.
+    pub never_sent: bool,
     /// What is wrong with metadata.
     pub bad_metadata: Option<BadMetadata>,
 }
@@ -114,7 +120,10 @@ impl Settings {
     /// | `HANDLE_VERSION` | version of this plugin that listeners declare | 1 |
     /// | `FAIL_CALL` | `isend`, or `isend:3`: calls of it fail, after that many that work | none |
     /// | `FAIL_AFTER` | `1:1048576`: device 1 fails when it has moved so many bytes | none |
+    /// | `SILENT_AFTER` | `1:1048576`: device 1 moves nothing any more when it has moved so many bytes, and says nothing | none |
+    /// | `SLOW_CALL` | `closeSend:3:500`: calls of it take 500 ms, after 3 that do not | none |
     /// | `NEVER_CONNECTS` | 1: connections never come to be | 0 |
+    /// | `NEVER_SENT` | 1: what was sent is never said to be | 0 |
     /// | `BAD_METADATA` | `count`, `target`, `source` or `twice` | none |
     ///
     /// # Errors
@@ -141,8 +150,11 @@ impl Settings {
             )? as i32,
             handle_version: read.number("SCATTER_HANDLE_VERSION", 1, 0, 255)? as u8,
             fail_call: read.fail_call()?,
-            fail_after: read.fail_after()?,
+            fail_after: read.after("SCATTER_FAIL_AFTER")?,
+            silent_after: read.after("SCATTER_SILENT_AFTER")?,
+            slow_call: read.slow_call()?,
             never_connects: read.number("SCATTER_NEVER_CONNECTS", 0, 0, 1)? == 1,
+            never_sent: read.number("SCATTER_NEVER_SENT", 0, 0, 1)? == 1,
             bad_metadata: read.bad_metadata()?,
         })
     }
@@ -160,6 +172,10 @@ struct Read<'a, F>(&'a F);
 
 fn refused(name: &'static str, value: &str, allowed: impl Into<String>) -> SettingError {
     SettingError { name, value: value.into(), allowed: allowed.into() }
+}
+
+fn call_of(name: &str) -> Option<&'static str> {
+    CALLS.iter().copied().find(|known| *known == name)
 }
 
 impl<F: Fn(&str) -> Option<String>> Read<'_, F> {
@@ -218,16 +234,29 @@ impl<F: Fn(&str) -> Option<String>> Read<'_, F> {
         let name = "SCATTER_FAIL_CALL";
         let Some(value) = (self.0)(name) else { return Ok(None) };
         let (call, before) = value.split_once(':').unwrap_or((&value, "0"));
-        let call = CALLS.iter().copied().find(|known| *known == call);
-        let (Some(call), Ok(before)) = (call, before.parse()) else {
+        let (Some(call), Ok(before)) = (call_of(call), before.parse()) else {
             let calls = CALLS.join(", ");
             return Err(refused(name, &value, format!("allowed is one of {calls}, with :NUMBER")));
         };
         Ok(Some((call, before)))
     }
 
-    fn fail_after(&self) -> Result<Option<(usize, u64)>, SettingError> {
-        let name = "SCATTER_FAIL_AFTER";
+    fn slow_call(&self) -> Result<Option<(&'static str, u64, u64)>, SettingError> {
+        let name = "SCATTER_SLOW_CALL";
+        let Some(value) = (self.0)(name) else { return Ok(None) };
+        let mut parts = value.split(':');
+        let call = parts.next().and_then(call_of);
+        let numbers: Result<Vec<u64>, _> = parts.map(str::parse).collect();
+        let (Some(call), Ok([before, ms])) = (call, numbers.as_deref()) else {
+            let calls = CALLS.join(", ");
+            let allowed = format!("allowed is CALL:NUMBER:MILLISECONDS, with one of {calls}");
+            return Err(refused(name, &value, allowed));
+        };
+        Ok(Some((call, *before, *ms)))
+    }
+
+    /// A device, and a number of bytes.
+    fn after(&self, name: &'static str) -> Result<Option<(usize, u64)>, SettingError> {
         let Some(value) = (self.0)(name) else { return Ok(None) };
         let parts = value.split_once(':');
         let parts =
@@ -267,6 +296,8 @@ mod tests {
             ("GPUS", "3,4"),
             ("FAIL_CALL", "isend:3"),
             ("FAIL_AFTER", "1:99"),
+            ("SILENT_AFTER", "0:7"),
+            ("SLOW_CALL", "closeSend:2:500"),
             ("BAD_METADATA", "twice"),
         ])
         .unwrap();
@@ -275,6 +306,8 @@ mod tests {
         assert_eq!([0, 1, 7].map(|device| settings.gpu_of(device)), [Some(3), Some(4), Some(4)]);
         assert_eq!(settings.fail_call, Some(("isend", 3)));
         assert_eq!(settings.fail_after, Some((1, 99)));
+        assert_eq!(settings.silent_after, Some((0, 7)));
+        assert_eq!(settings.slow_call, Some(("closeSend", 2, 500)));
         assert_eq!(settings.bad_metadata, Some(BadMetadata::Twice));
         assert_eq!(parse(&[("DEVICES", "none")]).unwrap().devices, []);
     }
@@ -288,6 +321,7 @@ mod tests {
             ("FRAGMENT_BYTES", "1023", "allowed is 1024 to 1048576"),
             ("FAIL_CALL", "send", "allowed is one of init, devices"),
             ("FAIL_AFTER", "5", "allowed is DEVICE:BYTES"),
+            ("SLOW_CALL", "listen:1", "allowed is CALL:NUMBER:MILLISECONDS"),
         ] {
             let error = parse(&[(name, value)]).unwrap_err().to_string();
             let begin = format!("SCATTER_{name}={value}: {expected}");
