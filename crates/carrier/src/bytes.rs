@@ -1,6 +1,7 @@
 //! Memory as plugins get to see it.
 
 use std::ffi::c_void;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use polyrail_gpu::DeviceMemory;
 use polyrail_nccl_abi::MemoryKind;
@@ -13,6 +14,19 @@ pub enum Bytes {
     Host(Memory),
     /// Of a GPU of NVIDIA.
     Cuda(DeviceMemory),
+}
+
+/// Who posts bytes. A connection registers what he has once, and forgets it when he says so; another's registration
+/// of the same bytes has nothing to do with that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder(u64);
+
+impl Holder {
+    /// One that is no other.
+    pub fn unique() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed))
+    }
 }
 
 impl Bytes {
@@ -35,9 +49,9 @@ impl Bytes {
     }
 }
 
-// SAFETY: a clone keeps the memory at its place; where somebody else keeps it, that one promised to end
-// its registration before he frees it, and the engine calls `Lane::forget` then. Nobody has references to
-// such bytes: `Memory` gives out none, and those of a GPU have none.
+// SAFETY: a clone keeps the memory at its place. Where somebody else keeps it, that one promised to end its
+// registration before he frees it, and the engine calls `Lane::forget` then; where that does not do, it waits until the
+// connection is closed. Nobody has references to such bytes: `Memory` gives out none, and those of a GPU have none.
 unsafe impl polyrail_nccl_abi::Memory for Bytes {
     fn address(&self) -> *mut c_void {
         std::ptr::without_provenance_mut(self.extent().0 as usize)

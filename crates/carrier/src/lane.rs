@@ -5,20 +5,17 @@ mod pump;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use polyrail_gpu::{Completion, GpuError, Ticket};
 use polyrail_nccl_abi::{HostMemory, NetError, Part, RecvComm, Region, Request, SendComm};
 use polyrail_sys::threads::monotonic_ns;
 
-use crate::bytes::Bytes;
-use crate::setup::{Job, close};
+use crate::bytes::{Bytes, Holder};
+use crate::closing::{Closer, Closing};
 use crate::unpack::{Gathering, Unpack};
-
-/// Looking at a ticket polls the plugin, unless that was done just now.
-const POLLED_ENOUGH_NS: u64 = 20_000;
 
 /// One way of a connection of a plugin: messages in order, each of one or several pieces. Clones are the same
 /// lane; safe to use from any thread. Somebody has to [`Lane::close`] it.
@@ -28,7 +25,9 @@ pub struct Lane(Arc<Shared>);
 /// Bytes that a lane sends, or a place for bytes that it receives.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// Where.
+    /// Whose they are.
+    pub holder: Holder,
+    /// All that he has.
     pub bytes: Bytes,
     /// From their beginning.
     pub offset: u64,
@@ -55,13 +54,12 @@ struct Shared {
     /// Messages that are through.
     completed: AtomicU64,
     begun: AtomicU64,
-    polled_ns: AtomicU64,
     progressed_ns: AtomicU64,
     /// Why it takes nothing any more. What was posted may still be touched.
     broken: OnceLock<String>,
     /// The plugin has closed the connection: nothing is touched any more.
     is_closed: Arc<AtomicBool>,
-    closer: Sender<Job>,
+    closer: Closer,
 }
 
 struct State {
@@ -74,8 +72,8 @@ struct State {
     posted: VecDeque<Posted>,
     /// How many of those have come, the oldest first, and are perhaps not in place.
     came: usize,
-    /// By where they are and how long.
-    regions: Vec<((u64, u64), Region)>,
+    /// By who has them.
+    regions: Vec<(Holder, Region)>,
     /// Where messages go that nobody wants.
     scratch: Option<(Region, usize)>,
     /// Of the message whose pieces are coming through.
@@ -107,7 +105,7 @@ struct Posted {
 }
 
 impl Lane {
-    pub(crate) fn new(way: Way, unpack: Option<Unpack>, closer: Sender<Job>) -> Self {
+    pub(crate) fn new(way: Way, unpack: Option<Unpack>, closer: Closer) -> Self {
         let state = State {
             way: Some(way),
             unpack,
@@ -122,7 +120,6 @@ impl Lane {
             state: Mutex::new(state),
             completed: AtomicU64::new(0),
             begun: AtomicU64::new(0),
-            polled_ns: AtomicU64::new(0),
             progressed_ns: AtomicU64::new(monotonic_ns()),
             broken: OnceLock::new(),
             is_closed: Arc::default(),
@@ -136,18 +133,17 @@ impl Lane {
     pub fn post(&self, pieces: impl IntoIterator<Item = Piece>, check: Option<Check>) -> Ticket {
         let mut state = self.0.state.lock();
         let mut posts = Vec::new();
-        for Piece { bytes, offset, len } in pieces {
+        for Piece { holder, bytes, offset, len } in pieces {
             let State { way: Some(way), regions, unpack, .. } = &mut *state else {
                 return self.ticket(true);
             };
             let is_receive = matches!(way, Way::Receives(_));
-            let extent = bytes.extent();
-            let known = regions.iter().find(|(known, _)| *known == extent);
+            let known = regions.iter().find(|(known, _)| *known == holder);
             let region = match known {
                 Some((_, region)) => *region,
                 None => match way.register(bytes.clone()) {
                     Ok(region) => {
-                        regions.push((extent, region));
+                        regions.push((holder, region));
                         region
                     }
                     Err(error) => {
@@ -231,27 +227,36 @@ impl Lane {
         self.0.broken.get().map(String::as_str)
     }
 
-    /// When something came through last, or was posted on an idle lane, by the monotonic clock.
-    pub fn progressed_ns(&self) -> u64 {
-        self.0.progressed_ns.load(Ordering::Relaxed)
+    /// For how long the plugin has moved nothing of what was posted, by the monotonic clock. It does not count while a
+    /// GPU puts together what has come.
+    pub fn silence(&self, now: u64) -> Duration {
+        let since = self.0.progressed_ns.load(Ordering::Relaxed);
+        match self.is_busy() {
+            true => Duration::from_nanos(now.saturating_sub(since)),
+            false => Duration::ZERO,
+        }
     }
 
-    /// Memory is about to be freed, and no message of it is under way: the plugin forgets it.
-    pub fn forget(&self, bytes: &Bytes) {
-        let extent = bytes.extent();
+    /// The holder's memory is about to be freed, and no message of it is under way. Says whether the plugin has
+    /// forgotten it; else it has when the lane [is closed](Self::is_closed), which it will be.
+    pub fn forget(&self, holder: Holder) -> bool {
         let mut state = self.0.state.lock();
-        let State { way: Some(way), regions, .. } = &mut *state else { return };
-        let mut refused = None;
-        regions.retain(|(known, region)| {
-            if *known == extent {
-                refused = way.deregister(*region).err();
+        let State { way: Some(way), regions, .. } = &mut *state else { return self.is_closed() };
+        let Some(at) = regions.iter().position(|(known, _)| *known == holder) else { return true };
+        let (_, region) = regions.swap_remove(at);
+        match way.deregister(region) {
+            Ok(()) => true,
+            Err(error) => {
+                // The plugin may go on using it.
+                self.0.break_off(&mut state, error.to_string());
+                false
             }
-            *known != extent
-        });
-        if let Some(error) = refused {
-            // The plugin may go on using it until it is closed.
-            self.0.break_off(&mut state, error.to_string());
         }
+    }
+
+    /// Whether the plugin has closed the connection: it touches nothing any more.
+    pub fn is_closed(&self) -> bool {
+        self.0.is_closed.load(Ordering::Acquire)
     }
 
     /// Closes the connection, soon and on another thread. From then on every ticket of it fails. Does nothing if
@@ -270,31 +275,16 @@ impl Shared {
         let _ = self.broken.set(why);
         state.waiting.clear();
         state.posted.clear();
-        let is_closed = self.is_closed.clone();
-        let then = Box::new(move || is_closed.store(true, Ordering::Release));
-        if let Err(unsent) = self.closer.send(Job::Close(way, then))
-            && let Job::Close(way, then) = unsent.0
-        {
-            close(way);
-            then();
-        }
+        self.closer.close(Closing::new(way, self.is_closed.clone()));
     }
 }
 
+/// Whoever looks holds locks of the engine, so the plugin is not called here.
 impl Completion for Shared {
     fn completed(&self) -> Result<u64, GpuError> {
         if self.is_closed.load(Ordering::Acquire) {
             let text = self.broken.get().cloned().unwrap_or_default();
             return Err(GpuError::Driver { call: "plugin", name: "closed".to_owned(), text });
-        }
-        let is_behind =
-            || self.begun.load(Ordering::Relaxed) != self.completed.load(Ordering::Relaxed);
-        let polled_ns = self.polled_ns.load(Ordering::Relaxed);
-        if is_behind()
-            && monotonic_ns().saturating_sub(polled_ns) > POLLED_ENOUGH_NS
-            && let Some(mut state) = self.state.try_lock()
-        {
-            self.pump(&mut state);
         }
         Ok(self.completed.load(Ordering::Acquire))
     }

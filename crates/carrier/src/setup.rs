@@ -1,4 +1,4 @@
-//! The thread of a host: listens, connects and closes, which plugins may take long for.
+//! The thread of a host that listens and connects, which plugins may take long for.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_nccl_abi::{Connector, Handle, Listener, Net, RecvComm, SendComm};
 
+use crate::closing::Closer;
 use crate::lane::{Lane, Way};
 use crate::unpack::Unpack;
 
@@ -14,27 +15,16 @@ pub(crate) type Told<T> = Box<dyn FnOnce(Result<T, String>) + Send>;
 
 /// What the thread is asked for.
 pub(crate) enum Job {
-    Accept {
-        device: usize,
-        limit: Duration,
-        listening: Told<Vec<u8>>,
-        accepted: Told<Lane>,
-    },
-    Connect {
-        device: usize,
-        handle: Vec<u8>,
-        limit: Duration,
-        connected: Told<Lane>,
-    },
-    /// Nothing is posted on it any more.
-    Close(Way, Box<dyn FnOnce() + Send>),
+    Accept { device: usize, limit: Duration, listening: Told<Vec<u8>>, accepted: Told<Lane> },
+    Connect { device: usize, handle: Vec<u8>, limit: Duration, connected: Told<Lane> },
     Stop,
 }
 
-/// The thread and the way to it.
+/// The thread and the way to it, and those of the thread that closes.
 pub(crate) struct Setup {
     jobs: Sender<Job>,
-    thread: Option<JoinHandle<()>>,
+    closer: Closer,
+    threads: Vec<JoinHandle<()>>,
     /// A copy of the process, by `fork`, has no such thread.
     process: u32,
 }
@@ -61,10 +51,17 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 impl Setup {
     pub(crate) fn start(net: Net) -> std::io::Result<Self> {
         let (jobs, inbox) = channel();
-        let closer = jobs.clone();
-        let run = move || run(&net, &inbox, &closer);
-        let thread = Builder::new().name("pr-carrier".to_owned()).spawn(run)?;
-        Ok(Self { jobs, thread: Some(thread), process: std::process::id() })
+        let (closer, closing) = Closer::start()?;
+        let of_lanes = closer.clone();
+        let run = move || run(&net, &inbox, &of_lanes);
+        let process = std::process::id();
+        match Builder::new().name("pr-carrier".to_owned()).spawn(run) {
+            Ok(thread) => Ok(Self { jobs, closer, threads: vec![thread, closing], process }),
+            Err(error) => {
+                closer.stop();
+                Err(error)
+            }
+        }
     }
 
     pub(crate) fn give(&self, job: Job) {
@@ -75,28 +72,27 @@ impl Setup {
 
 impl Drop for Setup {
     fn drop(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
+        let mut threads = std::mem::take(&mut self.threads);
         if std::process::id() != self.process {
-            return std::mem::forget(thread);
+            return std::mem::forget(threads);
         }
         let _ = self.jobs.send(Job::Stop);
-        // It may be the last to let go of the engine.
-        if thread.thread().id() == std::thread::current().id() {
-            return;
-        }
+        self.closer.stop();
+        // One of them may be the last to let go of the engine.
+        threads.retain(|thread| thread.thread().id() != std::thread::current().id());
         let until = Instant::now() + STOP_LIMIT;
-        while !thread.is_finished() && Instant::now() < until {
+        let is_left =
+            |threads: &[JoinHandle<()>]| threads.iter().any(|thread| !thread.is_finished());
+        while is_left(&threads) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));
         }
-        if thread.is_finished() {
-            let _ = thread.join();
-        } else {
+        if is_left(&threads) {
             tracing::error!(target: "polyrail::carrier", "the plugin does not return from a call");
         }
     }
 }
 
-fn run(net: &Net, inbox: &Receiver<Job>, closer: &Sender<Job>) {
+fn run(net: &Net, inbox: &Receiver<Job>, closer: &Closer) {
     let mut pending: Vec<Pending> = Vec::new();
     let mut pause = SHORTEST_PAUSE;
     loop {
@@ -120,10 +116,6 @@ fn run(net: &Net, inbox: &Receiver<Job>, closer: &Sender<Job>) {
     }
     for left in pending {
         (left.told)(Err("the engine closes".to_owned()));
-    }
-    // Whoever closes a lane from now on does it himself.
-    while let Ok(job) = inbox.try_recv() {
-        drop(begin(net, job));
     }
 }
 
@@ -157,18 +149,13 @@ fn begin(net: &Net, job: Job) -> Option<Pending> {
                 }
             }
         }
-        Job::Close(way, then) => {
-            close(way);
-            then();
-            None
-        }
         Job::Stop => None,
     }
 }
 
 impl Pending {
     /// The connection, if it is there or will not be.
-    fn step(&mut self, closer: &Sender<Job>) -> Option<Result<Lane, String>> {
+    fn step(&mut self, closer: &Closer) -> Option<Result<Lane, String>> {
         let lane = |way, unpack| Lane::new(way, unpack, closer.clone());
         let stepped = match &mut self.step {
             Step::Accept(listener) => {
@@ -194,16 +181,5 @@ impl Pending {
             Ok(None) => Some(Err("the plugin's connection did not come in time".to_owned())),
             Err(error) => Some(Err(error.to_string())),
         }
-    }
-}
-
-/// Closes a connection.
-pub(crate) fn close(way: Way) {
-    let closed = match way {
-        Way::Sends(comm) => comm.close(),
-        Way::Receives(comm) => comm.close(),
-    };
-    if let Err(error) = closed {
-        tracing::debug!(target: "polyrail::carrier", %error, "closing a connection of the plugin");
     }
 }

@@ -159,8 +159,8 @@ const RULES: &[Rule] = &[
     Rule {
         name: "testkit-plugin",
         below: &["gpu", "nccl-abi", "sys"],
-        // Engines that host it.
-        for_tests: &["polyrail"],
+        // Engines that host it, and what in them does.
+        for_tests: &["carrier", "polyrail"],
         may_be_unsafe: true,
         ..Rule::ORDINARY
     },

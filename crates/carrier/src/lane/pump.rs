@@ -11,12 +11,11 @@ use crate::unpack::{DEPTH, Unpack};
 impl Shared {
     /// Posts and tests once; breaks the lane if the plugin says that something is wrong.
     pub(super) fn pump(&self, state: &mut State) {
-        let now = monotonic_ns();
-        self.polled_ns.store(now, Ordering::Relaxed);
         match state.pump() {
-            Ok(0) => {}
-            Ok(messages) => {
-                self.progressed_ns.store(now, Ordering::Relaxed);
+            Ok(Moved { any, messages }) => {
+                if any || state.is_gathering() {
+                    self.progressed_ns.store(monotonic_ns(), Ordering::Relaxed);
+                }
                 // Whoever reads this number finds the bytes in place.
                 self.completed.fetch_add(messages, Ordering::Release);
             }
@@ -25,18 +24,32 @@ impl Shared {
     }
 }
 
+/// What a look has found.
+#[derive(Default)]
+struct Moved {
+    /// Whether a piece has come.
+    any: bool,
+    /// Messages that are through.
+    messages: u64,
+}
+
 impl State {
-    /// Says how many messages are through.
-    fn pump(&mut self) -> Result<u64, String> {
-        let Some(way) = &mut self.way else { return Ok(0) };
+    /// Whether a GPU puts a message together.
+    fn is_gathering(&self) -> bool {
+        self.posted.front().is_some_and(|oldest| oldest.gathering.is_some())
+    }
+
+    fn pump(&mut self) -> Result<Moved, String> {
+        let mut moved = Moved::default();
+        let Some(way) = &mut self.way else { return Ok(moved) };
         // In order, as NCCL does: plugins rely on that for headers of their own.
         while let Some(next) = self.posted.get_mut(self.came) {
             if !next.has_come(way, &mut self.unpack)? {
                 break;
             }
             self.came += 1;
+            moved.any = true;
         }
-        let mut messages = 0;
         while self.came > 0 {
             let Some(oldest) = self.posted.front_mut() else { break };
             if !oldest.is_in_place(way, &mut self.unpack)? {
@@ -55,7 +68,7 @@ impl State {
                 Some(Ends::Checked(check)) if check.want != self.crc => {
                     return Err("bytes came that have a wrong checksum".to_owned());
                 }
-                Some(_) => messages += 1,
+                Some(_) => moved.messages += 1,
                 None => {}
             }
         }
@@ -67,7 +80,7 @@ impl State {
             let Some(post) = self.waiting.pop_front() else { break };
             self.posted.push_back(Posted { post, request, flush: None, gathering: None });
         }
-        Ok(messages)
+        Ok(moved)
     }
 }
 

@@ -4,6 +4,9 @@
 //! connection is gone belongs nowhere else.
 
 use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use polyrail_carrier::Lane;
@@ -12,8 +15,8 @@ use polyrail_proto::message::Carried;
 
 use crate::device::shared_page::Backoff;
 
-/// Connections for which a peer may ask at a time: each is a listener of the plugin for a while. More flows than
-/// this do without.
+/// Connections that a peer may have come at a time, and listeners of the plugin for them. More flows than this do
+/// without.
 const MOST_ASKED: usize = 512;
 
 /// Those of a peer.
@@ -22,6 +25,9 @@ pub(crate) struct Carriers {
     /// For flows towards the peer, and for those from it.
     sending: Mutex<HashMap<Carried, Coming>>,
     arriving: Mutex<HashMap<Carried, Coming>>,
+    /// Listeners that there are for it, each until its time is over: also those for connections of flows that have
+    /// been connected again since.
+    listeners: Arc<AtomicUsize>,
     /// Flows whose carriers have failed, and until when they do without.
     failed: Mutex<HashMap<FlowIndex, Backoff>>,
 }
@@ -29,13 +35,16 @@ pub(crate) struct Carriers {
 /// How far a lane has come.
 #[derive(Clone, Debug)]
 pub(crate) enum Coming {
-    /// The peer was asked.
-    Asked,
+    /// The peer was asked, and is to answer by then.
+    Asked(Instant),
     /// The plugin connects.
     Connecting,
     There(Lane),
     Failed(String),
 }
+
+/// A listener of the plugin; it is gone when this is dropped.
+pub(crate) struct Listening(Arc<AtomicUsize>);
 
 /// Which end of the flow this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +53,20 @@ pub(crate) enum End {
     Arriving,
 }
 
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Carriers {
+    /// A listener for the peer, if there may be one more.
+    pub(crate) fn listen(&self) -> Option<Listening> {
+        let more = |count| (count < MOST_ASKED).then_some(count + 1);
+        let counted = self.listeners.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        counted.is_ok().then(|| Listening(self.listeners.clone()))
+    }
+
     /// A lane begins to come; says whether it may.
     pub(crate) fn begin(&self, end: End, of: Carried, coming: Coming) -> bool {
         let mut all = self.of(end).lock();
@@ -66,7 +88,7 @@ impl Carriers {
     /// What was asked is answered: the plugin connects. Says whether anybody waits for that.
     pub(crate) fn connects(&self, of: Carried) -> bool {
         match self.sending.lock().get_mut(&of) {
-            Some(coming @ Coming::Asked) => {
+            Some(coming @ Coming::Asked(_)) => {
                 *coming = Coming::Connecting;
                 true
             }
@@ -78,7 +100,7 @@ impl Carriers {
     pub(crate) fn came(&self, end: End, of: Carried, came: Result<Lane, String>) {
         let came = came.map_or_else(Coming::Failed, Coming::There);
         match self.of(end).lock().get_mut(&of) {
-            Some(coming @ (Coming::Asked | Coming::Connecting)) => *coming = came,
+            Some(coming @ (Coming::Asked(_) | Coming::Connecting)) => *coming = came,
             _ => came.close(),
         }
     }
@@ -89,6 +111,10 @@ impl Carriers {
         let mut all = self.of(end).lock();
         match all.get(&of)? {
             Coming::There(_) | Coming::Failed(_) => all.remove(&of),
+            Coming::Asked(until) if Instant::now() >= *until => {
+                all.remove(&of);
+                Some(Coming::Failed("the peer does not say where its plugin listens".to_owned()))
+            }
             coming => Some(coming.clone()),
         }
     }
@@ -127,5 +153,41 @@ impl Coming {
         if let Self::There(lane) = self {
             lane.close();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn of(epoch: u64) -> Carried {
+        Carried { flow: FlowIndex(3), epoch }
+    }
+
+    #[test]
+    fn a_peer_that_connects_a_flow_again_and_again_has_no_more_listeners_than_others() {
+        let carriers = Carriers::default();
+        let mut listeners = Vec::new();
+        for epoch in 0..2 * MOST_ASKED as u64 {
+            // Each time in place of the one before.
+            assert!(carriers.begin(End::Arriving, of(epoch), Coming::Connecting));
+            listeners.extend(carriers.listen());
+        }
+        assert_eq!(listeners.len(), MOST_ASKED);
+        listeners.pop();
+        assert!(carriers.listen().is_some());
+    }
+
+    #[test]
+    fn a_peer_that_does_not_answer_is_not_waited_for_for_ever() {
+        let carriers = Carriers::default();
+        let asked = |limit: Duration| Coming::Asked(Instant::now() + limit);
+        carriers.begin(End::Sending, of(1), asked(Duration::from_secs(3600)));
+        assert!(matches!(carriers.take(End::Sending, of(1)), Some(Coming::Asked(_))));
+        carriers.begin(End::Sending, of(2), asked(Duration::ZERO));
+        assert!(matches!(carriers.take(End::Sending, of(2)), Some(Coming::Failed(_))));
+        assert!(!carriers.connects(of(2)), "it is too late for an answer");
     }
 }

@@ -1,5 +1,6 @@
 //! What devices copy into place for a peer's flows, as all see it who hold the lock of the peer.
 
+use polyrail_carrier::Lane;
 use polyrail_proto::wire::{RefusalCode, WireOp};
 use polyrail_proto::{LandingId, Settled};
 
@@ -12,6 +13,8 @@ pub(crate) struct Landing {
     id: LandingId,
     /// None before the copies are begun.
     tickets: Option<Tickets>,
+    /// The connection of a plugin that brings it.
+    lane: Option<Lane>,
     settled: Option<Settled>,
     /// Its flow is gone.
     is_orphan: bool,
@@ -62,7 +65,13 @@ impl RxSide {
 
     /// A chunk is to be copied.
     pub(crate) fn lands(&mut self, id: LandingId) {
-        self.landings.push(Landing { id, tickets: None, settled: None, is_orphan: false });
+        self.landings.push(Landing {
+            id,
+            tickets: None,
+            lane: None,
+            settled: None,
+            is_orphan: false,
+        });
     }
 
     /// Whether copies are under way whose flow is gone.
@@ -70,10 +79,23 @@ impl RxSide {
         self.landings.iter().any(|landing| landing.is_orphan)
     }
 
-    pub(crate) fn begun(&mut self, id: LandingId, tickets: Tickets) {
+    pub(crate) fn begun(&mut self, id: LandingId, tickets: Tickets, lane: Option<&Lane>) {
         if let Some(landing) = self.landings.iter_mut().find(|landing| landing.id == id) {
             landing.tickets = Some(tickets);
+            landing.lane = lane.cloned();
         }
+    }
+
+    /// Connections of plugins that bring something.
+    pub(crate) fn busy_lanes(&self) -> impl Iterator<Item = Lane> + use<> {
+        let open = self.landings.iter().filter(|landing| landing.settled.is_none());
+        let mut lanes: Vec<Lane> = Vec::new();
+        for lane in open.filter_map(|landing| landing.lane.as_ref()) {
+            if !lanes.iter().any(|known| known.is(lane)) {
+                lanes.push(lane.clone());
+            }
+        }
+        lanes.into_iter()
     }
 
     /// Takes the landing away if it is settled.

@@ -17,6 +17,7 @@ use crate::engine::pass::Ends;
 use crate::engine::peer::{OpRef, PeerShared, TxSide};
 use crate::engine::prepared::OpKind;
 use crate::engine::state::EngineShared;
+use crate::memory::lanes::wait_for_lanes;
 use crate::memory::region::RegionCore;
 
 impl EngineShared {
@@ -157,8 +158,8 @@ impl EngineShared {
             }
         }
         for Over { wire_op, context, op, is_copied_to, job } in over {
-            // A flow may be inside a non-blocking system call, or a device copy.
-            wait_patiently(|| peer.rx().expel(wire_op, context));
+            // A flow may be inside a non-blocking system call, or a device copy, or a plugin has it.
+            wait_for_lanes(|| peer.rx().busy_lanes(), || peer.rx().expel(wire_op, context));
             if let Some(job) = &job {
                 job.stop(Stop::For(Failure::Refused(RefusalCode::NotExpected)));
                 // It copies a piece at most.

@@ -1,31 +1,92 @@
 //! Connections of plugins that know the memory of a region: they forget it before its owner frees it.
 
-use parking_lot::Mutex;
-use polyrail_carrier::{Bytes, Lane};
+use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
+use polyrail_carrier::{Bytes, Holder, Lane, Piece};
+use polyrail_gpu::Ticket;
+
+use crate::base::driving::is_driving;
+use crate::base::pause::wait_patiently;
 use crate::memory::region_memory::RegionMemory;
 
+/// How long a callback waits for what plugins have. What the other end has is through here in a moment, and for
+/// longer no proxy should stand still.
+const CALLBACK_PATIENCE: Duration = Duration::from_millis(50);
+
 /// The lanes that a region's bytes were posted on.
-#[derive(Default)]
-pub(crate) struct Lanes(Mutex<Vec<Lane>>);
+pub(crate) struct Lanes {
+    /// The region, as they know it.
+    holder: Holder,
+    known: Mutex<Vec<Known>>,
+}
+
+#[derive(Clone)]
+struct Known {
+    lane: Lane,
+    /// Of the last message with bytes of the region.
+    last: Ticket,
+}
+
+impl Default for Lanes {
+    fn default() -> Self {
+        Self { holder: Holder::unique(), known: Mutex::default() }
+    }
+}
 
 impl Lanes {
-    /// Bytes of the region are about to be posted there. Whoever says so holds a pin of the region.
-    pub(crate) fn note(&self, lane: &Lane) {
-        let mut lanes = self.0.lock();
-        if !lanes.iter().any(|known| known.is(lane)) {
-            lanes.retain(|known| known.broken().is_none());
-            lanes.push(lane.clone());
+    /// A part of the region's memory, to be posted; none if no plugin can see it.
+    pub(crate) fn piece(&self, memory: &RegionMemory, offset: u64, len: u64) -> Option<Piece> {
+        Some(Piece { holder: self.holder, bytes: bytes_of(memory)?, offset, len })
+    }
+
+    /// Bytes of the region were posted there. Whoever says so has held a pin of the region since before that.
+    pub(crate) fn note(&self, lane: &Lane, ticket: &Ticket) {
+        let (lane, last) = (lane.clone(), ticket.clone());
+        let mut all = self.known.lock();
+        match all.iter_mut().find(|known| known.lane.is(&lane)) {
+            Some(known) => known.last = last,
+            None => {
+                // One that is broken and not closed may still touch what it has.
+                all.retain(|known| !known.lane.is_closed());
+                all.push(Known { lane, last });
+            }
         }
     }
 
-    /// The region has ended, and nothing of it is under way.
-    pub(crate) fn forget(&self, memory: &RegionMemory) {
-        let lanes = std::mem::take(&mut *self.0.lock());
-        if let (false, Some(bytes)) = (lanes.is_empty(), bytes_of(memory)) {
-            lanes.iter().for_each(|lane| lane.forget(&bytes));
+    /// The region has ended. Waits until no plugin touches its memory or knows it any more, as others may do at the
+    /// same time.
+    pub(crate) fn end(&self) {
+        let all = self.known.lock().clone();
+        let is_through = |known: &Known| !matches!(known.last.is_done(), Ok(false));
+        let busy = || all.iter().filter(|known| !is_through(known)).map(|known| known.lane.clone());
+        wait_for_lanes(busy, || all.iter().all(is_through));
+        for Known { lane, .. } in &all {
+            if !lane.forget(self.holder) {
+                wait_patiently(|| lane.is_closed());
+            }
+        }
+        self.known.lock().clear();
+    }
+}
+
+/// Waits until that is over for which these lanes have bytes to move. Proxies move them on, and give up those that
+/// are silent. A callback may stand in the way of just that proxy, and of the peer's: so it does both itself.
+pub(crate) fn wait_for_lanes<L: Iterator<Item = Lane>>(
+    busy: impl Fn() -> L,
+    mut is_over: impl FnMut() -> bool,
+) {
+    if is_driving() {
+        let until = Instant::now() + CALLBACK_PATIENCE;
+        wait_patiently(|| {
+            busy().for_each(|lane| lane.poll());
+            is_over() || Instant::now() >= until
+        });
+        if !is_over() {
+            busy().for_each(|lane| lane.close());
         }
     }
+    wait_patiently(is_over);
 }
 
 /// As plugins get to see it; none if none can.

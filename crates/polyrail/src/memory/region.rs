@@ -38,6 +38,11 @@ pub(crate) const NOBODY: InstanceId = InstanceId(0);
 /// A region that another process copies from or to ends when that process confirms it. A
 /// callback ([`crate::Observer`], [`crate::OnEnd`]) does not wait for that: the engine keeps memory
 /// that it owns until then. Don't end such a region in a callback if you free the memory yourself.
+///
+/// A region that a hosted plugin (`rails=plugin:…`) has bytes of ends when the plugin has moved them and forgotten the
+/// region, or has closed their connection: it is given up if it is silent, for twice `rail_stall_ms` where it
+/// receives, for `peer_timeout_ms` where it sends, and for 50 ms in a callback. A plugin that never returns from a
+/// call keeps the region from ending.
 #[derive(Clone)]
 pub struct Region {
     registration: Arc<Registration>,
@@ -139,8 +144,8 @@ impl Region {
     }
 
     /// Ends the registration though there are clones: when this returns the memory is not touched
-    /// any more, by this engine or any clone, and may be freed; see [`Region`] for the exception in
-    /// callbacks. For memory of which somebody else decides how long it lives.
+    /// any more, by this engine, any clone or a hosted plugin, and may be freed; see [`Region`] for
+    /// the exception in callbacks, and how long it may take. For memory of which somebody else decides how long it lives.
     ///
     /// Operations that use it end with [`crate::TransferError::RegionDropped`], also a send and a
     /// receive that still wait for each other.
@@ -215,7 +220,7 @@ impl Registration {
         self.core.gate.close();
         self.core.kept.end(&self.core);
         self.core.copies.wait();
-        self.core.lanes.forget(&self.core.memory);
+        self.core.lanes.end();
         if let Some(registry) = &self.registry {
             (registry.region_ended)(&self.core);
         }

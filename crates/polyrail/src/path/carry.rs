@@ -2,6 +2,7 @@
 //! sender connects. Until that is done, and where it fails, payload takes the flow's own connection.
 
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use polyrail_proto::Time;
 use polyrail_proto::message::{Carried, Message};
@@ -20,7 +21,8 @@ pub(crate) fn want(engine: &Arc<EngineShared>, peer: &Arc<PeerShared>, of: Carri
     let plugin = host.name().to_owned();
     // It is a position on a card, of at most 64 rails.
     let question = Message::CarrierWanted { of, rail: to_rail as u16, plugin };
-    peer.carriers.begin(End::Sending, of, Coming::Asked) && ask(engine, peer, &question)
+    let until = Instant::now() + engine.settings.connect_timeout;
+    peer.carriers.begin(End::Sending, of, Coming::Asked(until)) && ask(engine, peer, &question)
 }
 
 /// A peer wants a carrier for a flow towards us.
@@ -50,16 +52,22 @@ pub(crate) fn wanted(
     let Some(device) = host.devices().get(on_rail.unwrap_or_default()) else {
         return refuse("the peer's plugin has no devices".to_owned());
     };
-    if !peer.carriers.begin(End::Arriving, of, Coming::Connecting) {
+    let listening = peer.carriers.listen();
+    let Some(listening) =
+        listening.filter(|_| peer.carriers.begin(End::Arriving, of, Coming::Connecting))
+    else {
         return refuse("the peer waits for too many connections of the plugin".to_owned());
-    }
+    };
     let told = Told { engine: Arc::downgrade(engine), peer: Arc::downgrade(peer), of };
     let other = told.clone();
     host.accept(
         device.number,
         engine.settings.connect_timeout,
         move |offered| told.offer(offered),
-        move |came| other.came(End::Arriving, came),
+        move |came| {
+            drop(listening);
+            other.came(End::Arriving, came);
+        },
     );
 }
 

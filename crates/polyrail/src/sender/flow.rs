@@ -58,6 +58,8 @@ pub(crate) struct TxFlow {
     /// Frames so far, and those that the peer has acknowledged.
     sequence: u64,
     acknowledged: u64,
+    /// The last frame whose payload a plugin carries.
+    carried: u64,
     /// Frames that are out and of which the sender core does not know that yet.
     unreported: u32,
     sealer: Sealer,
@@ -103,6 +105,7 @@ impl TxFlow {
             rest: Rest::default(),
             sequence: 0,
             acknowledged: 0,
+            carried: 0,
             unreported: 0,
             sealer,
             batch: Vec::new(),

@@ -118,6 +118,27 @@ fn memory_of_a_device_that_the_plugin_does_not_take_is_staged() {
 }
 
 #[test]
+fn a_ring_that_is_too_small_gives_its_memory_to_a_larger_one() {
+    inside("carried::a_ring_that_is_too_small_gives_its_memory_to_a_larger_one", &[], || {
+        // One half of the limit is for what arrives: the large ring and not both.
+        let limit = [("staging_bytes", "64KiB"), ("staging_limit_bytes", "2MiB")];
+        let chunks = [("chunk_bytes", "1MiB"), ("gpu_chunk_bytes", "1MiB")];
+        let (one, two, peer) = pair(&[limit, chunks].concat());
+        write_until_all_carry((&one, &two, &peer));
+        let device = FakeDevice::new(0, Duration::from_micros(200), 5);
+        for len in [64 << 10, 1 << 20] {
+            let memory = device.memory(&vec![0; len]);
+            let there = two.register(memory.clone()).unwrap();
+            let remote = one.import(&there.describe()).unwrap();
+            let from = one.register(pattern(len, 4)).unwrap();
+            let transfer = one.write(&peer, &from.all(), &remote.all()).unwrap();
+            transfer.wait(Duration::from_secs(20)).expect("the write ends").unwrap();
+            assert!(FakeDevice::contents(&memory) == pattern(len, 4));
+        }
+    });
+}
+
+#[test]
 fn checksums_cover_what_a_plugin_carries() {
     inside("carried::checksums_cover_what_a_plugin_carries", &[], || {
         let (one, two, peer) = pair(&[("payload", "crc32c")]);

@@ -4,6 +4,8 @@
 //! The double reads the environment, so each test runs its body in a process of its own.
 
 mod carried;
+mod lanes;
+mod silent;
 mod trouble;
 
 use std::path::PathBuf;
@@ -30,12 +32,17 @@ pub(crate) fn inside(test: &str, variables: &[(&str, &str)], body: impl FnOnce()
     assert!(text.contains("1 passed"), "there is no test of that name: {text}");
 }
 
-/// The double, as a host loads it: cargo puts it beside the programs of tests.
+/// The double, as an engine is told of it.
 pub(crate) fn double() -> String {
+    format!("plugin:{}", library().display())
+}
+
+/// The double, as a host loads it: cargo puts it beside the programs of tests.
+pub(crate) fn library() -> PathBuf {
     let deps = std::env::current_exe().unwrap();
     let path: PathBuf = deps.parent().unwrap().join("libnccl_net_scatter.so");
     assert!(path.is_file(), "{} is not there", path.display());
-    format!("plugin:{}", path.display())
+    path
 }
 
 pub(crate) fn engine(rails: &str, settings: &[(&str, &str)]) -> Result<Engine, EngineError> {

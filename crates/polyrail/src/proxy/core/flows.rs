@@ -194,6 +194,7 @@ impl Core {
         // What the kernel still holds is sent again elsewhere: it must not arrive later.
         let _ = polyrail_sys::tcp::reset_on_close(&**flow.socket());
         let _ = proxy.poller.remove(flow.socket().as_fd());
+        flow.carrier_lost(&why.0);
         for outbound in &mut self.outbound {
             outbound.flows.retain(|other| *other != key);
         }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use polyrail_carrier::{Bytes, Check, Lane, Piece};
+use polyrail_carrier::{Bytes, Check, Holder, Lane, Piece};
 use polyrail_gpu::Ticket;
 use polyrail_proto::message::Carried;
 use polyrail_proto::wire::{Place, RefusalCode};
@@ -16,7 +16,6 @@ use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
 use crate::engine::sessions::connection_of;
 use crate::memory::gate::Pin;
-use crate::memory::lanes::bytes_of;
 use crate::memory::region::RegionCore;
 use crate::memory::registry::{Finder, Target};
 
@@ -24,6 +23,16 @@ use crate::memory::registry::{Finder, Target};
 pub(super) struct Incoming {
     lane: Lane,
     pub(super) takes_cuda: bool,
+    /// The flow's ring, as the plugin knows it.
+    ring: Holder,
+    silence: Silence,
+}
+
+/// For how long the plugin has brought nothing that it owes.
+#[derive(Default)]
+struct Silence {
+    since_ns: u64,
+    looked_ns: u64,
 }
 
 /// Whether a plugin has brought something. If it never will, the flow has to end: nobody hears of a refusal,
@@ -33,17 +42,32 @@ pub(super) fn has_come(ticket: &Ticket) -> Result<bool, Down> {
 }
 
 impl Incoming {
-    pub(super) fn poll(&self) -> Result<(), Down> {
+    /// Has the plugin move on. An error if its connection is broken, or silent for so long: who waits for what it has
+    /// to bring would wait for ever.
+    pub(super) fn poll(&mut self, now: u64, limit: Duration) -> Result<(), Down> {
         self.lane.poll();
-        match self.lane.broken() {
-            Some(why) => Err(Down(format!("the plugin: {why}"))),
-            None => Ok(()),
+        if let Some(why) = self.lane.broken() {
+            return Err(Down(format!("the plugin: {why}")));
+        }
+        let silence = self.silence.note(now, self.lane.silence(now), limit);
+        match silence > limit {
+            true => {
+                let silence = silence.as_millis();
+                Err(Down(format!("the plugin has brought nothing for {silence} ms")))
+            }
+            false => Ok(()),
         }
     }
 
     pub(super) fn is_silent(&self, now: u64, limit: Duration) -> bool {
-        let silence = now.saturating_sub(self.lane.progressed_ns());
-        self.lane.is_busy() && Duration::from_nanos(silence) > limit
+        self.lane.silence(now) > limit
+    }
+
+    /// The ring is about to be freed, and nothing is under way to it.
+    pub(super) fn forget_ring(&mut self) {
+        // If the plugin refuses, the lane is broken, and keeps the memory until it is closed.
+        self.lane.forget(self.ring);
+        self.ring = Holder::unique();
     }
 
     /// Posts a receive for what was announced.
@@ -58,7 +82,7 @@ impl Incoming {
                 let mut offset = *at;
                 let pieces = places.iter().map(|place| {
                     let bytes = Bytes::Host(from.clone());
-                    let piece = Piece { bytes, offset, len: place.len };
+                    let piece = Piece { holder: self.ring, bytes, offset, len: place.len };
                     offset += place.len;
                     piece
                 });
@@ -78,7 +102,8 @@ impl Incoming {
                 let check = check.map(|(want, begun)| Check { begun, want });
                 *end = match self.receive_into(targets, places, check) {
                     Some(ticket) => {
-                        peer.rx().begun(*id, SmallVec::from_elem(ticket.clone(), 1));
+                        let tickets = SmallVec::from_elem(ticket.clone(), 1);
+                        peer.rx().begun(*id, tickets, Some(&self.lane));
                         ChunkEnd::Coming { id: *id, ticket }
                     }
                     None => {
@@ -106,14 +131,24 @@ impl Incoming {
             let region = &*target.region;
             if pins.last().is_none_or(|(_, pinned)| !std::ptr::eq(*pinned, region)) {
                 pins.push((region.gate.pin()?, region));
-                region.lanes.note(&self.lane);
             }
-            let bytes = bytes_of(&region.memory)?;
-            pieces.push(Piece { bytes, offset: target.offset(place), len: place.len });
+            pieces.push(region.lanes.piece(&region.memory, target.offset(place), place.len)?);
         }
         let ticket = self.lane.post(pieces, check);
-        pins.iter().for_each(|(_, region)| region.copies.note(&ticket));
+        pins.iter().for_each(|(_, region)| region.lanes.note(&self.lane, &ticket));
         Some(ticket)
+    }
+}
+
+impl Silence {
+    /// For how long, looked at now, where the lane says so long. If this thread itself was away, it is not known
+    /// what the plugin would have brought, and it begins anew.
+    fn note(&mut self, now: u64, told: Duration, limit: Duration) -> Duration {
+        let was_away = Duration::from_nanos(now.saturating_sub(self.looked_ns)) > limit / 4;
+        let since = now.saturating_sub(told.as_nanos() as u64);
+        self.since_ns = if was_away { now } else { self.since_ns.max(since) };
+        self.looked_ns = now;
+        Duration::from_nanos(now.saturating_sub(self.since_ns))
     }
 }
 
@@ -134,11 +169,12 @@ impl RxFlow {
             Some(Coming::There(lane)) => {
                 let devices = pass.engine.host.iter().flat_map(|host| host.devices());
                 let takes_cuda = devices.into_iter().all(|device| device.takes_cuda);
-                self.arrivals.carrier = Some(Incoming { lane, takes_cuda });
+                let (ring, silence) = (Holder::unique(), Silence::default());
+                self.arrivals.carrier = Some(Incoming { lane, takes_cuda, ring, silence });
                 self.waits_for_carrier = None;
                 Ok(true)
             }
-            Some(Coming::Asked | Coming::Connecting) => {
+            Some(Coming::Asked(_) | Coming::Connecting) => {
                 // The plugin's own limit ends this.
                 self.waits_for_carrier.get_or_insert(pass.now);
                 Ok(false)
@@ -146,5 +182,29 @@ impl RxFlow {
             Some(Coming::Failed(why)) => Err(Down(format!("the plugin: {why}"))),
             None => Err(Down("a plugin was to carry payload, and nobody asked for one".into())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_counts_only_while_somebody_looks() {
+        const MS: u64 = 1_000_000;
+        let (mut silence, limit) = (Silence::default(), Duration::from_millis(400));
+        let mut look = |now: u64, told: u64| {
+            silence.note(now * MS, Duration::from_millis(told), limit).as_millis()
+        };
+        // Nobody has looked before.
+        assert_eq!(look(1000, 900), 0);
+        assert_eq!(look(1090, 990), 90);
+        assert_eq!(look(1180, 10), 10, "something came");
+        for now in (1270..1600).step_by(90) {
+            assert_eq!(u64::try_from(look(now, now - 1170)), Ok(now - 1170));
+        }
+        assert_eq!(look(2000, 830), 0, "the thread had no CPU");
+        assert_eq!(look(2090, 920), 90);
+        assert_eq!(look(2180, 0), 0, "nothing is owed");
     }
 }

@@ -85,11 +85,21 @@ impl Current {
 
     /// A device that it has places on.
     pub(super) fn device(&self) -> Option<&Arc<dyn Device>> {
-        self.targets.iter().find_map(|target| target.region.memory.device())
+        self.devices().next()
+    }
+
+    /// The devices of its places.
+    pub(super) fn devices(&self) -> impl Iterator<Item = &Arc<dyn Device>> {
+        self.targets.iter().filter_map(|target| target.region.memory.device())
+    }
+
+    /// Whether its bytes are to have a checksum.
+    pub(super) fn is_checked(&self) -> bool {
+        self.header.is_some_and(|header| header.flags.contains(Flags::CHECKSUM))
     }
 
     fn continue_crc(&mut self, bytes: &[u8]) {
-        if self.header.is_some_and(|header| header.flags.contains(Flags::CHECKSUM)) {
+        if self.is_checked() {
             self.crc = crc32c(self.crc, bytes);
         }
     }

@@ -123,8 +123,8 @@ impl Arrivals {
         self.chunks.push_back(arrival);
     }
 
-    /// Begins the copies of what came since the last call. No lock may be held: the driver is
-    /// called.
+    /// Begins the copies of what came since the last call, and has the plugin receive what is to come by it. No lock
+    /// may be held: the driver and the plugin are called.
     pub(crate) fn begin_copies(&mut self, peer: &PeerShared, pass: &mut Pass<'_>) {
         if !std::mem::take(&mut self.is_new) {
             return;
@@ -152,7 +152,7 @@ impl Arrivals {
             let (id, mut rx) = (*id, peer.rx());
             arrival.end = match begun {
                 Ok(tickets) => {
-                    rx.begun(id, tickets.clone());
+                    rx.begun(id, tickets.clone(), None);
                     ChunkEnd::Copying { id, tickets }
                 }
                 Err(CopyError::RegionDropped) => {
@@ -255,8 +255,9 @@ impl Arrivals {
         peer: &PeerShared,
         pass: &mut Pass<'_>,
     ) -> Result<(), Down> {
-        let Some(carrier) = &self.carrier else { return Ok(()) };
-        carrier.poll()?;
+        let Some(carrier) = &mut self.carrier else { return Ok(()) };
+        // Its sender waits for as long before it gives up the flow, if it can tell us.
+        carrier.poll(pass.now, 2 * pass.engine.settings.rail_stall)?;
         for arrival in &mut self.chunks {
             if let ChunkEnd::ComingToRing { ticket, then } = &mut arrival.end {
                 if !has_come(ticket)? {
@@ -271,10 +272,23 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Whether what a plugin brings has to be copied into place by a device.
+    /// Whether what a plugin brings has to be copied into place by a device: if it takes no address of one of the
+    /// devices, or a checksum is to be made, which takes bytes of the host.
     pub(super) fn must_stage(&self, current: &Current) -> bool {
         let takes_cuda = self.carrier.as_ref().is_some_and(|carrier| carrier.takes_cuda);
-        current.device().is_some_and(|device| !takes_cuda || !device.is_cuda())
+        must_stage(
+            current.devices().map(|device| device.is_cuda()),
+            takes_cuda,
+            current.is_checked(),
+        )
+    }
+
+    /// Frees the ring, to which nothing is under way.
+    pub(super) fn drop_ring(&mut self) {
+        if let Some(carrier) = &mut self.carrier {
+            carrier.forget_ring();
+        }
+        self.ring = None;
     }
 
     /// Whether something is to come by a plugin, and nothing has come for so long.
@@ -286,10 +300,37 @@ impl Arrivals {
 /// Stands where an end was that is taken.
 const NOTHING: Settled = Settled::Refuse(RefusalCode::Busy);
 
+/// `are_cuda` is said of each device of a chunk.
+fn must_stage(
+    are_cuda: impl IntoIterator<Item = bool>,
+    takes_cuda: bool,
+    is_checked: bool,
+) -> bool {
+    are_cuda.into_iter().any(|is_cuda| is_checked || !takes_cuda || !is_cuda)
+}
+
 fn tell(peer: &PeerShared, error: &str) {
     if let Some(others) = peer.quotas.logs.device.left_out() {
         let name = peer.name();
         tracing::error!(target: "polyrail::staging", peer = name, error, others,
             "copy to a device failed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_brings_to_devices_what_needs_no_checksum_if_it_takes_addresses_of_each() {
+        let (cuda, other) = (true, false);
+        let staged = |devices: &[bool], takes_cuda, is_checked| {
+            must_stage(devices.iter().copied(), takes_cuda, is_checked)
+        };
+        assert!(!staged(&[], false, true), "host memory");
+        assert!(!staged(&[cuda, cuda], true, false));
+        assert!(staged(&[cuda], false, false));
+        assert!(staged(&[cuda, other], true, false), "the first is not all");
+        assert!(staged(&[cuda], true, true), "a GPU's bytes have no checksum here");
     }
 }

@@ -38,9 +38,9 @@ impl RxFlow {
             if !self.arrivals.is_empty() {
                 return Ok(false);
             }
-            // The old one, which is too small, gives its part back first. Copies from it are done,
-            // and queues need not keep it.
-            self.arrivals.ring = None;
+            // The old one, which is too small, gives its part back first. Copies from it are done, and queues and
+            // the plugin need not keep it.
+            self.arrivals.drop_ring();
             pass.copiers.let_go();
             let stock = self.peer.rx_stock.clone();
             let wanted = pass.engine.settings.staging_bytes;
@@ -100,7 +100,7 @@ impl RxFlow {
                 return Ok(false);
             }
             // There may be enough for one of both.
-            self.arrivals.ring = None;
+            self.arrivals.drop_ring();
             pass.copiers.let_go();
         }
         let code = if is_short(&self.arrivals) && stock.holders() > 0 {

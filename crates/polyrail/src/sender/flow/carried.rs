@@ -45,9 +45,9 @@ pub(super) enum Carrier {
 }
 
 impl Carrier {
-    /// Whether the plugin has something to send.
+    /// Whether it is to be looked at: the plugin has something to send, or is lost, which ends the flow.
     pub(super) fn is_busy(&self) -> bool {
-        matches!(self, Self::There { lane, .. } if lane.is_busy())
+        matches!(self, Self::There { lane, .. } if lane.is_busy() || lane.broken().is_some())
     }
 
     /// Gives the payload of a frame to the plugin. Says whether it could: not if a region has ended.
@@ -59,14 +59,14 @@ impl Carrier {
             let region = frame.source.region(piece.local_region);
             if pins.last().is_none_or(|(_, pinned)| !std::ptr::eq(*pinned, region)) {
                 let Some(pin) = region.gate.pin() else { return false };
-                region.lanes.note(lane);
                 pins.push((pin, region));
             }
-            let Some(bytes) = bytes_of(&region.memory) else { return false };
-            pieces.push(Piece { bytes, offset: piece.local_offset, len: piece.len });
+            let posted = region.lanes.piece(&region.memory, piece.local_offset, piece.len);
+            let Some(posted) = posted else { return false };
+            pieces.push(posted);
         }
         let ticket = lane.post(pieces, None);
-        pins.iter().for_each(|(_, region)| region.copies.note(&ticket));
+        pins.iter().for_each(|(_, region)| region.lanes.note(lane, &ticket));
         true
     }
 }
@@ -91,11 +91,18 @@ impl TxFlow {
             }
             Carrier::There { lane, .. } => {
                 lane.poll();
-                if let Some(why) = lane.broken() {
-                    let why = format!("the plugin: {why}");
-                    self.note_no_carrier(&why);
-                    return Err(Down(why));
-                }
+                let silence = lane.silence(pass.now);
+                let why = match lane.broken() {
+                    Some(why) => format!("the plugin: {why}"),
+                    // The peer may have acknowledged all of it.
+                    None if silence > pass.engine.settings.peer_timeout => {
+                        format!("the plugin has sent nothing for {} ms", silence.as_millis())
+                    }
+                    None => return Ok(()),
+                };
+                self.carrier = Carrier::Resting;
+                self.note_no_carrier(&why);
+                return Err(Down(why));
             }
             Carrier::Unknown => {
                 let of = self.connection();
@@ -115,7 +122,7 @@ impl TxFlow {
                     self.carrier = Carrier::Resting;
                     self.note_no_carrier(&why);
                 }
-                Some(Coming::Asked | Coming::Connecting) => {}
+                Some(Coming::Asked(_) | Coming::Connecting) => {}
                 None => self.carrier = Carrier::None,
             },
         }
@@ -144,6 +151,15 @@ impl TxFlow {
         let takes_cuda =
             device.is_some_and(|device| device.takes_cuda) && self.peer.payload != Payload::Crc32c;
         Carrier::There { lane, takes_cuda, max_bytes: device.map_or(0, |device| device.max_bytes) }
+    }
+
+    /// The flow is gone. If it has left something unacknowledged to a plugin, that may be why, and perhaps only the
+    /// peer knows what was wrong.
+    pub(crate) fn carrier_lost(&self, why: &str) {
+        let is_there = matches!(self.carrier, Carrier::There { .. });
+        if is_there && self.carried > self.acknowledged && !self.peer.is_gone() {
+            self.note_no_carrier(why);
+        }
     }
 
     fn note_no_carrier(&self, why: &str) {
@@ -179,11 +195,14 @@ impl TxFlow {
 
     /// The frame that was queued last has a head that promises what the plugin was not given, for a region
     /// has ended.
-    pub(super) fn sent_by_none(&self, pass: &mut Pass<'_>) -> Result<(), Down> {
+    pub(super) fn sent_by_none(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
         let Some(frame) = self.frames.back() else { return Ok(()) };
         let mut tx = self.peer.tx();
         tx.sender.end(frame.transfer, Failure::RegionDropped);
         drain_tx(&mut tx, pass);
+        drop(tx);
+        // The plugin is not to blame.
+        self.carrier = Carrier::None;
         Err(Down("a region was dropped while a chunk of it was sent".into()))
     }
 }

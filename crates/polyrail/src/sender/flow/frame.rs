@@ -125,7 +125,10 @@ impl TxFlow {
                 }
             }
             (Body::Lent(_), Some(shared)) => shared.keep(self.sequence),
-            (Body::Carried, _) => header.flags = header.flags.with(Flags::CARRIED),
+            (Body::Carried, _) => {
+                header.flags = header.flags.with(Flags::CARRIED);
+                self.carried = self.sequence;
+            }
             _ => {}
         }
         let record = self.sealer.begin(&mut self.batch);

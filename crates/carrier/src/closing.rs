@@ -1,0 +1,59 @@
+//! The thread of a host that closes connections. Plugins may take long for that; and while they take long for
+//! another call, closing must not wait: memory that a connection knows is not free before.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::{Builder, JoinHandle};
+
+use crate::lane::Way;
+
+/// The way to the thread. It ends by [`Closer::stop`].
+#[derive(Clone)]
+pub(crate) struct Closer(Sender<Option<Closing>>);
+
+/// A connection on which nothing is posted any more. Where this ends, by whichever thread, it is closed.
+pub(crate) struct Closing {
+    way: Option<Way>,
+    is_closed: Arc<AtomicBool>,
+}
+
+impl Closer {
+    pub(crate) fn start() -> std::io::Result<(Self, JoinHandle<()>)> {
+        let (closer, inbox) = channel();
+        let run = move || inbox.iter().map_while(|closing: Option<Closing>| closing).for_each(drop);
+        let thread = Builder::new().name("pr-carrier-end".to_owned()).spawn(run)?;
+        Ok((Self(closer), thread))
+    }
+
+    /// Closes it soon, on the thread; or at once on this one, if that has stopped.
+    pub(crate) fn close(&self, closing: Closing) {
+        let _ = self.0.send(Some(closing));
+    }
+
+    /// The thread ends when all is closed that it was given before.
+    pub(crate) fn stop(&self) {
+        let _ = self.0.send(None);
+    }
+}
+
+impl Closing {
+    /// `is_closed` is set when the plugin has closed it.
+    pub(crate) fn new(way: Way, is_closed: Arc<AtomicBool>) -> Self {
+        Self { way: Some(way), is_closed }
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        let closed = match self.way.take() {
+            Some(Way::Sends(comm)) => comm.close(),
+            Some(Way::Receives(comm)) => comm.close(),
+            None => Ok(()),
+        };
+        if let Err(error) = closed {
+            tracing::debug!(target: "polyrail::carrier", %error, "closing a connection of the plugin");
+        }
+        self.is_closed.store(true, Ordering::Release);
+    }
+}

@@ -1,0 +1,170 @@
+//! Connections of the double as an engine has them: what they know of memory, and how they close.
+
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use polyrail_carrier::{Bytes, Holder, Host, Lane, Piece};
+use polyrail_gpu::Ticket;
+use polyrail_sys::Memory;
+
+use crate::{inside, library, wait_for};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn host() -> Host {
+    Host::load(library().to_str().unwrap(), &[]).unwrap()
+}
+
+/// Both ends of a connection.
+fn lanes(host: &Host) -> (Lane, Lane) {
+    let ((offer, offered), (accept, accepted), (connect, connected)) =
+        (channel(), channel(), channel());
+    host.accept(
+        0,
+        LIMIT,
+        move |handle| offer.send(handle).unwrap(),
+        move |lane| accept.send(lane).unwrap(),
+    );
+    let handle = offered.recv_timeout(LIMIT).unwrap().unwrap();
+    host.connect(0, &handle, LIMIT, move |lane| connect.send(lane).unwrap());
+    let come = |lane: Result<Result<Lane, String>, _>| lane.unwrap().unwrap();
+    (come(connected.recv_timeout(LIMIT)), come(accepted.recv_timeout(LIMIT)))
+}
+
+fn memory() -> Memory {
+    Memory::from(vec![7; 64 << 10])
+}
+
+fn post(lane: &Lane, holder: Holder, memory: &Memory) -> Ticket {
+    let bytes = Bytes::Host(memory.clone());
+    lane.post([Piece { holder, bytes, offset: 0, len: memory.len() }], None)
+}
+
+fn is_done(ticket: &Ticket) -> bool {
+    ticket.is_done().unwrap()
+}
+
+#[test]
+fn a_call_that_does_not_return_keeps_no_connection_from_closing() {
+    let test = "lanes::a_call_that_does_not_return_keeps_no_connection_from_closing";
+    inside(test, &[("SCATTER_SLOW_CALL", "listen:1:40000")], || {
+        let host = host();
+        let (sender, receiver) = lanes(&host);
+        host.accept(0, LIMIT, |_| (), |_| ());
+        let begin = Instant::now();
+        for lane in [sender, receiver] {
+            lane.close();
+            wait_for("the lane is closed", || lane.is_closed());
+        }
+        assert!(begin.elapsed() < LIMIT, "not only when the call has returned");
+        // Its end would wait for the call.
+        std::mem::forget(host);
+    });
+}
+
+#[test]
+fn a_connection_that_closes_knows_memory_until_it_is_closed() {
+    let test = "lanes::a_connection_that_closes_knows_memory_until_it_is_closed";
+    inside(test, &[("SCATTER_SLOW_CALL", "closeRecv:0:500")], || {
+        let host = host();
+        let (_sender, receiver) = lanes(&host);
+        let (holder, memory) = (Holder::unique(), memory());
+        let ticket = post(&receiver, holder, &memory);
+        receiver.close();
+        assert!(!receiver.forget(holder) && !receiver.is_closed());
+        assert!(!is_done(&ticket), "it may still be written to");
+        wait_for("the lane is closed", || receiver.is_closed());
+        assert!(receiver.forget(holder));
+        ticket.is_done().unwrap_err();
+    });
+}
+
+#[test]
+fn a_plugin_that_does_not_forget_is_closed() {
+    let test = "lanes::a_plugin_that_does_not_forget_is_closed";
+    inside(test, &[("SCATTER_FAIL_CALL", "deregMr")], || {
+        let host = host();
+        let (sender, receiver) = lanes(&host);
+        let (holder, memory) = (Holder::unique(), memory());
+        let sent = post(&sender, holder, &memory);
+        post(&receiver, Holder::unique(), &memory);
+        wait_for("the message is sent", || {
+            sender.poll();
+            is_done(&sent)
+        });
+        assert!(!sender.forget(holder));
+        assert!(sender.broken().is_some_and(|why| why.contains("deregMr")));
+        wait_for("the lane is closed", || sender.is_closed());
+        receiver.close();
+    });
+}
+
+#[test]
+fn who_forgets_memory_leaves_others_theirs() {
+    inside("lanes::who_forgets_memory_leaves_others_theirs", &[], || {
+        let host = host();
+        let (sender, receiver) = lanes(&host);
+        let (one, other) = (Holder::unique(), Holder::unique());
+        let (from, to) = (memory(), Memory::from(vec![0; 64 << 10]));
+        let bring = |received: &Ticket| {
+            post(&sender, one, &from);
+            wait_for("the message comes", || {
+                sender.poll();
+                receiver.poll();
+                is_done(received)
+            });
+        };
+        let first = post(&receiver, one, &to);
+        bring(&first);
+        // The same bytes, by somebody who still waits for them.
+        let second = post(&receiver, other, &to);
+        assert!(receiver.forget(one));
+        assert_eq!(receiver.broken(), None);
+        bring(&second);
+        assert!(receiver.forget(other));
+        [sender, receiver].iter().for_each(Lane::close);
+    });
+}
+
+#[test]
+fn a_look_at_a_ticket_calls_no_plugin() {
+    inside("lanes::a_look_at_a_ticket_calls_no_plugin", &[], || {
+        let host = host();
+        let (sender, receiver) = lanes(&host);
+        let memory = memory();
+        let received = post(&receiver, Holder::unique(), &memory);
+        let sent = post(&sender, Holder::unique(), &memory);
+        wait_for("the message is sent", || {
+            sender.poll();
+            is_done(&sent)
+        });
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(20) {
+            assert!(!is_done(&received));
+        }
+        wait_for("the message has come", || {
+            receiver.poll();
+            is_done(&received)
+        });
+        [sender, receiver].iter().for_each(Lane::close);
+    });
+}
+
+#[test]
+fn what_closes_while_the_host_ends_is_closed() {
+    let test = "lanes::what_closes_while_the_host_ends_is_closed";
+    inside(test, &[("SCATTER_SLOW_CALL", "closeSend:0:50")], || {
+        let host = host();
+        let lanes: Vec<Lane> = (0..8).map(|_| lanes(&host).0).collect();
+        // The thread is busy with it when the host ends.
+        lanes[0].close();
+        let end = std::thread::spawn(move || drop(host));
+        for lane in &lanes {
+            lane.close();
+            // Some before the thread stops, some while it does, and some behind that.
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        end.join().unwrap();
+        wait_for("all are closed", || lanes.iter().all(Lane::is_closed));
+    });
+}

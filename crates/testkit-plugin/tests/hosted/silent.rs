@@ -1,0 +1,235 @@
+//! A plugin whose connections fall silent without breaking: whoever waits for what they owe is not kept waiting for
+//! ever.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use polyrail::{Engine, Peer, Region, Request, Transfer};
+
+use crate::{carried, double, engine, inside, pair, pattern, wait_for};
+
+const SIZE: usize = 256 << 10;
+/// From the first byte on.
+const SILENT: (&str, &str) = ("SCATTER_SILENT_AFTER", "0:0");
+/// Longer than any test may take: this end never gives up first.
+const PATIENT: &[(&str, &str)] = &[
+    ("rail_stall_ms", "60000"),
+    ("peer_timeout_ms", "120000"),
+    ("tx_proxies", "1"),
+    ("rx_proxies", "1"),
+];
+
+/// An engine that gives up a rail after so long.
+fn with_stall(stall_ms: &str) -> Engine {
+    engine(&double(), &[("rail_stall_ms", stall_ms)]).unwrap()
+}
+
+fn patient() -> Engine {
+    engine(&double(), PATIENT).unwrap()
+}
+
+/// A write that the plugin has and does not bring.
+struct Stuck {
+    transfer: Transfer,
+    from: Region,
+    to: Region,
+}
+
+fn stuck(one: &Engine, two: &Engine, peer: &Peer) -> Stuck {
+    let (from, to) =
+        (one.register(pattern(SIZE, 1)).unwrap(), two.register(vec![0; SIZE]).unwrap());
+    let remote = one.import(&to.describe()).unwrap();
+    let transfer = until_stuck(|| one.write(peer, &from.all(), &remote.all()).unwrap());
+    Stuck { transfer, from, to }
+}
+
+/// Posts until the plugin has what was posted last.
+fn until_stuck(post: impl Fn() -> Transfer) -> Transfer {
+    let mut last = None;
+    wait_for("the plugin has payload", || {
+        let transfer = post();
+        let is_stuck = transfer.wait(Duration::from_millis(700)).is_none();
+        last = Some(transfer);
+        is_stuck
+    });
+    last.unwrap()
+}
+
+/// Fails unless this is over soon.
+fn soon<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, is_done) = channel();
+    std::thread::spawn(move || done.send(work()));
+    is_done.recv_timeout(Duration::from_secs(20)).unwrap_or_else(|_| panic!("{what}"))
+}
+
+#[test]
+fn the_receiver_gives_up_a_silent_connection_and_all_arrives_without_it() {
+    let test = "silent::the_receiver_gives_up_a_silent_connection_and_all_arrives_without_it";
+    inside(test, &[SILENT], || {
+        let (one, two) = (patient(), with_stall("1000"));
+        let peer = one.add_peer(&two.metadata()).unwrap();
+        let Stuck { transfer, from: _from, to } = stuck(&one, &two, &peer);
+        soon("the write ends", move || transfer.join()).unwrap();
+        let mut landed = vec![0; SIZE];
+        to.read_at(0, &mut landed).unwrap();
+        assert!(landed == pattern(SIZE, 1));
+    });
+}
+
+#[test]
+fn a_region_that_a_silent_connection_owes_bytes_ends() {
+    inside("silent::a_region_that_a_silent_connection_owes_bytes_ends", &[SILENT], || {
+        let (one, two) = (patient(), with_stall("1500"));
+        let peer = one.add_peer(&two.metadata()).unwrap();
+        let Stuck { transfer, from: _from, to } = stuck(&one, &two, &peer);
+        soon("the region ends", move || to.end());
+        soon("the write ends", move || transfer.join()).unwrap_err();
+    });
+}
+
+#[test]
+fn a_cancel_of_what_a_silent_connection_has_is_over() {
+    inside("silent::a_cancel_of_what_a_silent_connection_has_is_over", &[SILENT], || {
+        let (one, two) = (patient(), with_stall("1500"));
+        let peer = one.add_peer(&two.metadata()).unwrap();
+        let Stuck { transfer, from: _from, to: _to } = stuck(&one, &two, &peer);
+        transfer.cancel();
+        soon("the write ends", move || transfer.join()).unwrap_err();
+    });
+}
+
+/// Which half of an engine's proxies a callback comes from.
+enum Half {
+    Sends,
+    Receives,
+}
+
+/// Does something in a callback of a proxy: of the only one that moves on, or gives up, connections of the plugin.
+fn in_callback(of: &Engine, half: &Half, work: impl Fn() + Clone + Send + Sync + 'static) {
+    let third = patient();
+    let peer = of.add_peer(&third.metadata()).unwrap();
+    // Too short to be carried.
+    let (near, far) = (of.register(vec![0; 100]).unwrap(), third.register(vec![0; 100]).unwrap());
+    let remote = of.import(&far.describe()).unwrap();
+    let (begun, ended) = (channel(), channel());
+    let tell = move |_: &_| {
+        begun.0.send(()).unwrap();
+        work();
+        ended.0.send(()).unwrap();
+    };
+    let write = |peer| Request::write(peer).segment(near.all(), remote.all()).on_end(tell.clone());
+    let read = |peer| Request::read(peer).segment(near.all(), remote.all()).on_end(tell.clone());
+    let posted = match half {
+        Half::Sends => of.post(write(&peer)),
+        Half::Receives => of.post(read(&peer)),
+    };
+    posted.unwrap().detach();
+    begun.1.recv_timeout(Duration::from_secs(20)).expect("the callback is called");
+    ended.1.recv_timeout(Duration::from_secs(20)).expect("the callback is over");
+}
+
+#[test]
+fn a_region_that_a_silent_connection_sends_ends_in_a_callback() {
+    let test = "silent::a_region_that_a_silent_connection_sends_ends_in_a_callback";
+    inside(test, &[SILENT], || {
+        let (one, two) = (patient(), patient());
+        let peer = one.add_peer(&two.metadata()).unwrap();
+        let Stuck { transfer, from, to: _to } = stuck(&one, &two, &peer);
+        in_callback(&one, &Half::Sends, move || from.end());
+        soon("the write ends", move || transfer.join()).unwrap_err();
+    });
+}
+
+#[test]
+fn a_region_that_a_silent_connection_owes_bytes_ends_in_a_callback() {
+    let test = "silent::a_region_that_a_silent_connection_owes_bytes_ends_in_a_callback";
+    inside(test, &[SILENT], || {
+        let (one, two) = (patient(), patient());
+        let peer = one.add_peer(&two.metadata()).unwrap();
+        let Stuck { transfer, from: _from, to } = stuck(&one, &two, &peer);
+        in_callback(&two, &Half::Receives, move || to.end());
+        soon("the write ends", move || transfer.join()).unwrap_err();
+    });
+}
+
+#[test]
+fn a_read_that_a_silent_connection_is_to_bring_is_cancelled_in_a_callback() {
+    let test = "silent::a_read_that_a_silent_connection_is_to_bring_is_cancelled_in_a_callback";
+    inside(test, &[SILENT], || {
+        let (one, two) = (patient(), patient());
+        let peer = two.add_peer(&one.metadata()).unwrap();
+        let (to, from) =
+            (two.register(vec![0; SIZE]).unwrap(), one.register(pattern(SIZE, 1)).unwrap());
+        let remote = two.import(&from.describe()).unwrap();
+        let stuck = until_stuck(|| two.read(&peer, &to.all(), &remote.all()).unwrap());
+        let stuck = Arc::new(stuck);
+        let transfer = stuck.clone();
+        in_callback(&two, &Half::Receives, move || transfer.cancel());
+        soon("the read ends", move || stuck.join()).unwrap_err();
+    });
+}
+
+#[test]
+fn a_region_ends_whose_bytes_the_plugin_never_calls_sent() {
+    let test = "silent::a_region_ends_whose_bytes_the_plugin_never_calls_sent";
+    inside(test, &[("SCATTER_NEVER_SENT", "1")], || {
+        let (one, two, peer) = pair(&[("peer_timeout_ms", "1500")]);
+        let (from, to) =
+            (one.register(pattern(SIZE, 1)).unwrap(), two.register(vec![0; SIZE]).unwrap());
+        let remote = one.import(&to.describe()).unwrap();
+        wait_for("something is carried", || {
+            // The peer says that all is in place.
+            one.write(&peer, &from.all(), &remote.all()).unwrap().join().unwrap();
+            carried(&one.stats()).iter().any(|bytes| *bytes > 0)
+        });
+        soon("the region ends", move || from.end());
+        assert_eq!(peer.lost(), None);
+    });
+}
+
+#[test]
+fn a_region_ends_when_a_plugin_that_does_not_forget_it_is_closed() {
+    let test = "silent::a_region_ends_when_a_plugin_that_does_not_forget_it_is_closed";
+    let slow = ("SCATTER_SLOW_CALL", "closeSend:0:800");
+    inside(test, &[("SCATTER_FAIL_CALL", "deregMr"), slow], || {
+        let (one, two, peer) = pair(&[]);
+        let (from, to) =
+            (one.register(pattern(SIZE, 1)).unwrap(), two.register(vec![0; SIZE]).unwrap());
+        let remote = one.import(&to.describe()).unwrap();
+        wait_for("something is carried", || {
+            one.write(&peer, &from.all(), &remote.all()).unwrap().join().unwrap();
+            carried(&one.stats()).iter().any(|bytes| *bytes > 0)
+        });
+        let begin = Instant::now();
+        from.end();
+        assert!(begin.elapsed() >= Duration::from_millis(800), "{:?}", begin.elapsed());
+    });
+}
+
+#[test]
+fn failures_that_only_the_receiver_sees_are_not_tried_again_at_once() {
+    let test = "silent::failures_that_only_the_receiver_sees_are_not_tried_again_at_once";
+    inside(test, &[("SCATTER_FAIL_CALL", "irecv")], || {
+        let (one, two, peer) = pair(&[]);
+        let (from, to) =
+            (one.register(pattern(SIZE, 1)).unwrap(), two.register(vec![0; SIZE]).unwrap());
+        let remote = one.import(&to.describe()).unwrap();
+        let lost = || -> u64 {
+            let stats = one.stats();
+            stats.peers.iter().flat_map(|peer| &peer.rails).map(|rail| rail.down_count).sum()
+        };
+        let write = || {
+            one.write(&peer, &from.all(), &remote.all()).unwrap().join().unwrap();
+            lost() > 0
+        };
+        wait_for("a connection fails", write);
+        let flows = carried(&one.stats()).len() as u64;
+        let begin = Instant::now();
+        // Less than the shortest pause.
+        while begin.elapsed() < Duration::from_millis(1500) {
+            write();
+        }
+        assert!(lost() <= flows, "{} losses of {flows} flows", lost());
+    });
+}
