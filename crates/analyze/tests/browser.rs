@@ -66,7 +66,7 @@ fn every_chart_is_drawn_without_complaint_and_nothing_is_asked_of_a_network() {
     assert_eq!(browser.value(wide), true, "nothing sticks out");
     conclusion_and_words(&mut browser);
 
-    if let Some(path) = std::env::var_os("POLYRAIL_SCREENSHOT") {
+    if let Some(path) = std::env::var_os("ANALYZE_SCREENSHOT") {
         fs::write(path, browser.screenshot(1_500)).unwrap();
     }
     hover_and_choices(&mut browser);

@@ -12,11 +12,6 @@ const NO_DEVICE: &str = "cuda:999";
 
 fn bench(options: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("POLYRAIL_") {
-            command.env_remove(name);
-        }
-    }
     command.arg("bench").args(options.split_whitespace()).output().unwrap()
 }
 

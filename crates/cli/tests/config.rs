@@ -7,10 +7,9 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// The program with no settings in its environment.
 fn polyrail(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
-    command.env_clear().arg("config").args(args);
+    command.arg("config").args(args);
     command
 }
 
@@ -171,6 +170,46 @@ fn docs_prints_the_committed_page() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/config.md");
     let committed = std::fs::read_to_string(page).unwrap();
     assert!(stdout(&output) == committed, "run: cargo run -- config docs > docs/config.md");
+}
+
+#[test]
+fn a_developers_own_settings_reach_what_cargo_runs_but_no_test() {
+    let named = std::env::var_os("POLYRAIL_CONFIG");
+    assert!(named.is_some_and(|file| file.is_empty()), "start tests by cargo, or by .cargo/runner");
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join("polyrail");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("config.yml"), "preset: nonsense\n").unwrap();
+    let runner = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cargo/runner");
+    let started_in = |place: &str, developers: &[(&str, &str)]| {
+        let program = home.path().join(place).join("polyrail");
+        std::fs::create_dir_all(program.parent().unwrap()).unwrap();
+        let _ = std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_polyrail"), &program);
+        let mut command = Command::new(&runner);
+        command.arg(program).args(["config", "show", "--origin"]).env_remove("POLYRAIL_CONFIG");
+        command.env("XDG_CONFIG_HOME", home.path()).envs(developers.iter().copied());
+        command.output().unwrap()
+    };
+    let clean = polyrail(&["show", "--origin"]).output().unwrap();
+    let variables = [
+        ("POLYRAIL_CHANNELS", "nonsense"),
+        ("POLYRAIL_NO_SETTING", "1"),
+        ("NCCL_BUFFSIZE", "nonsense"),
+        ("UCCL_TCPX_WINDOW_SIZE", "nonsense"),
+    ];
+    for developers in [&variables[..0], &variables] {
+        let in_test = started_in("debug/deps", developers);
+        assert_eq!(stdout(&in_test), stdout(&clean));
+        assert!(in_test.stderr.is_empty(), "{in_test:?}");
+    }
+    let seen = |developers: &[(&str, &str)]| {
+        String::from_utf8(started_in("debug", developers).stderr).unwrap()
+    };
+    assert!(seen(&[]).contains("polyrail/config.yml:1"), "{}", seen(&[]));
+    for variable in variables {
+        let said = seen(&[("POLYRAIL_CONFIG", ""), variable]);
+        assert!(said.contains(variable.0), "{said}");
+    }
 }
 
 #[test]

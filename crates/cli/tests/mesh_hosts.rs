@@ -48,7 +48,8 @@ impl Hosts {
         let folder = hosts.folder.path().display();
         let server = format!(
             "HostKey {folder}/host\nAuthorizedKeysFile {folder}/authorized\nStrictModes no\nUsePAM no\n\
-             PidFile none\nPermitRootLogin prohibit-password\nPasswordAuthentication no\nLogLevel ERROR\n"
+             PidFile none\nPermitRootLogin prohibit-password\nPasswordAuthentication no\nLogLevel ERROR\n\
+             SetEnv POLYRAIL_CONFIG=\n"
         );
         fs::write(hosts.at("sshd_config"), server).unwrap();
         let client = format!(

@@ -190,7 +190,7 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
 /// Runs the command to its end, which must come before the deadline.
 fn outcome(words: &[OsString], home: &Path) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
-    command.args(words).current_dir(home).env("HOME", home).env_remove("POLYRAIL_STATE_DIR");
+    command.args(words).current_dir(home).env("HOME", home);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());

@@ -96,12 +96,6 @@ struct Job {
 impl Job {
     fn new(name: impl Into<String>, program: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new(program);
-        for (variable, _) in std::env::vars_os() {
-            let name = variable.to_string_lossy();
-            if ["POLYRAIL_", "NCCL_", "SOCKET_LIKE_"].iter().any(|start| name.starts_with(start)) {
-                command.env_remove(&variable);
-            }
-        }
         command.args(arguments).envs(PLUGIN.iter().copied());
         Self { name: name.into(), command }
     }

@@ -18,12 +18,6 @@ fn run<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, words: &[S]) -> Result<(), S
     command.args(words).current_dir(package).env("PYTHONDONTWRITEBYTECODE", "1");
     // Compiles into the folder of this very build, which has nearly all of it.
     command.env("CARGO_TARGET_DIR", scratch().parent().expect("it is in the target folder"));
-    // Settings are the tests' own.
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("POLYRAIL_") {
-            command.env_remove(&name);
-        }
-    }
     let output = command.output().map_err(|error| format!("{:?}: {error}", program.as_ref()))?;
     if output.status.success() {
         return Ok(());

@@ -64,7 +64,7 @@ fn repository() -> PathBuf {
 
 fn polyrail(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
-    command.args(args).env_remove("POLYRAIL_STATE_DIR").output().unwrap()
+    command.args(args).output().unwrap()
 }
 
 /// What a command prints; its exit code may be a verdict.
