@@ -354,6 +354,62 @@ fn ctrl_c_undoes_keeps_what_was_measured_and_the_run_can_go_on() {
     assert!(everything_below(machine.path()) == before);
 }
 
+/// The class of the owner may not write here, whoever that is: root without capabilities is an ordinary user. (Files
+/// that nobody may write are those of interrupts that the kernel places itself.)
+#[test]
+fn cells_that_need_a_missing_right_are_named_and_the_others_run_if_asked() {
+    let machine = fixtures::mlx5_four_nodes();
+    let root = machine.path().to_str().unwrap();
+    let closed = format!("chmod 0464 {root}/proc/irq/*/smp_affinity_list");
+    assert!(Command::new("sh").args(["-c", &closed]).status().unwrap().success());
+    let before = everything_below(machine.path());
+    let case = irq_case(machine.path(), "echo 6");
+    let text = fs::read_to_string(case.at("x.yml")).unwrap();
+    fs::write(case.at("x.yml"), text.replace("blocks:", "  channels: [1, 2]\nblocks:")).unwrap();
+    let without_rights = |words: &[&str], code: i32| {
+        let program = env!("CARGO_BIN_EXE_polyrail");
+        let mut command = Command::new(program);
+        if rustix::process::geteuid().is_root() {
+            command = Command::new("setpriv");
+            command.args(["--bounding-set=-all", "--inh-caps=-all", program]);
+        }
+        command.args(["experiment", "x.yml", "--sysroot", root]).args(words);
+        let output = command.current_dir(case.folder.path()).output().unwrap();
+        let [out, err] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {err}");
+        (out, err)
+    };
+    let why = ["smp_affinity_list can't be opened for writing: Permission denied"];
+    let names = |text: &str, cells: &[&str]| {
+        for part in cells.iter().chain(&why) {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    };
+    let (_, refusal) = without_rights(&[], 3);
+    names(&refusal, &["2 of the cells", "irq=matched: ", "irq=matched channels=2: ", "--partial"]);
+    assert!(!case.at("irq-results").exists(), "a refused experiment left a folder");
+
+    let (dry, _) = without_rights(&["--dry-run"], 0);
+    names(&dry, &["2 cells, 1 comparison,", "left out: irq=matched: "]);
+
+    let (report, _) = without_rights(&["--partial"], 0);
+    names(
+        &report,
+        &["channels=2", "left out: irq=matched: ", "left out: irq=matched channels=2: "],
+    );
+    assert!(!report.lines().any(|line| line.starts_with("irq=matched")), "{report}");
+    assert!(case.lines("irq-results")[1..].iter().all(|cell| cell["levels"]["irq"] == "default"));
+
+    // No other cell can be compared with a baseline that can't run.
+    let text = fs::read_to_string(case.at("x.yml")).unwrap();
+    let text = text.replace("blocks:", "baseline:\n  irq: matched\nblocks:");
+    fs::write(case.at("x.yml"), text).unwrap();
+    let (_, refusal) = without_rights(&["--partial", "--out", "other"], 3);
+    names(&refusal, &["the baseline can't be measured here", "choose a `baseline`"]);
+    assert!(everything_below(machine.path()) == before);
+}
+
 #[test]
 fn somebody_who_changes_the_host_meanwhile_is_noticed() {
     let machine = fixtures::mlx5_four_nodes();

@@ -5,6 +5,7 @@
 //!   one.
 //! * [`Netdev`]: which queue is served by which NAPI, and which interrupt wakes it.
 //! * [`Routes`]: by which interface a packet would leave.
+//! * [`require_right_to_change`]: whether this process may change interfaces.
 //! * [`Events`]: links and settings that change.
 //! * [`WriteWatch`]: which process writes to a file, such as an interrupt's affinity.
 //!
@@ -20,6 +21,7 @@ mod generic;
 mod ioctl;
 mod netdev;
 mod os;
+mod right;
 mod route;
 mod rss;
 mod writers;
@@ -32,6 +34,7 @@ pub use ioctl::{
     DriverInfo, Offloads, driver_info, driver_stats, ntuple_rules, offloads, rx_queues,
 };
 pub use netdev::{Napi, Netdev, Queue, QueueKind, QueueStats};
+pub use right::require_right_to_change;
 pub use route::{Route, RouteQuery, Routes};
 pub use rss::{BadRssTable, RssTable, rss_table, set_rss_table};
 pub use writers::{WriteWatch, Written};

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use polyrail_nic::{
     Ethtool, Events, Netdev, NicError, RouteQuery, Routes, Setting, WriteWatch, driver_info,
-    driver_stats, offloads,
+    driver_stats, offloads, require_right_to_change,
 };
 use polyrail_skip::skip;
 
@@ -54,6 +54,19 @@ fn an_interface_that_is_not_there_is_refused_by_its_name() {
     assert!(error.help().unwrap().contains("ip -br link"));
     assert!(driver_info("none0").unwrap_err().is_absent());
     assert!(driver_stats(&"x".repeat(99)).unwrap_err().is_absent());
+}
+
+/// As root it may, unless a container took the right away; as an ordinary user it may not.
+#[test]
+fn the_right_to_change_interfaces_is_that_of_the_process() {
+    const CAP_NET_ADMIN: u32 = 12;
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap();
+    let may = u64::from_str_radix(rights.trim(), 16).unwrap() >> CAP_NET_ADMIN & 1 == 1;
+    match require_right_to_change() {
+        Ok(()) => assert!(may),
+        Err(error) => assert!(error.is_permission() && !may, "{error}"),
+    }
 }
 
 #[test]

@@ -6,7 +6,9 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use polyrail_host::{CpuSet, ReadError, Sysroot};
-use polyrail_nic::{Ethtool, NicError, RssTable, rss_table, set_rss_table};
+use polyrail_nic::{
+    Ethtool, NicError, RssTable, require_right_to_change, rss_table, set_rss_table,
+};
 
 use crate::balancer;
 use crate::irq::Vectors;
@@ -266,17 +268,21 @@ impl Machine for SysMachine {
     }
 
     fn try_open(&mut self, target: &Target) -> Result<(), Fault> {
-        if !matches!(target, Target::Irq(_) | Target::File { .. }) {
-            // Only the kernel knows whether CAP_NET_ADMIN is there; it says so at the write.
-            return self.require_drivers(target);
-        }
         let path = match target {
+            Target::Ethtool { .. } | Target::Rss { .. } => {
+                self.require_drivers(target)?;
+                return require_right_to_change()
+                    .map_err(|error| from_nic(&error, target, Step::Write));
+            }
             Target::Irq(vector) => match self.number(vector)? {
                 Some(number) => format!("/proc/irq/{number}/smp_affinity_list"),
                 None => return Err(gone(target)),
             },
             Target::File { path } => path.clone(),
-            _ => return Ok(()),
+            // Who may stop a service, only its manager knows.
+            Target::IrqbalanceService | Target::IrqbalanceProcess { .. } => {
+                return self.require_drivers(target);
+            }
         };
         let path = self.root.path(path);
         match OpenOptions::new().write(true).open(&path) {

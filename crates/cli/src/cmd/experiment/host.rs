@@ -132,10 +132,11 @@ impl HostFactors {
         )?;
         refuse_disruptive(&plan, &reach, false)?;
         if plan.changes.is_empty() {
-            self.notes.push(format!(
-                "{}={level} changes nothing on this host: every value is so already",
-                factor.name
-            ));
+            let why = match plan.skipped.first() {
+                Some(one) if plan.unchanged.is_empty() => format!("{} {}", one.what, one.reason),
+                _ => "every value is so already".to_owned(),
+            };
+            self.notes.push(format!("{}={level} changes nothing on this host: {why}", factor.name));
             return Ok(None);
         }
         for warning in &plan.warnings {

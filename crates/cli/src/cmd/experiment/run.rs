@@ -14,7 +14,7 @@ use super::folder::Folder;
 use super::host::HostFactors;
 use crate::host;
 use crate::progress::Progress;
-use crate::stdout::tell;
+use crate::stdout::{counted, tell};
 
 /// A run of an experiment.
 pub(super) struct Run<'a> {
@@ -198,10 +198,10 @@ pub(super) fn describe(
     left_out: &[String],
 ) -> String {
     let mut text = format!(
-        "{}: {} cells, {} comparisons, at most {} blocks and {:.0} s\n",
+        "{}: {}, {}, at most {} blocks and {:.0} s\n",
         experiment.name,
-        plan.cells.len(),
-        plan.comparisons().len(),
+        counted(plan.cells.len() as u64, "cell"),
+        counted(plan.comparisons().len() as u64, "comparison"),
         looks.most(),
         experiment.time.as_secs_f64(),
     );

@@ -1,0 +1,27 @@
+//! Whether this process may change interfaces.
+
+use polyrail_netlink::{Message, Protocol};
+
+use crate::error::NicError;
+use crate::generic;
+
+const RTM_SETLINK: u16 = 19;
+const IFINFOMSG_BYTES: usize = 16;
+
+/// Asks the kernel whether this process may change interfaces of this network namespace; changes nothing.
+///
+/// The kernel looks at the right before it looks for the interface, so the request names one that does not exist.
+///
+/// # Errors
+/// An error for which [`NicError::is_permission`] holds if the right is missing. A kernel that can't be asked does not
+/// deny the right: the change itself will say more.
+pub fn require_right_to_change() -> Result<(), NicError> {
+    let mut header = [0; IFINFOMSG_BYTES];
+    header[4..8].copy_from_slice(&i32::MAX.to_ne_bytes());
+    let mut socket = generic::open(Protocol::Route)?;
+    let answer = socket.request(Message::new(RTM_SETLINK, &header), 0);
+    match answer.map_err(NicError::of("the right to change interfaces")) {
+        Err(error) if error.is_permission() => Err(error),
+        _ => Ok(()),
+    }
+}
