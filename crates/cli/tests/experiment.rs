@@ -401,9 +401,13 @@ fn cells_that_need_a_missing_right_are_named_and_the_others_run_if_asked() {
     assert!(!report.lines().any(|line| line.starts_with("irq=matched")), "{report}");
     assert!(case.lines("irq-results")[1..].iter().all(|cell| cell["levels"]["irq"] == "default"));
 
+    let both = fs::read_to_string(case.at("x.yml")).unwrap();
+    fs::write(case.at("x.yml"), both.replace("  channels: [1, 2]\n", "")).unwrap();
+    let (_, refusal) = without_rights(&["--partial", "--out", "other"], 3);
+    names(&refusal, &["1 of the cells", "nothing is left to compare"]);
+
     // No other cell can be compared with a baseline that can't run.
-    let text = fs::read_to_string(case.at("x.yml")).unwrap();
-    let text = text.replace("blocks:", "baseline:\n  irq: matched\nblocks:");
+    let text = both.replace("blocks:", "baseline:\n  irq: matched\nblocks:");
     fs::write(case.at("x.yml"), text).unwrap();
     let (_, refusal) = without_rights(&["--partial", "--out", "other"], 3);
     names(&refusal, &["the baseline can't be measured here", "choose a `baseline`"]);

@@ -121,9 +121,13 @@ fn execute(args: &Running, file: &Path) -> Result<ExitCode, RunError> {
         host::undo_open(&host_folder, args.sysroot.as_ref())?;
     }
     let host = HostFactors::plan(&experiment, host_folder, file, args.sysroot.as_ref())?;
-    let (plan, looks, left_out) = host.cells_that_run(&experiment, args.partial || args.dry_run)?;
+    let (plan, looks, left_out) = host.cells_that_run(&experiment)?;
     if args.dry_run {
         return Ok(print(&run::describe(&experiment, &plan, &looks, &left_out), exit::OK));
+    }
+    let nothing_left = plan.comparisons().is_empty();
+    if !left_out.is_empty() && (nothing_left || !args.partial) {
+        return Err(RunError::CannotRun { cells: left_out, nothing_left });
     }
     let folder = Folder::open(&folder, &experiment, &plan, args.resume)?;
     let mut run = Run::new(&experiment, &plan, &looks, folder, host)?;

@@ -497,5 +497,75 @@ expect 3 polyrail nic channels eth1 combined=0
 says "the host is as it was"
 finish
 
+# The file that ships, smaller unless the test was given another: each cell is applied, read back, measured and undone.
+begin experiment
+expect 0 polyrail experiment /experiment.yml --out /tmp/results
+[ "$(grep -c '"verified":"read_back"' /tmp/results/cells.jsonl)" = "$(grep -c '"block":' /tmp/results/cells.jsonl)" ] ||
+    fault "a cell was not read back"
+grep -q '"irq":"matched"' /tmp/results/cells.jsonl || fault "no cell moved interrupts"
+sed 's/^/    /' /tmp/out
+restored "an experiment"
+finish
+
+begin killed_experiment
+victim=$(irq_of "$(virtio_of eth0)-input.1")
+cat >/tmp/slow.yml <<'END'
+command: [sh, /tmp/slow]
+figure: '([0-9])'
+better: higher
+factors:
+  irq: [default, matched]
+blocks: 8
+END
+cat >/tmp/slow <<END
+[ "\$(cat /proc/irq/$victim/smp_affinity_list)" != "$(cat "/proc/irq/$victim/smp_affinity_list")" ] || exec echo 5
+touch /tmp/moved
+exec sleep 1000
+END
+polyrail experiment /tmp/slow.yml --out /tmp/slow-results >/tmp/out 2>/tmp/err &
+killed=$!
+until_true [ -e /tmp/moved ]
+kill -9 $killed
+killall sleep
+changed
+expect 0 polyrail experiment undo /tmp/slow-results
+says "undid what an experiment that was killed left"
+restored "undo"
+finish
+
+begin experiment_without_rights
+cat >/tmp/rings.yml <<'END'
+settings:
+  - ethtool: rings.rx
+    at_most: 128
+    why: a test
+    source: a test
+END
+cat >/tmp/partial.yml <<'END'
+command: [echo, "5"]
+figure: '([0-9])'
+better: higher
+nics: eth1
+factors:
+  host_profile: [none, rings.yml]
+  channels: [1, 2]
+blocks: 8
+END
+chmod 777 /tmp
+expect 3 su nobody -c 'polyrail experiment /tmp/partial.yml --out /tmp/partial'
+says "host_profile=rings.yml: "
+says "rings.rx of eth1 can't be written: Operation not permitted"
+says "--partial"
+[ -e /tmp/partial ] && fault "a refused experiment left a folder"
+expect 0 su nobody -c 'polyrail experiment /tmp/partial.yml --out /tmp/partial --partial'
+says "left out: host_profile=rings.yml channels=2: "
+says "8 blocks of 2 cells"
+expect 3 su nobody -c 'polyrail nic rings eth1 rx=128'
+says "CAP_NET_ADMIN"
+sed -i /channels/d /tmp/partial.yml
+expect 0 polyrail experiment /tmp/partial.yml --out /tmp/whole
+says "8 blocks of 2 cells"
+finish
+
 echo "@@ end $(cut -d' ' -f1 /proc/uptime)"
 poweroff -f

@@ -52,6 +52,9 @@ scenarios! {
     what_may_cut_the_default_route_is_refused_or_comes_back_by_itself: "disruptive",
     packets_are_spread_over_other_queues_and_back: "rss",
     a_setting_that_the_driver_refuses_changes_nothing: "refused_setting",
+    an_experiment_moves_real_interrupts_for_its_cells_alone: "experiment",
+    a_killed_experiment_is_undone_from_its_folder: "killed_experiment",
+    without_root_an_experiment_runs_the_cells_that_it_may: "experiment_without_rights",
 }
 
 #[test]

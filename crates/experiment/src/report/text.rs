@@ -23,11 +23,13 @@ pub(super) fn text(report: &Report) -> String {
 
 /// One sentence on the run.
 pub(super) fn summary(report: &Report) -> String {
+    let counted =
+        |count: usize, what| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     format!(
-        "{}: {} blocks of {} cells in {:.0} s; it ended because {}",
+        "{}: {} of {} in {:.0} s; it ended because {}",
         report.name,
-        report.blocks,
-        report.cells.len(),
+        counted(report.blocks, "block"),
+        counted(report.cells.len(), "cell"),
         report.measured_s,
         report.stopped.words(report.precision_percent),
     )

@@ -2,6 +2,7 @@
 //! `verdict`; the numbers that they compare come from `ends::yardsticks`. What can be changed to see whether it is
 //! the cause is in `suspects`; `ends::why` tries it.
 
+mod down;
 mod evidence;
 mod machine;
 mod others;

@@ -1,6 +1,7 @@
 //! One size on one pair of engines, from the measuring end: set-up, warm-up, samples.
 
 mod away;
+mod down;
 mod observe;
 mod part;
 mod ping_pong;

@@ -25,7 +25,7 @@ pub(in crate::cmd) enum RunError {
     Folder { path: PathBuf, fault: String, help: &'static str },
     /// Some cells can't be measured here.
     #[error("{} of the cells can't be measured here: {}", cells.len(), shown(cells))]
-    CannotRun { cells: Vec<String> },
+    CannotRun { cells: Vec<String>, nothing_left: bool },
     /// The baseline can't be measured, so nothing can be compared with it.
     #[error("the baseline can't be measured here: {reason}")]
     NoBaseline { reason: String },
@@ -49,6 +49,9 @@ impl RunError {
             Self::Io { .. } => None,
             Self::Command { help, .. } | Self::Cell { help, .. } => help.clone(),
             Self::Folder { help, .. } => Some((*help).to_owned()),
+            Self::CannotRun { nothing_left: true, .. } => {
+                Some("run it as root: without them nothing is left to compare".to_owned())
+            }
             Self::CannotRun { .. } => {
                 Some("run it as root, or measure the other cells with --partial".to_owned())
             }

@@ -198,7 +198,6 @@ impl HostFactors {
     pub(super) fn cells_that_run(
         &self,
         experiment: &Experiment,
-        partial: bool,
     ) -> Result<(Plan, Looks, Vec<String>), RunError> {
         let (all, looks) = experiment.plan(|_| true)?;
         let reason = |cell: &[usize]| {
@@ -213,9 +212,6 @@ impl HostFactors {
             .collect();
         if left_out.is_empty() {
             return Ok((all, looks, left_out));
-        }
-        if !partial {
-            return Err(RunError::CannotRun { cells: left_out });
         }
         let (plan, looks) = experiment.plan(|cell| reason(cell).is_none())?;
         Ok((plan, looks, left_out))

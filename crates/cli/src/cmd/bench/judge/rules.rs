@@ -3,6 +3,7 @@
 
 use polyrail_report::{LimitKind, show_gb_per_s, show_rate, show_ratio, show_size};
 
+use super::down::line_of_others;
 use super::evidence::{Deeper, Evidence, Line};
 use super::machine::CopyRate;
 use super::others::{others, without_ends};
@@ -62,7 +63,7 @@ pub(super) fn tried_in_vain(evidence: &Evidence) -> Option<String> {
 }
 
 pub(super) fn network(evidence: &Evidence) -> Option<Candidate> {
-    let line = evidence.line.as_ref()?;
+    let line = line_of_others(evidence)?;
     let one_way = evidence.gb_per_s / evidence.ways as f64;
     let share = one_way / line.gb_per_s();
     let because = format!(
@@ -72,7 +73,7 @@ pub(super) fn network(evidence: &Evidence) -> Option<Candidate> {
         show_gb_per_s(line.gb_per_s()),
         line.source
     );
-    let because = because + &slow_rail(line).map_or(String::new(), |slow| format!("; {slow}"));
+    let because = because + &slow_rail(&line).map_or(String::new(), |slow| format!("; {slow}"));
     Some(Candidate { kind: LimitKind::Network, share, from: NETWORK_SHARE, because })
 }
 

@@ -5,7 +5,7 @@ use polyrail_report::Spread;
 use super::super::evidence::{Deeper, Line};
 use super::super::machine::{Copies, CopyRate};
 use super::*;
-use crate::cmd::bench::talk::{Load, Program, Throttled};
+use crate::cmd::bench::talk::{DownRail, Load, Program, Throttled};
 
 /// Two machines with nothing to do.
 fn idle() -> Evidence {
@@ -321,6 +321,33 @@ fn a_queue_that_drops_packets_is_the_limit_and_its_rail_is_named() {
     assert!(because.starts_with("the queue of rail2 at the other side"), "{because}");
     let (_, because) = verdict(|e| e.local.dropped = drops(0.004));
     assert!(!because.starts_with("the queue"), "{because}");
+}
+
+#[test]
+fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
+    let down = || DownRail {
+        name: "rail3".into(),
+        interface: "eth3".into(),
+        why: "none of its flows is connected".into(),
+    };
+    let named = "; rail rail3 here is down: none of its flows is connected (look at `ip -s link show eth3`";
+    let (kind, because) = verdict(|e| (e.gb_per_s, e.local.down) = (7.6, vec![down()]));
+    assert_eq!(kind, LimitKind::Network);
+    let words = "7.60 GB/s one way are 95 % of the 8.00 GB/s of 4 rails in the lab without rail3";
+    assert!(because.starts_with(words) && because.contains(named), "{because}");
+
+    // Their rates are not known, and nothing else is the limit.
+    let (kind, because) =
+        verdict(|e| (e.line, e.local.down, e.depth) = (None, vec![down()], 1 << 10));
+    assert_eq!(kind, LimitKind::Network);
+    let words =
+        "1.00 GB/s are what the rails carry that are up, of 4 here; rail rail3 here is down";
+    assert!(because.starts_with(words), "{because}");
+
+    // Another limit is one all the same, and one at the other side counts as well.
+    let (kind, because) = verdict(|e| (e.local.process_cpus, e.peer.down) = (7.9, vec![down()]));
+    assert_eq!(kind, LimitKind::Cpu);
+    assert!(because.contains("; rail rail3 at the other side is down"), "{because}");
 }
 
 fn tried(ratio: f64) -> Option<Deeper> {

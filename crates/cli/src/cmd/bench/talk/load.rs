@@ -32,6 +32,9 @@ pub(crate) struct Load {
     /// The rail whose interface's queue dropped the greatest part of its packets, and that part.
     #[serde(default)]
     pub(crate) dropped: Option<(String, f64)>,
+    /// Rails that carry nothing while others do.
+    #[serde(default)]
+    pub(crate) down: Vec<DownRail>,
     /// The thread that used most of one CPU, and how much of it, 0 to 1.
     pub(crate) busiest_thread: Option<(String, f64)>,
     /// Mean over the sending flows of the time that the window was full, 0 to 1.
@@ -53,6 +56,14 @@ pub(crate) struct Load {
     /// The busiest CPU of ours, with `--sample`.
     #[serde(default)]
     pub(crate) hot: Option<Hot>,
+}
+
+/// A rail that carries nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct DownRail {
+    pub(crate) name: String,
+    pub(crate) interface: String,
+    pub(crate) why: String,
 }
 
 /// A process of an end's machine.

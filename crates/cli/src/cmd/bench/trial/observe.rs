@@ -9,12 +9,13 @@ use polyrail_profiler::drive::Ran;
 use polyrail_sys::threads::process_cpu_seconds;
 
 use super::away::Attendance;
+use super::down::rails_down;
 use super::programs::Programs;
 use super::queued::Queued;
 use super::queues::Queues;
 use super::quotas::Quotas;
 use super::watch::{Watch, Watched};
-use crate::cmd::bench::talk::{Load, RailDelta};
+use crate::cmd::bench::talk::{DownRail, Load, RailDelta};
 
 /// Counters at one moment.
 pub(crate) struct Snapshot {
@@ -29,6 +30,7 @@ pub(crate) struct Snapshot {
     /// Of one that begins an interval.
     attendance: Option<Attendance>,
     programs: Programs,
+    down: Vec<DownRail>,
 }
 
 /// What lies between two snapshots.
@@ -61,9 +63,11 @@ impl Snapshot {
 
     /// With `watch`, CPUs and threads are looked at one by one, too.
     pub(crate) fn take(engine: &Engine, watch: Option<&Watch>) -> Self {
+        let stats = engine.stats();
         Self {
             watched: watch.map(Watch::look),
-            stats: engine.stats(),
+            down: rails_down(engine, &stats),
+            stats,
             machine: fs::read_to_string("/proc/stat").ok().and_then(|text| Ticks::parse(&text)),
             queued: Queued::look(),
             queues: Queues::look(engine),
@@ -105,6 +109,7 @@ impl Snapshot {
                 machine_cpus: later.machine.map_or(0, |machine| machine.cpus),
                 queued_thread: self.queued.longest(&later.queued, seconds),
                 dropped: self.queues.worst(&later.queues),
+                down: later.down.clone(),
                 throttled: self.quotas.worst(&later.quotas),
                 busiest_thread: self.busiest_thread(later, seconds, poster),
                 posting_share: poster.and_then(|poster| posting_share(poster, seconds)),
@@ -307,6 +312,7 @@ mod tests {
             stats,
             attendance,
             programs: Programs::default(),
+            down: Vec::new(),
         }
     }
 
