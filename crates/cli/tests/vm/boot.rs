@@ -246,7 +246,7 @@ fn experiment() -> String {
     }
     let smaller = [
         ("bench: ", "bench: --sizes 64KiB --iters 20 --warmup 1ms --rounds 1 --verify off"),
-        ("  channels: ", "  channels: [1]"),
+        ("  channels: ", ""),
         ("design: ", "design: one-at-a-time"),
         ("time: ", "time: 1s"),
     ];
