@@ -330,7 +330,8 @@ fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
         interface: "eth3".into(),
         why: "none of its flows is connected".into(),
     };
-    let named = "; rail rail3 here is down: none of its flows is connected (look at `ip -s link show eth3`";
+    let named =
+        "; rail rail3 here is down: none of its flows is connected (look at `ip -s link show eth3`";
     let (kind, because) = verdict(|e| (e.gb_per_s, e.local.down) = (7.6, vec![down()]));
     assert_eq!(kind, LimitKind::Network);
     let words = "7.60 GB/s one way are 95 % of the 8.00 GB/s of 4 rails in the lab without rail3";
