@@ -11,6 +11,7 @@ mod queues;
 mod routes;
 mod sockets;
 mod steering;
+mod tcpx;
 mod topology;
 
 use crate::check::Check;
@@ -28,6 +29,7 @@ pub static CHECKS: &[&[Check]] = &[
     steering::CHECKS,
     memory::CHECKS,
     devmem::CHECKS,
+    tcpx::CHECKS,
     permissions::CHECKS,
 ];
 

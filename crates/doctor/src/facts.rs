@@ -61,6 +61,11 @@ pub(crate) fn facts(cx: &Context) -> BTreeMap<String, String> {
             gpu.pci.link.as_ref().map(|link| format!("x{}", link.width)),
         );
     }
+    for plugin in cx.probes().plugins.iter().flatten() {
+        let tables: Vec<String> = plugin.tables.iter().map(u32::to_string).collect();
+        let name = plugin.path.file_name().unwrap_or_default().to_string_lossy();
+        put(format!("net plugin {name}: tables"), Some(tables.join(",")));
+    }
     for nic in &topology.nics {
         let mut put =
             |what: &str, value: Option<String>| put(format!("{}: {what}", nic.name), value);

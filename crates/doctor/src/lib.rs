@@ -17,6 +17,7 @@ mod error;
 mod facts;
 mod fix;
 pub mod fleet;
+mod plugins;
 mod probes;
 mod report;
 
@@ -25,5 +26,6 @@ pub use checks::CHECKS;
 pub use context::{Context, Options};
 pub use error::DoctorError;
 pub use fix::plan_fix;
+pub use plugins::PluginProbe;
 pub use probes::{CoalesceProbe, NicProbe, OffloadsProbe, Probes, RingProbe, RouteProbe};
 pub use report::{CheckReport, Report, SCHEMA_VERSION, Status, Summary, examine};

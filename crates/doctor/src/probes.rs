@@ -14,6 +14,7 @@ use polyrail_nic::{
 use serde::{Deserialize, Serialize};
 
 use crate::error::DoctorError;
+use crate::plugins::{self, PluginProbe};
 
 /// All answers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -23,6 +24,10 @@ pub struct Probes {
     pub nics: BTreeMap<String, NicProbe>,
     /// By which interface packets with a NIC's address as source leave.
     pub routes: Vec<RouteProbe>,
+    /// Net plugins of NCCL, in the usual folders and those of `LD_LIBRARY_PATH`; `None` if nobody looked.
+    pub plugins: Option<Vec<PluginProbe>>,
+    /// File names of the sockets on which the daemon of GPUDirect-TCPX listens; `None` if nobody looked.
+    pub tcpx_sockets: Option<Vec<String>>,
     /// Questions about the whole host that had no answer, with the reason.
     pub errors: BTreeMap<String, String>,
 }
@@ -50,6 +55,8 @@ pub struct NicProbe {
     pub ntuple_rules: Option<u32>,
     /// Counters of drops by the driver's names, those above zero.
     pub drops: BTreeMap<String, u64>,
+    /// Counters of packets that were taken apart to land in a device's memory, by the driver's names.
+    pub devmem: BTreeMap<String, u64>,
     /// Questions that had no answer, with the reason.
     pub errors: BTreeMap<String, String>,
 }
@@ -150,11 +157,18 @@ impl Probes {
             match driver_stats(&nic.name) {
                 Ok(stats) => {
                     let is_drop = |(name, count): &(String, u64)| *count > 0 && is_drop(name);
-                    probe.drops = stats.into_iter().filter(is_drop).collect();
+                    probe.drops = stats.iter().filter(|stat| is_drop(stat)).cloned().collect();
+                    let is_devmem = |(name, _): &(String, u64)| is_devmem(name);
+                    probe.devmem = stats.into_iter().filter(is_devmem).collect();
                 }
                 Err(error) => probe.error("stats", &error),
             }
             probes.nics.insert(nic.name.clone(), probe);
+        }
+        probes.plugins = Some(plugins::find(std::env::var("LD_LIBRARY_PATH").ok().as_deref()));
+        match root.read("/proc/net/unix") {
+            Ok(text) => probes.tcpx_sockets = Some(plugins::daemon_sockets(&text)),
+            Err(error) => drop(probes.errors.insert("unix sockets".into(), error.to_string())),
         }
         if let Err(error) = probes.ask_routes(root, nics) {
             probes.errors.insert("routes".into(), error.to_string());
@@ -246,6 +260,11 @@ fn is_drop(name: &str) -> bool {
     words.iter().any(|word| name.contains(word)) && !name.contains("xdp")
 }
 
+/// `rx_devmem_pkts` of Google's kernel, `rx_hsplit_pkt` and `rx_hsplit_unsplit_pkt` of gve, and others like them.
+fn is_devmem(name: &str) -> bool {
+    ["devmem", "hsplit"].iter().any(|word| name.contains(word))
+}
+
 /// An address that packets from `address` would go to: another one of its network, or one far away
 /// where the network has no other.
 fn neighbour(address: Ipv4Addr, netmask: Ipv4Addr) -> Option<Ipv4Addr> {
@@ -286,6 +305,9 @@ impl Probes {
         for route in &mut probes.routes {
             other(&mut route.source);
             other(&mut route.destination);
+        }
+        for plugin in probes.plugins.iter_mut().flatten() {
+            *plugin = plugin.redacted();
         }
         // The questions name addresses, and so do the system's answers before their last colon.
         let errors = std::mem::take(&mut probes.errors).into_iter().enumerate();
@@ -342,6 +364,8 @@ mod tests {
         }
         assert!(is_drop("rx_no_buffers_posted[3]"));
         assert!(!is_drop("rx_packets") && !is_drop("rx_xdp_drop"));
+        assert!(is_devmem("rx_devmem_pkts") && is_devmem("rx_hsplit_unsplit_pkt"));
+        assert!(!is_devmem("rx_packets"));
     }
 
     #[test]

@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use polyrail_doctor::{
-    CHECKS, CheckReport, CoalesceProbe, Context, NicProbe, OffloadsProbe, Options, Probes, Report,
-    RingProbe, RouteProbe, Status, examine, plan_fix,
+    CHECKS, CheckReport, CoalesceProbe, Context, NicProbe, OffloadsProbe, Options, PluginProbe,
+    Probes, Report, RingProbe, RouteProbe, Status, examine, plan_fix,
 };
 use polyrail_host::fixtures::{self, Device, Fixture, Machine};
 use polyrail_host::{CpuSet, Sysroot};
@@ -122,7 +122,7 @@ fn well() -> Setup {
     Setup {
         machine,
         files,
-        probes: Probes { nics, routes, errors: BTreeMap::new() },
+        probes: Probes { nics, routes, ..Probes::default() },
         options: Options { workers, devmem: true, ..Options::default() },
     }
 }
@@ -363,6 +363,18 @@ const FAULTS: &[Fault] = &[
     ("devmem-capability", &[], |s| {
         s.put("/proc/self/status", &FILES_STATUS.replace("3000", "2000"));
     }),
+    ("tcpx-plugin", &[], |s| {
+        with_tcpx(s);
+        s.probes.plugins.as_mut().unwrap()[0].is_tcpx = false;
+    }),
+    ("tcpx-daemon", &[], |s| {
+        with_tcpx(s);
+        s.probes.tcpx_sockets.as_mut().unwrap().pop();
+    }),
+    ("devmem-landing", &[], |s| {
+        with_tcpx(s);
+        s.nic("eth0").devmem.insert("rx_hsplit_unsplit_pkt".into(), 2_000_000);
+    }),
     ("bind-device-denied", &["devmem-driver"], |s| {
         s.put("/proc/self/status", &FILES_STATUS.replace("3000", "1000"));
         s.put("/proc/sys/kernel/osrelease", "5.4.0-150");
@@ -372,6 +384,29 @@ const FAULTS: &[Fault] = &[
 ];
 
 const FILES_STATUS: &str = "CapEff:\t0000000000003000\nSeccomp:\t0\nCpus_allowed_list:\t0-15\n";
+
+/// A host whose NICs bring payload to GPUs by GPUDirect-TCPX.
+fn with_tcpx(s: &mut Setup) {
+    s.put("/proc/sys/kernel/osrelease", "6.18.1");
+    for nic in NICS {
+        let counters = [
+            ("rx_devmem_pkts", 900_000),
+            ("rx_hsplit_pkt", 1_000_000),
+            ("rx_hsplit_unsplit_pkt", 9),
+        ];
+        s.nic(nic).devmem = counters.map(|(name, count)| (name.to_owned(), count)).into();
+    }
+    for nic in [0, 2] {
+        s.machine.devices[nic].driver = "gve";
+    }
+    s.probes.plugins = Some(vec![PluginProbe {
+        path: "/usr/local/tcpx/lib64/libnccl-net.so".into(),
+        tables: vec![7],
+        is_tcpx: true,
+    }]);
+    let sockets = ["rx_rule_manager", "get_gpu_fd_0000:11:00.0", "get_gpu_fd_0000:21:00.0"];
+    s.probes.tcpx_sockets = Some(sockets.map(String::from).to_vec());
+}
 
 /// Rows for both NICs: bytes, packets, errors and drops received, then the same sent.
 fn net_dev(received: &str, sent: &str) -> String {
@@ -395,11 +430,41 @@ fn a_host_that_is_well_has_no_findings_and_nothing_is_unknown() {
     let report = well().report();
     assert_eq!(ids(&report, Status::Finding), BTreeSet::new(), "{}", report.text());
     assert_eq!(ids(&report, Status::Unknown), BTreeSet::new(), "{}", report.text());
-    let not_applicable = ["arp-flux", "irq-gve-pattern"].map(String::from).into();
-    assert_eq!(ids(&report, Status::NotApplicable), not_applicable);
+    let tcpx = ["devmem-landing", "tcpx-daemon", "tcpx-plugin"];
+    let not_applicable = ["arp-flux", "irq-gve-pattern"].iter().chain(&tcpx).map(|id| (*id).into());
+    assert_eq!(ids(&report, Status::NotApplicable), not_applicable.collect());
     for check in report.with(Status::Clean) {
         assert!(!check.evidence.is_empty(), "{} is clean without having looked", check.id);
     }
+}
+
+#[test]
+fn a_host_with_gpudirect_tcpx_that_is_well_tells_what_it_has() {
+    let mut setup = well();
+    with_tcpx(&mut setup);
+    let report = setup.report();
+    assert_eq!(ids(&report, Status::Finding), BTreeSet::new(), "{}", report.text());
+    let told = |id: &str| {
+        let check = find(&report, id);
+        assert_eq!(check.status, Status::Clean, "{id}");
+        check.evidence.iter().map(|it| it.value.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(told("tcpx-plugin"), ["GPUDirect-TCPX, tables v7"]);
+    assert_eq!(told("tcpx-daemon"), ["get_gpu_fd_0000:11:00.0", "get_gpu_fd_0000:21:00.0"]);
+    let counters = "rx_devmem_pkts 900000, rx_hsplit_pkt 1000000, rx_hsplit_unsplit_pkt 9";
+    assert_eq!(told("devmem-landing"), [counters; 2]);
+    // An image's own kernel, which counts what lands, says more than its number.
+    setup.put("/proc/sys/kernel/osrelease", "5.15.146");
+    assert_eq!(find(&setup.report(), "devmem-driver").status, Status::Clean);
+    // A copy that was made before anybody looked.
+    setup.probes.plugins = None;
+    let unknown = ids(&setup.report(), Status::Unknown);
+    assert_eq!(unknown, ["tcpx-daemon", "tcpx-plugin"].map(String::from).into());
+    with_tcpx(&mut setup);
+    setup.probes.tcpx_sockets = Some(Vec::new());
+    let report = setup.report();
+    let finding = &find(&report, "tcpx-daemon").findings[0];
+    assert_eq!(finding.what, "nobody listens on the socket rx_rule_manager");
 }
 
 #[test]

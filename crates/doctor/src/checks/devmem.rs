@@ -16,7 +16,7 @@ pub(super) const CHECKS: &[Check] = &[
         remedy: "Use a kernel and NIC that can, or ask the image's vendor.",
         needs_root: true,
         reversible: true,
-        reads: &["/sys/class/net/*/device/driver", "/proc/sys/kernel/osrelease"],
+        reads: &["/sys/class/net/*/device/driver", "/proc/sys/kernel/osrelease", "ethtool -S"],
         run: devmem_driver,
     },
     Check {
@@ -60,7 +60,7 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-fn not_asked(cx: &Context) -> Option<Outcome> {
+pub(super) fn not_asked(cx: &Context) -> Option<Outcome> {
     (!cx.options().devmem).then(|| Outcome::not_applicable("it was not asked for (--devmem)"))
 }
 
@@ -87,6 +87,13 @@ fn devmem_driver(cx: &Context) -> Result<Outcome, Unknown> {
             outcome.unknown(format!("{}: its driver is not known", nic.name));
             continue;
         };
+        // Kernels of Google's images have an earlier port, which GPUDirect-TCPX uses, and count so.
+        const PORT: &str = "rx_devmem_pkts";
+        let counters = cx.probes().nics.get(&nic.name).map(|probe| &probe.devmem);
+        if let Some(count) = counters.and_then(|counters| counters.get(PORT)) {
+            outcome.saw(format!("ethtool -S {}: {PORT}", nic.name), count);
+            continue;
+        }
         let what = match first_kernel(driver) {
             Some(first) if kernel >= first => {
                 outcome.saw(path, format!("{driver}, Linux {release}"));
