@@ -139,7 +139,8 @@ impl Report {
             each_confidence_percent: (1.0 - miss) * 100.0,
             stopped,
             blocks: blocks.len(),
-            measured_s: measured.iter().map(|one| one.seconds).sum(),
+            // The sum of nothing is −0.
+            measured_s: measured.iter().map(|one| one.seconds).fold(0.0, |sum, one| sum + one),
             effects: rule.effects(plan, &blocks),
             cells: (0..plan.cells.len()).map(cell).collect(),
             left_out: Vec::new(),

@@ -197,6 +197,7 @@ fn wrong_settings_and_workloads_are_refused_before_anything_runs() {
         (&["sweep", "--over", "channels=1", "--over", "channels=2"], "twice"),
         (&["sweep", "--budget", "1min", "--rounds", "2"], "--rounds"),
         (&["autotune", "--budget", "5 parsecs"], "--budget"),
+        (&["sweep", "--budget", "0s"], "1s to 1440min"),
         (&["autotune", "--resume"], "--journal"),
     ] {
         let output = polyrail(words);

@@ -118,6 +118,13 @@ fn read(text: &str, file: &str) -> Result<Experiment, Wrong> {
     if let Some(entry) = of("settings") {
         for one in entry.node.map("settings")? {
             let value = one.node.text("a setting")?;
+            if factors.iter().any(|factor| factor.name == one.name) {
+                let fault = format!(
+                    "`{}` is a factor as well; allowed: settings that no factor varies",
+                    excerpt(&one.name)
+                );
+                return Err(wrong(one.at, fault));
+            }
             check_setting(&one.name, one.at, value, one.node.at)?;
             settings.push((one.name.clone(), value.to_owned()));
         }
@@ -151,6 +158,10 @@ fn read(text: &str, file: &str) -> Result<Experiment, Wrong> {
     let nics = text_of("nics")?.map_or_else(Vec::new, |(text, _)| {
         text.split(',').map(|nic| nic.trim().to_owned()).filter(|nic| !nic.is_empty()).collect()
     });
+    if let Some(one) = of("nics").filter(|_| !factors.iter().any(|one| one.kind.is_of_host())) {
+        let fault = "`nics` changes nothing here; allowed: with a factor irq or host_profile";
+        return Err(wrong(one.at, fault));
+    }
     Ok(Experiment {
         file: file.to_owned(),
         name: text_of("name")?.map_or_else(|| name_of(file), |(text, _)| text.to_owned()),
@@ -241,9 +252,10 @@ fn factor(entry: &Entry, measure: &Measure) -> Result<Factor, Wrong> {
     }
     if levels.len() < 2 {
         let fault = format!(
-            "the factor `{}` has {} level; at least 2 are needed",
+            "the factor `{}` has {} {}; at least 2 are needed",
             excerpt(name),
-            levels.len()
+            levels.len(),
+            if levels.len() == 1 { "level" } else { "levels" },
         );
         return Err(wrong(entry.node.at, fault));
     }

@@ -46,7 +46,8 @@ impl RunError {
         match self {
             Self::Experiment(error) => error.help(),
             Self::Tune(error) => error.help(),
-            Self::Io { .. } => None,
+            Self::Io { source, .. } => (source.kind() == io::ErrorKind::InvalidData)
+                .then(|| "it must be text in UTF-8, as docs/experiments.md shows".to_owned()),
             Self::Command { help, .. } | Self::Cell { help, .. } => help.clone(),
             Self::Folder { help, .. } => Some((*help).to_owned()),
             Self::CannotRun { nothing_left: true, .. } => {

@@ -7,7 +7,7 @@ use polyrail_config::Config;
 use polyrail_experiment::Design;
 
 use crate::cmd::bench::check_options;
-use crate::values::{Refusal, file_to_write, number_within, time};
+use crate::values::{Refusal, file_to_write, number_within, time_within};
 
 /// Short, because each cell is measured many times.
 const BENCH: &str = "--sizes 16MiB --time 200ms --warmup 50ms --rounds 1";
@@ -20,6 +20,8 @@ const OVER: &[(&str, &[&str])] = &[
     ("sockets", &["1", "2"]),
 ];
 
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
 /// Arguments of `sweep`.
 #[derive(clap::Args)]
 pub(crate) struct SweepArgs {
@@ -29,7 +31,8 @@ pub(crate) struct SweepArgs {
 
     /// Find the best cell in about this time: the slower half of the cells leaves again and again. Without
     /// it every cell is measured --rounds times.
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    // In less time no cell is measured.
+    #[arg(long, value_name = "TIME", value_parser = time_within(Duration::from_secs(1), DAY, "1s to 1440min"))]
     budget: Option<Duration>,
 
     /// Which cells there are.
@@ -44,7 +47,7 @@ pub(crate) struct SweepArgs {
 #[derive(clap::Args)]
 pub(crate) struct AutotuneArgs {
     /// How long to search and to confirm, about.
-    #[arg(long, value_name = "TIME", default_value = "5min", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "5min", value_parser = time_within(Duration::from_millis(1), DAY, "1ms to 1440min"))]
     budget: Duration,
 
     #[command(flatten)]
