@@ -1,8 +1,9 @@
 //! How fast host memory moves between two processes of this host, and between two engines of one: by
-//! a single copy and over loopback TCP, in turn, beside threads that only copy.
+//! a single copy and over loopback TCP, in turn, beside threads that only copy. And messages between two
+//! processes whose callers move the data, through shared memory and over loopback TCP.
 //!
 //! ```sh
-//! cargo run --release -p polyrail-cli --example one_host -- [ROUNDS] [all|messages]
+//! cargo run --release -p polyrail-cli --example one_host -- [ROUNDS] [all|messages|callers]
 //! ```
 
 use std::collections::VecDeque;
@@ -41,26 +42,44 @@ const MESSAGES: [(u64, usize); 8] = [
     (1 << 20, 1),
     (1 << 20, 16),
 ];
+/// Of messages that callers move: none of them is copied by the kernel alone.
+const CALLERS_MESSAGES: [(u64, usize); 5] =
+    [(8, 1), (8, 16), (4096, 16), (64 << 10, 1), (64 << 10, 16)];
+/// The engines of the other process, in this order, by what differs.
+const ENGINES: [&[(&str, &str)]; 4] = [
+    &[("rails", RAILS), ("single_copy", "auto")],
+    &[("rails", RAILS), ("single_copy", "off")],
+    &[("rails", "127.0.0.1"), ("preset", "latency"), ("path", "auto")],
+    &[("rails", "127.0.0.1"), ("preset", "latency"), ("path", "tcp")],
+];
+const RAILS: &str = "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4";
 const TAG: u64 = 1;
 /// Bytes of a sample's last message, and of no other.
 const LAST: u64 = 1;
 
 type Failed = Box<dyn Error>;
+/// Metadata of an engine and the description of its memory.
+type Description = (Vec<u8>, Vec<u8>);
 
 fn main() -> Result<(), Failed> {
     match std::env::args().nth(1).as_deref() {
         Some("peer") => peer(),
         rounds => {
-            let only_messages = std::env::args().nth(2).as_deref() == Some("messages");
-            measure(rounds.map_or(Ok(5), str::parse)?, only_messages)
+            let rounds = rounds.map_or(Ok(5), str::parse)?;
+            match std::env::args().nth(2).as_deref() {
+                Some("callers") => measure_callers(rounds),
+                what => measure(rounds, what == Some("messages")),
+            }
         }
     }
 }
 
-fn engine(single_copy: &str) -> Result<Engine, Failed> {
-    let rails = "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4";
-    let config = Config::builder().set("rails", rails)?.set("single_copy", single_copy)?.build()?;
-    Ok(Engine::builder().config(config).build()?)
+fn engine(settings: &[(&str, &str)]) -> Result<Engine, Failed> {
+    let mut config = Config::builder();
+    for (name, value) in settings {
+        config = config.set(name, value)?;
+    }
+    Ok(Engine::builder().config(config.build()?).build()?)
 }
 
 fn memory(byte: u8) -> Result<Memory, Failed> {
@@ -84,8 +103,8 @@ fn unhex(text: &str) -> Result<Vec<u8>, Failed> {
 fn peer() -> Result<(), Failed> {
     let memory = memory(2)?;
     let mut kept = Vec::new();
-    for single_copy in ["auto", "off"] {
-        let engine = engine(single_copy)?;
+    for settings in ENGINES {
+        let engine = engine(settings)?;
         let region = engine.register(memory.clone())?;
         println!("{} {}", hex(&engine.metadata()), hex(&region.describe()));
         kept.push((engine, region));
@@ -152,11 +171,11 @@ struct Way {
 impl Way {
     fn new(
         name: &'static str,
-        single_copy: &str,
+        settings: &[(&str, &str)],
         memory: &Memory,
         (metadata, description): (&[u8], &[u8]),
     ) -> Result<Self, Failed> {
-        let engine = engine(single_copy)?;
+        let engine = engine(settings)?;
         let peer = engine.add_peer(metadata)?;
         let (source, target) = (engine.register(memory.clone())?, engine.import(description)?);
         Ok(Self { name, engine, peer, source, target })
@@ -240,11 +259,25 @@ impl Other {
         Ok(self.said.next().ok_or("the other process has ended")??)
     }
 
-    /// Metadata of an engine and the description of its memory.
-    fn description(&mut self) -> Result<(Vec<u8>, Vec<u8>), Failed> {
+    fn description(&mut self) -> Result<Description, Failed> {
         let line = self.line()?;
         let (metadata, region) = line.split_once(' ').ok_or("the other process says nothing")?;
         Ok((unhex(metadata)?, unhex(region)?))
+    }
+
+    /// Those of all its engines.
+    fn descriptions(&mut self) -> Result<[Description; ENGINES.len()], Failed> {
+        let mut all: [Description; ENGINES.len()] = Default::default();
+        for one in &mut all {
+            *one = self.description()?;
+        }
+        Ok(all)
+    }
+
+    fn end(mut self) -> Result<(), Failed> {
+        drop(self.child.stdin.take());
+        self.child.wait()?;
+        Ok(())
     }
 
     fn tell(&mut self, order: &str) -> Result<(), Failed> {
@@ -277,15 +310,15 @@ fn copies(from: &Memory, to: &Memory, threads: u64) -> f64 {
 
 fn measure(rounds: usize, only_messages: bool) -> Result<(), Failed> {
     let mut child = Other::start()?;
-    let (auto, off) = (child.description()?, child.description()?);
+    let [auto, off, ..] = &child.descriptions()?;
     let (source, other) = (memory(1)?, memory(3)?);
-    let here = engine("auto")?;
+    let here = engine(ENGINES[0])?;
     let target = here.register(other.clone())?;
     let (metadata, region) = (here.metadata(), target.describe());
     let ways = [
-        Way::new("single copy, 2 processes", "auto", &source, (&auto.0, &auto.1))?,
-        Way::new("single copy, 1 process", "auto", &source, (&metadata, &region))?,
-        Way::new("tcp, 2 processes", "off", &source, (&off.0, &off.1))?,
+        Way::new("single copy, 2 processes", ENGINES[0], &source, (&auto.0, &auto.1))?,
+        Way::new("single copy, 1 process", ENGINES[0], &source, (&metadata, &region))?,
+        Way::new("tcp, 2 processes", ENGINES[1], &source, (&off.0, &off.1))?,
     ];
     let shapes = if only_messages { &[][..] } else { &SHAPES };
     for threads in [1, 2] {
@@ -314,22 +347,40 @@ fn measure(rounds: usize, only_messages: bool) -> Result<(), Failed> {
             std::io::stdout().flush()?;
         }
     }
-    for shape in MESSAGES {
+    measure_messages(&mut child, [(0, &ways[0]), (1, &ways[2])], &MESSAGES, rounds)?;
+    child.end()
+}
+
+/// Messages of two engines whose callers move the data.
+fn measure_callers(rounds: usize) -> Result<(), Failed> {
+    let mut child = Other::start()?;
+    let [.., shared, tcp] = &child.descriptions()?;
+    let source = memory(1)?;
+    let shared = Way::new("callers, shared memory", ENGINES[2], &source, (&shared.0, &shared.1))?;
+    let tcp = Way::new("callers, tcp", ENGINES[3], &source, (&tcp.0, &tcp.1))?;
+    measure_messages(&mut child, [(2, &shared), (3, &tcp)], &CALLERS_MESSAGES, rounds)?;
+    child.end()
+}
+
+/// In turn by two engines, with the numbers of those that receive them.
+fn measure_messages(
+    other: &mut Other,
+    ways: [(usize, &Way); 2],
+    shapes: &[(u64, usize)],
+    rounds: usize,
+) -> Result<(), Failed> {
+    for shape in shapes.iter().copied() {
         let mut times = [Vec::new(), Vec::new()];
         for _ in 0..rounds {
-            for (number, (way, times)) in
-                [&ways[0], &ways[2]].into_iter().zip(&mut times).enumerate()
-            {
-                times.push(way.messages(&mut child, number, shape)?);
+            for ((number, way), times) in ways.into_iter().zip(&mut times) {
+                times.push(way.messages(other, number, shape)?);
             }
         }
-        for (way, times) in [&ways[0], &ways[2]].into_iter().zip(&mut times) {
+        for ((_, way), times) in ways.into_iter().zip(&mut times) {
             let ((bytes, depth), text) = (shape, show(times, shape.0));
             println!("message {bytes} B, depth {depth}, {}: {text}", way.name);
         }
     }
-    drop(child.child.stdin.take());
-    child.child.wait()?;
     Ok(())
 }
 

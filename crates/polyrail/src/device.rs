@@ -1,5 +1,6 @@
 //! Memory of devices: staging for rails, copies from end to end, and memory shared between
-//! processes of a host. Copies between host memories of one host, which CPUs make.
+//! processes of a host. Copies between host memories of one host, which CPUs make, and connections
+//! within one host through shared memory.
 
 pub(crate) mod budget;
 pub(crate) mod carriers;
@@ -9,4 +10,6 @@ pub(crate) mod imports;
 pub(crate) mod peer_copy;
 pub(crate) mod shared_page;
 pub(crate) mod shared_ring;
+pub(crate) mod shared_stream;
 pub(crate) mod staging;
+pub(crate) mod wire;

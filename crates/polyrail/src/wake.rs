@@ -9,5 +9,7 @@ pub(crate) mod outlook;
 pub(crate) mod signal;
 /// How long it pays to poll before a sleep.
 pub(crate) mod spin;
+/// How far both ends of a stream through shared memory are, and which of them sleeps.
+pub(crate) mod stream_words;
 /// Which proxies are asked to send to a peer.
 pub(crate) mod tx_proxies;

@@ -1,9 +1,9 @@
 //! The small pieces that threads meet in, in every order in which they can meet.
 //!
-//! The sources of `tx_proxies`, `outlook`, `pin` and `signal` are compiled here with loom's atomics.
+//! The sources of `tx_proxies`, `outlook`, `pin`, `signal` and `stream_words` are compiled here with loom's atomics.
 
 mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
     pub(crate) use loom::thread::yield_now;
 }
 
@@ -17,13 +17,15 @@ mod pin;
 #[path = "../src/wake/signal.rs"]
 #[expect(dead_code, reason = "lingering reads a word and decides nothing")]
 mod signal;
+#[path = "../src/wake/stream_words.rs"]
+mod stream_words;
 #[path = "../src/wake/tx_proxies.rs"]
 #[expect(dead_code, reason = "which proxies are asked is for the tests of the engine")]
 mod tx_proxies;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use loom::thread;
 
 #[test]
@@ -278,4 +280,91 @@ fn work_that_is_left_is_done_by_whoever_had_the_lock() {
         other.join().unwrap();
         assert_eq!(done.load(Ordering::Relaxed), 2);
     });
+}
+
+/// Two ends of a stream: one writes, the other reads and sleeps when it has read all.
+#[test]
+fn who_sleeps_over_a_stream_is_woken_for_what_comes() {
+    loom::model(|| {
+        let stream = Arc::new(Stream::new());
+        let writer = {
+            let stream = stream.clone();
+            thread::spawn(move || {
+                for written in 1..=2 {
+                    if stream.words().publish(written) {
+                        stream.reader_woken.store(true, Ordering::Release);
+                    }
+                }
+            })
+        };
+        let mut writer = Some(writer);
+        let mut read = 0;
+        while read < 2 {
+            let written = stream.written.load(Ordering::Acquire);
+            if written > read {
+                read = written;
+            } else if stream.words().reader_may_sleep(read) {
+                // Only the writer can wake it.
+                if let Some(writer) = writer.take() {
+                    writer.join().unwrap();
+                }
+                let is_woken = stream.reader_woken.swap(false, Ordering::AcqRel);
+                assert!(is_woken, "it sleeps with bytes to read, and nobody wakes it");
+                stream.words().reader_is_awake();
+            }
+        }
+        if let Some(writer) = writer.take() {
+            writer.join().unwrap();
+        }
+    });
+}
+
+/// The same for an end that has no room: of one byte here.
+#[test]
+fn who_waits_for_room_in_a_stream_is_woken_for_it() {
+    loom::model(|| {
+        let stream = Arc::new(Stream::new());
+        stream.written.store(1, Ordering::Relaxed);
+        let reader = {
+            let stream = stream.clone();
+            thread::spawn(move || {
+                if stream.words().give_back(1) {
+                    stream.writer_woken.store(true, Ordering::Release);
+                }
+            })
+        };
+        let has_room = || stream.read.load(Ordering::Acquire) == 1;
+        if !has_room() && stream.words().writer_may_wait(0) {
+            reader.join().unwrap();
+            assert!(stream.writer_woken.load(Ordering::Acquire), "it waits though there is room");
+        } else {
+            assert!(has_room());
+            stream.words().writer_goes_on();
+            reader.join().unwrap();
+            assert_eq!(stream.writer_waits.load(Ordering::Relaxed), 0);
+        }
+    });
+}
+
+struct Stream {
+    written: AtomicU64,
+    read: AtomicU64,
+    reader_sleeps: AtomicU64,
+    writer_waits: AtomicU64,
+    reader_woken: AtomicBool,
+    writer_woken: AtomicBool,
+}
+
+impl Stream {
+    fn new() -> Self {
+        let word = || AtomicU64::new(0);
+        let (written, read, reader_sleeps, writer_waits) = (word(), word(), word(), word());
+        let (reader_woken, writer_woken) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { written, read, reader_sleeps, writer_waits, reader_woken, writer_woken }
+    }
+
+    fn words(&self) -> stream_words::StreamWords<'_> {
+        let Self { written, read, reader_sleeps, writer_waits, .. } = self;
+        stream_words::StreamWords { written, read, reader_sleeps, writer_waits }
+    }
 }

@@ -25,7 +25,7 @@ pub use self::prefix::{Kind, Prefix};
 pub use crate::codec::DecodeError;
 use crate::codec::{Reader, put_text};
 use crate::id::InstanceId;
-use crate::wire::WIRE_VERSION;
+use crate::wire::{RING_BYTES, SharedPlace, WIRE_VERSION};
 
 /// The first bytes on every connection.
 pub const MAGIC: [u8; 4] = *b"PLYR";
@@ -74,6 +74,9 @@ pub struct FlowHello {
     pub window_chunks: u32,
     /// Features in use on this flow.
     pub capabilities: Capabilities,
+    /// Memory through which the connection's bytes may go. The other side says in the memory itself,
+    /// before it replies, whether it has opened it.
+    pub stream: Option<SharedPlace>,
 }
 
 /// The answer.
@@ -304,11 +307,19 @@ impl FlowHello {
         }
         out.extend_from_slice(&self.epoch.to_le_bytes());
         out.extend_from_slice(&self.window_chunks.to_le_bytes());
-        out.extend_from_slice(&self.capabilities.0.to_le_bytes());
+        let offered = match self.stream {
+            Some(_) => Capabilities::SHARED_STREAM,
+            None => Capabilities::default(),
+        };
+        let others = self.capabilities.without(Capabilities::SHARED_STREAM);
+        out.extend_from_slice(&others.with(offered).0.to_le_bytes());
+        if let Some(place) = self.stream {
+            out.extend_from_slice(&place.encode());
+        }
     }
 
     fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let hello = Self {
+        let mut hello = Self {
             card: Card::decode_from(reader)?,
             capability: Capability::new(reader.bytes::<CAPABILITY_BYTES>("capability")?),
             target: InstanceId(reader.u128("target")?),
@@ -320,7 +331,15 @@ impl FlowHello {
             epoch: reader.u64("epoch")?,
             window_chunks: reader.u32("window_chunks")?,
             capabilities: Capabilities(reader.u64("capabilities")?),
+            stream: None,
         };
+        if hello.capabilities.contains(Capabilities::SHARED_STREAM) {
+            hello.capabilities = hello.capabilities.without(Capabilities::SHARED_STREAM);
+            let place = reader.bytes::<RING_BYTES>("stream")?;
+            let allowed = "the place of shared memory";
+            let wrong = |_| reader.field("stream", place[0].into(), allowed);
+            hello.stream = Some(SharedPlace::decode(&place).map_err(wrong)?);
+        }
         if usize::from(hello.from_rail) >= hello.card.rails.len() {
             let allowed = "less than the rails on the card";
             return Err(reader.field("from_rail", hello.from_rail.into(), allowed));

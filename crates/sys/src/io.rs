@@ -1,4 +1,4 @@
-//! One system call over many pieces of memory.
+//! One system call over many pieces of memory, or one copy.
 
 use std::io;
 use std::marker::PhantomData;
@@ -65,6 +65,22 @@ impl<'a, D> IoVecs<'a, D> {
         Ok(())
     }
 
+    /// The parts of all places from the `skip`th byte on, up to `most` bytes, in order.
+    fn parts(&self, skip: usize, most: usize) -> impl Iterator<Item = (*mut u8, usize)> + '_ {
+        let (mut skip, mut left) = (skip, most);
+        self.entries[..self.used].iter().filter_map(move |entry| {
+            // SAFETY: the entries are initialised up to `used`.
+            let place = unsafe { entry.assume_init() };
+            let passed = skip.min(place.iov_len);
+            skip -= passed;
+            let len = (place.iov_len - passed).min(left);
+            left -= len;
+            // SAFETY: `passed` is at most the length of the place.
+            let base = unsafe { place.iov_base.cast::<u8>().add(passed) };
+            (len > 0).then_some((base, len))
+        })
+    }
+
     fn push(&mut self, base: *mut u8, len: usize) {
         assert!(self.used < MAX_IO_PIECES, "callers ask is_full first");
         self.entries[self.used].write(libc::iovec { iov_base: base.cast(), iov_len: len });
@@ -118,12 +134,52 @@ impl<'a> IoVecs<'a, Out> {
         // The list can only be sent, and sending reads.
         self.push(bytes.as_ptr().cast_mut(), bytes.len());
     }
+
+    /// Copies the bytes of all places from the `skip`th on to `to`, up to `most` of them.
+    pub fn copy_to(
+        &self,
+        skip: usize,
+        (to, offset): (&Memory, u64),
+        most: u64,
+    ) -> Result<(), OutOfRange> {
+        let mut to = to.at(offset, most)?;
+        for (from, len) in self.parts(skip, most as usize) {
+            // SAFETY: the part is readable, as above, and all parts together have at most the `most`
+            // bytes that `at` has checked. Both sides are only reached by copies, or `from` is
+            // borrowed; they may overlap.
+            unsafe {
+                std::ptr::copy(from, to, len);
+                to = to.add(len);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl<'a> IoVecs<'a, In> {
     /// Adds a buffer to be filled.
     pub fn push_buffer(&mut self, buffer: &'a mut [u8]) {
         self.push(buffer.as_mut_ptr(), buffer.len());
+    }
+
+    /// Fills all places from the `skip`th byte on with up to `most` bytes of `from`.
+    pub fn copy_from(
+        &mut self,
+        skip: usize,
+        (from, offset): (&Memory, u64),
+        most: u64,
+    ) -> Result<(), OutOfRange> {
+        let mut from = from.at(offset, most)?;
+        for (to, len) in self.parts(skip, most as usize) {
+            // SAFETY: the part is writable, as above, and all parts together have at most the `most`
+            // bytes that `at` has checked. Both sides are only reached by copies, or `to` is
+            // exclusively borrowed; they may overlap.
+            unsafe {
+                std::ptr::copy(from, to, len);
+                from = from.add(len);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -167,6 +223,34 @@ mod tests {
         let mut landed = [0; 7];
         target.read_at(0, &mut landed).unwrap();
         assert_eq!((&head, &landed, &tail[..4]), (b"head:", b"\0\0pay\0\0", &b"load"[..]));
+    }
+
+    #[test]
+    fn places_are_copied_from_and_to_in_parts_and_never_beyond_the_memory() {
+        let (source, ring) = (Memory::from(b"..pay..".to_vec()), Memory::from(vec![b'-'; 8]));
+        let mut out = IoVecs::<Out>::new();
+        out.push_bytes(b"head");
+        out.push_memory(&source, 2, 3).unwrap();
+        out.push_bytes(b"end");
+        out.copy_to(2, (&ring, 1), 4).unwrap();
+        out.copy_to(6, (&ring, 5), 3).unwrap();
+        let mut inside = [0; 8];
+        ring.read_at(0, &mut inside).unwrap();
+        assert_eq!(&inside, b"-adpayen");
+        assert!(out.copy_to(0, (&ring, 6), 3).is_err());
+
+        let target = Memory::from(vec![0; 4]);
+        let (mut head, mut tail) = ([0; 3], [0; 4]);
+        let mut into = IoVecs::<In>::new();
+        into.push_buffer(&mut head);
+        into.push_memory(&target, 1, 3).unwrap();
+        into.push_buffer(&mut tail);
+        into.copy_from(0, (&ring, 1), 4).unwrap();
+        into.copy_from(4, (&ring, 5), 3).unwrap();
+        assert!(into.copy_from(0, (&ring, 8), 1).is_err());
+        let mut landed = [0; 4];
+        target.read_at(0, &mut landed).unwrap();
+        assert_eq!((&head, &landed, &tail), (b"adp", b"\0aye", b"n\0\0\0"));
     }
 
     #[test]

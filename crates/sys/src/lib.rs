@@ -2,7 +2,7 @@
 //!
 //! * [`Memory`]: bytes that the kernel and peers write behind Rust's back, reached by copies and by
 //!   vectored I/O, never by reference.
-//! * [`SharedMemory`]: such bytes that two processes have open.
+//! * [`SharedMemory`]: such bytes that two processes have open; [`SharedWord`]: a word of them.
 //! * [`OtherProcess`], [`ForeignMemory`]: memory of another process, which the kernel copies.
 //! * [`Badge`], [`Bearer`]: which process has a name, on the kernel's word; [`peer_credentials`]: who is
 //!   at the other end of a Unix connection.
@@ -21,6 +21,7 @@ mod other_process;
 mod poller;
 pub mod process;
 mod shared_memory;
+mod shared_word;
 pub mod tcp;
 pub mod threads;
 
@@ -34,3 +35,4 @@ pub use other_process::{
 };
 pub use poller::{PollEvent, Poller};
 pub use shared_memory::SharedMemory;
+pub use shared_word::SharedWord;

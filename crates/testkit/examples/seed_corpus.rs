@@ -202,6 +202,12 @@ fn hello() -> Vec<Vec<u8>> {
         epoch: 2,
         window_chunks: 16,
         capabilities: Capabilities::default(),
+        stream: flows.is_multiple_of(2).then_some(SharedPlace {
+            process: 1,
+            descriptor: 2,
+            bytes: 3,
+            token: 4,
+        }),
     };
     let refused = |code, reason: &str| Reply::Refused { code, reason: reason.to_owned() };
     vec![

@@ -1,7 +1,7 @@
 //! What this engine connects: flows to its peers, which it tries again when they fail, and
 //! introductions to engines that the user names.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,6 +19,8 @@ use crate::base::invitation::Invitation;
 use crate::base::reason::{ConnectReason, Refusal};
 use crate::control::build::{device, is_forbidden};
 use crate::control::handshake::{ANOTHER, Cause, FirstWords, Handshake};
+use crate::device::shared_stream::StreamOffer;
+use crate::device::wire::Wire;
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{Arriving, ProxyCommand};
 use crate::engine::sessions::epoch_of_hello;
@@ -118,6 +120,7 @@ impl Control {
             Ok(socket) => {
                 let epoch = peer.flows[flow.0 as usize].epoch.fetch_add(1, Ordering::Relaxed) + 1;
                 let own = &engine.credentials;
+                let offer = self.offer_stream(&peer, (rail.address, target.ip()));
                 let hello = Hello::Flow(FlowHello {
                     card: engine.card.clone(),
                     capability: own.capability.clone(),
@@ -136,7 +139,9 @@ impl Control {
                         .capabilities(false)
                         .without(Capabilities::SHARED_MEMORY)
                         .without(Capabilities::SEALED_PAYLOAD)
-                        .without(Capabilities::COPIED_MESSAGES),
+                        .without(Capabilities::COPIED_MESSAGES)
+                        .without(Capabilities::SHARED_STREAM),
+                    stream: offer.as_ref().map(StreamOffer::place),
                 });
                 let proof = (Proof::Capability, &peer.capability.secret());
                 let greeting = match FirstWords::new(own, proof, Some(peer.instance()), hello) {
@@ -144,12 +149,30 @@ impl Control {
                     Err(why) => return self.flow_failed(&peer, flow, &why, pause),
                 };
                 let deadline = Instant::now() + engine.settings.connect_timeout.min(pause * 10);
-                let cause = Cause::Flow { peer, flow, epoch, pause };
+                let cause = Cause::Flow { peer, flow, epoch, pause, offer };
                 // A new try would have to wait for the same thread behind this one.
                 let times = (deadline, engine.settings.peer_timeout);
                 self.begin(Handshake::connecting(socket, cause, target, times, greeting));
             }
             Err(error) => self.flow_failed(&peer, flow, &error.into(), pause),
+        }
+    }
+
+    /// Memory through which a connection between these addresses may go.
+    fn offer_stream(&self, peer: &PeerShared, (from, to): (IpAddr, IpAddr)) -> Option<StreamOffer> {
+        // The same host by its own word is not enough: that of a container or of a lab is another place,
+        // whose links are meant.
+        let is_here = from == to || from.is_loopback() && to.is_loopback();
+        let knows = peer.card.capabilities.contains(Capabilities::SHARED_STREAM);
+        if !self.engine.settings.shared_stream || !peer.same_host || !is_here || !knows {
+            return None;
+        }
+        match StreamOffer::new(&self.engine.streams) {
+            Ok(offer) => Some(offer),
+            Err(why) => {
+                tracing::debug!(target: "polyrail::share", peer = peer.name(), why, "no stream");
+                None
+            }
         }
     }
 
@@ -206,30 +229,28 @@ impl Control {
         let Some((socket, cause, keys)) = handshake.into_flow() else { return };
         match cause {
             Cause::Introduction { answer, .. } => answer.give(Ok(metadata)),
-            Cause::Flow { peer, flow, epoch, .. } => {
+            Cause::Flow { peer, flow, epoch, offer, .. } => {
                 self.note_reached(&peer);
                 if peer.flows[flow.0 as usize].epoch.load(Ordering::Relaxed) == epoch {
                     let proxy = peer.flows[flow.0 as usize].proxy;
-                    let socket = Arc::new(socket);
+                    let stream = offer.map_or(Ok(None), StreamOffer::conclude);
+                    let stream = stream.unwrap_or_else(|why| {
+                        let name = peer.name();
+                        tracing::warn!(target: "polyrail::share", peer = name, why, "no stream");
+                        None
+                    });
+                    let wire = Wire::new(Arc::new(socket), stream);
                     let duplex = metadata.card.capabilities.contains(Capabilities::DUPLEX);
                     let command = if duplex {
                         let rail = peer.layout.pair_of(flow).0;
                         let window_chunks = self.engine.config.window_chunks;
                         // This engine made the connection.
                         let place = None;
-                        let arriving = Arriving {
-                            peer,
-                            flow,
-                            epoch,
-                            rail,
-                            window_chunks,
-                            socket,
-                            keys,
-                            place,
-                        };
+                        let arriving =
+                            Arriving { peer, flow, epoch, rail, window_chunks, wire, keys, place };
                         ProxyCommand::AddBoth { arriving }
                     } else {
-                        ProxyCommand::AddTx { peer, flow, socket, keys }
+                        ProxyCommand::AddTx { peer, flow, wire, keys }
                     };
                     self.hand_over(proxy, command);
                 }

@@ -18,6 +18,7 @@ use polyrail_sys::{In, IoVecs, Out, receive, send};
 use socket2::Socket;
 
 use crate::base::reason::{ConnectReason, THE_CONNECTION, Whose};
+use crate::device::shared_stream::{SharedStream, StreamOffer};
 use crate::engine::credentials::Credentials;
 use crate::engine::peer::PeerShared;
 use crate::engine::proven_names::Names;
@@ -77,6 +78,8 @@ pub(crate) enum Cause {
         epoch: u64,
         /// How long to wait before the next try if this one fails.
         pause: Duration,
+        /// Memory that the other end may open.
+        offer: Option<StreamOffer>,
     },
     /// We ask somebody who he is.
     Introduction { answer: Answer<Result<Metadata, ConnectReason>>, by: Proof },
@@ -122,6 +125,8 @@ pub(crate) struct Then {
     pub(crate) window_chunks: u32,
     /// Our flow of the same number goes back on this connection.
     pub(crate) duplex: bool,
+    /// Memory of the other end that was opened here.
+    pub(crate) stream: Option<Arc<SharedStream>>,
     /// Its place among the peer's connections.
     pub(crate) place: FlowPlace,
 }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_proto::FlowIndex;
 use polyrail_proto::hello::{Capabilities, Card, Hello, RefusedCode, Reply};
+use polyrail_proto::wire::SharedPlace;
 use polyrail_sys::tcp;
 use socket2::Socket;
 
@@ -17,6 +18,9 @@ use super::{Control, LISTENER};
 use crate::base::reason::ConnectReason;
 use crate::base::seldom::Seldom;
 use crate::control::handshake::{ANOTHER, Cause, Handshake, Then, TurnedAway};
+use crate::device::shared_stream::SharedStream;
+use crate::device::wire::Wire;
+use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{Arriving, ProxyCommand};
 use crate::engine::state::EngineShared;
 
@@ -140,8 +144,10 @@ impl Control {
             Ok((peer, place)) => {
                 let duplex =
                     duplex && own.contains(Capabilities::DUPLEX) && peer.answers(flow.flows);
+                let stream = flow.stream.and_then(|place| self.accept_stream(&peer, place));
                 let then = Then {
                     duplex,
+                    stream,
                     peer,
                     flow: FlowIndex(flow.flow),
                     epoch: flow.epoch,
@@ -160,6 +166,23 @@ impl Control {
         }
     }
 
+    /// Opens the memory that a peer offers for its connection. Who can't uses the socket.
+    fn accept_stream(&self, peer: &PeerShared, place: SharedPlace) -> Option<Arc<SharedStream>> {
+        if !self.engine.settings.shared_stream || !peer.same_host {
+            return None;
+        }
+        match SharedStream::accept(place, &self.engine.streams) {
+            Ok(stream) => Some(stream),
+            Err(why) => {
+                if let Some(others) = peer.quotas.logs.no_stream.left_out() {
+                    tracing::info!(target: "polyrail::share", peer = peer.name(), why, others,
+                        "no shared memory for a connection");
+                }
+                None
+            }
+        }
+    }
+
     pub(super) fn hand_over_arrival(&mut self, handshake: Handshake) {
         let remote = handshake.remote;
         let Some((socket, cause, keys)) = handshake.into_flow() else { return };
@@ -170,19 +193,19 @@ impl Control {
         if let Err(error) = tcp::apply(&socket, &options) {
             tracing::warn!(target: "polyrail::rail", %error, "socket options");
         }
-        let Then { peer, flow, epoch, window_chunks, duplex, place } = then;
+        let Then { peer, flow, epoch, window_chunks, duplex, stream, place } = then;
         let place = Some(place);
-        let socket = Arc::new(socket);
+        let wire = Wire::new(Arc::new(socket), stream);
         if duplex {
             let proxy = peer.flows[flow.0 as usize].proxy;
-            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, socket, keys, place };
+            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, wire, keys, place };
             self.hand_over(proxy, ProxyCommand::AddBoth { arriving });
         } else {
             // The peer numbers its flows as this engine does, if it is set up alike; if it is not,
             // they are spread less evenly.
             let (rails, width) = (self.engine.rails.len() as u32, self.engine.config.sockets);
             let proxy = self.engine.proxies.rx.proxy(rail, flow.0, rails, width);
-            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, socket, keys, place };
+            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, wire, keys, place };
             self.hand_over(proxy, ProxyCommand::AddRx { arriving });
         }
     }

@@ -136,6 +136,10 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
         let rail = &engine.card.rails[peer.layout.pair_of(flow).0].name;
         let in_flight = tx.sender.in_flight(flow);
         let up = slot.up.load(Ordering::Relaxed);
+        let way = match slot.wire.lock().as_ref().is_some_and(|wire| wire.stream().is_some()) {
+            true => ", through shared memory",
+            false => "",
+        };
         let reason = match (up, in_flight) {
             (false, _) => "down".to_owned(),
             (true, 0) if !tx.sender.has_work() => "idle".to_owned(),
@@ -148,7 +152,7 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
         };
         writeln!(
             out,
-            "    {flow} channel {} rail {rail}: {reason}; {} MB in {} chunks, {} resent, lost {} times",
+            "    {flow} channel {} rail {rail}{way}: {reason}; {} MB in {} chunks, {} resent, lost {} times",
             peer.layout.channel_of(flow),
             slot.stats.tx_bytes.get() / 1_000_000,
             slot.stats.tx_chunks.get(),

@@ -244,9 +244,10 @@ impl RailStats {
     fn add(&mut self, peer: &PeerShared, flow: FlowIndex) {
         let slot = &peer.flows[flow.0 as usize];
         let counters = &slot.stats;
-        let socket = slot.socket.lock().clone();
-        let info = socket.as_ref().and_then(|socket| tcp::info(&**socket).ok()).unwrap_or_default();
-        let congestion = socket.and_then(|socket| tcp::congestion(&*socket).ok());
+        let wire = slot.wire.lock().clone();
+        let socket = wire.as_ref().map(|wire| &**wire.socket());
+        let info = socket.and_then(|socket| tcp::info(socket).ok()).unwrap_or_default();
+        let congestion = socket.and_then(|socket| tcp::congestion(socket).ok());
         let snapshot = FlowSnapshot {
             channel: peer.layout.channel_of(flow),
             flow: flow.0,

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use polyrail_proto::FlowIndex;
 use polyrail_secure::Keys;
 use polyrail_sys::Poller;
-use socket2::Socket;
 
+use crate::device::wire::Wire;
 use crate::engine::op::Op;
 use crate::engine::peer::PeerShared;
 use crate::engine::placement::Placement;
@@ -56,7 +56,7 @@ pub(crate) struct ProxyCounters {
 /// What a proxy is asked to do with its flows.
 pub(crate) enum ProxyCommand {
     /// A flow towards the peer is connected.
-    AddTx { peer: Arc<PeerShared>, flow: FlowIndex, socket: Arc<Socket>, keys: Keys },
+    AddTx { peer: Arc<PeerShared>, flow: FlowIndex, wire: Wire, keys: Keys },
     /// A flow from a peer is connected.
     AddRx { arriving: Arriving },
     /// Data both ways on one connection, by flows of the same number.
@@ -82,7 +82,7 @@ pub(crate) struct Arriving {
     pub(crate) epoch: u64,
     pub(crate) rail: usize,
     pub(crate) window_chunks: u32,
-    pub(crate) socket: Arc<Socket>,
+    pub(crate) wire: Wire,
     /// Made in its handshake.
     pub(crate) keys: Keys,
     /// Its place among the peer's connections; none if this engine made the connection.

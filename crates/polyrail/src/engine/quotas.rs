@@ -74,6 +74,7 @@ pub(crate) struct Logs {
     pub(crate) breach: Seldom,
     pub(crate) not_understood: Seldom,
     pub(crate) no_staging: Seldom,
+    pub(crate) no_stream: Seldom,
     pub(crate) device: Seldom,
 }
 

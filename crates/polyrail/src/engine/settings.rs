@@ -30,6 +30,8 @@ pub(crate) struct EngineSettings {
     pub(crate) append_batch: u32,
     pub(crate) payload: Payload,
     pub(crate) caller_driven: bool,
+    /// Whether connections within this host may go through shared memory.
+    pub(crate) shared_stream: bool,
     pub(crate) merged: bool,
     pub(crate) rail_stall: Duration,
     pub(crate) peer_timeout: Duration,
@@ -87,6 +89,9 @@ impl EngineSettings {
                 notsent_bytes: config.notsent_bytes as u32,
                 user_timeout: Some(ms(config.peer_timeout_ms)),
             },
+            // A thread that polls for its caller wins most. Proxies sleep between messages, which takes the
+            // socket all the same.
+            shared_stream: caller_driven && config.path != PathChoice::Tcp,
             single_copy: config.path == PathChoice::Auto && config.single_copy == SingleCopy::Auto,
             notification_bytes: config.notification_bytes,
             transfer_timeout: Some(ms(config.transfer_timeout_ms)).filter(|t| !t.is_zero()),
@@ -111,11 +116,15 @@ impl EngineSettings {
         // Both directions of a connection have one owner only where one thread drives both.
         let duplex =
             if self.caller_driven { Capabilities::DUPLEX } else { Capabilities::default() };
+        let stream = match self.shared_stream {
+            true => Capabilities::SHARED_STREAM,
+            false => Capabilities::default(),
+        };
         let wants_sealed = self.payload == Payload::Aead;
         let sealed =
             if wants_sealed { Capabilities::SEALED_PAYLOAD } else { Capabilities::default() };
         let carriers = if hosts { Capabilities::CARRIERS } else { Capabilities::default() };
-        CAPABILITIES.with(duplex).with(sealed).with(carriers)
+        CAPABILITIES.with(duplex).with(stream).with(sealed).with(carriers)
     }
 
     /// Whether rails of a plugin go with the other settings.

@@ -23,6 +23,7 @@ use crate::device::host_proof::Proofs;
 use crate::device::imports::Imports;
 use crate::device::peer_copy::PeerCopyQueues;
 use crate::device::shared_page::Page;
+use crate::device::shared_stream::StreamPlaces;
 use crate::engine::awaited::Awaited;
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::counters::Counter;
@@ -82,6 +83,8 @@ pub(crate) struct EngineShared {
     pub(crate) imports: Imports,
     /// What peers of this host open to see whether they can.
     pub(crate) page: Page,
+    /// Connections through shared memory.
+    pub(crate) streams: Arc<StreamPlaces>,
     pub(crate) peers: RwLock<Vec<Arc<PeerShared>>>,
     /// What moved with peers that are gone; added to while the list of peers is locked.
     pub(crate) past: Mutex<Totals>,
@@ -162,6 +165,7 @@ impl EngineShared {
             proofs: Proofs::default(),
             imports: Imports::default(),
             page: Page::new(),
+            streams: Arc::default(),
             peers: RwLock::default(),
             past: Mutex::default(),
             told: Mutex::default(),

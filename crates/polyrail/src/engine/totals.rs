@@ -46,8 +46,8 @@ impl Totals {
             sum.discarded_bytes += rail.discarded_bytes.get();
         }
         for slot in &peer.flows {
-            let socket = slot.socket.lock().clone();
-            let info = socket.and_then(|socket| tcp::info(&*socket).ok()).unwrap_or_default();
+            let wire = slot.wire.lock().clone();
+            let info = wire.and_then(|wire| tcp::info(&**wire.socket()).ok()).unwrap_or_default();
             sum.tx_bytes += slot.stats.tx_bytes.get();
             sum.tx_chunks += slot.stats.tx_chunks.get();
             sum.retransmits += slot.stats.past_retransmits.get() + info.retransmits;

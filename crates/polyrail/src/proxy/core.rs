@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 
 use polyrail_sys::PollEvent;
 use slab::Slab;
-use socket2::Socket;
 
 use super::Proxy;
 use crate::device::staging::Copiers;
+use crate::device::wire::Wire;
 use crate::engine::finish::Finish;
 use crate::engine::op::Op;
 use crate::engine::pass::{Down, Pass};
@@ -137,6 +137,9 @@ impl Core {
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             let key = event.token as usize;
+            if let Some(stream) = self.flows.get(key).and_then(|flow| flow.wire().stream()) {
+                stream.note_event();
+            }
             if event.ended {
                 match self.flows.get_mut(key) {
                     Some(AnyFlow::Tx(flow)) => flow.ended = true,
@@ -384,6 +387,16 @@ impl Core {
     }
 
     pub(super) fn check_stalls(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
+        // While it polls streams, nobody tells it that a peer of one has died.
+        let is_streamed = |(_, flow): &(usize, &AnyFlow)| flow.wire().stream().is_some();
+        let streamed: Vec<usize> =
+            self.flows.iter().filter(is_streamed).map(|(key, _)| key).collect();
+        for key in streamed {
+            if let Some(stream) = self.flows[key].wire().stream() {
+                stream.note_event();
+            }
+            self.mark_readable(key);
+        }
         // What has come is read before anybody is judged: it may be this thread that is late.
         let seems_late = |(_, flow): &(usize, &AnyFlow)| match flow {
             AnyFlow::Tx(flow) | AnyFlow::Both(flow, _) => {
@@ -469,10 +482,18 @@ impl AnyFlow {
         }
     }
 
-    fn socket(&self) -> &Socket {
+    /// Whether it leaves bytes alone that are there.
+    fn is_held_back(&self) -> bool {
         match self {
-            Self::Tx(flow) | Self::Both(flow, _) => flow.socket(),
-            Self::Rx(flow) => flow.socket(),
+            Self::Tx(_) => false,
+            Self::Rx(flow) | Self::Both(_, flow) => flow.is_held_back(),
+        }
+    }
+
+    fn wire(&self) -> &Wire {
+        match self {
+            Self::Tx(flow) | Self::Both(flow, _) => flow.wire(),
+            Self::Rx(flow) => flow.wire(),
         }
     }
 }

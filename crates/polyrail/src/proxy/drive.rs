@@ -225,12 +225,15 @@ impl Proxy {
         }
         let sleep = sleep_of(&mut core, drive);
         core.watch_all(&self.poller);
+        let may_sleep = core.may_sleep();
         drop(core);
         drive.note_thread(self);
         if drive.is_expired() {
             return false;
         }
-        self.sleep(drive.engine, &sleep);
+        if may_sleep {
+            self.sleep(drive.engine, &sleep);
+        }
         !(drive.stop)()
     }
 
@@ -347,6 +350,7 @@ impl Proxy {
         }
         let was_told = self.signal.awake();
         let mut core = DrivenCore::new(self.lock(), self, engine);
+        core.is_awake();
         core.is_unannounced = by_itself && !was_told;
         core.events.append(&mut events);
     }

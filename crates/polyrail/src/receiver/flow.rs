@@ -18,11 +18,11 @@ use polyrail_proto::wire::AckFrame;
 use polyrail_proto::{FlowIndex, FrameReader};
 use polyrail_secure::Sealer;
 use smallvec::SmallVec;
-use socket2::Socket;
 
 use self::acks::Acks;
 use self::current::Current;
 use self::device_chunks::Arrivals;
+use crate::device::wire::Wire;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{Arrived, PeerShared, RxSide};
 use crate::engine::proxy_handle::Arriving;
@@ -40,7 +40,7 @@ pub(crate) struct RxFlow {
     pub(crate) since_ns: u64,
     _place: Option<FlowPlace>,
     rail: usize,
-    socket: Arc<Socket>,
+    wire: Wire,
     reader: FrameReader,
     current: Current,
     /// Chunks on their way to a device's memory.
@@ -49,6 +49,8 @@ pub(crate) struct RxFlow {
     waits_for_room: bool,
     /// Since when it has waited for that connection, by the monotonic clock.
     waits_for_carrier: Option<u64>,
+    /// The peer's share of the inbox was full at the last visit.
+    is_paused: bool,
     acks: Acks,
     /// Bytes of the current chunk may go in place: [`Receiver::begin_landing`] was called, and its
     /// end was not.
@@ -77,7 +79,7 @@ impl RxFlow {
     /// The other direction of the connection carries data, too: the flow that sends it gets the
     /// sealer.
     pub(crate) fn duplex(arriving: Arriving, now: u64) -> (Self, Sealer) {
-        let Arriving { peer, flow, epoch, rail, window_chunks, socket, keys, place } = arriving;
+        let Arriving { peer, flow, epoch, rail, window_chunks, wire, keys, place } = arriving;
         let reader = FrameReader::new(keys.opener);
         let wants_sealed = peer.payload == Payload::Aead;
         let flow = Self {
@@ -87,12 +89,13 @@ impl RxFlow {
             since_ns: now,
             _place: place,
             rail,
-            socket,
+            wire,
             reader: if wants_sealed { reader.sealed_only() } else { reader },
             current: Current::default(),
             arrivals: Arrivals::default(),
             waits_for_room: false,
             waits_for_carrier: None,
+            is_paused: false,
             acks: Acks::new(window_chunks),
             is_landing: false,
             arrived: Vec::new(),
@@ -148,13 +151,14 @@ impl RxFlow {
         self.acks.show_life(pass.now, Duration::ZERO);
     }
 
-    pub(crate) fn socket(&self) -> &Arc<Socket> {
-        &self.socket
+    pub(crate) fn wire(&self) -> &Wire {
+        &self.wire
     }
 
     /// Reads as long as there are bytes. Says whether any came.
     pub(crate) fn read(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
         let mut read = 0;
+        self.is_paused = false;
         loop {
             // What waits is in the buffer already, whether or not the socket has more.
             while self.waits_for_room && self.go_on(pass)? {}
@@ -163,6 +167,7 @@ impl RxFlow {
             }
             if pass.engine.inbox.must_pause(&self.peer) {
                 // The sender is held back by its window until somebody takes notifications.
+                self.is_paused = true;
                 self.end_landing();
                 return Ok(read > 0);
             }
@@ -185,6 +190,11 @@ impl RxFlow {
         if self.current.header.is_none() {
             self.current.targets.clear();
         }
+    }
+
+    /// Whether it leaves bytes alone that are there: whoever changes that tells its proxy.
+    pub(crate) fn is_held_back(&self) -> bool {
+        self.is_paused || self.waits_for_room
     }
 
     /// Whether devices copy for it.
@@ -250,7 +260,7 @@ impl RxFlow {
             self.acks.clear();
         }
         if let WayBack::Own(sealer) = &mut self.way_back {
-            self.acks.send(sealer, &*self.socket)?;
+            self.acks.send(sealer, &self.wire)?;
         }
         Ok(self.acks.are_withheld())
     }

@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use polyrail_proto::{Failure, FlowIndex, FrameReader};
 use polyrail_secure::{Opener, Sealer};
-use socket2::Socket;
 
 use self::carried::Carrier;
 use self::device_chunks::{Rest, Staged};
@@ -24,7 +23,9 @@ use self::pulling::GATHER_FRAMES;
 use self::sending::SendError;
 use self::stall::Quiet;
 use crate::device::shared_ring::SharedRing;
+use crate::device::shared_stream::SharedStream;
 use crate::device::staging::Ring;
+use crate::device::wire::Wire;
 use crate::engine::finish::drain_tx;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
@@ -40,7 +41,7 @@ const DENIED_NS: u64 = 50_000_000;
 pub(crate) struct TxFlow {
     pub(crate) peer: Arc<PeerShared>,
     pub(crate) flow: FlowIndex,
-    socket: Arc<Socket>,
+    wire: Wire,
     /// The place of its proxy among those that send to the peer.
     proxy_place: usize,
     /// Frames that are being sent. New ones are pulled only when all are out.
@@ -85,17 +86,12 @@ pub(crate) struct TxFlow {
 }
 
 impl TxFlow {
-    pub(crate) fn new(
-        peer: Arc<PeerShared>,
-        flow: FlowIndex,
-        socket: Arc<Socket>,
-        sealer: Sealer,
-    ) -> Self {
+    pub(crate) fn new(peer: Arc<PeerShared>, flow: FlowIndex, wire: Wire, sealer: Sealer) -> Self {
         let proxy_place = peer.tx_proxies.place_of(peer.flows[flow.0 as usize].proxy);
         Self {
             peer,
             flow,
-            socket,
+            wire,
             proxy_place,
             frames: VecDeque::with_capacity(GATHER_FRAMES),
             staged: VecDeque::new(),
@@ -133,8 +129,8 @@ impl TxFlow {
         self.peer.tx_proxies.join(self.proxy_place);
     }
 
-    pub(crate) fn socket(&self) -> &Arc<Socket> {
-        &self.socket
+    pub(crate) fn wire(&self) -> &Wire {
+        &self.wire
     }
 
     /// Writes as long as there are chunks and the socket takes bytes. Says whether any moved.
@@ -147,6 +143,9 @@ impl TxFlow {
         mut arriving: Option<&mut RxFlow>,
     ) -> Result<bool, Down> {
         let mut written = 0;
+        if !self.writable {
+            self.writable = self.wire.stream().is_some_and(SharedStream::has_room_again);
+        }
         self.stuck = !self.writable;
         self.advance_carrier(pass)?;
         while self.writable && written < VISIT_BYTES {

@@ -99,6 +99,7 @@ pub(crate) fn hello(engine: &Engine, card: Card) -> FlowHello {
         epoch: 1,
         window_chunks: 4,
         capabilities: Capabilities::default(),
+        stream: None,
     }
 }
 

@@ -33,6 +33,9 @@ impl Capabilities {
     pub const COPIED_MESSAGES: Self = Self(16);
     /// A plugin that this engine hosts may carry the payload of flows towards it.
     pub const CARRIERS: Self = Self(32);
+    /// A connection within one host whose bytes go through memory that both processes have open. Who
+    /// connects may offer it to a peer whose card has the bit; a hello has it together with the place.
+    pub const SHARED_STREAM: Self = Self(64);
 
     /// Either's.
     #[must_use]

@@ -31,7 +31,14 @@ fn flow() -> FlowHello {
         epoch: 2,
         window_chunks: 16,
         capabilities: Capabilities::default(),
+        stream: None,
     }
+}
+
+/// The same with memory that the other side may open.
+fn flow_with_stream() -> FlowHello {
+    let place = SharedPlace { process: 1, descriptor: 2, bytes: 3, token: 4 };
+    FlowHello { stream: Some(place), ..flow() }
 }
 
 fn metadata() -> Metadata {
@@ -54,7 +61,9 @@ fn prefix(bytes: &[u8]) -> Result<Prefix, HelloError> {
 
 #[test]
 fn every_hello_and_reply_survives_the_wire() {
-    for hello in [Hello::Flow(flow()), Hello::Introduction(metadata())] {
+    for hello in
+        [Hello::Flow(flow()), Hello::Flow(flow_with_stream()), Hello::Introduction(metadata())]
+    {
         assert_eq!(Hello::decode(&hello.encode()).unwrap(), hello);
         assert_eq!(hello.card(), &card());
     }
@@ -77,6 +86,7 @@ fn what_is_cut_off_or_goes_on_is_refused() {
         }
     }
     assert_refused(&Hello::Flow(flow()).encode(), Hello::decode);
+    assert_refused(&Hello::Flow(flow_with_stream()).encode(), Hello::decode);
     assert_refused(&Hello::Introduction(metadata()).encode(), Hello::decode);
     assert_refused(&Reply::Accepted(metadata()).encode(), Reply::decode);
     let refused = Reply::Refused { code: RefusedCode::Limit, reason: "full".to_owned() };

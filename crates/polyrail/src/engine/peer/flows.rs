@@ -1,16 +1,14 @@
 //! Flows towards a peer: how they lie on rails and proxies, which are up, and whose rail may be dead.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use polyrail_proto::{FlowIndex, Time};
-use polyrail_sys::tcp;
-use socket2::Socket;
 
 use super::{PeerShared, TxSide};
 use crate::base::reason::Flows;
+use crate::device::wire::Wire;
 use crate::engine::counters::FlowStats;
 use crate::engine::placement::Placement;
 use crate::engine::sessions::first_epoch;
@@ -34,8 +32,8 @@ pub(crate) struct FlowSlot {
     pub(crate) rests_until: AtomicU64,
     pub(crate) epoch: AtomicU64,
     pub(crate) stats: FlowStats,
-    /// Held for looking at its counters only; the proxy owns the stream.
-    pub(crate) socket: Mutex<Option<Arc<Socket>>>,
+    /// Held for looking at its counters only; the proxy owns the bytes.
+    pub(crate) wire: Mutex<Option<Wire>>,
 }
 
 impl Layout {
@@ -71,7 +69,7 @@ impl Layout {
                 rests_until: AtomicU64::new(0),
                 epoch: AtomicU64::new(first_epoch(number)),
                 stats: FlowStats::default(),
-                socket: Mutex::new(None),
+                wire: Mutex::new(None),
             })
             .collect()
     }
@@ -94,10 +92,7 @@ impl PeerShared {
 
     /// Whether it has said something on a flow towards it that nobody has read yet.
     pub(crate) fn has_unread(&self) -> bool {
-        let has_unread = |slot: &FlowSlot| {
-            let socket = slot.socket.lock();
-            socket.as_ref().is_some_and(|socket| matches!(tcp::has_unread(&**socket), Ok(true)))
-        };
+        let has_unread = |slot: &FlowSlot| slot.wire.lock().as_ref().is_some_and(Wire::has_unread);
         self.flows.iter().any(has_unread)
     }
 

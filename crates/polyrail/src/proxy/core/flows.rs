@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 
 use polyrail_proto::FlowIndex;
 use polyrail_secure::Keys;
-use socket2::Socket;
 
 use super::{AnyFlow, Core, Left, Outbound};
+use crate::device::wire::Wire;
 use crate::engine::finish::drain_tx;
 use crate::engine::life::PeerEvent;
 use crate::engine::pass::{Down, Pass};
@@ -26,10 +26,11 @@ impl Core {
         pass: &mut Pass<'_>,
     ) {
         match command {
-            ProxyCommand::AddTx { peer, flow, socket, keys: Keys { sealer, opener } } => {
+            ProxyCommand::AddTx { peer, flow, wire, keys: Keys { sealer, opener } } => {
                 if !peer.is_gone() {
-                    self.tx_connected(&peer, flow, &socket, pass);
-                    let tx_flow = TxFlow::new(peer.clone(), flow, socket.clone(), sealer);
+                    let socket = wire.socket().clone();
+                    self.tx_connected(&peer, flow, &wire, pass);
+                    let tx_flow = TxFlow::new(peer.clone(), flow, wire, sealer);
                     let tx_flow = Box::new(tx_flow.with_acks(opener));
                     let key = self.flows.insert(AnyFlow::Tx(tx_flow));
                     self.outbound_of(peer, flow).push(key);
@@ -39,7 +40,7 @@ impl Core {
             ProxyCommand::AddRx { arriving } => {
                 let flow = Box::new(RxFlow::new(arriving, pass.now));
                 if self.rx_connected(&flow, proxy, pass) {
-                    let socket = flow.socket().clone();
+                    let socket = flow.wire().socket().clone();
                     let key = self.flows.insert(AnyFlow::Rx(flow));
                     self.watch(key, &socket, proxy, pass);
                 }
@@ -48,10 +49,11 @@ impl Core {
                 let (arriving, sealer) = RxFlow::duplex(arriving, pass.now);
                 let arriving = Box::new(arriving);
                 let (peer, flow) = (arriving.peer.clone(), arriving.flow);
-                let socket = arriving.socket().clone();
+                let wire = arriving.wire().clone();
+                let socket = wire.socket().clone();
                 if self.rx_connected(&arriving, proxy, pass) {
-                    self.tx_connected(&peer, flow, &socket, pass);
-                    let tx_flow = TxFlow::new(peer.clone(), flow, socket.clone(), sealer);
+                    self.tx_connected(&peer, flow, &wire, pass);
+                    let tx_flow = TxFlow::new(peer.clone(), flow, wire, sealer);
                     let key = self.flows.insert(AnyFlow::Both(Box::new(tx_flow), arriving));
                     self.outbound_of(peer, flow).push(key);
                     self.watch(key, &socket, proxy, pass);
@@ -96,11 +98,11 @@ impl Core {
         &mut self,
         peer: &Arc<PeerShared>,
         flow: FlowIndex,
-        socket: &Arc<Socket>,
+        wire: &Wire,
         pass: &Pass<'_>,
     ) {
         let slot = &peer.flows[flow.0 as usize];
-        *slot.socket.lock() = Some(socket.clone());
+        *slot.wire.lock() = Some(wire.clone());
         peer.flow_up(flow, polyrail_proto::Time(pass.now));
         slot.up_since.store(pass.now, Ordering::Relaxed);
         slot.up.store(true, Ordering::Release);
@@ -192,8 +194,9 @@ impl Core {
         pass: &mut Pass<'_>,
     ) {
         // What the kernel still holds is sent again elsewhere: it must not arrive later.
-        let _ = polyrail_sys::tcp::reset_on_close(&**flow.socket());
-        let _ = proxy.poller.remove(flow.socket().as_fd());
+        let socket = flow.wire().socket();
+        flow.wire().abandon();
+        let _ = proxy.poller.remove(socket.as_fd());
         flow.carrier_lost(&why.0);
         for outbound in &mut self.outbound {
             outbound.flows.retain(|other| *other != key);
@@ -201,8 +204,8 @@ impl Core {
         let (peer, index) = (&flow.peer, flow.flow);
         let slot = &peer.flows[index.0 as usize];
         slot.up.store(false, Ordering::Release);
-        *slot.socket.lock() = None;
-        if let Ok(info) = polyrail_sys::tcp::info(&**flow.socket()) {
+        *slot.wire.lock() = None;
+        if let Ok(info) = polyrail_sys::tcp::info(&**socket) {
             slot.stats.past_retransmits.add(info.retransmits);
         }
         slot.stats.down.add(1);
@@ -217,7 +220,7 @@ impl Core {
 
     /// A flow from a peer is gone.
     fn rx_lost(&mut self, flow: &RxFlow, why: &Down, proxy: &Proxy, pass: &mut Pass<'_>) {
-        let _ = proxy.poller.remove(flow.socket().as_fd());
+        let _ = proxy.poller.remove(flow.wire().socket().as_fd());
         let mut rx = flow.peer.rx();
         rx.receiver.handle_flow_down(flow.flow);
         if flow.abandon(&mut rx) && !self.orphans.iter().any(|peer| Arc::ptr_eq(peer, &flow.peer)) {

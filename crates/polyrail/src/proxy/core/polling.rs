@@ -7,6 +7,7 @@ use polyrail_sys::{PollEvent, Poller};
 use socket2::Socket;
 
 use super::{AnyFlow, Core};
+use crate::device::shared_stream::SharedStream;
 use crate::engine::pass::Pass;
 use crate::proxy::Proxy;
 
@@ -31,13 +32,45 @@ impl Core {
         if let Err(error) = poller.wait(&mut self.events, Some(Duration::ZERO)) {
             tracing::error!(target: "polyrail::proxy", %error, "epoll failed");
         }
+        self.look_at_streams();
         self.events.len() > before
+    }
+
+    /// Looks at flows whose bytes the poller does not see.
+    fn look_at_streams(&mut self) {
+        for (key, flow) in &self.flows {
+            self.events.extend(news_of_stream(key, flow));
+        }
+    }
+
+    /// Whether the thread may sleep on the poller: streams have nothing, and whatever comes there wakes
+    /// it. Marks those that have something.
+    pub(in crate::proxy) fn may_sleep(&mut self) -> bool {
+        let stays_quiet = |flow: &AnyFlow| {
+            flow.is_held_back() || flow.wire().stream().is_none_or(SharedStream::may_sleep)
+        };
+        let new: Vec<usize> =
+            self.flows.iter().filter(|(_, flow)| !stays_quiet(flow)).map(|(key, _)| key).collect();
+        new.iter().for_each(|key| self.mark_readable(*key));
+        new.is_empty()
+    }
+
+    /// The thread sleeps no longer.
+    pub(in crate::proxy) fn is_awake(&self) {
+        self.flows
+            .iter()
+            .filter_map(|(_, flow)| flow.wire().stream())
+            .for_each(SharedStream::is_awake);
     }
 
     /// Looks at flows that nobody watches, in place of the poller: all may have something, but one
     /// that was read just now.
     fn look_at_all_but(&mut self, read: Option<usize>) -> bool {
         for (key, flow) in &self.flows {
+            if flow.wire().stream().is_some() {
+                self.events.extend(news_of_stream(key, flow));
+                continue;
+            }
             let readable = Some(key) != read;
             let is_full = matches!(flow, AnyFlow::Tx(tx) | AnyFlow::Both(tx, _) if !tx.writable);
             if readable || is_full {
@@ -54,7 +87,7 @@ impl Core {
             return;
         }
         let add = |(key, flow): (usize, &AnyFlow)| {
-            match poller.add(flow.socket().as_fd(), key as u64) {
+            match poller.add(flow.wire().socket().as_fd(), key as u64) {
                 // From a time before, when there was no room for all.
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
                 added => added,
@@ -115,4 +148,17 @@ impl Core {
             self.watch_all(&proxy.poller);
         }
     }
+}
+
+/// What a stream has that was not seen yet.
+fn news_of_stream(key: usize, flow: &AnyFlow) -> Option<PollEvent> {
+    let stream = flow.wire().stream()?;
+    let is_full = match flow {
+        AnyFlow::Tx(tx) | AnyFlow::Both(tx, _) => !tx.writable,
+        AnyFlow::Rx(rx) => rx.owes_acks(),
+    };
+    let readable = stream.has_come() && !flow.is_held_back();
+    let writable = is_full && stream.has_room();
+    let event = PollEvent { token: key as u64, readable, writable, ended: false };
+    (readable || writable).then_some(event)
 }

@@ -1,13 +1,14 @@
 //! Acknowledgements of a flow that arrives: which are due, and which may leave.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use polyrail_proto::QuotaExceeded;
 use polyrail_proto::wire::{ACK_BYTES, AckFrame, RefusalCode};
 use polyrail_secure::{MAX_SEALED_BYTES, Sealer};
-use polyrail_sys::{IoVecs, Out, send};
+use polyrail_sys::{IoVecs, Out};
+
+use crate::device::wire::Wire;
 
 /// Acknowledgements come at least this many times per window.
 const ACKS_PER_WINDOW: u32 = 4;
@@ -145,7 +146,7 @@ impl Acks {
     }
 
     /// Sends of what may leave what the socket takes.
-    pub(super) fn send(&mut self, sealer: &mut Sealer, socket: impl AsFd) -> io::Result<()> {
+    pub(super) fn send(&mut self, sealer: &mut Sealer, wire: &Wire) -> io::Result<()> {
         loop {
             if self.sealed.is_empty() {
                 seal(&mut self.cleared, sealer, &mut self.sealed);
@@ -155,7 +156,7 @@ impl Acks {
             }
             let mut from = IoVecs::<Out>::new();
             from.push_bytes(&self.sealed);
-            match send(socket.as_fd(), &mut from) {
+            match wire.send(&mut from) {
                 Ok(bytes) => drop(self.sealed.drain(..bytes)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),

@@ -2,10 +2,9 @@
 //! frames behind it. `parsing` makes sense of what came.
 
 use std::io;
-use std::os::fd::AsFd;
 
 use polyrail_proto::wire::{Place, RefusalCode};
-use polyrail_sys::{In, IoVecs, receive};
+use polyrail_sys::{In, IoVecs};
 use smallvec::SmallVec;
 
 use super::RxFlow;
@@ -63,7 +62,7 @@ impl RxFlow {
             into.push_buffer(self.reader.spare());
         }
         let room = into.bytes();
-        let received = receive(self.socket.as_fd(), &mut into);
+        let received = self.wire.receive(&mut into);
         if wants_crc && let Ok(bytes) = received {
             self.current.crc = match &self.arrivals.ring {
                 Some(ring) if staged.is_some() => {

@@ -1,12 +1,11 @@
 //! What the peer says of frames: acknowledgements are read and handed to the sender core.
 
 use std::io;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use polyrail_proto::wire::AckFrame;
 use polyrail_proto::{FrameReader, ReaderEvent, Time};
-use polyrail_sys::{In, IoVecs, receive};
+use polyrail_sys::{In, IoVecs};
 use smallvec::SmallVec;
 
 use super::TxFlow;
@@ -22,7 +21,7 @@ impl TxFlow {
             let mut into = IoVecs::<In>::new();
             into.push_buffer(reader.spare());
             let room = into.bytes();
-            let bytes = match receive(self.socket.as_fd(), &mut into) {
+            let bytes = match self.wire.receive(&mut into) {
                 Ok(0) => return Err(Down("closed by the peer".into())),
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,

@@ -2,11 +2,10 @@
 //! is out after it. `frame` is what queues them.
 
 use std::io;
-use std::os::fd::AsFd;
 
 use polyrail_proto::{Source, TransferId};
 use polyrail_sys::threads::monotonic_ns;
-use polyrail_sys::{IoVecs, MAX_IO_PIECES, Out, send};
+use polyrail_sys::{IoVecs, MAX_IO_PIECES, Out};
 use smallvec::SmallVec;
 
 use super::TxFlow;
@@ -81,7 +80,7 @@ impl TxFlow {
         if whole && listed < self.batch.len() && !from.is_full() {
             from.push_bytes(&self.batch[listed..]);
         }
-        let sent = send(self.socket.as_fd(), &mut from);
+        let sent = self.wire.send(&mut from);
         drop(pins);
         match sent {
             Ok(bytes) => {

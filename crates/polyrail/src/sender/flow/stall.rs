@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use polyrail_proto::Time;
-use polyrail_sys::tcp;
 
 use super::TxFlow;
 use crate::engine::pass::{Down, Pass};
@@ -14,7 +13,8 @@ use crate::engine::pass::{Down, Pass};
 pub(super) struct Quiet {
     /// When the silence began.
     since: Time,
-    /// Bytes that the other kernel had acknowledged by then, and a while after.
+    /// Bytes that the other kernel had acknowledged by then, and a while after; or the other process, if it
+    /// reads them from shared memory.
     acked: u64,
 }
 
@@ -50,7 +50,7 @@ impl TxFlow {
             let waited = waited.as_millis();
             return Err(Down(format!("a device has not copied a chunk in {waited} ms")));
         }
-        let acked = tcp::info(&*self.socket).map_or(0, |info| info.acked_bytes);
+        let acked = self.wire.taken_bytes();
         if is_new {
             self.quiet = Quiet { since: quiet_since, acked };
             return Ok(());

@@ -1,0 +1,450 @@
+//! A stream of bytes both ways between two processes of one host, through memory that both have open:
+//! what a connection's socket does, without a system call for each message.
+//!
+//! Each direction is a ring of bytes with one writer and one reader. The connection stays: over it
+//! each end wakes the other one when that sleeps, and learns of its end. `wake::stream_words` has the
+//! protocol of sleeping.
+//!
+//! The memory's other owner may be hostile. Nothing here believes a position that can't be, and bytes
+//! leave the ring by being copied, once, before anybody looks at them: so nobody can change what was
+//! checked. There is no other state in the memory.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use polyrail_proto::wire::SharedPlace;
+use polyrail_sys::{In, IoVecs, Memory, Out, SharedMemory, SharedWord};
+
+use crate::device::shared_page::{create, open, place_of};
+use crate::wake::stream_words::StreamWords;
+
+/// Bytes of a ring: four messages of 64 KiB, and little enough to stay in a cache.
+const RING_BYTES: u64 = 256 << 10;
+/// Words of both directions, and whether the other end has opened the memory. Each end's words have
+/// lines of their own.
+const WORDS_BYTES: u64 = 4096;
+const LINE_BYTES: u64 = 128;
+const BYTES: u64 = WORDS_BYTES + 2 * RING_BYTES;
+/// Where the word stands that says what became of the offer.
+const STATE_AT: u64 = 0;
+const OFFERED: u64 = 0;
+const OPENED: u64 = 1;
+const WITHDRAWN: u64 = 2;
+/// Streams of an engine, 32 MiB of memory: further connections use their sockets.
+const STREAMS_MAX: usize = 64;
+
+/// How many streams an engine has.
+#[derive(Debug, Default)]
+pub(crate) struct StreamPlaces(AtomicUsize);
+
+/// One of them.
+struct StreamPlace(Arc<StreamPlaces>);
+
+/// A stream that the other end may open.
+pub(crate) struct StreamOffer {
+    shared: SharedMemory,
+    state: SharedWord,
+    place: StreamPlace,
+}
+
+/// One end of a stream.
+pub(crate) struct SharedStream {
+    out: Direction,
+    into: Direction,
+    /// The socket may have something to say.
+    looks: AtomicBool,
+    _place: StreamPlace,
+}
+
+struct Direction {
+    ring: Memory,
+    written: SharedWord,
+    /// The end that writes has given up the connection: what it wrote is not to be read any more.
+    ended: SharedWord,
+    writer_waits: SharedWord,
+    read: SharedWord,
+    reader_sleeps: SharedWord,
+    /// How far this end is, and how far it has seen the other one. Whoever drives the flow uses them,
+    /// one at a time.
+    own: AtomicU64,
+    other: AtomicU64,
+}
+
+/// Bytes that moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) bytes: usize,
+    /// The other end sleeps, and has to be woken.
+    pub(crate) wakes: bool,
+}
+
+impl StreamPlaces {
+    fn take(self: &Arc<Self>) -> Result<StreamPlace, String> {
+        let is_free = |used: usize| (used < STREAMS_MAX).then_some(used + 1);
+        match self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_free) {
+            Ok(_) => Ok(StreamPlace(self.clone())),
+            Err(_) => Err(format!("{STREAMS_MAX} connections have shared memory already")),
+        }
+    }
+}
+
+impl Drop for StreamPlace {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl StreamOffer {
+    pub(crate) fn new(places: &Arc<StreamPlaces>) -> Result<Self, String> {
+        let place = places.take()?;
+        let shared = create(BYTES)?;
+        // Running out of memory later would kill the process.
+        shared.populate().map_err(|error| format!("{BYTES} bytes: {error}"))?;
+        let state = word(shared.memory(), STATE_AT)?;
+        Ok(Self { shared, state, place })
+    }
+
+    /// How the other end finds it.
+    pub(crate) fn place(&self) -> SharedPlace {
+        place_of(&self.shared)
+    }
+
+    /// The other end has answered: the stream, if it has opened it before. It can't any more.
+    pub(crate) fn conclude(self) -> Result<Option<Arc<SharedStream>>, String> {
+        let was = self.state.swap(WITHDRAWN, Ordering::AcqRel);
+        let stream = || SharedStream::new(self.shared.memory(), [0, 1], self.place);
+        if was == OPENED { stream().map(Some) } else { Ok(None) }
+    }
+}
+
+impl SharedStream {
+    /// Opens what the other end offers.
+    pub(crate) fn accept(
+        place: SharedPlace,
+        places: &Arc<StreamPlaces>,
+    ) -> Result<Arc<Self>, String> {
+        if place.bytes != BYTES {
+            return Err(format!("{} bytes were offered, allowed is {BYTES}", place.bytes));
+        }
+        let taken = places.take()?;
+        let memory = open(place)?;
+        let stream = Self::new(&memory, [1, 0], taken)?;
+        let state = word(&memory, STATE_AT)?;
+        match state.compare_exchange(OFFERED, OPENED, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => Ok(stream),
+            Err(_) => Err("it was withdrawn".to_owned()),
+        }
+    }
+
+    fn new(
+        memory: &Memory,
+        [out, into]: [u64; 2],
+        place: StreamPlace,
+    ) -> Result<Arc<Self>, String> {
+        let (out, into) = (Direction::new(memory, out)?, Direction::new(memory, into)?);
+        Ok(Arc::new(Self { out, into, looks: AtomicBool::new(true), _place: place }))
+    }
+
+    /// Writes what there is room for. Without any, the other end wakes this one when there is.
+    pub(crate) fn send(&self, from: &IoVecs<'_, Out>) -> io::Result<Moved> {
+        let Direction { ring, own, other, .. } = &self.out;
+        let (written, wanted) = (own.load(Ordering::Relaxed), from.bytes() as u64);
+        let mut room = RING_BYTES - (written - other.load(Ordering::Relaxed));
+        if room < wanted {
+            room = RING_BYTES - (written - self.out.other_has_read(written)?);
+        }
+        if room == 0 {
+            if self.out.words().writer_may_wait(other.load(Ordering::Relaxed)) {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            room = RING_BYTES - (written - self.out.other_has_read(written)?);
+        }
+        let bytes = room.min(wanted);
+        let (at, first) = part_before_the_end(written, bytes);
+        let copied = from.copy_to(0, (ring, at), first);
+        let copied = copied.and_then(|()| from.copy_to(first as usize, (ring, 0), bytes - first));
+        copied.map_err(io::Error::other)?;
+        own.store(written + bytes, Ordering::Relaxed);
+        Ok(Moved { bytes: bytes as usize, wakes: self.out.words().publish(written + bytes) })
+    }
+
+    /// Reads what there is, at most what there are places for.
+    pub(crate) fn receive(&self, into: &mut IoVecs<'_, In>) -> io::Result<Moved> {
+        let Direction { ring, own, other, ended, .. } = &self.into;
+        if ended.load(Ordering::Acquire) != 0 {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        let (read, wanted) = (own.load(Ordering::Relaxed), into.bytes() as u64);
+        let mut there = other.load(Ordering::Relaxed) - read;
+        if there < wanted {
+            there = self.into.other_has_written(read)? - read;
+        }
+        if there == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let bytes = there.min(wanted);
+        let (at, first) = part_before_the_end(read, bytes);
+        let copied = into.copy_from(0, (ring, at), first);
+        let copied = copied.and_then(|()| into.copy_from(first as usize, (ring, 0), bytes - first));
+        copied.map_err(io::Error::other)?;
+        own.store(read + bytes, Ordering::Relaxed);
+        Ok(Moved { bytes: bytes as usize, wakes: self.into.words().give_back(read + bytes) })
+    }
+
+    /// Whether there may be something to read.
+    pub(crate) fn has_come(&self) -> bool {
+        let Direction { written, own, ended, .. } = &self.into;
+        let is_new = written.load(Ordering::Relaxed) != own.load(Ordering::Relaxed);
+        is_new || ended.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether there may be room.
+    pub(crate) fn has_room(&self) -> bool {
+        let Direction { read, own, .. } = &self.out;
+        own.load(Ordering::Relaxed).wrapping_sub(read.load(Ordering::Relaxed)) != RING_BYTES
+    }
+
+    /// The same for who has found none before, and need not be woken if there is some.
+    pub(crate) fn has_room_again(&self) -> bool {
+        let has_room = self.has_room();
+        if has_room {
+            self.out.words().writer_goes_on();
+        }
+        has_room
+    }
+
+    /// Whether this end may sleep: nothing has come, and whatever comes wakes it.
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.into.words().reader_may_sleep(self.into.own.load(Ordering::Relaxed))
+    }
+
+    /// This end is awake again.
+    pub(crate) fn is_awake(&self) {
+        self.into.words().reader_is_awake();
+    }
+
+    /// Bytes that the other end has read, as it says.
+    pub(crate) fn read_by_other(&self) -> u64 {
+        self.out.read.load(Ordering::Relaxed)
+    }
+
+    /// This end has given up the connection, and sends again elsewhere what was not acknowledged: what
+    /// is still in the ring is not to arrive later.
+    pub(crate) fn abandon(&self) {
+        self.out.ended.store(1, Ordering::Release);
+    }
+
+    /// The socket may have something to say: that the other end has ended, or wakes this one.
+    pub(crate) fn note_event(&self) {
+        self.looks.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the socket has to be looked at; from now on it has not.
+    pub(crate) fn must_look(&self) -> bool {
+        self.looks.load(Ordering::Relaxed) && self.looks.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl Direction {
+    fn new(memory: &Memory, number: u64) -> Result<Self, String> {
+        let line = |line: u64, at: u64| {
+            word(memory, LINE_BYTES * (1 + 2 * number + line) + at * size_of::<u64>() as u64)
+        };
+        let ring = memory.part(WORDS_BYTES + number * RING_BYTES, RING_BYTES);
+        Ok(Self {
+            ring: ring.map_err(|error| error.to_string())?,
+            written: line(0, 0)?,
+            ended: line(0, 1)?,
+            writer_waits: line(0, 2)?,
+            read: line(1, 0)?,
+            reader_sleeps: line(1, 1)?,
+            own: AtomicU64::new(0),
+            other: AtomicU64::new(0),
+        })
+    }
+
+    fn words(&self) -> StreamWords<'_> {
+        let Self { written, read, reader_sleeps, writer_waits, .. } = self;
+        StreamWords { written, read, reader_sleeps, writer_waits }
+    }
+
+    /// How far the end that reads is, which has not read more than was written, nor takes anything back.
+    fn other_has_read(&self, written: u64) -> io::Result<u64> {
+        let read = self.read.load(Ordering::Acquire);
+        self.note_other(read, self.other.load(Ordering::Relaxed)..=written)
+    }
+
+    /// How far the end that writes is, which has not written more than there is room for, nor takes
+    /// anything back.
+    fn other_has_written(&self, read: u64) -> io::Result<u64> {
+        let written = self.written.load(Ordering::Acquire);
+        self.note_other(written, self.other.load(Ordering::Relaxed)..=read + RING_BYTES)
+    }
+
+    fn note_other(&self, at: u64, allowed: std::ops::RangeInclusive<u64>) -> io::Result<u64> {
+        if !allowed.contains(&at) {
+            let (first, last) = allowed.into_inner();
+            let why = format!(
+                "the peer's position in shared memory is {at}, allowed is {first} to {last}"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+        }
+        self.other.store(at, Ordering::Relaxed);
+        Ok(at)
+    }
+}
+
+/// Where in the ring a position lies, and how many of the bytes from there on come before its end.
+fn part_before_the_end(position: u64, bytes: u64) -> (u64, u64) {
+    let at = position % RING_BYTES;
+    (at, bytes.min(RING_BYTES - at))
+}
+
+fn word(memory: &Memory, at: u64) -> Result<SharedWord, String> {
+    SharedWord::new(memory, at).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn places() -> Arc<StreamPlaces> {
+        Arc::default()
+    }
+
+    fn streams() -> (Arc<SharedStream>, Arc<SharedStream>) {
+        let offer = StreamOffer::new(&places()).unwrap();
+        let there = SharedStream::accept(offer.place(), &places()).unwrap();
+        (offer.conclude().unwrap().unwrap(), there)
+    }
+
+    fn send(stream: &SharedStream, bytes: &[u8]) -> io::Result<Moved> {
+        let mut from = IoVecs::<Out>::new();
+        from.push_bytes(bytes);
+        stream.send(&from)
+    }
+
+    fn receive(stream: &SharedStream, most: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; most];
+        let mut into = IoVecs::<In>::new();
+        into.push_buffer(&mut bytes);
+        let moved = stream.receive(&mut into)?;
+        bytes.truncate(moved.bytes);
+        Ok(bytes)
+    }
+
+    fn is_would_block<T: std::fmt::Debug>(result: io::Result<T>) -> bool {
+        result.unwrap_err().kind() == io::ErrorKind::WouldBlock
+    }
+
+    #[test]
+    fn bytes_come_in_order_both_ways_however_they_are_cut() {
+        let (one, two) = streams();
+        for (from, to) in [(&one, &two), (&two, &one)] {
+            let bytes: Vec<u8> = (0..3 * RING_BYTES).map(|at| (at * 31 / 7) as u8).collect();
+            let (mut sent, mut got) = (0, Vec::new());
+            let mut cut = 1;
+            while got.len() < bytes.len() {
+                let end = (sent + cut).min(bytes.len());
+                match send(from, &bytes[sent..end]) {
+                    Ok(moved) => sent += moved.bytes,
+                    Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+                }
+                cut = cut * 5 % 100_003;
+                match receive(to, cut / 2 + 1) {
+                    Ok(part) => got.extend(part),
+                    Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+                }
+            }
+            assert!(got == bytes && is_would_block(receive(to, 1)));
+        }
+    }
+
+    #[test]
+    fn a_full_ring_takes_nothing_and_who_makes_room_is_told_to_wake() {
+        let (one, two) = streams();
+        let bytes = vec![7; RING_BYTES as usize + 1];
+        assert_eq!(send(&one, &bytes).unwrap(), Moved { bytes: RING_BYTES as usize, wakes: false });
+        assert!(is_would_block(send(&one, b"x")) && !one.has_room());
+        let mut into = IoVecs::<In>::new();
+        let mut place = [0; 3];
+        into.push_buffer(&mut place);
+        assert_eq!(two.receive(&mut into).unwrap(), Moved { bytes: 3, wakes: true });
+        assert!(one.has_room());
+        assert_eq!(send(&one, &bytes).unwrap().bytes, 3);
+        assert!(is_would_block(send(&one, b"x")) && !one.has_room_again());
+        // Who finds room by itself need not be woken.
+        let Direction { read, own, .. } = &two.into;
+        read.store(4, Ordering::Release);
+        own.store(4, Ordering::Relaxed);
+        assert!(one.has_room_again() && !two.into.words().give_back(4));
+    }
+
+    #[test]
+    fn who_writes_is_told_once_that_the_other_end_sleeps() {
+        let (one, two) = streams();
+        assert!(two.may_sleep() && !two.has_come());
+        assert!(send(&one, b"a").unwrap().wakes && !send(&one, b"b").unwrap().wakes);
+        assert!(two.has_come() && !two.may_sleep(), "something is there");
+        assert!(!send(&one, b"c").unwrap().wakes, "so it does not sleep");
+        assert_eq!(receive(&two, 9).unwrap(), b"abc");
+        assert!(two.may_sleep());
+        two.is_awake();
+        assert!(!send(&one, b"d").unwrap().wakes);
+    }
+
+    #[test]
+    fn positions_that_can_not_be_are_errors() {
+        for wrong in [RING_BYTES + 4, 2, u64::MAX, 1 << 63] {
+            let (one, two) = streams();
+            send(&one, b"abc").unwrap();
+            receive(&two, 3).unwrap();
+            one.out.written.store(wrong, Ordering::Relaxed);
+            let error = receive(&two, 3).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{wrong}");
+        }
+        for wrong in [4, u64::MAX, 1 << 63] {
+            let (one, two) = streams();
+            send(&one, b"abc").unwrap();
+            two.into.read.store(wrong, Ordering::Relaxed);
+            let error = send(&one, &vec![0; RING_BYTES as usize]).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn nothing_of_what_was_abandoned_is_read() {
+        let (one, two) = streams();
+        send(&one, b"abc").unwrap();
+        assert_eq!(receive(&two, 1).unwrap(), b"a");
+        one.abandon();
+        assert!(two.has_come());
+        assert_eq!(receive(&two, 1).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+        send(&two, b"the other way").unwrap();
+        assert_eq!(receive(&one, 9).unwrap(), b"the other");
+    }
+
+    #[test]
+    fn what_nobody_opened_in_time_can_not_be_opened() {
+        let offer = StreamOffer::new(&places()).unwrap();
+        let (place, shared) = (offer.place(), offer.shared.memory().clone());
+        let wrong = SharedPlace { bytes: place.bytes - 1, ..place };
+        assert!(SharedStream::accept(wrong, &places()).is_err());
+        let late = word(&shared, STATE_AT).unwrap();
+        assert!(offer.conclude().unwrap().is_none());
+        assert_eq!(late.load(Ordering::Relaxed), WITHDRAWN);
+        assert!(SharedStream::accept(place, &places()).is_err(), "its file is closed");
+    }
+
+    #[test]
+    fn an_engine_has_so_many_streams_and_gets_places_back() {
+        let places = places();
+        let offers: Vec<_> = (0..STREAMS_MAX).map(|_| StreamOffer::new(&places)).collect();
+        assert!(offers.iter().all(Result::is_ok));
+        let why = StreamOffer::new(&places).map(drop).unwrap_err();
+        assert!(why.contains("64 connections"), "{why}");
+        drop(offers);
+        assert!(StreamOffer::new(&places).is_ok());
+    }
+}

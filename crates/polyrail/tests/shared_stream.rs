@@ -1,0 +1,197 @@
+//! Connections of callers within one host, whose bytes go through memory that both ends have open.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet, play};
+use common::stranger::{Stranger, card, card_of, hello};
+use common::*;
+use polyrail::Engine;
+use polyrail_proto::hello::{Capabilities, Card, FlowHello};
+use polyrail_proto::wire::SharedPlace;
+use polyrail_sys::{SharedMemory, SharedWord};
+
+const CALLER: &[(&str, &str)] = &[("progress", "caller"), ("rails", "127.0.0.1")];
+/// Bytes that are offered: words, and a ring for each direction.
+const OFFERED: u64 = 4096 + 2 * (256 << 10);
+/// Where the words stand: whether the memory is open, how far who connected has written and read, and how
+/// far the other end has.
+const STATE: u64 = 0;
+const WRITTEN: u64 = 128;
+const READ_BY_OTHER: u64 = 256;
+const WRITTEN_BY_OTHER: u64 = 384;
+const READ: u64 = 512;
+
+fn streams(engine: &Engine) -> usize {
+    engine.dump().matches(", through shared memory").count()
+}
+
+/// Writes, reads and messages of many sizes between two engines that one thread drives in turn.
+fn exchange(p: &Pair) {
+    for len in [1, 8, 513, 4096, 65_536, 300_001, 3 << 20] {
+        let (source, target) = (filled(&p.a, len, len as u64), zeroed(&p.b, len));
+        let there = remote(&p.a, &target);
+        let message = zeroed(&p.b, len);
+        let mut all = vec![p.b.receive(&p.to_a, 1, &message.all()).unwrap()];
+        all.push(p.a.send(&p.to_b, 1, &source.all()).unwrap());
+        let write = p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
+        // The read may overtake what it is to bring.
+        drive(p, || write.try_wait().is_some());
+        let back = zeroed(&p.a, len);
+        all.push(p.a.read(&p.to_b, &back.all(), &there.all()).unwrap());
+        for transfer in &all {
+            drive(p, || transfer.try_wait().is_some());
+            finished(transfer);
+        }
+        let want = pattern(len, len as u64);
+        assert!(bytes(&target) == want && bytes(&back) == want && bytes(&message) == want, "{len}");
+    }
+}
+
+fn drive(p: &Pair, is_over: impl Fn() -> bool) {
+    wait_for("a transfer", || {
+        p.a.progress();
+        p.b.progress();
+        is_over()
+    });
+}
+
+#[test]
+fn callers_of_one_host_share_memory_and_every_byte_arrives() {
+    for (extra, expected) in [
+        (&[][..], true),
+        (&[("payload", "crc32c")], true),
+        (&[("payload", "aead")], true),
+        (&[("path", "tcp")], false),
+    ] {
+        let p = pair(&[CALLER, extra].concat());
+        exchange(&p);
+        assert_eq!(streams(&p.a) > 0, expected, "{}", p.a.dump());
+        assert_eq!(streams(&p.b) > 0, expected, "{}", p.b.dump());
+    }
+    // One end alone does not decide.
+    let (a, b) = (engine(CALLER), engine(&[CALLER, &[("path", "tcp")]].concat()));
+    let to_b = a.add_peer(&b.metadata()).unwrap();
+    let to_a = b.add_peer(&a.metadata()).unwrap();
+    let p = Pair { a, b, to_b, to_a };
+    exchange(&p);
+    assert_eq!((streams(&p.a), streams(&p.b)), (0, 0));
+}
+
+#[test]
+fn a_connection_that_breaks_is_made_anew_and_nothing_is_lost() {
+    play();
+    let test = "a_connection_that_breaks_is_made_anew_and_nothing_is_lost";
+    let settings = [CALLER, &[("peer_timeout_ms", "1200"), ("reconnect_min_ms", "20")]].concat();
+    let engine = engine(&settings);
+    let mut puppet = Puppet::start(test, &engine, &settings);
+    let peer = engine.add_peer(&puppet.metadata).unwrap();
+    let source = filled(&engine, PUPPET_BYTES, PUPPET_SEED);
+    let there = puppet.region.all();
+    finished(&engine.write(&peer, &source.all(), &there).unwrap());
+    assert!(streams(&engine) > 0, "{}", engine.dump());
+    let writes: Vec<_> =
+        (0..20).map(|_| engine.write(&peer, &source.all(), &there).unwrap()).collect();
+    puppet.kill();
+    let since = Instant::now();
+    for write in &writes {
+        let _ = write.ended();
+    }
+    assert!(peer.lost().is_some() || engine.write(&peer, &source.all(), &there).is_err());
+    assert!(since.elapsed() < LONG, "{:?}", since.elapsed());
+}
+
+#[test]
+fn a_caller_that_sleeps_is_woken_by_bytes_in_shared_memory() {
+    let p = pair(&[CALLER, &[("wait_spin_us", "0")]].concat());
+    exchange(&p);
+    let sleeps = || p.b.stats().proxies.iter().map(|proxy| proxy.sleeps).sum::<u64>();
+    // A sleep that nobody ends takes 100 ms, and on a loaded machine each takes longer.
+    let fastest = (0..20).map(|_| {
+        let before = sleeps();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| {
+                p.b.wait_notification(LONG).expect("it comes");
+                Instant::now()
+            });
+            wait_for("it to sleep", || sleeps() > before);
+            let posted = Instant::now();
+            p.a.notify(&p.to_b, b"wake up").unwrap().detach();
+            waiter.join().unwrap().saturating_duration_since(posted)
+        })
+    });
+    let fastest = fastest.min().unwrap();
+    assert!(fastest < Duration::from_millis(50), "{fastest:?}");
+}
+
+/// A stranger whose connection goes through memory that it can write to.
+fn offered(engine: &Engine) -> (Stranger, SharedMemory) {
+    let memory = SharedMemory::create(OFFERED, 7).unwrap();
+    memory.populate().unwrap();
+    let place = SharedPlace {
+        process: std::process::id(),
+        descriptor: memory.descriptor(),
+        bytes: OFFERED,
+        token: memory.token(),
+    };
+    let own = card(&["127.0.0.1:9".parse().unwrap()]);
+    let capabilities = own.capabilities.with(Capabilities::DUPLEX);
+    let own = Card { host: card_of(engine).host, capabilities, ..own };
+    let hello =
+        FlowHello { capabilities: Capabilities::DUPLEX, stream: Some(place), ..hello(engine, own) };
+    (Stranger::welcome_at(engine, hello), memory)
+}
+
+fn word(memory: &SharedMemory, at: u64) -> SharedWord {
+    SharedWord::new(memory.memory(), at).unwrap()
+}
+
+#[test]
+fn garbage_in_shared_memory_costs_its_peer_the_connection_and_nothing_else() {
+    let engine = engine(&[CALLER, &[("channels", "1")]].concat());
+    let garbage: [&dyn Fn(&SharedMemory); 6] = [
+        &|memory| word(memory, WRITTEN).store(u64::MAX, Ordering::Release),
+        &|memory| word(memory, WRITTEN).store((256 << 10) + 1, Ordering::Release),
+        // No record begins so.
+        &|memory| {
+            memory.memory().write_at(4096, &[0xff; 64]).unwrap();
+            word(memory, WRITTEN).store(64, Ordering::Release);
+        },
+        // One that is long enough and sealed by nobody.
+        &|memory| {
+            memory.memory().write_at(4096, &[40, 0, 0, 0, 0, 0, 0, 0]).unwrap();
+            word(memory, WRITTEN).store(4096, Ordering::Release);
+        },
+        // It never had so much to read. The engine looks when it has no room, or the connection ends.
+        &|memory| {
+            word(memory, READ).store(1 << 50, Ordering::Release);
+            word(memory, WRITTEN).store(u64::MAX, Ordering::Release);
+        },
+        // It says that it has given up.
+        &|memory| word(memory, WRITTEN + 8).store(1, Ordering::Release),
+    ];
+    for spoil in garbage {
+        let (mut stranger, memory) = offered(&engine);
+        assert_eq!(word(&memory, STATE).load(Ordering::Acquire), 1, "the engine has opened it");
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let _tell = TellOnDrop(&over);
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    engine.progress();
+                }
+            });
+            spoil(&memory);
+            stranger.last_words();
+        });
+        assert!(word(&memory, READ_BY_OTHER).load(Ordering::Acquire) <= 4096);
+        assert_eq!(word(&memory, WRITTEN_BY_OTHER).load(Ordering::Acquire), 0);
+    }
+    // Others are served as before.
+    let other = common::engine(CALLER);
+    let to_other = engine.add_peer(&other.metadata()).unwrap();
+    let to_engine = other.add_peer(&engine.metadata()).unwrap();
+    exchange(&Pair { a: engine, b: other, to_b: to_other, to_a: to_engine });
+}
