@@ -12,4 +12,5 @@ pub(crate) mod shared_page;
 pub(crate) mod shared_ring;
 pub(crate) mod shared_stream;
 pub(crate) mod staging;
+pub(crate) mod stream_offer;
 pub(crate) mod wire;

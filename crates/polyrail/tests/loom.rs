@@ -319,27 +319,30 @@ fn who_sleeps_over_a_stream_is_woken_for_what_comes() {
     });
 }
 
-/// The same for an end that has no room: of one byte here.
+/// The same for an end that has too little room, until two bytes are read.
 #[test]
 fn who_waits_for_room_in_a_stream_is_woken_for_it() {
     loom::model(|| {
         let stream = Arc::new(Stream::new());
-        stream.written.store(1, Ordering::Relaxed);
+        stream.written.store(2, Ordering::Relaxed);
         let reader = {
             let stream = stream.clone();
             thread::spawn(move || {
-                if stream.words().give_back(1) {
-                    stream.writer_woken.store(true, Ordering::Release);
+                for (read, is_enough) in [(1, false), (2, true)] {
+                    if stream.words().give_back(read, is_enough) {
+                        assert_eq!(read, 2);
+                        stream.writer_woken.store(true, Ordering::Release);
+                    }
                 }
             })
         };
-        let has_room = || stream.read.load(Ordering::Acquire) == 1;
-        if !has_room() && stream.words().writer_may_wait(0) {
+        let has_room = || stream.read.load(Ordering::Acquire) == 2;
+        if !has_room() && stream.words().writer_may_wait(2) {
             reader.join().unwrap();
             assert!(stream.writer_woken.load(Ordering::Acquire), "it waits though there is room");
         } else {
             assert!(has_room());
-            stream.words().writer_goes_on();
+            stream.words().writer_is_awake();
             reader.join().unwrap();
             assert_eq!(stream.writer_waits.load(Ordering::Relaxed), 0);
         }

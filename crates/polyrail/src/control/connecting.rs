@@ -1,6 +1,7 @@
 //! What this engine connects: flows to its peers, which it tries again when they fail, and
 //! introductions to engines that the user names.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::base::invitation::Invitation;
 use crate::base::reason::{ConnectReason, Refusal};
 use crate::control::build::{device, is_forbidden};
 use crate::control::handshake::{ANOTHER, Cause, FirstWords, Handshake};
-use crate::device::shared_stream::StreamOffer;
+use crate::device::stream_offer::{StreamOffer, are_in_one_place};
 use crate::device::wire::Wire;
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{Arriving, ProxyCommand};
@@ -141,7 +142,7 @@ impl Control {
                         .without(Capabilities::SEALED_PAYLOAD)
                         .without(Capabilities::COPIED_MESSAGES)
                         .without(Capabilities::SHARED_STREAM),
-                    stream: offer.as_ref().map(StreamOffer::place),
+                    stream: offer.as_ref().ok().map(StreamOffer::place),
                 });
                 let proof = (Proof::Capability, &peer.capability.secret());
                 let greeting = match FirstWords::new(own, proof, Some(peer.instance()), hello) {
@@ -158,22 +159,18 @@ impl Control {
         }
     }
 
-    /// Memory through which a connection between these addresses may go.
-    fn offer_stream(&self, peer: &PeerShared, (from, to): (IpAddr, IpAddr)) -> Option<StreamOffer> {
-        // The same host by its own word is not enough: that of a container or of a lab is another place,
-        // whose links are meant.
-        let is_here = from == to || from.is_loopback() && to.is_loopback();
-        let knows = peer.card.capabilities.contains(Capabilities::SHARED_STREAM);
-        if !self.engine.settings.shared_stream || !peer.same_host || !is_here || !knows {
-            return None;
+    /// Memory through which a connection between these addresses may go, or why there is none.
+    fn offer_stream(
+        &self,
+        peer: &PeerShared,
+        (from, to): (IpAddr, IpAddr),
+    ) -> Result<StreamOffer, Cow<'static, str>> {
+        self.engine.settings.stream_to(peer.same_host)?;
+        if !peer.card.capabilities.contains(Capabilities::SHARED_STREAM) {
+            return Err("the peer's callers don't move its data, or its settings forbid it".into());
         }
-        match StreamOffer::new(&self.engine.streams) {
-            Ok(offer) => Some(offer),
-            Err(why) => {
-                tracing::debug!(target: "polyrail::share", peer = peer.name(), why, "no stream");
-                None
-            }
-        }
+        are_in_one_place(from, to)?;
+        Ok(StreamOffer::new(&self.engine.streams)?)
     }
 
     /// A connection that lasted is tried again at once: its reset often means nothing more. One that
@@ -233,12 +230,7 @@ impl Control {
                 self.note_reached(&peer);
                 if peer.flows[flow.0 as usize].epoch.load(Ordering::Relaxed) == epoch {
                     let proxy = peer.flows[flow.0 as usize].proxy;
-                    let stream = offer.map_or(Ok(None), StreamOffer::conclude);
-                    let stream = stream.unwrap_or_else(|why| {
-                        let name = peer.name();
-                        tracing::warn!(target: "polyrail::share", peer = name, why, "no stream");
-                        None
-                    });
+                    let stream = peer.streams.note(offer.and_then(StreamOffer::conclude));
                     let wire = Wire::new(Arc::new(socket), stream);
                     let duplex = metadata.card.capabilities.contains(Capabilities::DUPLEX);
                     let command = if duplex {

@@ -1,6 +1,7 @@
 //! The first words on a connection, written and read without blocking. `Control` decides who is
 //! welcome.
 
+use std::borrow::Cow;
 use std::io;
 use std::mem::{replace, take};
 use std::net::SocketAddr;
@@ -18,7 +19,8 @@ use polyrail_sys::{In, IoVecs, Out, receive, send};
 use socket2::Socket;
 
 use crate::base::reason::{ConnectReason, THE_CONNECTION, Whose};
-use crate::device::shared_stream::{SharedStream, StreamOffer};
+use crate::device::shared_stream::SharedStream;
+use crate::device::stream_offer::StreamOffer;
 use crate::engine::credentials::Credentials;
 use crate::engine::peer::PeerShared;
 use crate::engine::proven_names::Names;
@@ -78,8 +80,8 @@ pub(crate) enum Cause {
         epoch: u64,
         /// How long to wait before the next try if this one fails.
         pause: Duration,
-        /// Memory that the other end may open.
-        offer: Option<StreamOffer>,
+        /// Memory that the other end may open, or why there is none.
+        offer: Result<StreamOffer, Cow<'static, str>>,
     },
     /// We ask somebody who he is.
     Introduction { answer: Answer<Result<Metadata, ConnectReason>>, by: Proof },

@@ -1,6 +1,7 @@
 //! What arrives here: connections to this engine's listeners, who among them is welcome, and flows
 //! that go to their proxies.
 
+use std::borrow::Cow;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -19,6 +20,7 @@ use crate::base::reason::ConnectReason;
 use crate::base::seldom::Seldom;
 use crate::control::handshake::{ANOTHER, Cause, Handshake, Then, TurnedAway};
 use crate::device::shared_stream::SharedStream;
+use crate::device::stream_offer::{accept, are_in_one_place};
 use crate::device::wire::Wire;
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{Arriving, ProxyCommand};
@@ -144,7 +146,7 @@ impl Control {
             Ok((peer, place)) => {
                 let duplex =
                     duplex && own.contains(Capabilities::DUPLEX) && peer.answers(flow.flows);
-                let stream = flow.stream.and_then(|place| self.accept_stream(&peer, place));
+                let stream = self.accept_stream(&peer, key, flow.stream);
                 let then = Then {
                     duplex,
                     stream,
@@ -167,20 +169,37 @@ impl Control {
     }
 
     /// Opens the memory that a peer offers for its connection. Who can't uses the socket.
-    fn accept_stream(&self, peer: &PeerShared, place: SharedPlace) -> Option<Arc<SharedStream>> {
-        if !self.engine.settings.shared_stream || !peer.same_host {
-            return None;
+    fn accept_stream(
+        &self,
+        peer: &PeerShared,
+        key: usize,
+        place: Option<SharedPlace>,
+    ) -> Option<Arc<SharedStream>> {
+        let handshake = self.handshakes.get(key)?;
+        let made = self.open_stream(peer, handshake, place);
+        if let Err(why) = &made
+            && place.is_some()
+            && let Some(others) = peer.quotas.logs.no_stream.left_out()
+        {
+            tracing::info!(target: "polyrail::share", peer = peer.name(), %why, others,
+                "no shared memory for a connection");
         }
-        match SharedStream::accept(place, &self.engine.streams) {
-            Ok(stream) => Some(stream),
-            Err(why) => {
-                if let Some(others) = peer.quotas.logs.no_stream.left_out() {
-                    tracing::info!(target: "polyrail::share", peer = peer.name(), why, others,
-                        "no shared memory for a connection");
-                }
-                None
-            }
-        }
+        peer.streams.note(made)
+    }
+
+    fn open_stream(
+        &self,
+        peer: &PeerShared,
+        handshake: &Handshake,
+        place: Option<SharedPlace>,
+    ) -> Result<Arc<SharedStream>, Cow<'static, str>> {
+        self.engine.settings.stream_to(peer.same_host)?;
+        let place = place.ok_or("the peer offered no memory, and its dump says why")?;
+        let own = handshake.socket.local_addr().map_err(|error| error.to_string())?;
+        let own = own.as_socket().ok_or("its connection has no address")?;
+        // Whoever is elsewhere has no business with descriptors of this host.
+        are_in_one_place(own.ip(), handshake.remote.ip())?;
+        Ok(accept(place, &self.engine.streams)?)
     }
 
     pub(super) fn hand_over_arrival(&mut self, handshake: Handshake) {

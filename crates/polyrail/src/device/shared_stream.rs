@@ -11,42 +11,22 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use polyrail_proto::wire::SharedPlace;
-use polyrail_sys::{In, IoVecs, Memory, Out, SharedMemory, SharedWord};
+use polyrail_sys::{In, IoVecs, Memory, Out, SharedWord};
 
-use crate::device::shared_page::{create, open, place_of};
+use crate::device::stream_offer::StreamPlace;
 use crate::wake::stream_words::StreamWords;
 
 /// Bytes of a ring: four messages of 64 KiB, and little enough to stay in a cache.
 const RING_BYTES: u64 = 256 << 10;
-/// Words of both directions, and whether the other end has opened the memory. Each end's words have
-/// lines of their own.
+/// Who found a ring full goes on when so much of it is free: two ends that both poll would pass on a few
+/// bytes at a time otherwise.
+const ENOUGH_ROOM: u64 = RING_BYTES / 4;
+/// The first line belongs to `stream_offer`. Each end's words of a direction have a line of their own.
 const WORDS_BYTES: u64 = 4096;
 const LINE_BYTES: u64 = 128;
-const BYTES: u64 = WORDS_BYTES + 2 * RING_BYTES;
-/// Where the word stands that says what became of the offer.
-const STATE_AT: u64 = 0;
-const OFFERED: u64 = 0;
-const OPENED: u64 = 1;
-const WITHDRAWN: u64 = 2;
-/// Streams of an engine, 32 MiB of memory: further connections use their sockets.
-const STREAMS_MAX: usize = 64;
-
-/// How many streams an engine has.
-#[derive(Debug, Default)]
-pub(crate) struct StreamPlaces(AtomicUsize);
-
-/// One of them.
-struct StreamPlace(Arc<StreamPlaces>);
-
-/// A stream that the other end may open.
-pub(crate) struct StreamOffer {
-    shared: SharedMemory,
-    state: SharedWord,
-    place: StreamPlace,
-}
+pub(super) const BYTES: u64 = WORDS_BYTES + 2 * RING_BYTES;
 
 /// One end of a stream.
 pub(crate) struct SharedStream {
@@ -54,6 +34,8 @@ pub(crate) struct SharedStream {
     into: Direction,
     /// The socket may have something to say.
     looks: AtomicBool,
+    /// There was no room for bytes that this end has.
+    is_full: AtomicBool,
     _place: StreamPlace,
 }
 
@@ -79,74 +61,19 @@ pub(crate) struct Moved {
     pub(crate) wakes: bool,
 }
 
-impl StreamPlaces {
-    fn take(self: &Arc<Self>) -> Result<StreamPlace, String> {
-        let is_free = |used: usize| (used < STREAMS_MAX).then_some(used + 1);
-        match self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_free) {
-            Ok(_) => Ok(StreamPlace(self.clone())),
-            Err(_) => Err(format!("{STREAMS_MAX} connections have shared memory already")),
-        }
-    }
-}
-
-impl Drop for StreamPlace {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl StreamOffer {
-    pub(crate) fn new(places: &Arc<StreamPlaces>) -> Result<Self, String> {
-        let place = places.take()?;
-        let shared = create(BYTES)?;
-        // Running out of memory later would kill the process.
-        shared.populate().map_err(|error| format!("{BYTES} bytes: {error}"))?;
-        let state = word(shared.memory(), STATE_AT)?;
-        Ok(Self { shared, state, place })
-    }
-
-    /// How the other end finds it.
-    pub(crate) fn place(&self) -> SharedPlace {
-        place_of(&self.shared)
-    }
-
-    /// The other end has answered: the stream, if it has opened it before. It can't any more.
-    pub(crate) fn conclude(self) -> Result<Option<Arc<SharedStream>>, String> {
-        let was = self.state.swap(WITHDRAWN, Ordering::AcqRel);
-        let stream = || SharedStream::new(self.shared.memory(), [0, 1], self.place);
-        if was == OPENED { stream().map(Some) } else { Ok(None) }
-    }
-}
-
 impl SharedStream {
-    /// Opens what the other end offers.
-    pub(crate) fn accept(
-        place: SharedPlace,
-        places: &Arc<StreamPlaces>,
-    ) -> Result<Arc<Self>, String> {
-        if place.bytes != BYTES {
-            return Err(format!("{} bytes were offered, allowed is {BYTES}", place.bytes));
-        }
-        let taken = places.take()?;
-        let memory = open(place)?;
-        let stream = Self::new(&memory, [1, 0], taken)?;
-        let state = word(&memory, STATE_AT)?;
-        match state.compare_exchange(OFFERED, OPENED, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => Ok(stream),
-            Err(_) => Err("it was withdrawn".to_owned()),
-        }
-    }
-
-    fn new(
+    /// The end that writes to the first of these rings and reads from the second.
+    pub(super) fn new(
         memory: &Memory,
         [out, into]: [u64; 2],
         place: StreamPlace,
     ) -> Result<Arc<Self>, String> {
         let (out, into) = (Direction::new(memory, out)?, Direction::new(memory, into)?);
-        Ok(Arc::new(Self { out, into, looks: AtomicBool::new(true), _place: place }))
+        let (looks, is_full) = (AtomicBool::new(true), AtomicBool::new(false));
+        Ok(Arc::new(Self { out, into, looks, is_full, _place: place }))
     }
 
-    /// Writes what there is room for. Without any, the other end wakes this one when there is.
+    /// Writes what there is room for.
     pub(crate) fn send(&self, from: &IoVecs<'_, Out>) -> io::Result<Moved> {
         let Direction { ring, own, other, .. } = &self.out;
         let (written, wanted) = (own.load(Ordering::Relaxed), from.bytes() as u64);
@@ -155,10 +82,8 @@ impl SharedStream {
             room = RING_BYTES - (written - self.out.other_has_read(written)?);
         }
         if room == 0 {
-            if self.out.words().writer_may_wait(other.load(Ordering::Relaxed)) {
-                return Err(io::ErrorKind::WouldBlock.into());
-            }
-            room = RING_BYTES - (written - self.out.other_has_read(written)?);
+            self.is_full.store(true, Ordering::Relaxed);
+            return Err(io::ErrorKind::WouldBlock.into());
         }
         let bytes = room.min(wanted);
         let (at, first) = part_before_the_end(written, bytes);
@@ -166,6 +91,7 @@ impl SharedStream {
         let copied = copied.and_then(|()| from.copy_to(first as usize, (ring, 0), bytes - first));
         copied.map_err(io::Error::other)?;
         own.store(written + bytes, Ordering::Relaxed);
+        self.is_full.store(false, Ordering::Relaxed);
         Ok(Moved { bytes: bytes as usize, wakes: self.out.words().publish(written + bytes) })
     }
 
@@ -189,7 +115,9 @@ impl SharedStream {
         let copied = copied.and_then(|()| into.copy_from(first as usize, (ring, 0), bytes - first));
         copied.map_err(io::Error::other)?;
         own.store(read + bytes, Ordering::Relaxed);
-        Ok(Moved { bytes: bytes as usize, wakes: self.into.words().give_back(read + bytes) })
+        let is_enough = there - bytes <= RING_BYTES - ENOUGH_ROOM;
+        let wakes = self.into.words().give_back(read + bytes, is_enough);
+        Ok(Moved { bytes: bytes as usize, wakes })
     }
 
     /// Whether there may be something to read.
@@ -199,29 +127,29 @@ impl SharedStream {
         is_new || ended.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether there may be room.
+    /// Whether there may be room again for an end that found none.
     pub(crate) fn has_room(&self) -> bool {
-        let Direction { read, own, .. } = &self.out;
-        own.load(Ordering::Relaxed).wrapping_sub(read.load(Ordering::Relaxed)) != RING_BYTES
+        self.out.read.load(Ordering::Relaxed) >= self.enough_read()
     }
 
-    /// The same for who has found none before, and need not be woken if there is some.
-    pub(crate) fn has_room_again(&self) -> bool {
-        let has_room = self.has_room();
-        if has_room {
-            self.out.words().writer_goes_on();
-        }
-        has_room
-    }
-
-    /// Whether this end may sleep: nothing has come, and whatever comes wakes it.
-    pub(crate) fn may_sleep(&self) -> bool {
-        self.into.words().reader_may_sleep(self.into.own.load(Ordering::Relaxed))
+    /// Whether this end may sleep: whatever it waits for will wake it. An end that leaves alone what has
+    /// come, for now, waits for room only.
+    pub(crate) fn may_sleep(&self, leaves_alone: bool) -> bool {
+        let is_full = self.is_full.load(Ordering::Relaxed);
+        (!is_full || self.out.words().writer_may_wait(self.enough_read()))
+            && (leaves_alone
+                || self.into.words().reader_may_sleep(self.into.own.load(Ordering::Relaxed)))
     }
 
     /// This end is awake again.
     pub(crate) fn is_awake(&self) {
         self.into.words().reader_is_awake();
+        self.out.words().writer_is_awake();
+    }
+
+    /// How far the other end has read when there is room enough for an end that found none.
+    fn enough_read(&self) -> u64 {
+        (self.out.own.load(Ordering::Relaxed) + ENOUGH_ROOM).saturating_sub(RING_BYTES)
     }
 
     /// Bytes that the other end has read, as it says.
@@ -301,22 +229,19 @@ fn part_before_the_end(position: u64, bytes: u64) -> (u64, u64) {
     (at, bytes.min(RING_BYTES - at))
 }
 
-fn word(memory: &Memory, at: u64) -> Result<SharedWord, String> {
+pub(super) fn word(memory: &Memory, at: u64) -> Result<SharedWord, String> {
     SharedWord::new(memory, at).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn places() -> Arc<StreamPlaces> {
-        Arc::default()
-    }
+    use crate::device::stream_offer::{StreamOffer, accept};
 
     fn streams() -> (Arc<SharedStream>, Arc<SharedStream>) {
-        let offer = StreamOffer::new(&places()).unwrap();
-        let there = SharedStream::accept(offer.place(), &places()).unwrap();
-        (offer.conclude().unwrap().unwrap(), there)
+        let offer = StreamOffer::new(&Arc::default()).unwrap();
+        let there = accept(offer.place(), &Arc::default()).unwrap();
+        (offer.conclude().unwrap(), there)
     }
 
     fn send(stream: &SharedStream, bytes: &[u8]) -> io::Result<Moved> {
@@ -362,34 +287,41 @@ mod tests {
     }
 
     #[test]
-    fn a_full_ring_takes_nothing_and_who_makes_room_is_told_to_wake() {
+    fn a_full_ring_takes_nothing_and_who_sleeps_is_woken_once_there_is_room_enough() {
         let (one, two) = streams();
         let bytes = vec![7; RING_BYTES as usize + 1];
         assert_eq!(send(&one, &bytes).unwrap(), Moved { bytes: RING_BYTES as usize, wakes: false });
         assert!(is_would_block(send(&one, b"x")) && !one.has_room());
-        let mut into = IoVecs::<In>::new();
-        let mut place = [0; 3];
-        into.push_buffer(&mut place);
-        assert_eq!(two.receive(&mut into).unwrap(), Moved { bytes: 3, wakes: true });
-        assert!(one.has_room());
-        assert_eq!(send(&one, &bytes).unwrap().bytes, 3);
-        assert!(is_would_block(send(&one, b"x")) && !one.has_room_again());
-        // Who finds room by itself need not be woken.
-        let Direction { read, own, .. } = &two.into;
-        read.store(4, Ordering::Release);
-        own.store(4, Ordering::Relaxed);
-        assert!(one.has_room_again() && !two.into.words().give_back(4));
+        assert!(one.may_sleep(false));
+        let take = |bytes: u64| {
+            let mut place = vec![0; bytes as usize];
+            let mut into = IoVecs::<In>::new();
+            into.push_buffer(&mut place);
+            two.receive(&mut into).unwrap()
+        };
+        assert!(!take(3).wakes && !one.has_room(), "too little");
+        assert!(take(ENOUGH_ROOM - 3).wakes && one.has_room());
+        assert!(!one.may_sleep(false), "there is room for what it has");
+        one.is_awake();
+        assert_eq!(send(&one, &bytes).unwrap().bytes as u64, ENOUGH_ROOM);
+        assert!(one.may_sleep(false), "all that it had is out");
+        assert!(is_would_block(send(&one, b"x")));
+        assert!(!take(RING_BYTES).wakes && one.has_room(), "it did not sleep");
+        assert!(!one.may_sleep(true));
     }
 
     #[test]
     fn who_writes_is_told_once_that_the_other_end_sleeps() {
         let (one, two) = streams();
-        assert!(two.may_sleep() && !two.has_come());
+        assert!(two.may_sleep(false) && !two.has_come());
         assert!(send(&one, b"a").unwrap().wakes && !send(&one, b"b").unwrap().wakes);
-        assert!(two.has_come() && !two.may_sleep(), "something is there");
+        assert!(
+            two.has_come() && !two.may_sleep(false) && two.may_sleep(true),
+            "something is there"
+        );
         assert!(!send(&one, b"c").unwrap().wakes, "so it does not sleep");
         assert_eq!(receive(&two, 9).unwrap(), b"abc");
-        assert!(two.may_sleep());
+        assert!(two.may_sleep(false));
         two.is_awake();
         assert!(!send(&one, b"d").unwrap().wakes);
     }
@@ -423,28 +355,5 @@ mod tests {
         assert_eq!(receive(&two, 1).unwrap_err().kind(), io::ErrorKind::ConnectionReset);
         send(&two, b"the other way").unwrap();
         assert_eq!(receive(&one, 9).unwrap(), b"the other");
-    }
-
-    #[test]
-    fn what_nobody_opened_in_time_can_not_be_opened() {
-        let offer = StreamOffer::new(&places()).unwrap();
-        let (place, shared) = (offer.place(), offer.shared.memory().clone());
-        let wrong = SharedPlace { bytes: place.bytes - 1, ..place };
-        assert!(SharedStream::accept(wrong, &places()).is_err());
-        let late = word(&shared, STATE_AT).unwrap();
-        assert!(offer.conclude().unwrap().is_none());
-        assert_eq!(late.load(Ordering::Relaxed), WITHDRAWN);
-        assert!(SharedStream::accept(place, &places()).is_err(), "its file is closed");
-    }
-
-    #[test]
-    fn an_engine_has_so_many_streams_and_gets_places_back() {
-        let places = places();
-        let offers: Vec<_> = (0..STREAMS_MAX).map(|_| StreamOffer::new(&places)).collect();
-        assert!(offers.iter().all(Result::is_ok));
-        let why = StreamOffer::new(&places).map(drop).unwrap_err();
-        assert!(why.contains("64 connections"), "{why}");
-        drop(offers);
-        assert!(StreamOffer::new(&places).is_ok());
     }
 }

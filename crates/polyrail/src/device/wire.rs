@@ -82,12 +82,15 @@ impl Wire {
             let mut wake_ups = [0; 64];
             let mut place = IoVecs::<In>::new();
             place.push_buffer(&mut wake_ups);
-            if receive(self.socket.as_fd(), &mut place)? > 0 {
-                continue;
-            }
+            let end = match receive(self.socket.as_fd(), &mut place) {
+                Ok(0) => Ok(0),
+                Ok(_) => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+                Err(error) => Err(error),
+            };
             // What the other end wrote before it ended is in the ring by now.
             return match stream.receive(into) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => end,
                 received => {
                     stream.note_event();
                     received.map(|moved| self.moved(moved))

@@ -126,6 +126,12 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
         let left = megabytes(&peer.tally.shared_bytes);
         writeln!(out, "    shared memory: {sharing}; {left} MB were left there for the peer")?;
     }
+    if engine.settings.caller_driven
+        && peer.same_host
+        && let Some(Err(why)) = peer.streams.last()
+    {
+        writeln!(out, "    no shared memory for connections: {why}")?;
+    }
     let tx = peer.tx();
     if tx.sender.is_busy() {
         let silence = seconds(tx.sender.silence(now));

@@ -19,6 +19,7 @@ use crate::device::carriers::Carriers;
 use crate::device::host_proof::Lease;
 use crate::device::shared_page::Sharing;
 use crate::device::staging::Direction;
+use crate::device::stream_offer::StreamNews;
 use crate::engine::audit::Audit;
 use crate::engine::counters::ArrivalStats;
 use crate::engine::inbox::Share;
@@ -65,6 +66,8 @@ pub(crate) struct PeerShared {
     pub(crate) tally: Tally,
     /// Whether that can be done.
     pub(crate) sharing: Sharing,
+    /// Whether connections go through shared memory.
+    pub(crate) streams: StreamNews,
     /// Connections of a hosted plugin for its flows and those towards it.
     pub(crate) carriers: Carriers,
     /// Says to its process that it may copy from and to memory here, once any was offered to it.
@@ -154,6 +157,7 @@ impl PeerShared {
             same_host: options.same_host,
             tally: Tally::default(),
             sharing: Sharing::default(),
+            streams: StreamNews::default(),
             carriers: Carriers::default(),
             lease: OnceLock::new(),
             tx_stock: options.staging.stock(Direction::Out),

@@ -127,6 +127,16 @@ impl EngineSettings {
         CAPABILITIES.with(duplex).with(stream).with(sealed).with(carriers)
     }
 
+    /// Whether a connection to such a peer may go through shared memory, or why not.
+    pub(crate) fn stream_to(&self, same_host: bool) -> Result<(), &'static str> {
+        match (self.caller_driven, self.shared_stream, same_host) {
+            (_, true, true) => Ok(()),
+            (_, _, false) => Err("the peer is on another host"),
+            (true, false, _) => Err("the setting path says tcp"),
+            (false, ..) => Err("the setting progress says proxy"),
+        }
+    }
+
     /// Whether rails of a plugin go with the other settings.
     pub(crate) fn check_hosted(&self) -> Result<(), EngineError> {
         if self.payload == Payload::Aead {

@@ -23,7 +23,7 @@ use crate::device::host_proof::Proofs;
 use crate::device::imports::Imports;
 use crate::device::peer_copy::PeerCopyQueues;
 use crate::device::shared_page::Page;
-use crate::device::shared_stream::StreamPlaces;
+use crate::device::stream_offer::StreamPlaces;
 use crate::engine::awaited::Awaited;
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::counters::Counter;

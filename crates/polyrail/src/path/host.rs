@@ -18,6 +18,7 @@ use crate::path::choose::{NO_DEVICE, PathRequest, part};
 use crate::path::import::import;
 
 const SHORT: &str = "it is short, and the rails carry it as fast";
+const SHORT_SHARED: &str = "it is short, and connections to the peer go through shared memory";
 
 /// The path of a request between host memories, and if it is not over the rails, the copies.
 pub(super) fn choose(
@@ -41,6 +42,16 @@ pub(super) fn choose(
     }
 }
 
+/// Why CPUs do not copy something short, and how else it goes.
+fn short(engine: &EngineShared, request: &PathRequest<'_>) -> Cow<'static, str> {
+    let is_of_callers = engine.settings.caller_driven;
+    match request.peer.streams.last().filter(|_| is_of_callers) {
+        Some(Ok(())) => SHORT_SHARED.into(),
+        Some(Err(why)) => format!("{SHORT}; no shared memory for connections: {why}").into(),
+        None => SHORT.into(),
+    }
+}
+
 /// Why the settings forbid it, if they do.
 pub(super) fn no_single_copy(engine: &EngineShared) -> Option<&'static str> {
     match (engine.config.path, engine.config.single_copy) {
@@ -61,7 +72,7 @@ fn may_copy_message(
     }
     let bytes = request.locals.iter().fold(0_u64, |sum, local| sum.saturating_add(local.len));
     if !is_message_worth_a_copy(bytes, request.locals.len()) {
-        return Err(SHORT.into());
+        return Err(short(engine, request));
     }
     let instance = request.peer.instance();
     if let Some(other) = engine_here(instance)
@@ -95,7 +106,7 @@ fn copies(
     };
     let bytes = pairs.iter().fold(0_u64, |sum, (_, remote)| sum.saturating_add(remote.len));
     if !is_worth_a_copy(bytes, pairs.len()) {
-        return Err(SHORT.into());
+        return Err(short(engine, request));
     }
     let here = engine_here(peer.instance());
     let mut known: HashMap<RegionKey, Arc<RegionCore>> = HashMap::new();

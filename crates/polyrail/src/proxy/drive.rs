@@ -225,15 +225,12 @@ impl Proxy {
         }
         let sleep = sleep_of(&mut core, drive);
         core.watch_all(&self.poller);
-        let may_sleep = core.may_sleep();
         drop(core);
         drive.note_thread(self);
         if drive.is_expired() {
             return false;
         }
-        if may_sleep {
-            self.sleep(drive.engine, &sleep);
-        }
+        self.sleep(drive.engine, &sleep);
         !(drive.stop)()
     }
 
@@ -338,6 +335,14 @@ impl Proxy {
         self.sleeps_until_told.store(sleep.must_be_told, Ordering::Relaxed);
         if !self.signal.may_sleep() {
             return;
+        }
+        // Only now, as the one who sleeps here: who was that before has said that it is awake.
+        if engine.settings.shared_stream {
+            let mut core = DrivenCore::new(self.lock(), self, engine);
+            if !core.may_sleep() {
+                core.is_unannounced &= !self.signal.awake();
+                return;
+            }
         }
         self.counters.sleeps.fetch_add(1, Ordering::Relaxed);
         if let Err(error) = self.poller.wait(&mut events, sleep.limit) {

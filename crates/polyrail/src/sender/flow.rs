@@ -144,7 +144,7 @@ impl TxFlow {
     ) -> Result<bool, Down> {
         let mut written = 0;
         if !self.writable {
-            self.writable = self.wire.stream().is_some_and(SharedStream::has_room_again);
+            self.writable = self.wire.stream().is_some_and(SharedStream::has_room);
         }
         self.stuck = !self.writable;
         self.advance_carrier(pass)?;

@@ -19,7 +19,7 @@ pub(crate) struct StreamWords<'a> {
     pub(crate) read: &'a AtomicU64,
     /// The end that reads sleeps until it is woken.
     pub(crate) reader_sleeps: &'a AtomicU64,
-    /// The end that writes has no room, and sleeps until it is woken.
+    /// The end that writes found too little room, and sleeps until it is woken.
     pub(crate) writer_waits: &'a AtomicU64,
 }
 
@@ -30,18 +30,19 @@ impl StreamWords<'_> {
         must_wake(self.reader_sleeps)
     }
 
-    /// Bytes up to this one are no longer needed. Says whether the other end has to be woken.
-    pub(crate) fn give_back(&self, read: u64) -> bool {
+    /// Bytes up to this one are no longer needed. Says whether the other end has to be woken, for which there
+    /// has to be room enough.
+    pub(crate) fn give_back(&self, read: u64, is_enough: bool) -> bool {
         self.read.store(read, Ordering::Release);
-        must_wake(self.writer_waits)
+        is_enough && must_wake(self.writer_waits)
     }
 
     /// Whether the end that has read all up to `read` may sleep: nothing has come meanwhile.
     pub(crate) fn reader_may_sleep(&self, read: u64) -> bool {
-        may_sleep(self.reader_sleeps, self.written, read)
+        may_sleep(self.reader_sleeps, self.written, read.saturating_add(1))
     }
 
-    /// Whether the end that has seen the other one at `read`, and so has no room, may wait for some.
+    /// Whether the end that writes may sleep until the other one has read so far: it has not by now.
     pub(crate) fn writer_may_wait(&self, read: u64) -> bool {
         may_sleep(self.writer_waits, self.read, read)
     }
@@ -51,8 +52,8 @@ impl StreamWords<'_> {
         is_awake(self.reader_sleeps);
     }
 
-    /// The end that writes has found room by itself.
-    pub(crate) fn writer_goes_on(&self) {
+    /// The end that writes is awake again.
+    pub(crate) fn writer_is_awake(&self) {
         is_awake(self.writer_waits);
     }
 }
@@ -71,11 +72,12 @@ fn must_wake(sleeps: &AtomicU64) -> bool {
     sleeps.load(Ordering::Relaxed) != 0 && sleeps.swap(0, Ordering::AcqRel) != 0
 }
 
-fn may_sleep(sleeps: &AtomicU64, position: &AtomicU64, known: u64) -> bool {
+/// Until the position is there.
+fn may_sleep(sleeps: &AtomicU64, position: &AtomicU64, wanted: u64) -> bool {
     // Swaps, not stores: all changes of this word are in one order, and each sees the one before.
     sleeps.swap(1, Ordering::AcqRel);
     fence(Ordering::SeqCst);
-    if position.load(Ordering::Acquire) == known {
+    if position.load(Ordering::Acquire) < wanted {
         return true;
     }
     sleeps.swap(0, Ordering::AcqRel);

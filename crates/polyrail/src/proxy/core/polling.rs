@@ -46,11 +46,12 @@ impl Core {
     /// Whether the thread may sleep on the poller: streams have nothing, and whatever comes there wakes
     /// it. Marks those that have something.
     pub(in crate::proxy) fn may_sleep(&mut self) -> bool {
-        let stays_quiet = |flow: &AnyFlow| {
-            flow.is_held_back() || flow.wire().stream().is_none_or(SharedStream::may_sleep)
+        let may_sleep = |flow: &AnyFlow| {
+            let stream = flow.wire().stream();
+            stream.is_none_or(|stream| stream.may_sleep(flow.is_held_back()))
         };
         let new: Vec<usize> =
-            self.flows.iter().filter(|(_, flow)| !stays_quiet(flow)).map(|(key, _)| key).collect();
+            self.flows.iter().filter(|(_, flow)| !may_sleep(flow)).map(|(key, _)| key).collect();
         new.iter().for_each(|key| self.mark_readable(*key));
         new.is_empty()
     }
