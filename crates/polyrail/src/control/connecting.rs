@@ -165,10 +165,7 @@ impl Control {
         peer: &PeerShared,
         (from, to): (IpAddr, IpAddr),
     ) -> Result<StreamOffer, Cow<'static, str>> {
-        self.engine.settings.stream_to(peer.same_host)?;
-        if !peer.card.capabilities.contains(Capabilities::SHARED_STREAM) {
-            return Err("the peer's callers don't move its data, or its settings forbid it".into());
-        }
+        self.engine.settings.may_share(peer)?;
         are_in_one_place(from, to)?;
         Ok(StreamOffer::new(&self.engine.streams)?)
     }

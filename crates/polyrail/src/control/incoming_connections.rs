@@ -193,7 +193,7 @@ impl Control {
         handshake: &Handshake,
         place: Option<SharedPlace>,
     ) -> Result<Arc<SharedStream>, Cow<'static, str>> {
-        self.engine.settings.stream_to(peer.same_host)?;
+        self.engine.settings.may_share(peer)?;
         let place = place.ok_or("the peer offered no memory, and its dump says why")?;
         let own = handshake.socket.local_addr().map_err(|error| error.to_string())?;
         let own = own.as_socket().ok_or("its connection has no address")?;

@@ -11,6 +11,7 @@ use polyrail_sys::tcp::FlowOptions;
 use polyrail_sys::threads::allowed_cpus;
 
 use crate::base::error::EngineError;
+use crate::engine::peer::PeerShared;
 use crate::engine::prepared::RequestLimits;
 use crate::memory::region::RegionCore;
 
@@ -127,13 +128,15 @@ impl EngineSettings {
         CAPABILITIES.with(duplex).with(stream).with(sealed).with(carriers)
     }
 
-    /// Whether a connection to such a peer may go through shared memory, or why not.
-    pub(crate) fn stream_to(&self, same_host: bool) -> Result<(), &'static str> {
-        match (self.caller_driven, self.shared_stream, same_host) {
-            (_, true, true) => Ok(()),
-            (_, _, false) => Err("the peer is on another host"),
-            (true, false, _) => Err("the setting path says tcp"),
-            (false, ..) => Err("the setting progress says proxy"),
+    /// Whether a connection to the peer may go through shared memory, or why not.
+    pub(crate) fn may_share(&self, peer: &PeerShared) -> Result<(), &'static str> {
+        let knows = peer.card.capabilities.contains(Capabilities::SHARED_STREAM);
+        match (peer.same_host, self.caller_driven, self.shared_stream, knows) {
+            (true, _, true, true) => Ok(()),
+            (false, ..) => Err("the peer is on another host"),
+            (_, false, ..) => Err("the setting progress says proxy"),
+            (_, _, false, _) => Err("the setting path says tcp"),
+            (.., false) => Err("the peer does not want it: its progress or path setting says so"),
         }
     }
 
