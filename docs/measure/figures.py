@@ -124,7 +124,8 @@ def against_ucx_host_latency(options):
         return bench(options, *what)["latency_us"]["p50"]
 
     def ucx():
-        return float(perftest(options.peers, "tag_lat", 500_000, tls=SHARED_MEMORY)[2])
+        # Both ends poll and never sleep: beside other programs each answer may take a turn of theirs.
+        return float(perftest(options.peers, "tag_lat", 50_000, tls=SHARED_MEMORY)[2])
 
     return summary(alternate(options.rounds, polyrail=polyrail, ucx=ucx), "polyrail", "ucx")
 
