@@ -15,8 +15,9 @@ use polyrail_sys::{SharedMemory, SharedWord};
 use rustix::process::Signal;
 
 const CALLER: &[(&str, &str)] = &[("progress", "caller"), ("rails", "127.0.0.1")];
+const RING: u64 = 1 << 20;
 /// Bytes that are offered: words, and a ring for each direction.
-const OFFERED: u64 = 4096 + 2 * (256 << 10);
+const OFFERED: u64 = 4096 + 2 * RING;
 /// Where the words stand: whether the memory is open, how far who connected has written and read, and how
 /// far the other end has.
 const STATE: u64 = 0;
@@ -197,7 +198,7 @@ fn garbage_in_shared_memory_costs_its_peer_the_connection_and_nothing_else() {
     let engine = engine(&[CALLER, &[("channels", "1")]].concat());
     let garbage: [&dyn Fn(&SharedMemory); 7] = [
         &|memory| word(memory, WRITTEN).store(u64::MAX, Ordering::Release),
-        &|memory| word(memory, WRITTEN).store((256 << 10) + 1, Ordering::Release),
+        &|memory| word(memory, WRITTEN).store(RING + 1, Ordering::Release),
         // No record begins so.
         &|memory| {
             memory.memory().write_at(4096, &[0xff; 64]).unwrap();
@@ -221,7 +222,7 @@ fn garbage_in_shared_memory_costs_its_peer_the_connection_and_nothing_else() {
             for _ in 0..20_000 {
                 let (at, value) = (random.below(OFFERED / 8) * 8, random.below(u64::MAX));
                 word(memory, at).store(value, Ordering::Release);
-                word(memory, WRITTEN).store(random.below(1 << 18), Ordering::Release);
+                word(memory, WRITTEN).store(random.below(RING), Ordering::Release);
             }
         },
     ];

@@ -18,8 +18,9 @@ use polyrail_sys::{In, IoVecs, Memory, Out, SharedWord};
 use crate::device::stream_offer::StreamPlace;
 use crate::wake::stream_words::StreamWords;
 
-/// Bytes of a ring: four messages of 64 KiB, and little enough to stay in a cache.
-const RING_BYTES: u64 = 256 << 10;
+/// Bytes of a ring: fifteen messages of 64 KiB. Where both ends share a CPU, each turn of one moves as much as fits; with a
+/// quarter of this they moved a third of what sockets did.
+const RING_BYTES: u64 = 1 << 20;
 /// Who found a ring full goes on when so much of it is free: two ends that both poll would pass on a few
 /// bytes at a time otherwise.
 const ENOUGH_ROOM: u64 = RING_BYTES / 4;

@@ -20,8 +20,8 @@ const OPENED: u64 = 1;
 const WITHDRAWN: u64 = 2;
 /// Why there is no stream where the other end did not want one.
 const NOT_OPENED: &str = "the peer did not open the memory that was offered, and its log says why";
-/// Streams of an engine, 32 MiB of memory: further connections use their sockets.
-const STREAMS_MAX: usize = 64;
+/// Streams of an engine, 64 MiB of memory: further connections use their sockets.
+const STREAMS_MAX: usize = 32;
 
 /// How many streams an engine has.
 #[derive(Debug, Default)]
@@ -149,7 +149,7 @@ mod tests {
         let offers: Vec<_> = (0..STREAMS_MAX).map(|_| StreamOffer::new(&places)).collect();
         assert!(offers.iter().all(Result::is_ok));
         let why = StreamOffer::new(&places).map(drop).unwrap_err();
-        assert!(why.contains("64 connections"), "{why}");
+        assert!(why.contains("32 connections"), "{why}");
         drop(offers);
         assert!(StreamOffer::new(&places).is_ok());
     }
