@@ -25,7 +25,7 @@ use crate::wire::{Body, ExpressCard, Message, TOLD_BYTES, put_part};
 
 /// The settings of a device that this engine takes over. The others are about proxies, or about
 /// things that a process can have only once.
-const TAKEN: [&str; 16] = [
+const TAKEN: [&str; 17] = [
     "rails",
     "bind_device",
     "congestion",
@@ -37,6 +37,7 @@ const TAKEN: [&str; 16] = [
     "peer_timeout_ms",
     "auth",
     "payload",
+    "path",
     "secret_file",
     "flow_limit",
     "handshake_limit",

@@ -1,6 +1,6 @@
 //! From the options to the settings in effect, at both ends.
 
-use polyrail_config::{Config, ConfigBuilder, Origin};
+use polyrail_config::{Config, ConfigBuilder, Origin, Progress};
 use polyrail_nccl_ref::Nccl;
 
 use super::args::Args;
@@ -29,6 +29,11 @@ impl Args {
         let is_given = |name| given.origin(name).is_some_and(Origin::is_explicit);
         if !is_given("single_copy") && !is_given("path") {
             builder = builder.set("single_copy", "off")?;
+            let is_host = |mem: &MemoryKind| *mem == MemoryKind::Host;
+            // Connections of callers would share memory.
+            if given.progress == Progress::Caller && is_host(&self.mem) && is_host(&self.peer_mem) {
+                builder = builder.set("path", "tcp")?;
+            }
         }
         if let Role::Listen { address: Some(address) } = role {
             builder = builder.set("listen_port", &address.port().to_string())?;
