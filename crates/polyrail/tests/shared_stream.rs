@@ -145,8 +145,7 @@ fn a_caller_that_sleeps_is_woken_by_bytes_in_shared_memory() {
     let p = pair(&[CALLER, &[("wait_spin_us", "0")]].concat());
     exchange(&p);
     let sleeps = || p.b.stats().proxies.iter().map(|proxy| proxy.sleeps).sum::<u64>();
-    // A sleep that nobody ends takes 100 ms, and on a loaded machine each takes longer.
-    let fastest = (0..20).map(|_| {
+    let wait = |_| {
         let before = sleeps();
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| {
@@ -156,11 +155,15 @@ fn a_caller_that_sleeps_is_woken_by_bytes_in_shared_memory() {
             wait_for("it to sleep", || sleeps() > before);
             let posted = Instant::now();
             p.a.notify(&p.to_b, b"wake up").unwrap().detach();
+            // Posting may leave it to the next call.
+            p.a.progress();
             waiter.join().unwrap().saturating_duration_since(posted)
         })
-    });
-    let fastest = fastest.min().unwrap();
-    assert!(fastest < Duration::from_millis(50), "{fastest:?}");
+    };
+    // A sleep that nobody ends takes 100 ms.
+    let mut waits: Vec<Duration> = (0..20).map(wait).collect();
+    waits.sort();
+    assert!(waits[10] < Duration::from_millis(50), "{waits:?}");
 }
 
 /// A stranger whose connection goes through memory that it can write to.
