@@ -143,6 +143,10 @@ fn every_file_of_a_package_exists_or_is_made_by_the_script() {
         let path = metadata["generate-rpm"][script].as_str().unwrap();
         assert!(repository().join(path).is_file(), "{script}: {path}");
     }
+    let triggers = metadata["deb"]["triggers-file"].as_str().unwrap();
+    let triggers =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(triggers)).unwrap();
+    assert!(triggers.contains("ldconfig"), "programs would not find libpolyrail.so.0: {triggers}");
     // cargo-deb adds its own part there.
     for script in ["prerm", "postrm"] {
         assert!(read(&format!("deploy/deb/{script}")).contains("#DEBHELPER#"), "{script}");
