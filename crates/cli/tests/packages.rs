@@ -153,6 +153,19 @@ fn every_file_of_a_package_exists_or_is_made_by_the_script() {
     }
 }
 
+/// The .rpm has files and no folders, so its script has to remove those that are the package's own.
+#[test]
+fn the_rpm_leaves_no_folder_of_its_own() {
+    let script = read("deploy/rpm/postun");
+    let removed: Vec<&str> = script.split_whitespace().collect();
+    for path in installed("generate-rpm") {
+        for folder in Path::new(&path).ancestors().skip(1).filter_map(Path::to_str) {
+            let is_own = folder.contains("polyrail");
+            assert!(!is_own || removed.contains(&folder), "{folder} stays, as {path} is in it");
+        }
+    }
+}
+
 #[test]
 fn the_deb_and_the_rpm_have_the_same_files() {
     let sources = |kind| assets(kind).into_iter().map(|one| one.source).collect::<BTreeSet<_>>();
