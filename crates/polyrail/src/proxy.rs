@@ -119,6 +119,7 @@ impl Proxy {
     ) -> Sent {
         let worked = self.pass(&mut core, engine, now, Reads::No);
         let (asks, is_held_up) = (core.outlook() == Outlook::Ask, core.is_held_up);
+        self.leave_to_sleeper(&mut core, engine);
         drop(core);
         if asks {
             // A device has begun something, and the caller has other things to do than to ask.
@@ -144,6 +145,15 @@ impl Proxy {
     /// the event that it would have woken up for is used up.
     fn wake_sleeper(&self) {
         if self.sleeper.is_locked() {
+            self.poller.wake();
+        }
+    }
+
+    /// This thread gives the core back. One that sleeps on the poller goes by what it found before: it is woken
+    /// if this one leaves it something, or has taken its event.
+    fn leave_to_sleeper(&self, core: &mut Core, engine: &EngineShared) {
+        let may_be_asleep = engine.settings.caller_driven && self.sleeper.is_locked();
+        if may_be_asleep && core.must_wake_sleeper() {
             self.poller.wake();
         }
     }

@@ -167,6 +167,48 @@ fn a_caller_that_sleeps_is_woken_by_bytes_in_shared_memory() {
 }
 
 /// A stranger whose connection goes through memory that it can write to.
+/// Another thread drives the engine now and then, while one sleeps until something comes. Whatever the other one
+/// takes, the first is told: it does not find it only when its own sleep is over.
+#[test]
+fn a_caller_that_sleeps_is_woken_by_what_another_has_found() {
+    const MESSAGES: usize = 150;
+    /// Far below the 50 and 100 ms after which somebody looks all the same.
+    const LATE: Duration = Duration::from_millis(35);
+    for path in ["auto", "tcp"] {
+        let p = pair(&[CALLER, &[("path", path), ("wait_spin_us", "0")]].concat());
+        let over = AtomicBool::new(false);
+        let late = std::thread::scope(|scope| {
+            let _tell = TellOnDrop(&over);
+            for pause in [170, 900] {
+                let (engine, over) = (&p.a, &over);
+                scope.spawn(move || {
+                    while !over.load(Ordering::Relaxed) {
+                        engine.progress();
+                        std::thread::sleep(Duration::from_micros(pause));
+                    }
+                });
+            }
+            let mut late = 0;
+            for _ in 0..MESSAGES {
+                let told = scope.spawn(|| (p.a.wait_notification(LONG).is_some(), Instant::now()));
+                std::thread::sleep(Duration::from_millis(1));
+                // Takes what was acknowledged.
+                p.b.progress();
+                p.b.notify(&p.to_a, b"wake up").unwrap().detach();
+                p.b.progress();
+                let told_at = Instant::now();
+                let (came, woke_at) = told.join().unwrap();
+                assert!(came);
+                late += usize::from(woke_at.saturating_duration_since(told_at) > LATE);
+            }
+            late
+        });
+        println!("{path}: {late} of {MESSAGES} came late");
+        // Now and then a thread has no CPU for so long.
+        assert!(late <= MESSAGES / 10, "{path}: {late} of {MESSAGES} came late");
+    }
+}
+
 fn offered(engine: &Engine) -> (Stranger, SharedMemory) {
     let memory = SharedMemory::create(OFFERED, 7).unwrap();
     memory.populate().unwrap();

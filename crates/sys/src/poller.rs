@@ -59,8 +59,8 @@ impl Poller {
     }
 
     /// Waits until something happens, [`Self::wake`] is called, or the time is over (`None`: no
-    /// limit; zero: only looks). Appends what happened; a wake-up appends nothing.
-    pub fn wait(&self, events: &mut Vec<PollEvent>, limit: Option<Duration>) -> io::Result<()> {
+    /// limit; zero: only looks). Appends what happened, and says whether a wake-up was among it.
+    pub fn wait(&self, events: &mut Vec<PollEvent>, limit: Option<Duration>) -> io::Result<bool> {
         const BATCH: usize = 64;
         let empty =
             epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
@@ -84,10 +84,12 @@ impl Poller {
             Err(rustix::io::Errno::INTR) => 0,
             Err(error) => return Err(error.into()),
         };
+        let mut is_woken = false;
         for event in &batch[..count] {
             let (flags, token) = (event.flags, event.data.u64());
             if token == WAKE {
                 self.wake.clear();
+                is_woken = true;
                 continue;
             }
             let broken = flags.intersects(
@@ -100,7 +102,7 @@ impl Poller {
                 ended: broken,
             });
         }
-        Ok(())
+        Ok(is_woken)
     }
 
     /// Ends the current wait, or the next one if nobody waits.

@@ -153,9 +153,15 @@ impl SharedStream {
         (self.out.own.load(Ordering::Relaxed) + ENOUGH_ROOM).saturating_sub(RING_BYTES)
     }
 
-    /// Bytes that the other end has read, as it says.
+    /// Whether there was no room for bytes that this end has.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the other end has read, as it says: no more than were written.
     pub(crate) fn read_by_other(&self) -> u64 {
-        self.out.read.load(Ordering::Relaxed)
+        let Direction { read, own, .. } = &self.out;
+        read.load(Ordering::Relaxed).min(own.load(Ordering::Relaxed))
     }
 
     /// This end has given up the connection, and sends again elsewhere what was not acknowledged: what

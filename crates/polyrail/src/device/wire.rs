@@ -68,12 +68,11 @@ impl Wire {
         }
     }
 
-    /// What was not acknowledged is sent again elsewhere: nothing of it is to arrive later.
-    pub(crate) fn abandon(&self) {
+    /// What is in shared memory and was not acknowledged is sent again elsewhere: nothing of it is to arrive later.
+    pub(crate) fn abandon_stream(&self) {
         if let Some(stream) = &self.stream {
             stream.abandon();
         }
-        let _ = tcp::reset_on_close(&*self.socket);
     }
 
     /// Reads wake-ups from the socket, and what it says of the other end.

@@ -56,6 +56,8 @@ pub(super) struct Core {
     pub(super) rounds: u32,
     /// When all flows were last looked at for a caller.
     polled_at: u64,
+    /// A look at the poller has taken a wake-up, which may have been meant for a thread that sleeps there.
+    took_wake_up: bool,
     /// Whether the poller watches the flows. It costs whoever sends to them, so that where callers
     /// drive it begins when one of them is about to sleep, or when there are many.
     watches: bool,
@@ -118,6 +120,7 @@ impl Core {
             is_held_up: false,
             rounds: 0,
             polled_at: 0,
+            took_wake_up: false,
             watches,
         }
     }
@@ -137,9 +140,6 @@ impl Core {
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             let key = event.token as usize;
-            if let Some(stream) = self.flows.get(key).and_then(|flow| flow.wire().stream()) {
-                stream.note_event();
-            }
             if event.ended {
                 match self.flows.get_mut(key) {
                     Some(AnyFlow::Tx(flow)) => flow.ended = true,

@@ -31,6 +31,13 @@ impl<'a> DrivenCore<'a> {
     }
 }
 
+impl Drop for DrivenCore<'_> {
+    fn drop(&mut self) {
+        let Settles { proxy, engine } = self._then;
+        proxy.leave_to_sleeper(&mut self.core, engine);
+    }
+}
+
 impl Drop for Settles<'_> {
     fn drop(&mut self) {
         // A proxy with a thread of its own is woken instead.

@@ -309,12 +309,14 @@ impl Proxy {
         if drive.spin_ns == 0 {
             return Some(Idle::Through);
         }
+        let has_news = core.poll_hot(&self.poller);
         // A look at the clock costs a tenth of a look at a socket.
-        if core.poll_hot(&self.poller) || !core.rounds.is_multiple_of(ROUNDS_PER_LOOK) {
+        if !core.rounds.is_multiple_of(ROUNDS_PER_LOOK) {
             return None;
         }
         *now = monotonic_ns();
-        (*now - busy_at >= drive.spin_ns || drive.is_expired()).then_some(Idle::Through)
+        let is_idle = !has_news && *now - busy_at >= drive.spin_ns;
+        (is_idle || drive.is_expired()).then_some(Idle::Through)
     }
 
     /// Before a sleep: acknowledgements wait for no answer any longer. Says whether anything moved.
@@ -340,7 +342,9 @@ impl Proxy {
         if engine.settings.shared_stream {
             let mut core = DrivenCore::new(self.lock(), self, engine);
             if !core.may_sleep() {
+                core.is_awake();
                 core.is_unannounced &= !self.signal.awake();
+                drop(events);
                 return;
             }
         }
@@ -357,7 +361,11 @@ impl Proxy {
         let mut core = DrivenCore::new(self.lock(), self, engine);
         core.is_awake();
         core.is_unannounced = by_itself && !was_told;
+        let before = core.events.len();
         core.events.append(&mut events);
+        core.note_sockets(before);
+        // Nobody sleeps here any more, for whom the core would be left.
+        drop(events);
     }
 
     fn note_thread(&self) {

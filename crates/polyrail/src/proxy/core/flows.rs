@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use polyrail_proto::FlowIndex;
 use polyrail_secure::Keys;
+use polyrail_sys::tcp;
 
 use super::{AnyFlow, Core, Left, Outbound};
 use crate::device::wire::Wire;
@@ -193,9 +194,13 @@ impl Core {
         proxy: &Proxy,
         pass: &mut Pass<'_>,
     ) {
-        // What the kernel still holds is sent again elsewhere: it must not arrive later.
+        // What the kernel still holds is sent again elsewhere: it must not arrive later. Nothing is sent again to a
+        // peer that is gone, and what was said last is for it to read.
         let socket = flow.wire().socket();
-        flow.wire().abandon();
+        if !flow.peer.is_gone() {
+            flow.wire().abandon_stream();
+        }
+        let _ = tcp::reset_on_close(&**socket);
         let _ = proxy.poller.remove(socket.as_fd());
         flow.carrier_lost(&why.0);
         for outbound in &mut self.outbound {

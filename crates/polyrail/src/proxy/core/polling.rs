@@ -29,11 +29,31 @@ impl Core {
             return false;
         }
         let before = self.events.len();
-        if let Err(error) = poller.wait(&mut self.events, Some(Duration::ZERO)) {
-            tracing::error!(target: "polyrail::proxy", %error, "epoll failed");
+        match poller.wait(&mut self.events, Some(Duration::ZERO)) {
+            Ok(is_woken) => self.took_wake_up |= is_woken,
+            Err(error) => tracing::error!(target: "polyrail::proxy", %error, "epoll failed"),
         }
+        self.note_sockets(before);
         self.look_at_streams();
         self.events.len() > before
+    }
+
+    /// What the poller has told of, from this event on: of a flow with a stream only that its socket is to be
+    /// looked at, not whether there is room.
+    pub(in crate::proxy) fn note_sockets(&mut self, from: usize) {
+        for event in &mut self.events[from..] {
+            let flow = self.flows.get(event.token as usize);
+            if let Some(stream) = flow.and_then(|flow| flow.wire().stream()) {
+                stream.note_event();
+                event.writable &= event.ended || stream.has_room();
+            }
+        }
+    }
+
+    /// Whether a thread that sleeps on the poller has to be woken, since this one has taken its wake-up, or what it
+    /// sleeps for. Else whatever comes on a stream wakes it, also on one that it did not know.
+    pub(in crate::proxy) fn must_wake_sleeper(&mut self) -> bool {
+        std::mem::take(&mut self.took_wake_up) | !self.may_sleep()
     }
 
     /// Looks at flows whose bytes the poller does not see.
@@ -156,7 +176,8 @@ fn news_of_stream(key: usize, flow: &AnyFlow) -> Option<PollEvent> {
     let stream = flow.wire().stream()?;
     let is_full = match flow {
         AnyFlow::Tx(tx) | AnyFlow::Both(tx, _) => !tx.writable,
-        AnyFlow::Rx(rx) => rx.owes_acks(),
+        // Acknowledgements may also be held, with room.
+        AnyFlow::Rx(rx) => rx.owes_acks() && stream.is_full(),
     };
     let readable = stream.has_come() && !flow.is_held_back();
     let writable = is_full && stream.has_room();
