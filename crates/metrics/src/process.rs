@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use polyrail_config::{MetricsListen, expand_file_name};
+use polyrail_sys::PerProcess;
 use thiserror::Error;
 
 use crate::local;
@@ -14,16 +15,15 @@ use crate::samples::{Samples, Source};
 use crate::server::Running;
 use crate::sockets::{self, Bound, SocketFile};
 
-static SERVERS: Mutex<Option<Servers>> = Mutex::new(None);
+static SERVERS: PerProcess<Mutex<Servers>> = PerProcess::new();
 /// One more than the number of this process among those that work together; 0 if it is not known.
 static RANK: AtomicU64 = AtomicU64::new(0);
 
 /// The longest name of an engine in a label, in characters.
 const LONGEST_NAME: usize = 100;
 
+#[derive(Default)]
 struct Servers {
-    /// The process that they are of.
-    pid: u32,
     by_place: HashMap<Place, Server>,
     next: u64,
 }
@@ -33,8 +33,9 @@ type Place = Option<MetricsListen>;
 
 struct Server {
     sources: Arc<Mutex<Vec<Registered>>>,
-    running: Running,
-    file: Option<SocketFile>,
+    // In this order: it ends, and then its file goes.
+    _running: Running,
+    _file: Option<SocketFile>,
 }
 
 struct Registered {
@@ -114,12 +115,7 @@ fn register<E>(
     start: impl FnOnce(u32) -> Result<Server, E>,
 ) -> Result<Registration, E> {
     let pid = std::process::id();
-    let mut guard = servers();
-    if guard.as_ref().is_some_and(|servers| servers.pid != pid) {
-        // This process is a copy of theirs, without their threads.
-        forget(guard.take());
-    }
-    let servers = guard.get_or_insert_with(|| Servers { pid, by_place: HashMap::new(), next: 0 });
+    let mut servers = servers();
     let number = servers.next;
     if !servers.by_place.contains_key(&place) {
         servers.by_place.insert(place.clone(), start(pid)?);
@@ -137,17 +133,14 @@ impl Drop for Registration {
         if std::process::id() != self.pid {
             return;
         }
-        let mut guard = servers();
-        let Some(servers) = guard.as_mut().filter(|servers| servers.pid == self.pid) else {
-            return;
-        };
+        let mut servers = servers();
         let Some(server) = servers.by_place.get(&self.place) else { return };
         let mut sources = lock(&server.sources);
         sources.retain(|one| one.number != self.number);
         let is_last = sources.is_empty();
         drop(sources);
         let ended = if is_last { servers.by_place.remove(&self.place) } else { None };
-        drop(guard);
+        drop(servers);
         // Its thread is waited for, which must not be with the lock.
         drop(ended);
     }
@@ -184,7 +177,7 @@ impl Server {
         let rendered = sources.clone();
         let render = Box::new(move || render(&rendered));
         let running = Running::start(listener, render)?;
-        Ok(Self { sources, running, file })
+        Ok(Self { sources, _running: running, _file: file })
     }
 
     fn register(&self, number: u64, source: Arc<dyn Source>) {
@@ -216,19 +209,8 @@ fn render(sources: &Mutex<Vec<Registered>>) -> String {
     samples.text()
 }
 
-fn forget(servers: Option<Servers>) {
-    for (_, server) in servers.into_iter().flat_map(|servers| servers.by_place) {
-        let Server { sources, running, file } = server;
-        std::mem::forget(sources);
-        running.forget();
-        if let Some(file) = file {
-            file.forget();
-        }
-    }
-}
-
-fn servers() -> MutexGuard<'static, Option<Servers>> {
-    SERVERS.lock().unwrap_or_else(PoisonError::into_inner)
+fn servers() -> MutexGuard<'static, Servers> {
+    SERVERS.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn lock(sources: &Mutex<Vec<Registered>>) -> MutexGuard<'_, Vec<Registered>> {

@@ -62,12 +62,6 @@ impl Running {
         let thread = builder.spawn(move || server.run())?;
         Ok(Self { thread: Some(thread), wake, stop })
     }
-
-    /// Gives the server up without a word to it: this process is a copy that does not have its thread.
-    pub(crate) fn forget(mut self) {
-        std::mem::forget(self.thread.take());
-        std::mem::forget(self);
-    }
 }
 
 impl Drop for Running {

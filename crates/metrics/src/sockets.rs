@@ -152,13 +152,6 @@ pub(crate) fn remove_dead(path: &Path) -> bool {
     }
 }
 
-impl SocketFile {
-    /// Leaves the file to its owner: this process is a copy.
-    pub(crate) fn forget(mut self) {
-        self.path = PathBuf::new();
-    }
-}
-
 impl Drop for SocketFile {
     fn drop(&mut self) {
         let is_ours = fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode);

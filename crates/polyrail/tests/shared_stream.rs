@@ -184,6 +184,7 @@ fn a_caller_that_sleeps_is_woken_by_what_another_has_found() {
                 scope.spawn(move || {
                     while !over.load(Ordering::Relaxed) {
                         engine.progress();
+                        // It calls now and then.
                         std::thread::sleep(Duration::from_micros(pause));
                     }
                 });
@@ -191,6 +192,7 @@ fn a_caller_that_sleeps_is_woken_by_what_another_has_found() {
             let mut late = 0;
             for _ in 0..MESSAGES {
                 let told = scope.spawn(|| (p.a.wait_notification(LONG).is_some(), Instant::now()));
+                // It may sleep by then, or not yet: both are tried.
                 std::thread::sleep(Duration::from_millis(1));
                 // Takes what was acknowledged.
                 p.b.progress();

@@ -6,6 +6,7 @@
 //! * [`OtherProcess`], [`ForeignMemory`]: memory of another process, which the kernel copies.
 //! * [`Badge`], [`Bearer`]: which process has a name, on the kernel's word; [`peer_credentials`]: who is
 //!   at the other end of a Unix connection.
+//! * [`PerProcess`]: what a forked copy of the process has anew.
 //! * [`IoVecs`], [`send`], [`receive`]: one system call over many pieces of memory.
 //! * [`crc32c`]: the checksum of bytes that come in pieces.
 //! * [`Poller`]: epoll with a wake-up; [`EventFd`]: that wake-up for others.
@@ -18,6 +19,7 @@ pub mod interfaces;
 mod io;
 mod memory;
 mod other_process;
+mod per_process;
 mod poller;
 pub mod process;
 mod shared_memory;
@@ -33,6 +35,7 @@ pub use memory::{Memory, OutOfRange};
 pub use other_process::{
     Direction, ForeignCopy, ForeignMemory, Guard, OtherProcess, may_copy_between_processes,
 };
+pub use per_process::PerProcess;
 pub use poller::{PollEvent, Poller};
 pub use shared_memory::SharedMemory;
 pub use shared_word::SharedWord;

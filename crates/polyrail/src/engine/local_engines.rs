@@ -5,16 +5,17 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use polyrail_proto::InstanceId;
+use polyrail_sys::PerProcess;
 
 use crate::engine::state::EngineShared;
 use crate::memory::region::RegionCore;
 
 /// The engines of this process.
-static ENGINES: Mutex<Vec<Weak<EngineShared>>> = Mutex::new(Vec::new());
+static ENGINES: PerProcess<Mutex<Vec<Weak<EngineShared>>>> = PerProcess::new();
 
 /// Makes an engine known to the others of this process.
 pub(crate) fn announce(engine: &Arc<EngineShared>) {
-    let mut engines = ENGINES.lock();
+    let mut engines = ENGINES.get().lock();
     engines.retain(|engine| engine.strong_count() > 0);
     engines.push(Arc::downgrade(engine));
 }
@@ -26,7 +27,7 @@ pub(crate) fn engine_here(instance: InstanceId) -> Option<Arc<EngineShared>> {
 
 /// The list is not locked meanwhile: whoever is the last to have an engine ends it.
 fn engines_here() -> impl Iterator<Item = Arc<EngineShared>> {
-    let engines = ENGINES.lock().clone();
+    let engines = ENGINES.get().lock().clone();
     engines.into_iter().filter_map(|engine| engine.upgrade())
 }
 

@@ -23,6 +23,7 @@ pub(crate) fn inside(test: &str, variables: &[(&str, &str)], body: impl FnOnce()
     if std::env::var_os(INSIDE).is_some() {
         // An engine that hangs would also hang at its end, behind a test that has failed by then.
         std::thread::spawn(|| {
+            // The time is the deadline itself.
             std::thread::sleep(2 * DEADLINE);
             eprintln!("the test does not end");
             std::process::abort();

@@ -1,0 +1,73 @@
+//! What each process has of its own, forked copies too.
+
+use std::sync::OnceLock;
+
+/// A value for this process. A forked copy begins with a new one: threads of the original, which it does not have, may
+/// have held locks of theirs in the moment of the fork, and nobody would ever release them in the copy.
+pub struct PerProcess<T: 'static> {
+    of_original: OnceLock<Box<Value<T>>>,
+}
+
+struct Value<T: 'static> {
+    process: u32,
+    value: T,
+    of_copy: OnceLock<Box<Self>>,
+}
+
+impl<T: Default> PerProcess<T> {
+    /// Nobody's yet.
+    pub const fn new() -> Self {
+        Self { of_original: OnceLock::new() }
+    }
+
+    /// That of this process. The one of the original is never dropped in a copy.
+    pub fn get(&'static self) -> &'static T {
+        let process = std::process::id();
+        let mut place = &self.of_original;
+        loop {
+            let new = || Box::new(Value { process, value: T::default(), of_copy: OnceLock::new() });
+            let found = place.get_or_init(new);
+            if found.process == process {
+                return &found.value;
+            }
+            place = &found.of_copy;
+        }
+    }
+}
+
+impl<T: Default> Default for PerProcess<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    static OWN: PerProcess<Mutex<u32>> = PerProcess::new();
+
+    #[test]
+    fn a_forked_copy_has_a_value_of_its_own_whoever_holds_that_of_the_original() {
+        let mut held = OWN.get().lock().unwrap();
+        *held = 7;
+        // SAFETY: the copy allocates, which the C library allows there, and ends without unwinding.
+        match unsafe { libc::fork() } {
+            0 => {
+                let found = OWN.get().try_lock().map_or(1, |own| i32::from(*own != 0));
+                // SAFETY: it ends this process, which has nothing to put in order.
+                unsafe { libc::_exit(found) };
+            }
+            copy => {
+                let mut status = -1;
+                // SAFETY: a word that is valid during the call.
+                assert_eq!(unsafe { libc::waitpid(copy, &raw mut status, 0) }, copy);
+                assert_eq!(status, 0, "the copy found the lock held, or the value of the original");
+            }
+        }
+        drop(held);
+        assert_eq!(*OWN.get().lock().unwrap(), 7);
+    }
+}
