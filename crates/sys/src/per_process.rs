@@ -2,6 +2,8 @@
 
 use std::sync::OnceLock;
 
+use crate::process::Original;
+
 /// A value for this process. A forked copy begins with a new one: threads of the original, which it does not have, may
 /// have held locks of theirs in the moment of the fork, and nobody would ever release them in the copy.
 pub struct PerProcess<T: 'static> {
@@ -9,9 +11,15 @@ pub struct PerProcess<T: 'static> {
 }
 
 struct Value<T: 'static> {
-    process: u32,
+    original: Original,
     value: T,
     of_copy: OnceLock<Box<Self>>,
+}
+
+impl<T: Default> Default for Value<T> {
+    fn default() -> Self {
+        Self { original: Original::default(), value: T::default(), of_copy: OnceLock::new() }
+    }
 }
 
 impl<T: Default> PerProcess<T> {
@@ -22,12 +30,10 @@ impl<T: Default> PerProcess<T> {
 
     /// That of this process. The one of the original is never dropped in a copy.
     pub fn get(&'static self) -> &'static T {
-        let process = std::process::id();
         let mut place = &self.of_original;
         loop {
-            let new = || Box::new(Value { process, value: T::default(), of_copy: OnceLock::new() });
-            let found = place.get_or_init(new);
-            if found.process == process {
+            let found = place.get_or_init(Box::default);
+            if !found.original.is_copy() {
                 return &found.value;
             }
             place = &found.of_copy;
