@@ -10,6 +10,7 @@ use polyrail_sys::PollEvent;
 use slab::Slab;
 
 use super::Proxy;
+use crate::device::shared_stream::SharedStream;
 use crate::device::staging::Copiers;
 use crate::device::wire::Wire;
 use crate::engine::finish::Finish;
@@ -27,6 +28,8 @@ pub(super) const CHECK_NS: u64 = 50_000_000;
 /// Flows of a proxy, and which of them have something to do.
 pub(super) struct Core {
     flows: Slab<AnyFlow>,
+    /// Those whose bytes go through memory, which the poller does not see.
+    streamed: Vec<usize>,
     /// Peers with flows from here, with those flows.
     outbound: Vec<Outbound>,
     /// Flows that may have bytes to read.
@@ -102,6 +105,7 @@ impl Core {
     pub(super) fn new(watches: bool) -> Self {
         Self {
             flows: Slab::new(),
+            streamed: Vec::new(),
             outbound: Vec::new(),
             ready: Vec::new(),
             hot: None,
@@ -388,14 +392,9 @@ impl Core {
 
     pub(super) fn check_stalls(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
         // While it polls streams, nobody tells it that a peer of one has died.
-        let is_streamed = |(_, flow): &(usize, &AnyFlow)| flow.wire().stream().is_some();
-        let streamed: Vec<usize> =
-            self.flows.iter().filter(is_streamed).map(|(key, _)| key).collect();
-        for key in streamed {
-            if let Some(stream) = self.flows[key].wire().stream() {
-                stream.note_event();
-            }
-            self.mark_readable(key);
+        streams(&self.streamed, &self.flows).for_each(|(_, _, stream)| stream.note_event());
+        for place in 0..self.streamed.len() {
+            self.mark_readable(self.streamed[place]);
         }
         // What has come is read before anybody is judged: it may be this thread that is late.
         let seems_late = |(_, flow): &(usize, &AnyFlow)| match flow {
@@ -472,6 +471,17 @@ impl Core {
         }
         self.owing.append(&mut still_owing);
     }
+}
+
+/// Flows whose bytes go through memory, with that memory.
+fn streams<'a>(
+    streamed: &'a [usize],
+    flows: &'a Slab<AnyFlow>,
+) -> impl Iterator<Item = (usize, &'a AnyFlow, &'a SharedStream)> {
+    streamed.iter().filter_map(|key| {
+        let flow = flows.get(*key)?;
+        Some((*key, flow, flow.wire().stream()?))
+    })
 }
 
 impl AnyFlow {

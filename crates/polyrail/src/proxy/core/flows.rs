@@ -166,6 +166,7 @@ impl Core {
         pass: &mut Pass<'_>,
     ) {
         let Some(flow) = self.flows.try_remove(key) else { return };
+        self.streamed.retain(|other| *other != key);
         if self.hot == Some(key) {
             self.hot = None;
         }

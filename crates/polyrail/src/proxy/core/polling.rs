@@ -6,7 +6,7 @@ use std::time::Duration;
 use polyrail_sys::{PollEvent, Poller};
 use socket2::Socket;
 
-use super::{AnyFlow, Core};
+use super::{AnyFlow, Core, streams};
 use crate::device::shared_stream::SharedStream;
 use crate::engine::pass::Pass;
 use crate::proxy::Proxy;
@@ -41,6 +41,9 @@ impl Core {
     /// What the poller has told of, from this event on: of a flow with a stream only that its socket is to be
     /// looked at, not whether there is room.
     pub(in crate::proxy) fn note_sockets(&mut self, from: usize) {
+        if self.streamed.is_empty() {
+            return;
+        }
         for event in &mut self.events[from..] {
             let flow = self.flows.get(event.token as usize);
             if let Some(stream) = flow.and_then(|flow| flow.wire().stream()) {
@@ -58,38 +61,33 @@ impl Core {
 
     /// Looks at flows whose bytes the poller does not see.
     fn look_at_streams(&mut self) {
-        for (key, flow) in &self.flows {
-            self.events.extend(news_of_stream(key, flow));
+        for (key, flow, stream) in streams(&self.streamed, &self.flows) {
+            self.events.extend(news_of_stream(key, flow, stream));
         }
     }
 
     /// Whether the thread may sleep on the poller: streams have nothing, and whatever comes there wakes
     /// it. Marks those that have something.
     pub(in crate::proxy) fn may_sleep(&mut self) -> bool {
-        let may_sleep = |flow: &AnyFlow| {
-            let stream = flow.wire().stream();
-            stream.is_none_or(|stream| stream.may_sleep(flow.is_held_back()))
-        };
-        let new: Vec<usize> =
-            self.flows.iter().filter(|(_, flow)| !may_sleep(flow)).map(|(key, _)| key).collect();
+        let new: Vec<usize> = streams(&self.streamed, &self.flows)
+            .filter(|(_, flow, stream)| !stream.may_sleep(flow.is_held_back()))
+            .map(|(key, ..)| key)
+            .collect();
         new.iter().for_each(|key| self.mark_readable(*key));
         new.is_empty()
     }
 
     /// The thread sleeps no longer.
     pub(in crate::proxy) fn is_awake(&self) {
-        self.flows
-            .iter()
-            .filter_map(|(_, flow)| flow.wire().stream())
-            .for_each(SharedStream::is_awake);
+        streams(&self.streamed, &self.flows).for_each(|(_, _, stream)| stream.is_awake());
     }
 
     /// Looks at flows that nobody watches, in place of the poller: all may have something, but one
     /// that was read just now.
     fn look_at_all_but(&mut self, read: Option<usize>) -> bool {
         for (key, flow) in &self.flows {
-            if flow.wire().stream().is_some() {
-                self.events.extend(news_of_stream(key, flow));
+            if let Some(stream) = flow.wire().stream() {
+                self.events.extend(news_of_stream(key, flow, stream));
                 continue;
             }
             let readable = Some(key) != read;
@@ -159,6 +157,9 @@ impl Core {
         proxy: &Proxy,
         pass: &mut Pass<'_>,
     ) {
+        if self.flows.get(key).is_some_and(|flow| flow.wire().stream().is_some()) {
+            self.streamed.push(key);
+        }
         if self.watches
             && let Err(error) = proxy.poller.add(socket.as_fd(), key as u64)
         {
@@ -172,8 +173,7 @@ impl Core {
 }
 
 /// What a stream has that was not seen yet.
-fn news_of_stream(key: usize, flow: &AnyFlow) -> Option<PollEvent> {
-    let stream = flow.wire().stream()?;
+fn news_of_stream(key: usize, flow: &AnyFlow, stream: &SharedStream) -> Option<PollEvent> {
     let is_full = match flow {
         AnyFlow::Tx(tx) | AnyFlow::Both(tx, _) => !tx.writable,
         // Acknowledgements may also be held, with room.
