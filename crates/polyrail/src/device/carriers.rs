@@ -4,8 +4,6 @@
 //! connection is gone belongs nowhere else.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -13,6 +11,7 @@ use polyrail_carrier::Lane;
 use polyrail_proto::FlowIndex;
 use polyrail_proto::message::Carried;
 
+use crate::base::places::{Place, Places};
 use crate::device::shared_page::Backoff;
 
 /// Connections that a peer may have come at a time, and listeners of the plugin for them. More flows than this do
@@ -27,7 +26,7 @@ pub(crate) struct Carriers {
     arriving: Mutex<HashMap<Carried, Coming>>,
     /// Listeners that there are for it, each until its time is over: also those for connections of flows that have
     /// been connected again since.
-    listeners: Arc<AtomicUsize>,
+    listeners: Places,
     /// Flows whose carriers have failed, and until when they do without.
     failed: Mutex<HashMap<FlowIndex, Backoff>>,
 }
@@ -43,9 +42,6 @@ pub(crate) enum Coming {
     Failed(String),
 }
 
-/// A listener of the plugin; it is gone when this is dropped.
-pub(crate) struct Listening(Arc<AtomicUsize>);
-
 /// Which end of the flow this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -53,18 +49,10 @@ pub(crate) enum End {
     Arriving,
 }
 
-impl Drop for Listening {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Carriers {
     /// A listener for the peer, if there may be one more.
-    pub(crate) fn listen(&self) -> Option<Listening> {
-        let more = |count| (count < MOST_ASKED).then_some(count + 1);
-        let counted = self.listeners.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        counted.is_ok().then(|| Listening(self.listeners.clone()))
+    pub(crate) fn listen(&self) -> Option<Place> {
+        self.listeners.take(MOST_ASKED)
     }
 
     /// A lane begins to come; says whether it may.

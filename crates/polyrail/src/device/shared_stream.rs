@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use polyrail_sys::{In, IoVecs, Memory, Out, SharedWord};
 
-use crate::device::stream_offer::StreamPlace;
+use crate::base::places::Place;
 use crate::wake::stream_words::StreamWords;
 
 /// Bytes of a ring: fifteen messages of 64 KiB. Where both ends share a CPU, each turn of one moves as much as fits; with a
@@ -37,7 +37,7 @@ pub(crate) struct SharedStream {
     looks: AtomicBool,
     /// There was no room for bytes that this end has.
     is_full: AtomicBool,
-    _place: StreamPlace,
+    _place: Place,
 }
 
 struct Direction {
@@ -67,7 +67,7 @@ impl SharedStream {
     pub(super) fn new(
         memory: &Memory,
         [out, into]: [u64; 2],
-        place: StreamPlace,
+        place: Place,
     ) -> Result<Arc<Self>, String> {
         let (out, into) = (Direction::new(memory, out)?, Direction::new(memory, into)?);
         let (looks, is_full) = (AtomicBool::new(true), AtomicBool::new(false));

@@ -4,12 +4,13 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use polyrail_proto::wire::SharedPlace;
 use polyrail_sys::{SharedMemory, SharedWord};
 
+use crate::base::places::{Place, Places};
 use crate::device::shared_page::{create, open, place_of};
 use crate::device::shared_stream::{BYTES, SharedStream, word};
 
@@ -23,43 +24,25 @@ const NOT_OPENED: &str = "the peer did not open the memory that was offered, and
 /// Streams of an engine, 64 MiB of memory: further connections use their sockets.
 const STREAMS_MAX: usize = 32;
 
-/// How many streams an engine has.
-#[derive(Debug, Default)]
-pub(crate) struct StreamPlaces(AtomicUsize);
-
 /// What became of it with a peer when a connection was made last, for people.
 #[derive(Default)]
 pub(crate) struct StreamNews(Mutex<Option<Result<(), Cow<'static, str>>>>);
-
-/// One of them.
-pub(super) struct StreamPlace(Arc<StreamPlaces>);
 
 /// A stream that the other end may open.
 pub(crate) struct StreamOffer {
     shared: SharedMemory,
     state: SharedWord,
-    place: StreamPlace,
+    place: Place,
 }
 
-impl StreamPlaces {
-    fn take(self: &Arc<Self>) -> Result<StreamPlace, String> {
-        let is_free = |used: usize| (used < STREAMS_MAX).then_some(used + 1);
-        match self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_free) {
-            Ok(_) => Ok(StreamPlace(self.clone())),
-            Err(_) => Err(format!("{STREAMS_MAX} connections have shared memory already")),
-        }
-    }
-}
-
-impl Drop for StreamPlace {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
-    }
+fn take(places: &Places) -> Result<Place, String> {
+    let full = || format!("{STREAMS_MAX} connections have shared memory already");
+    places.take(STREAMS_MAX).ok_or_else(full)
 }
 
 impl StreamOffer {
-    pub(crate) fn new(places: &Arc<StreamPlaces>) -> Result<Self, String> {
-        let place = places.take()?;
+    pub(crate) fn new(places: &Places) -> Result<Self, String> {
+        let place = take(places)?;
         let shared = create(BYTES)?;
         // Running out of memory later would kill the process.
         shared.populate().map_err(|error| format!("{BYTES} bytes: {error}"))?;
@@ -106,14 +89,11 @@ pub(crate) fn are_in_one_place(from: IpAddr, to: IpAddr) -> Result<(), &'static 
 }
 
 /// Opens what the other end offers.
-pub(crate) fn accept(
-    place: SharedPlace,
-    places: &Arc<StreamPlaces>,
-) -> Result<Arc<SharedStream>, String> {
+pub(crate) fn accept(place: SharedPlace, places: &Places) -> Result<Arc<SharedStream>, String> {
     if place.bytes != BYTES {
         return Err(format!("{} bytes were offered, allowed is {BYTES}", place.bytes));
     }
-    let taken = places.take()?;
+    let taken = take(places)?;
     let memory = open(place)?;
     let stream = SharedStream::new(&memory, [1, 0], taken)?;
     let state = word(&memory, STATE_AT)?;
@@ -127,25 +107,21 @@ pub(crate) fn accept(
 mod tests {
     use super::*;
 
-    fn places() -> Arc<StreamPlaces> {
-        Arc::default()
-    }
-
     #[test]
     fn what_nobody_opened_in_time_can_not_be_opened() {
-        let offer = StreamOffer::new(&places()).unwrap();
+        let offer = StreamOffer::new(&Places::default()).unwrap();
         let (place, shared) = (offer.place(), offer.shared.memory().clone());
         let wrong = SharedPlace { bytes: place.bytes - 1, ..place };
-        assert!(accept(wrong, &places()).is_err());
+        assert!(accept(wrong, &Places::default()).is_err());
         let late = word(&shared, STATE_AT).unwrap();
         assert_eq!(offer.conclude().map(drop).unwrap_err(), NOT_OPENED);
         assert_eq!(late.load(Ordering::Relaxed), WITHDRAWN);
-        assert!(accept(place, &places()).is_err(), "its file is closed");
+        assert!(accept(place, &Places::default()).is_err(), "its file is closed");
     }
 
     #[test]
     fn an_engine_has_so_many_streams_and_gets_places_back() {
-        let places = places();
+        let places = Places::default();
         let offers: Vec<_> = (0..STREAMS_MAX).map(|_| StreamOffer::new(&places)).collect();
         assert!(offers.iter().all(Result::is_ok));
         let why = StreamOffer::new(&places).map(drop).unwrap_err();

@@ -16,6 +16,7 @@ use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::callback::Callbacks;
 use crate::base::invitation::Invitation;
+use crate::base::places::Places;
 use crate::base::reason::{ConnectReason, LostReason};
 use crate::device::budget::Budget;
 use crate::device::host_copy::HostCopier;
@@ -23,7 +24,6 @@ use crate::device::host_proof::Proofs;
 use crate::device::imports::Imports;
 use crate::device::peer_copy::PeerCopyQueues;
 use crate::device::shared_page::Page;
-use crate::device::stream_offer::StreamPlaces;
 use crate::engine::awaited::Awaited;
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::counters::Counter;
@@ -84,7 +84,7 @@ pub(crate) struct EngineShared {
     /// What peers of this host open to see whether they can.
     pub(crate) page: Page,
     /// Connections through shared memory.
-    pub(crate) streams: Arc<StreamPlaces>,
+    pub(crate) streams: Places,
     pub(crate) peers: RwLock<Vec<Arc<PeerShared>>>,
     /// What moved with peers that are gone; added to while the list of peers is locked.
     pub(crate) past: Mutex<Totals>,
@@ -165,7 +165,7 @@ impl EngineShared {
             proofs: Proofs::default(),
             imports: Imports::default(),
             page: Page::new(),
-            streams: Arc::default(),
+            streams: Places::default(),
             peers: RwLock::default(),
             past: Mutex::default(),
             told: Mutex::default(),
