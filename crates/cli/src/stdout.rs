@@ -35,11 +35,6 @@ pub(crate) fn say_to_reader(line: &str) -> io::Result<()> {
     writeln!(io::stdout(), "{}", harmless(line))
 }
 
-/// A number of things, like `1 flow` and `2 flows`.
-pub(crate) fn counted(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
 /// Draws a screen over what a terminal shows, as many lines as it has room for. The escape sequences are
 /// these alone; the lines are made [`harmless`].
 pub(crate) fn redraw(lines: &[String]) -> io::Result<()> {

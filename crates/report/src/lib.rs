@@ -30,7 +30,9 @@ pub use bench::{
 pub use csv::csv_line;
 pub use histogram::Histogram;
 pub use polyrail_config::show_size;
-pub use show::{show_count, show_gb_per_s, show_memory, show_micros, show_rate, show_ratio};
+pub use show::{
+    counted, show_count, show_gb_per_s, show_memory, show_micros, show_rate, show_ratio,
+};
 pub use spread::{Spread, median, median_of_sorted};
 pub use table::{Align, Table};
 pub use units::{BadUnit, SIZES_LIMIT, parse_duration, parse_size, parse_sizes};

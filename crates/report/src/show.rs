@@ -20,6 +20,11 @@ pub fn show_ratio(ratio: f64) -> String {
     format!("{ratio:.2}")
 }
 
+/// A number of things: `1 flow`, `2 flows`.
+pub fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 /// A count, shortened from ten million on: `12.3M`.
 pub fn show_count(count: u64) -> String {
     if count < 10_000_000 { count.to_string() } else { format!("{:.1}M", count as f64 / 1e6) }

@@ -9,14 +9,14 @@ use polyrail::{Config, Engine, Explain};
 use polyrail_rendezvous::{
     Event, Group, Member, Membership, Name, RendezvousError, Watcher, join, look,
 };
-use polyrail_report::{Align, Table, exit};
+use polyrail_report::{Align, Table, counted, exit};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::config_args::{self, ConfigArgs, print_warnings};
 use crate::progress::Progress;
-use crate::stdout::{complain, counted, print, refuse, say_to_reader, tell};
+use crate::stdout::{complain, print, refuse, say_to_reader, tell};
 use crate::values::{Refusal, number_within, time};
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.

@@ -1,6 +1,6 @@
 //! The report for a terminal.
 
-use polyrail_report::{Align, Table};
+use polyrail_report::{Align, Table, counted};
 
 use super::Report;
 use crate::effect::show;
@@ -23,13 +23,11 @@ pub(super) fn text(report: &Report) -> String {
 
 /// One sentence on the run.
 pub(super) fn summary(report: &Report) -> String {
-    let counted =
-        |count: usize, what| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     format!(
         "{}: {} of {} in {:.0} s; it ended because {}",
         report.name,
-        counted(report.blocks, "block"),
-        counted(report.cells.len(), "cell"),
+        counted(report.blocks as u64, "block"),
+        counted(report.cells.len() as u64, "cell"),
         report.measured_s,
         report.stopped.words(report.precision_percent),
     )

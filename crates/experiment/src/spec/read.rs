@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use polyrail_config::{Config, parse_bindings};
+use polyrail_report::counted;
 use polyrail_yaml::{Entry, Fault, FaultKind, Node, Position, Value, excerpt};
 
 use super::{Experiment, Measure};
@@ -252,10 +253,9 @@ fn factor(entry: &Entry, measure: &Measure) -> Result<Factor, Wrong> {
     }
     if levels.len() < 2 {
         let fault = format!(
-            "the factor `{}` has {} {}; at least 2 are needed",
+            "the factor `{}` has {}; at least 2 are needed",
             excerpt(name),
-            levels.len(),
-            if levels.len() == 1 { "level" } else { "levels" },
+            counted(levels.len() as u64, "level"),
         );
         return Err(wrong(entry.node.at, fault));
     }

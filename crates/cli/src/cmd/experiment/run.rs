@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use polyrail_experiment::{Experiment, Looks, Measured, Plan, Report, Rule, Stopped, whole_blocks};
-use polyrail_report::exit;
+use polyrail_report::{counted, exit};
 
 use super::cell::{Failure, Outcome, Runner, stop_flag};
 use super::error::RunError;
@@ -14,7 +14,7 @@ use super::folder::Folder;
 use super::host::HostFactors;
 use crate::host;
 use crate::progress::Progress;
-use crate::stdout::{counted, tell};
+use crate::stdout::tell;
 
 /// A run of an experiment.
 pub(super) struct Run<'a> {

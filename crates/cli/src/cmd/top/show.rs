@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::io;
 
-use polyrail_report::{Align, Table, show_gb_per_s, show_micros};
+use polyrail_report::{Align, Table, counted, show_gb_per_s, show_micros};
 
 use super::change::{EngineChange, Event, Interval, ProcessChange, What};
-use crate::stdout::{counted, redraw, say_to_reader};
+use crate::stdout::{redraw, say_to_reader};
 
 /// The form.
 #[derive(Debug)]
