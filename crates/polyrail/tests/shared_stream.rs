@@ -140,19 +140,23 @@ fn the_path_of_a_short_write_says_whether_connections_share_memory_and_why_not()
     }
 }
 
+/// How often threads have slept that drive the engine.
+fn sleeps(engine: &Engine) -> u64 {
+    engine.stats().proxies.iter().map(|proxy| proxy.sleeps).sum()
+}
+
 #[test]
 fn a_caller_that_sleeps_is_woken_by_bytes_in_shared_memory() {
     let p = pair(&[CALLER, &[("wait_spin_us", "0")]].concat());
     exchange(&p);
-    let sleeps = || p.b.stats().proxies.iter().map(|proxy| proxy.sleeps).sum::<u64>();
     let wait = |_| {
-        let before = sleeps();
+        let before = sleeps(&p.b);
         std::thread::scope(|scope| {
             let waiter = scope.spawn(|| {
                 p.b.wait_notification(LONG).expect("it comes");
                 Instant::now()
             });
-            wait_for("it to sleep", || sleeps() > before);
+            wait_for("it to sleep", || sleeps(&p.b) > before);
             let posted = Instant::now();
             p.a.notify(&p.to_b, b"wake up").unwrap().detach();
             // Posting may leave it to the next call.
@@ -166,7 +170,6 @@ fn a_caller_that_sleeps_is_woken_by_bytes_in_shared_memory() {
     assert!(waits[10] < Duration::from_millis(50), "{waits:?}");
 }
 
-/// A stranger whose connection goes through memory that it can write to.
 /// Another thread drives the engine now and then, while one sleeps until something comes. Whatever the other one
 /// takes, the first is told: it does not find it only when its own sleep is over.
 #[test]
@@ -191,9 +194,9 @@ fn a_caller_that_sleeps_is_woken_by_what_another_has_found() {
             }
             let mut late = 0;
             for _ in 0..MESSAGES {
+                let before = sleeps(&p.a);
                 let told = scope.spawn(|| (p.a.wait_notification(LONG).is_some(), Instant::now()));
-                // It may sleep by then, or not yet: both are tried.
-                std::thread::sleep(Duration::from_millis(1));
+                wait_for("it to sleep", || sleeps(&p.a) > before);
                 // Takes what was acknowledged.
                 p.b.progress();
                 p.b.notify(&p.to_a, b"wake up").unwrap().detach();
@@ -211,6 +214,7 @@ fn a_caller_that_sleeps_is_woken_by_what_another_has_found() {
     }
 }
 
+/// A stranger whose connection goes through memory that it can write to.
 fn offered(engine: &Engine) -> (Stranger, SharedMemory) {
     let memory = SharedMemory::create(OFFERED, 7).unwrap();
     memory.populate().unwrap();

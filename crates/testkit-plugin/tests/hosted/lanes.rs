@@ -156,13 +156,20 @@ fn what_closes_while_the_host_ends_is_closed() {
     inside(test, &[("SCATTER_SLOW_CALL", "closeSend:0:50")], || {
         let host = host();
         let lanes: Vec<Lane> = (0..8).map(|_| lanes(&host).0).collect();
-        // The thread is busy with it when the host ends.
-        lanes[0].close();
+        let (busy, others) = lanes.split_at(2);
+        // The thread is busy with them when the host ends.
+        busy.iter().for_each(Lane::close);
         let end = std::thread::spawn(move || drop(host));
-        for lane in &lanes {
+        // Some before the thread stops, some when it is about to, and some behind that.
+        for (place, lane) in others.iter().enumerate() {
+            match place {
+                0 | 1 => {}
+                2 | 3 => wait_for("the thread is nearly through", || {
+                    busy[place - 2].is_closed() || end.is_finished()
+                }),
+                _ => wait_for("the thread has stopped", || end.is_finished()),
+            }
             lane.close();
-            // Some before the thread stops, some while it does, and some behind that.
-            std::thread::sleep(Duration::from_millis(10));
         }
         end.join().unwrap();
         wait_for("all are closed", || lanes.iter().all(Lane::is_closed));

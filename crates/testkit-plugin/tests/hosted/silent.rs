@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use polyrail::{Engine, Peer, Region, Request, Transfer};
+use polyrail::{Engine, Peer, Region, RemoteRegion, Request, Transfer};
 
 use crate::{carried, double, engine, inside, pair, pattern, wait_for};
 
@@ -36,12 +36,28 @@ struct Stuck {
     to: Region,
 }
 
-fn stuck(one: &Engine, two: &Engine, peer: &Peer) -> Stuck {
+fn stuck(one: &Engine, two: &Engine) -> Stuck {
+    let peer = one.add_peer(&two.metadata()).unwrap();
+    let (from, to, remote) = regions(one, two);
+    let transfer = until_stuck(|| one.write(&peer, &from.all(), &remote.all()).unwrap());
+    Stuck { transfer, from, to }
+}
+
+/// What the first is to write, where it is to get, and that as the first knows it.
+fn regions(one: &Engine, two: &Engine) -> (Region, Region, RemoteRegion) {
     let (from, to) =
         (one.register(pattern(SIZE, 1)).unwrap(), two.register(vec![0; SIZE]).unwrap());
     let remote = one.import(&to.describe()).unwrap();
-    let transfer = until_stuck(|| one.write(peer, &from.all(), &remote.all()).unwrap());
-    Stuck { transfer, from, to }
+    (from, to, remote)
+}
+
+/// Writes until the plugin has carried something.
+fn write_until_carried(one: &Engine, peer: &Peer, from: &Region, to: &RemoteRegion) {
+    wait_for("something is carried", || {
+        // The peer says that all is in place.
+        one.write(peer, &from.all(), &to.all()).unwrap().join().unwrap();
+        carried(&one.stats()).iter().any(|bytes| *bytes > 0)
+    });
 }
 
 /// Posts until the plugin has what was posted last.
@@ -68,8 +84,7 @@ fn the_receiver_gives_up_a_silent_connection_and_all_arrives_without_it() {
     let test = "silent::the_receiver_gives_up_a_silent_connection_and_all_arrives_without_it";
     inside(test, &[SILENT], || {
         let (one, two) = (patient(), with_stall("1000"));
-        let peer = one.add_peer(&two.metadata()).unwrap();
-        let Stuck { transfer, from: _from, to } = stuck(&one, &two, &peer);
+        let Stuck { transfer, from: _from, to } = stuck(&one, &two);
         soon("the write ends", move || transfer.join()).unwrap();
         let mut landed = vec![0; SIZE];
         to.read_at(0, &mut landed).unwrap();
@@ -81,8 +96,7 @@ fn the_receiver_gives_up_a_silent_connection_and_all_arrives_without_it() {
 fn a_region_that_a_silent_connection_owes_bytes_ends() {
     inside("silent::a_region_that_a_silent_connection_owes_bytes_ends", &[SILENT], || {
         let (one, two) = (patient(), with_stall("1500"));
-        let peer = one.add_peer(&two.metadata()).unwrap();
-        let Stuck { transfer, from: _from, to } = stuck(&one, &two, &peer);
+        let Stuck { transfer, from: _from, to } = stuck(&one, &two);
         soon("the region ends", move || to.end());
         soon("the write ends", move || transfer.join()).unwrap_err();
     });
@@ -92,8 +106,7 @@ fn a_region_that_a_silent_connection_owes_bytes_ends() {
 fn a_cancel_of_what_a_silent_connection_has_is_over() {
     inside("silent::a_cancel_of_what_a_silent_connection_has_is_over", &[SILENT], || {
         let (one, two) = (patient(), with_stall("1500"));
-        let peer = one.add_peer(&two.metadata()).unwrap();
-        let Stuck { transfer, from: _from, to: _to } = stuck(&one, &two, &peer);
+        let Stuck { transfer, from: _from, to: _to } = stuck(&one, &two);
         transfer.cancel();
         soon("the write ends", move || transfer.join()).unwrap_err();
     });
@@ -134,8 +147,7 @@ fn a_region_that_a_silent_connection_sends_ends_in_a_callback() {
     let test = "silent::a_region_that_a_silent_connection_sends_ends_in_a_callback";
     inside(test, &[SILENT], || {
         let (one, two) = (patient(), patient());
-        let peer = one.add_peer(&two.metadata()).unwrap();
-        let Stuck { transfer, from, to: _to } = stuck(&one, &two, &peer);
+        let Stuck { transfer, from, to: _to } = stuck(&one, &two);
         in_callback(&one, &Half::Sends, move || from.end());
         soon("the write ends", move || transfer.join()).unwrap_err();
     });
@@ -146,8 +158,7 @@ fn a_region_that_a_silent_connection_owes_bytes_ends_in_a_callback() {
     let test = "silent::a_region_that_a_silent_connection_owes_bytes_ends_in_a_callback";
     inside(test, &[SILENT], || {
         let (one, two) = (patient(), patient());
-        let peer = one.add_peer(&two.metadata()).unwrap();
-        let Stuck { transfer, from: _from, to } = stuck(&one, &two, &peer);
+        let Stuck { transfer, from: _from, to } = stuck(&one, &two);
         in_callback(&two, &Half::Receives, move || to.end());
         soon("the write ends", move || transfer.join()).unwrap_err();
     });
@@ -175,14 +186,8 @@ fn a_region_ends_whose_bytes_the_plugin_never_calls_sent() {
     let test = "silent::a_region_ends_whose_bytes_the_plugin_never_calls_sent";
     inside(test, &[("SCATTER_NEVER_SENT", "1")], || {
         let (one, two, peer) = pair(&[("peer_timeout_ms", "1500")]);
-        let (from, to) =
-            (one.register(pattern(SIZE, 1)).unwrap(), two.register(vec![0; SIZE]).unwrap());
-        let remote = one.import(&to.describe()).unwrap();
-        wait_for("something is carried", || {
-            // The peer says that all is in place.
-            one.write(&peer, &from.all(), &remote.all()).unwrap().join().unwrap();
-            carried(&one.stats()).iter().any(|bytes| *bytes > 0)
-        });
+        let (from, _to, remote) = regions(&one, &two);
+        write_until_carried(&one, &peer, &from, &remote);
         soon("the region ends", move || from.end());
         assert_eq!(peer.lost(), None);
     });
@@ -194,13 +199,8 @@ fn a_region_ends_when_a_plugin_that_does_not_forget_it_is_closed() {
     let slow = ("SCATTER_SLOW_CALL", "closeSend:0:800");
     inside(test, &[("SCATTER_FAIL_CALL", "deregMr"), slow], || {
         let (one, two, peer) = pair(&[]);
-        let (from, to) =
-            (one.register(pattern(SIZE, 1)).unwrap(), two.register(vec![0; SIZE]).unwrap());
-        let remote = one.import(&to.describe()).unwrap();
-        wait_for("something is carried", || {
-            one.write(&peer, &from.all(), &remote.all()).unwrap().join().unwrap();
-            carried(&one.stats()).iter().any(|bytes| *bytes > 0)
-        });
+        let (from, _to, remote) = regions(&one, &two);
+        write_until_carried(&one, &peer, &from, &remote);
         let begin = Instant::now();
         from.end();
         assert!(begin.elapsed() >= Duration::from_millis(800), "{:?}", begin.elapsed());
@@ -212,9 +212,7 @@ fn failures_that_only_the_receiver_sees_are_not_tried_again_at_once() {
     let test = "silent::failures_that_only_the_receiver_sees_are_not_tried_again_at_once";
     inside(test, &[("SCATTER_FAIL_CALL", "irecv")], || {
         let (one, two, peer) = pair(&[]);
-        let (from, to) =
-            (one.register(pattern(SIZE, 1)).unwrap(), two.register(vec![0; SIZE]).unwrap());
-        let remote = one.import(&to.describe()).unwrap();
+        let (from, _to, remote) = regions(&one, &two);
         let lost = || -> u64 {
             let stats = one.stats();
             stats.peers.iter().flat_map(|peer| &peer.rails).map(|rail| rail.down_count).sum()
