@@ -2,6 +2,7 @@
 
 mod away;
 mod down;
+mod machine;
 mod observe;
 mod part;
 mod ping_pong;

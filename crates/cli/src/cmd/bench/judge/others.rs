@@ -7,7 +7,7 @@ use crate::stdout::excerpt;
 
 /// So many names are told.
 const NAMES_MAX: usize = 3;
-/// Less than this part of the machine is not worth a word.
+/// Less than this part of the CPUs is not worth a word.
 const LEAST_SHARE: f64 = 0.1;
 
 /// `load` without the ends of the transfer among its programs.
@@ -33,7 +33,8 @@ pub(super) fn others(load: &Load) -> String {
         format!("{} ({which}) used {cpus:.2}", excerpt(name))
     });
     let all: f64 = named.iter().map(|(cpus, ..)| cpus).sum();
-    match all >= LEAST_SHARE * load.machine_cpus.max(1) as f64 {
+    let cpus = load.own_cpus.map_or(load.machine_cpus, |own| own.count);
+    match all >= LEAST_SHARE * cpus.max(1) as f64 {
         true => format!("; other programs: {}", words.collect::<Vec<_>>().join(", ")),
         false => String::new(),
     }

@@ -7,7 +7,7 @@ use super::down::line_of_others;
 use super::evidence::{Deeper, Evidence, Line};
 use super::machine::CopyRate;
 use super::others::{others, without_ends};
-use crate::cmd::bench::talk::{Load, Throttled};
+use crate::cmd::bench::talk::{Load, OwnCpus, Throttled};
 
 /// A limit that may or may not be reached.
 pub(super) struct Candidate {
@@ -279,13 +279,14 @@ fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate
     let hottest = load.hot.as_ref().map_or(String::new(), |hot| format!("; the busiest: {hot}"));
     let process = Candidate { kind, share, from: CPUS_SHARE, because: because + &hottest };
     // Where others keep the machine busy, that is a disturbance to be remarked, and no limit.
-    let busy = load.machine_busy.filter(|busy| share >= busy / 3.0);
-    let machine = busy.map(|busy| Candidate {
+    let cpus = reachable(load).filter(|cpus| share >= cpus.busy / 3.0);
+    let machine = cpus.map(|OwnCpus { busy, .. }| Candidate {
         kind,
         share: busy,
         from: CPUS_SHARE,
         because: format!(
-            "the CPUs of {machine} were {} busy, softirqs included; {who} used {:.2} of {}{hottest}{}",
+            "the CPUs of {machine}{} were {} busy, softirqs included; {who} used {:.2} of {}{hottest}{}",
+            if load.own_cpus.is_some() { " that it may use" } else { "" },
             percent(busy),
             load.process_cpus,
             load.cpus_allowed,
@@ -295,14 +296,21 @@ fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate
     [process].into_iter().chain(machine).collect()
 }
 
+/// The CPUs that the process may run on: what others do on the rest takes nothing from it.
+fn reachable(load: &Load) -> Option<OwnCpus> {
+    let all = || Some(OwnCpus { count: load.machine_cpus, busy: load.machine_busy? });
+    load.own_cpus.or_else(all)
+}
+
 /// Other programs have the CPUs that a thread of ours is ready to use.
 fn crowded_out(load: &Load, kind: LimitKind, whose: &str) -> Option<Candidate> {
     let (name, share) = load.queued_thread.as_ref()?;
-    let elsewhere = load.machine_busy? * load.machine_cpus as f64 - load.process_cpus;
+    let OwnCpus { count, busy } = reachable(load)?;
+    let elsewhere = busy * count as f64 - load.process_cpus;
     let because = format!(
-        "other programs used {elsewhere:.2} of the {} CPUs {whose}, and thread {name} waited for one {} of the \
+        "other programs used {elsewhere:.2} of the {count} CPUs {whose}{}, and thread {name} waited for one {} of the \
          time{}{}",
-        load.machine_cpus,
+        if load.own_cpus.is_some() { " that it may use" } else { "" },
         percent(*share),
         niceness(load),
         others(load)

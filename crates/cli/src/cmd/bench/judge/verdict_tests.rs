@@ -5,7 +5,7 @@ use polyrail_report::Spread;
 use super::super::evidence::{Deeper, Line};
 use super::super::machine::{Copies, CopyRate};
 use super::*;
-use crate::cmd::bench::talk::{DownRail, Load, Program, Throttled};
+use crate::cmd::bench::talk::{DownRail, Load, OwnCpus, Program, Throttled};
 
 /// Two machines with nothing to do.
 fn idle() -> Evidence {
@@ -307,6 +307,29 @@ fn threads_that_wait_for_cpus_which_others_have_are_the_limit() {
         let (kind, because) = verdict(|e| crowd(&mut e.local, share, busy));
         assert!(kind != LimitKind::Cpu || because.contains("no limit is reached"), "{because}");
     }
+}
+
+#[test]
+fn a_process_that_may_use_some_cpus_is_crowded_out_on_these_alone() {
+    let crowd = |load: &mut Load, busy: f64| {
+        load.queued_thread = Some(("pr-tx0".into(), 0.5));
+        (load.machine_busy, load.machine_cpus, load.process_cpus) = (Some(0.2), 16, 0.5);
+        (load.cpus_allowed, load.own_cpus) = (2, Some(OwnCpus { count: 2, busy }));
+        load.programs = vec![Program { pid: 7, name: "hog".into(), cpus: 1.5 }];
+    };
+    let (kind, because) = verdict(|e| crowd(&mut e.local, 1.0));
+    assert_eq!(kind, LimitKind::Cpu);
+    let words = "other programs used 1.50 of the 2 CPUs of this machine that it may use, and thread pr-tx0 waited for \
+                 one 50 % of the time; other programs: hog (process 7) used 1.50";
+    assert_eq!(because, words);
+    let (_, because) = verdict(|e| {
+        crowd(&mut e.local, 1.0);
+        (e.local.process_cpus, e.local.queued_thread) = (1.0, None);
+    });
+    let words = "the CPUs of this machine that it may use were 100 % busy, softirqs included";
+    assert!(because.starts_with(words), "{because}");
+    let (_, because) = verdict(|e| crowd(&mut e.local, 0.4));
+    assert!(!because.starts_with("other programs"), "who fills other CPUs takes none: {because}");
 }
 
 #[test]

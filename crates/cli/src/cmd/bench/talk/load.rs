@@ -12,7 +12,7 @@ pub(crate) struct Load {
     /// How far the process steps back behind others, from -20 to 19.
     #[serde(default)]
     pub(crate) nice: i32,
-    /// The programs of the machine that used most of its CPUs, this one included, the busiest first.
+    /// The programs that used most of the CPUs that the process may run on, this one included, the busiest first.
     #[serde(default)]
     pub(crate) programs: Vec<Program>,
     /// CPUs' worth of time that the process used.
@@ -25,6 +25,9 @@ pub(crate) struct Load {
     /// CPUs that the machine has online.
     #[serde(default)]
     pub(crate) machine_cpus: usize,
+    /// The CPUs that the process may run on, where these are not all of the machine's.
+    #[serde(default)]
+    pub(crate) own_cpus: Option<OwnCpus>,
     /// The thread that was ready to run and had no CPU for the longest time, and the part of the time
     /// that it was.
     #[serde(default)]
@@ -56,6 +59,14 @@ pub(crate) struct Load {
     /// The busiest CPU of ours, with `--sample`.
     #[serde(default)]
     pub(crate) hot: Option<Hot>,
+}
+
+/// Some CPUs of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct OwnCpus {
+    pub(crate) count: usize,
+    /// The part of their time that was not idle, 0 to 1.
+    pub(crate) busy: f64,
 }
 
 /// A rail that carries nothing.

@@ -1,15 +1,15 @@
 //! What the engine, the process and the machine did during an interval.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use polyrail::{Engine, ProxyStats, Stats};
 use polyrail_config::Progress;
 use polyrail_profiler::drive::Ran;
-use polyrail_sys::threads::process_cpu_seconds;
+use polyrail_sys::threads::{allowed_cpus, process_cpu_seconds};
 
 use super::away::Attendance;
 use super::down::rails_down;
+use super::machine::Machine;
 use super::programs::Programs;
 use super::queued::Queued;
 use super::queues::Queues;
@@ -21,7 +21,7 @@ use crate::cmd::bench::talk::{DownRail, Load, RailDelta};
 pub(crate) struct Snapshot {
     at: Instant,
     cpu_seconds: f64,
-    machine: Option<Ticks>,
+    machine: Option<Machine>,
     queued: Queued,
     queues: Queues,
     quotas: Quotas,
@@ -44,14 +44,6 @@ pub(crate) struct Interval {
     pub(crate) rescues: Option<u64>,
 }
 
-/// CPU time of the machine since it started, in ticks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Ticks {
-    busy: u64,
-    all: u64,
-    cpus: usize,
-}
-
 impl Snapshot {
     /// The first of an interval: from now on it is seen whether this process runs.
     pub(crate) fn begin(engine: &Engine, watch: Option<&Watch>) -> Self {
@@ -68,7 +60,7 @@ impl Snapshot {
             watched: watch.map(Watch::look),
             down: rails_down(engine, &stats),
             stats,
-            machine: fs::read_to_string("/proc/stat").ok().and_then(|text| Ticks::parse(&text)),
+            machine: Machine::look(),
             queued: Queued::look(),
             queues: Queues::look(engine),
             quotas: Quotas::look(),
@@ -84,17 +76,13 @@ impl Snapshot {
     pub(crate) fn until(&self, later: &Self, poster: Option<Poster>) -> Interval {
         let seconds = (later.at - self.at).as_secs_f64();
         let cpu_seconds = later.cpu_seconds - self.cpu_seconds;
-        let machine_busy = match (self.machine, later.machine) {
-            (Some(from), Some(to)) if to.all > from.all => {
-                Some(to.busy.saturating_sub(from.busy) as f64 / (to.all - from.all) as f64)
-            }
-            _ => None,
-        };
+        let machine = self.machine.zip(later.machine);
         let [window_full_share, socket_full_share, no_room_share] =
             self.full_shares(later, seconds);
         // Behind the interval. The times of programs are of a moment more.
         let since = self.at.elapsed().as_secs_f64();
-        let programs = self.programs.busiest(&Programs::look(), since);
+        let allowed = allowed_cpus().unwrap_or_default();
+        let programs = self.programs.busiest(&Programs::look(), since, &allowed);
         let away = self.attendance.as_ref().map_or(0.0, |it| it.away().as_secs_f64());
         Interval {
             seconds,
@@ -105,8 +93,9 @@ impl Snapshot {
                 programs,
                 process_cpus: cpu_seconds / seconds,
                 cpus_allowed: std::thread::available_parallelism().map_or(1, usize::from),
-                machine_busy,
-                machine_cpus: later.machine.map_or(0, |machine| machine.cpus),
+                machine_busy: machine.and_then(|(from, to)| from.busy(to)),
+                machine_cpus: later.machine.map_or(0, Machine::cpus),
+                own_cpus: machine.and_then(|(from, to)| from.own_cpus(to)),
                 queued_thread: self.queued.longest(&later.queued, seconds),
                 dropped: self.queues.worst(&later.queues),
                 down: later.down.clone(),
@@ -264,20 +253,6 @@ fn by_rail(stats: &Stats) -> Vec<RailDelta> {
     rails
 }
 
-impl Ticks {
-    /// Reads the first line of `/proc/stat`: user nice system idle iowait irq softirq steal.
-    fn parse(text: &str) -> Option<Self> {
-        let line = text.lines().next()?.strip_prefix("cpu ")?;
-        let ticks: Vec<u64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
-        // Guest time, which follows, is already in user time.
-        let all: u64 = ticks.iter().take(8).sum();
-        let idle = ticks.get(3)? + ticks.get(4)?;
-        let is_cpu = |line: &&str| line.starts_with("cpu");
-        let cpus = text.lines().skip(1).take_while(is_cpu).count();
-        Some(Self { busy: all - idle, all, cpus })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use polyrail::{FlowSnapshot, PeerStats, RailStats};
@@ -336,13 +311,6 @@ mod tests {
         let shares = (interval.load.window_full_share, interval.load.socket_full_share);
         assert_eq!(shares, (0.5, 0.0), "a flow that sent nothing does not count");
         assert!((interval.load.process_cpus - 1.15).abs() < 1e-9);
-    }
-
-    #[test]
-    fn busy_time_is_all_but_idle_and_waiting_for_disks() {
-        let ticks = Ticks::parse("cpu  10 0 20 60 5 1 4 0 99 0\ncpu0 1 2 3\ncpu1 1\nintr 5\n");
-        assert_eq!(ticks, Some(Ticks { busy: 35, all: 100, cpus: 2 }));
-        assert_eq!(Ticks::parse("intr 1 2"), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Which programs used the CPUs of this machine, as the kernel counts it.
+//! Which programs used the CPUs that this process may run on, as the kernel counts it.
 
 use std::collections::HashMap;
 use std::fs;
@@ -7,9 +7,18 @@ use rustix::param::clock_ticks_per_second;
 
 use crate::cmd::bench::talk::Program;
 
-/// Of each process, by its number and the tick in which it started: its name, and the ticks of CPU time that it has used.
+/// Each process, by its number and the tick in which it started.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Programs(HashMap<(u32, u64), (String, u64)>);
+pub(crate) struct Programs(HashMap<(u32, u64), Used>);
+
+#[derive(Clone, Debug)]
+struct Used {
+    name: String,
+    /// CPU time, in ticks.
+    ticks: u64,
+    /// The CPU on which it ran last.
+    cpu: u32,
+}
 
 /// So many are told of; the others used less.
 const PROGRAMS_MAX: usize = 16;
@@ -23,42 +32,40 @@ impl Programs {
         let of_process = |name: &str| {
             let pid: u32 = name.parse().ok()?;
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-            let Process { name, started, ticks } = Process::parse(&stat)?;
-            Some(((pid, started), (name, ticks)))
+            let (started, used) = Used::parse(&stat)?;
+            Some(((pid, started), used))
         };
         Self(processes.filter_map(|entry| of_process(entry.file_name().to_str()?)).collect())
     }
 
-    /// Those that used most from this look to `later`, the busiest first. What ended before `later` is not among them.
-    pub(crate) fn busiest(&self, later: &Self, seconds: f64) -> Vec<Program> {
+    /// Those that used most from this look to `later`, the busiest first. What ended before `later` is not among them,
+    /// nor what ran last on none of the CPUs that are `allowed`: it took none from this process.
+    pub(crate) fn busiest(&self, later: &Self, seconds: f64, allowed: &[u32]) -> Vec<Program> {
         let ticks_per_second = clock_ticks_per_second() as f64;
-        let since = |(key, (name, ticks)): (&(u32, u64), &(String, u64))| {
-            let before = self.0.get(key).map_or(0, |(_, before)| *before);
-            let cpus = ticks.saturating_sub(before) as f64 / ticks_per_second / seconds;
-            Program { pid: key.0, name: name.clone(), cpus }
+        let since = |(key, used): (&(u32, u64), &Used)| {
+            let before = self.0.get(key).map_or(0, |before| before.ticks);
+            let cpus = used.ticks.saturating_sub(before) as f64 / ticks_per_second / seconds;
+            Program { pid: key.0, name: used.name.clone(), cpus }
         };
+        let ran_here = later.0.iter().filter(|(_, used)| allowed.contains(&used.cpu));
         let mut programs: Vec<Program> =
-            later.0.iter().map(since).filter(|program| program.cpus >= LEAST_CPUS).collect();
+            ran_here.map(since).filter(|program| program.cpus >= LEAST_CPUS).collect();
         programs.sort_by(|a, b| b.cpus.total_cmp(&a.cpus));
         programs.truncate(PROGRAMS_MAX);
         programs
     }
 }
 
-struct Process {
-    name: String,
-    started: u64,
-    ticks: u64,
-}
-
-impl Process {
+impl Used {
     /// Reads `/proc/PID/stat`, as `proc_pid_stat(5)` has it: the name stands in brackets and may hold some itself.
-    fn parse(stat: &str) -> Option<Self> {
+    /// With it comes the tick in which the process started.
+    fn parse(stat: &str) -> Option<(u64, Self)> {
         let (head, tail) = stat.rsplit_once(')')?;
         let name = head.split_once('(')?.1.to_owned();
         // The third field of all is the first one here.
         let field = |number: usize| tail.split_whitespace().nth(number - 3)?.parse::<u64>().ok();
-        Some(Self { name, ticks: field(14)? + field(15)?, started: field(22)? })
+        let cpu = u32::try_from(field(39)?).ok()?;
+        Some((field(22)?, Self { name, ticks: field(14)? + field(15)?, cpu }))
     }
 }
 
@@ -68,7 +75,7 @@ mod tests {
 
     fn programs(processes: &[(u32, u64, &str, u64)]) -> Programs {
         let of = |(pid, started, name, ticks): &(u32, u64, &str, u64)| {
-            ((*pid, *started), ((*name).to_owned(), *ticks))
+            ((*pid, *started), Used { name: (*name).to_owned(), ticks: *ticks, cpu: pid % 4 })
         };
         Programs(processes.iter().map(of).collect())
     }
@@ -81,18 +88,19 @@ mod tests {
             (1, 5, "hog", 1000 + second),
             (2, 5, "idle", 70),
             (3, 9, "new", second / 2),
+            (4, 9, "elsewhere", second),
         ]);
-        let busiest = before.busiest(&after, 2.0);
+        let busiest = before.busiest(&after, 2.0, &[1, 2, 3]);
         let named: Vec<_> = busiest.iter().map(|it| (it.pid, &*it.name, it.cpus)).collect();
         assert_eq!(named, [(1, "hog", 0.5), (3, "new", 0.25)]);
     }
 
     #[test]
     fn the_kernel_tells_the_time_of_a_process_whatever_its_name_holds() {
-        let stat = "7 (a) (b c) R 1 7 7 0 -1 4194304 100 0 0 0 30 12 0 0 20 0 1 0 8900 0 0";
-        let process = Process::parse(stat).unwrap();
-        assert_eq!((&*process.name, process.ticks, process.started), ("a) (b c", 42, 8900));
-        assert!(Process::parse("7 (a) R 1").is_none());
+        let stat = "7 (a) (b c) R 1 7 7 0 -1 4194304 100 0 0 0 30 12 0 0 20 0 1 0 8900 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 17 3 0";
+        let (started, used) = Used::parse(stat).unwrap();
+        assert_eq!((&*used.name, used.ticks, started, used.cpu), ("a) (b c", 42, 8900, 3));
+        assert!(Used::parse("7 (a) R 1").is_none());
         let own = std::process::id();
         assert!(Programs::look().0.keys().any(|(pid, _)| *pid == own));
     }
