@@ -456,35 +456,47 @@ fn what_is_copied_after_its_flow_is_gone_is_what_was_sent() {
     }
 }
 
+/// Tries cases that wait, beside each other.
+fn at_once<T: Copy + Send + Sync>(cases: &[T], case: impl Fn(T) + Sync) {
+    std::thread::scope(|scope| {
+        for one in cases {
+            scope.spawn(|| case(*one));
+        }
+    });
+}
+
+/// So long that a proxy of a busy machine tells of its life more often.
+const PATIENT_STALL: (&str, &str) = ("rail_stall_ms", "1000");
+/// Several times as long as a rail may stall.
+const LONGER_THAN_A_STALL: Duration = Duration::from_millis(3500);
+
 #[test]
 fn a_device_that_is_slow_at_either_end_costs_no_flow() {
-    for way in ["shared", "tcp"] {
-        for slow in 0..2 {
-            let devices = [device(0), device(1)];
-            let settings = [("path", way), ("rail_stall_ms", "300")];
-            let p = apart(&settings, &settings);
-            let want = pattern(24 << 20, 5);
-            let (source, _) = on(&devices[0], &p.a, &want);
-            let (target, memory) = on(&devices[1], &p.b, &vec![0; want.len()]);
-            let all = remote(&p.a, &target).all();
-            devices[slow].hold(true);
-            let transfer = p.a.write(&p.to_b, &source.all(), &all).unwrap();
-            // Several times as long as a rail may stall.
-            std::thread::sleep(Duration::from_millis(1200));
-            assert!(!transfer.is_over());
-            devices[slow].hold(false);
-            finished(&transfer);
-            assert!(FakeDevice::contents(&memory) == want);
-            assert_eq!(lost_flows(&p.a), 0, "{way}, {slow}");
-        }
-    }
+    at_once(&[("shared", 0), ("shared", 1), ("tcp", 0), ("tcp", 1)], |(way, slow)| {
+        let devices = [device(0), device(1)];
+        let settings = [("path", way), PATIENT_STALL];
+        let p = apart(&settings, &settings);
+        let want = pattern(24 << 20, 5);
+        let (source, _) = on(&devices[0], &p.a, &want);
+        let (target, memory) = on(&devices[1], &p.b, &vec![0; want.len()]);
+        let all = remote(&p.a, &target).all();
+        devices[slow].hold(true);
+        let transfer = p.a.write(&p.to_b, &source.all(), &all).unwrap();
+        // The test is about this time.
+        std::thread::sleep(LONGER_THAN_A_STALL);
+        assert!(!transfer.is_over());
+        devices[slow].hold(false);
+        finished(&transfer);
+        assert!(FakeDevice::contents(&memory) == want);
+        assert_eq!(lost_flows(&p.a), 0, "{way}, {slow}: {}", p.a.dump());
+    });
 }
 
 #[test]
 fn acknowledgements_that_wait_for_a_slow_device_cost_no_flow() {
-    for way in ["shared", "tcp"] {
+    at_once(&["shared", "tcp"], |way| {
         let (here, there) = (device(0), device(1));
-        let settings = [("path", way), ("rail_stall_ms", "1000")];
+        let settings = [("path", way), PATIENT_STALL];
         let p = apart(&settings, &settings);
         // One flow's ring holds it all. Else the cancel might wait behind what the peer has no
         // room for, until its device goes on.
@@ -502,15 +514,15 @@ fn acknowledgements_that_wait_for_a_slow_device_cost_no_flow() {
         wait_for("the cancel to arrive", || !is_landing());
         // All that is acknowledged from now on would say that the transfer is over.
         let other = p.a.write(&p.to_b, &near.all(), &remote(&p.a, &far).all()).unwrap();
-        // Several times as long as a rail may stall.
-        std::thread::sleep(Duration::from_millis(3500));
+        // The test is about this time.
+        std::thread::sleep(LONGER_THAN_A_STALL);
         let over = (transfer.is_over(), other.is_over());
         there.hold(false);
         assert_eq!(over, (false, false), "{way}");
         finished(&other);
         assert!(matches!(transfer.ended(), Err(TransferError::Cancelled)));
-        assert_eq!(lost_flows(&p.a), 0, "{way}");
-    }
+        assert_eq!(lost_flows(&p.a), 0, "{way}: {}", p.a.dump());
+    });
 }
 
 #[test]

@@ -73,6 +73,13 @@ fn away(puppet: &Puppet, time: Duration) {
     puppet.signal(Signal::CONT);
 }
 
+/// Nothing passes any more, and the puppet has read what did: no acknowledgement that waits for it is to save it later.
+fn hush(relays: &[Relay]) {
+    relays.iter().for_each(|relay| relay.set(|mood| mood.stalled = true));
+    // Nobody tells that it has read all. Less than a rail may stall.
+    std::thread::sleep(Duration::from_millis(300));
+}
+
 fn received(engine: &Engine) -> u64 {
     let rails = engine.stats().peers.into_iter().flat_map(|peer| peer.rails);
     rails.map(|rail| rail.rx_bytes).sum()
@@ -98,11 +105,34 @@ fn whoever_had_no_cpu_takes_no_silent_peer_for_dead() {
         let region = zeroed(&engine, PUPPET_BYTES);
         puppet.flood_through(&metadata_through(&engine, &relays), &region);
         goes_on(&engine, &puppet);
-        // No acknowledgement waits to be read when it goes on, which would save it.
-        relays.iter().for_each(|relay| relay.set(|mood| mood.stalled = true));
+        hush(&relays);
         away(&puppet, TIMEOUT * 2);
         relays.iter().for_each(|relay| relay.set(|mood| mood.stalled = false));
         goes_on(&engine, &puppet);
+    }
+}
+
+#[test]
+fn whoever_had_no_cpu_gives_up_no_rail_for_it() {
+    play();
+    for mode in [&[][..], &[("progress", "caller")]] {
+        let engine = one_rail(PATIENT);
+        let relays: Vec<Relay> = engine.addresses().into_iter().map(Relay::to).collect();
+        let test = "whoever_had_no_cpu_gives_up_no_rail_for_it";
+        let settings = [&[("rail_stall_ms", "2000")], IMPATIENT, mode].concat();
+        let mut puppet = Puppet::start(test, &engine, &settings);
+        let region = zeroed(&engine, PUPPET_BYTES);
+        puppet.flood_through(&metadata_through(&engine, &relays), &region);
+        goes_on(&engine, &puppet);
+        let accepted = || relays.iter().map(Relay::accepted).sum::<u64>();
+        let before = accepted();
+        hush(&relays);
+        away(&puppet, TIMEOUT);
+        // Some of its checks, and far less than a rail may stall.
+        std::thread::sleep(Duration::from_millis(300));
+        relays.iter().for_each(|relay| relay.set(|mood| mood.stalled = false));
+        goes_on(&engine, &puppet);
+        assert_eq!(accepted(), before, "{mode:?}: it has connected anew");
     }
 }
 

@@ -390,11 +390,25 @@ impl Core {
         !owing.is_empty()
     }
 
+    /// Nobody has driven this proxy since the check was due: that time is no silence of its peers.
+    fn excuse_absence(&self, pass: &Pass<'_>) {
+        for (_, flow) in &self.flows {
+            if let AnyFlow::Tx(flow) | AnyFlow::Both(flow, _) = flow
+                && !(pass.hasty && flow.peer.is_tx_held())
+            {
+                flow.excuse(self.next_check, pass);
+            }
+        }
+    }
+
     pub(super) fn check_stalls(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
         // While it polls streams, nobody tells it that a peer of one has died.
         streams(&self.streamed, &self.flows).for_each(|(_, _, stream)| stream.note_event());
         for place in 0..self.streamed.len() {
             self.mark_readable(self.streamed[place]);
+        }
+        if pass.now.saturating_sub(self.next_check) > CHECK_NS {
+            self.excuse_absence(pass);
         }
         // What has come is read before anybody is judged: it may be this thread that is late.
         let seems_late = |(_, flow): &(usize, &AnyFlow)| match flow {

@@ -81,6 +81,8 @@ struct Orders {
     bytes: u64,
     /// Bits that were flipped.
     damaged: u64,
+    /// Connections that were taken.
+    accepted: u64,
 }
 
 /// A connection and its other half.
@@ -152,6 +154,11 @@ impl Relay {
         self.shared.orders().bytes
     }
 
+    /// Connections that it has taken.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.shared.orders().accepted
+    }
+
     pub(crate) fn damaged(&self) -> u64 {
         self.shared.orders().damaged
     }
@@ -221,6 +228,7 @@ impl Shared {
                 stream.set_nodelay(true).unwrap();
                 self.poller.add(stream.as_fd(), 1).unwrap();
             }
+            self.orders().accepted += 1;
             links.push(Link { up: Lane::default(), down: Lane::default(), client, server });
         }
     }

@@ -12,6 +12,12 @@ impl<S: Source> Sender<S> {
         self.made_progress(now);
     }
 
+    /// Nobody looked at the flow from `since` until now, so that time is no silence of the peer.
+    pub fn handle_absence(&mut self, since: Time, now: Time, flow: FlowIndex) {
+        let progress = &mut self.flows[flow.0 as usize].progress;
+        progress.0 += now.0.saturating_sub(since.0.max(progress.0));
+    }
+
     /// The flow is connected; frames on it count from 1.
     pub fn handle_flow_up(&mut self, now: Time, flow: FlowIndex) {
         debug_assert!(!self.flows[flow.0 as usize].up, "down comes before up");

@@ -250,6 +250,20 @@ fn a_stall_is_silence_with_something_in_flight() {
     assert!(s.is_stalled(Time(1290), A, stall));
 }
 
+#[test]
+fn a_time_in_which_nobody_looked_is_no_silence() {
+    let mut s = sender(1, 8);
+    let stall = Duration::from_nanos(100);
+    s.submit(Time(1000), transfer(1, 1));
+    s.pull(Time(1000), A).unwrap();
+    s.handle_absence(Time(1050), Time(5000), A);
+    assert!(!s.is_stalled(Time(5049), A, stall));
+    assert!(s.is_stalled(Time(5050), A, stall), "50 before it, and 50 after");
+    s.handle_progress(Time(6000), A);
+    s.handle_absence(Time(5500), Time(6000), A);
+    assert_eq!(s.flow_progress(A), Time(6000), "it began before the silence");
+}
+
 /// Two rails with a channel each, of which A takes 100 us for a chunk, and B a millisecond.
 fn uneven() -> Sender<Arc<Plan>> {
     const US: u64 = 1000;

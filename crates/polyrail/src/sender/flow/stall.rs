@@ -19,6 +19,11 @@ pub(super) struct Quiet {
 }
 
 impl TxFlow {
+    /// Nobody has driven the flow since then: it may be this process that had no CPU.
+    pub(crate) fn excuse(&self, since: u64, pass: &Pass<'_>) {
+        self.peer.tx().sender.handle_absence(Time(since), Time(pass.now), self.flow);
+    }
+
     /// Whether the flow may have waited for its peer for too long.
     pub(crate) fn seems_stalled(&self, pass: &Pass<'_>) -> bool {
         let (tx, now) = (self.peer.tx(), Time(pass.now));
