@@ -37,7 +37,7 @@ fn show_prints_every_setting_and_marks_the_changed_ones() {
     let output = polyrail(&["show"]).output().unwrap();
     let text = stdout(&output);
     assert!(text.contains("  chunk_bytes") && text.contains("512KiB"), "{text}");
-    assert!(text.contains("0 (auto: 1 to 4 per rail, as CPUs allow)"), "{text}");
+    assert!(text.contains("0 (auto: 1 to 4 per rail, as CPUs allow, and 2 at least)"), "{text}");
     assert!(!text.contains('*'), "{text}");
     assert!(!text.contains("default\n"), "no origin unless asked for: {text}");
     assert_eq!(text.lines().count(), polyrail_config::names().count());

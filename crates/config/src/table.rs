@@ -153,7 +153,7 @@ settings! {
 
     /// Channels to each peer, spread over the rails. A channel is an ordered lane with a window of
     /// its own.
-    channels: u32 = 0, Kind::count("channels", 1, 256).or_zero("auto: 1 to 4 per rail, as CPUs allow"),
+    channels: u32 = 0, Kind::count("channels", 1, 256).or_zero("auto: 1 to 4 per rail, as CPUs allow, and 2 at least"),
         [alias::same("UCCL_TCPX_NUM_CHANNELS")];
 
     /// TCP connections (flows) of each channel.

@@ -199,9 +199,10 @@ fn usable_cpus() -> Result<usize, EngineError> {
 }
 
 /// One TCP connection carries what one core copies, which is less than a fast NIC does: as many as
-/// keep these CPUs busy, up to four.
+/// keep these CPUs busy, up to four. Two at least, as there are two proxies at least: one alone leaves the second CPU
+/// of two idle.
 fn channels_per_rail(rails: usize, cpus: usize) -> u32 {
-    cpus.div_ceil(rails.max(1)).clamp(1, 4) as u32
+    cpus.max(2).div_ceil(rails.max(1)).clamp(1, 4) as u32
 }
 
 impl Congestion {
@@ -262,7 +263,7 @@ mod tests {
     #[test]
     fn there_are_flows_for_each_cpu_that_may_be_busy() {
         let flows = |rails, cpus| rails * channels_per_rail(rails, cpus) as usize;
-        assert_eq!([1, 2, 4, 64].map(|cpus| flows(1, cpus)), [1, 2, 4, 4]);
+        assert_eq!([1, 2, 4, 64].map(|cpus| flows(1, cpus)), [2, 2, 4, 4]);
         // Six CPUs would leave two idle with four flows.
         assert_eq!([1, 4, 5, 6, 12, 24].map(|cpus| flows(4, cpus)), [4, 4, 8, 8, 12, 16]);
         assert_eq!(flows(8, 6), 8);

@@ -41,9 +41,9 @@ pub(crate) fn engine(settings: &[(&str, &str)]) -> Engine {
     builder().config(config(settings)).build().unwrap()
 }
 
-/// An engine with a single rail.
+/// An engine with a single rail and, unless `settings` say more, a single connection to each peer.
 pub(crate) fn one_rail(settings: &[(&str, &str)]) -> Engine {
-    engine(&[&[("rails", "127.0.0.1")], settings].concat())
+    engine(&[&[("rails", "127.0.0.1"), ("channels", "1")], settings].concat())
 }
 
 pub(crate) struct Pair {
