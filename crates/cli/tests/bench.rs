@@ -3,7 +3,7 @@
 mod fit;
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -353,8 +353,10 @@ fn a_listener_that_is_killed_is_named_at_once_with_what_to_do() {
 
 #[test]
 fn a_run_that_is_refused_says_nothing_but_why_and_what_helps() {
-    // The port is free as soon as it is known.
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // It has the port, and was never told to listen.
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let free = socket.local_addr().unwrap().as_socket().unwrap();
     let output = bench(&format!("--connect {free} --sizes 8"));
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(exit::PEER.into()), "{message}");

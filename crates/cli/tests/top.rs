@@ -6,7 +6,6 @@ mod fit;
 mod rail_cut;
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::thread;
@@ -45,8 +44,7 @@ fn errors(output: &Output) -> String {
 
 /// A `bench --listen` with an engine, once that is there.
 fn listening(settings: &str) -> Process {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let words = format!("bench --listen 127.0.0.1:{port} --rails 1 {settings}");
+    let words = format!("bench --listen 127.0.0.1:0 --rails 1 {settings}");
     let mut process = start(&mut polyrail(&words));
     let mut lines = BufReader::new(process.0.stderr.take().unwrap()).lines();
     // It says where it listens when its engine does.

@@ -4,6 +4,7 @@ mod common;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
 
 use common::stranger::metadata_of;
 use common::*;
@@ -11,6 +12,7 @@ use polyrail::{
     ConnectReason, Engine, EngineError, Explain, Flows, LostReason, PeerError, RefusedCode,
     TransferError,
 };
+use socket2::{Domain, Socket, Type};
 
 fn try_build(settings: &[(&str, &str)]) -> Result<Engine, EngineError> {
     builder().config(config(settings)).build()
@@ -66,16 +68,27 @@ fn rails_of_different_families_can_never_meet_and_both_are_named() {
     assert_eq!(own.peers(), []);
 }
 
-/// An address where nobody listens.
-fn closed_port(ip: &str) -> SocketAddr {
-    TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap()
+/// An address where nobody listens while this lives: a socket that was never told to listen has the port.
+struct ClosedPort {
+    address: SocketAddr,
+    _socket: Socket,
+}
+
+impl ClosedPort {
+    fn new(ip: &str) -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::new(ip.parse().unwrap(), 0).into()).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        Self { address, _socket: socket }
+    }
 }
 
 #[test]
 fn a_rail_that_can_never_be_reached_is_named_while_the_others_carry_all() {
     let (a, b) = (engine(&[]), engine(&[]));
     let mut metadata = metadata_of(&b);
-    let closed = closed_port("127.0.0.2");
+    let port = ClosedPort::new("127.0.0.2");
+    let closed = port.address;
     metadata.card.rails[1].address = closed;
     let to_b = a.add_peer(&metadata.encode()).unwrap();
     for round in 0..3 {
@@ -123,15 +136,22 @@ fn an_address_that_leads_to_another_engine_costs_its_rail_and_not_the_peer() {
 fn a_peer_that_no_rail_reaches_is_lost_with_a_pair_and_the_reason() {
     let a = engine(&[("peer_timeout_ms", "1000")]);
     let mut metadata = metadata_of(&engine(&[]));
-    for rail in &mut metadata.card.rails {
-        rail.address = closed_port(&rail.address.ip().to_string());
+    let ips = metadata.card.rails.iter().map(|rail| rail.address.ip().to_string());
+    let ports: Vec<ClosedPort> = ips.map(|ip| ClosedPort::new(&ip)).collect();
+    for (rail, port) in metadata.card.rails.iter_mut().zip(&ports) {
+        rail.address = port.address;
     }
     let peer = a.add_peer(&metadata.encode()).unwrap();
     let error = a.notify(&peer, b"anybody?").unwrap().ended().unwrap_err();
     let TransferError::PeerLost { why, .. } = &error else { panic!("{error}") };
-    assert!(matches!(why, LostReason::Unreachable { .. }));
+    // On a busy machine it is noticed later, and so it is said.
+    let LostReason::Unreachable { silence, .. } = why else { panic!("{why}") };
+    assert!(*silence >= Duration::from_secs(1), "{why}");
     let why = why.to_string();
-    assert!(why.contains("no rail reached it for 1.0 s"), "{why}");
+    assert!(
+        why.starts_with("no rail reached it for ") && why.contains(" s; last problem: "),
+        "{why}"
+    );
     assert!(why.contains("rail lo@127.0.0.") && why.contains("(127.0.0."), "{why}");
     assert!(why.contains("Connection refused (os error 111)"), "{why}");
     assert!(error.help().is_some());
@@ -140,7 +160,8 @@ fn a_peer_that_no_rail_reaches_is_lost_with_a_pair_and_the_reason() {
 #[test]
 fn connecting_to_nobody_fails_with_address_and_reason() {
     let engine = engine(&[("connect_timeout_ms", "300")]);
-    let closed = closed_port("127.0.0.1");
+    let port = ClosedPort::new("127.0.0.1");
+    let closed = port.address;
     let error = engine.connect(closed).join().unwrap_err().to_string();
     assert!(error.contains(&closed.to_string()) && error.contains("refused"), "{error}");
     // Somebody listens there, and never says anything.
@@ -161,7 +182,7 @@ fn not_connected(engine: &Engine, address: SocketAddr) -> (String, String) {
 #[test]
 fn who_connects_to_what_is_no_engine_is_told_what_helps() {
     let engine = engine(&[("connect_timeout_ms", "500"), ("peer_timeout_ms", "1000")]);
-    let (text, help) = not_connected(&engine, closed_port("127.0.0.1"));
+    let (text, help) = not_connected(&engine, ClosedPort::new("127.0.0.1").address);
     assert!(text.contains("Connection refused") && help.contains("nobody listens there"), "{help}");
 
     // One that accepts and says nothing.
