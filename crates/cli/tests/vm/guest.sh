@@ -121,9 +121,11 @@ as_before() {
 
 # Begins to watch; what is seen goes to /tmp/watch.
 watch() {
+    # The shell empties it only when its child begins, and what an earlier watch said would do.
+    rm -f /tmp/watch.err
     polyrail irq watch --every 1s >/tmp/watch 2>/tmp/watch.err &
     watch=$!
-    until_true grep -q watching /tmp/watch.err
+    until_true grep -qs watching /tmp/watch.err
 }
 
 # Ends the watch, which has seen something.
