@@ -59,7 +59,7 @@ pub(super) fn run(args: &WatchArgs) -> Result<ExitCode, TuneError> {
     let plan = plan_or_last(args.plan.as_ref(), &args.place)?;
     let managed = changes::managed(&args.place)?;
     let mut machine = args.place.machine();
-    // Listening begins before the first look, so that nothing falls between.
+    // What changes between this look and the listening is seen by the next look, without who did it.
     let mut watch = Watch::begin(&mut machine, plan, managed)?;
     let mut ears = Ears::open(&machine, &watch, true)?;
     let stopped = Arc::new(AtomicBool::new(false));
