@@ -237,6 +237,8 @@ pub(super) fn near_folders() -> Vec<PathBuf> {
     let lib = bin.and_then(Path::parent).map(|parent| parent.join("lib"));
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
     let of_user = home.map(|home| PathBuf::from(home).join(".local/lib"));
+    // For a program in ~/.local/bin it is the same folder.
+    let of_user = of_user.filter(|folder| lib.as_ref() != Some(folder));
     bin.map(Path::to_owned).into_iter().chain(lib).chain(of_user).collect()
 }
 
