@@ -77,7 +77,8 @@ pub(super) const CHECKS: &[Check] = &[
         cost: Cost::Breaks,
         why: "When many peers start at once, connections above the listener's queue are dropped and come \
               a second later, or never. Counted since boot in this network namespace.",
-        remedy: "Raise net.core.somaxconn to 4096 or more and restart the listener.",
+        remedy: "Give the listener that is late a longer queue (its backlog, and net.core.somaxconn if that is less) \
+                 and restart it.",
         needs_root: true,
         reversible: true,
         reads: &["/proc/net/netstat", "/proc/sys/net/core/somaxconn"],
