@@ -30,6 +30,8 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 /// own threads and the program.
 const PROXIES_OF_4_CPUS: usize = 3;
 const MOST_PROXIES: usize = 16;
+/// Where a rank has so many CPUs, its proxies poll for a while before they sleep.
+const CPUS_TO_SPIN: usize = 4;
 
 struct Runtime {
     devices: Vec<Device>,
@@ -225,7 +227,6 @@ fn configure(rails: Option<&str>, near: &[(&'static str, String)]) -> Result<Con
         .propose("channels", &channels, &for_channels)?
         .propose("tx_proxies", &proxies, &because)?
         .propose("rx_proxies", &proxies, &because)?
-        .propose("proxy_spin_us", "30", "NCCL's messages follow each other closely")?
         .propose("chunk_bytes", "1MiB", "a message of NCCL is one chunk, mostly")?
         .propose("ops_pool", "16384", "NCCL has many connections to a peer")?
         .env();
@@ -235,15 +236,24 @@ fn configure(rails: Option<&str>, near: &[(&'static str, String)]) -> Result<Con
     }
 }
 
-/// Where a rank has no CPU for a proxy beside NCCL's thread, which never sleeps, each message that a proxy
-/// sends waits for that thread to lose its CPU. So more of them take the express way, unless other rails
-/// would then have nothing to carry.
+/// A proxy that polls saves a wake-up where CPUs are idle. Where they are few it keeps one from NCCL's thread, which
+/// never sleeps, and from the proxies of other ranks.
+///
+/// Where a rank has no CPU for a proxy at all, each message that a proxy sends waits for NCCL's thread to lose its CPU.
+/// So more of them take the express way.
+///
+/// With several rails neither was faster: there the rails are what messages wait for, or would be left without work.
 fn with_scarce_cpus(
     builder: ConfigBuilder,
     cpus_of_rank: usize,
     of_rails: usize,
 ) -> Result<ConfigBuilder, ConfigError> {
-    if cpus_of_rank >= 2 || of_rails > 1 {
+    if cpus_of_rank >= CPUS_TO_SPIN || of_rails > 1 {
+        return builder.propose("proxy_spin_us", "30", "NCCL's messages follow each other closely");
+    }
+    let why = "a proxy that polls would take a CPU from others";
+    let builder = builder.propose("proxy_spin_us", "0", why)?;
+    if cpus_of_rank >= 2 {
         return Ok(builder);
     }
     builder.propose("nccl_express_bytes", "32KiB", "no CPU is left for the proxies of a rank")
@@ -317,6 +327,19 @@ mod tests {
         let given = Config::builder().set("nccl_express_bytes", "0").unwrap();
         let given = with_scarce_cpus(given, 1, 1).unwrap().build().unwrap();
         assert_eq!(given.nccl_express_bytes, 0, "what is set stays");
+    }
+
+    #[test]
+    fn proxies_poll_where_a_rank_has_cpus_to_spare() {
+        let spin = |cpus_of_rank, of_rails| {
+            let builder = with_scarce_cpus(Config::builder(), cpus_of_rank, of_rails).unwrap();
+            builder.build().unwrap().proxy_spin_us
+        };
+        assert_eq!((spin(1, 1), spin(2, 1), spin(3, 1), spin(4, 1)), (0, 0, 0, 30));
+        assert_eq!(spin(1, 4), 30, "with several rails that was not faster");
+        let given = Config::builder().set("proxy_spin_us", "7").unwrap();
+        let given = with_scarce_cpus(given, 1, 1).unwrap().build().unwrap();
+        assert_eq!(given.proxy_spin_us, 7, "what is set stays");
     }
 
     #[test]
