@@ -56,7 +56,7 @@ pub(crate) struct Handshake {
 /// What was said so far.
 enum Talk {
     /// Here: it connects, and has proven that it may. It will say this to that engine.
-    FirstWords { initiator: Initiator, to: Option<InstanceId>, hello: Hello },
+    FirstWords { initiator: Initiator, to: Option<InstanceId>, hello: Box<Hello> },
     /// Here: it said its hello to this engine.
     Introduced { to: InstanceId, keys: Keys },
     /// There: nothing.
@@ -245,7 +245,7 @@ impl Handshake {
         greeting: FirstWords,
     ) -> Self {
         let FirstWords { initiator, first, to, hello } = greeting;
-        let talk = Talk::FirstWords { initiator, to, hello };
+        let talk = Talk::FirstWords { initiator, to, hello: Box::new(hello) };
         let connecting = Self::new(socket, cause, remote, deadline, Stage::Connecting, talk);
         Self { patience, output: Kind::First.framed(&first), ..connecting }
     }

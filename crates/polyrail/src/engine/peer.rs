@@ -11,7 +11,7 @@ use polyrail_config::Payload;
 use polyrail_proto::hello::{Card, Metadata};
 use polyrail_proto::wire::RefusalCode;
 use polyrail_proto::{InstanceId, ReceiverLimits, SenderConfig, Time};
-use polyrail_secure::Capability;
+use polyrail_secure::{Capability, Keys};
 
 use crate::base::reason::LostReason;
 use crate::device::budget::{Budget, Stock};
@@ -19,7 +19,8 @@ use crate::device::carriers::Carriers;
 use crate::device::host_proof::Lease;
 use crate::device::shared_page::Sharing;
 use crate::device::staging::Direction;
-use crate::device::stream_offer::StreamNews;
+use crate::device::stream_offer::PeerStreams;
+use crate::device::wire::Wire;
 use crate::engine::audit::Audit;
 use crate::engine::counters::ArrivalStats;
 use crate::engine::inbox::Share;
@@ -67,7 +68,7 @@ pub(crate) struct PeerShared {
     /// Whether that can be done.
     pub(crate) sharing: Sharing,
     /// Whether connections go through shared memory.
-    pub(crate) streams: StreamNews,
+    pub(crate) streams: PeerStreams,
     /// Connections of a hosted plugin for its flows and those towards it.
     pub(crate) carriers: Carriers,
     /// Says to its process that it may copy from and to memory here, once any was offered to it.
@@ -157,7 +158,7 @@ impl PeerShared {
             same_host: options.same_host,
             tally: Tally::default(),
             sharing: Sharing::default(),
-            streams: StreamNews::default(),
+            streams: PeerStreams::default(),
             carriers: Carriers::default(),
             lease: OnceLock::new(),
             tx_stock: options.staging.stock(Direction::Out),
@@ -216,6 +217,13 @@ impl PeerShared {
 
     pub(crate) fn instance(&self) -> InstanceId {
         self.card.instance
+    }
+
+    /// What seals the records of a connection to it. They are not encrypted in memory of this host, unless
+    /// payload is to be.
+    pub(crate) fn keys_over(&self, wire: &Wire, keys: Keys) -> Keys {
+        let is_plain = wire.stream().is_some() && self.payload != Payload::Aead;
+        if is_plain { keys.within_a_host() } else { keys }
     }
 
     /// Has nothing land any more if nothing has passed so far, either way; says whether that is so.
