@@ -18,14 +18,22 @@ const CALLER: &[(&str, &str)] = &[("progress", "caller"), ("rails", "127.0.0.1")
 const RING: u64 = 1 << 20;
 /// Bytes that are offered: words, and a ring for each direction.
 const OFFERED: u64 = 4096 + 2 * RING;
-/// Where the words stand: whether the memory is open, how far who connected has written and read, and how
+/// Where the words stand: whether the memory is open, the number of its layout, how far who connected has written and read, and how
 /// far the other end has.
 const STATE: u64 = 0;
+const LAYOUT: u64 = 8;
 const WRITTEN: u64 = 128;
 const READ: u64 = 512;
 
 fn streams(engine: &Engine) -> usize {
     engine.dump().matches(", through shared memory").count()
+}
+
+/// Whether statistics have a round-trip time or a congestion control of a flow.
+fn tells_of_sockets(engine: &Engine) -> bool {
+    let stats = engine.stats();
+    let flows = stats.peers.iter().flat_map(|peer| &peer.rails).flat_map(|rail| &rail.flows);
+    flows.into_iter().any(|flow| flow.rtt_us > 0 || !flow.congestion.is_empty())
 }
 
 /// Writes, reads and messages of many sizes between two engines that one thread drives in turn.
@@ -70,6 +78,8 @@ fn callers_of_one_host_share_memory_and_every_byte_arrives() {
         exchange(&p);
         assert_eq!(streams(&p.a) > 0, expected, "{}", p.a.dump());
         assert_eq!(streams(&p.b) > 0, expected, "{}", p.b.dump());
+        // What the idle socket beside it says is not the flow's.
+        assert_eq!(tells_of_sockets(&p.a), !expected, "{:?}", p.a.stats());
     }
     // One end alone does not decide.
     let (a, b) = (engine(CALLER), engine(&[CALLER, &[("path", "tcp")]].concat()));
@@ -218,6 +228,7 @@ fn a_caller_that_sleeps_is_woken_by_what_another_has_found() {
 fn offered(engine: &Engine) -> (Stranger, SharedMemory) {
     let memory = SharedMemory::create(OFFERED, 7).unwrap();
     memory.populate().unwrap();
+    word(&memory, LAYOUT).store(2, Ordering::Release);
     (stranger_with(engine, place(&memory)), memory)
 }
 
@@ -306,6 +317,7 @@ fn memory_that_may_not_be_opened_leaves_the_connection_to_its_socket() {
     let small = SharedMemory::create(OFFERED / 2, 7).unwrap();
     let good = place(&memory);
     for (bad, why) in [
+        (good, "has layout 0, this engine's is 2"),
         (SharedPlace { token: 8, ..good }, "another file"),
         (SharedPlace { bytes: OFFERED, ..place(&small) }, "another file"),
         (place(&small), "bytes were offered, allowed is"),

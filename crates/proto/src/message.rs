@@ -204,10 +204,13 @@ pub fn copied_bytes(message: &[u8]) -> Result<Option<u64>, DecodeError> {
 
 const WHAT: &str = "control message";
 
+/// Room for a message with one place, which most have, so that it need not grow.
+const USUAL_BYTES: usize = 96;
+
 impl Message {
     /// The message as bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(USUAL_BYTES);
         match self {
             Self::Cancel { transfer } => put(&mut out, 1, &[transfer.0]),
             Self::ReadRequest { read, pieces, shared } => {

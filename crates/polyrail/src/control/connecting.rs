@@ -167,7 +167,7 @@ impl Control {
     ) -> Result<StreamOffer, Cow<'static, str>> {
         self.engine.settings.may_share(peer)?;
         are_in_one_place(from, to)?;
-        Ok(StreamOffer::new(&self.engine.streams)?)
+        StreamOffer::new(&self.engine.streams, &peer.streams)
     }
 
     /// A connection that lasted is tried again at once: its reset often means nothing more. One that
@@ -227,8 +227,9 @@ impl Control {
                 self.note_reached(&peer);
                 if peer.flows[flow.0 as usize].epoch.load(Ordering::Relaxed) == epoch {
                     let proxy = peer.flows[flow.0 as usize].proxy;
-                    let stream = peer.streams.note(offer.and_then(StreamOffer::conclude));
+                    let stream = peer.streams.conclude(offer);
                     let wire = Wire::new(Arc::new(socket), stream);
+                    let keys = peer.keys_over(&wire, keys);
                     let duplex = metadata.card.capabilities.contains(Capabilities::DUPLEX);
                     let command = if duplex {
                         let rail = peer.layout.pair_of(flow).0;

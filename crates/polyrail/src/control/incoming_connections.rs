@@ -199,7 +199,7 @@ impl Control {
         let own = own.as_socket().ok_or("its connection has no address")?;
         // Whoever is elsewhere has no business with descriptors of this host.
         are_in_one_place(own.ip(), handshake.remote.ip())?;
-        Ok(accept(place, &self.engine.streams)?)
+        Ok(accept(place, &self.engine.streams, &peer.streams)?)
     }
 
     pub(super) fn hand_over_arrival(&mut self, handshake: Handshake) {
@@ -215,6 +215,7 @@ impl Control {
         let Then { peer, flow, epoch, window_chunks, duplex, stream, place } = then;
         let place = Some(place);
         let wire = Wire::new(Arc::new(socket), stream);
+        let keys = peer.keys_over(&wire, keys);
         if duplex {
             let proxy = peer.flows[flow.0 as usize].proxy;
             let arriving = Arriving { peer, flow, epoch, rail, window_chunks, wire, keys, place };

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use polyrail_sys::{In, IoVecs, Memory, Out, SharedWord};
 
-use crate::base::places::Place;
+use crate::device::stream_offer::StreamPlace;
 use crate::wake::stream_words::StreamWords;
 
 /// Bytes of a ring: fifteen messages of 64 KiB. Where both ends share a CPU, each turn of one moves as much as fits; with a
@@ -37,7 +37,7 @@ pub(crate) struct SharedStream {
     looks: AtomicBool,
     /// There was no room for bytes that this end has.
     is_full: AtomicBool,
-    _place: Place,
+    _place: StreamPlace,
 }
 
 struct Direction {
@@ -67,7 +67,7 @@ impl SharedStream {
     pub(super) fn new(
         memory: &Memory,
         [out, into]: [u64; 2],
-        place: Place,
+        place: StreamPlace,
     ) -> Result<Arc<Self>, String> {
         let (out, into) = (Direction::new(memory, out)?, Direction::new(memory, into)?);
         let (looks, is_full) = (AtomicBool::new(true), AtomicBool::new(false));
@@ -243,13 +243,7 @@ pub(super) fn word(memory: &Memory, at: u64) -> Result<SharedWord, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::stream_offer::{StreamOffer, accept};
-
-    fn streams() -> (Arc<SharedStream>, Arc<SharedStream>) {
-        let offer = StreamOffer::new(&Arc::default()).unwrap();
-        let there = accept(offer.place(), &Arc::default()).unwrap();
-        (offer.conclude().unwrap(), there)
-    }
+    use crate::device::stream_offer::pair as streams;
 
     fn send(stream: &SharedStream, bytes: &[u8]) -> io::Result<Moved> {
         let mut from = IoVecs::<Out>::new();

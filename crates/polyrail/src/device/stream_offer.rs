@@ -11,11 +11,15 @@ use polyrail_proto::wire::SharedPlace;
 use polyrail_sys::{SharedMemory, SharedWord};
 
 use crate::base::places::{Place, Places};
-use crate::device::shared_page::{create, open, place_of};
+use crate::device::shared_page::{Backoff, create, open, place_of};
 use crate::device::shared_stream::{BYTES, SharedStream, word};
 
 /// Where the word stands that says what became of the offer.
 const STATE_AT: u64 = 0;
+/// Where the layout of the memory, and what its records are sealed with, has its number.
+const LAYOUT_AT: u64 = 8;
+/// The number of this layout. Who changes where words and rings are, what they mean, or what seals records, takes the next.
+const LAYOUT: u64 = 2;
 const OFFERED: u64 = 0;
 const OPENED: u64 = 1;
 const WITHDRAWN: u64 = 2;
@@ -23,29 +27,56 @@ const WITHDRAWN: u64 = 2;
 const NOT_OPENED: &str = "the peer did not open the memory that was offered, and its log says why";
 /// Streams of an engine, 64 MiB of memory: further connections use their sockets.
 const STREAMS_MAX: usize = 32;
+/// Those with one peer: others are to have some, too.
+const STREAMS_OF_A_PEER_MAX: usize = 8;
 
-/// What became of it with a peer when a connection was made last, for people.
+/// The streams with one peer.
 #[derive(Default)]
-pub(crate) struct StreamNews(Mutex<Option<Result<(), Cow<'static, str>>>>);
+pub(crate) struct PeerStreams {
+    places: Places,
+    news: Mutex<News>,
+}
+
+#[derive(Default)]
+struct News {
+    /// What became of it when a connection was made last, for people.
+    last: Option<Result<(), Cow<'static, str>>>,
+    /// The peer did not open what it was offered, and is offered nothing for a while.
+    backoff: Option<Backoff>,
+}
+
+/// The place of a stream among those of its engine and of its peer.
+pub(crate) struct StreamPlace {
+    _of_engine: Place,
+    _of_peer: Place,
+}
 
 /// A stream that the other end may open.
 pub(crate) struct StreamOffer {
     shared: SharedMemory,
     state: SharedWord,
-    place: Place,
+    place: StreamPlace,
 }
 
-fn take(places: &Places) -> Result<Place, String> {
-    let full = || format!("{STREAMS_MAX} connections have shared memory already");
-    places.take(STREAMS_MAX).ok_or_else(full)
+impl StreamPlace {
+    fn take(engine: &Places, peer: &PeerStreams) -> Result<Self, String> {
+        let full = |most, whose| format!("{most} connections{whose} have shared memory already");
+        let of_peer = peer.places.take(STREAMS_OF_A_PEER_MAX);
+        let of_peer = of_peer.ok_or_else(|| full(STREAMS_OF_A_PEER_MAX, " with the peer"))?;
+        let of_engine = engine.take(STREAMS_MAX).ok_or_else(|| full(STREAMS_MAX, ""))?;
+        Ok(Self { _of_engine: of_engine, _of_peer: of_peer })
+    }
 }
 
 impl StreamOffer {
-    pub(crate) fn new(places: &Places) -> Result<Self, String> {
-        let place = take(places)?;
+    /// For a connection to the peer, among all of the engine.
+    pub(crate) fn new(engine: &Places, peer: &PeerStreams) -> Result<Self, Cow<'static, str>> {
+        peer.may_be_offered()?;
+        let place = StreamPlace::take(engine, peer)?;
         let shared = create(BYTES)?;
         // Running out of memory later would kill the process.
         shared.populate().map_err(|error| format!("{BYTES} bytes: {error}"))?;
+        word(shared.memory(), LAYOUT_AT)?.store(LAYOUT, Ordering::Relaxed);
         let state = word(shared.memory(), STATE_AT)?;
         Ok(Self { shared, state, place })
     }
@@ -56,7 +87,7 @@ impl StreamOffer {
     }
 
     /// The other end has answered: the stream, if it has opened it before. It can't any more.
-    pub(crate) fn conclude(self) -> Result<Arc<SharedStream>, Cow<'static, str>> {
+    fn conclude(self) -> Result<Arc<SharedStream>, Cow<'static, str>> {
         match self.state.swap(WITHDRAWN, Ordering::AcqRel) {
             OPENED => Ok(SharedStream::new(self.shared.memory(), [0, 1], self.place)?),
             _ => Err(NOT_OPENED.into()),
@@ -64,20 +95,45 @@ impl StreamOffer {
     }
 }
 
-impl StreamNews {
+impl PeerStreams {
+    /// Whether it opened what it was offered last, or that is long ago.
+    fn may_be_offered(&self) -> Result<(), Cow<'static, str>> {
+        let is_over = self.news.lock().backoff.is_none_or(|backoff| backoff.is_over());
+        if is_over { Ok(()) } else { Err(NOT_OPENED.into()) }
+    }
+
+    /// The peer has answered, who was made this offer: the stream, if it has opened it.
+    pub(crate) fn conclude(
+        &self,
+        offer: Result<StreamOffer, Cow<'static, str>>,
+    ) -> Option<Arc<SharedStream>> {
+        let made = offer.map(StreamOffer::conclude);
+        if let Ok(answered) = &made {
+            let mut news = self.news.lock();
+            let last = news.backoff;
+            // What was offered at the same time fails with it.
+            let is_first = last.is_none_or(|backoff| backoff.is_over());
+            match answered {
+                Ok(_) => news.backoff = None,
+                Err(_) if is_first => news.backoff = Some(Backoff::after(last)),
+                Err(_) => {}
+            }
+        }
+        self.note(made.and_then(|made| made))
+    }
+
     /// Notes it, and hands the stream on.
     pub(crate) fn note(
         &self,
         made: Result<Arc<SharedStream>, Cow<'static, str>>,
     ) -> Option<Arc<SharedStream>> {
-        let news = made.as_ref().map(drop).map_err(Cow::clone);
-        *self.0.lock() = Some(news);
+        self.news.lock().last = Some(made.as_ref().map(drop).map_err(Cow::clone));
         made.ok()
     }
 
     /// The last, once there was one.
     pub(crate) fn last(&self) -> Option<Result<(), Cow<'static, str>>> {
-        self.0.lock().clone()
+        self.news.lock().last.clone()
     }
 }
 
@@ -88,13 +144,23 @@ pub(crate) fn are_in_one_place(from: IpAddr, to: IpAddr) -> Result<(), &'static 
     if is_one { Ok(()) } else { Err("both ends have not the same address") }
 }
 
-/// Opens what the other end offers.
-pub(crate) fn accept(place: SharedPlace, places: &Places) -> Result<Arc<SharedStream>, String> {
+/// Opens what the peer offers, for a connection among all of the engine.
+pub(crate) fn accept(
+    place: SharedPlace,
+    engine: &Places,
+    peer: &PeerStreams,
+) -> Result<Arc<SharedStream>, String> {
     if place.bytes != BYTES {
         return Err(format!("{} bytes were offered, allowed is {BYTES}", place.bytes));
     }
-    let taken = take(places)?;
+    let taken = StreamPlace::take(engine, peer)?;
     let memory = open(place)?;
+    let layout = word(&memory, LAYOUT_AT)?.load(Ordering::Acquire);
+    if layout != LAYOUT {
+        return Err(format!(
+            "the memory that the peer offered has layout {layout}, this engine's is {LAYOUT}: both need the same version"
+        ));
+    }
     let stream = SharedStream::new(&memory, [1, 0], taken)?;
     let state = word(&memory, STATE_AT)?;
     match state.compare_exchange(OFFERED, OPENED, Ordering::AcqRel, Ordering::Acquire) {
@@ -103,30 +169,88 @@ pub(crate) fn accept(place: SharedPlace, places: &Places) -> Result<Arc<SharedSt
     }
 }
 
+/// Both ends of a stream.
+#[cfg(test)]
+pub(crate) fn pair() -> (Arc<SharedStream>, Arc<SharedStream>) {
+    let (engine, peer) = (Places::default(), PeerStreams::default());
+    let offer = StreamOffer::new(&engine, &peer).unwrap();
+    let there = accept(offer.place(), &engine, &peer).unwrap();
+    (offer.conclude().unwrap(), there)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_nobody_opened_in_time_can_not_be_opened() {
-        let offer = StreamOffer::new(&Places::default()).unwrap();
-        let (place, shared) = (offer.place(), offer.shared.memory().clone());
-        let wrong = SharedPlace { bytes: place.bytes - 1, ..place };
-        assert!(accept(wrong, &Places::default()).is_err());
-        let late = word(&shared, STATE_AT).unwrap();
-        assert_eq!(offer.conclude().map(drop).unwrap_err(), NOT_OPENED);
-        assert_eq!(late.load(Ordering::Relaxed), WITHDRAWN);
-        assert!(accept(place, &Places::default()).is_err(), "its file is closed");
+    fn offer(engine: &Places, peer: &PeerStreams) -> Result<StreamOffer, Cow<'static, str>> {
+        StreamOffer::new(engine, peer)
+    }
+
+    fn why<T>(result: Result<T, impl Into<Cow<'static, str>>>) -> Cow<'static, str> {
+        result.map(drop).map_err(Into::into).unwrap_err()
     }
 
     #[test]
-    fn an_engine_has_so_many_streams_and_gets_places_back() {
-        let places = Places::default();
-        let offers: Vec<_> = (0..STREAMS_MAX).map(|_| StreamOffer::new(&places)).collect();
-        assert!(offers.iter().all(Result::is_ok));
-        let why = StreamOffer::new(&places).map(drop).unwrap_err();
-        assert!(why.contains("32 connections"), "{why}");
+    fn what_nobody_opened_in_time_can_not_be_opened() {
+        let (engine, peer) = (Places::default(), PeerStreams::default());
+        let offer = offer(&engine, &peer).unwrap();
+        let (place, shared) = (offer.place(), offer.shared.memory().clone());
+        let wrong = SharedPlace { bytes: place.bytes - 1, ..place };
+        assert!(accept(wrong, &engine, &peer).is_err());
+        let late = word(&shared, STATE_AT).unwrap();
+        assert_eq!(why(offer.conclude()), NOT_OPENED);
+        assert_eq!(late.load(Ordering::Relaxed), WITHDRAWN);
+        assert!(accept(place, &engine, &peer).is_err(), "its file is closed");
+    }
+
+    #[test]
+    fn memory_of_another_layout_is_not_opened() {
+        let (engine, peer) = (Places::default(), PeerStreams::default());
+        let offer = offer(&engine, &peer).unwrap();
+        let layout = word(offer.shared.memory(), LAYOUT_AT).unwrap();
+        layout.store(LAYOUT + 1, Ordering::Relaxed);
+        let why_not = why(accept(offer.place(), &engine, &peer));
+        assert!(why_not.contains("has layout 3, this engine's is 2"), "{why_not}");
+        assert_eq!(offer.state.load(Ordering::Relaxed), OFFERED);
+        layout.store(LAYOUT, Ordering::Relaxed);
+        assert!(accept(offer.place(), &engine, &peer).is_ok());
+    }
+
+    #[test]
+    fn a_peer_has_a_share_of_the_streams_of_an_engine_which_gets_places_back() {
+        let engine = Places::default();
+        let mut peers: Vec<_> = (0..5).map(|_| PeerStreams::default()).collect();
+        let all = |peer| -> Vec<_> {
+            (0..STREAMS_OF_A_PEER_MAX).map(|_| offer(&engine, peer).unwrap()).collect()
+        };
+        let last = peers.pop().unwrap();
+        let mut offers = all(&peers[0]);
+        let why_not = why(offer(&engine, &peers[0]));
+        assert!(why_not.contains("8 connections with the peer have"), "{why_not}");
+        offers.extend(peers[1..].iter().flat_map(all));
+        assert_eq!(offers.len(), STREAMS_MAX);
+        let why_not = why(offer(&engine, &last));
+        assert!(why_not.contains("32 connections have"), "{why_not}");
         drop(offers);
-        assert!(StreamOffer::new(&places).is_ok());
+        assert!(offer(&engine, &last).is_ok() && offer(&engine, &peers[0]).is_ok());
+    }
+
+    #[test]
+    fn a_peer_that_opens_nothing_is_offered_nothing_for_a_while() {
+        let (engine, peer) = (Places::default(), PeerStreams::default());
+        let offers = [offer(&engine, &peer), offer(&engine, &peer)];
+        for offered in offers {
+            assert!(peer.conclude(offered).is_none());
+        }
+        assert_eq!(why(offer(&engine, &peer)), NOT_OPENED);
+        assert_eq!(peer.last(), Some(Err(NOT_OPENED.into())));
+        assert!(peer.news.lock().backoff.unwrap().is_first(), "they failed together");
+        assert!(offer(&engine, &PeerStreams::default()).is_ok(), "another peer");
+        // Another try, after the pause, which it takes.
+        peer.news.lock().backoff = None;
+        let offered = offer(&engine, &peer);
+        assert!(accept(offered.as_ref().unwrap().place(), &engine, &peer).is_ok());
+        assert!(peer.conclude(offered).is_some());
+        assert!(offer(&engine, &peer).is_ok() && peer.last() == Some(Ok(())));
     }
 }

@@ -134,9 +134,9 @@ pub struct FlowSnapshot {
     pub socket_full_ns: u64,
     /// Segments sent again.
     pub retransmits: u64,
-    /// Smoothed round-trip time in microseconds, 0 if it is down.
+    /// Smoothed round-trip time in microseconds, 0 if it is down or goes through shared memory.
     pub rtt_us: u32,
-    /// Congestion control in use, empty if it is down.
+    /// Congestion control in use, empty if it is down or goes through shared memory.
     pub congestion: String,
     /// Time held up by the receiver's window, by the kernel's count, in microseconds.
     pub receive_window_limited_us: u64,
@@ -245,7 +245,9 @@ impl RailStats {
         let slot = &peer.flows[flow.0 as usize];
         let counters = &slot.stats;
         let wire = slot.wire.lock().clone();
-        let socket = wire.as_ref().map(|wire| &**wire.socket());
+        // Beside shared memory the socket is idle, and says nothing of the flow.
+        let of_socket = wire.as_ref().filter(|wire| wire.stream().is_none());
+        let socket = of_socket.map(|wire| &**wire.socket());
         let info = socket.and_then(|socket| tcp::info(socket).ok()).unwrap_or_default();
         let congestion = socket.and_then(|socket| tcp::congestion(socket).ok());
         let snapshot = FlowSnapshot {
