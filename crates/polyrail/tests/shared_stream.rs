@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet, play};
@@ -180,6 +181,20 @@ fn a_caller_that_sleeps_is_woken_by_bytes_in_shared_memory() {
     assert!(waits[10] < Duration::from_millis(50), "{waits:?}");
 }
 
+/// How long it takes to wake a thread that waits for another one's word, here and now.
+fn plain_wake_up() -> Duration {
+    let ((ready, is_ready), (tell, told)) = (mpsc::channel(), mpsc::channel());
+    let waiter = std::thread::spawn(move || {
+        ready.send(()).unwrap();
+        told.recv().unwrap();
+        Instant::now()
+    });
+    is_ready.recv_timeout(LONG).expect("it begins");
+    let told_at = Instant::now();
+    tell.send(()).unwrap();
+    waiter.join().unwrap().saturating_duration_since(told_at)
+}
+
 /// Another thread drives the engine now and then, while one sleeps until something comes. Whatever the other one
 /// takes, the first is told: it does not find it only when its own sleep is over.
 #[test]
@@ -190,7 +205,7 @@ fn a_caller_that_sleeps_is_woken_by_what_another_has_found() {
     for path in ["auto", "tcp"] {
         let p = pair(&[CALLER, &[("path", path), ("wait_spin_us", "0")]].concat());
         let over = AtomicBool::new(false);
-        let late = std::thread::scope(|scope| {
+        let (late, plain) = std::thread::scope(|scope| {
             let _tell = TellOnDrop(&over);
             for pause in [170, 900] {
                 let (engine, over) = (&p.a, &over);
@@ -202,8 +217,9 @@ fn a_caller_that_sleeps_is_woken_by_what_another_has_found() {
                     }
                 });
             }
-            let mut late = 0;
+            let (mut late, mut plain) = (0, 0);
             for _ in 0..MESSAGES {
+                plain += (0..2).filter(|_| plain_wake_up() > LATE).count();
                 let before = sleeps(&p.a);
                 let told = scope.spawn(|| (p.a.wait_notification(LONG).is_some(), Instant::now()));
                 wait_for("it to sleep", || sleeps(&p.a) > before);
@@ -216,11 +232,14 @@ fn a_caller_that_sleeps_is_woken_by_what_another_has_found() {
                 assert!(came);
                 late += usize::from(woke_at.saturating_duration_since(told_at) > LATE);
             }
-            late
+            (late, plain)
         });
-        println!("{path}: {late} of {MESSAGES} came late");
-        // Now and then a thread has no CPU for so long.
-        assert!(late <= MESSAGES / 10, "{path}: {late} of {MESSAGES} came late");
+        println!("{path}: {late} of {MESSAGES} came late; {plain} wake-ups without an engine did");
+        // On a busy machine a thread has no CPU for so long now and then, whoever wakes it.
+        assert!(
+            late <= 2 * plain + MESSAGES / 18,
+            "{path}: {late} of {MESSAGES} came late, not {plain}"
+        );
     }
 }
 
