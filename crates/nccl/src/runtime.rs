@@ -30,8 +30,6 @@ static FORKED: AtomicBool = AtomicBool::new(false);
 /// own threads and the program.
 const PROXIES_OF_4_CPUS: usize = 3;
 const MOST_PROXIES: usize = 16;
-/// Where a rank has so many CPUs, its proxies poll for a while before they sleep.
-const CPUS_TO_SPIN: usize = 4;
 
 struct Runtime {
     devices: Vec<Device>,
@@ -236,11 +234,9 @@ fn configure(rails: Option<&str>, near: &[(&'static str, String)]) -> Result<Con
     }
 }
 
-/// A proxy that polls saves a wake-up where CPUs are idle. Where they are few it keeps one from NCCL's thread, which
-/// never sleeps, and from the proxies of other ranks.
-///
-/// Where a rank has no CPU for a proxy at all, each message that a proxy sends waits for NCCL's thread to lose its CPU.
-/// So more of them take the express way.
+/// Where a rank has no CPU for a proxy beside NCCL's thread, which never sleeps, a proxy that polls keeps its CPU from
+/// that thread and from other ranks, and each message that a proxy sends waits for that thread to lose its CPU. So proxies
+/// sleep at once, and more messages take the express way.
 ///
 /// With several rails neither was faster: there the rails are what messages wait for, or would be left without work.
 fn with_scarce_cpus(
@@ -248,15 +244,11 @@ fn with_scarce_cpus(
     cpus_of_rank: usize,
     of_rails: usize,
 ) -> Result<ConfigBuilder, ConfigError> {
-    if cpus_of_rank >= CPUS_TO_SPIN || of_rails > 1 {
+    if cpus_of_rank >= 2 || of_rails > 1 {
         return builder.propose("proxy_spin_us", "30", "NCCL's messages follow each other closely");
     }
-    let why = "a proxy that polls would take a CPU from others";
-    let builder = builder.propose("proxy_spin_us", "0", why)?;
-    if cpus_of_rank >= 2 {
-        return Ok(builder);
-    }
-    builder.propose("nccl_express_bytes", "32KiB", "no CPU is left for the proxies of a rank")
+    let why = "no CPU is left for the proxies of a rank";
+    builder.propose("proxy_spin_us", "0", why)?.propose("nccl_express_bytes", "32KiB", why)
 }
 
 /// Ranks on this host, as launchers tell; 1 if none does.
@@ -330,12 +322,12 @@ mod tests {
     }
 
     #[test]
-    fn proxies_poll_where_a_rank_has_cpus_to_spare() {
+    fn proxies_poll_where_a_rank_has_a_cpu_for_them() {
         let spin = |cpus_of_rank, of_rails| {
             let builder = with_scarce_cpus(Config::builder(), cpus_of_rank, of_rails).unwrap();
             builder.build().unwrap().proxy_spin_us
         };
-        assert_eq!((spin(1, 1), spin(2, 1), spin(3, 1), spin(4, 1)), (0, 0, 0, 30));
+        assert_eq!((spin(1, 1), spin(2, 1), spin(4, 1)), (0, 30, 30));
         assert_eq!(spin(1, 4), 30, "with several rails that was not faster");
         let given = Config::builder().set("proxy_spin_us", "7").unwrap();
         let given = with_scarce_cpus(given, 1, 1).unwrap().build().unwrap();

@@ -309,11 +309,9 @@ impl Proxy {
         if drive.spin_ns == 0 {
             return Some(Idle::Through);
         }
-        let is_wanted = || self.left.is_left() || !self.commands.is_empty();
-        let has_come = core.look_at_hot_stream(is_wanted);
         let has_news = core.poll_hot(&self.poller);
-        // A look at the clock costs a tenth of a look at a socket, and less of a moment's looks at shared memory.
-        if has_come != Some(false) && !core.rounds.is_multiple_of(ROUNDS_PER_LOOK) {
+        // A look at the clock costs a tenth of a look at a socket.
+        if !core.rounds.is_multiple_of(ROUNDS_PER_LOOK) {
             return None;
         }
         *now = monotonic_ns();

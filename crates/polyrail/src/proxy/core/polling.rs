@@ -13,9 +13,6 @@ use crate::proxy::Proxy;
 
 /// While polling: looks at the busiest flow directly, and at all of them every so many rounds.
 const ROUNDS_PER_POLL: u32 = 16;
-/// Looks at shared memory in a row. They take about as long as a pass, so that other flows have their turn as soon as
-/// before.
-const LOOKS_AT_STREAM: u32 = 16;
 /// Up to so many flows, callers read each of them instead of asking the poller which bring something.
 const FEW_FLOWS: usize = 4;
 /// Callers that look again so soon look at the busiest flow only.
@@ -134,24 +131,6 @@ impl Core {
             return false;
         }
         self.poll(poller)
-    }
-
-    /// Where bytes came last through shared memory: looks there for a moment, at the cost of a load each time, which
-    /// finds the next bytes sooner than a pass does. Ends if there is something else to do. Says whether there is
-    /// anything for the flow; `None` if bytes came elsewhere.
-    pub(in crate::proxy) fn look_at_hot_stream(
-        &self,
-        is_wanted: impl Fn() -> bool,
-    ) -> Option<bool> {
-        let stream = self.flows.get(self.hot?)?.wire().stream()?;
-        let has_news = || stream.has_come() || stream.is_full() && stream.has_room();
-        for _ in 0..LOOKS_AT_STREAM {
-            if has_news() || is_wanted() {
-                break;
-            }
-            std::hint::spin_loop();
-        }
-        Some(has_news())
     }
 
     /// For callers: has the flow that brought bytes last read again; says whether there is one.
