@@ -144,9 +144,11 @@ impl Relay {
         self.shared.poller.wake();
     }
 
+    /// Nothing that is sent from now on passes on the connections that there are.
     pub(crate) fn cut(&self, cut: Cut) {
         self.shared.orders().cut = Some(cut);
         self.shared.poller.wake();
+        super::wait_for("the relay to cut", || self.shared.orders().cut.is_none());
     }
 
     /// Bytes that were passed on, both ways.
@@ -188,16 +190,19 @@ impl Shared {
         let mut buffer = vec![0; 256 << 10];
         loop {
             let (mood, cut) = {
-                let mut orders = self.orders();
+                let orders = self.orders();
                 if orders.stop {
                     return;
                 }
-                (orders.mood, orders.cut.take())
+                (orders.mood, orders.cut)
             };
             match cut {
                 Some(Cut::Reset) => links.drain(..).for_each(Link::reset),
                 Some(Cut::Finish) => links.iter_mut().for_each(Link::finish),
                 None => {}
+            }
+            if cut.is_some() {
+                self.orders().cut = None;
             }
             self.accept(listener, mood, &mut links);
             let mut moved = 0;
