@@ -76,8 +76,25 @@ fn away(puppet: &Puppet, time: Duration) {
 /// Nothing passes any more, and the puppet has read what did: no acknowledgement that waits for it is to save it later.
 fn hush(relays: &[Relay]) {
     relays.iter().for_each(|relay| relay.set(|mood| mood.stalled = true));
-    // Nobody tells that it has read all. Less than a rail may stall.
-    std::thread::sleep(Duration::from_millis(300));
+    let ports: Vec<u16> = relays.iter().map(|relay| relay.address.port()).collect();
+    let mut looks = 0;
+    wait_for("the puppet to read", || {
+        // Several looks in a row: the relay may have been about to pass something on.
+        looks = if unread(&ports) == 0 { looks + 1 } else { 0 };
+        looks == 50
+    });
+}
+
+/// Bytes that wait to be read by those who have connected to these ports of this host, as `proc_net_tcp(5)` has them.
+fn unread(ports: &[u16]) -> u64 {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let of_line = |line: &str| {
+        let mut words = line.split_whitespace().skip(2);
+        let port = u16::from_str_radix(words.next()?.split_once(':')?.1, 16).ok()?;
+        let unread = words.nth(1)?.split_once(':')?.1;
+        ports.contains(&port).then(|| u64::from_str_radix(unread, 16).unwrap())
+    };
+    table.lines().skip(1).filter_map(of_line).sum()
 }
 
 fn received(engine: &Engine) -> u64 {

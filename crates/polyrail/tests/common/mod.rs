@@ -116,7 +116,7 @@ pub(crate) fn bytes(region: &Region) -> Vec<u8> {
 }
 
 /// Waits for a condition, and says which one if it does not come true.
-pub(crate) fn wait_for(what: &str, condition: impl Fn() -> bool) {
+pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let since = Instant::now();
     while !condition() {
         assert!(since.elapsed() < LONG, "waited too long for {what}");
