@@ -1,6 +1,6 @@
 //! Memory of devices: staging for rails, copies from end to end, and memory shared between
-//! processes of a host. Copies between host memories of one host, which CPUs make, and connections
-//! within one host through shared memory.
+//! processes of a host. Copies that CPUs make between processes of one host, and connections within one
+//! host through shared memory.
 
 pub(crate) mod budget;
 pub(crate) mod carriers;
@@ -11,6 +11,7 @@ pub(crate) mod peer_copy;
 pub(crate) mod shared_page;
 pub(crate) mod shared_ring;
 pub(crate) mod shared_stream;
+pub(crate) mod stages;
 pub(crate) mod staging;
 pub(crate) mod stream_offer;
 pub(crate) mod wire;

@@ -8,4 +8,5 @@ pub(crate) mod export;
 pub(crate) mod host;
 pub(crate) mod import;
 pub(crate) mod messages;
+pub(crate) mod staged;
 pub(crate) mod try_shared;

@@ -46,6 +46,10 @@ impl Budget {
         Arc::new(Self { limit, used: Mutex::default() })
     }
 
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// For a peer that has none yet.
     pub(crate) fn stock(self: &Arc<Self>, direction: Direction) -> Arc<Stock> {
         Arc::new(Stock {

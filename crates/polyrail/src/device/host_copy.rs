@@ -1,5 +1,6 @@
 //! Transfers between host memories of one host, which CPUs copy once: with a plain copy inside this
-//! process, through the kernel to and from another one.
+//! process, through the kernel to and from another one. Short ones between a device's memory here and
+//! another process's host memory, too: see [`crate::device::stages`].
 //!
 //! A few threads copy, piece by piece and job after job in turn, and whoever waits for a transfer helps
 //! them. Before each piece they look whether the job is still wanted: so a cancel, a deadline, the end
@@ -7,18 +8,21 @@
 //! copied by whoever posts them.
 
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
-use polyrail_gpu::{Completion, GpuError, Ticket};
+use polyrail_gpu::{Completion, Device, GpuError, Ticket};
 use polyrail_proto::{Failure, InstanceId, Time};
 use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::{Direction, ForeignCopy, ForeignMemory, Memory};
 
+use crate::device::budget::Budget;
 use crate::device::peer_copy::{CopyPart, Pinned, pin_all};
+use crate::device::stages::Stages;
 use crate::memory::region::RegionCore;
 use crate::memory::region_memory::RegionMemory;
 
@@ -36,9 +40,9 @@ const INLINE_MESSAGE_BYTES: u64 = 256 << 10;
 /// Parts of such jobs.
 const INLINE_PARTS: usize = 64;
 /// What is copied between two looks whether it is still wanted: some 30 us. So 1 MiB is work for four threads.
-const PIECE_BYTES: u64 = 256 << 10;
+pub(crate) const PIECE_BYTES: u64 = 256 << 10;
 /// Parts of a piece.
-const PIECE_PARTS: usize = 256;
+pub(crate) const PIECE_PARTS: usize = 256;
 /// More threads don't copy faster, as memory has only so many channels.
 const THREADS_MAX: usize = 4;
 
@@ -59,10 +63,10 @@ pub(crate) struct HostCopier {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-#[derive(Default)]
 struct Queue {
     state: Mutex<State>,
     changed: Condvar,
+    stages: Stages,
 }
 
 #[derive(Default)]
@@ -127,6 +131,8 @@ pub(crate) enum Stop {
     RegionEnded,
     /// It can't be copied so: the rails may still take it.
     Impossible(String),
+    /// This device failed, here: the rails may still take it.
+    Device(String),
 }
 
 #[derive(Clone, Copy, Default)]
@@ -135,11 +141,26 @@ struct Cursor {
     offset: u64,
 }
 
+/// What is copied of a part: so many bytes from an offset on.
+#[derive(Clone, Copy)]
+pub(crate) struct Piece<'a> {
+    pub(crate) part: &'a CopyPart,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
 impl HostCopier {
-    /// For an engine on a machine with so many CPUs.
-    pub(crate) fn new(cpus: usize) -> Self {
+    /// For an engine on a machine with so many CPUs, whose pinned memory counts against the budget.
+    pub(crate) fn new(cpus: usize, budget: &Arc<Budget>) -> Self {
         let limit = (cpus / 2).clamp(1, THREADS_MAX);
-        Self { queue: Arc::default(), limit, threads: Mutex::default() }
+        let (state, changed, stages) = (Mutex::default(), Condvar::new(), Stages::new(budget));
+        let queue = Arc::new(Queue { state, changed, stages });
+        Self { queue, limit, threads: Mutex::default() }
+    }
+
+    /// For copies between devices here and other processes.
+    pub(crate) fn stages(&self) -> &Stages {
+        &self.queue.stages
     }
 
     /// Has the order copied; a short one at once.
@@ -149,7 +170,8 @@ impl HostCopier {
         if pin_all(parts, &mut pinned).is_err() {
             return Begun::RegionDropped;
         }
-        if order.is_short(INLINE_BYTES) {
+        // Whoever posts waits for no device.
+        if order.is_short(INLINE_BYTES) && device_of(parts).is_none() {
             return match copy(parts, Cursor::default(), bytes) {
                 Ok(()) => Begun::Done,
                 Err(error) if is_stale(&error) => Begun::RegionDropped,
@@ -169,7 +191,7 @@ impl HostCopier {
             return job.stop(Stop::RegionEnded);
         }
         if job.is_short {
-            while job.copy_a_piece() {}
+            while job.copy_a_piece(&self.queue.stages) {}
         } else {
             self.have_copied(job, &pinned);
         }
@@ -275,7 +297,7 @@ impl Queue {
             }
             drop(state);
             if let Some((at, bytes)) = claimed {
-                job.copied(copy(&job.parts, at, bytes));
+                job.copy(at, bytes, &self.stages);
                 return true;
             }
         }
@@ -323,10 +345,18 @@ impl HostJob {
         self.regions.iter().filter(is_foreign)
     }
 
-    fn copy_a_piece(&self) -> bool {
+    fn copy_a_piece(&self, stages: &Stages) -> bool {
         let Some((at, bytes)) = self.claim() else { return false };
-        self.copied(copy(&self.parts, at, bytes));
+        self.copy(at, bytes, stages);
         true
+    }
+
+    /// Copies a piece that was claimed.
+    fn copy(&self, at: Cursor, bytes: u64, stages: &Stages) {
+        self.copied(match device_of(&self.parts) {
+            Some(device) => stages.copy(device, pieces(&self.parts, at, bytes)),
+            None => copy(&self.parts, at, bytes).map_err(Stop::from),
+        });
     }
 
     /// Nobody wants it any more. What is being copied just now still is; if that is the rest, it turns
@@ -377,16 +407,12 @@ impl HostJob {
     }
 
     /// A piece was copied, or not.
-    fn copied(&self, result: io::Result<()>) {
+    fn copied(&self, result: Result<(), Stop>) {
         let mut progress = self.progress.lock();
         progress.under_way -= 1;
-        if let Err(error) = result {
+        if let Err(stop) = result {
             // More than a wish that it end: bytes are missing.
-            progress.stopped = Some(match progress.stopped.take() {
-                Some(stop) => stop,
-                None if is_stale(&error) => Stop::RegionEnded,
-                None => Stop::Impossible(error.to_string()),
-            });
+            progress.stopped.get_or_insert(stop);
         }
         self.conclude(&progress);
     }
@@ -404,6 +430,18 @@ impl HostJob {
 impl Completion for Done {
     fn completed(&self) -> Result<u64, GpuError> {
         Ok(self.0.load(Ordering::Acquire).into())
+    }
+}
+
+impl Stop {
+    pub(crate) fn device(error: impl Display) -> Self {
+        Self::Device(error.to_string())
+    }
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        if is_stale(&error) { Self::RegionEnded } else { Self::Impossible(error.to_string()) }
     }
 }
 
@@ -427,15 +465,27 @@ fn after(parts: &[CopyPart], from: Cursor) -> (Cursor, u64) {
     (at, bytes)
 }
 
+/// The device whose memory is at this process's end of all parts, if it is a device's.
+fn device_of(parts: &[CopyPart]) -> Option<&Arc<dyn Device>> {
+    let part = parts.first()?;
+    part.from.memory.device().or_else(|| part.to.memory.device())
+}
+
+/// So many bytes of the parts.
+fn pieces(parts: &[CopyPart], from: Cursor, bytes: u64) -> impl Iterator<Item = Piece<'_>> {
+    let (mut offset, mut left) = (from.offset, bytes);
+    parts[from.part..].iter().map_while(move |part| {
+        let len = left.min(part.len - offset);
+        let piece = (left > 0).then_some(Piece { part, offset, len });
+        (offset, left) = (0, left - len);
+        piece
+    })
+}
+
 /// Copies so many bytes of the parts. On an error some of them are copied.
 fn copy(parts: &[CopyPart], from: Cursor, bytes: u64) -> io::Result<()> {
-    let (mut offset, mut left) = (from.offset, bytes);
     let mut batch = Batch::default();
-    for part in &parts[from.part..] {
-        if left == 0 {
-            break;
-        }
-        let len = left.min(part.len - offset);
+    for Piece { part, offset, len } in pieces(parts, from, bytes) {
         let (from_offset, to_offset) = (part.from_offset + offset, part.to_offset + offset);
         match (&*part.from.memory, &*part.to.memory) {
             (RegionMemory::Host(from), RegionMemory::Host(to)) => {
@@ -451,17 +501,16 @@ fn copy(parts: &[CopyPart], from: Cursor, bytes: u64) -> io::Result<()> {
             }
             _ => return Err(io::Error::other("CPUs can't reach that memory")),
         }
-        (offset, left) = (0, left - len);
     }
     batch.run()
 }
 
 /// Pieces that wait for a system call.
 #[derive(Default)]
-struct Batch<'a>(Option<(Direction, ForeignCopy<'a>)>);
+pub(crate) struct Batch<'a>(Option<(Direction, ForeignCopy<'a>)>);
 
 impl<'a> Batch<'a> {
-    fn push(
+    pub(crate) fn push(
         &mut self,
         direction: Direction,
         (here, there): ((&'a Memory, u64), (&'a ForeignMemory, u64)),
@@ -478,7 +527,7 @@ impl<'a> Batch<'a> {
         copy.push(here, there.1, len).map_err(io::Error::other)
     }
 
-    fn run(&mut self) -> io::Result<()> {
+    pub(crate) fn run(&mut self) -> io::Result<()> {
         self.0.take().map_or(Ok(()), |(_, copy)| copy.run())
     }
 }

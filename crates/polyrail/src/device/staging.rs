@@ -22,8 +22,6 @@ use crate::memory::tickets::{Tickets, wait_all};
 /// Chunks begin at multiples of this, so that devices copy them with wide words, and a frame can say
 /// where.
 const ALIGN_BYTES: u64 = PLACE_BYTES;
-/// Bytes that the CPU copies at a time: fits in the first-level cache.
-const BLOCK_BYTES: u64 = 8 << 10;
 
 /// A part of a chunk: where in which region.
 pub(crate) type ChunkPart<'a> = (&'a RegionCore, u64, u64);
@@ -216,11 +214,11 @@ impl Copiers {
             }
             match &*region.memory {
                 RegionMemory::Host(memory) => {
-                    let (from, to) = match direction {
+                    let ((from, from_at), to) = match direction {
                         Direction::Out => ((memory, offset), (ring, at)),
                         Direction::In => ((ring, at), (memory, offset)),
                     };
-                    copy_host(from, to, len)?;
+                    from.copy_to(from_at, to, len)?;
                 }
                 // The rails never carry it: only copies from end to end know of it.
                 RegionMemory::Foreign(_) => {
@@ -276,19 +274,6 @@ impl Copiers {
     pub(crate) fn renew(&mut self) {
         self.queues.clear();
     }
-}
-
-fn copy_host(from: (&Memory, u64), to: (&Memory, u64), len: u64) -> Result<(), CopyError> {
-    let mut block = [0; BLOCK_BYTES as usize];
-    let mut done = 0;
-    while done < len {
-        let take = (len - done).min(BLOCK_BYTES);
-        let block = &mut block[..take as usize];
-        from.0.read_at(from.1 + done, block)?;
-        to.0.write_at(to.1 + done, block)?;
-        done += take;
-    }
-    Ok(())
 }
 
 impl From<GpuError> for CopyError {

@@ -121,7 +121,8 @@ impl EngineShared {
             None => return true,
             Some(Ok(())) => self.message_copied(op, receive.receive, now),
             Some(Err(Stop::For(failure))) => self.end_message(op, receive.receive, failure),
-            Some(Err(Stop::RegionEnded)) => self.send_over_rails(op, receive),
+            // No device copies messages.
+            Some(Err(Stop::RegionEnded | Stop::Device(_))) => self.send_over_rails(op, receive),
             Some(Err(Stop::Impossible(why))) => {
                 let peer = &op.prepared.peer;
                 tracing::warn!(target: "polyrail::share", peer = peer.name(), why, "no single copy");

@@ -97,8 +97,13 @@ impl EngineShared {
             return self.follow_message(op, now);
         }
         if let Some(stop) = op.copy_trouble() {
-            if let Stop::Impossible(why) = &stop {
-                self.note_copy_trouble(op, why);
+            match &stop {
+                Stop::Impossible(why) => self.note_copy_trouble(op, why),
+                Stop::Device(why) => {
+                    let peer = op.prepared.peer.name();
+                    tracing::warn!(target: "polyrail::share", peer, why, "a device has not copied");
+                }
+                Stop::RegionEnded | Stop::For(_) => {}
             }
             op.take_rails();
             self.enter_late(op);

@@ -141,6 +141,7 @@ impl EngineShared {
         } = parts;
         let (callbacks, original) = (Arc::<Callbacks>::default(), Arc::<Original>::default());
         let bells = Arc::new(Bells::new(callbacks.clone()));
+        let staging = Budget::new(config.staging_limit_bytes);
         Self {
             rescues: Counter::default(),
             pollers: Pollers::new(config.polling == Polling::Auto, settings.cpus),
@@ -159,9 +160,9 @@ impl EngineShared {
             )),
             callbacks,
             joined: Awaited::new(bells.clone()),
-            staging: Budget::new(config.staging_limit_bytes),
+            host_copies: HostCopier::new(settings.cpus, &staging),
+            staging,
             peer_copies: PeerCopyQueues::default(),
-            host_copies: HostCopier::new(settings.cpus),
             proofs: Proofs::default(),
             imports: Imports::default(),
             page: Page::new(),

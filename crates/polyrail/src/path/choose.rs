@@ -19,7 +19,7 @@ use crate::memory::region_memory::RegionMemory;
 use crate::memory::remote_region::RemoteSlice;
 use crate::path::host;
 use crate::path::import::import;
-use crate::path::try_shared;
+use crate::path::{staged, try_shared};
 
 /// Why no device copies the bytes of a request.
 pub(super) const NO_DEVICE: &str = "neither end is a device's memory";
@@ -46,6 +46,18 @@ pub(crate) fn choose(
         PathChoice::Tcp => (TransferPath::new(PathKind::Tcp, "the setting path says so"), None),
         PathChoice::Auto => match copies(engine, request) {
             Ok((copies, why)) => (TransferPath::new(PathKind::PeerCopy, why), Some(copies)),
+            Err(why) if staged::is_mixed(request) => match staged::copies(engine, request) {
+                Ok((copies, staged)) => {
+                    let not_possible = vec![(PathKind::PeerCopy, why)];
+                    let kind = PathKind::SingleCopy;
+                    (TransferPath { kind, reason: staged, not_possible }, Some(copies))
+                }
+                Err(against) => {
+                    let mut path = without_copies(engine, request, why);
+                    path.not_possible.insert(1, (PathKind::SingleCopy, against));
+                    (path, None)
+                }
+            },
             Err(why) => (without_copies(engine, request, why), None),
         },
     }

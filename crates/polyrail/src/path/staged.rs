@@ -1,0 +1,105 @@
+//! Whether this process copies a request between memory of its device and host memory of another process
+//! by itself: the device to or from pinned memory, CPUs between that and the other process. That takes as
+//! many copies as through shared memory, and no wire: so it is for what is short.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use polyrail_proto::RegionKey;
+use polyrail_sys::{Direction, ForeignCopy, ForeignMemory, Memory};
+
+use crate::device::peer_copy::{Copies, Copying};
+use crate::engine::local_engines::engine_here;
+use crate::engine::prepared::OpKind;
+use crate::engine::state::EngineShared;
+use crate::memory::region::{RegionCore, Touch};
+use crate::memory::region_memory::RegionMemory;
+use crate::path::choose::{PathRequest, part};
+use crate::path::host::no_single_copy;
+use crate::path::import::import;
+
+/// More is moved faster through shared memory, where all proxies of both ends copy.
+const MOST_BYTES: u64 = 1 << 20;
+/// More of them the kernel takes longer to find.
+const MOST_PIECES: usize = 256;
+
+/// Whether a request is between a device's memory here and another process's host memory.
+pub(super) fn is_mixed(request: &PathRequest<'_>) -> bool {
+    matches!(request.kind, OpKind::Write | OpKind::Read)
+        && request.peer.same_host
+        && engine_here(request.peer.instance()).is_none()
+        && request.pairs.iter().all(|(local, remote)| {
+            local.region.memory.device().is_some() && !remote.region.is_on_device()
+        })
+}
+
+/// The copies of such a request and why they are possible, or why not.
+pub(super) fn copies(
+    engine: &Arc<EngineShared>,
+    request: &PathRequest<'_>,
+) -> Result<(Copies, Cow<'static, str>), Cow<'static, str>> {
+    let PathRequest { kind, peer, pairs, .. } = *request;
+    if let Some(why) = no_single_copy(engine) {
+        return Err(why.into());
+    }
+    let bytes = pairs.iter().fold(0_u64, |sum, (_, remote)| sum.saturating_add(remote.len));
+    if bytes > MOST_BYTES {
+        return Err("it has more than 1 MiB, which more threads move".into());
+    }
+    if pairs.len() > MOST_PIECES {
+        return Err("it has more than 256 pieces".into());
+    }
+    let devices = || pairs.iter().filter_map(|(local, _)| local.region.memory.device());
+    let Some(device) = devices().next().filter(|_| bytes > 0) else {
+        return Err("there are no bytes".into());
+    };
+    if devices().any(|other| other.identity().uuid != device.identity().uuid) {
+        return Err("it has memory of several devices".into());
+    }
+    // What takes microseconds need not be done for each request.
+    engine.proofs.own(engine.card.instance)?;
+    let touch = match kind {
+        OpKind::Read => Touch::Read(engine.card.instance),
+        _ => Touch::Write(engine.card.instance),
+    };
+    let mut known: HashMap<RegionKey, Arc<RegionCore>> = HashMap::new();
+    let mut parts = Vec::with_capacity(pairs.len());
+    for (local, remote) in pairs {
+        let key = remote.region.key;
+        let far = match known.get(&key) {
+            Some(far) => far.clone(),
+            None => {
+                let access = remote.region.access();
+                if !(access.remote_read && access.remote_write) {
+                    return Err("the peer may not both read and write it".into());
+                }
+                let far = import(engine, peer, &remote.region, &Copying::Cpus)?;
+                if let RegionMemory::Foreign(memory) = &*far.memory {
+                    touch_first_byte(memory)?;
+                }
+                known.insert(key, far.clone());
+                far
+            }
+        };
+        parts.push(part(kind, local, remote, far, touch)?);
+    }
+    engine.host_copies.stages().prepare(device)?;
+    let reason = format!(
+        "both ends are on this host, copied by {} and this process's CPUs",
+        device.identity()
+    );
+    Ok((Copies { by: Copying::Cpus, parts: parts.into() }, reason.into()))
+}
+
+/// Reads a byte: there is memory that the kernel finds no pages of, such as some that drivers map, and then
+/// shared memory is the better way.
+fn touch_first_byte(memory: &ForeignMemory) -> Result<(), String> {
+    if memory.is_empty() {
+        return Ok(());
+    }
+    let byte = Memory::from(vec![0]);
+    let mut copy = ForeignCopy::new(Direction::FromOther, memory);
+    copy.push((&byte, 0), 0, 1).map_err(|error| error.to_string())?;
+    copy.run().map_err(|error| format!("the kernel does not copy the peer's memory: {error}"))
+}
