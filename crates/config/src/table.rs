@@ -148,7 +148,8 @@ settings! {
     /// memory, instead of travelling over loopback. `auto`: inside one process, and between processes
     /// where the kernel allows it (the same user, PID and network namespace; neither `ptrace_scope`
     /// nor a seccomp filter against it), for transfers that are faster so; all else takes the rails.
-    /// `off`: never. With `path` other than `auto` it is off.
+    /// So are short writes and reads between a GPU here and another process's host memory, by way of
+    /// pinned memory. `off`: never. With `path` other than `auto` it is off.
     single_copy: SingleCopy = SingleCopy::Auto, Kind::Choice(SingleCopy::NAMES);
 
     /// Channels to each peer, spread over the rails. A channel is an ordered lane with a window of
@@ -171,7 +172,8 @@ settings! {
 
 "GPU memory" {
     /// How GPU memory travels between two ends on one host. `auto`: a GPU copies from memory to
-    /// memory (NVLink, PCIe) where both ends can; otherwise as `shared`. `shared`: through pinned
+    /// memory (NVLink, PCIe) where both ends can; what is short between a GPU here and another
+    /// process's host memory takes a single copy (setting `single_copy`); otherwise as `shared`. `shared`: through pinned
     /// memory that both processes have open; where that is not possible, over the rails. `tcp`:
     /// over the rails, like everything else.
     path: PathChoice = PathChoice::Auto, Kind::Choice(PathChoice::NAMES);

@@ -125,6 +125,8 @@ impl Stages {
                     let of_device = of(&mut devices, uuid);
                     of_device.made -= 1;
                     if of_device.made == 0 {
+                        // Nobody gives one back any more.
+                        self.returned.notify_all();
                         return Err(why);
                     }
                     of_device.most = of_device.made;

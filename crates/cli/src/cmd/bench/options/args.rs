@@ -176,10 +176,11 @@ pub(crate) struct Args {
     pub(crate) rails: Option<String>,
 
     /// The way between two memories (setting `path`): auto takes copies by the devices where
-    /// there are any, else shared; shared takes memory that both processes have open, where that
+    /// there are any, a single copy of what is short between a GPU here and another process's host
+    /// memory, else shared; shared takes memory that both processes have open, where that
     /// is possible; tcp the rails in any case. Between host memories of one host auto is a single
     /// copy, and messages of callers share memory; without this option bench measures the rails
-    /// (single_copy=off, and path=tcp with progress=caller).
+    /// there (single_copy=off, and path=tcp with progress=caller).
     #[arg(long, value_name = "WAY", value_parser = setting("path"), help_heading = SETTINGS)]
     pub(crate) path: Option<String>,
 

@@ -27,11 +27,12 @@ impl Args {
         }
         // It measures rails, also where both ends are here, unless another way is asked for.
         let is_given = |name| given.origin(name).is_some_and(Origin::is_explicit);
-        if !is_given("single_copy") && !is_given("path") {
+        let is_host = |mem: &MemoryKind| *mem == MemoryKind::Host;
+        let is_between_hosts = is_host(&self.mem) && is_host(&self.peer_mem);
+        if is_between_hosts && !is_given("single_copy") && !is_given("path") {
             builder = builder.set("single_copy", "off")?;
-            let is_host = |mem: &MemoryKind| *mem == MemoryKind::Host;
             // Connections of callers would share memory.
-            if given.progress == Progress::Caller && is_host(&self.mem) && is_host(&self.peer_mem) {
+            if given.progress == Progress::Caller {
                 builder = builder.set("path", "tcp")?;
             }
         }
