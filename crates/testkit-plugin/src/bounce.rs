@@ -195,8 +195,8 @@ fn on_gpu(device: &Arc<CudaDevice>, bytes: u64) -> Result<(Buffer, Metadata, Con
     let memory = device.allocate(bytes)?;
     let metadata = Metadata::new(device.pinned(metadata::BYTES as u64)?)?;
     let control = device.allocate(CONTROL_BYTES as u64)?;
-    let any: Arc<dyn Device> = device.clone();
-    let mut queue = Queue::new(&any)?;
+    // Fragments have odd lengths and places. A plain copy kernel takes most of them byte by byte, over PCIe too.
+    let mut queue = Queue::from(device.clone().open_gather_queue()?);
     // A GPU copies it there, as `__tcpxNetDeviceQueueNew` of TCPX has it.
     let pinned = device.pinned(CONTROL_BYTES as u64)?;
     let words = words(metadata.address()?, memory.address(0, 0).map_err(outside)?);
