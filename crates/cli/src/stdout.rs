@@ -112,13 +112,22 @@ impl<W: Write> Write for Harmless<W> {
     }
 }
 
-/// Writes a result to standard output, made [`harmless`], and ends with `code`.
-pub(crate) fn print(text: &str, code: u8) -> ExitCode {
+/// Writes a result to standard output, made [`harmless`].
+///
+/// # Errors
+/// As the system says. A reader that closes the pipe early, like `head`, has what it wants.
+pub(crate) fn put(text: &str) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(harmless(text).as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => result,
+    }
+}
+
+/// The same for a command that ends with it, and with `code`.
+pub(crate) fn print(text: &str, code: u8) -> ExitCode {
+    match put(text) {
         Ok(()) => ExitCode::from(code),
-        // A reader that closes the pipe early, like `head`, has what it wants.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::from(code),
         Err(error) => {
             tell!("polyrail: can't write to standard output: {error}");
             ExitCode::from(exit::ENVIRONMENT)
@@ -142,6 +151,19 @@ fn remedy<'a>(message: &str, help: Option<&'a str>) -> Option<&'a str> {
              one that cargo built, or that came in a .deb or .rpm, does",
         ),
         false => help,
+    }
+}
+
+/// What to do where a file can't be written, if the system's reason tells.
+pub(crate) fn unwritten_help(source: &io::Error) -> Option<&'static str> {
+    match source.kind() {
+        io::ErrorKind::StorageFull => Some("free some space, or name a place on another disk"),
+        io::ErrorKind::ReadOnlyFilesystem => Some("name a place that can be written to"),
+        io::ErrorKind::PermissionDenied => {
+            Some("name a place where this user may write, or run it as a user who may")
+        }
+        io::ErrorKind::NotFound => Some("name a place in a folder that exists"),
+        _ => None,
     }
 }
 

@@ -219,6 +219,15 @@ fn a_report_goes_nowhere_where_nobody_asked_for_it_or_there_is_no_home() {
 }
 
 #[test]
+fn figures_that_find_no_room_are_shown_and_the_run_fails() {
+    let output = bench("--sizes 64KiB --iters 20 --rounds 1 --json /dev/full");
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    assert_eq!(output.status.code(), Some(3), "{err}");
+    assert!(out.contains("\n64KiB "), "{out}");
+    assert!(err.contains("/dev/full") && err.contains("help: free some space"), "{err}");
+}
+
+#[test]
 fn with_an_interval_each_has_a_line_with_its_bytes_and_the_rate_of_each_rail() {
     let options = ["--sizes", "1MiB", "--rails", "2", "--time", "1s", "--rounds", "1"];
     let output =

@@ -276,6 +276,20 @@ fn an_interrupted_or_killed_run_leaves_no_rank() {
 }
 
 #[test]
+fn figures_that_find_no_room_are_shown_and_the_run_fails() {
+    let options =
+        "sendrecv --plugin sockets --min-bytes 1KiB --max-bytes 1KiB --iterations 2 --rounds 1";
+    let output = collective(&format!("{options} --json /dev/full")).output().unwrap();
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    assert_eq!(output.status.code(), Some(3), "{err}");
+    assert!(out.contains("busbw GB/s") && out.contains("\n  1024 "), "{out}");
+    assert!(err.contains("/dev/full") && err.contains("help: free some space"), "{err}");
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = collective(options).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+}
+
+#[test]
 fn bad_options_name_the_field_the_value_and_what_is_allowed() {
     let cases = [
         ("", 2, &["OPERATION", "is missing"][..]),

@@ -168,6 +168,28 @@ fn nodes_that_are_started_by_hand_find_each_other_and_the_first_one_has_the_figu
 }
 
 #[test]
+fn figures_that_find_no_room_are_shown_and_what_can_be_written_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("mesh.json");
+    let node = |node: u32, more: &str| {
+        let place = folder.path().display();
+        mesh(&format!(
+            "--rendezvous dir://{place}/place --nodes 2 --node {node} --set rails=127.0.0.1 --pattern all --size \
+             64KiB --time 20ms --rounds 1 {more}"
+        ))
+    };
+    let other = node(1, "").spawn().unwrap();
+    let files = format!("--html /dev/full --json {}", json.display());
+    let output = node(0, &files).output().unwrap();
+    other.wait_with_output().unwrap();
+    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    assert_eq!(output.status.code(), Some(3), "{err}");
+    assert!(out.contains("GB/s in all;") && out.contains("\nJSON: "), "{out}");
+    assert!(err.contains("/dev/full") && err.contains("help: free some space"), "{err}");
+    serde_json::from_slice::<Value>(&fs::read(json).unwrap()).unwrap();
+}
+
+#[test]
 fn a_page_shows_all_figures_in_a_browser_and_asks_nothing_of_a_network() {
     let run = "apt-get install chromium && cargo test -p polyrail-cli --test links mesh";
     let Some(mut browser) = Browser::start() else { return polyrail_skip::skip(MISSING, run) };

@@ -18,6 +18,7 @@ use polyrail_profiler::drive::DriveError;
 use polyrail_report::{exit, show_memory};
 
 pub(crate) use self::mismatch::{Mismatch, POISON};
+use crate::stdout::unwritten_help;
 
 /// Anything that ends a run early.
 #[derive(Debug, thiserror::Error)]
@@ -190,13 +191,7 @@ impl BenchError {
             Self::Reference(error) => error.help(),
             Self::Hidden { .. } => Some("let CUDA_VISIBLE_DEVICES name both devices here".into()),
             Self::PeerStart { .. } => Some("it has told why, in the lines above".into()),
-            Self::Output { source, .. } => Some(
-                match source.kind() {
-                    io::ErrorKind::StorageFull => "free some space, or name a file on another disk",
-                    _ => "name a file in a folder that exists and that this user may write to",
-                }
-                .into(),
-            ),
+            Self::Output { source, .. } => unwritten_help(source).map(str::to_owned),
             Self::System { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Some(
                 "this user, or a rule of the container, may not do that: run it as a user who may".into(),
             ),

@@ -13,6 +13,7 @@ use polyrail_report::exit;
 
 use crate::cmd::bench::BenchError;
 use crate::cmd::nccl::Refusal;
+use crate::stdout::unwritten_help;
 
 /// Anything that ends a run early.
 #[derive(Debug, thiserror::Error)]
@@ -118,9 +119,7 @@ impl CollectiveError {
                 "see whether somebody has killed it, or the kernel for want of memory"
             }
             Self::Silent { .. } => "see whether it was stopped, or give --timeout",
-            Self::Output { .. } => {
-                "name a file in a folder that exists and that this user may write to"
-            }
+            Self::Output { source, .. } => return unwritten_help(source).map(str::to_owned),
             Self::Wrong { .. } => {
                 "don't use this plugin for data; for Polyrail's own, please report it with the command line"
             }

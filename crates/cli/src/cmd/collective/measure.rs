@@ -37,8 +37,8 @@ pub(crate) fn run(args: &Args) -> Result<(), CollectiveError> {
     report.elapsed_s = started.elapsed().as_secs_f64();
     report.error = measured.as_ref().err().map(ToString::to_string);
     place.end()?;
-    render::show(&report, args.json.as_deref())?;
-    measured
+    let shown = render::show(&report, args.json.as_deref());
+    measured.and(shown)
 }
 
 /// The library that each rank will load; it is loaded here to see that it is one.

@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use polyrail_report::{Align, Table, exit, show_gb_per_s, show_ratio};
+use polyrail_report::{Align, Table, show_gb_per_s, show_ratio};
 
 use super::error::CollectiveError;
 use super::report::{CollectiveReport, PluginReport};
-use crate::stdout::{print, tell};
+use crate::stdout::{put, tell};
 
 /// Prints the text, or the JSON in its place, and writes the file. Where nothing was measured, a program
 /// that reads the file learns why.
@@ -16,31 +16,30 @@ pub(crate) fn show(report: &CollectiveReport, json: Option<&Path>) -> Result<(),
     if report.plugins.iter().all(|plugin| plugin.sizes.is_empty()) {
         report.notes.iter().for_each(|note| tell!("polyrail: {note}"));
         return match json.filter(|path| *path != Path::new("-")) {
-            Some(path) => write(path, report),
+            Some(path) => write(path, &document(report)?),
             None => Ok(()),
         };
     }
-    let mut text = text(report);
-    match json {
-        Some(path) if path == Path::new("-") => {
-            tell!("{}", text.trim_end());
-            let _ = print(&document(report)?, exit::OK);
-        }
-        Some(path) => {
-            write(path, report)?;
-            let _ = writeln!(text, "JSON: {}", path.display());
-            let _ = print(&text, exit::OK);
-        }
-        None => {
-            let _ = print(&text, exit::OK);
+    let (mut text, document) = (text(report), document(report)?);
+    let mut written = Ok(());
+    let for_programs = json == Some(Path::new("-"));
+    if let Some(path) = json.filter(|_| !for_programs) {
+        // Whoever has no room for the file sees the figures at least.
+        written = write(path, &document);
+        if written.is_ok() {
+            text += &format!("JSON: {}\n", path.display());
         }
     }
-    Ok(())
+    if for_programs {
+        tell!("{}", text.trim_end());
+    }
+    let printed = put(if for_programs { &document } else { &text });
+    let path = "standard output".into();
+    written.and(printed.map_err(|source| CollectiveError::Output { path, source }))
 }
 
-fn write(path: &Path, report: &CollectiveReport) -> Result<(), CollectiveError> {
-    let failed = |source| CollectiveError::Output { path: path.into(), source };
-    fs::write(path, document(report)?).map_err(failed)
+fn write(path: &Path, text: &str) -> Result<(), CollectiveError> {
+    fs::write(path, text).map_err(|source| CollectiveError::Output { path: path.into(), source })
 }
 
 fn document(report: &CollectiveReport) -> Result<String, CollectiveError> {

@@ -1,5 +1,7 @@
 //! What the figures of a mesh come to, in sentences.
 
+use std::collections::BTreeMap;
+
 use polyrail_report::{Spread, show_gb_per_s, show_ratio};
 
 use super::report::{LayoutReport, PairReport, PatternReport};
@@ -10,28 +12,48 @@ const SLOW_SHARE: f64 = 0.8;
 const NAMED: usize = 3;
 
 /// Of each layout and pattern what pairs get and which stand out, then how the layouts differ.
-pub(crate) fn conclusions(layouts: &[LayoutReport]) -> Vec<String> {
-    let mut told = Vec::new();
+pub(crate) fn conclusions(layouts: &[LayoutReport], rounds: u32) -> Vec<String> {
+    let mut told: Vec<String> = layouts.iter().find_map(fewer_nics).into_iter().collect();
     for layout in layouts {
         for pattern in &layout.patterns {
             let name = format!("{}, layout {}", pattern.pattern.name(), layout.layout.name());
-            told.extend(rates(&name, pattern));
+            told.extend(rates(&name, pattern, rounds));
             told.extend(slow_pairs(&name, &pattern.pairs));
             told.extend(sent_again(&name, pattern));
         }
     }
     let Some((first, others)) = layouts.split_first() else { return told };
     for other in others {
-        told.extend(first.patterns.iter().filter_map(|pattern| against(first, pattern, other)));
+        let all = first.patterns.iter();
+        told.extend(all.filter_map(|pattern| against(first, pattern, other, rounds)));
     }
     told
+}
+
+/// Nodes that took part with fewer NICs than others: a rail that is down has no row in the tables.
+fn fewer_nics(layout: &LayoutReport) -> Option<String> {
+    let mut counts = BTreeMap::new();
+    for nic in &layout.patterns.first()?.nics {
+        *counts.entry(nic.node).or_insert(0_usize) += 1;
+    }
+    let most = *counts.values().max()?;
+    let fewer = counts.iter().filter(|(_, count)| **count < most);
+    let named: Vec<String> =
+        fewer.map(|(node, count)| format!("node{node} ({count} of {most})")).collect();
+    let text = || {
+        let named = named.join(", ");
+        format!(
+            "fewer NICs than other nodes: {named}: look there whether one is down, or left out by `rails`"
+        )
+    };
+    (!named.is_empty()).then(text)
 }
 
 fn middle(pairs: &[PairReport]) -> Option<Spread> {
     Spread::of(pairs.iter().map(|pair| pair.gb_per_s.median))
 }
 
-fn rates(name: &str, pattern: &PatternReport) -> Option<String> {
+fn rates(name: &str, pattern: &PatternReport, rounds: u32) -> Option<String> {
     let total = pattern.total_gb_per_s;
     let Spread { median, min, max } = middle(&pattern.pairs)?;
     let [median, min, max] = [median, min, max].map(show_gb_per_s);
@@ -40,11 +62,11 @@ fn rates(name: &str, pattern: &PatternReport) -> Option<String> {
     } else {
         format!("; the pair in the middle gets {median}, the slowest {min}, the fastest {max}")
     };
-    Some(format!(
-        "{name}: {} GB/s ± {:.0} % in all{each}",
-        show_gb_per_s(total.median),
-        total.half_range_percent()
-    ))
+    let varies = match rounds {
+        1 => String::new(),
+        _ => format!(" ± {:.0} %", total.half_range_percent()),
+    };
+    Some(format!("{name}: {} GB/s{varies} in all{each}", show_gb_per_s(total.median)))
 }
 
 fn slow_pairs(name: &str, pairs: &[PairReport]) -> Option<String> {
@@ -83,18 +105,25 @@ fn sent_again(name: &str, pattern: &PatternReport) -> Option<String> {
 }
 
 /// What another layout makes of a pattern. A difference within what the rounds vary by is none.
-fn against(first: &LayoutReport, pattern: &PatternReport, other: &LayoutReport) -> Option<String> {
+fn against(
+    first: &LayoutReport,
+    pattern: &PatternReport,
+    other: &LayoutReport,
+    rounds: u32,
+) -> Option<String> {
     let there = other.patterns.iter().find(|there| there.pattern == pattern.pattern)?;
     let [here, there] = [pattern.total_gb_per_s, there.total_gb_per_s];
     let ratio = there.median / here.median;
     let varies = here.half_range_percent() + there.half_range_percent();
-    let verdict = if (ratio - 1.0).abs() * 100.0 <= varies {
-        "no difference beyond what the rounds vary by"
+    let verdict = if rounds == 1 {
+        "whether that is chance, a single round can't tell".to_owned()
+    } else if (ratio - 1.0).abs() * 100.0 <= varies {
+        format!("no difference beyond what the rounds vary by, ± {varies:.0} %")
     } else {
-        "more than the rounds vary by"
+        format!("more than the rounds vary by, ± {varies:.0} %")
     };
     Some(format!(
-        "{}: layout {} makes {} x what {} makes: {verdict}, ± {varies:.0} %",
+        "{}: layout {} makes {} x what {} makes: {verdict}",
         pattern.pattern.name(),
         other.layout.name(),
         show_ratio(ratio),
@@ -142,7 +171,7 @@ mod tests {
 
     #[test]
     fn rates_and_slow_pairs_are_told() {
-        let told = conclusions(&[layout(Layout::One, 2.0, &[1.0, 1.1, 0.7, 1.0, 0.5, 1.2])]);
+        let told = conclusions(&[layout(Layout::One, 2.0, &[1.0, 1.1, 0.7, 1.0, 0.5, 1.2])], 3);
         let text = "all, layout one: 2.00 GB/s ± 1 % in all; the pair in the middle gets 1.00, the slowest \
                     0.500, the fastest 1.20";
         assert_eq!(told[0], text);
@@ -151,19 +180,19 @@ mod tests {
         assert_eq!(told[1], slow);
         assert_eq!(told.len(), 2);
         let many = [1.0, 1.0, 1.0, 1.0, 1.0, 0.1, 0.2, 0.3, 0.4];
-        let told = conclusions(&[layout(Layout::One, 2.0, &many)]);
+        let told = conclusions(&[layout(Layout::One, 2.0, &many)], 3);
         assert!(told[1].ends_with("node0 to node8 (30 %) and 1 more"), "{told:?}");
-        assert_eq!(conclusions(&[]), Vec::<String>::new());
+        assert_eq!(conclusions(&[], 3), Vec::<String>::new());
     }
 
     #[test]
     fn layouts_differ_only_by_more_than_the_rounds_vary() {
         let first = || layout(Layout::One, 2.0, &[2.0]);
-        let told = conclusions(&[first(), layout(Layout::PerGpu, 2.02, &[2.0])]);
+        let told = conclusions(&[first(), layout(Layout::PerGpu, 2.02, &[2.0])], 3);
         let text = "all: layout per-gpu makes 1.01 x what one makes: no difference beyond what the rounds vary \
                     by, ± 2 %";
         assert_eq!(told[2], text);
-        let told = conclusions(&[first(), layout(Layout::PerGpu, 1.5, &[2.0])]);
+        let told = conclusions(&[first(), layout(Layout::PerGpu, 1.5, &[2.0])], 3);
         assert!(
             told[2].contains("0.75 x what one makes: more than the rounds vary by"),
             "{told:?}"
@@ -171,8 +200,25 @@ mod tests {
     }
 
     #[test]
-    fn segments_that_were_sent_again_are_told_with_the_nic_that_sent_most() {
-        let nic = |node, retransmits| NicReport {
+    fn a_single_round_says_nothing_of_chance() {
+        let told = conclusions(
+            &[layout(Layout::One, 2.0, &[2.0]), layout(Layout::PerGpu, 1.5, &[2.0])],
+            1,
+        );
+        assert_eq!(told[0], "all, layout one: 2.00 GB/s in all");
+        assert!(told[2].ends_with("a single round can't tell"), "{told:?}");
+    }
+
+    #[test]
+    fn a_node_with_fewer_nics_than_the_others_is_named_first() {
+        let mut one = layout(Layout::One, 2.0, &[2.0]);
+        one.patterns[0].nics = vec![nic(0, 0), nic(0, 0), nic(1, 0), nic(2, 0), nic(2, 0)];
+        let told = conclusions(&[one], 3);
+        assert!(told[0].starts_with("fewer NICs than other nodes: node1 (1 of 2): "), "{told:?}");
+    }
+
+    fn nic(node: usize, retransmits: u64) -> NicReport {
+        NicReport {
             node,
             name: "rail0".into(),
             tx_gb_per_s: 1.0,
@@ -183,10 +229,14 @@ mod tests {
             tx_dropped: 0,
             window_full_share: 0.0,
             socket_full_share: 0.0,
-        };
+        }
+    }
+
+    #[test]
+    fn segments_that_were_sent_again_are_told_with_the_nic_that_sent_most() {
         let mut lossy = layout(Layout::One, 2.0, &[2.0]);
         lossy.patterns[0].nics = vec![nic(0, 3), nic(1, 40)];
-        let told = conclusions(&[lossy]);
+        let told = conclusions(&[lossy], 3);
         let text =
             "all, layout one: the NICs sent 43 segments again, most of them node1 rail0 (40)";
         assert_eq!(told[1], text);

@@ -15,6 +15,7 @@ use polyrail_report::exit;
 
 use super::hosts::Fault;
 use crate::cmd::bench::BenchError;
+use crate::stdout::unwritten_help;
 
 /// Anything that ends a mesh early.
 #[derive(Debug, thiserror::Error)]
@@ -174,9 +175,7 @@ impl MeshError {
                 "see whether that node is busy or stopped, or give --timeout".into()
             }
             Self::Lost { .. } => "please report this with the command line".into(),
-            Self::Output { .. } => {
-                "name a file in a folder that exists and that this user may write to".into()
-            }
+            Self::Output { source, .. } => return unwritten_help(source).map(str::to_owned),
             Self::Protocol { .. } | Self::System { .. } | Self::Interrupted | Self::Told { .. } => {
                 return None;
             }

@@ -60,16 +60,17 @@ pub(crate) fn run(args: &Args) -> Result<u8, MeshError> {
     report.error = failed.as_ref().map(ToString::to_string);
     let has_first = place.has_first();
     place.end()?;
-    report.conclusions = conclusions(&report.layouts);
+    report.conclusions = conclusions(&report.layouts, report.rounds);
+    let mut shown = Ok(());
     if report.layouts.iter().any(|layout| !layout.patterns.is_empty()) {
-        render::show(&report, args.json.as_deref(), args.html.as_deref())?;
+        shown = render::show(&report, args.json.as_deref(), args.html.as_deref());
     } else if failed.is_some() {
         // A program that reads it learns why there is nothing else; the other nodes may share the folder.
-        render::save(&report, args.json.as_deref().filter(|_| has_first))?;
+        shown = render::save(&report, args.json.as_deref().filter(|_| has_first));
     } else {
         tell!("polyrail: this node has done its part; node 0 prints the figures");
     }
-    failed.map_or(Ok(exit::OK), Err)
+    failed.map_or(Ok(exit::OK), Err).and_then(|code| shown.map(|()| code))
 }
 
 /// Where the nodes are.

@@ -3,40 +3,43 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use polyrail_report::{Align, Table, exit, show_gb_per_s, show_memory};
+use polyrail_report::{Align, Table, show_gb_per_s, show_memory};
 
 use super::error::MeshError;
 use super::launch::write_file;
 use super::report::{LayoutReport, MeshReport, PatternReport};
-use crate::stdout::{print, tell};
+use crate::stdout::{put, tell};
 
-/// Prints the text, or the JSON in its place, and writes the files.
+/// Prints the text, or the JSON in its place, and writes the files. What can't be written keeps nobody from seeing the
+/// rest.
 pub(crate) fn show(
     report: &MeshReport,
     json: Option<&Path>,
     html: Option<&Path>,
 ) -> Result<(), MeshError> {
     let mut text = text(report);
+    let document = document(report)?;
+    let mut written = Ok(());
     if let Some(path) = html {
         let title = format!("Mesh of {} nodes", report.nodes);
-        write_file(path, &polyrail_analyze::page(&title, &document(report)?, PAGE))?;
-        let _ = writeln!(text, "page: {}", path.display());
-    }
-    match json {
-        Some(path) if path == Path::new("-") => {
-            tell!("{}", text.trim_end());
-            let _ = print(&document(report)?, exit::OK);
-        }
-        Some(path) => {
-            write_file(path, &document(report)?)?;
-            let _ = writeln!(text, "JSON: {}", path.display());
-            let _ = print(&text, exit::OK);
-        }
-        None => {
-            let _ = print(&text, exit::OK);
+        match write_file(path, &polyrail_analyze::page(&title, &document, PAGE)) {
+            Ok(()) => text += &format!("page: {}\n", path.display()),
+            failed => written = failed,
         }
     }
-    Ok(())
+    let for_programs = json == Some(Path::new("-"));
+    if let Some(path) = json.filter(|_| !for_programs) {
+        match write_file(path, &document) {
+            Ok(()) => text += &format!("JSON: {}\n", path.display()),
+            failed => written = written.and(failed),
+        }
+    }
+    if for_programs {
+        tell!("{}", text.trim_end());
+    }
+    let printed = put(if for_programs { &document } else { &text });
+    let path = "standard output".into();
+    written.and(printed.map_err(|source| MeshError::Output { path, source }))
 }
 
 const PAGE: &str = include_str!("page.js");

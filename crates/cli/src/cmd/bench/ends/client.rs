@@ -80,11 +80,13 @@ pub(crate) fn run(
     report.notes.extend(remarks(&report));
     report.interrupted = matches!(end, Err(BenchError::Interrupted));
     report.error = end.as_ref().err().map(ToString::to_string);
-    output.save(&report)?;
-    if !schedule.dry_run {
-        output.print(&report, args.explain_path)?;
-    }
-    end.map(|()| exit::OK)
+    // Whoever has no room for the file sees the figures at least.
+    let saved = output.save(&report);
+    let printed = match schedule.dry_run {
+        true => Ok(()),
+        false => output.print(&report, args.explain_path),
+    };
+    end.and(saved).and(printed).map(|()| exit::OK)
 }
 
 #[expect(clippy::too_many_arguments, reason = "each is used once, by one caller")]

@@ -2,7 +2,7 @@
 //! lost, and standard output at the end.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use polyrail_report::BenchReport;
 use super::render;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::Report;
-use crate::stdout::{harmless, tell};
+use crate::stdout::{put, tell};
 
 /// The places that were asked for.
 pub(crate) struct Output {
@@ -97,14 +97,7 @@ impl Output {
 
 /// Writes a text to standard output.
 pub(crate) fn print(text: &str) -> Result<(), BenchError> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(harmless(text).as_bytes()).and_then(|()| stdout.flush()) {
-        // A reader that closes the pipe early, like `head`, is not a failure.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => {
-            result.map_err(|source| BenchError::Output { path: "standard output".into(), source })
-        }
-    }
+    put(text).map_err(|source| BenchError::Output { path: "standard output".into(), source })
 }
 
 impl Sink {
