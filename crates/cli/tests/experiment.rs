@@ -221,14 +221,16 @@ fn a_command_that_reports_other_settings_than_its_own_is_refused() {
     );
 }
 
-/// Every file below a folder, with its text.
+/// Every file below a folder, with its text, but for the one that is locked.
 fn everything_below(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut all = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         match fs::symlink_metadata(&path).unwrap() {
             found if found.is_dir() => all.extend(everything_below(&path)),
-            found if found.is_file() => all.push((path.clone(), fs::read(&path).unwrap())),
+            found if found.is_file() && !path.ends_with("run/polyrail-experiment.lock") => {
+                all.push((path.clone(), fs::read(&path).unwrap()))
+            }
             _ => {}
         }
     }
@@ -294,6 +296,45 @@ fn interrupts_are_moved_for_their_cells_alone_and_are_as_before_at_the_end() {
         "something stayed as the experiment had it"
     );
     assert!(case.good(&["undo", "irq-results"]).is_empty(), "nothing is left to undo");
+    // Of another folder nobody knows whether anything is left.
+    fs::create_dir(case.at("empty")).unwrap();
+    for (folder, why) in [("irq-result", "does not exist"), ("empty", "has no results of an")] {
+        let stderr = case.refused(&["undo", folder], 2);
+        assert!(stderr.contains(why), "{stderr}");
+    }
+}
+
+/// What a second one took for the baseline would be what the first one has applied.
+#[test]
+fn one_experiment_at_a_time_changes_a_host_and_what_a_killed_one_left_is_known_to_all() {
+    let machine = fixtures::mlx5_four_nodes();
+    let root = machine.path().to_str().unwrap();
+    let before = everything_below(machine.path());
+    let case = irq_case(machine.path(), WAITS);
+    let mut child = start(&case, root);
+    let sleeper = moved(&case);
+    let other = &["x.yml", "--out", "other", "--sysroot", root];
+    let results = case.at("irq-results");
+    let stderr = case.refused(other, 3);
+    let words = format!("another experiment changes this host: that of {}", results.display());
+    assert!(stderr.contains(&words), "{stderr}");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    kill("-9", &sleeper);
+    let stderr = case.refused(other, 3);
+    let remedy = format!("help: polyrail experiment undo {}", results.display());
+    assert!(stderr.contains("still holds") && stderr.contains(&remedy), "{stderr}");
+    assert!(!case.at("other").exists(), "a refused experiment left a folder");
+    assert!(everything_below(machine.path()) != before, "somebody undid it");
+    // Settings are no matter of the host.
+    let settings = KNOWN.replace("name: known", "name: settings");
+    fs::write(case.at("settings.yml"), settings).unwrap();
+    case.good(&["settings.yml", "--sysroot", root]);
+    case.good(&["undo", "irq-results", "--sysroot", root]);
+    let script = fs::read_to_string(case.at("measure")).unwrap().replace(WAITS, "echo 6");
+    fs::write(case.at("measure"), script).unwrap();
+    case.good(other);
+    assert!(everything_below(machine.path()) == before, "something stayed");
 }
 
 #[test]

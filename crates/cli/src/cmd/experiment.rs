@@ -5,10 +5,12 @@
 //! 1. [`run`]: the blocks, one after the other, until the intervals are narrow or the time is up.
 //! 2. [`cell`]: one cell: its command, its figure, its settings read back.
 //! 3. [`host`]: factors of the host: applied, verified and undone, with a journal in the results folder.
-//! 4. [`folder`]: the results folder, in which each measured cell is a line.
-//! 5. [`error`]: why a run ended early.
+//! 4. [`claim`]: one experiment at a time changes a host.
+//! 5. [`folder`]: the results folder, in which each measured cell is a line.
+//! 6. [`error`]: why a run ended early.
 
 pub(super) mod cell;
+mod claim;
 pub(super) mod error;
 mod folder;
 mod host;
@@ -22,13 +24,14 @@ use clap::Subcommand;
 use polyrail_experiment::{Experiment, Report};
 use polyrail_report::exit;
 
+use self::claim::Claim;
 use self::error::RunError;
 use self::folder::Folder;
 use self::host::HostFactors;
 use self::run::Run;
 use crate::machine_args::MachineCopy;
 use crate::stdout::{print, refuse, tell};
-use crate::values::{file_to_read, folder_to_write};
+use crate::values::{file_to_read, folder_to_read, folder_to_write};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
@@ -46,7 +49,7 @@ enum Command {
     /// Undo what an experiment that was killed changed on this host.
     Undo {
         /// The results folder of the experiment.
-        #[arg(value_name = "FOLDER", value_parser = folder_to_write())]
+        #[arg(value_name = "FOLDER", value_parser = folder_to_read())]
         folder: PathBuf,
 
         /// As for the run.
@@ -98,6 +101,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn undo(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<ExitCode, RunError> {
+    folder::refuse_without_results(folder)?;
     folder::refuse_if_in_use(folder)?;
     let undone = host::undo_open(&folder.join(host::FOLDER), sysroot)?;
     if undone == 0 {
@@ -115,11 +119,14 @@ fn execute(args: &Running, file: &Path) -> Result<ExitCode, RunError> {
         .clone()
         .unwrap_or_else(|| format!("{}-results", file_word(&experiment.name)).into());
     let host_folder = folder.join(host::FOLDER);
-    if !args.dry_run {
+    let _claim = if args.dry_run {
+        None
+    } else {
         folder::refuse_if_in_use(&folder)?;
         // What a killed run left would be taken for the host's own state.
         host::undo_open(&host_folder, args.sysroot.as_ref())?;
-    }
+        Claim::take_for(&experiment, &folder, args.sysroot.as_ref())?
+    };
     let host = HostFactors::plan(&experiment, host_folder, file, args.sysroot.as_ref())?;
     let (plan, looks, left_out) = host.cells_that_run(&experiment)?;
     if args.dry_run {

@@ -7,6 +7,8 @@ use polyrail_experiment::ExperimentError;
 use polyrail_report::exit;
 use polyrail_tune::{Blame, TuneError};
 
+use crate::stdout::unwritten_help;
+
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::cmd) enum RunError {
@@ -23,6 +25,15 @@ pub(in crate::cmd) enum RunError {
     /// The results folder can't be used.
     #[error("the results folder {} {fault}", path.display())]
     Folder { path: PathBuf, fault: String, help: &'static str },
+    /// The baseline would be what another experiment has applied just then.
+    #[error("another experiment changes this host{}", of(folder.as_deref()))]
+    HostTaken { folder: Option<PathBuf> },
+    /// The baseline would be what a killed one has applied.
+    #[error(
+        "what an experiment that was killed changed on this host still holds{}",
+        of(Some(folder))
+    )]
+    HostLeft { folder: PathBuf },
     /// Some cells can't be measured here.
     #[error("{} of the cells can't be measured here: {}", cells.len(), shown(cells))]
     CannotRun { cells: Vec<String>, nothing_left: bool },
@@ -45,9 +56,23 @@ impl RunError {
     pub(in crate::cmd) fn help(&self) -> Option<String> {
         match self {
             Self::Experiment(error) => error.help(),
+            Self::Tune(TuneError::Journal { source, .. }) => {
+                unwritten_help(source).map(str::to_owned)
+            }
+            Self::Tune(TuneError::HalfDone { .. }) => {
+                Some("`polyrail experiment undo` with the results folder tries again".to_owned())
+            }
             Self::Tune(error) => error.help(),
-            Self::Io { source, .. } => (source.kind() == io::ErrorKind::InvalidData)
-                .then(|| "it must be text in UTF-8, as docs/experiments.md shows".to_owned()),
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::InvalidData => {
+                Some("it must be text in UTF-8, as docs/experiments.md shows".to_owned())
+            }
+            Self::Io { source, .. } => unwritten_help(source).map(str::to_owned),
+            Self::HostTaken { .. } => {
+                Some("wait for its end: both would measure what the other one applies".to_owned())
+            }
+            Self::HostLeft { folder } => {
+                Some(format!("polyrail experiment undo {}", folder.display()))
+            }
             Self::Command { help, .. } | Self::Cell { help, .. } => help.clone(),
             Self::Folder { help, .. } => Some((*help).to_owned()),
             Self::CannotRun { nothing_left: true, .. } => {
@@ -74,10 +99,18 @@ impl RunError {
                 Blame::Environment => exit::ENVIRONMENT,
                 Blame::Stop => exit::INTERRUPTED,
             },
-            Self::Io { .. } | Self::CannotRun { .. } | Self::NoBaseline { .. } => exit::ENVIRONMENT,
+            Self::Io { .. }
+            | Self::HostTaken { .. }
+            | Self::HostLeft { .. }
+            | Self::CannotRun { .. }
+            | Self::NoBaseline { .. } => exit::ENVIRONMENT,
             Self::Cell { code, .. } => *code,
         }
     }
+}
+
+fn of(folder: Option<&Path>) -> String {
+    folder.map_or_else(String::new, |folder| format!(": that of {}", folder.display()))
 }
 
 /// The first few.

@@ -171,6 +171,18 @@ impl Folder {
     }
 }
 
+/// Refuses a folder in which no experiment has run: "nothing to undo" would not be true of the one that was meant.
+pub(super) fn refuse_without_results(path: &Path) -> Result<(), RunError> {
+    match path.join(CELLS).exists() {
+        true => Ok(()),
+        false => Err(RunError::Folder {
+            path: path.to_owned(),
+            fault: "has no results of an experiment".to_owned(),
+            help: "name the folder that the experiment had: NAME-results, or what --out named",
+        }),
+    }
+}
+
 /// Refuses a folder whose run is under way: what it changed on the host is no remainder.
 pub(super) fn refuse_if_in_use(path: &Path) -> Result<(), RunError> {
     // Without the file nothing runs there.

@@ -263,7 +263,7 @@ impl Applied<'_> {
                 let found = one.found.as_deref().unwrap_or("nothing");
                 return Ok(Some(format!(
                     "{} is {found}, not {}; somebody else changed it",
-                    one.what, one.wanted
+                    one.target, one.wanted
                 )));
             }
         }
