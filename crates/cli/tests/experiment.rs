@@ -221,6 +221,23 @@ fn a_command_that_reports_other_settings_than_its_own_is_refused() {
     );
 }
 
+/// A level that does nothing has a verdict like any other, so the report says that.
+#[test]
+fn bindings_that_bind_no_thread_are_told() {
+    let print = |on: &str| {
+        let case = Case::new(
+            "command: [sh, print]\nfigure: /rate\nbetter: higher\nfactors:\n  bindings: [none, 'eth9:0']\nblocks: 8\n",
+        );
+        let report =
+            serde_json::json!({ "rate": 5, "placement": { "threads": [{ "expected": on }] } });
+        fs::write(case.at("print"), format!("echo '{report}'\n")).unwrap();
+        case.good(&["x.yml"])
+    };
+    let note = "note: the bindings eth9:0 bind no thread: they name no rail of this bench";
+    assert!(print("").contains(note));
+    assert!(!print("0").contains("bind no thread"));
+}
+
 /// Every file below a folder, with its text, but for the one that is locked.
 fn everything_below(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut all = Vec::new();

@@ -95,6 +95,16 @@ fn a_value_that_the_job_fails_with_is_left_out_and_named() {
     assert_eq!(json["keep_default"], true);
 }
 
+/// "Keep the default" would be an answer.
+#[test]
+fn a_run_that_ends_before_its_first_step_time_gives_no_answer() {
+    let job = "kill -INT $PPID; exec sleep 100";
+    let output = polyrail(&["--figure", PATTERN, "--", "sh", "-c", job]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(130), "{text}");
+    assert!(text.contains("no answer: nothing was measured") && !text.contains("keep"), "{text}");
+}
+
 #[test]
 fn wrong_input_is_named_with_a_remedy_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();

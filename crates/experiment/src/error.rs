@@ -66,7 +66,10 @@ impl ExperimentError {
             Self::Conflict { conflict, .. } => {
                 conflict.help().or_else(|| Some("take one of the levels out".to_owned()))
             }
-            Self::TooMany { .. } => Some("use `design: one-at-a-time`, or fewer levels".to_owned()),
+            Self::TooMany { .. } => Some(
+                "vary one at a time (`design: one-at-a-time`, or --design of `polyrail sweep`), or give fewer levels"
+                    .to_owned(),
+            ),
             Self::FewBlocks { .. } => Some("raise `blocks`, or compare fewer levels".to_owned()),
         }
     }

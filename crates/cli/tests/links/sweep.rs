@@ -160,7 +160,11 @@ fn an_interrupted_sweep_goes_on_with_what_it_measured_and_no_other_plan_does() {
 
     for (over, more, fault) in [
         ("channels=1,2", &[][..], "has figures of a sweep"),
-        ("channels=1,8", &["--resume"], "is of another sweep: cells was `"),
+        (
+            "channels=1,8",
+            &["--resume"],
+            "is of another sweep: cells was `… channels=2`, and is `… channels=8` now",
+        ),
     ] {
         let output = sweep(over, more).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
@@ -184,6 +188,21 @@ fn an_interrupted_sweep_goes_on_with_what_it_measured_and_no_other_plan_does() {
     // Reading a number from JSON may change its last bit.
     let shown = cells[0]["figure"]["min"].as_f64().unwrap();
     assert!((shown / least - 1.0).abs() < 1e-9, "{least}: {report:#}");
+}
+
+#[test]
+fn a_file_that_is_no_journal_is_neither_continued_nor_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("notes.txt");
+    fs::write(&file, "not to be lost\n").unwrap();
+    for more in [&[][..], &["--resume"]] {
+        let words = ["sweep", "--over", "channels=1", "--journal", file.to_str().unwrap()];
+        let output = polyrail(&[&words[..], more].concat());
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains("is no journal of a sweep"), "{stderr}");
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "not to be lost\n");
 }
 
 #[test]

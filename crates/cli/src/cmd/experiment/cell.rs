@@ -48,6 +48,8 @@ pub(in crate::cmd) struct Outcome {
     /// User and system, of the command and of all that it waited for.
     pub(in crate::cmd) cpu_seconds: Option<f64>,
     pub(in crate::cmd) verified: Verified,
+    /// What keeps the cell from being what its name says, though it ran as it should.
+    pub(in crate::cmd) note: Option<String>,
 }
 
 /// Why a cell has no figure.
@@ -119,7 +121,12 @@ impl<'a> Runner<'a> {
         let name = command.get_program().to_string_lossy().into_owned();
         let before = cpu_of_children();
         let said = run(&mut command, self.limit(), interrupted).map_err(|error| {
-            fault(format!("`{}` can't be started: {error}", excerpt(&name)), exit::ENVIRONMENT)
+            let help = "write the program as a shell would find it, or with its path";
+            Failure::Fault(
+                format!("`{}` can't be started: {error}", excerpt(&name)),
+                Some(help.to_owned()),
+                exit::ENVIRONMENT,
+            )
         })?;
         let Some(said) = said else { return Err(Failure::Interrupted) };
         if said.timed_out {
@@ -140,7 +147,7 @@ impl<'a> Runner<'a> {
         let verified =
             self.verify(cell, &said.stdout).map_err(|words| fault(words, exit::ENVIRONMENT))?;
         let cpu_seconds = before.zip(cpu_of_children()).map(|(before, after)| after - before);
-        Ok(Outcome { figure, cpu_seconds, verified })
+        Ok(Outcome { figure, cpu_seconds, verified, note: self.idle_bindings(cell, &said.stdout) })
     }
 
     /// A command that takes longer hangs.
@@ -235,6 +242,20 @@ impl<'a> Runner<'a> {
         let is_silent = |kind| matches!(kind, Kind::Word | Kind::Variable);
         let has_silent = self.experiment.factors.iter().any(|factor| is_silent(factor.kind));
         Ok(if all_reported && !has_silent { Verified::ReadBack } else { Verified::NotReported })
+    }
+
+    /// Bindings that name none of the rails' interfaces bind nothing.
+    fn idle_bindings(&self, cell: usize, output: &str) -> Option<String> {
+        let bindings = self.bindings(cell);
+        let (_, text) = bindings.first()?;
+        let report: Value = serde_json::from_str(output).ok()?;
+        let threads = report.pointer("/placement/threads")?.as_array()?;
+        let is_bound =
+            |thread: &Value| thread["expected"].as_str().is_some_and(|on| !on.is_empty());
+        let has_none = !threads.is_empty() && !threads.iter().any(is_bound);
+        let text = excerpt(text);
+        has_none
+            .then(|| format!("the bindings {text} bind no thread: they name no rail of this bench"))
     }
 
     fn refused(&self, said: &Said) -> Failure {

@@ -183,6 +183,11 @@ impl<'a> Run<'a> {
         if let Some(fault) = before.or(after) {
             return Err(failed(fault, None, exit::ENVIRONMENT));
         }
+        if let Ok(Outcome { note: Some(note), .. }) = &outcome
+            && !self.host.notes.contains(note)
+        {
+            self.host.notes.push(note.clone());
+        }
         outcome.map_err(|failure| match failure {
             Failure::Interrupted => Ended::Interrupted,
             Failure::Fault(fault, help, code) => failed(fault, help, code),

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -63,6 +63,10 @@ impl Journal {
         let Some(path) = &wanted.journal else { return Ok(journal) };
         let fault = |fault: String, help| RunError::Folder { path: path.clone(), fault, help };
         let has_figures = fs::metadata(path).is_ok_and(|found| found.len() > 0);
+        if has_figures && !first_of(path).is_some_and(|first| is_journal(&first)) {
+            let help = "name another file with --journal";
+            return Err(fault("is no journal of a sweep".to_owned(), help));
+        }
         if has_figures && !wanted.resume {
             let help = "add --resume to go on with it, or name another file with --journal";
             return Err(fault("has figures of a sweep".to_owned(), help));
@@ -98,7 +102,7 @@ impl Journal {
         let whole = text.rfind('\n').map_or(0, |at| at + 1);
         let mut lines = text[..whole].lines().enumerate();
         let first = lines.next().and_then(|(_, line)| serde_json::from_str::<Value>(line).ok());
-        let first = first.filter(|first| first["sweep_journal"].is_u64());
+        let first = first.filter(is_journal);
         let Some(first) = first else {
             return Err(fault(
                 "is no journal of a sweep".to_owned(),
@@ -181,12 +185,32 @@ fn first_line(wanted: &Wanted, plan: &Plan) -> Value {
     })
 }
 
+/// The first line of a file, if it is JSON.
+fn first_of(path: &Path) -> Option<Value> {
+    let mut line = String::new();
+    BufReader::new(File::open(path).ok()?).take(LINE_MAX).read_line(&mut line).ok()?;
+    serde_json::from_str(&line).ok()
+}
+
+/// More than the names of all cells take.
+const LINE_MAX: u64 = 4 << 20;
+
+fn is_journal(first: &Value) -> bool {
+    first["sweep_journal"].is_u64()
+}
+
 /// The first thing that differs, for people.
 fn difference(then: &Value, now: &Value) -> Option<String> {
     let now = now.as_object()?;
     let (name, now) = now.iter().find(|(name, value)| then[name.as_str()] != **value)?;
-    let shown = |value: &Value| {
-        crate::stdout::excerpt(&value.as_str().map_or(value.to_string(), str::to_owned))
+    let text = |value: &Value| value.as_str().map_or(value.to_string(), str::to_owned);
+    let (then, now) = (text(&then[name.as_str()]), text(now));
+    // Of long lists that begin alike the beginnings say nothing.
+    let alike = then.bytes().zip(now.bytes()).take_while(|(then, now)| then == now).count();
+    let from = then[..then.floor_char_boundary(alike)].rfind("; ").map_or(0, |at| at + 2);
+    let shown = |text: &str| {
+        let dots = if from > 0 { "… " } else { "" };
+        format!("{dots}{}", crate::stdout::excerpt(&text[from..]))
     };
-    Some(format!("{name} was `{}`, and is `{}` now", shown(&then[name.as_str()]), shown(now)))
+    Some(format!("{name} was `{}`, and is `{}` now", shown(&then), shown(&now)))
 }

@@ -1,6 +1,9 @@
 //! What a reader should know before believing the figures, with what to do about it.
 
+use std::collections::BTreeSet;
+
 use polyrail::PathKind;
+use polyrail_config::parse_bindings;
 use polyrail_report::{BenchReport, BenchResult, Setting, Spread, show_micros, show_size};
 
 use crate::cmd::bench::options::TRIED_SETTINGS;
@@ -41,6 +44,7 @@ pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
         remarks.push("auth=none: anybody who reached the ports could have joined".to_owned());
     }
     remarks.extend(far_from_the_median(report));
+    remarks.extend(bindings_of_no_rail(report));
     remarks.extend(not_tried(report));
     if let Some(sizes) = sizes(report, |result| result.rescues.is_some_and(|rescues| rescues > 0)) {
         let rescues: u64 = report.results.iter().filter_map(|result| result.rescues).sum();
@@ -50,6 +54,27 @@ pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
         ));
     }
     remarks
+}
+
+/// Bindings may name interfaces that other machines have; here they bind nothing.
+fn bindings_of_no_rail(report: &BenchReport) -> Option<String> {
+    let rails = report.results.iter().flat_map(|result| &result.rails);
+    let interface = |name: &str| name.split('@').next().unwrap_or_default().to_owned();
+    let rails: BTreeSet<String> = rails.map(|rail| interface(&rail.name)).collect();
+    let values = ["tx_bindings", "rx_bindings"].map(|name| report.config.get(name));
+    let texts = values.into_iter().flatten().filter_map(|setting| setting.value.as_str());
+    let bindings = texts.flat_map(|text| parse_bindings(text).unwrap_or_default());
+    let named: BTreeSet<String> = bindings.map(|binding| binding.interface).collect();
+    let idle: Vec<String> = named.difference(&rails).cloned().collect();
+    let text = || {
+        let rails: Vec<String> = rails.iter().cloned().collect();
+        format!(
+            "bindings of {} bind no thread: the rails are on {}",
+            idle.join(", "),
+            rails.join(", ")
+        )
+    };
+    (!rails.is_empty() && !idle.is_empty()).then(text)
 }
 
 /// Settings that somebody chose may be what is slow.
@@ -177,6 +202,24 @@ mod tests {
         let remarks = remarks(&report);
         assert!(remarks[0].starts_with("700 bytes went over the rails"), "{remarks:?}");
         assert!(remarks[0].contains("(1000003B)"), "{remarks:?}");
+    }
+
+    #[test]
+    fn bindings_of_an_interface_without_a_rail_are_remarked() {
+        let mut report = report(2, false);
+        let rail = report.results[0].rails[0].name.split('@').next().unwrap().to_owned();
+        let bind = |report: &mut BenchReport, text: &str| {
+            let setting = Setting { value: text.into(), origin: "set".into() };
+            report.config.insert("tx_bindings".to_owned(), setting);
+        };
+        bind(&mut report, &format!("{rail}:0"));
+        assert_eq!(bindings_of_no_rail(&report), None);
+        bind(&mut report, &format!("{rail}:0;eth9:1"));
+        let remark = bindings_of_no_rail(&report).unwrap();
+        assert!(
+            remark.starts_with("bindings of eth9 bind no thread: the rails are on "),
+            "{remark}"
+        );
     }
 
     #[test]
