@@ -509,7 +509,8 @@ fn a_receive_that_is_cancelled_while_its_sender_is_stopped_waits_until_that_is_g
     play();
     let test =
         "a_receive_that_is_cancelled_while_its_sender_is_stopped_waits_until_that_is_given_up";
-    let mut two = Two::start(test, QUICK);
+    // It is to be cancelled before its sender is given up, also where CPUs are short.
+    let mut two = Two::start(test, &[("single_copy", "auto"), ("peer_timeout_ms", "4000")]);
     let receive = two.long_receive(None, 0);
     two.puppet.signal(Signal::STOP);
     let began = Instant::now();

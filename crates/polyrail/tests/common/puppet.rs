@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use polyrail::{Engine, Memory, Peer, Region, RemoteRegion, Request, Transfer};
 use polyrail_gpu::fake::FakeDevice;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use super::{InTime, LONG, config, filled, pattern};
 
@@ -111,9 +111,14 @@ impl Puppet {
         self.child.wait().unwrap();
     }
 
+    /// Sends a signal. One that is told to stop has stopped when this returns, each of its threads:
+    /// a busy one may else answer what comes after the signal.
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, signal).unwrap();
+        if signal == Signal::STOP {
+            waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
+        }
     }
 }
 

@@ -293,8 +293,15 @@ impl Stranger {
         }
     }
 
+    /// The next answer to a chunk. That nothing has been taken so far is said by an engine that is
+    /// slow, as a sign of life, and answers none.
     pub(crate) fn ack(&mut self) -> AckFrame {
-        AckFrame::decode(&self.read_array::<ACK_BYTES>()).unwrap()
+        loop {
+            let ack = AckFrame::decode(&self.read_array::<ACK_BYTES>()).unwrap();
+            if ack != (AckFrame::Ack { sequence: 0 }) {
+                return ack;
+            }
+        }
     }
 
     /// The next bytes of what comes in records.
