@@ -283,6 +283,7 @@ fn wrong_options_are_refused_with_field_value_and_range() {
         ("--rails 99", exit::USAGE, vec!["--rails <N|LIST|near> `99`", "1 to 64"]),
         ("--rails nosuch7", exit::ENVIRONMENT, vec!["nosuch7", "usable here", "lo"]),
         ("--sizes 512GiB", exit::ENVIRONMENT, vec!["needs ", " TiB of memory; available: "]),
+        ("--json - --csv -", exit::USAGE, vec!["--csv `-`", "standard output, as --json does"]),
         ("--json /nonexistent/x.json", exit::USAGE, vec!["/nonexistent/x.json", "mkdir"]),
         (
             "--connect 127.0.0.1",

@@ -177,6 +177,14 @@ fn what_is_wrong_is_named_before_anything_runs() {
         ("bench: --size 8\nfactors:\n  channels: [1, 2]\n", "x.yml: bench of the cell baseline: "),
         ("bench: --json x\nfactors:\n  channels: [1, 2]\n", "bench = `--json`; allowed"),
         ("factors:\n  host_profile: [none, fast]\n", "fast"),
+        (
+            "bench: --channels 2\nfactors:\n  channels: [1, 2]\n",
+            "bench gives `channels`, which is varied",
+        ),
+        (
+            "bench: --rx-bindings lo:0\nfactors:\n  bindings: [none, 'lo:0']\n",
+            "bench gives `rx_bindings`, which is varied",
+        ),
     ] {
         let case = Case::new(text);
         let stderr = case.refused(&["x.yml"], 2);

@@ -113,7 +113,8 @@ fn undo(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<ExitCode, RunErr
 fn execute(args: &Running, file: &Path) -> Result<ExitCode, RunError> {
     let text = fs::read_to_string(file).map_err(|source| RunError::io("read", file, source))?;
     let experiment = Experiment::parse(&text, &file.display().to_string())?;
-    cell::check_command(&experiment)?;
+    let (cells, _) = experiment.plan(|_| true)?;
+    cell::check_command(&experiment, &cells)?;
     let folder = args
         .out
         .clone()

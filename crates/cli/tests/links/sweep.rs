@@ -214,6 +214,10 @@ fn wrong_settings_and_workloads_are_refused_before_anything_runs() {
         (&["sweep", "--bench", "--size 8"], "is refused by bench"),
         (&["sweep", "--bench", "--json x"], "gives itself"),
         (&["sweep", "--over", "channels=1", "--over", "channels=2"], "twice"),
+        (
+            &["sweep", "--over", "channels=1", "--bench", "--set channels=2"],
+            "bench gives `channels`, which is varied as well",
+        ),
         (&["sweep", "--budget", "1min", "--rounds", "2"], "--rounds"),
         (&["autotune", "--budget", "5 parsecs"], "--budget"),
         (&["sweep", "--budget", "0s"], "1s to 1440min"),

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-use polyrail_report::{Align, Table, show_gb_per_s, show_ratio};
+use polyrail_report::{Align, Table, counted, show_gb_per_s, show_ratio};
 
 use super::error::CollectiveError;
 use super::report::{CollectiveReport, PluginReport};
@@ -55,7 +55,7 @@ fn text(report: &CollectiveReport) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
-        "{} ({}), {} ranks {}, {} channels; {} operations after {}, {} rounds",
+        "{} ({}), {} ranks {}, {} channels; {} operations after {}, {}",
         report.operation.name(),
         report.algorithm,
         report.ranks,
@@ -63,7 +63,7 @@ fn text(report: &CollectiveReport) -> String {
         report.channels,
         report.iterations,
         report.warmup,
-        report.rounds,
+        counted(report.rounds.into(), "round"),
     );
     for plugin in &report.plugins {
         let _ = writeln!(

@@ -70,25 +70,37 @@ pub(in crate::cmd) struct Runner<'a> {
 }
 
 /// Refuses options of `bench` that there are not, before anything runs.
-pub(in crate::cmd) fn check_command(experiment: &Experiment) -> Result<(), RunError> {
+pub(in crate::cmd) fn check_command(experiment: &Experiment, plan: &Plan) -> Result<(), RunError> {
     let Measure::Bench(_) = &experiment.measure else { return Ok(()) };
     let fault = |fault: String, help: Option<String>| RunError::Command {
         file: experiment.file.clone(),
         fault,
         help,
     };
-    let (plan, _) = experiment.plan(|_| true)?;
     for cell in 0..plan.cells.len() {
-        let words = experiment.words_of(&plan, cell);
+        let words = experiment.words_of(plan, cell);
         if let Some(word) = words.iter().find(|word| OURS.iter().any(|own| is_option(word, own))) {
             let allowed = "options of `polyrail bench` but --json, --csv, --listen and --why";
             return Err(fault(format!("bench = `{}`; allowed: {allowed}", excerpt(word)), None));
         }
-        check_options(words.iter().map(String::as_str)).map_err(|message| {
+        let given = check_options(words.iter().map(String::as_str)).map_err(|message| {
             let (first, help) = message.split_once("\nhelp: ").unwrap_or((&message, ""));
             let help = (!help.is_empty()).then(|| help.to_owned());
             fault(format!("bench of the cell {}: {first}", plan.label(cell)), help)
         })?;
+        // Which of the two counts would be nobody's guess.
+        let is_varied = |name: &&&str| {
+            experiment.factors.iter().any(|factor| match factor.kind {
+                Kind::Setting => factor.name == **name,
+                Kind::Bindings => name.ends_with("_bindings"),
+                _ => false,
+            })
+        };
+        if let Some(name) = given.iter().find(is_varied) {
+            let what =
+                format!("bench gives `{name}`, which is varied as well; allowed: one of them");
+            return Err(fault(what, Some(format!("take `{name}` out of the options of bench"))));
+        }
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use polyrail_report::{Align, Table, show_gb_per_s, show_memory};
+use polyrail_report::{Align, Table, counted, show_gb_per_s, show_memory};
 
 use super::error::MeshError;
 use super::launch::write_file;
@@ -64,13 +64,13 @@ fn text(report: &MeshReport) -> String {
     // Writing to a string cannot fail.
     let _ = writeln!(
         text,
-        "{} nodes, {endpoints} endpoints in {} memory, transfers of {}, {} under way per pair, {} rounds \
+        "{} nodes, {endpoints} endpoints in {} memory, transfers of {}, {} under way per pair, {} \
          of {} ms",
         report.nodes,
         report.memory,
         show_memory(report.size_bytes),
         report.depth,
-        report.rounds,
+        counted(report.rounds.into(), "round"),
         report.time_ms,
     );
     for layout in &report.layouts {

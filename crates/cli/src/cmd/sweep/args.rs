@@ -181,7 +181,7 @@ fn bench(text: &str) -> Result<Bench, Refusal> {
         return Err(refused("has an option that this command gives itself"));
     }
     match check_options(words.iter().map(String::as_str)) {
-        Ok(()) => Ok(Bench(words)),
+        Ok(_) => Ok(Bench(words)),
         Err(message) => {
             let first = message.lines().next().unwrap_or_default();
             let fault = first.split("; allowed: ").next().unwrap_or_default();

@@ -14,7 +14,7 @@ use polyrail_report::{Spread, exit};
 use super::args::Wanted;
 use super::journal::{Entry, Journal};
 use super::output::{Best, SweepReport, SweptCell};
-use crate::cmd::experiment::cell::{Failure, Runner, stop_flag};
+use crate::cmd::experiment::cell::{Failure, Runner, check_command, stop_flag};
 use crate::cmd::experiment::error::RunError;
 use crate::host;
 use crate::progress::Progress;
@@ -52,6 +52,7 @@ enum Ended {
 pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, RunError> {
     let experiment = experiment(wanted)?;
     let plan = experiment.sweep()?;
+    check_command(&experiment, &plan)?;
     let cells = plan.cells.len();
     let mut search = match wanted.budget {
         Some(_) => Search::halving(cells, 0, experiment.better, SEED),

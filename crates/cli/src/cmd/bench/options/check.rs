@@ -20,14 +20,21 @@ enum Only {
     Bench(Box<Args>),
 }
 
-/// Checks these options of `bench`.
+/// Checks these options of `bench`. Returns the settings that they give.
 ///
 /// # Errors
 /// The message that `bench` would end with, and its remedy in a line of its own.
-pub(crate) fn check_options<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<(), String> {
+pub(crate) fn check_options<'a>(
+    words: impl IntoIterator<Item = &'a str>,
+) -> Result<Vec<&'static str>, String> {
     let words: Vec<OsString> = std::iter::once("bench").chain(words).map(OsString::from).collect();
     match usage::read::<Line>(&words) {
-        Ok(Line { command: Only::Bench(_) }) => Ok(()),
+        Ok(Line { command: Only::Bench(args) }) => {
+            args.given().map_err(|error| match error.help() {
+                Some(help) => format!("{error}\nhelp: {help}"),
+                None => error.to_string(),
+            })
+        }
         Err(refused) => Err(refused.message),
     }
 }

@@ -45,6 +45,13 @@ impl Args {
         Ok(builder.build()?)
     }
 
+    /// The settings that the options give, and no file or variable.
+    pub(crate) fn given(&self) -> Result<Vec<&'static str>, BenchError> {
+        let config = self.builder()?.build()?;
+        let names = config.rows().into_iter().map(|row| row.name);
+        Ok(names.filter(|name| config.origin(name) == Some(&Origin::Set)).collect())
+    }
+
     /// Whether the measurements fit together, and everything that they need is here.
     pub(crate) fn check_schedule(&self, config: &Config) -> Result<(), BenchError> {
         let schedule = self.schedule();

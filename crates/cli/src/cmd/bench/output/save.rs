@@ -43,6 +43,10 @@ impl Output {
             Report::Nowhere => Sink::Nowhere,
         };
         let csv = csv.map(Sink::open).transpose()?;
+        if let (Sink::Stdout, Some(Sink::Stdout)) = (&json, &csv) {
+            let reason = "goes to standard output, as --json does";
+            return Err(BenchError::usage("--csv", "-", reason, "one of them there"));
+        }
         Ok(Self { json, csv })
     }
 
