@@ -113,6 +113,43 @@ fn reads_and_messages_take_the_same_way() {
 }
 
 #[test]
+fn a_message_from_host_memory_to_a_device_takes_it_once_it_is_known_to_work() {
+    let here = device(0);
+    let len = 2_000_003;
+    let (want, zeros) = (pattern(len, 9), vec![0; len]);
+    // The sender hears from the receive where that is.
+    let send = |p: &Pair, source: &Region, inbox: &Region| {
+        let before = moved(&p.b);
+        let receive = p.a.receive(&p.to_b, 3, &inbox.all()).unwrap();
+        finished(&p.b.send(&p.to_a, 3, &source.all()).unwrap());
+        finished(&receive);
+        let after = moved(&p.b);
+        (after.0 - before.0, after.1 - before.1)
+    };
+    for mode in MODES {
+        let p = apart(mode, mode);
+        let source = filled(&p.b, len, 9);
+        let ((inbox, memory), room) = (on(&here, &p.a, &zeros), zeroed(&p.a, len));
+        wait_for("shared memory", || send(&p, &source, &inbox).1 > 0);
+        inbox.write_at(0, &zeros).unwrap();
+        assert_eq!(send(&p, &source, &inbox), (0, len as u64), "{mode:?}");
+        assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
+        // Between host memories it stays as it was.
+        assert_eq!(send(&p, &source, &room), (len as u64, 0), "{mode:?}");
+    }
+    let tcp: &[(&str, &str)] = &[("path", "tcp")];
+    for (receiver, sender) in [(tcp, &[][..]), (&[][..], tcp)] {
+        let p = apart(receiver, sender);
+        let source = filled(&p.b, len, 9);
+        let (inbox, memory) = on(&here, &p.a, &zeros);
+        for _ in 0..5 {
+            assert_eq!(send(&p, &source, &inbox), (len as u64, 0), "{receiver:?} {sender:?}");
+        }
+        assert!(FakeDevice::contents(&memory) == want);
+    }
+}
+
+#[test]
 fn a_chunk_may_have_places_on_several_devices_and_the_host() {
     let devices = [device(0), device(1)];
     let shared = [("path", "shared")];

@@ -183,6 +183,9 @@ pub enum CopyLeave {
     Ask,
     /// It may, until it has acknowledged that the receive is withdrawn.
     Yes,
+    /// It may not, as the receive is in a device's memory: the payload is best left in memory that both
+    /// processes have open.
+    Share,
 }
 
 /// The message of a [`crate::wire::WireOp::SendData`] whose bytes, so many, the sender has copied itself.
@@ -229,6 +232,7 @@ impl Message {
                     CopyLeave::No => 5,
                     CopyLeave::Ask => 18,
                     CopyLeave::Yes => 19,
+                    CopyLeave::Share => 23,
                 };
                 put(&mut out, kind, &[posted.receive, posted.tag]);
                 put_count(&mut out, posted.places.len(), MAX_MESSAGE_PIECES);
@@ -298,7 +302,7 @@ impl Message {
     pub fn takes(bytes: &[u8]) -> Takes {
         match bytes.first() {
             Some(2 | 14) => Takes::Read,
-            Some(5 | 18 | 19) => Takes::Receive,
+            Some(5 | 18 | 19 | 23) => Takes::Receive,
             _ => Takes::Nothing,
         }
     }
@@ -323,10 +327,11 @@ impl Message {
             }
             3 => Self::ReadFailed { read: reader.u64("read")?, code: code(&mut reader)? },
             4 => Self::ReadCancelled { read: reader.u64("read")? },
-            kind @ (5 | 18 | 19) => {
+            kind @ (5 | 18 | 19 | 23) => {
                 let leave = match kind {
                     18 => CopyLeave::Ask,
                     19 => CopyLeave::Yes,
+                    23 => CopyLeave::Share,
                     _ => CopyLeave::No,
                 };
                 let (receive, tag) = (reader.u64("receive")?, reader.u64("tag")?);
@@ -484,6 +489,7 @@ mod tests {
             posted(CopyLeave::No),
             posted(CopyLeave::Ask),
             posted(CopyLeave::Yes),
+            posted(CopyLeave::Share),
             Message::ReceiveWithdrawn { receive: 1 },
             Message::SendTooLong { receive: 1, len: 5 },
             Message::SendFailed { receive: 1 },

@@ -141,6 +141,7 @@ impl Control {
                         .without(Capabilities::SHARED_MEMORY)
                         .without(Capabilities::SEALED_PAYLOAD)
                         .without(Capabilities::COPIED_MESSAGES)
+                        .without(Capabilities::SHARED_RECEIVES)
                         .without(Capabilities::SHARED_STREAM),
                     stream: offer.as_ref().ok().map(StreamOffer::place),
                 });

@@ -84,6 +84,12 @@ impl Sharing {
         self.lock().trouble().is_none()
     }
 
+    /// Whether it did, and has not failed a moment ago.
+    pub(crate) fn works(&self) -> bool {
+        let state = self.lock();
+        matches!(state.known, Trial::Works) && state.trouble().is_none()
+    }
+
     /// It turned out that it does not work. Says whether that is news.
     pub(crate) fn fail(&self, why: String) -> bool {
         let is_news = self.lock().fail(why);

@@ -66,7 +66,7 @@ impl TxSide {
         }
         if message_copying::is_wanted(&op, &receive, ends.settings) {
             match receive.leave {
-                CopyLeave::No => {}
+                CopyLeave::No | CopyLeave::Share => {}
                 CopyLeave::Ask => {
                     let places = receive.places.clone();
                     ends.finishes.push(Finish::AskForPlaces(op.clone(), places));
@@ -75,6 +75,13 @@ impl TxSide {
                     self.copying.insert(receive.receive, None);
                     return ends.finishes.push(Finish::Copy(op, receive));
                 }
+            }
+        }
+        if message_copying::is_shared(&op, &receive, ends.settings) {
+            match op.prepared.peer.sharing.works() {
+                true => op.leave_in_shared_memory(),
+                // For the sake of later ones.
+                false => ends.finishes.push(Finish::AskToShare(op.clone())),
             }
         }
         self.submit_data(now, op, &receive, ends);

@@ -20,6 +20,8 @@ pub(crate) enum Finish {
     Copy(Arc<Op>, PostedReceive),
     /// What a receive has there is wanted, to copy later messages into it.
     AskForPlaces(Arc<Op>, Vec<Place>),
+    /// The peer of a send is asked whether it opens memory of this process.
+    AskToShare(Arc<Op>),
     /// The peer does not want to know of the receive of this number.
     Unannounced(Arc<Op>, u64, Failure),
 }
@@ -37,6 +39,12 @@ impl Finish {
             Self::AskForPlaces(op, places) => {
                 if let Some(engine) = op.prepared.peer.ending.engine() {
                     engine.ask_for_places(&op, &places);
+                }
+            }
+            Self::AskToShare(op) => {
+                let peer = &op.prepared.peer;
+                if let Some(engine) = peer.ending.engine() {
+                    engine.message_paths.ask_to_share(&engine, peer);
                 }
             }
             Self::Unannounced(op, receive, failure) => {

@@ -40,6 +40,9 @@ pub(crate) trait MessagePaths: Send + Sync {
         peer: &Arc<PeerShared>,
         key: RegionKey,
     ) -> Result<Option<Arc<RegionCore>>, Cow<'static, str>>;
+
+    /// The peer is asked whether it opens memory of this process, if it was not. Waits for nothing.
+    fn ask_to_share(&self, engine: &Arc<EngineShared>, peer: &Arc<PeerShared>);
 }
 
 /// The withdrawn receive's answer, as over the rails.
@@ -53,6 +56,12 @@ pub(super) fn is_wanted(op: &Op, receive: &PostedReceive, settings: &EngineSetti
         && prepared.peer.same_host
         && !prepared.touches_device
         && is_message_worth_a_copy(prepared.plan.bytes(), pieces)
+}
+
+/// Whether the payload of a send is best left in memory that its peer has open, since the receive is in a
+/// device's memory.
+pub(super) fn is_shared(op: &Op, receive: &PostedReceive, settings: &EngineSettings) -> bool {
+    receive.leave == CopyLeave::Share && settings.shares && !op.prepared.touches_device
 }
 
 impl EngineShared {

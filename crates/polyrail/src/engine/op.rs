@@ -50,6 +50,8 @@ pub(crate) struct Op {
     was_copied: AtomicBool,
     /// It was to be copied, and takes the rails instead.
     takes_rails: AtomicBool,
+    /// A send: its receive is in a device's memory, and takes the payload from memory that both ends have open.
+    is_left_shared: AtomicBool,
     pool: Arc<OpsPool>,
 }
 
@@ -151,6 +153,7 @@ impl Op {
             receive: OnceLock::new(),
             was_copied: AtomicBool::new(false),
             takes_rails: AtomicBool::new(false),
+            is_left_shared: AtomicBool::new(false),
             pool: pool.clone(),
         }))
     }
@@ -244,11 +247,22 @@ impl Op {
         self.was_copied.store(true, Ordering::Relaxed);
     }
 
+    /// Before anybody is asked to send it.
+    pub(crate) fn leave_in_shared_memory(&self) {
+        self.is_left_shared.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether its payload lies in memory that the peer has open, while that works.
+    fn is_shared(&self) -> bool {
+        self.prepared.path.kind == PathKind::Shared || self.is_left_shared.load(Ordering::Relaxed)
+    }
+
     /// Which way its bytes went.
     pub(crate) fn path_taken(&self) -> PathKind {
         let planned = self.prepared.path.kind;
         match self.prepared.kind {
             OpKind::Send { .. } if self.is_copying() => PathKind::SingleCopy,
+            OpKind::Send { .. } if self.is_shared() => PathKind::Shared,
             OpKind::Receive { .. } if self.was_copied.load(Ordering::Relaxed) => {
                 PathKind::SingleCopy
             }
@@ -471,7 +485,7 @@ impl Outgoing {
                 _ => return false,
             },
         };
-        op.prepared.path.kind == PathKind::Shared
+        op.is_shared()
     }
 
     /// A device failed to copy bytes of it.

@@ -16,8 +16,10 @@ use crate::engine::prepared::RequestLimits;
 use crate::memory::region::RegionCore;
 
 /// What every engine of this version can do.
-const CAPABILITIES: Capabilities =
-    Capabilities::CHECKSUM.with(Capabilities::SHARED_MEMORY).with(Capabilities::COPIED_MESSAGES);
+const CAPABILITIES: Capabilities = Capabilities::CHECKSUM
+    .with(Capabilities::SHARED_MEMORY)
+    .with(Capabilities::COPIED_MESSAGES)
+    .with(Capabilities::SHARED_RECEIVES);
 
 pub(crate) struct EngineSettings {
     /// CPUs that this process may use.
@@ -45,6 +47,8 @@ pub(crate) struct EngineSettings {
     flow: FlowOptions,
     /// CPUs may copy between host memories.
     pub(crate) single_copy: bool,
+    /// Payload may lie in memory that a peer has open.
+    pub(crate) shares: bool,
     notification_bytes: u64,
     transfer_timeout: Option<Duration>,
 }
@@ -94,6 +98,7 @@ impl EngineSettings {
             // socket all the same.
             shared_stream: caller_driven && config.path != PathChoice::Tcp,
             single_copy: config.path == PathChoice::Auto && config.single_copy == SingleCopy::Auto,
+            shares: config.path != PathChoice::Tcp,
             notification_bytes: config.notification_bytes,
             transfer_timeout: Some(ms(config.transfer_timeout_ms)).filter(|t| !t.is_zero()),
         })

@@ -16,6 +16,7 @@ use crate::engine::state::EngineShared;
 use crate::memory::region::{RegionCore, Touch};
 use crate::path::export::is_offered;
 use crate::path::import::import_known;
+use crate::path::try_shared;
 
 /// The ways between the processes of this host, and inside this one.
 pub(crate) struct HostPaths;
@@ -27,10 +28,15 @@ impl MessagePaths for HostPaths {
         peer: &Arc<PeerShared>,
         receive: &Prepared,
     ) -> CopyLeave {
+        if receive.touches_device {
+            let knows = peer.card.capabilities.contains(Capabilities::SHARED_RECEIVES);
+            let shares = peer.same_host && knows && engine.settings.shares;
+            return if shares { CopyLeave::Share } else { CopyLeave::No };
+        }
         let knows = peer.card.capabilities.contains(Capabilities::COPIED_MESSAGES);
         let is_short =
             !is_message_worth_a_copy(receive.plan.bytes(), receive.plan.segments().len());
-        if !peer.same_host || !knows || receive.touches_device || is_short {
+        if !peer.same_host || !knows || is_short {
             return CopyLeave::No;
         }
         if engine_here(peer.instance()).is_some() {
@@ -61,5 +67,10 @@ impl MessagePaths for HostPaths {
             true => Ok(Some(region)),
             false => Err("the peer may not write it".into()),
         }
+    }
+
+    fn ask_to_share(&self, engine: &Arc<EngineShared>, peer: &Arc<PeerShared>) {
+        // Why it can't, the peer's part of the state dump says.
+        let _ = try_shared::find_out(engine, peer);
     }
 }

@@ -26,6 +26,37 @@ pub(crate) fn is_possible(
     engine: &Arc<EngineShared>,
     peer: &Arc<PeerShared>,
 ) -> Result<(), Cow<'static, str>> {
+    find_out(engine, peer)?;
+    let sharing = &peer.sharing;
+    let is_answered = || !sharing.is_asked();
+    let sleep = |limit| sharing.sleep(limit);
+    let may_wait = wait_for_answer(engine, peer, Duration::MAX, is_answered, sleep);
+    let mut state = sharing.lock();
+    if let Some(why) = state.trouble() {
+        return Err(why.to_owned().into());
+    }
+    match state.known {
+        Trial::Works => Ok(()),
+        _ if peer.is_gone() => Err("the peer is gone".into()),
+        Trial::Asked if !may_wait => {
+            Err("the peer was asked whether it can, and callbacks don't wait for the answer".into())
+        }
+        Trial::Asked => {
+            state.known = Trial::Overdue;
+            Err("the peer did not answer in time whether it can".into())
+        }
+        Trial::Unknown | Trial::Overdue => {
+            Err("the peer has not answered yet whether it can".into())
+        }
+    }
+}
+
+/// Asks the peer whether it can open memory of this process, if nobody has asked; an error if it is known
+/// that nothing can come of it. Waits for nothing.
+pub(super) fn find_out(
+    engine: &Arc<EngineShared>,
+    peer: &Arc<PeerShared>,
+) -> Result<(), Cow<'static, str>> {
     if !peer.same_host {
         return Err("the peer is on another host".into());
     }
@@ -49,27 +80,7 @@ pub(crate) fn is_possible(
             return Err("the peer is gone".into());
         }
     }
-    let is_answered = || !sharing.is_asked();
-    let sleep = |limit| sharing.sleep(limit);
-    let may_wait = wait_for_answer(engine, peer, Duration::MAX, is_answered, sleep);
-    let mut state = sharing.lock();
-    if let Some(why) = state.trouble() {
-        return Err(why.to_owned().into());
-    }
-    match state.known {
-        Trial::Works => Ok(()),
-        _ if peer.is_gone() => Err("the peer is gone".into()),
-        Trial::Asked if !may_wait => {
-            Err("the peer was asked whether it can, and callbacks don't wait for the answer".into())
-        }
-        Trial::Asked => {
-            state.known = Trial::Overdue;
-            Err("the peer did not answer in time whether it can".into())
-        }
-        Trial::Unknown | Trial::Overdue => {
-            Err("the peer has not answered yet whether it can".into())
-        }
-    }
+    Ok(())
 }
 
 /// The peer shows memory.

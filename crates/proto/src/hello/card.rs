@@ -36,6 +36,10 @@ impl Capabilities {
     /// A connection within one host whose bytes go through memory that both processes have open. Who
     /// connects may offer it to a peer whose card has the bit; a hello has it together with the place.
     pub const SHARED_STREAM: Self = Self(64);
+    /// Receives that say that they are in a device's memory, so that their sender on the same host leaves
+    /// payload in memory that both have open. A receive may say so to a peer whose card has the bit; no
+    /// flow needs it.
+    pub const SHARED_RECEIVES: Self = Self(128);
 
     /// Either's.
     #[must_use]
