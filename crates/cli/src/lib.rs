@@ -7,6 +7,7 @@ mod host;
 mod machine_args;
 mod progress;
 mod queue_stats;
+mod signals;
 mod stdout;
 mod usage;
 mod values;

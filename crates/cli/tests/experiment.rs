@@ -284,7 +284,10 @@ fn irq_case(root: &Path, moved: &str) -> Case {
 const WAITS: &str = "echo $$ >pid; mv pid running; exec sleep 100";
 
 fn start(case: &Case, root: &str) -> Child {
-    let mut command = case.command(&["x.yml", "--sysroot", root]);
+    // Whoever runs the tests by nohup has this signal ignored.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_polyrail"), "experiment", "x.yml"]);
+    command.args(["--sysroot", root]).current_dir(case.folder.path()).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
@@ -390,7 +393,7 @@ fn ctrl_c_undoes_keeps_what_was_measured_and_the_run_can_go_on() {
     let machine = fixtures::mlx5_four_nodes();
     let root = machine.path().to_str().unwrap();
     let before = everything_below(machine.path());
-    for signal in ["-INT", "-TERM"] {
+    for signal in ["-INT", "-TERM", "-HUP"] {
         let case = irq_case(machine.path(), WAITS);
         let mut child = start(&case, root);
         moved(&case);

@@ -1,9 +1,12 @@
 //! `polyrail bench --lab`: needs root or user namespaces, and is skipped without.
 
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use polyrail_lab::{Lab, availability};
 use polyrail_report::{BenchReport, LimitKind};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fit;
 
@@ -72,4 +75,31 @@ fn a_lab_made_for_a_run_is_gone_after_it_even_when_the_run_fails() {
     assert!(errors.contains("nosuch3"), "{errors}");
     let labs = Lab::list().unwrap();
     assert!(labs.iter().all(|lab| lab.name != name), "{name} is still there");
+}
+
+/// Whoever closes the window has no more use for the lab.
+#[test]
+fn a_lab_made_for_a_run_is_gone_when_the_terminal_ends() {
+    if !is_possible() {
+        return;
+    }
+    // Whoever runs the tests by nohup has this signal ignored.
+    let mut child = Command::new("env")
+        .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_polyrail"), "bench", "--lab", "1gbit"])
+        .args(["--sizes", "64KiB", "--time", "10min", "--no-json"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let name = format!("bench-{}", child.id());
+    let is_there = || Lab::list().unwrap().iter().any(|lab| lab.name == name);
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_there() {
+        assert!(Instant::now() < until, "the lab does not come");
+        // It looks again: another process builds it.
+        thread::sleep(Duration::from_millis(10));
+    }
+    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(!is_there(), "{name} is still there");
 }

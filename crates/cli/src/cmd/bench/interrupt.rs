@@ -1,13 +1,14 @@
-//! Ctrl-C: the first one ends the run in order, the second one at once.
+//! Ctrl-C and its like: the first one ends the run in order, the second one at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use polyrail_report::exit;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 
 use crate::cmd::bench::error::BenchError;
+use crate::signals;
 
 /// Whether somebody asked the run to end. Clones share one answer.
 #[derive(Clone, Debug, Default)]
@@ -16,10 +17,10 @@ pub(crate) struct Interrupt {
 }
 
 impl Interrupt {
-    /// Catches Ctrl-C and SIGTERM from here on.
+    /// Catches what ends a command from here on.
     pub(crate) fn install() -> Result<Self, BenchError> {
         let interrupt = Self::default();
-        for signal in [SIGINT, SIGTERM] {
+        for signal in signals::ending() {
             let raised = &interrupt.raised;
             let failed = |source| BenchError::system("catching signals", source);
             // The order matters: a signal that finds the flag already raised ends the process.

@@ -15,11 +15,11 @@ use polyrail_host::{Sysroot, Topology};
 use polyrail_report::exit;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::error::RunError;
 use crate::cmd::bench::check_options;
+use crate::signals;
 use crate::stdout::excerpt;
 
 /// How often to look whether the command has ended.
@@ -31,11 +31,11 @@ const TERM_PATIENCE: Duration = Duration::from_secs(5);
 /// More output than any report has. What is beyond is read and dropped, so that the command can end.
 const OUTPUT_MAX: usize = 16 << 20;
 
-/// A flag that Ctrl-C and SIGTERM raise. The second one does not end the process: what a cell has applied must be
+/// A flag that Ctrl-C, SIGTERM and the end of the terminal raise. The second one does not end the process: what a cell has applied must be
 /// undone first, which takes moments.
 pub(in crate::cmd) fn stop_flag() -> Result<Arc<AtomicBool>, RunError> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in signals::ending() {
         flag::register(signal, Arc::clone(&stop))
             .map_err(|source| RunError::io("catch signals of", "this process".as_ref(), source))?;
     }

@@ -84,7 +84,7 @@ pub(crate) fn run(
     let saved = output.save(&report);
     let printed = match schedule.dry_run {
         true => Ok(()),
-        false => output.print(&report, args.explain_path),
+        false => output.print(&report, args.explain_path, saved.is_ok()),
     };
     end.and(saved).and(printed).map(|()| exit::OK)
 }

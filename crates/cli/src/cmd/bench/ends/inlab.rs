@@ -11,13 +11,14 @@ use polyrail::Config;
 use polyrail_lab::{Lab, LabSpec, Rate, Side};
 use polyrail_report::exit;
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::SIGTERM;
+use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 
 use super::spawn::Served;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::options::{MemoryKind, Placed};
+use crate::signals;
 
 /// Builds a lab of these rails, measures in it, and removes it; returns the client's exit code.
 pub(crate) fn run_in_lab(
@@ -29,8 +30,10 @@ pub(crate) fn run_in_lab(
     // Ctrl-C reaches the client too, which then ends in order, and so does this.
     Interrupt::ignore_ctrl_c()?;
     let terminated = Arc::new(AtomicBool::new(false));
-    flag::register(SIGTERM, Arc::clone(&terminated))
-        .map_err(|source| BenchError::system("catching signals", source))?;
+    for signal in signals::ending().into_iter().filter(|signal| *signal != SIGINT) {
+        flag::register(signal, Arc::clone(&terminated))
+            .map_err(|source| BenchError::system("catching signals", source))?;
+    }
     let program =
         env::current_exe().map_err(|source| BenchError::system("finding this program", source))?;
 

@@ -66,13 +66,19 @@ impl Output {
     }
 
     /// Prints what goes to standard output: the text for people, unless a program gets its place.
-    pub(crate) fn print(&self, report: &BenchReport, explain_path: bool) -> Result<(), BenchError> {
+    pub(crate) fn print(
+        &self,
+        report: &BenchReport,
+        explain_path: bool,
+        is_saved: bool,
+    ) -> Result<(), BenchError> {
         let mut text = render::text(report, explain_path);
         // Of a run that was refused there is nothing to see, and the reason comes next.
         let is_measured = !report.results.is_empty();
         for (name, sink) in [("JSON", Some(&self.json)), ("CSV", self.csv.as_ref())] {
             if let Some(Sink::File(path) | Sink::Last(path)) = sink
                 && is_measured
+                && is_saved
             {
                 text += &format!("{name}: {}\n", path.display());
             }

@@ -1,0 +1,37 @@
+//! Which signals end a command in order.
+
+use std::ffi::c_int;
+use std::fs;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+/// Ctrl-C, SIGTERM, and the end of the terminal, unless it is to have no effect, as `nohup` has it.
+pub(crate) fn ending() -> Vec<c_int> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut signals = vec![SIGINT, SIGTERM];
+    // Where nobody tells, the kernel goes on to decide.
+    if ignores(&status, SIGHUP) == Some(false) {
+        signals.push(SIGHUP);
+    }
+    signals
+}
+
+/// Whether a process with this `/proc/PID/status` ignores the signal.
+fn ignores(status: &str, signal: c_int) -> Option<bool> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+    Some(mask >> (signal - 1) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mask_of_ignored_signals_is_read() {
+        let status = "Name:\tx\nSigBlk:\t0000000000000001\nSigIgn:\t0000000000001001\n";
+        assert_eq!(ignores(status, SIGHUP), Some(true));
+        assert_eq!(ignores(status, SIGINT), Some(false));
+        assert_eq!(ignores("Name:\tx\n", SIGHUP), None);
+    }
+}
