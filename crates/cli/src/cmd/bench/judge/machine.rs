@@ -5,13 +5,13 @@
 //! a buffer that stays in a cache, as it goes through the kernel's packets: a copy from memory to memory
 //! would be slower than what transfers do, and so no limit.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use polyrail::Memory;
 use polyrail_host::CpuSet;
-use polyrail_sys::threads::bind_current;
+use polyrail_sys::threads::{allowed_cpus, bind_current, thread_cpu_time};
 
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::{Layout, Piece, WORKING_SET_BYTES};
@@ -148,6 +148,13 @@ fn pieces(used: &Use, spans: [u64; 2], threads: usize) -> Vec<Vec<Piece>> {
     dealt
 }
 
+/// What a thread did in a round.
+struct Part {
+    moved_bytes: u64,
+    elapsed: Duration,
+    cpu: Duration,
+}
+
 /// All threads at once, each with its own pieces, over and over; GB/s of payload.
 fn round(
     ends: &[Memory; 2],
@@ -156,12 +163,13 @@ fn round(
     movers: &[Vec<u32>],
 ) -> Result<f64, BenchError> {
     let start = Barrier::new(movers.len());
-    let work = |pieces: &[Piece], cpus: &[u32]| -> Result<f64, BenchError> {
+    let work = |pieces: &[Piece], cpus: &[u32]| -> Result<Part, BenchError> {
         let bound = if cpus.is_empty() { Ok(()) } else { bind_current(cpus) };
         start.wait();
         bound.map_err(|source| BenchError::system("binding a thread to CPUs", source))?;
         let mut packet = vec![0; PACKET_BYTES as usize];
-        let (begin, mut moved, mut looked) = (Instant::now(), 0, 0);
+        let (begin, cpu) = (Instant::now(), thread_cpu_time());
+        let (mut moved, mut looked) = (0, 0);
         'round: while begin.elapsed() < ROUND && !pieces.is_empty() {
             for piece in pieces {
                 copy(ends, piece, copies, &mut packet[..piece.len as usize])?;
@@ -175,9 +183,10 @@ fn round(
                 }
             }
         }
-        Ok(moved as f64 / 1e9 / begin.elapsed().max(ROUND).as_secs_f64())
+        let cpu = thread_cpu_time().saturating_sub(cpu);
+        Ok(Part { moved_bytes: moved, elapsed: begin.elapsed().max(ROUND), cpu })
     };
-    std::thread::scope(|scope| {
+    let parts: Result<Vec<_>, _> = std::thread::scope(|scope| {
         let work = &work;
         let both = pieces.iter().zip(movers);
         let threads: Vec<_> =
@@ -186,8 +195,30 @@ fn round(
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         };
-        threads.into_iter().map(join).sum()
-    })
+        threads.into_iter().map(join).collect()
+    });
+    Ok(undisturbed(&parts?, cpus_for(movers)?))
+}
+
+/// How many CPUs the threads may use between them.
+fn cpus_for(movers: &[Vec<u32>]) -> Result<usize, BenchError> {
+    let failed = |source| BenchError::system("reading which CPUs this process may use", source);
+    if movers.iter().any(Vec::is_empty) {
+        return Ok(allowed_cpus().map_err(failed)?.len());
+    }
+    let cpus: HashSet<_> = movers.iter().flatten().collect();
+    Ok(cpus.len())
+}
+
+/// GB/s of all threads, had no other program taken CPU time from them: a copy and a transfer that both wait for
+/// a CPU are as slow as each other, and memory is not why.
+fn undisturbed(parts: &[Part], cpus: usize) -> f64 {
+    let sum = |value: &dyn Fn(&Part) -> f64| parts.iter().map(value).sum::<f64>();
+    let rate = sum(&|part| part.moved_bytes as f64 / 1e9 / part.elapsed.as_secs_f64());
+    let used = sum(&|part| part.cpu.as_secs_f64());
+    let share = parts.len().min(cpus) as f64 / parts.len().max(1) as f64;
+    let there = share * sum(&|part| part.elapsed.as_secs_f64());
+    if used > 0.0 { rate * (there / used).max(1.0) } else { rate }
 }
 
 fn copy(
@@ -264,6 +295,26 @@ mod tests {
         assert_eq!(rates.of(&used).unwrap(), rate, "what is known is not measured again");
         used.movers = vec![Vec::new()];
         assert_eq!(rates.of(&used).unwrap().cpus, "", "any");
+    }
+
+    #[test]
+    fn cpu_time_that_others_took_is_left_out_and_threads_that_share_a_cpu_count_it_once() {
+        let part = |cpu_ms| Part {
+            moved_bytes: 1_000_000_000,
+            elapsed: Duration::from_secs(1),
+            cpu: Duration::from_millis(cpu_ms),
+        };
+        let near = |parts: &[Part], cpus, rate: f64| {
+            let found = undisturbed(parts, cpus);
+            assert!((found - rate).abs() < 1e-9, "{found} {rate}");
+        };
+        near(&[part(1000), part(1000)], 2, 2.0);
+        near(&[part(500), part(500)], 2, 4.0);
+        near(&[part(500), part(500)], 1, 2.0);
+        near(&[part(1010)], 16, 1.0);
+        near(&[part(0)], 1, 1.0);
+        assert_eq!(cpus_for(&[vec![0, 1], vec![1]]).unwrap(), 2);
+        assert_eq!(cpus_for(&[vec![0], vec![]]).unwrap(), allowed_cpus().unwrap().len());
     }
 
     #[test]
