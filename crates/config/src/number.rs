@@ -89,9 +89,11 @@ pub fn parse_time(text: &str) -> Result<Duration, Invalid> {
     Unit::Micros.parse(text).map(Duration::from_micros)
 }
 
-/// A size in the largest unit that divides it, such as `64KiB`; reads back with [`parse_size`].
+/// A size in the largest unit that divides it, such as `64KiB` or `1MB`; units of 1024 come first. Reads back with
+/// [`parse_size`].
 pub fn show_size(bytes: u64) -> String {
-    for (size, suffix) in [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")] {
+    let decimal = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
+    for (size, suffix) in [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")].into_iter().chain(decimal) {
         if bytes != 0 && bytes.is_multiple_of(size) {
             return format!("{}{suffix}", bytes / size);
         }
@@ -244,8 +246,8 @@ mod tests {
 
     #[test]
     fn sizes_take_the_largest_unit_that_divides_them() {
-        let sizes = [8, 65_536, 3 << 20, 1 << 40, 1_000, 0];
-        let shown = ["8B", "64KiB", "3MiB", "1024GiB", "1000B", "0B"];
+        let sizes = [8, 65_536, 3 << 20, 1 << 40, 1_000, 1_000_000, 1_024_000, 10_007, 0];
+        let shown = ["8B", "64KiB", "3MiB", "1024GiB", "1kB", "1MB", "1000KiB", "10007B", "0B"];
         assert_eq!(sizes.map(show_size), shown);
     }
 

@@ -80,9 +80,11 @@ impl Library {
         let file = if literal { name } else { &suffixed };
         // SAFETY: loading runs the library's constructors, which is what the caller asked for.
         let handle = unsafe { System::open(Some(file), RTLD_NOW | RTLD_LOCAL) };
-        let handle = handle.map_err(|error| LoadError::Open {
-            name: file.to_owned(),
-            why: std::error::Error::source(&error).unwrap_or(&error).to_string(),
+        let handle = handle.map_err(|error| {
+            let why = std::error::Error::source(&error).unwrap_or(&error).to_string();
+            // The loader's words begin with the name that it was given.
+            let why = why.strip_prefix(&format!("{file}: ")).unwrap_or(&why).to_owned();
+            LoadError::Open { name: file.to_owned(), why }
         })?;
         let has = |version: &u32| {
             let symbol = format!("ncclNetPlugin_v{version}\0");
@@ -207,7 +209,7 @@ mod tests {
     #[test]
     fn what_is_no_plugin_is_told() {
         let missing = Library::open("no-such-plugin").err().unwrap().to_string();
-        assert!(missing.contains("libnccl-net-no-such-plugin.so"), "{missing}");
+        assert_eq!(missing.matches("libnccl-net-no-such-plugin.so").count(), 1, "{missing}");
         let other = Library::open("libc.so.6").err();
         assert!(matches!(other, Some(LoadError::Open { .. })), "a suffix is added: {other:?}");
         let other = Library::open("/lib64/ld-linux-x86-64.so.2").err();
