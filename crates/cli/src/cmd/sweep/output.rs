@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use polyrail_experiment::{Better, Effect, HeatMap, Sensitivity};
-use polyrail_report::{Align, Host, Spread, Table};
+use polyrail_report::{Align, Host, Spread, Table, counted};
 use serde::Serialize;
 
 /// The version of [`SweepReport`]; raised when a field changes its meaning or goes away.
@@ -51,10 +51,10 @@ pub(super) struct SweptCell {
 impl SweepReport {
     pub(super) fn text(&self) -> String {
         let mut text = format!(
-            "{}: {} cells, {} blocks in {:.0} s\n\n",
+            "{}: {}, {} in {:.0} s\n\n",
             self.command,
-            self.cells.len(),
-            self.blocks,
+            counted(self.cells.len() as u64, "cell"),
+            counted(self.blocks, "block"),
             self.elapsed_s
         );
         let mut table = Table::default()
@@ -108,6 +108,9 @@ impl SweepReport {
         let settings: Vec<String> =
             self.best.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
         match (&self.proof, self.best.is_default) {
+            (_, true) if self.interrupted => {
+                "no answer: it was stopped before all was measured".to_owned()
+            }
             (_, true) => "keep the default: no cell was faster".to_owned(),
             (None, false) => format!("keep the default: {} was not confirmed", settings.join(" ")),
             (Some(proof), false) if self.keep_default => {
@@ -209,6 +212,16 @@ mod tests {
         );
         let few = report(&[(12.0, 10.0); 3]);
         assert_eq!(few.yaml(), None, "three pairs prove nothing");
+    }
+
+    #[test]
+    fn a_search_that_was_stopped_does_not_say_that_the_default_is_the_best() {
+        let mut stopped = SweepReport { proof: None, ..report(&[]) };
+        stopped.best.is_default = true;
+        assert!(stopped.text().contains("keep the default: no cell was faster"));
+        stopped.interrupted = true;
+        let text = stopped.text();
+        assert!(text.contains("no answer: it was stopped") && !text.contains("keep"), "{text}");
     }
 
     #[test]
