@@ -145,6 +145,8 @@ fn loopback(count: u32) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use polyrail_config::SingleCopy;
+
     use super::super::args::tests::args;
     use super::*;
 
@@ -164,6 +166,19 @@ pub(crate) mod tests {
     fn a_number_of_rails_means_loopback_and_a_text_means_itself() {
         assert_eq!(config("--rails 2").rails, "127.0.0.1,127.0.0.2");
         assert_eq!(config("--rails eth").rails, "eth");
+    }
+
+    #[test]
+    fn between_host_memories_rails_are_measured_and_with_a_gpu_the_best_way() {
+        for (text, expected) in [
+            ("", SingleCopy::Off),
+            ("--path auto", SingleCopy::Auto),
+            ("--mem cuda:0", SingleCopy::Auto),
+            ("--peer-mem cuda:0", SingleCopy::Auto),
+            ("--peer-mem cuda:0 --set single_copy=off", SingleCopy::Off),
+        ] {
+            assert_eq!(config(text).single_copy, expected, "{text}");
+        }
     }
 
     #[test]
