@@ -185,6 +185,13 @@ mod tests {
     }
 
     #[test]
+    fn chunks_of_a_device_go_back_to_their_default_too() {
+        let config = Config::builder().set_pair("gpu_chunk_bytes=16KiB").unwrap().build().unwrap();
+        let on_device = Scene { on_device: true, ..scene(&config) };
+        assert!(names(&on_device).contains(&"gpu_chunk_bytes=2MiB".to_owned()));
+    }
+
+    #[test]
     fn what_is_not_at_its_default_goes_back_there_and_what_belongs_together_at_once() {
         let config = Config::builder()
             .set_pair("chunk_bytes=4KiB")

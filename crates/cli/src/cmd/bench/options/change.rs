@@ -26,11 +26,12 @@ pub(crate) enum Change {
 
 /// Settings that decide how fast bytes move. A peer may ask for other values of these, and of no others:
 /// they name no file, let nobody in, and protect nothing.
-pub(crate) const TRIED_SETTINGS: [&str; 20] = [
+pub(crate) const TRIED_SETTINGS: [&str; 21] = [
     "channels",
     "sockets",
     "window_chunks",
     "chunk_bytes",
+    "gpu_chunk_bytes",
     "progress",
     "proxy_layout",
     "tx_proxies",
