@@ -134,6 +134,13 @@ fn a_message_from_host_memory_to_a_device_takes_it_once_it_is_known_to_work() {
         inbox.write_at(0, &zeros).unwrap();
         assert_eq!(send(&p, &source, &inbox), (0, len as u64), "{mode:?}");
         assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
+        // Short ones keep to the rails.
+        let short = p.a.receive(&p.to_b, 4, &inbox.all()).unwrap();
+        let before = moved(&p.b);
+        finished(&p.b.send(&p.to_a, 4, &source.slice(0, 65_536).unwrap()).unwrap());
+        finished(&short);
+        let after = moved(&p.b);
+        assert_eq!((after.0 - before.0, after.1 - before.1), (65_536, 0), "{mode:?}");
         // Between host memories it stays as it was.
         assert_eq!(send(&p, &source, &room), (len as u64, 0), "{mode:?}");
     }

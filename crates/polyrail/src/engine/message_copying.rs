@@ -58,10 +58,17 @@ pub(super) fn is_wanted(op: &Op, receive: &PostedReceive, settings: &EngineSetti
         && is_message_worth_a_copy(prepared.plan.bytes(), pieces)
 }
 
+/// The least that a send leaves in memory that its peer has open: on 16 CPUs messages of 1 MiB moved 1.5 times
+/// as fast so as over the rails, and those of 64 KiB half as fast, with 16 outstanding.
+const SHARED_MESSAGE_BYTES: u64 = 1 << 20;
+
 /// Whether the payload of a send is best left in memory that its peer has open, since the receive is in a
 /// device's memory.
 pub(super) fn is_shared(op: &Op, receive: &PostedReceive, settings: &EngineSettings) -> bool {
-    receive.leave == CopyLeave::Share && settings.shares && !op.prepared.touches_device
+    receive.leave == CopyLeave::Share
+        && settings.shares
+        && !op.prepared.touches_device
+        && op.prepared.plan.bytes() >= SHARED_MESSAGE_BYTES
 }
 
 impl EngineShared {

@@ -19,8 +19,8 @@ use crate::path::choose::{PathRequest, part};
 use crate::path::host::no_single_copy;
 use crate::path::import::import;
 
-/// More is moved faster through shared memory, where all proxies of both ends copy.
-const MOST_BYTES: u64 = 1 << 20;
+/// More is moved faster through shared memory where many are outstanding: all proxies of both ends copy there.
+const MOST_BYTES: u64 = 256 << 10;
 /// More of them the kernel takes longer to find.
 const MOST_PIECES: usize = 256;
 
@@ -45,7 +45,7 @@ pub(super) fn copies(
     }
     let bytes = pairs.iter().fold(0_u64, |sum, (_, remote)| sum.saturating_add(remote.len));
     if bytes > MOST_BYTES {
-        return Err("it has more than 1 MiB, which more threads move".into());
+        return Err("it has more than 256 KiB, which more threads move".into());
     }
     if pairs.len() > MOST_PIECES {
         return Err("it has more than 256 pieces".into());
