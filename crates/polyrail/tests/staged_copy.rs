@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use common::devices::{device, on, stays_as_it_is, waits_for_copies};
@@ -237,6 +237,33 @@ fn a_cancelled_or_late_transfer_ends_with_the_piece_that_the_device_copies() {
     let ended = late.post().unwrap().ended();
     assert!(matches!(ended, Err(TransferError::Deadline { .. }) | Ok(_)), "{ended:?}");
     stays_as_it_is(&memory);
+}
+
+#[test]
+fn who_waits_for_a_time_waits_no_longer_where_the_device_does_not_go_on() {
+    play();
+    let test = "who_waits_for_a_time_waits_no_longer_where_the_device_does_not_go_on";
+    let two = Two::start(test, ON, ON);
+    let (target, _) = on(&two.device, &two.engine, &vec![0; 8 * 4096]);
+    // More than there are threads that copy, so that some are left to whoever waits.
+    let read = |at: usize| {
+        let here = target.slice(at as u64, 4096).unwrap();
+        Request::read(&two.peer).segment(here, two.there(at, 4096))
+    };
+    let reads: Vec<_> = (0..8).map(|at| two.engine.prepare(read(at * 4096)).unwrap()).collect();
+    assert!(reads.iter().all(is_staged));
+    two.device.hold(true);
+    let under_way: Vec<_> = reads.iter().map(|read| read.post().unwrap()).collect();
+    wait_for("a copy", || two.device.is_holding());
+    let (sender, waited) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let last = &under_way[7];
+        scope.spawn(move || sender.send(last.wait(Duration::from_millis(10)).is_none()));
+        let waited = waited.recv_timeout(LONG);
+        two.device.hold(false);
+        assert_eq!(waited, Ok(true));
+    });
+    under_way.iter().for_each(finished);
 }
 
 #[test]

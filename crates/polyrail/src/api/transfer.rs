@@ -127,9 +127,11 @@ impl Transfer {
 
     /// Where CPUs copy it: copies with this thread what it waits for, and what comes before that.
     fn help_copying(&self, until: Option<Instant>) {
+        // What a device is needed for may take long: only who waits for that without a limit does it.
+        let may_wait = until.is_none() && self.op.prepared.touches_device;
         while self.op.is_copying_by_cpus()
             && until.is_none_or(|until| Instant::now() < until)
-            && self.engine.host_copies.help()
+            && self.engine.host_copies.help(may_wait)
         {}
     }
 

@@ -208,9 +208,10 @@ impl HostCopier {
         }
     }
 
-    /// Copies a piece of whatever is next. Says whether there was one.
-    pub(crate) fn help(&self) -> bool {
-        self.queue.copy_a_piece()
+    /// Copies a piece of whatever is next. Says whether there was one. Only who may wait for long takes one
+    /// that a device has to copy, too: nobody knows how long that takes.
+    pub(crate) fn help(&self, may_wait: bool) -> bool {
+        self.queue.copy_a_piece(may_wait)
     }
 
     /// Ends what is copied for a peer, soon.
@@ -271,7 +272,7 @@ impl Queue {
     /// A thread's life.
     fn work(&self) {
         loop {
-            if self.copy_a_piece() {
+            if self.copy_a_piece(true) {
                 continue;
             }
             let mut state = self.state.lock();
@@ -286,10 +287,12 @@ impl Queue {
         }
     }
 
-    fn copy_a_piece(&self) -> bool {
+    fn copy_a_piece(&self, with_devices: bool) -> bool {
         loop {
             let mut state = self.state.lock();
-            let Some(job) = state.jobs.pop_front() else { return false };
+            let suits = |job: &Arc<HostJob>| with_devices || device_of(&job.parts).is_none();
+            let next = state.jobs.iter().position(suits);
+            let Some(job) = next.and_then(|at| state.jobs.remove(at)) else { return false };
             // With the lock held: so no thread finds no job while there is one.
             let claimed = job.claim();
             if claimed.is_some() && !job.is_all_claimed() {
