@@ -289,11 +289,15 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
     let links = || fs::read_to_string("/proc/net/dev").unwrap().lines().count();
     let links_before = links();
     let foreign = Path::new("/run/netns").exists() && !Path::new("/run/polyrail").exists();
-    let begin = Instant::now();
-    stdout(&run(&[&["up", name], wanted].concat()));
-    // A busy machine takes longer for it.
-    let whole = begin.elapsed();
-    stdout(&run(&["down", name]));
+    // A busy machine takes longer for it, and what one that was busy took is too long later.
+    let build = || {
+        let begin = Instant::now();
+        stdout(&run(&[&["up", name], wanted].concat()));
+        let whole = begin.elapsed();
+        stdout(&run(&["down", name]));
+        whole
+    };
+    let whole = build().min(build()).min(build());
     let mut interrupted = 0;
     for step in 0..60 {
         let delay = whole * step / 60;
