@@ -11,9 +11,11 @@ use crate::device::host_copy::{is_message_worth_a_copy, is_worth_a_copy};
 use crate::device::peer_copy::{Copies, Copying};
 use crate::engine::local_engines::engine_here;
 use crate::engine::path_kind::{PathKind, TransferPath};
+use crate::engine::peer::PeerShared;
 use crate::engine::prepared::OpKind;
 use crate::engine::state::EngineShared;
 use crate::memory::region::{RegionCore, Touch};
+use crate::memory::remote_region::RemoteRegion;
 use crate::path::choose::{NO_DEVICE, PathRequest, part};
 use crate::path::import::import;
 
@@ -88,6 +90,21 @@ fn may_copy_message(
     )
 }
 
+/// Memory of another process that CPUs of this one are to copy.
+pub(super) fn import_for_cpus(
+    engine: &Arc<EngineShared>,
+    peer: &Arc<PeerShared>,
+    region: &RemoteRegion,
+) -> Result<Arc<RegionCore>, Cow<'static, str>> {
+    let access = region.access();
+    if !(access.remote_read && access.remote_write) {
+        return Err("the peer may not both read and write it".into());
+    }
+    // What takes microseconds need not be done for each request.
+    engine.proofs.own(engine.card.instance)?;
+    import(engine, peer, region, &Copying::Cpus)
+}
+
 /// The copies of a request and why they are possible, or why not.
 fn copies(
     engine: &Arc<EngineShared>,
@@ -121,15 +138,7 @@ fn copies(
                         return Err("the peer's settings forbid it".into());
                     }
                     Some(other) => other.registry.region(key).ok_or("the region is gone")?,
-                    None => {
-                        let access = remote.region.access();
-                        if !(access.remote_read && access.remote_write) {
-                            return Err("the peer may not both read and write it".into());
-                        }
-                        // What takes microseconds need not be done for each request.
-                        engine.proofs.own(engine.card.instance)?;
-                        import(engine, peer, &remote.region, &Copying::Cpus)?
-                    }
+                    None => import_for_cpus(engine, peer, &remote.region)?,
                 };
                 known.insert(key, far.clone());
                 far

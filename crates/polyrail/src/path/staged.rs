@@ -16,8 +16,7 @@ use crate::engine::state::EngineShared;
 use crate::memory::region::{RegionCore, Touch};
 use crate::memory::region_memory::RegionMemory;
 use crate::path::choose::{PathRequest, part};
-use crate::path::host::no_single_copy;
-use crate::path::import::import;
+use crate::path::host::{import_for_cpus, no_single_copy};
 
 /// More is moved faster through shared memory where many are outstanding: all proxies of both ends copy there.
 const MOST_BYTES: u64 = 256 << 10;
@@ -57,8 +56,6 @@ pub(super) fn copies(
     if devices().any(|other| other.identity().uuid != device.identity().uuid) {
         return Err("it has memory of several devices".into());
     }
-    // What takes microseconds need not be done for each request.
-    engine.proofs.own(engine.card.instance)?;
     let touch = match kind {
         OpKind::Read => Touch::Read(engine.card.instance),
         _ => Touch::Write(engine.card.instance),
@@ -70,11 +67,7 @@ pub(super) fn copies(
         let far = match known.get(&key) {
             Some(far) => far.clone(),
             None => {
-                let access = remote.region.access();
-                if !(access.remote_read && access.remote_write) {
-                    return Err("the peer may not both read and write it".into());
-                }
-                let far = import(engine, peer, &remote.region, &Copying::Cpus)?;
+                let far = import_for_cpus(engine, peer, &remote.region)?;
                 if let RegionMemory::Foreign(memory) = &*far.memory {
                     touch_first_byte(memory)?;
                 }
