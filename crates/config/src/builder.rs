@@ -1,8 +1,9 @@
 //! Collects values from all layers and resolves them.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use polyrail_yaml::{Position, excerpt};
@@ -413,8 +414,19 @@ fn unknown(name: &str, origin: Origin) -> ConfigError {
     ConfigError::Unknown { name: excerpt(name), origin: Some(origin), suggestion }
 }
 
-/// Reads no more than the limit and one byte, whatever the path leads to.
+/// Reads no more than the limit and one byte, of a regular file: a named pipe would wait until somebody writes. And of
+/// `/dev/null`, which people name for a file that holds nothing.
 fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
+    let kind = fs::metadata(path)?.file_type();
+    if !kind.is_file() && path != Path::new("/dev/null") {
+        let what = match kind {
+            kind if kind.is_dir() => "a folder",
+            kind if kind.is_fifo() => "a pipe",
+            kind if kind.is_socket() => "a socket",
+            _ => "a device",
+        };
+        return Err(io::Error::other(format!("it is {what}; allowed: a regular file")));
+    }
     let mut bytes = Vec::new();
     File::open(path)?.take(FILE_LIMIT_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)

@@ -176,6 +176,11 @@ impl Config {
         &self.warnings
     }
 
+    /// The same settings for somebody who has been told what there is to know about them.
+    pub fn without_warnings(self) -> Self {
+        Self { warnings: Vec::new(), ..self }
+    }
+
     /// Only for the builder, which has checked everything.
     pub(crate) fn new(settings: Settings, origins: Vec<Origin>, warnings: Vec<String>) -> Self {
         Self { settings, origins, warnings }

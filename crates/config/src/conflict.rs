@@ -234,6 +234,24 @@ pub(crate) const RULES: &[Rule] = &[
         remedy: ALL_OF_CERTIFICATES,
     },
     Rule {
+        first: "listen_ports",
+        second: "listen_port",
+        when: "listen_ports is over 1 and listen_port is 0",
+        is_broken: |settings, _| settings.listen_ports > 1 && settings.listen_port == 0,
+        why: "a range of ports has a first one",
+        remedy: "give both, such as listen_port=5000 and listen_ports=64",
+    },
+    Rule {
+        first: "listen_ports",
+        second: "listen_port",
+        when: "the last port would be over 65535",
+        is_broken: |settings, _| {
+            u32::from(settings.listen_port) + u32::from(settings.listen_ports) > 65536
+        },
+        why: "the last port would be over 65535",
+        remedy: "give a smaller listen_port, or fewer listen_ports",
+    },
+    Rule {
         first: "certificate_file",
         second: "trust_file",
         when: "certificate_file is given and trust_file is not",

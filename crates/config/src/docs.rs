@@ -103,7 +103,7 @@ an invalid value is an error unless Polyrail's own name replaces it.
 
 - Sizes: a number of bytes, or with a unit: `B`; `KiB`, `MiB`, `GiB` (powers of 1024); `kB`, `MB`,
   `GB` (powers of 1000). A bare `K`, `M` or `G` is refused.
-- Times: a number in the unit that the name ends in, or with a unit: `us`, `ms`, `s`, `min`.
+- Times: a number in the unit that the name ends in, or with a unit: `us`, `ms`, `s`, `min`, `h`.
 - Flags: `true`, `on`, `yes`, `1`; `false`, `off`, `no`, `0`.
 - CPUs: as the kernel lists them, `8-21,112-125`.
 - File names: `%h` becomes the host's name, `%p` the process number, `%%` a per cent sign.

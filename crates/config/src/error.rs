@@ -95,7 +95,11 @@ impl ConfigError {
             Self::Conflict(conflict) => Some(conflict.remedy.to_owned()),
             Self::Duplicate { .. } => Some("keep one of the two".to_owned()),
             Self::NotAPair { .. } => Some("write it like chunk_bytes=1MiB".to_owned()),
-            Self::NotText { .. } | Self::Read { .. } => None,
+            Self::NotText { .. } => None,
+            Self::Read { .. } => Some(
+                "name a file of text that this user may read; POLYRAIL_CONFIG= with nothing behind it reads none"
+                    .to_owned(),
+            ),
             Self::Syntax { remedy, .. } => remedy.clone(),
             Self::TooLarge { .. } => Some("a config file has one line per setting".to_owned()),
             Self::Unknown { suggestion: Some(suggestion), .. } => {

@@ -152,13 +152,14 @@ fn micros_in(suffix: &str, digits: &str) -> Result<u64, Invalid> {
         "ms" => 1_000,
         "s" => 1_000_000,
         "min" => 60_000_000,
+        "h" => 3_600_000_000,
         "m" | "M" => {
             return Err(Invalid::because(format!("has the unit `{suffix}`, which is ambiguous"))
                 .help(format!("write {digits}ms or {digits}min")));
         }
         _ => {
             let reason = format!("has the unknown unit `{}`", excerpt(suffix));
-            return Err(Invalid::because(reason).help("units of time are us, ms, s and min"));
+            return Err(Invalid::because(reason).help("units of time are us, ms, s, min and h"));
         }
     })
 }
@@ -231,7 +232,8 @@ mod tests {
         assert_eq!(Unit::Micros.parse("2ms"), Ok(2000));
         assert_eq!(reason(Unit::Millis, "1500us"), "is not a whole number of milliseconds");
         assert_eq!(reason(Unit::Millis, "3m"), "has the unit `m`, which is ambiguous");
-        assert_eq!(reason(Unit::Micros, "3h"), "has the unknown unit `h`");
+        assert_eq!(Unit::Micros.parse("3h"), Ok(3 * 3_600_000_000));
+        assert_eq!(reason(Unit::Micros, "3d"), "has the unknown unit `d`");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The table of all settings: the one place where a setting is declared.
 
+use std::ops::RangeInclusive;
+
 use crate::alias::{self, Alias};
 use crate::choices::{
     Auth, BindDevice, LogFormat, LogLevel, NcclDevices, PathChoice, Payload, Polling, Preset,
@@ -9,7 +11,20 @@ use crate::kind::{Invalid, Kind};
 use crate::number::{GIB, KIB, MIB};
 use crate::value::Value;
 
+/// Below the ports that the kernel gives out and those of Kubernetes' services, and of nobody at IANA.
+const LISTEN_PORTS: RangeInclusive<u16> = 29200..=29999;
+
 impl Settings {
+    /// The ports of which each rail takes a free one. If `listen_port` is given, its rails try the first one
+    /// first.
+    pub fn listen_range(&self) -> RangeInclusive<u16> {
+        match self.listen_port {
+            0 => LISTEN_PORTS,
+            // All of them are ports: a range that ends beyond the last one is refused.
+            first => first..=first.saturating_add(self.listen_ports - 1),
+        }
+    }
+
     /// The number of proxies where they are merged; 0 is auto.
     pub fn merged_proxies(&self) -> u32 {
         self.tx_proxies.max(self.rx_proxies)
@@ -147,8 +162,9 @@ settings! {
     /// Whether writes, reads and messages between host memories of one host are copied once, from memory to
     /// memory, instead of travelling over loopback. `auto`: inside one process, and between processes
     /// where the kernel allows it (the same user, PID and network namespace; neither `ptrace_scope`
-    /// nor a seccomp filter against it), for transfers that are faster so; all else takes the rails.
-    /// So are short writes and reads between a GPU here and another process's host memory, by way of
+    /// nor a seccomp filter against it), for transfers that are faster so. Where the kernel does not, what has
+    /// 64 KiB and more goes through memory that both processes have open, if they can. All else takes the rails.
+    /// Copied once are short writes and reads between a GPU here and another process's host memory, too, by way of
     /// pinned memory. `off`: never. With `path` other than `auto` it is off.
     single_copy: SingleCopy = SingleCopy::Auto, Kind::Choice(SingleCopy::NAMES);
 
@@ -174,8 +190,8 @@ settings! {
     /// How GPU memory travels between two ends on one host. `auto`: a GPU copies from memory to
     /// memory (NVLink, PCIe) where both ends can; what is short between a GPU here and another
     /// process's host memory takes a single copy (setting `single_copy`); otherwise as `shared`. `shared`: through pinned
-    /// memory that both processes have open; where that is not possible, over the rails. `tcp`:
-    /// over the rails, like everything else.
+    /// memory that both processes have open, host memory of one host as well; where that is not possible, over the
+    /// rails. `tcp`: over the rails, like everything else.
     path: PathChoice = PathChoice::Auto, Kind::Choice(PathChoice::NAMES);
 
     /// Replaces `chunk_bytes` for GPU memory that travels over the rails: a GPU needs larger copies
@@ -257,7 +273,8 @@ settings! {
     proxy_spin_us: u32 = 0, Kind::micros(0, 1_000_000);
 
     /// How long a waiting call always polls before it sleeps, whatever `polling` decides. Longer
-    /// saves the wake-up but burns CPU.
+    /// saves the wake-up but burns CPU. A caller that moves the data sleeps at once for a while where
+    /// other programs take its CPU away again and again.
     wait_spin_us: u32 = 20, Kind::micros(0, 1_000_000);
 }
 
@@ -282,8 +299,12 @@ settings! {
     /// source address.
     bind_device: BindDevice = BindDevice::Auto, Kind::Choice(BindDevice::NAMES);
 
-    /// TCP port to listen on.
-    listen_port: u16 = 0, Kind::count("", 1, 65535).or_zero("the kernel picks");
+    /// TCP port to listen on. With 0 each rail takes a free one of a range that a firewall can let through.
+    listen_port: u16 = 0, Kind::count("", 1, 65535).or_zero("a free one of 29200 to 29999");
+
+    /// How many ports to try, from `listen_port` on: each rail listens on the first that is free. So several engines
+    /// of a machine share a range of ports that a firewall lets through.
+    listen_ports: u16 = 1, Kind::count("ports", 1, 10_000);
 }
 
 "Deadlines" {

@@ -1,5 +1,11 @@
 //! Bad input: every error names the field, the value, the allowed range and where it was given.
 
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
 use polyrail_config::{Config, ConfigBuilder, ConfigError, FILE_LIMIT_BYTES};
 use proptest::prelude::*;
 
@@ -82,6 +88,7 @@ fn both_ends_of_every_range_are_taken_and_what_lies_beyond_is_not() {
         ("recv_buffer_bytes", 64 << 10, 1 << 30),
         ("notsent_bytes", 0, 1 << 30),
         ("listen_port", 0, 65_535),
+        ("listen_ports", 1, 10_000),
         ("connect_timeout_ms", 1, 600_000),
         ("hello_timeout_ms", 100, 600_000),
         ("rail_stall_ms", 20, 600_000),
@@ -148,7 +155,7 @@ fn every_kind_of_bad_value_is_refused_with_its_fault() {
         ("metrics_listen", "dir:here", "has a path that does not begin with `/`"),
         ("rendezvous", "node1:2379", "has no `://`"),
         ("rendezvous", "etcd://node1:0", "has the port `0`"),
-        ("listen_port", "70000", "allowed: 0 (the kernel picks), or 1 to 65535"),
+        ("listen_port", "70000", "allowed: 0 (a free one of 29200 to 29999), or 1 to 65535"),
     ] {
         let message = refusal(name, value).to_string();
         assert!(message.contains(part) && message.starts_with(name), "{message}");
@@ -251,6 +258,8 @@ fn every_conflict_is_found() {
             "notsent_bytes",
             "send_buffer_bytes",
         ),
+        (&[("listen_ports", "2")], "listen_ports", "listen_port"),
+        (&[("listen_port", "65535"), ("listen_ports", "2")], "listen_ports", "listen_port"),
         (&[("reconnect_max_ms", "50")], "reconnect_min_ms", "reconnect_max_ms"),
         (&[("peer_timeout_ms", "399")], "rail_stall_ms", "peer_timeout_ms"),
         (&[("trace_file", "a"), ("log_file", "a")], "trace_file", "log_file"),
@@ -307,11 +316,33 @@ fn files_that_cannot_be_read_are_refused_by_their_fault() {
     std::fs::write(&path, "\u{20ac}".repeat(FILE_LIMIT_BYTES / 3 + 1)).unwrap();
     let error = Config::builder().file(&path).unwrap_err();
     assert!(matches!(error, ConfigError::TooLarge { .. }), "{error}");
-    let error = Config::builder().file("/dev/zero".as_ref()).unwrap_err();
-    assert!(matches!(error, ConfigError::TooLarge { .. }), "{error}");
 
     std::fs::write(&path, "sockets: 4\n").unwrap();
     assert_eq!(Config::builder().file(&path).unwrap().build().unwrap().sockets, 4);
+}
+
+/// Reading some of them would wait for ever, or have no end.
+#[test]
+fn what_is_no_regular_file_is_refused_and_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let [pipe, socket] = ["pipe", "socket"].map(|name| folder.path().join(name));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let _listener = UnixListener::bind(&socket).unwrap();
+    for (path, what) in [
+        (&*pipe, "a pipe"),
+        (&*socket, "a socket"),
+        (folder.path(), "a folder"),
+        (Path::new("/dev/zero"), "a device"),
+    ] {
+        let (done, refused) = mpsc::channel();
+        let named = path.to_owned();
+        std::thread::spawn(move || done.send(Config::builder().file(&named).unwrap_err()));
+        let error = refused.recv_timeout(Duration::from_secs(30)).expect("it waits for nobody");
+        let text = error.to_string();
+        assert!(text.ends_with(&format!("it is {what}; allowed: a regular file")), "{text}");
+        assert!(text.contains(path.to_str().unwrap()) && error.help().is_some(), "{text}");
+    }
+    assert!(Config::builder().file("/dev/null".as_ref()).is_ok(), "it holds nothing");
 }
 
 proptest! {

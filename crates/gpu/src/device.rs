@@ -1,6 +1,7 @@
 //! What a device is to the rest of Polyrail.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use polyrail_sys::Memory;
@@ -57,6 +58,12 @@ impl fmt::Display for Identity {
 pub trait Device: Send + Sync + fmt::Debug {
     /// What it is called.
     fn identity(&self) -> &Identity;
+
+    /// Its folder in sysfs, if the machine shows it.
+    fn pci_folder(&self) -> Option<PathBuf> {
+        let folder = PathBuf::from(format!("/sys/bus/pci/devices/{}", self.identity().pci));
+        folder.is_dir().then_some(folder)
+    }
 
     /// Whether its addresses are those of NVIDIA's driver, so that other libraries may use them.
     fn is_cuda(&self) -> bool {

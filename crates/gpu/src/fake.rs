@@ -3,6 +3,7 @@
 
 use std::alloc::Layout;
 use std::any::Any;
+use std::path::PathBuf;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -56,6 +57,7 @@ struct Behaviour {
     pinned_left: AtomicI64,
     /// It reaches no other device.
     alone: AtomicBool,
+    pci_folder: Mutex<Option<PathBuf>>,
     held: Mutex<Held>,
     released: Condvar,
 }
@@ -82,6 +84,7 @@ impl FakeDevice {
             fail_in: AtomicI64::new(-1),
             pinned_left: AtomicI64::new(i64::MAX),
             alone: AtomicBool::new(false),
+            pci_folder: Mutex::default(),
             held: Mutex::default(),
             released: Condvar::new(),
         });
@@ -104,6 +107,11 @@ impl FakeDevice {
     /// Makes it reach no other device from now on.
     pub fn set_alone(&self) {
         self.behaviour.alone.store(true, Ordering::SeqCst);
+    }
+
+    /// Says where it is on the PCI bus: a folder as sysfs has one for it.
+    pub fn set_pci_folder(&self, folder: PathBuf) {
+        *self.behaviour.pci_folder.lock() = Some(folder);
     }
 
     /// Makes each batch of copies take exactly this long from now on.
@@ -152,6 +160,10 @@ impl FakeDevice {
 impl Device for FakeDevice {
     fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    fn pci_folder(&self) -> Option<PathBuf> {
+        self.behaviour.pci_folder.lock().clone()
     }
 
     fn pinned(&self, bytes: u64) -> Result<Memory, GpuError> {

@@ -23,11 +23,12 @@
 //!
 //! Here are the types, and how a transfer enters. `pulling` hands chunks out (`turns` and `rails` say
 //! to which rail), `answers` takes what the peer says of them (`postponed` keeps those that it has no
-//! room for), `flows` hears of connections, and `ending` ends transfers.
+//! room for), `near` prefers rails near the memory, `flows` hears of connections, and `ending` ends transfers.
 
 mod answers;
 mod ending;
 mod flows;
+mod near;
 mod postponed;
 mod pulling;
 mod rails;
@@ -58,6 +59,11 @@ pub trait Source: Clone {
     fn is_copied(&self) -> bool {
         false
     }
+
+    /// The rails that are near its memory, a bit each; 0 if none is nearer than the others.
+    fn near(&self) -> u64 {
+        0
+    }
 }
 
 /// The sending side of one peer. Not thread-safe; the driver keeps it behind one lock and holds
@@ -85,6 +91,8 @@ pub struct Sender<S> {
     waiting: u64,
     /// A flow asked for a chunk and was denied one although some wait: see [`Self::wakes`].
     denying: bool,
+    /// Chunks in a row for which the oldest transfer of a queue was passed over, see `near`.
+    passed: u32,
     turn: u32,
     last_progress: Time,
     /// All flows were down, and none has come up again since the last progress.
@@ -244,6 +252,7 @@ impl<S: Source> Sender<S> {
             waiting: 0,
             denying: false,
             channels: (0..config.channels).map(|_| ChannelState::default()).collect(),
+            passed: 0,
             turn: 0,
             last_progress: Time::default(),
             may_return: true,

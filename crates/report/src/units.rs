@@ -76,7 +76,7 @@ pub fn parse_sizes(text: &str) -> Result<Vec<u64>, BadUnit> {
     Ok(sizes)
 }
 
-/// Reads a time with its unit: `20us`, `250ms`, `3s`, `2min`.
+/// Reads a time with its unit: `20us`, `250ms`, `3s`, `2min`, `1h`.
 ///
 /// # Errors
 /// As [`polyrail_config::parse_time`]; also times above a day.
@@ -91,7 +91,7 @@ const SIZE_MAX: u64 = 1 << 40;
 const SIZE_ALLOWED: &str = "1 to 1024GiB in B, KiB, MiB, GiB (1024) or kB, MB, GB (1000)";
 const RANGE_ALLOWED: &str = "sizes and ranges such as 8,64KiB or 8..1GiB";
 const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
-const TIME_ALLOWED: &str = "0s to 1440min in us, ms, s or min";
+const TIME_ALLOWED: &str = "0s to 24h in us, ms, s, min or h";
 
 /// Adds what is allowed to what is wrong.
 fn of(allowed: &'static str) -> impl Fn(Invalid) -> BadUnit {
@@ -156,7 +156,11 @@ mod tests {
         assert_eq!(parse_duration("2min"), Ok(Duration::from_secs(120)));
         assert_eq!(parse_duration("0s"), Ok(Duration::ZERO));
         assert_eq!(parse_duration("3").unwrap_err().help().unwrap(), "write 3s or 3ms");
-        assert!(parse_duration("1441min").unwrap_err().to_string().contains("too large"));
+        assert_eq!(parse_duration("24h"), Ok(TIME_MAX));
+        for over in ["25h", "1441min"] {
+            let refused = parse_duration(over).unwrap_err().to_string();
+            assert!(refused.starts_with("is too large; allowed: 0s to 24h"), "{refused}");
+        }
     }
 
     proptest! {
@@ -167,7 +171,7 @@ mod tests {
 
         #[test]
         fn what_is_taken_of_any_text_is_within_the_limits(
-            text in "\\PC*|[0-9]{1,5}[KMG]?i?B?(\\.\\.[0-9]{1,5}[KMG]iB)?|[0-9]{1,6}(us|ms|s|min)",
+            text in "\\PC*|[0-9]{1,5}[KMG]?i?B?(\\.\\.[0-9]{1,5}[KMG]iB)?|[0-9]{1,6}(us|ms|s|min|h)",
         ) {
             if let Ok(sizes) = parse_sizes(&text) {
                 prop_assert!(!sizes.is_empty());

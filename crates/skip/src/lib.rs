@@ -5,12 +5,18 @@
 //! passing test prints by `println!` and `eprintln!`, and nextest keeps all that its process
 //! writes. So a skip goes where neither can hide it, and where `CI` is `true` it is a failure.
 //! `crates/testkit/tests/skips.rs` refuses tests that end early in any other way.
+//!
+//! And [`HeldPort`], for tests that start programs which listen.
 #![forbid(unsafe_code)]
+
+mod port;
 
 use std::env;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Write};
+
+pub use port::HeldPort;
 
 /// The environment variable that names a file in which every skip leaves a line.
 pub const FILE_VARIABLE: &str = "SKIPPED_TESTS_FILE";

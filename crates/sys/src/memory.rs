@@ -148,6 +148,23 @@ impl Memory {
         self.at(offset, len).map(|at| at as usize)
     }
 
+    /// The address of its first or last byte if that can't be read: nothing is mapped there, or not for
+    /// this process's CPUs, as memory of a device. What lies between is not looked at.
+    pub fn missing(&self) -> Option<usize> {
+        let first = self.base.as_ptr() as usize;
+        let ends = [first, first.wrapping_add((self.len as usize).wrapping_sub(1))];
+        ends.into_iter().filter(|_| self.len > 0).find(|at| !can_be_read(*at))
+    }
+
+    /// The address of the first byte of a range that can't be read, in one of its pages: see [`Self::missing`].
+    pub fn missing_in(&self, offset: u64, len: u64) -> Result<Option<usize>, OutOfRange> {
+        let (first, page) = (self.at(offset, len)? as usize, page_bytes());
+        let end = first + len as usize;
+        let next = |at: &usize| Some((at & !(page - 1)) + page);
+        let mut pages = std::iter::successors(Some(first), next).take_while(|at| *at < end);
+        Ok(pages.find(|at| !can_be_read(*at)))
+    }
+
     /// Memory that `owner` keeps.
     ///
     /// # Safety
@@ -196,6 +213,39 @@ impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Memory({:p}, {} bytes)", self.base, self.len)
     }
+}
+
+fn page_bytes() -> usize {
+    // SAFETY: it takes a number, and changes nothing.
+    let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(bytes).unwrap_or(4096)
+}
+
+/// Whether a byte of this process can be read, by the kernel's word: nothing here reads it.
+fn can_be_read(at: usize) -> bool {
+    let mut byte = 0_u8;
+    let here = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+    let there = libc::iovec { iov_base: at as *mut libc::c_void, iov_len: 1 };
+    let own = std::process::id().cast_signed();
+    // SAFETY: the local piece is a byte that lives here, to which nothing refers during the call. The other
+    // one is an address, which the kernel checks.
+    let read = unsafe { libc::process_vm_readv(own, &raw const here, 1, &raw const there, 1, 0) };
+    if read == 1 || io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT) {
+        return true;
+    }
+    let page = page_bytes();
+    let start = (at & !(page - 1)) as *mut libc::c_void;
+    // SAFETY: the kernel checks the page, and writes of it one byte to what lives here.
+    let is_mapped = unsafe { libc::mincore(start, 1, &raw mut byte) } == 0;
+    // The call above finds no memory that a driver has mapped, though CPUs can read it. So another one is to read it
+    // as its argument, and then refuses what it is to do.
+    const NOTHING: libc::c_int = -1;
+    let set = (at & !7) as *const libc::c_void;
+    // SAFETY: the kernel checks the address of the set, and changes nothing: it finds that nothing is to be done.
+    let read = || unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, NOTHING, set, std::ptr::null_mut::<u8>(), 8_usize)
+    };
+    is_mapped && (read() == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EFAULT))
 }
 
 /// A boxed slice given up to raw access, so that no `Box` claims to be its only user.
@@ -306,6 +356,42 @@ mod tests {
         assert_eq!((out, Arc::strong_count(&kept)), ([7; 4], 2));
         drop(clone);
         assert_eq!(Arc::strong_count(&kept), 1);
+    }
+
+    #[test]
+    fn memory_whose_first_or_last_byte_can_not_be_read_is_told_apart() {
+        use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+        let page = page_bytes();
+        let (read_write, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping, of which only addresses are used.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), 3 * page, read_write, private) };
+        let base = base.unwrap();
+        // SAFETY: what `missing` looks at, only the kernel does.
+        let memory = |from: usize, len: usize| unsafe {
+            Memory::from_raw(base.cast::<u8>().wrapping_add(from), len as u64)
+        };
+        assert_eq!(memory(0, 3 * page).missing(), None);
+        // SAFETY: the pages are of the mapping above.
+        unsafe {
+            mprotect(base.wrapping_byte_add(2 * page), page, MprotectFlags::empty()).unwrap();
+            munmap(base, page).unwrap();
+        }
+        let at = |offset: usize| Some(base as usize + offset);
+        assert_eq!(memory(page, page).missing(), None, "to its last byte");
+        assert_eq!(memory(page, page + 1).missing(), at(2 * page), "a page that nobody may read");
+        assert_eq!(memory(page - 1, 2).missing(), at(page - 1), "no page");
+        let all = memory(0, 3 * page);
+        let found = |offset: usize, len: usize| all.missing_in(offset as u64, len as u64).unwrap();
+        assert_eq!((found(page + 7, page - 7), found(page + 7, 0)), (None, None));
+        assert_eq!(found(page + 7, 2 * page - 7), at(2 * page));
+        assert_eq!(found(3, 2 * page), at(3));
+        assert_eq!(memory(0, 0).missing(), None, "no bytes");
+        // SAFETY: as above.
+        let wrong = unsafe { Memory::from_raw(8 as *mut u8, u64::MAX) };
+        assert_eq!(wrong.missing(), Some(8));
+        assert_eq!(Memory::anonymous(1 << 20).unwrap().missing(), None, "that nobody has touched");
+        // SAFETY: the rest of the mapping above.
+        unsafe { munmap(base.wrapping_byte_add(page), 2 * page).unwrap() };
     }
 
     #[test]

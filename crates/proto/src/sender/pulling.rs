@@ -23,7 +23,7 @@ impl<S: Source> Sender<S> {
         if !self.is_its_turn(now, flow) {
             return None;
         }
-        let (handle, chunk) = self.next_chunk()?;
+        let (handle, chunk) = self.next_chunk(rail)?;
         let floor = TransferId(self.floor.min(self.highest + 1));
         let outgoing = self.outgoing_mut(handle)?;
         let count = outgoing.chunk_count;
@@ -81,7 +81,7 @@ impl<S: Source> Sender<S> {
         }
     }
 
-    fn next_chunk(&mut self) -> Option<(TransferHandle, u32)> {
+    fn next_chunk(&mut self, rail: usize) -> Option<(TransferHandle, u32)> {
         if let Some(chunk) = self.given_back.pop_front() {
             return Some(chunk);
         }
@@ -92,14 +92,16 @@ impl<S: Source> Sender<S> {
             return Some(chunk);
         }
         let bulk_first = self.turn.is_multiple_of(BULK_TURN);
-        self.next_of(bulk_first)
-            .or_else(|| self.next_of(!bulk_first))
+        self.next_of(bulk_first, rail)
+            .or_else(|| self.next_of(!bulk_first, rail))
             .or_else(|| self.postponed.pop())
     }
 
-    fn next_of(&mut self, bulk: bool) -> Option<(TransferHandle, u32)> {
+    fn next_of(&mut self, bulk: bool, rail: usize) -> Option<(TransferHandle, u32)> {
         loop {
-            let handle = *if bulk { self.bulk.front() } else { self.small.front() }?;
+            let queue = if bulk { &self.bulk } else { &self.small };
+            let place = self.place_for(rail, queue);
+            let handle = *queue.get(place)?;
             let pulled = match self.outgoing_mut(handle).filter(|o| o.ending.is_none()) {
                 Some(outgoing) if outgoing.next_chunk < outgoing.chunk_count => {
                     outgoing.next_chunk += 1;
@@ -109,10 +111,11 @@ impl<S: Source> Sender<S> {
             };
             if !matches!(pulled, Some((_, false))) {
                 let queue = if bulk { &mut self.bulk } else { &mut self.small };
-                queue.pop_front();
+                queue.remove(place);
                 self.forget_stale();
             }
             if let Some((chunk, _)) = pulled {
+                self.note_passed(place);
                 return Some((handle, chunk));
             }
         }

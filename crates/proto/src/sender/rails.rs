@@ -13,6 +13,8 @@
 //! Chunks of a device's memory are copied at both ends, which takes longer than the wire. So a rail
 //! with few of them in flight seems slow, would get fewer, and would seem slower. For these chunks
 //! rails count as equal unless their rates differ widely.
+//!
+//! Some rails may be nearer to the memory than others. A chunk is left to one of them that has nothing to do.
 
 use std::time::Duration;
 
@@ -63,6 +65,8 @@ pub(super) struct Next {
     pub(super) bytes: u64,
     /// Devices copy it, here or at the peer.
     pub(super) is_copied: bool,
+    /// The rails near its memory, a bit each; 0 if none is nearer than the others.
+    pub(super) near: u64,
 }
 
 /// The rails to a peer.
@@ -152,9 +156,34 @@ impl Rails {
         rail.heard = now;
     }
 
+    /// Whether a rail is not among those near some memory, of which one is usable.
+    pub(super) fn is_far(&self, rail: usize, near: u64) -> bool {
+        near != 0 && !is_among(near, rail) && self.near(near).any(|at| self.all[at].usable)
+    }
+
+    fn near(&self, near: u64) -> impl Iterator<Item = usize> {
+        (0..self.all.len()).filter(move |rail| is_among(near, *rail))
+    }
+
     /// Whether a rail should take a chunk, given all bytes that wait.
     pub(super) fn may_take(&self, now: Time, rail: usize, next: Next, waiting: u64) -> bool {
-        let Next { bytes, is_copied } = next;
+        // A guess from a first chunk is not worth more than being near.
+        let begins = |at: usize| {
+            let near = &self.all[at];
+            let is_idle = near.usable && near.chunks == 0;
+            is_idle && (!near.is_measured || self.is_worth_while(now, at, next, waiting))
+        };
+        match is_among(next.near, rail) {
+            true if begins(rail) => return true,
+            false if self.near(next.near).any(begins) => return false,
+            _ => {}
+        }
+        self.is_worth_while(now, rail, next, waiting)
+    }
+
+    /// The same, wherever its memory is.
+    fn is_worth_while(&self, now: Time, rail: usize, next: Next, waiting: u64) -> bool {
+        let Next { bytes, is_copied, .. } = next;
         let me = &self.all[rail];
         // The common case of many small messages.
         let is_little = |rate| (me.in_flight + bytes) as f64 <= rate * SLACK_NS;
@@ -276,6 +305,10 @@ impl Rail {
         }
         Some(rate)
     }
+}
+
+fn is_among(rails: u64, rail: usize) -> bool {
+    rail < u64::BITS as usize && rails >> rail & 1 == 1
 }
 
 fn nanos(now: Time, then: Time) -> f64 {

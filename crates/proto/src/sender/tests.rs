@@ -377,7 +377,7 @@ fn a_rail_that_is_known_leaves_a_chunk_to_an_untried_one_if_it_has_enough_itself
     rails.landed(Time(MS), 0, first);
     rails.heard(Time(MS), 0);
     let may = |rails: &rails::Rails, rail, bytes: u32| {
-        let next = rails::Next { bytes: bytes.into(), is_copied: false };
+        let next = rails::Next { bytes: bytes.into(), is_copied: false, near: 0 };
         rails.may_take(Time(MS), rail, next, u64::from(bytes))
     };
     assert!(may(&rails, 0, CHUNK), "nothing is on its way there");
@@ -416,7 +416,7 @@ fn a_rail_that_seems_somewhat_slower_takes_its_part_of_what_devices_copy() {
         let (mut known, now) = rails_of(times);
         known.take(now, 1, CHUNK);
         let may = |is_copied| {
-            let next = rails::Next { bytes: CHUNK.into(), is_copied };
+            let next = rails::Next { bytes: CHUNK.into(), is_copied, near: 0 };
             known.may_take(now, 1, next, 2 * u64::from(CHUNK))
         };
         assert_eq!((may(false), may(true)), (of_host, of_device), "{times} times as slow");

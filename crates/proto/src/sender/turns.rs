@@ -1,6 +1,8 @@
 //! Whose turn it is. `rails` judges whether a rail should take the waiting chunks; here flows are
 //! told so, and the driver learns which flows must ask again.
 
+use std::collections::VecDeque;
+
 use super::rails::{Load, Next};
 use super::{Flow, Sender, Source, TransferHandle};
 use crate::id::{FlowIndex, Time};
@@ -70,22 +72,25 @@ impl<S: Source> Sender<S> {
 
     /// Whether a rail should take the next chunk.
     fn may_take(&self, now: Time, rail: usize) -> bool {
-        let next_of = |handle: &TransferHandle| {
+        let next_of = |queue: &VecDeque<TransferHandle>| {
+            let handle = queue.get(self.place_for(rail, queue))?;
             let outgoing = self.slots[handle.slot as usize].as_ref()?;
             Some((*handle, outgoing.next_chunk))
         };
         let next = self.given_back.front().copied();
-        let next = next.or_else(|| self.small.front().and_then(next_of));
-        let next = next.or_else(|| self.bulk.front().and_then(next_of));
+        let next = next.or_else(|| next_of(&self.small)).or_else(|| next_of(&self.bulk));
         let next = next.or_else(|| self.postponed.front());
         let next = next.and_then(|(handle, chunk)| {
             let source = &self.slots[handle.slot as usize].as_ref()?.transfer.source;
             let plan = source.plan();
-            let bytes = || plan.chunk_bytes(chunk).into();
-            let is_copied = source.is_copied();
-            (chunk < plan.chunk_count()).then(|| Next { bytes: bytes(), is_copied })
+            let (is_copied, near) = (source.is_copied(), source.near());
+            (chunk < plan.chunk_count()).then(|| Next {
+                bytes: plan.chunk_bytes(chunk).into(),
+                is_copied,
+                near,
+            })
         });
-        let next = next.unwrap_or(Next { bytes: 0, is_copied: false });
+        let next = next.unwrap_or(Next { bytes: 0, is_copied: false, near: 0 });
         self.rails.may_take(now, rail, next, self.waiting)
     }
 
