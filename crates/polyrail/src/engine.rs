@@ -17,6 +17,7 @@ pub(crate) mod known_peers;
 pub(crate) mod life;
 pub(crate) mod local_engines;
 pub(crate) mod message_copying;
+pub(crate) mod near_rails;
 pub(crate) mod observer;
 pub(crate) mod op;
 pub(crate) mod parting;

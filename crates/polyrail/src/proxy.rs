@@ -4,6 +4,7 @@
 //! and gives back to sleep; so a thread that posts a small write can drive the proxy for a moment
 //! itself instead of waking its thread.
 
+mod ack_hold;
 mod core;
 mod core_guard;
 mod drive;
@@ -28,9 +29,6 @@ use crate::wake::outlook::Outlook;
 
 /// Size of the memory that payload which nobody wants is read to.
 const SCRATCH_BYTES: u64 = 256 << 10;
-/// How long acknowledgements may wait for an answer of the caller to go first: a few round trips on
-/// one host, nothing against one between hosts.
-const ACK_HOLD_NS: u64 = 20_000;
 /// Passes that a caller makes in one call for what others left to it meanwhile.
 const LEFT_ROUNDS: u32 = 8;
 
@@ -172,6 +170,7 @@ impl Proxy {
             scratch: &self.scratch,
             copiers,
             for_caller: false,
+            sends: false,
             hasty,
         };
         // To ask is cheaper than to try.
@@ -206,16 +205,7 @@ impl Proxy {
         if engine.settings.caller_driven && (finished || pass.for_caller) {
             self.wake_sleeper();
         }
-        // With callers at the wheel, something that they wait for is likely to be answered at once:
-        // the answer goes first, and saves its peer a look at the acknowledgement.
-        if engine.settings.caller_driven {
-            if !core.owes_acks() {
-                core.hold_acks_until = 0;
-            } else if pass.for_caller && pass.now >= core.hold_acks_until {
-                core.hold_acks_until = pass.now + ACK_HOLD_NS;
-            }
-        }
-        if pass.now >= core.hold_acks_until {
+        if core.may_acknowledge(&pass) {
             core.flush_owed(self, &mut pass);
         }
         core.finishes = pass.ends.finishes;

@@ -168,13 +168,16 @@ fn a_peer_that_is_removed_in_a_callback_holds_nobody_up_and_hears_of_it() {
     let settings = [("chunk_bytes", "64KiB")];
     let p = pair(&settings);
     works(&p.a, &p.to_b, &p.b);
-    let took = Arc::new(Mutex::new(None));
+    let waited = Arc::new(Mutex::new(None));
     let told = {
-        let (engine, peer, took) = (p.a.clone(), p.to_b.clone(), took.clone());
+        let (engine, peer, waited) = (p.a.clone(), p.to_b.clone(), waited.clone());
         Arc::new(Told(move |_| {
             let since = Instant::now();
             engine.remove_peer(&peer);
-            *took.lock().unwrap() = Some(since.elapsed());
+            // Whoever waits for the good-bye ends the peer, and otherwise another thread does, later. A machine that
+            // stands still for a moment makes it late, and does not end the peer.
+            let is_over = peer.lost().is_some();
+            *waited.lock().unwrap() = Some((is_over, since.elapsed()));
         }))
     };
     // So much that a good-bye behind it would take long.
@@ -184,9 +187,9 @@ fn a_peer_that_is_removed_in_a_callback_holds_nobody_up_and_hears_of_it() {
         (0..8).map(|_| p.a.write(&p.to_b, &source.all(), &there.all()).unwrap()).collect();
     let request = Request::write(&p.to_b).notification(b"now".to_vec()).tell(told, 1);
     p.a.post(request).unwrap().ended().unwrap();
-    wait_for("the callback to return", || took.lock().unwrap().is_some());
-    let took = took.lock().unwrap().unwrap();
-    assert!(took < Duration::from_millis(500), "it waited for {took:?}");
+    wait_for("the callback to return", || waited.lock().unwrap().is_some());
+    let (is_over, took) = waited.lock().unwrap().unwrap();
+    assert!(!is_over || took < Duration::from_millis(500), "it waited for {took:?}");
     let error = p.a.notify(&p.to_b, b"late").unwrap_err();
     assert!(error.to_string().contains("is gone"), "{error}");
     wait_for("the other to hear of it", || p.to_a.lost().is_some());

@@ -275,7 +275,7 @@ fn a_region_that_peers_may_only_read_is_not_opened_to_them() {
 #[test]
 fn an_owner_does_not_wait_for_a_peer_that_is_gone() {
     let (here, there) = (device(0), device(1));
-    let p = apart(&[]);
+    let p = apart(&[("peer_timeout_ms", "60000")]);
     let (source, _) = on(&here, &p.a, &[1; 64]);
     let (target, _) = on(&there, &p.b, &[0; 64]);
     finished(&p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap());
@@ -283,5 +283,5 @@ fn an_owner_does_not_wait_for_a_peer_that_is_gone() {
     wait_for("the peer to be gone", || p.to_a.lost().is_some());
     let begin = std::time::Instant::now();
     drop(target);
-    assert!(begin.elapsed() < Duration::from_secs(1));
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
 }

@@ -11,9 +11,9 @@ use common::relay::{CALLER, Cut, RelayedPair, with};
 use common::*;
 use polyrail::{Engine, LostReason, Peer, Region, Transfer, TransferError};
 
-/// Far above the 100 ms that a refusal is confirmed for, for a loaded machine, and far below
-/// `peer_timeout_ms`.
-const AT_ONCE: Duration = Duration::from_secs(2);
+/// Far above the 100 ms that a refusal is confirmed for, for a loaded machine that may stand still for a
+/// moment, and far below `peer_timeout_ms`.
+const AT_ONCE: Duration = Duration::from_secs(7);
 
 const PROXIES: &[(&str, &str)] = &[];
 const CALLERS: &[(&str, &str)] = &[CALLER];

@@ -2,12 +2,12 @@
 
 mod common;
 
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet, play};
 use common::*;
 use polyrail::{Engine, Peer, PostError, Region, Transfer, TransferError};
+use polyrail_skip::HeldPort;
 use rustix::process::Signal;
 
 /// What a loaded machine may add to a deadline.
@@ -175,8 +175,9 @@ fn a_peer_that_was_started_again_is_not_taken_for_the_old_one() {
     play();
     let test = "a_peer_that_was_started_again_is_not_taken_for_the_old_one";
     let engine = engine(&[("peer_timeout_ms", "20000"), ("reconnect_max_ms", "100")]);
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
-    let same_place = [("listen_port", port.as_str())];
+    let held = HeldPort::new();
+    let port = held.number().to_string();
+    let same_place = [("listen_port", port.as_str()), ("rails", "127.0.0.1")];
     let mut puppet = Puppet::start(test, &engine, &same_place);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     let room = zeroed(&engine, PUPPET_BYTES);

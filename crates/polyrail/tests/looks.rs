@@ -10,8 +10,9 @@ use common::relay::CALLER;
 use common::*;
 
 const LOOKS: u32 = 200;
-/// For all of them, on a loaded machine: another thread sleeps for 100 ms at a time.
-const AT_ONCE: Duration = Duration::from_secs(5);
+/// For all of them, on a loaded machine: another thread sleeps for 100 ms at a time, and waiting for it each time
+/// would take 20 s.
+const AT_ONCE: Duration = Duration::from_secs(10);
 
 /// Looks at all that has a timeout, many times.
 fn look(p: &Pair) {
@@ -85,7 +86,7 @@ fn a_wait_ends_in_time_whatever_comes_meanwhile() {
     for _ in 0..20 {
         let began = Instant::now();
         assert!(never.wait(timeout).is_none());
-        assert!(began.elapsed() < timeout + Duration::from_secs(1), "{:?}", began.elapsed());
+        assert!(began.elapsed() < timeout + AT_ONCE, "{:?}", began.elapsed());
     }
     never.cancel();
 }

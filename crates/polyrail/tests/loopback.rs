@@ -82,7 +82,7 @@ fn a_caller_that_waits_for_what_does_not_come_keeps_its_deadline() {
             assert!(p.b.wait_notification(Duration::from_millis(50)).is_none());
         }
         let took = start.elapsed();
-        assert!(took < Duration::from_secs(3), "{took:?}, {settings:?}");
+        assert!(took < Duration::from_secs(10), "{took:?}, {settings:?}");
     }
 }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use common::*;
 use polyrail::{Engine, EngineError, Explain, Peer, Region};
 use polyrail_metrics::families::engine as families;
+use polyrail_skip::HeldPort;
 
 /// A page by name and labels.
 type Page = BTreeMap<String, f64>;
@@ -211,8 +212,9 @@ fn an_engine_that_is_gone_is_served_no_more() {
 
 #[test]
 fn a_port_in_use_is_an_error_of_the_engine_with_a_remedy() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
+    let port = HeldPort::new();
+    let taken = TcpListener::bind(port.address()).unwrap();
+    let address = port.address().to_string();
     let config = config(&[("metrics_listen", &address)]);
     let error = Engine::builder().config(config.clone()).build().unwrap_err();
     assert!(matches!(&error, EngineError::Metrics { value, .. } if *value == address), "{error}");

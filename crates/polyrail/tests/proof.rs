@@ -17,6 +17,7 @@ use polyrail::{
 };
 use polyrail_proto::hello::{Hello, Kind};
 use polyrail_secure::{Capability, Identity, Initiator, Proof, Secret, read_secrets};
+use polyrail_skip::HeldPort;
 
 const OPEN: (&str, &str) = ("auth", "none");
 /// What helps whose secret is not known there.
@@ -253,14 +254,15 @@ fn an_invitation_leads_to_the_engine_that_gave_it_and_to_no_other() {
 fn an_engine_that_was_started_again_is_another_one() {
     let settings = &[("channels", "1")];
     let engine = one_rail(settings);
-    let before = one_rail(settings);
+    let held = HeldPort::new();
+    let port = held.number().to_string();
+    let before = one_rail(&[("listen_port", &port), ("channels", "1")]);
     let (metadata, invitation, at) =
         (before.metadata(), before.invitation(), before.addresses()[0]);
     let peer = engine.add_peer(&metadata).unwrap();
     is_heard(&engine, &peer, &before);
     drop(before);
     wait_for("its good-bye", || peer.lost().is_some());
-    let port = at.port().to_string();
     let after = one_rail(&[("listen_port", &port), ("channels", "1")]);
     assert_eq!(after.addresses()[0], at);
     let again = engine.add_peer(&metadata).unwrap();

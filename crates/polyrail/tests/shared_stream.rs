@@ -207,7 +207,7 @@ fn a_caller_that_sleeps_is_woken_by_what_another_has_found() {
         let over = AtomicBool::new(false);
         let (late, plain) = std::thread::scope(|scope| {
             let _tell = TellOnDrop(&over);
-            for pause in [170, 900] {
+            for pause in [20, 60, 170, 900] {
                 let (engine, over) = (&p.a, &over);
                 scope.spawn(move || {
                     while !over.load(Ordering::Relaxed) {

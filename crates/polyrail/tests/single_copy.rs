@@ -85,7 +85,7 @@ fn first_of(region: &Region) -> u8 {
 
 /// What takes effect within a piece takes much less than the transfer.
 fn soon(began: Instant) {
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
 /// Bytes that nobody sends, and that nothing may change.
@@ -411,11 +411,88 @@ fn settings_and_rights_of_either_end_keep_bytes_on_the_rails_and_say_so() {
     let p = apart(ON, ON);
     let source = filled(&p.a, 1 << 20, 1);
     let target = p.b.register(Memory::from(vec![0; 1 << 20]).with_access(Access::WRITE)).unwrap();
-    let write = Request::write(&p.to_b).segment(source.all(), remote(&p.a, &target).all());
-    let prepared = p.a.prepare(write).unwrap();
-    assert_eq!(prepared.path().to_string(), "tcp: the peer may not both read and write it");
+    let there = remote(&p.a, &target);
+    let prepare =
+        || p.a.prepare(Request::write(&p.to_b).segment(source.all(), there.all())).unwrap();
+    wait_until_shared(|| prepare().path().to_string());
+    let prepared = prepare();
+    assert_eq!(prepared.path().to_string(), format!("{SHARED}{RIGHTS}"));
     finished(&prepared.post().unwrap());
     assert!(bytes(&target) == pattern(1 << 20, 1));
+}
+
+/// The first requests do not wait for the peer to say whether it opens memory: the rails carry them.
+fn wait_until_shared(path: impl Fn() -> String) {
+    wait_for("the answer whether it opens memory", || {
+        let path = path();
+        assert!(path.starts_with(SHARED) || path.contains("has not answered yet"), "{path}");
+        path.starts_with(SHARED)
+    });
+}
+
+/// What is said of a request that goes through memory that both processes have open, before the reason.
+const SHARED: &str = "shared memory: both ends are on this host; no single copy: ";
+const RIGHTS: &str = "the peer may not both read and write it";
+
+/// Payload that was left in memory that the peer has open, so far.
+fn shared_bytes(engine: &Engine) -> u64 {
+    engine.stats().peers.iter().map(|peer| peer.shared_bytes).sum()
+}
+
+#[test]
+fn what_can_not_be_copied_once_goes_through_memory_that_both_processes_have_open() {
+    play();
+    let test = "what_can_not_be_copied_once_goes_through_memory_that_both_processes_have_open";
+    let engine = engine(ON);
+    let mut puppet = Puppet::start(test, &engine, ON);
+    // A write of the other process into what it may only write.
+    let target = Memory::from(vec![0; PUPPET_BYTES]).with_access(Access::WRITE);
+    let target = engine.register(target).unwrap();
+    assert_eq!(puppet.ask("fill 9"), "filled");
+    let order = format!("write {} {}", hex(&engine.metadata()), hex(&target.describe()));
+    wait_for("the answer whether it opens memory", || !puppet.ask(&order).contains("answer"));
+    let path = puppet.ask(&order);
+    assert!(path.starts_with(SHARED) && path.ends_with(RIGHTS), "{path}");
+    assert!(bytes(&target) == pattern(PUPPET_BYTES, 9));
+}
+
+#[test]
+fn a_peer_that_answers_nothing_keeps_no_request_waiting_for_long() {
+    play();
+    let test = "a_peer_that_answers_nothing_keeps_no_request_waiting_for_long";
+    let engine = engine(&[("single_copy", "auto"), ("connect_timeout_ms", "20000")]);
+    let puppet = Puppet::start(test, &engine, ON);
+    let peer = engine.add_peer(&puppet.metadata).unwrap();
+    let source = filled(&engine, PUPPET_BYTES, 1);
+    engine.notify(&peer, b"it is connected").unwrap().join().unwrap();
+    puppet.signal(Signal::STOP);
+    let began = Instant::now();
+    let request = Request::write(&peer).segment(source.all(), puppet.region.all());
+    let path = engine.prepare(request).unwrap().path().to_string();
+    assert!(path.starts_with("tcp: the peer did not answer in time"), "{path}");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+#[test]
+fn what_is_short_and_can_not_be_copied_once_takes_the_rails() {
+    let p = apart(ON, ON);
+    let target = Memory::from(vec![0; 1 << 20]).with_access(Access::WRITE);
+    let target = p.b.register(target).unwrap();
+    let (source, there) = (filled(&p.a, 1 << 20, 3), remote(&p.a, &target));
+    let path = |len| {
+        let (from, to) = (source.slice(0, len).unwrap(), there.slice(0, len).unwrap());
+        p.a.prepare(Request::write(&p.to_b).segment(from, to)).unwrap().path().to_string()
+    };
+    wait_until_shared(|| path(1 << 20));
+    let (short, long) = (path(32 << 10), path(1 << 20));
+    assert!(
+        short.starts_with(&format!("tcp: {RIGHTS}; not through shared memory: it is sh")),
+        "{short}"
+    );
+    assert_eq!(long, format!("{SHARED}{RIGHTS}"));
+    finished(&p.a.write(&p.to_b, &source.all(), &there.all()).unwrap());
+    assert!(bytes(&target) == pattern(1 << 20, 3));
+    assert_eq!(shared_bytes(&p.a), 1 << 20, "no rail has carried a byte of it");
 }
 
 fn own_program() -> Command {

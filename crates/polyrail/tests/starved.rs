@@ -75,27 +75,31 @@ fn away(puppet: &Puppet, time: Duration) {
 
 /// Nothing passes any more, and the puppet has read what did: no acknowledgement that waits for it is to save it later.
 fn hush(relays: &[Relay]) {
-    relays.iter().for_each(|relay| relay.set(|mood| mood.stalled = true));
+    relays.iter().for_each(Relay::stall);
     let ports: Vec<u16> = relays.iter().map(|relay| relay.address.port()).collect();
-    let mut looks = 0;
-    wait_for("the puppet to read", || {
-        // Several looks in a row: the relay may have been about to pass something on.
-        looks = if unread(&ports) == 0 { looks + 1 } else { 0 };
-        looks == 50
-    });
+    // One look: the puppet counts the time until it is stopped as silence, and the table of a busy machine is long.
+    wait_for("the puppet to read", || unread(&ports) == 0);
 }
 
-/// Bytes that wait to be read by those who have connected to these ports of this host, as `proc_net_tcp(5)` has them.
+/// Bytes on their way from these ports of this host to those who have connected to them: sent and not
+/// acknowledged by the other's kernel, or not read, as `proc_net_tcp(5)` has them.
 fn unread(ports: &[u16]) -> u64 {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let of_line = |line: &str| {
-        let mut words = line.split_whitespace().skip(2);
-        let port = u16::from_str_radix(words.next()?.split_once(':')?.1, 16).ok()?;
-        let unread = words.nth(1)?.split_once(':')?.1;
-        ports.contains(&port).then(|| u64::from_str_radix(unread, 16).unwrap())
+    let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
+    let is_one = |address: &str| {
+        address.split_once(':').is_some_and(|(_, port)| ports.contains(&(hex(port) as u16)))
     };
-    table.lines().skip(1).filter_map(of_line).sum()
+    let of_line = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (sent, read) = words[4].split_once(':').unwrap();
+        let is_sender = is_one(words[1]) && words[3] == ESTABLISHED;
+        u64::from(is_sender) * hex(sent) + u64::from(is_one(words[2])) * hex(read)
+    };
+    table.lines().skip(1).map(of_line).sum()
 }
+
+/// Of a connection, in `/proc/net/tcp`.
+const ESTABLISHED: &str = "01";
 
 fn received(engine: &Engine) -> u64 {
     let rails = engine.stats().peers.into_iter().flat_map(|peer| peer.rails);

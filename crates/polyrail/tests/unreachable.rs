@@ -12,6 +12,7 @@ use polyrail::{
     ConnectReason, Engine, EngineError, Explain, Flows, LostReason, PeerError, RefusedCode,
     TransferError,
 };
+use polyrail_skip::HeldPort;
 use socket2::{Domain, Socket, Type};
 
 fn try_build(settings: &[(&str, &str)]) -> Result<Engine, EngineError> {
@@ -20,7 +21,10 @@ fn try_build(settings: &[(&str, &str)]) -> Result<Engine, EngineError> {
 
 #[test]
 fn a_port_in_use_is_named_with_its_rail_and_address() {
-    let taken = TcpListener::bind("127.0.0.2:0").unwrap();
+    // On the first rail nobody else may have it.
+    let (_held, taken) = std::iter::repeat_with(HeldPort::new)
+        .find_map(|held| TcpListener::bind(("127.0.0.2", held.number())).ok().map(|it| (held, it)))
+        .unwrap();
     let address = taken.local_addr().unwrap();
     let port = address.port().to_string();
     let error = try_build(&[("rails", "127.0.0.1,127.0.0.2"), ("listen_port", &port)]).unwrap_err();
@@ -33,6 +37,66 @@ fn a_port_in_use_is_named_with_its_rail_and_address() {
     }
     let text = error.to_string();
     assert!(text.contains("lo@127.0.0.2") && text.contains(&address.to_string()), "{text}");
+}
+
+#[test]
+fn engines_of_a_machine_share_a_range_of_ports_until_all_are_taken() {
+    let held = HeldPort::new();
+    let (first, count) = (held.number(), 40.min(u16::MAX - held.number() + 1));
+    let range = [("listen_port", first.to_string()), ("listen_ports", count.to_string())];
+    let range = range.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let settings = [&range[..], &[("rails", "127.0.0.1")]].concat();
+    let mut engines = Vec::new();
+    let error = loop {
+        match try_build(&settings) {
+            Ok(engine) => engines.push(engine),
+            Err(error) => break error,
+        }
+    };
+    let ports: Vec<u16> = engines.iter().map(|one| one.addresses()[0].port()).collect();
+    assert_eq!(ports[0], first, "{ports:?}");
+    // Others may have one of them, so some are left out.
+    assert!(ports.is_sorted_by(|one, next| one < next), "{ports:?}");
+    assert!(ports.iter().all(|port| port - first < count), "{ports:?}");
+    assert!(ports.len() * 2 > usize::from(count), "{ports:?}");
+    match &error {
+        EngineError::Listen { address, source, .. } => {
+            assert_eq!((address.port(), source.kind()), (first + count - 1, ErrorKind::AddrInUse));
+        }
+        other => panic!("{other}"),
+    }
+    assert!(error.help().unwrap().contains("listen_ports"), "{:?}", error.help());
+}
+
+#[test]
+fn without_a_port_each_rail_has_one_that_the_documents_name_and_engines_begin_apart() {
+    let docs = std::fs::read_to_string("../../docs/config.md").unwrap();
+    assert!(docs.contains("0 (a free one of 29200 to 29999)"));
+    let engine = || try_build(&[("rails", "127.0.0.1,127.0.0.2")]).unwrap();
+    let engines = [engine(), engine(), engine()];
+    let ports = engines.iter().flat_map(|one| one.addresses());
+    let ports: Vec<u16> = ports.map(|address| address.port()).collect();
+    assert!(ports.iter().all(|port| (29200..=29999).contains(port)), "{ports:?}");
+    // One time in 640,000 all three begin at the same one.
+    assert!(ports.iter().any(|port| *port != ports[0]), "{ports:?}");
+}
+
+#[test]
+fn where_all_ports_are_taken_the_error_says_which_others_to_choose() {
+    // Nobody else uses this address, so the ports of tests beside this one stay free.
+    let address =
+        format!("127.77.{}.{}", std::process::id() >> 8 & 0xff, std::process::id() & 0xff);
+    let taken: Vec<TcpListener> =
+        (29200..=29999).map(|port| TcpListener::bind((address.as_str(), port)).unwrap()).collect();
+    assert_eq!(taken.len(), 800);
+    let error = try_build(&[("rails", &address)]).unwrap_err();
+    match &error {
+        EngineError::Listen { source, .. } => assert_eq!(source.kind(), ErrorKind::AddrInUse),
+        other => panic!("{other}"),
+    }
+    assert!(error.help().unwrap().contains("listen_ports"), "{:?}", error.help());
+    drop(taken);
+    try_build(&[("rails", &address)]).unwrap();
 }
 
 #[test]

@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 
 use common::devices::{device, lone_device, on};
 use common::*;
-use polyrail::{PathKind, PreparedTransfer, Request};
+use polyrail::{Engine, PathKind, Peer, PreparedTransfer, Request};
 use polyrail_gpu::fake::FakeDevice;
+use polyrail_sys::threads::{allowed_cpus, bind_current, thread_cpu_time};
 
 /// Copies take from nothing up to this.
 const LATEST: Duration = Duration::from_millis(1);
 const STEP: Duration = Duration::from_micros(2);
 /// What may come on top of the copies, far less than any timer of the engine.
 const EXCESS: Duration = Duration::from_millis(5);
-const TRIES: usize = 3;
+const TRIES: usize = 10;
 
 /// How long threads of this process have been able to run and did not, because others did: that is
 /// no fault of the engine.
@@ -98,4 +99,72 @@ fn from_end_to_end_what_follows_a_copy_follows_at_once() {
     for layout in LAYOUTS {
         write_ever_later(&pair(layout), PathKind::PeerCopy);
     }
+}
+
+/// A receiver that sends no answers and does not call again.
+#[test]
+fn a_message_is_acknowledged_when_it_has_come_though_its_receiver_does_not_call_again() {
+    const MESSAGES: usize = 100;
+    /// The first one, and one in 64: whether answers follow is tried out.
+    const TRIED: usize = 4;
+    for path in ["auto", "tcp"] {
+        let p = pair(&[("preset", "latency"), ("path", path)]);
+        let to_a = p.b.add_peer(&p.a.metadata()).unwrap();
+        let (source, target) = (filled(&p.a, 8, 3), zeroed(&p.b, 8));
+        let mut held = 0;
+        for _ in 0..MESSAGES {
+            let received = p.b.receive(&to_a, 1, &target.all()).unwrap();
+            let sent = p.a.send(&p.to_b, 1, &source.all()).unwrap();
+            wait_for("the message", || {
+                p.a.progress();
+                p.b.progress();
+                received.is_over()
+            });
+            let alone = (0..1000).any(|_| {
+                p.a.progress();
+                sent.is_over()
+            });
+            held += usize::from(!alone);
+            wait_for("the acknowledgement", || {
+                p.b.progress();
+                p.a.progress();
+                sent.is_over()
+            });
+        }
+        assert!(held <= TRIED, "{path}: {held} of {MESSAGES} senders waited for nothing");
+    }
+}
+
+/// Two threads that poll for each other's messages on one CPU. One that polls keeps the other from answering.
+#[test]
+fn callers_that_share_a_cpu_sleep_in_place_of_polling_against_each_other() {
+    const MESSAGES: usize = 1000;
+    /// Who polls for two milliseconds each time needs two seconds of CPU.
+    const MOST: Duration = Duration::from_secs(1);
+    let p = pair(&[("preset", "latency")]);
+    let to_a = p.b.add_peer(&p.a.metadata()).unwrap();
+    let cpu = [allowed_cpus().unwrap()[0]];
+    let play = |engine: &Engine, other: &Peer, begins: bool| {
+        bind_current(&cpu).unwrap();
+        let (source, target) = (filled(engine, 8, 3), zeroed(engine, 8));
+        let began = thread_cpu_time();
+        for message in 0..MESSAGES {
+            let received = engine.receive(other, 1, &target.all()).unwrap();
+            if begins || message > 0 {
+                engine.send(other, 1, &source.all()).unwrap().detach();
+            }
+            finished(&received);
+        }
+        // The other one waits for an answer to its last message.
+        if !begins {
+            finished(&engine.send(other, 1, &source.all()).unwrap());
+        }
+        thread_cpu_time() - began
+    };
+    let used = std::thread::scope(|scope| {
+        let one = scope.spawn(|| play(&p.a, &p.to_b, true));
+        let two = scope.spawn(|| play(&p.b, &to_a, false));
+        one.join().unwrap() + two.join().unwrap()
+    });
+    assert!(used < MOST, "{MESSAGES} messages there and back took {used:?} of CPU time");
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::api::engine::Engine;
 use crate::api::error::PostError;
 use crate::api::transfer::Transfer;
+use crate::engine::near_rails::numbers;
 use crate::engine::path_kind::TransferPath;
 use crate::engine::prepared::{OpKind, Prepared};
 
@@ -70,6 +71,17 @@ impl PreparedTransfer {
     /// How its bytes travel, and why so.
     pub fn path(&self) -> &TransferPath {
         &self.prepared.path
+    }
+
+    /// The rails here that are near the GPU whose memory is sent, by name: they take its payload first, the others
+    /// when these are busy. None where no rail is nearer than the others, or the peer sends. See
+    /// docs/hosted-rails.md, and [`Engine::prepare`] for where it comes from.
+    pub fn near_rails(&self) -> Vec<String> {
+        if !self.prepared.kind.sends() {
+            return Vec::new();
+        }
+        let (shared, pairs) = (self.engine.shared(), &self.prepared.peer.layout.pairs);
+        numbers(self.prepared.near).map(|pair| shared.rails[pairs[pair].0].name.clone()).collect()
     }
 
     /// Segments after merging.

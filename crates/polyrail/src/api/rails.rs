@@ -14,7 +14,7 @@ use crate::engine::rail_selection::ChosenRail;
 pub fn rails(config: &Config) -> Result<Vec<RailInfo>, EngineError> {
     let system = |source| EngineError::System { what: "interfaces", source };
     let interfaces = polyrail_sys::interfaces::list().map_err(system)?;
-    let (rails, _host) = select_all(&config.rails, &interfaces)?;
+    let (rails, _host) = select_all(config, &interfaces)?;
     Ok(rails.iter().map(|rail| RailInfo::new(rail, SocketAddr::new(rail.address, 0))).collect())
 }
 

@@ -13,6 +13,7 @@ use crate::api::error::{PostError, TransferError};
 use crate::api::observer::{Closure, EndListener, OnEnd};
 use crate::base::callback::Users;
 use crate::device::peer_copy::Copies;
+use crate::engine::near_rails::NearRails;
 use crate::engine::op::Outcome;
 use crate::engine::path_kind::TransferPath;
 use crate::engine::prepared::{OpKind, Prepared, RequestLimits};
@@ -264,6 +265,7 @@ impl Prepared {
         mut request: Spec,
         (path, copies): (TransferPath, Option<Copies>),
         limits: &RequestLimits,
+        near: &NearRails,
     ) -> Result<Self, PostError> {
         let notification = request.notification.take();
         limits.check_notification(notification.as_deref().unwrap_or_default())?;
@@ -284,11 +286,13 @@ impl Prepared {
             let got = plan.segments().len();
             return Err(PostError::TooManySegments { got, limit: MAX_MESSAGE_PIECES });
         }
+        let regions = regions.into_vec();
         Ok(Self {
+            near: near.of_pairs(&request.peer.shared, &regions),
             peer: request.peer.shared.clone(),
             kind: request.kind,
             plan,
-            regions: regions.into_vec(),
+            regions,
             notification,
             path,
             copies,

@@ -208,6 +208,18 @@ pub enum RegionError {
         /// What is wrong.
         what: &'static str,
     },
+    /// The first or the last byte of the memory can't be read by the CPU.
+    #[error(
+        "the {len} bytes from {base:#x} on are no memory of this process: address {at:#x} can't be read"
+    )]
+    NotThere {
+        /// The address of the first byte.
+        base: usize,
+        /// How many bytes were to be registered.
+        len: u64,
+        /// The address that can't be read.
+        at: usize,
+    },
     /// The registration table is full.
     #[error("{limit} regions are registered, no more are possible")]
     TooMany {
@@ -364,10 +376,10 @@ pub enum TransferError {
     /// A region of it was dropped.
     #[error("a local region of the transfer was dropped")]
     RegionDropped,
-    /// A device here failed to copy bytes of it.
-    #[error("a device failed to copy bytes of the transfer: {why}")]
+    /// A device here failed to copy bytes of it, or memory of it is not there any more.
+    #[error("bytes of the transfer can't be copied here: {why}")]
     Device {
-        /// What the driver says.
+        /// What the driver says, or which memory it is.
         why: String,
     },
     /// A message is longer than the receive that it met.

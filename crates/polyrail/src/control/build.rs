@@ -1,6 +1,8 @@
 //! From configuration to a running engine.
 
+use std::io::ErrorKind::AddrInUse;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -37,14 +39,15 @@ pub(crate) fn start(
 ) -> Result<(Arc<EngineShared>, Vec<JoinHandle<()>>), EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
     let interfaces = list().map_err(system("interfaces"))?;
-    let (rails, plugin) = select_all(&config.rails, &interfaces)?;
+    let (rails, plugin) = select_all(&config, &interfaces)?;
     let settings = EngineSettings::new(&config, rails.len())?;
     if plugin.is_some() {
         settings.check_hosted()?;
     }
     let host = host_name();
     let credentials = credentials(&config, &host)?;
-    let listeners = listen_all(&rails, &settings, config.listen_port)?;
+    let instance = InstanceId(credentials.identity.public().instance());
+    let listeners = listen_all(&rails, &settings, &Ports::of(&config, instance))?;
     let mut cards = Vec::with_capacity(rails.len());
     for (rail, listener) in rails.iter().zip(&listeners) {
         let address = listener.local_addr().map_err(system("listener"))?;
@@ -52,7 +55,7 @@ pub(crate) fn start(
     }
     let pid = std::process::id();
     let card = Card {
-        instance: InstanceId(credentials.identity.public().instance()),
+        instance,
         host: boot_id().map_err(system("boot id"))?.0,
         name: name.unwrap_or_else(|| format!("{host}:{pid}")),
         capabilities: settings.capabilities(plugin.is_some()),
@@ -88,15 +91,36 @@ pub(crate) fn start(
     Ok((shared, threads))
 }
 
+/// The ports that an engine tries, in this order.
+struct Ports {
+    range: RangeInclusive<u16>,
+    begin: u16,
+}
+
+impl Ports {
+    fn of(config: &Config, instance: InstanceId) -> Self {
+        let range = config.listen_range();
+        // Who chooses freely begins anywhere, so the port of one that has ended is seldom the
+        // next one's, and a peer that still looks for it there meets nobody.
+        let ahead = match config.listen_port {
+            0 => (instance.0 % range.len() as u128) as u16,
+            _ => 0,
+        };
+        Self { begin: range.start() + ahead, range }
+    }
+
+    fn in_order(&self) -> impl Iterator<Item = u16> {
+        (self.begin..=*self.range.end()).chain(*self.range.start()..self.begin)
+    }
+}
+
 fn listen_all(
     rails: &[ChosenRail],
     settings: &EngineSettings,
-    port: u16,
+    ports: &Ports,
 ) -> Result<Vec<Socket>, EngineError> {
-    let listen = |(at, rail): (usize, &ChosenRail)| {
-        // Devices of a plugin may share an interface, and only one of them has the port that is known.
-        let is_taken = rails[..at].iter().any(|other| other.address == rail.address);
-        let address = SocketAddr::new(rail.address, if is_taken { 0 } else { port });
+    let listen_on = |rail: &ChosenRail, port: u16| {
+        let address = SocketAddr::new(rail.address, port);
         let device = device(rail, settings.bind_device);
         let result = tcp::listen(address, device);
         // Without the privilege the automatic choice is to go by addresses alone.
@@ -108,6 +132,23 @@ fn listen_all(
         };
         let name = rail.name.clone();
         result.map_err(|source| EngineError::Listen { rail: name, address, source })
+    };
+    let listen = |(at, rail): (usize, &ChosenRail)| {
+        let is_one = ports.range.len() == 1;
+        // Devices of a plugin may share an interface, and only one of them has the port that is known.
+        if is_one && rails[..at].iter().any(|other| other.address == rail.address) {
+            return listen_on(rail, 0);
+        }
+        let mut tried = listen_on(rail, ports.begin);
+        for port in ports.in_order().skip(1) {
+            match tried {
+                Err(EngineError::Listen { source, .. }) if source.kind() == AddrInUse => {
+                    tried = listen_on(rail, port);
+                }
+                _ => break,
+            }
+        }
+        tried
     };
     rails.iter().enumerate().map(listen).collect()
 }

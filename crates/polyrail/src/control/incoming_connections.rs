@@ -36,6 +36,7 @@ pub(super) struct Accepting {
     pub(super) again: Option<Instant>,
     turned_away: TurnedAway,
     not_added: Seldom,
+    not_accepted: Seldom,
 }
 
 impl Accepting {
@@ -48,6 +49,7 @@ impl Accepting {
             again: None,
             turned_away: TurnedAway::default(),
             not_added: Seldom::default(),
+            not_accepted: Seldom::default(),
         })
     }
 }
@@ -69,8 +71,10 @@ impl Control {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
                     // Out of descriptors, most likely: those who wait in the queue are not lost.
-                    let name = &self.engine.rails[rail].name;
-                    tracing::error!(target: "polyrail::rail", rail = %name, %error, "can't accept");
+                    if let Some(others) = self.accepting.not_accepted.left_out() {
+                        let name = &self.engine.rails[rail].name;
+                        tracing::error!(target: "polyrail::rail", rail = %name, %error, others, "can't accept");
+                    }
                     self.accepting.again = Some(Instant::now() + ACCEPT_PAUSE);
                     return;
                 }

@@ -33,6 +33,8 @@ const LEAST_BYTES: u64 = 4 << 10;
 const LEAST_PIECE_BYTES: u64 = 512;
 /// Of a message: a shorter one is through sooner over the rails, as its receive has to be announced either way.
 const LEAST_MESSAGE_BYTES: u64 = 128 << 10;
+/// The least that goes through memory that both processes have open where no single copy is possible.
+const LEAST_SHARED_BYTES: u64 = 64 << 10;
 /// What whoever posts copies itself: waking a thread takes longer.
 pub(crate) const INLINE_BYTES: u64 = 64 << 10;
 /// What the proxy that finds a message's receive copies itself, as it would have done for the rails.
@@ -54,6 +56,12 @@ pub(crate) fn is_worth_a_copy(bytes: u64, pieces: usize) -> bool {
 /// The same of a message, or of a receive with so much room.
 pub(crate) fn is_message_worth_a_copy(bytes: u64, pieces: usize) -> bool {
     bytes >= LEAST_MESSAGE_BYTES && is_worth_a_copy(bytes, pieces)
+}
+
+/// Whether so many bytes are worth two copies, by way of memory that both processes have open, if a single
+/// one is not possible.
+pub(crate) fn is_worth_sharing(bytes: u64) -> bool {
+    bytes >= LEAST_SHARED_BYTES
 }
 
 /// The threads of an engine that copy, and what they have before them.

@@ -126,6 +126,17 @@ impl Imports {
         open.iter().for_each(|region| region.gate.close());
     }
 
+    /// Whether copies from or to memory of the peer have failed that it has not ended since.
+    pub(crate) fn have_failed(&self, instance: InstanceId) -> bool {
+        self.lock().iter().any(|(id, import)| match import {
+            // What could not even be opened has not failed.
+            Import::Offered(Offered { trouble: Some(_), open, .. }) => {
+                id.0 == instance && !open.is_empty()
+            }
+            _ => false,
+        })
+    }
+
     /// The peer's process, if memory of it is open here.
     pub(crate) fn process(&self, instance: InstanceId) -> Option<Arc<OtherProcess>> {
         self.processes.lock().get(&instance).and_then(Weak::upgrade)

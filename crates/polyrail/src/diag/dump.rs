@@ -94,6 +94,13 @@ fn write_engine(out: &mut String, engine: &Arc<EngineShared>) -> std::fmt::Resul
             s.name, s.cpu_seconds, s.passes, s.busy_passes, s.sleeps
         )?;
     }
+    if let Some(host) = &engine.host {
+        writeln!(out, "  plugin {}, table of version {}", host.name(), host.version())?;
+        for thread in host.threads() {
+            let verdict = if thread.is_as_asked { "" } else { ", which no binding names" };
+            writeln!(out, "    thread {} on CPUs {}{verdict}", thread.id, thread.cpus)?;
+        }
+    }
     for peer in engine.peers() {
         write_peer(out, engine, &peer)?;
     }

@@ -13,28 +13,38 @@ use polyrail_sys::threads::monotonic_ns;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
 
-/// What the last look at a peer saw.
+/// For how long work is left alone before it counts as forgotten, in ns. The control thread may look
+/// twice within a microsecond, as each lost connection wakes it, while whoever has made the work
+/// waits for a CPU before it asks. What is forgotten stays so.
+const FORGOTTEN: u64 = 100_000_000;
+
+/// What the looks at a peer saw, since work was first seen to be left alone.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
-    /// Chunks sent by then if work was left alone, plus one; 0 if it was not.
+    /// Chunks sent by then, plus one; 0 if no work was left alone at the last look.
     left_at: AtomicU64,
+    /// When that was.
+    since: AtomicU64,
 }
 
 impl EngineShared {
-    /// Has work sent that was left alone at this look and at the one before, while nothing else
-    /// moved: whoever has made it is between two lines for a moment only.
+    /// Has work sent that was left alone at each look for a while, in which nothing else moved:
+    /// whoever has made it is between two lines for a moment only.
     pub(crate) fn audit(self: &Arc<Self>, peer: &Arc<PeerShared>) {
         // With callers at the wheel work waits for the next call.
         if self.settings.caller_driven {
             return;
         }
+        let (audit, now) = (&peer.audit, monotonic_ns());
         let sent: u64 = peer.flows.iter().map(|flow| flow.stats.tx_chunks.get()).sum();
-        let mark = if self.is_left_alone(peer) { sent + 1 } else { 0 };
-        let before = peer.audit.left_at.swap(mark, Ordering::Relaxed);
-        if mark == 0 || mark != before {
+        let mark = if self.is_left_alone(peer, now) { sent + 1 } else { 0 };
+        if audit.left_at.swap(mark, Ordering::Relaxed) != mark {
+            audit.since.store(now, Ordering::Relaxed);
+        }
+        if mark == 0 || now - audit.since.load(Ordering::Relaxed) < FORGOTTEN {
             return;
         }
-        peer.audit.left_at.store(0, Ordering::Relaxed);
+        audit.left_at.store(0, Ordering::Relaxed);
         self.rescues.add(1);
         tracing::warn!(target: "polyrail::engine", peer = peer.name(),
             "something to send was left alone; please report this");
@@ -43,8 +53,8 @@ impl EngineShared {
 
     /// Whether there is something to send and nobody is asked to, or who is asked sleeps with an
     /// idle flow.
-    fn is_left_alone(&self, peer: &PeerShared) -> bool {
-        let (tx, now) = (peer.tx(), monotonic_ns());
+    fn is_left_alone(&self, peer: &PeerShared, now: u64) -> bool {
+        let tx = peer.tx();
         if !tx.sender.has_work() && peer.posted.is_empty() {
             return false;
         }
@@ -78,7 +88,7 @@ mod tests {
     use crate::api::engine::Engine;
 
     #[test]
-    fn what_nobody_is_told_of_is_sent_at_the_second_look_and_counted() {
+    fn what_nobody_is_told_of_is_sent_after_a_while_and_counted() {
         const LONG: Duration = Duration::from_secs(30);
         // With more channels another proxy may look for work at that time.
         let one = [("rails", "127.0.0.1"), ("channels", "1")];

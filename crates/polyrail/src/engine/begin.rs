@@ -109,6 +109,7 @@ impl TxSide {
             plan,
             regions: op.prepared.regions.clone(),
             meta: Vec::new(),
+            near: op.prepared.near,
             purpose: Purpose::SendData(op.clone(), receive.receive),
         };
         let source = Outgoing::Made(Arc::new(made));
@@ -119,22 +120,15 @@ impl TxSide {
 
     /// The bytes of a send are in place: tells its receive.
     pub(super) fn submit_copied(&mut self, now: Time, op: &Arc<Op>, receive: u64) {
-        let made = Made {
-            plan: Plan::empty(),
-            regions: Vec::new(),
-            meta: copied_message(op.prepared.plan.bytes()),
-            purpose: Purpose::SendData(op.clone(), receive),
-        };
-        let source = Outgoing::Made(Arc::new(made));
+        let meta = copied_message(op.prepared.plan.bytes());
+        let source = Outgoing::without_payload(meta, Purpose::SendData(op.clone(), receive));
         let id = self.submit(now, WireOp::SendData, Flags::NONE, receive, source, op.deadline);
         op.set_transfer(id);
     }
 
     /// Sends a message to the peer's engine.
     pub(crate) fn tell(&mut self, now: Time, message: &Message, purpose: Purpose) {
-        let made =
-            Made { plan: Plan::empty(), regions: Vec::new(), meta: message.encode(), purpose };
-        let source = Outgoing::Made(Arc::new(made));
+        let source = Outgoing::without_payload(message.encode(), purpose);
         self.submit(now, WireOp::Control, Flags::NONE, 0, source, None);
     }
 
@@ -146,18 +140,15 @@ impl TxSide {
 
     /// Sends the notification of a write whose bytes are in place.
     pub(crate) fn submit_notification(&mut self, now: Time, op: &Arc<Op>) {
-        let (plan, meta) = (Plan::empty(), op.notification().unwrap_or_default().to_vec());
-        let purpose = Purpose::Notify(op.clone());
-        let source = Outgoing::Made(Arc::new(Made { plan, regions: Vec::new(), meta, purpose }));
+        let meta = op.notification().unwrap_or_default().to_vec();
+        let source = Outgoing::without_payload(meta, Purpose::Notify(op.clone()));
         let id = self.submit(now, WireOp::Write, Flags::NOTIFY, 0, source, op.deadline);
         op.set_transfer(id);
     }
 
     /// Asks the peer for a sign of life: it acknowledges a write of nothing.
     pub(crate) fn ask(&mut self, now: Time) {
-        let (plan, purpose) = (Plan::empty(), Purpose::Tell);
-        let made = Made { plan, regions: Vec::new(), meta: Vec::new(), purpose };
-        let source = Outgoing::Made(Arc::new(made));
+        let source = Outgoing::without_payload(Vec::new(), Purpose::Tell);
         self.submit(now, WireOp::Write, Flags::NONE, 0, source, None);
     }
 

@@ -3,7 +3,8 @@
 //! A device of the plugin is a rail like any other: it has flows of its own, whose heads and acknowledgements take
 //! a TCP connection. The plugin carries their payload.
 
-use polyrail_carrier::{Host, HostedDevice};
+use polyrail_carrier::{CpusOf, Host, HostedDevice, Wishes};
+use polyrail_config::{Config, parse_bindings};
 use polyrail_sys::interfaces::Interface;
 
 use crate::base::error::EngineError;
@@ -20,11 +21,12 @@ struct PluginSpec<'a> {
     devices: Vec<&'a str>,
 }
 
-/// The rails that the setting names, and the plugin that brings some of them.
+/// The rails that the settings name, and the plugin that brings some of them.
 pub(crate) fn select_all(
-    spec: &str,
+    config: &Config,
     interfaces: &[Interface],
 ) -> Result<(Vec<ChosenRail>, Option<Host>), EngineError> {
+    let spec = config.rails.as_str();
     let fail = |why: &str| EngineError::Rails {
         spec: spec.to_owned(),
         why: why.to_owned(),
@@ -34,12 +36,18 @@ pub(crate) fn select_all(
     let Some(PluginSpec { plugin, devices }) = plugin else {
         return Ok((select(spec, interfaces)?, None));
     };
-    let host = Host::load(plugin, &devices).map_err(|error| EngineError::Plugin {
+    let own = select(others.as_deref().unwrap_or("auto"), interfaces)?;
+    let wishes = Wishes {
+        devices: devices.into_iter().map(str::to_owned).collect(),
+        tx: cpus_of(&config.tx_bindings),
+        rx: cpus_of(&config.rx_bindings),
+        control: others.as_ref().and_then(|_| Some(own.first()?.interface.clone())),
+    };
+    let host = Host::load(plugin, wishes).map_err(|error| EngineError::Plugin {
         spec: spec.to_owned(),
         why: error.to_string(),
         remedy: error.help(),
     })?;
-    let own = select(others.as_deref().unwrap_or("auto"), interfaces)?;
     let of_devices = host.devices().iter().enumerate().map(|(at, device)| ChosenRail {
         name: format!("{}:{}", host.name(), device.name),
         speed_mbps: device.speed_mbps,
@@ -49,6 +57,13 @@ pub(crate) fn select_all(
     let of_devices: Vec<ChosenRail> = of_devices.collect();
     let rails = if others.is_some() { [own, of_devices].concat() } else { of_devices };
     Ok((rails, Some(host)))
+}
+
+fn cpus_of(bindings: &str) -> Vec<CpusOf> {
+    // The configuration has checked them.
+    let bindings = parse_bindings(bindings).unwrap_or_default();
+    let cpus = bindings.into_iter().map(|it| CpusOf { interface: it.interface, cpus: it.cpus });
+    cpus.collect()
 }
 
 /// Separates a plugin from the other rails.
@@ -118,7 +133,9 @@ mod tests {
     fn a_plugin_that_is_not_there_is_an_error_of_the_rails() {
         use crate::base::error::Explain;
 
-        let error = select_all("plugin:/none/libnccl-net.so", &[]).unwrap_err();
+        let config = Config::builder().set("rails", "plugin:/none/libnccl-net.so").unwrap();
+        let interfaces = polyrail_sys::interfaces::list().unwrap();
+        let error = select_all(&config.build().unwrap(), &interfaces).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("rails is \"plugin:/none/libnccl-net.so\""), "{text}");
         assert!(error.help().is_some_and(|help| help.contains("NCCL_NET_PLUGIN")));

@@ -261,12 +261,14 @@ impl Op {
     pub(crate) fn path_taken(&self) -> PathKind {
         let planned = self.prepared.path.kind;
         match self.prepared.kind {
-            OpKind::Send { .. } if self.is_copying() => PathKind::SingleCopy,
-            OpKind::Send { .. } if self.is_shared() => PathKind::Shared,
             OpKind::Receive { .. } if self.was_copied.load(Ordering::Relaxed) => {
                 PathKind::SingleCopy
             }
-            OpKind::Send { .. } if planned == PathKind::SingleCopy => PathKind::Tcp,
+            OpKind::Send { .. } if self.is_copying() => PathKind::SingleCopy,
+            OpKind::Receive { .. } => planned,
+            _ if self.is_copying() => planned,
+            _ if self.is_shared() => PathKind::Shared,
+            _ if planned == PathKind::SingleCopy => PathKind::Tcp,
             _ => planned,
         }
     }
@@ -431,6 +433,8 @@ pub(crate) struct Made {
     pub(crate) plan: Plan,
     pub(crate) regions: Vec<Arc<RegionCore>>,
     pub(crate) meta: Vec<u8>,
+    /// See [`Source::near`].
+    pub(crate) near: u64,
     pub(crate) purpose: Purpose,
 }
 
@@ -457,6 +461,12 @@ pub(crate) enum Purpose {
 }
 
 impl Outgoing {
+    /// A message alone.
+    pub(crate) fn without_payload(meta: Vec<u8>, purpose: Purpose) -> Self {
+        let plan = Plan::empty();
+        Self::Made(Arc::new(Made { plan, regions: Vec::new(), meta, near: 0, purpose }))
+    }
+
     /// When the operation was posted that it belongs to; 0 for what engines tell each other.
     pub(crate) fn posted(&self) -> Time {
         match self {
@@ -528,6 +538,13 @@ impl Source for Outgoing {
         match self {
             Self::Write(op) => op.prepared.touches_device,
             Self::Made(made) => made.regions.iter().any(|it| it.memory.device().is_some()),
+        }
+    }
+
+    fn near(&self) -> u64 {
+        match self {
+            Self::Write(op) => op.prepared.near,
+            Self::Made(made) => made.near,
         }
     }
 }

@@ -30,6 +30,8 @@ pub(crate) struct Pass<'a> {
     pub(crate) copiers: Copiers,
     /// Something came that a caller may be waiting for.
     pub(crate) for_caller: bool,
+    /// Something was taken up that a caller sends.
+    pub(crate) sends: bool,
     /// What somebody holds a lock for is left for another pass.
     pub(crate) hasty: bool,
 }

@@ -90,6 +90,8 @@ impl EngineShared {
         if op.prepared.has_ended_regions() {
             return op.fail(TransferError::RegionDropped);
         }
+        // A read of many segments makes many requests before anybody is asked to send them.
+        let announcing = Announcing::begin(peer);
         match op.prepared.kind {
             OpKind::Read => begin_read(peer, op),
             _ if peer.posted.push(op.clone()).is_err() => return op.fail(TransferError::Cancelled),
@@ -100,7 +102,7 @@ impl EngineShared {
             self.end_posted(peer);
             return self.cancel_for(op, Failure::PeerLost);
         }
-        self.send_soon(peer);
+        self.send(peer, &announcing, false, usize::MAX, 0);
     }
 
     /// There is something to send to the peer that others than the user's thread may begin.

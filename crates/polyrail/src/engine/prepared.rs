@@ -35,6 +35,8 @@ pub(crate) struct Prepared {
     pub(crate) copies: Option<Copies>,
     /// A part of it is in a device's memory, here or at the peer.
     pub(crate) touches_device: bool,
+    /// The pairs of rails whose rail here is near its memory here, a bit each.
+    pub(crate) near: u64,
     pub(crate) timeout: Option<Duration>,
     pub(crate) listener: Option<EndListener>,
 }

@@ -32,6 +32,7 @@ use crate::engine::inbox::Inbox;
 use crate::engine::joining::Hook;
 use crate::engine::life::PeerEvent;
 use crate::engine::message_copying::MessagePaths;
+use crate::engine::near_rails::NearRails;
 use crate::engine::observer::Observer;
 use crate::engine::op::OpsPool;
 use crate::engine::pass::Ends;
@@ -62,6 +63,8 @@ pub(crate) struct EngineShared {
     pub(crate) rails: Vec<rail_selection::ChosenRail>,
     /// The plugin that some of them come from.
     pub(crate) host: Option<Host>,
+    /// Which of those are near a GPU.
+    pub(crate) near: NearRails,
     pub(crate) registry: Arc<Registry>,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) inbox: Inbox,
@@ -144,6 +147,7 @@ impl EngineShared {
         let staging = Budget::new(config.staging_limit_bytes);
         Self {
             rescues: Counter::default(),
+            near: NearRails::new(&rails, host.as_ref()),
             pollers: Pollers::new(config.polling == Polling::Auto, settings.cpus),
             waits: Waits::default(),
             inbox: Inbox::new(config.notification_queue as usize, bells.clone()),

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use polyrail_config::PathChoice;
 use polyrail_gpu::{Device, DeviceMemory, GpuError};
@@ -99,13 +100,12 @@ fn without_copies(
 
 /// Whether the bytes of a request can go through shared memory, or why not.
 fn shares(engine: &Arc<EngineShared>, request: &PathRequest<'_>) -> Result<(), Cow<'static, str>> {
-    if !request.touches_device {
-        return Err(NO_DEVICE.into());
-    }
     let PathRequest { kind, peer, .. } = *request;
     match kind {
         OpKind::Receive { .. } => Err("its sender chooses the path".into()),
-        OpKind::Write | OpKind::Read | OpKind::Send { .. } => try_shared::is_possible(engine, peer),
+        OpKind::Write | OpKind::Read | OpKind::Send { .. } => {
+            try_shared::is_possible(engine, peer, Duration::MAX)
+        }
     }
 }
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polyrail_gpu::{Device, Export};
-use polyrail_proto::RegionKey;
 use polyrail_proto::message::{Message, Offer};
+use polyrail_proto::{InstanceId, RegionKey};
 use polyrail_sys::ForeignMemory;
 use polyrail_sys::process::{descriptor_limit, descriptor_of, namespace};
 
@@ -26,6 +26,12 @@ use crate::path::asking::{ask, wait_for_answer};
 /// it the rails carry the bytes nearly as fast.
 const HOST_ANSWER: Duration = Duration::from_millis(500);
 
+/// How long a request between host memories waits for an answer of this peer: who did not answer in time is
+/// not waited for again.
+fn host_patience(engine: &EngineShared, instance: InstanceId) -> Duration {
+    if engine.imports.is_slow(instance) { Duration::ZERO } else { HOST_ANSWER }
+}
+
 /// The peer's region as `by` can copy from and to it, or why that is not possible.
 pub(crate) fn import(
     engine: &Arc<EngineShared>,
@@ -37,9 +43,7 @@ pub(crate) fn import(
     let imports = &engine.imports;
     let limit = match by {
         Copying::Device(_) => Duration::MAX,
-        // Who did not answer in time is not waited for again.
-        Copying::Cpus if imports.is_slow(peer.instance()) => Duration::ZERO,
-        Copying::Cpus => HOST_ANSWER,
+        Copying::Cpus => host_patience(engine, peer.instance()),
     };
     if imports.is_first(id) {
         let is_asked = ask(engine, peer, &Message::RegionWanted { key: remote.key });

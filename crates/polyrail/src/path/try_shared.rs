@@ -21,16 +21,18 @@ use crate::path::asking::{ask, wait_for_answer};
 /// out which processes there are.
 const NOT_OPENED: &str = "the peer can't open memory of this process; its log says why";
 
-/// Whether payload to and from the peer may lie in memory that both have open, or why not.
+/// Whether payload to and from the peer may lie in memory that both have open, or why not. Waits at most
+/// `limit` for the peer's answer.
 pub(crate) fn is_possible(
     engine: &Arc<EngineShared>,
     peer: &Arc<PeerShared>,
+    limit: Duration,
 ) -> Result<(), Cow<'static, str>> {
     find_out(engine, peer)?;
     let sharing = &peer.sharing;
     let is_answered = || !sharing.is_asked();
     let sleep = |limit| sharing.sleep(limit);
-    let may_wait = wait_for_answer(engine, peer, Duration::MAX, is_answered, sleep);
+    let may_wait = wait_for_answer(engine, peer, limit, is_answered, sleep);
     let mut state = sharing.lock();
     if let Some(why) = state.trouble() {
         return Err(why.to_owned().into());
@@ -40,6 +42,9 @@ pub(crate) fn is_possible(
         _ if peer.is_gone() => Err("the peer is gone".into()),
         Trial::Asked if !may_wait => {
             Err("the peer was asked whether it can, and callbacks don't wait for the answer".into())
+        }
+        Trial::Asked if limit.is_zero() => {
+            Err("the peer was asked whether it can, and has not answered yet".into())
         }
         Trial::Asked => {
             state.known = Trial::Overdue;

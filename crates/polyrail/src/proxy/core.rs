@@ -10,6 +10,7 @@ use polyrail_sys::PollEvent;
 use slab::Slab;
 
 use super::Proxy;
+use super::ack_hold::AckHold;
 use crate::device::shared_stream::SharedStream;
 use crate::device::staging::Copiers;
 use crate::device::wire::Wire;
@@ -21,6 +22,7 @@ use crate::memory::tickets::Tickets;
 use crate::receiver::flow::RxFlow;
 use crate::sender::flow::TxFlow;
 use crate::wake::outlook::Outlook;
+use crate::wake::spin::Interruptions;
 
 /// How often flows with chunks in flight are checked for a stall.
 pub(super) const CHECK_NS: u64 = 50_000_000;
@@ -37,9 +39,9 @@ pub(super) struct Core {
     /// The flow that last brought bytes.
     pub(super) hot: Option<usize>,
     pub(super) events: Vec<PollEvent>,
-    /// Flows with acknowledgements to send, and until when those may wait.
+    /// Flows with acknowledgements to send, and whether those wait.
     pub(super) owing: Vec<usize>,
-    pub(super) hold_acks_until: u64,
+    pub(super) ack_hold: AckHold,
     /// The proxy slept until a check was due, and nobody had told it of anything.
     pub(super) is_unannounced: bool,
     /// Some have to wait for a device, or for another thread in a system call.
@@ -57,6 +59,8 @@ pub(super) struct Core {
     /// The last pass left something to send, for which somebody else held a lock.
     pub(super) is_held_up: bool,
     pub(super) rounds: u32,
+    /// Of callers that poll.
+    pub(super) interruptions: Interruptions,
     /// When all flows were last looked at for a caller.
     polled_at: u64,
     /// A look at the poller has taken a wake-up, which may have been meant for a thread that sleeps there.
@@ -111,7 +115,7 @@ impl Core {
             hot: None,
             events: Vec::new(),
             owing: Vec::new(),
-            hold_acks_until: 0,
+            ack_hold: AckHold::new(),
             is_unannounced: false,
             withholds_acks: false,
             landing: Vec::new(),
@@ -123,6 +127,7 @@ impl Core {
             finishes: Vec::new(),
             is_held_up: false,
             rounds: 0,
+            interruptions: Interruptions::default(),
             polled_at: 0,
             took_wake_up: false,
             watches,
@@ -379,9 +384,21 @@ impl Core {
         worked
     }
 
+    /// Whether acknowledgements may leave with this pass, if there are any.
+    pub(super) fn may_acknowledge(&mut self, pass: &Pass<'_>) -> bool {
+        if !pass.engine.settings.caller_driven {
+            return true;
+        }
+        if !self.owes_acks() {
+            self.ack_hold.release();
+            return true;
+        }
+        self.ack_hold.is_over(pass.now, pass.for_caller, pass.sends)
+    }
+
     /// Forgets what is owed on flows whose acknowledgements have left with an answer. Says whether
     /// any are owed.
-    pub(super) fn owes_acks(&mut self) -> bool {
+    fn owes_acks(&mut self) -> bool {
         let Self { owing, flows, .. } = self;
         owing.retain(|key| match flows.get(*key) {
             Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) => flow.owes_acks(),

@@ -250,6 +250,7 @@ impl Proxy {
                 busy_at = now;
                 drive.busy_at = Some(now);
                 drive.pace.note_busy(began, now);
+                core.interruptions.note_arrival(began);
                 drive.note_thread(self);
                 continue;
             }
@@ -306,7 +307,7 @@ impl Proxy {
         busy_at: u64,
         now: &mut u64,
     ) -> Option<Idle> {
-        if drive.spin_ns == 0 {
+        if drive.spin_ns == 0 || core.interruptions.are_frequent(*now) {
             return Some(Idle::Through);
         }
         let has_news = core.poll_hot(&self.poller);
@@ -314,8 +315,12 @@ impl Proxy {
         if !core.rounds.is_multiple_of(ROUNDS_PER_LOOK) {
             return None;
         }
-        *now = monotonic_ns();
+        let before = std::mem::replace(now, monotonic_ns());
+        core.interruptions.note(before, *now);
         let is_idle = !has_news && *now - busy_at >= drive.spin_ns;
+        if is_idle {
+            core.interruptions.note_sleep(*now);
+        }
         (is_idle || drive.is_expired()).then_some(Idle::Through)
     }
 
@@ -324,7 +329,7 @@ impl Proxy {
         if core.owing.is_empty() {
             return false;
         }
-        core.hold_acks_until = 0;
+        core.ack_hold.release();
         self.pass(core, engine, monotonic_ns(), Reads::Yes)
     }
 

@@ -136,9 +136,11 @@ impl RxFlow {
         // Over all flows of the peer: a copy for a flow that is gone delays the acknowledgements of
         // all.
         let unquiet = || withheld.then(|| self.peer.rx().unquiet_since(pass.now));
-        let Some(since) = self.arrivals.oldest_ns().or_else(unquiet) else { return };
+        // The plugin here may take longer for a connection than that of the peer.
+        let since = self.arrivals.oldest_ns().or(self.waits_for_carrier).or_else(unquiet);
+        let Some(since) = since else { return };
         // A plugin's connection may be dead though this one is not.
-        if self.arrivals.carrier_is_silent(pass.now, settings.rail_stall) {
+        if self.arrivals.carrier_is_silent(settings.rail_stall) {
             return;
         }
         if Duration::from_nanos(pass.now.saturating_sub(since)) < settings.peer_timeout {

@@ -261,7 +261,8 @@ fn read_data(
     let plan = Plan::for_rails(segments, chunk_bytes, peer.layout.rails())
         .map_err(|_| RefusalCode::OutOfBounds)?;
     let purpose = Purpose::ReadData { read, shared };
-    Ok(Made { plan, regions, meta: Vec::new(), purpose })
+    let near = pass.engine.near.of_pairs(peer, &regions);
+    Ok(Made { plan, regions, meta: Vec::new(), near, purpose })
 }
 
 /// The reader has let go already: what still arrives there is refused. This only saves the wire.

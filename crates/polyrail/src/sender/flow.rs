@@ -184,6 +184,13 @@ impl TxFlow {
                     drain_tx(&mut tx, pass);
                     return Err(Down("a region was dropped while a chunk of it was sent".into()));
                 }
+                Err(SendError::Missing(source, transfer, why)) => {
+                    source.note_device_error(why.clone());
+                    let mut tx = self.peer.tx();
+                    tx.sender.end(transfer, Failure::Device);
+                    drain_tx(&mut tx, pass);
+                    return Err(Down(why));
+                }
                 Err(SendError::System(error)) => return Err(error.into()),
             }
         }

@@ -51,6 +51,55 @@ impl Default for Waits {
     }
 }
 
+/// Whether a caller that polls keeps its CPU. Beside programs that want the CPU as well, the kernel takes it away for
+/// milliseconds from who polls, and gives it at once to who slept and is woken.
+#[derive(Debug, Default)]
+pub(crate) struct Interruptions {
+    last: Option<u64>,
+    gave_up_at: Option<u64>,
+    sleeps_until: u64,
+}
+
+impl Interruptions {
+    /// Nothing that a poll does takes so long.
+    const GAP_NS: u64 = 500_000;
+    /// A single interruption says nothing. Who shares a CPU is interrupted each few milliseconds.
+    const OFTEN_NS: u64 = 50_000_000;
+    /// Then polling is tried again, which costs some milliseconds if it is still so.
+    const PAUSE_NS: u64 = 200_000_000;
+
+    /// Two looks at the clock, with nothing but polling between them.
+    pub(crate) fn note(&mut self, before: u64, now: u64) {
+        if now.saturating_sub(before) >= Self::GAP_NS {
+            self.count(now);
+        }
+    }
+
+    /// It has polled for as long as it may, and sleeps.
+    pub(crate) fn note_sleep(&mut self, now: u64) {
+        self.gave_up_at = Some(now);
+    }
+
+    /// Something has come. If it did not while this thread polled, and at once when it slept, then who sent it waited
+    /// for the CPU.
+    pub(crate) fn note_arrival(&mut self, now: u64) {
+        if self.gave_up_at.take().is_some_and(|at| now.saturating_sub(at) < Self::GAP_NS) {
+            self.count(now);
+        }
+    }
+
+    fn count(&mut self, now: u64) {
+        if self.last.replace(now).is_some_and(|last| now - last < Self::OFTEN_NS) {
+            self.sleeps_until = now + Self::PAUSE_NS;
+        }
+    }
+
+    /// Whether who would poll does better to sleep.
+    pub(crate) fn are_frequent(&self, now: u64) -> bool {
+        now < self.sleeps_until
+    }
+}
+
 /// How many proxies of an engine may poll at once.
 #[derive(Debug)]
 pub(crate) struct Pollers {
@@ -107,6 +156,36 @@ mod tests {
         assert!(!waits.are_short(), "one pause is enough to stop");
         (0..4).for_each(|_| waits.note(10_000));
         assert!(waits.are_short(), "and a few messages are enough to begin anew");
+    }
+
+    #[test]
+    fn who_is_interrupted_twice_soon_sleeps_for_a_while_and_then_tries_again() {
+        const MS: u64 = 1_000_000;
+        let mut seen = Interruptions::default();
+        (0..9).for_each(|second| seen.note(1000 * second * MS, (1000 * second + 4) * MS));
+        assert!(!seen.are_frequent(8004 * MS), "each of them was alone");
+        (0..99).for_each(|at| seen.note(8004 * MS + at * 1000, 8004 * MS + at * 1000 + 900));
+        assert!(!seen.are_frequent(8005 * MS), "those were none");
+        seen.note(8010 * MS, 8014 * MS);
+        assert!(seen.are_frequent(8014 * MS) && seen.are_frequent(8200 * MS));
+        assert!(!seen.are_frequent(8214 * MS));
+    }
+
+    #[test]
+    fn who_gets_an_answer_as_soon_as_it_sleeps_is_in_the_way() {
+        const MS: u64 = 1_000_000;
+        let mut seen = Interruptions::default();
+        for at in [10 * MS, 20 * MS, 30 * MS] {
+            seen.note_sleep(at);
+            seen.note_arrival(at + MS);
+            seen.note_arrival(at + MS + 1);
+        }
+        assert!(!seen.are_frequent(31 * MS), "it came later");
+        for at in [40 * MS, 45 * MS] {
+            seen.note_sleep(at);
+            seen.note_arrival(at + MS / 10);
+        }
+        assert!(seen.are_frequent(46 * MS));
     }
 
     #[test]

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use polyrail::{Engine, Memory, Peer, Region, RemoteRegion, Request, Transfer};
 use polyrail_gpu::fake::FakeDevice;
+use polyrail_skip::HeldPort;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use super::{InTime, LONG, config, filled, pattern};
@@ -32,6 +33,7 @@ pub(crate) struct Puppet {
     pub(crate) region: RemoteRegion,
     /// Of the region.
     pub(crate) description: Vec<u8>,
+    _held: HeldPort,
 }
 
 impl Puppet {
@@ -47,7 +49,11 @@ impl Puppet {
         own: &Engine,
         settings: &[(&str, &str)],
     ) -> Self {
-        let joined: Vec<String> = settings.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        // A killed engine's port may be the next one's, which says that it is another. Nobody else gets this one.
+        let held = HeldPort::new();
+        let port = format!("listen_port={}", held.number());
+        let others = settings.iter().map(|(name, value)| format!("{name}={value}"));
+        let joined: Vec<String> = [port].into_iter().chain(others).collect();
         let mut child = command
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
             .env(SETTINGS, joined.join(";"))
@@ -71,7 +77,7 @@ impl Puppet {
         let (metadata, region) = first.split_once(' ').unwrap();
         let (metadata, description) = (unhex(metadata), unhex(region));
         let region = own.import(&description).unwrap();
-        Self { child, input, said, metadata, region, description }
+        Self { child, input, said, metadata, region, description, _held: held }
     }
 
     /// Gives an order and waits for the answer.

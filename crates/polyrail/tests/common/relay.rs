@@ -75,6 +75,8 @@ struct Shared {
 #[derive(Default)]
 struct Orders {
     mood: Mood,
+    /// The one that it follows by now.
+    followed: Mood,
     cut: Option<Cut>,
     stop: bool,
     /// Bytes that were passed on.
@@ -144,6 +146,12 @@ impl Relay {
         self.shared.poller.wake();
     }
 
+    /// Nothing is passed on any more when this returns.
+    pub(crate) fn stall(&self) {
+        self.set(|mood| mood.stalled = true);
+        super::wait_for("the relay to stall", || self.shared.orders().followed.stalled);
+    }
+
     /// Nothing that is sent from now on passes on the connections that there are.
     pub(crate) fn cut(&self, cut: Cut) {
         self.shared.orders().cut = Some(cut);
@@ -190,10 +198,11 @@ impl Shared {
         let mut buffer = vec![0; 256 << 10];
         loop {
             let (mood, cut) = {
-                let orders = self.orders();
+                let mut orders = self.orders();
                 if orders.stop {
                     return;
                 }
+                orders.followed = orders.mood;
                 (orders.mood, orders.cut)
             };
             match cut {

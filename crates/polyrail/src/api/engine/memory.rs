@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use polyrail_config::SingleCopy;
+
 use super::Engine;
 use crate::api::error::RegionError;
 use crate::api::register::Registrable;
@@ -32,9 +34,20 @@ impl Engine {
     ///
     /// What the device was given to do with the memory before a transfer is posted must be done: the
     /// engine's copies wait for no other stream.
+    ///
+    /// # Errors
+    /// The first or the last byte of host memory can't be read, which says that the address or the length is
+    /// wrong; what lies between is not looked at, and nothing is with `single_copy=off`. A device, or its driver, does not do what was asked.
     pub fn register(&self, memory: impl Registrable) -> Result<Region, RegionError> {
         self.check_original()?;
         let (memory, access, granted) = memory.exposed().into_parts();
+        // A filter that ends who makes such a call is met by that setting.
+        let may_look = self.config().single_copy == SingleCopy::Auto;
+        let host = memory.host().filter(|_| may_look);
+        if let Some((memory, at)) = host.and_then(|host| Some((host, host.missing()?))) {
+            let (base, len) = (memory.address(0, 0).unwrap_or(at), memory.len());
+            return Err(RegionError::NotThere { base, len, at });
+        }
         self.shared().registry.register(self.shared().card.instance, memory, access, granted)
     }
 

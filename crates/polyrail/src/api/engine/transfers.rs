@@ -135,7 +135,8 @@ impl Engine {
         let touches_device = request.touches_device();
         let asked = PathRequest { kind, peer: &peer.shared, pairs, locals, touches_device };
         let path = choose(self.shared(), &asked);
-        let prepared = Arc::new(Prepared::new(request, path, &limits)?);
+        let near = &self.shared().near;
+        let prepared = Arc::new(Prepared::new(request, path, &limits, near)?);
         Ok(PreparedTransfer { prepared, engine: self.clone() })
     }
 

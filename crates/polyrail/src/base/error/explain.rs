@@ -40,6 +40,10 @@ const NO_PROOF: &str = "add the peer by its metadata or an invitation, or give b
      (`polyrail secret new FILE` makes one), or certificates; on one host under one user nothing is needed, unless \
      /dev/shm/polyrail-UID can't be used, which is warned of; with auth=none at both ends anybody may connect";
 
+/// What helps who registers what is no memory.
+const NOT_THERE: &str = "give an address that is mapped, with its length in bytes; memory of a GPU has to be registered as \
+     such: Cuda::memory_at, POLYRAIL_CUDA in C, cuda=True in Python, VRAM in NIXL";
+
 /// What helps whose proof does not count there.
 fn unproven_help(tried: Option<Proof>) -> &'static str {
     match tried {
@@ -92,7 +96,7 @@ fn listen_help(kind: io::ErrorKind) -> &'static str {
         io::ErrorKind::AddrNotAvailable => {
             "name rails that have an address now: `polyrail topo` lists the interfaces"
         }
-        _ => "choose another `listen_port`, or 0 for any",
+        _ => "choose another `listen_port`, more `listen_ports` from it on, or 0 for any",
     }
 }
 
@@ -220,6 +224,7 @@ impl Explain for RegionError {
     fn help(&self) -> Option<String> {
         match self {
             Self::Device(error) => error.help(),
+            Self::NotThere { .. } => Some(NOT_THERE.to_owned()),
             Self::Forked => Some(FORKED.to_owned()),
             _ => None,
         }

@@ -28,12 +28,17 @@ pub(super) struct Incoming {
     silence: Silence,
 }
 
-/// For how long the plugin has brought nothing that it owes.
+/// For how long the plugin has brought nothing that it owes, while somebody looked.
 #[derive(Default)]
 struct Silence {
-    since_ns: u64,
     looked_ns: u64,
+    /// So long before the last look.
+    lasted: Duration,
 }
+
+/// Between two looks so much time counts at most: in the rest this thread had no CPU, or another thread of the plugin's
+/// had none, and it is not known what the plugin would have brought.
+const LOOK_GAP: Duration = Duration::from_millis(10);
 
 /// Whether a plugin has brought something. If it never will, the flow has to end: nobody hears of a refusal,
 /// for the chunk is only lost here.
@@ -49,7 +54,7 @@ impl Incoming {
         if let Some(why) = self.lane.broken() {
             return Err(Down(format!("the plugin: {why}")));
         }
-        let silence = self.silence.note(now, self.lane.silence(now), limit);
+        let silence = self.silence.note(now, self.lane.silence(now));
         match silence > limit {
             true => {
                 let silence = silence.as_millis();
@@ -59,8 +64,8 @@ impl Incoming {
         }
     }
 
-    pub(super) fn is_silent(&self, now: u64, limit: Duration) -> bool {
-        self.lane.silence(now) > limit
+    pub(super) fn is_silent(&self, limit: Duration) -> bool {
+        self.silence.lasted > limit
     }
 
     /// The ring is about to be freed, and nothing is under way to it.
@@ -141,14 +146,12 @@ impl Incoming {
 }
 
 impl Silence {
-    /// For how long, looked at now, where the lane says so long. If this thread itself was away, it is not known
-    /// what the plugin would have brought, and it begins anew.
-    fn note(&mut self, now: u64, told: Duration, limit: Duration) -> Duration {
-        let was_away = Duration::from_nanos(now.saturating_sub(self.looked_ns)) > limit / 4;
-        let since = now.saturating_sub(told.as_nanos() as u64);
-        self.since_ns = if was_away { now } else { self.since_ns.max(since) };
+    /// For how long, looked at now, where the lane says so long.
+    fn note(&mut self, now: u64, told: Duration) -> Duration {
+        let gap = Duration::from_nanos(now.saturating_sub(self.looked_ns));
+        self.lasted = (self.lasted + gap.min(LOOK_GAP)).min(told);
         self.looked_ns = now;
-        Duration::from_nanos(now.saturating_sub(self.since_ns))
+        self.lasted
     }
 }
 
@@ -192,19 +195,18 @@ mod tests {
     #[test]
     fn silence_counts_only_while_somebody_looks() {
         const MS: u64 = 1_000_000;
-        let (mut silence, limit) = (Silence::default(), Duration::from_millis(400));
-        let mut look = |now: u64, told: u64| {
-            silence.note(now * MS, Duration::from_millis(told), limit).as_millis()
-        };
+        let mut silence = Silence::default();
+        let mut look =
+            |now: u64, told: u64| silence.note(now * MS, Duration::from_millis(told)).as_millis();
         // Nobody has looked before.
-        assert_eq!(look(1000, 900), 0);
-        assert_eq!(look(1090, 990), 90);
-        assert_eq!(look(1180, 10), 10, "something came");
-        for now in (1270..1600).step_by(90) {
-            assert_eq!(u64::try_from(look(now, now - 1170)), Ok(now - 1170));
+        assert_eq!(look(1000, 900), 10);
+        for now in (1009..1400).step_by(9) {
+            assert_eq!(look(now, now - 100), u128::from(10 + now - 1000));
         }
-        assert_eq!(look(2000, 830), 0, "the thread had no CPU");
-        assert_eq!(look(2090, 920), 90);
-        assert_eq!(look(2180, 0), 0, "nothing is owed");
+        assert_eq!(look(1400, 2), 2, "something came");
+        for late in 1..=10 {
+            assert_eq!(look(1400 + 60 * late, 60 * late), 2 + 10 * u128::from(late), "no CPU");
+        }
+        assert_eq!(look(2010, 0), 0, "nothing is owed");
     }
 }

@@ -292,8 +292,8 @@ impl Arrivals {
     }
 
     /// Whether something is to come by a plugin, and nothing has come for so long.
-    pub(super) fn carrier_is_silent(&self, now: u64, limit: Duration) -> bool {
-        self.carrier.as_ref().is_some_and(|carrier| carrier.is_silent(now, limit))
+    pub(super) fn carrier_is_silent(&self, limit: Duration) -> bool {
+        self.carrier.as_ref().is_some_and(|carrier| carrier.is_silent(limit))
     }
 }
 

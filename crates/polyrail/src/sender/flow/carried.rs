@@ -1,6 +1,7 @@
 //! Chunks whose payload a plugin carries: their heads leave on the flow's own connection.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use polyrail_carrier::{Bytes, Lane, Piece};
 use polyrail_config::Payload;
@@ -48,6 +49,12 @@ impl Carrier {
     /// Whether it is to be looked at: the plugin has something to send, or is lost, which ends the flow.
     pub(super) fn is_busy(&self) -> bool {
         matches!(self, Self::There { lane, .. } if lane.is_busy() || lane.broken().is_some())
+    }
+
+    /// For how long the plugin has sent nothing of what it has, if it has anything.
+    pub(super) fn silence(&self, now: u64) -> Option<Duration> {
+        let Self::There { lane, .. } = self else { return None };
+        lane.is_busy().then(|| lane.silence(now))
     }
 
     /// Gives the payload of a frame to the plugin. Says whether it could: not if a region has ended.

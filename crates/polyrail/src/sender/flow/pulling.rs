@@ -132,6 +132,7 @@ fn fetch_posted(peer: &Arc<PeerShared>, tx: &mut TxSide, pass: &mut Pass<'_>) {
     // is behind it waiting: nobody may look here again.
     while fetched < pass.engine.settings.append_batch || !tx.sender.has_work() {
         let Some(op) = peer.posted.pop() else { break };
+        pass.sends = true;
         tx.submit_op(Time(pass.now), op, pass);
         fetched += 1;
     }

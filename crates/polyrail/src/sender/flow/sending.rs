@@ -6,10 +6,12 @@ use std::io;
 use polyrail_proto::{Source, TransferId};
 use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::{IoVecs, MAX_IO_PIECES, Out};
+use rustix::io::Errno;
 use smallvec::SmallVec;
 
 use super::TxFlow;
 use super::frame::{Body, staged_at};
+use crate::engine::op::Outgoing;
 use crate::engine::pass::Pass;
 use crate::memory::gate::Pin;
 
@@ -19,6 +21,8 @@ const BATCH_KEPT_BYTES: usize = 64 << 10;
 pub(super) enum SendError {
     Full,
     RegionDropped(TransferId),
+    /// Memory of this transfer is not there, and why.
+    Missing(Outgoing, TransferId, String),
     System(io::Error),
 }
 
@@ -88,8 +92,26 @@ impl TxFlow {
                 Ok(bytes)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(SendError::Full),
+            // Sent again it would fail again, on every flow.
+            Err(error) if error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) => {
+                Err(self.missing().unwrap_or(SendError::System(error)))
+            }
             Err(error) => Err(SendError::System(error)),
         }
+    }
+
+    /// The first frame whose memory the kernel can't read.
+    fn missing(&self) -> Option<SendError> {
+        self.frames.iter().filter(|frame| frame.outside > 0).find_map(|frame| {
+            let at = frame.source.plan().pieces(frame.chunk).find_map(|piece| {
+                let region = frame.source.region(piece.local_region);
+                let (_pin, memory) = (region.gate.pin()?, region.memory.host()?);
+                memory.missing_in(piece.local_offset, piece.len).ok()?
+            })?;
+            let why =
+                format!("memory at {at:#x} can't be read: it was unmapped, or its file cut off");
+            Some(SendError::Missing(frame.source.clone(), frame.transfer, why))
+        })
     }
 
     fn sent(&mut self, bytes: usize) {

@@ -55,6 +55,11 @@ impl TxFlow {
             let waited = waited.as_millis();
             return Err(Down(format!("a device has not copied a chunk in {waited} ms")));
         }
+        if self.carrier.silence(pass.now).is_some_and(|silence| silence < patience / 2) {
+            // What the plugin moves is not in the connection's own count.
+            tx.sender.handle_progress(now, self.flow);
+            return Ok(());
+        }
         let acked = self.wire.taken_bytes();
         if is_new {
             self.quiet = Quiet { since: quiet_since, acked };
