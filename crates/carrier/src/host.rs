@@ -1,6 +1,7 @@
 //! A plugin that is hosted: loading it, and what its devices are.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use polyrail_nccl_abi::{
     DEVICE_HOST, DEVICE_UNPACK, Library, LoadError, Net, NetError, Properties, UNPACK_VERSION,
@@ -10,6 +11,8 @@ use thiserror::Error;
 use crate::lane::Lane;
 use crate::setup::{Job, Setup};
 use crate::signals::Signals;
+use crate::tcpx::{self, Wishes};
+use crate::threads::{PluginThread, of_plugins};
 use crate::unpack::MESSAGE_BYTES_MAX;
 
 /// A plugin that this process has loaded. It stays loaded as long as the process runs.
@@ -17,6 +20,7 @@ pub struct Host {
     name: String,
     version: u32,
     devices: Vec<HostedDevice>,
+    wishes: Arc<Wishes>,
     setup: Setup,
 }
 
@@ -103,13 +107,18 @@ impl HostError {
 }
 
 impl Host {
-    /// Loads a plugin, named as `NCCL_NET_PLUGIN` names one, by its newest table. `wanted` are names or numbers
-    /// of devices; none are all. The plugin's code runs in this process: what it does there nobody can
-    /// contain, and if it does not return from a call, neither does this.
-    pub fn load(plugin: &str, wanted: &[&str]) -> Result<Self, HostError> {
+    /// Loads a plugin, named as `NCCL_NET_PLUGIN` names one, by its newest table. The plugin's code runs in this
+    /// process: what it does there nobody can contain, and if it does not return from a call, neither does this.
+    /// GPUDirect-TCPX gets what is wished in variables of the environment.
+    pub fn load(plugin: &str, wishes: Wishes) -> Result<Self, HostError> {
         let signals = Signals::now();
         let loaded = Library::open(plugin).map_err(HostError::from);
-        let loaded = loaded.and_then(|library| Ok(Net::open(&library, None, None)?));
+        let loaded = loaded.and_then(|library| {
+            if let Some((_, table)) = library.tables().last() {
+                tcpx::tell(table, &wishes);
+            }
+            Ok(Net::open(&library, None, None)?)
+        });
         let changed = signals.restore();
         if !changed.is_empty() {
             tracing::warn!(target: "polyrail::carrier", plugin, ?changed,
@@ -125,9 +134,10 @@ impl Host {
         for number in 0..count {
             all.push(hosted(&name, number, net.properties(number)?)?);
         }
-        let devices = chosen(&name, all, wanted)?;
-        let setup = Setup::start(net).map_err(HostError::Thread)?;
-        Ok(Self { name, version, devices, setup })
+        let devices = chosen(&name, all, &wishes.devices)?;
+        let wishes = Arc::new(wishes);
+        let setup = Setup::start(net, wishes.clone()).map_err(HostError::Thread)?;
+        Ok(Self { name, version, devices, wishes, setup })
     }
 
     /// The plugin's name for itself.
@@ -145,9 +155,14 @@ impl Host {
         &self.devices
     }
 
+    /// Threads that plugins have started in this process for their connections.
+    pub fn threads(&self) -> Vec<PluginThread> {
+        of_plugins(&self.wishes)
+    }
+
     /// Listens on the device for one connection. `listening` gets what a peer needs to connect, or why there is
     /// nothing; after that `accepted` gets the receiving lane, or why there is none in time. Both are called
-    /// on the thread of the host and must not block.
+    /// on a thread of the host and must not block.
     pub fn accept(
         &self,
         device: usize,
@@ -160,7 +175,7 @@ impl Host {
     }
 
     /// Connects from the device to what a peer's [`Host::accept`] told. `connected` gets the sending lane, or why
-    /// there is none in time; it is called on the thread of the host and must not block.
+    /// there is none in time; it is called on a thread of the host and must not block.
     pub fn connect(
         &self,
         device: usize,
@@ -231,18 +246,18 @@ fn hosted(plugin: &str, number: usize, properties: Properties) -> Result<HostedD
 fn chosen(
     plugin: &str,
     all: Vec<HostedDevice>,
-    wanted: &[&str],
+    wanted: &[String],
 ) -> Result<Vec<HostedDevice>, HostError> {
     if wanted.is_empty() {
         return Ok(all);
     }
-    let find = |word: &&str| {
+    let find = |word: &String| {
         let by_name = all.iter().find(|device| device.name == *word);
         let by_number = || word.parse().ok().and_then(|number: usize| all.get(number));
         by_name.or_else(by_number).cloned().ok_or_else(|| {
             let names = all.iter().map(|device| format!("{} ({})", device.number, device.name));
             let has = names.collect::<Vec<_>>().join(", ");
-            HostError::NoSuchDevice { name: plugin.to_owned(), device: (*word).to_owned(), has }
+            HostError::NoSuchDevice { name: plugin.to_owned(), device: word.clone(), has }
         })
     };
     wanted.iter().map(find).collect()

@@ -127,6 +127,15 @@ impl Lane {
         }))
     }
 
+    /// Both ends of a plugin's connection within this process, for who tries a plugin as an engine uses it.
+    pub fn both(sender: SendComm, receiver: RecvComm) -> Result<(Self, Self), String> {
+        // The thread ends with the lanes.
+        let (closer, _) = Closer::start().map_err(|error| error.to_string())?;
+        let unpack = receiver.device_handle().map(|handle| Unpack::open(&handle)).transpose()?;
+        let sends = Self::new(Way::Sends(sender), None, closer.clone());
+        Ok((sends, Self::new(Way::Receives(receiver), unpack, closer)))
+    }
+
     /// Sends, or receives, the pieces as one message. The ticket is done when the bytes may be used: they have
     /// left, or are in place; it fails when the lane is closed before. Pieces of memory that the caller
     /// keeps must stay until then, and be [forgotten](Self::forget) before they are freed.

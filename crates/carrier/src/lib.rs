@@ -5,7 +5,7 @@
 //!   [`Ticket`](polyrail_gpu::Ticket) that says when its bytes are in place, or have left.
 //!
 //! The interface of these plugins can only be polled: a lane moves on when [`Lane::poll`] is called. What may take
-//! long is done on threads of the host's own: one listens and connects, one closes.
+//! long is done on threads of the host's own: one listens, one connects, one closes.
 
 mod bytes;
 mod closing;
@@ -13,8 +13,12 @@ mod host;
 mod lane;
 mod setup;
 mod signals;
+mod tcpx;
+mod threads;
 mod unpack;
 
 pub use bytes::{Bytes, Holder};
 pub use host::{Host, HostError, HostedDevice};
 pub use lane::{Check, Lane, Piece};
+pub use tcpx::{CpusOf, Wishes};
+pub use threads::PluginThread;

@@ -1,13 +1,19 @@
-//! The thread of a host that listens and connects, which plugins may take long for.
+//! The threads of a host that listen and connect, which plugins may take long for: one each, since some plugins return
+//! from an accept when the other end has connected. Were that other end waiting for an accept of its own before, both
+//! would wait.
 
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use polyrail_nccl_abi::{Connector, Handle, Listener, Net, RecvComm, SendComm};
 
 use crate::closing::Closer;
 use crate::lane::{Lane, Way};
+use crate::tcpx::Wishes;
+use crate::threads;
 use crate::unpack::Unpack;
 
 /// A way to be told of a connection.
@@ -20,9 +26,10 @@ pub(crate) enum Job {
     Stop,
 }
 
-/// The thread and the way to it, and those of the thread that closes.
+/// The threads and the ways to them, and those of the thread that closes.
 pub(crate) struct Setup {
-    jobs: Sender<Job>,
+    accepts: Sender<Job>,
+    connects: Sender<Job>,
     closer: Closer,
     threads: Vec<JoinHandle<()>>,
     /// A copy of the process, by `fork`, has no such thread.
@@ -49,14 +56,21 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 const STOP_LIMIT: Duration = Duration::from_secs(2);
 
 impl Setup {
-    pub(crate) fn start(net: Net) -> std::io::Result<Self> {
-        let (jobs, inbox) = channel();
+    pub(crate) fn start(net: Net, wishes: Arc<Wishes>) -> std::io::Result<Self> {
         let (closer, closing) = Closer::start()?;
-        let of_lanes = closer.clone();
-        let run = move || run(&net, &inbox, &of_lanes);
-        let process = std::process::id();
-        match Builder::new().name("pr-carrier".to_owned()).spawn(run) {
-            Ok(thread) => Ok(Self { jobs, closer, threads: vec![thread, closing], process }),
+        let (net, mut threads) = (Arc::new(net), vec![closing]);
+        let mut thread = || {
+            let (jobs, inbox) = channel();
+            let (net, of_lanes, wishes) = (net.clone(), closer.clone(), wishes.clone());
+            let run = move || run(&net, &inbox, &of_lanes, &wishes);
+            threads.push(Builder::new().name(threads::NAME.to_owned()).spawn(run)?);
+            Ok(jobs)
+        };
+        // A thread that has started by then ends with the way to it.
+        match thread().and_then(|accepts| Ok((accepts, thread()?))) {
+            Ok((accepts, connects)) => {
+                Ok(Self { accepts, connects, closer, threads, process: std::process::id() })
+            }
             Err(error) => {
                 closer.stop();
                 Err(error)
@@ -66,7 +80,10 @@ impl Setup {
 
     pub(crate) fn give(&self, job: Job) {
         // It listens as long as this is there.
-        let _ = self.jobs.send(job);
+        let _ = match job {
+            Job::Accept { .. } => self.accepts.send(job),
+            Job::Connect { .. } | Job::Stop => self.connects.send(job),
+        };
     }
 }
 
@@ -76,7 +93,9 @@ impl Drop for Setup {
         if std::process::id() != self.process {
             return std::mem::forget(threads);
         }
-        let _ = self.jobs.send(Job::Stop);
+        for jobs in [&self.accepts, &self.connects] {
+            let _ = jobs.send(Job::Stop);
+        }
         self.closer.stop();
         // One of them may be the last to let go of the engine.
         threads.retain(|thread| thread.thread().id() != std::thread::current().id());
@@ -92,7 +111,8 @@ impl Drop for Setup {
     }
 }
 
-fn run(net: &Net, inbox: &Receiver<Job>, closer: &Closer) {
+fn run(net: &Net, inbox: &Receiver<Job>, closer: &Closer, wishes: &Wishes) {
+    let _own = threads::Own::here();
     let mut pending: Vec<Pending> = Vec::new();
     let mut pause = SHORTEST_PAUSE;
     loop {
@@ -111,11 +131,28 @@ fn run(net: &Net, inbox: &Receiver<Job>, closer: &Closer) {
         for index in (0..pending.len()).rev() {
             if let Some(result) = pending[index].step(closer) {
                 (pending.swap_remove(index).told)(result);
+                warn_of_threads(wishes);
             }
         }
     }
     for left in pending {
         (left.told)(Err("the engine closes".to_owned()));
+    }
+}
+
+/// Says once of each thread of the plugin that it does not run where it was asked to.
+fn warn_of_threads(wishes: &Wishes) {
+    static WARNED: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+    if !wishes.bind() {
+        return;
+    }
+    let mut warned = WARNED.lock();
+    for thread in threads::of_plugins(wishes) {
+        if !thread.is_as_asked && !warned.contains(&thread.id) {
+            warned.push(thread.id);
+            tracing::warn!(target: "polyrail::carrier", thread = thread.id, cpus = thread.cpus,
+                "a thread of the plugin may run on other CPUs than tx_bindings and rx_bindings name");
+        }
     }
 }
 

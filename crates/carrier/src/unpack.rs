@@ -107,7 +107,12 @@ impl Unpack {
         bytes: u64,
         to: Option<&(Bytes, u64)>,
     ) -> Result<Option<Gathering>, String> {
-        let fragments = self.next(bytes)?;
+        let fragments = self.next()?;
+        // GPUDirect-TCPX receives into memory of the host without a bounce buffer.
+        if fragments.is_empty() && matches!(to, None | Some((Bytes::Host(_), _))) {
+            return Ok(None);
+        }
+        Fragment::check(&fragments, bytes).map_err(|error| error.to_string())?;
         let Some((target, offset)) = to else { return Ok(None) };
         let begun = match (&mut self.bounce, target) {
             (Bounce::Host(bounce), Bytes::Host(memory)) => {
@@ -154,8 +159,8 @@ impl Unpack {
         Ok(true)
     }
 
-    /// The fragments of the next message, which together are all of it.
-    fn next(&mut self, bytes: u64) -> Result<Vec<Fragment>, String> {
+    /// The fragments of the next message, as the plugin says.
+    fn next(&mut self) -> Result<Vec<Fragment>, String> {
         let failed = |error: OutOfRange| error.to_string();
         self.head = self.head.wrapping_add(1);
         let slot = self.head as usize % DEPTH;
@@ -170,10 +175,7 @@ impl Unpack {
         let mut entries = vec![0; count as usize * ENTRY_BYTES];
         let from = (slot * FRAGMENTS_MAX * ENTRY_BYTES) as u64;
         self.metadata.read_at(from, &mut entries).map_err(failed)?;
-        let fragments: Vec<Fragment> =
-            entries.as_chunks().0.iter().copied().map(Fragment::from_bytes).collect();
-        Fragment::check(&fragments, bytes).map_err(|error| error.to_string())?;
-        Ok(fragments)
+        Ok(entries.as_chunks().0.iter().copied().map(Fragment::from_bytes).collect())
     }
 }
 

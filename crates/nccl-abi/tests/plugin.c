@@ -14,6 +14,10 @@
 
 #include "nccl_net_abi.h"
 
+#ifndef NAME
+#define NAME "Test"
+#endif
+
 #define EXPORTED __attribute__((visibility("default")))
 #define CALL(name)               \
     do {                         \
@@ -52,6 +56,9 @@ static int fault(const char *function) {
     }
     while (says(function, "hang")) {
         pause();
+    }
+    if (says(function, "unbound") && !getenv("NCCL_GPUDIRECTTCPX_TX_BINDINGS")) {
+        return 3;
     }
     for (; number[0] <= '9'; number[0]++) {
         if (says(function, number)) {
@@ -145,7 +152,8 @@ static int properties_v12(int dev, struct abi_properties_v12 *to) {
         .name = says("getProperties", "no-name") ? NULL : says("getProperties", "same-name") ? names[0] : names[dev],
         .pci_path = says("getProperties", "pci") ? "0000:zz" : NULL,
         .guid = 100 + (uint64_t)dev,
-        .pointers = says("getProperties", "no-kind") ? 0 : says("getProperties", "kinds") ? 0x41 : ABI_HOST,
+        .pointers = says("getProperties", "no-kind") ? 0 : says("getProperties", "kinds") ? 0x41 :
+            says("getProperties", "cuda") ? ABI_HOST | 2 : says("getProperties", "dma-buf") ? ABI_HOST | 4 : ABI_HOST,
         .registers_globally = 1,
         .forces_flush = says("getProperties", "flush"),
         .speed = says("getProperties", "no-speed") ? 0 : 25000,
@@ -487,7 +495,7 @@ static int set_attributes(void *ctx, struct abi_attributes *attributes) {
 /* --- tables ------------------------------------------------------------------------------------------------------------ */
 
 #define TAIL                                                                                                       \
-    .name = "Test", .devices = devices, .dereg = dereg, .iflush = iflush, .test = test, .close_send = close_send, \
+    .name = NAME, .devices = devices, .dereg = dereg, .iflush = iflush, .test = test, .close_send = close_send, \
     .close_recv = close_recv, .close_listen = close_listen
 #define BEFORE_11 TAIL, .listen = listen_v6
 #define SINCE_11                                                                                                 \

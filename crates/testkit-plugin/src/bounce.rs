@@ -219,6 +219,11 @@ fn on_host(bytes: u64) -> Result<(Buffer, Metadata, Control), CallError> {
     let failed = |error: std::io::Error| CallError::system("the bounce buffer", error);
     let outside = |error| CallError::system("the device handle", error);
     let memory = Memory::anonymous(bytes).map_err(failed)?;
+    // All of it is there before a message comes, as a NIC needs it. Fragments lie all over it: the first ones would have the
+    // kernel clear huge pages by the dozen, within a system call that takes their bytes.
+    for page in (0..bytes).step_by(PAGE as usize) {
+        memory.write_at(page, &[0]).map_err(outside)?;
+    }
     let metadata = Metadata::new(Memory::anonymous(metadata::BYTES as u64).map_err(failed)?)?;
     let control = Memory::anonymous(HOST_CONTROL_BYTES as u64).map_err(failed)?;
     let at = memory.address(0, bytes).map_err(outside)? as u64;

@@ -414,9 +414,11 @@ unsafe fn receive(
     if count != 1 {
         return Err(CallError::Invalid("maxRecvs is 1"));
     }
-    plugin::region(number(region, "mhandle")?)?;
-    // SAFETY: the host keeps the buffer until the request is done. In mode `unpack` nobody touches it.
-    let buffer = unsafe { Memory::from_raw(data.cast(), size as u64) };
+    let buffer = match plugin::region(number(region, "mhandle")?)? {
+        // SAFETY: the host keeps the buffer until the request is done.
+        Region::Host(_) => Some(unsafe { Memory::from_raw(data.cast(), size as u64) }),
+        Region::Gpu(_) => None,
+    };
     let comm = number(comm, "comm")?;
     let posted = match &mut *plugin::find("connection", comm)?.lock() {
         Thing::Receive(end) => end.post(size as u64, buffer)?,

@@ -17,6 +17,7 @@ mod bounce;
 mod connect;
 mod entry;
 mod error;
+mod helper;
 mod link;
 mod metadata;
 mod plugin;

@@ -9,19 +9,22 @@ use polyrail_sys::{In, IoVecs, Out, receive, send};
 use socket2::Socket;
 
 use crate::error::CallError;
+use crate::helper::Helper;
 use crate::plugin::Plugin;
 
 pub(crate) struct Link {
     pub(crate) plugin: Arc<Plugin>,
     pub(crate) device: usize,
     socket: Socket,
+    _helper: Option<Helper>,
     /// What ended it.
     broken: Option<CallError>,
 }
 
 impl Link {
     pub(crate) fn new(plugin: Arc<Plugin>, device: usize, socket: Socket) -> Self {
-        Self { plugin, device, socket, broken: None }
+        let helper = plugin.settings.thread_cpu.map(Helper::start);
+        Self { plugin, device, socket, _helper: helper, broken: None }
     }
 
     /// The error that ended the connection, if one has.

@@ -21,8 +21,8 @@ pub(crate) fn v11(device: c_int) -> Result<PropsV11, CallError> {
     let settings = &plugin.settings;
     let index = plugin.device(device)?;
     let (name, _) = &settings.devices[index];
-    let pci_path =
-        settings.pci_path.as_deref().map_or(std::ptr::null(), |path| text(path).as_ptr());
+    let pci_path = settings.pci_paths.get(index).or(settings.pci_paths.last());
+    let pci_path = pci_path.map_or(std::ptr::null(), |path| text(path).as_ptr());
     let (ptr_support, longest) = match settings.mode {
         Mode::Plain => (PTR_HOST, MAX_MESSAGE_BYTES),
         Mode::Unpack => (PTR_HOST, MESSAGE_BYTES_MAX as usize),

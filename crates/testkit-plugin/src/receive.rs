@@ -32,7 +32,7 @@ pub(crate) struct ReceiveEnd {
 struct Posted {
     number: u32,
     room: u64,
-    /// In mode `plain`.
+    /// Where the message lands, if that is in place.
     buffer: Option<Memory>,
 }
 
@@ -40,6 +40,7 @@ struct Landed {
     number: u32,
     room: u64,
     bytes: u64,
+    /// None if it is in place.
     fragments: Vec<Fragment>,
 }
 
@@ -92,7 +93,11 @@ impl ReceiveEnd {
     }
 
     /// Takes room for a message, or has none for it.
-    pub(crate) fn post(&mut self, room: u64, buffer: Memory) -> Result<Option<u32>, CallError> {
+    pub(crate) fn post(
+        &mut self,
+        room: u64,
+        buffer: Option<Memory>,
+    ) -> Result<Option<u32>, CallError> {
         self.link.check()?;
         self.progress()?;
         let open = self.posted.len() + self.scattering.len() + self.landed.len();
@@ -104,7 +109,8 @@ impl ReceiveEnd {
             return Ok(None);
         }
         self.last = self.last.wrapping_add(1);
-        let buffer = self.bounce.is_none().then_some(buffer);
+        let in_place = self.bounce.is_none() || self.link.plugin.settings.host_in_place;
+        let buffer = buffer.filter(|_| in_place);
         self.posted.push_back(Posted { number: self.last, room, buffer });
         self.progress()?;
         Ok(Some(self.last))
@@ -207,9 +213,8 @@ impl ReceiveEnd {
 
     /// Finds places for the message; `None` while there are none.
     fn begin(&mut self, bytes: u64) -> Result<Option<Body>, CallError> {
-        let Some(bounce) = &mut self.bounce else {
-            let buffer = self.posted.front().and_then(|posted| posted.buffer.clone());
-            let buffer = buffer.ok_or(CallError::Invalid("a receive without a buffer"))?;
+        let buffer = self.posted.front().and_then(|posted| posted.buffer.clone());
+        if let Some(buffer) = buffer {
             let landing = Landing::Fragments(buffer);
             // The receiver's buffer is one fragment.
             let fragments = match u32::try_from(bytes) {
@@ -218,7 +223,9 @@ impl ReceiveEnd {
                 Err(_) => return Err(CallError::TooLong { bytes, most: u32::MAX.into() }),
             };
             return Ok(Some(Body { bytes, got: 0, landing, fragments, next: (0, 0) }));
-        };
+        }
+        let none = CallError::Invalid("a receive without a buffer");
+        let bounce = self.bounce.as_mut().ok_or(none)?;
         let Some(landing) = bounce.landing(bytes)? else { return Ok(None) };
         let placed = bounce.place(bytes).map_err(|error| self.link.fail(error))?;
         let Some(fragments) = placed else {
@@ -232,8 +239,9 @@ impl ReceiveEnd {
 
     /// A message is whole.
     fn land(&mut self, body: Body) -> Result<(), CallError> {
-        let Some(Posted { number, room, .. }) = self.posted.pop_front() else { return Ok(()) };
+        let Some(Posted { number, room, buffer }) = self.posted.pop_front() else { return Ok(()) };
         let Body { bytes, landing, fragments, .. } = body;
+        let fragments = if buffer.is_some() { Vec::new() } else { fragments };
         let landed = Landed { number, room, bytes, fragments };
         match (landing, &mut self.bounce) {
             (Landing::Stage(part, memory), Some(bounce)) => {

@@ -68,8 +68,8 @@ pub struct Settings {
     pub bounce_bytes: u64,
     /// What the devices say of their speed, in Mbit/s.
     pub speed_mbps: i32,
-    /// What the devices say of their place on the PCI bus.
-    pub pci_path: Option<String>,
+    /// What each device says of its place on the PCI bus; the last one has all further devices.
+    pub pci_paths: Vec<String>,
     /// The version of unpacking that devices and their handles declare.
     pub unpack_version: i32,
     /// The version of this plugin that handles of listeners declare.
@@ -84,6 +84,11 @@ pub struct Settings {
     pub slow_call: Option<(&'static str, u64, u64)>,
     /// Whether connections never come to be.
     pub never_connects: bool,
+    /// Whether messages to memory of the host land in place also where those to a GPU come in fragments, as TCPX has
+    /// it (`taskProgress` in `net_tcpx.cc`).
+    pub host_in_place: bool,
+    /// The CPU of a thread that each end of a connection starts.
+    pub thread_cpu: Option<u32>,
     /// Whether no message that was sent is ever said to be.
     pub never_sent: bool,
     /// What is wrong with metadata.
@@ -115,7 +120,7 @@ impl Settings {
     /// | `JITTER_BYTES` | how far lengths are from that; with 0 fragments begin at pages | 1023 |
     /// | `BOUNCE_BYTES` | size of the bounce buffer of each connection | 128 MiB |
     /// | `SPEED` | speed of the devices in Mbit/s | 10000 |
-    /// | `PCI` | path of the devices' PCI folder | none |
+    /// | `PCI` | path of each device's PCI folder; the last one has all further devices | none |
     /// | `UNPACK_VERSION` | version of unpacking that devices declare | 7 |
     /// | `HANDLE_VERSION` | version of this plugin that listeners declare | 1 |
     /// | `FAIL_CALL` | `isend`, or `isend:3`: calls of it fail, after that many that work | none |
@@ -123,6 +128,8 @@ impl Settings {
     /// | `SILENT_AFTER` | `1:1048576`: device 1 moves nothing any more when it has moved so many bytes, and says nothing | none |
     /// | `SLOW_CALL` | `closeSend:3:500`: calls of it take 500 ms, after 3 that do not | none |
     /// | `NEVER_CONNECTS` | 1: connections never come to be | 0 |
+    /// | `HOST_IN_PLACE` | 1: messages to host memory land in place, without fragments, as with TCPX | 1 in mode `unpack-gpu`, else 0 |
+    /// | `THREAD_CPU` | each end of a connection starts a thread on this CPU, which does nothing | no thread |
     /// | `NEVER_SENT` | 1: what was sent is never said to be | 0 |
     /// | `BAD_METADATA` | `count`, `target`, `source` or `twice` | none |
     ///
@@ -133,15 +140,20 @@ impl Settings {
         let jitter_bytes = read.number("SCATTER_JITTER_BYTES", 1023, 0, 1 << 20)? as u32;
         let least = u64::from(jitter_bytes) + 1;
         let bounce = read.number("SCATTER_BOUNCE_BYTES", 128 << 20, 4096, u32::MAX.into())?;
+        let mode = read.mode()?;
+        let in_place = u64::from(matches!(mode, Mode::UnpackGpu(_)));
         Ok(Self {
             devices: read.devices()?,
-            mode: read.mode()?,
+            mode,
+            host_in_place: read.number("SCATTER_HOST_IN_PLACE", in_place, 0, 1)? == 1,
             seed: read.number("SCATTER_SEED", 1, 0, u64::MAX)?,
             fragment_bytes: read.number("SCATTER_FRAGMENT_BYTES", 4096, least, 1 << 20)? as u32,
             jitter_bytes,
             bounce_bytes: bounce,
             speed_mbps: read.number("SCATTER_SPEED", 10_000, 0, i32::MAX as u64)? as i32,
-            pci_path: value("SCATTER_PCI"),
+            pci_paths: value("SCATTER_PCI")
+                .map(|paths| paths.split(',').map(str::to_owned).collect())
+                .unwrap_or_default(),
             unpack_version: read.number(
                 "SCATTER_UNPACK_VERSION",
                 UNPACK_VERSION as u64,
@@ -154,6 +166,10 @@ impl Settings {
             silent_after: read.after("SCATTER_SILENT_AFTER")?,
             slow_call: read.slow_call()?,
             never_connects: read.number("SCATTER_NEVER_CONNECTS", 0, 0, 1)? == 1,
+            thread_cpu: match value("SCATTER_THREAD_CPU") {
+                Some(_) => Some(read.number("SCATTER_THREAD_CPU", 0, 0, 8191)? as u32),
+                None => None,
+            },
             never_sent: read.number("SCATTER_NEVER_SENT", 0, 0, 1)? == 1,
             bad_metadata: read.bad_metadata()?,
         })

@@ -213,3 +213,20 @@ fn a_stranger_at_the_listener_is_no_connection() {
     })
     .unwrap();
 }
+
+/// Pages of this process that are in memory, as `proc_pid_statm(5)` has them.
+fn resident() -> usize {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+    text.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_bounce_buffer_is_in_memory_before_a_message_comes() {
+    let bounce = ("SCATTER_BOUNCE_BYTES", "268435456");
+    let host = Host::new(&[("SCATTER_MODE", "unpack"), bounce]).unwrap();
+    let before = resident();
+    let _pair = host.pair(0).unwrap();
+    // Pages are of 4 KiB at least, and others come and go.
+    let page = (256 << 20) / (resident() - before).max(1);
+    assert!(page < 128 << 10, "{page} bytes for each page that came");
+}

@@ -92,6 +92,17 @@ fn messages_that_come_in_fragments_are_put_together() {
 }
 
 #[test]
+fn messages_to_the_host_may_land_in_place_though_others_come_in_fragments() {
+    let test = "carried::messages_to_the_host_may_land_in_place_though_others_come_in_fragments";
+    inside(test, &[("SCATTER_MODE", "unpack"), ("SCATTER_HOST_IN_PLACE", "1")], || {
+        for settings in [&[("payload", "none")], &[("payload", "crc32c")]] {
+            let (one, two, peer) = pair(settings);
+            write_until_all_carry((&one, &two, &peer));
+        }
+    });
+}
+
+#[test]
 fn memory_of_a_device_that_the_plugin_does_not_take_is_staged() {
     inside("carried::memory_of_a_device_that_the_plugin_does_not_take_is_staged", &[], || {
         for settings in [&[("payload", "none")], &[("payload", "crc32c")]] {

@@ -1,9 +1,9 @@
 //! Connections of the double as an engine has them: what they know of memory, and how they close.
 
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use polyrail_carrier::{Bytes, Holder, Host, Lane, Piece};
+use polyrail_carrier::{Bytes, Holder, Host, Lane, Piece, Wishes};
 use polyrail_gpu::Ticket;
 use polyrail_sys::Memory;
 
@@ -12,11 +12,11 @@ use crate::{inside, library, wait_for};
 const LIMIT: Duration = Duration::from_secs(20);
 
 fn host() -> Host {
-    Host::load(library().to_str().unwrap(), &[]).unwrap()
+    Host::load(library().to_str().unwrap(), Wishes::default()).unwrap()
 }
 
-/// Both ends of a connection.
-fn lanes(host: &Host) -> (Lane, Lane) {
+/// Begins a connection: where its ends come, the one that has connected and the one that has accepted.
+fn begun(host: &Host) -> [Receiver<Result<Lane, String>>; 2] {
     let ((offer, offered), (accept, accepted), (connect, connected)) =
         (channel(), channel(), channel());
     host.accept(
@@ -27,8 +27,17 @@ fn lanes(host: &Host) -> (Lane, Lane) {
     );
     let handle = offered.recv_timeout(LIMIT).unwrap().unwrap();
     host.connect(0, &handle, LIMIT, move |lane| connect.send(lane).unwrap());
-    let come = |lane: Result<Result<Lane, String>, _>| lane.unwrap().unwrap();
-    (come(connected.recv_timeout(LIMIT)), come(accepted.recv_timeout(LIMIT)))
+    [connected, accepted]
+}
+
+fn come(lane: &Receiver<Result<Lane, String>>) -> Lane {
+    lane.recv_timeout(LIMIT).unwrap().unwrap()
+}
+
+/// Both ends of a connection.
+fn lanes(host: &Host) -> (Lane, Lane) {
+    let [connected, accepted] = begun(host);
+    (come(&connected), come(&accepted))
 }
 
 fn memory() -> Memory {
@@ -42,6 +51,20 @@ fn post(lane: &Lane, holder: Holder, memory: &Memory) -> Ticket {
 
 fn is_done(ticket: &Ticket) -> bool {
     ticket.is_done().unwrap()
+}
+
+#[test]
+fn who_waits_for_a_slow_accept_connects_all_the_same() {
+    let test = "lanes::who_waits_for_a_slow_accept_connects_all_the_same";
+    inside(test, &[("SCATTER_SLOW_CALL", "accept:0:4000")], || {
+        let host = host();
+        let begin = Instant::now();
+        let [connected, accepted] = begun(&host);
+        come(&connected).close();
+        let took = begin.elapsed();
+        assert!(took < Duration::from_secs(4), "only when the accept has returned: {took:?}");
+        come(&accepted).close();
+    });
 }
 
 #[test]

@@ -5,7 +5,9 @@
 
 mod carried;
 mod lanes;
+mod near;
 mod silent;
+mod threads;
 mod trouble;
 
 use std::path::PathBuf;

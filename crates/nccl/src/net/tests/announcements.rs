@@ -208,7 +208,12 @@ fn what_is_posted_counts_though_it_is_heard_before_the_welcome() {
     let (source, target) = (from(&first), into(&firsts));
     until("no express way", || {
         let received = taken(|| firsts.receive(target, 1000, 8));
-        both(taken(|| first.send(source, 1000, 8)), received);
+        // Both ends are asked, as NCCL asks them: what was posted may leave with a later call only.
+        let sent = taken(|| {
+            received.test();
+            first.send(source, 1000, 8)
+        });
+        both(sent, received);
         engine.peers().first().is_some_and(|peer| peer.flows().up > 0)
     });
     for _ in 0..50 {
@@ -228,7 +233,11 @@ fn what_is_posted_counts_though_it_is_heard_before_the_welcome() {
         let source = from(&send);
         for _ in 0..WINDOW + 1 {
             let received = ahead.pop_front().unwrap_or_else(take);
-            both(taken(|| send.send(source, 1000, 8)), received);
+            let sent = taken(|| {
+                received.test();
+                send.send(source, 1000, 8)
+            });
+            both(sent, received);
         }
         drop((other.remove(send.end.key), hub.remove(recv.end.key)));
     }

@@ -42,10 +42,10 @@ fn small_messages_pass_through_no_proxy_and_could_take_every_rail() {
     let noted = by_proxies() - proxies_before;
     assert!(noted < 8, "{noted} notes by proxies");
     // One that finds too many which are not acknowledged yet takes a proxy. None waits for the
-    // thread that looks every 50 ms.
+    // thread that looks every 50 ms: that would take 12 s.
     let taken = by_express() - before;
     assert!(taken >= 64, "{taken} of 256");
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(7), "{:?}", start.elapsed());
     let mut bytes = [0; 256];
     recv.end.regions.get(into, 2000, 256).region.read_at(0, &mut bytes).unwrap();
     assert!(bytes.iter().enumerate().all(|(at, byte)| *byte == at as u8), "{bytes:?}");

@@ -1,0 +1,152 @@
+//! What GPUDirect-TCPX reads from the environment: the engine's own settings in its words. Variables that the user has
+//! set stay as they are.
+
+use std::path::Path;
+
+/// What stands in the name of its tables.
+const NAME: &str = "GPUDirectTCPX";
+/// Where the images of A3 High have the sockets of its daemon, and where the plugin looks for them by itself.
+const DAEMON: &str = "/run/tcpx";
+const DAEMON_BY_DEFAULT: &str = "/tmp";
+/// Bytes of a message for each socket and turn. The plugin takes 0 if the variable is not set, and sends nothing; this is
+/// Google's value.
+const CHUNK_BYTES: &str = "524288";
+
+/// CPUs for the threads that serve an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpusOf {
+    /// The interface.
+    pub interface: String,
+    /// In ascending order.
+    pub cpus: Vec<u32>,
+}
+
+/// What a plugin is asked for.
+#[derive(Clone, Debug, Default)]
+pub struct Wishes {
+    /// Devices by name or number; none are all.
+    pub devices: Vec<String>,
+    /// Where its sending threads are to run.
+    pub tx: Vec<CpusOf>,
+    /// Where its receiving threads are to run.
+    pub rx: Vec<CpusOf>,
+    /// The interface for connections that carry no payload.
+    pub control: Option<String>,
+}
+
+impl Wishes {
+    /// Whether threads of the plugin are to run on certain CPUs.
+    pub(crate) fn bind(&self) -> bool {
+        !(self.tx.is_empty() && self.rx.is_empty())
+    }
+
+    /// Whether threads of the plugin may run on all of these CPUs.
+    pub(crate) fn allow(&self, cpus: &[u32]) -> bool {
+        let covers = |bound: &CpusOf| cpus.iter().all(|cpu| bound.cpus.binary_search(cpu).is_ok());
+        !self.bind() || self.tx.iter().chain(&self.rx).any(covers)
+    }
+}
+
+/// Tells the plugin of a table of this name, if it is GPUDirect-TCPX. Before it is initialized.
+pub(crate) fn tell(table: &str, wishes: &Wishes) {
+    if !table.contains(NAME) {
+        return;
+    }
+    let is_interface = |name: &str| Path::new("/sys/class/net").join(name).exists();
+    let has_daemon = |folder: &str| Path::new(folder).join("rx_rule_manager").exists();
+    for (name, value) in variables(wishes, is_interface, has_daemon) {
+        if std::env::var_os(name).is_some() {
+            continue;
+        }
+        tracing::info!(target: "polyrail::carrier", name, value, "set for the plugin");
+        // SAFETY: Rust's own readers of the environment are locked out. Functions of C that read it at this very moment
+        // are not, as when NCCL sets what its own file says, so docs say to build the engine before threads of
+        // others run.
+        unsafe { std::env::set_var(name, value) };
+    }
+}
+
+fn variables(
+    wishes: &Wishes,
+    is_interface: impl Fn(&str) -> bool,
+    has_daemon: impl Fn(&str) -> bool,
+) -> Vec<(&'static str, String)> {
+    let mut all = vec![("NCCL_DYNAMIC_CHUNK_SIZE", CHUNK_BYTES.to_owned())];
+    for (name, bindings) in [
+        ("NCCL_GPUDIRECTTCPX_TX_BINDINGS", &wishes.tx),
+        ("NCCL_GPUDIRECTTCPX_RX_BINDINGS", &wishes.rx),
+    ] {
+        if !bindings.is_empty() {
+            all.push((name, in_ranges(bindings)));
+        }
+    }
+    let devices = &wishes.devices;
+    if !devices.is_empty() && devices.iter().all(|name| is_interface(name)) {
+        all.push(("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", format!("={}", devices.join(","))));
+    }
+    all.extend(wishes.control.clone().map(|name| ("NCCL_GPUDIRECTTCPX_CTRL_DEV", name)));
+    if has_daemon(DAEMON) && !has_daemon(DAEMON_BY_DEFAULT) {
+        all.push(("NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX", DAEMON.to_owned()));
+    }
+    all
+}
+
+/// The plugin reads ranges only, also of one CPU.
+fn in_ranges(bindings: &[CpusOf]) -> String {
+    let ranges = |CpusOf { interface, cpus }: &CpusOf| {
+        let mut ranges: Vec<(u32, u32)> = Vec::new();
+        for cpu in cpus {
+            match ranges.last_mut() {
+                Some((_, last)) if *last + 1 == *cpu => *last = *cpu,
+                _ => ranges.push((*cpu, *cpu)),
+            }
+        }
+        let texts: Vec<String> =
+            ranges.iter().map(|(first, last)| format!("{first}-{last}")).collect();
+        format!("{interface}:{}", texts.join(","))
+    };
+    bindings.iter().map(ranges).collect::<Vec<_>>().join(";")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bound(interface: &str, cpus: &[u32]) -> CpusOf {
+        CpusOf { interface: interface.to_owned(), cpus: cpus.to_vec() }
+    }
+
+    #[test]
+    fn settings_of_the_engine_are_said_in_the_words_of_the_plugin() {
+        let wishes = Wishes {
+            devices: vec!["eth1".to_owned(), "eth2".to_owned()],
+            tx: vec![bound("eth1", &[8, 9, 10, 112, 114, 115]), bound("eth2", &[60])],
+            rx: Vec::new(),
+            control: Some("eth0".to_owned()),
+        };
+        let said = variables(&wishes, |name| name.starts_with("eth"), |folder| folder == DAEMON);
+        let expected = [
+            ("NCCL_DYNAMIC_CHUNK_SIZE", "524288"),
+            ("NCCL_GPUDIRECTTCPX_TX_BINDINGS", "eth1:8-10,112-112,114-115;eth2:60-60"),
+            ("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "=eth1,eth2"),
+            ("NCCL_GPUDIRECTTCPX_CTRL_DEV", "eth0"),
+            ("NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX", "/run/tcpx"),
+        ];
+        assert_eq!(said, expected.map(|(name, value)| (name, value.to_owned())));
+        let by_number = Wishes { devices: vec!["1".to_owned()], ..Wishes::default() };
+        let said = variables(&by_number, |name| name.starts_with("eth"), |_| true);
+        assert_eq!(said.len(), 1, "{said:?}");
+    }
+
+    #[test]
+    fn threads_may_run_where_one_binding_lets_them() {
+        let wishes = Wishes {
+            tx: vec![bound("eth1", &[1, 2])],
+            rx: vec![bound("eth1", &[3])],
+            ..Wishes::default()
+        };
+        assert!(wishes.allow(&[1, 2]) && wishes.allow(&[2]) && wishes.allow(&[3]));
+        assert!(!wishes.allow(&[2, 3]) && !wishes.allow(&[0, 1]));
+        assert!(Wishes::default().allow(&[0, 1]), "nothing was asked for");
+    }
+}

@@ -1,0 +1,22 @@
+//! Threads that a plugin starts are found, and compared with the bindings.
+
+use polyrail_sys::threads::allowed_cpus;
+
+use crate::{double, engine, inside, pair, wait_for};
+
+#[test]
+fn threads_of_a_plugin_are_compared_with_the_bindings() {
+    let test = "threads::threads_of_a_plugin_are_compared_with_the_bindings";
+    let cpus = allowed_cpus().unwrap();
+    let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
+    inside(test, &[("SCATTER_THREAD_CPU", &last.to_string())], || {
+        let bound = format!("lo:{first}");
+        let (one, two, _peer) = pair(&[("tx_bindings", &bound), ("rx_bindings", &bound)]);
+        wait_for("a thread of the plugin is told", || one.dump().contains("    thread "));
+        let told = format!("on CPUs {last}, which no binding names");
+        assert_eq!(two.dump().contains(&told), first != last, "{}", two.dump());
+        // Without bindings nothing was asked for.
+        let free = engine(&double(), &[]).unwrap();
+        assert!(!free.dump().contains("no binding"), "{}", free.dump());
+    });
+}
