@@ -72,7 +72,7 @@
 #define POLYRAIL_RECEIVE 4
 
 // Counts the versions of this header that have something more.
-#define POLYRAIL_ABI_VERSION 1
+#define POLYRAIL_ABI_VERSION 2
 
 // In place of a time in nanoseconds: however long it takes.
 #define POLYRAIL_FOREVER UINT64_MAX
@@ -115,7 +115,7 @@ typedef enum {
   POLYRAIL_ERR_CANCELLED = -13,
   // The deadline of the transfer has passed.
   POLYRAIL_ERR_DEADLINE = -14,
-  // The peer refused: a region is closed there, or may not be used like this.
+  // The peer refused: a region is closed there, or may not be used like this. Or a group has refused this engine.
   POLYRAIL_ERR_REFUSED = -15,
   // A message is longer than the receive that it met.
   POLYRAIL_ERR_TOO_LONG = -16,
@@ -138,6 +138,9 @@ typedef struct polyrail_engine polyrail_engine;
 
 // A descriptor that tells of events.
 typedef struct polyrail_events polyrail_events;
+
+// The membership of an engine in a group.
+typedef struct polyrail_group polyrail_group;
 
 // A peer that wants to join. It waits for polyrail_incoming_accept() or polyrail_incoming_refuse().
 typedef struct polyrail_incoming polyrail_incoming;
@@ -201,6 +204,16 @@ typedef struct {
   // What; free it with polyrail_bytes_free().
   polyrail_bytes data;
 } polyrail_notification;
+
+// A change in a group.
+typedef struct {
+  // sizeof(polyrail_group_event).
+  size_t size;
+  // 1 if the member has joined, 0 if it has left or died.
+  uint32_t has_joined;
+  // Its name; free it with polyrail_bytes_free().
+  polyrail_bytes name;
+} polyrail_group_event;
 
 // What is known of a peer.
 typedef struct {
@@ -322,7 +335,7 @@ int polyrail_bytes_free(polyrail_bytes *bytes);
 int polyrail_engine_open(const polyrail_engine_options *options,
                          polyrail_engine **engine);
 
-// Closes an engine: tells the peers, ends all transfers with POLYRAIL_ERR_PEER_LOST and stops its
+// Closes an engine: leaves its groups, tells the peers, ends all transfers with POLYRAIL_ERR_PEER_LOST and stops its
 // threads. Blocks for a second or two at most. Calls that wait in other threads return.
 //
 // The handle ends here. Other handles of the engine (peers, regions, transfers, requests) stay valid
@@ -398,6 +411,49 @@ int polyrail_events_clear(polyrail_events *events);
 
 // Closes the descriptor. NULL is fine.
 int polyrail_events_close(polyrail_events *events);
+
+// Joins a group of engines at the place that the setting `rendezvous` names: a folder, etcd, the addresses of a name, the
+// ranks of a job. Returns as soon as others can find this engine; waits at most this time for that, as long as a name is that
+// of an engine that has died, or rank 0 has not started.
+//
+// `name` may be NULL: then it is rank-3 among ranks, and else the engine's instance. POLYRAIL_ERR_CONNECT: the place can't be
+// reached; POLYRAIL_ERR_REFUSED: it refuses, or the name is taken.
+int polyrail_group_join(polyrail_engine *engine,
+                        const char *group,
+                        const char *name,
+                        uint64_t timeout_ns,
+                        polyrail_group **joined);
+
+// The name of this engine in the group.
+int polyrail_group_name(polyrail_group *group, polyrail_bytes *name);
+
+// How many members the launcher of the ranks has started, this one included. POLYRAIL_PENDING: nobody knows.
+int polyrail_group_expected(polyrail_group *group,
+                            size_t *count);
+
+// Waits until the group has as many members, this one included. POLYRAIL_PENDING: it has fewer.
+int polyrail_group_wait(polyrail_group *group, size_t count, uint64_t timeout_ns);
+
+// The other members now, as JSON: a list of objects with `name`, and as each says of itself `engine`, `instance` and
+// `addresses`.
+int polyrail_group_members(polyrail_group *group,
+                           polyrail_bytes *json);
+
+// The member of this name as a peer of the engine; it is connected when it is first used. POLYRAIL_PENDING: no other member
+// is called so.
+int polyrail_group_peer(polyrail_group *group,
+                        const char *name,
+                        polyrail_peer **peer);
+
+// The next change; waits for it. Whoever was there before has joined first. POLYRAIL_PENDING: nothing has changed. Fill in
+// `event->size` before.
+int polyrail_group_next_event(polyrail_group *group,
+                              uint64_t timeout_ns,
+                              polyrail_group_event *event);
+
+// Leaves the group, so that the others hear of it at once, and ends the handle. Peers stay. An engine that closes leaves
+// its groups by itself. NULL is fine.
+int polyrail_group_leave(polyrail_group *group);
 
 // Takes the next peer that wants to join, where polyrail_engine_options.admission is POLYRAIL_ADMIT_ASK; waits
 // for one. POLYRAIL_PENDING: none wants to. The descriptor of polyrail_events_open() does not tell of these.
@@ -649,6 +705,7 @@ int polyrail_transfer_free(polyrail_transfer *transfer);
 
 /* polyrail_engine_options_init() and so on: all zero, with the size. */
 POLYRAIL_INIT_OF_(polyrail_engine_options)
+POLYRAIL_INIT_OF_(polyrail_group_event)
 POLYRAIL_INIT_OF_(polyrail_memory)
 POLYRAIL_INIT_OF_(polyrail_notification)
 POLYRAIL_INIT_OF_(polyrail_outcome)

@@ -1,9 +1,10 @@
 //! Engines: opened, described, watched by their figures, closed.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
+use parking_lot::Mutex;
 use polyrail::{Admission, Config};
 
 use crate::bytes::Bytes;
@@ -21,6 +22,8 @@ pub struct Engine {
     is_closed: AtomicBool,
     /// Where peers wait that want to join, if the program is to decide.
     pub(crate) desk: Option<Arc<Desk>>,
+    /// Left when it closes.
+    groups: Mutex<Vec<Weak<polyrail_rendezvous::Group>>>,
 }
 
 /// In polyrail_engine_options.flags: leaves the environment alone. Otherwise POLYRAIL_RAILS and its like are read.
@@ -92,7 +95,8 @@ pub unsafe extern "C" fn polyrail_engine_open(
         };
         // SAFETY: the caller's promise of the pointers in the options.
         let (builder, desk) = unsafe { builder(options)? };
-        let engine = Engine { engine: builder.build()?, is_closed: AtomicBool::new(false), desk };
+        let (is_closed, groups) = (AtomicBool::new(false), Mutex::default());
+        let engine = Engine { engine: builder.build()?, is_closed, desk, groups };
         out.set(open(engine)?);
         Ok(Status::PolyrailOk)
     })
@@ -141,7 +145,7 @@ unsafe fn builder(
     })
 }
 
-/// Closes an engine: tells the peers, ends all transfers with POLYRAIL_ERR_PEER_LOST and stops its
+/// Closes an engine: leaves its groups, tells the peers, ends all transfers with POLYRAIL_ERR_PEER_LOST and stops its
 /// threads. Blocks for a second or two at most. Calls that wait in other threads return.
 ///
 /// The handle ends here. Other handles of the engine (peers, regions, transfers, requests) stay valid
@@ -154,6 +158,8 @@ pub unsafe extern "C" fn polyrail_engine_close(engine: *mut Engine) -> c_int {
             let held = close("engine", engine)?;
             held.is_closed.store(true, Ordering::Release);
             held.desk.iter().for_each(|desk| desk.close());
+            let groups = std::mem::take(&mut *held.groups.lock());
+            groups.iter().filter_map(Weak::upgrade).for_each(|group| group.end());
             held.engine.close();
         }
         Ok(Status::PolyrailOk)
@@ -310,6 +316,21 @@ impl Instance {
 }
 
 impl Engine {
+    /// It has joined a group, which it leaves when it closes.
+    pub(crate) fn note_group(
+        &self,
+        group: &Arc<polyrail_rendezvous::Group>,
+    ) -> Result<(), Failure> {
+        let mut groups = self.groups.lock();
+        // Whoever closes the engine looks for its groups after that.
+        if self.is_closed.load(Ordering::Acquire) {
+            return self.not_yet().map(drop);
+        }
+        groups.retain(|group| group.strong_count() > 0);
+        groups.push(Arc::downgrade(group));
+        Ok(())
+    }
+
     /// What a wait says that ended without what it waited for.
     pub(crate) fn not_yet(&self) -> Result<Status, Failure> {
         if self.is_closed.load(Ordering::Acquire) {

@@ -17,6 +17,7 @@ use polyrail_sys::process::Original;
 
 use crate::engine::Engine;
 use crate::events::Events;
+use crate::groups::Group;
 use crate::incoming::Incoming;
 use crate::peers::{Connecting, Peer};
 use crate::regions::{Region, Remote};
@@ -46,7 +47,7 @@ pub(crate) trait Handle: Sized + Send + Sync + 'static {
 }
 
 /// Every kind of handle, to name one that stands in the wrong place.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     Engine::NAME,
     Connecting::NAME,
     Peer::NAME,
@@ -56,6 +57,7 @@ const NAMES: [&str; 9] = [
     Transfer::NAME,
     Events::NAME,
     Incoming::NAME,
+    Group::NAME,
 ];
 
 macro_rules! handles {
@@ -95,6 +97,7 @@ handles! {
     7 transfers: Transfer = "polyrail_transfer",
     8 events: Events = "polyrail_events",
     9 incoming: Incoming = "polyrail_incoming",
+    10 groups: Group = "polyrail_group",
 }
 
 pub(crate) struct Table<T> {
@@ -284,8 +287,11 @@ mod tests {
     #[test]
     fn every_kind_has_the_name_that_its_number_finds() {
         let kinds = [Engine::KIND, Connecting::KIND, Peer::KIND, Region::KIND, Remote::KIND];
-        let kinds =
-            [&kinds[..], &[Prepared::KIND, Transfer::KIND, Events::KIND, Incoming::KIND]].concat();
+        let kinds = [
+            &kinds[..],
+            &[Prepared::KIND, Transfer::KIND, Events::KIND, Incoming::KIND, Group::KIND],
+        ]
+        .concat();
         assert_eq!(kinds, (1..=NAMES.len()).collect::<Vec<_>>());
     }
 

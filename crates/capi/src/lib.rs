@@ -20,6 +20,7 @@ mod handles;
 pub mod bytes;
 pub mod engine;
 pub mod events;
+pub mod groups;
 pub mod incoming;
 pub mod peers;
 pub mod regions;

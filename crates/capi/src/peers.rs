@@ -52,7 +52,7 @@ unsafe impl Versioned for PeerInfo {
 }
 
 impl Peer {
-    fn new(peer: polyrail::Peer, engine: &polyrail::Engine) -> Self {
+    pub(crate) fn new(peer: polyrail::Peer, engine: &polyrail::Engine) -> Self {
         Self { peer, of: engine.instance(), gone: OnceLock::new() }
     }
 }

@@ -46,7 +46,7 @@ pub enum Status {
     PolyrailErrCancelled = -13,
     /// The deadline of the transfer has passed.
     PolyrailErrDeadline = -14,
-    /// The peer refused: a region is closed there, or may not be used like this.
+    /// The peer refused: a region is closed there, or may not be used like this. Or a group has refused this engine.
     PolyrailErrRefused = -15,
     /// A message is longer than the receive that it met.
     PolyrailErrTooLong = -16,
@@ -106,7 +106,7 @@ pub extern "C" fn polyrail_abi_version() -> u32 {
 }
 
 /// Counts the versions of this header that have something more.
-pub const POLYRAIL_ABI_VERSION: u32 = 1;
+pub const POLYRAIL_ABI_VERSION: u32 = 2;
 
 fn last(text: impl FnOnce(&(CString, CString)) -> *const c_char) -> *const c_char {
     // At the end of a thread what it kept is gone.
@@ -150,6 +150,10 @@ impl Failure {
     fn explained(status: Status, error: &impl Explain) -> Self {
         let help = error.help().unwrap_or_default();
         Self { status, text: error.to_string(), help }
+    }
+
+    pub(crate) fn helped_by(self, help: Option<String>) -> Self {
+        Self { help: help.unwrap_or_default(), ..self }
     }
 
     /// The same, with the place of what is wrong in front.
@@ -208,6 +212,7 @@ impl From<RegionError> for Failure {
     fn from(error: RegionError) -> Self {
         let status = match &error {
             RegionError::OutOfBounds { .. } => Status::PolyrailErrRange,
+            RegionError::NotThere { .. } => Status::PolyrailErrArgument,
             RegionError::Ended => Status::PolyrailErrRegionClosed,
             RegionError::Description { .. } => Status::PolyrailErrFormat,
             RegionError::TooMany { .. } => Status::PolyrailErrLimit,

@@ -2,8 +2,8 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use polyrail::Invitation;
 use pyo3::exceptions::{PyTimeoutError, PyValueError};
@@ -15,6 +15,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyModule, PyTuple};
 use crate::errors;
 use crate::events::Events;
 use crate::foreign::{self, Foreign};
+use crate::group::Group;
 use crate::peer::{Notification, Peer};
 use crate::region::{Region, RemoteRegion};
 use crate::request;
@@ -33,6 +34,8 @@ use crate::waiting::{self, wait};
 pub(crate) struct Engine {
     pub(crate) engine: polyrail::Engine,
     is_closed: AtomicBool,
+    /// Left when it closes.
+    groups: Mutex<Vec<Weak<polyrail_rendezvous::Group>>>,
 }
 
 /// The half of the package that knows asyncio.
@@ -70,8 +73,24 @@ impl Drop for Engine {
     fn drop(&mut self) {
         // Closing tells peers, which takes a moment; other threads of Python go on meanwhile.
         if !*self.is_closed.get_mut() {
-            Python::try_attach(|py| py.detach(|| self.engine.close()));
+            Python::try_attach(|py| py.detach(|| self.end()));
         }
+    }
+}
+
+impl Engine {
+    /// It was joined to a group, which it leaves when it closes.
+    pub(crate) fn note_group(&self, group: &Arc<polyrail_rendezvous::Group>) {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        groups.retain(|group| group.strong_count() > 0);
+        groups.push(Arc::downgrade(group));
+    }
+
+    fn end(&self) {
+        let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let groups = std::mem::take(&mut *groups);
+        groups.iter().filter_map(Weak::upgrade).for_each(|group| group.end());
+        self.engine.close();
     }
 }
 
@@ -92,7 +111,7 @@ impl Engine {
             builder = builder.name(name);
         }
         let engine = py.detach(|| builder.build()).map_err(errors::engine)?;
-        Ok(Self { engine, is_closed: AtomicBool::new(false) })
+        Ok(Self { engine, is_closed: AtomicBool::new(false), groups: Mutex::default() })
     }
 
     /// What a peer needs to connect to this engine: give it to `add_peer` there. Keep it as private
@@ -130,7 +149,7 @@ impl Engine {
 
     /// Whether `close` was called.
     #[getter]
-    fn closed(&self) -> bool {
+    pub(crate) fn closed(&self) -> bool {
         self.is_closed.load(Ordering::Acquire)
     }
 
@@ -182,7 +201,11 @@ impl Engine {
     #[pyo3(signature = (path, data = None))]
     fn publish(&self, py: Python<'_>, path: PathBuf, data: Option<Vec<u8>>) -> PyResult<()> {
         let data = data.unwrap_or_default();
-        Ok(py.detach(|| self.engine.publish_with(&path, &data))?)
+        let written = py.detach(|| self.engine.publish_with(&path, &data));
+        // Python names the file of such an error only if it is told.
+        Ok(written.map_err(|error| {
+            std::io::Error::new(error.kind(), format!("{}: {error}", path.display()))
+        })?)
     }
 
     /// Adds the peer that has published its metadata in this file, and waits for the file. Returns
@@ -199,6 +222,21 @@ impl Engine {
         let late = || PyTimeoutError::new_err(format!("{}: nobody has published", path.display()));
         let (peer, data) = found.ok_or_else(late)?.map_err(errors::peer)?;
         Ok((Peer { peer }, PyBytes::new(py, &data)))
+    }
+
+    /// Joins a group of engines at the place that the setting `rendezvous` names, such as
+    /// "dir:///shared/folder", "etcd://HOST:PORT", "torchrun://", "slurm://". Without a name of its own a member is
+    /// called `rank-3` among ranks, and else by its instance. Waits until others can find this engine: for rank 0, or
+    /// for the lease of a dead engine that had the name; raises RendezvousError after so many seconds.
+    #[pyo3(signature = (group, *, name = None, timeout = 60.0))]
+    fn join(
+        &self,
+        py: Python<'_>,
+        group: &str,
+        name: Option<&str>,
+        timeout: Option<f64>,
+    ) -> PyResult<Group> {
+        Group::join(py, self, group, name, timeout)
     }
 
     /// Registers memory for transfers: what has the buffer protocol (bytearray, mmap, numpy), a
@@ -229,9 +267,9 @@ impl Engine {
         Ok(PyList::new(py, regions)?.into_any())
     }
 
-    /// Registers `nbytes` of memory by its address, of the host or, with `cuda=True`, of a GPU. Nobody
-    /// checks the address of host memory: a wrong one crashes the process. `keep` is an object that the
-    /// region keeps, the owner of the memory.
+    /// Registers `nbytes` of memory by its address, of the host or, with `cuda=True`, of a GPU. `keep` is an
+    /// object that the region keeps, the owner of the memory. Of host memory the first and the last byte are
+    /// looked at; memory that goes while it is registered crashes the process.
     #[pyo3(signature = (address, nbytes, *, cuda = false, keep = None, access = "all", granted_to = None))]
     fn register_address(
         slf: &Bound<'_, Self>,
@@ -248,8 +286,8 @@ impl Engine {
     }
 
     /// Reads the description of a peer's region, from `Region.describe` there.
-    fn import_region(&self, description: &[u8]) -> PyResult<RemoteRegion> {
-        let remote = self.engine.import(description).map_err(errors::region)?;
+    fn import_region(&self, description: Vec<u8>) -> PyResult<RemoteRegion> {
+        let remote = self.engine.import(&description).map_err(errors::region)?;
         Ok(RemoteRegion { remote })
     }
 
@@ -286,7 +324,7 @@ impl Engine {
     fn send(
         slf: &Bound<'_, Self>,
         peer: &Peer,
-        tag: u64,
+        #[pyo3(from_py_with = request::tag)] tag: u64,
         local: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<Transfer> {
@@ -299,7 +337,7 @@ impl Engine {
     fn receive(
         slf: &Bound<'_, Self>,
         peer: &Peer,
-        tag: u64,
+        #[pyo3(from_py_with = request::tag)] tag: u64,
         local: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<Transfer> {
@@ -339,7 +377,7 @@ impl Engine {
     fn prepare_send(
         slf: &Bound<'_, Self>,
         peer: &Peer,
-        tag: u64,
+        #[pyo3(from_py_with = request::tag)] tag: u64,
         local: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<Prepared> {
@@ -352,7 +390,7 @@ impl Engine {
     fn prepare_receive(
         slf: &Bound<'_, Self>,
         peer: &Peer,
-        tag: u64,
+        #[pyo3(from_py_with = request::tag)] tag: u64,
         local: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<Prepared> {
@@ -426,11 +464,11 @@ impl Engine {
         py.detach(|| self.engine.dump())
     }
 
-    /// Tells the peers, ends all transfers with an error, and stops the threads. Notifications that
+    /// Leaves its groups, tells the peers, ends all transfers with an error, and stops the threads. Notifications that
     /// came before can be taken. Closing twice is fine.
     fn close(&self, py: Python<'_>) {
         self.is_closed.store(true, Ordering::Release);
-        py.detach(|| self.engine.close());
+        py.detach(|| self.end());
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

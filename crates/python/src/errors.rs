@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use polyrail::{EngineError, Explain, PeerError, PostError, RegionError, TransferError};
+use polyrail_rendezvous::RendezvousError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
@@ -61,6 +62,13 @@ pub(crate) fn peer(error: PeerError) -> PyErr {
         PeerError::Connect { why, .. } => cause.why(why.to_string()).raise("PeerError"),
         _ => cause.raise("PeerError"),
     }
+}
+
+/// A group can't be joined.
+pub(crate) fn rendezvous(error: &RendezvousError) -> PyErr {
+    let (message, reason) = (error.to_string(), variant(error));
+    let cause = Cause { message, reason, help: error.help(), ..Cause::default() };
+    cause.raise("RendezvousError")
 }
 
 /// Memory can't be registered, described or cut.

@@ -93,6 +93,15 @@ impl Foreign {
 
 /// The view itself is kept: as long as it lives its exporter neither moves nor frees the bytes.
 fn buffer(view: &Bound<'_, PyMemoryView>) -> PyResult<Foreign> {
+    if view.getattr("format")?.extract::<String>()?.contains('O') {
+        let text = "the buffer holds references to Python's objects, which mean nothing elsewhere; allowed: numbers, bytes";
+        return Err(PyTypeError::new_err(text));
+    }
+    // A single element has no shape, and PyO3 wants one: its bytes have.
+    let view = match view.getattr("ndim")?.extract::<usize>()? {
+        0 => &view.call_method1("cast", ("B",))?.cast_into()?,
+        _ => view,
+    };
     let buffer = PyUntypedBuffer::get(view)?;
     if !buffer.is_c_contiguous() {
         let text = format!(
@@ -102,10 +111,6 @@ fn buffer(view: &Bound<'_, PyMemoryView>) -> PyResult<Foreign> {
             buffer.strides()
         );
         return Err(PyBufferError::new_err(text));
-    }
-    if buffer.format().to_bytes().contains(&b'O') {
-        let text = "the buffer holds references to Python's objects, which mean nothing elsewhere; allowed: numbers, bytes";
-        return Err(PyTypeError::new_err(text));
     }
     Ok(Foreign {
         address: buffer.buf_ptr() as u64,

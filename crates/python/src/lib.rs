@@ -9,6 +9,7 @@ mod errors;
 mod events;
 mod foreign;
 mod foreign_tensor;
+mod group;
 mod peer;
 mod region;
 mod request;
@@ -23,6 +24,8 @@ mod _polyrail {
     use crate::engine::Engine;
     #[pymodule_export]
     use crate::events::Events;
+    #[pymodule_export]
+    use crate::group::{Group, GroupEvent, Member};
     #[pymodule_export]
     use crate::peer::{Notification, Peer};
     #[pymodule_export]

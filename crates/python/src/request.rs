@@ -8,7 +8,7 @@ use polyrail::operation::{OneSided, Operation, Read, Receive, Send, TwoSided, Wr
 use polyrail::{RegionSlice, Request};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyTuple};
+use pyo3::types::{PyInt, PyList, PyTuple};
 
 use crate::peer::Peer;
 use crate::region::{Region, RemoteRegion, RemoteSlice, Slice};
@@ -103,6 +103,15 @@ fn wrong_item(given: &Bound<'_, PyAny>, field: &str, allowed: &str) -> PyErr {
         )),
         Err(error) => error,
     }
+}
+
+/// A tag, of which Python's own error would not say what is allowed.
+pub(crate) fn tag(given: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let is_number = given.is_instance_of::<PyInt>();
+    given.extract().map_err(|error| match is_number {
+        true => PyValueError::new_err(format!("tag is {given}; allowed: 0 to 2**64 - 1")),
+        false => error,
+    })
 }
 
 /// A write, with its notification.

@@ -69,6 +69,20 @@ def test_what_is_no_slice_of_bytes_is_refused(pair):
         pair[0].send(pair[2], 1, bytearray(3))
 
 
+def test_bad_arguments_are_named_with_what_is_allowed(pair, tmp_path):
+    a, _, to_b, _ = pair
+    region = a.register(bytearray(3))
+    for wrong in [-1, 2**64]:
+        with pytest.raises(ValueError, match=f"tag is {wrong}; allowed: 0 to 2"):
+            a.send(to_b, wrong, region)
+        with pytest.raises(ValueError, match="allowed: 0 to 2"):
+            a.prepare_receive(to_b, wrong, region)
+    with pytest.raises(TypeError):
+        a.receive(to_b, "7", region)
+    with pytest.raises(OSError, match=str(tmp_path)):
+        a.publish(tmp_path)
+
+
 def test_messages_meet_by_their_tag(pair):
     a, b, to_b, to_a = pair
     target = [bytearray(3), bytearray(4)]

@@ -7,7 +7,7 @@ import weakref
 
 import polyrail
 import pytest
-from conftest import SOON
+from conftest import SOON, engine
 
 numpy = pytest.importorskip("numpy")
 
@@ -185,7 +185,7 @@ def test_a_list_gives_a_list_of_regions(pair):
 
 def test_memory_by_address_is_kept_by_its_owner(pair):
     a, b, to_b, _ = pair
-    owner = numpy.zeros(64, dtype="u1")
+    owner, owner_of_64 = numpy.zeros(64, dtype="u1"), numpy.zeros(64, dtype="u1")
     gone = weakref.ref(owner)
     region = b.register_address(owner.ctypes.data, 64, keep=owner)
     del owner
@@ -197,6 +197,38 @@ def test_memory_by_address_is_kept_by_its_owner(pair):
     for wrong in [(0, 8), (2**64 - 8, 16)]:
         with pytest.raises(ValueError, match="allowed: an address other than 0"):
             b.register_address(*wrong)
+    for wrong in [(16, 4096), (owner_of_64.ctypes.data, 1 << 46)]:
+        with pytest.raises(polyrail.RegionError, match="no memory of this process") as refused:
+            b.register_address(*wrong)
+        assert refused.value.reason == "not_there" and "cuda=True" in refused.value.help
+
+
+def test_a_single_element_without_dimensions_is_registered(pair):
+    a, b, to_b, _ = pair
+    source, target = numpy.array(7, dtype="i8"), numpy.array(0, dtype="i8")
+    region = b.register(target)
+    assert region.nbytes == 8
+    remote = a.import_region(bytearray(region.describe()))
+    a.write(to_b, a.register(source), remote).wait(SOON)
+    assert target == 7
+    with pytest.raises(TypeError):
+        a.register(numpy.array("a", dtype=object))
+
+
+def test_memory_whose_file_is_cut_off_fails_its_transfer_and_no_other(tmp_path):
+    size = 4 << 20
+    with engine("a", path="tcp") as a, engine("b", path="tcp") as b, open(tmp_path / "file", "wb+") as file:
+        file.truncate(size)
+        to_b, there = a.add_peer(b.metadata()), b.register(bytearray(size))
+        remote, good = a.import_region(there.describe()), a.register(bytearray(size))
+        with mmap.mmap(file.fileno(), size) as mapped, a.register(mapped) as bad:
+            a.write(to_b, bad, remote).wait(SOON)
+            file.truncate(mmap.PAGESIZE)
+            with pytest.raises(polyrail.TransferError, match="can't be read: it was unmapped, or its file cut off"):
+                a.write(to_b, bad, remote).wait(SOON)
+        a.write(to_b, good, remote).wait(SOON)
+        rails = [rail for peer in a.stats()["peers"] for rail in peer["rails"]]
+        assert sum(rail["down_count"] for rail in rails) <= to_b.flows[1], "each flow found out once at most"
 
 
 def test_a_region_keeps_its_memory_until_it_is_closed(pair):

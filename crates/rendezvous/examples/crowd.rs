@@ -22,7 +22,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("crowd PLACE OWN TOTAL LEFT".into());
     };
     let (own, total, left): (usize, usize, usize) = (own.parse()?, total.parse()?, left.parse()?);
-    let config = Config::builder().set("rails", "127.0.0.1")?.set("progress", "caller")?;
+    // On one address there are not ports enough for all of them.
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let rail = format!("127.77.{high}.{low}");
+    let config = Config::builder().set("rails", &rail)?.set("progress", "caller")?;
     let config = config.set("rendezvous", place)?.build()?;
     let engines: Vec<Engine> = (0..own)
         .map(|_| Engine::builder().config(config.clone()).build())

@@ -33,7 +33,7 @@ pub enum Event {
 
 /// The membership of an engine in a group. Dropping it leaves the group. It keeps the engine open.
 ///
-/// All methods may be called from any thread.
+/// All methods may be called from any thread. In a forked copy of the process nobody is there.
 pub struct Group {
     engine: Engine,
     name: String,
@@ -175,6 +175,16 @@ impl Group {
 
     /// Leaves the group, so that the others hear of it at once. Dropping does the same.
     pub fn leave(self) {}
+
+    /// Leaves the group though others have references to it: their waits end, and there is no news any more.
+    pub fn end(&self) {
+        self.session.end();
+    }
+
+    /// Whether the group was left.
+    pub fn has_ended(&self) -> bool {
+        self.session.has_ended()
+    }
 }
 
 impl Watcher {

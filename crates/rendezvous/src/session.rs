@@ -23,6 +23,8 @@ const GOODBYE: Duration = Duration::from_secs(3);
 pub(crate) struct Session {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// The process that has the thread: a forked copy has none, and nobody opens the locks that it held.
+    process: u32,
 }
 
 struct Shared {
@@ -65,7 +67,27 @@ impl Session {
             .name("pr-rendezvous".to_owned())
             .spawn(move || theirs.run(backend))
             .map_err(RendezvousError::Thread)?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, thread: Some(thread), process: std::process::id() })
+    }
+
+    /// Leaves the group: whoever waits for something waits no longer. A place that does not answer keeps nobody
+    /// for long.
+    pub(crate) fn end(&self) {
+        if self.is_copy() {
+            return;
+        }
+        self.shared.stop.set();
+        let until = Instant::now() + GOODBYE;
+        let mut table = self.shared.table.lock();
+        while !table.is_over && !self.shared.changed.wait_until(&mut table, until).timed_out() {}
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.is_copy() || self.shared.stop.is_set()
+    }
+
+    fn is_copy(&self) -> bool {
+        std::process::id() != self.process
     }
 
     /// The next change; waits for it, at most `timeout`.
@@ -89,10 +111,18 @@ impl Session {
     }
 
     pub(crate) fn members(&self) -> Vec<Member> {
-        self.shared.table.lock().list()
+        let mut members = Vec::new();
+        self.wait(Duration::ZERO, |table| {
+            members = table.list();
+            true
+        });
+        members
     }
 
     fn wait(&self, timeout: Duration, mut is_there: impl FnMut(&mut Table) -> bool) {
+        if self.is_copy() {
+            return;
+        }
         let until = Instant::now().checked_add(timeout);
         let mut table = self.shared.table.lock();
         while !is_there(&mut table) && !table.is_over {
@@ -108,17 +138,17 @@ impl Session {
     }
 }
 
-/// Leaves the group. A place that does not answer keeps nobody for long.
 impl Drop for Session {
     fn drop(&mut self) {
-        self.shared.stop.set();
-        let until = Instant::now() + GOODBYE;
-        let mut table = self.shared.table.lock();
-        while !table.is_over && !self.shared.changed.wait_until(&mut table, until).timed_out() {}
-        let is_over = table.is_over;
-        drop(table);
+        let thread = self.thread.take();
+        if self.is_copy() {
+            return;
+        }
+        self.end();
         // Otherwise the thread waits for the system, and ends when that has answered.
-        if is_over && let Some(thread) = self.thread.take() {
+        if self.shared.table.lock().is_over
+            && let Some(thread) = thread
+        {
             let _ = thread.join();
         }
     }

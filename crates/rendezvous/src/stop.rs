@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+/// More than any system runs.
+const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
+
 /// Whether the thread is to end. Setting it wakes whatever the thread waits in.
 #[derive(Default)]
 pub(crate) struct Stop {
@@ -26,7 +29,10 @@ struct State {
 impl Stop {
     /// For what may take this long, and no longer.
     pub(crate) fn after(timeout: Duration) -> Self {
-        Self { deadline: Instant::now().checked_add(timeout), ..Self::default() }
+        // However long: who has no deadline tries once.
+        let now = Instant::now();
+        let deadline = now.checked_add(timeout).or_else(|| now.checked_add(LONGEST));
+        Self { deadline, ..Self::default() }
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
@@ -89,5 +95,16 @@ impl Stop {
         }
         state.sockets.retain(|socket| socket.strong_count() > 0);
         state.sockets.push(Arc::downgrade(socket));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_may_take_for_ever_has_a_deadline_too_and_goes_on_trying() {
+        let stop = Stop::after(Duration::MAX);
+        assert!(stop.deadline().is_some() && !stop.is_set() && !stop.is_over());
     }
 }

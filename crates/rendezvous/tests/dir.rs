@@ -63,6 +63,22 @@ fn engines_meet_by_a_folder_and_who_leaves_or_dies_is_gone_at_once() {
 }
 
 #[test]
+fn who_waits_for_news_of_a_group_that_is_left_waits_no_longer() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = format!("dir://{}", folder.path().display());
+    let (one, other) = (engine(&place), engine(&place));
+    let (group, watcher) = (enter(&one, "a"), enter(&other, "b"));
+    assert_eq!(event(&watcher, DEADLINE).as_deref(), Some("+a"));
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| group.wait_for(3, Duration::MAX));
+        group.end();
+        assert_eq!(waits.join().unwrap(), None);
+    });
+    assert_eq!(event(&watcher, DEADLINE).as_deref(), Some("-a"));
+    group.end();
+}
+
+#[test]
 fn who_is_silent_for_a_lease_has_left_and_joins_again_with_a_sign_of_life() {
     let folder = tempfile::tempdir().unwrap();
     let place = format!("dir://{}?lease=3s", folder.path().display());

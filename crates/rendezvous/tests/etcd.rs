@@ -6,8 +6,9 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{DEADLINE, Etcd, config, engine, free_port, member};
+use common::{DEADLINE, Etcd, config, engine, member};
 use polyrail_rendezvous::{Event, Group, Membership, RendezvousError, join, look};
+use polyrail_skip::HeldPort;
 use rustix::process::Signal;
 
 fn enter(engine: &polyrail::Engine, name: &str) -> Group {
@@ -49,21 +50,34 @@ fn engines_meet_by_etcd_and_who_leaves_or_dies_is_gone() {
     let begin = Instant::now();
     a.kill();
     assert_eq!(left(&group, DEADLINE).as_deref(), Some("a"));
-    assert!(begin.elapsed() <= lease, "gone only after {:?}", begin.elapsed());
+    // And some more, where the machine stands still for a moment.
+    assert!(begin.elapsed() <= 2 * lease, "gone only after {:?}", begin.elapsed());
 
-    // One who leaves is gone at once.
     drop(b.take_stdin());
     b.until("over");
-    let begin = Instant::now();
     assert_eq!(left(&group, DEADLINE).as_deref(), Some("b"));
-    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn who_leaves_is_gone_long_before_the_lease_is_over() {
+    let Some(etcd) = Etcd::start() else { return };
+    let place = etcd.place("/test?lease=300s");
+    let own = engine(&place);
+    let group = enter(&own, "observer");
+    let mut other = member(&place, "g", "b", 1);
+    group.wait_for(2, DEADLINE).expect("it joins");
+    assert!(matches!(group.next_event(DEADLINE), Some(Event::Joined(_))));
+    drop(other.take_stdin());
+    other.until("over");
+    assert_eq!(left(&group, DEADLINE).as_deref(), Some("b"));
 }
 
 #[test]
 fn in_a_large_group_that_comes_and_goes_at_once_nobody_is_missed() {
     const MEMBERS: usize = 40;
     let Some(etcd) = Etcd::start() else { return };
-    let own = engine(&etcd.place("/test?lease=3s"));
+    // Nobody dies here.
+    let own = engine(&etcd.place("/test?lease=60s"));
     let start = |number: usize| {
         let own = &own;
         move || enter(own, &format!("m{number}"))
@@ -92,7 +106,8 @@ fn in_a_large_group_that_comes_and_goes_at_once_nobody_is_missed() {
 #[test]
 fn a_name_is_taken_while_its_engine_lives_and_free_after_its_lease() {
     let Some(etcd) = Etcd::start() else { return };
-    let place = etcd.place("?lease=3s");
+    // The shortest is 3 s, which is soon over where the machine stands still for a moment.
+    let place = etcd.place("?lease=6s");
     let own = engine(&place);
     let child = member(&place, "g", "a", 1);
     child.until("found");
@@ -147,7 +162,8 @@ fn an_etcd_that_restarts_or_forgets_ends_no_membership() {
 #[test]
 fn an_etcd_that_is_down_is_named_and_one_of_several_is_enough() {
     let Some(etcd) = Etcd::start() else { return };
-    let (down, other) = (free_port(), free_port());
+    let ports = [HeldPort::new(), HeldPort::new()];
+    let [down, other] = ports.each_ref().map(HeldPort::number);
     let place = format!("etcd://127.0.0.1:{down},localhost:{other}/test");
     let own = engine(&place);
     let membership = Membership::new("g").unwrap();
@@ -158,7 +174,7 @@ fn an_etcd_that_is_down_is_named_and_one_of_several_is_enough() {
     assert!(told.contains(&format!("localhost:{other}: Connection refused")), "{told}");
     assert_eq!(error.exit_code(), 3);
 
-    let own = engine(&format!("etcd://127.0.0.1:{down},127.0.0.1:{}/test", etcd.port));
+    let own = engine(&format!("etcd://127.0.0.1:{down},{}/test", etcd.address()));
     let group = join(&own, &membership).unwrap();
     assert_eq!(group.name(), own.instance().to_string());
 
@@ -171,7 +187,7 @@ fn an_etcd_that_is_down_is_named_and_one_of_several_is_enough() {
     let error =
         look(&config(&place), &"g".parse().unwrap(), Duration::from_millis(200)).unwrap_err();
     assert!(error.to_string().contains("no answer in time"), "{error}");
-    assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 
     // Somebody else listens there: an engine.
     let own = engine(&format!("etcd://{}", own.addresses()[0]));

@@ -1,11 +1,12 @@
-//! Ranks of a job: as a launcher's environment says, and started by a real `mpirun`.
+//! Ranks of a job, as a launcher's environment says. `launchers.rs` has real launchers.
 
 mod common;
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use common::{DEADLINE, Process, engine, free_port};
+use common::{Process, engine};
 use polyrail_rendezvous::{Membership, RendezvousError, join};
+use polyrail_skip::HeldPort;
 
 /// A rank that torchrun would start so.
 fn rank(place: &str, rank: usize, size: usize, group: &str, name: &str) -> Process {
@@ -18,7 +19,8 @@ fn rank(place: &str, rank: usize, size: usize, group: &str, name: &str) -> Proce
 
 #[test]
 fn ranks_meet_by_rank_0_which_may_come_last_and_hear_who_dies_and_comes_back() {
-    let place = format!("torchrun://:{}", free_port());
+    let port = HeldPort::new();
+    let place = format!("torchrun://:{}", port.number());
     let start = |number| rank(&place, number, 3, "g", "-");
     let (one, two) = (start(1), start(2));
     let zero = start(0);
@@ -34,6 +36,8 @@ fn ranks_meet_by_rank_0_which_may_come_last_and_hear_who_dies_and_comes_back() {
         process.until("joined rank-2");
     }
     again.until("found 3");
+    // If one of those to whom it speaks died in between, it would give up.
+    again.until("told 2");
     // One that starts before rank 0 has noticed the end of the other waits for that.
     one.kill();
     let again = start(1);
@@ -44,7 +48,8 @@ fn ranks_meet_by_rank_0_which_may_come_last_and_hear_who_dies_and_comes_back() {
 #[test]
 fn rank_0_may_leave_or_die_and_nobody_else_has_left_by_that() {
     for dies in [false, true] {
-        let place = format!("torchrun://:{}", free_port());
+        let port = HeldPort::new();
+        let place = format!("torchrun://:{}", port.number());
         let start = |number| rank(&place, number, 3, "g", "-");
         let (mut zero, one, two) = (start(0), start(1), start(2));
         for process in [&zero, &one, &two] {
@@ -74,7 +79,8 @@ fn rank_0_may_leave_or_die_and_nobody_else_has_left_by_that() {
 
 #[test]
 fn a_rank_of_another_group_or_with_a_name_that_is_taken_is_refused() {
-    let place = format!("torchrun://:{}", free_port());
+    let port = HeldPort::new();
+    let place = format!("torchrun://:{}", port.number());
     let zero = rank(&place, 0, 2, "g", "same");
     zero.until("entered same");
     for (group, name, why) in
@@ -93,34 +99,4 @@ fn without_a_launcher_the_missing_variable_is_named() {
     assert!(matches!(error, RendezvousError::Environment { .. }), "{told}");
     assert!(told.contains("SLURM_STEP_NUM_TASKS or SLURM_NTASKS is not set"), "{told}");
     assert!(error.help().unwrap().contains("srun"));
-}
-
-#[test]
-fn mpirun_starts_ranks_that_meet() {
-    let version = Command::new("mpirun").arg("--version").stdout(Stdio::null()).status();
-    if version.is_err() {
-        return polyrail_skip::skip(
-            "the `mpirun` program is missing (Debian: openmpi-bin)",
-            "sudo apt-get install openmpi-bin && cargo test -p polyrail-rendezvous",
-        );
-    }
-    let mut command = Command::new("mpirun");
-    command.args(["--oversubscribe", "-np", "4"]);
-    command.arg(env!("CARGO_BIN_EXE_rendezvous-member")).args(["g", "-", "4", "meet"]);
-    command.env("POLYRAIL_RENDEZVOUS", format!("mpi://:{}", free_port()));
-    // It refuses root otherwise, and needs a folder of its own.
-    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-    let folder = tempfile::tempdir().unwrap();
-    command.env("TMPDIR", folder.path()).env("HOME", folder.path());
-    let mut process = Process::start(&mut command);
-    let mut lines = Vec::new();
-    for _ in 0..4 {
-        lines.extend(process.until("over"));
-    }
-    for number in 0..4 {
-        let entered = format!("entered rank-{number}");
-        assert!(lines.iter().any(|line| line.contains(&entered)), "{lines:?}");
-    }
-    assert_eq!(lines.iter().filter(|line| line.contains("heard 3")).count(), 4, "{lines:?}");
-    assert!(process.wait(DEADLINE).success(), "{lines:?}");
 }

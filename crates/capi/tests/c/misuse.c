@@ -190,6 +190,15 @@ static void memory_that_can_not_be(void) {
     memory.length = UINT64_MAX;
     REFUSED(POLYRAIL_ERR_ARGUMENT, "memory.length is 18446744073709551615, allowed is 0 to",
             polyrail_region_register(both.a, &memory, &region));
+    memory.base = (void *)16;
+    memory.length = BYTES;
+    REFUSED(POLYRAIL_ERR_ARGUMENT,
+            "the 4096 bytes from 0x10 on are no memory of this process: address 0x10 can't be read",
+            polyrail_region_register(both.a, &memory, &region));
+    expect(strstr(polyrail_last_help(), "POLYRAIL_CUDA") != NULL, "and what to do");
+    memory.base = both.source;
+    memory.length = (uint64_t)1 << 46;
+    REFUSED(POLYRAIL_ERR_ARGUMENT, "can't be read", polyrail_region_register(both.a, &memory, &region));
     memory.length = 16;
     memory.kind = 7;
     REFUSED(POLYRAIL_ERR_ARGUMENT, "memory.kind is 7, allowed is POLYRAIL_HOST (0) or POLYRAIL_CUDA (1)",

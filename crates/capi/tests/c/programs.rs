@@ -17,7 +17,7 @@ struct Program {
     watched: Option<&'static [&'static str]>,
 }
 
-const PROGRAMS: [Program; 8] = [
+const PROGRAMS: [Program; 10] = [
     Program { source: "examples/hello", says: "4194304 bytes are in place", watched: Some(&[]) },
     Program {
         source: "examples/segments",
@@ -26,6 +26,8 @@ const PROGRAMS: [Program; 8] = [
     },
     Program { source: "examples/messages", says: "the third one: cancelled", watched: Some(&[]) },
     Program { source: "examples/events", says: "20 notifications", watched: Some(&[]) },
+    Program { source: "examples/groups", says: "one is alone again", watched: Some(&[]) },
+    Program { source: "tests/c/groups", says: "groups are told apart", watched: Some(&[]) },
     Program {
         source: "tests/c/misuse",
         says: "all bad input is refused",

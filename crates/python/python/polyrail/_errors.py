@@ -47,6 +47,10 @@ class PeerError(PolyrailError):
     """A peer can't be added."""
 
 
+class RendezvousError(PolyrailError):
+    """A group can't be joined: the place can't be reached or refuses, or the name is taken."""
+
+
 class RegionError(PolyrailError):
     """Memory can't be registered, or a description can't be read."""
 

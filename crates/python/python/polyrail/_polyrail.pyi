@@ -62,7 +62,7 @@ class Engine:
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-    def add_peer(self, metadata: bytes) -> Peer:
+    def add_peer(self, metadata: bytes | bytearray) -> Peer:
         """Adds a peer by its metadata; transfers may be posted at once."""
     def connect(self, address: str, *, timeout: float | None = None) -> Peer:
         """Adds the peer that listens on "HOST:PORT" or "HOST:PORT/INVITATION", once it has answered."""
@@ -78,6 +78,10 @@ class Engine:
         self, path: str | PathLike[str], *, timeout: float | None = None
     ) -> tuple[Peer, bytes]:
         """Adds the peer that has published its metadata in this file, and waits for the file."""
+    def join(
+        self, group: str, *, name: str | None = None, timeout: float | None = 60.0
+    ) -> Group:
+        """Joins a group of engines at the place that the setting `rendezvous` names."""
     @overload
     def register(
         self,
@@ -105,8 +109,8 @@ class Engine:
         access: Access = "all",
         granted_to: Iterable[Peer | int] | None = None,
     ) -> Region:
-        """Registers memory by its address. Nobody checks an address of the host: a wrong one crashes the process."""
-    def import_region(self, description: bytes) -> RemoteRegion:
+        """Registers memory by its address, of the host or of a GPU. `keep` is its owner, which the region keeps."""
+    def import_region(self, description: bytes | bytearray) -> RemoteRegion:
         """Reads the description of a peer's region, from `Region.describe` there."""
     def write(
         self,
@@ -311,3 +315,52 @@ class Events:
 
     def fileno(self) -> int: ...
     def clear(self) -> None: ...
+
+@final
+class Group:
+    """The membership of an engine in a group; `Engine.join` makes it."""
+
+    @property
+    def name(self) -> str:
+        """The name of this engine in the group."""
+    @property
+    def expected(self) -> int | None:
+        """How many members the launcher of the ranks has started; None where nobody knows."""
+    def members(self) -> list[Member]:
+        """The other members now, by name."""
+    def wait_for(self, count: int | None = None, *, timeout: float | None = None) -> list[Member]:
+        """The other members, once the group has `count` with this one; raises TimeoutError."""
+    def peer(self, member: Member | str) -> Peer:
+        """A member, or the one of this name, as a peer of the engine."""
+    def next_event(self, timeout: float | None = None) -> GroupEvent | None:
+        """The next change; None if there was none within the timeout, or the group was left."""
+    def leave(self) -> None:
+        """Leaves the group, so that the others hear of it at once."""
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
+
+@final
+class Member:
+    """An engine in a group."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def addresses(self) -> list[str]: ...
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
+class GroupEvent:
+    """Somebody has joined a group, or has left it or died."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def joined(self) -> Member | None:
+        """Who has joined; None: it has left."""

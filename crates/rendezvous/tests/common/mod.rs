@@ -2,14 +2,14 @@
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::io::{BufRead, BufReader};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine};
+use polyrail_skip::HeldPort;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Far more than anything takes here, also on a machine that is busy otherwise.
@@ -103,24 +103,11 @@ pub(crate) fn engine(place: &str) -> Engine {
     Engine::builder().config(config(place)).build().unwrap()
 }
 
-/// A port that nobody has now, and that the kernel gives to nobody who asks for any: it would give a port that
-/// it has named once to the next connection.
-pub(crate) fn free_port() -> u16 {
-    const FIRST: u32 = 15_000;
-    const COUNT: u32 = 15_000;
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    (0..COUNT)
-        .map(|_| std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed))
-        .map(|number| (FIRST + number % COUNT) as u16)
-        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
-        .expect("a port is free")
-}
-
 /// etcd on loopback, with its data in a folder that outlives it.
 pub(crate) struct Etcd {
     process: Option<Process>,
-    pub(crate) port: u16,
-    peer_port: u16,
+    port: HeldPort,
+    peer_port: HeldPort,
     folder: tempfile::TempDir,
 }
 
@@ -135,7 +122,7 @@ impl Etcd {
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
-        let (port, peer_port) = (free_port(), free_port());
+        let [port, peer_port] = [(); 2].map(|()| HeldPort::new());
         let mut etcd = Self { process: None, port, peer_port, folder };
         etcd.run();
         Some(etcd)
@@ -143,8 +130,8 @@ impl Etcd {
 
     /// Starts it, also again with the same data, and waits until it answers.
     pub(crate) fn run(&mut self) {
-        let client = format!("http://127.0.0.1:{}", self.port);
-        let peers = format!("http://127.0.0.1:{}", self.peer_port);
+        let [client, peers] =
+            [&self.port, &self.peer_port].map(|port| format!("http://{}", port.address()));
         let mut command = Command::new("etcd");
         command.arg("--data-dir").arg(self.folder.path().join("data"));
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
@@ -174,13 +161,17 @@ impl Etcd {
     }
 
     pub(crate) fn place(&self, rest: &str) -> String {
-        format!("etcd://127.0.0.1:{}{rest}", self.port)
+        format!("etcd://{}{rest}", self.address())
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.port.address()
     }
 
     /// Asks it something, as any program does; the answer with its head.
     pub(crate) fn ask(&self, path: &str, body: &str) -> Option<String> {
         use std::io::{Read, Write};
-        let mut socket = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        let mut socket = TcpStream::connect(self.address()).ok()?;
         socket.set_read_timeout(Some(DEADLINE)).ok()?;
         let length = body.len();
         let head = format!("POST {path} HTTP/1.0\r\nContent-Length: {length}\r\n\r\n");

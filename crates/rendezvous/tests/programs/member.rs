@@ -57,6 +57,7 @@ fn meet(engine: &Engine, group: &Group, count: usize) -> Result<(), Box<dyn Erro
     for transfer in sent {
         transfer.join()?;
     }
+    println!("told {}", count - 1);
     for _ in 1..count {
         let left = until.saturating_duration_since(Instant::now());
         engine.wait_notification(left).ok_or("nobody spoke in time")?;
