@@ -54,7 +54,7 @@ const ENGINES: [&[(&str, &str)]; 4] = [
 ];
 const RAILS: &str = "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4";
 const TAG: u64 = 1;
-/// Bytes of a sample's last message, and of no other.
+/// Bytes of a sample's last messages, and of no others.
 const LAST: u64 = 1;
 
 type Failed = Box<dyn Error>;
@@ -129,7 +129,8 @@ fn prepare_all(
     (0..places).map(|place| prepare(place * (BYTES / places))).collect()
 }
 
-/// Receives messages, twice as many posted as the sender has outstanding, until the last one.
+/// Receives messages, twice as many posted as the sender has outstanding, until the last ones: each
+/// receive gets one. If some were cancelled, a message of the next sample might meet one of them.
 fn receive(
     engine: &Engine,
     sender: &Peer,
@@ -153,8 +154,9 @@ fn receive(
             break;
         }
     }
-    posted.iter().for_each(polyrail::Transfer::cancel);
-    posted.into_iter().for_each(|receive| drop(receive.join()));
+    for receive in posted {
+        receive.join()?;
+    }
     println!("done");
     Ok(())
 }
@@ -213,7 +215,10 @@ impl Way {
         // Where the memory of the receives is, is known after the first ones.
         time(&prepared, depth, SAMPLE / 5)?;
         let taken = time(&prepared, depth, SAMPLE)?;
-        message(0, LAST)?.post()?.join()?;
+        let last = message(0, LAST)?;
+        for _ in 0..=2 * depth {
+            last.post()?.join()?;
+        }
         other.hear("done")?;
         Ok(taken)
     }

@@ -63,3 +63,12 @@ pub(crate) fn print_warnings(config: &Config) {
         tell!("polyrail: warning: {warning}");
     }
 }
+
+/// The settings for an engine, which says what the user should know about them in its log: that has been
+/// [printed](print_warnings), so it says it only where the log is a file.
+pub(crate) fn told(config: Config) -> Config {
+    match config.log_file.is_empty() {
+        true => config.without_warnings(),
+        false => config,
+    }
+}

@@ -11,11 +11,14 @@ mod signals;
 mod stdout;
 mod usage;
 mod values;
+mod version;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::version::VERSION;
 
 /// Move memory between machines over every network interface at once, on plain TCP.
 #[derive(Parser)]
@@ -78,20 +81,6 @@ enum Command {
     /// Settings for fast TCP, by profile, with a way back.
     Tune(Box<cmd::tune::Args>),
 }
-
-/// The version with the commit that it was built from, how, and with which features.
-const VERSION: &str = concat!(
-    env!("CARGO_PKG_VERSION"),
-    " (commit ",
-    env!("BUILT_COMMIT"),
-    ", ",
-    env!("BUILT_PROFILE"),
-    ", ",
-    env!("BUILT_TARGET"),
-    ", features: ",
-    env!("BUILT_FEATURES"),
-    ")"
-);
 
 /// Runs the command with the arguments of this process.
 pub fn main() -> ExitCode {

@@ -256,8 +256,9 @@ impl State {
             line += &format!("; {} so far", show_time(elapsed));
         }
         if let Some(whole) = self.whole() {
-            // It counts down until the next part is done, and then knows better.
-            let left = (whole - elapsed.as_secs_f64()).max(1.0);
+            // It counts down until the next part is done, and then knows better. What is late already will be late by
+            // about as much again.
+            let left = (whole - elapsed.as_secs_f64()).abs().max(1.0);
             line += &format!(", about {} left", show_time(Duration::from_secs_f64(left.min(1e9))));
         }
         line
@@ -302,7 +303,8 @@ mod tests {
         (state.share, state.stepped) = (0.25, at(20));
         assert_eq!(state.line(at(20)), "warming up for 17 s; 20 s so far, about 1 min 0 s left");
         assert!(state.line(at(60)).ends_with("about 20 s left"), "{}", state.line(at(60)));
-        assert!(state.line(at(300)).ends_with("about 1 s left"), "{}", state.line(at(300)));
+        assert!(state.line(at(80)).ends_with("about 1 s left"), "{}", state.line(at(80)));
+        assert!(state.line(at(300)).ends_with("about 3 min 40 s left"), "{}", state.line(at(300)));
         (state.since, state.share) = (begin, 0.0);
         assert_eq!(state.line(at(1)), "warming up");
         // What is planned is known from the start, and what it takes beside that by and by.

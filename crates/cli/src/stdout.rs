@@ -2,6 +2,7 @@
 //! error.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
@@ -143,16 +144,20 @@ pub(crate) fn complain(message: &str, help: Option<&str>) {
     }
 }
 
-/// To install a library does not help a program that can open none. musl's loader says that it is one.
+/// To install a library does not help a program that can open none. musl's loader says that it is one. And where
+/// nobody has a remedy, there may be no `/proc`.
 fn remedy<'a>(message: &str, help: Option<&'a str>) -> Option<&'a str> {
-    match message.contains("Dynamic loading not supported") {
-        true => Some(
+    if message.contains("Dynamic loading not supported") {
+        return Some(
             "this program is linked statically and opens no library; \
              one that cargo built, or that came in a .deb or .rpm, does",
-        ),
-        false => help,
+        );
     }
+    help.or_else(|| (!Path::new("/proc/self").exists()).then_some(NO_PROC))
 }
+
+const NO_PROC: &str = "/proc is not mounted here, and this program reads there what the machine has: \
+                       `mount -t proc proc /proc`";
 
 /// What to do where a file can't be written, if the system's reason tells.
 pub(crate) fn unwritten_help(source: &io::Error) -> Option<&'static str> {

@@ -47,6 +47,12 @@ impl Refusal {
         Self { help: Some(help.into()), ..self }
     }
 
+    /// The same fault of a value of which less is allowed.
+    fn within(self, allowed: &str) -> Self {
+        let fault = self.text.split("; allowed: ").next().unwrap_or_default();
+        Self { text: format!("{fault}; allowed: {allowed}"), ..self }
+    }
+
     pub(crate) fn help(&self) -> Option<&str> {
         self.help.as_deref()
     }
@@ -96,6 +102,18 @@ pub(crate) fn time(text: &str) -> Result<Duration, Refusal> {
     Ok(polyrail_report::parse_duration(text)?)
 }
 
+/// A size of one byte to this.
+pub(crate) fn size_up_to(
+    most: u64,
+    allowed: &'static str,
+) -> impl Fn(&str) -> Result<u64, Refusal> + Clone {
+    move |text| match size(text) {
+        Ok(size) if size <= most => Ok(size),
+        Ok(_) => Err(Refusal::new("out of range", allowed)),
+        Err(refusal) => Err(refusal.within(allowed)),
+    }
+}
+
 /// A time between these.
 pub(crate) fn time_within(
     least: Duration,
@@ -105,10 +123,7 @@ pub(crate) fn time_within(
     move |text| match time(text) {
         Ok(time) if (least..=most).contains(&time) => Ok(time),
         Ok(_) => Err(Refusal::new("out of range", allowed)),
-        Err(refusal) => {
-            let fault = refusal.text.split("; allowed: ").next().unwrap_or_default();
-            Err(Refusal { help: refusal.help, ..Refusal::new(fault, allowed) })
-        }
+        Err(refusal) => Err(refusal.within(allowed)),
     }
 }
 

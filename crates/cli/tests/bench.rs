@@ -228,6 +228,53 @@ fn figures_that_find_no_room_are_shown_and_the_run_fails() {
 }
 
 #[test]
+fn what_settings_warn_of_is_said_once_and_in_a_log_that_is_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    for set in [None, Some(format!("--set=log_file={}", log.display()))] {
+        let mut command = polyrail();
+        command.args(["--sizes", "8"]).args(QUICK).args(set.iter());
+        let output = command.env("NCCL_BUFFSIZE", "4194304").output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        let warning = "NCCL_BUFFSIZE=4194304 is read but has no counterpart";
+        assert_eq!(said.matches(warning).count(), 1, "{said}");
+        if set.is_some() {
+            let logged = std::fs::read_to_string(&log).unwrap();
+            assert!(logged.contains(warning), "{logged}");
+        }
+    }
+}
+
+#[test]
+fn memory_that_can_not_be_had_is_told_with_what_helps() {
+    let script = "ulimit -v 700000; exec \"$0\" bench --sizes 512MiB --iters 1 --rounds 1";
+    let mut command = Command::new("sh");
+    let output = command.args(["-c", script, env!("CARGO_BIN_EXE_polyrail")]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(exit::ENVIRONMENT.into()), "{said}");
+    assert!(
+        said.contains("polyrail: ") && said.contains("\nhelp: choose smaller --sizes"),
+        "{said}"
+    );
+}
+
+#[test]
+fn without_proc_the_message_says_what_helps() {
+    // In a mount namespace of its own something else is there.
+    let script = "mount -t tmpfs none /proc && exec \"$0\" bench --sizes 8";
+    let mut command = Command::new("unshare");
+    command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
+    let output = command.arg(env!("CARGO_BIN_EXE_polyrail")).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    if !said.contains("polyrail: ") {
+        let run = "sudo -E cargo test -p polyrail-cli --test bench without_proc";
+        return polyrail_skip::skip(format!("no namespaces: {said}"), run);
+    }
+    assert_eq!(output.status.code(), Some(exit::ENVIRONMENT.into()), "{said}");
+    assert!(said.contains("\nhelp: /proc is not mounted here"), "{said}");
+}
+
+#[test]
 fn with_an_interval_each_has_a_line_with_its_bytes_and_the_rate_of_each_rail() {
     let options = ["--sizes", "1MiB", "--rails", "2", "--time", "1s", "--rounds", "1"];
     let output =

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use polyrail::{Config, Engine, Memory, Peer, Region, RemoteRegion};
-use polyrail_skip::skip;
+use polyrail_skip::{HeldPort, skip};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -183,23 +183,23 @@ fn queries() -> Vec<String> {
 }
 
 /// A Prometheus that scrapes the exporter five times a second; `None` if there is none here.
-fn prometheus(exporter: SocketAddr, folder: &Path) -> Option<(Process, SocketAddr)> {
+fn prometheus(exporter: SocketAddr, folder: &Path) -> Option<(Process, HeldPort)> {
     let config = format!(
         "global:\n  scrape_interval: 200ms\n  scrape_timeout: 200ms\nscrape_configs:\n  \
          - job_name: polyrail\n    static_configs:\n      - targets: ['{exporter}']\n"
     );
     let file = folder.join("prometheus.yml");
     fs::write(&file, config).unwrap();
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let port = HeldPort::new();
     let child = Command::new("prometheus")
         .arg(format!("--config.file={}", file.display()))
         .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
-        .arg(format!("--web.listen-address={address}"))
+        .arg(format!("--web.listen-address={}", port.address()))
         .arg("--log.level=error")
         .stdout(Stdio::null())
         .spawn()
         .ok()?;
-    Some((Process(child), address))
+    Some((Process(child), port))
 }
 
 #[test]
@@ -208,10 +208,11 @@ fn prometheus_answers_every_query_of_the_dashboard() {
     let (sockets, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let engines = Engines::start("prometheus_answers_every_query_of_the_dashboard", sockets.path());
     let (_exporter, exported) = exporter(sockets.path());
-    let Some((_prometheus, prometheus)) = prometheus(exported, scratch.path()) else {
+    let Some((_prometheus, port)) = prometheus(exported, scratch.path()) else {
         let run = "sudo apt-get install prometheus && cargo test -p polyrail-cli --test exporter";
         return skip("the `prometheus` program is missing", run);
     };
+    let prometheus = port.address();
     wait_for("prometheus", || get(prometheus, "/-/ready").is_some());
     let queries = queries();
     assert!(queries.len() > 25, "{queries:?}");

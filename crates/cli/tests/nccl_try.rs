@@ -62,14 +62,14 @@ fn every_version_of_a_good_plugin_works() {
         let (code, found) = found("", &["--table", &version.to_string(), "--device", "0"]);
         assert_eq!((code, &found["verdict"]), (0, &"works".into()), "{found:#}");
         assert_eq!(found["version"], version);
-        let sizes: Vec<u64> = found["transfers"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|one| one["bytes"].as_u64().unwrap())
-            .collect();
-        let of_one = [0, 1, 13, 4096, 65_537, 524_288, 1_048_577, 4_194_304, 10_007];
-        assert_eq!(sizes, of_one);
+        let transfers = found["transfers"].as_array().unwrap();
+        let of = |memory: &str| -> Vec<u64> {
+            let of_it = transfers.iter().filter(|one| one["memory"] == memory);
+            of_it.map(|one| one["bytes"].as_u64().unwrap()).collect()
+        };
+        let as_nccl = [0, 1, 13, 4096, 65_537, 524_288, 1_048_577, 4_194_304, 10_007];
+        assert_eq!(of("host"), as_nccl);
+        assert_eq!(of("host, by an engine"), [1, 13, 4096, 65_537, 1_048_577, 4_194_304]);
         assert_eq!(found["devices"][1]["name"], "test1");
     }
     let (_, found) = found("", &["--device", "1"]);
@@ -208,6 +208,24 @@ fn what_a_plugin_leaves_in_its_process_is_told() {
     assert_eq!(strings(&left["environment"]), changes);
     let handlers = ["signal 11: a function is called", "signal 17: it is ignored"];
     assert_eq!(strings(&left["signal_handlers"]), handlers);
+}
+
+#[test]
+fn memory_of_a_gpu_that_cannot_be_tried_is_told() {
+    for (kind, says) in [
+        ("cuda", "memory of a GPU on device 0: there is none ("),
+        ("dma-buf", "memory of a GPU on device 0, which takes it by DMA-BUF alone"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+        command.args(["nccl", "try", plugin(), "--device", "0", "--json"]);
+        command.env("TEST_PLUGIN", format!("getProperties={kind}")).env("CUDA_VISIBLE_DEVICES", "");
+        let output = command.output().unwrap();
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        fit::fits("nccl-try", &found, kind);
+        assert_eq!(output.status.code(), Some(0), "{found:#}");
+        let told = strings(&found["not_tried"]);
+        assert!(told.len() == 1 && told[0].starts_with(says), "{told:?}");
+    }
 }
 
 #[test]

@@ -137,6 +137,32 @@ fn ctrl_c_keeps_what_is_done_and_resume_makes_the_rest() {
     assert!(samples[done.len()..].iter().all(|sample| sample.session == 1));
 }
 
+/// Taking and filling much memory is not waited for.
+#[test]
+fn ctrl_c_ends_it_at_once_while_it_prepares() {
+    let (_root, dir) = folder();
+    let arguments = ["--out", path(&dir), "--paths", "host", "--sizes", "1GiB", "--reps", "1"];
+    let mut command = polyrail(&["profile", "--gpus", "none"]);
+    let child = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = child.spawn().unwrap();
+    let begin = Instant::now();
+    let resident_kib = || -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+        line.split_whitespace().nth(1)?.parse().ok()
+    };
+    while resident_kib().is_none_or(|kib| kib < 100 << 10) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it takes no memory");
+        // It looks again: the kernel tells nobody.
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupt.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    assert!(!dir.exists(), "{}", text(&output.stdout));
+}
+
 #[test]
 fn a_table_that_was_lost_before_a_resume_is_noted() {
     let (_root, dir) = folder();

@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use wrong::{Case, cases, is_valid};
+use wrong::{Case, Kind, cases, is_valid};
 
 /// Far more than reading a command line takes, also on a machine that is busy otherwise.
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -61,6 +61,34 @@ fn form_fault(message: &str, case: &Case) -> Option<String> {
     }
 }
 
+/// Both ends of a range that a message names must be values that the option takes.
+fn refused_ends(case: &Case) -> Vec<String> {
+    let last = case.words.last().and_then(|word| word.to_str()).unwrap_or_default();
+    let (Kind::Garbage, Some((option, _))) = (case.kind, last.split_once('=')) else {
+        return Vec::new();
+    };
+    let Err(message) = polyrail_cli::check(&case.words) else { return Vec::new() };
+    let first = message.lines().next().unwrap_or_default();
+    let words: Vec<&str> =
+        first.split("; allowed: ").nth(1).unwrap_or_default().split(' ').collect();
+    // Not a number of things.
+    let ([least, "to", most] | [least, "to", most, "in", ..]) = words[..] else {
+        return Vec::new();
+    };
+    let refuses = |end: &&str| {
+        let mut words = case.words.clone();
+        words.pop();
+        words.push(format!("{option}={end}").into());
+        polyrail_cli::check(&words).is_err_and(|said| said.contains(&format!("`{end}`")))
+    };
+    let numbers =
+        [least, most].into_iter().filter(|end| end.starts_with(|one: char| one.is_ascii_digit()));
+    numbers
+        .filter(refuses)
+        .map(|end| format!("{}: {end} is refused, and {message}", case.line()))
+        .collect()
+}
+
 #[test]
 fn every_wrong_value_of_every_option_is_refused_with_field_value_range_and_remedy() {
     let scratch = tempfile::tempdir().unwrap();
@@ -80,6 +108,8 @@ fn every_wrong_value_of_every_option_is_refused_with_field_value_range_and_remed
     let refused = cases.iter().filter(|case| !is_valid(case)).count();
     println!("{refused} wrong command lines, {} in all", cases.len());
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    let ends: Vec<String> = cases.iter().flat_map(refused_ends).collect();
+    assert!(ends.is_empty(), "{}", ends.join("\n"));
     assert!(refused >= LEAST_TRIED, "only {refused}");
 }
 
@@ -191,6 +221,8 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
 fn outcome(words: &[OsString], home: &Path) -> (Option<i32>, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
     command.args(words).current_dir(home).env("HOME", home);
+    // Where there is a GPU, its driver keeps what it compiled in a folder of the user.
+    command.env("CUDA_CACHE_DISABLE", "1");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());

@@ -118,28 +118,38 @@ fn a_rail_that_is_cut_and_comes_back_is_an_event_of_its_own() {
     if let Some(why) = why {
         return skip(why, "sudo -E cargo test -p polyrail-cli --test top");
     }
+    // Once, unless the machine stands still while the rail is cut.
+    let mut tries = (0..3).map(|_| events_of_a_cut());
+    let last = tries.find(|(events, _)| CUT.iter().all(|what| events.contains(what)));
+    let (events, seen) = last.expect("each event is seen");
+    let cut = events.iter().position(|what| what.contains("cut"));
+    assert!(cut < events.iter().position(|what| what.contains("back")), "{events:?}");
+    let untouched = seen.iter().any(|line| line.contains("rail0: cut"));
+    assert!(!untouched, "{}", seen.join("\n"));
+}
+
+/// What `top` tells of a rail that is cut and comes back.
+const CUT: [&str; 3] = ["rail1: cut (towards ", "rail1: back (towards ", " lost (towards "];
+
+/// Those of them that it tells while a rail is cut, and all its lines.
+fn events_of_a_cut() -> (Vec<&'static str>, Vec<String>) {
     let run = thread::spawn(|| {
         let run = rail_cut::run("2x50mbit", 1, Duration::from_secs(2));
         run.map(drop).map_err(|error| error.to_string())
     });
     let (_top, lines) = top(std::process::id(), "--interval 250ms");
-    const WANTED: [&str; 3] = ["rail1: cut (towards ", "rail1: back (towards ", " lost (towards "];
     let (mut seen, mut events): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
     for line in lines {
         let line = line.unwrap();
-        events.extend(WANTED.iter().filter(|what| line.contains(**what)));
+        events.extend(CUT.iter().filter(|what| line.contains(**what)));
         seen.push(line);
-        if WANTED.iter().all(|what| events.contains(what)) {
+        if CUT.iter().all(|what| events.contains(what)) {
             break;
         }
     }
     run.join().unwrap().unwrap();
-    let is_seen = WANTED.iter().all(|what| events.contains(what));
-    assert!(is_seen, "{events:?} of\n{}", seen.join("\n"));
-    let cut = events.iter().position(|what| what.contains("cut"));
-    assert!(cut < events.iter().position(|what| what.contains("back")), "{events:?}");
-    let untouched = seen.iter().any(|line| line.contains("rail0: cut"));
-    assert!(!untouched, "{}", seen.join("\n"));
+    println!("{events:?} of\n{}", seen.join("\n"));
+    (events, seen)
 }
 
 #[test]

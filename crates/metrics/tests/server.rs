@@ -14,6 +14,7 @@ use common::{LONG, body, get, status, wait_for};
 use polyrail_config::MetricsListen;
 use polyrail_metrics::families::engine as families;
 use polyrail_metrics::{Registration, Samples, Source, serve};
+use polyrail_skip::HeldPort;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// A source that tells how often it was asked.
@@ -39,13 +40,17 @@ impl Source for Counting {
     }
 }
 
-/// Serves a source with that many rows on a port that was free.
-fn serving(rows: usize) -> (Arc<Counting>, Registration, SocketAddr) {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+/// Serves a source with that many rows.
+fn serving(rows: usize) -> (Arc<Counting>, Served, SocketAddr) {
+    let port = HeldPort::new();
     let source = Arc::new(Counting { rows, ..Counting::default() });
-    let served = serve(&MetricsListen::Tcp(address), "host", source.clone()).unwrap();
-    (source, served, address)
+    let served = serve(&MetricsListen::Tcp(port.address()), "host", source.clone()).unwrap();
+    let address = port.address();
+    (source, (served, port), address)
 }
+
+/// What serves, and its port.
+type Served = (Registration, HeldPort);
 
 fn at(path: &Path) -> MetricsListen {
     MetricsListen::Unix(path.display().to_string())
@@ -180,8 +185,9 @@ fn a_place_that_can_not_be_had_is_refused_with_value_and_remedy() {
     let error = serve(&proc, "host", Arc::new(Counting::default())).unwrap_err();
     assert!(error.to_string().contains("metrics_listen = `dir:/proc`"), "{error}");
 
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let place = MetricsListen::Tcp(taken.local_addr().unwrap());
+    let port = HeldPort::new();
+    let taken = TcpListener::bind(port.address()).unwrap();
+    let place = MetricsListen::Tcp(port.address());
     let error = serve(&place, "host", Arc::new(Counting::default())).unwrap_err();
     assert!(error.to_string().contains("in use"), "{error}");
     assert!(error.help().contains("dir:FOLDER"), "{}", error.help());

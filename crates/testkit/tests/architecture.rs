@@ -24,6 +24,7 @@ const RULES: &[Rule] = &[
         // From `sys` it takes the processor time of threads, for baselines that have no engine.
         below: &[
             "analyze",
+            "carrier",
             "collective",
             "config",
             "doctor",
@@ -69,12 +70,17 @@ const RULES: &[Rule] = &[
     // C calls it and hands it pointers. Its examples and most of its tests are C.
     Rule {
         name: "capi",
-        below: &["config", "polyrail", "sys"],
+        below: &["config", "polyrail", "rendezvous", "sys"],
         may_be_unsafe: true,
         ..Rule::ORDINARY
     },
     // It registers memory that Python's objects own, by pointer.
-    Rule { name: "python", below: &["polyrail"], may_be_unsafe: true, ..Rule::ORDINARY },
+    Rule {
+        name: "python",
+        below: &["polyrail", "rendezvous"],
+        may_be_unsafe: true,
+        ..Rule::ORDINARY
+    },
     Rule { name: "nccl-abi", may_be_unsafe: true, ..Rule::ORDINARY },
     // Plugins get the addresses of its memory.
     Rule {
@@ -160,7 +166,7 @@ const RULES: &[Rule] = &[
         name: "testkit-plugin",
         below: &["gpu", "nccl-abi", "sys"],
         // Engines that host it, and what in them does.
-        for_tests: &["carrier", "polyrail"],
+        for_tests: &["carrier", "host", "polyrail"],
         may_be_unsafe: true,
         ..Rule::ORDINARY
     },

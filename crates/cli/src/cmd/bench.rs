@@ -36,7 +36,7 @@ pub(crate) use self::interrupt::Interrupt;
 pub(crate) use self::memory::{Bank, Buffers, Needs, Store};
 use self::options::Role;
 pub(crate) use self::options::{Args, Layout, MemoryKind, Verify, check_options, place_together};
-use crate::config_args::print_warnings;
+use crate::config_args::{print_warnings, told};
 use crate::stdout::{refuse, tell};
 
 /// Runs the subcommand.
@@ -51,9 +51,11 @@ fn start(args: &Args) -> Result<u8, BenchError> {
     let role = args.role()?;
     let placed = args.place(&role)?;
     let config = args.resolve_config(&role, &placed.mine)?;
+    // Other processes of the run have the same settings.
     if !args.serve_parent && !args.nccl_rank {
         print_warnings(&config);
     }
+    let config = told(config);
     if !matches!(role, Role::Listen { .. } | Role::ServeParent | Role::NcclRank) {
         args.check_schedule(&config)?;
     }

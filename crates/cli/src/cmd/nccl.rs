@@ -1,6 +1,7 @@
 //! `polyrail nccl`: the plugin for NCCL and RCCL, and plugins of others.
 
 mod canary;
+mod carried;
 mod findings;
 mod trial;
 mod tune;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use crate::config_args::{self, ConfigArgs, print_warnings};
+use crate::config_args::{self, ConfigArgs, print_warnings, told};
 use crate::progress::Progress;
 use crate::stdout::{complain, print, refuse, say_to_reader, tell};
 use crate::values::{Refusal, number_within, time};
@@ -83,6 +83,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Err(error) => return config_args::refuse(&error),
     };
     print_warnings(&config);
+    let config = told(config);
     if let Err(error) = polyrail_log::start(&polyrail_log::Settings::of(&config)) {
         return refuse(&error, None, exit::ENVIRONMENT);
     }

@@ -1,7 +1,6 @@
 //! `polyrail mesh` as a user runs it: by hand over loopback, which needs no right, and in labs.
 
 use std::fs;
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -10,6 +9,7 @@ use polyrail::{Config, Engine};
 use polyrail_browser::{Browser, MISSING};
 use polyrail_lab::{Lab, LabSpec, availability};
 use polyrail_rendezvous::{Membership, join};
+use polyrail_skip::HeldPort;
 use serde_json::Value;
 
 use crate::fit;
@@ -244,8 +244,9 @@ fn a_page_shows_all_figures_in_a_browser_and_asks_nothing_of_a_network() {
 
 #[test]
 fn ranks_of_a_job_have_a_number_already() {
-    // Free a moment ago, and rank 0 takes it.
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    // Rank 0 takes the next one.
+    let next = HeldPort::new();
+    let port = (next.number() - 1).to_string();
     let options = "--rendezvous torchrun:// --nodes 2 --set rails=127.0.0.1 --pattern all \
                    --size 64KiB --time 20ms --rounds 1 --json -";
     let start = |rank: &str| {
@@ -260,10 +261,19 @@ fn ranks_of_a_job_have_a_number_already() {
     refusal(0, &other.wait_with_output().unwrap());
 }
 
+/// Whether so many are in the group of the layout `one`. Its lock is no member.
+fn has_members(folder: &Path, count: usize) -> bool {
+    let Ok(all) = fs::read_dir(folder.join("mesh-one")) else { return false };
+    let is_member = |name: std::ffi::OsString| !name.as_encoded_bytes().starts_with(b".");
+    all.flatten().filter(|entry| is_member(entry.file_name())).count() >= count
+}
+
 #[test]
 fn a_node_that_never_comes_is_named() {
     let folder = tempfile::tempdir().unwrap();
-    let first = by_hand(folder.path(), 3, 0, "--timeout 2s").spawn().unwrap();
+    let first = by_hand(folder.path(), 3, 0, "--timeout 6s").spawn().unwrap();
+    // Later, so that the first one is there: it goes on waiting, and this one gives up while it does.
+    wait_for("the first node", || has_members(folder.path(), 1));
     let said = refusal(4, &by_hand(folder.path(), 3, 2, "--timeout 2s").output().unwrap());
     assert!(said.contains("2 of 3 members of the group `mesh-one`"), "{said}");
     assert!(said.contains("missing: node1") && said.contains("\nhelp: "), "{said}");
@@ -271,12 +281,22 @@ fn a_node_that_never_comes_is_named() {
     assert!(said.contains("missing: node1"), "{said}");
 }
 
+/// The greeting of a worker.
+const OTHER_BUILD: &str = r#"{"mesh":1,"from":1,"said":{"Answer":{"Hello":{"pid":1,"rails":[],
+    "build":"0.1.0 (commit 0123456789ab, release)","host":{"hostname":"x","boot_id":null,"kernel":"6.1",
+    "cpu_model":null,"cpus":1,"cpus_allowed":1,"memory_bytes":null,"congestion_control":null,
+    "transparent_hugepage":null}}}}}"#;
+
 #[test]
 fn a_node_with_other_options_or_of_another_version_or_without_a_word_is_named() {
     let cases = [
         (Some(r#"{"mesh":7,"from":1,"said":{}}"#), "node1 speaks version 7 of the mesh, and node0"),
         (Some(r#"{"said":"hello"}"#), "node1 speaks version unknown of the mesh"),
         (Some(r#"{"mesh":1,"from":1,"said":{"Nonsense":1}}"#), "node1 answered `a word`"),
+        (
+            Some(OTHER_BUILD),
+            "node1 runs polyrail 0.1.0 (commit 0123456789ab, release), and node0 0.1",
+        ),
         (None, "node1 did not answer `hello` for 3 s"),
     ];
     for (word, wanted) in cases {
@@ -286,8 +306,9 @@ fn a_node_with_other_options_or_of_another_version_or_without_a_word_is_named() 
         let config = config.set_pair(&place).unwrap().build().unwrap();
         let engine = Engine::builder().config(config).name("node1").build().unwrap();
         let membership = Membership::new("mesh-one").unwrap().name("node1").unwrap();
-        let first = by_hand(folder.path(), 2, 0, "--timeout 3s").spawn().unwrap();
         let group = join(&engine, &membership).unwrap();
+        let patience = if word.is_some() { "--timeout 30s" } else { "--timeout 3s" };
+        let first = by_hand(folder.path(), 2, 0, patience).spawn().unwrap();
         let members = group.wait_for(2, DEADLINE).expect("node 0 comes");
         let peer = group.peer(&members[0]).unwrap();
         if let Some(word) = word {
@@ -326,10 +347,7 @@ fn a_node_that_dies_while_it_is_measured_is_named_and_nothing_is_left() {
     let child = mesh(&format!("{options} --json {}", json.display())).spawn().unwrap();
     let process = child.id();
     let folder = folder_of(process);
-    wait_for("all three are members", || {
-        let members = fs::read_dir(folder.join("mesh-one"));
-        members.is_ok_and(|all| all.count() >= 3)
-    });
+    wait_for("all three are members", || has_members(&folder, 3));
     let victim = process_of(&folder, "one,2,").expect("node 2 runs");
     let victim = rustix::process::Pid::from_raw(victim as i32).unwrap();
     rustix::process::kill_process(victim, rustix::process::Signal::KILL).unwrap();

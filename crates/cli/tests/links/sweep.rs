@@ -75,6 +75,22 @@ fn what_is_plainly_worse_is_not_recommended_and_no_file_is_written() {
     assert!(!file.exists());
 }
 
+/// Nothing is compared where too little was measured to choose, so it takes no longer than it was given.
+#[test]
+fn a_time_too_short_for_all_cells_gives_no_answer_and_says_how_much_is_enough() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("best.yml");
+    let words =
+        ["autotune", "--budget", "1s", "--bench", BENCH, "--output", file.to_str().unwrap()];
+    let text = good(&words);
+    assert!(text.contains("no answer: the time was up before each cell"), "{text}");
+    assert!(text.contains(" of 96 cells were measured; with --budget "), "{text}");
+    assert!(!text.contains("confirm") && !file.exists(), "{text}");
+    let json: Value = serde_json::from_str(&good(&[&words[..], &["--json"]].concat())).unwrap();
+    assert!(json["proof"].is_null() && json["keep_default"] == true, "{json:#}");
+    assert_eq!(json["blocks"], 0);
+}
+
 #[test]
 fn what_wins_is_written_with_its_proof_and_every_command_takes_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -220,7 +236,7 @@ fn wrong_settings_and_workloads_are_refused_before_anything_runs() {
         ),
         (&["sweep", "--budget", "1min", "--rounds", "2"], "--rounds"),
         (&["autotune", "--budget", "5 parsecs"], "--budget"),
-        (&["sweep", "--budget", "0s"], "1s to 1440min"),
+        (&["sweep", "--budget", "0s"], "1s to 24h"),
         (&["autotune", "--resume"], "--journal"),
     ] {
         let output = polyrail(words);

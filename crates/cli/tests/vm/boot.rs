@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
 
 use crate::initramfs::Archive;
 
@@ -11,7 +10,6 @@ use crate::initramfs::Archive;
 pub(crate) struct Boot {
     kernel: String,
     text: String,
-    seconds: f64,
 }
 
 /// Why nothing can be booted here.
@@ -49,8 +47,11 @@ impl Boot {
         &self.text
     }
 
-    pub(crate) fn seconds(&self) -> f64 {
-        self.seconds
+    /// When the guest said this word, in seconds since its kernel started.
+    pub(crate) fn at(&self, word: &'static str) -> f64 {
+        let said = self.marked(word).next().and_then(|said| said.split(' ').next());
+        let said = said.unwrap_or_else(|| panic!("the guest never said {word}:\n{}", self.text));
+        said.parse().unwrap()
     }
 
     /// When each scenario ended.
@@ -159,7 +160,6 @@ fn boot(kernel: &Path, busybox: &Path) -> Boot {
             )
         })
         .collect();
-    let begin = Instant::now();
     let output = Command::new("unshare")
         .args(["-n", "sh", "-c"])
         .arg(format!("{taps}exec timeout {LIMIT_S} qemu-system-x86_64 \"$@\""))
@@ -177,7 +177,7 @@ fn boot(kernel: &Path, busybox: &Path) -> Boot {
     let text = String::from_utf8_lossy(&output.stdout).replace('\r', "");
     let text = format!("{text}\n{}", String::from_utf8_lossy(&output.stderr));
     let kernel = kernel.file_name().unwrap().to_str().unwrap().to_owned();
-    Boot { kernel, text, seconds: begin.elapsed().as_secs_f64() }
+    Boot { kernel, text }
 }
 
 /// 16 CPUs on two nodes; two NICs with four queues on each node; a disk with managed vectors.

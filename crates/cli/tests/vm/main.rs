@@ -65,12 +65,17 @@ fn the_guest_runs_every_scenario_and_no_other_in_time() {
         let mut wanted = NAMES.to_vec();
         wanted.sort_unstable();
         assert_eq!(run, wanted, "{}", boot.text());
-        println!("{}: {:.0} s\n{}", boot.kernel(), boot.seconds(), boot.times());
-        // Only where nobody else computes is the time that of the test.
-        let alone = std::env::var_os("CI").is_some();
-        assert!(!alone || boot.seconds() < 90.0, "{} took {:.0} s", boot.kernel(), boot.seconds());
+        let (up, end) = (boot.at("up "), boot.at("end "));
+        println!("{}: up at {up:.1} s, ended at {end:.1} s\n{}", boot.kernel(), boot.times());
+        // A bound in seconds would be one of the machine: the same guest took 66 s on one and 118 s on another. Where
+        // the scenarios are slow, the start of the kernel is, too.
+        assert!(end / up < TIMES_ITS_START, "{}: {up} s to be up, {end} s in all", boot.kernel());
     }
 }
+
+/// How long the guest takes in all, at most, as a multiple of what it took to be up. It was 11.1 times on two idle CPUs
+/// (103 s) and 11.7 times beside two busy loops (132 s); a third more is a scenario that waits.
+const TIMES_ITS_START: f64 = 15.0;
 
 fn check(scenario: &str) {
     for boot in boots() {

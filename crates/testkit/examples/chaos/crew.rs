@@ -19,6 +19,10 @@ use crate::talk::{Order, Tally, Word, hear, say};
 
 /// One half of them is on each side of the lab.
 pub(crate) const WORKERS: usize = 8;
+/// Flows from one worker to another.
+pub(crate) const CHANNELS: usize = 4;
+/// How the kernel names memory that an engine makes for its peers.
+const SHARED_MEMORY: &str = "/memfd:polyrail (deleted)";
 
 /// What a process said, and which run of it.
 pub(crate) struct Heard {
@@ -52,8 +56,14 @@ pub(crate) enum State {
 /// What a process needs of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Needs {
+    /// Without memory that two processes have open.
     pub(crate) rss_kib: u64,
+    /// Without the next ones.
     pub(crate) descriptors: u64,
+    /// Memory that another process may open.
+    pub(crate) memory_files: u64,
+    /// Memory that two processes have open, made here or there.
+    pub(crate) shared_mappings: u64,
     /// Without those that copy within the host, which begin when they are first needed.
     pub(crate) threads: u64,
 }
@@ -148,11 +158,19 @@ impl Worker {
     pub(crate) fn needs(&self) -> io::Result<Needs> {
         let folder = PathBuf::from(format!("/proc/{}", self.process.child.id()));
         let status = std::fs::read_to_string(folder.join("status"))?;
-        let number = |name: &str| {
+        let number = |name: &str| -> u64 {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
         };
-        let descriptors = std::fs::read_dir(folder.join("fd"))?.count() as u64;
+        let open = std::fs::read_dir(folder.join("fd"))?.flatten();
+        let is_memory = |entry: &std::fs::DirEntry| {
+            std::fs::read_link(entry.path()).is_ok_and(|to| to.starts_with(SHARED_MEMORY))
+        };
+        let (memory, others): (Vec<_>, Vec<_>) = open.partition(is_memory);
+        let (memory_files, descriptors) = (memory.len() as u64, others.len() as u64);
+        let maps = std::fs::read_to_string(folder.join("maps"))?;
+        let shared_mappings =
+            maps.lines().filter(|map| map.ends_with(SHARED_MEMORY)).count() as u64;
         let copies = |task: &PathBuf| {
             // A thread may end meanwhile.
             let name = std::fs::read_to_string(task.join("comm")).unwrap_or_default();
@@ -161,7 +179,8 @@ impl Worker {
         let tasks = std::fs::read_dir(folder.join("task"))?;
         let tasks = tasks.filter_map(|task| Some(task.ok()?.path()));
         let threads = tasks.filter(|task| !copies(task)).count() as u64;
-        Ok(Needs { rss_kib: number("VmRSS:"), descriptors, threads })
+        let rss_kib = number("VmRSS:").saturating_sub(number("RssShmem:"));
+        Ok(Needs { rss_kib, descriptors, memory_files, shared_mappings, threads })
     }
 
     /// Its address space, in bytes.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::crew::{Needs, WORKERS};
+use crate::crew::{CHANNELS, Needs, WORKERS};
 use crate::faults::Kind;
 use crate::options::Options;
 use crate::talk::{Oracle, Tally, first_line};
@@ -18,6 +18,8 @@ use crate::talk::{Oracle, Tally, first_line};
 const RSS_SPARE_KIB: u64 = 48 << 10;
 /// The name that an engine takes in the kernel when it first copies within the host.
 const LATE_DESCRIPTORS: u64 = 1;
+/// Where such a copy is not possible each flow has a ring, which begins with its first large chunk.
+const RINGS: u64 = (CHANNELS * (WORKERS - 1)) as u64;
 /// Violations of which everything is kept; of later ones the first line.
 const KEPT_WHOLE: usize = 20;
 
@@ -161,6 +163,9 @@ impl Report {
 fn is_flat(first: &Needs, now: &Needs) -> bool {
     now.threads == first.threads
         && now.descriptors <= first.descriptors + LATE_DESCRIPTORS
+        // Besides the rings there is the page by which engines find out whether memory can be shared.
+        && now.memory_files <= 1 + RINGS
+        && now.shared_mappings <= 1 + 2 * RINGS
         && now.rss_kib <= first.rss_kib + RSS_SPARE_KIB
 }
 
@@ -194,19 +199,25 @@ impl fmt::Display for Report {
             "peers joined again {}, connections refused {}, registrations refused {}, rescues {}",
             all.rejoins, all.refused_connections, all.refused_registrations, all.rescues
         )?;
-        writeln!(f, "\n{:<10}{:>28}{:>14}{:>14}", "process", "RSS MiB", "descriptors", "threads")?;
+        let [process, rss, descriptors, files, shared, threads] =
+            ["process", "RSS MiB", "descriptors", "memory files", "shared", "threads"];
+        writeln!(
+            f,
+            "\n{process:<10}{rss:>14}{descriptors:>14}{files:>14}{shared:>14}{threads:>14}"
+        )?;
         for worker in 0..self.workers {
             let of = |what: &dyn Fn(&Needs) -> u64| {
                 let each = self.needs.iter().filter_map(|needs| needs.get(worker));
                 each.map(|needs| what(needs).to_string()).collect::<Vec<_>>().join(" ")
             };
             let rss = of(&|needs| needs.rss_kib >> 10);
-            let (descriptors, threads) =
-                (of(&|needs| needs.descriptors), of(&|needs| needs.threads));
+            let descriptors = of(&|needs| needs.descriptors);
+            let (files, threads) = (of(&|needs| needs.memory_files), of(&|needs| needs.threads));
+            let shared = of(&|needs| needs.shared_mappings);
+            let process = format!("worker {worker}");
             writeln!(
                 f,
-                "{:<10}{rss:>28}{descriptors:>14}{threads:>14}",
-                format!("worker {worker}")
+                "{process:<10}{rss:>14}{descriptors:>14}{files:>14}{shared:>14}{threads:>14}"
             )?;
         }
         writeln!(f, "(at the beginning, in the middle, at the end)\n")?;

@@ -20,7 +20,7 @@ use polyrail::{
 use polyrail_testkit::Rng;
 
 use crate::bytes::{SLOT_BYTES, Slot, Text, memory};
-use crate::crew::WORKERS;
+use crate::crew::{CHANNELS, WORKERS};
 use crate::talk::{Oracle, Order, Tally, Word, hear, say};
 use ends::Resting;
 use inbound::Inbound;
@@ -127,7 +127,7 @@ impl Worker {
         let (sender, events) = mpsc::channel();
         let config = Config::builder()
             .set("rails", "rail")?
-            .set("channels", "4")?
+            .set("channels", &CHANNELS.to_string())?
             .set("chunk_bytes", "128KiB")?
             .set("peer_timeout_ms", &PEER_TIMEOUT_MS.to_string())?
             // Engines that differ meet each other.

@@ -195,6 +195,10 @@ impl BenchError {
             Self::System { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Some(
                 "this user, or a rule of the container, may not do that: run it as a user who may".into(),
             ),
+            Self::System { source, .. } if source.kind() == io::ErrorKind::OutOfMemory => Some(
+                "choose smaller --sizes, a smaller --depth, or raise the limit of memory (ulimit -v, that of the container)"
+                    .into(),
+            ),
             Self::Stuck { dump, .. } => Some(format!("the engine's state:\n{dump}")),
             Self::Silent { .. } => {
                 Some("is the program there `polyrail bench --listen` of this version?".into())

@@ -10,7 +10,7 @@ mod rules;
 mod suspects;
 mod verdict;
 
-pub(crate) use self::evidence::{Deeper, Evidence, Line};
+pub(crate) use self::evidence::{BesideRails, Deeper, Evidence, Line};
 pub(crate) use self::machine::{Copies, CopyRate, CopyRates, Use};
 pub(crate) use self::rules::MESSAGE_BYTES;
 pub(crate) use self::suspects::{Pairs, Scene, noise, suspects};

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::error::CollectiveError;
 use crate::config_args::ConfigArgs;
 use crate::values::{
-    Rates, Refusal, file_or_stdout, library_name, number_within, rates, size, time_within,
+    Rates, Refusal, file_or_stdout, library_name, number_within, rates, size_up_to, time_within,
 };
 
 /// Arguments of the subcommand.
@@ -54,12 +54,12 @@ pub(crate) struct Args {
     channels: Option<u64>,
 
     /// The smallest size.
-    #[arg(long, value_name = "SIZE", default_value = "8", value_parser = bytes,
+    #[arg(long, value_name = "SIZE", default_value = "8", value_parser = size_up_to(BYTES_MAX, "1 to 1GiB"),
         help_heading = WHAT)]
     min_bytes: u64,
 
     /// The largest size. Each rank needs twice as much memory, and as much again with --compare.
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = bytes,
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size_up_to(BYTES_MAX, "1 to 1GiB"),
         help_heading = WHAT)]
     pub(crate) max_bytes: u64,
 
@@ -94,7 +94,7 @@ pub(crate) struct Args {
 
     /// How long the ranks may take to meet, and for each round.
     #[arg(long, value_name = "TIME", default_value = "60s",
-        value_parser = time_within(Duration::from_secs(1), Duration::from_secs(3600), "1s to 60min"),
+        value_parser = time_within(Duration::from_secs(1), Duration::from_secs(3600), "1s to 1h"),
         help_heading = HOW)]
     pub(crate) timeout: Duration,
 
@@ -211,14 +211,6 @@ fn elements() -> impl TypedValueParser<Value = Element> {
         let known = Element::ALL.into_iter().find(|element| element.name() == name);
         known.expect("only these names pass")
     })
-}
-
-fn bytes(text: &str) -> Result<u64, Refusal> {
-    match size(text) {
-        Ok(size @ 1..=BYTES_MAX) => Ok(size),
-        Err(refusal) if text != "0" => Err(refusal),
-        _ => Err(Refusal::new("out of range", "1 to 1GiB")),
-    }
 }
 
 fn contestant(text: &str) -> Result<Contestant, Refusal> {

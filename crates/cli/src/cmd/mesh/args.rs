@@ -14,7 +14,7 @@ use super::plan::{Grid, Layout, Pattern};
 use crate::config_args::ConfigArgs;
 use crate::values::{
     Rates, Refusal, file_or_stdout, file_to_read, file_to_write, lab_name, number_within, rates,
-    setting, size, time, time_within,
+    setting, size_up_to, time, time_within,
 };
 
 /// Arguments of the subcommand.
@@ -89,7 +89,7 @@ pub(crate) struct Args {
     endpoints_per_node: u64,
 
     /// Size of a transfer.
-    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = transfer_size,
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = size_up_to(SIZE_MAX, "1 to 1GiB"),
         help_heading = WHAT)]
     pub(crate) size: u64,
 
@@ -336,13 +336,6 @@ fn place(text: &str) -> Result<String, Refusal> {
 
 /// Where nodes of a mesh find each other.
 pub(crate) const PLACES: &str = "dir://, etcd://, slurm://, mpi:// or torchrun:// places";
-
-fn transfer_size(text: &str) -> Result<u64, Refusal> {
-    match size(text)? {
-        size @ 1..=SIZE_MAX => Ok(size),
-        _ => Err(Refusal::new("out of range", "1 to 1GiB")),
-    }
-}
 
 const SIZE_MAX: u64 = 1 << 30;
 

@@ -12,6 +12,7 @@ use super::plan::{Pair, Pattern};
 use super::report::{PatternReport, Tally};
 use super::talk::{About, Answer, Done, Order, Said, SetUp};
 use crate::progress::Progress;
+use crate::stdout::excerpt;
 
 /// What the process that started the workers hears in the end.
 #[derive(Debug, Serialize, Deserialize)]
@@ -57,6 +58,15 @@ impl Director<'_> {
             Answer::Hello(about) => Ok(*about),
             other => Err(other),
         })?;
+        let ours = crate::version::build();
+        if let Some((worker, about)) = hello.iter().find(|(_, about)| about.build != ours) {
+            let who = self.crew.name(*worker);
+            let theirs = match about.build.is_empty() {
+                true => "of an older build".to_owned(),
+                false => excerpt(&about.build),
+            };
+            return Err(MeshError::Build { who, theirs, here: self.crew.name(0), ours });
+        }
         let per_node = grid.workers_per_node();
         told.nodes = hello.into_values().step_by(per_node).collect();
         let patterns = self.args.patterns();

@@ -56,6 +56,8 @@ pub(crate) enum MeshError {
     Host { host: String, fault: Fault, why: String },
     #[error("{who} speaks version {theirs} of the mesh, and {here} version {ours}")]
     Version { who: String, theirs: String, here: String, ours: u32 },
+    #[error("{who} runs polyrail {theirs}, and {here} {ours}")]
+    Build { who: String, theirs: String, here: String, ours: String },
     #[error("{who} is gone: {why}")]
     Gone { who: String, why: LostReason },
     #[error("{who} did not answer `{order}` for {} s", waited.as_secs())]
@@ -125,6 +127,7 @@ impl MeshError {
             Self::Missing { .. }
             | Self::Host { .. }
             | Self::Version { .. }
+            | Self::Build { .. }
             | Self::Gone { .. }
             | Self::Silent { .. }
             | Self::Protocol { .. }
@@ -165,9 +168,11 @@ impl MeshError {
                 "install polyrail there, or give its path by --remote-program".into()
             }
             Self::Host { fault: Fault::OtherVersion, .. } => {
-                "install the same version there, or give the path of one by --remote-program".into()
+                "install the same build there, or give the path of one by --remote-program".into()
             }
-            Self::Version { .. } => "use the same version of polyrail on all nodes".into(),
+            Self::Version { .. } | Self::Build { .. } => {
+                "use the same build of polyrail on all nodes".into()
+            }
             Self::Gone { .. } | Self::Ended { .. } => {
                 "look on that node why its process ended, and start all of them again".into()
             }

@@ -251,7 +251,7 @@ fn name(pair: Pair, crew: &Crew) -> String {
 
 fn about(crew: &Crew) -> About {
     About {
-        tool: env!("CARGO_PKG_VERSION").into(),
+        build: crate::version::build(),
         host: crate::host::describe(),
         rails: crew.engine.rails().iter().map(|rail| rail.name.clone()).collect(),
         pid: std::process::id(),

@@ -143,7 +143,7 @@ pub(crate) enum Fault {
     Away,
     /// It gets there, and finds no program that answers.
     NoProgram,
-    /// The program there has another version.
+    /// The program there is another version or build.
     OtherVersion,
 }
 
@@ -220,12 +220,12 @@ impl Answer {
         // A shell there may have greeted before.
         let theirs =
             self.stdout.lines().filter_map(|line| line.strip_prefix("polyrail ")).next_back();
-        let version = theirs.and_then(|line| line.split_whitespace().next()).map(excerpt);
-        let ours = env!("CARGO_PKG_VERSION");
+        let version = theirs.map(|line| excerpt(&crate::version::build_of(line.trim_end())));
+        let ours = crate::version::build();
         match (self.code, version) {
             (Some(0), Some(version)) if version == ours => None,
             (Some(0), Some(version)) => {
-                let why = format!("its polyrail is version {version}, and this one is {ours}");
+                let why = format!("its polyrail is {version}, and this one is {ours}");
                 Some((Fault::OtherVersion, why))
             }
             (Some(SSH_FAILED), _) => {
@@ -295,9 +295,19 @@ mod tests {
             let (stdout, stderr) = (stdout.to_owned(), stderr.to_owned());
             Answer { code: Some(code), stdout, stderr }.fault("p")
         };
-        let own = format!("welcome\npolyrail {} (commit x)\n", env!("CARGO_PKG_VERSION"));
+        let own = format!("welcome\npolyrail {}\n", crate::version::VERSION);
         assert_eq!(answer(0, &own, ""), None);
-        assert_eq!(answer(0, "polyrail 9.9.9\n", "").unwrap().0, Fault::OtherVersion);
+        let other_target = own.replace(env!("BUILT_TARGET"), "aarch64-unknown-linux-musl");
+        assert_eq!(answer(0, &other_target, ""), None);
+        let other_commit = own.replace(env!("BUILT_COMMIT"), "0123456789ab");
+        for other in ["polyrail 9.9.9\n", &other_commit] {
+            let (fault, why) = answer(0, other, "").unwrap();
+            assert_eq!(fault, Fault::OtherVersion, "{why}");
+            assert!(
+                why.ends_with(&format!(", and this one is {}", crate::version::build())),
+                "{why}"
+            );
+        }
         let (fault, why) = answer(255, "", "x\nssh: connect: refused\n").unwrap();
         assert_eq!((fault, &*why), (Fault::Away, "ssh: connect: refused"));
         let (fault, why) = answer(127, "", "sh: p: not found\n").unwrap();

@@ -446,7 +446,7 @@ mod tests {
     #[test]
     fn nodes_of_one_machine_share_its_cpus() {
         let about = |boot: &str| About {
-            tool: "x".into(),
+            build: "x".into(),
             host: Host { boot_id: Some(boot.into()), ..crate::host::describe() },
             rails: Vec::new(),
             pid: 1,

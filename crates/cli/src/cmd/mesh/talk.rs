@@ -83,7 +83,9 @@ pub(crate) enum Answer {
 /// Who a worker is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct About {
-    pub(crate) tool: String,
+    /// Of the program: two builds of a version may measure in different ways.
+    #[serde(default)]
+    pub(crate) build: String,
     pub(crate) host: polyrail_report::Host,
     pub(crate) rails: Vec<String>,
     pub(crate) pid: u32,

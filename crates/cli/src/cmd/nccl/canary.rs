@@ -21,6 +21,7 @@ use polyrail_sys::process::signal_handlers;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
+use super::carried::{self, Place};
 use super::findings::{DeviceFound, Left, TableFound, Thread, Transfer};
 
 /// What is to be tried.
@@ -72,8 +73,8 @@ const SIZES: [usize; 8] = [0, 1, 13, 4096, 65_537, 524_288, 1_048_577, 4_194_304
 const BURST_BYTES: usize = 10_007;
 /// Room behind a message, which the plugin must leave alone.
 const GUARD: usize = 4096;
-const POISON: u8 = 0xee;
-const PAUSE: Duration = Duration::from_micros(50);
+pub(super) const POISON: u8 = 0xee;
+pub(super) const PAUSE: Duration = Duration::from_micros(50);
 
 type Talk = Arc<Mutex<(UnixStream, &'static str)>>;
 
@@ -145,15 +146,10 @@ fn try_device(
     talk: &Talk,
 ) -> Result<(), Failure> {
     let (mut sender, mut receiver) = connect(net, device, timeout)?;
+    let not_tried = |what: String| say(talk, &Event::NotTried(what));
     if !props.takes_host() {
-        say(
-            talk,
-            &Event::NotTried(format!("memory of the host on device {device}, which takes none")),
-        );
-    } else if !props.is_host() {
-        let text = "which needs a kernel on the GPU to finish receives";
-        say(talk, &Event::NotTried(format!("transfers on device {device}, {text}")));
-    } else {
+        not_tried(format!("memory of the host on device {device}, which takes none"));
+    } else if props.is_host() {
         let mut pair = Pair::new(&mut sender, &mut receiver, timeout)?;
         for bytes in SIZES.into_iter().filter(|bytes| *bytes <= props.max_p2p_bytes) {
             say(talk, &Event::Transfer(pair.transfer(device, bytes, 1)?));
@@ -169,11 +165,30 @@ fn try_device(
             say(talk, &Event::Untold(device));
         }
     }
-    if props.takes_cuda() || props.takes_dma_buf() {
-        say(talk, &Event::NotTried(format!("memory of a GPU on device {device}")));
-    }
     sender.close()?;
     receiver.close()?;
+    let carried = |place: &Place| {
+        let ends = connect(net, device, timeout)?;
+        let tell = |transfer| say(talk, &Event::Transfer(transfer));
+        carried::transfers(device, ends, place, props.max_p2p_bytes, timeout, tell)
+    };
+    let of_gpu = format!("memory of a GPU on device {device}");
+    if !(props.is_host() || props.is_unpack()) {
+        let text = "which needs a kernel on the GPU to finish receives";
+        not_tried(format!("transfers on device {device}, {text}"));
+    } else {
+        if props.takes_host() {
+            carried(&Place::Host)?;
+        }
+        match props.takes_cuda().then(Place::on_gpu) {
+            Some(Ok(gpu)) => carried(&gpu)?,
+            Some(Err(why)) => not_tried(format!("{of_gpu}: there is none ({why})")),
+            None if props.takes_dma_buf() => {
+                not_tried(format!("{of_gpu}, which takes it by DMA-BUF alone"));
+            }
+            None => {}
+        }
+    }
     // What one connection leaves behind shows in the next.
     let (sender, receiver) = connect(net, device, timeout)?;
     receiver.close()?;

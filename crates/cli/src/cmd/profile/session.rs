@@ -43,7 +43,9 @@ pub(super) fn fill(
     choice: Choice,
     claim: Option<Claim>,
 ) -> Result<(String, u8), CommandError> {
-    let interrupted = catch_signals()?;
+    // Nothing is there yet that has to be ended in order, but clocks to be unlocked.
+    let nothing_begun = Arc::new(AtomicBool::new(args.lock_clocks.is_none()));
+    let interrupted = catch_signals(&nothing_begun)?;
     let devices = choice.options.devices();
     let identities: Vec<_> = devices.iter().map(|(_, identity)| identity.clone()).collect();
     let foreign = busy_devices(&identities);
@@ -63,6 +65,7 @@ pub(super) fn fill(
     let progress = Progress::new();
     progress.say("preparing memory, engines and paths");
     let mut station = Station::open(&choice.options, &choice.paths)?;
+    nothing_begun.store(false, Ordering::Relaxed);
     let is_interrupted = || interrupted.load(Ordering::Relaxed);
     progress.say("warming GPUs");
     let warmed = warm(args.thermal_warmup, &mut station, watcher.as_ref(), &is_interrupted)?;
@@ -364,13 +367,14 @@ fn overhead_by_host(
     Ok(times.into_iter().filter_map(share).collect())
 }
 
-/// The first Ctrl-C ends the run in order, the second at once.
-fn catch_signals() -> Result<Arc<AtomicBool>, CommandError> {
+/// The first Ctrl-C ends the run in order, the second at once, as does the first one `at_once`.
+fn catch_signals(at_once: &Arc<AtomicBool>) -> Result<Arc<AtomicBool>, CommandError> {
     let raised = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         let code = i32::from(exit::INTERRUPTED);
         // The order matters: a signal that finds the flag already raised ends the process.
-        flag::register_conditional_shutdown(signal, code, raised.clone())
+        flag::register_conditional_shutdown(signal, code, at_once.clone())
+            .and_then(|_| flag::register_conditional_shutdown(signal, code, raised.clone()))
             .and_then(|_| flag::register(signal, raised.clone()))
             .map_err(|source| CommandError::System { what: "catching signals", source })?;
     }

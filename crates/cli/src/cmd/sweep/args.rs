@@ -32,7 +32,7 @@ pub(crate) struct SweepArgs {
     /// Find the best cell in about this time: the slower half of the cells leaves again and again. Without
     /// it every cell is measured --rounds times.
     // In less time no cell is measured.
-    #[arg(long, value_name = "TIME", value_parser = time_within(Duration::from_secs(1), DAY, "1s to 1440min"))]
+    #[arg(long, value_name = "TIME", value_parser = time_within(Duration::from_secs(1), DAY, "1s to 24h"))]
     budget: Option<Duration>,
 
     /// Which cells there are.
@@ -47,7 +47,7 @@ pub(crate) struct SweepArgs {
 #[derive(clap::Args)]
 pub(crate) struct AutotuneArgs {
     /// How long to search and to confirm, about.
-    #[arg(long, value_name = "TIME", default_value = "5min", value_parser = time_within(Duration::from_millis(1), DAY, "1ms to 1440min"))]
+    #[arg(long, value_name = "TIME", default_value = "5min", value_parser = time_within(Duration::from_secs(1), DAY, "1s to 24h"))]
     budget: Duration,
 
     #[command(flatten)]

@@ -111,6 +111,9 @@ impl SweepReport {
             (_, true) if self.interrupted => {
                 "no answer: it was stopped before all was measured".to_owned()
             }
+            (_, true) if self.blocks == 0 => {
+                "no answer: the time was up before each cell was measured once".to_owned()
+            }
             (_, true) => "keep the default: no cell was faster".to_owned(),
             (None, false) => format!("keep the default: {} was not confirmed", settings.join(" ")),
             (Some(proof), false) if self.keep_default => {
@@ -222,6 +225,9 @@ mod tests {
         stopped.interrupted = true;
         let text = stopped.text();
         assert!(text.contains("no answer: it was stopped") && !text.contains("keep"), "{text}");
+        (stopped.interrupted, stopped.blocks) = (false, 0);
+        let text = stopped.text();
+        assert!(text.contains("no answer: the time was up") && !text.contains("keep"), "{text}");
     }
 
     #[test]

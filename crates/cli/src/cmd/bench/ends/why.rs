@@ -1,7 +1,7 @@
 //! `--why`: changes one thing after another, each in turn with the settings in effect, and sees whether the
 //! size gets faster. What helps is a cause, whatever the counters suggest.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polyrail_report::{Tried, show_size};
 
@@ -26,6 +26,8 @@ struct Inquiry<'b> {
     size: u64,
     trial: Trial<'b>,
     transfers: u64,
+    /// How long a change takes, as it looks.
+    turn: Duration,
     /// Rates without any change, in GB/s.
     unchanged: Vec<f64>,
     /// What could not be tried, one sentence each.
@@ -43,10 +45,12 @@ impl Bench<'_> {
             let taken = &path.taken;
             return Ok((Vec::new(), vec![format!("--why tried nothing: {taken} takes no rail")]));
         }
+        let begin = Instant::now();
         let trial = self.set_up(self.link, self.schedule, size, None)?;
         let transfers = self.turn(&trial)?;
+        let turn = time_of_a_change(begin.elapsed());
         let (unchanged, notes) = (Vec::new(), Vec::new());
-        let mut inquiry = Inquiry { bench: self, size, trial, transfers, unchanged, notes };
+        let mut inquiry = Inquiry { bench: self, size, trial, transfers, turn, unchanged, notes };
         let tried = inquiry.run(suspects(&self.scene(size)))?;
         inquiry.trial.tear_down()?;
         Ok((tried, inquiry.notes))
@@ -82,8 +86,7 @@ impl Inquiry<'_> {
     fn run(&mut self, suspects: Vec<Change>) -> Result<Vec<Tried>, BenchError> {
         let mut seen = Vec::new();
         let (progress, count) = (self.bench.progress, suspects.len());
-        // With and without the change, in each round.
-        let turn = WARMUP + SAMPLE * 2 * ROUNDS as u32;
+        let turn = self.turn;
         progress.extend(count as u64, turn * count as u32);
         for (place, change) in suspects.into_iter().enumerate() {
             self.say(&format!("trying {change} ({} of {count})", place + 1));
@@ -100,6 +103,8 @@ impl Inquiry<'_> {
         best_first(&mut tried);
         let helping = tried.iter().filter(|(tried, _)| tried.helps).count();
         // Of many changes one looks good by chance, but seldom twice.
+        let more = helping.min(AGAIN);
+        progress.extend(more as u64, turn * more as u32);
         for (place, (tried, change)) in tried[..helping].iter_mut().enumerate() {
             tried.helps = false;
             if place < AGAIN {
@@ -108,6 +113,7 @@ impl Inquiry<'_> {
                 if let Some(again) = again.and_then(|pairs| pairs.tried(change, noise)) {
                     *tried = again;
                 }
+                progress.spend(turn);
             }
         }
         best_first(&mut tried);
@@ -158,9 +164,27 @@ impl Inquiry<'_> {
     }
 }
 
+/// How long it takes to try a change where setting up and warming up took so long: that again, and a sample with and
+/// without the change in each round. A sample takes longer than it should where a few transfers do; warming up is twice
+/// as many of them.
+fn time_of_a_change(set_up: Duration) -> Duration {
+    set_up + SAMPLE.max(set_up / 2) * 2 * ROUNDS as u32
+}
+
 /// Those that help before the others, each by how much it gains.
 fn best_first(tried: &mut [(Tried, Change)]) {
     tried.sort_by(|(a, _), (b, _)| {
         b.helps.cmp(&a.helps).then(b.ratio.median.total_cmp(&a.ratio.median))
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_takes_longer_over_a_slow_link() {
+        assert_eq!(time_of_a_change(Duration::from_millis(100)), Duration::from_millis(1300));
+        assert_eq!(time_of_a_change(Duration::from_secs(10)), Duration::from_secs(40));
+    }
 }

@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
+use polyrail::PathKind;
 use polyrail_config::Payload;
 use polyrail_report::{RailShare, Spread, show_size};
 
 use super::measure::{Bench, Rounds, Yardsticks};
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::judge::{Copies, Deeper, Evidence, MESSAGE_BYTES, Use};
+use crate::cmd::bench::judge::{BesideRails, Copies, Deeper, Evidence, MESSAGE_BYTES, Use};
 use crate::cmd::bench::options::{Op, Schedule, Verify};
 use crate::cmd::bench::output::TCP;
 use crate::cmd::bench::talk::Load;
@@ -17,8 +18,7 @@ use crate::cmd::bench::trial::Taken;
 impl Bench<'_> {
     /// What this size is held against, measured after it as it went.
     pub(crate) fn yardsticks(&self, size: u64, rounds: &Rounds) -> Result<Yardsticks, BenchError> {
-        let is_on_rails = rounds.path.as_ref().is_none_or(|path| path.taken == TCP);
-        if !is_on_rails || self.schedule.latency {
+        if self.beside_rails(rounds).is_some_and(|path| path.by_devices) || self.schedule.latency {
             return Ok(Yardsticks::default());
         }
         // A thread that moved bytes in any of the samples is one of them.
@@ -27,15 +27,24 @@ impl Bench<'_> {
             movers.max_by_key(|movers| movers.len()).cloned().unwrap_or_default()
         };
         let movers = [most(|taken| &taken.local_load), most(|taken| &taken.peer_load)];
-        let used = self.memory_use(size, movers);
-        self.progress.say(format!("{}: measuring how fast memory is copied so", show_size(size)));
+        let used = self.memory_use(size, movers, rounds);
+        self.progress.say(format!("{}: measuring copies of memory", show_size(size)));
         let copy = Some(self.copies.borrow_mut().of(&used)?);
         let messages_per_s = self.message_rate(size)?;
         Ok(Yardsticks { copy, messages_per_s, deeper: self.deeper(size, rounds)? })
     }
 
+    /// The way of the bytes, if it was not the rails.
+    fn beside_rails(&self, rounds: &Rounds) -> Option<BesideRails> {
+        let name =
+            rounds.path.as_ref().map(|path| path.taken.clone()).filter(|path| path != TCP)?;
+        let on_host = self.bank.is_host() && self.peer_on_host;
+        let by_devices = !on_host || name == PathKind::PeerCopy.name();
+        Some(BesideRails { name, by_devices })
+    }
+
     /// How the threads of this machine used its memory.
-    fn memory_use(&self, size: u64, [here, there]: [Vec<Vec<u32>>; 2]) -> Use {
+    fn memory_use(&self, size: u64, [here, there]: [Vec<Vec<u32>>; 2], rounds: &Rounds) -> Use {
         let schedule = self.schedule;
         let layout = schedule.layout(size);
         let config = self.link.engine.config();
@@ -47,7 +56,10 @@ impl Bench<'_> {
         let (out, is_both_ways) = (schedule.op != Op::Read, schedule.bidir);
         let (copies, movers, is_host) = if self.same_host {
             let ends = if out { on_host } else { [on_host[1], on_host[0]] };
-            (Copies::Twice, [here, there].concat(), ends)
+            let is_once = |path: &BesideRails| path.name == PathKind::SingleCopy.name();
+            let once = self.beside_rails(rounds).as_ref().is_some_and(is_once);
+            let copies = if once { Copies::Once } else { Copies::Twice };
+            (copies, [here, there].concat(), ends)
         } else {
             let copies = match (is_both_ways, out) {
                 (true, _) => Copies::OutAndIn,
@@ -155,7 +167,7 @@ impl Bench<'_> {
             line: self.line.clone(),
             rails: rails.iter().map(|rail| (rail.name.clone(), rail.share)).collect(),
             lost: most_lost(rails),
-            beside_rails: rounds.path.as_ref().map(|path| path.taken.clone()).filter(|p| p != TCP),
+            beside_rails: self.beside_rails(rounds),
             window_full_share,
             payload: Some(self.link.engine.config().payload)
                 .filter(|payload| *payload != Payload::None)

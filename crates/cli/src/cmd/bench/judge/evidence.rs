@@ -5,6 +5,14 @@ use polyrail_report::Spread;
 use super::machine::CopyRate;
 use crate::cmd::bench::talk::Load;
 
+/// A way of the bytes that is not the rails.
+#[derive(Clone, Debug)]
+pub(crate) struct BesideRails {
+    pub(crate) name: String,
+    /// Otherwise CPUs of the host copy.
+    pub(crate) by_devices: bool,
+}
+
 /// The numbers of one size.
 #[derive(Clone, Debug)]
 pub(crate) struct Evidence {
@@ -25,7 +33,7 @@ pub(crate) struct Evidence {
     /// The part of its bytes that a rail sent again, at least, with its name: the worst one.
     pub(crate) lost: Option<(String, f64)>,
     /// The way of the bytes, if it was not the rails.
-    pub(crate) beside_rails: Option<String>,
+    pub(crate) beside_rails: Option<BesideRails>,
     /// Of the sending side.
     pub(crate) window_full_share: f64,
     /// How the payload is protected, if it is.

@@ -32,6 +32,8 @@ pub(crate) struct Use {
 /// What this machine does to each byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Copies {
+    /// From memory to memory: both ends are here.
+    Once,
     /// Into the kernel and out of it: both ends are here.
     Twice,
     /// Into the kernel.
@@ -77,7 +79,7 @@ impl Copies {
     pub(crate) const fn words(self) -> &'static str {
         match self {
             Self::Twice => "two copies per byte reach",
-            Self::Out | Self::In | Self::OutAndIn => "one copy per byte reaches",
+            Self::Once | Self::Out | Self::In | Self::OutAndIn => "one copy per byte reaches",
         }
     }
 }
@@ -229,6 +231,7 @@ fn copy(
 ) -> Result<(), BenchError> {
     let half = packet.len() / 2;
     let copied = match copies {
+        Copies::Once => source.copy_to(piece.source, (dest, piece.dest), piece.len),
         Copies::Twice => {
             source.read_at(piece.source, packet).and_then(|()| dest.write_at(piece.dest, packet))
         }

@@ -36,7 +36,8 @@
 //!
 //! Of one message at a time (`--latency`) the depth is the verdict. Bytes that devices copied themselves
 //! touch neither CPU nor memory of the host: there the verdict is `device`, unless the posting thread
-//! holds it up.
+//! holds it up. Bytes that CPUs of the host copied beside the rails are judged without the rules of rails and windows,
+//! 2, 7, 9, 10 and 11.
 //!
 //! A transfer that exceeds a limit by more than 5 % is not limited by it, whatever the measurement said.
 //! The text then says so, and the verdict is another limit. If no limit holds, the text names the nearest
@@ -53,10 +54,17 @@ pub(crate) fn judge(evidence: &Evidence) -> Limit {
     let mut candidates = vec![];
     if evidence.ping_pong {
         candidates.push(rules::depth(evidence));
-    } else if let Some(path) = &evidence.beside_rails {
+    } else if let Some(path) = evidence.beside_rails.as_ref().filter(|path| path.by_devices) {
         candidates.extend(rules::posting(evidence));
         candidates.extend(rules::thread(&evidence.local, LimitKind::Cpu, "here"));
-        candidates.push(rules::device(evidence, path));
+        candidates.push(rules::device(evidence, &path.name));
+    } else if evidence.beside_rails.is_some() {
+        candidates.extend(rules::deeper(evidence));
+        candidates.extend(rules::memory(evidence));
+        candidates.extend(rules::posting(evidence));
+        candidates.extend(rules::cpu(evidence));
+        candidates.extend(rules::peer(evidence));
+        candidates.extend(rules::message_rate(evidence));
     } else {
         candidates.extend(rules::deeper(evidence));
         candidates.extend(rules::network(evidence));

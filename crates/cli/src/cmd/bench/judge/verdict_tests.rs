@@ -2,7 +2,7 @@ use polyrail_sample::{Hot, Work};
 
 use polyrail_report::Spread;
 
-use super::super::evidence::{Deeper, Line};
+use super::super::evidence::{BesideRails, Deeper, Line};
 use super::super::machine::{Copies, CopyRate};
 use super::*;
 use crate::cmd::bench::talk::{DownRail, Load, OwnCpus, Program, Throttled};
@@ -203,7 +203,8 @@ fn packets_that_are_lost_are_the_limit_and_their_rail_is_named() {
 #[test]
 fn bytes_that_devices_copied_are_limited_by_the_devices_or_the_thread_that_posts() {
     let copied = |e: &mut Evidence| {
-        (e.gb_per_s, e.beside_rails) = (390.0, Some("peer copy".into()));
+        let path = BesideRails { name: "peer copy".into(), by_devices: true };
+        (e.gb_per_s, e.beside_rails) = (390.0, Some(path));
         (e.depth, e.size, e.p50_us) = (1, 1 << 30, Some(2_750.0));
     };
     let (kind, because) = verdict(copied);
@@ -214,6 +215,32 @@ fn bytes_that_devices_copied_are_limited_by_the_devices_or_the_thread_that_posts
         e.local.posting_share = Some(0.99);
     });
     assert_eq!(kind, LimitKind::Posting);
+}
+
+#[test]
+fn bytes_that_cpus_copied_beside_the_rails_are_limited_by_no_device_and_no_rail() {
+    let copied = |e: &mut Evidence| {
+        let path = BesideRails { name: "single copy".into(), by_devices: false };
+        (e.gb_per_s, e.beside_rails, e.same_host) = (18.0, Some(path), true);
+        (e.copy, e.lost) = (Some(copy(Copies::Once, 20.0)), Some(("rail1".into(), 0.5)));
+        e.window_full_share = 1.0;
+    };
+    let (kind, because) = verdict(copied);
+    let text = "18.0 GB/s are 90 % of the 20.0 GB/s that one copy per byte reaches by 8 threads on CPUs \
+                0-7 over 256MiB of memory";
+    assert_eq!((kind, because.as_str()), (LimitKind::Memory, text));
+    let (kind, _) = verdict(|e| {
+        copied(e);
+        let ratio = Spread { median: 1.5, min: 1.4, max: 1.6 };
+        e.deeper = Some(Deeper { depth: 4, ratio });
+    });
+    assert_eq!(kind, LimitKind::Depth);
+    let (kind, because) = verdict(|e| {
+        copied(e);
+        e.gb_per_s = 9.0;
+    });
+    assert_eq!(kind, LimitKind::Memory);
+    assert!(because.starts_with("no limit is reached; the nearest: 9.00 GB/s"), "{because}");
 }
 
 #[test]

@@ -18,8 +18,8 @@ pub(crate) fn settings_for_child(config: &Config, theirs: &[(&str, String)]) -> 
                 .filter(|(theirs, _)| *theirs == name)
                 .map(|(_, v)| v.clone())
                 .collect(),
-            // Two processes of one machine can't listen on one port.
-            "listen_port" => "0".to_owned(),
+            // Two processes of one machine can't listen on one port, but on two of a range.
+            "listen_port" if config.listen_ports == 1 => "0".to_owned(),
             // Nor write one file, except where its name tells them apart.
             "log_file" | "dump_file" | "trace_file"
                 if !row.value.is_empty() && !row.value.contains("%p") =>
@@ -67,13 +67,27 @@ pub(crate) fn like(config: &Config) -> Result<ConfigBuilder, BenchError> {
     for row in config.rows() {
         builder = builder.set(row.name, &row.value)?;
     }
-    Ok(builder.set("listen_port", "0")?.set("trace_file", "")?)
+    // Of a range each has a port of its own.
+    if config.listen_ports == 1 {
+        builder = builder.set("listen_port", "0")?;
+    }
+    Ok(builder.set("trace_file", "")?)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::configure::tests::config;
     use super::*;
+
+    #[test]
+    fn two_engines_share_a_range_of_ports_and_no_single_one() {
+        for (given, port) in [("", 0), (" --set listen_ports=4", 5000)] {
+            let config = config(&format!("--set listen_port=5000{given}"));
+            let options = settings_for_child(&config, &[]);
+            assert!(options.contains(&format!("listen_port={port}").into()), "{options:?}");
+            assert_eq!(like(&config).unwrap().build().unwrap().listen_port, port);
+        }
+    }
 
     #[test]
     fn another_process_gets_the_same_settings_but_not_the_same_files() {

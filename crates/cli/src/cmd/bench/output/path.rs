@@ -8,7 +8,14 @@ pub(crate) const TCP: &str = "tcp";
 
 /// The way of a request, with all that were looked at.
 pub(crate) fn path_of(prepared: &PreparedTransfer) -> PathTaken {
-    explain(prepared.path())
+    let mut path = explain(prepared.path());
+    let near = prepared.near_rails();
+    if !near.is_empty()
+        && let Some(rails) = path.considered.last_mut()
+    {
+        rails.why += &format!("; those near its GPU go first: {}", near.join(", "));
+    }
+    path
 }
 
 /// For people: the ways of these sizes, each once.

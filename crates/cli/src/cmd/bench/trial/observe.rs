@@ -172,7 +172,9 @@ impl Snapshot {
             let share = poster.cpu.as_secs_f64() / seconds;
             moves(posting_share(poster, seconds).unwrap_or(share))
         });
-        proxies.chain(posts.then(Vec::new)).collect()
+        let copiers = self.queued.ran(&later.queued, seconds, COPIERS);
+        let copiers = copiers.into_iter().filter(|share| moves(*share)).map(|_| Vec::new());
+        proxies.chain(posts.then(Vec::new)).chain(copiers).collect()
     }
 
     /// The parts of the time in which flows that sent stood with a full window, with a full socket, and
@@ -225,6 +227,8 @@ impl Poster {
 
 /// A thread that used less of a CPU hardly moved any bytes.
 const MOVER_SHARE: f64 = 0.05;
+/// How the names begin of an engine's threads that copy from memory to memory.
+const COPIERS: &str = "pr-copy";
 
 /// How far this process steps back behind others, from -20 to 19.
 fn nice() -> i32 {

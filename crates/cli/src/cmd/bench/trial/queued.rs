@@ -1,12 +1,20 @@
-//! How long threads of this process were ready to run and had no CPU, as the kernel counts it.
+//! How long threads of this process ran, and were ready to run and had no CPU, as the kernel counts it.
 
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-/// Of each thread by its number: its name, and the time it has waited for a CPU since it started.
+/// Each thread by its number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Queued(HashMap<String, (String, u64)>);
+pub(crate) struct Queued(HashMap<String, Thread>);
+
+/// Times since it started, in nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Thread {
+    name: String,
+    ran: u64,
+    waited: u64,
+}
 
 impl Queued {
     /// Of a kernel that does not count, nothing.
@@ -15,7 +23,8 @@ impl Queued {
         let of_thread = |folder: &Path| {
             let schedstat = fs::read_to_string(folder.join("schedstat")).ok()?;
             let name = fs::read_to_string(folder.join("comm")).ok()?;
-            Some((name.trim().to_owned(), waited_ns(&schedstat)?))
+            let (ran, waited) = ran_and_waited(&schedstat)?;
+            Some(Thread { name: name.trim().to_owned(), ran, waited })
         };
         let numbered = threads.filter_map(|thread| {
             let number = thread.file_name().to_string_lossy().into_owned();
@@ -26,18 +35,34 @@ impl Queued {
 
     /// The thread that waited longest from this look to `later`, and the part of `seconds` that it did.
     pub(crate) fn longest(&self, later: &Self, seconds: f64) -> Option<(String, f64)> {
-        let since = |(number, (name, ns)): (&String, &(String, u64))| {
-            let before = self.0.get(number).map_or(0, |(_, before)| *before);
-            (name.clone(), ns.saturating_sub(before) as f64 / 1e9 / seconds)
-        };
-        later.0.iter().map(since).max_by(|a, b| a.1.total_cmp(&b.1))
+        self.shares(later, seconds, |thread| thread.waited).max_by(|a, b| a.1.total_cmp(&b.1))
+    }
+
+    /// The parts of `seconds` that threads ran whose names begin so, from this look to `later`.
+    pub(crate) fn ran(&self, later: &Self, seconds: f64, prefix: &str) -> Vec<f64> {
+        let all = self.shares(later, seconds, |thread| thread.ran);
+        all.filter(|(name, _)| name.starts_with(prefix)).map(|(_, share)| share).collect()
+    }
+
+    /// Each thread's name, and what of `seconds` this time of it was.
+    fn shares(
+        &self,
+        later: &Self,
+        seconds: f64,
+        time: impl Fn(&Thread) -> u64,
+    ) -> impl Iterator<Item = (String, f64)> {
+        later.0.iter().map(move |(number, thread)| {
+            let before = self.0.get(number).map_or(0, &time);
+            (thread.name.clone(), time(thread).saturating_sub(before) as f64 / 1e9 / seconds)
+        })
     }
 }
 
-/// The second number of `/proc/PID/task/TID/schedstat`, as the kernel's `Documentation/scheduler/sched-stats.rst`
-/// has it: nanoseconds on a run queue.
-fn waited_ns(schedstat: &str) -> Option<u64> {
-    schedstat.split_whitespace().nth(1)?.parse().ok()
+/// The first two numbers of `/proc/PID/task/TID/schedstat`, as the kernel's `Documentation/scheduler/sched-stats.rst`
+/// has them: nanoseconds on a CPU, and on a run queue.
+fn ran_and_waited(schedstat: &str) -> Option<(u64, u64)> {
+    let mut numbers = schedstat.split_whitespace().map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 #[cfg(test)]
@@ -45,8 +70,9 @@ mod tests {
     use super::*;
 
     fn queued(threads: &[(&str, &str, u64)]) -> Queued {
-        let of = |(number, name, ns): &(&str, &str, u64)| {
-            ((*number).to_owned(), ((*name).to_owned(), *ns))
+        let of = |(number, name, waited): &(&str, &str, u64)| {
+            let thread = Thread { name: (*name).to_owned(), ran: 2 * waited, waited: *waited };
+            ((*number).to_owned(), thread)
         };
         Queued(threads.iter().map(of).collect())
     }
@@ -58,14 +84,15 @@ mod tests {
             queued(&[("1", "main", 9_100_000_000), ("2", "pr-tx0", 800_000_000), ("3", "new", 5)]);
         assert_eq!(before.longest(&after, 2.0), Some(("pr-tx0".into(), 0.4)));
         assert_eq!(Queued::default().longest(&Queued::default(), 1.0), None);
+        assert_eq!(before.ran(&after, 2.0, "pr-"), [0.8]);
     }
 
     #[test]
     fn the_kernel_says_it_of_each_thread_of_this_process() {
-        assert_eq!(waited_ns("123 456 7\n"), Some(456));
-        assert_eq!(waited_ns("123"), None);
+        assert_eq!(ran_and_waited("123 456 7\n"), Some((123, 456)));
+        assert_eq!(ran_and_waited("123"), None);
         let own = std::thread::current();
         let name = own.name().unwrap().chars().take(15).collect::<String>();
-        assert!(Queued::look().0.values().any(|(known, _)| *known == name), "{name}");
+        assert!(Queued::look().0.values().any(|thread| thread.name == name), "{name}");
     }
 }

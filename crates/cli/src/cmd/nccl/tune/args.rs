@@ -36,7 +36,7 @@ pub(crate) struct TuneArgs {
 
     /// How long it may take, about.
     #[arg(long, value_name = "TIME", default_value = "10min",
-        value_parser = time_within(Duration::from_secs(1), Duration::from_secs(7 * 24 * 3600), "1s to 7d"))]
+        value_parser = time_within(Duration::from_secs(1), Duration::from_secs(24 * 3600), "1s to 24h"))]
     pub(super) budget: Duration,
 
     /// Write what won as nccl.conf, if anything did.
