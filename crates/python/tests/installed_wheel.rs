@@ -1,4 +1,5 @@
-//! The package as users get it: a wheel, installed in a fresh environment, under pytest.
+//! The package as users get it: a wheel, installed in a fresh environment, under pytest. The variable `TEST_PYTHON`
+//! names another interpreter than `python3`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -32,13 +33,14 @@ fn scratch() -> PathBuf {
 
 #[test]
 fn the_installed_wheel_passes_its_tests() {
+    let base = std::env::var("TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let can_make = "import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))";
-    if let Err(why) = run("python3", &["-c", can_make]) {
-        return polyrail_skip::skip(format!("no Python 3.11 or newer with venv: {why}"), RUN);
+    if let Err(why) = run(&base, &["-c", can_make]) {
+        return polyrail_skip::skip(format!("{base} is no Python 3.11 or newer with venv: {why}"), RUN);
     }
     let (environment, wheels) = (scratch().join("python"), scratch().join("wheels"));
     let path = |path: &Path| path.to_str().expect("the target folder's name is text").to_owned();
-    run("python3", &["-m", "venv", "--clear", &path(&environment)]).unwrap();
+    run(&base, &["-m", "venv", "--clear", &path(&environment)]).unwrap();
     let python = environment.join("bin/python");
     let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
     if let Err(why) = run(&python, &[&pip, NEEDED].concat()) {
