@@ -37,6 +37,7 @@ const RULES: &[Rule] = &[
             "nccl-abi",
             "nccl-ref",
             "nic",
+            "pattern",
             "polyrail",
             "profile",
             "profiler",
@@ -58,6 +59,7 @@ const RULES: &[Rule] = &[
     // It shares the grammar of bindings with the settings; its tests use its own fixtures, which
     // are behind a feature.
     Rule { name: "host", below: &["config"], for_tests: &["host"], ..Rule::ORDINARY },
+    Rule { name: "pattern", is_pure: true, ..Rule::ORDINARY },
     Rule { name: "doctor", below: &["host", "nic", "tune"], ..Rule::ORDINARY },
     Rule { name: "sample", below: &["host", "netlink"], ..Rule::ORDINARY },
     // Foreign code calls it and hands it pointers.

@@ -17,7 +17,7 @@ use polyrail_nccl_ref::RefError;
 use polyrail_profiler::drive::DriveError;
 use polyrail_report::{exit, show_memory};
 
-pub(crate) use self::mismatch::{Mismatch, POISON};
+pub(crate) use self::mismatch::Mismatch;
 use crate::stdout::unwritten_help;
 
 /// Anything that ends a run early.

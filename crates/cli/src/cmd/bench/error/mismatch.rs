@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use polyrail_pattern::POISON;
 use serde::{Deserialize, Serialize};
 
 /// The first wrong byte of a destination.
@@ -27,6 +28,3 @@ impl fmt::Display for Mismatch {
         )
     }
 }
-
-/// What the destination holds before the data come, and must still hold where none belong.
-pub(crate) const POISON: u8 = 0xa5;

@@ -3,10 +3,10 @@
 use std::ops::Range;
 
 use polyrail::{Engine, RegionError};
+use polyrail_pattern::{POISON, Pattern, WrongByte, check_poison};
 
-use super::pattern::{Pattern, WrongByte, check_poison};
 use super::store::{Bank, Store};
-use crate::cmd::bench::error::{BenchError, Mismatch, POISON};
+use crate::cmd::bench::error::{BenchError, Mismatch};
 use crate::cmd::bench::options::{Layout, Verify};
 
 /// The regions of one side for one size.

@@ -5,12 +5,12 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use memmap2::{Advice, MmapMut};
+use polyrail_pattern::{POISON, Pattern};
 use polyrail_report::Histogram;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::mismatch;
-use crate::cmd::bench::error::{BenchError, POISON};
-use crate::cmd::bench::memory::Pattern;
+use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::talk::{RawSpec, Traffic};
 
 /// A connection with its part of the working set.

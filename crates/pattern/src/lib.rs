@@ -1,30 +1,35 @@
-//! The data that travels: each byte tells where it belongs.
+//! The data that benchmarks move: each byte tells where it belongs.
 //!
 //! The 64-bit word at byte position `8 i` of a stream is a bijection of `i`, shifted by a mixed
 //! seed. No two words of a stream are alike, so a chunk that lands in the place of another, a lost
 //! one and one from another run are all seen. Making and checking it takes an addition, a shift and
-//! an exclusive or per word, which keeps up with memory.
+//! an exclusive or per word, which keeps up with memory. It is a crate of its own to be compiled for speed, where
+//! the command is compiled for size.
+#![forbid(unsafe_code)]
 
-use crate::cmd::bench::error::POISON;
+/// What a destination holds before the data come, and must still hold where none belong.
+pub const POISON: u8 = 0xa5;
 
 /// What a stream of pattern bytes depends on besides the position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Pattern {
+pub struct Pattern {
     start: u64,
 }
 
 /// The first byte that is not what it should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WrongByte {
+pub struct WrongByte {
     /// Position in the bytes that were checked.
-    pub(crate) at: usize,
-    pub(crate) expected: u8,
-    pub(crate) got: u8,
+    pub at: usize,
+    /// What belongs there.
+    pub expected: u8,
+    /// What is there.
+    pub got: u8,
 }
 
 impl Pattern {
     /// Seeds that differ by one give streams that have nothing to do with each other.
-    pub(crate) fn new(seed: u64) -> Self {
+    pub fn new(seed: u64) -> Self {
         // The finaliser of splitmix64.
         let mut z = seed.wrapping_add(STEP);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -33,7 +38,7 @@ impl Pattern {
     }
 
     /// Writes the stream from byte `position` on into `out`.
-    pub(crate) fn fill(self, position: u64, out: &mut [u8]) {
+    pub fn fill(self, position: u64, out: &mut [u8]) {
         let (head, words, first) = aligned(position, out.len());
         self.fill_partial(position, &mut out[..head]);
         let body = &mut out[head..head + words * 8];
@@ -47,7 +52,7 @@ impl Pattern {
     }
 
     /// Compares `bytes` with the stream from byte `position` on.
-    pub(crate) fn check(self, position: u64, bytes: &[u8]) -> Result<(), WrongByte> {
+    pub fn check(self, position: u64, bytes: &[u8]) -> Result<(), WrongByte> {
         let (head, words, first) = aligned(position, bytes.len());
         let tail = head + words * 8;
         let mut wrong = 0;
@@ -89,7 +94,7 @@ impl Pattern {
 }
 
 /// Looks for a byte that is no longer [`POISON`].
-pub(crate) fn check_poison(bytes: &[u8]) -> Result<(), WrongByte> {
+pub fn check_poison(bytes: &[u8]) -> Result<(), WrongByte> {
     match bytes.iter().position(|byte| *byte != POISON) {
         Some(at) => Err(WrongByte { at, expected: POISON, got: bytes[at] }),
         None => Ok(()),
