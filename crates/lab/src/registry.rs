@@ -60,7 +60,7 @@ pub(crate) struct Registry {
 #[derive(Debug)]
 pub(crate) struct Lock<'a> {
     registry: &'a Registry,
-    _directory: File,
+    directory: File,
 }
 
 pub(crate) const SCHEMA_VERSION: u32 = 1;
@@ -196,7 +196,7 @@ impl Registry {
         }
         let locked = directory.metadata().during_path("looking at", &self.directory)?;
         let same = fs::metadata(&self.directory).is_ok_and(|now| now.ino() == locked.ino());
-        Ok(same.then_some(Lock { registry: self, _directory: directory }))
+        Ok(same.then_some(Lock { registry: self, directory }))
     }
 }
 
@@ -253,6 +253,8 @@ impl Drop for Lock<'_> {
         // These succeed only when empty, and while the lock is held, so nobody loses anything.
         let _ = fs::remove_dir(&self.registry.directory);
         let _ = self.registry.directory.parent().map(fs::remove_dir);
+        // A program that another thread starts just now has the descriptor until it runs, so closing may not be enough.
+        let _ = flock(&self.directory, FlockOperation::Unlock);
     }
 }
 
@@ -315,6 +317,18 @@ mod tests {
         }
         assert!(!temporary.path().join("polyrail").exists());
         assert_eq!(registry.read("demo").unwrap(), None);
+    }
+
+    #[test]
+    fn a_lock_ends_though_a_program_that_is_being_started_has_its_descriptor() {
+        let temporary = tempfile::tempdir().unwrap();
+        let registry = registry(temporary.path());
+        let lock = registry.lock().unwrap();
+        lock.create("keeps-the-directory", &record()).unwrap();
+        let inherited = lock.directory.try_clone().unwrap();
+        drop(lock);
+        assert!(!registry.is_locked());
+        drop(inherited);
     }
 
     #[test]

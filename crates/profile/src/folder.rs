@@ -49,8 +49,14 @@ pub enum Part {
 /// The lock on a profile that nobody fills yet: see [`Folder::claim`].
 #[derive(Debug)]
 pub struct Claim {
-    /// Closing it ends the lock.
-    _file: File,
+    file: File,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // A program that another thread starts just now has the descriptor until it runs, so closing may not be enough.
+        let _ = self.file.unlock();
+    }
 }
 
 impl Folder {
@@ -102,7 +108,7 @@ impl Folder {
         let file = OpenOptions::new().read(true).write(true).open(&path);
         let file = file.map_err(ProfileError::io("open", &path))?;
         lock_table(&file, &path, &folder.dir)?;
-        Ok(Claim { _file: file })
+        Ok(Claim { file })
     }
 
     /// Goes on with a profile that ended early. Removes a line that was cut short.

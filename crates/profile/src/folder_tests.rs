@@ -141,6 +141,16 @@ fn a_folder_is_filled_by_one_process_at_a_time() {
 }
 
 #[test]
+fn a_claim_ends_though_a_program_that_is_being_started_has_its_descriptor() {
+    let (_root, dir) = filled(1);
+    let claim = Folder::claim(&dir).unwrap();
+    let inherited = claim.file.try_clone().unwrap();
+    drop(claim);
+    Folder::resume(&dir).unwrap();
+    drop(inherited);
+}
+
+#[test]
 fn a_folder_that_holds_something_is_left_alone() {
     let (_root, dir) = filled(1);
     let before = fs::read(dir.join(SAMPLES)).unwrap();

@@ -13,7 +13,7 @@ use crate::journal::StateDir;
 /// The right to change the host. It ends when this is dropped, and with the process.
 #[derive(Debug)]
 pub struct HostLock {
-    _file: File,
+    file: File,
 }
 
 const LIVE: &str = "/run/polyrail-host.lock";
@@ -58,7 +58,14 @@ impl HostLock {
             writeln!(file, "{}", std::process::id())
         };
         note().map_err(failed)?;
-        Ok(Self { _file: file })
+        Ok(Self { file })
+    }
+}
+
+impl Drop for HostLock {
+    fn drop(&mut self) {
+        // A program that another thread starts just now has the descriptor until it runs, so closing may not be enough.
+        let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
 
@@ -74,7 +81,10 @@ mod tests {
         let error = HostLock::take(false, &state).unwrap_err();
         let own = std::process::id();
         assert!(matches!(error, TuneError::Locked { pid: Some(pid), .. } if pid == own), "{error}");
+        // As a program has it that another thread starts just now.
+        let inherited = lock.file.try_clone().unwrap();
         drop(lock);
         HostLock::take(false, &state).unwrap();
+        drop(inherited);
     }
 }
