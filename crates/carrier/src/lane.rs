@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -127,13 +128,16 @@ impl Lane {
         }))
     }
 
-    /// Both ends of a plugin's connection within this process, for who tries a plugin as an engine uses it.
-    pub fn both(sender: SendComm, receiver: RecvComm) -> Result<(Self, Self), String> {
-        // The thread ends with the lanes.
-        let (closer, _) = Closer::start().map_err(|error| error.to_string())?;
+    /// Both ends of a plugin's connection within this process, for who tries a plugin as an engine uses it, and a thread
+    /// that ends when both are dropped and the plugin has closed them.
+    pub fn both(
+        sender: SendComm,
+        receiver: RecvComm,
+    ) -> Result<(Self, Self, JoinHandle<()>), String> {
+        let (closer, thread) = Closer::start().map_err(|error| error.to_string())?;
         let unpack = receiver.device_handle().map(|handle| Unpack::open(&handle)).transpose()?;
         let sends = Self::new(Way::Sends(sender), None, closer.clone());
-        Ok((sends, Self::new(Way::Receives(receiver), unpack, closer)))
+        Ok((sends, Self::new(Way::Receives(receiver), unpack, closer), thread))
     }
 
     /// Sends, or receives, the pieces as one message. The ticket is done when the bytes may be used: they have

@@ -68,7 +68,7 @@ pub(super) fn transfers(
     timeout: Duration,
     mut tell: impl FnMut(Transfer),
 ) -> Result<(), Failure> {
-    let (out, into) = Lane::both(sender, receiver).map_err(Failure::Call)?;
+    let (out, into, closing) = Lane::both(sender, receiver).map_err(Failure::Call)?;
     let [from, to] = place.ends();
     let holders = [Holder::unique(), Holder::unique()];
     let done = SIZES.into_iter().filter(|bytes| *bytes <= longest as u64).try_for_each(|bytes| {
@@ -99,6 +99,9 @@ pub(super) fn transfers(
         }
         sleep(PAUSE);
     }
+    // Or this thread of ours would be told as one that the plugin has left.
+    drop((out, into));
+    let _ = closing.join();
     done
 }
 
