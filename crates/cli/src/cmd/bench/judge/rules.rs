@@ -194,13 +194,28 @@ pub(super) fn peer(evidence: &Evidence) -> Vec<Candidate> {
         candidates
     };
     if evidence.peer.away_share > evidence.local.away_share {
-        candidates.insert(0, away(&load, LimitKind::Peer, "the process at the other side"));
+        candidates.insert(0, peer_away(evidence));
     }
     let there = "the process at the other side";
     candidates.splice(0..0, throttled(&evidence.peer, LimitKind::Peer, there));
     candidates.extend(hot(&evidence.peer, LimitKind::Peer, "at the other side"));
     candidates.extend(thread(&evidence.peer, LimitKind::Peer, "at the other side"));
     candidates
+}
+
+/// The process at the other side was stopped: programs that crowd the CPUs of one machine keep both ends from running,
+/// and not one of them for so much longer.
+pub(super) fn peer_stands_still(evidence: &Evidence) -> Vec<Candidate> {
+    if evidence.peer.away_share - evidence.local.away_share < AWAY_SHARE {
+        return Vec::new();
+    }
+    let quota = throttled(&evidence.peer, LimitKind::Peer, "the process at the other side");
+    quota.into_iter().chain([peer_away(evidence)]).collect()
+}
+
+fn peer_away(evidence: &Evidence) -> Candidate {
+    let load = without_ends(&evidence.peer, &[evidence.peer.pid, evidence.local.pid]);
+    away(&load, LimitKind::Peer, "the process at the other side")
 }
 
 /// A process that others keep from running.

@@ -10,7 +10,8 @@
 //! 3. `memory`: the rate is at least 80 % of what copying reaches that uses memory as the transfer does: the
 //!    same pieces, as large a footprint, as many threads on the same CPUs ([`super::machine`]).
 //! 4. `posting`: the thread that posts did so for at least 95 % of the time, and did not wait.
-//! 5. `cpu`: the CPU quota of a control group of this process had run out in a quarter of its periods. Or this
+//! 5. `peer`: the process at the other side did not run at all for a tenth of the time more than this one: it was stopped.
+//! 6. `cpu`: the CPU quota of a control group of this process had run out in a quarter of its periods. Or this
 //!    process did not run at all for a tenth of the time: it was stopped. Or the processes used at least 90 %
 //!    of the CPUs they may use, or the machine was at least 90 % busy (softirqs included) and a third of that
 //!    were the processes, or one thread used at least 95 % of its CPU; looking for work and finding none does
@@ -18,26 +19,26 @@
 //!    least 95 % busy; then the text says which CPU, and with what. Or other programs used more of the
 //!    machine's CPUs than the transfer did, and a thread of ours was ready to run and had no CPU for a quarter
 //!    of the time.
-//! 6. `peer`: the same at the other side, where that is another machine; on the same one, a process that did
+//! 7. `peer`: the same at the other side, where that is another machine; on the same one, a process that did
 //!    not run, or a thread that used at least 95 % of its CPU. Or the receiver's kernel had no room for a
 //!    third of the time, though nothing there was busy: who should read does not.
-//! 7. `network` again: a rail sent at least 1 % of its bytes twice, as packets are lost on the way, or the
+//! 8. `network` again: a rail sent at least 1 % of its bytes twice, as packets are lost on the way, or the
 //!    queue of its own interface dropped 1 % of its packets.
-//! 8. `message_rate`: transfers per second are at least 85 % of those of 8 bytes at the same depth; or they
+//! 9. `message_rate`: transfers per second are at least 85 % of those of 8 bytes at the same depth; or they
 //!    are of 8 bytes at most, and four times the depth gained less than a fifth.
-//! 9. `depth`: fewer bytes were outstanding than the window has room for, and nobody tried whether more of
-//!    them help, or they did a little. One transfer at a time is bound by its latency; several may leave rails
-//!    without work, and the text says how many.
-//! 10. `network` once more: a rail is down while others carry the bytes, and nothing above is the limit. A rail is
+//! 10. `depth`: fewer bytes were outstanding than the window has room for, and nobody tried whether more of
+//!     them help, or they did a little. One transfer at a time is bound by its latency; several may leave rails
+//!     without work, and the text says how many.
+//! 11. `network` once more: a rail is down while others carry the bytes, and nothing above is the limit. A rail is
 //!     down if none of its flows is connected, if no rail of the other side is in its network, or if its interface
 //!     was down from the start. Rule 2 holds the rate against the rails that are up. Behind every verdict stands
 //!     which rails are down, why, and what to look at.
-//! 11. `window`: the sending flows stood with a full window at least half of the time.
+//! 12. `window`: the sending flows stood with a full window at least half of the time.
 //!
 //! Of one message at a time (`--latency`) the depth is the verdict. Bytes that devices copied themselves
 //! touch neither CPU nor memory of the host: there the verdict is `device`, unless the posting thread
 //! holds it up. Bytes that CPUs of the host copied beside the rails are judged without the rules of rails and windows,
-//! 2, 7, 9, 10 and 11.
+//! 2, 8, 10, 11 and 12.
 //!
 //! A transfer that exceeds a limit by more than 5 % is not limited by it, whatever the measurement said.
 //! The text then says so, and the verdict is another limit. If no limit holds, the text names the nearest
@@ -62,6 +63,7 @@ pub(crate) fn judge(evidence: &Evidence) -> Limit {
         candidates.extend(rules::deeper(evidence));
         candidates.extend(rules::memory(evidence));
         candidates.extend(rules::posting(evidence));
+        candidates.extend(rules::peer_stands_still(evidence));
         candidates.extend(rules::cpu(evidence));
         candidates.extend(rules::peer(evidence));
         candidates.extend(rules::message_rate(evidence));
@@ -70,6 +72,7 @@ pub(crate) fn judge(evidence: &Evidence) -> Limit {
         candidates.extend(rules::network(evidence));
         candidates.extend(rules::memory(evidence));
         candidates.extend(rules::posting(evidence));
+        candidates.extend(rules::peer_stands_still(evidence));
         candidates.extend(rules::cpu(evidence));
         candidates.extend(rules::peer(evidence));
         candidates.extend(rules::no_room(evidence));

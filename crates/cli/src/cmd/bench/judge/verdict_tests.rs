@@ -489,6 +489,13 @@ fn programs_that_keep_the_cpus_busy_are_named_and_the_ends_are_not() {
         (e.local.away_share, e.local.nice) = (0.4, 19);
     });
     assert!(because.contains("its nice value is 19") && because.contains("hog"), "{because}");
+    for (there, verdict_is) in [(0.5, LimitKind::Peer), (0.29, LimitKind::Cpu)] {
+        let (kind, because) = verdict(|e| {
+            crowd(e);
+            (e.local.away_share, e.peer.away_share) = (0.2, there);
+        });
+        assert_eq!(kind, verdict_is, "they keep both ends from running: {because}");
+    }
     let (_, because) = verdict(|e| {
         crowd(e);
         e.local.programs.truncate(2);
