@@ -365,7 +365,7 @@ fn a_client_is_served_right_after_another_one_was_killed() {
     let json = folder.path().join("report.json");
     let server = Server::start("");
     let options = format!(
-        "--connect {} --sizes 8,16MiB --iters 3 --rounds 200 --json {}",
+        "--connect {} --sizes 8,64MiB --iters 3 --rounds 40 --json {}",
         server.address,
         json.display()
     );
@@ -387,7 +387,7 @@ fn a_listener_that_is_killed_is_named_at_once_with_what_to_do() {
     let json = folder.path().join("report.json");
     let mut listener = Server::start("");
     let options = format!(
-        "--connect {} --sizes 8,16MiB --iters 3 --rounds 200 --json {}",
+        "--connect {} --sizes 8,64MiB --iters 3 --rounds 40 --json {}",
         listener.address,
         json.display()
     );

@@ -226,7 +226,7 @@ fn a_disk_that_fills_up_ends_the_run_with_the_reason_and_keeps_whole_lines() {
     let script = "trap '' XFSZ; ulimit -f 24; exec \"$@\"";
     let mut command = Command::new("bash");
     command.args(["-c", script, "bash", env!("CARGO_BIN_EXE_polyrail"), "profile"]);
-    let arguments = ["--gpus", "none", "--paths", "host", "--sizes", "8", "--reps", "100"];
+    let arguments = ["--gpus", "none", "--paths", "host", "--sizes", "8", "--reps", "400"];
     let output = command.args(["--out", path(&dir)]).args(arguments).output().unwrap();
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("can't write"), "{}", text(&output.stderr));

@@ -36,7 +36,10 @@ fn the_installed_wheel_passes_its_tests() {
     let base = std::env::var("TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let can_make = "import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))";
     if let Err(why) = run(&base, &["-c", can_make]) {
-        return polyrail_skip::skip(format!("{base} is no Python 3.11 or newer with venv: {why}"), RUN);
+        return polyrail_skip::skip(
+            format!("{base} is no Python 3.11 or newer with venv: {why}"),
+            RUN,
+        );
     }
     let (environment, wheels) = (scratch().join("python"), scratch().join("wheels"));
     let path = |path: &Path| path.to_str().expect("the target folder's name is text").to_owned();

@@ -297,13 +297,21 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
         stdout(&run(&["down", name]));
         whole
     };
-    let whole = build().min(build()).min(build());
+    let mut whole = build().min(build()).min(build());
     let mut interrupted = 0;
     for step in 0..60 {
         let delay = whole * step / 60;
         kill_after(&mut lab(&[&["up", name], wanted].concat()), delay);
-        let broken = stdout(&run(&["ls"])).contains(&format!("{name}  broken"));
-        interrupted += usize::from(broken);
+        let listed = stdout(&run(&["ls"]));
+        if listed.contains(&format!("{name}  broken")) {
+            interrupted += 1;
+        } else if listed.contains(&format!("{name}  ")) {
+            // It was through before, so builds are faster now.
+            whole = delay;
+        } else if delay > whole / 2 {
+            // It had not begun, so they are slower.
+            whole *= 2;
+        }
         match step % 3 {
             0 => {
                 let output = run(&["down", name]);

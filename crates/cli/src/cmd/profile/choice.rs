@@ -3,8 +3,9 @@
 use std::fs;
 
 use polyrail_config::Config;
+use polyrail_gpu::Device;
 use polyrail_gpu::cuda::Cuda;
-use polyrail_profile::{Folder, Load, PathKind, Plan, PlanBuilder, default_sizes};
+use polyrail_profile::{EndpointKind, Folder, Load, PathKind, Plan, PlanBuilder, default_sizes};
 use polyrail_profiler::{Estimate, Spot, StationOptions, memory_bytes};
 use polyrail_report::{Align, Table, show_memory, show_size};
 
@@ -38,7 +39,11 @@ impl Choice {
         let mut notes = Vec::new();
         nccl::refuse(args)?;
         let resumed = args.resume.as_ref().map(Folder::open).transpose()?;
-        let spots = spots(args, &mut notes)?;
+        let is_asked = args.gpus.is_some() || args.host.is_some();
+        let spots = match resumed.as_ref().filter(|_| !is_asked).and_then(spots_of) {
+            Some(spots) => spots,
+            None => spots(args, &mut notes)?,
+        };
         let gpus = spots.iter().filter(|spot| matches!(spot, Spot::Gpu(_))).count();
         let library = nccl::library(args, resumed.as_ref(), gpus, &mut notes)?;
         let nccl_mode = Mode::of(args, resumed.as_ref());
@@ -192,6 +197,20 @@ fn spots(args: &Args, notes: &mut Vec<String>) -> Result<Vec<Spot>, CommandError
     Ok(spots)
 }
 
+/// Those of a folder, if this machine has them all.
+fn spots_of(folder: &Folder) -> Option<Vec<Spot>> {
+    let gpu = |address: &str| {
+        let cuda = Cuda::load().ok()?;
+        let mut devices = (0..cuda.count()).filter_map(|number| cuda.device(number).ok());
+        devices.find(|device| device.identity().pci.to_string() == address)
+    };
+    let spot = |endpoint: &polyrail_profile::Endpoint| match endpoint.kind {
+        EndpointKind::Gpu => gpu(&endpoint.device).map(Spot::Gpu),
+        EndpointKind::Host => Some(Spot::Host),
+    };
+    folder.plan().endpoints.iter().map(spot).collect()
+}
+
 /// The engine's settings, but always with `path = tcp`: otherwise the path `tcp` would measure another one.
 fn config(args: &Args) -> Result<Config, CommandError> {
     let given = args.config.builder()?.build()?;
@@ -319,7 +338,7 @@ fn resumed_plan(folder: &Folder, options: &StationOptions) -> Result<Plan, Comma
     Err(CommandError::Usage {
         option: "--resume",
         text: format!("is a profile of {}; here are {}", names(&plan.endpoints), names(&mine)),
-        help: Some("give the same --gpus and --host as before, on the same machine".into()),
+        help: Some("resume it on the same machine, without --gpus and --host".into()),
     })
 }
 
