@@ -38,5 +38,7 @@ const CHARTS: &str = include_str!("report/charts.js");
 const PAGE: &str = include_str!("report/page.js");
 
 fn escape(text: &str) -> String {
+    // A page has no use for control characters, and a terminal that shows its source obeys them.
+    let text = text.replace(char::is_control, "\u{fffd}");
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

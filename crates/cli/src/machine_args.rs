@@ -9,7 +9,7 @@ use polyrail_report::exit;
 use polyrail_tune::TuneError;
 
 use crate::stdout::complain;
-use crate::values::{Refusal, place_to_read, sound};
+use crate::values::{Refusal, place_to_read, refuse_endless, sound};
 
 /// Which machine to examine; flatten it into a subcommand's arguments.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -42,13 +42,15 @@ impl MachineCopy {
     /// What is wrong with it, as a phrase.
     pub(crate) fn parse(text: &str) -> Result<Self, Refusal> {
         let path = Path::new(text);
+        let allowed = "a folder with proc and sys, or an archive of them";
         sound(path)?;
+        refuse_endless(path, allowed)?;
         let root = snapshot::open(path).map_err(|error| {
             let fault = match &error {
                 SnapshotError::Open { source, .. } => format!("can't be opened: {source}"),
                 other => other.to_string(),
             };
-            let refusal = Refusal::new(fault, "a folder with proc and sys, or an archive of them");
+            let refusal = Refusal::new(fault, allowed);
             refusal.with_help(error.help().unwrap_or_default())
         })?;
         Ok(Self { root, path: path.to_owned() })

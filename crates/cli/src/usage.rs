@@ -155,7 +155,7 @@ fn message(error: &Error, line: &Line<'_>) -> String {
         }
         ErrorKind::MissingRequiredArgument => {
             let (_, name) = line.subcommand();
-            (format!("{field}: is missing; allowed: `{name}` with it"), None)
+            (format!("{field}: is missing; allowed: `{name} {field}`"), None)
         }
         ErrorKind::InvalidUtf8 => {
             let word = line.words.iter().find(|word| word.to_str().is_none());

@@ -6,6 +6,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -262,9 +263,26 @@ const LIBRARY: &str = "a file that exists, or a bare name that the dynamic loade
 pub(crate) fn file_to_read() -> impl TypedValueParser<Value = PathBuf> {
     path(|path| match fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(Refusal::new("is a folder", "a file that exists")),
-        Ok(_) => readable(path),
+        Ok(_) => refuse_endless(path, "a file that exists").and_then(|()| readable(path)),
         Err(error) => Err(absent(&error, "a file that exists")),
     })
+}
+
+/// Nobody may ever write to a pipe that has a name, or read from it, and no signal would end the wait; a device such as
+/// `/dev/zero` has no end. What a shell gives in place of a file, as in `<(program)`, and standard streams are none of these.
+pub(crate) fn refuse_endless(path: &Path, allowed: &str) -> Result<(), Refusal> {
+    // What is not there is told by who opens it.
+    let Ok(found) = fs::metadata(path) else { return Ok(()) };
+    let kind = found.file_type();
+    let in_dev = path.starts_with("/dev") || path.starts_with("/proc");
+    if kind.is_fifo() && !in_dev {
+        return Err(Refusal::new("is a pipe", allowed));
+    }
+    let has_no_end = ["/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
+    match kind.is_char_device() && has_no_end.iter().any(|name| path == Path::new(name)) {
+        true => Err(Refusal::new("is a device that has no end", allowed)),
+        false => Ok(()),
+    }
 }
 
 /// A folder to read, which must be there.
@@ -295,9 +313,10 @@ fn check_folder(path: &Path) -> Result<(), Refusal> {
 
 /// A file or folder to read, which must be there.
 pub(crate) fn place_to_read() -> impl TypedValueParser<Value = PathBuf> {
-    path(|path| match fs::metadata(path) {
-        Ok(_) => readable(path),
-        Err(error) => Err(absent(&error, "a file or a folder that exists")),
+    let allowed = "a file or a folder that exists";
+    path(move |path| match fs::metadata(path) {
+        Ok(_) => refuse_endless(path, allowed).and_then(|()| readable(path)),
+        Err(error) => Err(absent(&error, allowed)),
     })
 }
 
@@ -323,8 +342,13 @@ fn check_file_to_write(path: &Path) -> Result<(), Refusal> {
             let fault = format!("is below {}, which is not a folder", folder.display());
             Err(Refusal::new(fault, FILE_TO_WRITE))
         }
-        Ok(_) if path.exists() => writable(path, path, FILE_TO_WRITE),
-        Ok(_) => writable(folder, path, FILE_TO_WRITE),
+        Ok(_) => match fs::metadata(path) {
+            Ok(found) if found.file_type().is_fifo() && !path.starts_with("/dev") => {
+                Err(Refusal::new("is a pipe", FILE_TO_WRITE))
+            }
+            Ok(_) => writable(path, path, FILE_TO_WRITE),
+            Err(_) => writable(folder, path, FILE_TO_WRITE),
+        },
         Err(error) => {
             let fault = format!("can't be written: {}: {error}", folder.display());
             let help = format!("mkdir -p {}", folder.display());
@@ -349,7 +373,7 @@ pub(crate) fn folder_to_write() -> impl TypedValueParser<Value = PathBuf> {
                 };
                 Err(Refusal::new(fault, FOLDER_TO_WRITE))
             }
-            Ok(_) => Ok(()),
+            Ok(_) => writable(there, path, FOLDER_TO_WRITE),
             Err(error) => Err(absent(&error, FOLDER_TO_WRITE)),
         }
     })
@@ -420,6 +444,6 @@ fn writable(place: &Path, path: &Path, allowed: &str) -> Result<(), Refusal> {
             true => format!("can't be written: {error}"),
             false => format!("can't be written: {}: {error}", place.display()),
         };
-        Refusal::new(fault, allowed).with_help("name a file elsewhere, or change the permissions")
+        Refusal::new(fault, allowed).with_help("name a place elsewhere, or change the permissions")
     })
 }

@@ -146,8 +146,21 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
     let scratch = tempfile::tempdir().unwrap();
     fs::write(scratch.path().join("file"), "x").unwrap();
     fs::create_dir(scratch.path().join("folder")).unwrap();
+    // Nobody is at its other end, and a signal does not end the wait for somebody.
+    let pipe = scratch.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let before = everything_below(scratch.path());
     let lines = "doctor --nic eth99
+        doctor --fleet pipe file
+        doctor --sysroot pipe
+        topo --sysroot pipe
+        analyze folder --predictions pipe
+        analyze folder --predictions /dev/zero
+        analyze folder --html pipe
+        bench --json pipe
+        bench --no-json --csv pipe
+        bench --no-json --sample pipe
+        sample --time 1s --out file/below
         doctor --workers 8000
         doctor --fleet file file
         sample --time 1s --pid 4294967295

@@ -97,7 +97,7 @@ fn sent_again(name: &str, pattern: &PatternReport) -> Option<String> {
     let worst = pattern.nics.iter().max_by_key(|nic| nic.retransmits)?;
     let text = || {
         format!(
-            "{name}: the NICs sent {all} segments again, most of them node{} {} ({})",
+            "{name}: the NICs sent {all} segments again, node{} {} more than others ({})",
             worst.node, worst.name, worst.retransmits
         )
     };
@@ -238,7 +238,7 @@ mod tests {
         lossy.patterns[0].nics = vec![nic(0, 3), nic(1, 40)];
         let told = conclusions(&[lossy], 3);
         let text =
-            "all, layout one: the NICs sent 43 segments again, most of them node1 rail0 (40)";
+            "all, layout one: the NICs sent 43 segments again, node1 rail0 more than others (40)";
         assert_eq!(told[1], text);
     }
 }

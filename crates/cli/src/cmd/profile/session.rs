@@ -17,7 +17,6 @@ use polyrail_profiler::{
 };
 use polyrail_report::{exit, median};
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::args::{Args, Switch};
@@ -28,6 +27,7 @@ use super::nccl::MODE;
 use super::warm::warm;
 use crate::host::describe;
 use crate::progress::{Progress, show_time};
+use crate::signals;
 use crate::stdout::tell;
 
 /// What is noted of a table that a folder no longer had.
@@ -67,7 +67,9 @@ pub(super) fn fill(
     let mut station = Station::open(&choice.options, &choice.paths)?;
     nothing_begun.store(false, Ordering::Relaxed);
     let is_interrupted = || interrupted.load(Ordering::Relaxed);
-    progress.say("warming GPUs");
+    if !devices.is_empty() {
+        progress.say("warming GPUs");
+    }
     let warmed = warm(args.thermal_warmup, &mut station, watcher.as_ref(), &is_interrupted)?;
     run_file.notes.extend(station.notes().iter().cloned().chain(warmed));
     progress.say("measuring what the timers can show");
@@ -370,7 +372,7 @@ fn overhead_by_host(
 /// The first Ctrl-C ends the run in order, the second at once, as does the first one `at_once`.
 fn catch_signals(at_once: &Arc<AtomicBool>) -> Result<Arc<AtomicBool>, CommandError> {
     let raised = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in signals::ending() {
         let code = i32::from(exit::INTERRUPTED);
         // The order matters: a signal that finds the flag already raised ends the process.
         flag::register_conditional_shutdown(signal, code, at_once.clone())
