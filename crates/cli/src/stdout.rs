@@ -127,7 +127,13 @@ pub(crate) fn put(text: &str) -> io::Result<()> {
 
 /// The same for a command that ends with it, and with `code`.
 pub(crate) fn print(text: &str, code: u8) -> ExitCode {
-    match put(text) {
+    ended(put(text), code)
+}
+
+/// The same for a text that was written by others.
+pub(crate) fn ended(written: io::Result<()>, code: u8) -> ExitCode {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::from(code),
         Ok(()) => ExitCode::from(code),
         Err(error) => {
             tell!("polyrail: can't write to standard output: {error}");

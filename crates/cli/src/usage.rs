@@ -9,7 +9,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, Error, FromArgMatches};
 use polyrail_report::exit;
 
-use crate::stdout::{excerpt, set_remedy, tell};
+use crate::stdout::{ended, excerpt, set_remedy, tell};
 use crate::values::Refusal;
 
 /// Why a command line was not read.
@@ -28,7 +28,8 @@ pub(crate) fn parse<Cli: CommandFactory + FromArgMatches>() -> Result<Cli, ExitC
     read(&words).map_err(|refused| {
         // Help texts are the program's own, and in colour.
         if refused.shows_help {
-            refused.error.exit();
+            let code = u8::try_from(refused.error.exit_code()).unwrap_or(exit::USAGE);
+            return ended(refused.error.print(), code);
         }
         tell!("polyrail: {}", refused.message);
         ExitCode::from(exit::USAGE)

@@ -258,3 +258,11 @@ fn a_file_that_nobody_names_is_found_and_the_origin_says_so() {
     let missing = row(Some("/no/such/file.yml"), &[], "polyrail: ");
     assert!(missing.contains("can't read the config file /no/such/file.yml"), "{missing}");
 }
+
+#[test]
+fn a_variable_whose_name_is_no_text_is_unknown() {
+    let mut command = polyrail(&["show"]);
+    command.env(OsStr::from_bytes(b"POLYRAIL_CHUNK_BYTE\xff"), "1");
+    let text = refusal(command);
+    assert!(text.contains("unknown setting `POLYRAIL_CHUNK_BYTE"), "{text}");
+}

@@ -50,6 +50,18 @@ fn a_signal_ends_who_waits_for_a_name() {
 }
 
 #[test]
+fn a_folder_that_is_not_there_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mistyped = folder.path().join("engins");
+    for (place, names) in [(folder.path(), false), (&*mistyped, true)] {
+        let output = peers(place, "?lease=5s", &[]).wait_with_output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && text.starts_with("nobody is in the group"), "{text}");
+        assert_eq!(text.contains("there is no folder"), names, "{text}");
+    }
+}
+
+#[test]
 fn who_watches_ends_when_nobody_reads_any_more() {
     let folder = tempfile::tempdir().unwrap();
     let mut watching = peers(folder.path(), "", &["--watch"]);

@@ -139,8 +139,8 @@ impl ConfigBuilder {
     fn env_variables(mut self) -> Self {
         let mut variables = Vec::new();
         for (name, value) in std::env::vars_os() {
-            // Variables of other programs need not be UTF-8.
-            let Ok(name) = name.into_string() else { continue };
+            // Variables of other programs need not be UTF-8, and one of ours that is not is unknown.
+            let name = name.to_string_lossy().into_owned();
             if !name.starts_with(ENV_PREFIX) && !alias::is_known(&name) {
                 continue;
             }

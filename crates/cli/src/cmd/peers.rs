@@ -1,5 +1,6 @@
 //! `polyrail peers`: who is in a group.
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -246,7 +247,13 @@ fn shown(args: &Args, config: &Config, members: &[Member]) -> String {
     }
     if members.is_empty() {
         let who = if args.name.is_some() { "nobody else" } else { "nobody" };
-        return format!("{who} is in the group {}\n", args.group);
+        // A name that is wrong, or a disk that is not mounted, looks like this.
+        let folder = config.rendezvous.strip_prefix("dir://");
+        let folder = folder.and_then(|place| place.split('?').next());
+        let why = folder.filter(|it| !Path::new(it).exists()).map_or_else(String::new, |folder| {
+            format!("; there is no folder {folder}: who joins first makes it")
+        });
+        return format!("{who} is in the group {}{why}\n", args.group);
     }
     let mut table = ["name", "engine", "instance", "addresses"]
         .into_iter()

@@ -58,6 +58,8 @@ const LOOK: Duration = Duration::from_millis(5);
 /// What is kept of what a plugin says.
 const SAID_MAX: usize = 20;
 const LAST_WORDS: usize = 5;
+const NO_PLUGIN_HELP: &str =
+    "name a net plugin for NCCL: a path, a file name, or what is between libnccl-net- and .so";
 
 /// Runs the subcommand.
 pub(super) fn run(args: &Args) -> Result<(), Refusal> {
@@ -82,8 +84,13 @@ pub(super) fn run(args: &Args) -> Result<(), Refusal> {
     match findings.verdict.exit_code() {
         exit::OK => Ok(()),
         code => {
+            let help = if findings.verdict == Verdict::NoPlugin { NO_PLUGIN_HELP } else { "" };
             let text = findings.fault.map_or("it has no device".to_owned(), |fault| fault.text);
-            Err(refuse(code, format!("{}: {text}", args.library), ""))
+            let named = match text.starts_with(&args.library) {
+                true => text,
+                false => format!("{}: {text}", args.library),
+            };
+            Err(refuse(code, named, help))
         }
     }
 }
