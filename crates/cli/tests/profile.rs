@@ -101,12 +101,23 @@ fn the_plan_says_what_comes_and_how_long_without_doing_it() {
 
 #[test]
 fn ctrl_c_keeps_what_is_done_and_resume_makes_the_rest() {
+    who_is_told_to_end_keeps_what_is_done("-INT");
+}
+
+#[test]
+fn the_end_of_the_terminal_keeps_what_is_done_and_resume_makes_the_rest() {
+    who_is_told_to_end_keeps_what_is_done("-HUP");
+}
+
+fn who_is_told_to_end_keeps_what_is_done(signal: &str) {
     let (_root, dir) = folder();
     let arguments =
         ["--out", path(&dir), "--paths", "host", "--sizes", "1MiB,64MiB", "--reps", "40"];
-    let mut command = polyrail(&["profile", "--gpus", "none"]);
-    let child = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = child.spawn().unwrap();
+    // Whoever runs the tests by nohup has this signal ignored.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_polyrail"), "profile"]);
+    let child = command.args(["--gpus", "none"]).args(arguments);
+    let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begin = Instant::now();
     let has_samples =
         || Folder::open(&dir).is_ok_and(|folder| !folder.samples().unwrap().is_empty());
@@ -115,7 +126,7 @@ fn ctrl_c_keeps_what_is_done_and_resume_makes_the_rest() {
         // It looks again: another process writes the folder.
         std::thread::sleep(Duration::from_millis(20));
     }
-    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let interrupt = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
     assert!(interrupt.success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));

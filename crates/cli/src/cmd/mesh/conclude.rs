@@ -97,8 +97,8 @@ fn sent_again(name: &str, pattern: &PatternReport) -> Option<String> {
     let worst = pattern.nics.iter().max_by_key(|nic| nic.retransmits)?;
     let text = || {
         format!(
-            "{name}: the NICs sent {all} segments again, node{} {} more than others ({})",
-            worst.node, worst.name, worst.retransmits
+            "{name}: the NICs sent {all} segments again, {} of them node{} {}",
+            worst.retransmits, worst.node, worst.name
         )
     };
     (all > 0).then(text)
@@ -237,8 +237,7 @@ mod tests {
         let mut lossy = layout(Layout::One, 2.0, &[2.0]);
         lossy.patterns[0].nics = vec![nic(0, 3), nic(1, 40)];
         let told = conclusions(&[lossy], 3);
-        let text =
-            "all, layout one: the NICs sent 43 segments again, node1 rail0 more than others (40)";
+        let text = "all, layout one: the NICs sent 43 segments again, 40 of them node1 rail0";
         assert_eq!(told[1], text);
     }
 }
