@@ -268,19 +268,22 @@ pub(crate) fn file_to_read() -> impl TypedValueParser<Value = PathBuf> {
     })
 }
 
-/// Nobody may ever write to a pipe that has a name, or read from it, and no signal would end the wait; a device such as
-/// `/dev/zero` has no end. What a shell gives in place of a file, as in `<(program)`, and standard streams are none of these.
+/// Refuses to read what never ends. What is not there is told by who opens it.
 pub(crate) fn refuse_endless(path: &Path, allowed: &str) -> Result<(), Refusal> {
-    // What is not there is told by who opens it.
-    let Ok(found) = fs::metadata(path) else { return Ok(()) };
-    let kind = found.file_type();
-    let in_dev = path.starts_with("/dev") || path.starts_with("/proc");
-    if kind.is_fifo() && !in_dev {
-        return Err(Refusal::new("is a pipe", allowed));
-    }
+    refuse_pipe(path, allowed)?;
     let has_no_end = ["/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
-    match kind.is_char_device() && has_no_end.iter().any(|name| path == Path::new(name)) {
+    match has_no_end.iter().any(|name| path == Path::new(name)) {
         true => Err(Refusal::new("is a device that has no end", allowed)),
+        false => Ok(()),
+    }
+}
+
+/// There may never be anybody at the other end of a pipe that has a name, and no signal would end the wait. What a shell
+/// gives in place of a file, as in `<(program)`, and standard streams are open already.
+fn refuse_pipe(path: &Path, allowed: &str) -> Result<(), Refusal> {
+    let is_open = path.starts_with("/dev") || path.starts_with("/proc");
+    match !is_open && fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
+        true => Err(Refusal::new("is a pipe", allowed)),
         false => Ok(()),
     }
 }
@@ -342,13 +345,11 @@ fn check_file_to_write(path: &Path) -> Result<(), Refusal> {
             let fault = format!("is below {}, which is not a folder", folder.display());
             Err(Refusal::new(fault, FILE_TO_WRITE))
         }
-        Ok(_) => match fs::metadata(path) {
-            Ok(found) if found.file_type().is_fifo() && !path.starts_with("/dev") => {
-                Err(Refusal::new("is a pipe", FILE_TO_WRITE))
-            }
-            Ok(_) => writable(path, path, FILE_TO_WRITE),
-            Err(_) => writable(folder, path, FILE_TO_WRITE),
-        },
+        Ok(_) if path.exists() => {
+            refuse_pipe(path, FILE_TO_WRITE)?;
+            writable(path, path, FILE_TO_WRITE)
+        }
+        Ok(_) => writable(folder, path, FILE_TO_WRITE),
         Err(error) => {
             let fault = format!("can't be written: {}: {error}", folder.display());
             let help = format!("mkdir -p {}", folder.display());
