@@ -1,17 +1,14 @@
 //! Ranks that a real `mpirun`, a real `torchrun` and a real Slurm start find each other.
 
-#[path = "../common/mod.rs"]
-mod common;
-mod slurm;
-
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{DEADLINE, Process};
 use polyrail_skip::HeldPort;
 use rustix::process::{Pid, Signal, kill_process};
-use slurm::Slurm;
+
+use crate::common::{DEADLINE, Process};
+use crate::slurm::Slurm;
 
 const MEMBER: &str = env!("CARGO_BIN_EXE_rendezvous-member");
 /// The member's arguments: it meets three others in the group `g`, under the name that its rank gives it.
@@ -63,7 +60,7 @@ fn four_meet(launchers: &mut [Launcher]) {
 }
 
 /// Whether there is such a program in `PATH`; to ask `torchrun` itself takes seconds.
-fn is_there(program: &str) -> bool {
+pub(crate) fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }

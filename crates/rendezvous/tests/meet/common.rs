@@ -1,5 +1,4 @@
 //! Members in processes of their own, and etcd.
-#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};

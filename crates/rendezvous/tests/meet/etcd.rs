@@ -1,15 +1,14 @@
 //! Groups in a real etcd: who joins, leaves, dies; etcd that goes away, comes back, forgets, refuses.
 
-mod common;
-
 use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{DEADLINE, Etcd, config, engine, member};
 use polyrail_rendezvous::{Event, Group, Membership, RendezvousError, join, look};
 use polyrail_skip::HeldPort;
 use rustix::process::Signal;
+
+use crate::common::{DEADLINE, Etcd, config, engine, member};
 
 fn enter(engine: &polyrail::Engine, name: &str) -> Group {
     join(engine, &Membership::new("g").unwrap().name(name).unwrap()).unwrap()
@@ -120,43 +119,74 @@ fn a_name_is_taken_while_its_engine_lives_and_free_after_its_lease() {
     assert_eq!(group.name(), "a");
 }
 
-#[test]
-fn an_etcd_that_restarts_or_forgets_ends_no_membership() {
-    let Some(mut etcd) = Etcd::start() else { return };
-    let place = etcd.place("/test?lease=3s");
-    let (own, other) = (engine(&place), engine(&place));
-    let (group, theirs) = (enter(&own, "a"), enter(&other, "b"));
-    group.wait_for(2, DEADLINE).unwrap();
-    assert!(matches!(group.next_event(DEADLINE), Some(Event::Joined(_))));
+/// Two engines of the group `g` that meet by etcd, with leases of 3 s.
+struct Two {
+    etcd: Etcd,
+    group: Group,
+    place: String,
+    theirs: Group,
+    _engines: [polyrail::Engine; 2],
+}
 
-    // Standing still it hears of nobody for longer than all leases. Who only looks is told the same.
-    let watcher = look(&config(&place), &"g".parse().unwrap(), DEADLINE).unwrap();
-    watcher.wait_for(2, DEADLINE).unwrap();
-    while watcher.next_event(Duration::ZERO).is_some() {}
-    etcd.signal(Signal::STOP);
-    assert_eq!(left(&group, Duration::from_secs(4)), None, "etcd stands still");
-    etcd.signal(Signal::CONT);
-    assert_eq!(left(&group, Duration::from_secs(3)), None, "etcd goes on");
-    assert_eq!(watcher.next_event(Duration::ZERO), None);
-    assert_eq!(watcher.members().len(), 2);
+impl Two {
+    /// `None`, and the test is reported as skipped: there is no etcd here.
+    fn meet() -> Option<Self> {
+        let etcd = Etcd::start()?;
+        let place = etcd.place("/test?lease=3s");
+        let engines = [engine(&place), engine(&place)];
+        let (group, theirs) = (enter(&engines[0], "a"), enter(&engines[1], "b"));
+        group.wait_for(2, DEADLINE).unwrap();
+        assert!(matches!(group.next_event(DEADLINE), Some(Event::Joined(_))));
+        Some(Self { etcd, group, place, theirs, _engines: engines })
+    }
 
-    for forgets in [false, true] {
-        etcd.kill();
-        // Longer than the lease: who is silent so long while etcd is there has left.
-        assert_eq!(left(&group, Duration::from_secs(4)), None, "etcd is away");
+    /// etcd is away for longer than the lease: who is silent so long while it is there has left. Both
+    /// enter again once it runs.
+    fn etcd_restarts(mut self, forgets: bool) {
+        self.etcd.kill();
+        assert_eq!(left(&self.group, Duration::from_secs(4)), None, "etcd is away");
         if forgets {
-            etcd.forget();
+            self.etcd.forget();
         }
-        etcd.run();
+        self.etcd.run();
         let begin = Instant::now();
         // Somebody new hears of both, so both are there again.
-        let watcher = look(&config(&place), &"g".parse().unwrap(), DEADLINE).unwrap();
+        let watcher = look(&config(&self.place), &"g".parse().unwrap(), DEADLINE).unwrap();
         watcher.wait_for(2, DEADLINE).expect("both enter again");
-        println!("forgets: {forgets}; both were back {:?} after etcd", begin.elapsed());
-        assert_eq!(left(&group, Duration::from_secs(4)), None, "forgets: {forgets}");
+        println!("both were back {:?} after etcd", begin.elapsed());
+        assert_eq!(left(&self.group, Duration::from_secs(4)), None, "they are back");
+        drop(self.theirs);
+        assert_eq!(left(&self.group, DEADLINE).as_deref(), Some("b"));
     }
-    drop(theirs);
-    assert_eq!(left(&group, DEADLINE).as_deref(), Some("b"));
+}
+
+#[test]
+fn an_etcd_that_restarts_ends_no_membership() {
+    if let Some(two) = Two::meet() {
+        two.etcd_restarts(false);
+    }
+}
+
+#[test]
+fn an_etcd_that_forgets_ends_no_membership() {
+    if let Some(two) = Two::meet() {
+        two.etcd_restarts(true);
+    }
+}
+
+/// It hears of nobody for longer than all leases. Who only looks is told the same.
+#[test]
+fn an_etcd_that_stands_still_ends_no_membership() {
+    let Some(two) = Two::meet() else { return };
+    let watcher = look(&config(&two.place), &"g".parse().unwrap(), DEADLINE).unwrap();
+    watcher.wait_for(2, DEADLINE).unwrap();
+    while watcher.next_event(Duration::ZERO).is_some() {}
+    two.etcd.signal(Signal::STOP);
+    assert_eq!(left(&two.group, Duration::from_secs(4)), None, "etcd stands still");
+    two.etcd.signal(Signal::CONT);
+    assert_eq!(left(&two.group, Duration::from_secs(3)), None, "etcd goes on");
+    assert_eq!(watcher.next_event(Duration::ZERO), None);
+    assert_eq!(watcher.members().len(), 2);
 }
 
 #[test]

@@ -1,16 +1,15 @@
 //! Groups in a folder: who joins, leaves, dies, is silent; names that are taken; files of others.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use common::{DEADLINE, Process, config, engine, has_files, member};
 use polyrail_rendezvous::{Event, Group, Membership, RendezvousError, join, look};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
+
+use crate::common::{DEADLINE, Process, config, engine, has_files, member};
 
 fn enter(engine: &polyrail::Engine, name: &str) -> Group {
     join(engine, &Membership::new("g").unwrap().name(name).unwrap()).unwrap()
@@ -219,7 +218,7 @@ fn the_file_of_another_user_makes_nobody_a_member() {
     if !rustix::process::geteuid().is_root() {
         return polyrail_skip::skip(
             "only root can give a file to another user",
-            "sudo -E cargo test -p polyrail-rendezvous --test dir",
+            "sudo -E cargo test -p polyrail-rendezvous --test meet",
         );
     }
     let folder = tempfile::tempdir().unwrap();

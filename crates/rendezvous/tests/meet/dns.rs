@@ -1,13 +1,12 @@
 //! The addresses of a name, in a namespace with its own loopback interface and its own `/etc/hosts`: what
 //! the system's resolver says of the name changes under the members.
 
-mod common;
-
 use std::fs;
 use std::process::{Command, Stdio};
 
-use common::{DEADLINE, Process, engine};
 use polyrail_rendezvous::{Event, Membership, RendezvousError, join};
+
+use crate::common::{DEADLINE, Process, engine};
 
 const PORT: u16 = 29_600;
 
@@ -37,7 +36,7 @@ fn members_are_the_addresses_of_the_name_as_they_change() {
     if !tried.is_ok_and(|status| status.success()) {
         return polyrail_skip::skip(
             "user namespaces are not allowed, or `unshare` or `ip` is missing (util-linux, iproute2)",
-            "sudo -E cargo test -p polyrail-rendezvous --test dns",
+            "sudo -E cargo test -p polyrail-rendezvous --test meet",
         );
     }
     let folder = tempfile::tempdir().unwrap();

@@ -1,12 +1,11 @@
 //! Ranks of a job, as a launcher's environment says. `launchers.rs` has real launchers.
 
-mod common;
-
 use std::process::Command;
 
-use common::{Process, engine};
 use polyrail_rendezvous::{Membership, RendezvousError, join};
 use polyrail_skip::HeldPort;
+
+use crate::common::{Process, engine};
 
 /// A rank that torchrun would start so.
 fn rank(place: &str, rank: usize, size: usize, group: &str, name: &str) -> Process {
@@ -83,10 +82,10 @@ fn a_rank_of_another_group_or_with_a_name_that_is_taken_is_refused() {
     let place = format!("torchrun://:{}", port.number());
     let zero = rank(&place, 0, 2, "g", "same");
     zero.until("entered same");
-    for (group, name, why) in
-        [("g", "same", "the name `same` is taken"), ("h", "x", "is in the group `g`")]
-    {
-        let other = rank(&place, 1, 2, group, name);
+    // Each asks for some seconds: the name of a rank that died is soon free.
+    let others = [("g", "same", "the name `same` is taken"), ("h", "x", "is in the group `g`")]
+        .map(|(group, name, why)| (rank(&place, 1, 2, group, name), why));
+    for (other, why) in &others {
         other.until(why);
     }
 }

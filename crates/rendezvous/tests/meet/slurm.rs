@@ -12,7 +12,7 @@ use polyrail_skip::HeldPort;
 use tempfile::TempDir;
 
 use crate::common::{DEADLINE, Process};
-use crate::is_there;
+use crate::launchers::is_there;
 
 /// `munged`, `slurmctld` and `slurmd`, which end with this.
 pub(crate) struct Slurm {
@@ -29,7 +29,7 @@ impl Slurm {
             polyrail_skip::skip(
                 why,
                 "sudo apt-get install slurmctld slurmd slurm-client munge && \
-                 sudo -E cargo test -p polyrail-rendezvous --test launchers",
+                 sudo -E cargo test -p polyrail-rendezvous --test meet",
             );
             return None;
         }
