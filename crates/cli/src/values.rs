@@ -84,10 +84,10 @@ impl From<ConfigError> for Refusal {
         let text = match &error {
             ConfigError::Value(bad) => format!("{}; allowed: {}", bad.reason, bad.allowed),
             ConfigError::NotAPair { .. } => "has no `=`; allowed: NAME=VALUE".to_owned(),
-            ConfigError::Unknown { name, .. } => {
-                format!(
-                    "names the setting `{name}`, which does not exist; allowed: the settings that `polyrail config show` lists"
-                )
+            // The option is where it comes from.
+            ConfigError::Unknown { name, suggestion, .. } => {
+                let (name, suggestion) = (name.clone(), suggestion.clone());
+                ConfigError::Unknown { name, suggestion, origin: None }.to_string()
             }
             other => other.to_string(),
         };
