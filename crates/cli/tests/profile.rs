@@ -197,7 +197,19 @@ fn a_folder_of_other_endpoints_is_not_resumed() {
     let output = profile(&["--resume", path(&dir), "--host", "3"]);
     assert_eq!(output.status.code(), Some(2));
     let error = text(&output.stderr);
-    assert!(error.contains("--resume is a profile of") && error.contains("help:"), "{error}");
+    assert!(error.contains("`: is a profile of other endpoints: it has 2 endpoints"), "{error}");
+    assert!(error.contains("; allowed: ") && error.contains("help:"), "{error}");
+
+    // The same places, of which one is of another kind.
+    let plan = dir.join("plan.json");
+    let other = std::fs::read_to_string(&plan).unwrap().replacen("\"host\",", "\"gpu\",", 1);
+    std::fs::write(&plan, other).unwrap();
+    let output = profile(&["--resume", path(&dir), "--host", "2"]);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    let (before, now) = error.split_once(", and here it is ").expect("what differs");
+    assert!(before.contains("its rank 0 is gpu memory0 on "), "{error}");
+    assert!(now.starts_with("host memory0 on "), "{error}");
 }
 
 #[test]
@@ -308,12 +320,22 @@ fn what_the_machine_lacks_is_said_before_anything_is_measured() {
     let below = file.join("profile");
     for (arguments, code, words) in [
         (&["--out", path(&below)][..], 2, "can't be made"),
-        (&["--out", path(&dir), "--set", "rails=203.0.113.9"], 3, "no engine: rails is"),
+        (
+            &["--out", "/sys/polyrail-profile"],
+            3,
+            "--out `/sys/polyrail-profile`: can't be written: ",
+        ),
+        (
+            &["--out", path(&dir), "--set", "rails=203.0.113.9"],
+            3,
+            "no engine: rails = `203.0.113.9` (from an option",
+        ),
     ] {
         let output = profile(&[arguments, &["--sizes", "8"]].concat());
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
         assert!(error.contains(words) && !error.contains("samples to take"), "{error}");
+        assert!(error.contains("; allowed: ") && error.contains("\nhelp: "), "{error}");
         assert!(!dir.exists(), "{arguments:?}");
     }
 }
