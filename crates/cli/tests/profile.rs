@@ -353,3 +353,21 @@ fn the_plan_of_copies_in_memory_is_the_same_every_time_but_for_its_times() {
     let last = text(&one.stdout).lines().last().unwrap();
     assert!(last.contains(" until the first sample, and besides the sizes that --refine adds."));
 }
+
+#[test]
+fn the_plan_has_the_samples_of_the_run_with_those_that_show_drift() {
+    let (_root, dir) = folder();
+    // One sample more after 200.
+    let options = ["--paths", "host", "--sizes", "8", "--reps", "101"];
+    let plan = profile(&[&["--plan"], &options[..]].concat());
+    let plan = text(&plan.stdout);
+    let row = plan.lines().find(|line| line.starts_with("host_memory ")).unwrap();
+    assert_eq!(row.split_whitespace().nth(5), Some("203"), "{plan}");
+    assert!(
+        plan.contains("\n1 of the samples repeat one configuration, which shows drift\n"),
+        "{plan}"
+    );
+    let output = profile(&[&["--out", path(&dir)], &options[..]].concat());
+    assert!(text(&output.stdout).starts_with("203 samples in "), "{}", text(&output.stdout));
+    assert_eq!(Folder::open(&dir).unwrap().samples().unwrap().len(), 203);
+}
