@@ -302,6 +302,15 @@ impl Analysis {
                 "{two} configurations have two states: their median is that of the one with more samples"
             ));
         }
+        let is_untold =
+            |link: &&Link| link.alpha_beta.as_ref().is_some_and(|line| line.error.is_none());
+        let untold = self.links.iter().filter(is_untold).count();
+        if untold > 0 {
+            warnings.push(format!(
+                "{untold} links were measured at two sizes: any two lie on a line, so nothing tells how far \
+                 others are off; measure 3 sizes or more"
+            ));
+        }
         let refused: Vec<_> = self.links.iter().filter_map(|link| link.model.as_ref()).collect();
         let count = refused.iter().filter(|model| model.refused.is_some()).count();
         if count > 0 {

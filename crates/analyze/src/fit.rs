@@ -262,7 +262,8 @@ const REFUSED_PERCENT: f64 = 25.0;
 /// A latency below this share of the shortest time can't be separated from the time of the bytes.
 const TOLD_SHARE: f64 = 0.01;
 
-const POINTS_MIN: usize = 3;
+/// A line through fewer points is never off.
+pub(crate) const POINTS_MIN: usize = 3;
 const SEGMENTS_MAX: usize = 5;
 const LATENCY_BOUND: f64 = 0.2;
 const BANDWIDTH_BOUND: f64 = 0.9;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use polyrail_profile::{Load, Metric, PathKind};
 use serde::Serialize;
 
-use crate::fit::{FitError, Line, Model, Point, Segment};
+use crate::fit::{FitError, Line, Model, POINTS_MIN, Point, Segment};
 use crate::stats::median_of;
 use crate::summary::{Metrics, Summary};
 
@@ -53,8 +53,8 @@ pub struct AlphaBeta {
     pub latency_ns: Option<f64>,
     /// In GB/s; `null` where time does not grow with size.
     pub gb_per_s: Option<f64>,
-    /// How far the sizes are from it.
-    pub error: FitError,
+    /// How far the sizes are from it; `null` from two, which every line meets.
+    pub error: Option<FitError>,
     /// Why it is refused, if it is too far off; then use the pieces of the model.
     pub refused: Option<String>,
 }
@@ -267,12 +267,13 @@ pub(crate) fn alpha_beta(points: &[Point]) -> Option<AlphaBeta> {
         return None;
     }
     let line = Line::through(points);
-    let error = FitError::of(points, |size| line.at(size))?;
+    let is_told = points.len() >= POINTS_MIN;
+    let error = FitError::of(points, |size| line.at(size)).filter(|_| is_told);
     Some(AlphaBeta {
         latency_ns: line.latency_ns,
         gb_per_s: (line.ns_per_byte > 0.0).then(|| 1.0 / line.ns_per_byte),
         error,
-        refused: error.refuses("one line is"),
+        refused: error.and_then(|error| error.refuses("one line is")),
     })
 }
 

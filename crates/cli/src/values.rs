@@ -6,7 +6,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -84,10 +84,10 @@ impl From<ConfigError> for Refusal {
         let text = match &error {
             ConfigError::Value(bad) => format!("{}; allowed: {}", bad.reason, bad.allowed),
             ConfigError::NotAPair { .. } => "has no `=`; allowed: NAME=VALUE".to_owned(),
-            ConfigError::Unknown { name, .. } => {
-                format!(
-                    "names the setting `{name}`, which does not exist; allowed: the settings that `polyrail config show` lists"
-                )
+            // The option is where it comes from.
+            ConfigError::Unknown { name, suggestion, .. } => {
+                let (name, suggestion) = (name.clone(), suggestion.clone());
+                ConfigError::Unknown { name, suggestion, origin: None }.to_string()
             }
             other => other.to_string(),
         };
@@ -293,9 +293,23 @@ pub(crate) fn folder_to_read() -> impl TypedValueParser<Value = PathBuf> {
     path(check_folder)
 }
 
-/// The same for a folder where processes put their sockets, which users may have to make.
+/// The same for a folder where processes put their sockets, which users may have to make. Where everybody may write,
+/// as in `/tmp`, anybody could pose as a process; a sticky bit only keeps them from removing what others put there.
 pub(crate) fn folder_of_sockets() -> impl TypedValueParser<Value = PathBuf> {
     path(|path| {
+        let mode = fs::metadata(path).map_or(0, |found| found.mode());
+        if path.is_dir() && mode & OTHERS_WRITE != 0 {
+            let fault = format!(
+                "can be written by everybody (mode {:04o}), and so filled with sockets",
+                mode & 0o7777
+            );
+            let refusal =
+                Refusal::new(fault, "a folder that only its owner and their group can write to");
+            let name = path.display();
+            return Err(
+                refusal.with_help(format!("chmod o-w {name}, or name a folder of your own"))
+            );
+        }
         check_folder(path).map_err(|refusal| match path.exists() {
             true => refusal,
             false => refusal.with_help(
@@ -331,6 +345,17 @@ pub(crate) fn file_or_stdout() -> impl TypedValueParser<Value = PathBuf> {
 /// A file to write, in a folder that is there.
 pub(crate) fn file_to_write() -> impl TypedValueParser<Value = PathBuf> {
     path(check_file_to_write)
+}
+
+/// The same for a file that is read again, as no device can be.
+pub(crate) fn file_to_keep() -> impl TypedValueParser<Value = PathBuf> {
+    path(|path| {
+        check_file_to_write(path)?;
+        match fs::metadata(path) {
+            Ok(found) if !found.is_file() => Err(Refusal::new("is a device", FILE_TO_WRITE)),
+            _ => Ok(()),
+        }
+    })
 }
 
 fn check_file_to_write(path: &Path) -> Result<(), Refusal> {
@@ -381,6 +406,7 @@ pub(crate) fn folder_to_write() -> impl TypedValueParser<Value = PathBuf> {
     })
 }
 
+const OTHERS_WRITE: u32 = 0o002;
 const FILE_TO_WRITE: &str = "a file in a folder that exists and can be written to";
 const FOLDER_TO_WRITE: &str = "a folder, or a new name for one";
 const NAME_MAX: usize = 255;

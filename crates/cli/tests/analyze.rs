@@ -63,6 +63,25 @@ fn a_profile_becomes_tables_json_and_a_report() {
 }
 
 #[test]
+fn a_line_through_two_sizes_is_not_called_right() {
+    let root = tempfile::tempdir().unwrap();
+    for (sizes, untold) in [("8,1MiB", true), ("8,64KiB,1MiB", false)] {
+        let dir = root.path().join(sizes);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+        command.args(["profile", "--gpus", "none", "--paths", "host", "--reps", "6"]);
+        let output = command.args(["--sizes", sizes, "--out"]).arg(&dir).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let dir = dir.to_str().unwrap();
+        let tables = analyze(&[dir]);
+        let tables = text(&tables.stdout);
+        assert_eq!(tables.contains("2 links were measured at two sizes: "), untold, "{tables}");
+        assert!(!untold || !tables.contains(" 0.0% "), "{tables}");
+        let json: Value = serde_json::from_slice(&analyze(&[dir, "--json"]).stdout).unwrap();
+        assert_eq!(json["links"][0]["alpha_beta"]["error"].is_null(), untold, "{json}");
+    }
+}
+
+#[test]
 fn a_path_has_the_name_of_profiles_options_and_that_of_tables() {
     let paths = vec![PathKind::CopyEngine];
     let (_root, dir) = profile(&Machine { paths, ..machine() });

@@ -110,7 +110,8 @@ fn every_kind_of_config_error_ends_with_exit_code_2_and_a_help_line() {
     assert_eq!(
         refusal(polyrail(&["show", "--config", &path])),
         format!(
-            "polyrail: unknown setting `chunk_byte` (file {path}:2:1)\nhelp: did you mean `chunk_bytes`?\n"
+            "polyrail: unknown setting `chunk_byte` (file {path}:2:1); allowed: those that `polyrail config \
+             show` lists\nhelp: did you mean `chunk_bytes`?\n"
         )
     );
     let mut unknown = polyrail(&["show"]);
@@ -123,17 +124,58 @@ fn every_kind_of_config_error_ends_with_exit_code_2_and_a_help_line() {
 
     assert_eq!(
         refusal(polyrail(&["help", "chunk_byte"])),
-        "polyrail: <NAME> `chunk_byte`: names the setting `chunk_byte`, which does not exist; allowed: the \
-         settings that `polyrail config show` lists\nhelp: did you mean `chunk_bytes`?\n"
+        "polyrail: <NAME> `chunk_byte`: unknown setting `chunk_byte`; allowed: those that `polyrail config \
+         show` lists\nhelp: did you mean `chunk_bytes`?\n"
     );
     for args in [
         &["show", "--preset", "fast"][..],
         &["show", "--set", "sockets"],
+        &["show", "--set", "colour=red"],
         &["show", "--config", "/nonexistent/polyrail.yaml"],
         &["show", "--config", "/"],
     ] {
-        assert!(refusal(polyrail(args)).starts_with("polyrail: "), "{args:?}");
+        is_formed(&refusal(polyrail(args)));
     }
+    let texts = [
+        "colour: red\n",
+        "sockets: many\n",
+        "sockets: 1\nsockets: 2\n",
+        "- sockets\n",
+        "sockets: [1]\n",
+        "sockets:\n",
+        "sockets: 'open\n",
+        "sockets: &x 1\n",
+        "reconnect_min_ms: 5s\n",
+        "\u{1b}[2J: 1\n",
+    ];
+    for text in texts {
+        let path = write(folder.path(), text);
+        is_formed(&refusal(polyrail(&["show", "--config", &path])));
+        let mut found = polyrail(&["show"]);
+        found.env("POLYRAIL_CONFIG", &path);
+        let message = refusal(found);
+        is_formed(&message);
+        assert!(message.contains(&path), "{message}");
+    }
+    for (name, value) in [
+        ("POLYRAIL_CONFIG", "/nonexistent/polyrail.yaml"),
+        ("POLYRAIL_CONFIG", "/"),
+        ("POLYRAIL_COLOUR", "red"),
+        ("POLYRAIL_SOCKETS", "many"),
+        ("NCCL_DEBUG", "LOUD"),
+    ] {
+        let mut command = polyrail(&["show"]);
+        command.env(name, value);
+        is_formed(&refusal(command));
+    }
+}
+
+/// Fault and what is allowed in one line, and a remedy in another.
+fn is_formed(message: &str) {
+    let lines: Vec<&str> = message.lines().collect();
+    let [first, help] = lines[..] else { panic!("{message}") };
+    assert!(first.starts_with("polyrail: ") && first.contains("; allowed: "), "{message}");
+    assert!(help.len() > "help: ".len() && help.starts_with("help: "), "{message}");
 }
 
 #[test]
@@ -143,6 +185,7 @@ fn a_variable_that_is_not_text_is_refused_only_where_it_is_ours() {
     ours.env("POLYRAIL_RAILS", garbage);
     let message = refusal(ours);
     assert!(message.contains("POLYRAIL_RAILS is not UTF-8 text"), "{message}");
+    is_formed(&message);
 
     let mut alias = polyrail(&["show"]);
     alias.env("NCCL_SOCKET_IFNAME", garbage);
@@ -265,4 +308,32 @@ fn a_variable_whose_name_is_no_text_is_unknown() {
     command.env(OsStr::from_bytes(b"POLYRAIL_CHUNK_BYTE\xff"), "1");
     let text = refusal(command);
     assert!(text.contains("unknown setting `POLYRAIL_CHUNK_BYTE"), "{text}");
+}
+
+#[test]
+fn rails_that_are_not_there_are_told_with_where_they_were_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = write(folder.path(), "sockets: 1\nrails: eth77\n");
+    let at_file = format!("file {file}:2:8");
+    for command in ["bench --iters 1", "profile --gpus none --sizes 8 --out new"] {
+        for (variable, value, origin) in [
+            ("NCCL_SOCKET_IFNAME", "eth77", "env NCCL_SOCKET_IFNAME"),
+            ("POLYRAIL_RAILS", "eth77", "env POLYRAIL_RAILS"),
+            ("POLYRAIL_CONFIG", &file, &at_file),
+        ] {
+            let mut polyrail = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+            polyrail.args(command.split(' ')).env(variable, value).current_dir(folder.path());
+            let output = polyrail.output().unwrap();
+            let message = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(3), "{message}");
+            let wanted =
+                format!("rails = `eth77` ({origin}): there is no interface eth77; allowed: ");
+            assert!(message.contains(&wanted), "{wanted} in {message}");
+            assert_eq!(
+                message.lines().filter(|line| line.contains("eth77")).count(),
+                1,
+                "{message}"
+            );
+        }
+    }
 }

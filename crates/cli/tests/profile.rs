@@ -197,7 +197,19 @@ fn a_folder_of_other_endpoints_is_not_resumed() {
     let output = profile(&["--resume", path(&dir), "--host", "3"]);
     assert_eq!(output.status.code(), Some(2));
     let error = text(&output.stderr);
-    assert!(error.contains("--resume is a profile of") && error.contains("help:"), "{error}");
+    assert!(error.contains("`: is a profile of other endpoints: it has 2 endpoints"), "{error}");
+    assert!(error.contains("; allowed: ") && error.contains("help:"), "{error}");
+
+    // The same places, of which one is of another kind.
+    let plan = dir.join("plan.json");
+    let other = std::fs::read_to_string(&plan).unwrap().replacen("\"host\",", "\"gpu\",", 1);
+    std::fs::write(&plan, other).unwrap();
+    let output = profile(&["--resume", path(&dir), "--host", "2"]);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    let (before, now) = error.split_once(", and here it is ").expect("what differs");
+    assert!(before.contains("its rank 0 is gpu memory0 on "), "{error}");
+    assert!(now.starts_with("host memory0 on "), "{error}");
 }
 
 #[test]
@@ -308,12 +320,22 @@ fn what_the_machine_lacks_is_said_before_anything_is_measured() {
     let below = file.join("profile");
     for (arguments, code, words) in [
         (&["--out", path(&below)][..], 2, "can't be made"),
-        (&["--out", path(&dir), "--set", "rails=203.0.113.9"], 3, "no engine: rails is"),
+        (
+            &["--out", "/sys/polyrail-profile"],
+            3,
+            "--out `/sys/polyrail-profile`: can't be written: ",
+        ),
+        (
+            &["--out", path(&dir), "--set", "rails=203.0.113.9"],
+            3,
+            "no engine: rails = `203.0.113.9` (from an option",
+        ),
     ] {
         let output = profile(&[arguments, &["--sizes", "8"]].concat());
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
         assert!(error.contains(words) && !error.contains("samples to take"), "{error}");
+        assert!(error.contains("; allowed: ") && error.contains("\nhelp: "), "{error}");
         assert!(!dir.exists(), "{arguments:?}");
     }
 }
@@ -330,4 +352,22 @@ fn the_plan_of_copies_in_memory_is_the_same_every_time_but_for_its_times() {
     assert_eq!(order(&one), order(&other));
     let last = text(&one.stdout).lines().last().unwrap();
     assert!(last.contains(" until the first sample, and besides the sizes that --refine adds."));
+}
+
+#[test]
+fn the_plan_has_the_samples_of_the_run_with_those_that_show_drift() {
+    let (_root, dir) = folder();
+    // One sample more after 200.
+    let options = ["--paths", "host", "--sizes", "8", "--reps", "101"];
+    let plan = profile(&[&["--plan"], &options[..]].concat());
+    let plan = text(&plan.stdout);
+    let row = plan.lines().find(|line| line.starts_with("host_memory ")).unwrap();
+    assert_eq!(row.split_whitespace().nth(5), Some("203"), "{plan}");
+    assert!(
+        plan.contains("\n1 of the samples repeat one configuration, which shows drift\n"),
+        "{plan}"
+    );
+    let output = profile(&[&["--out", path(&dir)], &options[..]].concat());
+    assert!(text(&output.stdout).starts_with("203 samples in "), "{}", text(&output.stdout));
+    assert_eq!(Folder::open(&dir).unwrap().samples().unwrap().len(), 203);
 }

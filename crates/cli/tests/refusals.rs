@@ -4,8 +4,9 @@
 mod wrong;
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -146,6 +147,11 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
     let scratch = tempfile::tempdir().unwrap();
     fs::write(scratch.path().join("file"), "x").unwrap();
     fs::create_dir(scratch.path().join("folder")).unwrap();
+    for (name, mode) in [("open", 0o777), ("sticky", 0o1777)] {
+        let folder = scratch.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        fs::set_permissions(&folder, Permissions::from_mode(mode)).unwrap();
+    }
     // Nobody is at its other end, and a signal does not end the wait for somebody.
     let pipe = scratch.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -196,6 +202,12 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         nccl env --folder folder
         exporter --dir missing
         exporter --dir file
+        exporter --dir open
+        exporter --dir sticky
+        sweep --journal pipe
+        sweep --journal /dev/null
+        autotune --journal pipe
+        autotune --journal /dev/null
         analyze folder
         profile --resume folder
         profile --plan --gpus none --host 1

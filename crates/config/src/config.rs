@@ -49,7 +49,7 @@ impl Origin {
     }
 
     /// As [`fmt::Display`], but for messages: with the column, and a phrase in place of `set`.
-    pub(crate) fn place(&self) -> String {
+    pub fn place(&self) -> String {
         match self {
             Self::File { path, line, column } => format!("file {path}:{line}:{column}"),
             Self::Set => "from an option or the program".to_owned(),

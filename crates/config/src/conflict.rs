@@ -300,6 +300,7 @@ pub(crate) fn check(settings: &Settings, origins: &[Origin]) -> Result<(), Confi
         Some(rule) => Err(ConfigError::Conflict(Box::new(Conflict {
             first: party(rule.first, settings, origins),
             second: party(rule.second, settings, origins),
+            when: rule.when,
             why: rule.why,
             remedy: rule.remedy,
         }))),

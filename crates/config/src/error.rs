@@ -15,7 +15,7 @@ pub enum ConfigError {
     Conflict(Box<Conflict>),
     /// A setting given twice in one file.
     #[error(
-        "setting `{name}` is given twice (file {path}:{line}:{column}); first in line {first_line}"
+        "setting `{name}` is given twice (file {path}:{line}:{column}), first in line {first_line}; allowed: once"
     )]
     Duplicate {
         /// The setting.
@@ -30,13 +30,13 @@ pub enum ConfigError {
         first_line: usize,
     },
     /// A text of `--set` without `=`.
-    #[error("`{text}` is not of the form name=value")]
+    #[error("`{text}` has no `=`; allowed: NAME=VALUE")]
     NotAPair {
         /// The text.
         text: String,
     },
     /// An environment variable whose value is not UTF-8.
-    #[error("the environment variable {name} is not UTF-8 text: `{value}`")]
+    #[error("the environment variable {name} is not UTF-8 text: `{value}`; allowed: UTF-8")]
     NotText {
         /// The variable.
         name: String,
@@ -44,7 +44,9 @@ pub enum ConfigError {
         value: String,
     },
     /// A file that can't be read.
-    #[error("can't read the config file {path}: {reason}")]
+    #[error(
+        "can't read the config file {path}: {reason}; allowed: a regular file of UTF-8 text that this user may read"
+    )]
     Read {
         /// The file.
         path: String,
@@ -52,7 +54,7 @@ pub enum ConfigError {
         reason: String,
     },
     /// A file that is no flat mapping from settings to values.
-    #[error("{reason} (file {path}:{line}:{column})")]
+    #[error("{reason} (file {path}:{line}:{column}); allowed: one `name: value` for each setting")]
     Syntax {
         /// The file.
         path: String,
@@ -66,7 +68,7 @@ pub enum ConfigError {
         remedy: Option<String>,
     },
     /// A file beyond [`crate::FILE_LIMIT_BYTES`].
-    #[error("the config file {path} is larger than {limit_bytes} bytes")]
+    #[error("the config file {path} is too large; allowed: {limit_bytes} bytes")]
     TooLarge {
         /// The file.
         path: String,
@@ -74,7 +76,10 @@ pub enum ConfigError {
         limit_bytes: usize,
     },
     /// A name that is no setting.
-    #[error("unknown setting `{name}`{}", origin.as_ref().map_or(String::new(), in_brackets))]
+    #[error(
+        "unknown setting `{name}`{}; allowed: those that `polyrail config show` lists",
+        origin.as_ref().map_or(String::new(), in_brackets)
+    )]
     Unknown {
         /// The name, as given.
         name: String,
@@ -95,7 +100,7 @@ impl ConfigError {
             Self::Conflict(conflict) => Some(conflict.remedy.to_owned()),
             Self::Duplicate { .. } => Some("keep one of the two".to_owned()),
             Self::NotAPair { .. } => Some("write it like chunk_bytes=1MiB".to_owned()),
-            Self::NotText { .. } => None,
+            Self::NotText { name, .. } => Some(format!("set it anew, or unset it: unset {name}")),
             Self::Read { .. } => Some(
                 "name a file of text that this user may read; POLYRAIL_CONFIG= with nothing behind it reads none"
                     .to_owned(),
@@ -105,7 +110,7 @@ impl ConfigError {
             Self::Unknown { suggestion: Some(suggestion), .. } => {
                 Some(format!("did you mean `{suggestion}`?"))
             }
-            Self::Unknown { .. } => Some("`polyrail config show` lists all settings".to_owned()),
+            Self::Unknown { .. } => Some("`polyrail config docs` explains all settings".to_owned()),
             Self::Value(bad) => bad.remedy.clone(),
         }
     }
@@ -131,12 +136,14 @@ pub struct BadValue {
 
 /// Two values that each are allowed, but not together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{first} conflicts with {second}: {why}")]
+#[error("{first} conflicts with {second}: {why}; allowed: all but where {when}")]
 pub struct Conflict {
     /// One of the two.
     pub first: Party,
     /// The other.
     pub second: Party,
+    /// Which values don't go together.
+    pub when: &'static str,
     /// Why they don't go together.
     pub why: &'static str,
     /// How to resolve it.

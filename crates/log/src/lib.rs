@@ -6,15 +6,14 @@
 
 #![forbid(unsafe_code)]
 
-mod harmless;
 mod json;
 mod limit;
 mod output;
 mod owner;
 mod stamp;
 
-pub use harmless::harmless;
 pub use limit::Bounded;
 pub use output::LogError;
 pub use owner::{Settings, start, start_beside};
+pub use polyrail_config::harmless;
 pub use stamp::utc_now;

@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use parking_lot::Mutex;
+use polyrail_config::harmless;
 use rustix::fs::OFlags;
 use tracing_subscriber::fmt::MakeWriter;
-
-use crate::harmless::harmless;
 
 /// Why a log can't be what the settings want.
 #[derive(Debug, thiserror::Error)]

@@ -1,10 +1,12 @@
 //! One for a host: the metrics of all processes with a socket in a folder.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use polyrail_config::harmless;
 use thiserror::Error;
 
 use crate::ask::{Silence, ask_all};
@@ -91,10 +93,15 @@ impl Round {
         let start = Instant::now();
         let listed = sockets_in(&self.folder);
         let is_readable = listed.is_ok();
-        let mut sockets = listed.unwrap_or_default();
-        let ignored = sockets.len().saturating_sub(MOST_SOCKETS);
-        sockets.truncate(MOST_SOCKETS);
-        let (names, paths): (Vec<String>, Vec<PathBuf>) = sockets.into_iter().unzip();
+        let listed = listed.unwrap_or_default();
+        let in_folder = listed.len();
+        // Whoever may put a socket there chooses its name, which goes into labels and the log.
+        let shown = listed.into_iter().map(|(name, path)| (harmless(&name, &[]), path));
+        // Two may look alike then.
+        let sockets: BTreeMap<String, PathBuf> = shown.collect();
+        let sockets = sockets.into_iter().take(MOST_SOCKETS);
+        let (names, paths): (Vec<String>, Vec<PathBuf>) = sockets.unzip();
+        let ignored = in_folder - names.len();
         let answers = ask_all(paths.len(), |index| call(&paths[index]));
         let mut all = Exposition::default();
         let mut own = Samples::default();

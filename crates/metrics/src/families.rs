@@ -170,7 +170,7 @@ pub mod exporter {
         INFO: Info "exporter" ["version"];
         /// Sockets that were asked in the last round.
         PROCESSES: Gauge "exporter_processes" [];
-        /// Sockets in the folder beyond the limit, which were not asked.
+        /// Sockets in the folder that were not asked: beyond the limit, or with a name that looks like another's.
         SOCKETS_IGNORED: Gauge "exporter_sockets_ignored" [];
         /// Whether the folder could be read.
         FOLDER_READABLE: Gauge "exporter_folder_readable" [];

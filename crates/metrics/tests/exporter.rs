@@ -89,6 +89,26 @@ fn what_processes_say_is_merged_with_their_labels() {
 }
 
 #[test]
+fn a_name_that_steers_a_terminal_is_escaped_and_two_that_look_alike_then_are_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let names =
+        ["polyrail-1-\u{1b}[2J\u{202e}.sock", "polyrail-1-\\u001b[2J\\u202e.sock", "\n.sock"];
+    for name in names {
+        say(&folder.path().join(name), "garbage");
+    }
+    let page = scrape(&exporter(folder.path()), "application/openmetrics-text");
+    assert!(
+        !page.contains(|one: char| one.is_control() && one != '\n' || one == '\u{202e}'),
+        "{page:?}"
+    );
+    // A backslash is written twice in a label.
+    let line = "polyrail_up{pid=\"1\",socket=\"polyrail-1-\\\\u001b[2J\\\\u202e.sock\"} 0\n";
+    assert_eq!(page.matches(line).count(), 1, "{page}");
+    assert!(page.contains("polyrail_up{pid=\"\",socket=\"\\\\u000a.sock\"} 0\n"), "{page}");
+    assert!(page.contains("polyrail_exporter_sockets_ignored 1\n"), "{page}");
+}
+
+#[test]
 fn bad_processes_cost_their_deadline_and_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);

@@ -12,6 +12,7 @@ use polyrail::{
     ConnectReason, Engine, EngineError, Explain, Flows, LostReason, PeerError, RefusedCode,
     TransferError,
 };
+use polyrail_config::Origin;
 use polyrail_skip::HeldPort;
 use socket2::{Domain, Socket, Type};
 
@@ -104,8 +105,8 @@ fn an_unknown_interface_is_told_with_those_that_could_be_named() {
     for (spec, part) in [("eth77", "eth77"), ("10.255.255.254", "10.255.255.254"), ("^l,e,i,d", "")]
     {
         match try_build(&[("rails", spec)]).unwrap_err() {
-            EngineError::Rails { spec: got, why, usable } => {
-                assert_eq!(got, spec);
+            EngineError::Rails { spec: got, origin, why, usable } => {
+                assert_eq!((got.as_str(), *origin), (spec, Origin::Set));
                 assert!(why.contains(part), "{why}");
                 assert!(usable.contains("lo (127.0.0.1)"), "{usable}");
             }

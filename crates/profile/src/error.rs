@@ -26,7 +26,7 @@ pub enum ProfileError {
         missing: &'static str,
     },
     /// A new profile can't go where something is.
-    #[error("{} is not empty", dir.display())]
+    #[error("{} is not empty; allowed: a new folder, or an empty one", dir.display())]
     NotEmpty {
         /// The folder.
         dir: PathBuf,
@@ -62,21 +62,21 @@ pub enum ProfileError {
         allowed: String,
     },
     /// A fault of a whole line of a table.
-    #[error("{file}:{line}: {fault}")]
+    #[error("{}: {fault}", place(file, *line))]
     Line {
         /// The file as it was named.
         file: String,
-        /// Counted from 1; 0 when the file as a whole is meant.
+        /// Counted from 1; 0 when the file as a whole is meant, or its line is not known.
         line: u64,
         /// What is wrong, with what is allowed.
         fault: String,
     },
     /// One field of a JSON or YAML file.
-    #[error("{file}:{line}{}: {fault}", of_field(field))]
+    #[error("{}{}: {fault}", place(file, *line), of_field(field))]
     Field {
         /// The file as it was named.
         file: String,
-        /// Counted from 1; 0 when the file as a whole is meant.
+        /// Counted from 1; 0 when the file as a whole is meant, or its line is not known.
         line: u64,
         /// The path of the field, such as `endpoints[2].rank`.
         field: String,
@@ -84,10 +84,10 @@ pub enum ProfileError {
         fault: String,
     },
     /// A value that a program gave.
-    #[error("{field} {value}: allowed: {allowed}")]
+    #[error("{field} = `{value}`; allowed: {allowed}")]
     Value {
         /// Which.
-        field: &'static str,
+        field: String,
         /// As it was given.
         value: String,
         /// What may be given.
@@ -113,9 +113,16 @@ impl ProfileError {
             }
             Self::NotEmpty { .. } => "give a new folder, or go on with an old one by --resume",
             Self::Busy { .. } => "wait for it or stop it; a profile that is under way can be read",
-            Self::Columns { .. } => {
+            Self::Columns { .. } | Self::Cell { .. } | Self::Line { .. } => {
                 "docs/profile-format.md (in packages: /usr/share/doc/polyrail/docs) describes the columns of each \
                  table, docs/analyze.md those of predictions"
+            }
+            Self::Field { field, fault, .. } if field == VERSION && fault.contains(NEWER) => {
+                "read it with the version of Polyrail that wrote it, or a newer one"
+            }
+            Self::Field { .. } => {
+                "put the file back as `polyrail profile` wrote it; docs/profile-format.md (in packages: \
+                 /usr/share/doc/polyrail/docs) describes each field"
             }
             Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 "free some space and go on with --resume; every complete line was kept"
@@ -132,6 +139,15 @@ impl ProfileError {
         let path = path.into();
         move |source| Self::Io { action, path, source }
     }
+}
+
+/// The field with the version of a file's format.
+pub(crate) const VERSION: &str = "schema_version";
+/// What is wrong with a file of the future.
+pub(crate) const NEWER: &str = "is of a newer version of Polyrail";
+
+fn place(file: &str, line: u64) -> String {
+    if line == 0 { file.to_owned() } else { format!("{file}:{line}") }
 }
 
 /// Empty where the fault is of the file as a whole: the reader then gives `.`, or `?` for what it did

@@ -13,12 +13,13 @@ use std::path::{Path, PathBuf};
 
 use self::appender::lock_table;
 pub(crate) use self::files::replace;
-use self::files::{field, in_file, is_there, json_text, read_text};
+use self::files::{is_there, json_text, read_text};
 pub use self::recorder::Recorder;
 use crate::clock::{Alignment, Anchor};
+use crate::document::{Document, fault_at, in_file, read_json, read_yaml};
 use crate::error::ProfileError;
 use crate::plan::Plan;
-use crate::run::{Metadata, RUN_VERSION, Run};
+use crate::run::{Metadata, Run};
 use crate::sample::Sample;
 use crate::table::{ReadRow, read_rows};
 use crate::thermal::Temperature;
@@ -139,14 +140,10 @@ impl Folder {
                 _ => return Err(ProfileError::Foreign { dir: dir.into(), missing }),
             }
         }
-        let plan = read_plan(&dir.join(PLAN))?;
+        let path = dir.join(PLAN);
+        let plan = read_json(&read_text(&path)?, &path)?;
         let path = dir.join(RUN);
-        let run: Run = yaml::read(&read_text(&path)?, &path)?;
-        if run.schema_version != RUN_VERSION {
-            let fault = format!("{}; allowed: {RUN_VERSION}", run.schema_version);
-            return Err(field(&path, "schema_version", fault));
-        }
-        run.check().map_err(|error| in_file(&path, error))?;
+        let run = read_yaml(&read_text(&path)?, &path)?;
         Ok(Self { dir: dir.into(), plan, run })
     }
 
@@ -179,7 +176,7 @@ impl Folder {
                 Err((value, allowed)) => format!("{value}; allowed: {allowed}"),
                 Ok(()) if seen.insert((sample.configuration, sample.repetition)) => continue,
                 Ok(()) => format!(
-                    "configuration {}, repetition {} is there twice",
+                    "configuration {}, repetition {} is there twice; allowed: once",
                     sample.configuration, sample.repetition
                 ),
             };
@@ -249,7 +246,7 @@ impl Folder {
     /// As [`Alignment::fit`], with the file named, and anchors that can't be read.
     pub fn alignment(&self) -> Result<Alignment, ProfileError> {
         let aligned = Alignment::fit(&self.run.clocks, &self.anchors()?);
-        aligned.map_err(|error| in_file(&self.dir.join(ANCHORS), error))
+        aligned.map_err(|error| in_file(&self.dir.join(ANCHORS), |_| 0, error))
     }
 
     /// What is known of an endpoint; `None` where its file is missing.
@@ -261,11 +258,12 @@ impl Folder {
         if !is_there(&path)? {
             return Ok(None);
         }
-        let metadata: Metadata = yaml::read(&read_text(&path)?, &path)?;
+        let metadata: Metadata = read_yaml(&read_text(&path)?, &path)?;
         if metadata.rank == rank {
             return Ok(Some(metadata));
         }
-        Err(field(&path, "rank", format!("{}; allowed: {rank}, as in the name", metadata.rank)))
+        let fault = format!("`{}`; allowed: {rank}, as in the name", metadata.rank);
+        Err(fault_at(&path, 0, "rank", fault))
     }
 
     /// Checks that the plan has a sample; otherwise names the sample and what the plan has.
@@ -300,23 +298,9 @@ impl Folder {
 
     fn write_yaml(&self, name: &str, value: &impl serde::Serialize) -> Result<(), ProfileError> {
         let path = self.dir.join(name);
-        let text = yaml::write(value).map_err(|error| field(&path, ".", error.to_string()))?;
+        let text = yaml::write(value).map_err(|error| fault_at(&path, 0, "", error.to_string()))?;
         replace(&path, text.as_bytes())
     }
-}
-
-fn read_plan(path: &Path) -> Result<Plan, ProfileError> {
-    let text = read_text(path)?;
-    let mut json = serde_json::Deserializer::from_str(&text);
-    let plan: Plan = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let line = error.inner().line() as u64;
-        let file = path.display().to_string();
-        let fault = error.inner().to_string();
-        ProfileError::Field { file, line, field: error.path().to_string(), fault }
-    })?;
-    json.end().map_err(|error| field(path, ".", error.to_string()))?;
-    plan.check().map_err(|error| in_file(path, error))?;
-    Ok(plan)
 }
 
 fn refuse_full(dir: &Path) -> Result<(), ProfileError> {

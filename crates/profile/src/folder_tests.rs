@@ -1,3 +1,5 @@
+use serde_json::{Value, json};
+
 use super::*;
 use crate::clock::AnchorMethod;
 use crate::plan::{Endpoint, EndpointKind, PathKind, PlanBuilder, Step};
@@ -209,7 +211,7 @@ fn faults_of_tables_name_file_line_and_column() {
         text + &last + "\n"
     });
     assert!(wrong.starts_with("DIR/samples.csv:3: configuration"), "{wrong}");
-    assert!(wrong.ends_with("is there twice"), "{wrong}");
+    assert!(wrong.ends_with("is there twice; allowed: once"), "{wrong}");
 }
 
 #[test]
@@ -264,7 +266,7 @@ fn a_folder_says_which_parts_it_lacks_and_what_stands_in_their_place() {
     fs::create_dir(dir.join(ANCHORS)).unwrap();
     for error in [folder.missing().unwrap_err(), folder.anchors().unwrap_err()] {
         let error = error.to_string();
-        assert!(error.ends_with("anchors.csv:0: is not a file; allowed: a file, or nothing"));
+        assert!(error.ends_with("anchors.csv: is not a file; allowed: a file, or nothing"));
     }
 }
 
@@ -281,8 +283,10 @@ fn a_file_that_is_not_utf8_is_named_with_its_line() {
         fs::write(&path, bytes).unwrap();
         let read = |folder: Folder| folder.samples().and_then(|_| folder.metadata(0));
         let error = Folder::open(&dir).and_then(read).unwrap_err();
-        let place =
-            format!("{}:2: is not UTF-8 text: 0xff at byte {at} of the file", path.display());
+        let place = format!(
+            "{}:2: is not UTF-8 text: 0xff at byte {at} of the file; allowed: UTF-8",
+            path.display()
+        );
         assert_eq!(error.to_string(), place);
         assert!(matches!(error, ProfileError::Line { .. }), "it is no fault of the machine");
     }
@@ -294,7 +298,7 @@ fn samples_of_another_plan_are_refused() {
     let recorder = Folder::resume(&dir).unwrap();
     let step = plan().steps()[0];
     let error = recorder.append(&Sample { configuration: 4, ..sample(&step) }).unwrap_err();
-    assert_eq!(error.to_string(), "sample configuration 4: allowed: 0 to 3");
+    assert_eq!(error.to_string(), "sample = `configuration 4`; allowed: 0 to 3");
     let error = recorder.append(&Sample { repetition: 3, ..sample(&step) }).unwrap_err();
     assert!(error.to_string().ends_with("allowed: 0 to 2"), "{error}");
     recorder.append(&sample(&step)).unwrap();
@@ -320,7 +324,10 @@ fn faults_of_the_plan_and_the_run_name_the_field() {
     let (_root, dir) = filled(0);
     let wrong = fault(&dir, PLAN, |text| text.replace("\"tcp\"", "\"udp\""));
     assert!(wrong.contains("plan.json:"), "{wrong}");
-    assert!(wrong.contains("field configurations[0].path: unknown variant `udp`"), "{wrong}");
+    assert!(
+        wrong.contains("field configurations[0].path: `udp`; allowed: copy_engine, "),
+        "{wrong}"
+    );
     let (_root, dir) = filled(0);
     let wrong = fault(&dir, PLAN, |text| text.replacen("\"seed\": 42", "\"seed\": 43", 1));
     assert!(wrong.contains("field order_fnv1a64: "), "{wrong}");
@@ -328,25 +335,140 @@ fn faults_of_the_plan_and_the_run_name_the_field() {
     let wrong = fault(&dir, PLAN, |text| text[..text.len() / 2].to_owned());
     assert!(wrong.contains("plan.json:") && !wrong.contains('?'), "{wrong}");
     let wrong = fault(&dir, PLAN, |_| "no JSON".to_owned());
-    assert!(wrong.starts_with("DIR/plan.json:1: expected"), "{wrong}");
+    assert!(wrong.starts_with("DIR/plan.json:1: is not JSON (expected"), "{wrong}");
     let (_root, dir) = filled(0);
     let wrong = fault(&dir, RUN, |text| text.replace("state: running", "state: walking"));
-    assert!(wrong.contains("field state: unknown variant `walking`"), "{wrong}");
+    assert!(wrong.contains("field state: `walking`; allowed: running, "), "{wrong}");
     let (_root, dir) = filled(0);
     let wrong = fault(&dir, RUN, |text| text.replace("schema_version: 1", "schema_version: 9"));
-    assert_eq!(wrong, "DIR/run.yml:0, field schema_version: 9; allowed: 1");
+    assert!(
+        wrong.ends_with("schema_version: `9` is of a newer version of Polyrail; allowed: 1"),
+        "{wrong}"
+    );
     for (good, bad, words) in [
-        ("tick_ns: 1.0", "tick_ns: -1.0", "field clocks[].tick_ns: -1; allowed: 0 to 1e9"),
+        ("tick_ns: 1.0", "tick_ns: -1.0", "field clocks[0].tick_ns: `-1`; allowed: 0 to 1e9"),
         (
             "timer_floor_ns: {}",
             "timer_floor_ns: {t_gpu: -3}",
-            "field timer_floor_ns: -3; allowed: ",
+            "field timer_floor_ns.t_gpu: `-3`; allowed: ",
         ),
         ("clocks:", "clocks:\n  - {id: 0, name: x, kind: x, rank: null, tick_ns: 1}", "each once"),
     ] {
         let (_root, dir) = filled(0);
         let wrong = fault(&dir, RUN, |text| text.replacen(good, bad, 1));
-        assert!(wrong.starts_with("DIR/run.yml:0, field ") && wrong.contains(words), "{wrong}");
+        assert!(wrong.starts_with("DIR/run.yml:") && wrong.contains(words), "{wrong}");
+        assert!(!wrong.contains("yml:0"), "{wrong}");
+    }
+}
+
+/// All places of a value, as a pointer.
+fn places(value: &Value, place: String, all: &mut Vec<String>) {
+    let mut below = |name: &str, value| {
+        all.push(format!("{place}/{name}"));
+        places(value, format!("{place}/{name}"), all);
+    };
+    match value {
+        Value::Object(map) => map.iter().for_each(|(name, value)| below(name, value)),
+        Value::Array(list) => {
+            list.iter().enumerate().for_each(|(at, value)| below(&at.to_string(), value))
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn every_wrong_field_of_every_file_is_told_in_words_for_people() {
+    let (_root, dir) = filled(1);
+    let metadata =
+        Metadata { rank: 0, ..serde_json::from_value(json!({"rank": 0, "pid": 1})).unwrap() };
+    Folder::resume(&dir).unwrap().write_metadata(&metadata).unwrap();
+    let wrong = [
+        json!("x\u{1b}"),
+        json!(null),
+        json!(-1),
+        json!(1.5),
+        json!(true),
+        json!([]),
+        json!({"x": 1}),
+        json!("y".repeat(5000)),
+        json!(u64::MAX),
+    ];
+    let mut refused = 0;
+    for name in [PLAN, RUN, "metadata_rank_0.yml"] {
+        let path = dir.join(name);
+        let good = fs::read_to_string(&path).unwrap();
+        let value: Value = match name {
+            PLAN => serde_json::from_str(&good).unwrap(),
+            _ => crate::yaml::read(&good, &path).unwrap().0,
+        };
+        let mut all = Vec::new();
+        places(&value, String::new(), &mut all);
+        let mut tried: Vec<Value> = Vec::new();
+        for place in &all {
+            tried.extend(wrong.iter().map(|wrong| {
+                let mut changed = value.clone();
+                *changed.pointer_mut(place).unwrap() = wrong.clone();
+                changed
+            }));
+            let (parent, name) = place.rsplit_once('/').unwrap();
+            let mut without = value.clone();
+            if let Some(map) = without.pointer_mut(parent).unwrap().as_object_mut() {
+                let moved = map.remove(name).unwrap();
+                tried.push(without.clone());
+                without.pointer_mut(parent).unwrap()["no_such_field"] = moved;
+                tried.push(without);
+            }
+        }
+        let texts = tried.iter().map(|value| match name {
+            PLAN => serde_json::to_string_pretty(value).unwrap(),
+            _ => crate::yaml::write(value).unwrap(),
+        });
+        let cut =
+            [good[..good.len() / 2].to_owned(), String::new(), "[".into(), "[]".into(), "5".into()];
+        for text in texts.chain(cut) {
+            fs::write(&path, &text).unwrap();
+            let read = Folder::open(&dir).and_then(|folder| folder.metadata(0));
+            let Err(error) = read else { continue };
+            refused += 1;
+            let message = error.to_string();
+            assert!(message.contains(name) && message.contains("; allowed: "), "{message}");
+            assert!(message.len() < 1000 && error.help().is_some(), "{message}");
+            for jargon in [
+                ":0",
+                "line 0",
+                "expected ",
+                "struct",
+                "variant",
+                "u32",
+                "u64",
+                "f64",
+                "i64",
+                "\u{1b}",
+            ] {
+                let is_syntax = message.contains("is not JSON (") || message.contains("YAML as ");
+                assert!(is_syntax || !message.contains(jargon), "{jargon:?} in {message}");
+            }
+        }
+        fs::write(&path, good).unwrap();
+    }
+    assert!(refused > 300, "{refused}");
+}
+
+#[test]
+fn a_file_of_a_newer_version_is_refused_for_that_and_not_for_its_new_fields() {
+    for (name, new) in
+        [(PLAN, "\"schema_version\": 2,\n\"moods\": [],"), (RUN, "schema_version: 2\nmoods: []")]
+    {
+        let (_root, dir) = filled(0);
+        let wrong = fault(&dir, name, |text| {
+            let old = if name == PLAN { "\"schema_version\": 1," } else { "schema_version: 1" };
+            assert!(text.contains(old));
+            text.replacen(old, new, 1)
+        });
+        let words = "field schema_version: `2` is of a newer version of Polyrail; allowed: 1";
+        assert!(wrong.ends_with(words), "{wrong}");
+        let error = Folder::open(&dir).unwrap_err();
+        assert!(error.help().unwrap().contains("version of Polyrail that wrote it"));
     }
 }
 
@@ -392,7 +514,7 @@ fn logs_of_devices_clocks_and_endpoints_read_back() {
     assert_eq!(folder.metadata(0).unwrap(), None);
     assert!(recorder.write_metadata(&Metadata { rank: 2, ..metadata }).is_err());
     let error = folder.alignment().unwrap_err().to_string();
-    let unlisted = "anchors.csv:0: clock 1: has anchors and is not listed in run.yml";
+    let unlisted = "anchors.csv: clock 1: has anchors and is not listed in run.yml";
     assert!(error.ends_with(unlisted), "{error}");
     recorder.append_temperature(&Temperature { rank: 2, ..look }).unwrap();
     let error = folder.temperatures().unwrap_err().to_string();

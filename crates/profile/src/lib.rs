@@ -46,7 +46,9 @@ pub mod protobuf;
 pub mod synthetic;
 
 mod clock;
+mod document;
 mod error;
+mod fault;
 mod folder;
 mod order;
 mod plan;

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
+use polyrail_yaml::excerpt;
 use serde::{Deserialize, Serialize};
 
+use crate::document::Document;
 use crate::error::ProfileError;
 use crate::order::{SplitMix64, fnv1a64};
 use crate::table::Word;
@@ -354,20 +356,6 @@ impl Plan {
         Ok(added)
     }
 
-    /// Checks what the types can't: ranges, numbering, and that the order is the one written down.
-    ///
-    /// # Errors
-    /// The first field that is out of its range.
-    pub(crate) fn check(&self) -> Result<(), ProfileError> {
-        self.check_fields()?;
-        let sum = self.sum();
-        if sum != self.order_fnv1a64 {
-            let allowed = format!("{sum}, which is the sum of the order that this file describes");
-            return Err(value("order_fnv1a64", &self.order_fnv1a64, allowed));
-        }
-        Ok(())
-    }
-
     fn order(&self) -> Vec<(u32, u32)> {
         let mut stages: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
         for one in &self.configurations {
@@ -409,31 +397,51 @@ impl Plan {
         range("configurations times repetitions", steps, 1, STEPS_MAX)?;
         for (place, endpoint) in self.endpoints.iter().enumerate() {
             if endpoint.rank as usize != place {
-                return Err(value("endpoints[].rank", endpoint.rank, format!("{place} here")));
+                let field = format!("endpoints[{place}].rank");
+                return Err(value(field, endpoint.rank, place.to_string()));
             }
         }
         let mut known = HashMap::new();
         for (place, one) in self.configurations.iter().enumerate() {
+            // Written out for faults only: there may be millions.
+            let field = |name: &'static str| {
+                fmt::from_fn(move |f| write!(f, "configurations[{place}].{name}"))
+            };
             if one.id as usize != place {
-                return Err(value("configurations[].id", one.id, format!("{place} here")));
+                return Err(value(field("id"), one.id, place.to_string()));
             }
             let last = self.endpoints.len() as u64 - 1;
-            range("configurations[].src", one.src.into(), 0, last)?;
-            range("configurations[].dst", one.dst.into(), 0, last)?;
+            range(field("src"), one.src.into(), 0, last)?;
+            range(field("dst"), one.dst.into(), 0, last)?;
             if one.src == one.dst {
-                return Err(value("configurations[].dst", one.dst, "another rank than src".into()));
+                return Err(value(field("dst"), one.dst, "another rank than src".into()));
             }
-            range("configurations[].size_bytes", one.size_bytes, 1, SIZE_MAX_BYTES)?;
+            range(field("size_bytes"), one.size_bytes, 1, SIZE_MAX_BYTES)?;
             let key = (one.src, one.dst, one.path, one.size_bytes, one.load);
             if let Some(first) = known.insert(key, one.id) {
                 let allowed = format!("what no other is; configuration {first} is the same");
-                return Err(value("configurations[].id", one.id, allowed));
+                return Err(value(field("id"), one.id, allowed));
             }
         }
         if let Some(sentinel) = self.sentinel {
             let last = self.configurations.len() as u64 - 1;
             range("sentinel.configuration", sentinel.configuration.into(), 0, last)?;
             range("sentinel.every", sentinel.every.into(), 1, STEPS_MAX)?;
+        }
+        Ok(())
+    }
+}
+
+impl Document for Plan {
+    const VERSION: Option<u32> = Some(PLAN_VERSION);
+
+    /// Ranges, numbering, and that the order is the one written down.
+    fn check(&self) -> Result<(), ProfileError> {
+        self.check_fields()?;
+        let sum = self.sum();
+        if sum != self.order_fnv1a64 {
+            let allowed = format!("{sum}, which is the sum of the order that this file describes");
+            return Err(value("order_fnv1a64", excerpt(&self.order_fnv1a64), allowed));
         }
         Ok(())
     }
@@ -482,11 +490,11 @@ fn all_pairs(endpoints: u32) -> Vec<(u32, u32)> {
     pairs.filter(|(src, dst)| src != dst).collect()
 }
 
-fn value(field: &'static str, value: impl ToString, allowed: String) -> ProfileError {
-    ProfileError::Value { field, value: value.to_string(), allowed }
+fn value(field: impl fmt::Display, value: impl ToString, allowed: String) -> ProfileError {
+    ProfileError::Value { field: field.to_string(), value: value.to_string(), allowed }
 }
 
-fn range(field: &'static str, number: u64, first: u64, last: u64) -> Result<(), ProfileError> {
+fn range(field: impl fmt::Display, number: u64, first: u64, last: u64) -> Result<(), ProfileError> {
     if (first..=last).contains(&number) {
         return Ok(());
     }

@@ -93,14 +93,14 @@ fn names_of_events_say_everything() {
 fn fields_out_of_range_are_named_with_the_range() {
     let build = |builder: PlanBuilder| builder.build().unwrap_err().to_string();
     let new = || PlanBuilder::new(endpoints(2)).path(PathKind::Tcp);
-    assert_eq!(build(new().repetitions(0)), "repetitions 0: allowed: 1 to 1000000");
+    assert_eq!(build(new().repetitions(0)), "repetitions = `0`; allowed: 1 to 1000000");
     let size = build(new().sizes([0]));
-    assert_eq!(size, "configurations[].size_bytes 0: allowed: 1 to 1099511627776");
+    assert_eq!(size, "configurations[0].size_bytes = `0`; allowed: 1 to 1099511627776");
     let pair = build(new().path_between(PathKind::Nccl, [(1, 1)]));
-    assert_eq!(pair, "configurations[].dst 1: allowed: another rank than src");
+    assert_eq!(pair, "configurations[62].dst = `1`; allowed: another rank than src");
     assert!(build(new().path(PathKind::Tcp)).contains("configuration 0 is the same"));
     let none = build(PlanBuilder::new(endpoints(1)).path(PathKind::Tcp));
-    assert!(none.starts_with("configurations (how many) 0"), "{none}");
+    assert!(none.starts_with("configurations (how many) = `0`"), "{none}");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn a_plan_whose_order_was_changed_by_hand_is_refused() {
     let mut plan = plan();
     plan.seed = 43;
     let error = plan.check().unwrap_err().to_string();
-    assert!(error.starts_with("order_fnv1a64 "), "{error}");
+    assert!(error.starts_with("order_fnv1a64 = `"), "{error}");
 }
 
 #[test]

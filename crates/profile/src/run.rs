@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::clock::Clock;
+use crate::document::Document;
 use crate::error::ProfileError;
 
 /// The version of `run.yml` and of the tables; raised when something changes its meaning or goes.
@@ -136,29 +137,38 @@ impl Default for Run {
     }
 }
 
-impl Run {
-    /// Checks what the types can't: ranges, and that every clock has a number of its own.
-    ///
-    /// # Errors
-    /// The first field that is out of its range.
-    pub(crate) fn check(&self) -> Result<(), ProfileError> {
-        let refuse = |field, value: &dyn Display, allowed: &str| {
+impl Document for Metadata {
+    const VERSION: Option<u32> = None;
+
+    fn check(&self) -> Result<(), ProfileError> {
+        Ok(())
+    }
+}
+
+impl Document for Run {
+    const VERSION: Option<u32> = Some(RUN_VERSION);
+
+    /// Ranges, and that every clock has a number of its own.
+    fn check(&self) -> Result<(), ProfileError> {
+        let refuse = |field: String, value: &dyn Display, allowed: &str| {
             Err(ProfileError::Value { field, value: value.to_string(), allowed: allowed.into() })
         };
         for (place, clock) in self.clocks.iter().enumerate() {
             if self.clocks[..place].iter().any(|other| other.id == clock.id) {
-                return refuse("clocks[].id", &clock.id, "each once");
+                return refuse(format!("clocks[{place}].id"), &clock.id, "each once");
             }
             if !(0.0..=SECOND_NS).contains(&clock.tick_ns) {
-                return refuse("clocks[].tick_ns", &clock.tick_ns, "0 to 1e9");
+                return refuse(format!("clocks[{place}].tick_ns"), &clock.tick_ns, "0 to 1e9");
             }
         }
-        match self.timer_floor_ns.values().find(|floor| !(0.0..=SECOND_NS).contains(*floor)) {
-            Some(floor) => refuse("timer_floor_ns", floor, "0 to 1e9"),
+        match self.timer_floor_ns.iter().find(|(_, floor)| !(0.0..=SECOND_NS).contains(*floor)) {
+            Some((metric, floor)) => refuse(format!("timer_floor_ns.{metric}"), floor, "0 to 1e9"),
             None => Ok(()),
         }
     }
+}
 
+impl Run {
     /// A time of the reference clock as wall-clock time, in ns since 1970 UTC.
     pub fn to_unix_ns(&self, reference_ns: i64) -> i64 {
         self.unix_ns.saturating_add(reference_ns.saturating_sub(self.reference_ns))

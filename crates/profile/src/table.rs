@@ -137,7 +137,8 @@ pub(crate) fn utf8<'a>(bytes: &'a [u8], path: &Path) -> Result<&'a str, ProfileE
         let at = error.valid_up_to();
         let before = bytes[..at].iter().filter(|byte| **byte == b'\n').count() as u64;
         let found = bytes.get(at).copied().unwrap_or(0);
-        let fault = format!("is not UTF-8 text: 0x{found:02x} at byte {at} of the file");
+        let fault =
+            format!("is not UTF-8 text: 0x{found:02x} at byte {at} of the file; allowed: UTF-8");
         ProfileError::Line { file: path.display().to_string(), line: 1 + before, fault }
     })
 }
@@ -446,7 +447,7 @@ mod tests {
         let error = Table::parse(bytes, Path::new("t.csv"), &["a"], &[], Unknown::Ignore);
         assert_eq!(
             error.unwrap_err().to_string(),
-            "t.csv:2: is not UTF-8 text: 0xff at byte 6 of the file"
+            "t.csv:2: is not UTF-8 text: 0xff at byte 6 of the file; allowed: UTF-8"
         );
     }
 

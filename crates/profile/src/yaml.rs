@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use polyrail_yaml::{Fault, Node, Position, Value as Yaml, excerpt};
+use polyrail_yaml::{Fault, Node, Position, Value as Yaml};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::document::fault_at;
 use crate::error::ProfileError;
 
 /// The text of anything that has a JSON form.
@@ -18,31 +18,32 @@ pub(crate) fn write(value: &impl Serialize) -> serde_json::Result<String> {
     Ok(out)
 }
 
+/// The line of each field, by the path that errors name.
+#[derive(Debug, Default)]
+pub(crate) struct Lines(HashMap<String, usize>);
+
+impl Lines {
+    /// Counted from 1; 0 where the file has no such field.
+    pub(crate) fn of(&self, field: &str) -> u64 {
+        let root = if field == "." { "" } else { field };
+        self.0.get(root).copied().unwrap_or(0) as u64
+    }
+}
+
 /// Reads one document.
-pub(crate) fn read<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, ProfileError> {
-    let fault = |line: usize, field: &str, fault: String| ProfileError::Field {
-        file: path.display().to_string(),
-        line: line as u64,
-        field: excerpt(field),
-        fault,
-    };
+pub(crate) fn read(text: &str, path: &Path) -> Result<(Value, Lines), ProfileError> {
     let node = polyrail_yaml::parse(text)
         .and_then(|node| node.ok_or_else(|| Fault::new(Position::START, "the file is empty")))
         .map_err(|found| {
-            let field = if found.path.is_empty() { "." } else { &found.path };
-            fault(found.at.line, field, found.kind.to_string())
+            let fault = format!("{}; allowed: YAML as `polyrail profile` writes it", found.kind);
+            fault_at(path, found.at.line as u64, &found.path, fault)
         })?;
-    let mut lines = HashMap::new();
-    let value = json(&node, String::new(), &mut lines);
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let field = error.path().to_string();
-        // A missing field has no line; use the line of its parent.
-        let line = lines.get(&field).copied().unwrap_or(1);
-        fault(line, &field, error.inner().to_string())
-    })
+    let mut lines = Lines::default();
+    let value = json(&node, String::new(), &mut lines.0);
+    Ok((value, lines))
 }
 
-/// The value in JSON's terms; `lines` gets the line of each field, by the path that errors name.
+/// The value in JSON's terms.
 fn json(node: &Node, path: String, lines: &mut HashMap<String, usize>) -> Value {
     let value = match &node.value {
         Yaml::Text { text, is_plain: true } => plain(text),
@@ -128,12 +129,16 @@ fn plain(text: &str) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use serde::de::DeserializeOwned;
     use serde_json::json;
 
     use super::*;
+    use crate::document::typed;
 
     fn parse<T: DeserializeOwned>(text: &str) -> Result<T, ProfileError> {
-        read(text, Path::new("run.yml"))
+        let path = Path::new("run.yml");
+        let (value, lines) = read(text, path)?;
+        typed(value, &lines, path)
     }
 
     #[test]
@@ -163,7 +168,10 @@ mod tests {
         let fault =
             |text: &str| parse::<HashMap<String, Vec<Inner>>>(text).unwrap_err().to_string();
         let wrong = fault("a:\n  - rank: 1\n  - rank: x\n");
-        assert!(wrong.starts_with("run.yml:3, field a[1].rank: invalid type: string"), "{wrong}");
+        assert!(
+            wrong.starts_with("run.yml:3, field a[1].rank: `x`; allowed: a whole number, 0 to "),
+            "{wrong}"
+        );
         assert!(fault("a: 1\na: 2\n").contains("run.yml:2, field a: is there twice"));
         assert!(fault("a: &x 1\n").contains("anchor"));
         assert!(fault("").contains("empty"));

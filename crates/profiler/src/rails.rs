@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use polyrail::{
-    Config, DeviceMemory, Engine, Memory, Peer, PreparedTransfer, Region, RemoteRegion, Request,
-    Transfer,
+    Config, DeviceMemory, Engine, Explain, Memory, Peer, PreparedTransfer, Region, RemoteRegion,
+    Request, Transfer,
 };
 use polyrail_profile::End;
 
@@ -67,8 +67,7 @@ impl Rails {
             let engine = Engine::builder().config(config.clone()).name(&format!("rank{rank}"));
             let engine = engine.build().map_err(|error| ProfilerError::Machine {
                 what: format!("no engine: {error}"),
-                help: "its settings are given by --set; `polyrail topo` shows the interfaces for rails"
-                    .into(),
+                help: error.help().unwrap_or_else(|| "give other settings by --set".into()),
             })?;
             let (source, sink) = match &memory {
                 EndMemory::Host(source, sink) => {

@@ -70,15 +70,18 @@ fn head(analysis: &Analysis, common: &Common<'_>, note: &str) -> String {
              {why}\n"
         )
     });
+    let off = line.error.map_or_else(
+        || "how far sizes are off is not known from two".to_owned(),
+        |error| format!("the farthest size is {:.1} % off", error.max_percent),
+    );
     let metric = analysis.metrics.iter().find(|one| one.path == *path).map_or("", |one| one.metric);
     format!(
         "# measured: {path}, {metric}, {} links of {}\n# one line for all sizes: {:.1} ns + size / \
-         {gb_per_s:.3} GB/s (10^9); the farthest size is {:.1} % off\n{refused}# bandwidth is in units of 2^30 \
+         {gb_per_s:.3} GB/s (10^9); {off}\n{refused}# bandwidth is in units of 2^30 \
          bytes/s, as ASTRA-sim reads it; latency in ns per hop\n# {note}\n",
         links.len(),
         // A comment ends with its line.
         analysis.about.hostname.replace(['\n', '\r'], " "),
         line.latency_ns.unwrap_or(0.0),
-        line.error.max_percent,
     )
 }

@@ -79,6 +79,8 @@ fn start(args: &Args) -> Result<u8, BenchError> {
         Role::Both => {
             // Before the other process starts, so that errors of this end come first.
             let bank = Bank::open(args.mem)?;
+            // The other process gets options, and would not know where a wrong name came from.
+            polyrail::rails(&config)?;
             let program = std::env::current_exe()
                 .map_err(|source| BenchError::system("finding this program", source))?;
             let command = Command::new(program);

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use polyrail_config::ConfigError;
+use polyrail_config::{Config, ConfigError, Origin};
 use polyrail_gpu::GpuError;
 use polyrail_proto::hello::HelloError;
 use polyrail_proto::wire::RefusalCode;
@@ -28,20 +28,24 @@ pub enum EngineError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// `rails` names no usable interface.
-    #[error("rails is {spec:?}: {why}; usable here: {usable}")]
+    #[error("rails = `{spec}` ({}): {why}; allowed: auto, or what is usable here: {usable}", origin.place())]
     Rails {
         /// The value of the setting.
         spec: String,
+        /// Where the value came from.
+        origin: Box<Origin>,
         /// What is wrong with it.
         why: String,
         /// Interfaces that could be named.
         usable: String,
     },
     /// The plugin that `rails` names can't be hosted.
-    #[error("rails is {spec:?}: {why}")]
+    #[error("rails = `{spec}` ({}): {why}", origin.place())]
     Plugin {
         /// The value of the setting.
         spec: String,
+        /// Where the value came from.
+        origin: Box<Origin>,
         /// What is wrong with it.
         why: String,
         /// What to do about it, if that is known.
@@ -68,20 +72,24 @@ pub enum EngineError {
         source: io::Error,
     },
     /// The kernel does not know the congestion control.
-    #[error("congestion is {got:?}, allowed is auto, system, or one of: {known}")]
+    #[error("congestion = `{got}` ({}): the kernel does not have it; allowed: auto, system, {known}", origin.place())]
     Congestion {
         /// The value of the setting.
         got: String,
+        /// Where the value came from.
+        origin: Box<Origin>,
         /// What the kernel has.
         known: String,
     },
     /// A CPU list names CPUs that this process may not use.
-    #[error("{setting} is {got:?}, allowed are the CPUs {allowed}")]
+    #[error("{setting} = `{got}` ({}): this process may not use all of these CPUs; allowed: {allowed}", origin.place())]
     Cpus {
         /// `tx_cpus`, `rx_cpus`, `tx_bindings` or `rx_bindings`.
         setting: &'static str,
         /// The value of the setting.
         got: String,
+        /// Where the value came from.
+        origin: Box<Origin>,
         /// CPUs of this process.
         allowed: String,
     },
@@ -114,6 +122,11 @@ pub enum EngineError {
     /// This process is a copy of the one that built the engine.
     #[error("the engine belongs to the process that this one was forked from")]
     Forked,
+}
+
+/// Where the value of a setting came from.
+pub(crate) fn origin_of(config: &Config, setting: &str) -> Box<Origin> {
+    Box::new(config.origin(setting).cloned().unwrap_or(Origin::Default))
 }
 
 /// A peer can't be added.

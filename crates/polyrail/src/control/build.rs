@@ -199,12 +199,15 @@ fn make_proxies(
         (both.clone(), both)
     } else if settings.merged {
         let count = number(config.merged_proxies());
-        let cpus = cpus("tx_cpus", config.merged_cpus())?;
-        let both = add("io", count, &cpus, &bindings("tx_bindings", config.merged_bindings())?)?;
+        let of_rx = config.tx_cpus.is_empty();
+        let list = (if of_rx { "rx_cpus" } else { "tx_cpus" }, config.merged_cpus());
+        let of_rx = config.tx_bindings.is_empty();
+        let bound = (if of_rx { "rx_bindings" } else { "tx_bindings" }, config.merged_bindings());
+        let both = add("io", count, &cpus(config, list)?, &bindings(config, bound)?)?;
         (both.clone(), both)
     } else {
         let mut add = |prefix, count, [list, bound]: [(&'static str, &str); 2]| {
-            add(prefix, number(count), &cpus(list.0, list.1)?, &bindings(bound.0, bound.1)?)
+            add(prefix, number(count), &cpus(config, list)?, &bindings(config, bound)?)
         };
         let tx = [("tx_cpus", &*config.tx_cpus), ("tx_bindings", &*config.tx_bindings)];
         let rx = [("rx_cpus", &*config.rx_cpus), ("rx_bindings", &*config.rx_bindings)];

@@ -7,7 +7,7 @@ use polyrail_carrier::{CpusOf, Host, HostedDevice, Wishes};
 use polyrail_config::{Config, parse_bindings};
 use polyrail_sys::interfaces::Interface;
 
-use crate::base::error::EngineError;
+use crate::base::error::{EngineError, origin_of};
 use crate::engine::rail_selection::{ChosenRail, select, usable};
 
 /// What stands in front of a plugin among the rails.
@@ -27,16 +27,18 @@ pub(crate) fn select_all(
     interfaces: &[Interface],
 ) -> Result<(Vec<ChosenRail>, Option<Host>), EngineError> {
     let spec = config.rails.as_str();
-    let fail = |why: &str| EngineError::Rails {
+    let origin = || origin_of(config, "rails");
+    let fail = |why: String| EngineError::Rails {
         spec: spec.to_owned(),
-        why: why.to_owned(),
+        origin: origin(),
+        why,
         usable: usable(interfaces),
     };
-    let (others, plugin) = split(spec).map_err(fail)?;
+    let (others, plugin) = split(spec).map_err(|why| fail(why.to_owned()))?;
     let Some(PluginSpec { plugin, devices }) = plugin else {
-        return Ok((select(spec, interfaces)?, None));
+        return Ok((select(spec, interfaces).map_err(fail)?, None));
     };
-    let own = select(others.as_deref().unwrap_or("auto"), interfaces)?;
+    let own = select(others.as_deref().unwrap_or("auto"), interfaces).map_err(fail)?;
     let wishes = Wishes {
         devices: devices.into_iter().map(str::to_owned).collect(),
         tx: cpus_of(&config.tx_bindings),
@@ -45,6 +47,7 @@ pub(crate) fn select_all(
     };
     let host = Host::load(plugin, wishes).map_err(|error| EngineError::Plugin {
         spec: spec.to_owned(),
+        origin: origin(),
         why: error.to_string(),
         remedy: error.help(),
     })?;
@@ -137,7 +140,7 @@ mod tests {
         let interfaces = polyrail_sys::interfaces::list().unwrap();
         let error = select_all(&config.build().unwrap(), &interfaces).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("rails is \"plugin:/none/libnccl-net.so\""), "{text}");
+        assert!(text.contains("rails = `plugin:/none/libnccl-net.so`"), "{text}");
         assert!(error.help().is_some_and(|help| help.contains("NCCL_NET_PLUGIN")));
     }
 }

@@ -1,9 +1,9 @@
 //! Which CPUs each proxy is bound to, and which rails it serves.
 
-use polyrail_config::{Binding, parse_bindings};
+use polyrail_config::{Binding, Config, parse_bindings};
 use polyrail_sys::threads::{allowed_cpus, bind_current};
 
-use crate::base::error::EngineError;
+use crate::base::error::{EngineError, origin_of};
 
 /// More than any machine has; the kernel leaves out what is not there.
 const CPUS_MAX: u32 = 1024;
@@ -112,7 +112,10 @@ impl Placement {
 ///
 /// Unlike lists of CPUs, bindings may name CPUs outside of the caller's own affinity: the point of
 /// `taskset` around a program with bindings is to keep its other threads away from theirs.
-pub(crate) fn bindings(setting: &'static str, text: &str) -> Result<Vec<Binding>, EngineError> {
+pub(crate) fn bindings(
+    config: &Config,
+    (setting, text): (&'static str, &str),
+) -> Result<Vec<Binding>, EngineError> {
     // The configuration has checked the syntax, so an error means none.
     let bindings = parse_bindings(text).unwrap_or_default();
     if bindings.is_empty() {
@@ -124,7 +127,8 @@ pub(crate) fn bindings(setting: &'static str, text: &str) -> Result<Vec<Binding>
         return Ok(bindings);
     }
     let numbers: Vec<String> = possible.iter().map(u32::to_string).collect();
-    Err(EngineError::Cpus { setting, got: text.to_owned(), allowed: numbers.join(",") })
+    let (got, origin) = (text.to_owned(), origin_of(config, setting));
+    Err(EngineError::Cpus { setting, got, origin, allowed: numbers.join(",") })
 }
 
 /// The CPUs that a thread of this process can be bound to: those of its cgroup that are online.
@@ -220,10 +224,13 @@ mod tests {
 
     #[test]
     fn bindings_outside_of_the_machine_are_refused_by_setting() {
-        let error = bindings("tx_bindings", "lo:8000").unwrap_err().to_string();
-        assert!(error.starts_with("tx_bindings is \"lo:8000\", allowed are the CPUs "), "{error}");
+        let config = Config::builder().set("tx_bindings", "lo:8000").unwrap().build().unwrap();
+        let of = |setting, text: &str| bindings(&config, (setting, text));
+        let error = of("tx_bindings", "lo:8000").unwrap_err().to_string();
+        assert!(error.starts_with("tx_bindings = `lo:8000` (from an option"), "{error}");
+        assert!(error.contains("; allowed: "), "{error}");
         let first = bindable_cpus().unwrap()[0];
-        assert_eq!(bindings("tx_bindings", &format!("lo:{first}")).unwrap()[0].cpus, [first]);
-        assert_eq!(bindings("rx_bindings", "").unwrap(), []);
+        assert_eq!(of("tx_bindings", &format!("lo:{first}")).unwrap()[0].cpus, [first]);
+        assert_eq!(of("rx_bindings", "").unwrap(), []);
     }
 }

@@ -10,7 +10,7 @@ use polyrail_sys::interfaces::congestion_controls;
 use polyrail_sys::tcp::FlowOptions;
 use polyrail_sys::threads::allowed_cpus;
 
-use crate::base::error::EngineError;
+use crate::base::error::{EngineError, origin_of};
 use crate::engine::peer::PeerShared;
 use crate::engine::prepared::RequestLimits;
 use crate::memory::region::RegionCore;
@@ -85,7 +85,7 @@ impl EngineSettings {
             reconnect_min: ms(config.reconnect_min_ms),
             reconnect_max: ms(config.reconnect_max_ms),
             bind_device: config.bind_device,
-            congestion: Congestion::parse(&config.congestion)?,
+            congestion: Congestion::parse(config)?,
             flow: FlowOptions {
                 congestion: None,
                 // The configuration bounds both to 1 GiB.
@@ -214,12 +214,12 @@ impl Congestion {
     /// Those that don't pace, the better one first.
     const UNPACED: [&str; 2] = ["cubic", "reno"];
 
-    fn parse(text: &str) -> Result<Self, EngineError> {
+    fn parse(config: &Config) -> Result<Self, EngineError> {
         let known = || {
             let system = |source| EngineError::System { what: "congestion controls", source };
             congestion_controls().map_err(system)
         };
-        match text {
+        match config.congestion.as_str() {
             "auto" => Ok(Self::Auto { here: Self::unpaced(&known()?) }),
             "system" => Ok(Self::System),
             name => {
@@ -228,7 +228,8 @@ impl Congestion {
                     return Ok(Self::Named(name.to_owned()));
                 }
                 let (got, known) = (name.to_owned(), known.join(", "));
-                Err(EngineError::Congestion { got, known })
+                let origin = origin_of(config, "congestion");
+                Err(EngineError::Congestion { got, origin, known })
             }
         }
     }
@@ -250,7 +251,10 @@ impl Congestion {
 }
 
 /// CPUs of a setting, all of which this process may use.
-pub(crate) fn cpus(setting: &'static str, text: &str) -> Result<Vec<u32>, EngineError> {
+pub(crate) fn cpus(
+    config: &Config,
+    (setting, text): (&'static str, &str),
+) -> Result<Vec<u32>, EngineError> {
     // The configuration has checked the syntax, so an error means an empty list.
     let wanted = polyrail_config::parse_cpulist(text).unwrap_or_default();
     let allowed = allowed_cpus().map_err(|source| EngineError::System { what: "CPUs", source })?;
@@ -258,7 +262,8 @@ pub(crate) fn cpus(setting: &'static str, text: &str) -> Result<Vec<u32>, Engine
         return Ok(wanted);
     }
     let numbers: Vec<String> = allowed.iter().map(u32::to_string).collect();
-    Err(EngineError::Cpus { setting, got: text.to_owned(), allowed: numbers.join(",") })
+    let (got, origin) = (text.to_owned(), origin_of(config, setting));
+    Err(EngineError::Cpus { setting, got, origin, allowed: numbers.join(",") })
 }
 
 #[cfg(test)]

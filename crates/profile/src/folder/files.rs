@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::document::fault_at;
 use crate::error::ProfileError;
 use crate::table::utf8;
 
@@ -39,28 +40,9 @@ pub(super) fn is_there(path: &Path) -> Result<bool, ProfileError> {
     }
 }
 
-/// Adds the file name to a fault.
-pub(super) fn in_file(path: &Path, error: ProfileError) -> ProfileError {
-    match error {
-        ProfileError::Value { field: name, value, allowed } => {
-            field(path, name, format!("{value}; allowed: {allowed}"))
-        }
-        ProfileError::Clock { clock, fault } => {
-            let (file, fault) = (path.display().to_string(), format!("clock {clock}: {fault}"));
-            ProfileError::Line { file, line: 0, fault }
-        }
-        other => other,
-    }
-}
-
 pub(super) fn json_text(
     path: &Path,
     value: &impl serde::Serialize,
 ) -> Result<String, ProfileError> {
-    serde_json::to_string_pretty(value).map_err(|error| field(path, ".", error.to_string()))
-}
-
-pub(super) fn field(path: &Path, field: &str, fault: String) -> ProfileError {
-    let file = path.display().to_string();
-    ProfileError::Field { file, line: 0, field: field.to_owned(), fault }
+    serde_json::to_string_pretty(value).map_err(|error| fault_at(path, 0, "", error.to_string()))
 }

@@ -50,7 +50,8 @@ impl Recorder {
     /// read back, and a full disk; then the file ends with the last whole line, and later calls may
     /// succeed.
     pub fn append(&self, sample: &Sample) -> Result<(), ProfileError> {
-        let refused = |(value, allowed)| ProfileError::Value { field: "sample", value, allowed };
+        let refused =
+            |(value, allowed)| ProfileError::Value { field: "sample".into(), value, allowed };
         self.folder.check(sample).map_err(refused)?;
         let mut done = lock(&self.done);
         let key = (sample.configuration, sample.repetition);
@@ -88,7 +89,7 @@ impl Recorder {
         if metadata.rank as usize >= ranks {
             let allowed = format!("0 to {}", ranks - 1);
             let value = metadata.rank.to_string();
-            return Err(ProfileError::Value { field: "metadata.rank", value, allowed });
+            return Err(ProfileError::Value { field: "metadata.rank".into(), value, allowed });
         }
         self.folder.write_yaml(&metadata_name(metadata.rank), metadata)
     }

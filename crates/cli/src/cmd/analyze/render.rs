@@ -91,9 +91,7 @@ fn links(analysis: &Analysis) -> Table {
     for link in &analysis.links {
         let model = link.usable_model();
         let (kind, latency, rate, error) = match (link.usable_line(), model) {
-            (Some(line), _) => {
-                ("line".to_owned(), line.latency_ns, line.gb_per_s, Some(line.error))
-            }
+            (Some(line), _) => ("line".to_owned(), line.latency_ns, line.gb_per_s, line.error),
             (None, Some(model)) => (
                 format!("{} pieces", model.segments.len()),
                 model.segments.first().and_then(|first| first.latency_ns),

@@ -14,7 +14,7 @@ use super::error::CommandError;
 use super::nccl::{self, Mode};
 use crate::cmd::bench::place_together;
 use crate::host::{available_memory_bytes, hostname};
-use crate::progress::show_time;
+use crate::progress::{Progress, show_time};
 
 /// The plan has one sentinel after this many other steps.
 const SENTINEL_EVERY: u32 = 200;
@@ -74,7 +74,7 @@ impl Choice {
 
     /// The plan for people.
     pub(super) fn describe(&self, args: &Args) -> String {
-        let estimate = Estimate::here(&self.plan, args.verify == Switch::On, &self.options.config);
+        let estimate = self.estimate(&self.plan, args.verify == Switch::On);
         let mut table = Table::default()
             .column("path", Align::Left)
             .column("pairs", Align::Right)
@@ -111,8 +111,13 @@ impl Choice {
         }
         let smallest = self.plan.configurations.iter().map(|one| one.size_bytes).min().unwrap_or(0);
         let largest = self.plan.configurations.iter().map(|one| one.size_bytes).max().unwrap_or(0);
+        let repeats = steps.iter().filter(|step| self.plan.is_sentinel(step.repetition)).count();
+        let drift = match repeats {
+            0 => String::new(),
+            _ => format!("{repeats} of the samples repeat one configuration, which shows drift\n"),
+        };
         text.push_str(&format!(
-            "\n{table}\n{} to {}, {} repetitions after {} warm-ups (half a second of them at most), seed \
+            "\n{table}{drift}\n{} to {}, {} repetitions after {} warm-ups (half a second of them at most), seed \
              {}, order {}\nAltogether about {}, of which {} until the first sample{}.\n",
             show_size(smallest),
             show_size(largest),
@@ -125,6 +130,13 @@ impl Choice {
             self.beside(args),
         ));
         text
+    }
+
+    /// How long a plan between these endpoints takes. That is tried, and takes seconds itself.
+    pub(super) fn estimate<'a>(&self, plan: &'a Plan, verify: bool) -> Estimate<'a> {
+        let _progress =
+            Progress::waiting("trying how fast this machine fills, compares and writes");
+        Estimate::here(plan, verify, &self.options.config)
     }
 
     /// Work whose time the estimate can't tell.
@@ -325,19 +337,27 @@ fn resumed_plan(folder: &Folder, options: &StationOptions) -> Result<Plan, Comma
         (a.kind, &a.device, &a.host) == (b.kind, &b.device, &b.host)
     };
     let mine = options.endpoints();
-    let is_mine = mine.len() == plan.endpoints.len()
-        && mine.iter().zip(&plan.endpoints).all(|(one, other)| same(one, other));
-    if is_mine {
-        return Ok(plan);
-    }
-    let names = |of: &[polyrail_profile::Endpoint]| {
-        let names: Vec<String> =
-            of.iter().map(|one| format!("{} on {}", one.device, one.host)).collect();
-        names.join(", ")
+    let name = |one: &polyrail_profile::Endpoint| {
+        let kind = match one.kind {
+            EndpointKind::Gpu => "gpu",
+            EndpointKind::Host => "host",
+        };
+        format!("{kind} {} on {}", one.device, one.host)
+    };
+    let mut pairs = plan.endpoints.iter().zip(&mine).enumerate();
+    let difference = match pairs.find(|(_, (then, now))| !same(then, now)) {
+        Some((rank, (then, now))) => {
+            format!("its rank {rank} is {}, and here it is {}", name(then), name(now))
+        }
+        None if mine.len() == plan.endpoints.len() => return Ok(plan),
+        None => format!("it has {} endpoints, and here are {}", plan.endpoints.len(), mine.len()),
     };
     Err(CommandError::Usage {
         option: "--resume",
-        text: format!("is a profile of {}; here are {}", names(&plan.endpoints), names(&mine)),
+        text: format!(
+            "`{}`: is a profile of other endpoints: {difference}; allowed: a profile of those that are here",
+            folder.dir().display()
+        ),
         help: Some("resume it on the same machine, without --gpus and --host".into()),
     })
 }

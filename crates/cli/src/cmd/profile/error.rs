@@ -1,6 +1,7 @@
 //! Why the command ends early.
 
 use std::io;
+use std::path::{Path, PathBuf};
 
 use polyrail::GpuError;
 use polyrail_analyze::AnalyzeError;
@@ -10,10 +11,14 @@ use polyrail_profile::ProfileError;
 use polyrail_profiler::ProfilerError;
 use polyrail_report::exit;
 
+use crate::stdout::unwritten_help;
+
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommandError {
     #[error("{option} {text}")]
     Usage { option: &'static str, text: String, help: Option<String> },
+    #[error("--out `{}`: can't be written: {source}; allowed: a new or empty folder where this user may write", dir.display())]
+    Out { dir: PathBuf, source: io::Error },
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
@@ -41,9 +46,21 @@ impl CommandError {
         Self::Usage { option, text: text.into(), help: None }
     }
 
+    /// What keeps a profile from beginning there.
+    pub(super) fn out(dir: &Path, error: ProfileError) -> Self {
+        match error {
+            ProfileError::Io { source, .. } => Self::Out { dir: dir.to_owned(), source },
+            other => other.into(),
+        }
+    }
+
     pub(super) fn help(&self) -> Option<String> {
         match self {
             Self::Usage { help, .. } => help.clone(),
+            Self::Out { source, .. } => {
+                let help = unwritten_help(source);
+                Some(help.unwrap_or("name another place with --out").to_owned())
+            }
             Self::Config(error) => error.help(),
             Self::Profiler(error) => error.help(),
             Self::Profile(error) => error.help(),

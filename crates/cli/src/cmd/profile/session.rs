@@ -12,7 +12,7 @@ use polyrail_profile::{
     allowed_environment,
 };
 use polyrail_profiler::{
-    Estimate, Hooks, Limits, Outcome, Rewarm, Rewarmed, Station, WARMING, Watcher, busy_devices,
+    Hooks, Limits, Outcome, Rewarm, Rewarmed, Station, WARMING, Watcher, busy_devices,
     reference_ns, run,
 };
 use polyrail_report::{exit, median};
@@ -55,7 +55,7 @@ pub(super) fn fill(
         return Err(CommandError::Busy(text));
     }
     if let Some(out) = &args.out {
-        Folder::try_out(out)?;
+        Folder::try_out(out).map_err(|error| CommandError::out(out, error))?;
     }
     let _locked = args.lock_clocks.map(|mhz| Locked::lock(&identities, mhz)).transpose()?;
     let mut run_file = about(&choice);
@@ -91,8 +91,7 @@ pub(super) fn fill(
         recorder.write_metadata(one)?;
     }
     let left = recorder.remaining();
-    let about = Estimate::here(recorder.folder().plan(), limits.verify, &choice.options.config)
-        .steps(&left);
+    let about = choice.estimate(recorder.folder().plan(), limits.verify).steps(&left);
     let about = show_time(about);
     let what = if args.resume.is_some() { "are left" } else { "to take" };
     tell!("{} samples {what}, about {about}", left.len());

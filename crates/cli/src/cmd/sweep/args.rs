@@ -7,7 +7,7 @@ use polyrail_config::Config;
 use polyrail_experiment::Design;
 
 use crate::cmd::bench::check_options;
-use crate::values::{Refusal, file_to_write, number_within, time_within};
+use crate::values::{Refusal, file_to_keep, file_to_write, number_within, time_within};
 
 /// Short, because each cell is measured many times.
 const BENCH: &str = "--sizes 16MiB --time 200ms --warmup 50ms --rounds 1";
@@ -70,7 +70,7 @@ struct Common {
     output: Option<PathBuf>,
 
     /// Keep what is measured in this file, so that --resume can go on with it.
-    #[arg(long, value_name = "FILE", value_parser = file_to_write())]
+    #[arg(long, value_name = "FILE", value_parser = file_to_keep())]
     journal: Option<PathBuf>,
 
     /// Go on where the journal ends. Everything but the time must be as it was.

@@ -129,7 +129,9 @@ impl Explain for EngineError {
     fn help(&self) -> Option<String> {
         match self {
             Self::Config(error) => error.help(),
-            Self::Rails { usable, .. } => Some(format!("name some of {usable} in `rails`")),
+            Self::Rails { .. } => Some(
+                "name some of these in `rails`; `polyrail topo` lists all interfaces".to_owned(),
+            ),
             Self::Listen { source, .. } => Some(listen_help(source.kind()).to_owned()),
             Self::Metrics { remedy, .. } => Some(remedy.clone()),
             Self::Secrets(error) => Some(error.help().to_owned()),
