@@ -36,6 +36,9 @@ pub(crate) fn run(
     placed: &Placed,
 ) -> Result<u8, BenchError> {
     let interrupt = Interrupt::install()?;
+    if args.inside_lab.is_some() {
+        interrupt.raise_when_stdin_ends();
+    }
     let schedule = args.schedule();
     let output = Output::open(args.report(), args.csv.as_deref())?;
     let rates = args.lab.as_ref().map(|lab| lab.0.as_slice());
