@@ -48,8 +48,8 @@ struct State {
     share: f64,
     /// When that share was done.
     stepped: Instant,
-    /// Equal parts of the work; 0 if it has none.
-    steps: u64,
+    /// Shows nothing of what is short.
+    is_waiting: bool,
     /// How long the work takes at least, in seconds, if that is known before.
     planned: Option<f64>,
     is_over: bool,
@@ -77,7 +77,7 @@ impl Progress {
         let style = ProgressStyle::with_template(WAITING)
             .unwrap_or_else(|_| ProgressStyle::default_spinner());
         let progress = Self::begin(Show::Bar(ProgressBar::new_spinner().with_style(style)));
-        progress.plan(0);
+        progress.shared.state().is_waiting = true;
         progress.say(what);
         progress
     }
@@ -90,7 +90,7 @@ impl Progress {
             since: now,
             share: 0.0,
             stepped: now,
-            steps: 1,
+            is_waiting: false,
             planned: None,
             is_over: false,
         };
@@ -117,38 +117,30 @@ impl Progress {
         self.say(what);
     }
 
-    /// How many equal steps the work is, where nobody knows how long it takes.
-    pub(crate) fn plan(&self, steps: u64) {
-        self.shared.state().steps = steps;
-    }
-
-    /// How long the work takes at least. What it takes beside that is seen as it goes on.
-    pub(crate) fn plan_time(&self, time: Duration) {
-        let mut state = self.shared.state();
-        (state.planned, state.stepped) = (Some(time.as_secs_f64().max(1e-3)), Instant::now());
+    /// How long what is left takes at least. What it takes beside that is seen as it goes on.
+    pub(crate) fn plan_time(&self, left: Duration) {
+        self.shared.state().plan(left, Instant::now());
     }
 
     /// A step is done, which was to take this time of what was [planned](Self::plan_time).
     pub(crate) fn spend(&self, time: Duration) {
         let mut state = self.shared.state();
-        let part = match state.planned {
-            Some(planned) => time.as_secs_f64() / planned,
-            None => 1.0 / state.steps.max(1) as f64,
-        };
-        let share = state.share + part;
-        state.reach(share);
+        if let Some(planned) = state.planned {
+            let share = state.share + time.as_secs_f64() / planned;
+            state.reach(share);
+        }
         self.shared.draw(&state);
     }
 
-    /// There is more to do than was planned: so many steps, which take this time at least.
-    pub(crate) fn extend(&self, steps: u64, time: Duration) {
+    /// There is more to do than was planned, which takes this time at least.
+    pub(crate) fn extend(&self, time: Duration) {
         let mut state = self.shared.state();
-        let before = state.planned.unwrap_or(state.steps as f64);
-        state.steps += steps;
-        state.planned = state.planned.map(|planned| planned + time.as_secs_f64());
-        let now = state.planned.unwrap_or(state.steps as f64);
-        let share = state.share * before / now.max(1e-3);
-        state.reach(share);
+        if let Some(before) = state.planned {
+            let planned = before + time.as_secs_f64();
+            let share = state.share * before / planned;
+            state.planned = Some(planned);
+            state.reach(share);
+        }
     }
 
     /// For lines that are printed beside it.
@@ -217,7 +209,7 @@ impl Shared {
     fn draw(&self, state: &State) {
         if let Show::Bar(bar) = &self.show
             && !state.is_over
-            && (state.steps > 0 || state.begin.elapsed() >= SHORT)
+            && (!state.is_waiting || state.begin.elapsed() >= SHORT)
         {
             bar.set_position((state.share * PARTS as f64) as u64);
             bar.set_message(harmless(&state.line(Instant::now())));
@@ -226,6 +218,12 @@ impl Shared {
 }
 
 impl State {
+    fn plan(&mut self, left: Duration, now: Instant) {
+        let spent = (now - self.begin).as_secs_f64();
+        let planned = spent + left.as_secs_f64().max(1e-3);
+        (self.planned, self.share, self.stepped) = (Some(planned), spent / planned, now);
+    }
+
     fn reach(&mut self, share: f64) {
         (self.share, self.stepped) = (share.min(1.0), Instant::now());
     }
@@ -294,7 +292,7 @@ mod tests {
             since: at(3),
             share: 0.0,
             stepped: begin,
-            steps: 1,
+            is_waiting: false,
             planned: None,
             is_over: false,
         };
@@ -308,12 +306,15 @@ mod tests {
         (state.since, state.share) = (begin, 0.0);
         assert_eq!(state.line(at(1)), "warming up");
         // What is planned is known from the start, and what it takes beside that by and by.
-        (state.planned, state.stepped) = (Some(60.0), begin);
+        state.plan(Duration::from_secs(60), begin);
         assert!(state.line(at(1)).ends_with("about 59 s left"), "{}", state.line(at(1)));
         (state.share, state.stepped) = (0.5, at(40));
         assert!(state.line(at(40)).ends_with("about 35 s left"), "{}", state.line(at(40)));
         (state.share, state.stepped) = (1.0, at(80));
         assert!(!state.line(at(80)).contains("left"), "{}", state.line(at(80)));
+        // Later somebody knows better.
+        state.plan(Duration::from_secs(30), at(90));
+        assert!(state.line(at(90)).ends_with("about 30 s left"), "{}", state.line(at(90)));
     }
 
     #[test]
@@ -325,9 +326,9 @@ mod tests {
             let _ = sender.send(line.to_owned());
         });
         let progress = Progress::begin(Show::Lines { every: Duration::from_millis(5), say });
-        progress.plan(4);
+        progress.plan_time(Duration::from_secs(4));
         progress.say("warming up");
-        progress.spend(Duration::ZERO);
+        progress.spend(Duration::from_secs(1));
         let next = || lines.recv_timeout(Duration::from_secs(60)).unwrap();
         while !next().starts_with("warming up, about ") {}
         progress.say("round 1");
@@ -340,18 +341,21 @@ mod tests {
     #[test]
     fn steps_add_up_to_the_whole() {
         let progress = Progress::new();
-        progress.plan(4);
+        let is_share = |wanted: f64| {
+            let share = progress.shared.state().share;
+            // What went by before the plan was made counts as well.
+            assert!((share - wanted).abs() < 1e-2, "{share} is not {wanted}");
+        };
+        progress.plan_time(Duration::from_secs(4000));
         for _ in 0..5 {
-            progress.spend(Duration::ZERO);
+            progress.spend(Duration::from_secs(1000));
         }
-        assert!((progress.shared.state().share - 1.0).abs() < 1e-9);
+        is_share(1.0);
         progress.show(0.5, "again");
-        assert_eq!(progress.shared.state().share, 0.5);
-        progress.extend(4, Duration::ZERO);
-        assert_eq!(progress.shared.state().share, 0.25, "two of eight");
-        progress.plan_time(Duration::from_secs(6));
-        progress.extend(1, Duration::from_secs(2));
-        progress.spend(Duration::from_secs(4));
-        assert!((progress.shared.state().share - 0.6875).abs() < 1e-9);
+        is_share(0.5);
+        progress.extend(Duration::from_secs(4000));
+        is_share(0.25);
+        progress.spend(Duration::from_secs(4000));
+        is_share(0.75);
     }
 }

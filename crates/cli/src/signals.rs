@@ -2,8 +2,12 @@
 
 use std::ffi::c_int;
 use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
 /// Ctrl-C, SIGTERM, and the end of the terminal, unless it is to have no effect, as `nohup` has it.
 pub(crate) fn ending() -> Vec<c_int> {
@@ -14,6 +18,15 @@ pub(crate) fn ending() -> Vec<c_int> {
         signals.push(SIGHUP);
     }
     signals
+}
+
+/// What each of them raises from now on, in place of ending the process.
+pub(crate) fn caught() -> io::Result<Arc<AtomicBool>> {
+    let raised = Arc::default();
+    for signal in ending() {
+        flag::register(signal, Arc::clone(&raised))?;
+    }
+    Ok(raised)
 }
 
 /// Whether a process with this `/proc/PID/status` ignores the signal.

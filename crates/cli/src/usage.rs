@@ -1,12 +1,15 @@
 //! Reads the command line. Every refusal has one form: field, value, fault and what is allowed in one
 //! line, and a remedy in another.
 
+use std::any::TypeId;
 use std::error::Error as _;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Command, CommandFactory, Error, FromArgMatches};
+use clap::{Arg, Command, CommandFactory, Error, FromArgMatches};
 use polyrail_report::exit;
 
 use crate::stdout::{ended, excerpt, set_remedy, tell};
@@ -40,19 +43,48 @@ pub(crate) fn parse<Cli: CommandFactory + FromArgMatches>() -> Result<Cli, ExitC
 pub(crate) fn read<Cli: CommandFactory + FromArgMatches>(
     words: &[OsString],
 ) -> Result<Cli, Refused> {
-    let mut command = prepared(Cli::command());
+    read_by(prepared(Cli::command()), words)
+}
+
+fn read_by<Cli: FromArgMatches>(mut command: Command, words: &[OsString]) -> Result<Cli, Refused> {
     let all = std::iter::once(OsString::from("polyrail")).chain(words.iter().cloned());
     let matches = command.try_get_matches_from_mut(all);
-    matches.and_then(|matches| Cli::from_arg_matches(&matches)).map_err(|error| {
-        use ErrorKind::{DisplayHelpOnMissingArgumentOrSubcommand as NoCommand, MissingSubcommand};
-        let shows_help =
-            !error.use_stderr() || matches!(error.kind(), NoCommand | MissingSubcommand);
-        let message = match shows_help {
-            true => error.render().to_string(),
-            false => message(&error, &Line { command: &command, words }),
-        };
-        Refused { message, error, shows_help }
-    })
+    let error = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => return Ok(cli),
+        Err(error) => error,
+    };
+    if let Some(joined) = joined(&error, words) {
+        return read_by(command, &joined);
+    }
+    use ErrorKind::{DisplayHelpOnMissingArgumentOrSubcommand as NoCommand, MissingSubcommand};
+    let shows_help = !error.use_stderr() || matches!(error.kind(), NoCommand | MissingSubcommand);
+    let message = match shows_help {
+        true => error.render().to_string(),
+        false => message(&error, &Line { command: &command, words }),
+    };
+    Err(Refused { message, error, shows_help })
+}
+
+/// clap reads `-5s` as the options `-5` and `-s`. Behind an option it is meant as its value: `--time=-5s`.
+fn joined(error: &Error, words: &[OsString]) -> Option<Vec<OsString>> {
+    let field = error.get(ContextKind::InvalidArg).map(listed)?;
+    if error.kind() != ErrorKind::UnknownArgument || !is_negative(&field) {
+        return None;
+    }
+    let is_begun = |word: &OsString| word.to_str().is_some_and(|word| word.starts_with(&field));
+    let is_option = |word: &OsString| is_bare_option(word);
+    let place = words.windows(2).position(|two| is_option(&two[0]) && is_begun(&two[1]))?;
+    let mut joined = words.to_vec();
+    let value = joined.remove(place + 1);
+    joined[place].push("=");
+    joined[place].push(value);
+    Some(joined)
+}
+
+/// `--name`, with its value in the next word if it takes one.
+fn is_bare_option(word: &OsString) -> bool {
+    word.to_str()
+        .is_some_and(|word| word.len() > 2 && word.starts_with("--") && !word.contains('='))
 }
 
 /// Takes `-5` for a value, so that the option itself refuses it and tells its range.
@@ -93,11 +125,31 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// The option right before this word, if there is one.
-    fn option_before(&self, word: &str) -> Option<&'a str> {
-        let place = self.words.iter().position(|one| one.to_str() == Some(word))?;
-        let before = self.words.get(place.checked_sub(1)?)?.to_str()?;
-        before.starts_with("--").then_some(before)
+    /// The first value that is no text where one is wanted, with its option as messages have it.
+    fn value_that_is_no_text(&self) -> Option<(String, &'a [u8])> {
+        let (command, _) = self.subcommand();
+        let argument = |name: &[u8]| {
+            let name = std::str::from_utf8(name).ok()?.strip_prefix("--")?;
+            command.get_arguments().find(|argument| argument.get_long() == Some(name))
+        };
+        let takes_any = |argument: &Arg| {
+            let kind = argument.get_value_parser().type_id();
+            kind == TypeId::of::<PathBuf>() || kind == TypeId::of::<OsString>()
+        };
+        let mut before: &[u8] = b"";
+        for word in self.words {
+            let word = word.as_bytes();
+            let (name, value) = match word.iter().position(|byte| *byte == b'=') {
+                Some(end) if word.starts_with(b"--") => (&word[..end], &word[end + 1..]),
+                _ => (before, word),
+            };
+            before = word;
+            let found = argument(name);
+            if std::str::from_utf8(value).is_err() && !found.is_some_and(takes_any) {
+                return Some((found.map_or("argument".to_owned(), Arg::to_string), value));
+            }
+        }
+        None
     }
 
     /// `a, b and c`, of what this command has below it.
@@ -159,9 +211,9 @@ fn message(error: &Error, line: &Line<'_>) -> String {
             (format!("{field}: is missing; allowed: `{name} {field}`"), None)
         }
         ErrorKind::InvalidUtf8 => {
-            let word = line.words.iter().find(|word| word.to_str().is_none());
-            let word = word.map_or_else(String::new, |word| excerpt(&word.to_string_lossy()));
-            (format!("argument `{word}`: is not UTF-8 text; allowed: UTF-8"), None)
+            let (field, value) = line.value_that_is_no_text().unwrap_or(("argument".into(), b""));
+            let shown = excerpt(&value.escape_ascii().to_string());
+            (format!("{field} `{shown}`: is not UTF-8 text; allowed: UTF-8"), None)
         }
         _ => {
             let text = error.render().to_string();
@@ -202,13 +254,11 @@ fn unknown_argument(field: &str, error: &Error, line: &Line<'_>) -> (String, Opt
     let (_, name) = line.subcommand();
     let shown = excerpt(field);
     if is_negative(field) {
-        // clap reads `-5s` as the options `-5` and `-s`.
         let is_begun = |word: &&str| word.starts_with(field);
         let word = line.words.iter().filter_map(|word| word.to_str()).find(is_begun);
-        let word = word.unwrap_or(field);
-        let (option, shown) = (line.option_before(word).unwrap_or("argument"), excerpt(word));
+        let shown = excerpt(word.unwrap_or(field));
         let text =
-            format!("{option} `{shown}`: is negative; allowed: values that don't begin with -");
+            format!("argument `{shown}`: is negative; allowed: values that don't begin with -");
         return (text, None);
     }
     let near = match error.get(ContextKind::SuggestedArg) {
@@ -249,6 +299,8 @@ fn is_negative(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
     use clap::Parser;
 
     use super::*;
@@ -261,6 +313,10 @@ mod tests {
         depth: Option<u64>,
         #[arg(long, value_parser = crate::values::size)]
         size: Option<u64>,
+        #[arg(long)]
+        name: Option<String>,
+        #[arg(long)]
+        out: Option<PathBuf>,
         #[arg(long, conflicts_with = "depth")]
         flag: bool,
     }
@@ -279,7 +335,9 @@ mod tests {
             ("--reps", "--reps <REPS> ``: needs a value; allowed: a value"),
             ("--depth -5", "--depth <DEPTH> `-5`: negative; allowed: whole numbers"),
             ("--depth 99999999999999999999", "--depth <DEPTH> `99999999999999999999`: too large"),
-            ("--depth -5s", "--depth `-5s`: is negative; allowed: "),
+            ("--depth -5s", "--depth <DEPTH> `-5s`: negative; allowed: whole numbers"),
+            ("-5s", "argument `-5s`: is negative; allowed: "),
+            ("--flag -5s", "--flag `-5s`: takes no value; allowed: --flag alone"),
             ("--size 64K", "--size <SIZE> `64K`: has the unit `K`, which is ambiguous; allowed: 1"),
             ("--repp 5", "option `--repp`: does not exist here; allowed: what "),
             ("x\ny", "argument `x\\u000ay`: does not exist here; allowed: "),
@@ -292,7 +350,24 @@ mod tests {
             let (first, help) = found.split_once("\nhelp: ").unwrap();
             assert!(!first.contains('\n') && !help.is_empty(), "{found}");
         }
+        for value in ["-1", "-1s", "-64KiB"] {
+            let [apart, joined] =
+                ["--size ", "--size="].map(|option| read_text(&format!("{option}{value}")));
+            assert_eq!(apart.unwrap_err(), joined.unwrap_err());
+        }
         assert!(read_text("--repp 5").unwrap_err().ends_with("help: did you mean `--reps`?"));
+        let bytes = |text: &[u8]| OsString::from_vec(text.to_vec());
+        for (words, wanted) in [
+            (
+                &[&b"--out"[..], b"\xfe", b"--name", b"a\xff\x1b"][..],
+                "--name <NAME> `a\\xff\\x1b`: is not",
+            ),
+            (&[b"--name=\xff"], "--name <NAME> `\\xff`: is not UTF-8 text; allowed: UTF-8"),
+        ] {
+            let words: Vec<OsString> = words.iter().map(|word| bytes(word)).collect();
+            let found = read::<Cli>(&words).err().unwrap().message;
+            assert!(found.starts_with(wanted), "{found}");
+        }
         let cli = read_text("--reps 5").unwrap();
         assert_eq!((cli.reps, cli.depth, cli.size), (Some(5), None, None));
     }

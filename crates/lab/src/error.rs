@@ -41,7 +41,7 @@ pub enum LabError {
         last: usize,
     },
     /// The lab has fewer nodes.
-    #[error("node `{node}` is not in lab `{lab}`; allowed: 0 to {last}")]
+    #[error("node `{node}` is not in lab `{lab}`; allowed: a, b, or 0 to {last}")]
     UnknownNode {
         /// The lab's name.
         lab: String,
@@ -106,6 +106,12 @@ pub enum LabError {
         /// The system's answer.
         errno: io::Error,
     },
+    /// Whoever wanted the lab stopped its building; everything that was built is gone again.
+    #[error("building lab `{name}` was interrupted; what there was of it is removed")]
+    Interrupted {
+        /// The lab's name.
+        name: String,
+    },
     /// Processes inside the lab would not end.
     #[error("lab `{name}` still has {count} processes inside, which SIGKILL did not end: {pids}")]
     StillInUse {
@@ -118,13 +124,15 @@ pub enum LabError {
     },
 }
 
-/// Whether the arguments or the machine must change.
+/// Whether the arguments or the machine must change, if any of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blame {
     /// The arguments: another value would work.
     Input,
     /// The machine: a permission, a kernel part, another process.
     Environment,
+    /// Neither: somebody stopped it.
+    Stop,
 }
 
 impl LabError {
@@ -136,6 +144,7 @@ impl LabError {
             | Self::UnknownRail { .. }
             | Self::UnknownNode { .. }
             | Self::AlreadyUp { .. } => Blame::Input,
+            Self::Interrupted { .. } => Blame::Stop,
             _ => Blame::Environment,
         }
     }
@@ -172,6 +181,7 @@ impl LabError {
                 "they wait inside the kernel; run the command again once they are gone".into()
             }
             Self::UnknownNode { .. } => "`polyrail lab ls` shows the nodes of each lab".into(),
+            Self::Interrupted { name } => format!("`polyrail lab up {name} …` builds it anew"),
             Self::BadValue { .. } | Self::UnknownRail { .. } | Self::System { .. } => return None,
         })
     }

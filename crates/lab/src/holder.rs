@@ -19,14 +19,13 @@ use crate::namespaces::{self, Namespaces, OWN_NETWORK};
 use crate::node::{Form, MAX_SEATS};
 use crate::os;
 use crate::privilege;
-use crate::processes;
+use crate::processes::{self, ProcessId};
 
-/// Identifies a holder, so that nobody takes a later process with its id for it.
+/// Identifies a holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HolderId {
-    pid: i32,
-    /// When it started, in clock ticks since boot.
-    start_ticks: u64,
+    #[serde(flatten)]
+    process: ProcessId,
     /// The descriptors, inside the holder, of the network namespaces: the nodes, and then the switch.
     net_fds: Vec<i32>,
 }
@@ -55,7 +54,8 @@ impl Holder {
         let pid = forked.during(|| "starting the process that holds the lab".into())?;
         drop(theirs);
 
-        let id = HolderId { pid: pid.as_raw_pid(), start_ticks: 0, net_fds: Vec::new() };
+        let process = ProcessId { pid: pid.as_raw_pid(), start_ticks: 0 };
+        let id = HolderId { process, net_fds: Vec::new() };
         let mut holder = Self { id, channel: Some(ours) };
         let [step, errno, nets @ ..] =
             holder.receive().during(|| "waiting for the holder".into())?;
@@ -71,7 +71,7 @@ impl Holder {
             });
         }
         holder.id.net_fds = nets[..form.seats()].to_vec();
-        holder.id.start_ticks = processes::start_ticks(pid)
+        holder.id.process = ProcessId::of(pid)
             .ok_or(Errno::SRCH)
             .during(|| "reading when the holder started".into())?;
         holder.map_user()?;
@@ -93,7 +93,7 @@ impl Holder {
     /// Maps this user to root inside the namespace, and no other user.
     fn map_user(&self) -> Result<(), LabError> {
         let write = |file: &str, text: String| {
-            let path = PathBuf::from(format!("/proc/{}/{file}", self.id.pid));
+            let path = PathBuf::from(format!("/proc/{}/{file}", self.id.pid()));
             fs::write(&path, text).during_path("writing", &path)
         };
         // The kernel accepts a group map from a user only once groups can't be dropped any more.
@@ -119,7 +119,7 @@ impl Holder {
 impl Drop for Holder {
     fn drop(&mut self) {
         if self.channel.take().is_some()
-            && let Some(pid) = Pid::from_raw(self.id.pid)
+            && let Some(pid) = Pid::from_raw(self.id.pid())
         {
             // It ends once its channel is closed; waiting for it removes it from the process table.
             let _ = rustix::io::retry_on_intr(|| waitpid(Some(pid), WaitOptions::empty()));
@@ -135,16 +135,16 @@ impl HolderId {
 
     /// Whether the process runs and is the one that was started.
     pub(crate) fn is_alive(&self) -> bool {
-        self.process().is_some()
+        self.process.process().is_some()
     }
 
     pub(crate) fn pid(&self) -> i32 {
-        self.pid
+        self.process.pid
     }
 
     /// Where others find its network namespaces.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
-        let path = |fd| PathBuf::from(format!("/proc/{}/fd/{fd}", self.pid));
+        let path = |fd| PathBuf::from(format!("/proc/{}/fd/{fd}", self.pid()));
         self.net_fds.iter().map(path).collect()
     }
 
@@ -168,7 +168,7 @@ impl HolderId {
         if !self.is_alive() {
             return Ok(None);
         }
-        let user = namespaces::open(Path::new(&format!("/proc/{}/ns/user", self.pid)))?;
+        let user = namespaces::open(Path::new(&format!("/proc/{}/ns/user", self.pid())))?;
         let net = self.paths().into_iter().map(|path| namespaces::open(&path));
         let net = net.collect::<Result<Option<Vec<_>>, _>>()?;
         // Check again: if another process took its place meanwhile, the opened file is that process's.
@@ -180,16 +180,11 @@ impl HolderId {
 
     /// Ends the process and waits until it is gone.
     pub(crate) fn end(&self) -> Result<(), LabError> {
-        let Some(pid) = self.process() else { return Ok(()) };
-        processes::kill(pid).during(|| format!("ending the holder, process {}", self.pid))?;
+        let Some(pid) = self.process.process() else { return Ok(()) };
+        processes::kill(pid).during(|| format!("ending the holder, process {}", self.pid()))?;
         // A child of this process stays in the process table until this process waits for it.
         let _ = waitpid(Some(pid), WaitOptions::NOHANG);
         Ok(())
-    }
-
-    fn process(&self) -> Option<Pid> {
-        let pid = Pid::from_raw(self.pid)?;
-        (processes::start_ticks(pid)? == self.start_ticks).then_some(pid)
     }
 }
 
@@ -261,7 +256,7 @@ fn hold(channel: BorrowedFd<'_>, keep: [i32; 2], seats: usize) -> i32 {
 
 /// Reads a holder's descriptors: its network namespaces and one record.
 fn inspect(pid: Pid) -> Option<(HolderId, PathBuf)> {
-    let start_ticks = processes::start_ticks(pid)?;
+    let process = ProcessId::of(pid)?;
     let (mut nets, mut record) = (Vec::new(), None);
     for entry in fs::read_dir(format!("/proc/{}/fd", pid.as_raw_pid())).ok()? {
         let path = entry.ok()?.path();
@@ -276,5 +271,5 @@ fn inspect(pid: Pid) -> Option<(HolderId, PathBuf)> {
     // Opened in this order, and the lowest free number is always taken.
     nets.sort_unstable();
     Form::of_seats(nets.len())?;
-    Some((HolderId { pid: pid.as_raw_pid(), start_ticks, net_fds: nets }, record?))
+    Some((HolderId { process, net_fds: nets }, record?))
 }

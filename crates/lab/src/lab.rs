@@ -93,7 +93,16 @@ impl Lab {
     /// [`LabError::BadValue`] for a value out of range, [`LabError::AlreadyUp`],
     /// [`LabError::NotPermitted`], [`LabError::KernelLacks`], [`LabError::System`].
     pub fn up(spec: &LabSpec) -> Result<Self, LabError> {
-        life::up(spec)
+        Self::up_unless(spec, &|| false)
+    }
+
+    /// The same for somebody who may not want it any more: once `is_stopped`, which is asked again and again, what was
+    /// built is removed.
+    ///
+    /// # Errors
+    /// As [`Lab::up`], and [`LabError::Interrupted`].
+    pub fn up_unless(spec: &LabSpec, is_stopped: &dyn Fn() -> bool) -> Result<Self, LabError> {
+        life::up(spec, is_stopped)
     }
 
     /// Finds a lab by name.
@@ -174,8 +183,15 @@ impl Lab {
         if node.index() < self.nodes() {
             return Ok(node);
         }
-        let last = self.nodes() - 1;
-        Err(LabError::UnknownNode { lab: self.name.clone(), node: node.to_string(), last })
+        Err(self.unknown_node(&node.to_string()))
+    }
+
+    /// Reads a node's name (`a`, `b`, `node2`) or number (`2`).
+    ///
+    /// # Errors
+    /// [`LabError::UnknownNode`] if this lab has no such node.
+    pub fn node_named(&self, text: &str) -> Result<Node, LabError> {
+        text.parse().map_or_else(|_| Err(self.unknown_node(text)), |node: Node| self.node(node))
     }
 
     /// The file that stands for the namespace of `node`, for `nsenter` and the like.
@@ -286,6 +302,11 @@ impl Lab {
 
     fn check(&self, rail: usize) -> Result<(), LabError> {
         if rail < self.rails.len() { Ok(()) } else { Err(self.unknown_rail(rail.to_string())) }
+    }
+
+    fn unknown_node(&self, node: &str) -> LabError {
+        let last = self.nodes() - 1;
+        LabError::UnknownNode { lab: self.name.clone(), node: node.to_owned(), last }
     }
 
     fn unknown_rail(&self, rail: String) -> LabError {

@@ -13,15 +13,19 @@ use crate::namespaces::{self, Identity, Namespaces};
 use crate::netlink::Netlink;
 use crate::node::Form;
 use crate::privilege::Privilege;
-use crate::processes;
+use crate::processes::{self, ProcessId};
 use crate::registry::{self, Entry, Lock, Record, Registry, SCHEMA_VERSION};
 use crate::spec::{LabSpec, validate_name};
 use crate::wiring::Wiring;
 
-pub(crate) fn up(spec: &LabSpec) -> Result<Lab, LabError> {
+pub(crate) fn up(spec: &LabSpec, is_stopped: &dyn Fn() -> bool) -> Result<Lab, LabError> {
     spec.validate()?;
+    let go_on = || match is_stopped() {
+        true => Err(LabError::Interrupted { name: spec.name.clone() }),
+        false => Ok(()),
+    };
     let registry = Registry::current();
-    let lock = registry.lock()?;
+    let lock = registry.lock_while(&go_on)?;
     let replaced = match Remains::find(&registry, &spec.name)? {
         None => None,
         Some(remains) => match remains.state(false) {
@@ -32,12 +36,16 @@ pub(crate) fn up(spec: &LabSpec) -> Result<Lab, LabError> {
             _ => return Err(LabError::AlreadyUp { name: spec.name.clone() }),
         },
     };
-    match build(spec, &registry, &lock) {
+    match build(spec, &registry, &lock, &go_on) {
         Ok(lab) => Ok(Lab { replaced, ..lab }),
         Err(error) => {
             if let Some(remains) = Remains::find(&registry, &spec.name)? {
-                // The first failure is the one to report; what this leaves, `down` finds again.
-                let _ = remains.remove(&lock);
+                // The first failure is the one to report, unless it says that nothing is left; what this leaves,
+                // `down` finds again.
+                let removed = remains.remove(&lock);
+                if matches!(error, LabError::Interrupted { .. }) {
+                    removed?;
+                }
             }
             Err(error)
         }
@@ -169,7 +177,12 @@ impl Remains {
         let broken = |because: &str| LabState::Broken { because: because.into() };
         let whole = self.net.iter().all(Option::is_some);
         match &self.entry {
-            Some(Entry::Record(record)) if record.ready && whole => LabState::Ready,
+            Some(Entry::Record(record)) if record.ready && whole => match &record.owner {
+                Some(owner) if owner.process().is_none() => {
+                    broken(&format!("process {}, which made it for itself, has ended", owner.pid))
+                }
+                _ => LabState::Ready,
+            },
             _ if locked => LabState::Changing,
             None => broken("its record is missing"),
             Some(Entry::Unreadable) => broken("its record cannot be read"),
@@ -278,7 +291,12 @@ impl Remains {
     }
 }
 
-fn build(spec: &LabSpec, registry: &Registry, lock: &Lock<'_>) -> Result<Lab, LabError> {
+fn build(
+    spec: &LabSpec,
+    registry: &Registry,
+    lock: &Lock<'_>,
+    go_on: &dyn Fn() -> Result<(), LabError>,
+) -> Result<Lab, LabError> {
     let form = Form::of(spec.nodes);
     let mut record = Record {
         schema_version: SCHEMA_VERSION,
@@ -288,6 +306,7 @@ fn build(spec: &LabSpec, registry: &Registry, lock: &Lock<'_>) -> Result<Lab, La
         nodes: spec.nodes,
         queue_ms: spec.queue_ms,
         mtu: spec.mtu,
+        owner: spec.ends_with_process.then(ProcessId::own).flatten(),
         holder: None,
         namespaces: None,
     };
@@ -305,8 +324,9 @@ fn build(spec: &LabSpec, registry: &Registry, lock: &Lock<'_>) -> Result<Lab, La
     } else {
         hold(&spec.name, &mut record, &mut file, lock)?
     };
+    go_on()?;
     let wiring = Wiring::new(&namespaces, form)?;
-    wiring.build(spec, &namespaces)?;
+    wiring.build(spec, &namespaces, go_on)?;
     record.ready = true;
     lock.write(&mut file, &spec.name, &record)?;
     finish(&spec.name, &record, namespaces, wiring)

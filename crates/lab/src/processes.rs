@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
 
 use crate::error::LabError;
 use crate::namespaces::Identity;
@@ -16,6 +17,31 @@ use crate::namespaces::Identity;
 const GRACE: Duration = Duration::from_secs(1);
 /// How long the kernel may take to end one after SIGKILL.
 const KILL_TIME: Duration = Duration::from_secs(5);
+
+/// Identifies a process, so that nobody takes a later one with its id for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProcessId {
+    pub(crate) pid: i32,
+    /// When it started, in clock ticks since boot.
+    pub(crate) start_ticks: u64,
+}
+
+impl ProcessId {
+    /// `None` if it is not in `/proc`.
+    pub(crate) fn of(pid: Pid) -> Option<Self> {
+        Some(Self { pid: pid.as_raw_pid(), start_ticks: start_ticks(pid)? })
+    }
+
+    pub(crate) fn own() -> Option<Self> {
+        Self::of(getpid())
+    }
+
+    /// `None` once it has ended.
+    pub(crate) fn process(&self) -> Option<Pid> {
+        let pid = Pid::from_raw(self.pid)?;
+        (start_ticks(pid)? == self.start_ticks).then_some(pid)
+    }
+}
 
 /// All processes that `/proc` shows.
 pub(crate) fn all() -> Vec<Pid> {
@@ -79,7 +105,7 @@ pub(crate) fn kill(pid: Pid) -> Result<(), Errno> {
 }
 
 /// When a running process started, in clock ticks since boot; `None` once it has ended.
-pub(crate) fn start_ticks(pid: Pid) -> Option<u64> {
+fn start_ticks(pid: Pid) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
     // The name, in parentheses, may hold spaces and parentheses itself.
     let (_, rest) = stat.rsplit_once(')')?;
@@ -123,9 +149,12 @@ mod tests {
 
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pid = Pid::from_child(&child);
-        assert!(start_ticks(pid).is_some());
+        let id = ProcessId::of(pid).unwrap();
+        assert_eq!(id.process(), Some(pid));
+        let later = ProcessId { start_ticks: id.start_ticks + 1, ..id.clone() };
+        assert_eq!(later.process(), None, "another process of this number");
         kill(pid).unwrap();
-        assert_eq!(start_ticks(pid), None, "not even before it is reaped");
+        assert_eq!(id.process(), None, "not even before it is reaped");
         child.wait().unwrap();
         assert_eq!(kill(pid), Ok(()), "ending what has ended is fine");
     }

@@ -19,6 +19,7 @@ use crate::error::{During, LabError};
 use crate::holder::HolderId;
 use crate::namespaces::Identity;
 use crate::privilege;
+use crate::processes::ProcessId;
 use crate::spec::validate_name;
 
 /// The file of one lab.
@@ -35,6 +36,9 @@ pub(crate) struct Record {
     pub(crate) nodes: Option<usize>,
     pub(crate) queue_ms: u32,
     pub(crate) mtu: u32,
+    /// The process that made the lab for itself.
+    #[serde(default)]
+    pub(crate) owner: Option<ProcessId>,
     /// Without root, the process that keeps the namespaces alive.
     pub(crate) holder: Option<HolderId>,
     /// With root, which namespaces were made for the lab.
@@ -88,8 +92,17 @@ impl Registry {
 
     /// Waits for other processes that change labs.
     pub(crate) fn lock(&self) -> Result<Lock<'_>, LabError> {
+        self.lock_while(&|| Ok(()))
+    }
+
+    /// The same, until `go_on` fails.
+    pub(crate) fn lock_while(
+        &self,
+        go_on: &dyn Fn() -> Result<(), LabError>,
+    ) -> Result<Lock<'_>, LabError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
+            go_on()?;
             let late = Instant::now() > deadline;
             match self.make_directory() {
                 // Somebody finished with the last lab and removed the directory under our feet, or
@@ -287,6 +300,7 @@ mod tests {
             nodes: None,
             queue_ms: 10,
             mtu: 1500,
+            owner: ProcessId::own(),
             holder: None,
             namespaces: Some(vec![(4, 1), (4, 2)]),
         }

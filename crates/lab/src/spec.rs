@@ -21,6 +21,9 @@ pub struct LabSpec {
     pub queue_ms: u32,
     /// The largest IP packet, in bytes; 1280 (IPv6 needs it) to 65535.
     pub mtu: u32,
+    /// Whether it is for the calling process alone: once that has ended without removing it, the lab counts as
+    /// [broken](crate::LabState::Broken).
+    pub ends_with_process: bool,
 }
 
 /// One of the two nodes of a lab without a switch.
@@ -77,7 +80,8 @@ impl LabSpec {
     /// A lab with the default queue and MTU. [`Lab::up`](crate::Lab::up) checks the values.
     pub fn new(name: impl Into<String>, rails: Vec<Rate>) -> Self {
         let (queue_ms, mtu) = (Self::DEFAULT_QUEUE_MS, Self::DEFAULT_MTU);
-        Self { name: name.into(), rails, nodes: None, queue_ms, mtu }
+        let ends_with_process = false;
+        Self { name: name.into(), rails, nodes: None, queue_ms, mtu, ends_with_process }
     }
 
     /// Reads rates separated by commas; `4x1gbit` stands for four rails of 1 Gbit/s.

@@ -37,23 +37,32 @@ impl Wiring {
         Ok(Self { form, sockets: sockets.collect::<Result<_, _>>()? })
     }
 
-    /// Builds all rails of fresh namespaces and waits until they carry packets.
-    pub(crate) fn build(&self, spec: &LabSpec, namespaces: &Namespaces) -> Result<(), LabError> {
+    /// Builds all rails of fresh namespaces and waits until they carry packets. Ends where `go_on`, which it asks before
+    /// each, fails.
+    pub(crate) fn build(
+        &self,
+        spec: &LabSpec,
+        namespaces: &Namespaces,
+        go_on: &dyn Fn() -> Result<(), LabError>,
+    ) -> Result<(), LabError> {
         for seat in 0..self.form.seats() {
             self.set_up(seat, &self.find(seat, "lo")?, true)?;
         }
         for rail in 0..spec.rails.len() {
+            go_on()?;
             match self.form.switch() {
                 None => self.add_wire(rail, spec, namespaces)?,
                 Some(_) => self.add_star(rail, spec, namespaces)?,
             }
         }
         for (rail, rate) in spec.rails.iter().enumerate() {
+            go_on()?;
             // Shaped before it is up, so that not one packet passes faster.
             self.set_rate(rail, *rate, spec.queue_ms)?;
             self.switch_on(rail)?;
         }
-        self.wait_for_carrier(0..spec.rails.len())
+        self.wait_for_carrier(0..spec.rails.len())?;
+        go_on()
     }
 
     /// What the kernel has of each rail, in order.

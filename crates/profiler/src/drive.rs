@@ -153,12 +153,16 @@ impl Running<'_> {
     /// Posts and waits until all are done.
     ///
     /// # Errors
-    /// The error of a transfer; [`DriveError::Interrupted`] once `stop` returns true. It is called
-    /// while nothing happens.
-    pub fn finish(mut self, stop: impl Fn() -> bool) -> Result<Ran, DriveError> {
+    /// The error of a transfer; [`DriveError::Interrupted`] once `stop` returns true. It is asked again and again,
+    /// and told whether nothing has happened for a while.
+    pub fn finish(mut self, stop: impl Fn(bool) -> bool) -> Result<Ran, DriveError> {
         let cpu = thread_cpu_time();
         while !self.outstanding.is_empty() {
-            if let Err(error) = self.complete_some(&stop) {
+            let completed = match stop(false) {
+                true => Err(DriveError::Interrupted),
+                false => self.complete_some(&|| stop(true)),
+            };
+            if let Err(error) = completed {
                 self.outstanding.iter().for_each(Transfer::cancel);
                 return Err(error);
             }
@@ -253,7 +257,7 @@ fn ended(transfer: &Transfer) -> Result<Option<u64>, DriveError> {
 /// Waits until a transfer is over, as long as anything moves at all.
 ///
 /// # Errors
-/// As [`Running::finish`].
+/// As [`Running::finish`]; `stop` is asked while nothing happens.
 pub fn wait(
     engine: &Engine,
     transfer: &Transfer,

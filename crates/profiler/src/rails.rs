@@ -225,7 +225,7 @@ impl Rails {
         let prepared: Vec<PreparedTransfer> = prepared.collect::<Result<_, _>>()?;
         let driver = Driver::new(&self.end(src)?.engine, prepared, depth);
         let failed = |error| ProfilerError::engine("a stream")(&error);
-        let ran = driver.start(transfers).map_err(failed)?.finish(|| false).map_err(failed)?;
+        let ran = driver.start(transfers).map_err(failed)?.finish(|_| false).map_err(failed)?;
         Ok(per_second(bytes * transfers, (ran.seconds * 1e9) as i64))
     }
 }
@@ -444,10 +444,23 @@ mod tests {
                 .map(|slot| rails.prepare_at(0, 1, slot * size, size, false).unwrap())
                 .collect();
             let driver = Driver::new(&rails.ends[0].engine, prepared, depth);
-            driver.start(transfers).unwrap().finish(|| false).unwrap();
-            let ran = driver.start(4 * transfers).unwrap().finish(|| false).unwrap();
+            driver.start(transfers).unwrap().finish(|_| false).unwrap();
+            let ran = driver.start(4 * transfers).unwrap().finish(|_| false).unwrap();
             bench = bench.max((size * 4 * transfers) as f64 / ran.seconds);
         }
         assert!(is_near(profile, bench), "{profile:.3e} {bench:.3e}");
+    }
+
+    #[test]
+    fn a_driver_stops_though_its_transfers_go_on() {
+        let rails = rails(span_bytes(64 << 10));
+        let prepared = vec![rails.prepare_at(0, 1, 0, 64 << 10, false).unwrap()];
+        let driver = Driver::new(&rails.ends[0].engine, prepared, 1);
+        let asked = std::cell::Cell::new(0);
+        let ran = driver.start(1000).unwrap().finish(|is_idle| {
+            asked.set(asked.get() + 1);
+            !is_idle && asked.get() > 10
+        });
+        assert!(matches!(ran, Err(drive::DriveError::Interrupted)), "{ran:?}");
     }
 }

@@ -9,6 +9,7 @@ mod args;
 mod crew;
 mod error;
 mod measure;
+mod pace;
 mod place;
 mod render;
 mod report;

@@ -4,12 +4,14 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 
 use clap::{ArgGroup, Subcommand, value_parser};
 use polyrail_lab::{Blame, Lab, LabError, LabInfo, LabSpec, Node, Rate};
 use polyrail_report::exit;
 
-use crate::stdout::{self, print, tell};
+use crate::signals;
+use crate::stdout::{self, complain, excerpt, print, tell};
 use crate::values::{Rates, Refusal, lab_name, rates};
 
 mod show;
@@ -83,7 +85,7 @@ struct ExecArgs {
 
     /// a, b, or the number of a node: 0 is a, and 1 is b.
     #[arg(value_parser = node)]
-    node: Node,
+    node: String,
 
     /// The program and its arguments, after `--`.
     #[arg(
@@ -117,7 +119,7 @@ struct SetArgs {
 
     /// Which end `--down` switches off.
     #[arg(long, value_name = "NODE", requires = "down", default_value = "b", value_parser = node)]
-    side: Node,
+    side: String,
 
     /// Mend the rail: all ends are switched on, with their addresses and routes.
     #[arg(long)]
@@ -159,8 +161,11 @@ fn up(args: &UpArgs) -> Result<String, LabError> {
         nodes: args.nodes.map(|nodes| nodes as usize),
         queue_ms: args.queue_ms,
         mtu: args.mtu,
+        ends_with_process: false,
     };
-    let lab = Lab::up(&spec)?;
+    let stopped = signals::caught()
+        .map_err(|errno| LabError::System { step: "catching signals".into(), errno })?;
+    let lab = Lab::up_unless(&spec, &|| stopped.load(Ordering::Relaxed))?;
     if let Some(because) = lab.replaced() {
         tell!("polyrail: removed what was left of an earlier lab `{}`: {because}", lab.name());
     }
@@ -172,8 +177,8 @@ fn up(args: &UpArgs) -> Result<String, LabError> {
 }
 
 fn exec(args: &ExecArgs) -> ExitCode {
-    let found = Lab::open(&args.name).and_then(|lab| Ok((lab.node(args.node)?, lab)));
-    let (node, lab) = match found {
+    let found = open(&args.name, &args.node);
+    let (lab, node) = match found {
         Ok(found) => found,
         Err(error) => return refuse(&error),
     };
@@ -182,18 +187,34 @@ fn exec(args: &ExecArgs) -> ExitCode {
         return ExitCode::from(exit::USAGE);
     };
     let error = lab.command(node, program).args(rest).exec();
-    tell!("polyrail: {} could not be started: {error}", program.display());
-    match error.kind() {
-        io::ErrorKind::NotFound => ExitCode::from(127),
-        io::ErrorKind::PermissionDenied => ExitCode::from(126),
-        _ => ExitCode::from(exit::ENVIRONMENT),
+    let shown = excerpt(&program.to_string_lossy());
+    let (code, allowed, help) = match error.kind() {
+        io::ErrorKind::NotFound => {
+            let help = "check its name, or give its path; what a shell has built in needs a shell: sh -c '…'";
+            (127, "a program in a folder of PATH, or its path", help)
+        }
+        io::ErrorKind::PermissionDenied => (
+            126,
+            "a program that this user may run",
+            "`ls -l` shows who may run it, `chmod +x` lets all",
+        ),
+        _ => (exit::ENVIRONMENT, "a program that runs outside the lab", "try it there first"),
+    };
+    complain(&format!("CMD `{shown}`: can't be started: {error}; allowed: {allowed}"), Some(help));
+    ExitCode::from(code)
+}
+
+/// A lab, and a node of it. Without the lab nobody knows which nodes it has, but what is no node of any is told.
+fn open(name: &str, node: &str) -> Result<(Lab, Node), LabError> {
+    match Lab::open(name) {
+        Ok(lab) => lab.node_named(node).map(|node| (lab, node)),
+        Err(error) => Err(node.parse::<Node>().err().unwrap_or(error)),
     }
 }
 
 fn set(args: &SetArgs) -> Result<String, LabError> {
-    let lab = Lab::open(&args.name)?;
+    let (lab, at) = open(&args.name, &args.side)?;
     let rail = lab.rail(&args.rail)?;
-    let at = lab.node(args.side)?;
     if let Some(rate) = args.rate {
         lab.set_rate(rail, rate)?;
     }
@@ -226,8 +247,14 @@ fn down(args: &DownArgs) -> ExitCode {
     worst
 }
 
-fn node(text: &str) -> Result<Node, Refusal> {
-    Ok(text.parse()?)
+/// What looks like a node; which ones there are, the lab knows.
+fn node(text: &str) -> Result<String, Refusal> {
+    let is_word =
+        text.len() <= "node31".len() && text.chars().all(|one| one.is_ascii_alphanumeric());
+    if text.is_empty() || !is_word {
+        text.parse::<Node>()?;
+    }
+    Ok(text.to_owned())
 }
 
 fn rate(text: &str) -> Result<Rate, Refusal> {
@@ -252,6 +279,7 @@ fn refuse(error: &LabError) -> ExitCode {
     let code = match error.blame() {
         Blame::Input => exit::USAGE,
         Blame::Environment => exit::ENVIRONMENT,
+        Blame::Stop => exit::INTERRUPTED,
     };
     stdout::refuse(error, error.help(), code)
 }

@@ -1,10 +1,11 @@
 //! `polyrail bench --lab`: needs root or user namespaces, and is skipped without.
 
-use std::process::{Command, Stdio};
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail_lab::{Lab, availability};
+use polyrail_lab::{Lab, LabInfo, LabSpec, LabState, availability};
 use polyrail_report::{BenchReport, LimitKind};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -77,29 +78,98 @@ fn a_lab_made_for_a_run_is_gone_after_it_even_when_the_run_fails() {
     assert!(labs.iter().all(|lab| lab.name != name), "{name} is still there");
 }
 
-/// Whoever closes the window has no more use for the lab.
+/// A `bench --lab` in the middle of its first round, which would take two minutes.
+struct Running {
+    child: Child,
+    lab: String,
+}
+
+impl Running {
+    fn start() -> Self {
+        // Whoever runs the tests by nohup has this signal ignored.
+        let program = ["--default-signal=HUP", env!("CARGO_BIN_EXE_polyrail")];
+        let child = Command::new("env")
+            .args(program)
+            .args(["bench", "--lab", "1gbit", "--sizes", "64KiB", "--time", "10min", "--no-json"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lab = format!("bench-{}", child.id());
+        let running = Self { child, lab };
+        // What warming up moves is far less.
+        running.wait_for("in a round", |lab| lab.is_some() && running.moved_bytes() > 100_000_000);
+        running
+    }
+
+    /// What has come to the serving end.
+    fn moved_bytes(&self) -> u64 {
+        let output = Command::new(env!("CARGO_BIN_EXE_polyrail"))
+            .args(["lab", "exec", &self.lab, "b", "--", "cat", "/proc/net/dev"])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        let rail = text.lines().find_map(|line| line.trim().strip_prefix("rail0:"));
+        // The lab may not be whole yet.
+        let bytes = rail.and_then(|rail| rail.split_whitespace().next());
+        bytes.map_or(0, |bytes| bytes.parse().unwrap())
+    }
+
+    /// What the list of labs has of this one.
+    fn wait_for(&self, what: &str, is_so: impl Fn(Option<&LabInfo>) -> bool) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while !is_so(Lab::list().unwrap().iter().find(|lab| lab.name == self.lab)) {
+            assert!(Instant::now() < until, "{}: never {what}", self.lab);
+            // It looks again: other processes come and go.
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only where it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = Lab::remove(&self.lab);
+    }
+}
+
+/// Whoever closes the window has no more use for the lab either. None of these is sent to the processes inside.
 #[test]
-fn a_lab_made_for_a_run_is_gone_when_the_terminal_ends() {
+fn a_lab_made_for_a_run_is_gone_when_its_command_is_told_to_end() {
     if !is_possible() {
         return;
     }
-    // Whoever runs the tests by nohup has this signal ignored.
-    let mut child = Command::new("env")
-        .args(["--default-signal=HUP", env!("CARGO_BIN_EXE_polyrail"), "bench", "--lab", "1gbit"])
-        .args(["--sizes", "64KiB", "--time", "10min", "--no-json"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let name = format!("bench-{}", child.id());
-    let is_there = || Lab::list().unwrap().iter().any(|lab| lab.name == name);
-    let until = Instant::now() + Duration::from_secs(60);
-    while !is_there() {
-        assert!(Instant::now() < until, "the lab does not come");
-        // It looks again: another process builds it.
-        thread::sleep(Duration::from_millis(10));
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let mut running = Running::start();
+        running.signal(signal);
+        running.wait_for("gone", |lab| lab.is_none());
+        assert_eq!(running.child.wait().unwrap().code(), Some(130), "{signal:?}");
+        let mut errors = String::new();
+        running.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        assert!(errors.contains("interrupted"), "the client ends in order: {errors}");
     }
-    kill_process(Pid::from_child(&child), Signal::HUP).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert!(!is_there(), "{name} is still there");
+}
+
+#[test]
+fn a_lab_whose_run_was_killed_is_listed_as_broken_and_its_name_is_free() {
+    if !is_possible() {
+        return;
+    }
+    let mut running = Running::start();
+    running.signal(Signal::KILL);
+    running.child.wait().unwrap();
+    let ended = format!("process {}, which made it for itself, has ended", running.child.id());
+    let broken = LabState::Broken { because: ended.clone() };
+    let is_left = |lab: &LabInfo| lab.state == broken && lab.processes == 0;
+    running.wait_for("broken and empty", |lab| lab.is_some_and(is_left));
+    let rails = LabSpec::parse_rails("1gbit").unwrap();
+    let lab = Lab::up(&LabSpec::new(&running.lab, rails)).unwrap().guard();
+    assert_eq!(lab.replaced(), Some(ended.as_str()));
+    lab.down().unwrap();
 }

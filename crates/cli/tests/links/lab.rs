@@ -159,8 +159,23 @@ fn a_lab_comes_up_is_used_changed_listed_and_goes_without_a_trace() {
     let code = |args: &[&str]| run(&[&["exec", &name, "b", "--"], args].concat()).status;
     assert_eq!(code(&["sh", "-c", "exit 42"]).code(), Some(42));
     assert_eq!(code(&["sh", "-c", "kill -TERM $$"]).signal(), Some(15));
-    assert_eq!(code(&["/no/such/program"]).code(), Some(127));
-    assert_eq!(code(&["/etc/passwd"]).code(), Some(126));
+    for (program, exit, help) in
+        [("/no/such/program", 127, "check its name"), ("/etc/passwd", 126, "chmod +x")]
+    {
+        let text = refusal(exit, &run(&["exec", &name, "b", "--", program]));
+        let wanted = format!("CMD `{program}`: can't be started: ");
+        assert!(text.contains(&wanted) && text.contains("; allowed: a program"), "{text}");
+        assert!(text.contains("help: ") && text.contains(help), "{text}");
+    }
+    for args in
+        [&["exec", &name, "c", "--", "true"][..], &["set", &name, "0", "--down", "--side", "c"]]
+    {
+        let text = refusal(2, &run(args));
+        assert!(
+            text.contains("node `c` is not in lab") && text.contains("a, b, or 0 to 1"),
+            "{text}"
+        );
+    }
 
     let set = ok(&["set", &name, "1", "--rate", "2.5gbit", "--down"]);
     assert!(set.contains("2.5gbit") && set.contains("off at b"), "{set}");
@@ -348,6 +363,36 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
         foreign || tidy()
     });
     assert!(settled, "the directory of namespaces is left, and no lab to use it");
+}
+
+#[test]
+fn a_build_that_is_told_to_end_leaves_nothing_and_says_so() {
+    if !is_root() {
+        return;
+    }
+    for (number, signal) in ["-INT", "-TERM"].into_iter().enumerate() {
+        let name = name(&format!("stop{number}"));
+        let _cleanup = Cleanup(&name);
+        // So many links take a while.
+        let child = polyrail(&["up", &name, "--rails", "16x1gbit", "--nodes", "32"])
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while traces(&format!("{name}.json")).is_empty() {
+            assert!(Instant::now() < until, "it never begins");
+            // It looks again: another process builds it.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args([signal, &pid]).status().unwrap().success());
+        let text = refusal(130, &child.wait_with_output().unwrap());
+        let wanted =
+            format!("building lab `{name}` was interrupted; what there was of it is removed");
+        assert!(text.contains(&wanted) && text.contains("help: "), "{text}");
+        assert_eq!(traces(&name), [""; 0]);
+    }
 }
 
 fn kill_after(command: &mut Command, delay: Duration) {

@@ -6,6 +6,7 @@ mod inlab;
 mod intervals;
 mod listen;
 mod measure;
+mod pace;
 mod protection;
 mod result;
 mod serve;

@@ -1,7 +1,9 @@
 //! Ctrl-C and its like: the first one ends the run in order, the second one at once.
 
+use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use polyrail_report::exit;
 use signal_hook::consts::SIGINT;
@@ -33,6 +35,17 @@ impl Interrupt {
             .map_err(failed)?;
         }
         Ok(interrupt)
+    }
+
+    /// The end of standard input raises it, too: a process that holds the other end asks so, once and for all, even by
+    /// its own end. A signal beside it would be the second one.
+    pub(crate) fn raise_when_stdin_ends(&self) {
+        let raised = Arc::clone(&self.raised);
+        thread::spawn(move || {
+            // Nothing is ever written to it.
+            let _ = io::stdin().read_to_end(&mut Vec::new());
+            raised.store(true, Ordering::Relaxed);
+        });
     }
 
     /// Takes Ctrl-C without an effect: the process that started this one decides when it ends.

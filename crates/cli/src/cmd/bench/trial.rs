@@ -183,7 +183,7 @@ impl<'l> Trial<'l> {
     fn run(&self, transfers: u64) -> Result<(Ran, Counted), BenchError> {
         self.interrupt.check()?;
         self.link.tell(&Ask::Begin { transfers })?;
-        let stop = || self.interrupt.is_raised();
+        let stop = |_| self.interrupt.is_raised();
         let ran = match &self.part {
             Part::Stream(work) => work.start(transfers)?.finish(stop)?,
             Part::PingPong(game) => Some(game.start()?.play(End::Client, transfers, stop)?),

@@ -149,6 +149,12 @@ impl Args {
         self.lab_nodes.or(self.ranks).unwrap_or(2) as usize
     }
 
+    /// What the links of a rank carry, where they are a lab's.
+    pub(crate) fn link_bytes_per_s(&self) -> Option<f64> {
+        let rates = self.lab_rails.as_ref()?.0.iter();
+        rates.map(|rate| rate.bytes_per_second().map(|bytes| bytes as f64)).sum()
+    }
+
     pub(crate) fn channels(&self) -> usize {
         let rails = self.lab_rails.as_ref().map_or(0, |rates| rates.0.len());
         self.channels.map_or(rails.max(4), |channels| channels as usize)

@@ -1,14 +1,15 @@
 //! Has the ranks run size after size, plugin after plugin.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use polyrail_collective::{Shape, Spec};
 use polyrail_config::Config;
-use polyrail_report::show_memory;
+use polyrail_report::{median, show_memory};
 
 use super::args::{Args, Contestant};
 use super::crew::Crew;
 use super::error::CollectiveError;
+use super::pace::{Pace, Work};
 use super::place::Place;
 use super::render;
 use super::report::{CollectiveReport, PluginReport, SizeReport};
@@ -57,7 +58,6 @@ fn measure(
     report: &mut CollectiveReport,
 ) -> Result<(), CollectiveError> {
     let (progress, mut crews) = (Progress::new(), Vec::new());
-    progress.plan((sizes.len() * contestants.len() * args.rounds as usize) as u64);
     let spec = Spec {
         rank: 0,
         ranks: report.ranks,
@@ -74,7 +74,9 @@ fn measure(
     let measured = started.and_then(|()| {
         let plugins = crews.iter().map(|crew| PluginReport::new(&crew.over, &crew.about));
         report.plugins = plugins.collect();
-        all_sizes(args, sizes, &spec, &mut crews, &progress, report)
+        let usual = Pace::usual(&spec, args.link_bytes_per_s());
+        let mut paces = vec![usual; crews.len()];
+        all_sizes(args, sizes, &spec, &mut crews, &mut paces, &progress, report)
     });
     progress.clear();
     if measured.is_err() {
@@ -94,23 +96,23 @@ fn all_sizes(
     sizes: &[usize],
     spec: &Spec,
     crews: &mut [Crew<'_>],
+    paces: &mut [Pace],
     progress: &Progress,
     report: &mut CollectiveReport,
 ) -> Result<(), CollectiveError> {
-    let mut last = 0;
-    for (number, size) in sizes.iter().enumerate() {
-        let shape = spec.operation.shape(*size, spec.element, spec.ranks);
-        let bytes = spec.operation.bytes(shape, spec.element);
-        // Several sizes may be rounded to one.
-        if bytes == last {
-            continue;
-        }
-        last = bytes;
-        progress.say(format!("{} of {}", spec.operation.name(), show_memory(bytes as u64)));
-        let found = one_size(args, crews, spec, shape, number as u64, progress)?;
+    let shape = |size: &usize| spec.operation.shape(*size, spec.element, spec.ranks);
+    let mut shapes: Vec<Shape> = sizes.iter().map(shape).collect();
+    // Several sizes may be rounded to one.
+    shapes.dedup();
+    let work = Work::new(args, *spec);
+    for (number, shape) in shapes.iter().enumerate() {
+        let bytes = work.bytes(*shape);
+        progress.plan_time(work.all(&shapes[number..], paces));
+        progress.say(format!("{} of {}", spec.operation.name(), show_memory(bytes)));
+        let found = one_size(args, crews, &work, *shape, number as u64, (paces, progress))?;
         for (plugin, (samples_us, wrong)) in report.plugins.iter_mut().zip(found) {
             let factor = spec.operation.bus_factor(spec.ranks);
-            let (bytes, count) = (bytes as u64, shape.count as u64);
+            let count = shape.count as u64;
             let size = SizeReport::new(bytes, count, factor, samples_us, wrong);
             size.into_iter().for_each(|size| plugin.add(size));
         }
@@ -125,10 +127,10 @@ type Found = Vec<(Vec<f64>, Option<u64>)>;
 fn one_size(
     args: &Args,
     crews: &mut [Crew<'_>],
-    spec: &Spec,
+    work: &Work,
     shape: Shape,
     number: u64,
-    progress: &Progress,
+    (paces, progress): (&mut [Pace], &Progress),
 ) -> Result<Found, CollectiveError> {
     let mut found: Found = crews.iter().map(|_| (Vec::new(), None)).collect();
     for round in 0..args.rounds {
@@ -141,15 +143,20 @@ fn one_size(
             let seed = number * 1000 + u64::from(round);
             let times = [args.warmup, args.iterations];
             let seconds = crews[crew].run(shape, times, seed)?;
-            let mean = seconds.iter().sum::<f64>() / spec.ranks as f64;
+            let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
             found[crew].0.push(mean / f64::from(args.iterations) * 1e6);
-            progress.spend(Duration::ZERO);
+            progress.spend(work.round(shape, &paces[crew]));
         }
     }
     if args.is_checked() {
-        for (crew, found) in crews.iter_mut().zip(&mut found) {
+        for ((crew, found), pace) in crews.iter_mut().zip(&mut found).zip(&*paces) {
             found.1 = Some(crew.check(shape, u64::MAX - number)?);
+            progress.spend(work.check(shape, pace));
         }
+    }
+    for ((samples_us, _), pace) in found.iter().zip(paces) {
+        let middle_us = median(samples_us.clone()).unwrap_or_default();
+        pace.learn(work.bytes(shape), middle_us / 1e6);
     }
     Ok(found)
 }

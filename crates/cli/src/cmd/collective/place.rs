@@ -31,6 +31,7 @@ impl Place {
         let mut spec = LabSpec::new(format!("collective-{}", std::process::id()), rates.0.clone());
         // No more than the option takes.
         spec.nodes = Some(nodes as usize);
+        spec.ends_with_process = true;
         let guard = Box::new(Lab::up(&spec)?.guard());
         Ok(Self::Lab { lab: Box::new(Lab::open(&spec.name)?), guard })
     }

@@ -103,6 +103,7 @@ impl Place {
             let mut spec = LabSpec::new(format!("mesh-{}", std::process::id()), rates.0.clone());
             // No more than the option takes.
             spec.nodes = Some(nodes as usize);
+            spec.ends_with_process = true;
             let made = Some(Box::new(Lab::up(&spec)?.guard()));
             let lab = Box::new(Lab::open(&spec.name)?);
             return Ok(Self::Lab { lab, made, folder: Folder::make()? });

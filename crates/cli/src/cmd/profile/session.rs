@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use polyrail_analyze::{Analysis, Options};
 use polyrail_profile::{
-    Claim, Folder, Metric, Part, PathKind, Recorder, Run, State, Temperature, Word,
+    Claim, Folder, Metric, Part, PathKind, Recorder, Run, State, Step, Temperature, Word,
     allowed_environment,
 };
 use polyrail_profiler::{
@@ -43,6 +43,7 @@ pub(super) fn fill(
     choice: Choice,
     claim: Option<Claim>,
 ) -> Result<(String, u8), CommandError> {
+    let begin = Instant::now();
     // Nothing is there yet that has to be ended in order, but clocks to be unlocked.
     let nothing_begun = Arc::new(AtomicBool::new(args.lock_clocks.is_none()));
     let interrupted = catch_signals(&nothing_begun)?;
@@ -62,7 +63,12 @@ pub(super) fn fill(
     run_file.settings.insert("locked_clocks_mhz".into(), json!(args.lock_clocks));
     let watcher = open_watcher(&devices, &mut run_file);
     refuse_rewarm(args, &choice.paths, watcher.as_ref())?;
+    let verify = args.verify == Switch::On;
+    let estimate = choice.estimate(&choice.plan, verify);
+    let steps = steps_left(args, &choice)?;
+    let steps_time = estimate.steps(&steps);
     let progress = Progress::new();
+    progress.plan_time(estimate.start() + steps_time);
     progress.say("preparing memory, engines and paths");
     let mut station = Station::open(&choice.options, &choice.paths)?;
     nothing_begun.store(false, Ordering::Relaxed);
@@ -75,7 +81,6 @@ pub(super) fn fill(
     progress.say("measuring what the timers can show");
     let limits = measure_timers(&station, &mut run_file, args, !foreign.is_empty())?;
     run_file.clocks.extend(station.clocks().iter().map(|clock| clock.describe()));
-    drop(progress);
 
     drop(claim);
     let mut recorder = match &args.resume {
@@ -90,18 +95,24 @@ pub(super) fn fill(
     for one in &metadata {
         recorder.write_metadata(one)?;
     }
-    let left = recorder.remaining();
-    let about = choice.estimate(recorder.folder().plan(), limits.verify).steps(&left);
-    let about = show_time(about);
-    let what = if args.resume.is_some() { "are left" } else { "to take" };
-    tell!("{} samples {what}, about {about}", left.len());
-    let begin = Instant::now();
     let watcher = watcher.as_ref();
-    let mut outcome = pass(&mut station, &recorder, watcher, &limits, &is_interrupted);
+    let prepared = begin.elapsed();
+    progress.plan_time(steps_time);
+    let what = if args.resume.is_some() { "are left" } else { "to take" };
+    progress.beside().say(|_| {
+        let [prepared, left] = [prepared, steps_time].map(show_time);
+        format!("{} samples {what}, about {left}; preparing took {prepared}", steps.len())
+    });
+    let share = prepared.as_secs_f64() / (prepared + steps_time).as_secs_f64();
+    let shown = (&progress, share);
+    let mut outcome = pass(&mut station, &recorder, watcher, &limits, &is_interrupted, shown);
+    drop(progress);
     if args.refine && outcome.state == State::Complete {
         let added = refine(&mut recorder)?;
         run_file.notes.push(format!("{added} configurations were added around breaks"));
-        let second = pass(&mut station, &recorder, watcher, &limits, &is_interrupted);
+        let progress = Progress::new();
+        let shown = (&progress, 0.0);
+        let second = pass(&mut station, &recorder, watcher, &limits, &is_interrupted, shown);
         outcome = Outcome {
             samples: outcome.samples + second.samples,
             wrong: outcome.wrong + second.wrong,
@@ -155,20 +166,28 @@ fn note_rewarmed(run: &mut Run, rewarmed: &[Rewarmed]) {
     run.settings.insert("rewarmed".into(), list.collect());
 }
 
-/// One run over the steps that are left, with its progress shown.
+/// What has no sample yet.
+fn steps_left(args: &Args, choice: &Choice) -> Result<Vec<Step>, CommandError> {
+    let done = match &args.resume {
+        Some(dir) => Folder::open(dir)?.samples()?,
+        None => Vec::new(),
+    };
+    let done = done.iter().map(|sample| (sample.configuration, sample.repetition));
+    Ok(choice.plan.remaining(&done.collect()))
+}
+
+/// One run over the steps that are left, with its progress shown: it begins at this share of the whole.
 fn pass(
     station: &mut Station,
     recorder: &Recorder,
     watcher: Option<&Watcher>,
     limits: &Limits,
     is_interrupted: &dyn Fn() -> bool,
+    (progress, begins_at): (&Progress, f64),
 ) -> Outcome {
-    let progress = Progress::new();
-    let outcome = {
-        let show = |share: f64, what: &str| progress.show(share, what);
-        let hooks = Hooks { is_interrupted, progress: &show };
-        run(station, recorder, watcher, limits, &hooks)
-    };
+    let show = |share: f64, what: &str| progress.show(begins_at + (1.0 - begins_at) * share, what);
+    let hooks = Hooks { is_interrupted, progress: &show };
+    let outcome = run(station, recorder, watcher, limits, &hooks);
     progress.clear();
     outcome
 }
@@ -193,7 +212,7 @@ fn finish(
     let dir = recorder.folder().dir().display();
     let left = recorder.remaining().len();
     let mut text = format!(
-        "{} samples in {}, {left} left, {} wrong: {dir}\n",
+        "{} samples in {}, preparing included, {left} left, {} wrong: {dir}\n",
         outcome.samples,
         show_time(elapsed),
         outcome.wrong

@@ -36,6 +36,9 @@ pub(crate) fn run(
     placed: &Placed,
 ) -> Result<u8, BenchError> {
     let interrupt = Interrupt::install()?;
+    if args.inside_lab.is_some() {
+        interrupt.raise_when_stdin_ends();
+    }
     let schedule = args.schedule();
     let output = Output::open(args.report(), args.csv.as_deref())?;
     let rates = args.lab.as_ref().map(|lab| lab.0.as_slice());
@@ -133,14 +136,6 @@ fn measure(
     };
     let opened = Other::open_all(schedule, &link)?;
     let others: Vec<_> = opened.iter().map(Other::connect).collect::<Result<_, BenchError>>()?;
-    let modes = if wants(schedule, Against::Nccl) { schedule.nccl_modes.len() } else { 0 };
-    let baselines = [Against::Raw, Against::Cuda].map(|who| usize::from(wants(schedule, who)));
-    let turns = 1 + others.len() + modes + baselines.iter().sum::<usize>();
-    let turns = (schedule.sizes.len() * turns) as u32;
-    match schedule.iters {
-        Some(_) => progress.plan(u64::from(turns) * (u64::from(schedule.rounds) + 1)),
-        None => progress.plan_time((schedule.warmup + schedule.time) * turns),
-    }
     report.notes = notes(schedule, same_host, !bank.is_host() || there.pci.is_some());
     if same_host && engine.config().congestion == "auto" {
         report.notes.extend(note_of_congestion(&engine));
@@ -161,6 +156,7 @@ fn measure(
         same_host,
         peer_on_host: there.pci.is_none(),
     };
+    progress.plan_time(bench.planned());
     let mut end = interrupt.check();
     if schedule.dry_run {
         progress.clear();

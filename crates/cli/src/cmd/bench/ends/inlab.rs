@@ -1,8 +1,7 @@
 //! A run inside a lab: the serving end in one namespace, the measuring end in the other.
 
 use std::env;
-use std::process::{Child, ExitStatus};
-use std::sync::Arc;
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -11,12 +10,9 @@ use polyrail::Config;
 use polyrail_lab::{Lab, LabSpec, Rate, Side};
 use polyrail_report::exit;
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::SIGINT;
-use signal_hook::flag;
 
 use super::spawn::Served;
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::options::{MemoryKind, Placed};
 use crate::signals;
 
@@ -27,22 +23,19 @@ pub(crate) fn run_in_lab(
     placed: &Placed,
     peer_memory: MemoryKind,
 ) -> Result<u8, BenchError> {
-    // Ctrl-C reaches the client too, which then ends in order, and so does this.
-    Interrupt::ignore_ctrl_c()?;
-    let terminated = Arc::new(AtomicBool::new(false));
-    for signal in signals::ending().into_iter().filter(|signal| *signal != SIGINT) {
-        flag::register(signal, Arc::clone(&terminated))
-            .map_err(|source| BenchError::system("catching signals", source))?;
-    }
+    let asked =
+        signals::caught().map_err(|source| BenchError::system("catching signals", source))?;
     let program =
         env::current_exe().map_err(|source| BenchError::system("finding this program", source))?;
 
-    let spec = LabSpec::new(format!("bench-{}", std::process::id()), rates);
+    let mut spec = LabSpec::new(format!("bench-{}", std::process::id()), rates);
+    spec.ends_with_process = true;
     let lab = Lab::up(&spec)?.guard();
     let server = Served::start(lab.command(Side::B, &program), config, placed, peer_memory)?;
     let mut client = lab.command(Side::A, &program);
     client.args(env::args_os().skip(1)).arg("--inside-lab").arg(server.server.address.to_string());
-    let status = client.spawn().and_then(|client| wait(client, &terminated));
+    client.stdin(Stdio::piped());
+    let status = client.spawn().and_then(|client| wait(client, &asked));
     let status = status.map_err(|source| BenchError::system("running the client", source))?;
     drop(server);
     lab.down()?;
@@ -51,13 +44,15 @@ pub(crate) fn run_in_lab(
     Ok(code.unwrap_or(exit::INTERRUPTED))
 }
 
-/// Waits, and passes a request to end on.
-fn wait(mut client: Child, terminated: &AtomicBool) -> std::io::Result<ExitStatus> {
+/// Waits, and passes a request to end on. Ctrl-C reaches the client itself as well, and ends it at once where it comes
+/// twice. So the first request is no signal: the client's standard input ends.
+fn wait(mut client: Child, asked: &AtomicBool) -> std::io::Result<ExitStatus> {
+    let mut input = client.stdin.take();
     loop {
         if let Some(status) = client.try_wait()? {
             return Ok(status);
         }
-        if terminated.swap(false, Ordering::Relaxed) {
+        if asked.swap(false, Ordering::Relaxed) && input.take().is_none() {
             // It fails only where the client has just ended.
             let _ = kill_process(Pid::from_child(&client), Signal::TERM);
         }

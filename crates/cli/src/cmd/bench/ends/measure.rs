@@ -85,6 +85,7 @@ impl Bench<'_> {
         let mut yardsticks = Yardsticks::default();
         if end.is_ok() {
             end = self.yardsticks(size, &rounds).map(|found| yardsticks = found);
+            self.progress.spend(self.yardsticks_time(size));
         }
         let mut tried = Vec::new();
         if end.is_ok() && self.schedule.why {
@@ -108,10 +109,10 @@ impl Bench<'_> {
         let trial = self.set_up(self.link, schedule, size, self.watch)?;
         rounds.path = trial.example().map(path_of);
         let count = self.transfers(&trial)?;
-        self.progress.spend(schedule.warmup);
+        self.progress.spend(self.pace(size, None).warmup);
         let mut rivals = Vec::new();
         for (kind, rival) in self.rivals(size, &trial, count)? {
-            rivals.push(rival);
+            rivals.push((rival, self.turns(size, Some(&kind))));
             rounds.standings.push(Standing { kind, turns: Vec::new() });
         }
         let mut raw = None;
@@ -120,39 +121,36 @@ impl Bench<'_> {
             let pieces = (count * size).div_ceil(spec.piece);
             let mut client = RawClient::open(self.link, spec.clone())?;
             client.round(pieces.div_ceil(4))?;
-            self.progress.spend(schedule.warmup);
+            self.progress.spend(self.pace(size, None).warmup);
             let congestion = client.congestion().to_owned();
             let (flows, chunk_bytes) = (spec.flows, spec.piece);
             *raw_facts = Some(RawFacts { flows, chunk_bytes, congestion });
-            raw = Some((client, pieces));
+            raw = Some((client, pieces, self.turns(size, None)));
         }
 
-        let turn = schedule.time / schedule.rounds;
+        let mut turns = self.turns(size, None);
         for round in 0..u64::from(schedule.rounds) {
             self.interrupt.check()?;
             self.progress.say(format!("{name} {}: round {}", schedule.op.name(), round + 1));
-            let taken = trial.sample(schedule.verify, count, round)?;
-            self.progress.spend(turn);
-            if let Some((client, pieces)) = &mut raw {
-                rounds.raw.push(client.round(*pieces)?);
-                self.progress.spend(turn);
+            let taken = turns.take(|| trial.sample(schedule.verify, count, round))?;
+            if let Some((client, pieces, turns)) = &mut raw {
+                rounds.raw.push(turns.take(|| client.round(*pieces))?);
             }
-            for (rival, standing) in rivals.iter_mut().zip(&mut rounds.standings) {
+            for ((rival, turns), standing) in rivals.iter_mut().zip(&mut rounds.standings) {
                 self.interrupt.check()?;
                 let (op, kind) = (schedule.op.name(), &standing.kind);
                 self.progress.say(format!("{name} {op}: round {}, {kind}", round + 1));
-                standing.turns.push(rival.turn(round)?);
-                self.progress.spend(turn);
+                standing.turns.push(turns.take(|| rival.turn(round))?);
             }
             // Last, so that each engine sample has its baselines.
             rounds.engine.push(taken);
         }
 
-        if let Some((client, _)) = raw {
+        if let Some((client, ..)) = raw {
             client.verify()?;
             client.close()?;
         }
-        for rival in rivals {
+        for (rival, _) in rivals {
             rival.finish()?;
         }
         trial.tear_down()
@@ -184,7 +182,7 @@ impl Bench<'_> {
             let (verify, is_alone) = (schedule.verify, schedule.depth(size) == 1);
             let rival = TrialRival { trial, verify, transfers, is_alone };
             rivals.push((kind.clone(), Box::new(rival)));
-            self.progress.spend(schedule.warmup);
+            self.progress.spend(self.pace(size, Some(kind)).warmup);
         }
         if schedule.against.contains(&Against::Cuda) {
             let source = trial.source().and_then(|store| store.device_memory());
@@ -194,8 +192,9 @@ impl Bench<'_> {
             let (engine, bank) = (self.link.engine, Bank::open(there)?);
             let rival =
                 CudaRival::open(engine, source, &bank, schedule, size, self.seed, transfers)?;
-            rivals.push((RivalKind::Baseline("cuda".into()), Box::new(rival)));
-            self.progress.spend(schedule.warmup);
+            let kind = RivalKind::Baseline("cuda".into());
+            self.progress.spend(self.pace(size, Some(&kind)).warmup);
+            rivals.push((kind, Box::new(rival)));
         }
         if schedule.against.contains(&Against::Nccl) {
             let devices = self.devices.ok_or_else(|| not_devices("nccl"))?;
@@ -203,8 +202,9 @@ impl Bench<'_> {
             for &mode in &schedule.nccl_modes {
                 self.progress.say(format!("starting {}", mode.name()));
                 let rival = NcclRival::open(mode, devices, schedule, size, self.seed, library)?;
-                rivals.push((RivalKind::Baseline(mode.name()), Box::new(rival)));
-                self.progress.spend(schedule.warmup);
+                let kind = RivalKind::Baseline(mode.name());
+                self.progress.spend(self.pace(size, Some(&kind)).warmup);
+                rivals.push((kind, Box::new(rival)));
             }
         }
         Ok(rivals)

@@ -243,7 +243,8 @@ impl<'l> Session<'l> {
     fn sample(&mut self, transfers: u64) -> Result<(), BenchError> {
         let before = Snapshot::begin(self.link.engine, self.watch.as_ref());
         let (link, stop) = (self.link, self.stop);
-        let is_over = || link.has_news() || stop();
+        // While its own part goes on, it does not look whether the client has finished.
+        let is_over = |is_idle: bool| stop() || is_idle && link.has_news();
         let result = match self.prepared.as_ref().map(|prepared| &prepared.part) {
             None => return link.answer(&failed(&not_set_up())),
             Some(Part::Stream(work)) => {

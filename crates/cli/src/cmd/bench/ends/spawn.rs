@@ -3,7 +3,7 @@
 //! It prints the address it listens on, with an invitation, as its first line, and ends when its standard input does,
 //! so that it never outlives the process that started it.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -79,15 +79,10 @@ pub(crate) fn serve_parent(config: Config, bank: Bank) -> Result<(), BenchError>
     writeln!(stdout, "{server}")
         .and_then(|()| stdout.flush())
         .map_err(|source| BenchError::system("writing the address", source))?;
-    let is_over = Arc::new(AtomicBool::new(false));
-    let over = Arc::clone(&is_over);
-    thread::spawn(move || {
-        // Nothing is ever written to it: this returns when the parent ends, in whichever way.
-        let _ = io::stdin().read_to_end(&mut Vec::new());
-        over.store(true, Ordering::Relaxed);
-    });
+    let over = Interrupt::default();
+    over.raise_when_stdin_ends();
     // The client reports its own errors.
-    serve(&engine, &Arc::new(bank), &|| is_over.load(Ordering::Relaxed), |_, _| false);
+    serve(&engine, &Arc::new(bank), &|| over.is_raised(), |_, _| false);
     Ok(())
 }
 

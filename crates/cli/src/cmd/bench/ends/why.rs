@@ -87,7 +87,7 @@ impl Inquiry<'_> {
         let mut seen = Vec::new();
         let (progress, count) = (self.bench.progress, suspects.len());
         let turn = self.turn;
-        progress.extend(count as u64, turn * count as u32);
+        progress.extend(turn * count as u32);
         for (place, change) in suspects.into_iter().enumerate() {
             self.say(&format!("trying {change} ({} of {count})", place + 1));
             if let Some(pairs) = self.pairs(&change)? {
@@ -104,7 +104,7 @@ impl Inquiry<'_> {
         let helping = tried.iter().filter(|(tried, _)| tried.helps).count();
         // Of many changes one looks good by chance, but seldom twice.
         let more = helping.min(AGAIN);
-        progress.extend(more as u64, turn * more as u32);
+        progress.extend(turn * more as u32);
         for (place, (tried, change)) in tried[..helping].iter_mut().enumerate() {
             tried.helps = false;
             if place < AGAIN {

@@ -8,6 +8,7 @@ use polyrail_config::Payload;
 use polyrail_report::{RailShare, Spread, show_size};
 
 use super::measure::{Bench, Rounds, Yardsticks};
+use super::pace::filled;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::judge::{BesideRails, Copies, Deeper, Evidence, MESSAGE_BYTES, Use};
 use crate::cmd::bench::options::{Op, Schedule, Verify};
@@ -102,15 +103,10 @@ impl Bench<'_> {
     /// What more transfers at once bring, where the channels have room for them.
     fn deeper(&self, size: u64, rounds: &Rounds) -> Result<Option<Deeper>, BenchError> {
         let schedule = self.schedule;
-        let config = self.link.engine.config();
-        let depth = schedule.depth(size).saturating_mul(DEEPER);
-        let is_possible = depth <= u64::from(config.ops_pool)
-            && depth.saturating_mul(schedule.segments) <= SEGMENTS_AT_ONCE
-            && depth.saturating_mul(size) <= BYTES_AT_ONCE
-            && schedule.depth(size).saturating_mul(size) < self.window_bytes();
+        let Some(depth) = self.deeper_depth(size) else { return Ok(None) };
         let fastest = rounds.engine.iter().map(|taken| taken.sample.gb_per_s()).fold(0.0, f64::max);
         let is_short = depth.saturating_mul(size) as f64 <= fastest * 1e9 * DEEPER_SECONDS;
-        if schedule.iters.is_some() || !is_possible || !is_short {
+        if !is_short {
             return Ok(None);
         }
         self.progress.say(format!("{}: measuring {DEEPER} times the depth", show_size(size)));
@@ -122,6 +118,29 @@ impl Bench<'_> {
             ratios.push(self.short_rate(&deep, size, round)? / rate);
         }
         Ok(Spread::of(ratios).map(|ratio| Deeper { depth, ratio }))
+    }
+
+    /// How many transfers at once that would be.
+    fn deeper_depth(&self, size: u64) -> Option<u64> {
+        let schedule = self.schedule;
+        let depth = schedule.depth(size).saturating_mul(DEEPER);
+        let is_possible = depth <= u64::from(self.link.engine.config().ops_pool)
+            && depth.saturating_mul(schedule.segments) <= SEGMENTS_AT_ONCE
+            && depth.saturating_mul(size) <= BYTES_AT_ONCE
+            && schedule.depth(size).saturating_mul(size) < self.window_bytes();
+        (schedule.iters.is_none() && is_possible).then_some(depth)
+    }
+
+    /// How long all of it takes, as far as that is known before: each short sample takes memory of its own.
+    pub(crate) fn yardsticks_time(&self, size: u64) -> Duration {
+        if self.schedule.latency {
+            return Duration::ZERO;
+        }
+        let short = match self.deeper_depth(size) {
+            Some(_) => filled(self.schedule, size) + SHORT_WARMUP + SHORT_SAMPLE,
+            None => Duration::ZERO,
+        };
+        COPIES_TIME + short * 2 * DEEPER_ROUNDS as u32
     }
 
     /// GB/s of one short sample.
@@ -193,6 +212,8 @@ fn most_lost(rails: &[RailShare]) -> Option<(String, f64)> {
 const SEGMENT_BYTES: u64 = 1448;
 /// Above this the bytes cost more than the message.
 const SMALL_BYTES: u64 = 256 << 10;
+/// Copies, and messages where they are small.
+const COPIES_TIME: Duration = Duration::from_millis(500);
 const MESSAGES_TIME: Duration = Duration::from_millis(50);
 const MESSAGES_ROUNDS: u64 = 3;
 /// How many times the depth is tried.

@@ -67,7 +67,11 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    pub(super) fn gb_per_s(&self) -> f64 {
+    pub(crate) fn gb_per_s(&self) -> f64 {
         self.rails.iter().map(|(_, rate)| rate).sum()
+    }
+
+    pub(crate) fn of_rail(&self, name: &str) -> Option<f64> {
+        self.rails.iter().find(|(one, _)| one == name).map(|(_, rate)| *rate)
     }
 }

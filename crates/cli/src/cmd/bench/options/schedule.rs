@@ -164,10 +164,10 @@ pub(crate) const OUTSTANDING_SEGMENTS_MAX: u64 = 1 << 22;
 const SEND_SEGMENTS_MAX: u64 = 256;
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn schedule() -> Schedule {
+    pub(crate) fn schedule() -> Schedule {
         Schedule {
             op: Op::Write,
             sizes: vec![64 << 10, 256 << 20],

@@ -68,17 +68,22 @@ impl Ready<'_, '_> {
         mut self,
         end: End,
         rounds: u64,
-        stop: impl Fn() -> bool,
+        stop: impl Fn(bool) -> bool,
     ) -> Result<Ran, BenchError> {
+        let idle_stop = || stop(true);
         let mut times = Histogram::default();
         let cpu = thread_cpu_time();
         let started = Instant::now();
         let mut hit = started;
         for round in 0..rounds {
+            // Short ones are over before anybody waits for them.
+            if stop(false) {
+                return Err(BenchError::Interrupted);
+            }
             if end == End::Client {
                 self.send()?;
             }
-            self.receive(round + 1 < rounds, &stop)?;
+            self.receive(round + 1 < rounds, &idle_stop)?;
             match end {
                 End::Server => self.send()?,
                 End::Client => {
@@ -90,7 +95,7 @@ impl Ready<'_, '_> {
         }
         let seconds = started.elapsed().as_secs_f64();
         for transfer in &self.unacknowledged {
-            wait(self.game.link.engine, transfer, &stop)?;
+            wait(self.game.link.engine, transfer, &idle_stop)?;
         }
         // All that is not waiting for the other end takes next to nothing.
         let waited = Duration::from_secs_f64(seconds);

@@ -122,7 +122,10 @@ fn share(all: u64, index: u64, of: u64) -> u64 {
 impl Started<'_> {
     /// Runs all drivers to their end, each on a thread of its own. `None` at an end that has nothing
     /// to post.
-    pub(crate) fn finish(self, stop: impl Fn() -> bool + Sync) -> Result<Option<Ran>, BenchError> {
+    pub(crate) fn finish(
+        self,
+        stop: impl Fn(bool) -> bool + Sync,
+    ) -> Result<Option<Ran>, BenchError> {
         let stop = &stop;
         let mut jobs = self.jobs;
         // The first of the last job runs on this thread.
