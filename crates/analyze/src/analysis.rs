@@ -115,6 +115,7 @@ impl Analysis {
         let plan = folder.plan();
         let missing = folder.missing()?;
         let mut samples = folder.samples()?;
+        let taken = samples.len();
         if let Some(path) = options.path {
             samples.retain(|one| plan.configurations[one.configuration as usize].path == path);
         }
@@ -178,8 +179,8 @@ impl Analysis {
             configurations,
         };
         analysis.warnings = missing.iter().map(|part| analysis.lacks(*part, run)).collect();
-        analysis.warnings.extend(analysis.warn(run.reason.as_deref(), options.path.is_some()));
-        analysis.conclusions = conclusions(&analysis);
+        analysis.warnings.extend(analysis.warn(run.reason.as_deref(), taken));
+        analysis.conclusions = conclusions(&analysis, taken);
         Ok(analysis)
     }
 
@@ -243,7 +244,8 @@ impl Analysis {
         format!("{part} is missing: {without}")
     }
 
-    fn warn(&self, reason: Option<&str>, is_part: bool) -> Vec<String> {
+    /// `taken` counts the samples of all paths.
+    fn warn(&self, reason: Option<&str>, taken: usize) -> Vec<String> {
         let mut warnings = Vec::new();
         let counts = &self.counts;
         if counts.verify_failed > 0 {
@@ -259,13 +261,13 @@ impl Analysis {
             let reason = reason.filter(|reason| !state.ends_with(*reason));
             let reason = reason.map_or(String::new(), |reason| format!(": {reason}"));
             warnings.push(format!(
-                "the profile {state}{reason}; it has {} of {} samples",
-                counts.taken, counts.planned
+                "the profile {state}{reason}; it has {taken} of {} samples",
+                counts.planned
             ));
-        } else if !is_part && counts.taken < counts.planned {
+        } else if taken < counts.planned {
             warnings.push(format!(
                 "{} of {} samples are missing",
-                counts.planned - counts.taken,
+                counts.planned - taken,
                 counts.planned
             ));
         }

@@ -1,24 +1,30 @@
 //! What a reader should know first: whether the figures can be used, and what they come to.
 
-use polyrail_profile::Word;
+use polyrail_profile::{State, Word};
 use polyrail_report::{show_gb_per_s, show_micros, show_size};
 
 use crate::analysis::Analysis;
+use crate::links::SizeClass;
 use crate::paths::PathFigures;
 use crate::stats::median_of;
+use crate::summary::Summary;
 
 /// Below this share of steady configurations a path is too noisy.
 const STEADY_SHARE: f64 = 0.5;
 /// Above this median variation, in percent, a path without large sizes is too noisy.
 const NOISY_PERCENT: f64 = 20.0;
 
-/// Sentences, the most important one first.
-pub(crate) fn conclusions(analysis: &Analysis) -> Vec<String> {
+/// With fewer of a path's configurations that have samples enough, nothing is told of its noise.
+const TELLING_SHARE: f64 = 0.5;
+
+/// Sentences, the most important one first. `taken` counts the samples of all paths.
+pub(crate) fn conclusions(analysis: &Analysis, taken: usize) -> Vec<String> {
     let mut told = Vec::new();
     if analysis.counts.verify_failed > 0 {
         let wrong = analysis.counts.verify_failed;
         told.push(format!("not to be used: {wrong} transfers brought wrong bytes"));
     }
+    told.extend(incomplete(analysis, taken));
     told.extend(analysis.path_figures.iter().filter_map(|one| too_noisy(analysis, one)));
     told.extend(analysis.path_figures.iter().filter_map(|one| figures(analysis, one)));
     if let Some(worst) =
@@ -34,12 +40,33 @@ pub(crate) fn conclusions(analysis: &Analysis) -> Vec<String> {
     told
 }
 
+/// How far a profile came that lacks samples, and how it goes on.
+fn incomplete(analysis: &Analysis, taken: usize) -> Option<String> {
+    let state = match analysis.about.state {
+        State::Complete => return None,
+        State::Interrupted => "interrupted",
+        State::Failed => "failed",
+        State::Running => "not complete",
+    };
+    let (planned, dir) = (analysis.counts.planned, &analysis.about.dir);
+    Some(format!(
+        "{state}: {taken} of {planned} samples are there; `polyrail profile --resume {dir}` measures the \
+         rest"
+    ))
+}
+
 /// Why the figures of a path say little, if so.
 fn too_noisy(analysis: &Analysis, one: &PathFigures) -> Option<String> {
     let remedy =
         "repeat it on an idle machine with more --reps; `polyrail doctor` names what disturbs";
     let path = one.path.word();
+    let own = || analysis.configurations.iter().filter(|each| each.path == one.path);
+    let are_telling = |count: usize, all: usize| count as f64 >= TELLING_SHARE * all as f64;
+    let large = own().filter(|each| SizeClass::Large.contains(each.size_bytes)).count();
     if one.large > 0 {
+        if !are_telling(one.large, large) {
+            return None;
+        }
         let is_noisy = (one.steady as f64) < STEADY_SHARE * one.large as f64;
         return is_noisy.then(|| {
             format!(
@@ -49,9 +76,10 @@ fn too_noisy(analysis: &Analysis, one: &PathFigures) -> Option<String> {
             )
         });
     }
-    let own = analysis.configurations.iter().filter(|each| each.path == one.path);
-    let variation = median_of(own.filter_map(|each| each.cv_percent))?;
-    (variation > NOISY_PERCENT).then(|| {
+    let variations: Vec<f64> = own().filter_map(Summary::telling_cv_percent).collect();
+    let is_told = are_telling(variations.len(), own().count());
+    let variation = median_of(variations)?;
+    (is_told && variation > NOISY_PERCENT).then(|| {
         format!("too noisy to use: over {path} the median CV is {variation:.0} %; {remedy}")
     })
 }
@@ -82,8 +110,10 @@ fn figures(analysis: &Analysis, one: &PathFigures) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use polyrail_profile::PathKind;
+    use std::fs;
+
     use polyrail_profile::synthetic::Machine;
+    use polyrail_profile::{Folder, PathKind};
 
     use super::*;
     use crate::analysis::Options;
@@ -97,15 +127,49 @@ mod tests {
         let mut analysis = Analysis::of(&folder, Options::default()).unwrap();
         assert!(analysis.conclusions[0].starts_with("nccl: "), "{:?}", analysis.conclusions);
         (analysis.path_figures[0].steady, analysis.path_figures[0].large) = (9, 20);
-        let told = conclusions(&analysis);
+        let told = conclusions(&analysis, 0);
         assert!(told[0].starts_with("too noisy to use: over nccl only 9 of 20 "), "{told:?}");
         assert!(told[0].contains("more --reps") && told[1].starts_with("nccl: "), "{told:?}");
         analysis.path_figures[0].large = 0;
         for one in &mut analysis.configurations {
             one.cv_percent = Some(30.0);
         }
-        assert!(conclusions(&analysis)[0].contains("the median CV is 30 %"));
+        assert!(conclusions(&analysis, 0)[0].contains("the median CV is 30 %"));
         analysis.counts.verify_failed = 1;
-        assert!(conclusions(&analysis)[0].contains("1 transfers brought wrong bytes"));
+        assert!(conclusions(&analysis, 0)[0].contains("1 transfers brought wrong bytes"));
+    }
+
+    /// Two samples of most configurations, wide apart, as an interrupted run leaves them.
+    #[test]
+    fn an_interrupted_run_is_told_first_and_its_few_samples_are_not_called_noise() {
+        let root = tempfile::tempdir().unwrap();
+        let paths = vec![PathKind::Nccl];
+        let machine = Machine { endpoints: 2, repetitions: 3, paths, ..Machine::default() };
+        let folder = machine.profile(root.path().join("profile")).unwrap();
+        let samples = folder.dir().join("samples.csv");
+        let spread = |text: &str, repetitions: u32| -> String {
+            let line = |(place, line): (usize, &str)| {
+                let mut cells: Vec<String> = line.split(',').map(str::to_owned).collect();
+                let repetition: u32 = cells[3].parse().unwrap_or(0);
+                if let Some(time_ns) = cells[7].parse::<f64>().ok().filter(|_| repetition == 0) {
+                    cells[7] = (time_ns * 3.0).to_string();
+                }
+                (place == 0 || repetition < repetitions).then(|| cells.join(",") + "\n")
+            };
+            text.lines().enumerate().filter_map(line).collect()
+        };
+        let whole = fs::read_to_string(&samples).unwrap();
+        fs::write(&samples, spread(&whole, 3)).unwrap();
+        let told = |folder: &Folder| Analysis::of(folder, Options::default()).unwrap().conclusions;
+        assert!(told(&folder)[0].starts_with("too noisy to use: "), "{:?}", told(&folder));
+        fs::write(&samples, spread(&whole, 2)).unwrap();
+        let run = folder.dir().join("run.yml");
+        let state = fs::read_to_string(&run).unwrap();
+        fs::write(&run, state.replace("state: complete", "state: interrupted")).unwrap();
+        let folder = Folder::open(folder.dir()).unwrap();
+        let (told, taken) = (told(&folder), folder.samples().unwrap().len());
+        let words = format!("interrupted: {taken} of {} samples", folder.plan().steps().len());
+        assert!(told[0].starts_with(&words) && told[0].contains("profile --resume "), "{told:?}");
+        assert!(!told.iter().any(|one| one.contains("too noisy")), "{told:?}");
     }
 }

@@ -18,7 +18,8 @@ pub struct Drift {
     pub has_trend: bool,
     /// The probability that samples without a trend look like this.
     pub p: f64,
-    /// How much longer they take each minute, in percent.
+    /// How much longer they take each minute, in percent; `null` from less than a minute, which tells
+    /// nothing of the next one.
     pub percent_per_minute: Option<f64>,
     /// From the first tenth to the last, in percent.
     pub from_start_to_end_percent: f64,
@@ -91,6 +92,8 @@ const SAMPLES_MIN: usize = 12;
 /// Enough to show a bend, and few enough to compare all pairs.
 const SLICES_MAX: usize = 120;
 const TREND_P: f64 = 0.01;
+/// From less time nothing is told of a minute.
+const MINUTES_MIN: f64 = 1.0;
 
 fn drift(of: DriftOf, mut ratios: Vec<Ratio>) -> Option<Drift> {
     if ratios.len() < SAMPLES_MIN {
@@ -117,15 +120,38 @@ fn drift(of: DriftOf, mut ratios: Vec<Ratio>) -> Option<Drift> {
     let first = median_of(numbers[..tenth].iter().copied())?;
     let last = median_of(numbers[numbers.len() - tenth..].iter().copied())?;
     let p = mann_kendall_p(&numbers);
+    let minutes = ratios.last()?.minute - ratios.first()?.minute;
     Some(Drift {
         of,
         samples: ratios.len(),
         has_trend: p < TREND_P,
         p,
-        percent_per_minute: median_slope(&series).map(|slope| slope * 100.0),
+        percent_per_minute: median_slope(&series)
+            .filter(|_| minutes >= MINUTES_MIN)
+            .map(|slope| slope * 100.0),
         from_start_to_end_percent: (last / first - 1.0) * 100.0,
         temperature_correlation: if warm.len() >= 4 { correlation(&warm) } else { None },
         percent_per_degree: median_slope(&warm).map(|slope| slope * 100.0),
         series,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn less_than_a_minute_tells_nothing_of_a_minute() {
+        let over = |minutes: f64| {
+            let ratio = |place: u32| {
+                let share = f64::from(place) / 100.0;
+                Ratio { minute: minutes * share, ratio: 1.0 + share, temperature_c: None }
+            };
+            drift(DriftOf::Large, (0..=100).map(ratio).collect()).unwrap()
+        };
+        let (short, long) = (over(2.0 / 60.0), over(2.0));
+        assert_eq!(short.percent_per_minute, None);
+        assert!(short.has_trend && short.from_start_to_end_percent > 50.0, "{short:?}");
+        assert!((long.percent_per_minute.unwrap() - 50.0).abs() < 0.1, "{long:?}");
+    }
 }

@@ -26,9 +26,9 @@ pub struct PathFigures {
     pub stream_gb_per_s: Option<f64>,
     /// The size of the messages of that stream: the median over the links, or the next one below.
     pub stream_bytes: Option<u64>,
-    /// Configurations from 1 MiB on with a CV below 5 %.
+    /// Of `large`, those with a CV below 5 %.
     pub steady: usize,
-    /// Configurations from 1 MiB on whose CV is known.
+    /// Configurations from 1 MiB on with 3 samples or more, from which a CV tells something.
     pub large: usize,
     /// Configurations whose samples are in two states.
     pub two_states: usize,
@@ -55,8 +55,8 @@ pub(crate) fn path_figures(
             worst_gb_per_s: rates().min_by(f64::total_cmp),
             stream_gb_per_s: median_of(own().filter_map(|link| link.best_stream_gb_per_s)),
             stream_bytes: middle_size(own().filter_map(|link| link.best_stream_bytes).collect()),
-            steady: large().filter(|one| one.cv_percent.is_some_and(|cv| cv < 5.0)).count(),
-            large: large().filter(|one| one.cv_percent.is_some()).count(),
+            steady: large().filter_map(Summary::telling_cv_percent).filter(|cv| *cv < 5.0).count(),
+            large: large().filter_map(Summary::telling_cv_percent).count(),
             two_states: all().filter(|one| one.states.is_some()).count(),
             outliers: all().map(|one| one.outliers).sum(),
         }

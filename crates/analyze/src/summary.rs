@@ -75,6 +75,16 @@ pub struct State {
     pub share_percent: f64,
 }
 
+/// From fewer samples a spread tells nothing of how much transfers vary: the median of two is their mean.
+const SPREAD_MIN: usize = 3;
+
+impl Summary {
+    /// Its CV, if that tells how much transfers vary.
+    pub(crate) fn telling_cv_percent(&self) -> Option<f64> {
+        self.cv_percent.filter(|_| self.samples >= SPREAD_MIN)
+    }
+}
+
 impl State {
     /// Of sorted times, which are some of `all`.
     pub(crate) fn of(sorted: &[f64], all: usize) -> Self {

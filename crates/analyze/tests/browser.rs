@@ -179,3 +179,45 @@ fn a_profile_with_next_to_nothing_has_a_report_too() {
     let (complaints, _) = browser.complaints_and_requests();
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
+
+#[test]
+fn links_of_two_sizes_have_their_line_in_place_of_empty_tables() {
+    if Browser::start().is_none() {
+        return skip(MISSING, RUN);
+    }
+    let root = tempfile::tempdir().unwrap();
+    let (_root, _, mut analysis) = analyse(&Machine { endpoints: 2, ..machine(PathKind::Nccl) });
+    let report = root.path().join("report.html");
+    let regimes = "(() => { const all = [...document.querySelectorAll('#report > *')]; \
+                   const first = all.findIndex(one => one.textContent === 'Regimes'); \
+                   const next = all.findIndex((one, place) => place > first && one.tagName === 'H2'); \
+                   const part = all.slice(first, next); \
+                   const many = what => part.reduce((sum, one) => \
+                   sum + one.querySelectorAll(what).length, 0); \
+                   return [part.map(one => one.textContent).join(' '), many('table'), \
+                   many('tr'), many('svg')]; })()";
+    let shown = |analysis: &Analysis| {
+        fs::write(&report, html(analysis)).unwrap();
+        // Only the first page of a browser is waited for.
+        let mut browser = Browser::start().unwrap();
+        browser.open(&report);
+        let shown = browser.value(regimes);
+        (shown[0].as_str().unwrap().to_owned(), [1, 2, 3].map(|at| shown[at].as_u64().unwrap()))
+    };
+    let (text, counts) = shown(&analysis);
+    assert!(text.contains("latency-bound") && counts[2] == 1, "{counts:?} {text}");
+    for link in &mut analysis.links {
+        (link.model, link.loggp) = (None, Vec::new());
+        link.alpha_beta.as_mut().unwrap().refused = None;
+    }
+    let (text, counts) = shown(&analysis);
+    assert!(text.contains("fewer than 3 sizes") && text.contains("gpu0 → gpu1"), "{text}");
+    assert!(!text.contains("latency-bound"), "no legend without links: {text}");
+    assert_eq!(counts, [1, 3, 0], "a head and a row of each link: {text}");
+    for link in &mut analysis.links {
+        link.alpha_beta = None;
+    }
+    let (text, counts) = shown(&analysis);
+    assert!(text.contains("no LogGP parameters: 2."), "{text}");
+    assert_eq!(counts, [0, 0, 0], "{text}");
+}

@@ -3,6 +3,7 @@
 
 mod cmd;
 mod config_args;
+mod files;
 mod host;
 mod machine_args;
 mod progress;

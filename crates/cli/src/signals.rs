@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use polyrail_report::exit;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
@@ -27,6 +28,15 @@ pub(crate) fn caught() -> io::Result<Arc<AtomicBool>> {
         flag::register(signal, Arc::clone(&raised))?;
     }
     Ok(raised)
+}
+
+/// From now on each of them ends the process at once, for a command that has nothing to put in order.
+pub(crate) fn end_at_once() -> io::Result<()> {
+    for signal in ending() {
+        let always = Arc::new(AtomicBool::new(true));
+        flag::register_conditional_shutdown(signal, i32::from(exit::INTERRUPTED), always)?;
+    }
+    Ok(())
 }
 
 /// Whether a process with this `/proc/PID/status` ignores the signal.

@@ -2,6 +2,7 @@
 
 mod fit;
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Output, Stdio};
@@ -346,6 +347,30 @@ fn wrong_options_are_refused_with_field_value_and_range() {
         assert_eq!(output.status.code(), Some(code.into()), "{options}: {message}");
         for part in parts {
             assert!(message.contains(part), "{options}: {part}: {message}");
+        }
+    }
+}
+
+#[test]
+fn no_file_gets_two_outputs() {
+    let folder = tempfile::tempdir().unwrap();
+    let same = folder.path().join("same");
+    let other = folder.path().join("./same");
+    for (command, [one, two]) in [
+        ("bench --iters 1", ["--json", "--csv"]),
+        ("bench --iters 1", ["--json", "--sample"]),
+        ("bench --iters 1", ["--csv", "--sample"]),
+        ("mesh --lab-nodes 2 --lab-rails 1gbit", ["--json", "--html"]),
+    ] {
+        let mut words: Vec<_> = command.split(' ').map(OsStr::new).collect();
+        let (one, two) = (OsStr::new(one), OsStr::new(two));
+        words.extend([one, same.as_os_str(), two, other.as_os_str()]);
+        let output = Command::new(env!("CARGO_BIN_EXE_polyrail")).args(words).output().unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(exit::USAGE.into()), "{command}: {message}");
+        for part in [two.to_str().unwrap(), "is the file that", one.to_str().unwrap(), "allowed: "]
+        {
+            assert!(message.contains(part), "{command}: {part}: {message}");
         }
     }
 }

@@ -148,14 +148,25 @@ fn who_is_told_to_end_keeps_what_is_done(signal: &str) {
     assert!(samples[done.len()..].iter().all(|sample| sample.session == 1));
 }
 
-/// Taking and filling much memory is not waited for.
 #[test]
 fn ctrl_c_ends_it_at_once_while_it_prepares() {
+    it_ends_at_once_while_it_prepares("-INT");
+}
+
+#[test]
+fn the_end_of_the_terminal_ends_it_at_once_while_it_prepares() {
+    it_ends_at_once_while_it_prepares("-HUP");
+}
+
+/// Taking and filling much memory is not waited for.
+fn it_ends_at_once_while_it_prepares(signal: &str) {
     let (_root, dir) = folder();
     let arguments = ["--out", path(&dir), "--paths", "host", "--sizes", "1GiB", "--reps", "1"];
-    let mut command = polyrail(&["profile", "--gpus", "none"]);
-    let child = command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = child.spawn().unwrap();
+    // Whoever runs the tests by nohup has this signal ignored.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_polyrail"), "profile"]);
+    let child = command.args(["--gpus", "none"]).args(arguments);
+    let child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begin = Instant::now();
     let resident_kib = || -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
@@ -167,10 +178,12 @@ fn ctrl_c_ends_it_at_once_while_it_prepares() {
         // It looks again: the kernel tells nobody.
         std::thread::sleep(Duration::from_millis(5));
     }
-    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    let interrupt = Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap();
     assert!(interrupt.success());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", text(&output.stderr));
+    let told = "polyrail: interrupted: nothing was measured, and the folder is unchanged\n";
+    assert!(text(&output.stderr).ends_with(told), "{}", text(&output.stderr));
     assert!(!dir.exists(), "{}", text(&output.stdout));
 }
 
@@ -310,6 +323,21 @@ fn nccl_that_is_asked_for_and_not_here_ends_with_the_reason() {
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(error.contains("`/nonexistent/libnccl.so`: does not exist"), "{error}");
     assert!(error.contains("help: ") && !dir.exists(), "{error}");
+}
+
+#[test]
+fn a_library_that_no_path_needs_is_refused() {
+    let (root, dir) = folder();
+    let library = root.path().join("libnccl.so");
+    std::fs::write(&library, "no library").unwrap();
+    for paths in [&["--paths", "host"][..], &[]] {
+        let begin = ["--out", path(&dir), "--plan", "--sizes", "8", "--nccl-lib", path(&library)];
+        let output = profile(&[&begin[..], paths].concat());
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("--nccl-lib is for the path nccl, which this profile"), "{error}");
+        assert!(error.contains("; allowed: with --paths nccl") && !dir.exists(), "{error}");
+    }
 }
 
 #[test]

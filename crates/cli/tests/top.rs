@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use polyrail_skip::skip;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Long enough for a loaded machine; no test waits it out unless it fails.
@@ -217,4 +218,54 @@ fn a_process_without_an_engine_and_one_that_is_gone_are_refused() {
     let output = polyrail("top --interval 1ms").output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(errors(&output).contains("allowed: 200ms to 1h"), "{}", errors(&output));
+}
+
+/// Whoever closes the window ends what runs in it, as Ctrl-C does.
+#[test]
+fn the_end_of_the_terminal_ends_whatever_looks_on_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().display();
+    let (engine, out) = (listening(""), folder.path().join("samples"));
+    let cases = [
+        (format!("sample --interval 100ms --out {}", out.display()), 0),
+        (format!("top {}", engine.0.id()), 0),
+        (format!("exporter --listen 127.0.0.1:0 --dir {place}"), 0),
+        (format!("peers --set rendezvous=dir://{place} --watch"), 0),
+        ("irq show --interval 1h".to_owned(), 130),
+    ];
+    for (words, code) in cases {
+        for signal in [Signal::HUP, Signal::TERM] {
+            let _ = std::fs::remove_file(&out);
+            // Whoever runs the tests by nohup has this signal ignored.
+            let program = ["--default-signal=HUP", env!("CARGO_BIN_EXE_polyrail")];
+            let mut command = Command::new("env");
+            let mut process = start(command.args(program).args(words.split_whitespace()));
+            let since = Instant::now();
+            while !catches_the_terminals_end(process.0.id()) {
+                let ended = process.0.try_wait().unwrap();
+                assert!(ended.is_none() && since.elapsed() < LONG, "{words}: {ended:?}");
+                // It looks again: another process begins.
+                thread::sleep(Duration::from_millis(5));
+            }
+            if words.starts_with("peers") {
+                // Before, it ends as one that has not come so far.
+                let mut told = BufReader::new(process.0.stderr.take().unwrap()).lines();
+                assert!(told.any(|line| line.unwrap().contains("watching the group")));
+            }
+            kill_process(Pid::from_child(&process.0), signal).unwrap();
+            assert_eq!(process.0.wait().unwrap().code(), Some(code), "{words}: {signal:?}");
+            if words.starts_with("sample") {
+                let text = std::fs::read_to_string(&out).unwrap();
+                let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+                assert_eq!(last["record"], "end", "{text}");
+            }
+        }
+    }
+}
+
+fn catches_the_terminals_end(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    // HUP is the lowest bit.
+    caught.is_some_and(|mask| u64::from_str_radix(mask.trim(), 16).unwrap() & 1 == 1)
 }

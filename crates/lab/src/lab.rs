@@ -35,6 +35,7 @@ pub struct Lab {
     pub(crate) wiring: Wiring,
     pub(crate) rails: Vec<RailInfo>,
     pub(crate) replaced: Option<String>,
+    pub(crate) abandoned: Vec<String>,
 }
 
 /// Removes its lab when dropped, also while a panic unwinds.
@@ -210,6 +211,12 @@ impl Lab {
     /// What was wrong with a lab of this name whose remains [`Lab::up`] removed, if there was one.
     pub fn replaced(&self) -> Option<&str> {
         self.replaced.as_deref()
+    }
+
+    /// The labs that [`Lab::up`] removed first, as it does before it makes one for the calling process alone: those that
+    /// another process had made for itself and left when it ended.
+    pub fn abandoned(&self) -> &[String] {
+        &self.abandoned
     }
 
     /// The rails as they were when this value was made; [`Lab::observe`] asks again.

@@ -36,8 +36,12 @@ pub(crate) fn up(spec: &LabSpec, is_stopped: &dyn Fn() -> bool) -> Result<Lab, L
             _ => return Err(LabError::AlreadyUp { name: spec.name.clone() }),
         },
     };
+    let abandoned = match spec.ends_with_process {
+        true => remove_abandoned(&registry, &lock, &go_on)?,
+        false => Vec::new(),
+    };
     match build(spec, &registry, &lock, &go_on) {
-        Ok(lab) => Ok(Lab { replaced, ..lab }),
+        Ok(lab) => Ok(Lab { replaced, abandoned, ..lab }),
         Err(error) => {
             if let Some(remains) = Remains::find(&registry, &spec.name)? {
                 // The first failure is the one to report, unless it says that nothing is left; what this leaves,
@@ -50,6 +54,25 @@ pub(crate) fn up(spec: &LabSpec, is_stopped: &dyn Fn() -> bool) -> Result<Lab, L
             Err(error)
         }
     }
+}
+
+/// Removes every lab that a process made for itself and left. One that does not go hinders nobody else's: it stays listed.
+fn remove_abandoned(
+    registry: &Registry,
+    lock: &Lock<'_>,
+    go_on: &dyn Fn() -> Result<(), LabError>,
+) -> Result<Vec<String>, LabError> {
+    let mut removed = Vec::new();
+    for name in names(registry)? {
+        go_on()?;
+        if let Ok(Some(remains)) = Remains::find(registry, &name)
+            && remains.ended_owner().is_some()
+            && remains.remove(lock).is_ok()
+        {
+            removed.push(name);
+        }
+    }
+    Ok(removed)
 }
 
 pub(crate) fn open(name: &str) -> Result<Lab, LabError> {
@@ -177,11 +200,9 @@ impl Remains {
         let broken = |because: &str| LabState::Broken { because: because.into() };
         let whole = self.net.iter().all(Option::is_some);
         match &self.entry {
-            Some(Entry::Record(record)) if record.ready && whole => match &record.owner {
-                Some(owner) if owner.process().is_none() => {
-                    broken(&format!("process {}, which made it for itself, has ended", owner.pid))
-                }
-                _ => LabState::Ready,
+            Some(Entry::Record(record)) if record.ready && whole => match self.ended_owner() {
+                Some(pid) => broken(&format!("process {pid}, which made it for itself, has ended")),
+                None => LabState::Ready,
             },
             _ if locked => LabState::Changing,
             None => broken("its record is missing"),
@@ -196,6 +217,13 @@ impl Remains {
                 }
             }
         }
+    }
+
+    /// The process that made it for itself, once that has ended.
+    fn ended_owner(&self) -> Option<i32> {
+        let Some(Entry::Record(record)) = &self.entry else { return None };
+        let owner = record.owner.as_ref()?;
+        owner.process().is_none().then_some(owner.pid)
     }
 
     fn info(self, locked: bool) -> LabInfo {
@@ -373,6 +401,7 @@ fn finish(
         wiring,
         rails,
         replaced: None,
+        abandoned: Vec::new(),
     })
 }
 

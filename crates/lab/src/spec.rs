@@ -22,7 +22,8 @@ pub struct LabSpec {
     /// The largest IP packet, in bytes; 1280 (IPv6 needs it) to 65535.
     pub mtu: u32,
     /// Whether it is for the calling process alone: once that has ended without removing it, the lab counts as
-    /// [broken](crate::LabState::Broken).
+    /// [broken](crate::LabState::Broken). [`Lab::up`](crate::Lab::up) removes such labs of this user before it
+    /// builds another of that kind.
     pub ends_with_process: bool,
 }
 

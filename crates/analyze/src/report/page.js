@@ -22,7 +22,8 @@ function head() {
   main.append(element("p", { className: "soft", textContent:
     `${started} UTC · ${about.dir} · polyrail ${about.polyrail_version}${about.kernel ? ` · Linux ${about.kernel}` : ""} · ${about.state}` }));
   const tile = (name, value) => element("div", { className: "tile" }, element("b", { textContent: value }), name);
-  const large = quiet.filter((one) => one.size_bytes >= 2 ** 20 && one.cv_percent !== null);
+  // From fewer than 3 samples a CV tells nothing, as in the figures of paths.
+  const large = quiet.filter((one) => one.size_bytes >= 2 ** 20 && one.samples >= 3);
   const steady = large.filter((one) => one.cv_percent < 5).length;
   main.append(element("div", { className: "tiles" },
     tile("endpoints", names.length), tile("configurations", data.configurations.length),
@@ -105,7 +106,7 @@ function regimes() {
     cuts: link.model.breaks.map((one) => one.before_bytes),
   });
   section("Regimes", "What limits each link at each size, judged by how fast time grows with size. A bar marks a break, where one line of the model ends and the next begins; usually the protocol changes there.",
-    legend(Object.values(REGIMES)), chosen([["path", paths.map((path) => [path, path])]], (path) => {
+    chosen([["path", paths.map((path) => [path, path])]], (path) => {
       const links = data.links.filter((link) => link.path === path && link.model && !link.model.refused);
       const refused = data.links.filter((link) => link.path === path && link.model?.refused);
       const rows = links.flatMap((link) => link.loggp.map((one, index) => {
@@ -115,8 +116,15 @@ function regimes() {
           digits(one.gap_per_byte_ns * 1e3), one.gap_per_byte_ns > 0 ? digits(1 / one.gap_per_byte_ns) : "–", showPercent(segment.max_error_percent),
           showPercent(link.model.held_out_error_percent)];
       }));
-      return element("div", {}, ...refused.map((link) => element("div", { className: "warning", textContent: `No model of ${pairName(link)}: ${link.model.refused}.` })), figure(ranges("regimes by size", links.map(linkRow), sizes)),
-        element("p", { className: "soft", textContent: LOGGP }), table(["link", "sizes", "L", "o (both ends)", "g", "G, ps/byte", "GB/s", "worst size off by", "held-out error"], rows));
+      const few = data.links.filter((link) => link.path === path && !link.model);
+      const lines = few.filter((link) => link.alpha_beta && !link.alpha_beta.refused);
+      const soft = (textContent) => element("p", { className: "soft", textContent });
+      return element("div", {}, ...refused.map((link) => element("div", { className: "warning", textContent: `No model of ${pairName(link)}: ${link.model.refused}.` })),
+        ...(links.length ? [legend(Object.values(REGIMES)), figure(ranges("regimes by size", links.map(linkRow), sizes)),
+          soft(LOGGP), table(["link", "sizes", "L", "o (both ends)", "g", "G, ps/byte", "GB/s", "worst size off by", "held-out error"], rows)] : []),
+        ...(few.length ? [soft(`Links measured at fewer than 3 sizes have no regimes and no LogGP parameters: ${few.length}.${lines.length ? " One line through their sizes:" : ""}`)] : []),
+        ...(lines.length ? [table(["link", "latency", "GB/s"], lines.map((link) =>
+          [pairName(link), showTime(link.alpha_beta.latency_ns), digits(link.alpha_beta.gb_per_s)]))] : []));
     }));
 }
 

@@ -15,6 +15,7 @@ use polyrail_profile::{Folder, Metric, PathKind, ProfileError, Word};
 use polyrail_report::exit;
 
 use crate::cmd::profile::Way;
+use crate::files;
 use crate::progress::Progress;
 use crate::stdout::{print, refuse, tell};
 use crate::values::{Refusal, file_to_read, file_to_write, folder_to_read, folder_to_write};
@@ -141,7 +142,7 @@ fn execute(args: &Args) -> Result<(Analysis, u8), AnalyzeError> {
         }
     }
     if let Some(path) = &args.html {
-        fs::write(path, html(&analysis)).map_err(|source| io("write", path, source))?;
+        files::replace(path, html(&analysis)).map_err(|source| io("write", path, source))?;
         tell!("{}", path.display());
     }
     let code = verdict(&analysis, args.max_error);

@@ -7,9 +7,9 @@ use std::process::ExitCode;
 
 use polyrail_metrics::Exporter;
 use polyrail_report::exit;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 
+use crate::signals;
 use crate::stdout::{complain, refuse, tell};
 use crate::values::{folder_of_sockets, socket_address};
 
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 /// Is readable once somebody asks for the end.
 fn stopped() -> io::Result<std::os::unix::net::UnixStream> {
     let (stopped, stop) = std::os::unix::net::UnixStream::pair()?;
-    for signal in [SIGINT, SIGTERM] {
+    for signal in signals::ending() {
         pipe::register(signal, stop.try_clone()?)?;
     }
     Ok(stopped)

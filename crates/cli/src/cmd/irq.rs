@@ -15,7 +15,9 @@ use polyrail_tune::irq::{self, IrqMap, Policy, PolicyOptions, Shown};
 use polyrail_tune::{Plan, TuneError};
 
 use super::changes::{self, Doing, Undoing, Where};
+use crate::files;
 use crate::progress::{Progress, show_time};
+use crate::signals;
 use crate::stdout::tell;
 use crate::values::{bindings, cpus, file_to_read, file_to_write, interface, some_cpus, time};
 
@@ -224,6 +226,8 @@ fn plan_or_last(path: Option<&PathBuf>, place: &Where) -> Result<Plan, TuneError
 fn show(args: &ShowArgs) -> Result<ExitCode, TuneError> {
     let root = args.place.root();
     let topology = args.place.topology()?;
+    // Without it they end the process all the same, with the signal's own code.
+    let _ = signals::end_at_once();
     let waiting =
         Progress::waiting(&format!("counting interrupts for {}", show_time(args.interval)));
     let shown = irq::show(&root, &topology, &args.nics, args.interval)?;
@@ -326,7 +330,7 @@ fn make_plan(nics: &[String], planning: &Planning, place: &Where) -> Result<Plan
 fn plan(args: &PlanArgs) -> Result<ExitCode, TuneError> {
     let plan = make_plan(&args.nics, &args.planning, &args.place)?;
     if let Some(path) = &args.output
-        && let Err(error) = fs::write(path, plan.to_json())
+        && let Err(error) = files::replace(path, plan.to_json())
     {
         tell!("polyrail: {} can't be written: {error}", path.display());
         return Ok(ExitCode::from(exit::ENVIRONMENT));

@@ -11,6 +11,7 @@ use clap::Command;
 use clap_mangen::Man;
 use polyrail_report::exit;
 
+use crate::files;
 use crate::stdout::{complain, print};
 use crate::values::folder_to_write;
 
@@ -61,7 +62,7 @@ fn write_pages(command: &Command, folder: &Path, written: &mut Vec<PathBuf>) -> 
     let mut page = Vec::new();
     Man::new(command.clone()).render(&mut page)?;
     let path = folder.join(format!("{name}.1"));
-    fs::write(&path, page)?;
+    files::replace(&path, page)?;
     written.push(path);
     // The command `help` is clap's, but for a command with one of its own.
     let has_help = command.is_disable_help_subcommand_set();

@@ -12,11 +12,11 @@ use polyrail_rendezvous::{
 };
 use polyrail_report::{Align, Table, counted, exit};
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use crate::config_args::{self, ConfigArgs, print_warnings, told};
 use crate::progress::Progress;
+use crate::signals;
 use crate::stdout::{complain, print, refuse, say_to_reader, tell};
 use crate::values::{Refusal, number_within, time};
 
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
     let (stopped, is_entering) =
         (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in signals::ending() {
         // To enter may take a lease, and nothing ends that early.
         let code = i32::from(exit::INTERRUPTED);
         let _ = flag::register_conditional_shutdown(signal, code, Arc::clone(&is_entering));

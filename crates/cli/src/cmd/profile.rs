@@ -2,11 +2,12 @@
 //!
 //! [`args`] has the options, [`choice`] makes endpoints and a plan from them, and [`session`] fills the
 //! folder. [`warm`] first brings GPUs to a steady temperature, [`lock`] locks their clocks on request, and
-//! [`nccl`] finds NCCL.
+//! [`nccl`] finds NCCL. [`interrupt`] says what Ctrl-C does.
 
 mod args;
 mod choice;
 mod error;
+mod interrupt;
 mod lock;
 mod nccl;
 mod session;
@@ -20,6 +21,7 @@ use polyrail_report::exit;
 pub(crate) use self::args::{Args, Way};
 use self::choice::Choice;
 use self::error::CommandError;
+use self::interrupt::Caught;
 use crate::stdout::{print, refuse};
 
 /// Runs the subcommand.
@@ -37,6 +39,7 @@ fn execute(args: &Args) -> Result<(String, u8), CommandError> {
     if !args.restore_clocks.is_empty() {
         return lock::guard(&args.restore_clocks).map(|()| (String::new(), exit::OK));
     }
+    let signals = Caught::new()?;
     // Finding devices and warming them takes long; who can't have the folder learns it before.
     let claim = args.resume.as_ref().map(Folder::claim).transpose()?;
     let choice = Choice::make(args)?;
@@ -47,5 +50,5 @@ fn execute(args: &Args) -> Result<(String, u8), CommandError> {
         nccl::settle(choice.nccl_mode)?;
     }
     polyrail_log::start(&polyrail_log::Settings::of(&choice.options.config))?;
-    session::fill(args, choice, claim)
+    session::fill(args, choice, claim, &signals)
 }

@@ -4,19 +4,17 @@ use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use polyrail_report::{exit, show_memory};
 use polyrail_sample::{Options, SampleError, Sampler};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
 
 use crate::machine_args::MachineCopy;
 use crate::progress::Progress;
 use crate::queue_stats::read_queues;
+use crate::signals;
 use crate::stdout::{Harmless, refuse, tell};
 use crate::values::{file_to_write, interface, time, time_within};
 
@@ -90,11 +88,7 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
         Some(path) => (Box::new(create(path, args.force)?), path.display().to_string()),
         None => (Box::new(Harmless::new(io::stdout().lock())), "standard output".into()),
     };
-    let stopped = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        flag::register(signal, Arc::clone(&stopped))
-            .map_err(|source| SampleError::Thread { source })?;
-    }
+    let stopped = signals::caught().map_err(|source| SampleError::Thread { source })?;
     let mut left = args.time.map(|time| time.as_nanos().div_ceil(args.interval.as_nanos().max(1)));
     // Of what goes to standard output each line is seen as it comes.
     let progress = args.out.as_ref().map(|_| Progress::waiting("sampling"));

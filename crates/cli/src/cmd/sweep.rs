@@ -8,7 +8,6 @@ mod journal;
 mod output;
 mod search;
 
-use std::fs;
 use std::process::ExitCode;
 
 use polyrail_report::exit;
@@ -17,6 +16,7 @@ use self::args::Wanted;
 pub(crate) use self::args::{AutotuneArgs, SweepArgs};
 use self::output::SweepReport;
 use crate::cmd::experiment::error::RunError;
+use crate::files;
 use crate::stdout::{print, refuse, tell};
 
 /// Runs `sweep`.
@@ -40,7 +40,7 @@ fn execute(wanted: &Wanted) -> Result<ExitCode, RunError> {
     }
     let code = if report.interrupted { exit::INTERRUPTED } else { exit::OK };
     if let (Some(path), Some(text)) = (&wanted.output, report.yaml()) {
-        fs::write(path, text).map_err(|source| RunError::io("write", path, source))?;
+        files::replace(path, text).map_err(|source| RunError::io("write", path, source))?;
         tell!("polyrail: wrote {}; use it with --config, or as POLYRAIL_CONFIG", path.display());
     }
     Ok(print(&shown(&report, wanted.json), code))

@@ -9,19 +9,17 @@ mod show;
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use polyrail_report::exit;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
 
 use self::change::Watch;
 use self::error::TopError;
 use self::find::Finder;
 use self::show::Show;
+use crate::signals;
 use crate::stdout::{refuse, tell};
 use crate::values::{number_within, time_within};
 
@@ -69,10 +67,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn execute(args: &Args) -> Result<(), TopError> {
-    let stopped = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        flag::register(signal, Arc::clone(&stopped)).map_err(TopError::Signals)?;
-    }
+    let stopped = signals::caught().map_err(TopError::Signals)?;
     let pid = args.pid.and_then(|pid| u32::try_from(pid).ok());
     let mut finder = Finder::new(pid)?;
     let first = finder.look();

@@ -11,6 +11,7 @@ use polyrail_tune::profile::{self, Aim, Profile, Subject};
 use polyrail_tune::{RealDisk, TuneError, Which, reset};
 
 use super::changes::{self, Doing, Undoing, Where};
+use crate::files;
 use crate::stdout::{complain, tell};
 use crate::values::{Refusal, file_to_read, file_to_write, interface, time, word};
 
@@ -215,7 +216,7 @@ fn plan(
 ) -> Result<ExitCode, TuneError> {
     let plan = make_plan(choice, place)?;
     if let Some(path) = output
-        && let Err(error) = fs::write(path, plan.to_json())
+        && let Err(error) = files::replace(path, plan.to_json())
     {
         tell!("polyrail: {} can't be written: {error}", path.display());
         return Ok(ExitCode::from(exit::ENVIRONMENT));

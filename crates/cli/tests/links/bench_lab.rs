@@ -1,15 +1,19 @@
 //! `polyrail bench --lab`: needs root or user namespaces, and is skipped without.
 
+use std::fs;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail_lab::{Lab, LabInfo, LabSpec, LabState, availability};
+use polyrail_lab::{Lab, LabInfo, availability};
 use polyrail_report::{BenchReport, LimitKind};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fit;
+use crate::lab::{public_copy, running_as_root};
 
 /// Whether a lab can be built here; the test is skipped otherwise.
 fn is_possible() -> bool {
@@ -156,20 +160,73 @@ fn a_lab_made_for_a_run_is_gone_when_its_command_is_told_to_end() {
     }
 }
 
+/// Any run of the same user that makes a lab for itself removes what this one leaves, so it has a user of its own.
 #[test]
-fn a_lab_whose_run_was_killed_is_listed_as_broken_and_its_name_is_free() {
+fn a_lab_whose_run_was_killed_is_listed_as_broken_and_goes_before_the_next() {
     if !is_possible() {
         return;
     }
-    let mut running = Running::start();
-    running.signal(Signal::KILL);
-    running.child.wait().unwrap();
-    let ended = format!("process {}, which made it for itself, has ended", running.child.id());
-    let broken = LabState::Broken { because: ended.clone() };
-    let is_left = |lab: &LabInfo| lab.state == broken && lab.processes == 0;
-    running.wait_for("broken and empty", |lab| lab.is_some_and(is_left));
-    let rails = LabSpec::parse_rails("1gbit").unwrap();
-    let lab = Lab::up(&LabSpec::new(&running.lab, rails)).unwrap().guard();
-    assert_eq!(lab.replaced(), Some(ended.as_str()));
-    lab.down().unwrap();
+    let command = "sudo -E cargo test -p polyrail-cli --test links bench_lab";
+    if !running_as_root() {
+        return polyrail_skip::skip("not root, who alone can be another user", command);
+    }
+    let (_folder, program) = public_copy();
+    let user = 30_000 + std::process::id() % 30_000;
+    let polyrail = |words: &str| {
+        let mut command = Command::new(&program);
+        command.args(words.split_whitespace()).current_dir("/").uid(user).gid(user);
+        command
+    };
+    let run = |words: &str| {
+        let output = polyrail(words).output().unwrap();
+        let [out, errors] =
+            [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.code(), out, errors)
+    };
+    let (code, _, errors) = run("lab up probe --rails 1gbit");
+    if code == Some(3) {
+        return polyrail_skip::skip(errors.replace('\n', " "), command);
+    }
+    assert_eq!(run("lab down probe").0, Some(0));
+    let wait_for = |what: &str| {
+        let until = Instant::now() + Duration::from_secs(60);
+        while !run("lab ls").1.contains(what) {
+            assert!(Instant::now() < until, "never `{what}` in\n{}", run("lab ls").1);
+            // It looks again: other processes come and go.
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let killed = || {
+        let words = "bench --lab 1gbit --sizes 64KiB --time 10min --no-json";
+        let mut bench =
+            polyrail(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let lab = format!("bench-{}", bench.id());
+        wait_for(&format!("{lab}  ready"));
+        bench.kill().unwrap();
+        bench.wait().unwrap();
+        let ended = format!("process {}, which made it for itself, has ended", bench.id());
+        let remedy = format!("remove it with `polyrail lab down {lab}`");
+        wait_for(&format!("{lab}  broken: {ended}; {remedy}  (user-namespace, 0 processes"));
+        (lab, ended)
+    };
+
+    let (lab, ended) = killed();
+    let (code, _, errors) = run(&format!("lab up {lab} --rails 1gbit"));
+    assert_eq!(code, Some(0), "{errors}");
+    let told = format!("removed what was left of an earlier lab `{lab}`: {ended}");
+    assert!(errors.contains(&told), "{errors}");
+    assert_eq!(run(&format!("lab down {lab}")).0, Some(0));
+
+    let (lab, _) = killed();
+    let (code, _, errors) = run("bench --lab 1gbit --sizes 8 --iters 1 --rounds 1 --no-json");
+    assert_eq!(code, Some(0), "{errors}");
+    let told = format!("removed lab `{lab}`: the process that made it for itself has ended");
+    assert!(errors.contains(&told), "{errors}");
+    assert_eq!(run("lab ls").1, "no labs\n");
+    let processes = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    let own = processes.filter(|path| path.metadata().is_ok_and(|found| found.uid() == user));
+    let commands = own.map(|path| fs::read_to_string(path.join("cmdline")).unwrap_or_default());
+    // Of what has ended and nobody has waited for there is none.
+    let left: Vec<_> = commands.filter(|command| !command.is_empty()).collect();
+    assert!(left.is_empty(), "{left:?}");
 }

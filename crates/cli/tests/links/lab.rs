@@ -316,10 +316,17 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
     let mut interrupted = 0;
     for step in 0..60 {
         let delay = whole * step / 60;
-        kill_after(&mut lab(&[&["up", name], wanted].concat()), delay);
+        let mut up = lab(&[&["up", name], wanted].concat());
+        match step % 4 {
+            1 => kill_once(&mut up, || !matches!(record(name), Stage::Nothing)),
+            3 => kill_once(&mut up, || matches!(record(name), Stage::Namespaces)),
+            _ => kill_after(&mut up, delay),
+        }
         let listed = stdout(&run(&["ls"]));
         if listed.contains(&format!("{name}  broken")) {
             interrupted += 1;
+        } else if step % 2 == 1 {
+            // It went by what the build does, so this tells nothing of how long that takes.
         } else if listed.contains(&format!("{name}  ")) {
             // It was through before, so builds are faster now.
             whole = delay;
@@ -395,6 +402,45 @@ fn a_build_that_is_told_to_end_leaves_nothing_and_says_so() {
     }
 }
 
+/// How far a build has come, by what it has written down.
+enum Stage {
+    Nothing,
+    /// That it begins.
+    Begun,
+    /// Which namespaces it has made, or which process holds them; no rail is there yet.
+    Namespaces,
+}
+
+fn record(lab: &str) -> Stage {
+    let folders = [
+        "/run/polyrail".to_owned(),
+        format!("/run/user/{NOBODY}/polyrail"),
+        format!("/tmp/polyrail-{NOBODY}"),
+    ];
+    let text = folders.iter().find_map(|folder| {
+        fs::read_to_string(Path::new(folder).join("lab").join(format!("{lab}.json"))).ok()
+    });
+    let Some(text) = text else { return Stage::Nothing };
+    // It may be half written.
+    let record: Value = serde_json::from_str(&text).unwrap_or_default();
+    match record["namespaces"].is_null() && record["holder"].is_null() {
+        true => Stage::Begun,
+        false => Stage::Namespaces,
+    }
+}
+
+/// Kills it at an event, which on a busy machine comes when it comes.
+fn kill_once(command: &mut Command, is_time: impl Fn() -> bool) {
+    let silent = || std::process::Stdio::null();
+    let mut child = command.stdout(silent()).stderr(silent()).spawn().unwrap();
+    while !is_time() && child.try_wait().unwrap().is_none() {
+        // It looks again: the other process goes on.
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    let _ = child.kill();
+    child.wait().unwrap();
+}
+
 fn kill_after(command: &mut Command, delay: Duration) {
     let silent = || std::process::Stdio::null();
     let mut child = command.stdout(silent()).stderr(silent()).spawn().unwrap();
@@ -419,7 +465,7 @@ fn down_goes_on_after_a_lab_that_is_not_there() {
 }
 
 /// A copy of the program that every user can run, and the folder it lies in.
-fn public_copy() -> (tempfile::TempDir, PathBuf) {
+pub(crate) fn public_copy() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let program = folder.path().join("polyrail");
@@ -439,7 +485,7 @@ fn as_nobody(program: &Path, args: &[&str]) -> Command {
     command
 }
 
-fn running_as_root() -> bool {
+pub(crate) fn running_as_root() -> bool {
     fs::metadata("/proc/self").unwrap().uid() == 0
 }
 

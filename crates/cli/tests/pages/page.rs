@@ -26,6 +26,7 @@ const NEEDS: &[&str] = &[
     "earlier results",
     "cargo-fuzz",
     "hwloc",
+    "iptables",
     "jq",
     "openssl",
     "podman",

@@ -8,6 +8,7 @@ use polyrail_lab::{Lab, LabError, LabGuard, LabSpec, Node};
 
 use super::args::{Args, Contestant};
 use super::error::CollectiveError;
+use crate::cmd::lab::tell_of_abandoned;
 
 /// Where the ranks run.
 pub(crate) enum Place {
@@ -33,6 +34,7 @@ impl Place {
         spec.nodes = Some(nodes as usize);
         spec.ends_with_process = true;
         let guard = Box::new(Lab::up(&spec)?.guard());
+        tell_of_abandoned(&guard);
         Ok(Self::Lab { lab: Box::new(Lab::open(&spec.name)?), guard })
     }
 

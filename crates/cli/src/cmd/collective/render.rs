@@ -1,13 +1,13 @@
 //! The figures as people see them: a table like that of nccl-tests for each plugin, and the ratios.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::Path;
 
 use polyrail_report::{Align, Table, counted, show_gb_per_s, show_ratio};
 
 use super::error::CollectiveError;
 use super::report::{CollectiveReport, PluginReport};
+use crate::files;
 use crate::stdout::{put, tell};
 
 /// Prints the text, or the JSON in its place, and writes the file. Where nothing was measured, a program
@@ -39,7 +39,8 @@ pub(crate) fn show(report: &CollectiveReport, json: Option<&Path>) -> Result<(),
 }
 
 fn write(path: &Path, text: &str) -> Result<(), CollectiveError> {
-    fs::write(path, text).map_err(|source| CollectiveError::Output { path: path.into(), source })
+    files::replace(path, text)
+        .map_err(|source| CollectiveError::Output { path: path.into(), source })
 }
 
 fn document(report: &CollectiveReport) -> Result<String, CollectiveError> {

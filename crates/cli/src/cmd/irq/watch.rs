@@ -3,8 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use polyrail_nic::{Event, Events, WriteWatch};
@@ -12,11 +11,10 @@ use polyrail_report::exit;
 use polyrail_tune::irq::{Sighting, Watch, Writer};
 use polyrail_tune::{ApplyOptions, Machine, Plan, RealDisk, TuneError, apply};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
 
 use super::super::changes::{self, Document, Where};
 use super::plan_or_last;
+use crate::signals;
 use crate::stdout::{harmless, tell};
 use crate::values::{file_to_read, time};
 
@@ -62,11 +60,8 @@ pub(super) fn run(args: &WatchArgs) -> Result<ExitCode, TuneError> {
     // What changes between this look and the listening is seen by the next look, without who did it.
     let mut watch = Watch::begin(&mut machine, plan, managed)?;
     let mut ears = Ears::open(&machine, &watch, true)?;
-    let stopped = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // Without it a signal ends the process at once, which loses nothing.
-        let _ = flag::register(signal, Arc::clone(&stopped));
-    }
+    // Without it a signal ends the process at once, which loses nothing.
+    let stopped = signals::caught().unwrap_or_default();
     tell!("polyrail: watching {} values", watch.plan().wanted().count());
     let end = args.limit.map(|limit| Instant::now() + limit);
     let mut seen = watch.off_plan();

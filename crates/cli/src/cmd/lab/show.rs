@@ -52,10 +52,16 @@ pub(super) fn list(labs: &[LabInfo], json: bool) -> String {
         let gap = if index > 0 { "\n" } else { "" };
         let (privilege, processes) = (lab.privilege.name(), lab.processes);
         let plural = if processes == 1 { "" } else { "es" };
+        let remedy = match lab.state {
+            LabState::Broken { .. } => {
+                format!("; remove it with `polyrail lab down {}`", lab.name)
+            }
+            _ => String::new(),
+        };
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{gap}{}  {}  ({privilege}, {processes} process{plural} inside)",
+            "{gap}{}  {}{remedy}  ({privilege}, {processes} process{plural} inside)",
             lab.name, lab.state
         );
         if !lab.rails.is_empty() {

@@ -26,7 +26,9 @@ use super::plan::Layout;
 use super::render;
 use super::report::{LayoutReport, MeshReport, SCHEMA_VERSION};
 use crate::cmd::bench::Interrupt;
+use crate::cmd::lab::tell_of_abandoned;
 use crate::config_args::print_warnings;
+use crate::files;
 use crate::stdout::tell;
 
 /// Measures every layout, and prints and writes what came of it.
@@ -95,6 +97,19 @@ struct Folder(PathBuf);
 
 impl Place {
     fn find(args: &Args) -> Result<Self, MeshError> {
+        if let (Some(json), Some(html)) = (&args.json, &args.html)
+            && files::are_one(json, html)
+        {
+            let help = "give one of them another name";
+            let reason = "is the file that --json writes";
+            return Err(MeshError::usage(
+                "--html",
+                html.display(),
+                reason,
+                "a file of its own",
+                help,
+            ));
+        }
         if let Some(name) = &args.lab {
             let lab = Box::new(Lab::open(name)?);
             return Ok(Self::Lab { lab, made: None, folder: Folder::make()? });
@@ -104,9 +119,10 @@ impl Place {
             // No more than the option takes.
             spec.nodes = Some(nodes as usize);
             spec.ends_with_process = true;
-            let made = Some(Box::new(Lab::up(&spec)?.guard()));
+            let made = Box::new(Lab::up(&spec)?.guard());
+            tell_of_abandoned(&made);
             let lab = Box::new(Lab::open(&spec.name)?);
-            return Ok(Self::Lab { lab, made, folder: Folder::make()? });
+            return Ok(Self::Lab { lab, made: Some(made), folder: Folder::make()? });
         }
         let Some(Hosts(hosts)) = &args.hosts else { return Self::here(args) };
         let own = env::current_exe();
@@ -506,7 +522,7 @@ fn take(report: &mut MeshReport, layout: Layout, args: &Args, told: Told) -> Opt
 /// Writes a file whole, or to standard output.
 pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), MeshError> {
     let failed = |source: io::Error| MeshError::Output { path: path.into(), source };
-    fs::write(path, text).map_err(failed)
+    files::replace(path, text).map_err(failed)
 }
 
 /// How long the others have to tell of the end of one: longer than it takes them to give it up.

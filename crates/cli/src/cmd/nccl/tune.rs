@@ -7,13 +7,13 @@ mod args;
 mod output;
 mod search;
 
-use std::fs;
 use std::process::ExitCode;
 
 use polyrail_report::exit;
 
 pub(super) use self::args::TuneArgs;
 use crate::cmd::experiment::error::RunError;
+use crate::files;
 use crate::stdout::{print, refuse, tell};
 
 /// Runs the subcommand.
@@ -25,7 +25,7 @@ fn execute(args: &TuneArgs) -> Result<ExitCode, RunError> {
     let report = search::run(args)?;
     let code = if report.interrupted { exit::INTERRUPTED } else { exit::OK };
     if let (Some(path), Some(text)) = (&args.output, report.conf()) {
-        fs::write(path, text).map_err(|source| RunError::io("write", path, source))?;
+        files::replace(path, text).map_err(|source| RunError::io("write", path, source))?;
         tell!(
             "polyrail: wrote {}; NCCL reads it as ~/.nccl.conf, /etc/nccl.conf or NCCL_CONF_FILE",
             path.display()

@@ -33,6 +33,8 @@ pub(super) enum CommandError {
     Nccl(#[from] RefError),
     #[error(transparent)]
     Log(#[from] polyrail_log::LogError),
+    #[error("interrupted: nothing was measured, and the folder is unchanged")]
+    Interrupted,
     #[error("{0}")]
     Busy(String),
     #[error("{0}")]
@@ -70,12 +72,13 @@ impl CommandError {
             Self::Busy(_) => Some("wait for it, choose others with --gpus, or give --allow-busy: then every sample is flagged".into()),
             Self::Lock(_) => Some("it takes root; without --lock-clocks nothing is changed".into()),
             Self::Log(error) => Some(error.help().to_owned()),
-            Self::System { .. } => None,
+            Self::Interrupted | Self::System { .. } => None,
         }
     }
 
     pub(super) fn exit_code(&self) -> u8 {
         match self {
+            Self::Interrupted => exit::INTERRUPTED,
             Self::Usage { .. } | Self::Config(_) | Self::Analyze(_) => exit::USAGE,
             Self::Profile(ProfileError::Io { .. }) => exit::ENVIRONMENT,
             Self::Profiler(ProfilerError::Profile(ProfileError::Io { .. })) => exit::ENVIRONMENT,

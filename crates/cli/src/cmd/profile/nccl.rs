@@ -58,7 +58,7 @@ impl Mode {
 /// The library, if it may be needed and is here; else a note says why not.
 ///
 /// # Errors
-/// One that is not here and was asked for.
+/// One that is not here and was asked for, or that nothing needs.
 pub(super) fn library(
     args: &Args,
     resumed: Option<&Folder>,
@@ -71,12 +71,20 @@ pub(super) fn library(
         None => args.paths.contains(&Way::Nccl),
     };
     let may = resumed.is_none() && args.paths.is_empty() && gpus > 1;
+    let is_used = must || may && args.load.is_empty();
+    if args.nccl_lib.is_some() && !is_used {
+        let text = "is for the path nccl, which this profile does not measure; allowed: with --paths \
+                    nccl, two GPUs or more, and no --load";
+        return Err(CommandError::usage("--nccl-lib", text));
+    }
     if may && !args.load.is_empty() {
         notes.push("the path nccl is left out: it has no background load".into());
         return Ok(None);
     }
+    if !is_used {
+        return Ok(None);
+    }
     match Nccl::load(args.nccl_lib.as_deref()) {
-        _ if !must && !may => Ok(None),
         Ok(nccl) => Ok(Some(nccl)),
         Err(error) if must || args.nccl_lib.is_some() => Err(error.into()),
         Err(error) => {

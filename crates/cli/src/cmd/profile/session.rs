@@ -2,8 +2,6 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use polyrail_analyze::{Analysis, Options};
@@ -17,17 +15,16 @@ use polyrail_profiler::{
 };
 use polyrail_report::{exit, median};
 use serde_json::{Value, json};
-use signal_hook::flag;
 
 use super::args::{Args, Switch};
 use super::choice::Choice;
 use super::error::CommandError;
+use super::interrupt::Caught;
 use super::lock::Locked;
 use super::nccl::MODE;
 use super::warm::warm;
 use crate::host::describe;
 use crate::progress::{Progress, show_time};
-use crate::signals;
 use crate::stdout::tell;
 
 /// What is noted of a table that a folder no longer had.
@@ -42,11 +39,9 @@ pub(super) fn fill(
     args: &Args,
     choice: Choice,
     claim: Option<Claim>,
+    signals: &Caught,
 ) -> Result<(String, u8), CommandError> {
     let begin = Instant::now();
-    // Nothing is there yet that has to be ended in order, but clocks to be unlocked.
-    let nothing_begun = Arc::new(AtomicBool::new(args.lock_clocks.is_none()));
-    let interrupted = catch_signals(&nothing_begun)?;
     let devices = choice.options.devices();
     let identities: Vec<_> = devices.iter().map(|(_, identity)| identity.clone()).collect();
     let foreign = busy_devices(&identities);
@@ -57,6 +52,10 @@ pub(super) fn fill(
     }
     if let Some(out) = &args.out {
         Folder::try_out(out).map_err(|error| CommandError::out(out, error))?;
+    }
+    if args.lock_clocks.is_some() {
+        // Locked clocks have to be unlocked.
+        signals.end_in_order();
     }
     let _locked = args.lock_clocks.map(|mhz| Locked::lock(&identities, mhz)).transpose()?;
     let mut run_file = about(&choice);
@@ -71,8 +70,8 @@ pub(super) fn fill(
     progress.plan_time(estimate.start() + steps_time);
     progress.say("preparing memory, engines and paths");
     let mut station = Station::open(&choice.options, &choice.paths)?;
-    nothing_begun.store(false, Ordering::Relaxed);
-    let is_interrupted = || interrupted.load(Ordering::Relaxed);
+    signals.end_in_order();
+    let is_interrupted = || signals.is_interrupted();
     if !devices.is_empty() {
         progress.say("warming GPUs");
     }
@@ -82,6 +81,9 @@ pub(super) fn fill(
     let limits = measure_timers(&station, &mut run_file, args, !foreign.is_empty())?;
     run_file.clocks.extend(station.clocks().iter().map(|clock| clock.describe()));
 
+    if is_interrupted() {
+        return Err(CommandError::Interrupted);
+    }
     drop(claim);
     let mut recorder = match &args.resume {
         Some(dir) => resume(dir, &mut run_file)?,
@@ -385,20 +387,6 @@ fn overhead_by_host(
         floor_ns.map(|floor| (bytes.to_string(), 200.0 * floor / median.max(1.0)))
     };
     Ok(times.into_iter().filter_map(share).collect())
-}
-
-/// The first Ctrl-C ends the run in order, the second at once, as does the first one `at_once`.
-fn catch_signals(at_once: &Arc<AtomicBool>) -> Result<Arc<AtomicBool>, CommandError> {
-    let raised = Arc::new(AtomicBool::new(false));
-    for signal in signals::ending() {
-        let code = i32::from(exit::INTERRUPTED);
-        // The order matters: a signal that finds the flag already raised ends the process.
-        flag::register_conditional_shutdown(signal, code, at_once.clone())
-            .and_then(|_| flag::register_conditional_shutdown(signal, code, raised.clone()))
-            .and_then(|_| flag::register(signal, raised.clone()))
-            .map_err(|source| CommandError::System { what: "catching signals", source })?;
-    }
-    Ok(raised)
 }
 
 #[cfg(test)]

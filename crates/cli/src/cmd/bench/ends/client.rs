@@ -40,7 +40,8 @@ pub(crate) fn run(
         interrupt.raise_when_stdin_ends();
     }
     let schedule = args.schedule();
-    let output = Output::open(args.report(), args.csv.as_deref())?;
+    let samples = args.sample.as_ref().and_then(|path| path.as_deref());
+    let output = Output::open(args.report(), args.csv.as_deref(), samples)?;
     let rates = args.lab.as_ref().map(|lab| lab.0.as_slice());
     let mut report = blank(&config, rates);
     report.memory = Some(bank.place());

@@ -14,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::spawn::Served;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::{MemoryKind, Placed};
+use crate::cmd::lab::tell_of_abandoned;
 use crate::signals;
 
 /// Builds a lab of these rails, measures in it, and removes it; returns the client's exit code.
@@ -31,6 +32,7 @@ pub(crate) fn run_in_lab(
     let mut spec = LabSpec::new(format!("bench-{}", std::process::id()), rates);
     spec.ends_with_process = true;
     let lab = Lab::up(&spec)?.guard();
+    tell_of_abandoned(&lab);
     let server = Served::start(lab.command(Side::B, &program), config, placed, peer_memory)?;
     let mut client = lab.command(Side::A, &program);
     client.args(env::args_os().skip(1)).arg("--inside-lab").arg(server.server.address.to_string());

@@ -4,7 +4,7 @@ use polyrail_report::{LimitKind, show_gb_per_s};
 
 use super::evidence::{Evidence, Line};
 use super::rules::Candidate;
-use crate::cmd::bench::talk::DownRail;
+use crate::cmd::bench::talk::{DownRail, NO_PARTNER};
 
 /// What the rails carry at most that carry anything.
 pub(super) fn line_of_others(evidence: &Evidence) -> Option<Line> {
@@ -22,7 +22,8 @@ pub(super) fn line_of_others(evidence: &Evidence) -> Option<Line> {
 /// Nothing else is the limit.
 pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
     let rails = evidence.rails.len().max(1);
-    let down = evidence.local.down.len() + evidence.peer.down.len();
+    let is_down = |rail: &&DownRail| rail.why != NO_PARTNER;
+    let down = evidence.local.down.iter().chain(&evidence.peer.down).filter(is_down).count();
     let because = format!(
         "{} GB/s are what the rails carry that are up, of {rails} here",
         show_gb_per_s(evidence.gb_per_s)
@@ -34,10 +35,11 @@ pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
 /// Each rail that is down, why, and what to look at; for behind any verdict.
 pub(super) fn names(evidence: &Evidence) -> String {
     let told = |place: &'static str| {
-        move |DownRail { name, interface, why }: &DownRail| {
-            format!(
+        move |DownRail { name, interface, why }: &DownRail| match why == NO_PARTNER {
+            true => format!("; rail {name} {place} is not used: {why}"),
+            false => format!(
                 "; rail {name} {place} is down: {why} (look at `ip -s link show {interface}` and `polyrail doctor` {place})"
-            )
+            ),
         }
     };
     let here = evidence.local.down.iter().map(told("here"));

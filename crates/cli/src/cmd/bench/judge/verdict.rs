@@ -30,9 +30,9 @@
 //!     them help, or they did a little. One transfer at a time is bound by its latency; several may leave rails
 //!     without work, and the text says how many.
 //! 11. `network` once more: a rail is down while others carry the bytes, and nothing above is the limit. A rail is
-//!     down if none of its flows is connected, if no rail of the other side is in its network, or if its interface
-//!     was down from the start. Rule 2 holds the rate against the rails that are up. Behind every verdict stands
-//!     which rails are down, why, and what to look at.
+//!     down if none of its flows is connected, or if its interface was down from the start. Rule 2 holds the rate
+//!     against the rails that are up. Behind every verdict stands which rails are down, why, and what to look at, and
+//!     which are not used, as no rail of the end opposite is in their network.
 //! 12. `window`: the sending flows stood with a full window at least half of the time.
 //!
 //! Of one message at a time (`--latency`) the depth is the verdict. Bytes that devices copied themselves

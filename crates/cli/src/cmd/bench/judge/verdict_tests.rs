@@ -5,7 +5,7 @@ use polyrail_report::Spread;
 use super::super::evidence::{BesideRails, Deeper, Line};
 use super::super::machine::{Copies, CopyRate};
 use super::*;
-use crate::cmd::bench::talk::{DownRail, Load, OwnCpus, Program, Throttled};
+use crate::cmd::bench::talk::{DownRail, Load, NO_PARTNER, OwnCpus, Program, Throttled};
 
 /// Two machines with nothing to do.
 fn idle() -> Evidence {
@@ -386,6 +386,14 @@ fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
     assert_eq!(kind, LimitKind::Network);
     let words = "7.60 GB/s one way are 95 % of the 8.00 GB/s of 4 rails in the lab without rail3";
     assert!(because.starts_with(words) && because.contains(named), "{because}");
+
+    // Its user may have left it out.
+    let unused = || DownRail { why: NO_PARTNER.into(), ..down() };
+    let (kind, because) =
+        verdict(|e| (e.line, e.peer.down, e.depth) = (None, vec![unused()], 1 << 10));
+    assert_ne!(kind, LimitKind::Network);
+    let words = "; rail rail3 at the other side is not used: the end opposite has no rail in its";
+    assert!(because.contains(words) && !because.contains("down"), "{because}");
 
     // Their rates are not known, and nothing else is the limit.
     let (kind, because) =

@@ -11,6 +11,7 @@ use polyrail_report::BenchReport;
 use super::render;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::Report;
+use crate::files::{are_one, draft_of, replace};
 use crate::stdout::{put, tell};
 
 /// The places that were asked for.
@@ -30,7 +31,11 @@ enum Sink {
 
 impl Output {
     /// Makes sure that the files can be written. A report that nobody asked for is not worth a failure.
-    pub(crate) fn open(report: Report<'_>, csv: Option<&Path>) -> Result<Self, BenchError> {
+    pub(crate) fn open(
+        report: Report<'_>,
+        csv: Option<&Path>,
+        samples: Option<&Path>,
+    ) -> Result<Self, BenchError> {
         let json = match report {
             Report::To(path) => Sink::open(path)?,
             Report::Last => match state_folder() {
@@ -43,9 +48,22 @@ impl Output {
             Report::Nowhere => Sink::Nowhere,
         };
         let csv = csv.map(Sink::open).transpose()?;
-        if let (Sink::Stdout, Some(Sink::Stdout)) = (&json, &csv) {
-            let reason = "goes to standard output, as --json does";
-            return Err(BenchError::usage("--csv", "-", reason, "one of them there"));
+        match (&json, &csv) {
+            (Sink::Stdout, Some(Sink::Stdout)) => {
+                let reason = "goes to standard output, as --json does";
+                return Err(BenchError::usage("--csv", "-", reason, "one of them there"));
+            }
+            (Sink::File(json), Some(Sink::File(csv))) if are_one(json, csv) => {
+                return Err(taken("--csv", csv, "--json"));
+            }
+            _ => {}
+        }
+        for (option, sink) in [("--json", Some(&json)), ("--csv", csv.as_ref())] {
+            if let (Some(Sink::File(path)), Some(samples)) = (sink, samples)
+                && are_one(path, samples)
+            {
+                return Err(taken("--sample", samples, option));
+            }
         }
         Ok(Self { json, csv })
     }
@@ -54,10 +72,9 @@ impl Output {
     pub(crate) fn save(&self, report: &BenchReport) -> Result<(), BenchError> {
         match &self.json {
             Sink::Stdout | Sink::Nowhere => {}
-            Sink::File(path) => write(path, &json(report)?)?,
             // Who looks for the last figures does not want a run without any.
             Sink::Last(_) if report.results.is_empty() => {}
-            Sink::Last(path) => replace(path, &json(report)?)?,
+            Sink::File(path) | Sink::Last(path) => write(path, &json(report)?)?,
         }
         if let Some(Sink::File(path)) = &self.csv {
             write(path, &report.csv())?;
@@ -169,16 +186,9 @@ fn own_folder(path: &Path, user: u32) -> io::Result<()> {
     Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK)?)
 }
 
-/// A name beside it that no other process uses.
-fn draft_of(path: &Path) -> PathBuf {
-    path.with_extension(format!("{}.draft", std::process::id()))
-}
-
-/// Writes a whole file in place of another, so that nobody reads half of it.
-fn replace(path: &Path, text: &str) -> Result<(), BenchError> {
-    let draft = draft_of(path);
-    write(&draft, text)?;
-    fs::rename(&draft, path).map_err(|source| BenchError::Output { path: path.into(), source })
+fn taken(option: &'static str, path: &Path, other: &str) -> BenchError {
+    let reason = format!("is the file that {other} writes");
+    BenchError::usage(option, path.display(), reason, "a file of its own")
 }
 
 fn json(report: &BenchReport) -> Result<String, BenchError> {
@@ -188,5 +198,5 @@ fn json(report: &BenchReport) -> Result<String, BenchError> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), BenchError> {
-    fs::write(path, text).map_err(|source| BenchError::Output { path: path.into(), source })
+    replace(path, text).map_err(|source| BenchError::Output { path: path.into(), source })
 }

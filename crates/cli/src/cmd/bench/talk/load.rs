@@ -69,6 +69,10 @@ pub(crate) struct OwnCpus {
     pub(crate) busy: f64,
 }
 
+/// Why a rail has no flows. It may be meant so, so it is not down.
+pub(crate) const NO_PARTNER: &str =
+    "the end opposite has no rail in its network, or leaves it out by `rails`";
+
 /// A rail that carries nothing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct DownRail {

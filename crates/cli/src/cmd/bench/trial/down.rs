@@ -3,7 +3,7 @@
 use polyrail::{Engine, Stats};
 use polyrail_sys::interfaces::{self, Interface};
 
-use crate::cmd::bench::talk::DownRail;
+use crate::cmd::bench::talk::{DownRail, NO_PARTNER};
 
 /// The rails of an engine that are down at this moment, while others are up.
 pub(crate) fn rails_down(engine: &Engine, stats: &Stats) -> Vec<DownRail> {
@@ -26,7 +26,7 @@ fn find(stats: &Stats, rails: &[(String, String)], interfaces: &[Interface]) -> 
     let of_engine = rails.iter().filter(|(name, _)| !is_up(name)).map(|(name, interface)| {
         let why = match flows(name).len() {
             _ if is_down(interface) => "its interface is down or has no carrier".to_owned(),
-            0 => "no rail of the other side is in its network".to_owned(),
+            0 => NO_PARTNER.to_owned(),
             _ => "none of its flows is connected".to_owned(),
         };
         DownRail { name: name.clone(), interface: interface.clone(), why }
@@ -96,7 +96,7 @@ mod tests {
         let without = [("r0", true), ("r1", false)];
         assert_eq!(down(&without), told("its interface is down or has no carrier"));
         let alone = found(&[("r0", &[true]), ("r1", &[])], &up);
-        assert_eq!(alone, told("no rail of the other side is in its network"));
+        assert_eq!(alone, told(NO_PARTNER));
     }
 
     #[test]

@@ -1,0 +1,104 @@
+//! Files that a command writes where its user said.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Writes a whole file, in place of an older one: where the disk is full or this process is killed, the
+/// older one stays, and nobody reads a part of either.
+///
+/// # Errors
+/// Of the system. Nothing is left of the new file then, unless only its folder can't be written.
+pub(crate) fn replace(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+    // Whoever has opened `/dev/stdout` goes on with that very file.
+    let is_of_process = path.starts_with("/dev") || path.starts_with("/proc");
+    // A link goes on pointing to the file.
+    let path = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    let old = fs::metadata(&path).ok();
+    let draft = draft_of(&path);
+    let file = match old.as_ref().is_some_and(|old| !old.is_file()) || is_of_process {
+        true => None,
+        false => OpenOptions::new().write(true).create(true).truncate(true).open(&draft).ok(),
+    };
+    // A device, or a file in a folder where this user makes none.
+    let Some(mut file) = file else { return fs::write(&path, bytes) };
+    let written = file
+        .write_all(bytes.as_ref())
+        .and_then(|()| old.map_or(Ok(()), |old| file.set_permissions(old.permissions())))
+        .and_then(|()| fs::rename(&draft, &path));
+    if written.is_err() {
+        // What is told is why it could not be written.
+        let _ = fs::remove_file(&draft);
+    }
+    written
+}
+
+/// A name beside it that no other process uses.
+pub(crate) fn draft_of(path: &Path) -> PathBuf {
+    path.with_extension(format!("{}.draft", std::process::id()))
+}
+
+/// Whether both name the same file, which may not be there yet.
+pub(crate) fn are_one(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| {
+        fs::canonicalize(path).ok().or_else(|| {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()?;
+            Some(folder.join(path.file_name()?))
+        })
+    };
+    // A device takes both: `/dev/null`, a terminal.
+    let is_device = fs::metadata(one).is_ok_and(|found| !found.is_file());
+    !is_device && place(one).is_some_and(|one| place(other) == Some(one))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_whole_or_not_at_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.json");
+        replace(&path, "old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let link = folder.path().join("link");
+        symlink("report.json", &link).unwrap();
+        replace(&link, "new").unwrap();
+        assert!(link.is_symlink(), "it stays a link");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o640);
+        // The draft can't take its place.
+        let taken = folder.path().join("folder");
+        fs::create_dir_all(taken.join("full")).unwrap();
+        assert!(replace(&taken, "x").is_err());
+        let names: Vec<_> =
+            fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names.len(), 3, "{names:?}");
+    }
+
+    #[test]
+    fn what_is_open_elsewhere_stays_the_same_file() {
+        use std::io::Read;
+        use std::os::fd::AsRawFd;
+        let mut file = tempfile::tempfile().unwrap();
+        replace(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())), "text").unwrap();
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "text");
+    }
+
+    #[test]
+    fn two_names_of_a_file_are_found_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        assert!(are_one(&at("a"), &at("./a")), "neither is there");
+        assert!(!are_one(&at("a"), &at("b")));
+        fs::write(at("a"), "").unwrap();
+        symlink("a", at("link")).unwrap();
+        assert!(are_one(&at("a"), &at("link")));
+        assert!(!are_one(Path::new("/dev/null"), Path::new("/dev/null")));
+    }
+}
