@@ -63,6 +63,25 @@ fn a_profile_becomes_tables_json_and_a_report() {
 }
 
 #[test]
+fn a_report_takes_the_place_of_no_file_of_the_profile() {
+    let (_root, dir) = profile(&machine());
+    let samples = Path::new(&dir).join("samples.csv");
+    let before = fs::read(&samples).unwrap();
+    let output = analyze(&[&dir, "--html", samples.to_str().unwrap()]);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    for part in ["--html <FILE> `", "samples.csv`: is a file of the profile; allowed: ", "help: "] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(fs::read(&samples).unwrap() == before);
+    // An older report there is replaced.
+    let report = format!("{dir}/report.html");
+    for _ in 0..2 {
+        assert!(analyze(&[&dir, "--html", &report]).status.success());
+    }
+}
+
+#[test]
 fn a_line_through_two_sizes_is_not_called_right() {
     let root = tempfile::tempdir().unwrap();
     for (sizes, untold) in [("8,1MiB", true), ("8,64KiB,1MiB", false)] {

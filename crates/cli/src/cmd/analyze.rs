@@ -17,7 +17,7 @@ use polyrail_report::exit;
 use crate::cmd::profile::Way;
 use crate::files;
 use crate::progress::Progress;
-use crate::stdout::{print, refuse, tell};
+use crate::stdout::{complain, print, refuse, tell};
 use crate::values::{Refusal, file_to_read, file_to_write, folder_to_read, folder_to_write};
 
 /// Arguments of the subcommand.
@@ -101,6 +101,12 @@ impl Simulator {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
+    if let Some(path) = args.html.as_deref().filter(|path| is_of_profile(path, &args.dir)) {
+        let fault = "is a file of the profile; allowed: another file, such as report.html";
+        let help = "the report would take the place of what was measured";
+        complain(&format!("--html <FILE> `{}`: {fault}", path.display()), Some(help));
+        return ExitCode::from(exit::USAGE);
+    }
     match execute(args) {
         Ok((analysis, code)) => {
             let text = if args.json { json(&analysis) } else { render::text(&analysis) };
@@ -111,6 +117,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             refuse(&error, error.help(), code)
         }
     }
+}
+
+/// An older report may lie there, too.
+fn is_of_profile(path: &Path, dir: &Path) -> bool {
+    let (Ok(path), Ok(dir)) = (fs::canonicalize(path), fs::canonicalize(dir)) else { return false };
+    path.parent() == Some(&dir) && path.extension().is_none_or(|extension| extension != "html")
 }
 
 fn execute(args: &Args) -> Result<(Analysis, u8), AnalyzeError> {

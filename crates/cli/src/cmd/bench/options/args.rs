@@ -22,7 +22,7 @@ use crate::values::{
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Serve clients, one after another, until Ctrl-C. Without a port it takes a free one of 29200 to 29999.
+    /// Serve clients, one after another, until Ctrl-C. Without a value it takes a free port of 29200 to 29999.
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, value_parser = address,
         conflicts_with_all = ["connect", "lab"], help_heading = WHERE)]
     pub(crate) listen: Option<Option<String>>,
