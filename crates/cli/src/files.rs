@@ -1,6 +1,7 @@
 //! Files that a command writes where its user said.
 
 use std::fs::{self, OpenOptions};
+use std::io::ErrorKind::{QuotaExceeded, StorageFull};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -16,12 +17,16 @@ pub(crate) fn replace(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.into());
     let old = fs::metadata(&path).ok();
     let draft = draft_of(&path);
-    let file = match old.as_ref().is_some_and(|old| !old.is_file()) || is_of_process {
-        true => None,
-        false => OpenOptions::new().write(true).create(true).truncate(true).open(&draft).ok(),
+    if old.as_ref().is_some_and(|old| !old.is_file()) || is_of_process {
+        return fs::write(&path, bytes);
+    }
+    // Nobody else's file or link of that name is written to.
+    let mut file = match OpenOptions::new().write(true).create_new(true).open(&draft) {
+        Ok(file) => file,
+        Err(error) if matches!(error.kind(), StorageFull | QuotaExceeded) => return Err(error),
+        // A file in a folder where this user makes none.
+        Err(_) => return fs::write(&path, bytes),
     };
-    // A device, or a file in a folder where this user makes none.
-    let Some(mut file) = file else { return fs::write(&path, bytes) };
     let written = file
         .write_all(bytes.as_ref())
         .and_then(|()| old.map_or(Ok(()), |old| file.set_permissions(old.permissions())))
@@ -77,6 +82,17 @@ mod tests {
         let names: Vec<_> =
             fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names.len(), 3, "{names:?}");
+    }
+
+    #[test]
+    fn a_link_that_somebody_else_has_laid_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, target] = ["report.json", "target"].map(|name| folder.path().join(name));
+        fs::write(&target, "theirs").unwrap();
+        symlink("target", draft_of(&path)).unwrap();
+        replace(&path, "ours").unwrap();
+        assert_eq!(fs::read_to_string(&target).unwrap(), "theirs");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "ours");
     }
 
     #[test]
