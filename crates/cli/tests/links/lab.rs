@@ -433,7 +433,9 @@ fn record(lab: &str) -> Stage {
 fn kill_once(command: &mut Command, is_time: impl Fn() -> bool) {
     let silent = || std::process::Stdio::null();
     let mut child = command.stdout(silent()).stderr(silent()).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
     while !is_time() && child.try_wait().unwrap().is_none() {
+        assert!(Instant::now() < until, "process {} neither gets there nor ends", child.id());
         // It looks again: the other process goes on.
         std::thread::sleep(Duration::from_micros(100));
     }
