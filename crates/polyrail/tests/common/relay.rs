@@ -405,11 +405,16 @@ pub(crate) struct RelayedPair {
 
 impl RelayedPair {
     pub(crate) fn new(settings: &[(&str, &str)]) -> Self {
-        let (a, b) = (super::engine(settings), super::engine(settings));
+        Self::of(settings, settings)
+    }
+
+    /// Each engine with settings of its own.
+    pub(crate) fn of(a: &[(&str, &str)], b: &[(&str, &str)]) -> Self {
+        let (a, b) = (super::engine(a), super::engine(b));
         let (ways_to_b, ways_to_a) = (ways_to(&b), ways_to(&a));
         // A hello has the true addresses: one that is read before its peer is added makes a peer that
         // the user's metadata then replace, flows and all. So none arrives before both are added.
-        ways_to_a.iter().for_each(|way| way.set(|mood| mood.stalled = true));
+        ways_to_a.iter().for_each(Relay::stall);
         let to_a = b.add_peer(&metadata_through(&a, &ways_to_a)).unwrap();
         let to_b = a.add_peer(&metadata_through(&b, &ways_to_b)).unwrap();
         ways_to_a.iter().for_each(|way| way.set(|mood| mood.stalled = false));
