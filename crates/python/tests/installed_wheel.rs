@@ -19,6 +19,7 @@ fn run<S: AsRef<OsStr>>(program: impl AsRef<OsStr>, words: &[S]) -> Result<(), S
     command.args(words).current_dir(package).env("PYTHONDONTWRITEBYTECODE", "1");
     // Compiles into the folder of this very build, which has nearly all of it.
     command.env("CARGO_TARGET_DIR", scratch().parent().expect("it is in the target folder"));
+    polyrail_skip::forget_package(&mut command);
     let output = command.output().map_err(|error| format!("{:?}: {error}", program.as_ref()))?;
     if output.status.success() {
         return Ok(());

@@ -6,9 +6,11 @@
 //! writes. So a skip goes where neither can hide it, and where `CI` is `true` it is a failure.
 //! `crates/testkit/tests/skips.rs` refuses tests that end early in any other way.
 //!
-//! And [`HeldPort`], for tests that start programs which listen.
+//! And [`HeldPort`], for tests that start programs which listen, and [`forget_package`], for tests
+//! that call cargo.
 #![forbid(unsafe_code)]
 
+mod inner_cargo;
 mod port;
 
 use std::env;
@@ -16,6 +18,7 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Write};
 
+pub use inner_cargo::forget_package;
 pub use port::HeldPort;
 
 /// The environment variable that names a file in which every skip leaves a line.

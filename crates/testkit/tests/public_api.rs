@@ -63,13 +63,7 @@ fn document() -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["doc", "--locked", "--no-deps", "--lib", "--quiet", "--target-dir"]).arg(target);
     cargo.args(CRATES.iter().flat_map(|(name, _)| ["--package", name]));
-    // What cargo told this test of its own package would be news to build scripts.
-    for (name, _) in env::vars_os() {
-        let text = name.to_string_lossy();
-        if ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|prefix| text.starts_with(prefix)) {
-            cargo.env_remove(&name);
-        }
-    }
+    polyrail_skip::forget_package(&mut cargo);
     cargo.env("RUSTDOC", &rustdoc);
     cargo.env("RUSTDOCFLAGS", "-Zunstable-options --output-format json");
     cargo.current_dir(env!("CARGO_MANIFEST_DIR"));

@@ -1,0 +1,16 @@
+//! For tests that call cargo, in the target folder of the cargo that runs them.
+
+use std::env;
+use std::process::Command;
+
+/// Keeps from `command`, a cargo or what calls one, what the outer cargo told this test of its
+/// package. Build scripts of crates like `ring` name those variables as their input, so with other
+/// values they and everything above them would be compiled again, and once more by the next outer cargo.
+pub fn forget_package(command: &mut Command) {
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        if ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|prefix| text.starts_with(prefix)) {
+            command.env_remove(&name);
+        }
+    }
+}
