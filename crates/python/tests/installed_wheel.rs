@@ -1,5 +1,5 @@
 //! The package as users get it: a wheel, installed in a fresh environment, under pytest. The variable `TEST_PYTHON`
-//! names another interpreter than `python3`.
+//! names another interpreter than `python3`. What is about PyTorch runs with an interpreter that has it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -8,6 +8,10 @@ use std::process::Command;
 
 const RUN: &str =
     "apt-get install python3-venv, and cargo test -p polyrail-python, with the internet";
+
+const RUN_TORCH: &str = "apt-get install python3-torch, and cargo test -p polyrail-python";
+
+const PIP: &[&str] = &["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
 
 /// What pip installs beside the wheel.
 const NEEDED: &[&str] = &["maturin>=1.9.4,<2", "numpy", "pytest"];
@@ -32,34 +36,70 @@ fn scratch() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).to_owned()
 }
 
+/// Whether the interpreter can run this program.
+fn can(python: &str, program: &str) -> Result<(), String> {
+    run(python, &["-c", program]).map_err(|why| {
+        let last = why.lines().last().unwrap_or_default();
+        format!("{python} can't run `{program}`: {last}")
+    })
+}
+
+/// Makes an environment of that name and installs these in it. What stands against it, if anything does.
+fn environment(
+    base: &str,
+    name: &str,
+    options: &[&str],
+    needed: &[&str],
+) -> Result<PathBuf, String> {
+    can(base, "import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))")?;
+    let folder = scratch().join(name);
+    run(base, &[&["-m", "venv", "--clear", text(&folder)], options].concat())?;
+    let python = folder.join("bin/python");
+    run(&python, &[PIP, needed].concat()).map_err(|why| {
+        let last = why.lines().last().unwrap_or_default();
+        format!("pip can't install {needed:?}: {last}")
+    })?;
+    Ok(python)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("the target folder's name is text")
+}
+
+/// Builds the wheel with what is installed beside this interpreter.
+fn build_wheel(python: &Path) -> PathBuf {
+    let wheels = scratch().join("wheels");
+    let _ = fs::remove_dir_all(&wheels);
+    let build = ["-m", "maturin", "build", "--profile", "dev", "--locked", "--out", text(&wheels)];
+    run(python, &[&build[..], &["--interpreter", text(python)]].concat()).unwrap();
+    fs::read_dir(&wheels).unwrap().next().expect("a wheel was built").unwrap().path()
+}
+
+/// Installs the wheel and runs these tests of its own.
+fn install_and_test(python: &Path, wheel: &Path, tests: &[&str]) {
+    run(python, &[PIP, &["--no-index", text(wheel)]].concat()).unwrap();
+    let pytest = ["-m", "pytest", "-q", "-p", "no:cacheprovider"];
+    run(python, &[&pytest, tests].concat()).unwrap_or_else(|why| panic!("{why}"));
+}
+
 #[test]
 fn the_installed_wheel_passes_its_tests() {
     let base = std::env::var("TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let can_make = "import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))";
-    if let Err(why) = run(&base, &["-c", can_make]) {
-        return polyrail_skip::skip(
-            format!("{base} is no Python 3.11 or newer with venv: {why}"),
-            RUN,
-        );
-    }
-    let (environment, wheels) = (scratch().join("python"), scratch().join("wheels"));
-    let path = |path: &Path| path.to_str().expect("the target folder's name is text").to_owned();
-    run(&base, &["-m", "venv", "--clear", &path(&environment)]).unwrap();
-    let python = environment.join("bin/python");
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-    if let Err(why) = run(&python, &[&pip, NEEDED].concat()) {
-        let last = why.lines().last().unwrap_or_default();
-        return polyrail_skip::skip(format!("pip can't install {NEEDED:?}: {last}"), RUN);
-    }
+    let python = match environment(&base, "python", &[], NEEDED) {
+        Ok(python) => python,
+        Err(why) => return polyrail_skip::skip(why, RUN),
+    };
+    let wheel = build_wheel(&python);
+    assert!(text(&wheel).contains("-cp311-abi3-"), "{wheel:?} is for every Python since 3.11");
+    install_and_test(&python, &wheel, &[]);
 
-    let _ = fs::remove_dir_all(&wheels);
-    let wheels = path(&wheels);
-    let build = ["-m", "maturin", "build", "--profile", "dev", "--locked", "--out", &wheels];
-    run(&python, &[&build[..], &["--interpreter", &path(&python)]].concat()).unwrap();
-    let wheel = fs::read_dir(&wheels).unwrap().next().expect("a wheel was built").unwrap().path();
-    let name = path(&wheel);
-    assert!(name.contains("-cp311-abi3-"), "{name} is for every Python since 3.11");
-    run(&python, &[&pip[..], &["--no-index", &name]].concat()).unwrap();
-    run(&python, &["-m", "pytest", "-q", "-p", "no:cacheprovider"])
-        .unwrap_or_else(|why| panic!("{why}"));
+    // A distribution's package has PyTorch for its own interpreter alone.
+    let bases = [base.as_str(), "/usr/bin/python3"];
+    let Some(base) = bases.into_iter().find(|base| can(base, "import torch").is_ok()) else {
+        return polyrail_skip::skip(format!("none of {bases:?} has PyTorch"), RUN_TORCH);
+    };
+    match environment(base, "torch", &["--system-site-packages"], &["numpy", "pytest"]) {
+        Ok(python) => install_and_test(&python, &wheel, &["tests/test_torch.py"]),
+        Err(why) => polyrail_skip::skip(why, RUN_TORCH),
+    }
 }

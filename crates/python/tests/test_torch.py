@@ -33,7 +33,7 @@ def test_a_tensor_stays_while_its_region_does(pair):
     a, b, to_b, to_a = pair
     target = torch.zeros(1 << 16)
     region = b.register(target)
-    kept = target.untyped_storage().data_ptr()
+    kept = target.data_ptr()
     target.set_(torch.zeros(4))
     del target
     # Other tensors take memory that was freed.

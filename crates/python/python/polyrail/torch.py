@@ -55,6 +55,9 @@ def init(
     Settings are those of `polyrail.Engine`. Whoever can read the group's store can connect to the
     engines.
     """
+    if process_group is None:
+        # By its name: PyTorch 1 does not know the ranks of `None`.
+        process_group = dist.group.WORLD
     ranks = dist.get_process_group_ranks(process_group)
     rank = dist.get_rank(process_group)
     key = f"polyrail/{next(_number)}/{','.join(map(str, ranks))}"
