@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use common::puppet::{Puppet, play};
+use common::puppet::Puppet;
 use common::relay::CALLER;
 use common::*;
 use polyrail::{Engine, LostReason, Peer};
@@ -23,9 +23,9 @@ fn runtime() -> Runtime {
 }
 
 /// A peer in another process that has just been used, and is not any more.
-fn idle_puppet(test: &str, settings: &[(&str, &str)]) -> (Engine, Puppet, Peer) {
+fn idle_puppet(settings: &[(&str, &str)]) -> (Engine, Puppet, Peer) {
     let engine = engine(settings);
-    let puppet = Puppet::start(test, &engine, settings);
+    let puppet = Puppet::start(&engine, settings);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     engine.notify(&peer, b"so that it is used").unwrap().ended().unwrap();
     wait_for("its flows", || {
@@ -37,10 +37,8 @@ fn idle_puppet(test: &str, settings: &[(&str, &str)]) -> (Engine, Puppet, Peer) 
 
 #[test]
 fn the_end_of_an_idle_peer_that_is_killed_wakes_whoever_waits_for_it() {
-    play();
-    let test = "the_end_of_an_idle_peer_that_is_killed_wakes_whoever_waits_for_it";
     for settings in [&[][..], &[CALLER]] {
-        let (_engine, mut puppet, peer) = idle_puppet(test, settings);
+        let (_engine, mut puppet, peer) = idle_puppet(settings);
         let gone = peer.gone();
         assert_eq!((gone.try_wait(), gone.wait(Duration::from_millis(1))), (None, None));
         let killed = Instant::now();
@@ -55,9 +53,7 @@ fn the_end_of_an_idle_peer_that_is_killed_wakes_whoever_waits_for_it() {
 /// It keeps its connections: only who is asked for a sign of life can fail to give one.
 #[test]
 fn the_end_of_an_idle_peer_that_is_stopped_is_noticed_while_somebody_waits_for_it() {
-    play();
-    let test = "the_end_of_an_idle_peer_that_is_stopped_is_noticed_while_somebody_waits_for_it";
-    let (_engine, puppet, peer) = idle_puppet(test, &[("peer_timeout_ms", "500")]);
+    let (_engine, puppet, peer) = idle_puppet(&[("peer_timeout_ms", "500")]);
     let gone = peer.gone();
     puppet.signal(Signal::STOP);
     let why = gone.wait(LONG);
@@ -71,9 +67,7 @@ fn the_end_of_an_idle_peer_that_is_stopped_is_noticed_while_somebody_waits_for_i
 
 #[test]
 fn the_end_of_a_peer_makes_the_descriptor_readable() {
-    play();
-    let test = "the_end_of_a_peer_makes_the_descriptor_readable";
-    let (engine, mut puppet, peer) = idle_puppet(test, &[]);
+    let (engine, mut puppet, peer) = idle_puppet(&[]);
     // Watches it.
     let _gone = peer.gone();
     let events = engine.events().unwrap();

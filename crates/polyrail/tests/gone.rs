@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use common::puppet::{PUPPET_BYTES, Puppet, play};
+use common::puppet::{PUPPET_BYTES, Puppet};
 use common::relay::{CALLER, Cut, RelayedPair, with};
 use common::*;
 use polyrail::{Engine, LostReason, Peer, Region, Transfer, TransferError};
@@ -19,12 +19,12 @@ const PROXIES: &[(&str, &str)] = &[];
 const CALLERS: &[(&str, &str)] = &[CALLER];
 
 /// Kills the peer and says when it was noticed.
-fn kill(test: &str, puppet: &mut Puppet, ends: impl FnOnce()) {
+fn kill(puppet: &mut Puppet, ends: impl FnOnce()) {
     puppet.kill();
     let since = Instant::now();
     ends();
     let took = since.elapsed();
-    println!("{test}: noticed after {} ms", took.as_millis());
+    println!("noticed after {} ms", took.as_millis());
     assert!(took < AT_ONCE, "{took:?}");
 }
 
@@ -49,12 +49,9 @@ fn ends_for_want_of_a_peer(transfer: &Transfer) {
 }
 
 /// A peer that this engine has added and uses, for long enough that its flows are no new ones.
-fn one_that_is_used(
-    test: &str,
-    settings: &[(&str, &str)],
-) -> (Engine, Puppet, Peer, Region, Transfer) {
+fn one_that_is_used(settings: &[(&str, &str)]) -> (Engine, Puppet, Peer, Region, Transfer) {
     let engine = engine(settings);
-    let puppet = Puppet::start(test, &engine, settings);
+    let puppet = Puppet::start(&engine, settings);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     let room = zeroed(&engine, PUPPET_BYTES);
     let since = Instant::now();
@@ -68,12 +65,11 @@ fn one_that_is_used(
 /// A peer that has added this engine, connects the flows and writes; this engine has given nothing
 /// to it, or waits for something of it.
 fn one_that_came(
-    test: &str,
     settings: &[(&str, &str)],
     waits: bool,
 ) -> (Engine, Puppet, Peer, Region, Option<Transfer>) {
     let engine = engine(settings);
-    let mut puppet = Puppet::start(test, &engine, settings);
+    let mut puppet = Puppet::start(&engine, settings);
     let room = zeroed(&engine, PUPPET_BYTES);
     puppet.flood(&engine, &room);
     let peer = engine.accept_peer(LONG).expect("it joins");
@@ -91,36 +87,30 @@ fn one_that_came(
 
 #[test]
 fn a_receive_ends_at_once_when_its_sender_is_killed() {
-    play();
-    let test = "a_receive_ends_at_once_when_its_sender_is_killed";
-    let (_engine, mut puppet, peer, _room, waits) = one_that_is_used(test, PROXIES);
-    kill(test, &mut puppet, || ends_for_want_of_a_peer(&waits));
+    let (_engine, mut puppet, peer, _room, waits) = one_that_is_used(PROXIES);
+    kill(&mut puppet, || ends_for_want_of_a_peer(&waits));
     assert!(is_gone(&peer));
 }
 
 #[test]
 fn a_receive_ends_at_once_where_callers_make_the_progress() {
-    play();
-    let test = "a_receive_ends_at_once_where_callers_make_the_progress";
-    let (_engine, mut puppet, peer, _room, waits) = one_that_is_used(test, CALLERS);
-    kill(test, &mut puppet, || ends_for_want_of_a_peer(&waits));
+    let (_engine, mut puppet, peer, _room, waits) = one_that_is_used(CALLERS);
+    kill(&mut puppet, || ends_for_want_of_a_peer(&waits));
     assert!(is_gone(&peer));
 }
 
 /// Nothing was ever up, so it is not known whether any rail leads there.
 #[test]
 fn a_peer_that_ended_before_a_flow_was_up_is_noticed_long_before_its_time() {
-    play();
-    let test = "a_peer_that_ended_before_a_flow_was_up_is_noticed_long_before_its_time";
     let engine = engine(&[("peer_timeout_ms", "60000")]);
-    let mut puppet = Puppet::start(test, &engine, PROXIES);
+    let mut puppet = Puppet::start(&engine, PROXIES);
     puppet.kill();
     let since = Instant::now();
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     let room = zeroed(&engine, PUPPET_BYTES);
     ends_for_want_of_a_peer(&engine.write(&peer, &room.all(), &puppet.region.all()).unwrap());
     let took = since.elapsed();
-    println!("{test}: noticed after {} ms", took.as_millis());
+    println!("noticed after {} ms", took.as_millis());
     assert!(took < LONG, "{took:?}");
     assert!(is_gone(&peer));
 }
@@ -128,46 +118,38 @@ fn a_peer_that_ended_before_a_flow_was_up_is_noticed_long_before_its_time() {
 /// It connects the flows both ways, so this engine has none of its own to connect again.
 #[test]
 fn a_peer_that_connected_both_ways_is_lost_at_once() {
-    play();
-    let test = "a_peer_that_connected_both_ways_is_lost_at_once";
-    let (_engine, mut puppet, peer, _room, waits) = one_that_came(test, CALLERS, true);
-    kill(test, &mut puppet, || ends_for_want_of_a_peer(&waits.unwrap()));
+    let (_engine, mut puppet, peer, _room, waits) = one_that_came(CALLERS, true);
+    kill(&mut puppet, || ends_for_want_of_a_peer(&waits.unwrap()));
     assert!(is_gone(&peer));
 }
 
 #[test]
 fn a_peer_that_only_came_to_us_is_lost_at_once() {
-    play();
-    let test = "a_peer_that_only_came_to_us_is_lost_at_once";
-    let (engine, mut puppet, peer, _room, _) = one_that_came(test, PROXIES, false);
+    let (engine, mut puppet, peer, _room, _) = one_that_came(PROXIES, false);
     let _watch = engine.watch(&peer);
-    kill(test, &mut puppet, || wait_for("its end", || peer.lost().is_some()));
+    kill(&mut puppet, || wait_for("its end", || peer.lost().is_some()));
     assert!(is_gone(&peer));
 }
 
 #[test]
 fn a_peer_that_came_and_is_waited_for_is_lost_at_once() {
-    play();
-    let test = "a_peer_that_came_and_is_waited_for_is_lost_at_once";
-    let (_engine, mut puppet, peer, _room, waits) = one_that_came(test, PROXIES, true);
-    kill(test, &mut puppet, || ends_for_want_of_a_peer(&waits.unwrap()));
+    let (_engine, mut puppet, peer, _room, waits) = one_that_came(PROXIES, true);
+    kill(&mut puppet, || ends_for_want_of_a_peer(&waits.unwrap()));
     assert!(is_gone(&peer));
 }
 
 /// Nobody reads its flows while the inbox is full, so nobody sees that they have ended.
 #[test]
 fn a_peer_that_is_killed_while_the_inbox_is_full_is_lost_at_once() {
-    play();
-    let test = "a_peer_that_is_killed_while_the_inbox_is_full_is_lost_at_once";
     let engine = engine(&[("notification_queue", "2")]);
-    let mut puppet = Puppet::start(test, &engine, PROXIES);
+    let mut puppet = Puppet::start(&engine, PROXIES);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     assert_eq!(puppet.ask(&format!("notify {}", common::puppet::hex(&engine.metadata()))), "told");
     wait_for("the inbox to be full", || engine.stats().notifications_waiting >= 2);
     let room = zeroed(&engine, 100);
     let receive = engine.receive(&peer, 1, &room.all()).unwrap();
     wait_for("flows to it", || peer.flows().are_all_up());
-    kill(test, &mut puppet, || ends_for_want_of_a_peer(&receive));
+    kill(&mut puppet, || ends_for_want_of_a_peer(&receive));
     assert!(is_gone(&peer));
 }
 

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet, play};
+use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet};
 use common::*;
 use polyrail::{Engine, Peer, PostError, Region, Transfer, TransferError};
 use polyrail_skip::HeldPort;
@@ -53,9 +53,9 @@ fn lost(transfer: &Transfer) -> Option<String> {
     }
 }
 
-fn killed(test: &str, settings: &[(&str, &str)]) {
+fn killed(settings: &[(&str, &str)]) {
     let engine = engine(settings);
-    let mut puppet = Puppet::start(test, &engine, settings);
+    let mut puppet = Puppet::start(&engine, settings);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     let room = zeroed(&engine, PUPPET_BYTES);
     let transfers = one_of_each(&engine, &peer, &puppet, &room);
@@ -79,21 +79,18 @@ fn killed(test: &str, settings: &[(&str, &str)]) {
 
 #[test]
 fn a_killed_peer_ends_every_transfer_with_its_name_the_rail_and_the_last_progress() {
-    play();
-    killed("a_killed_peer_ends_every_transfer_with_its_name_the_rail_and_the_last_progress", QUICK);
+    killed(QUICK);
 }
 
 #[test]
 fn a_killed_peer_ends_every_transfer_also_where_callers_make_the_progress() {
-    play();
-    let test = "a_killed_peer_ends_every_transfer_also_where_callers_make_the_progress";
-    killed(test, QUICK_CALLER);
+    killed(QUICK_CALLER);
 }
 
 /// A stopped process keeps its connections; only its silence tells.
-fn stopped(test: &str, settings: &[(&str, &str)]) {
+fn stopped(settings: &[(&str, &str)]) {
     let engine = engine(settings);
-    let mut puppet = Puppet::start(test, &engine, settings);
+    let mut puppet = Puppet::start(&engine, settings);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     let (flooded, room) = (zeroed(&engine, PUPPET_BYTES), zeroed(&engine, PUPPET_BYTES));
     puppet.flood(&engine, &flooded);
@@ -122,25 +119,21 @@ fn stopped(test: &str, settings: &[(&str, &str)]) {
 
 #[test]
 fn a_stopped_peer_is_lost_by_its_silence_and_nothing_of_it_lands_when_it_goes_on() {
-    play();
-    stopped("a_stopped_peer_is_lost_by_its_silence_and_nothing_of_it_lands_when_it_goes_on", QUICK);
+    stopped(QUICK);
 }
 
 #[test]
 fn a_stopped_peer_is_lost_also_where_callers_make_the_progress() {
-    play();
-    stopped("a_stopped_peer_is_lost_also_where_callers_make_the_progress", QUICK_CALLER);
+    stopped(QUICK_CALLER);
 }
 
 /// Nothing is in flight then: all that was asked for is acknowledged, the answer is missing.
 #[test]
 fn a_stopped_peer_is_lost_also_for_a_receive_that_only_waits() {
-    play();
-    let test = "a_stopped_peer_is_lost_also_for_a_receive_that_only_waits";
     // The more flows, the more kernels that still take bytes for the stopped process.
     let settings = [QUICK, &[("channels", "32"), ("rail_stall_ms", "100")]].concat();
     let engine = engine(&settings);
-    let puppet = Puppet::start(test, &engine, &settings);
+    let puppet = Puppet::start(&engine, &settings);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     let room = zeroed(&engine, PUPPET_BYTES);
     engine.notify(&peer, b"are you there?").unwrap().ended().unwrap();
@@ -157,10 +150,8 @@ fn a_stopped_peer_is_lost_also_for_a_receive_that_only_waits() {
 
 #[test]
 fn a_peer_that_is_alive_and_has_nothing_to_say_is_never_lost() {
-    play();
-    let test = "a_peer_that_is_alive_and_has_nothing_to_say_is_never_lost";
     let engine = engine(&[("peer_timeout_ms", "500")]);
-    let puppet = Puppet::start(test, &engine, &[("peer_timeout_ms", "500")]);
+    let puppet = Puppet::start(&engine, &[("peer_timeout_ms", "500")]);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     let room = zeroed(&engine, PUPPET_BYTES);
     let receive = engine.receive(&peer, 1, &room.all()).unwrap();
@@ -172,19 +163,17 @@ fn a_peer_that_is_alive_and_has_nothing_to_say_is_never_lost() {
 
 #[test]
 fn a_peer_that_was_started_again_is_not_taken_for_the_old_one() {
-    play();
-    let test = "a_peer_that_was_started_again_is_not_taken_for_the_old_one";
     let engine = engine(&[("peer_timeout_ms", "20000"), ("reconnect_max_ms", "100")]);
     let held = HeldPort::new();
     let port = held.number().to_string();
     let same_place = [("listen_port", port.as_str()), ("rails", "127.0.0.1")];
-    let mut puppet = Puppet::start(test, &engine, &same_place);
+    let mut puppet = Puppet::start(&engine, &same_place);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     let room = zeroed(&engine, PUPPET_BYTES);
     let transfers = one_of_each(&engine, &peer, &puppet, &room);
     until_it_moves(&engine);
     puppet.kill();
-    let mut puppet = Puppet::start(test, &engine, &same_place);
+    let mut puppet = Puppet::start(&engine, &same_place);
     // Long before the timeout: the new one says that it is not the old one.
     let since = Instant::now();
     let reasons: Vec<String> = transfers.iter().filter_map(lost).collect();

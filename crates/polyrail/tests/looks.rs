@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::puppet::{PUPPET_BYTES, Puppet, play};
+use common::puppet::{PUPPET_BYTES, Puppet};
 use common::relay::CALLER;
 use common::*;
 
@@ -73,12 +73,10 @@ fn a_look_may_find_that_it_is_over() {
 /// told to.
 #[test]
 fn a_wait_ends_in_time_whatever_comes_meanwhile() {
-    play();
-    let test = "a_wait_ends_in_time_whatever_comes_meanwhile";
     let engine = engine(&[CALLER, ("wait_spin_us", "100000")]);
     let room = zeroed(&engine, PUPPET_BYTES);
     // Together they send more than this thread can take.
-    let mut puppets: Vec<_> = (0..3).map(|_| Puppet::start(test, &engine, &[])).collect();
+    let mut puppets: Vec<_> = (0..3).map(|_| Puppet::start(&engine, &[])).collect();
     puppets.iter_mut().for_each(|puppet| puppet.flood(&engine, &room));
     let peer = engine.accept_peer(LONG).expect("it joins");
     let never = engine.receive(&peer, 1, &room.slice(0, 8).unwrap()).unwrap();

@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use common::puppet::{Puppet, play};
+use common::puppet::Puppet;
 use common::*;
 use polyrail::{Explain, PeerError};
 use rustix::process::Signal;
@@ -36,12 +36,10 @@ fn a_file_carries_all_that_the_other_end_needs() {
 
 #[test]
 fn the_file_of_a_process_that_has_ended_is_named_at_once() {
-    play();
-    let test = "the_file_of_a_process_that_has_ended_is_named_at_once";
     let folder = tempfile::tempdir().unwrap();
     let path = &folder.path().join("rank7");
     let (a, c) = (engine(&[]), engine(&[]));
-    let mut puppet = Puppet::start(test, &a, &[]);
+    let mut puppet = Puppet::start(&a, &[]);
     assert_eq!(puppet.ask(&format!("publish {}", path.display())), "published");
     // One that only sleeps is not gone.
     puppet.signal(Signal::STOP);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::devices::{
     lone_device as device, on, stays_as_it_is, waits_for_copies, write_scattered,
 };
-use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet, play};
+use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet};
 use common::relay::{Cut, RelayedPair};
 use common::stranger::metadata_of;
 use common::*;
@@ -596,10 +596,8 @@ const QUICK: &[(&str, &str)] = &[
 
 #[test]
 fn two_processes_share_memory_and_one_that_is_killed_hangs_nobody() {
-    play();
-    let test = "two_processes_share_memory_and_one_that_is_killed_hangs_nobody";
     let engine = engine(QUICK);
-    let mut puppet = Puppet::start(test, &engine, QUICK);
+    let mut puppet = Puppet::start(&engine, QUICK);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     let here = device(0);
     let there = puppet.device(&engine);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet, play};
+use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet};
 use common::stranger::{Stranger, card, card_of, hello};
 use common::*;
 use polyrail::{Engine, Request};
@@ -93,11 +93,9 @@ fn callers_of_one_host_share_memory_and_every_byte_arrives() {
 
 #[test]
 fn a_stopped_process_costs_its_connections_which_are_made_anew_and_nothing_is_lost() {
-    play();
-    let test = "a_stopped_process_costs_its_connections_which_are_made_anew_and_nothing_is_lost";
     let settings = [CALLER, &[("rail_stall_ms", "100"), ("reconnect_min_ms", "20")]].concat();
     let engine = engine(&settings);
-    let mut puppet = Puppet::start(test, &engine, &settings);
+    let mut puppet = Puppet::start(&engine, &settings);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     let seed = PUPPET_SEED + 1;
     let (source, back) =

@@ -6,7 +6,7 @@ mod common;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet, hex, is_puppet, play};
+use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet, UNTRACEABLE, hex};
 use common::*;
 use polyrail::{
     Access, Engine, Memory, PathKind, Peer, RefusalCode, Region, Registrable, Request, Transfer,
@@ -26,9 +26,9 @@ struct Two {
 }
 
 impl Two {
-    fn start(test: &str, settings: &[(&str, &str)]) -> Self {
+    fn start(settings: &[(&str, &str)]) -> Self {
         let engine = engine(settings);
-        let puppet = Puppet::start(test, &engine, settings);
+        let puppet = Puppet::start(&engine, settings);
         Self::with(engine, puppet)
     }
 
@@ -140,9 +140,7 @@ fn bytes_of_any_size_and_alignment_arrive_in_one_process_and_no_rail_carries_the
 
 #[test]
 fn bytes_of_any_size_arrive_in_another_process_and_no_rail_carries_them() {
-    play();
-    let mut two =
-        Two::start("bytes_of_any_size_arrive_in_another_process_and_no_rail_carries_them", ON);
+    let mut two = Two::start(ON);
     let (engine, peer) = (&two.engine, &two.peer);
     let before = by_rails(engine);
     let back = zeroed(engine, PUPPET_BYTES);
@@ -167,8 +165,7 @@ fn bytes_of_any_size_arrive_in_another_process_and_no_rail_carries_them() {
 
 #[test]
 fn lists_of_segments_are_copied_to_their_places() {
-    play();
-    let two = Two::start("lists_of_segments_are_copied_to_their_places", ON);
+    let two = Two::start(ON);
     // Pieces of odd size and place, backwards, from two regions in turn.
     let (count, len) = (1500_u64, 1021_u64);
     let patterns = [1, 2].map(|seed| pattern((count * len) as usize, seed));
@@ -195,10 +192,7 @@ fn lists_of_segments_are_copied_to_their_places() {
 
 #[test]
 fn a_notification_comes_when_the_bytes_are_in_place_and_says_that_the_transfer_is_done() {
-    play();
-    let test =
-        "a_notification_comes_when_the_bytes_are_in_place_and_says_that_the_transfer_is_done";
-    let mut two = Two::start(test, ON);
+    let mut two = Two::start(ON);
     for round in 0..20 {
         let source = filled(&two.engine, PUPPET_BYTES, round);
         let request = Request::write(&two.peer).segment(source.all(), two.puppet.region.all());
@@ -213,8 +207,7 @@ fn a_notification_comes_when_the_bytes_are_in_place_and_says_that_the_transfer_i
 
 #[test]
 fn a_cancelled_read_ends_soon_and_nothing_lands_after_that() {
-    play();
-    let two = Two::start("a_cancelled_read_ends_soon_and_nothing_lands_after_that", ON);
+    let two = Two::start(ON);
     let (room, other) = (zeroed(&two.engine, PUPPET_BYTES), zeroed(&two.engine, PUPPET_BYTES));
     let transfer = two.long_read(&room, None);
     let began = Instant::now();
@@ -235,9 +228,7 @@ fn a_cancelled_read_ends_soon_and_nothing_lands_after_that() {
 
 #[test]
 fn an_engine_that_closes_in_mid_copy_ends_the_transfer_and_its_threads() {
-    play();
-    let test = "an_engine_that_closes_in_mid_copy_ends_the_transfer_and_its_threads";
-    let two = Two::start(test, ON);
+    let two = Two::start(ON);
     let room = zeroed(&two.engine, PUPPET_BYTES);
     let transfer = two.long_read(&room, None);
     let began = Instant::now();
@@ -250,11 +241,9 @@ fn an_engine_that_closes_in_mid_copy_ends_the_transfer_and_its_threads() {
 
 #[test]
 fn callers_that_make_the_progress_copy_and_are_heard() {
-    play();
-    let test = "callers_that_make_the_progress_copy_and_are_heard";
     let caller: &[(&str, &str)] = &[("single_copy", "auto"), ("progress", "caller")];
     let engine = engine(caller);
-    let puppet = Puppet::start(test, &engine, ON);
+    let puppet = Puppet::start(&engine, ON);
     let mut two = Two::with(engine, puppet);
     let source = filled(&two.engine, PUPPET_BYTES, 8);
     let request = Request::write(&two.peer).segment(source.all(), two.puppet.region.all());
@@ -275,8 +264,7 @@ fn callers_that_make_the_progress_copy_and_are_heard() {
 
 #[test]
 fn a_deadline_that_passes_in_mid_copy_ends_the_transfer() {
-    play();
-    let two = Two::start("a_deadline_that_passes_in_mid_copy_ends_the_transfer", ON);
+    let two = Two::start(ON);
     let room = zeroed(&two.engine, PUPPET_BYTES);
     let began = Instant::now();
     let transfer = two.long_read(&room, Some(Duration::from_millis(400)));
@@ -289,8 +277,7 @@ fn a_deadline_that_passes_in_mid_copy_ends_the_transfer() {
 
 #[test]
 fn a_region_that_ends_here_in_mid_copy_ends_the_transfer() {
-    play();
-    let two = Two::start("a_region_that_ends_here_in_mid_copy_ends_the_transfer", ON);
+    let two = Two::start(ON);
     let room = zeroed(&two.engine, PUPPET_BYTES);
     let transfer = two.long_read(&room, None);
     let began = Instant::now();
@@ -301,9 +288,7 @@ fn a_region_that_ends_here_in_mid_copy_ends_the_transfer() {
 
 #[test]
 fn a_region_that_ends_at_the_peer_in_mid_copy_ends_the_transfer_and_is_used_no_more() {
-    play();
-    let test = "a_region_that_ends_at_the_peer_in_mid_copy_ends_the_transfer_and_is_used_no_more";
-    let mut two = Two::start(test, ON);
+    let mut two = Two::start(ON);
     let room = zeroed(&two.engine, PUPPET_BYTES);
     let transfer = two.long_read(&room, None);
     let began = Instant::now();
@@ -322,8 +307,7 @@ fn a_region_that_ends_at_the_peer_in_mid_copy_ends_the_transfer_and_is_used_no_m
 
 #[test]
 fn a_peer_that_is_killed_in_mid_copy_ends_the_transfer_as_lost() {
-    play();
-    let mut two = Two::start("a_peer_that_is_killed_in_mid_copy_ends_the_transfer_as_lost", QUICK);
+    let mut two = Two::start(QUICK);
     let room = zeroed(&two.engine, PUPPET_BYTES);
     let transfer = two.long_read(&room, None);
     let began = Instant::now();
@@ -338,9 +322,7 @@ fn a_peer_that_is_killed_in_mid_copy_ends_the_transfer_as_lost() {
 
 #[test]
 fn a_peer_that_is_stopped_in_mid_copy_is_lost_to_a_transfer_with_a_notification() {
-    play();
-    let test = "a_peer_that_is_stopped_in_mid_copy_is_lost_to_a_transfer_with_a_notification";
-    let two = Two::start(test, QUICK);
+    let two = Two::start(QUICK);
     let source = filled(&two.engine, PUPPET_BYTES, 3);
     let pair = || (source.all(), two.puppet.region.all());
     let request = Request::write(&two.peer).segments((0..500).map(|_| pair()));
@@ -360,10 +342,8 @@ fn a_peer_that_is_stopped_in_mid_copy_is_lost_to_a_transfer_with_a_notification(
 
 #[test]
 fn a_writer_that_is_killed_or_stopped_in_mid_copy_keeps_no_region_from_ending() {
-    play();
-    let test = "a_writer_that_is_killed_or_stopped_in_mid_copy_keeps_no_region_from_ending";
     for signal in [Signal::KILL, Signal::STOP] {
-        let mut two = Two::start(test, QUICK);
+        let mut two = Two::start(QUICK);
         let memory = Memory::from(vec![0; PUPPET_BYTES]);
         let room = two.engine.register(memory.clone()).unwrap();
         two.puppet.flood(&two.engine, &room);
@@ -441,10 +421,8 @@ fn shared_bytes(engine: &Engine) -> u64 {
 
 #[test]
 fn what_can_not_be_copied_once_goes_through_memory_that_both_processes_have_open() {
-    play();
-    let test = "what_can_not_be_copied_once_goes_through_memory_that_both_processes_have_open";
     let engine = engine(ON);
-    let mut puppet = Puppet::start(test, &engine, ON);
+    let mut puppet = Puppet::start(&engine, ON);
     // A write of the other process into what it may only write.
     let target = Memory::from(vec![0; PUPPET_BYTES]).with_access(Access::WRITE);
     let target = engine.register(target).unwrap();
@@ -458,10 +436,8 @@ fn what_can_not_be_copied_once_goes_through_memory_that_both_processes_have_open
 
 #[test]
 fn a_peer_that_answers_nothing_keeps_no_request_waiting_for_long() {
-    play();
-    let test = "a_peer_that_answers_nothing_keeps_no_request_waiting_for_long";
     let engine = engine(&[("single_copy", "auto"), ("connect_timeout_ms", "20000")]);
-    let puppet = Puppet::start(test, &engine, ON);
+    let puppet = Puppet::start(&engine, ON);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     let source = filled(&engine, PUPPET_BYTES, 1);
     engine.notify(&peer, b"it is connected").unwrap().join().unwrap();
@@ -517,8 +493,6 @@ fn may_be_run_by_nobody() -> bool {
 #[test]
 fn a_peer_of_another_user_is_reached_over_the_rails() {
     use std::os::unix::process::CommandExt;
-    play();
-    let test = "a_peer_of_another_user_is_reached_over_the_rails";
     if !is_root() {
         return polyrail_skip::skip("only root can start another user's process", AS_ROOT);
     }
@@ -528,7 +502,7 @@ fn a_peer_of_another_user_is_reached_over_the_rails() {
     let engine = engine(ON);
     let mut command = own_program();
     command.uid(NOBODY);
-    let puppet = Puppet::start_by(command, test, &engine, ON);
+    let puppet = Puppet::start_by(command, &engine, ON);
     let path = Two::with(engine, puppet).write();
     assert!(
         path.starts_with("tcp: ") && path.contains("of different users (0 and 65534)")
@@ -539,8 +513,6 @@ fn a_peer_of_another_user_is_reached_over_the_rails() {
 
 #[test]
 fn a_peer_in_another_pid_namespace_is_reached_over_the_rails() {
-    play();
-    let test = "a_peer_in_another_pid_namespace_is_reached_over_the_rails";
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
     let can = command.arg("true").output().is_ok_and(|output| output.status.success());
@@ -551,7 +523,7 @@ fn a_peer_in_another_pid_namespace_is_reached_over_the_rails() {
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
     command.arg(std::env::current_exe().unwrap());
     let engine = engine(ON);
-    let puppet = Puppet::start_by(command, test, &engine, ON);
+    let puppet = Puppet::start_by(command, &engine, ON);
     let path = Two::with(engine, puppet).write();
     assert!(path.starts_with("tcp: ") && path.contains("PID namespaces"), "{path}");
 }
@@ -559,12 +531,6 @@ fn a_peer_in_another_pid_namespace_is_reached_over_the_rails() {
 #[test]
 fn a_peer_that_nobody_may_trace_is_reached_over_the_rails() {
     use std::os::unix::process::CommandExt;
-    let test = "a_peer_that_nobody_may_trace_is_reached_over_the_rails";
-    if is_puppet() && std::env::var_os("UNTRACEABLE").is_some() {
-        let never = rustix::process::DumpableBehavior::NotDumpable;
-        rustix::process::set_dumpable_behavior(never).unwrap();
-    }
-    play();
     // Root may trace anybody.
     if is_root() && !may_be_run_by_nobody() {
         return polyrail_skip::skip("another user can't run this program", AS_ROOT);
@@ -576,9 +542,9 @@ fn a_peer_that_nobody_may_trace_is_reached_over_the_rails() {
             command.uid(NOBODY);
         }
         if is_untraceable {
-            command.env("UNTRACEABLE", "1");
+            command.env(UNTRACEABLE, "1");
         }
-        Puppet::start_by(command, test, &engine, ON)
+        Puppet::start_by(command, &engine, ON)
     };
     let (mut writer, mut target) = (start(false), start(true));
     assert_eq!(writer.ask("fill 9"), "filled");

@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::puppet::{Puppet, hex, play};
+use common::puppet::{Puppet, hex};
 use common::*;
 use polyrail::{
     Access, Engine, Memory, PathKind, Peer, RefusalCode, Region, Registrable, Request, Transfer,
@@ -36,9 +36,9 @@ struct Two {
 
 impl Two {
     /// Once each end knows where the other's room is: the first messages take the rails.
-    fn start(test: &str, settings: &[(&str, &str)]) -> Self {
+    fn start(settings: &[(&str, &str)]) -> Self {
         let engine = engine(settings);
-        let mut puppet = Puppet::start(test, &engine, settings);
+        let mut puppet = Puppet::start(&engine, settings);
         let peer = engine.add_peer(&puppet.metadata).unwrap();
         assert_eq!(puppet.ask(&format!("add {}", hex(&engine.metadata()))), "added");
         assert_eq!(puppet.ask(&format!("room {ROOM}")), "has room");
@@ -322,9 +322,7 @@ fn a_send_that_ends_in_mid_copy_in_one_process_fails_its_receive() {
 
 #[test]
 fn messages_of_many_tags_go_both_ways_between_processes_and_no_rail_carries_them() {
-    play();
-    let test = "messages_of_many_tags_go_both_ways_between_processes_and_no_rail_carries_them";
-    let mut two = Two::start(test, ON);
+    let mut two = Two::start(ON);
     let (tags, rounds) = (16_u64, 20_u64);
     for len in [131_073_usize, 262_144, 262_145, 1_000_003] {
         let at = |tag: u64| tag * len as u64;
@@ -364,10 +362,8 @@ fn messages_of_many_tags_go_both_ways_between_processes_and_no_rail_carries_them
 
 #[test]
 fn a_receive_that_ends_in_mid_copy_is_over_when_nothing_lands_any_more() {
-    play();
-    let test = "a_receive_that_ends_in_mid_copy_is_over_when_nothing_lands_any_more";
     for (end, name) in [(0, "cancel"), (1, "deadline"), (2, "region"), (3, "engine")] {
-        let mut two = Two::start(test, ON);
+        let mut two = Two::start(ON);
         let timeout = (end == 1).then_some(Duration::from_millis(400));
         let receive = two.long_receive(timeout, 0);
         let began = Instant::now();
@@ -401,10 +397,8 @@ fn a_receive_that_ends_in_mid_copy_is_over_when_nothing_lands_any_more() {
 
 #[test]
 fn a_send_that_ends_in_mid_copy_fails_the_receive_of_another_process() {
-    play();
-    let test = "a_send_that_ends_in_mid_copy_fails_the_receive_of_another_process";
     for (end, name) in [(0, "cancel"), (1, "deadline"), (2, "region")] {
-        let mut two = Two::start(test, ON);
+        let mut two = Two::start(ON);
         let timeout = (end == 1).then_some(Duration::from_millis(400));
         let send = two.long_send(timeout, 0);
         let began = Instant::now();
@@ -431,10 +425,8 @@ fn a_send_that_ends_in_mid_copy_fails_the_receive_of_another_process() {
 
 #[test]
 fn a_receive_of_another_process_that_ends_in_mid_copy_ends_the_send() {
-    play();
-    let test = "a_receive_of_another_process_that_ends_in_mid_copy_ends_the_send";
     for (end, name) in [(0, "cancel"), (1, "deadline"), (2, "region")] {
-        let mut two = Two::start(test, ON);
+        let mut two = Two::start(ON);
         let send = two.long_send(None, if end == 1 { 400 } else { 0 });
         let began = Instant::now();
         let received = match end {
@@ -457,10 +449,8 @@ fn a_receive_of_another_process_that_ends_in_mid_copy_ends_the_send() {
 
 #[test]
 fn a_sender_that_ends_its_send_in_another_process_fails_the_receive_here() {
-    play();
-    let test = "a_sender_that_ends_its_send_in_another_process_fails_the_receive_here";
     for (end, name) in [(0, "cancel"), (1, "deadline"), (2, "region")] {
-        let mut two = Two::start(test, ON);
+        let mut two = Two::start(ON);
         let receive = two.long_receive(None, if end == 1 { 400 } else { 0 });
         let began = Instant::now();
         let sent = match end {
@@ -480,11 +470,8 @@ fn a_sender_that_ends_its_send_in_another_process_fails_the_receive_here() {
 
 #[test]
 fn a_sender_that_is_killed_or_stopped_in_mid_copy_is_lost_and_writes_nothing_after_that() {
-    play();
-    let test =
-        "a_sender_that_is_killed_or_stopped_in_mid_copy_is_lost_and_writes_nothing_after_that";
     for signal in [Signal::KILL, Signal::STOP] {
-        let mut two = Two::start(test, QUICK);
+        let mut two = Two::start(QUICK);
         let receive = two.long_receive(None, 0);
         let began = Instant::now();
         match signal {
@@ -506,11 +493,8 @@ fn a_sender_that_is_killed_or_stopped_in_mid_copy_is_lost_and_writes_nothing_aft
 
 #[test]
 fn a_receive_that_is_cancelled_while_its_sender_is_stopped_waits_until_that_is_given_up() {
-    play();
-    let test =
-        "a_receive_that_is_cancelled_while_its_sender_is_stopped_waits_until_that_is_given_up";
     // It is to be cancelled before its sender is given up, also where CPUs are short.
-    let mut two = Two::start(test, &[("single_copy", "auto"), ("peer_timeout_ms", "4000")]);
+    let mut two = Two::start(&[("single_copy", "auto"), ("peer_timeout_ms", "4000")]);
     let receive = two.long_receive(None, 0);
     two.puppet.signal(Signal::STOP);
     let began = Instant::now();
@@ -528,10 +512,8 @@ fn a_receive_that_is_cancelled_while_its_sender_is_stopped_waits_until_that_is_g
 
 #[test]
 fn a_receiver_that_is_killed_or_stopped_in_mid_copy_ends_the_send_as_lost() {
-    play();
-    let test = "a_receiver_that_is_killed_or_stopped_in_mid_copy_ends_the_send_as_lost";
     for signal in [Signal::KILL, Signal::STOP] {
-        let mut two = Two::start(test, QUICK);
+        let mut two = Two::start(QUICK);
         let send = two.long_send(None, 0);
         let began = Instant::now();
         match signal {
@@ -549,10 +531,8 @@ fn a_receiver_that_is_killed_or_stopped_in_mid_copy_ends_the_send_as_lost() {
 
 #[test]
 fn callers_that_make_the_progress_send_and_receive_copies() {
-    play();
-    let test = "callers_that_make_the_progress_send_and_receive_copies";
     let caller: &[(&str, &str)] = &[("single_copy", "auto"), ("progress", "caller")];
-    let mut two = Two::start(test, caller);
+    let mut two = Two::start(caller);
     let receive = two.long_receive(None, 0);
     let began = Instant::now();
     receive.cancel();
@@ -568,8 +548,6 @@ fn callers_that_make_the_progress_send_and_receive_copies() {
 
 #[test]
 fn what_may_not_be_copied_goes_another_way_and_the_path_says_why() {
-    play();
-    let test = "what_may_not_be_copied_goes_another_way_and_the_path_says_why";
     let off: &[(&str, &str)] = &[("single_copy", "off")];
     // In one process.
     for (here, there, expected) in [
@@ -594,7 +572,7 @@ fn what_may_not_be_copied_goes_another_way_and_the_path_says_why() {
     ];
     for (there, access, why) in refusals {
         let engine = engine(there);
-        let mut puppet = Puppet::start(test, &engine, ON);
+        let mut puppet = Puppet::start(&engine, ON);
         let peer = engine.add_peer(&puppet.metadata).unwrap();
         assert_eq!(puppet.ask(&format!("add {}", hex(&engine.metadata()))), "added");
         assert_eq!(puppet.ask("room 1048576"), "has room");

@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use common::devices::{device, on, stays_as_it_is, waits_for_copies};
-use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet, play};
+use common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet};
 use common::*;
 use polyrail::{
     Engine, PathKind, Peer, PreparedTransfer, RefusalCode, Region, RemoteSlice, Request,
@@ -31,9 +31,9 @@ struct Two {
 impl Two {
     /// Once the puppet has said how its memory is reached: on a busy machine that takes longer than
     /// a request waits.
-    fn start(test: &str, here: &[(&str, &str)], there: &[(&str, &str)]) -> Self {
+    fn start(here: &[(&str, &str)], there: &[(&str, &str)]) -> Self {
         let engine = engine(here);
-        let puppet = Puppet::start(test, &engine, there);
+        let puppet = Puppet::start(&engine, there);
         let peer = engine.add_peer(&puppet.metadata).unwrap();
         let two = Self { engine, device: device(0), puppet, peer };
         let (region, _) = on(&two.device, &two.engine, &[0; 8]);
@@ -78,9 +78,7 @@ fn is_staged(prepared: &PreparedTransfer) -> bool {
 
 #[test]
 fn bytes_of_any_size_arrive_both_ways_and_nothing_else_carries_them() {
-    play();
-    let test = "bytes_of_any_size_arrive_both_ways_and_nothing_else_carries_them";
-    let two = Two::start(test, ON, ON);
+    let two = Two::start(ON, ON);
     let before = two.by_rails();
     for (round, len) in [1, 8, 4097, 65_537, 250_003, MOST].into_iter().enumerate() {
         let want = pattern(len, round as u64);
@@ -105,9 +103,7 @@ fn bytes_of_any_size_arrive_both_ways_and_nothing_else_carries_them() {
 
 #[test]
 fn pieces_land_each_in_its_place_and_a_notification_comes_after_them() {
-    play();
-    let test = "pieces_land_each_in_its_place_and_a_notification_comes_after_them";
-    let mut two = Two::start(test, ON, ON);
+    let mut two = Two::start(ON, ON);
     let (count, len) = (256, 1019);
     let want = pattern(count * len, 4);
     let (source, _) = on(&two.device, &two.engine, &want);
@@ -146,8 +142,6 @@ fn pieces_land_each_in_its_place_and_a_notification_comes_after_them() {
 
 #[test]
 fn what_is_long_or_not_allowed_takes_another_way_and_says_why() {
-    play();
-    let test = "what_is_long_or_not_allowed_takes_another_way_and_says_why";
     let off: &[(&str, &str)] = &[];
     let small: &[(&str, &str)] = &[("single_copy", "auto"), ("staging_limit_bytes", "31MiB")];
     let cases = [
@@ -157,7 +151,7 @@ fn what_is_long_or_not_allowed_takes_another_way_and_says_why() {
         (small, ON, 4096, "staging_limit_bytes is below 32 MiB"),
     ];
     for (here, there, len, expected) in cases {
-        let two = Two::start(test, here, there);
+        let two = Two::start(here, there);
         let (source, _) = on(&two.device, &two.engine, &pattern(len, 1));
         let write = two.write(&source, two.there(0, len));
         let path = write.path();
@@ -168,7 +162,7 @@ fn what_is_long_or_not_allowed_takes_another_way_and_says_why() {
         assert!(two.holds(0, len) == pattern(len, 1), "{expected}");
     }
     // What the device has no pinned memory for.
-    let two = Two::start(test, ON, ON);
+    let two = Two::start(ON, ON);
     let poor = FakeDevice::new(3, Duration::ZERO, 3);
     poor.limit_pinned(0);
     let (source, _) = on(&poor, &two.engine, &[1; 64]);
@@ -186,8 +180,7 @@ fn what_is_long_or_not_allowed_takes_another_way_and_says_why() {
 
 #[test]
 fn more_callers_than_stages_take_turns() {
-    play();
-    let two = Two::start("more_callers_than_stages_take_turns", ON, ON);
+    let two = Two::start(ON, ON);
     let before = two.by_rails();
     let room = PUPPET_BYTES / 16;
     std::thread::scope(|scope| {
@@ -214,9 +207,7 @@ fn more_callers_than_stages_take_turns() {
 
 #[test]
 fn a_cancelled_or_late_transfer_ends_with_the_piece_that_the_device_copies() {
-    play();
-    let test = "a_cancelled_or_late_transfer_ends_with_the_piece_that_the_device_copies";
-    let two = Two::start(test, ON, ON);
+    let two = Two::start(ON, ON);
     let (target, memory) = on(&two.device, &two.engine, &vec![0; MOST]);
     let request = || Request::read(&two.peer).segment(target.all(), two.there(0, MOST));
     let read = two.engine.prepare(request()).unwrap();
@@ -241,9 +232,7 @@ fn a_cancelled_or_late_transfer_ends_with_the_piece_that_the_device_copies() {
 
 #[test]
 fn who_waits_for_a_time_waits_no_longer_where_the_device_does_not_go_on() {
-    play();
-    let test = "who_waits_for_a_time_waits_no_longer_where_the_device_does_not_go_on";
-    let two = Two::start(test, ON, ON);
+    let two = Two::start(ON, ON);
     let (target, _) = on(&two.device, &two.engine, &vec![0; 8 * 4096]);
     // More than there are threads that copy, so that some are left to whoever waits.
     let read = |at: usize| {
@@ -268,8 +257,7 @@ fn who_waits_for_a_time_waits_no_longer_where_the_device_does_not_go_on() {
 
 #[test]
 fn a_region_that_ends_here_waits_for_the_device() {
-    play();
-    let two = Two::start("a_region_that_ends_here_waits_for_the_device", ON, ON);
+    let two = Two::start(ON, ON);
     let (target, memory) = on(&two.device, &two.engine, &vec![0; MOST]);
     let read = two.read(&target, two.there(0, MOST));
     assert!(is_staged(&read), "{}", read.path());
@@ -284,9 +272,7 @@ fn a_region_that_ends_here_waits_for_the_device() {
 
 #[test]
 fn a_region_that_ends_at_the_peer_waits_for_the_copy_and_is_used_no_more() {
-    play();
-    let test = "a_region_that_ends_at_the_peer_waits_for_the_copy_and_is_used_no_more";
-    let mut two = Two::start(test, ON, ON);
+    let mut two = Two::start(ON, ON);
     let (source, _) = on(&two.device, &two.engine, &pattern(MOST, 1));
     let write = two.write(&source, two.there(0, MOST));
     assert!(is_staged(&write), "{}", write.path());
@@ -302,9 +288,7 @@ fn a_region_that_ends_at_the_peer_waits_for_the_copy_and_is_used_no_more() {
 
 #[test]
 fn a_peer_that_is_killed_in_mid_copy_ends_the_transfer_as_lost() {
-    play();
-    let test = "a_peer_that_is_killed_in_mid_copy_ends_the_transfer_as_lost";
-    let mut two = Two::start(test, QUICK, QUICK);
+    let mut two = Two::start(QUICK, QUICK);
     let (source, _) = on(&two.device, &two.engine, &pattern(MOST, 1));
     let write = two.write(&source, two.there(0, MOST));
     assert!(is_staged(&write), "{}", write.path());
@@ -320,9 +304,7 @@ fn a_peer_that_is_killed_in_mid_copy_ends_the_transfer_as_lost() {
 
 #[test]
 fn a_device_that_fails_sends_the_transfer_over_the_rails_and_the_next_is_copied_again() {
-    play();
-    let test = "a_device_that_fails_sends_the_transfer_over_the_rails_and_the_next_is_copied_again";
-    let two = Two::start(test, ON, ON);
+    let two = Two::start(ON, ON);
     let len = 100_003;
     let (source, _) = on(&two.device, &two.engine, &pattern(len, 6));
     let write = two.write(&source, two.there(0, len));
