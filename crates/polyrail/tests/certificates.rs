@@ -1,4 +1,5 @@
-//! Engines that an organisation vouches for connect by address alone, and nobody else does.
+//! Engines that an organisation vouches for connect by address alone, and nobody else does. Alone in
+//! their process, since a test reads the log of all of it.
 
 mod common;
 

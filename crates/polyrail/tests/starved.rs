@@ -1,4 +1,5 @@
-//! Threads that get no CPU for a while: nobody else waits for them, and nobody is taken for dead.
+//! Threads that get no CPU for a while: nobody else waits for them, and nobody is taken for dead. Alone in
+//! their process: nobody else is to take CPU from whom these tests let have some.
 
 mod common;
 
