@@ -1,5 +1,5 @@
 //! Engines that an organisation vouches for connect by address alone, and nobody else does. Alone in
-//! their process, since a test reads the log of all of it.
+//! their process: who still calls an engine that is gone may reach one whose refusals are counted here.
 
 mod common;
 

@@ -1,5 +1,5 @@
-//! Whoever comes to the listening port: who may join, and what those may not do who lie, ask for too
-//! much or stand in between.
+//! Whoever comes to the listening port: who may join, and what those may not do who lie, hang about or
+//! stand in between.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -9,6 +9,5 @@ mod hostile;
 mod impostors;
 mod liars;
 mod proof;
-mod quotas;
 mod sealed;
 mod stallers;

@@ -1,12 +1,15 @@
-//! One peer that takes all it can get: it meets its quotas, and others go on.
+//! One peer that takes all it can get: it meets its quotas, and others go on. Alone in their process,
+//! since lines of its whole log are counted.
+
+mod common;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::common::stranger::{Stranger, card, frame, hello, key_of, write_header};
-use crate::common::*;
+use common::stranger::{Stranger, card, frame, hello, key_of, write_header};
+use common::*;
 use polyrail::{Access, Engine, Memory, RefusalCode, Registrable, Request, TransferError};
 use polyrail_proto::TransferId;
 use polyrail_proto::hello::{FlowHello, Hello, RefusedCode, Reply};
