@@ -1,11 +1,9 @@
 //! Predictions whose errors are known.
 
-mod common;
-
 use std::fs;
 use std::path::PathBuf;
 
-use common::{analyse, machine};
+use crate::common::{analyse, machine};
 use polyrail_analyze::{Analysis, AnalyzeError, Judgement, PointVerdict, read_predictions};
 use polyrail_profile::PathKind;
 use polyrail_profile::synthetic::{Machine, true_time_ns};

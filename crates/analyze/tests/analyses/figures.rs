@@ -1,10 +1,8 @@
 //! Figures of machines whose truth is known.
 
-mod common;
-
 use std::fs;
 
-use common::{analyse, machine};
+use crate::common::{analyse, machine};
 use polyrail_analyze::{
     Analysis, AnalyzeError, Comparison, DriftOf, Options, RegimeKind, SizeClass, Verdict,
 };

@@ -1,11 +1,9 @@
 //! The report in a real browser.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
 
-use common::{analyse, machine};
+use crate::common::{analyse, machine};
 use polyrail_analyze::{Analysis, Comparison, Judgement, html, read_predictions};
 use polyrail_browser::{Browser, MISSING};
 use polyrail_profile::PathKind;
@@ -14,7 +12,8 @@ use polyrail_skip::skip;
 use serde_json::json;
 
 /// How to run these tests.
-const RUN: &str = "apt-get install chromium && cargo test -p polyrail-analyze --test browser";
+const RUN: &str =
+    "apt-get install chromium && cargo test -p polyrail-analyze --test analyses browser";
 
 /// A profile with everything that a report can show, and with names that try to be markup.
 fn full_analysis(root: &Path) -> Analysis {

@@ -3,11 +3,9 @@
 //! Chakra's `et_def.proto` with ASTRA-sim's `Workload.cc`, SimAI's `gen_Topo_Template.py` with the
 //! reader of its topologies, and the columns of Vidur's `send_recv.csv`.
 
-mod common;
-
 use std::collections::{BTreeMap, HashMap};
 
-use common::{analyse, machine};
+use crate::common::{analyse, machine};
 use polyrail_analyze::Analysis;
 use polyrail_analyze::export::{File, Target, export};
 use polyrail_profile::PathKind;
