@@ -1,4 +1,4 @@
-//! What the analysis of a large profile costs.
+//! What the analysis of a large profile costs. Alone in its process, whose memory is measured.
 
 use std::fs;
 

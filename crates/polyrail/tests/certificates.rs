@@ -1,4 +1,5 @@
-//! Engines that an organisation vouches for connect by address alone, and nobody else does.
+//! Engines that an organisation vouches for connect by address alone, and nobody else does. Alone in
+//! their process: who still calls an engine that is gone may reach one whose refusals are counted here.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! One peer that takes all it can get: it meets its quotas, and others go on.
+//! One peer that takes all it can get: it meets its quotas, and others go on. Alone in their process,
+//! since lines of its whole log are counted.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! What an engine shows of itself: the trace of each chunk, and the state on a signal.
+//! What an engine shows of itself: the trace of each chunk, and the state on a signal. Alone in its
+//! process, which gets the signal.
 
 mod common;
 

@@ -1,5 +1,6 @@
 //! Pinned memory for some flows only: those do the work, at either end, by rails and by shared memory,
-//! one way and both ways. With devices that reach no other and copy late.
+//! one way and both ways. With devices that reach no other and copy late. Alone in their process: no rail is to be
+//! given up for want of a CPU.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! The smallest values that settings allow do work.
+//! The smallest values that settings allow do work. Alone in their process, since a hello of 100 ms is one of
+//! them.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Threads that get no CPU for a while: nobody else waits for them, and nobody is taken for dead.
+//! Threads that get no CPU for a while: nobody else waits for them, and nobody is taken for dead. Alone in
+//! their process: nobody else is to take CPU from whom these tests let have some.
 
 mod common;
 
@@ -6,7 +7,7 @@ use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::puppet::{PUPPET_BYTES, Puppet, play};
+use common::puppet::{PUPPET_BYTES, Puppet};
 use common::relay::{Relay, metadata_through};
 use common::*;
 use polyrail::{Engine, OnEnd, Outcome, Request, TransferError};
@@ -117,12 +118,10 @@ fn goes_on(engine: &Engine, puppet: &Puppet) {
 
 #[test]
 fn whoever_had_no_cpu_takes_no_silent_peer_for_dead() {
-    play();
     for mode in [&[][..], &[("progress", "caller")]] {
         let engine = one_rail(PATIENT);
         let relays: Vec<Relay> = engine.addresses().into_iter().map(Relay::to).collect();
-        let test = "whoever_had_no_cpu_takes_no_silent_peer_for_dead";
-        let mut puppet = Puppet::start(test, &engine, &[IMPATIENT, mode].concat());
+        let mut puppet = Puppet::start(&engine, &[IMPATIENT, mode].concat());
         let region = zeroed(&engine, PUPPET_BYTES);
         puppet.flood_through(&metadata_through(&engine, &relays), &region);
         goes_on(&engine, &puppet);
@@ -135,13 +134,11 @@ fn whoever_had_no_cpu_takes_no_silent_peer_for_dead() {
 
 #[test]
 fn whoever_had_no_cpu_gives_up_no_rail_for_it() {
-    play();
     for mode in [&[][..], &[("progress", "caller")]] {
         let engine = one_rail(PATIENT);
         let relays: Vec<Relay> = engine.addresses().into_iter().map(Relay::to).collect();
-        let test = "whoever_had_no_cpu_gives_up_no_rail_for_it";
         let settings = [&[("rail_stall_ms", "2000")], IMPATIENT, mode].concat();
-        let mut puppet = Puppet::start(test, &engine, &settings);
+        let mut puppet = Puppet::start(&engine, &settings);
         let region = zeroed(&engine, PUPPET_BYTES);
         puppet.flood_through(&metadata_through(&engine, &relays), &region);
         goes_on(&engine, &puppet);
@@ -159,12 +156,10 @@ fn whoever_had_no_cpu_gives_up_no_rail_for_it() {
 
 #[test]
 fn whoever_had_no_cpu_goes_on_to_connect() {
-    play();
     let engine = one_rail(PATIENT);
     let relays: Vec<Relay> = engine.addresses().into_iter().map(Relay::to).collect();
     relays.iter().for_each(|relay| relay.set(|mood| mood.closed = true));
-    let test = "whoever_had_no_cpu_goes_on_to_connect";
-    let mut puppet = Puppet::start(test, &engine, IMPATIENT);
+    let mut puppet = Puppet::start(&engine, IMPATIENT);
     let region = zeroed(&engine, PUPPET_BYTES);
     puppet.flood_through(&metadata_through(&engine, &relays), &region);
     away(&puppet, TIMEOUT * 2);
@@ -174,10 +169,8 @@ fn whoever_had_no_cpu_goes_on_to_connect() {
 
 #[test]
 fn whoever_has_no_cpu_to_say_its_first_words_is_waited_for() {
-    play();
     let engine = one_rail(&[("reconnect_min_ms", "20"), ("peer_timeout_ms", "30000")]);
-    let test = "whoever_has_no_cpu_to_say_its_first_words_is_waited_for";
-    let puppet = Puppet::start(test, &engine, PATIENT);
+    let puppet = Puppet::start(&engine, PATIENT);
     puppet.signal(Signal::STOP);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     let notified = engine.notify(&peer, b"hello").unwrap();

@@ -1,4 +1,5 @@
-//! No transfer waits for a timer: whatever a device takes, what follows its copies follows at once.
+//! No transfer waits for a timer: whatever a device takes, what follows its copies follows at once. Alone in
+//! its process, since what threads waited for a CPU is counted.
 
 mod common;
 

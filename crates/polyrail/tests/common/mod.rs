@@ -1,4 +1,7 @@
 //! Two engines in one process, over real sockets.
+//!
+//! The tests of an area are one program, in which one test waits while another computes. Whatever needs a
+//! program of its own says why at its head.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub(crate) mod devices;

@@ -1,7 +1,6 @@
 //! A peer in a process of its own, which can be killed, stopped and started again.
 //!
-//! The process is the test binary itself, running the same test: a test that uses puppets begins
-//! with [`play`], which takes over in the child.
+//! The process is the test binary itself, running [`puppet`] alone.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -12,11 +11,17 @@ use std::time::Duration;
 use polyrail::{Engine, Memory, Peer, Region, RemoteRegion, Request, Transfer};
 use polyrail_gpu::fake::FakeDevice;
 use polyrail_skip::HeldPort;
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{
+    DumpableBehavior, Pid, Signal, WaitOptions, kill_process, set_dumpable_behavior, waitpid,
+};
 
 use super::{InTime, LONG, config, filled, pattern};
 
+/// The test that plays it, in every program.
+const PUPPET: &str = "common::puppet::puppet";
 const SETTINGS: &str = "POLYRAIL_TEST_PUPPET";
+/// A variable of a child that nobody may trace.
+pub(crate) const UNTRACEABLE: &str = "POLYRAIL_TEST_UNTRACEABLE";
 /// Marks what the puppet says among what the test harness prints.
 const MARK: &str = "@@ ";
 /// Bytes of the puppet's region.
@@ -37,25 +42,19 @@ pub(crate) struct Puppet {
 }
 
 impl Puppet {
-    /// Starts the peer; `test` is the name of the calling test.
-    pub(crate) fn start(test: &str, own: &Engine, settings: &[(&str, &str)]) -> Self {
-        Self::start_by(Command::new(std::env::current_exe().unwrap()), test, own, settings)
+    pub(crate) fn start(own: &Engine, settings: &[(&str, &str)]) -> Self {
+        Self::start_by(Command::new(std::env::current_exe().unwrap()), own, settings)
     }
 
     /// The same by a command to which what the test harness needs is appended.
-    pub(crate) fn start_by(
-        mut command: Command,
-        test: &str,
-        own: &Engine,
-        settings: &[(&str, &str)],
-    ) -> Self {
+    pub(crate) fn start_by(mut command: Command, own: &Engine, settings: &[(&str, &str)]) -> Self {
         // A killed engine's port may be the next one's, which says that it is another. Nobody else gets this one.
         let held = HeldPort::new();
         let port = format!("listen_port={}", held.number());
         let others = settings.iter().map(|(name, value)| format!("{name}={value}"));
         let joined: Vec<String> = [port].into_iter().chain(others).collect();
         let mut child = command
-            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .args([PUPPET, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
             .env(SETTINGS, joined.join(";"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -136,14 +135,14 @@ impl Drop for Puppet {
     }
 }
 
-/// Whether this is the child, which is about to play the peer.
-pub(crate) fn is_puppet() -> bool {
-    std::env::var_os(SETTINGS).is_some()
-}
-
-/// In the child: plays the peer and never returns. In the test itself: does nothing.
-pub(crate) fn play() {
+/// The child: plays the peer and never returns.
+#[test]
+#[ignore = "other tests start it in a process of its own"]
+fn puppet() {
     let Ok(settings) = std::env::var(SETTINGS) else { return };
+    if std::env::var_os(UNTRACEABLE).is_some() {
+        set_dumpable_behavior(DumpableBehavior::NotDumpable).unwrap();
+    }
     let settings: Vec<_> = settings.split(';').filter_map(|pair| pair.split_once('=')).collect();
     let engine = super::builder().config(config(&settings)).name("puppet").build().unwrap();
     let region = filled(&engine, PUPPET_BYTES, PUPPET_SEED);

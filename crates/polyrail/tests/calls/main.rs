@@ -1,0 +1,17 @@
+//! What programs call, with nothing in the way.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bindings;
+mod callbacks;
+mod ends;
+mod life;
+mod looks;
+mod loopback;
+mod mistakes;
+mod posting;
+mod region_ends;
+mod rendezvous;
+mod tasks;
+mod told;

@@ -1,0 +1,380 @@
+//! Memory of devices when things go wrong, or go both ways at once: with a device that copies late
+//! and holds back when a test says so.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::common::devices::{device, on, stays_as_it_is, waits_for_copies};
+use crate::common::*;
+use polyrail::{
+    Engine, Observer, OnEnd, PathKind, Peer, Region, RemoteRegion, Request, Transfer,
+    TransferError, TransferPath,
+};
+use polyrail_gpu::Device;
+use polyrail_gpu::fake::FakeDevice;
+
+/// Two engines of which one connects: data goes both ways on each connection.
+fn duplex(settings: &[(&str, &str)]) -> Pair {
+    let (a, b) = (engine(settings), engine(settings));
+    let to_b = a.add_peer(&b.metadata()).unwrap();
+    let to_a = b.accept_peer(LONG).unwrap();
+    wait_for("flows both ways", || {
+        a.progress();
+        b.progress();
+        to_a.flows().are_all_up()
+    });
+    Pair { a, b, to_b, to_a }
+}
+
+#[test]
+fn both_directions_of_one_connection_carry_device_memory_byte_exact() {
+    // Sockets that take less than what is ready to be sent.
+    let settings = [
+        ("path", "tcp"),
+        ("progress", "caller"),
+        ("rails", "127.0.0.1"),
+        ("channels", "1"),
+        ("send_buffer_bytes", "64KiB"),
+        ("recv_buffer_bytes", "64KiB"),
+    ];
+    for chunk in ["4KiB", "64KiB", "1MiB"] {
+        let p = duplex(&[&settings[..], &[("gpu_chunk_bytes", chunk)]].concat());
+        let devices = [device(0), device(1)];
+        let len = 3_000_001;
+        let over = [AtomicBool::new(false), AtomicBool::new(false)];
+        let go = |from: &Engine, to: &Engine, peer, here: usize| {
+            let _tell = TellOnDrop(&over[here]);
+            for round in 0..4 {
+                let want = pattern(len, round + 10 * here as u64);
+                let (source, _) = on(&devices[here], from, &want);
+                let (target, memory) = on(&devices[1 - here], to, &vec![0; len]);
+                let all = remote(from, &target).all();
+                finished(&from.write(peer, &source.all(), &all).unwrap());
+                assert!(FakeDevice::contents(&memory) == want, "round {round}, {chunk}");
+            }
+        };
+        let drive = |engine: &Engine, other: usize| {
+            while !over[other].load(Ordering::Relaxed) {
+                engine.progress();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                go(&p.a, &p.b, &p.to_b, 0);
+                drive(&p.a, 1);
+            });
+            go(&p.b, &p.a, &p.to_a, 1);
+            drive(&p.b, 0);
+        });
+        for engine in [&p.a, &p.b] {
+            let rails = engine.stats().peers.into_iter().flat_map(|peer| peer.rails);
+            assert_eq!(rails.map(|rail| rail.down_count).sum::<u64>(), 0, "a flow was lost");
+        }
+    }
+}
+
+#[test]
+fn acknowledgements_behind_a_chunk_that_waits_for_room_are_heard() {
+    let settings = [
+        ("path", "tcp"),
+        ("progress", "caller"),
+        ("rails", "127.0.0.1"),
+        ("channels", "1"),
+        ("gpu_chunk_bytes", "64KiB"),
+        ("staging_bytes", "64KiB"),
+        ("window_chunks", "1024"),
+        ("rail_stall_ms", "20000"),
+        ("peer_timeout_ms", "60000"),
+    ];
+    let p = duplex(&settings);
+    let there = device(0);
+    let (count, len) = (300, 200);
+    let want = pattern(count * len, 1);
+    let source = filled(&p.a, want.len(), 1);
+    let (target, memory) = on(&there, &p.b, &vec![0; want.len()]);
+    let all = remote(&p.a, &target);
+    let (near, far) = (filled(&p.b, 100, 2), zeroed(&p.a, 100));
+    for _ in 0..10 {
+        there.hold(true);
+        let back = p.b.write(&p.to_a, &near.all(), &remote(&p.b, &far).all()).unwrap();
+        // The first 256 fill the ring, one waits for room, and behind it comes the acknowledgement
+        // of what went the other way.
+        let writes = (0..count as u64).map(|i| {
+            let (at, len) = (i * len as u64, len as u64);
+            p.a.write(&p.to_b, &source.slice(at, len).unwrap(), &all.slice(at, len).unwrap())
+        });
+        let mut transfers: Vec<_> = writes.collect::<Result<_, _>>().unwrap();
+        transfers.push(back);
+        for engine in [&p.a, &p.b] {
+            for _ in 0..20 {
+                engine.progress();
+                // In between the other engine's bytes come.
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+        there.hold(false);
+        wait_for("all of them", || {
+            p.a.progress();
+            p.b.progress();
+            transfers.iter().all(|transfer| transfer.is_over())
+        });
+        transfers.iter().for_each(finished);
+    }
+    assert!(FakeDevice::contents(&memory) == want);
+}
+
+/// Counts what is over.
+#[derive(Default)]
+struct Ends(AtomicU64);
+
+impl OnEnd for Ends {
+    fn ended(&self, _token: u64, _result: &Result<polyrail::Outcome, TransferError>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A write that devices copy from end to end, with and without a notification, told to `ends`.
+fn direct_writes(p: &Pair, device: &Arc<FakeDevice>, ends: &Arc<Ends>) -> [Transfer; 2] {
+    let (source, _) = on(device, &p.a, &[3; 1000]);
+    let (target, _) = on(device, &p.b, &[0; 1000]);
+    let all = remote(&p.a, &target).all();
+    let plain = Request::write(&p.to_b).segment(source.all(), all).tell(ends.clone(), 1);
+    let transfers = [plain.clone(), plain.notification(b"there".to_vec())].map(|request| {
+        let prepared = p.a.prepare(request).unwrap();
+        assert_eq!(prepared.path().kind, PathKind::PeerCopy, "{}", prepared.path());
+        prepared.post().unwrap()
+    });
+    // The regions may end when the copies are done.
+    std::thread::spawn(move || drop((source, target)));
+    transfers
+}
+
+#[test]
+fn a_peer_that_is_lost_while_a_device_copies_to_it_ends_the_notification() {
+    let device = device(0);
+    for mode in [&[][..], &[("progress", "caller")]] {
+        let (p, ends) = (pair(mode), Arc::new(Ends::default()));
+        device.hold(true);
+        let [plain, notifying] = direct_writes(&p, &device, &ends);
+        p.a.remove_peer(&p.to_b);
+        assert!(!plain.is_over(), "a device is about to write there");
+        device.hold(false);
+        finished(&plain);
+        let ended = notifying.wait(LONG).expect("it ends in time");
+        assert!(matches!(ended, Err(TransferError::PeerLost { .. })), "{ended:?}, {mode:?}");
+        assert!(p.a.drain(LONG).is_some() && ends.0.load(Ordering::SeqCst) == 2);
+    }
+}
+
+#[test]
+fn an_engine_that_closes_sees_the_copies_of_devices_through() {
+    let device = device(0);
+    for mode in [&[][..], &[("progress", "caller")]] {
+        let (p, ends) = (pair(mode), Arc::new(Ends::default()));
+        device.hold(true);
+        let [plain, notifying] = direct_writes(&p, &device, &ends);
+        let Pair { a, b, to_b, to_a } = p;
+        waits_for_copies(&device, || drop(a));
+        assert_eq!(ends.0.load(Ordering::SeqCst), 2, "{mode:?}");
+        assert!(matches!(plain.try_wait(), Some(Ok(_))), "{mode:?}");
+        let ended = notifying.ended();
+        assert!(matches!(ended, Err(TransferError::PeerLost { .. })), "{ended:?}, {mode:?}");
+        drop((b, to_b, to_a));
+    }
+}
+
+/// Two engines that take each other for another process; the first one has an observer.
+fn apart(settings: &[(&str, &str)], observer: Option<Arc<dyn Observer>>) -> Pair {
+    let build = |observer: Option<Arc<dyn Observer>>| {
+        let builder = builder().config(config(settings)).apart();
+        let builder = match observer {
+            Some(observer) => builder.observer(observer),
+            None => builder,
+        };
+        builder.build().unwrap()
+    };
+    let (a, b) = (build(observer), build(None));
+    let to_b = a.add_peer(&b.metadata()).unwrap();
+    let to_a = b.add_peer(&a.metadata()).unwrap();
+    Pair { a, b, to_b, to_a }
+}
+
+/// How a write to a region of the peer goes.
+fn path_to(p: &Pair, source: &Region, target: &RemoteRegion) -> TransferPath {
+    let write = Request::write(&p.to_b).segment(source.all(), target.all());
+    p.a.prepare(write).unwrap().path().clone()
+}
+
+/// Does something when it is notified, and says how long that took.
+#[derive(Default)]
+struct Doer {
+    what: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    took: Mutex<Option<Duration>>,
+}
+
+impl Observer for Doer {
+    fn notified(&self, _peer: &Peer, _data: Vec<u8>) -> Option<Vec<u8>> {
+        let begin = Instant::now();
+        let what = self.what.lock().unwrap().take();
+        what.unwrap()();
+        *self.took.lock().unwrap() = Some(begin.elapsed());
+        None
+    }
+}
+
+impl Doer {
+    /// Has it done on the proxy of `p.a` that takes the notification.
+    fn on_a_proxy(&self, p: &Pair, what: impl FnOnce() + Send + 'static) {
+        *self.what.lock().unwrap() = Some(Box::new(what));
+        p.b.notify(&p.to_a, b"now").unwrap().detach();
+        wait_for("the callback", || self.took.lock().unwrap().is_some());
+        let took = self.took.lock().unwrap().take().unwrap();
+        assert!(took < UNWAITED, "a callback waited for {took:?}");
+    }
+}
+
+/// Far less than the times in `PATIENT`, after which whoever waits gives up.
+const UNWAITED: Duration = Duration::from_secs(10);
+
+const PATIENT: [(&str, &str); 2] = [("connect_timeout_ms", "30000"), ("peer_timeout_ms", "60000")];
+
+const ONE_PROXY: [(&str, &str); 5] =
+    [("proxy_layout", "merged"), ("rails", "127.0.0.1"), ("channels", "1"), PATIENT[0], PATIENT[1]];
+
+#[test]
+fn a_callback_that_asks_for_a_peers_region_is_not_kept_waiting() {
+    let (here, doer) = (device(0), Arc::new(Doer::default()));
+    let p = apart(&ONE_PROXY, Some(doer.clone()));
+    let (source, _) = on(&here, &p.a, &[1; 64]);
+    let (target, _) = on(&here, &p.b, &[0; 64]);
+    let there = remote(&p.a, &target);
+    let write = Request::write(&p.to_b).segment(source.all(), there.all());
+    let (a, found) = (p.a.clone(), Arc::new(Mutex::new(None)));
+    let theirs = found.clone();
+    doer.on_a_proxy(&p, move || {
+        *theirs.lock().unwrap() = Some(a.prepare(write).unwrap().path().to_string());
+    });
+    let found = found.lock().unwrap().take().unwrap();
+    assert!(found.contains("callbacks don't wait"), "{found}");
+    // But it has asked.
+    wait_for("the answer", || path_to(&p, &source, &there).kind == PathKind::PeerCopy);
+}
+
+#[test]
+fn a_callback_that_drops_an_offered_region_is_not_kept_waiting_and_its_memory_is() {
+    let (here, doer) = (device(0), Arc::new(Doer::default()));
+    let p = apart(&ONE_PROXY, Some(doer.clone()));
+    let (source, _) = on(&here, &p.b, &[1; 64]);
+    let memory = here.memory(&[0; 64]);
+    let export = here.export(&memory).unwrap();
+    let target = p.a.register(memory).unwrap();
+    let there = remote(&p.b, &target);
+    let write = Request::write(&p.to_a).segment(source.all(), there.all());
+    let prepared = p.b.prepare(write).unwrap();
+    assert_eq!(prepared.path().kind, PathKind::PeerCopy, "{}", prepared.path());
+    here.hold(true);
+    let transfer = prepared.post().unwrap();
+    let dropped = target.clone();
+    drop(target);
+    doer.on_a_proxy(&p, move || drop(dropped));
+    here.clone().import(&export).unwrap();
+    here.hold(false);
+    finished(&transfer);
+    // Nobody waited for the peer to hear of the end; until it does, what it writes goes to memory
+    // that is kept for it.
+    wait_for("the peer to hear of it", || {
+        let posted = prepared.post().unwrap().ended();
+        assert!(matches!(posted, Ok(_) | Err(TransferError::Refused { .. })), "{posted:?}");
+        posted.is_err()
+    });
+}
+
+#[test]
+fn whoever_ends_a_region_second_waits_as_long_as_the_first() {
+    let here = device(0);
+    for p in [pair(&[]), apart(&[], None)] {
+        let (source, _) = on(&here, &p.a, &[1; 64]);
+        let (target, _) = on(&here, &p.b, &[0; 64]);
+        here.hold(true);
+        let write = p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap();
+        let released = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    target.end();
+                    assert!(released.load(Ordering::SeqCst), "a device was about to write there");
+                });
+                // The first is waiting when the second comes, and both wait for long enough to fail.
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            released.store(true, Ordering::SeqCst);
+            here.hold(false);
+        });
+        finished(&write);
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_region_of_a_peer_that_is_gone() {
+    let here = device(0);
+    let p = apart(&PATIENT, None);
+    let (source, _) = on(&here, &p.a, &[1; 64]);
+    let (target, _) = on(&here, &p.b, &[0; 64]);
+    let there = remote(&p.a, &target);
+    p.a.remove_peer(&p.to_b);
+    let begin = Instant::now();
+    assert_eq!(path_to(&p, &source, &there).kind, PathKind::Tcp);
+    assert!(begin.elapsed() < UNWAITED, "{:?}", begin.elapsed());
+}
+
+#[test]
+fn memory_of_a_region_that_has_ended_is_kept_by_nobody() {
+    let here = device(0);
+    for mode in [&[][..], &[("path", "tcp")]] {
+        let p = pair(mode);
+        let (source, memory) = on(&here, &p.a, &[1; 64]);
+        let (target, _) = on(&here, &p.b, &[0; 64]);
+        let export = here.export(&memory).unwrap();
+        drop(memory);
+        finished(&p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap());
+        here.clone().import(&export).unwrap();
+        drop(source);
+        wait_for("it to be freed", || here.clone().import(&export).is_err());
+    }
+}
+
+#[test]
+fn what_the_peer_ends_is_over_when_nothing_of_it_lands_any_more() {
+    let there = device(1);
+    let settings = [("path", "tcp")];
+    let p = pair(&settings);
+    let source = filled(&p.a, 4 << 20, 1);
+    let (target, memory) = on(&there, &p.b, &vec![0; 4 << 20]);
+    there.hold(true);
+    let receive = p.b.receive(&p.to_a, 1, &target.all()).unwrap();
+    let send = p.a.send(&p.to_b, 1, &source.all()).unwrap();
+    wait_for("a copy to be held back", || there.is_holding());
+    send.cancel();
+    waits_for_copies(&there, || {
+        let error = receive.ended().unwrap_err();
+        assert!(matches!(error, TransferError::SendFailed { .. }), "{error}");
+    });
+    stays_as_it_is(&memory);
+}
+
+#[test]
+fn a_read_that_the_peer_ends_is_over_when_nothing_of_it_lands_any_more() {
+    let here = device(1);
+    let settings = [("path", "tcp")];
+    let p = pair(&settings);
+    let source = filled(&p.b, 4 << 20, 1);
+    let (target, memory) = on(&here, &p.a, &vec![0; 4 << 20]);
+    let there = remote(&p.a, &source);
+    here.hold(true);
+    let read = p.a.read(&p.to_b, &target.all(), &there.all()).unwrap();
+    wait_for("a copy to be held back", || here.is_holding());
+    drop(source);
+    waits_for_copies(&here, || drop(read.ended()));
+    stays_as_it_is(&memory);
+}

@@ -1,0 +1,13 @@
+//! Whoever comes to the listening port: who may join, and what those may not do who lie, hang about or
+//! stand in between.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod admission;
+mod hostile;
+mod impostors;
+mod liars;
+mod proof;
+mod sealed;
+mod stallers;
