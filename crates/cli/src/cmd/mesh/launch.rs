@@ -97,19 +97,6 @@ struct Folder(PathBuf);
 
 impl Place {
     fn find(args: &Args) -> Result<Self, MeshError> {
-        if let (Some(json), Some(html)) = (&args.json, &args.html)
-            && files::are_one(json, html)
-        {
-            let help = "give one of them another name";
-            let reason = "is the file that --json writes";
-            return Err(MeshError::usage(
-                "--html",
-                html.display(),
-                reason,
-                "a file of its own",
-                help,
-            ));
-        }
         if let Some(name) = &args.lab {
             let lab = Box::new(Lab::open(name)?);
             return Ok(Self::Lab { lab, made: None, folder: Folder::make()? });

@@ -40,8 +40,7 @@ pub(crate) fn run(
         interrupt.raise_when_stdin_ends();
     }
     let schedule = args.schedule();
-    let samples = args.sample.as_ref().and_then(|path| path.as_deref());
-    let output = Output::open(args.report(), args.csv.as_deref(), samples)?;
+    let output = Output::open(args.report(), args.csv.as_deref())?;
     let rates = args.lab.as_ref().map(|lab| lab.0.as_slice());
     let mut report = blank(&config, rates);
     report.memory = Some(bank.place());
