@@ -135,7 +135,7 @@ impl Inquiry<'_> {
         bench.interrupt.check()?;
         let other = Other::open_changed(bench.link, change);
         let connected = other.as_ref().map_err(ToString::to_string).and_then(|other| {
-            other.connect().map(|(_, link)| link).map_err(|error| error.to_string())
+            other.connect(bench.interrupt).map(|(_, link)| link).map_err(|error| error.to_string())
         });
         let link = match connected {
             Ok(link) => link,
