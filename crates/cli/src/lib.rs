@@ -6,6 +6,7 @@ mod config_args;
 mod files;
 mod host;
 mod machine_args;
+mod outputs;
 mod progress;
 mod queue_stats;
 mod signals;

@@ -12,6 +12,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory, Error, FromArgMatches};
 use polyrail_report::exit;
 
+use crate::outputs::{are_written, hinted, written_over};
 use crate::stdout::{ended, excerpt, set_remedy, tell};
 use crate::values::Refusal;
 
@@ -49,8 +50,16 @@ pub(crate) fn read<Cli: CommandFactory + FromArgMatches>(
 fn read_by<Cli: FromArgMatches>(mut command: Command, words: &[OsString]) -> Result<Cli, Refused> {
     let all = std::iter::once(OsString::from("polyrail")).chain(words.iter().cloned());
     let matches = command.try_get_matches_from_mut(all);
-    let error = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
-        Ok(cli) => return Ok(cli),
+    let read = matches.and_then(|matches| {
+        let cli = Cli::from_arg_matches(&matches)?;
+        Ok((cli, written_over(&command, &matches)))
+    });
+    let error = match read {
+        Ok((cli, None)) => return Ok(cli),
+        Ok((_, Some(message))) => {
+            let error = command.error(ErrorKind::ValueValidation, &message);
+            return Err(Refused { message, error, shows_help: false });
+        }
         Err(error) => error,
     };
     if let Some(joined) = joined(&error, words) {
@@ -91,7 +100,7 @@ fn is_bare_option(word: &OsString) -> bool {
 pub(crate) fn prepared(command: Command) -> Command {
     let command = command.mut_args(|argument| {
         let takes_value = argument.get_action().takes_values();
-        argument.allow_negative_numbers(takes_value)
+        hinted(argument).allow_negative_numbers(takes_value)
     });
     command.mut_subcommands(prepared)
 }
@@ -134,7 +143,8 @@ impl<'a> Line<'a> {
         };
         let takes_any = |argument: &Arg| {
             let kind = argument.get_value_parser().type_id();
-            kind == TypeId::of::<PathBuf>() || kind == TypeId::of::<OsString>()
+            let is_path = kind == TypeId::of::<PathBuf>() || are_written(argument);
+            is_path || kind == TypeId::of::<OsString>()
         };
         let mut before: &[u8] = b"";
         for word in self.words {

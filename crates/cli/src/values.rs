@@ -18,6 +18,7 @@ use polyrail_lab::{LabError, LabSpec, Rate};
 use polyrail_report::BadUnit;
 use rustix::fs::{Access, access};
 
+use crate::outputs::OutFile;
 use crate::stdout::excerpt;
 
 /// Why a value is refused: a phrase that follows the value and ends with what is allowed, and a
@@ -338,17 +339,18 @@ pub(crate) fn place_to_read() -> impl TypedValueParser<Value = PathBuf> {
 }
 
 /// As [`file_to_write`]; `-` is standard output.
-pub(crate) fn file_or_stdout() -> impl TypedValueParser<Value = PathBuf> {
+pub(crate) fn file_or_stdout() -> impl TypedValueParser<Value = OutFile> {
     path(|path| if path == Path::new("-") { Ok(()) } else { check_file_to_write(path) })
+        .map(OutFile::from)
 }
 
 /// A file to write, in a folder that is there.
-pub(crate) fn file_to_write() -> impl TypedValueParser<Value = PathBuf> {
-    path(check_file_to_write)
+pub(crate) fn file_to_write() -> impl TypedValueParser<Value = OutFile> {
+    path(check_file_to_write).map(OutFile::from)
 }
 
 /// The same for a file that is read again, as no device can be.
-pub(crate) fn file_to_keep() -> impl TypedValueParser<Value = PathBuf> {
+pub(crate) fn file_to_keep() -> impl TypedValueParser<Value = OutFile> {
     path(|path| {
         check_file_to_write(path)?;
         match fs::metadata(path) {
@@ -356,6 +358,7 @@ pub(crate) fn file_to_keep() -> impl TypedValueParser<Value = PathBuf> {
             _ => Ok(()),
         }
     })
+    .map(OutFile::from)
 }
 
 fn check_file_to_write(path: &Path) -> Result<(), Refusal> {

@@ -351,6 +351,19 @@ fn wrong_options_are_refused_with_field_value_and_range() {
     }
 }
 
+/// The other process gets all values as options.
+#[test]
+fn a_wrong_value_is_told_once_with_the_place_where_it_came_from() {
+    for (setting, value) in [("congestion", "nope"), ("tx_cpus", "8000"), ("rails", "nosuch7")] {
+        let variable = format!("POLYRAIL_{}", setting.to_uppercase());
+        let output = polyrail().args(["--sizes", "8"]).env(&variable, value).output().unwrap();
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && message.contains(&variable), "{setting}: {message}");
+        assert!(!message.contains("an option"), "{setting}: {message}");
+        assert_eq!(message.matches("polyrail: ").count(), 1, "{setting}: {message}");
+    }
+}
+
 #[test]
 fn no_file_gets_two_outputs() {
     let folder = tempfile::tempdir().unwrap();

@@ -106,6 +106,14 @@ pub enum LabError {
         /// The system's answer.
         errno: io::Error,
     },
+    /// Another process uses the lab for itself.
+    #[error("lab `{name}` is in use by {}", who(*.process))]
+    InUse {
+        /// The lab's name.
+        name: String,
+        /// The other one's process id, where this process can see it.
+        process: Option<i32>,
+    },
     /// Whoever wanted the lab stopped its building; everything that was built is gone again.
     #[error("building lab `{name}` was interrupted; what there was of it is removed")]
     Interrupted {
@@ -180,6 +188,9 @@ impl LabError {
             Self::StillInUse { .. } => {
                 "they wait inside the kernel; run the command again once they are gone".into()
             }
+            Self::InUse { .. } => {
+                "run this again when that process has ended, or name another lab".into()
+            }
             Self::UnknownNode { .. } => "`polyrail lab ls` shows the nodes of each lab".into(),
             Self::Interrupted { name } => format!("`polyrail lab up {name} …` builds it anew"),
             Self::BadValue { .. } | Self::UnknownRail { .. } | Self::System { .. } => return None,
@@ -197,6 +208,10 @@ impl LabError {
     pub(crate) fn system(step: impl Into<String>, errno: impl Into<io::Error>) -> Self {
         Self::System { step: step.into(), errno: errno.into() }
     }
+}
+
+fn who(process: Option<i32>) -> String {
+    process.map_or_else(|| "a process out of sight".into(), |process| format!("process {process}"))
 }
 
 /// Adds the step to a bare system error.

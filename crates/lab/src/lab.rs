@@ -2,18 +2,23 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use crate::error::LabError;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::error::{During, LabError};
 use crate::life;
 use crate::namespaces::Namespaces;
 use crate::node::{Form, Node};
 use crate::os;
 use crate::privilege::Privilege;
+use crate::processes;
 use crate::rate::Rate;
 use crate::spec::{LabSpec, RailInfo, Side, rail_index};
 use crate::wiring::Wiring;
@@ -36,6 +41,8 @@ pub struct Lab {
     pub(crate) rails: Vec<RailInfo>,
     pub(crate) replaced: Option<String>,
     pub(crate) abandoned: Vec<String>,
+    /// Tells everybody that the process lives for which the lab was made.
+    pub(crate) _owned: Option<File>,
 }
 
 /// Removes its lab when dropped, also while a panic unwinds.
@@ -143,6 +150,22 @@ impl Lab {
     /// Makes the lab end with the returned value.
     pub fn guard(self) -> LabGuard {
         LabGuard { lab: Some(self) }
+    }
+
+    /// Keeps off everybody else who asks for the same, until this value is dropped or the process ends. It binds only who
+    /// asks.
+    ///
+    /// # Errors
+    /// [`LabError::InUse`] if somebody has it.
+    pub fn use_alone(&self) -> Result<(), LabError> {
+        match flock(self.namespaces.net(0), FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(()),
+            Err(Errno::WOULDBLOCK) => Err(LabError::InUse {
+                name: self.name.clone(),
+                process: processes::who_locks(self.namespaces.net(0)),
+            }),
+            result => result.during(|| format!("locking lab `{}`", self.name)),
+        }
     }
 
     /// The lab's name.

@@ -29,6 +29,10 @@ pub(crate) fn up(spec: &LabSpec, is_stopped: &dyn Fn() -> bool) -> Result<Lab, L
     let replaced = match Remains::find(&registry, &spec.name)? {
         None => None,
         Some(remains) => match remains.state(false) {
+            // It looks broken from here, as do its namespaces to who does not see them.
+            LabState::Broken { .. } if remains.is_owned_elsewhere() => {
+                return Err(LabError::AlreadyUp { name: spec.name.clone() });
+            }
             LabState::Broken { because } => {
                 remains.remove(&lock)?;
                 Some(because)
@@ -141,12 +145,15 @@ struct Remains {
     net: Vec<Option<OwnedFd>>,
     paths: Vec<PathBuf>,
     user: Option<OwnedFd>,
+    /// Whether the process still has it that made it for itself.
+    is_owned: bool,
 }
 
 impl Remains {
     /// `None` if no part of a lab of this name exists.
     fn find(registry: &Registry, name: &str) -> Result<Option<Self>, LabError> {
         let entry = registry.read(name)?;
+        let is_owned = registry.is_owned(name);
         if registry.privileged() {
             // A name may stand for any namespace, even the machine's own, and removing a lab ends
             // all processes inside: only what was recorded as made for this lab counts as its.
@@ -167,7 +174,7 @@ impl Remains {
             let nothing = entry.is_none() && !paths.iter().any(|path| path.exists());
             let (name, privilege) = (name.to_owned(), Privilege::Root);
             let (holder, user) = (None, None);
-            let found = Self { name, privilege, entry, holder, form, net, paths, user };
+            let found = Self { name, privilege, entry, holder, form, net, paths, user, is_owned };
             return Ok((!nothing).then_some(found));
         }
         let recorded = match &entry {
@@ -192,7 +199,7 @@ impl Remains {
         let mut net = net.into_iter().map(Some).collect::<Vec<_>>();
         net.resize_with(form.seats(), || None);
         let (name, privilege) = (name.to_owned(), Privilege::UserNamespace);
-        Ok(Some(Self { name, privilege, entry, holder, form, net, paths, user }))
+        Ok(Some(Self { name, privilege, entry, holder, form, net, paths, user, is_owned }))
     }
 
     /// `locked` says that some process is changing labs, maybe this one.
@@ -221,6 +228,17 @@ impl Remains {
 
     /// The process that made it for itself, once that has ended.
     fn ended_owner(&self) -> Option<i32> {
+        self.unseen_owner().filter(|_| !self.is_owned)
+    }
+
+    /// Whether the process that made it for itself lives, where this one does not see it: in a container, say, that has
+    /// PIDs of its own.
+    fn is_owned_elsewhere(&self) -> bool {
+        self.is_owned && self.unseen_owner().is_some()
+    }
+
+    /// The process that made it for itself, if this one does not see it.
+    fn unseen_owner(&self) -> Option<i32> {
         let Some(Entry::Record(record)) = &self.entry else { return None };
         let owner = record.owner.as_ref()?;
         owner.process().is_none().then_some(owner.pid)
@@ -339,6 +357,7 @@ fn build(
         namespaces: None,
     };
     let mut file = lock.create(&spec.name, &record)?;
+    let owned = spec.ends_with_process.then(|| registry.own(&spec.name)).transpose()?;
     let namespaces = if registry.privileged() {
         named::prepare_directory(&lock.note_path())?;
         let namespaces = named::create(&spec.name, form)?;
@@ -357,7 +376,8 @@ fn build(
     wiring.build(spec, &namespaces, go_on)?;
     record.ready = true;
     lock.write(&mut file, &spec.name, &record)?;
-    finish(&spec.name, &record, namespaces, wiring)
+    let lab = finish(&spec.name, &record, namespaces, wiring)?;
+    Ok(Lab { _owned: owned, ..lab })
 }
 
 fn hold(
@@ -402,6 +422,7 @@ fn finish(
         rails,
         replaced: None,
         abandoned: Vec::new(),
+        _owned: None,
     })
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -91,6 +91,23 @@ pub(crate) fn end_inside(lab: &str, namespaces: &[Identity], except: i32) -> Res
     }
 }
 
+/// The process that has taken the lock of this file, if it can be seen from here.
+pub(crate) fn who_locks(file: impl AsFd) -> Option<i32> {
+    let stat = rustix::fs::fstat(file).ok()?;
+    locker(&fs::read_to_string("/proc/locks").ok()?, (stat.st_dev, stat.st_ino))
+}
+
+/// A line is `1: FLOCK  ADVISORY  WRITE 4711 00:04:4026532201 0 EOF`: the process, and then device and inode.
+fn locker(locks: &str, (device, inode): Identity) -> Option<i32> {
+    let place =
+        format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
+    locks.lines().find_map(|line| {
+        let words = line.split_whitespace().collect::<Vec<_>>();
+        let is_it = words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&place.as_str());
+        words.get(4).filter(|_| is_it)?.parse().ok().filter(|process| *process > 0)
+    })
+}
+
 /// Ends one process at once and waits for it.
 pub(crate) fn kill(pid: Pid) -> Result<(), Errno> {
     let handle = match pidfd_open(pid, PidfdFlags::empty()) {
@@ -141,6 +158,18 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn whoever_holds_a_lock_is_found() {
+        let locks = "1: POSIX  ADVISORY  WRITE 11 00:04:77 0 EOF\n\
+                     2: FLOCK  ADVISORY  WRITE 0 00:04:78 0 EOF\n\
+                     3: FLOCK  ADVISORY  WRITE 33 00:04:77 0 EOF\n\
+                     3: -> FLOCK  ADVISORY  WRITE 44 00:04:77 0 EOF\n";
+        let device = rustix::fs::makedev(0, 4);
+        assert_eq!(locker(locks, (device, 77)), Some(33));
+        assert_eq!(locker(locks, (device, 78)), None, "out of sight");
+        assert_eq!(locker(locks, (device, 79)), None);
+    }
 
     #[test]
     fn this_process_runs_and_an_ended_one_does_not() {

@@ -171,6 +171,24 @@ impl Registry {
         }
     }
 
+    /// Takes the lab for this process, until the file is dropped or the process ends, whichever way. The kernel frees it
+    /// then, so that everybody who sees the record sees it, also a process with PIDs of its own.
+    pub(crate) fn own(&self, lab: &str) -> Result<File, LabError> {
+        let path = self.path(lab);
+        // Opened anew: a holder shares what the record was made with.
+        let file = File::open(&path).during_path("opening", &path)?;
+        flock(&file, FlockOperation::LockExclusive).during_path("locking", &path)?;
+        Ok(file)
+    }
+
+    /// Whether some process has the lab for itself.
+    pub(crate) fn is_owned(&self, lab: &str) -> bool {
+        // A shared lock, so that two readers do not take each other for the owner.
+        File::open(self.path(lab)).is_ok_and(|file| {
+            flock(file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
+        })
+    }
+
     fn path(&self, lab: &str) -> PathBuf {
         self.directory.join(format!("{lab}.json"))
     }
@@ -331,6 +349,19 @@ mod tests {
         }
         assert!(!temporary.path().join("polyrail").exists());
         assert_eq!(registry.read("demo").unwrap(), None);
+    }
+
+    #[test]
+    fn a_lab_is_owned_until_its_owner_lets_go() {
+        let temporary = tempfile::tempdir().unwrap();
+        let registry = registry(temporary.path());
+        let lock = registry.lock().unwrap();
+        let _kept_by_a_holder = lock.create("demo", &record()).unwrap();
+        assert!(!registry.is_owned("demo") && !registry.is_owned("other"));
+        let owned = registry.own("demo").unwrap();
+        assert!(registry.is_owned("demo"));
+        drop(owned);
+        assert!(!registry.is_owned("demo"));
     }
 
     #[test]

@@ -45,9 +45,9 @@ pub struct Limits {
 pub struct Hooks<'a> {
     /// Whether the run should stop.
     pub is_interrupted: &'a dyn Fn() -> bool,
-    /// Called before each step with the share of the work done (by expected time) and the next
-    /// step.
-    pub progress: &'a dyn Fn(f64, &str),
+    /// Called before each step with the share of the work done (by expected time), and the configuration
+    /// and the repetition that come next.
+    pub progress: &'a dyn Fn(f64, &Configuration, u32),
 }
 
 /// How it went.
@@ -128,7 +128,7 @@ fn steps(
             outcome.reason = Some("interrupted".into());
             break;
         }
-        (hooks.progress)(spent / whole, &plan.event_name(configuration, step.repetition));
+        (hooks.progress)(spent / whole, configuration, step.repetition);
         spent += cost(step);
         if broken.contains(&(configuration.path, configuration.src, configuration.dst)) {
             continue;

@@ -177,7 +177,7 @@ impl Bench {
             floor_gpu_ns: [(PathKind::CopyEngine, 200.0)].into(),
             ..Limits::default()
         };
-        let hooks = Hooks { is_interrupted, progress: &|share, _| assert!(share <= 1.0) };
+        let hooks = Hooks { is_interrupted, progress: &|share, _, _| assert!(share <= 1.0) };
         run(&mut self.station, &self.recorder, None, &limits, &hooks)
     }
 }
@@ -265,7 +265,7 @@ fn an_interrupt_keeps_what_is_done_and_resuming_makes_the_rest() {
     drop(recorder);
     let recorder = Folder::resume(dir.path().join("p")).unwrap();
     assert_eq!((recorder.remaining().len(), recorder.session()), (29, 1));
-    let hooks = Hooks { is_interrupted: &|| false, progress: &|_, _| {} };
+    let hooks = Hooks { is_interrupted: &|| false, progress: &|_, _, _| {} };
     let outcome = run(&mut station, &recorder, None, &Limits::default(), &hooks);
     assert_eq!((outcome.state, outcome.samples), (State::Complete, 29));
     let samples = recorder.folder().samples().unwrap();
@@ -419,7 +419,7 @@ fn rewarmed(warms: bool, most: Duration) -> Vec<Rewarmed> {
     let rewarm =
         Rewarm { colder_c: 4.0, every: Duration::ZERO, turn: Duration::from_millis(20), most };
     let limits = Limits { rewarm: Some(rewarm), ..Limits::default() };
-    let hooks = Hooks { is_interrupted: &|| false, progress: &|_, _| {} };
+    let hooks = Hooks { is_interrupted: &|| false, progress: &|_, _, _| {} };
     let outcome = run(&mut bench.station, &bench.recorder, Some(&watcher), &limits, &hooks);
     assert_eq!((outcome.state, outcome.samples), (State::Complete, 36), "{:?}", outcome.reason);
     outcome.rewarmed

@@ -3,12 +3,14 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, PidfdGetfdFlags, Resource, getrlimit, pidfd_getfd, pidfd_open,
-    test_kill_process,
+    Pid, PidfdFlags, PidfdGetfdFlags, Resource, Signal, getpid, getppid, getrlimit, pidfd_getfd,
+    pidfd_open, set_parent_process_death_signal, test_kill_process,
 };
 
 use crate::memory::Map;
@@ -49,6 +51,19 @@ pub fn signal_handlers() -> Vec<(i32, usize)> {
         is_known.then_some((signal, action.sa_sigaction))
     };
     (1..=31).filter_map(handler).collect()
+}
+
+/// The kernel kills what this command starts as soon as the thread that starts it ends, in whichever way, so start it
+/// from a thread that lives as long as it shall. What it starts in turn lives on.
+pub fn kill_with_this_thread(command: &mut Command) {
+    let starter = getpid();
+    let tie = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // The starter may have ended before.
+        if getppid() == Some(starter) { Ok(()) } else { Err(Errno::SRCH.into()) }
+    };
+    // SAFETY: bare system calls only, as it must be between fork and exec.
+    unsafe { command.pre_exec(tie) };
 }
 
 /// A process of this machine, told from every other one that has had its number.
@@ -186,6 +201,21 @@ mod tests {
         assert!(state_of(number).is_some());
         child.wait().unwrap();
         assert!(process.has_ended());
+    }
+
+    #[test]
+    fn a_command_ends_with_the_thread_that_started_it() {
+        let start = || {
+            let mut command = std::process::Command::new("cat");
+            kill_with_this_thread(&mut command);
+            command.stdin(std::process::Stdio::piped()).spawn().unwrap()
+        };
+        let mut child = std::thread::spawn(start).join().unwrap();
+        // Its standard input is open, so it does not end by itself.
+        let input = child.stdin.take();
+        let status = child.wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+        drop(input);
     }
 
     #[test]

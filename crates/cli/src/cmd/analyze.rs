@@ -16,6 +16,7 @@ use polyrail_report::exit;
 
 use crate::cmd::profile::Way;
 use crate::files;
+use crate::outputs::OutFile;
 use crate::progress::Progress;
 use crate::stdout::{complain, print, refuse, tell};
 use crate::values::{Refusal, file_to_read, file_to_write, folder_to_read, folder_to_write};
@@ -59,7 +60,7 @@ pub(crate) struct Args {
 
     /// Write the report, one file that needs no network.
     #[arg(long, value_name = "FILE", value_parser = file_to_write())]
-    html: Option<PathBuf>,
+    html: Option<OutFile>,
 
     /// Print JSON.
     #[arg(long)]

@@ -29,6 +29,7 @@ mod trial;
 
 use std::process::{Command, ExitCode};
 
+use polyrail::Engine;
 use polyrail_report::exit;
 
 pub(crate) use self::error::BenchError;
@@ -68,24 +69,31 @@ fn start(args: &Args) -> Result<u8, BenchError> {
         Role::ServeParent => ends::serve_parent(config, Bank::open(args.mem)?).map(|()| exit::OK),
         Role::NcclRank => rivals::run_nccl_rank(config, &Bank::open(args.mem)?).map(|()| exit::OK),
         Role::Connect(server) => {
-            ends::measure(args, config, Bank::open(args.mem)?, &server, &placed)
+            let (bank, engine) = (Bank::open(args.mem)?, Engine::builder().config(config).build()?);
+            ends::measure(args, engine, bank, &server, &placed)
         }
         Role::Lab { rates } => ends::run_in_lab(rates, &config, &placed, args.peer_mem),
         Role::Both if args.one_process => {
             let bank = Bank::open(args.mem)?;
+            // First, as below: the settings of the other end are those that a program gave.
+            let engine = Engine::builder().config(config.clone()).build()?;
             let here = ends::Here::start(&config, &placed, Bank::open(args.peer_mem)?)?;
-            ends::measure(args, config, bank, &here.server, &placed)
+            ends::measure(args, engine, bank, &here.server, &placed)
         }
         Role::Both => {
-            // Before the other process starts, so that errors of this end come first.
+            // Before the other process starts, so that errors of this end come first: the other one gets options, and
+            // does not know where a wrong value came from.
             let bank = Bank::open(args.mem)?;
-            // The other process gets options, and would not know where a wrong name came from.
-            polyrail::rails(&config)?;
+            let engine = Engine::builder().config(config.clone()).build()?;
             let program = std::env::current_exe()
                 .map_err(|source| BenchError::system("finding this program", source))?;
             let command = Command::new(program);
-            let served = ends::Served::start(command, &config, &placed, args.peer_mem)?;
-            ends::measure(args, config, bank, &served.server, &placed)
+            let mut served = ends::Served::start(command, &config, &placed, args.peer_mem)?;
+            let measured = ends::measure(args, engine, bank, &served.server, &placed);
+            if matches!(measured, Err(BenchError::Interrupted)) {
+                served.hurry();
+            }
+            measured
         }
     }
 }

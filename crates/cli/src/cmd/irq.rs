@@ -16,6 +16,7 @@ use polyrail_tune::{Plan, TuneError};
 
 use super::changes::{self, Doing, Undoing, Where};
 use crate::files;
+use crate::outputs::OutFile;
 use crate::progress::{Progress, show_time};
 use crate::signals;
 use crate::stdout::tell;
@@ -124,7 +125,7 @@ struct PlanArgs {
 
     /// Write the plan to this file, for `irq apply FILE`.
     #[arg(short, long, value_name = "FILE", value_parser = file_to_write())]
-    output: Option<PathBuf>,
+    output: Option<OutFile>,
 
     /// Print the plan as JSON.
     #[arg(long)]

@@ -2,7 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,6 +12,7 @@ use polyrail_report::{exit, show_memory};
 use polyrail_sample::{Options, SampleError, Sampler};
 
 use crate::machine_args::MachineCopy;
+use crate::outputs::OutFile;
 use crate::progress::Progress;
 use crate::queue_stats::read_queues;
 use crate::signals;
@@ -24,7 +25,7 @@ use crate::values::{file_to_write, interface, time, time_within};
 pub(crate) struct Args {
     /// Write to a new file in place of standard output.
     #[arg(long, value_name = "FILE", value_parser = file_to_write())]
-    out: Option<PathBuf>,
+    out: Option<OutFile>,
 
     /// Write over the file, if it is there.
     #[arg(long, requires = "out")]

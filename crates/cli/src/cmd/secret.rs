@@ -3,12 +3,12 @@
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_report::exit;
 
+use crate::outputs::OutFile;
 use crate::stdout::{complain, print, tell};
 use crate::values::file_to_write;
 
@@ -31,7 +31,7 @@ enum Command {
         /// Write it here, readable by this user only; the file must not exist. Standard output if not
         /// given.
         #[arg(value_parser = file_to_write())]
-        file: Option<PathBuf>,
+        file: Option<OutFile>,
     },
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Subcommand;
@@ -16,6 +16,7 @@ use polyrail_report::{Align, Table, exit};
 use serde_json::{Value, json};
 
 use crate::machine_args::{MachineArgs, refuse_machine, refuse_read};
+use crate::outputs::OutFile;
 use crate::stdout::{complain, print, tell};
 use crate::values::file_or_stdout;
 
@@ -45,7 +46,7 @@ enum Command {
     Snapshot {
         /// The archive, which must not be there yet; `-` is standard output.
         #[arg(value_parser = file_or_stdout())]
-        file: PathBuf,
+        file: OutFile,
 
         #[command(flatten)]
         nvml: NvmlArgs,

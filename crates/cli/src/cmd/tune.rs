@@ -12,6 +12,7 @@ use polyrail_tune::{RealDisk, TuneError, Which, reset};
 
 use super::changes::{self, Doing, Undoing, Where};
 use crate::files;
+use crate::outputs::OutFile;
 use crate::stdout::{complain, tell};
 use crate::values::{Refusal, file_to_read, file_to_write, interface, time, word};
 
@@ -36,7 +37,7 @@ enum Command {
         choice: Choice,
         /// Write the plan to this file, for `tune apply --plan FILE`.
         #[arg(short, long, value_name = "FILE", value_parser = file_to_write())]
-        output: Option<PathBuf>,
+        output: Option<OutFile>,
         /// Print the plan as JSON.
         #[arg(long)]
         json: bool,
@@ -126,7 +127,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let result = match &args.command {
         Command::List { profile } => list(profile.as_deref()),
         Command::Plan { choice, output, json, place } => {
-            plan(choice, output.as_ref(), *json, place)
+            plan(choice, output.as_deref(), *json, place)
         }
         Command::Apply { choice, plan, doing, json, place } => {
             apply(choice, plan.as_ref(), doing, *json, place)
@@ -210,7 +211,7 @@ fn own_name(path: &Path) -> &str {
 
 fn plan(
     choice: &Choice,
-    output: Option<&PathBuf>,
+    output: Option<&Path>,
     as_json: bool,
     place: &Where,
 ) -> Result<ExitCode, TuneError> {

@@ -48,15 +48,10 @@ fn is_possible() -> bool {
     false
 }
 
-/// Nothing of a run is left: no lab, and no folder.
+/// Nothing of a run is left.
 fn assert_tidy(process: u32) {
     let labs = Lab::list().unwrap();
     assert!(labs.iter().all(|lab| lab.name != format!("mesh-{process}")), "the lab is left");
-    assert!(!folder_of(process).exists(), "the folder is left");
-}
-
-fn folder_of(process: u32) -> std::path::PathBuf {
-    std::env::temp_dir().join(format!("polyrail-mesh-{process}"))
 }
 
 fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
@@ -325,15 +320,23 @@ fn a_node_with_other_options_or_of_another_version_or_without_a_word_is_named() 
     other.wait_with_output().unwrap();
 }
 
-/// The process of a seat of a run, by the command line that it was started with.
-fn process_of(folder: &Path, seat: &str) -> Option<u32> {
-    let folder = folder.to_str().unwrap();
+/// The process of a seat of a run, by its parent and the command line that it was started with.
+fn process_of(run: u32, seat: &str) -> Option<u32> {
     fs::read_dir("/proc").unwrap().flatten().find_map(|entry| {
         let line = fs::read(entry.path().join("cmdline")).ok()?;
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
-        let is_it = line.contains(&format!("--worker {seat}")) && line.contains(folder);
+        let status = fs::read_to_string(entry.path().join("status")).ok()?;
+        let is_of_run = status.lines().any(|line| line == format!("PPid:\t{run}"));
+        let is_it = is_of_run && line.contains(&format!("--worker {seat}"));
         is_it.then(|| entry.file_name().to_str()?.parse().ok()).flatten()
     })
+}
+
+/// Whether it has connections, as only those have that know each other.
+fn is_connected(process: u32) -> bool {
+    const ESTABLISHED: &str = "01";
+    let table = fs::read_to_string(format!("/proc/{process}/net/tcp")).unwrap_or_default();
+    table.lines().any(|line| line.split_whitespace().nth(3) == Some(ESTABLISHED))
 }
 
 #[test]
@@ -346,9 +349,9 @@ fn a_node_that_dies_while_it_is_measured_is_named_and_nothing_is_left() {
     let options = "--lab-nodes 3 --lab-rails 100mbit --pattern all --time 1s --rounds 100";
     let child = mesh(&format!("{options} --json {}", json.display())).spawn().unwrap();
     let process = child.id();
-    let folder = folder_of(process);
-    wait_for("all three are members", || has_members(&folder, 3));
-    let victim = process_of(&folder, "one,2,").expect("node 2 runs");
+    let is_there = || process_of(process, "one,2,").is_some_and(is_connected);
+    wait_for("node 2 is connected", is_there);
+    let victim = process_of(process, "one,2,").expect("node 2 runs");
     let victim = rustix::process::Pid::from_raw(victim as i32).unwrap();
     rustix::process::kill_process(victim, rustix::process::Signal::KILL).unwrap();
     let said = refusal(4, &child.wait_with_output().unwrap());
@@ -370,11 +373,33 @@ fn a_lab_that_goes_while_it_is_measured_is_named() {
     let options = format!("--lab {} --pattern all --time 1s --rounds 100", spec.name);
     let child = mesh(&options).spawn().unwrap();
     let process = child.id();
-    wait_for("node 2 runs", || process_of(&folder_of(process), "one,2,").is_some());
+    wait_for("node 2 runs", || process_of(process, "one,2,").is_some());
     lab.down().unwrap();
     let said = refusal(3, &child.wait_with_output().unwrap());
     assert!(said.contains(&format!("lab `{}` is gone: ", spec.name)), "{said}");
     assert_tidy(process);
+}
+
+#[test]
+fn a_second_mesh_on_a_lab_is_refused_and_told_who_has_it() {
+    if !is_possible() {
+        return;
+    }
+    let mut spec = LabSpec::new(format!("meshtwice-{}", std::process::id()), Vec::new());
+    (spec.rails, spec.nodes) = (LabSpec::parse_rails("100mbit").unwrap(), Some(2));
+    let lab = Lab::up(&spec).unwrap().guard();
+    let options = format!("--lab {} --pattern all --time 1s --rounds 100", spec.name);
+    let mut first = mesh(&options).spawn().unwrap();
+    let process = first.id();
+    wait_for("a node runs", || process_of(process, "one,0,").is_some());
+    let said = refusal(3, &mesh(&options).output().unwrap());
+    let wanted = format!("lab `{}` is in use by process {process}\nhelp: ", spec.name);
+    assert!(said.contains(&wanted), "{said}");
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let again = format!("--lab {} --pattern all --time 50ms --rounds 1 --json -", spec.name);
+    report(&mesh(&again).output().unwrap(), &again);
+    lab.down().unwrap();
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::common::{
     self, assert_reaches, connect, lab, listen, on, output, receive_rate, root_turn, round_trip,
     spec, stream_rate, v4, v6,
 };
-use polyrail_lab::{Lab, LabError, LabState, Rate, Side};
+use polyrail_lab::{Lab, LabError, LabSpec, LabState, Rate, Side};
 use socket2::SockRef;
 
 fn rate(text: &str) -> Rate {
@@ -260,6 +260,39 @@ fn removing_a_lab_ends_the_processes_inside_but_not_those_that_visit() {
     assert_eq!(polite.wait().unwrap().signal(), Some(15));
     assert_eq!(stubborn.wait().unwrap().signal(), Some(9));
     assert!(lab.observe().unwrap().is_empty(), "links go even while the namespaces are held");
+}
+
+/// As a process sees it that has PIDs of its own, like one in a container.
+#[test]
+fn a_lab_lives_as_long_as_its_maker_also_where_nobody_sees_that_process() {
+    let Some(_turn) = root_turn() else { return };
+    let mut spec = spec("unseen", "1gbit");
+    spec.ends_with_process = true;
+    let _cleanup = RemoveAtEnd(&spec.name);
+    let lab = Lab::up(&spec).unwrap();
+    let record = format!("/run/polyrail/lab/{}.json", spec.name);
+    let text = std::fs::read_to_string(&record).unwrap();
+    let unseen = i32::MAX;
+    let pid = |pid| format!("\"owner\":{{\"pid\":{pid},");
+    std::fs::write(&record, text.replace(&pid(std::process::id() as i32), &pid(unseen))).unwrap();
+    let state = || {
+        let labs = Lab::list().unwrap();
+        labs.into_iter().find(|lab| lab.name == spec.name).unwrap().state.to_string()
+    };
+    assert_eq!(state(), "ready");
+    let other = LabSpec { name: format!("{}-other", spec.name), ..spec.clone() };
+    let other = Lab::up(&other).unwrap().guard();
+    assert!(!other.abandoned().contains(&spec.name));
+    other.down().unwrap();
+    // Its namespaces may be out of sight, too.
+    unmount(&format!("/run/netns/polyrail-{}-b", spec.name));
+    let error = Lab::up(&spec).unwrap_err();
+    assert!(matches!(error, LabError::AlreadyUp { .. }), "{error}");
+
+    drop(lab);
+    let lab = Lab::up(&spec).unwrap();
+    assert_eq!(lab.replaced(), Some("a namespace is missing"));
+    lab.down().unwrap();
 }
 
 #[test]

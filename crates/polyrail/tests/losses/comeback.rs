@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::relay::{CALLER, Cut, RAILS, RelayedPair, with};
+use crate::common::*;
 use polyrail::{Engine, LostReason, Peer, TransferError};
 
 /// Peers are given up soon.

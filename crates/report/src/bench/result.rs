@@ -28,7 +28,8 @@ pub struct BenchResult {
     pub seconds: f64,
     /// Median over the samples of transfers per second, both directions together.
     pub transfers_per_s: f64,
-    /// Median over the samples of bytes per second, in GB/s (10^9 bytes).
+    /// Median over the samples of bytes per second, in GB/s (10^9 bytes). The rates of `rails` add up to `bytes` over
+    /// `seconds`, the mean.
     pub gb_per_s: f64,
     /// The same, with its least and greatest value.
     pub spread_gb_per_s: Spread,
@@ -124,7 +125,7 @@ pub struct RailShare {
     pub bytes: u64,
     /// Its part of all bytes, 0 to 1.
     pub share: f64,
-    /// Bytes over the time of all samples, in GB/s (10^9 bytes).
+    /// Bytes over the time of all samples, in GB/s (10^9 bytes): a mean, while the result's own `gb_per_s` is a median.
     pub gb_per_s: f64,
     /// Segments that TCP sent again.
     pub retransmits: u64,

@@ -1,21 +1,32 @@
 //! Ctrl-C and its like: the first one ends the run in order, the second one at once.
 
 use std::io::{self, Read};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use polyrail_report::exit;
 use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 
 use crate::cmd::bench::error::BenchError;
+use crate::progress::Beside;
 use crate::signals;
+use crate::stdout::tell;
 
 /// Whether somebody asked the run to end. Clones share one answer.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Interrupt {
     raised: Arc<AtomicBool>,
+    waiting: Arc<Waiting>,
+}
+
+/// For the other end, once it is raised.
+#[derive(Default)]
+struct Waiting {
+    since: OnceLock<Instant>,
+    beside: OnceLock<Beside>,
 }
 
 impl Interrupt {
@@ -59,8 +70,46 @@ impl Interrupt {
         self.raised.load(Ordering::Relaxed)
     }
 
+    /// What is told goes there.
+    pub(crate) fn tell_beside(&self, beside: Beside) {
+        // Once for each run.
+        let _ = self.waiting.beside.set(beside);
+    }
+
+    /// For who has waited for the other end for a while, and so learns that it is raised: says so the first time, and
+    /// ends the wait when all waits since then have taken long enough.
+    pub(crate) fn check_wait(&self) -> Result<(), BenchError> {
+        if !self.is_raised() {
+            return Ok(());
+        }
+        self.waiting.since.get_or_init(|| {
+            let seconds = (PATIENCE + ENGINE_ENDS + Self::CHILD_PATIENCE).as_secs();
+            let text =
+                format!("waits for the other end, {seconds} s at most; Ctrl-C again ends at once");
+            match self.waiting.beside.get() {
+                Some(beside) => beside.say(|what| format!("{what}: interrupted, {text}")),
+                None => tell!("polyrail: interrupted, {text}"),
+            }
+            Instant::now()
+        });
+        if self.has_waited() { Err(BenchError::Interrupted) } else { Ok(()) }
+    }
+
+    /// Whether the other end gets no more time.
+    pub(crate) fn has_waited(&self) -> bool {
+        self.waiting.since.get().is_some_and(|since| since.elapsed() >= PATIENCE)
+    }
+
+    /// How long a process may take that ends because of it.
+    pub(crate) const CHILD_PATIENCE: Duration = Duration::from_secs(1);
+
     /// An error once it is raised.
     pub(crate) fn check(&self) -> Result<(), BenchError> {
         if self.is_raised() { Err(BenchError::Interrupted) } else { Ok(()) }
     }
 }
+
+/// How long an interrupted run waits for the other end in all.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long an engine takes at most to tell a peer that it ends.
+const ENGINE_ENDS: Duration = Duration::from_secs(1);

@@ -13,5 +13,5 @@ mod verdict;
 pub(crate) use self::evidence::{BesideRails, Deeper, Evidence, Line};
 pub(crate) use self::machine::{Copies, CopyRate, CopyRates, Use};
 pub(crate) use self::rules::MESSAGE_BYTES;
-pub(crate) use self::suspects::{Pairs, Scene, noise, suspects};
+pub(crate) use self::suspects::{Pairs, Scene, least_ratio, noise, suspects};
 pub(crate) use self::verdict::judge;

@@ -1,6 +1,5 @@
 //! The options of `polyrail collective`.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -10,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::CollectiveError;
 use crate::config_args::ConfigArgs;
+use crate::outputs::OutFile;
 use crate::values::{
     Rates, Refusal, file_or_stdout, library_name, number_within, rates, size_up_to, time_within,
 };
@@ -100,7 +100,7 @@ pub(crate) struct Args {
 
     /// Write all figures as JSON to this file; `-` is standard output.
     #[arg(long, value_name = "FILE", value_parser = file_or_stdout(), help_heading = HOW)]
-    pub(crate) json: Option<PathBuf>,
+    pub(crate) json: Option<OutFile>,
 
     #[command(flatten)]
     pub(crate) config: ConfigArgs,

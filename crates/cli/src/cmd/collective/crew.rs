@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use polyrail_collective::{Shape, Spec, route};
 use polyrail_config::Config;
+use polyrail_sys::process::kill_with_this_thread;
 use serde::Serialize;
 
 use super::args::{Args, Contestant};
@@ -65,6 +66,7 @@ impl<'r> Crew<'r> {
             let mut command = place.command(&program, rank, spec.ranks, &crew.over, settings)?;
             command.args(["collective", spec.operation.name(), "--worker"]);
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            kill_with_this_thread(&mut command);
             let mut child = command.spawn().map_err(failed)?;
             let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
             let (Some(orders), Some(stdout), Some(stderr)) = pipes else {

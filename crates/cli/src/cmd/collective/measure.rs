@@ -109,7 +109,8 @@ fn all_sizes(
         let bytes = work.bytes(*shape);
         progress.plan_time(work.all(&shapes[number..], paces));
         progress.say(format!("{} of {}", spec.operation.name(), show_memory(bytes)));
-        let found = one_size(args, crews, &work, *shape, number as u64, (paces, progress))?;
+        let found = one_size(args, crews, &work, *shape, number as u64, (paces, progress))
+            .inspect_err(|_| report.notes.extend(partial(number, shapes.len())))?;
         for (plugin, (samples_us, wrong)) in report.plugins.iter_mut().zip(found) {
             let factor = spec.operation.bus_factor(spec.ranks);
             let count = shape.count as u64;
@@ -119,6 +120,14 @@ fn all_sizes(
         report.compare();
     }
     Ok(())
+}
+
+/// What the means of a run that ended early are of.
+fn partial(done: usize, all: usize) -> Option<String> {
+    let note = || {
+        format!("the run ended early: {done} of {all} sizes were measured, and means are of these")
+    };
+    (done > 0).then(note)
 }
 
 /// For each crew the times of one operation, and how many elements are wrong.
@@ -159,4 +168,16 @@ fn one_size(
         pace.learn(work.bytes(shape), middle_us / 1e6);
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_ended_early_says_what_its_means_are_of() {
+        let note = partial(2, 31).unwrap();
+        assert!(note.contains("2 of 31 sizes were measured"), "{note}");
+        assert_eq!(partial(0, 31), None, "there are no figures then");
+    }
 }

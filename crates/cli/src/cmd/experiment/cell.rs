@@ -13,6 +13,7 @@ use polyrail_experiment::{Experiment, Kind, Measure, Plan, Verified};
 use polyrail_host::bindings::{self, Options, Suggestion};
 use polyrail_host::{Sysroot, Topology};
 use polyrail_report::exit;
+use polyrail_sys::process::kill_with_this_thread;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 use signal_hook::flag;
@@ -197,6 +198,7 @@ impl<'a> Runner<'a> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // Ctrl-C of a terminal reaches a whole group. The command hears of it from here, in order.
         command.process_group(0);
+        kill_with_this_thread(&mut command);
         command
     }
 

@@ -12,6 +12,7 @@ use super::hosts::{self, Hosts};
 use super::meet::BY_STARTER;
 use super::plan::{Grid, Layout, Pattern};
 use crate::config_args::ConfigArgs;
+use crate::outputs::OutFile;
 use crate::values::{
     Rates, Refusal, file_or_stdout, file_to_read, file_to_write, lab_name, number_within, rates,
     setting, size_up_to, time, time_within,
@@ -119,11 +120,11 @@ pub(crate) struct Args {
 
     /// Write all figures as JSON to this file; `-` is standard output.
     #[arg(long, value_name = "FILE", value_parser = file_or_stdout(), help_heading = HOW)]
-    pub(crate) json: Option<PathBuf>,
+    pub(crate) json: Option<OutFile>,
 
     /// Write a page with all figures to this file, for a browser.
     #[arg(long, value_name = "FILE", value_parser = file_to_write(), help_heading = HOW)]
-    pub(crate) html: Option<PathBuf>,
+    pub(crate) html: Option<OutFile>,
 
     #[command(flatten)]
     pub(crate) config: ConfigArgs,

@@ -2,10 +2,8 @@
 //! it.
 
 use std::env;
-use std::fs::{self, DirBuilder};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
@@ -14,6 +12,7 @@ use std::time::{Duration, Instant};
 use polyrail_config::Rendezvous;
 use polyrail_lab::{Lab, LabError, LabGuard, LabSpec, Node};
 use polyrail_report::{Tool, exit};
+use polyrail_sys::process::kill_with_this_thread;
 
 use super::args::{Args, PLACES, Seat};
 use super::conclude::conclusions;
@@ -81,7 +80,6 @@ enum Place {
         lab: Box<Lab>,
         /// Removes the lab at the end, if it was made for the run.
         made: Option<Box<LabGuard>>,
-        folder: Folder,
     },
     Hosts(Remote),
     Here {
@@ -92,27 +90,13 @@ enum Place {
     },
 }
 
-/// A folder of this user alone, in which the workers of a lab find each other.
-struct Folder(PathBuf);
-
 impl Place {
     fn find(args: &Args) -> Result<Self, MeshError> {
-        if let (Some(json), Some(html)) = (&args.json, &args.html)
-            && files::are_one(json, html)
-        {
-            let help = "give one of them another name";
-            let reason = "is the file that --json writes";
-            return Err(MeshError::usage(
-                "--html",
-                html.display(),
-                reason,
-                "a file of its own",
-                help,
-            ));
-        }
         if let Some(name) = &args.lab {
             let lab = Box::new(Lab::open(name)?);
-            return Ok(Self::Lab { lab, made: None, folder: Folder::make()? });
+            // Two would measure each other.
+            lab.use_alone()?;
+            return Ok(Self::Lab { lab, made: None });
         }
         if let (Some(nodes), Some(rates)) = (args.lab_nodes, &args.lab_rails) {
             let mut spec = LabSpec::new(format!("mesh-{}", std::process::id()), rates.0.clone());
@@ -122,7 +106,8 @@ impl Place {
             let made = Box::new(Lab::up(&spec)?.guard());
             tell_of_abandoned(&made);
             let lab = Box::new(Lab::open(&spec.name)?);
-            return Ok(Self::Lab { lab, made: Some(made), folder: Folder::make()? });
+            lab.use_alone()?;
+            return Ok(Self::Lab { lab, made: Some(made) });
         }
         let Some(Hosts(hosts)) = &args.hosts else { return Self::here(args) };
         let own = env::current_exe();
@@ -183,8 +168,7 @@ impl Place {
     /// The place of the first worker of a node that this process starts.
     fn seat(&self, layout: Layout, node: usize) -> Seat {
         let (node, place) = match self {
-            Self::Lab { folder, .. } => (Some(node), format!("dir://{}", folder.0.display())),
-            Self::Hosts(_) => (Some(node), BY_STARTER.to_owned()),
+            Self::Lab { .. } | Self::Hosts(_) => (Some(node), BY_STARTER.to_owned()),
             Self::Here { node, rendezvous, .. } => (*node, rendezvous.clone()),
         };
         let in_lab = matches!(self, Self::Lab { .. });
@@ -197,6 +181,11 @@ impl Place {
             Self::Lab { .. } | Self::Hosts(_) => true,
             Self::Here { node, .. } => *node == Some(0),
         }
+    }
+
+    /// Whether the workers get to know each other by this process.
+    fn introduces(&self) -> bool {
+        matches!(self, Self::Lab { .. } | Self::Hosts(_))
     }
 
     /// How many nodes this process starts workers of.
@@ -257,23 +246,6 @@ impl Place {
     }
 }
 
-impl Folder {
-    fn make() -> Result<Self, MeshError> {
-        let path = env::temp_dir().join(format!("polyrail-mesh-{}", std::process::id()));
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        let step = || format!("making {}", path.display());
-        made.map_err(|source| MeshError::system(step(), source))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What is left of it holds nothing that anybody needs.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Runs all workers of a layout; `None` where the first worker is on another node.
 fn measure(
     args: &Args,
@@ -296,7 +268,7 @@ fn measure(
             workers.start(name, command)?;
         }
     }
-    if matches!(place, Place::Hosts(_)) {
+    if place.introduces() {
         workers.introduce(args.timeout, interrupt)?;
     }
     workers.finish(interrupt)
@@ -321,6 +293,7 @@ impl Workers {
         let is_first = self.0.is_empty();
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.stderr(if is_first { Stdio::inherit() } else { Stdio::piped() });
+        kill_with_this_thread(&mut command);
         let step = || format!("starting the process of {name}");
         let mut child = command.spawn().map_err(|source| MeshError::system(step(), source))?;
         let (tell, introduction) = mpsc::channel();

@@ -1,4 +1,4 @@
-//! How workers meet that the same process started on several hosts: it carries each engine's metadata to all others.
+//! How workers meet that one process started, in a lab or on hosts: it carries each engine's metadata to all others.
 //! No port and no folder is needed for that, and nobody else sees the metadata.
 
 use std::io::{self, BufRead, Write};

@@ -6,17 +6,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use polyrail_analyze::{Analysis, Options};
 use polyrail_profile::{
-    Claim, Folder, Metric, Part, PathKind, Recorder, Run, State, Step, Temperature, Word,
-    allowed_environment,
+    Claim, Configuration, Folder, Load, Metric, Part, PathKind, Plan, Recorder, Run, State, Step,
+    Temperature, Word, allowed_environment,
 };
 use polyrail_profiler::{
     Hooks, Limits, Outcome, Rewarm, Rewarmed, Station, WARMING, Watcher, busy_devices,
     reference_ns, run,
 };
-use polyrail_report::{exit, median};
+use polyrail_report::{exit, median, show_size};
 use serde_json::{Value, json};
 
-use super::args::{Args, Switch};
+use super::args::{Args, Switch, Way};
 use super::choice::Choice;
 use super::error::CommandError;
 use super::interrupt::Caught;
@@ -178,6 +178,22 @@ fn steps_left(args: &Args, choice: &Choice) -> Result<Vec<Step>, CommandError> {
     Ok(choice.plan.remaining(&done.collect()))
 }
 
+/// `1MiB from node0 to node1 by the path host: sample 3 of 20`.
+fn title(plan: &Plan, next: &Configuration, repetition: u32) -> String {
+    let name = |rank: u32| plan.endpoints.get(rank as usize).map_or("", |one| one.name.as_str());
+    let size = show_size(next.size_bytes);
+    let (from, to, path) = (name(next.src), name(next.dst), Way::word(next.path));
+    let beside = match next.load {
+        Load::None => String::new(),
+        load => format!(" with --load {}", load.word().replace('_', "-")),
+    };
+    let sample = match plan.is_sentinel(repetition) {
+        true => "a look whether anything drifts".to_owned(),
+        false => format!("sample {} of {}", repetition + 1, plan.repetitions),
+    };
+    format!("{size} from {from} to {to} by the path {path}{beside}: {sample}")
+}
+
 /// One run over the steps that are left, with its progress shown: it begins at this share of the whole.
 fn pass(
     station: &mut Station,
@@ -187,7 +203,11 @@ fn pass(
     is_interrupted: &dyn Fn() -> bool,
     (progress, begins_at): (&Progress, f64),
 ) -> Outcome {
-    let show = |share: f64, what: &str| progress.show(begins_at + (1.0 - begins_at) * share, what);
+    let plan = recorder.folder().plan();
+    let show = |share: f64, next: &Configuration, repetition: u32| {
+        let share = begins_at + (1.0 - begins_at) * share;
+        progress.show(share, &title(plan, next, repetition));
+    };
     let hooks = Hooks { is_interrupted, progress: &show };
     let outcome = run(station, recorder, watcher, limits, &hooks);
     progress.clear();
@@ -394,6 +414,22 @@ mod tests {
     use polyrail_profile::synthetic::Machine;
 
     use super::*;
+
+    #[test]
+    fn what_is_measured_is_told_in_the_words_of_the_options() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("p");
+        Machine { endpoints: 2, repetitions: 6, ..Machine::default() }.profile(&dir).unwrap();
+        let plan = Folder::open(&dir).unwrap().plan().clone();
+        let one = Configuration { size_bytes: 1 << 20, load: Load::None, ..plan.configurations[0] };
+        let [from, to] = [one.src, one.dst].map(|rank| plan.endpoints[rank as usize].name.clone());
+        let peer = Configuration { path: PathKind::CopyEngine, ..one };
+        let wanted = format!("1MiB from {from} to {to} by the path peer: sample 3 of 6");
+        assert_eq!(title(&plan, &peer, 2), wanted);
+        let loaded = Configuration { path: PathKind::HostMemory, load: Load::SameSource, ..one };
+        let text = title(&plan, &loaded, 6);
+        assert!(text.contains("by the path host with --load same-source: a look"), "{text}");
+    }
 
     #[test]
     fn more_sizes_lie_inside_the_gaps_where_the_analysis_finds_breaks() {

@@ -7,6 +7,7 @@ use polyrail_config::Config;
 use polyrail_experiment::Design;
 
 use crate::cmd::bench::check_options;
+use crate::outputs::OutFile;
 use crate::values::{Refusal, file_to_keep, file_to_write, number_within, time_within};
 
 /// Short, because each cell is measured many times.
@@ -67,11 +68,11 @@ struct Common {
 
     /// Write the best configuration as YAML, if it is better than the default.
     #[arg(long, value_name = "FILE", value_parser = file_to_write())]
-    output: Option<PathBuf>,
+    output: Option<OutFile>,
 
     /// Keep what is measured in this file, so that --resume can go on with it.
     #[arg(long, value_name = "FILE", value_parser = file_to_keep())]
-    journal: Option<PathBuf>,
+    journal: Option<OutFile>,
 
     /// Go on where the journal ends. Everything but the time must be as it was.
     #[arg(long, requires = "journal")]
@@ -140,8 +141,8 @@ impl Common {
             name,
             over: if self.over.is_empty() { built_in.collect() } else { self.over.clone() },
             bench: self.bench.0.clone(),
-            output: self.output.clone(),
-            journal: self.journal.clone(),
+            output: self.output.clone().map(PathBuf::from),
+            journal: self.journal.clone().map(PathBuf::from),
             resume: self.resume,
             json: self.json,
             design: Design::Grid,

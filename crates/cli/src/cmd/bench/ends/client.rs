@@ -30,7 +30,7 @@ use crate::progress::Progress;
 /// Measures against the server at `address` and reports; returns the exit code.
 pub(crate) fn run(
     args: &Args,
-    config: Config,
+    engine: Engine,
     bank: Bank,
     server: &Server,
     placed: &Placed,
@@ -40,10 +40,9 @@ pub(crate) fn run(
         interrupt.raise_when_stdin_ends();
     }
     let schedule = args.schedule();
-    let samples = args.sample.as_ref().and_then(|path| path.as_deref());
-    let output = Output::open(args.report(), args.csv.as_deref(), samples)?;
+    let output = Output::open(args.report(), args.csv.as_deref())?;
     let rates = args.lab.as_ref().map(|lab| lab.0.as_slice());
-    let mut report = blank(&config, rates);
+    let mut report = blank(engine.config(), rates);
     report.memory = Some(bank.place());
     report.placement =
         Some(Placement { by: placed.by, why: placed.why.clone(), threads: Vec::new() });
@@ -59,7 +58,7 @@ pub(crate) fn run(
     };
     let mut end = measure(
         &schedule,
-        config,
+        engine,
         &bank,
         server,
         rates,
@@ -97,7 +96,7 @@ pub(crate) fn run(
 /// Measures size after size; what is done is in the report, whatever comes after it.
 fn measure(
     schedule: &Schedule,
-    config: Config,
+    engine: Engine,
     bank: &Bank,
     server: &Server,
     rates: Option<&[Rate]>,
@@ -109,8 +108,8 @@ fn measure(
 ) -> Result<(), BenchError> {
     let progress = Progress::new();
     progress.say(format!("connecting to {}", server.address));
-    let engine = Engine::builder().config(config).build()?;
-    let link = Link::new(&engine, server.connect(&engine)?);
+    interrupt.tell_beside(progress.beside());
+    let link = Link::new(&engine, server.connect(&engine)?, interrupt.clone());
     let connected = Connected {
         config: engine.config(),
         by_invitation: server.invitation.is_some(),
@@ -136,7 +135,8 @@ fn measure(
         _ => None,
     };
     let opened = Other::open_all(schedule, &link)?;
-    let others: Vec<_> = opened.iter().map(Other::connect).collect::<Result<_, BenchError>>()?;
+    let connect = |other| Other::connect(other, interrupt);
+    let others: Vec<_> = opened.iter().map(connect).collect::<Result<_, BenchError>>()?;
     report.notes = notes(schedule, same_host, !bank.is_host() || there.pci.is_some());
     if same_host && engine.config().congestion == "auto" {
         report.notes.extend(note_of_congestion(&engine));

@@ -33,17 +33,21 @@ pub(crate) fn run_in_lab(
     spec.ends_with_process = true;
     let lab = Lab::up(&spec)?.guard();
     tell_of_abandoned(&lab);
-    let server = Served::start(lab.command(Side::B, &program), config, placed, peer_memory)?;
+    let mut server = Served::start(lab.command(Side::B, &program), config, placed, peer_memory)?;
     let mut client = lab.command(Side::A, &program);
     client.args(env::args_os().skip(1)).arg("--inside-lab").arg(server.server.address.to_string());
     client.stdin(Stdio::piped());
     let status = client.spawn().and_then(|client| wait(client, &asked));
     let status = status.map_err(|source| BenchError::system("running the client", source))?;
-    drop(server);
-    lab.down()?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     // Without a code a signal ended it.
-    Ok(code.unwrap_or(exit::INTERRUPTED))
+    let code = code.unwrap_or(exit::INTERRUPTED);
+    if code == exit::INTERRUPTED {
+        server.hurry();
+    }
+    drop(server);
+    lab.down()?;
+    Ok(code)
 }
 
 /// Waits, and passes a request to end on. Ctrl-C reaches the client itself as well, and ends it at once where it comes

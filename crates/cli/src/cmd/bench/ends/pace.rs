@@ -55,7 +55,7 @@ fn region_bytes(schedule: &Schedule, size: u64) -> f64 {
     ways * schedule.layout(size).region_bytes() as f64
 }
 
-/// The rounds of a contender, as they are shown.
+/// Rounds that take about as long as each other, as they are shown.
 pub(crate) struct Turns<'p> {
     progress: &'p Progress,
     each: Duration,
@@ -63,7 +63,17 @@ pub(crate) struct Turns<'p> {
     rounds: u32,
 }
 
-impl Turns<'_> {
+impl<'p> Turns<'p> {
+    /// Each was planned to take that time.
+    pub(crate) fn new(progress: &'p Progress, each: Duration, rounds: u32) -> Self {
+        Self { progress, each, done: 0, rounds }
+    }
+
+    /// There are no more.
+    pub(crate) fn end(self) {
+        self.progress.spend(self.each * self.rounds.saturating_sub(self.done));
+    }
+
     /// Runs a round.
     pub(crate) fn take<T, E>(&mut self, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let begin = Instant::now();
@@ -74,7 +84,7 @@ impl Turns<'_> {
             // So will the others.
             let longer = begin.elapsed().saturating_sub(self.each);
             self.each += longer;
-            self.progress.extend(longer * (self.rounds - 1));
+            self.progress.extend(longer * self.rounds.saturating_sub(1));
         }
         Ok(ran)
     }
@@ -95,7 +105,7 @@ impl Bench<'_> {
 
     pub(crate) fn turns(&self, size: u64, rival: Option<&RivalKind>) -> Turns<'_> {
         let each = self.pace(size, rival).turn;
-        Turns { progress: self.progress, each, done: 0, rounds: self.schedule.rounds }
+        Turns::new(self.progress, each, self.schedule.rounds)
     }
 
     /// All sizes, each with all rivals and what it is held against after that.
@@ -110,7 +120,7 @@ impl Bench<'_> {
         contenders.extend(vec![Some(&device); modes + usize::from(wants(Against::Cuda))]);
         let of_size = |size: &u64| {
             let all = contenders.iter().map(|one| self.pace(*size, *one).whole(schedule.rounds));
-            all.sum::<Duration>() + self.yardsticks_time(*size)
+            all.sum::<Duration>() + self.yardsticks_time(*size) + self.why_time(*size)
         };
         schedule.sizes.iter().map(of_size).sum()
     }
@@ -167,8 +177,7 @@ mod tests {
     fn rounds_are_taken_for_as_long_as_the_first_one() {
         let progress = Progress::new();
         progress.plan_time(Duration::from_millis(3));
-        let mut turns =
-            Turns { progress: &progress, each: Duration::from_millis(1), done: 0, rounds: 3 };
+        let mut turns = Turns::new(&progress, Duration::from_millis(1), 3);
         let begin = Instant::now();
         let until = begin + Duration::from_millis(20);
         let slow = || {

@@ -12,6 +12,7 @@ use polyrail_profiler::drive::Ran;
 
 use super::about::{settings, threads, tool};
 use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::memory::{Bank, Buffers};
 use crate::cmd::bench::options::{changed_config, lone_rail_config, other_config};
 use crate::cmd::bench::rivals::RawServer;
@@ -52,12 +53,15 @@ fn serve_one(
     peer: &Peer,
     stop: Stop<'_>,
 ) -> Result<(), BenchError> {
-    let link = Link::new(engine, peer.clone());
+    let link = Link::new(engine, peer.clone(), Interrupt::default());
     let mut session = Session::new(&link, bank, stop);
     while let Some(ask) = session.next_ask()? {
         match ask {
             Ask::StillThere => {}
-            Ask::Bye => break,
+            Ask::Bye => {
+                session.see_off();
+                break;
+            }
             Ask::Begin { transfers } => session.sample(transfers)?,
             other => {
                 let answer = session.handle(other).unwrap_or_else(|error| failed(&error));
@@ -133,6 +137,14 @@ impl<'l> Session<'l> {
                 self.link.answer(&Answer::StillHere)?;
                 heard = Instant::now();
             }
+        }
+    }
+
+    /// The client closes its engine now. Were it taken off the list before, it would try to connect again.
+    fn see_off(&self) {
+        let until = Instant::now() + PARTING;
+        while self.link.peer.lost().is_none() && !(self.stop)() && Instant::now() < until {
+            thread::sleep(Duration::from_millis(5));
         }
     }
 
@@ -321,4 +333,6 @@ fn not_set_up() -> BenchError {
 /// Engines for one client besides the first: one for each rail, and for each number of channels.
 const OTHERS_MAX: usize = 256;
 const SLICE: Duration = Duration::from_millis(200);
+/// How long a client may take to be gone that has said good-bye.
+const PARTING: Duration = Duration::from_secs(1);
 const KEEP_ALIVE: Duration = Duration::from_secs(5);

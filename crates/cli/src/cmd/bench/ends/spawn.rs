@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine};
 use polyrail_report::exit;
+use polyrail_sys::process::kill_with_this_thread;
 
 use super::serve::serve;
 use crate::cmd::bench::error::BenchError;
@@ -22,6 +23,8 @@ use crate::cmd::bench::options::{MemoryKind, Placed, Server, like, settings_for_
 /// The serving process; it is ended when this is dropped.
 pub(crate) struct Served {
     child: Child,
+    /// How long it may take to end.
+    patience: Duration,
     pub(crate) server: Server,
 }
 
@@ -38,13 +41,14 @@ impl Served {
         command.args(["bench", "--serve-parent"]).args(settings_for_child(config, &placed.theirs));
         command.arg("--mem").arg(memory.to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        kill_with_this_thread(&mut command);
         let mut child = command.spawn().map_err(failed)?;
         let mut line = String::new();
         if let Some(stdout) = child.stdout.take() {
             BufReader::new(stdout).read_line(&mut line).map_err(failed)?;
         }
         match Server::parse(line.trim()) {
-            Ok(server) => Ok(Self { child, server }),
+            Ok(server) => Ok(Self { child, patience: PATIENCE, server }),
             // It has said why on standard error, which is ours too.
             Err(_) => {
                 drop(child.stdin.take());
@@ -57,10 +61,17 @@ impl Served {
     }
 }
 
+impl Served {
+    /// Somebody waits for the end of a run that was interrupted.
+    pub(crate) fn hurry(&mut self) {
+        self.patience = Interrupt::CHILD_PATIENCE;
+    }
+}
+
 impl Drop for Served {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + self.patience;
         while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(5));
         }

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 use polyrail_report::{Tried, show_size};
 
 use super::measure::{Bench, Rounds};
+use super::pace::{Pace, Turns};
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::judge::{Pairs, Scene, noise, suspects};
+use crate::cmd::bench::judge::{Pairs, Scene, least_ratio, noise, suspects};
 use crate::cmd::bench::options::{Change, Schedule};
 use crate::cmd::bench::output::TCP;
 use crate::cmd::bench::rivals::Other;
@@ -26,8 +27,6 @@ struct Inquiry<'b> {
     size: u64,
     trial: Trial<'b>,
     transfers: u64,
-    /// How long a change takes, as it looks.
-    turn: Duration,
     /// Rates without any change, in GB/s.
     unchanged: Vec<f64>,
     /// What could not be tried, one sentence each.
@@ -43,17 +42,38 @@ impl Bench<'_> {
     ) -> Result<(Vec<Tried>, Vec<String>), BenchError> {
         if let Some(path) = rounds.path.as_ref().filter(|path| path.taken != TCP) {
             let taken = &path.taken;
+            self.progress.spend(self.why_time(size));
             return Ok((Vec::new(), vec![format!("--why tried nothing: {taken} takes no rail")]));
         }
         let begin = Instant::now();
         let trial = self.set_up(self.link, self.schedule, size, None)?;
         let transfers = self.turn(&trial)?;
-        let turn = time_of_a_change(begin.elapsed());
+        let (planned, suspects) = (self.change_time(size), suspects(&self.scene(size)));
+        let turn = time_of_a_change(begin.elapsed()).max(planned);
+        let count = suspects.len() + AGAIN;
+        self.progress.extend((turn - planned) * count as u32);
+        let turns = Turns::new(self.progress, turn, count as u32);
         let (unchanged, notes) = (Vec::new(), Vec::new());
-        let mut inquiry = Inquiry { bench: self, size, trial, transfers, turn, unchanged, notes };
-        let tried = inquiry.run(suspects(&self.scene(size)))?;
+        let mut inquiry = Inquiry { bench: self, size, trial, transfers, unchanged, notes };
+        let tried = inquiry.run(suspects, turns)?;
         inquiry.trial.tear_down()?;
         Ok((tried, inquiry.notes))
+    }
+
+    /// How long all of it takes, as far as that is known before.
+    pub(crate) fn why_time(&self, size: u64) -> Duration {
+        match self.schedule.why {
+            true => self.change_time(size) * (suspects(&self.scene(size)).len() + AGAIN) as u32,
+            false => Duration::ZERO,
+        }
+    }
+
+    /// The same for one change.
+    fn change_time(&self, size: u64) -> Duration {
+        let warmup = WARMUP.min(self.schedule.warmup);
+        let schedule = Schedule { warmup, ..self.schedule.clone() };
+        let gb_per_s = self.line.as_ref().map(|line| line.gb_per_s());
+        time_of_a_change(Pace::of(&schedule, size, gb_per_s).warmup)
     }
 
     /// Warms up, and says how many transfers make a turn.
@@ -83,17 +103,18 @@ impl Bench<'_> {
 }
 
 impl Inquiry<'_> {
-    fn run(&mut self, suspects: Vec<Change>) -> Result<Vec<Tried>, BenchError> {
+    fn run(
+        &mut self,
+        suspects: Vec<Change>,
+        mut turns: Turns<'_>,
+    ) -> Result<Vec<Tried>, BenchError> {
         let mut seen = Vec::new();
-        let (progress, count) = (self.bench.progress, suspects.len());
-        let turn = self.turn;
-        progress.extend(turn * count as u32);
+        let count = suspects.len();
         for (place, change) in suspects.into_iter().enumerate() {
             self.say(&format!("trying {change} ({} of {count})", place + 1));
-            if let Some(pairs) = self.pairs(&change)? {
+            if let Some(pairs) = turns.take(|| self.pairs(&change))? {
                 seen.push((change, pairs));
             }
-            progress.spend(turn);
         }
         let noise = noise(&self.unchanged);
         let mut tried: Vec<(Tried, Change)> = seen
@@ -103,25 +124,19 @@ impl Inquiry<'_> {
         best_first(&mut tried);
         let helping = tried.iter().filter(|(tried, _)| tried.helps).count();
         // Of many changes one looks good by chance, but seldom twice.
-        let more = helping.min(AGAIN);
-        progress.extend(turn * more as u32);
         for (place, (tried, change)) in tried[..helping].iter_mut().enumerate() {
             tried.helps = false;
             if place < AGAIN {
                 self.say(&format!("trying {change} again"));
-                let again = self.pairs(change)?;
+                let again = turns.take(|| self.pairs(change))?;
                 if let Some(again) = again.and_then(|pairs| pairs.tried(change, noise)) {
                     *tried = again;
                 }
-                progress.spend(turn);
             }
         }
+        turns.end();
         best_first(&mut tried);
-        let percent = noise * 100.0;
-        self.notes.push(format!(
-            "without any change the rate varied by {percent:.0} % while changes were tried; what gains less \
-             than twice that counts for nothing"
-        ));
+        self.notes.push(rule(noise));
         Ok(tried.into_iter().map(|(tried, _)| tried).collect())
     }
 
@@ -135,7 +150,7 @@ impl Inquiry<'_> {
         bench.interrupt.check()?;
         let other = Other::open_changed(bench.link, change);
         let connected = other.as_ref().map_err(ToString::to_string).and_then(|other| {
-            other.connect().map(|(_, link)| link).map_err(|error| error.to_string())
+            other.connect(bench.interrupt).map(|(_, link)| link).map_err(|error| error.to_string())
         });
         let link = match connected {
             Ok(link) => link,
@@ -171,6 +186,16 @@ fn time_of_a_change(set_up: Duration) -> Duration {
     set_up + SAMPLE.max(set_up / 2) * 2 * ROUNDS as u32
 }
 
+/// What makes a change one that helps.
+fn rule(noise: f64) -> String {
+    let (varied, gain) = (noise * 100.0, (least_ratio(noise) - 1.0) * 100.0);
+    format!(
+        "without any change the middle half of all rates lay within ±{varied:.1} % while changes were tried; so a change \
+         counts as faster that gains {gain:.1} % or more by the median ratio and something in each pair, and does so \
+         again (the best {AGAIN} are tried again)"
+    )
+}
+
 /// Those that help before the others, each by how much it gains.
 fn best_first(tried: &mut [(Tried, Change)]) {
     tried.sort_by(|(a, _), (b, _)| {
@@ -181,6 +206,14 @@ fn best_first(tried: &mut [(Tried, Change)]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_rule_has_the_bounds_that_the_verdict_has() {
+        let quiet = rule(0.01);
+        assert!(quiet.contains("±1.0 %") && quiet.contains("gains 5.0 % or more"), "{quiet}");
+        let noisy = rule(0.123);
+        assert!(noisy.contains("±12.3 %") && noisy.contains("gains 24.6 % or more"), "{noisy}");
+    }
 
     #[test]
     fn a_change_takes_longer_over_a_slow_link() {

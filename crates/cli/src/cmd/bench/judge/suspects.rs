@@ -118,9 +118,14 @@ impl Pairs {
     pub(crate) fn tried(&self, change: &Change, noise: f64) -> Option<Tried> {
         let ratio = Spread::of(self.0.iter().map(|[without, with]| with / without))?;
         let gb_per_s = Spread::of(self.0.iter().map(|[_, with]| *with))?.median;
-        let helps = ratio.median >= LEAST_GAIN.max(1.0 + 2.0 * noise) && ratio.min > 1.0;
+        let helps = ratio.median >= least_ratio(noise) && ratio.min > 1.0;
         Some(Tried { change: change.to_string(), gb_per_s, ratio, helps })
     }
+}
+
+/// The least ratio of what helps.
+pub(crate) fn least_ratio(noise: f64) -> f64 {
+    LEAST_GAIN.max(1.0 + 2.0 * noise)
 }
 
 /// What the rates of one thing vary by, as a part of their median: half of the span of the middle ones, of

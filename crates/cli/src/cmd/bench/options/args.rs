@@ -13,6 +13,7 @@ use super::nccl_mode::NcclMode;
 use super::role::Server;
 use super::schedule::{DEPTH_MAX, ITERS_MAX, POSTERS_MAX, ROUNDS_MAX, SEGMENTS_MAX, Schedule};
 use crate::config_args::ConfigArgs;
+use crate::outputs::OutFile;
 use crate::values::{
     Rates, Refusal, address, file_or_stdout, file_to_write, library, number_within, rates, setting,
     size, socket_address, time, time_within, word,
@@ -140,7 +141,7 @@ pub(crate) struct Args {
     /// Write the report as JSON; - is standard output [default:
     /// bench.json in ~/.local/state/polyrail, which the next bench replaces].
     #[arg(long, value_name = "FILE", value_parser = file_or_stdout(), help_heading = OUTPUT)]
-    json: Option<PathBuf>,
+    json: Option<OutFile>,
 
     /// Write no report to a file.
     #[arg(long, conflicts_with = "json", help_heading = OUTPUT)]
@@ -154,13 +155,13 @@ pub(crate) struct Args {
 
     /// Write one line per size as CSV; - is standard output.
     #[arg(long, value_name = "FILE", value_parser = file_or_stdout(), help_heading = OUTPUT)]
-    pub(crate) csv: Option<PathBuf>,
+    pub(crate) csv: Option<OutFile>,
 
     /// Write a sample of CPUs, interrupts, flows and threads each second, and let the verdict use
     /// what they show [default: bench-samples.jsonl in ~/.local/state/polyrail].
     #[arg(long, value_name = "FILE", num_args = 0..=1, value_parser = file_to_write(),
         conflicts_with = "listen", help_heading = OUTPUT)]
-    pub(crate) sample: Option<Option<PathBuf>>,
+    pub(crate) sample: Option<Option<OutFile>>,
 
     /// Print which paths the bytes could take, which one they take, and why.
     #[arg(long, conflicts_with = "listen", help_heading = OUTPUT)]

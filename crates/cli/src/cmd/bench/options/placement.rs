@@ -136,7 +136,8 @@ fn both_here(config: &Config, rails: usize, topology: &Topology) -> Placed {
     if cores.len() < needed {
         let have = cores.len();
         return Placed::nothing(&format!(
-            "{place} has {have} cores, and two processes of {tx} + {rx} progress threads want {needed}"
+            "{place} has {have} cores, and the two processes want {needed}: each {tx} to send, {rx} to receive, \
+             and 1 for its other threads"
         ));
     }
     let (client, server) = cores.split_at(cores.len() / 2);

@@ -11,7 +11,7 @@ use polyrail_report::BenchReport;
 use super::render;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::Report;
-use crate::files::{are_one, draft_of, replace};
+use crate::files::{draft_of, replace};
 use crate::stdout::{put, tell};
 
 /// The places that were asked for.
@@ -31,11 +31,7 @@ enum Sink {
 
 impl Output {
     /// Makes sure that the files can be written. A report that nobody asked for is not worth a failure.
-    pub(crate) fn open(
-        report: Report<'_>,
-        csv: Option<&Path>,
-        samples: Option<&Path>,
-    ) -> Result<Self, BenchError> {
+    pub(crate) fn open(report: Report<'_>, csv: Option<&Path>) -> Result<Self, BenchError> {
         let json = match report {
             Report::To(path) => Sink::open(path)?,
             Report::Last => match state_folder() {
@@ -48,22 +44,9 @@ impl Output {
             Report::Nowhere => Sink::Nowhere,
         };
         let csv = csv.map(Sink::open).transpose()?;
-        match (&json, &csv) {
-            (Sink::Stdout, Some(Sink::Stdout)) => {
-                let reason = "goes to standard output, as --json does";
-                return Err(BenchError::usage("--csv", "-", reason, "one of them there"));
-            }
-            (Sink::File(json), Some(Sink::File(csv))) if are_one(json, csv) => {
-                return Err(taken("--csv", csv, "--json"));
-            }
-            _ => {}
-        }
-        for (option, sink) in [("--json", Some(&json)), ("--csv", csv.as_ref())] {
-            if let (Some(Sink::File(path)), Some(samples)) = (sink, samples)
-                && are_one(path, samples)
-            {
-                return Err(taken("--sample", samples, option));
-            }
+        if let (Sink::Stdout, Some(Sink::Stdout)) = (&json, &csv) {
+            let reason = "goes to standard output, as --json does";
+            return Err(BenchError::usage("--csv", "-", reason, "one of them there"));
         }
         Ok(Self { json, csv })
     }
@@ -184,11 +167,6 @@ fn own_folder(path: &Path, user: u32) -> io::Result<()> {
         return Err(io::Error::other("it belongs to another user"));
     }
     Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK)?)
-}
-
-fn taken(option: &'static str, path: &Path, other: &str) -> BenchError {
-    let reason = format!("is the file that {other} writes");
-    BenchError::usage(option, path.display(), reason, "a file of its own")
 }
 
 fn json(report: &BenchReport) -> Result<String, BenchError> {

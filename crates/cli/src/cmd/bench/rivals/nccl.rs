@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
+use polyrail_sys::process::kill_with_this_thread;
 use serde::{Deserialize, Serialize};
 
 use super::standing::{Rival, Turn};
@@ -165,6 +166,7 @@ impl RankProcess {
         command.args(["bench", "--nccl-rank", "--mem"]).arg(memory.to_string());
         apply(mode, &mut command);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        kill_with_this_thread(&mut command);
         let mut child = command.spawn().map_err(failed)?;
         let (Some(orders), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(failed(std::io::ErrorKind::BrokenPipe.into()));

@@ -5,6 +5,7 @@ use polyrail::{Config, Engine};
 
 use super::standing::{CONTIGUOUS, Rival, RivalKind, Turn};
 use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::options::{
     Against, Change, Schedule, Server, Verify, changed_config, lone_rail_config, other_config,
 };
@@ -79,8 +80,12 @@ impl Other {
     }
 
     /// Connects the two, and so learns how many flows there are.
-    pub(crate) fn connect(&self) -> Result<(RivalKind, Link<'_>), BenchError> {
-        let link = Link::new(&self.engine, self.server.connect(&self.engine)?);
+    pub(crate) fn connect(
+        &self,
+        interrupt: &Interrupt,
+    ) -> Result<(RivalKind, Link<'_>), BenchError> {
+        let peer = self.server.connect(&self.engine)?;
+        let link = Link::new(&self.engine, peer, interrupt.clone());
         let kind = match &self.kind {
             RivalKind::Channels { channels, .. } => {
                 RivalKind::Channels { channels: *channels, flows: link.peer.flows().total }

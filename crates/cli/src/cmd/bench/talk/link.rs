@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::messages::{Answer, Ask};
 use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::interrupt::Interrupt;
 
 /// One end of the conversation.
 pub(crate) struct Link<'a> {
@@ -17,11 +18,13 @@ pub(crate) struct Link<'a> {
     pub(crate) peer: Peer,
     /// Notifications that came while something else was awaited.
     waiting: Mutex<VecDeque<Vec<u8>>>,
+    interrupt: Interrupt,
 }
 
 impl<'a> Link<'a> {
-    pub(crate) fn new(engine: &'a Engine, peer: Peer) -> Self {
-        Self { engine, peer, waiting: Mutex::default() }
+    /// Waits for the other end are short once `interrupt` is raised.
+    pub(crate) fn new(engine: &'a Engine, peer: Peer, interrupt: Interrupt) -> Self {
+        Self { engine, peer, waiting: Mutex::default(), interrupt }
     }
 
     /// Asks and waits for the answer. A failure at the other end becomes an error here.
@@ -45,6 +48,7 @@ impl<'a> Link<'a> {
             if let Some(why) = self.peer.lost() {
                 return Err(BenchError::Gone { peer: self.peer.name().to_owned(), why });
             }
+            self.interrupt.check_wait()?;
             let waited = started.elapsed();
             if waited > SILENCE_MAX {
                 return Err(BenchError::Silent { ask: name, waited });
@@ -119,17 +123,26 @@ impl<'a> Link<'a> {
     fn say(&self, message: &impl Serialize) -> Result<(), BenchError> {
         let bytes = serde_json::to_vec(message)
             .map_err(|error| BenchError::system("writing a control message", error.into()))?;
+        if self.interrupt.has_waited() {
+            return Err(BenchError::Interrupted);
+        }
         let transfer = self.engine.notify(&self.peer, &bytes)?;
-        wait_patiently(&transfer)
+        self.wait_patiently(&transfer)
     }
-}
 
-/// Waits for a small transfer; the engine's own deadlines end it when the peer is gone.
-fn wait_patiently(transfer: &Transfer) -> Result<(), BenchError> {
-    match transfer.wait(SILENCE_MAX) {
-        Some(Ok(_)) => Ok(()),
-        Some(Err(error)) => Err(error.into()),
-        None => Err(BenchError::Silent { ask: "a control message", waited: SILENCE_MAX }),
+    /// Waits for a small transfer; the engine's own deadlines end it when the peer is gone.
+    fn wait_patiently(&self, transfer: &Transfer) -> Result<(), BenchError> {
+        let started = Instant::now();
+        loop {
+            if let Some(ended) = transfer.wait(LOOK) {
+                return Ok(ended.map(drop)?);
+            }
+            self.interrupt.check_wait()?;
+            let waited = started.elapsed();
+            if waited > SILENCE_MAX {
+                return Err(BenchError::Silent { ask: "a control message", waited });
+            }
+        }
     }
 }
 
@@ -164,7 +177,7 @@ pub(crate) fn unexpected(ask: &Ask, answer: &Answer) -> BenchError {
 
 /// What a server that has a client answers to another one.
 pub(crate) const BUSY: &str = "another client is being served";
-/// How often to look whether the peer is gone.
+/// How often to look whether the peer is gone, or somebody wants the end.
 const LOOK: Duration = Duration::from_millis(200);
 /// How long to wait for an answer before asking whether the peer is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);

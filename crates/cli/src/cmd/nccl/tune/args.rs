@@ -1,6 +1,5 @@
 //! The options of `nccl tune`, and what they make an experiment of.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
@@ -9,6 +8,7 @@ use serde::Serialize;
 
 use crate::cmd::experiment::error::RunError;
 use crate::cmd::nccl::variables;
+use crate::outputs::OutFile;
 use crate::values::{Refusal, file_to_write, library_name, number_within, size, time_within};
 
 /// The level that leaves a variable as it is.
@@ -41,7 +41,7 @@ pub(crate) struct TuneArgs {
 
     /// Write what won as nccl.conf, if anything did.
     #[arg(long, value_name = "FILE", value_parser = file_to_write())]
-    pub(super) output: Option<PathBuf>,
+    pub(super) output: Option<OutFile>,
 
     /// Print JSON.
     #[arg(long)]

@@ -1,0 +1,128 @@
+//! What a command started does not outlive it, in whichever way it ends.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Far more than any wait here takes, also on a machine that is busy otherwise.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A process that is killed at the end of a test, whatever comes of it.
+struct Running(Child);
+
+impl Running {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail only where it is gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begin.elapsed() < DEADLINE, "{what}");
+        // It looks again: nobody tells of other processes.
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The state and the parent of a process that has not ended.
+fn state_of(pid: i32) -> Option<(char, i32)> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may have spaces.
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    (state != 'Z').then_some((state, fields.next()?.parse().ok()?))
+}
+
+fn child_of(parent: u32) -> Option<i32> {
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    let mut pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.find(|pid| state_of(*pid).is_some_and(|(_, of)| of == parent as i32))
+}
+
+/// A bench whose other process is stopped while data move; that process, and the bench's standard error.
+fn with_a_stopped_end() -> (Running, i32, BufReader<ChildStderr>) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    command.args(["bench", "--sizes", "64KiB", "--time", "100s", "--warmup", "1ms", "--no-json"]);
+    // A line a second tells that it measures.
+    command.args(["--interval", "1s"]).stdin(Stdio::null()).stdout(Stdio::null());
+    let mut bench = Running(command.stderr(Stdio::piped()).spawn().unwrap());
+    let mut said = BufReader::new(bench.0.stderr.take().unwrap());
+    line_with("GB/s", &mut said);
+    let end = child_of(bench.0.id()).expect("the other process");
+    kill_process(Pid::from_raw(end).unwrap(), Signal::STOP).unwrap();
+    wait_for("it stops", || state_of(end).filter(|(state, _)| *state == 'T'));
+    (bench, end, said)
+}
+
+fn line_with(wanted: &str, said: &mut impl BufRead) -> String {
+    let mut all = String::new();
+    loop {
+        let before = all.len();
+        assert!(said.read_line(&mut all).unwrap() > 0, "no {wanted:?} in\n{all}");
+        if all[before..].contains(wanted) {
+            return all[before..].to_owned();
+        }
+    }
+}
+
+#[test]
+fn ctrl_c_of_a_bench_whose_other_end_is_stopped_says_what_it_waits_for_and_ends_soon() {
+    let (mut bench, end, mut said) = with_a_stopped_end();
+    bench.signal(Signal::INT);
+    let begin = Instant::now();
+    let line = line_with("interrupted", &mut said);
+    assert!(line.contains("waits for the other end, 4 s at most"), "{line}");
+    assert_eq!(bench.0.wait().unwrap().code(), Some(130));
+    // Its deadline for a peer that does not answer is 10 s, and that for a child that does not end 5 s.
+    assert!(begin.elapsed() < Duration::from_secs(9), "{:?}", begin.elapsed());
+    wait_for("the other process is gone", || state_of(end).is_none().then_some(()));
+}
+
+#[test]
+fn no_process_of_a_bench_stays_after_the_second_ctrl_c_or_a_kill() {
+    for signal in [Signal::INT, Signal::KILL] {
+        let (mut bench, end, mut said) = with_a_stopped_end();
+        if signal == Signal::INT {
+            bench.signal(signal);
+            line_with("interrupted", &mut said);
+        }
+        bench.signal(signal);
+        bench.0.wait().unwrap();
+        wait_for("the other process is gone", || state_of(end).is_none().then_some(()));
+    }
+}
+
+#[test]
+fn a_command_of_an_experiment_ends_when_that_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = "name: x\ncommand: [sh, -c, 'echo $$ >pid; mv pid running; exec sleep 100 {kind}']\nfigure: '([0-9])'\n\
+                better: higher\nfactors:\n  kind: ['0', '1']\nblocks: 8\nseed: 5\n";
+    fs::write(folder.path().join("x.yml"), text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    command.args(["experiment", "x.yml"]).current_dir(folder.path());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut experiment = Running(command.spawn().unwrap());
+    let running = folder.path().join("running");
+    let pid = wait_for("a cell runs", || fs::read_to_string(&running).ok());
+    let pid: i32 = pid.trim().parse().unwrap();
+    assert!(state_of(pid).is_some());
+    experiment.signal(Signal::KILL);
+    experiment.0.wait().unwrap();
+    wait_for("its command is gone", || state_of(pid).is_none().then_some(()));
+}
