@@ -11,6 +11,7 @@ mod progress;
 mod queue_stats;
 mod signals;
 mod stdout;
+mod unwritten;
 mod usage;
 mod values;
 mod version;
@@ -62,7 +63,7 @@ enum Command {
     Mesh(Box<cmd::mesh::Args>),
     /// Install, check and set up the plugin for NCCL and RCCL.
     Nccl(cmd::nccl::Args),
-    /// Show and set queues, rings and coalescing of an interface; show RSS and counters.
+    /// Show and set the queues of an interface, their sizes, and when they interrupt; show its counters.
     Nic(Box<cmd::nic::Args>),
     /// Install, try and remove the backend for NIXL.
     Nixl(cmd::nixl::Args),
@@ -86,11 +87,14 @@ enum Command {
 
 /// Runs the command with the arguments of this process.
 pub fn main() -> ExitCode {
-    let cli: Cli = match usage::parse() {
-        Ok(cli) => cli,
-        Err(code) => return code,
-    };
-    match cli.command {
+    unwritten::concluded(match usage::parse::<Cli>() {
+        Ok(cli) => run(cli.command),
+        Err(code) => code,
+    })
+}
+
+fn run(chosen: Command) -> ExitCode {
+    match chosen {
         Command::Analyze(args) => cmd::analyze::run(&args),
         Command::Autotune(args) => cmd::sweep::autotune(&args),
         Command::Bench(args) => cmd::bench::run(&args),

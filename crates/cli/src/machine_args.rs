@@ -67,13 +67,12 @@ impl MachineCopy {
     /// [`TuneError::Argument`] if it is one.
     pub(crate) fn require_writable(copy: Option<&Self>) -> Result<(), TuneError> {
         match copy {
-            Some(copy) if !copy.path.is_dir() => Err(TuneError::Argument {
-                field: "--sysroot",
-                value: copy.path.display().to_string(),
-                fault:
-                    "is an archive, in which nothing can be changed; unpack it, or use --dry-run"
-                        .to_owned(),
-            }),
+            Some(copy) if !copy.path.is_dir() => Err(TuneError::argument(
+                "--sysroot",
+                copy.path.display().to_string(),
+                "is an archive, in which nothing can be changed",
+                "an unpacked archive, or --dry-run",
+            )),
             _ => Ok(()),
         }
     }

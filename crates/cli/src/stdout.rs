@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 
 use polyrail_report::exit;
 
+use crate::unwritten::{NobodyReads, to_stdout};
+
 /// Writes a line to standard error, made [`harmless`]. `eprintln!` would panic where standard error is
 /// full or closed, and that must not end a run.
 macro_rules! tell {
@@ -31,14 +33,14 @@ pub(crate) fn say_line(line: &str) {
     let _ = say_to_reader(line);
 }
 
-/// The same for a command that goes on until nobody reads any more.
-pub(crate) fn say_to_reader(line: &str) -> io::Result<()> {
-    writeln!(io::stdout(), "{}", harmless(line))
+/// The same for a command that goes on until nobody reads any more, or nothing can be written.
+pub(crate) fn say_to_reader(line: &str) -> Result<(), NobodyReads> {
+    put(&format!("{line}\n"))
 }
 
 /// Draws a screen over what a terminal shows, as many lines as it has room for. The escape sequences are
 /// these alone; the lines are made [`harmless`].
-pub(crate) fn redraw(lines: &[String]) -> io::Result<()> {
+pub(crate) fn redraw(lines: &[String]) -> Result<(), NobodyReads> {
     let (rows, columns) = console::Term::stdout().size();
     let (rows, columns) = (usize::from(rows.max(2)) - 1, usize::from(columns.max(20)));
     let mut screen = String::from(TO_THE_TOP);
@@ -49,9 +51,7 @@ pub(crate) fn redraw(lines: &[String]) -> io::Result<()> {
         screen.push('\n');
     }
     screen += CLEAR_BELOW;
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(screen.as_bytes())?;
-    stdout.flush()
+    put_raw(&screen)
 }
 
 const TO_THE_TOP: &str = "\u{1b}[H";
@@ -113,33 +113,20 @@ impl<W: Write> Write for Harmless<W> {
     }
 }
 
-/// Writes a result to standard output, made [`harmless`].
-///
-/// # Errors
-/// As the system says. A reader that closes the pipe early, like `head`, has what it wants.
-pub(crate) fn put(text: &str) -> io::Result<()> {
+/// Writes a result to standard output, made [`harmless`]. What could not be written is told when the process ends.
+pub(crate) fn put(text: &str) -> Result<(), NobodyReads> {
+    put_raw(&harmless(text))
+}
+
+fn put_raw(text: &str) -> Result<(), NobodyReads> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(harmless(text).as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
-    }
+    to_stdout(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
 }
 
 /// The same for a command that ends with it, and with `code`.
 pub(crate) fn print(text: &str, code: u8) -> ExitCode {
-    ended(put(text), code)
-}
-
-/// The same for a text that was written by others.
-pub(crate) fn ended(written: io::Result<()>, code: u8) -> ExitCode {
-    match written {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::from(code),
-        Ok(()) => ExitCode::from(code),
-        Err(error) => {
-            tell!("polyrail: can't write to standard output: {error}");
-            ExitCode::from(exit::ENVIRONMENT)
-        }
-    }
+    let _ = put(text);
+    ExitCode::from(code)
 }
 
 /// Writes a message and its remedy to standard error.
@@ -164,19 +151,6 @@ fn remedy<'a>(message: &str, help: Option<&'a str>) -> Option<&'a str> {
 
 const NO_PROC: &str = "/proc is not mounted here, and this program reads there what the machine has: \
                        `mount -t proc proc /proc`";
-
-/// What to do where a file can't be written, if the system's reason tells.
-pub(crate) fn unwritten_help(source: &io::Error) -> Option<&'static str> {
-    match source.kind() {
-        io::ErrorKind::StorageFull => Some("free some space, or name a place on another disk"),
-        io::ErrorKind::ReadOnlyFilesystem => Some("name a place that can be written to"),
-        io::ErrorKind::PermissionDenied => {
-            Some("name a place where this user may write, or run it as a user who may")
-        }
-        io::ErrorKind::NotFound => Some("name a place in a folder that exists"),
-        _ => None,
-    }
-}
 
 /// Where the command that this process runs is explained.
 static REMEDY: OnceLock<String> = OnceLock::new();

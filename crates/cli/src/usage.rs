@@ -13,7 +13,8 @@ use clap::{Arg, Command, CommandFactory, Error, FromArgMatches};
 use polyrail_report::exit;
 
 use crate::outputs::{are_written, hinted, written_over};
-use crate::stdout::{ended, excerpt, set_remedy, tell};
+use crate::stdout::{excerpt, set_remedy, tell};
+use crate::unwritten::to_stdout;
 use crate::values::Refusal;
 
 /// Why a command line was not read.
@@ -22,6 +23,7 @@ pub(crate) struct Refused {
     pub(crate) message: String,
     error: Error,
     shows_help: bool,
+    code: u8,
 }
 
 /// Reads the arguments of this process. After a refusal, or after showing a help text, returns the code
@@ -33,10 +35,11 @@ pub(crate) fn parse<Cli: CommandFactory + FromArgMatches>() -> Result<Cli, ExitC
         // Help texts are the program's own, and in colour.
         if refused.shows_help {
             let code = u8::try_from(refused.error.exit_code()).unwrap_or(exit::USAGE);
-            return ended(refused.error.print(), code);
+            let _ = to_stdout(refused.error.print());
+            return ExitCode::from(code);
         }
         tell!("polyrail: {}", refused.message);
-        ExitCode::from(exit::USAGE)
+        ExitCode::from(refused.code)
     })
 }
 
@@ -58,7 +61,7 @@ fn read_by<Cli: FromArgMatches>(mut command: Command, words: &[OsString]) -> Res
         Ok((cli, None)) => return Ok(cli),
         Ok((_, Some(message))) => {
             let error = command.error(ErrorKind::ValueValidation, &message);
-            return Err(Refused { message, error, shows_help: false });
+            return Err(Refused { message, error, shows_help: false, code: exit::USAGE });
         }
         Err(error) => error,
     };
@@ -71,7 +74,9 @@ fn read_by<Cli: FromArgMatches>(mut command: Command, words: &[OsString]) -> Res
         true => error.render().to_string(),
         false => message(&error, &Line { command: &command, words }),
     };
-    Err(Refused { message, error, shows_help })
+    let refusal = error.source().and_then(|source| source.downcast_ref::<Refusal>());
+    let code = refusal.map_or(exit::USAGE, Refusal::code);
+    Err(Refused { message, error, shows_help, code })
 }
 
 /// clap reads `-5s` as the options `-5` and `-s`. Behind an option it is meant as its value: `--time=-5s`.

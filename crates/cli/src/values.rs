@@ -15,7 +15,7 @@ use polyrail_config::{Config, ConfigError};
 use polyrail_host::CpuSet;
 use polyrail_host::bindings::Bindings;
 use polyrail_lab::{LabError, LabSpec, Rate};
-use polyrail_report::BadUnit;
+use polyrail_report::{BadUnit, exit};
 use rustix::fs::{Access, access};
 
 use crate::outputs::OutFile;
@@ -29,11 +29,26 @@ pub(crate) struct Refusal {
     help: Option<String>,
     /// What to show of the value, if not all of it.
     shown: Option<String>,
+    /// What the process ends with.
+    code: u8,
 }
 
 impl Refusal {
     pub(crate) fn new(fault: impl fmt::Display, allowed: impl fmt::Display) -> Self {
-        Self { text: format!("{fault}; allowed: {allowed}"), help: None, shown: None }
+        Self::of(format!("{fault}; allowed: {allowed}"), None)
+    }
+
+    fn of(text: String, help: Option<String>) -> Self {
+        Self { text, help, shown: None, code: exit::USAGE }
+    }
+
+    /// For what the system refuses.
+    fn of_io(self, error: &io::Error) -> Self {
+        Self { code: exit::of_io(error), ..self }
+    }
+
+    pub(crate) fn code(&self) -> u8 {
+        self.code
     }
 
     /// For a value of which only this may be shown.
@@ -70,13 +85,13 @@ impl std::error::Error for Refusal {}
 
 impl From<BadUnit> for Refusal {
     fn from(error: BadUnit) -> Self {
-        Self { text: error.to_string(), help: error.help(), shown: None }
+        Self::of(error.to_string(), error.help())
     }
 }
 
 impl From<LabError> for Refusal {
     fn from(error: LabError) -> Self {
-        Self { text: error.to_string(), help: error.help(), shown: None }
+        Self::of(error.to_string(), error.help())
     }
 }
 
@@ -92,7 +107,7 @@ impl From<ConfigError> for Refusal {
             }
             other => other.to_string(),
         };
-        Self { text, help: error.help(), shown: None }
+        Self::of(text, error.help())
     }
 }
 
@@ -344,6 +359,19 @@ pub(crate) fn file_or_stdout() -> impl TypedValueParser<Value = OutFile> {
         .map(OutFile::from)
 }
 
+/// As [`file_to_write`], for a file that is never replaced; `-` is taken where it means standard output.
+pub(crate) fn new_file(dash_is_stdout: bool) -> impl TypedValueParser<Value = OutFile> {
+    path(move |path| match path.symlink_metadata() {
+        _ if dash_is_stdout && path == Path::new("-") => Ok(()),
+        Ok(found) if !found.is_dir() => {
+            let refusal = Refusal::new("is there already", "a new file");
+            Err(refusal.with_help("name another file: what is there stays"))
+        }
+        _ => check_file_to_write(path),
+    })
+    .map(OutFile::from)
+}
+
 /// A file to write, in a folder that is there.
 pub(crate) fn file_to_write() -> impl TypedValueParser<Value = OutFile> {
     path(check_file_to_write).map(OutFile::from)
@@ -381,7 +409,7 @@ fn check_file_to_write(path: &Path) -> Result<(), Refusal> {
         Err(error) => {
             let fault = format!("can't be written: {}: {error}", folder.display());
             let help = format!("mkdir -p {}", folder.display());
-            Err(Refusal::new(fault, FILE_TO_WRITE).with_help(help))
+            Err(Refusal::new(fault, FILE_TO_WRITE).with_help(help).of_io(&error))
         }
     }
 }
@@ -459,13 +487,14 @@ fn absent(error: &io::Error, allowed: &str) -> Refusal {
         io::ErrorKind::NotFound => "does not exist".to_owned(),
         _ => format!("can't be opened: {error}"),
     };
-    Refusal::new(fault, allowed).with_help("check the path: `ls` shows what is there")
+    let refusal = Refusal::new(fault, allowed).of_io(error);
+    refusal.with_help("check the path: `ls` shows what is there")
 }
 
 fn readable(path: &Path) -> Result<(), Refusal> {
     access(path, Access::READ_OK).map_err(|error| {
         let refusal = Refusal::new(format!("can't be read: {error}"), "what this user may read");
-        refusal.with_help("change its permissions, or run as its owner")
+        refusal.with_help("change its permissions, or run as its owner").of_io(&error.into())
     })
 }
 
@@ -475,6 +504,7 @@ fn writable(place: &Path, path: &Path, allowed: &str) -> Result<(), Refusal> {
             true => format!("can't be written: {error}"),
             false => format!("can't be written: {}: {error}", place.display()),
         };
-        Refusal::new(fault, allowed).with_help("name a place elsewhere, or change the permissions")
+        let refusal = Refusal::new(fault, allowed).of_io(&error.into());
+        refusal.with_help("name a place elsewhere, or change the permissions")
     })
 }

@@ -184,7 +184,7 @@ fn a_variable_that_is_not_text_is_refused_only_where_it_is_ours() {
     let mut ours = polyrail(&["show"]);
     ours.env("POLYRAIL_RAILS", garbage);
     let message = refusal(ours);
-    assert!(message.contains("POLYRAIL_RAILS is not UTF-8 text"), "{message}");
+    assert!(message.contains("POLYRAIL_RAILS is not UTF-8 text: `eth\\xff`"), "{message}");
     is_formed(&message);
 
     let mut alias = polyrail(&["show"]);
@@ -307,7 +307,7 @@ fn a_variable_whose_name_is_no_text_is_unknown() {
     let mut command = polyrail(&["show"]);
     command.env(OsStr::from_bytes(b"POLYRAIL_CHUNK_BYTE\xff"), "1");
     let text = refusal(command);
-    assert!(text.contains("unknown setting `POLYRAIL_CHUNK_BYTE"), "{text}");
+    assert!(text.contains("unknown setting `POLYRAIL_CHUNK_BYTE\\xff`"), "{text}");
 }
 
 #[test]

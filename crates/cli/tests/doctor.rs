@@ -100,10 +100,10 @@ fn checks_are_listed_and_explained_and_an_unknown_one_is_refused() {
 #[test]
 fn wrong_values_name_option_value_and_range() {
     for (arguments, parts) in [
-        (["--nic", "eth99"], ["interface `eth99` does not exist", "there are: "]),
+        (["--nic", "eth99"], ["interface `eth99`: does not exist", "allowed: "]),
         (["--rtt", "1h"], ["--rtt", "1h"]),
         (["--workers", "8-"], ["--workers", "8-"]),
-        (["--workers", "8190"], ["workers `8190` names CPUs that don't exist", "there are: 0"]),
+        (["--workers", "8190"], ["workers `8190`: names CPUs that don't exist", "allowed: 0"]),
         (["--sysroot", "/none"], ["--sysroot", "`/none`: can't be opened"]),
         (["--undo", "--dry-run"], ["--undo", "cannot be used with"]),
     ] {
@@ -208,7 +208,7 @@ fn sample_writes_over_no_file_unless_told_to() {
     let output = sample(&[text_of(&file)]);
     assert_eq!(output.status.code(), Some(2));
     let message = stderr(&output);
-    assert!(message.contains("run.jsonl is there already") && message.contains("--force"));
+    assert!(message.contains("run.jsonl`: is there already") && message.contains("--force"));
     assert_eq!(fs::read_to_string(&file).unwrap(), first);
     assert_eq!(sample(&[text_of(&file), "--force"]).status.code(), Some(0));
     assert_ne!(fs::read_to_string(&file).unwrap(), first);
@@ -219,8 +219,13 @@ fn sample_writes_over_no_file_unless_told_to() {
 #[test]
 fn sample_refuses_what_is_not_there() {
     for (option, value, code, part) in [
-        ("--pid", "4294967295", 2, "process 4294967295 is not there"),
-        ("--nic", "eth99", 2, "interface `eth99` is not there"),
+        (
+            "--pid",
+            "4294967295",
+            2,
+            "process `4294967295`: does not exist; allowed: a process of this machine",
+        ),
+        ("--nic", "eth99", 2, "interface `eth99`: does not exist; allowed: "),
         ("--interval", "1ms", 2, "`1ms`: out of range; allowed: 100ms to 1h"),
         ("--out", "/none/x.jsonl", 2, "`/none/x.jsonl`: can't be written: /none: "),
         ("--sysroot", "/none", 2, "`/none`: can't be opened"),

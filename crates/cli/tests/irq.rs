@@ -88,7 +88,7 @@ fn what_cannot_be_used_is_refused_with_exit_code_2_and_a_remedy() {
         (vec!["irq", "verify"], "no plan was carried out"),
         (vec!["tune", "plan", "fast"], "throughput, latency, zerocopy"),
         (vec!["tune", "plan"], "tune list"),
-        (vec!["tune", "reset", "fast"], "known: latency, throughput, zerocopy"),
+        (vec!["tune", "reset", "fast"], "never applied; allowed: latency, throughput, zerocopy"),
         (vec!["tune", "reset", "through"], "never applied"),
         (vec!["nic", "channels", "none0"], "none0"),
         (vec!["nic", "rings", "lo", "rx"], "NAME=NUMBER"),

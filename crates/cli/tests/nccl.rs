@@ -171,3 +171,19 @@ fn the_file_for_nccl_says_the_same_as_the_shell() {
     assert!(set(&quoted).contains("NCCL_NET="), "{conf}");
     assert_eq!(set(&quoted), set(&text(&polyrail(&["env"]).stdout)));
 }
+
+#[test]
+fn settings_for_a_machine_without_a_gpu_say_what_they_assume() {
+    let few = polyrail(&["env", "--gpus", "2"]);
+    let many = polyrail(&["env", "--gpus", "3"]);
+    assert!(few.stderr.is_empty() && many.stderr.is_empty());
+    let here = polyrail(&["env"]);
+    // Where there is a GPU nothing is assumed.
+    if text(&here.stderr).is_empty() {
+        return;
+    }
+    let told =
+        "this machine shows no GPU, so this is for one with more than 2; --gpus N says how many";
+    assert!(text(&here.stderr).contains(told), "{}", text(&here.stderr));
+    assert_eq!(here.stdout, many.stdout);
+}

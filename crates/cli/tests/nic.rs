@@ -29,7 +29,7 @@ fn a_spread_that_can_not_be_read_is_refused_with_what_is_allowed() {
 fn an_interface_without_a_table_is_told_so() {
     let (code, _, stderr) = outcome(&["nic", "rss", "lo", "equal=2", "--dry-run"]);
     assert_eq!(code, 2);
-    assert!(stderr.contains("RSS of `lo`: its driver reports no RSS table"), "{stderr}");
+    assert!(stderr.contains("interface `lo`: its driver reports no RSS table"), "{stderr}");
     let (code, _, stderr) = outcome(&["nic", "rss", "lo"]);
     assert_eq!(code, 3);
     assert!(stderr.contains("RSS table of lo") && stderr.contains("not supported"), "{stderr}");

@@ -284,11 +284,11 @@ fn what_can_not_be_measured_is_refused_with_what_can() {
     for (arguments, words) in [
         (
             &["--out", out, "--paths", "peer"][..],
-            "--paths has peer, which these endpoints don't; they have tcp, host",
+            "--paths `peer`: these endpoints don't have it; allowed: tcp, host",
         ),
         (
             &["--out", out, "--host", "1"],
-            "give 1 endpoint; allowed: 2 or more\nhelp: measure between endpoints in this machine's memory, too: --host 2",
+            "give 1 endpoint; allowed: 2 endpoints or more\nhelp: measure between endpoints in this machine's memory, too: --host 2",
         ),
         (&["--out", out, "--paths", "tcp", "--load", "disjoint"], "takes 4 endpoints; here are 2"),
         (&["--out", out, "--load", "same-sink", "--host", "3"], "no meaning for the path host"),
@@ -297,10 +297,18 @@ fn what_can_not_be_measured_is_refused_with_what_can() {
         (&["--out", out, "--rewarm", "0"], "1 to 50"),
         (&["--out", out, "--sizes", "0"], "is zero"),
         (&["--out", out, "--pairs", "1-1"], "two different ranks"),
-        (&["--out", out, "--pairs", "0-1,0-9"], "has 0-9, which is not a pair of"),
-        (&["--out", out, "--pairs", "0-1,0-1"], "names 0-1 twice; allowed: each once"),
-        (&["--out", out, "--paths", "tcp,host,tcp"], "names tcp twice; allowed: each once"),
-        (&["--out", out, "--sizes", "1024GiB"], " TiB of memory; available: "),
+        (
+            &["--out", out, "--pairs", "0-1,0-9"],
+            "--pairs `0-9`: is not a pair of tcp, host_memory; allowed: pairs of two ranks from 0 to 1",
+        ),
+        (
+            &["--out", out, "--pairs", "0-1,0-1"],
+            "--pairs `0-1`: is named twice; allowed: each once",
+        ),
+        (
+            &["--out", out, "--paths", "tcp,host,tcp"],
+            "--paths `tcp`: is named twice; allowed: each once",
+        ),
         (&["--out", out, "--nccl-mode", "socket"], "for the path nccl, which needs GPUs"),
         (&["--out", out, "--paths", "nccl", "--load", "same-sink"], "not there for the path nccl"),
         (&[], "--out"),
@@ -335,7 +343,7 @@ fn a_library_that_no_path_needs_is_refused() {
         let output = profile(&[&begin[..], paths].concat());
         let error = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{error}");
-        assert!(error.contains("--nccl-lib is for the path nccl, which this profile"), "{error}");
+        assert!(error.contains("is for the path nccl, which this profile"), "{error}");
         assert!(error.contains("; allowed: with --paths nccl") && !dir.exists(), "{error}");
     }
 }
@@ -348,11 +356,7 @@ fn what_the_machine_lacks_is_said_before_anything_is_measured() {
     let below = file.join("profile");
     for (arguments, code, words) in [
         (&["--out", path(&below)][..], 2, "can't be made"),
-        (
-            &["--out", "/sys/polyrail-profile"],
-            3,
-            "--out `/sys/polyrail-profile`: can't be written: ",
-        ),
+        (&["--out", "/sys/polyrail-profile"], 3, "can't write to /sys/polyrail-profile: "),
         (
             &["--out", path(&dir), "--set", "rails=203.0.113.9"],
             3,

@@ -1,5 +1,7 @@
 //! Environment names of NCCL, RCCL and UCCL, and what they mean here.
 
+use polyrail_yaml::excerpt;
+
 use crate::kind::Invalid;
 use crate::subsystems::SUBSYSTEMS;
 
@@ -151,7 +153,7 @@ pub(crate) fn nccl_debug_subsys(text: &str) -> Result<Translated, Refused> {
         let Some((name, same)) =
             NCCL_SUBSYSTEMS.iter().find(|(name, _)| name.eq_ignore_ascii_case(item))
         else {
-            let shown: String = item.chars().take(40).flat_map(char::escape_debug).collect();
+            let shown = excerpt(item);
             return Err(Refused {
                 invalid: Invalid::because(format!("has the unknown subsystem `{shown}`")),
                 allowed: "ALL, or a list of INIT, COLL, P2P, SHM, NET, GRAPH, TUNING, ENV, ALLOC, CALL, PROXY, NVLS, BOOTSTRAP, REG, PROFILE, RAS; with ^ in front all others",

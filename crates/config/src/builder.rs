@@ -1,6 +1,7 @@
 //! Collects values from all layers and resolves them.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
@@ -140,14 +141,16 @@ impl ConfigBuilder {
         let mut variables = Vec::new();
         for (name, value) in std::env::vars_os() {
             // Variables of other programs need not be UTF-8, and one of ours that is not is unknown.
-            let name = name.to_string_lossy().into_owned();
+            let name = name.into_string().unwrap_or_else(|name| bytes_shown(&name));
             if !name.starts_with(ENV_PREFIX) && !alias::is_known(&name) {
                 continue;
             }
             match value.into_string() {
                 Ok(value) => variables.push((name, value)),
-                Err(value) => self
-                    .defer(ConfigError::NotText { value: excerpt(&value.to_string_lossy()), name }),
+                Err(value) => {
+                    let value = excerpt(&bytes_shown(&value));
+                    self.defer(ConfigError::NotText { value, name });
+                }
             }
         }
         self.env_from(variables)
@@ -430,4 +433,9 @@ fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(FILE_LIMIT_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// What is no text, with its bytes as `\xff`.
+fn bytes_shown(text: &OsStr) -> String {
+    text.as_encoded_bytes().escape_ascii().to_string()
 }

@@ -40,7 +40,7 @@ pub enum ConfigError {
     NotText {
         /// The variable.
         name: String,
-        /// The value, with what is not text replaced.
+        /// The value; what is not plain ASCII is shown as bytes, `\xff`.
         value: String,
     },
     /// A file that can't be read.

@@ -1,5 +1,7 @@
 //! File names with the host and the process in them.
 
+use polyrail_yaml::harmless;
+
 use crate::kind::Invalid;
 
 /// Fills a file name of the settings: `%h` becomes the host's name, `%p` the process number, `%%` a
@@ -37,7 +39,8 @@ pub(crate) fn check(template: &str) -> Result<(), Invalid> {
         match characters.next() {
             Some('h' | 'p' | '%') => {}
             Some(other) => {
-                let reason = format!("has the unknown mark `%{}`", other.escape_debug());
+                let reason =
+                    format!("has the unknown mark `%{}`", harmless(&other.to_string(), &[]));
                 return Err(Invalid::because(reason).help(MARKS));
             }
             None => return Err(Invalid::because("ends in a single `%`").help(MARKS)),

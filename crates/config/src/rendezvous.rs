@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use polyrail_yaml::excerpt;
+
 use crate::kind::Invalid;
 use crate::number::parse_time;
 use crate::suggest;
@@ -119,7 +121,7 @@ impl Rendezvous {
                 let help = near.map(|near| format!("did you mean `{near}://`?"));
                 let invalid = Invalid::because(format!(
                     "begins with `{}://`, which is none of the schemes",
-                    scheme.escape_debug()
+                    excerpt(scheme)
                 ));
                 return Err(
                     invalid.help(help.unwrap_or_else(|| "docs/rendezvous.md has them".to_owned()))
@@ -189,7 +191,7 @@ fn ranks(launcher: Launcher, rest: &str) -> Result<Rendezvous, Invalid> {
 /// Reads `HOST`, `HOST:PORT`, `:PORT`, `[IPV6]:PORT` or nothing.
 fn host_and_port(text: &str) -> Result<(Option<String>, Option<u16>), Invalid> {
     let bad_host = |host: &str| {
-        let reason = format!("has the host `{:.40}`", host.escape_debug());
+        let reason = format!("has the host `{}`", excerpt(host));
         Invalid::because(reason).help("write a name, an IPv4 address, or an IPv6 address in []")
     };
     let (host, port) = match text.strip_prefix('[') {
@@ -218,7 +220,7 @@ fn host_and_port(text: &str) -> Result<(Option<String>, Option<u16>), Invalid> {
     };
     let port = port.map(|port| match port.parse::<u16>() {
         Ok(port) if port > 0 && !text.contains('+') => Ok(port),
-        _ => Err(Invalid::because(format!("has the port `{:.10}`", port.escape_debug()))
+        _ => Err(Invalid::because(format!("has the port `{}`", excerpt(port)))
             .help("give a port from 1 to 65535")),
     });
     Ok(((!host.is_empty()).then(|| host.to_owned()), port.transpose()?))
@@ -235,7 +237,7 @@ impl<'a> Options<'a> {
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             if left.iter().any(|(other, _)| *other == name) {
-                let reason = format!("has `{:.40}` twice", name.escape_debug());
+                let reason = format!("has `{}` twice", excerpt(name));
                 return Err(Invalid::because(reason).help("leave one of them out"));
             }
             left.push((name, value));
@@ -256,14 +258,13 @@ impl<'a> Options<'a> {
     ) -> Result<Duration, Invalid> {
         let Some(text) = self.take(name) else { return Ok(default) };
         let time = parse_time(text).map_err(|error| {
-            let reason =
-                format!("has {name} `{:.40}`, which {}", text.escape_debug(), error.reason);
+            let reason = format!("has {name} `{}`, which {}", excerpt(text), error.reason);
             Invalid::because(reason).help(error.help.unwrap_or_else(|| format!("{name}=10s")))
         })?;
         match (min..=max).contains(&time) {
             true => Ok(time),
             false => {
-                let reason = format!("has {name} `{:.40}`, which is out of range", text);
+                let reason = format!("has {name} `{}`, which is out of range", text);
                 Err(Invalid::because(reason).help(format!("{name} may be {min:?} to {max:?}")))
             }
         }
@@ -288,7 +289,7 @@ impl<'a> Options<'a> {
             "dns" => "every",
             _ => "none; a host and a port stand behind `://`",
         };
-        let reason = format!("has `{:.40}`, which `{scheme}://` doesn't know", name.escape_debug());
+        let reason = format!("has `{}`, which `{scheme}://` doesn't know", excerpt(name));
         Err(Invalid::because(reason).help(format!("options of `{scheme}://`: {known}")))
     }
 }

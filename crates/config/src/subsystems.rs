@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use polyrail_yaml::excerpt;
+
 use crate::kind::Invalid;
 use crate::suggest;
 
@@ -81,7 +83,7 @@ fn bit(name: &str) -> Option<u16> {
 }
 
 fn unknown(name: &str) -> Invalid {
-    let shown: String = name.chars().take(40).flat_map(char::escape_debug).collect();
+    let shown = excerpt(name);
     let invalid = Invalid::because(format!("has the unknown subsystem `{shown}`"));
     if name.starts_with('^') {
         return invalid.help("one `^` in front turns the whole list around");

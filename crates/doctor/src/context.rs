@@ -224,7 +224,7 @@ mod tests {
         let options = Options { interfaces: vec!["eth9".into()], ..Options::default() };
         let message = Context::read(&host.root(), options).unwrap_err().to_string();
         assert!(
-            message.starts_with("interface `eth9` does not exist; there are: eth0, eth1"),
+            message.starts_with("interface `eth9`: does not exist; allowed: eth0, eth1"),
             "{message}"
         );
     }

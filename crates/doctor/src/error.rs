@@ -14,7 +14,7 @@ pub enum DoctorError {
     #[error(transparent)]
     Machine(#[from] ReadError),
     /// An interface that is not there.
-    #[error("interface `{name}` does not exist; there are: {known}")]
+    #[error("interface `{name}`: does not exist; allowed: {known}")]
     NoInterface {
         /// The name that was given.
         name: String,
@@ -22,7 +22,7 @@ pub enum DoctorError {
         known: String,
     },
     /// CPUs of workers that the machine does not have.
-    #[error("workers `{workers}` names CPUs that don't exist; there are: {known}")]
+    #[error("workers `{workers}`: names CPUs that don't exist; allowed: {known}")]
     NoCpu {
         /// The CPUs that were given.
         workers: String,
@@ -30,7 +30,7 @@ pub enum DoctorError {
         known: String,
     },
     /// A check that is not there.
-    #[error("check `{id}` does not exist")]
+    #[error("check `{id}`: does not exist; allowed: what `polyrail doctor --list` shows")]
     NoCheck {
         /// The name that was given.
         id: String,
@@ -73,7 +73,7 @@ pub enum DoctorError {
         fault: String,
     },
     /// Too few reports to compare.
-    #[error("{given} report to compare; allowed: 2 or more")]
+    #[error("--fleet: has {given} report to compare; allowed: 2 or more")]
     TooFew {
         /// How many there are.
         given: usize,
@@ -86,6 +86,8 @@ impl DoctorError {
         match self {
             Self::Machine(error) => error.help(),
             Self::Tune(error) => error.help(),
+            Self::NoInterface { .. } => Some("`polyrail topo` lists the interfaces".into()),
+            Self::NoCpu { .. } => Some("`polyrail topo` lists the CPUs of each node".into()),
             Self::NoCheck { .. } => Some("`polyrail doctor --list` names all checks".into()),
             Self::NotJson { wanted: "a report", .. } | Self::TooFew { .. } => {
                 Some("make one on each host with `polyrail doctor --json > HOST.json`".into())

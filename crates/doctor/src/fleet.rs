@@ -219,7 +219,7 @@ mod tests {
             "2 hosts are alike in all that is compared\n"
         );
         let message = compare(&reports[..1]).unwrap_err().to_string();
-        assert_eq!(message, "1 report to compare; allowed: 2 or more");
+        assert_eq!(message, "--fleet: has 1 report to compare; allowed: 2 or more");
     }
 
     #[test]

@@ -310,7 +310,7 @@ impl ReadError {
 
 /// Text that is safe to put into a message: at most 40 characters, none of them control.
 pub(crate) fn short(text: &str) -> String {
-    text.trim().chars().take(40).flat_map(char::escape_debug).collect()
+    polyrail_config::shortened(text.trim(), 40)
 }
 
 fn read_text(path: &Path) -> io::Result<String> {
@@ -399,7 +399,7 @@ mod tests {
         assert!(error.to_string().contains("/sys/none can't be read"), "{error}");
         fs::write(root.path("/sys/devices/d1/speed"), "fast\u{7}\n").unwrap();
         let error = root.read_parsed::<u32>("/sys/devices/d1/speed").unwrap_err();
-        assert!(error.to_string().ends_with("d1/speed has `fast\\u{7}`, not u32"), "{error}");
+        assert!(error.to_string().ends_with("d1/speed has `fast\\u0007`, not u32"), "{error}");
     }
 
     #[test]

@@ -75,14 +75,15 @@ impl Registry {
         let privileged = privilege::is_root();
         let uid = geteuid().as_raw();
         let session = PathBuf::from(format!("/run/user/{uid}"));
-        let base = if privileged {
-            PathBuf::from("/run/polyrail")
+        let directory = if privileged {
+            // Not in /run/polyrail: that belongs to the exporter of metrics, and may have another owner.
+            PathBuf::from("/run/polyrail-labs")
         } else if fs::metadata(&session).is_ok_and(|found| found.uid() == uid) {
-            session.join("polyrail")
+            session.join("polyrail/lab")
         } else {
-            PathBuf::from(format!("/tmp/polyrail-{uid}"))
+            PathBuf::from(format!("/tmp/polyrail-{uid}/lab"))
         };
-        Self { directory: base.join("lab"), privileged }
+        Self { directory, privileged }
     }
 
     /// Whether labs here are made with root's rights.

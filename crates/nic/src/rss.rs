@@ -20,8 +20,17 @@ pub struct RssTable {
 
 /// A text or a choice of queues that makes no valid table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct BadRssTable(String);
+#[error("{fault}; allowed: {allowed}")]
+pub struct BadRssTable {
+    /// What is wrong.
+    pub fault: String,
+    /// What may be given.
+    pub allowed: String,
+}
+
+fn bad(fault: impl Into<String>, allowed: impl Into<String>) -> BadRssTable {
+    BadRssTable { fault: fault.into(), allowed: allowed.into() }
+}
 
 const GRSSH: u32 = 0x46;
 const SRSSH: u32 = 0x47;
@@ -53,7 +62,7 @@ impl RssTable {
         check_count(size, weights.len())?;
         let sum: u64 = weights.iter().copied().map(u64::from).sum();
         if sum == 0 {
-            return Err(BadRssTable("all weights are 0; allowed: at least one above 0".to_owned()));
+            return Err(bad("all weights are 0", "at least one above 0"));
         }
         let mut buckets = Vec::with_capacity(size);
         let mut so_far = 0;
@@ -62,11 +71,13 @@ impl RssTable {
             // Both factors are below 2^48, so the product of the real ones fits.
             let end = (size as u128 * u128::from(so_far) / u128::from(sum)) as usize;
             if *weight > 0 && end == buckets.len() {
-                return Err(BadRssTable(format!(
-                    "the weight {weight} of queue {queue} is less than one of {size} buckets; \
-                     allowed: at least {}",
-                    sum.div_ceil(size as u64)
-                )));
+                let least = sum.div_ceil(size as u64);
+                return Err(bad(
+                    format!(
+                        "the weight {weight} of queue {queue} is less than one of {size} buckets"
+                    ),
+                    format!("at least {least}"),
+                ));
             }
             buckets.resize(end, queue);
         }
@@ -167,10 +178,11 @@ fn only_transformation(function: u32) -> u32 {
 
 fn check_count(size: usize, queues: usize) -> Result<(), BadRssTable> {
     match queues {
-        0 => Err(BadRssTable("no queue is left; allowed: at least 1".to_owned())),
-        _ if queues > size => Err(BadRssTable(format!(
-            "{queues} queues are more than the {size} buckets of the table"
-        ))),
+        0 => Err(bad("no queue is left", "at least 1")),
+        _ if queues > size => Err(bad(
+            format!("{queues} queues are more than the {size} buckets of the table"),
+            format!("1 to {size}"),
+        )),
         _ => Ok(()),
     }
 }
@@ -209,8 +221,8 @@ impl FromStr for RssTable {
 
     fn from_str(text: &str) -> Result<Self, BadRssTable> {
         parse(text).ok_or_else(|| {
-            let shown: String = text.chars().take(40).flat_map(char::escape_debug).collect();
-            BadRssTable(format!("`{shown}` is no RSS table like `0-7 x16` or `0*85,1*43`"))
+            let shown: String = text.chars().take(40).collect();
+            bad(format!("`{shown}` is no RSS table"), "one like `0-7 x16` or `0*85,1*43`")
         })
     }
 }
@@ -258,11 +270,14 @@ mod tests {
 
     #[test]
     fn shares_that_leave_a_queue_without_a_bucket_are_refused() {
-        assert!(RssTable::equal(8, 0).unwrap_err().0.contains("at least 1"));
-        assert!(RssTable::equal(8, 9).unwrap_err().0.contains("8 buckets"));
+        assert!(RssTable::equal(8, 0).unwrap_err().to_string().contains("at least 1"));
+        assert!(RssTable::equal(8, 9).unwrap_err().to_string().contains("8 buckets"));
         assert!(RssTable::weighted(8, &[]).is_err() && RssTable::weighted(8, &[0, 0]).is_err());
         let error = RssTable::weighted(8, &[1, 100]).unwrap_err();
-        assert!(error.0.contains("queue 0") && error.0.contains("at least 13"), "{error}");
+        assert!(
+            error.to_string().contains("queue 0") && error.to_string().contains("at least 13"),
+            "{error}"
+        );
     }
 
     #[test]

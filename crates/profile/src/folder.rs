@@ -94,7 +94,7 @@ impl Folder {
             // A folder that is no longer empty belongs to somebody else.
             let _ = fs::remove_dir(dir);
         }
-        tried.map_err(ProfileError::io("write", &file))
+        tried.map_err(ProfileError::io("write to", &file))
     }
 
     /// Keeps other processes from filling a profile until the claim is dropped. Changes nothing.

@@ -62,7 +62,7 @@ impl fmt::Display for Name {
 
 /// The beginning of what was given, in one line.
 fn shown(text: &str) -> String {
-    text.chars().take(64).flat_map(char::escape_debug).collect()
+    polyrail_config::shortened(text, 64)
 }
 
 /// Under which name an engine joins which group.

@@ -1,5 +1,7 @@
 //! The exit codes of the `polyrail` command: part of its stable interface.
 
+use std::io::{self, ErrorKind};
+
 /// Everything succeeded, and every verdict is positive.
 pub const OK: u8 = 0;
 
@@ -20,3 +22,34 @@ pub const DATA: u8 = 5;
 
 /// Stopped by Ctrl-C or a termination signal; results so far were still written.
 pub const INTERRUPTED: u8 = 130;
+
+/// The code for what the system refuses. A place or a file that can't be what was named, whoever asks, is a wrong
+/// argument; a permission, room or anything else that this machine lacks is not.
+pub fn of_io(error: &io::Error) -> u8 {
+    match error.kind() {
+        ErrorKind::NotFound
+        | ErrorKind::AlreadyExists
+        | ErrorKind::NotADirectory
+        | ErrorKind::IsADirectory
+        | ErrorKind::DirectoryNotEmpty
+        | ErrorKind::InvalidFilename
+        | ErrorKind::InvalidInput
+        | ErrorKind::InvalidData => USAGE,
+        _ => ENVIRONMENT,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_argument_mends_is_usage_and_what_the_machine_lacks_is_not() {
+        let code = |errno| of_io(&io::Error::from_raw_os_error(errno));
+        let [enoent, eio, eacces, eexist, enotdir, eisdir, enospc, erofs] =
+            [2, 5, 13, 17, 20, 21, 28, 30].map(code);
+        assert_eq!([enoent, eexist, enotdir, eisdir], [USAGE; 4]);
+        assert_eq!([eio, eacces, enospc, erofs], [ENVIRONMENT; 4]);
+        assert_eq!(of_io(&ErrorKind::InvalidData.into()), USAGE, "not UTF-8");
+    }
+}

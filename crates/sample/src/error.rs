@@ -19,7 +19,7 @@ pub enum SampleError {
         given_ms: u128,
     },
     /// An interface that is not there.
-    #[error("interface `{name}` is not there; there are: {known}")]
+    #[error("interface `{name}`: does not exist; allowed: {known}")]
     NoInterface {
         /// The name that was given.
         name: String,
@@ -27,13 +27,13 @@ pub enum SampleError {
         known: String,
     },
     /// A process that is not there.
-    #[error("process {pid} is not there")]
+    #[error("process `{pid}`: does not exist; allowed: a process of this machine")]
     NoProcess {
         /// The number that was given.
         pid: u32,
     },
     /// The records can't be written.
-    #[error("{} can't be written: {source}", path.display())]
+    #[error("can't write to {}: {source}", path.display())]
     Write {
         /// The file, or `standard output`.
         path: PathBuf,
@@ -41,7 +41,7 @@ pub enum SampleError {
         source: io::Error,
     },
     /// The file exists already, and may hold measurements that nobody can repeat.
-    #[error("{} is there already", path.display())]
+    #[error("--out `{}`: is there already; allowed: a new file", path.display())]
     Exists {
         /// The file.
         path: PathBuf,
@@ -60,6 +60,7 @@ impl SampleError {
         match self {
             Self::Cpus(error) => error.help(),
             Self::Interval { .. } => Some("one second is usual: --interval 1s".into()),
+            Self::NoInterface { .. } => Some("`polyrail topo` lists the interfaces".into()),
             Self::NoProcess { .. } => Some("`pidof NAME` finds numbers of processes".into()),
             Self::Exists { .. } => Some("--force writes over it".into()),
             _ => None,

@@ -222,7 +222,7 @@ mod tests {
         }
         let full = Attached::start(sampler(), Failing(io::ErrorKind::StorageFull), "s.jsonl");
         let message = full.unwrap().stop().unwrap_err().to_string();
-        assert!(message.starts_with("s.jsonl can't be written"), "{message}");
+        assert!(message.starts_with("can't write to s.jsonl"), "{message}");
         let closed = Attached::start(sampler(), Failing(io::ErrorKind::BrokenPipe), "-").unwrap();
         assert!(closed.stop().is_ok());
     }

@@ -316,10 +316,10 @@ mod tests {
         let message = refused(Options { interval, ..Options::default() });
         assert_eq!(message, "interval of 5 ms is out of range; allowed: 100ms to 1h");
         let message = refused(Options { pids: vec![u32::MAX], ..Options::default() });
-        assert_eq!(message, "process 4294967295 is not there");
+        assert!(message.starts_with("process `4294967295`: does not exist; "), "{message}");
         let interfaces = vec!["eth99".into()];
         let message = refused(Options { interfaces, ..Options::default() });
-        assert!(message.starts_with("interface `eth99` is not there; there are: "), "{message}");
+        assert!(message.starts_with("interface `eth99`: does not exist; allowed: "), "{message}");
     }
 
     #[test]

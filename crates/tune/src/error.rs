@@ -38,14 +38,16 @@ pub enum TuneError {
         fault: String,
     },
     /// An invalid argument.
-    #[error("{}: {fault}", argument(field, value))]
+    #[error("{}: {fault}; allowed: {allowed}", argument(field, value))]
     Argument {
         /// Which.
         field: &'static str,
         /// As it was given; empty if it was left out.
         value: String,
-        /// What is wrong, with what is allowed.
+        /// What is wrong.
         fault: String,
+        /// What may be given.
+        allowed: String,
     },
     /// The plan was made elsewhere, or before a reboot.
     #[error("the plan was made {for_what}")]
@@ -81,7 +83,7 @@ pub enum TuneError {
         pid: Option<u32>,
     },
     /// The backup or the journal can't be written.
-    #[error("{} can't be written: {source}", path.display())]
+    #[error("can't write to {}: {source}", path.display())]
     Journal {
         /// The file or folder.
         path: PathBuf,
@@ -149,6 +151,25 @@ pub enum Blame {
 }
 
 impl TuneError {
+    /// An argument that can't be used.
+    pub fn argument(
+        field: &'static str,
+        value: impl Into<String>,
+        fault: impl Into<String>,
+        allowed: impl Into<String>,
+    ) -> Self {
+        let (value, fault, allowed) = (value.into(), fault.into(), allowed.into());
+        Self::Argument { field, value, fault, allowed }
+    }
+
+    /// The name of an interface that this machine does not have, or that is not one of `known`, those with interrupts
+    /// and queues to set.
+    pub fn unknown_interface(name: &str, known: &[&str]) -> Self {
+        let known = if known.is_empty() { "none here".to_owned() } else { known.join(", ") };
+        let fault = "not a network card of this machine (virtual interfaces don't count)";
+        Self::argument("interface", name, fault, known)
+    }
+
     /// Who has to do something about it.
     pub fn blame(&self) -> Blame {
         match self {
@@ -170,6 +191,10 @@ impl TuneError {
         let text = match self {
             Self::Read(error) => return error.help(),
             Self::Fault(fault) | Self::Denied(fault) => return fault.help(),
+            Self::Argument { field: "interface", .. } => "`polyrail topo` lists the interfaces",
+            Self::Argument { field: "plan", value, .. } if value.is_empty() => {
+                "name a plan file, or carry one out with `polyrail irq apply`"
+            }
             Self::OtherHost { .. } => {
                 "make a new plan here; --force applies this one to vectors that match by PCI \
                  address, index and name"
@@ -225,10 +250,4 @@ fn known(ids: &[String]) -> String {
         true => "; none was ever applied".to_owned(),
         false => format!("; there are {}", ids.join(", ")),
     }
-}
-
-/// Why a name is not one of `known`, the interfaces that have interrupts and queues to set.
-pub fn unknown_interface(known: &[&str]) -> String {
-    let known = if known.is_empty() { "none here".to_owned() } else { known.join(", ") };
-    format!("not a network card of this machine (virtual interfaces don't count); allowed: {known}")
 }

@@ -397,7 +397,7 @@ impl Disk for RealDisk {
 
 /// What is wrong with a line. The words may quote it, so they are made safe to print.
 fn words(error: &serde_json::Error) -> String {
-    error.to_string().chars().take(200).flat_map(char::escape_debug).collect()
+    polyrail_yaml::shortened(&error.to_string(), 200)
 }
 
 /// Such as `20261120-223848-123456-4711`: time in UTC, microseconds, process.

@@ -31,7 +31,7 @@ mod verify;
 mod yaml;
 
 pub use apply::{Applied, ApplyOptions, Effect, Outcome, apply, check_host};
-pub use error::{Blame, TuneError, unknown_interface};
+pub use error::{Blame, TuneError};
 pub use host_id::HostId;
 pub use journal::{Disk, Entry, RealDisk, Session, StateDir, Status};
 pub use lock::HostLock;

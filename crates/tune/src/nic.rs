@@ -25,26 +25,17 @@ pub fn plan(
         let Some(setting) = Setting::parse(&full_name) else {
             let known = SETTINGS.iter().filter(|setting| setting.group == group);
             let known: Vec<&str> = known.map(|setting| setting.name).collect();
-            return Err(TuneError::Argument {
-                field: "setting",
-                value: name.clone(),
-                fault: format!("is not known; allowed: {}", known.join(", ")),
-            });
+            return Err(TuneError::argument("setting", name, "is not known", known.join(", ")));
         };
         let target = Target::Ethtool { nic: nic.to_owned(), setting: full_name };
         let Some(old) = machine.read(&target)? else {
-            return Err(TuneError::Argument {
-                field: "setting",
-                value: name.clone(),
-                fault: format!("{nic} has no such setting, or does not exist"),
-            });
+            let fault = format!("{nic} has no such setting, or does not exist");
+            let allowed = format!("what `polyrail nic {} {nic}` shows", group.name());
+            return Err(TuneError::argument("setting", name, fault, allowed));
         };
         if let Some(max) = maximum(machine, nic, &target).filter(|max| value > max) {
-            return Err(TuneError::Argument {
-                field: "setting",
-                value: format!("{name}={value}"),
-                fault: format!("{nic} allows at most {max}"),
-            });
+            let (given, allowed) = (format!("{name}={value}"), format!("{max} on {nic}, or less"));
+            return Err(TuneError::argument("setting", given, "is too large", allowed));
         }
         let command = setting.command(nic, &value.to_string());
         plan.want(target, nic, old, value.to_string(), format!("the same as `{command}`"));
@@ -79,6 +70,17 @@ impl Spread {
         }
     }
 
+    /// As `polyrail nic rss` reads it.
+    fn word(&self) -> String {
+        match self {
+            Self::Equal(queues) => format!("equal={queues}"),
+            Self::Weights(weights) => {
+                let weights: Vec<String> = weights.iter().map(u32::to_string).collect();
+                format!("weights={}", weights.join(","))
+            }
+        }
+    }
+
     fn command(&self, nic: &str) -> String {
         match self {
             Self::Equal(queues) => format!("ethtool -X {nic} equal {queues}"),
@@ -96,26 +98,27 @@ impl Spread {
 /// [`TuneError::Argument`] if the interface has no table, not so many queues, or fewer buckets than
 /// queues are to share them.
 pub fn plan_rss(machine: &mut dyn Machine, nic: &str, spread: &Spread) -> Result<Plan, TuneError> {
-    let value = nic.to_owned();
-    let refused = |fault| TuneError::Argument { field: "RSS of", value, fault };
     let mut plan = Plan::begin("nic", machine.root())?;
     let target = Target::Rss { nic: nic.to_owned() };
     let Some(old) = machine.read(&target)? else {
-        let fault = "its driver reports no RSS table, or the interface does not exist".to_owned();
-        return Err(refused(fault));
+        let fault = "its driver reports no RSS table, or it does not exist";
+        return Err(TuneError::argument("interface", nic, fault, "one with several queues"));
     };
     let size = old.parse::<RssTable>().map(|table| table.buckets().len());
     let command = spread.command(nic);
     let table = size.and_then(|size| spread.table(size));
     let table = match table {
         Ok(table) => table,
-        Err(error) => return Err(refused(error.to_string())),
+        Err(BadRssTable { fault, allowed }) => {
+            return Err(TuneError::argument("spread", spread.word(), fault, allowed));
+        }
     };
     // The kernel would refuse it, too, without saying how many there are.
     let there = if machine.root().is_live() { rx_queues(nic).ok() } else { None };
     if let Some(there) = there.filter(|there| spread.queues() > *there as usize) {
-        let fault = format!("{} queues are asked for, and it has {there}", spread.queues());
-        return Err(refused(fault));
+        let fault = format!("needs {} queues, and {nic} has {there}", spread.queues());
+        let allowed = format!("1 to {there} queues");
+        return Err(TuneError::argument("spread", spread.word(), fault, allowed));
     }
     plan.want(target, nic, old, table.to_string(), format!("the same as `{command}`"));
     Ok(plan.seal())

@@ -185,7 +185,11 @@ impl Plan {
                 }
                 Target::Rss { nic } => {
                     new.parse::<RssTable>().map_err(|error| {
-                        bad(format!("spreads packets of {} wrongly: {error}", excerpt(nic)))
+                        bad(format!(
+                            "spreads packets of {} wrongly: {}",
+                            excerpt(nic),
+                            excerpt(&error.to_string())
+                        ))
                     })?;
                 }
                 Target::IrqbalanceService | Target::IrqbalanceProcess { .. } => {
@@ -293,7 +297,7 @@ fn words(error: &serde_json::Error) -> String {
     let (line, column) = (error.line(), error.column());
     let text = error.to_string();
     let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
-    let text: String = text.chars().take(160).flat_map(char::escape_debug).collect();
+    let text = polyrail_yaml::shortened(text, 160);
     format!("is not a plan: {text} (line {line} column {column})")
 }
 

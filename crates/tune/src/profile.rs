@@ -5,7 +5,7 @@ mod rule;
 use polyrail_host::{CpuSet, Sysroot, Topology};
 use polyrail_yaml::{Entry, Fault, excerpt};
 
-use crate::error::{TuneError, unknown_interface};
+use crate::error::TuneError;
 use crate::machine::Machine;
 use crate::plan::{Plan, Skipped};
 use crate::target::Target;
@@ -49,11 +49,7 @@ impl Profile {
             Some((name, text)) => Self::parse(text, name, name),
             None => {
                 let known: Vec<&str> = BUILT_IN.iter().map(|(name, _)| *name).collect();
-                Err(TuneError::Argument {
-                    field: "profile",
-                    value: name.to_owned(),
-                    fault: format!("is not known; allowed: {}", known.join(", ")),
-                })
+                Err(TuneError::argument("profile", name, "is not known", known.join(", ")))
             }
         }
     }
@@ -100,11 +96,7 @@ pub fn plan(
 ) -> Result<Plan, TuneError> {
     let known: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();
     if let Some(nic) = nics.iter().find(|nic| !known.contains(&nic.as_str())) {
-        return Err(TuneError::Argument {
-            field: "interface",
-            value: nic.clone(),
-            fault: unknown_interface(&known),
-        });
+        return Err(TuneError::unknown_interface(nic, &known));
     }
     let mut plan = Plan::begin(format!("tune {}", profile.name), machine.root())?;
     for rule in &profile.rules {

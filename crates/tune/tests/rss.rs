@@ -70,8 +70,8 @@ fn what_can_not_be_spread_is_refused_before_anything_is_planned() {
     let fixture = two_nics(24);
     let mut machine = driver(fixture.root());
     for (nic, spread, words) in [
-        ("eth10", Spread::Equal(2), "RSS of `eth10`: its driver reports no RSS table"),
-        ("eth1", Spread::Equal(0), "no queue is left; allowed: at least 1"),
+        ("eth10", Spread::Equal(2), "interface `eth10`: its driver reports no RSS table"),
+        ("eth1", Spread::Equal(0), "spread `equal=0`: no queue is left; allowed: at least 1"),
         ("eth1", Spread::Equal(129), "129 queues are more than the 128 buckets"),
         ("eth1", Spread::Weights(vec![0, 0]), "all weights are 0"),
     ] {

@@ -4,10 +4,14 @@
 //! people write. The caller knows what the values mean, and reports a wrong one with [`Fault::new`].
 #![forbid(unsafe_code)]
 
+mod harmless;
+
 use std::collections::HashMap;
 use std::fmt;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, StrInput};
+
+pub use harmless::{harmless, shortened};
 
 /// A value and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,11 +123,7 @@ pub fn parse(text: &str) -> Result<Option<Node>, Fault> {
 
 /// A text from outside, safe and short enough for a message.
 pub fn excerpt(text: &str) -> String {
-    let mut shown: String = text.chars().take(EXCERPT_CHARS).flat_map(char::escape_debug).collect();
-    if text.chars().nth(EXCERPT_CHARS).is_some() {
-        shown.push_str("...");
-    }
-    shown
+    shortened(text, EXCERPT_CHARS)
 }
 
 impl Node {

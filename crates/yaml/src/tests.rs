@@ -115,7 +115,7 @@ fn a_huge_or_deep_file_is_refused_at_once() {
 
 #[test]
 fn a_text_from_outside_is_cut_short_and_made_printable() {
-    assert_eq!(excerpt("a\n\u{1b}[31m"), "a\\n\\u{1b}[31m");
+    assert_eq!(excerpt("a\n\u{1b}[31m"), "a\\u000a\\u001b[31m");
     assert_eq!(excerpt(&"x".repeat(1 << 20)).len(), 83);
 }
 

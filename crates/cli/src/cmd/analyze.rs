@@ -19,6 +19,7 @@ use crate::files;
 use crate::outputs::OutFile;
 use crate::progress::Progress;
 use crate::stdout::{complain, print, refuse, tell};
+use crate::unwritten::Unwritten;
 use crate::values::{Refusal, file_to_read, file_to_write, folder_to_read, folder_to_write};
 
 /// Arguments of the subcommand.
@@ -113,10 +114,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             let text = if args.json { json(&analysis) } else { render::text(&analysis) };
             print(&text, code)
         }
-        Err(error) => {
-            let code = exit_code(&error);
-            refuse(&error, error.help(), code)
-        }
+        Err(error) => refuse(&error, error.help(), error.exit_code()),
     }
 }
 
@@ -126,7 +124,7 @@ fn is_of_profile(path: &Path, dir: &Path) -> bool {
     path.parent() == Some(&dir) && path.extension().is_none_or(|extension| extension != "html")
 }
 
-fn execute(args: &Args) -> Result<(Analysis, u8), AnalyzeError> {
+fn execute(args: &Args) -> Result<(Analysis, u8), Failure> {
     let options = Options { metric: args.metric, path: args.path };
     let waiting = Progress::waiting("analysing the profile");
     let folder = Folder::open(&args.dir)?;
@@ -147,15 +145,15 @@ fn execute(args: &Args) -> Result<(Analysis, u8), AnalyzeError> {
         let dir = out.join(name);
         // Everything is made before anything is written.
         let files = export(&analysis, target)?;
-        fs::create_dir_all(&dir).map_err(|source| io("create", &dir, source))?;
+        fs::create_dir_all(&dir).map_err(Unwritten::at(&dir))?;
         for file in files {
             let path = dir.join(&file.name);
-            fs::write(&path, &file.bytes).map_err(|source| io("write", &path, source))?;
+            fs::write(&path, &file.bytes).map_err(Unwritten::at(&path))?;
             tell!("{}", path.display());
         }
     }
     if let Some(path) = &args.html {
-        files::replace(path, html(&analysis)).map_err(|source| io("write", path, source))?;
+        files::replace(path, html(&analysis)).map_err(Unwritten::at(path))?;
         tell!("{}", path.display());
     }
     let code = verdict(&analysis, args.max_error);
@@ -183,21 +181,39 @@ fn json(analysis: &Analysis) -> String {
     serde_json::to_string_pretty(analysis).unwrap_or_default() + "\n"
 }
 
-fn io(action: &'static str, path: &Path, source: std::io::Error) -> AnalyzeError {
-    AnalyzeError::Io { action, path: path.into(), source }
+/// Why there is no analysis, or not all of its files.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Analyze(#[from] AnalyzeError),
+    #[error(transparent)]
+    Unwritten(#[from] Unwritten),
 }
 
-fn exit_code(error: &AnalyzeError) -> u8 {
-    match error {
-        AnalyzeError::Io { .. } | AnalyzeError::Profile(ProfileError::Io { .. }) => {
-            exit::ENVIRONMENT
-        }
-        _ => exit::USAGE,
+impl From<ProfileError> for Failure {
+    fn from(error: ProfileError) -> Self {
+        Self::Analyze(error.into())
     }
 }
 
-fn word<W: Word + Send + Sync>(text: &str) -> Result<W, Refusal> {
-    W::from_word(text).ok_or_else(|| Refusal::new("is not one of these", W::allowed()))
+impl Failure {
+    fn help(&self) -> Option<String> {
+        match self {
+            Self::Analyze(error) => error.help(),
+            Self::Unwritten(error) => Some(error.help()),
+        }
+    }
+
+    fn exit_code(&self) -> u8 {
+        match self {
+            Self::Unwritten(error) => error.exit_code(),
+            Self::Analyze(
+                AnalyzeError::Io { source, .. }
+                | AnalyzeError::Profile(ProfileError::Io { source, .. }),
+            ) => exit::of_io(source),
+            Self::Analyze(_) => exit::USAGE,
+        }
+    }
 }
 
 /// A path by the word of `profile --paths` or by that of tables and files.
@@ -211,11 +227,10 @@ fn path(text: &str) -> Result<PathKind, Refusal> {
 }
 
 fn time(text: &str) -> Result<Metric, Refusal> {
-    let metric = word(text)?;
-    if metric == Metric::Bandwidth {
-        return Err(Refusal::new("is not a time", "t_gpu, t_oneway, t_rtt2, t_host"));
+    match Metric::from_word(text) {
+        Some(metric) if metric != Metric::Bandwidth => Ok(metric),
+        _ => Err(Refusal::new("is not a time", "t_gpu, t_oneway, t_rtt2, t_host")),
     }
-    Ok(metric)
 }
 
 fn percent(text: &str) -> Result<f64, Refusal> {

@@ -8,8 +8,10 @@ use polyrail_host::bindings::{
 };
 use polyrail_host::{CpuSet, Topology};
 use polyrail_report::{Align, Table, exit};
+use polyrail_tune::TuneError;
 use serde_json::json;
 
+use crate::cmd::changes;
 use crate::config_args::{ConfigArgs, print_warnings, refuse};
 use crate::machine_args::{MachineArgs, refuse_machine, refuse_read};
 use crate::stdout::{complain, print};
@@ -231,6 +233,11 @@ fn suggestion(args: &SuggestArgs) -> ExitCode {
         Ok(topology) => topology,
         Err(error) => return refuse_read(error),
     };
+    if let Some(name) = args.nics.iter().find(|name| topology.nic(name).is_none()) {
+        let known: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();
+        let error = TuneError::unknown_interface(name, &known);
+        return changes::refuse(&error);
+    }
     let options = Options {
         interfaces: args.nics.clone(),
         shared: args.shared,
@@ -252,13 +259,15 @@ fn suggestion(args: &SuggestArgs) -> ExitCode {
         return print(&format!("{document:#}\n"), code);
     }
     for note in &suggestion.notes {
-        complain(note, None);
+        complain(note, suggestion.tx.is_empty().then_some(NOTHING_HELP));
     }
     if suggestion.tx.is_empty() {
         return ExitCode::from(code);
     }
     print(&describe(&suggestion), code)
 }
+
+const NOTHING_HELP: &str = "`polyrail topo` shows which interfaces and CPUs there are";
 
 /// Lines that a shell reads, with what each CPU is for as comments.
 fn describe(suggestion: &Suggestion) -> String {

@@ -87,15 +87,15 @@ pub(crate) struct Doing {
 /// Which session to undo.
 #[derive(clap::Args)]
 pub(crate) struct Undoing {
-    /// The session [default: the last one that still holds].
+    /// Which change to undo, by the ID that `apply` printed [default: the last one that still holds].
     #[arg(value_name = "ID", conflicts_with = "pristine", value_parser = word)]
     id: Option<String>,
 
-    /// Restore every value that was changed since the machine was booted.
+    /// Put back every value that was changed since the machine was booted.
     #[arg(long)]
     pristine: bool,
 
-    /// Also sessions of another boot, and the readable lines of a damaged journal.
+    /// Also undo what was changed before the last boot, and what a damaged journal still tells.
     #[arg(long)]
     force: bool,
 }
@@ -141,18 +141,25 @@ impl Where {
 
 /// Reads a plan file.
 pub(crate) fn read_plan(path: &Path) -> Result<Plan, TuneError> {
-    let text = fs::read_to_string(path).map_err(|error| TuneError::Argument {
-        field: "plan",
-        value: path.display().to_string(),
-        fault: format!("can't be read: {error}"),
-    })?;
+    let allowed = "what `irq plan -o` or `tune plan -o` wrote";
+    let text = read_argument("plan", path, allowed)?;
     Plan::parse(&text).map_err(|error| match error {
-        TuneError::BadPlan { reason } => TuneError::Argument {
-            field: "plan",
-            value: path.display().to_string(),
-            fault: format!("{reason}; allowed: what `irq plan -o` or `tune plan -o` wrote"),
-        },
+        TuneError::BadPlan { reason } => {
+            TuneError::argument("plan", path.display().to_string(), reason, allowed)
+        }
         other => other,
+    })
+}
+
+/// The text of a file that an argument names.
+pub(crate) fn read_argument(
+    field: &'static str,
+    path: &Path,
+    allowed: &str,
+) -> Result<String, TuneError> {
+    fs::read_to_string(path).map_err(|error| {
+        let fault = format!("can't be read: {error}");
+        TuneError::argument(field, path.display().to_string(), fault, allowed)
     })
 }
 

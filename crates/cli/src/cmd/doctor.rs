@@ -27,20 +27,20 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// The interfaces that are meant to be rails [default: all of devices].
+    /// The interfaces that carry rails [default: all that belong to a device].
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = interface)]
     nic: Vec<String>,
 
-    /// The round-trip time between hosts.
+    /// The round-trip time between the hosts; buffers must be large enough for it.
     #[arg(long, value_name = "TIME", default_value = "200us", 
         value_parser = time_within(Duration::from_micros(1), Duration::from_secs(10), "1us to 10s"))]
     rtt: Duration,
 
-    /// CPUs that are kept for the engine's threads, like 8-35.
+    /// The CPUs that you keep for the engine's threads, like 8-35.
     #[arg(long, value_name = "CPUS", value_parser = some_cpus)]
     workers: Option<CpuSet>,
 
-    /// Also check what receiving into device memory needs.
+    /// Also check what a NIC needs to write straight into the memory of a GPU (devmem TCP).
     #[arg(long)]
     devmem: bool,
 
@@ -48,15 +48,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR|FILE", value_parser = MachineCopy::parse)]
     sysroot: Option<MachineCopy>,
 
-    /// List all checks.
+    /// List all checks, and examine nothing.
     #[arg(long, conflicts_with_all = ["explain", "fix", "undo", "fleet"])]
     list: bool,
 
-    /// Explain a check.
+    /// Explain a check: what it reads, why it matters and what mends it.
     #[arg(long, value_name = "ID", value_parser = check_id, conflicts_with_all = ["fix", "undo", "fleet"])]
     explain: Option<String>,
 
-    /// Mend what a check has found, so that --undo takes it back.
+    /// Mend what a check has found; --undo takes it back.
     #[arg(long, value_name = "ID", value_parser = check_id, conflicts_with_all = ["undo", "fleet"])]
     fix: Option<String>,
 

@@ -111,7 +111,7 @@ fn undo(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<ExitCode, RunErr
 }
 
 fn execute(args: &Running, file: &Path) -> Result<ExitCode, RunError> {
-    let text = fs::read_to_string(file).map_err(|source| RunError::io("read", file, source))?;
+    let text = fs::read_to_string(file).map_err(RunError::unread(file))?;
     let experiment = Experiment::parse(&text, &file.display().to_string())?;
     let (cells, _) = experiment.plan(|_| true)?;
     cell::check_command(&experiment, &cells)?;

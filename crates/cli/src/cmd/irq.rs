@@ -1,6 +1,5 @@
 //! `polyrail irq`: which CPUs the interrupts of network interfaces go to.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -10,7 +9,7 @@ use clap::builder::PossibleValuesParser;
 use clap::builder::TypedValueParser;
 use polyrail_host::CpuSet;
 use polyrail_host::bindings::Bindings;
-use polyrail_report::{Align, Table, exit};
+use polyrail_report::{Align, Table};
 use polyrail_tune::irq::{self, IrqMap, Policy, PolicyOptions, Shown};
 use polyrail_tune::{Plan, TuneError};
 
@@ -20,6 +19,7 @@ use crate::outputs::OutFile;
 use crate::progress::{Progress, show_time};
 use crate::signals;
 use crate::stdout::tell;
+use crate::unwritten::Unwritten;
 use crate::values::{bindings, cpus, file_to_read, file_to_write, interface, some_cpus, time};
 
 mod watch;
@@ -33,20 +33,20 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show each vector of each interface: its queue, the CPUs it may and does go to, and its rate.
+    /// Show the interrupts of each interface: their queue, the CPUs that they may go to and do go to, and how many come.
     Show(ShowArgs),
-    /// Plan a place for each queue's interrupt, and show old, new and why; changes nothing.
+    /// Choose a CPU for the interrupt of each queue, and show old, new and why; changes nothing.
     Plan(PlanArgs),
-    /// Carry a plan out as one transaction: backup, writes, read-back; all or nothing.
+    /// Carry a plan out, all of it or nothing. The old values are kept, so that `reset` can put them back.
     Apply(ApplyArgs),
     /// Tell whether a plan still holds: ok, pending, drift, skipped or missing.
     ///
     /// The exit code is 1 if anything is not ok. An interrupt is pending until it comes the next
     /// time, which on an idle queue may be long; `--wait` gives it time, `--allow-pending` accepts it.
     Verify(VerifyArgs),
-    /// Restore the changed values, from the journal; also after a crash in the middle.
+    /// Put the values back that a plan has changed. Works also after `apply` was killed halfway.
     Reset(ResetArgs),
-    /// Watch, and tell who undoes a plan: process, driver or kernel.
+    /// Watch who changes planned values back: a process, a driver or the kernel.
     Watch(watch::WatchArgs),
 }
 
@@ -78,7 +78,7 @@ struct Planning {
               .map(|word| policy(&word)))]
     policy: Policy,
 
-    /// Place queues as this YAML file says.
+    /// Place queues as this YAML file says; docs/irq.md shows one.
     #[arg(long, value_name = "FILE", value_parser = file_to_read())]
     map: Option<PathBuf>,
 
@@ -98,7 +98,7 @@ struct Planning {
     #[arg(long, value_name = "BINDINGS", default_value = "", value_parser = bindings)]
     rx_bindings: Bindings,
 
-    /// Also plan vectors of storage and of devices themselves, if the map names them.
+    /// Also move the interrupts of disks and those that are for no queue, if the map names them.
     #[arg(long, requires = "map")]
     include_others: bool,
 
@@ -214,12 +214,10 @@ fn plan_or_last(path: Option<&PathBuf>, place: &Where) -> Result<Plan, TuneError
         Some(path) => changes::read_plan(path),
         None => match place.last_session("irq")? {
             Some(session) => Ok(session.plan),
-            None => Err(TuneError::Argument {
-                field: "plan",
-                value: String::new(),
-                fault: "is left out, and no plan was carried out since boot; allowed: a plan file"
-                    .to_owned(),
-            }),
+            None => {
+                let fault = "is left out, and no plan was carried out since boot";
+                Err(TuneError::argument("plan", "", fault, "a plan file"))
+            }
         },
     }
 }
@@ -236,11 +234,7 @@ fn show(args: &ShowArgs) -> Result<ExitCode, TuneError> {
     let known = |nic: &&String| topology.nic(nic).is_none();
     if let Some(nic) = args.nics.iter().find(known) {
         let names: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();
-        return Err(TuneError::Argument {
-            field: "interface",
-            value: nic.clone(),
-            fault: polyrail_tune::unknown_interface(&names),
-        });
+        return Err(TuneError::unknown_interface(nic, &names));
     }
     for (pid, name) in irq::rivals_running(&root) {
         tell!("polyrail: {name} (process {pid}) runs and may move interrupts by itself");
@@ -301,11 +295,8 @@ fn make_plan(nics: &[String], planning: &Planning, place: &Where) -> Result<Plan
     let mut plan = match &planning.map {
         Some(path) => {
             let name = path.display().to_string();
-            let text = fs::read_to_string(path).map_err(|error| TuneError::Argument {
-                field: "--map",
-                value: name.clone(),
-                fault: format!("can't be read: {error}"),
-            })?;
+            let allowed = "a map as docs/irq.md describes it";
+            let text = changes::read_argument("--map", path, allowed)?;
             let map = IrqMap::parse(&text, &name)?;
             irq::plan_from_map(&mut machine, &topology, &map, planning.include_others)?
         }
@@ -333,8 +324,7 @@ fn plan(args: &PlanArgs) -> Result<ExitCode, TuneError> {
     if let Some(path) = &args.output
         && let Err(error) = files::replace(path, plan.to_json())
     {
-        tell!("polyrail: {} can't be written: {error}", path.display());
-        return Ok(ExitCode::from(exit::ENVIRONMENT));
+        return Ok(Unwritten::at(path)(error).refuse());
     }
     Ok(changes::show_plan(&plan, args.json))
 }

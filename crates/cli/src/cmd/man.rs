@@ -12,7 +12,8 @@ use clap_mangen::Man;
 use polyrail_report::exit;
 
 use crate::files;
-use crate::stdout::{complain, print};
+use crate::stdout::print;
+use crate::unwritten::Unwritten;
 use crate::values::folder_to_write;
 
 /// Arguments of the subcommand.
@@ -48,11 +49,7 @@ pub(crate) fn run(args: &Args, mut command: Command) -> ExitCode {
             let lines = written.iter().map(|path| format!("{}\n", path.display()));
             print(&lines.collect::<String>(), exit::OK)
         }
-        Err(error) => {
-            let message = format!("DIR `{}` can't be filled: {error}", folder.display());
-            complain(&message, Some("name a folder that this user can write to"));
-            ExitCode::from(exit::ENVIRONMENT)
-        }
+        Err(error) => Unwritten::at(folder)(error).refuse(),
     }
 }
 

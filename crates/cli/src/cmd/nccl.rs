@@ -16,7 +16,8 @@ use polyrail_host::{Sysroot, Topology};
 use polyrail_nccl_abi::{Library, LoadError, NCCL_RELEASES, Net, NetError, Properties};
 use polyrail_report::{Align, Table, exit};
 
-use crate::stdout::{complain, print, say};
+use crate::stdout::{complain, print, say, tell};
+use crate::unwritten::Unwritten;
 use crate::values::{file_to_read, folder_to_read, folder_to_write, library_name};
 
 /// What cargo calls the library, and what NCCL and RCCL look for.
@@ -72,7 +73,7 @@ enum Command {
         #[arg(long)]
         conf: bool,
 
-        /// GPUs of the machine that will run the job [default: those of this machine; many if it has none].
+        /// GPUs of the machine that will run the job [default: those of this machine; if it has none, more than 2].
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
         gpus: Option<u16>,
     },
@@ -124,6 +125,12 @@ pub(crate) struct Refusal {
     pub(super) code: u8,
     pub(super) text: String,
     pub(super) help: Option<String>,
+}
+
+impl From<Unwritten> for Refusal {
+    fn from(error: Unwritten) -> Self {
+        Self { code: error.exit_code(), text: error.to_string(), help: Some(error.help()) }
+    }
 }
 
 pub(super) fn refuse(code: u8, text: String, help: &str) -> Refusal {
@@ -273,6 +280,11 @@ fn env(folder: Option<&Path>, conf: bool, gpus: Option<u16>) -> Result<(), Refus
     // A job may be started from elsewhere.
     let folder = folder.map(|folder| fs::canonicalize(&folder).unwrap_or(folder));
     let gpus = gpus.map_or_else(gpus_here, usize::from);
+    if gpus == usize::MAX {
+        tell!(
+            "polyrail: this machine shows no GPU, so this is for one with more than {FEW_GPUS}; --gpus N says how many"
+        );
+    }
     if conf {
         return print_conf(folder.as_deref(), gpus);
     }
@@ -344,23 +356,22 @@ fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
             })?
         }
     };
-    let fail = |what: &Path| {
-        let what = what.display().to_string();
-        move |error: std::io::Error| refuse(exit::ENVIRONMENT, format!("{what}: {error}"), "")
-    };
-    fs::create_dir_all(folder).map_err(fail(folder))?;
+    fs::create_dir_all(folder).map_err(Unwritten::at(folder))?;
     let (nccl, rccl) = (folder.join(FOR_NCCL), folder.join(FOR_RCCL));
     // A running job may have the old file mapped, so replace the file instead of writing into it.
     let draft = folder.join(format!(".{FOR_NCCL}.{}", std::process::id()));
-    fs::copy(&from, &draft).map_err(fail(&draft))?;
-    fs::rename(&draft, &nccl).map_err(fail(&nccl))?;
+    let copied = fs::copy(&from, &draft).and_then(|_| fs::rename(&draft, &nccl));
+    if copied.is_err() {
+        let _ = fs::remove_file(&draft);
+    }
+    copied.map_err(Unwritten::at(&nccl))?;
     match fs::remove_file(&rccl) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(fail(&rccl)(error));
+            return Err(Unwritten::at(&rccl)(error).into());
         }
         _ => {}
     }
-    std::os::unix::fs::symlink(FOR_NCCL, &rccl).map_err(fail(&rccl))?;
+    std::os::unix::fs::symlink(FOR_NCCL, &rccl).map_err(Unwritten::at(&rccl))?;
     say!("{}\n{} -> {FOR_NCCL}", nccl.display(), rccl.display());
     say!("now: eval \"$(polyrail nccl env --folder {})\"", quoted(folder));
     Ok(())

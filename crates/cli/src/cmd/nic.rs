@@ -26,18 +26,18 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show or set how many queues there are: `polyrail nic channels eth1 combined=8`.
+    /// Show or set how many queues an interface has: `polyrail nic channels eth1 combined=8`.
     Channels(SettingArgs),
-    /// Show or set how many packets a queue holds: `polyrail nic rings eth1 rx=2048`.
+    /// Show or set how many packets each queue holds: `polyrail nic rings eth1 rx=2048`.
     Rings(SettingArgs),
-    /// Show or set when interrupts are raised: `polyrail nic coalesce eth1 rx-usecs=20`.
+    /// Show or set how long an interrupt waits for more packets: `polyrail nic coalesce eth1 rx-usecs=20`.
     Coalesce(SettingArgs),
-    /// Show or set how received packets are spread over queues: `polyrail nic rss eth1 equal=8`.
+    /// Show or set how received packets are spread over the queues (RSS): `polyrail nic rss eth1 equal=8`.
     ///
     /// The hash and its key are left alone. Queues that get no packets this way are free for flow
     /// rules.
     Rss(RssArgs),
-    /// Show counters: those per queue, and those that the driver has names for.
+    /// Show the counters of each queue, and those of the driver.
     Stats {
         /// The interface.
         #[arg(value_parser = interface)]
@@ -49,7 +49,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Restore the values that `channels`, `rings`, `coalesce` and `rss` replaced.
+    /// Put the values back that `channels`, `rings`, `coalesce` and `rss` have replaced.
     Reset {
         #[command(flatten)]
         undoing: Undoing,
@@ -124,6 +124,12 @@ struct Counters {
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
+    let nic = match &args.command {
+        Command::Channels(args) | Command::Rings(args) | Command::Coalesce(args) => &args.nic,
+        Command::Rss(args) => &args.nic,
+        Command::Stats { nic, .. } => nic,
+        Command::Reset { .. } => "",
+    };
     let result = match &args.command {
         Command::Channels(args) => settings(args, Group::Channels),
         Command::Rings(args) => settings(args, Group::Rings),
@@ -135,9 +141,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
                 .unwrap_or_else(|error| changes::refuse(&error));
         }
     };
-    result.unwrap_or_else(|error| {
-        let code = if error.is_absent() { exit::USAGE } else { exit::ENVIRONMENT };
-        refuse(&error, error.help(), code)
+    result.unwrap_or_else(|error| match error.is_absent() {
+        true => {
+            let allowed = "an interface of this network namespace";
+            changes::refuse(&TuneError::argument("interface", nic, error.to_string(), allowed))
+        }
+        false => refuse(&error, error.help(), exit::ENVIRONMENT),
     })
 }
 
@@ -208,11 +217,8 @@ fn show(args: &SettingArgs, group: Group) -> Result<ExitCode, NicError> {
 /// The answer of this machine's drivers would be taken for that of the machine in the copy.
 fn refuse_copy(place: &Where, field: &'static str) -> Option<ExitCode> {
     let refuse = || {
-        changes::refuse(&TuneError::Argument {
-            field,
-            value: String::new(),
-            fault: "only a running machine's drivers tell this, and a copy has none".to_owned(),
-        })
+        let fault = "only a running machine's drivers tell this, and a copy has none";
+        changes::refuse(&TuneError::argument(field, "", fault, "without --sysroot"))
     };
     (!place.root().is_live()).then(refuse)
 }

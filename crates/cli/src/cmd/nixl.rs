@@ -13,6 +13,7 @@ use polyrail_report::exit;
 
 use crate::cmd::nccl::{Refusal, build_folders, listed, near_folders, quoted, refuse};
 use crate::stdout::{complain, say};
+use crate::unwritten::Unwritten;
 use crate::values::{file_to_read, folder_to_read, folder_to_write};
 use environment::{Nixl, entries};
 
@@ -109,9 +110,9 @@ fn nixl(environment: &Environment) -> Result<Nixl, Refusal> {
         .ok_or_else(|| refuse(exit::USAGE, format!("{} has no NIXL", folder.display()), help))
 }
 
-fn failed(what: &Path) -> impl Fn(std::io::Error) -> Refusal {
-    let what = what.display().to_string();
-    move |error| refuse(exit::ENVIRONMENT, format!("{what}: {error}"), "")
+fn unread(path: &Path, error: &std::io::Error) -> Refusal {
+    let text = format!("can't read {}: {error}", path.display());
+    refuse(exit::of_io(error), text, "run it as a user who can")
 }
 
 /// Whether a file is the backend. One that is not there is not.
@@ -119,7 +120,7 @@ fn is_ours(file: &Path) -> Result<bool, Refusal> {
     match fs::read(file) {
         Ok(bytes) => Ok(bytes.windows(MARK.len()).any(|window| window == MARK)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(failed(file)(error)),
+        Err(error) => Err(unread(file, &error)),
     }
 }
 
@@ -140,7 +141,7 @@ fn install(nixl: &Nixl, folder: Option<&Path>, from: Option<PathBuf>) -> Result<
     if copied.is_err() {
         let _ = fs::remove_file(&draft);
     }
-    copied.map_err(failed(&installed))?;
+    copied.map_err(Unwritten::at(&installed))?;
     say!("{}", installed.display());
     match folder {
         Some(_) => say!("now: export NIXL_PLUGIN_DIR={}", quoted(&plugins)),
@@ -187,11 +188,11 @@ fn mirror(nixl: &Nixl, folder: &Path) -> Result<PathBuf, Refusal> {
         return Err(refuse(exit::USAGE, text, "name a folder that is empty or not there yet"));
     }
     let plugins = folder.join("nixl/plugins");
-    fs::create_dir_all(&plugins).map_err(failed(&plugins))?;
+    fs::create_dir_all(&plugins).map_err(Unwritten::at(&plugins))?;
     // Agents may be started from elsewhere.
-    let folder = fs::canonicalize(folder).map_err(failed(folder))?;
+    let folder = fs::canonicalize(folder).map_err(|error| unread(folder, &error))?;
     let (libraries, plugins) = (folder.join("nixl"), folder.join("nixl/plugins"));
-    fs::write(folder.join(OWN), "").map_err(failed(&folder))?;
+    fs::write(folder.join(OWN), "").map_err(Unwritten::at(&folder))?;
     let needed = nixl.needed();
     if let Some(name) = needed.file_name().filter(|_| needed.exists()) {
         link(&needed, &folder.join(name))?;
@@ -205,12 +206,14 @@ fn mirror(nixl: &Nixl, folder: &Path) -> Result<PathBuf, Refusal> {
 }
 
 fn link(to: &Path, at: &Path) -> Result<(), Refusal> {
-    let to = fs::canonicalize(to).map_err(failed(to))?;
+    let to = fs::canonicalize(to).map_err(|error| unread(to, &error))?;
     match fs::remove_file(at) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(failed(at)(error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            return Err(Unwritten::at(at)(error).into());
+        }
         _ => {}
     }
-    symlink(to, at).map_err(failed(at))
+    Ok(symlink(to, at).map_err(Unwritten::at(at))?)
 }
 
 fn uninstall(nixl: &Nixl) -> Result<(), Refusal> {
@@ -223,7 +226,7 @@ fn uninstall(nixl: &Nixl) -> Result<(), Refusal> {
         let text = format!("{} is not Polyrail's", installed.display());
         return Err(refuse(exit::USAGE, text, "remove it by hand if you don't need it"));
     }
-    fs::remove_file(&installed).map_err(failed(&installed))?;
+    fs::remove_file(&installed).map_err(Unwritten::at(&installed))?;
     say!("removed {}", installed.display());
     Ok(())
 }
@@ -238,14 +241,14 @@ fn remove_folder(folder: &Path) -> Result<(), Refusal> {
         for name in entries(&part) {
             let file = part.join(&name);
             if file.is_symlink() || (name == PLUGIN && is_ours(&file)?) || name == OWN {
-                fs::remove_file(&file).map_err(failed(&file))?;
+                fs::remove_file(&file).map_err(Unwritten::at(&file))?;
             }
         }
         match fs::remove_dir(&part) {
             Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
                 say!("left {}, which has other files", part.display());
             }
-            result => result.map_err(failed(&part))?,
+            result => result.map_err(Unwritten::at(&part))?,
         }
     }
     say!("removed {}", folder.display());
@@ -274,7 +277,10 @@ fn check(nixl: &Nixl) -> Result<(), Refusal> {
         ));
     };
     let ran = std::process::Command::new(python).args(["-c", CHECK, &nixl.name]).output();
-    let output = ran.map_err(failed(python))?;
+    let output = ran.map_err(|error| {
+        let text = format!("can't run {}: {error}", python.display());
+        refuse(exit::ENVIRONMENT, text, "name an environment whose Python runs")
+    })?;
     let said = String::from_utf8_lossy(&output.stdout);
     if output.status.success() && said.contains("polyrail-nixl-check: done") {
         say!("an agent has moved 1 MiB to itself by the backend POLYRAIL");

@@ -17,7 +17,8 @@ use crate::progress::Progress;
 use crate::queue_stats::read_queues;
 use crate::signals;
 use crate::stdout::{Harmless, refuse, tell};
-use crate::values::{file_to_write, interface, time, time_within};
+use crate::unwritten::{Unwritten, to_stdout};
+use crate::values::{file_to_write, interface, time_within};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args, Debug)]
@@ -37,7 +38,8 @@ pub(crate) struct Args {
     interval: Duration,
 
     /// End after this time [default: at Ctrl-C].
-    #[arg(long, value_name = "TIME", value_parser = time)]
+    #[arg(long, value_name = "TIME",
+        value_parser = time_within(Duration::from_millis(100), DAY, "100ms to 24h"))]
     time: Option<Duration>,
 
     /// Follow the threads and flows of these processes [default: those called polyrail].
@@ -65,6 +67,11 @@ docs/sample.md (in packages: /usr/share/doc/polyrail/docs) describes the records
 pub(crate) fn run(args: &Args) -> ExitCode {
     match execute(args) {
         Ok(code) => ExitCode::from(code),
+        Err(SampleError::Write { source, .. }) if args.out.is_none() => {
+            let _ = to_stdout(Err(source));
+            ExitCode::from(exit::OK)
+        }
+        Err(SampleError::Write { path, source }) => Unwritten::at(&path)(source).refuse(),
         Err(error) => {
             let code = exit_code(&error);
             refuse(&error, error.help(), code)
@@ -147,6 +154,7 @@ fn sleep(time: Duration, stopped: &AtomicBool) -> bool {
     }
 }
 
+const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How long Ctrl-C may take.
 const LOOK: Duration = Duration::from_millis(100);
 

@@ -1,7 +1,7 @@
 //! `polyrail secret`: makes secrets for `secret_file`.
 
 use std::fs::OpenOptions;
-use std::io::{self, Write};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::ExitCode;
 
@@ -10,7 +10,8 @@ use polyrail_report::exit;
 
 use crate::outputs::OutFile;
 use crate::stdout::{complain, print, tell};
-use crate::values::file_to_write;
+use crate::unwritten::Unwritten;
+use crate::values::new_file;
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
@@ -30,7 +31,7 @@ enum Command {
     New {
         /// Write it here, readable by this user only; the file must not exist. Standard output if not
         /// given.
-        #[arg(value_parser = file_to_write())]
+        #[arg(value_parser = new_file(false))]
         file: Option<OutFile>,
     },
 }
@@ -40,7 +41,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let Command::New { file } = &args.command;
     let secret = match polyrail::new_secret() {
         Ok(secret) => secret,
-        Err(error) => return failed(&format!("random bits: {error}"), None, exit::ENVIRONMENT),
+        Err(error) => {
+            complain(&format!("random bits: {error}"), Some("run it where the system has some"));
+            return ExitCode::from(exit::ENVIRONMENT);
+        }
     };
     let Some(path) = file else { return print(&format!("{secret}\n"), exit::OK) };
     let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
@@ -49,19 +53,6 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             tell!("wrote {}, which only this user can read", path.display());
             ExitCode::from(exit::OK)
         }
-        Err(error) => {
-            let help = match error.kind() {
-                io::ErrorKind::AlreadyExists => {
-                    "name a file that does not exist: a secret is never replaced"
-                }
-                _ => "name a file in a folder that this user can write to",
-            };
-            failed(&format!("FILE is {}: {error}", path.display()), Some(help), exit::USAGE)
-        }
+        Err(error) => Unwritten::at(path)(error).refuse(),
     }
-}
-
-fn failed(message: &str, help: Option<&str>, code: u8) -> ExitCode {
-    complain(message, help);
-    ExitCode::from(code)
 }

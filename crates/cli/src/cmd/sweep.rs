@@ -18,6 +18,7 @@ use self::output::SweepReport;
 use crate::cmd::experiment::error::RunError;
 use crate::files;
 use crate::stdout::{print, refuse, tell};
+use crate::unwritten::Unwritten;
 
 /// Runs `sweep`.
 pub(crate) fn sweep(args: &SweepArgs) -> ExitCode {
@@ -40,7 +41,7 @@ fn execute(wanted: &Wanted) -> Result<ExitCode, RunError> {
     }
     let code = if report.interrupted { exit::INTERRUPTED } else { exit::OK };
     if let (Some(path), Some(text)) = (&wanted.output, report.yaml()) {
-        files::replace(path, text).map_err(|source| RunError::io("write", path, source))?;
+        files::replace(path, text).map_err(Unwritten::at(path))?;
         tell!("polyrail: wrote {}; use it with --config, or as POLYRAIL_CONFIG", path.display());
     }
     Ok(print(&shown(&report, wanted.json), code))

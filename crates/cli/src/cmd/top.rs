@@ -87,11 +87,8 @@ fn execute(args: &Args) -> Result<(), TopError> {
         // Whoever was stopped for a while does not catch up.
         next = (next + args.interval).max(look.at);
         let interval = watch.next(look);
-        match show.interval(&interval) {
-            Ok(()) => {}
-            // Who closes the pipe has what they want.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
-            Err(error) => return Err(TopError::Output(error)),
+        if show.interval(&interval).is_err() {
+            return Ok(());
         }
         if watch.is_empty() {
             match pid {

@@ -18,7 +18,8 @@ use serde_json::{Value, json};
 use crate::machine_args::{MachineArgs, refuse_machine, refuse_read};
 use crate::outputs::OutFile;
 use crate::stdout::{complain, print, tell};
-use crate::values::file_or_stdout;
+use crate::unwritten::{Unwritten, to_stdout};
+use crate::values::new_file;
 
 mod tree;
 
@@ -38,14 +39,14 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Write an archive of what the machine tells about itself, to examine it elsewhere.
+    /// Save what this machine tells about itself in an archive, to examine it elsewhere.
     ///
-    /// It holds no hardware or IP addresses, host names, serial numbers or keys, but the limits and
-    /// rights of whoever takes it. `polyrail topo --sysroot FILE` shows it, `polyrail doctor --sysroot
+    /// It holds no hardware or IP addresses, host names, serial numbers or keys. It does hold the limits and
+    /// rights of the user who takes it. `polyrail topo --sysroot FILE` shows it, `polyrail doctor --sysroot
     /// FILE` examines it; unpacked, `lstopo -i` of hwloc shows it, too.
     Snapshot {
         /// The archive, which must not be there yet; `-` is standard output.
-        #[arg(value_parser = file_or_stdout())]
+        #[arg(value_parser = new_file(true))]
         file: OutFile,
 
         #[command(flatten)]
@@ -266,23 +267,15 @@ fn take_snapshot(file: &Path, nvml: &NvmlArgs, machine: &MachineArgs) -> ExitCod
         }
     };
     let answers = Answers { nvml: nvml.as_ref(), files: vec![(Probes::FILE, probes)] };
-    let to_stdout = file == Path::new("-");
-    let name = file.file_stem().and_then(|stem| stem.to_str()).filter(|_| !to_stdout);
+    let is_stdout = file == Path::new("-");
+    let name = file.file_stem().and_then(|stem| stem.to_str()).filter(|_| !is_stdout);
     let name = name.unwrap_or("machine");
-    let written = if to_stdout {
+    let written = if is_stdout {
         snapshot::write(&root, name, &answers, io::stdout().lock())
     } else {
         match fs::File::create_new(file) {
             Ok(out) => snapshot::write(&root, name, &answers, io::BufWriter::new(out)),
-            Err(error) => {
-                let is_usage = error.kind() == io::ErrorKind::AlreadyExists;
-                let help = match is_usage {
-                    true => "name a new file: an archive is never replaced",
-                    false => "name a file in a folder that this user can write to",
-                };
-                complain(&format!("{} can't be written: {error}", file.display()), Some(help));
-                return ExitCode::from(if is_usage { exit::USAGE } else { exit::ENVIRONMENT });
-            }
+            Err(error) => return Unwritten::at(file)(error).refuse(),
         }
     };
     match written {
@@ -300,12 +293,19 @@ fn take_snapshot(file: &Path, nvml: &NvmlArgs, machine: &MachineArgs) -> ExitCod
             );
             ExitCode::SUCCESS
         }
+        Err(SnapshotError::Write(error)) if is_stdout => {
+            let _ = to_stdout(Err(error));
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             // Half an archive is worth nothing.
-            if !to_stdout && matches!(error, SnapshotError::Write(_) | SnapshotError::Read(_)) {
+            if !is_stdout && matches!(error, SnapshotError::Write(_) | SnapshotError::Read(_)) {
                 let _ = fs::remove_file(file);
             }
-            refuse_machine(&error)
+            match error {
+                SnapshotError::Write(error) => Unwritten::at(file)(error).refuse(),
+                other => refuse_machine(&other),
+            }
         }
     }
 }

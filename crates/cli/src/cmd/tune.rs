@@ -1,6 +1,5 @@
 //! `polyrail tune`: settings for fast TCP, by profile.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,6 +13,7 @@ use super::changes::{self, Doing, Undoing, Where};
 use crate::files;
 use crate::outputs::OutFile;
 use crate::stdout::{complain, tell};
+use crate::unwritten::Unwritten;
 use crate::values::{Refusal, file_to_read, file_to_write, interface, time, word};
 
 /// Arguments of the subcommand.
@@ -44,7 +44,7 @@ enum Command {
         #[command(flatten)]
         place: Where,
     },
-    /// Carry a profile out as one transaction: backup, writes, read-back; all or nothing.
+    /// Carry a profile out, all of it or nothing. The old values are kept, so that `reset` can put them back.
     Apply {
         #[command(flatten)]
         choice: Choice,
@@ -67,7 +67,7 @@ enum Command {
         #[command(flatten)]
         place: Where,
     },
-    /// Restore the values that a profile changed, from the journal.
+    /// Put the values back that a profile has changed.
     Reset {
         /// The profile [default: the last one that still holds].
         #[arg(value_parser = profile_name)]
@@ -184,21 +184,14 @@ fn make_plan(choice: &Choice, place: &Where) -> Result<polyrail_tune::Plan, Tune
     let profile = match (&choice.profile_file, &choice.profile) {
         (Some(path), _) => {
             let file = path.display().to_string();
-            let text = fs::read_to_string(path).map_err(|error| TuneError::Argument {
-                field: "--profile-file",
-                value: file.clone(),
-                fault: format!("can't be read: {error}"),
-            })?;
+            let allowed = "a profile as docs/tune.md describes it";
+            let text = changes::read_argument("--profile-file", path, allowed)?;
             Profile::parse(&text, own_name(path), &file)?
         }
         (None, Some(name)) => Profile::named(name)?,
         (None, None) => {
-            return Err(TuneError::Argument {
-                field: "profile",
-                value: String::new(),
-                fault: "is left out; allowed: what `polyrail tune list` shows, or --profile-file"
-                    .to_owned(),
-            });
+            let allowed = "what `polyrail tune list` shows, or --profile-file";
+            return Err(TuneError::argument("profile", "", "is left out", allowed));
         }
     };
     profile::plan(&mut place.machine(), &place.topology()?, &profile, &choice.nic)
@@ -219,8 +212,7 @@ fn plan(
     if let Some(path) = output
         && let Err(error) = files::replace(path, plan.to_json())
     {
-        tell!("polyrail: {} can't be written: {error}", path.display());
-        return Ok(ExitCode::from(exit::ENVIRONMENT));
+        return Ok(Unwritten::at(path)(error).refuse());
     }
     Ok(changes::show_plan(&plan, as_json))
 }
@@ -264,11 +256,8 @@ fn put_back(
     if !known.iter().any(|known| known == profile) {
         known.sort();
         known.dedup();
-        return Err(TuneError::Argument {
-            field: "profile",
-            value: profile.to_owned(),
-            fault: format!("is not known and was never applied; known: {}", known.join(", ")),
-        });
+        let fault = "is not known and was never applied";
+        return Err(TuneError::argument("profile", profile, fault, known.join(", ")));
     }
     changes::undo(place, &name, undoing, as_json)
 }

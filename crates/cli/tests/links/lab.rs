@@ -62,7 +62,7 @@ fn name(test: &str) -> String {
 /// Everything on this machine that has the lab's name, or runs for it.
 fn traces(lab: &str) -> Vec<String> {
     let mut found = Vec::new();
-    for folder in ["/run/netns", "/run/polyrail/lab", "/tmp/polyrail-65534/lab"] {
+    for folder in ["/run/netns", "/run/polyrail-labs", "/tmp/polyrail-65534/lab"] {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             found.push(entry.path().display().to_string());
         }
@@ -303,7 +303,7 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
     let run = |args: &[&str]| lab(args).output().unwrap();
     let links = || fs::read_to_string("/proc/net/dev").unwrap().lines().count();
     let links_before = links();
-    let foreign = Path::new("/run/netns").exists() && !Path::new("/run/polyrail").exists();
+    let foreign = Path::new("/run/netns").exists() && !Path::new("/run/polyrail-labs").exists();
     // A busy machine takes longer for it, and what one that was busy took is too long later.
     let build = || {
         let begin = Instant::now();
@@ -363,7 +363,7 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
     assert!(interrupted >= 3, "only {interrupted} builds were hit on the way");
     assert_eq!(links(), links_before, "links are left in the machine's own namespace");
     // Another test's lab may come or go while this looks.
-    let tidy = || !Path::new("/run/netns").exists() || Path::new("/run/polyrail/lab").exists();
+    let tidy = || !Path::new("/run/netns").exists() || Path::new("/run/polyrail-labs").exists();
     let settled = (0..100).any(|_| {
         // It looks again: another process tidies up.
         std::thread::sleep(Duration::from_millis(20));
@@ -413,13 +413,13 @@ enum Stage {
 
 fn record(lab: &str) -> Stage {
     let folders = [
-        "/run/polyrail".to_owned(),
-        format!("/run/user/{NOBODY}/polyrail"),
-        format!("/tmp/polyrail-{NOBODY}"),
+        "/run/polyrail-labs".to_owned(),
+        format!("/run/user/{NOBODY}/polyrail/lab"),
+        format!("/tmp/polyrail-{NOBODY}/lab"),
     ];
-    let text = folders.iter().find_map(|folder| {
-        fs::read_to_string(Path::new(folder).join("lab").join(format!("{lab}.json"))).ok()
-    });
+    let text = folders
+        .iter()
+        .find_map(|folder| fs::read_to_string(Path::new(folder).join(format!("{lab}.json"))).ok());
     let Some(text) = text else { return Stage::Nothing };
     // It may be half written.
     let record: Value = serde_json::from_str(&text).unwrap_or_default();

@@ -384,7 +384,7 @@ mkdir -p /tmp/full
 mount -t tmpfs -o ro tmpfs /tmp/full
 expect 3 polyrail irq apply --settle 0s --state-dir /tmp/full/state
 says "/tmp/full/state"
-says "can't be written"
+says "can't write to /tmp/full/state"
 umount /tmp/full
 finish
 
@@ -494,7 +494,7 @@ finish
 begin refused_setting
 # What the driver says beforehand that it can't do is not even tried.
 expect 2 polyrail nic channels eth1 combined=400
-says "eth1 allows at most 4"
+says "is too large; allowed: 4 on eth1, or less"
 expect 3 polyrail nic channels eth1 combined=0
 says "the host is as it was"
 finish

@@ -1,5 +1,7 @@
 //! Command lines with one thing wrong, made from clap's definition.
 
+mod output;
+
 use std::ffi::OsString;
 use std::path::Path;
 

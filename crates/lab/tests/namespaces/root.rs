@@ -300,7 +300,7 @@ fn what_a_reboot_or_crash_leaves_is_listed_explained_and_replaced() {
     let Some(_turn) = root_turn() else { return };
     let spec = spec("stale", "1gbit");
     let _cleanup = RemoveAtEnd(&spec.name);
-    let record = format!("/run/polyrail/lab/{}.json", spec.name);
+    let record = format!("/run/polyrail-labs/{}.json", spec.name);
     let names = ["a", "b"].map(|side| format!("/run/netns/polyrail-{}-{side}", spec.name));
     let state = || {
         let labs = Lab::list().unwrap();

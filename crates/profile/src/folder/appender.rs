@@ -50,7 +50,7 @@ impl Appender {
 
     /// Makes the table safe from a loss of power.
     pub(super) fn sync(&self) -> Result<(), ProfileError> {
-        self.file.sync_all().map_err(ProfileError::io("write", &self.path))
+        self.file.sync_all().map_err(ProfileError::io("write to", &self.path))
     }
 
     fn write(&mut self) -> Result<(), ProfileError> {
@@ -58,7 +58,7 @@ impl Appender {
         if let Err(source) = written {
             // The half of a line would spoil the next; what can't be cut now is cut at resume.
             let _ = self.cut();
-            return Err(ProfileError::io("write", &self.path)(source));
+            return Err(ProfileError::io("write to", &self.path)(source));
         }
         self.whole_bytes += self.line.len() as u64;
         self.lines += 1;
@@ -68,7 +68,7 @@ impl Appender {
     fn cut(&mut self) -> Result<(), ProfileError> {
         let cut = self.file.set_len(self.whole_bytes);
         let cut = cut.and_then(|()| self.file.seek(SeekFrom::Start(self.whole_bytes)));
-        cut.map(drop).map_err(ProfileError::io("write", &self.path))
+        cut.map(drop).map_err(ProfileError::io("write to", &self.path))
     }
 }
 

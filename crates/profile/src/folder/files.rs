@@ -17,7 +17,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), ProfileError> {
     written.map_err(|source| {
         // A leftover temporary file only takes space.
         let _ = fs::remove_file(&new);
-        ProfileError::io("write", path)(source)
+        ProfileError::io("write to", path)(source)
     })
 }
 

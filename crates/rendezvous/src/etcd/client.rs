@@ -458,7 +458,7 @@ fn range_of(prefix: &[u8]) -> (String, String) {
 
 /// What somebody else said, in one line and never long.
 fn excerpt(text: &str) -> String {
-    text.trim().chars().take(200).flat_map(char::escape_debug).collect()
+    polyrail_config::shortened(text.trim(), 200)
 }
 
 #[cfg(test)]

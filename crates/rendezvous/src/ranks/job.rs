@@ -105,7 +105,7 @@ impl Environment<'_> {
     fn number<T: FromStr>(&self, names: &[&str]) -> Result<T, RendezvousError> {
         let (name, text) = self.first(names).ok_or_else(|| self.lacks(names))?;
         text.trim().parse().map_err(|_| {
-            let text: String = text.chars().take(40).flat_map(char::escape_debug).collect();
+            let text = polyrail_config::shortened(&text, 40);
             self.wrong(&[name], format!("is `{text}`; allowed: a number"))
         })
     }
@@ -201,7 +201,7 @@ mod tests {
         let torch = (Launcher::Torchrun, None, None);
         for (given, variables, told) in [
             (torch, &[][..], "test://`: WORLD_SIZE is not set"),
-            (torch, &[("WORLD_SIZE", "x\n")], "WORLD_SIZE is `x\\n`; allowed: a number"),
+            (torch, &[("WORLD_SIZE", "x\n")], "WORLD_SIZE is `x\\u000a`; allowed: a number"),
             (torch, &[("WORLD_SIZE", "0"), ("RANK", "0")], "WORLD_SIZE is 0; allowed: 1 to"),
             (torch, &[("WORLD_SIZE", "2"), ("RANK", "2")], "RANK is 2, and there are 2 ranks"),
             (torch, &[("WORLD_SIZE", "2"), ("RANK", "1")], "MASTER_ADDR is not set"),

@@ -164,14 +164,12 @@ fn describe(vector: &Vector) -> String {
 fn chosen(vectors: &Vectors, nics: &[String]) -> Result<Vec<String>, TuneError> {
     let known = vectors.nics();
     if let Some(nic) = nics.iter().find(|nic| !known.contains(nic)) {
-        return Err(TuneError::Argument {
-            field: "interface",
-            value: nic.clone(),
-            fault: match known.is_empty() {
-                true => "no interface here has interrupts of its own".to_owned(),
-                false => format!("has no queue vectors here; allowed: {}", known.join(", ")),
-            },
-        });
+        let known = match known.is_empty() {
+            true => "none: no interface here has interrupts of its own".to_owned(),
+            false => known.join(", "),
+        };
+        let fault = "has no interrupts of queues here";
+        return Err(TuneError::argument("interface", nic, fault, known));
     }
     Ok(if nics.is_empty() { known } else { nics.to_vec() })
 }
@@ -208,11 +206,9 @@ impl<'a> Placer<'a> {
         if let Some(cpus) = &options.cpus {
             let offline = cpus.difference(online);
             if !offline.is_empty() || cpus.is_empty() {
-                return Err(TuneError::Argument {
-                    field: "--cpus",
-                    value: cpus.to_string(),
-                    fault: format!("names CPUs that are not online; allowed: {online}"),
-                });
+                let fault = "names CPUs that are not online";
+                let (given, online) = (cpus.to_string(), online.to_string());
+                return Err(TuneError::argument("--cpus", given, fault, online));
             }
             pool = cpus.clone();
         }
@@ -229,11 +225,10 @@ impl<'a> Placer<'a> {
             }
         }
         if pool.is_empty() {
-            return Err(TuneError::Argument {
-                field: "--avoid",
-                value: options.avoid.to_string(),
-                fault: format!("leaves no CPU of {online} for `{}`", policy.word()),
-            });
+            let fault = format!("leaves no CPU for `{}`", policy.word());
+            let (given, allowed) =
+                (options.avoid.to_string(), format!("some of {online}, not all"));
+            return Err(TuneError::argument("--avoid", given, fault, allowed));
         }
         let (asked, given) = (BTreeMap::new(), BTreeMap::new());
         Ok(Self { topology, policy, options, pool, asked, given, warnings: Vec::new() })
@@ -348,13 +343,9 @@ impl<'a> Placer<'a> {
         let mut alone = 0;
         for (queue, role) in queues {
             let Some(workers) = workers(*role) else {
-                return Err(TuneError::Argument {
-                    field: "--policy",
-                    value: "colocate".to_owned(),
-                    fault: format!(
-                        "needs the CPUs of the workers of {nic}: --tx-bindings and --rx-bindings"
-                    ),
-                });
+                let fault = format!("needs the CPUs of the workers of {nic}");
+                let allowed = "with --tx-bindings and --rx-bindings that name it";
+                return Err(TuneError::argument("--policy", "colocate", fault, allowed));
             };
             let order: Vec<u32> = workers.iter().collect();
             let worker = order[*queue as usize % order.len()];

@@ -4,7 +4,6 @@ mod mismatch;
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use polyrail::{
@@ -16,9 +15,10 @@ use polyrail_log::LogError;
 use polyrail_nccl_ref::RefError;
 use polyrail_profiler::drive::DriveError;
 use polyrail_report::{exit, show_memory};
+use polyrail_sample::SampleError;
 
 pub(crate) use self::mismatch::Mismatch;
-use crate::stdout::unwritten_help;
+use crate::unwritten::Unwritten;
 
 /// Anything that ends a run early.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ pub(crate) enum BenchError {
     #[error(transparent)]
     Log(#[from] LogError),
     #[error(transparent)]
-    Sample(#[from] polyrail_sample::SampleError),
+    Sample(SampleError),
     #[error(
         "this bench needs {} of memory; available: {}",
         show_memory(*needed_bytes),
@@ -44,8 +44,8 @@ pub(crate) enum BenchError {
     Memory { needed_bytes: u64, available_bytes: u64 },
     #[error("{step} failed: {source}")]
     System { step: String, source: io::Error },
-    #[error("writing {} failed: {source}", path.display())]
-    Output { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Unwritten(#[from] Unwritten),
     #[error("listening address {address} is on none of the rails: {rails}")]
     NotARail { address: SocketAddr, rails: String },
     #[error("the other process ended before it was ready ({status})")]
@@ -115,6 +115,15 @@ impl From<DriveError> for BenchError {
     }
 }
 
+impl From<SampleError> for BenchError {
+    fn from(error: SampleError) -> Self {
+        match error {
+            SampleError::Write { path, source } => Unwritten::at(&path)(source).into(),
+            other => Self::Sample(other),
+        }
+    }
+}
+
 impl BenchError {
     pub(crate) fn usage(
         option: &'static str,
@@ -140,6 +149,7 @@ impl BenchError {
             Self::Post(error) => error.exit_code(),
             Self::Region(error) => error.exit_code(),
             Self::Transfer(error) => error.exit_code(),
+            Self::Unwritten(error) => error.exit_code(),
             Self::Usage { .. } => exit::USAGE,
             Self::Lab(error) if error.blame() == Blame::Input => exit::USAGE,
             Self::Lab(_)
@@ -147,7 +157,6 @@ impl BenchError {
             | Self::Sample(_)
             | Self::Memory { .. }
             | Self::System { .. }
-            | Self::Output { .. }
             | Self::Hidden { .. }
             | Self::Reference(_)
             | Self::NotARail { .. } => exit::ENVIRONMENT,
@@ -177,8 +186,8 @@ impl BenchError {
             Self::Region(error) => error.help(),
             Self::Transfer(error) => error.help(),
             Self::Gone { .. } => Some(
-                "look at the other end why it ended, start it again, and then this bench; the report has \
-                 what was measured before"
+                "look at the other end why it ended, start it again, and then this bench; what was \
+                 measured before is printed"
                     .into(),
             ),
             Self::Memory { .. } => {
@@ -191,7 +200,7 @@ impl BenchError {
             Self::Reference(error) => error.help(),
             Self::Hidden { .. } => Some("let CUDA_VISIBLE_DEVICES name both devices here".into()),
             Self::PeerStart { .. } => Some("it has told why, in the lines above".into()),
-            Self::Output { source, .. } => unwritten_help(source).map(str::to_owned),
+            Self::Unwritten(error) => Some(error.help()),
             Self::System { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Some(
                 "this user, or a rule of the container, may not do that: run it as a user who may".into(),
             ),

@@ -9,4 +9,4 @@ mod words;
 
 pub(crate) use self::path::{TCP, explanation, path_of};
 pub(crate) use self::remarks::remarks;
-pub(crate) use self::save::{Output, print, sample_file};
+pub(crate) use self::save::{Output, sample_file};

@@ -1,7 +1,6 @@
 //! Why an operation could not be measured, and with which exit code that ends.
 
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use polyrail::Explain;
@@ -13,7 +12,7 @@ use polyrail_report::exit;
 
 use crate::cmd::bench::BenchError;
 use crate::cmd::nccl::Refusal;
-use crate::stdout::unwritten_help;
+use crate::unwritten::Unwritten;
 
 /// Anything that ends a run early.
 #[derive(Debug, thiserror::Error)]
@@ -36,8 +35,8 @@ pub(crate) enum CollectiveError {
     Rank(#[from] RankError),
     #[error("{step} failed: {source}")]
     System { step: &'static str, source: io::Error },
-    #[error("writing {} failed: {source}", path.display())]
-    Output { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Unwritten(#[from] Unwritten),
     /// What a rank says that it could not do, and those that should have said something, too.
     #[error("rank {rank} over {over}: {message}{}", silence(silent))]
     Failed { rank: usize, over: String, message: String, code: u8, silent: Vec<usize> },
@@ -80,14 +79,13 @@ impl CollectiveError {
     /// The code that the process ends with.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
+            Self::Unwritten(error) => error.exit_code(),
             Self::Usage { .. } => exit::USAGE,
             Self::Config(error) => error.exit_code(),
             Self::Lab(error) if error.blame() == Blame::Input => exit::USAGE,
-            Self::Lab(_)
-            | Self::Plugin { .. }
-            | Self::Load(_)
-            | Self::System { .. }
-            | Self::Output { .. } => exit::ENVIRONMENT,
+            Self::Lab(_) | Self::Plugin { .. } | Self::Load(_) | Self::System { .. } => {
+                exit::ENVIRONMENT
+            }
             Self::Signals(error) => error.exit_code(),
             Self::Rank(error) => match error {
                 RankError::Memory { .. } | RankError::NoDevice => exit::ENVIRONMENT,
@@ -119,7 +117,7 @@ impl CollectiveError {
                 "see whether somebody has killed it, or the kernel for want of memory"
             }
             Self::Silent { .. } => "see whether it was stopped, or give --timeout",
-            Self::Output { source, .. } => return unwritten_help(source).map(str::to_owned),
+            Self::Unwritten(error) => return Some(error.help()),
             Self::Wrong { .. } => {
                 "don't use this plugin for data; for Polyrail's own, please report it with the command line"
             }

@@ -9,6 +9,7 @@ use super::error::CollectiveError;
 use super::report::{CollectiveReport, PluginReport};
 use crate::files;
 use crate::stdout::{put, tell};
+use crate::unwritten::Unwritten;
 
 /// Prints the text, or the JSON in its place, and writes the file. Where nothing was measured, a program
 /// that reads the file learns why.
@@ -33,14 +34,12 @@ pub(crate) fn show(report: &CollectiveReport, json: Option<&Path>) -> Result<(),
     if for_programs {
         tell!("{}", text.trim_end());
     }
-    let printed = put(if for_programs { &document } else { &text });
-    let path = "standard output".into();
-    written.and(printed.map_err(|source| CollectiveError::Output { path, source }))
+    let _ = put(if for_programs { &document } else { &text });
+    written
 }
 
 fn write(path: &Path, text: &str) -> Result<(), CollectiveError> {
-    files::replace(path, text)
-        .map_err(|source| CollectiveError::Output { path: path.into(), source })
+    Ok(files::replace(path, text).map_err(Unwritten::at(path))?)
 }
 
 fn document(report: &CollectiveReport) -> Result<String, CollectiveError> {

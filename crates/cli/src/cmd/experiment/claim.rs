@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::error::RunError;
 use super::host;
 use crate::machine_args::MachineCopy;
+use crate::unwritten::Unwritten;
 
 /// Gone after a restart, as are the values of the host.
 const FILE: &str = "/run/polyrail-experiment.lock";
@@ -36,7 +37,7 @@ impl Claim {
         }
         MachineCopy::require_writable(sysroot)?;
         match Self::take(&MachineCopy::root(sysroot), folder) {
-            Err(RunError::Io { source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+            Err(RunError::Unwritten(error)) if error.kind() == ErrorKind::PermissionDenied => {
                 Ok(None)
             }
             taken => taken.map(Some),
@@ -45,22 +46,22 @@ impl Claim {
 
     fn take(root: &Sysroot, folder: &Path) -> Result<Self, RunError> {
         let file = root.path(FILE);
-        let failed = |source| RunError::io("write", &file, source);
+        let failed = Unwritten::at(&file);
         if let Some(parent) = file.parent().filter(|_| !root.is_live()) {
-            fs::create_dir_all(parent).map_err(failed)?;
+            fs::create_dir_all(parent).map_err(&failed)?;
         }
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut lock = options.open(&file).map_err(failed)?;
+        let mut lock = options.open(&file).map_err(&failed)?;
         let locked = flock(&lock, FlockOperation::NonBlockingLockExclusive);
         let mut text = String::new();
-        lock.read_to_string(&mut text).map_err(failed)?;
+        lock.read_to_string(&mut text).map_err(&failed)?;
         // Who has just taken it may not have written yet.
         let last = text.strip_suffix('\n').map(PathBuf::from);
         match locked {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(RunError::HostTaken { folder: last }),
-            Err(error) => return Err(failed(error.into())),
+            Err(error) => return Err(failed(error.into()).into()),
         }
         let own = path::absolute(folder).map_err(|source| RunError::io("find", folder, source))?;
         if let Some(last) = last {

@@ -7,7 +7,7 @@ use polyrail_experiment::ExperimentError;
 use polyrail_report::exit;
 use polyrail_tune::{Blame, TuneError};
 
-use crate::stdout::unwritten_help;
+use crate::unwritten::Unwritten;
 
 /// What went wrong.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +17,10 @@ pub(in crate::cmd) enum RunError {
     /// A change to the host did not happen.
     #[error(transparent)]
     Tune(#[from] TuneError),
+    #[error(transparent)]
+    Unwritten(#[from] Unwritten),
+    #[error("can't read {}: {source}", path.display())]
+    Unread { path: PathBuf, source: io::Error },
     #[error("can't {action} {}: {source}", path.display())]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     /// The command of every cell is wrong.
@@ -53,20 +57,30 @@ impl RunError {
         Self::Io { action, path: path.to_owned(), source }
     }
 
+    pub(in crate::cmd) fn unread(path: &Path) -> impl Fn(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Unread { path: path.clone(), source }
+    }
+
     pub(in crate::cmd) fn help(&self) -> Option<String> {
         match self {
             Self::Experiment(error) => error.help(),
-            Self::Tune(TuneError::Journal { source, .. }) => {
-                unwritten_help(source).map(str::to_owned)
+            // The folder is that of the results, which --state-dir does not name.
+            Self::Tune(TuneError::Journal { .. }) => {
+                Some("free some space, or name another folder with --out".to_owned())
             }
             Self::Tune(TuneError::HalfDone { .. }) => {
                 Some("`polyrail experiment undo` with the results folder tries again".to_owned())
             }
             Self::Tune(error) => error.help(),
-            Self::Io { source, .. } if source.kind() == io::ErrorKind::InvalidData => {
-                Some("it must be text in UTF-8, as docs/experiments.md shows".to_owned())
-            }
-            Self::Io { source, .. } => unwritten_help(source).map(str::to_owned),
+            Self::Unwritten(error) => Some(error.help()),
+            Self::Unread { source, .. } => Some(match source.kind() {
+                io::ErrorKind::InvalidData => {
+                    "it must be text in UTF-8, as docs/experiments.md shows".to_owned()
+                }
+                _ => "name a file that this user can read".to_owned(),
+            }),
+            Self::Io { .. } => None,
             Self::HostTaken { .. } => {
                 Some("wait for its end: both would measure what the other one applies".to_owned())
             }
@@ -99,6 +113,8 @@ impl RunError {
                 Blame::Environment => exit::ENVIRONMENT,
                 Blame::Stop => exit::INTERRUPTED,
             },
+            Self::Unwritten(error) => error.exit_code(),
+            Self::Unread { source, .. } => exit::of_io(source),
             Self::Io { .. }
             | Self::HostTaken { .. }
             | Self::HostLeft { .. }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::error::RunError;
 use crate::host;
+use crate::unwritten::Unwritten;
 
 const CELLS: &str = "cells.jsonl";
 
@@ -66,10 +67,13 @@ impl Folder {
                 "leave --resume out, or name the folder with --out",
             ));
         }
-        fs::create_dir_all(path).map_err(|source| RunError::io("create", path, source))?;
-        let failed = |source| RunError::io("open", &file, source);
-        let cells =
-            OpenOptions::new().read(true).append(true).create(true).open(&file).map_err(failed)?;
+        fs::create_dir_all(path).map_err(Unwritten::at(path))?;
+        let cells = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(&file)
+            .map_err(Unwritten::at(&file))?;
         flock(&cells, FlockOperation::NonBlockingLockExclusive).map_err(|_| in_use(path))?;
         let mut folder = Self { path: path.to_owned(), cells, measured: Vec::new(), ends: 0 };
         let first = first_line(experiment, plan);
@@ -83,7 +87,7 @@ impl Folder {
     }
 
     fn read(&mut self, file: &Path, first: &Value, cells: usize) -> Result<(), RunError> {
-        let text = fs::read_to_string(file).map_err(|source| RunError::io("read", file, source))?;
+        let text = fs::read_to_string(file).map_err(RunError::unread(file))?;
         let path = self.path.clone();
         let fault = |fault: String, help: &'static str| RunError::Folder {
             path: path.clone(),
@@ -120,9 +124,7 @@ impl Folder {
         if !whole {
             // What follows must not run into the torn line.
             let kept = text.rfind('\n').map_or(0, |at| at + 1);
-            self.cells
-                .set_len(kept as u64)
-                .map_err(|source| RunError::io("write", file, source))?;
+            self.cells.set_len(kept as u64).map_err(Unwritten::at(file))?;
         }
         Ok(())
     }
@@ -152,7 +154,7 @@ impl Folder {
             [("report.json", json(report)), ("report.md", report.markdown()), ("report.html", html)]
         {
             let path = self.path.join(name);
-            fs::write(&path, text).map_err(|source| RunError::io("write", &path, source))?;
+            fs::write(&path, text).map_err(Unwritten::at(&path))?;
         }
         Ok(())
     }
@@ -167,7 +169,7 @@ impl Folder {
             cells.sync_data()
         };
         let path = self.path.join(CELLS);
-        written(&mut self.cells).map_err(|source| RunError::io("write", &path, source))
+        Ok(written(&mut self.cells).map_err(Unwritten::at(&path))?)
     }
 }
 

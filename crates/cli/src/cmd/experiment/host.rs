@@ -2,7 +2,6 @@
 //! after its measurement, and undone. The sessions' journals are in the results folder, so what a killed
 //! run left behind can be undone from there.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use polyrail_tune::{
 };
 
 use super::error::RunError;
-use crate::cmd::changes::ssh_interface;
+use crate::cmd::changes::{read_argument, ssh_interface};
 use crate::machine_args::MachineCopy;
 use crate::stdout::tell;
 
@@ -159,11 +158,7 @@ impl HostFactors {
             Some(map) => {
                 let path = beside(file, map);
                 let name = path.display().to_string();
-                let text = fs::read_to_string(&path).map_err(|error| TuneError::Argument {
-                    field: "irq",
-                    value: name.clone(),
-                    fault: format!("can't be read: {error}; allowed: a map of `polyrail irq`"),
-                })?;
+                let text = read_argument("irq", &path, "a map of `polyrail irq`")?;
                 irq::plan_from_map(
                     &mut self.machine,
                     topology,
@@ -296,13 +291,8 @@ fn profile_of(level: &str, file: &Path) -> Result<Profile, TuneError> {
     }
     let path = beside(file, level);
     let name = path.display().to_string();
-    let text = fs::read_to_string(&path).map_err(|error| TuneError::Argument {
-        field: "host_profile",
-        value: name.clone(),
-        fault: format!(
-            "can't be read: {error}; allowed: a profile of `polyrail tune list`, or a file"
-        ),
-    })?;
+    let allowed = "a profile of `polyrail tune list`, or a file";
+    let text = read_argument("host_profile", &path, allowed)?;
     let stem =
         path.file_stem().map_or_else(|| name.clone(), |stem| stem.to_string_lossy().into_owned());
     Profile::parse(&text, &stem, &name)

@@ -1,6 +1,5 @@
 //! `polyrail irq watch`: who changes a plan back.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
@@ -15,24 +14,26 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::super::changes::{self, Document, Where};
 use super::plan_or_last;
 use crate::signals;
-use crate::stdout::{harmless, tell};
-use crate::values::{file_to_read, time};
+use crate::stdout::{say_to_reader, tell};
+use crate::unwritten::NobodyReads;
+use crate::values::{file_to_read, time, time_within};
 
 #[derive(clap::Args)]
 pub(super) struct WatchArgs {
-    /// The plan file; the one that was carried out last, if left out.
+    /// The plan file [default: the plan applied last].
     #[arg(value_parser = file_to_read())]
     plan: Option<PathBuf>,
 
-    /// How often to look when nothing was announced.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = time)]
+    /// How often to look where the system announces no change.
+    #[arg(long, value_name = "TIME", default_value = "10s",
+        value_parser = time_within(Duration::from_millis(10), Duration::from_secs(3600), "10ms to 1h"))]
     every: Duration,
 
-    /// End after this long; without it, when interrupted.
+    /// End after this long [default: at Ctrl-C].
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
     limit: Option<Duration>,
 
-    /// Carry the plan out again whenever it does not hold.
+    /// Set the values again as planned whenever somebody has changed them.
     #[arg(long)]
     enforce: bool,
 
@@ -82,13 +83,14 @@ pub(super) fn run(args: &WatchArgs) -> Result<ExitCode, TuneError> {
         ears.wait(args.every.min(until_end));
         let (events, writes) = ears.take();
         let sightings = watch.look(&mut machine, &events, writes.as_deref())?;
-        for sighting in &sightings {
-            show(sighting, args.json)?;
-        }
+        let told = sightings.iter().try_for_each(|sighting| show(sighting, args.json));
         let bad = sightings.iter().filter(|sighting| !sighting.is_good).count();
         seen += bad;
         if bad > 0 && args.enforce {
             enforce(args, &mut machine, watch.plan());
+        }
+        if told.is_err() {
+            break;
         }
         if !events.is_empty() {
             // Vectors may be other files now.
@@ -143,7 +145,7 @@ impl Ears {
     }
 }
 
-fn show(sighting: &Sighting, as_json: bool) -> Result<(), TuneError> {
+fn show(sighting: &Sighting, as_json: bool) -> Result<(), NobodyReads> {
     let text = match as_json {
         true => {
             let (schema_version, fields) = (changes::SCHEMA_VERSION, sighting);
@@ -152,9 +154,7 @@ fn show(sighting: &Sighting, as_json: bool) -> Result<(), TuneError> {
         }
         false => line(sighting),
     };
-    let mut stdout = std::io::stdout().lock();
-    let written = writeln!(stdout, "{}", harmless(&text)).and_then(|()| stdout.flush());
-    written.map_err(|source| TuneError::Journal { path: "standard output".into(), source })
+    say_to_reader(&text)
 }
 
 fn line(sighting: &Sighting) -> String {

@@ -10,11 +10,39 @@ const INTRODUCTION: &str = "\
 <!-- Written by `polyrail man --markdown`; a test compares. Change the options in crates/cli instead. -->
 
 Every command and option, as `--help` tells them. Results go to standard output and everything else to
-standard error. Exit codes: 0 ok, 1 a verdict is negative, 2 usage or configuration, 3 the environment
-lacks something, 4 a peer or a transfer failed, 5 the data are wrong, 130 interrupted.
+standard error.
 
 Sizes have a unit: `KiB`, `MiB`, `GiB` are powers of 1024; `kB`, `MB`, `GB` are powers of 1000. So have
 times: `us`, `ms`, `s`, `min`.
+
+## Exit codes
+
+All commands have the same ones:
+
+| code | what it means |
+|---|---|
+| 0 | done, and the answer is good |
+| 1 | done, and the answer is bad: a check failed, something was found, or a figure is worse than before |
+| 2 | an argument or a setting is wrong. Nothing was changed |
+| 3 | this machine or this user lacks something: a permission, room on a disk, memory, a free port, a library, a GPU |
+| 4 | the other side, the way to it, or a transfer failed |
+| 5 | bytes arrived that are not those that were sent |
+| 130 | stopped by Ctrl-C, SIGTERM or the end of the terminal. What was measured before is kept |
+
+For a file or a folder the reason decides, and not the command:
+
+* 2 if it can't be what was named: it is not there, or is there already, is a folder in place of a file, is not
+  UTF-8 text, or is not in the form that the command reads.
+* 3 if the system does not let this user read or write it, or has no room for it.
+
+Standard output is treated as a file. If it can't be written, the command goes on with what else it has to do, says
+so at the end, and ends with 3 in place of 0 or 1. If its reader ends early, as `head` does, nothing is wrong, and
+the code stays. A command whose standard output is closed (`>&-`) behaves as with `>/dev/null`.
+
+Every refusal has two lines on standard error: what is wrong, with the field, its value and what is allowed; and
+`help:` with what to do about it.
+
+## All commands
 
 | command | what |
 |---|---|

@@ -1,7 +1,6 @@
 //! Why a mesh could not be measured, and with which exit code it ends then.
 
 use std::io;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use polyrail::{
@@ -12,10 +11,11 @@ use polyrail_lab::{Blame, LabError};
 use polyrail_log::LogError;
 use polyrail_rendezvous::RendezvousError;
 use polyrail_report::exit;
+use polyrail_sample::SampleError;
 
 use super::hosts::Fault;
 use crate::cmd::bench::BenchError;
-use crate::stdout::unwritten_help;
+use crate::unwritten::Unwritten;
 
 /// Anything that ends a mesh early.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub(crate) enum MeshError {
     #[error(transparent)]
     Rendezvous(#[from] RendezvousError),
     #[error(transparent)]
-    Sample(#[from] polyrail_sample::SampleError),
+    Sample(SampleError),
     /// The memory, and what is in it.
     #[error(transparent)]
     Memory(#[from] BenchError),
@@ -44,8 +44,8 @@ pub(crate) enum MeshError {
     Peer(#[from] PeerError),
     #[error("{step} failed: {source}")]
     System { step: String, source: io::Error },
-    #[error("writing {} failed: {source}", path.display())]
-    Output { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Unwritten(#[from] Unwritten),
     /// The lab ended while it was measured.
     #[error("lab `{name}` is gone: {why}")]
     LabGone { name: String, why: String },
@@ -88,6 +88,15 @@ pub(crate) enum MeshError {
     Told { code: u8 },
 }
 
+impl From<SampleError> for MeshError {
+    fn from(error: SampleError) -> Self {
+        match error {
+            SampleError::Write { path, source } => Unwritten::at(&path)(source).into(),
+            other => Self::Sample(other),
+        }
+    }
+}
+
 impl MeshError {
     pub(crate) fn usage(
         option: &'static str,
@@ -107,6 +116,7 @@ impl MeshError {
     /// The code that the process ends with.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
+            Self::Unwritten(error) => error.exit_code(),
             Self::Usage { .. } => exit::USAGE,
             Self::Config(error) => error.exit_code(),
             Self::Engine(error) => error.exit_code(),
@@ -122,8 +132,7 @@ impl MeshError {
             | Self::Log(_)
             | Self::Sample(_)
             | Self::System { .. }
-            | Self::LabGone { .. }
-            | Self::Output { .. } => exit::ENVIRONMENT,
+            | Self::LabGone { .. } => exit::ENVIRONMENT,
             Self::Missing { .. }
             | Self::Host { .. }
             | Self::Version { .. }
@@ -180,7 +189,7 @@ impl MeshError {
                 "see whether that node is busy or stopped, or give --timeout".into()
             }
             Self::Lost { .. } => "please report this with the command line".into(),
-            Self::Output { source, .. } => return unwritten_help(source).map(str::to_owned),
+            Self::Unwritten(error) => error.help(),
             Self::Protocol { .. } | Self::System { .. } | Self::Interrupted | Self::Told { .. } => {
                 return None;
             }

@@ -2,7 +2,7 @@
 //! it.
 
 use std::env;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -29,6 +29,7 @@ use crate::cmd::lab::tell_of_abandoned;
 use crate::config_args::print_warnings;
 use crate::files;
 use crate::stdout::tell;
+use crate::unwritten::Unwritten;
 
 /// Measures every layout, and prints and writes what came of it.
 pub(crate) fn run(args: &Args) -> Result<u8, MeshError> {
@@ -492,10 +493,9 @@ fn take(report: &mut MeshReport, layout: Layout, args: &Args, told: Told) -> Opt
     })
 }
 
-/// Writes a file whole, or to standard output.
+/// Writes a file whole.
 pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), MeshError> {
-    let failed = |source: io::Error| MeshError::Output { path: path.into(), source };
-    files::replace(path, text).map_err(failed)
+    Ok(files::replace(path, text).map_err(Unwritten::at(path))?)
 }
 
 /// How long the others have to tell of the end of one: longer than it takes them to give it up.

@@ -37,9 +37,8 @@ pub(crate) fn show(
     if for_programs {
         tell!("{}", text.trim_end());
     }
-    let printed = put(if for_programs { &document } else { &text });
-    let path = "standard output".into();
-    written.and(printed.map_err(|source| MeshError::Output { path, source }))
+    let _ = put(if for_programs { &document } else { &text });
+    written
 }
 
 const PAGE: &str = include_str!("page.js");

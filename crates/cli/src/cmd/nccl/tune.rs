@@ -15,6 +15,7 @@ pub(super) use self::args::TuneArgs;
 use crate::cmd::experiment::error::RunError;
 use crate::files;
 use crate::stdout::{print, refuse, tell};
+use crate::unwritten::Unwritten;
 
 /// Runs the subcommand.
 pub(super) fn run(args: &TuneArgs) -> ExitCode {
@@ -25,7 +26,7 @@ fn execute(args: &TuneArgs) -> Result<ExitCode, RunError> {
     let report = search::run(args)?;
     let code = if report.interrupted { exit::INTERRUPTED } else { exit::OK };
     if let (Some(path), Some(text)) = (&args.output, report.conf()) {
-        files::replace(path, text).map_err(|source| RunError::io("write", path, source))?;
+        files::replace(path, text).map_err(Unwritten::at(path))?;
         tell!(
             "polyrail: wrote {}; NCCL reads it as ~/.nccl.conf, /etc/nccl.conf or NCCL_CONF_FILE",
             path.display()

@@ -7,7 +7,7 @@ use polyrail_gpu::Device;
 use polyrail_gpu::cuda::Cuda;
 use polyrail_profile::{EndpointKind, Folder, Load, PathKind, Plan, PlanBuilder, default_sizes};
 use polyrail_profiler::{Estimate, Spot, StationOptions, memory_bytes};
-use polyrail_report::{Align, Table, show_memory, show_size};
+use polyrail_report::{Align, Table, show_size};
 
 use super::args::{Args, Gpus, Switch, Warmup, Way};
 use super::error::CommandError;
@@ -160,15 +160,9 @@ impl Choice {
     fn refuse_too_large(&self) -> Result<(), CommandError> {
         let needed = self.options.host_bytes();
         match available_memory_bytes() {
-            Some(available) if needed > available / 10 * 9 => Err(CommandError::Usage {
-                option: "--sizes",
-                text: format!(
-                    "need {} of memory; available: {}",
-                    show_memory(needed),
-                    show_memory(available)
-                ),
-                help: Some("measure smaller sizes, such as --sizes 1..256MiB".into()),
-            }),
+            Some(available) if needed > available / 10 * 9 => {
+                Err(CommandError::Memory { needed_bytes: needed, available_bytes: available })
+            }
             _ => Ok(()),
         }
     }
@@ -194,17 +188,16 @@ fn spots(args: &Args, notes: &mut Vec<String>) -> Result<Vec<Spot>, CommandError
     let hosts = args.host.unwrap_or(if spots.is_empty() { DEFAULT_HOSTS } else { 0 });
     spots.extend((0..hosts).map(|_| Spot::Host));
     if spots.len() < 2 {
-        return Err(CommandError::Usage {
-            option: "--gpus and --host",
-            text: match spots.len() {
-                1 => "give 1 endpoint; allowed: 2 or more".into(),
-                _ => "give no endpoint; allowed: 2 or more".into(),
-            },
-            help: Some(format!(
-                "measure between endpoints in this machine's memory, too: --host {}",
-                hosts as usize + 2 - spots.len()
-            )),
-        });
+        let fault = match spots.len() {
+            1 => "give 1 endpoint",
+            _ => "give no endpoint",
+        };
+        let help = format!(
+            "measure between endpoints in this machine's memory, too: --host {}",
+            hosts as usize + 2 - spots.len()
+        );
+        let error = CommandError::usage("--gpus and --host", "", fault, "2 endpoints or more");
+        return Err(error.with_help(help));
     }
     Ok(spots)
 }
@@ -248,12 +241,8 @@ fn new_plan(args: &Args, options: &StationOptions) -> Result<Plan, CommandError>
     let asked: Vec<PathKind> = args.paths.iter().map(|way| way.kind()).collect();
     if let Some(absent) = asked.iter().find(|path| !here.contains(path)) {
         let words: Vec<String> = here.iter().map(|path| Way::word(*path)).collect();
-        let text = format!(
-            "has {}, which these endpoints don't; they have {}",
-            Way::word(*absent),
-            words.join(", ")
-        );
-        return Err(CommandError::usage("--paths", text));
+        let fault = "these endpoints don't have it";
+        return Err(CommandError::usage("--paths", Way::word(*absent), fault, words.join(", ")));
     }
     refuse_twice("--paths", &args.paths, |way| Way::word(way.kind()))?;
     refuse_twice("--pairs", &args.pairs, |(src, dst)| format!("{src}-{dst}"))?;
@@ -272,11 +261,9 @@ fn new_plan(args: &Args, options: &StationOptions) -> Result<Plan, CommandError>
     for path in paths {
         let all = options.pairs(path);
         if path == PathKind::HostMemory && loads.len() > 1 {
-            return Err(CommandError::Usage {
-                option: "--load",
-                text: "has no meaning for the path host".into(),
-                help: Some("name the other paths, such as --paths tcp".into()),
-            });
+            let (fault, allowed) = ("has no meaning for the path host", "for the other paths");
+            let error = CommandError::usage("--load", "", fault, allowed);
+            return Err(error.with_help("name the other paths, such as --paths tcp"));
         }
         let wanted = |pair: &(u32, u32)| args.pairs.is_empty() || args.pairs.contains(pair);
         builder = builder.path_between(path, all.into_iter().filter(wanted).collect::<Vec<_>>());
@@ -293,8 +280,7 @@ fn refuse_twice<T: PartialEq>(
 ) -> Result<(), CommandError> {
     match (1..given.len()).find(|place| given[..*place].contains(&given[*place])) {
         Some(place) => {
-            let text = format!("names {} twice; allowed: each once", name(&given[place]));
-            Err(CommandError::usage(option, text))
+            Err(CommandError::usage(option, name(&given[place]), "is named twice", "each once"))
         }
         None => Ok(()),
     }
@@ -310,11 +296,9 @@ fn refuse_absent_pairs(
     let Some((src, dst)) = args.pairs.iter().find(|pair| !has(pair)) else { return Ok(()) };
     let last = options.spots.len() - 1;
     let words: Vec<String> = paths.iter().map(ToString::to_string).collect();
-    let text = format!(
-        "has {src}-{dst}, which is not a pair of {}; ranks are 0 to {last}",
-        words.join(", ")
-    );
-    Err(CommandError::usage("--pairs", text))
+    let fault = format!("is not a pair of {}", words.join(", "));
+    let allowed = format!("pairs of two ranks from 0 to {last}");
+    Err(CommandError::usage("--pairs", format!("{src}-{dst}"), fault, allowed))
 }
 
 /// Background needs other endpoints than the pair's own.
@@ -323,8 +307,10 @@ fn refuse_load(args: &Args, options: &StationOptions) -> Result<(), CommandError
         let needed = if background.load() == Load::Disjoint { 4 } else { 3 };
         let have = options.spots.len();
         if have < needed {
-            let text = format!("{} takes {needed} endpoints; here are {have}", background.load());
-            return Err(CommandError::usage("--load", text));
+            let fault = format!("takes {needed} endpoints; here are {have}");
+            let allowed = format!("with --host {needed}, or more GPUs");
+            let given = background.load().to_string();
+            return Err(CommandError::usage("--load", given, fault, allowed));
         }
     }
     Ok(())
@@ -352,14 +338,13 @@ fn resumed_plan(folder: &Folder, options: &StationOptions) -> Result<Plan, Comma
         None if mine.len() == plan.endpoints.len() => return Ok(plan),
         None => format!("it has {} endpoints, and here are {}", plan.endpoints.len(), mine.len()),
     };
-    Err(CommandError::Usage {
-        option: "--resume",
-        text: format!(
-            "`{}`: is a profile of other endpoints: {difference}; allowed: a profile of those that are here",
-            folder.dir().display()
-        ),
-        help: Some("resume it on the same machine, without --gpus and --host".into()),
-    })
+    let error = CommandError::usage(
+        "--resume",
+        folder.dir().display().to_string(),
+        format!("is a profile of other endpoints: {difference}"),
+        "a profile of those that are here",
+    );
+    Err(error.with_help("resume it on the same machine, without --gpus and --host"))
 }
 
 fn distinct<T: Ord>(values: impl Iterator<Item = T>) -> usize {

@@ -1,7 +1,7 @@
 //! Why the command ends early.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use polyrail::GpuError;
 use polyrail_analyze::AnalyzeError;
@@ -9,16 +9,30 @@ use polyrail_config::ConfigError;
 use polyrail_nccl_ref::RefError;
 use polyrail_profile::ProfileError;
 use polyrail_profiler::ProfilerError;
-use polyrail_report::exit;
+use polyrail_report::{exit, show_memory};
 
-use crate::stdout::unwritten_help;
+use crate::stdout::excerpt;
+use crate::unwritten::Unwritten;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommandError {
-    #[error("{option} {text}")]
-    Usage { option: &'static str, text: String, help: Option<String> },
-    #[error("--out `{}`: can't be written: {source}; allowed: a new or empty folder where this user may write", dir.display())]
-    Out { dir: PathBuf, source: io::Error },
+    #[error("{option}{}: {fault}; allowed: {allowed}", shown(value))]
+    Usage {
+        option: &'static str,
+        /// Empty where the option has none, or is left out.
+        value: String,
+        fault: String,
+        allowed: String,
+        help: Option<String>,
+    },
+    #[error(
+        "--sizes: this needs {} of memory; available: {}",
+        show_memory(*needed_bytes),
+        show_memory(*available_bytes)
+    )]
+    Memory { needed_bytes: u64, available_bytes: u64 },
+    #[error(transparent)]
+    Unwritten(Unwritten),
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
@@ -44,14 +58,27 @@ pub(super) enum CommandError {
 }
 
 impl CommandError {
-    pub(super) fn usage(option: &'static str, text: impl Into<String>) -> Self {
-        Self::Usage { option, text: text.into(), help: None }
+    pub(super) fn usage(
+        option: &'static str,
+        value: impl Into<String>,
+        fault: impl Into<String>,
+        allowed: impl Into<String>,
+    ) -> Self {
+        let (value, fault, allowed) = (value.into(), fault.into(), allowed.into());
+        Self::Usage { option, value, fault, allowed, help: None }
+    }
+
+    pub(super) fn with_help(mut self, text: impl Into<String>) -> Self {
+        if let Self::Usage { help, .. } = &mut self {
+            *help = Some(text.into());
+        }
+        self
     }
 
     /// What keeps a profile from beginning there.
     pub(super) fn out(dir: &Path, error: ProfileError) -> Self {
         match error {
-            ProfileError::Io { source, .. } => Self::Out { dir: dir.to_owned(), source },
+            ProfileError::Io { source, .. } => Self::Unwritten(Unwritten::at(dir)(source)),
             other => other.into(),
         }
     }
@@ -59,10 +86,8 @@ impl CommandError {
     pub(super) fn help(&self) -> Option<String> {
         match self {
             Self::Usage { help, .. } => help.clone(),
-            Self::Out { source, .. } => {
-                let help = unwritten_help(source);
-                Some(help.unwrap_or("name another place with --out").to_owned())
-            }
+            Self::Memory { .. } => Some("measure smaller sizes, such as --sizes 1..256MiB".into()),
+            Self::Unwritten(error) => Some(error.help()),
             Self::Config(error) => error.help(),
             Self::Profiler(error) => error.help(),
             Self::Profile(error) => error.help(),
@@ -79,13 +104,22 @@ impl CommandError {
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::Interrupted => exit::INTERRUPTED,
-            Self::Usage { .. } | Self::Config(_) | Self::Analyze(_) => exit::USAGE,
-            Self::Profile(ProfileError::Io { .. }) => exit::ENVIRONMENT,
-            Self::Profiler(ProfilerError::Profile(ProfileError::Io { .. })) => exit::ENVIRONMENT,
+            Self::Usage { .. } | Self::Config(_) => exit::USAGE,
+            Self::Unwritten(error) => error.exit_code(),
+            Self::Profile(ProfileError::Io { source, .. })
+            | Self::Profiler(ProfilerError::Profile(ProfileError::Io { source, .. }))
+            | Self::Analyze(AnalyzeError::Profile(ProfileError::Io { source, .. })) => {
+                exit::of_io(source)
+            }
+            Self::Analyze(_) => exit::USAGE,
             Self::Profile(_) | Self::Profiler(ProfilerError::Choice { .. }) => exit::USAGE,
             Self::Profiler(ProfilerError::Profile(_)) => exit::USAGE,
             Self::Profiler(ProfilerError::Engine { .. }) => exit::PEER,
             _ => exit::ENVIRONMENT,
         }
     }
+}
+
+fn shown(value: &str) -> String {
+    if value.is_empty() { String::new() } else { format!(" `{}`", excerpt(value)) }
 }

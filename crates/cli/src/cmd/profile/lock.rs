@@ -19,7 +19,12 @@ impl Locked {
     /// Locks the processors' clocks of these devices.
     pub(super) fn lock(devices: &[Identity], mhz: u32) -> Result<Self, CommandError> {
         if devices.is_empty() {
-            return Err(CommandError::usage("--lock-clocks", "has no GPU to lock"));
+            return Err(CommandError::usage(
+                "--lock-clocks",
+                mhz.to_string(),
+                "has no GPU to lock",
+                "with a GPU among the endpoints",
+            ));
         }
         let names = device_names(devices);
         let system = |source| CommandError::System { what: "finding this program", source };

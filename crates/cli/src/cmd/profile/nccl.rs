@@ -72,10 +72,11 @@ pub(super) fn library(
     };
     let may = resumed.is_none() && args.paths.is_empty() && gpus > 1;
     let is_used = must || may && args.load.is_empty();
-    if args.nccl_lib.is_some() && !is_used {
-        let text = "is for the path nccl, which this profile does not measure; allowed: with --paths \
-                    nccl, two GPUs or more, and no --load";
-        return Err(CommandError::usage("--nccl-lib", text));
+    if let Some(library) = args.nccl_lib.as_ref().filter(|_| !is_used) {
+        let given = library.display().to_string();
+        let fault = "is for the path nccl, which this profile does not measure";
+        let allowed = "with --paths nccl, two GPUs or more, and no --load";
+        return Err(CommandError::usage("--nccl-lib", given, fault, allowed));
     }
     if may && !args.load.is_empty() {
         notes.push("the path nccl is left out: it has no background load".into());
@@ -110,11 +111,13 @@ pub(super) fn settle(mode: Mode) -> Result<(), CommandError> {
 pub(super) fn refuse(args: &Args) -> Result<(), CommandError> {
     let is_asked = args.paths.contains(&Way::Nccl);
     if is_asked && !args.load.is_empty() {
-        return Err(CommandError::usage("--load", "is not there for the path nccl"));
+        let allowed = "other paths, such as --paths tcp";
+        return Err(CommandError::usage("--load", "", "is not there for the path nccl", allowed));
     }
     let has_none = args.gpus == Some(Gpus::None) || !is_asked && !args.paths.is_empty();
     if args.nccl_mode.is_some() && has_none {
-        return Err(CommandError::usage("--nccl-mode", "is for the path nccl, which needs GPUs"));
+        let fault = "is for the path nccl, which needs GPUs";
+        return Err(CommandError::usage("--nccl-mode", "", fault, "with GPUs and --paths nccl"));
     }
     Ok(())
 }

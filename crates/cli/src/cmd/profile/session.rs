@@ -148,7 +148,8 @@ fn refuse_rewarm(
         }
         _ => return Ok(()),
     };
-    Err(CommandError::usage("--rewarm", lacks))
+    let allowed = "with GPUs whose temperatures NVML tells, and a path between them";
+    Err(CommandError::usage("--rewarm", "", lacks, allowed))
 }
 
 /// Each time that GPUs were warmed again, for the folder.
@@ -343,8 +344,9 @@ fn resume(dir: &PathBuf, run: &mut Run) -> Result<Recorder, CommandError> {
     let before = recorder.folder().run().clone();
     let apart = before.to_unix_ns(run.reference_ns).saturating_sub(run.unix_ns);
     if apart.abs() > RESUME_APART_NS {
-        let text = "is of before this machine was started again, or its clock was set";
-        return Err(CommandError::usage("--resume", text));
+        let fault = "is of before this machine was started again, or its clock was set";
+        let (given, allowed) = (dir.display().to_string(), "a profile of since then");
+        return Err(CommandError::usage("--resume", given, fault, allowed));
     }
     run.unix_ns = before.unix_ns;
     run.reference_ns = before.reference_ns;

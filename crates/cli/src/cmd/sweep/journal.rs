@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::args::Wanted;
 use crate::cmd::experiment::error::RunError;
 use crate::host;
+use crate::unwritten::Unwritten;
 
 const SCHEMA_VERSION: u32 = 1;
 
@@ -75,9 +76,12 @@ impl Journal {
             let help = "leave --resume out, or name the file with --journal";
             return Err(fault("has no figures to go on with".to_owned(), help));
         }
-        let failed = |source| RunError::io("open", path, source);
-        let file =
-            OpenOptions::new().read(true).append(true).create(true).open(path).map_err(failed)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(path)
+            .map_err(Unwritten::at(path))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
             fault(
                 "is in use by another sweep".to_owned(),
@@ -98,7 +102,7 @@ impl Journal {
 
     fn read(&mut self, path: &Path, file: &File, plan: &Value) -> Result<(), RunError> {
         let fault = |fault: String, help| RunError::Folder { path: path.to_owned(), fault, help };
-        let text = fs::read_to_string(path).map_err(|source| RunError::io("read", path, source))?;
+        let text = fs::read_to_string(path).map_err(RunError::unread(path))?;
         let whole = text.rfind('\n').map_or(0, |at| at + 1);
         let mut lines = text[..whole].lines().enumerate();
         let first = lines.next().and_then(|(_, line)| serde_json::from_str::<Value>(line).ok());
@@ -123,7 +127,7 @@ impl Journal {
             self.before_s = block.ended_s;
         }
         // The run was killed while it wrote a line.
-        file.set_len(whole as u64).map_err(|source| RunError::io("write", path, source))
+        Ok(file.set_len(whole as u64).map_err(Unwritten::at(path))?)
     }
 
     /// Seconds since the sweep began, without breaks. Until the journal ends, the time of its next entry: so whoever asks
@@ -165,7 +169,7 @@ impl Journal {
             file.write_all(format!("{value}\n").as_bytes())?;
             file.sync_data()
         };
-        written(file).map_err(|source| RunError::io("write", path, source))
+        Ok(written(file).map_err(Unwritten::at(path))?)
     }
 }
 

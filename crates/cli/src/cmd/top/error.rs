@@ -21,8 +21,6 @@ pub(super) enum TopError {
     Unseen(Vec<(u32, Unseen)>),
     #[error("signals: {0}")]
     Signals(io::Error),
-    #[error("can't write to standard output: {0}")]
-    Output(io::Error),
 }
 
 /// Processes that a message names.
@@ -57,7 +55,6 @@ impl TopError {
                 remedies.join("; ")
             }
             Self::Signals(_) => "see `ulimit -a` and the free memory".to_owned(),
-            Self::Output(_) => "see that there is room where it goes".to_owned(),
         }
     }
 

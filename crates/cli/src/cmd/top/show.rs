@@ -1,12 +1,12 @@
 //! Shows an interval: as a screen, as lines, or as JSON.
 
 use std::collections::VecDeque;
-use std::io;
 
 use polyrail_report::{Align, Table, counted, show_gb_per_s, show_micros};
 
 use super::change::{EngineChange, Event, Interval, ProcessChange, What};
 use crate::stdout::{redraw, say_to_reader};
+use crate::unwritten::NobodyReads;
 
 /// The form.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ const MOST_EVENTS: usize = 8;
 const MOST_NAMED: usize = 2;
 
 impl Show {
-    pub(super) fn interval(&mut self, interval: &Interval) -> io::Result<()> {
+    pub(super) fn interval(&mut self, interval: &Interval) -> Result<(), NobodyReads> {
         match self {
             Self::Screen { events } => {
                 let now = polyrail_log::utc_now();

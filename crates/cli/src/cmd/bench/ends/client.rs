@@ -21,11 +21,12 @@ use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{
     Against, Args, Placed, Schedule, Server, Verify, without_invitation,
 };
-use crate::cmd::bench::output::{Output, explanation, print, remarks, sample_file};
+use crate::cmd::bench::output::{Output, explanation, remarks, sample_file};
 use crate::cmd::bench::rivals::Other;
 use crate::cmd::bench::talk::{About, Answer, Ask, BUSY, CONTROL_VERSION, Link, unexpected};
 use crate::cmd::bench::trial::{Watch, attach};
 use crate::progress::Progress;
+use crate::stdout::put;
 
 /// Measures against the server at `address` and reports; returns the exit code.
 pub(crate) fn run(
@@ -164,7 +165,7 @@ fn measure(
         let explain = |size: &u64| Ok(bench.explain(*size)?.map(|path| (*size, path)));
         let paths: Result<Vec<_>, BenchError> = schedule.sizes.iter().map(explain).collect();
         let paths: Vec<_> = paths?.into_iter().flatten().collect();
-        print(&explanation(paths.iter().map(|(size, path)| (*size, path))))?;
+        let _ = put(&explanation(paths.iter().map(|(size, path)| (*size, path))));
         others.iter().map(|(_, link)| link).chain([&link]).for_each(Link::say_good_bye);
         return end;
     }

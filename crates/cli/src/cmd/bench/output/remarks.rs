@@ -106,7 +106,7 @@ fn far_from_the_median(report: &BenchReport) -> Option<String> {
     let (factor, result) = far.max_by(|a, b| a.0.total_cmp(&b.0))?;
     Some(format!(
         "the longest transfer of {} took {}, {factor:.0} times the median (more than {FAR:.0} times: \
-         {sizes}): look at `rescues` in the JSON (wake-ups that were lost), at chunks that were sent again, \
+         {sizes}): look at `rescues` (wake-ups that were lost; --json FILE has it), at chunks that were sent again, \
          and with --sample at what else the CPUs did",
         show_size(result.size_bytes),
         show_micros(result.latency_us?.max),

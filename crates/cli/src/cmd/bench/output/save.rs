@@ -13,6 +13,7 @@ use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::Report;
 use crate::files::{draft_of, replace};
 use crate::stdout::{put, tell};
+use crate::unwritten::Unwritten;
 
 /// The places that were asked for.
 pub(crate) struct Output {
@@ -101,13 +102,9 @@ impl Output {
             tell!("{}", text.trim_end());
             for_programs
         };
-        print(&to_stdout)
+        let _ = put(&to_stdout);
+        Ok(())
     }
-}
-
-/// Writes a text to standard output.
-pub(crate) fn print(text: &str) -> Result<(), BenchError> {
-    put(text).map_err(|source| BenchError::Output { path: "standard output".into(), source })
 }
 
 impl Sink {
@@ -116,7 +113,7 @@ impl Sink {
             return Ok(Self::Stdout);
         }
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-        file.map_err(|source| BenchError::Output { path: path.into(), source })?;
+        file.map_err(Unwritten::at(path))?;
         Ok(Self::File(path.into()))
     }
 }
@@ -126,31 +123,28 @@ pub(crate) fn sample_file(path: Option<&Path>) -> Result<(PathBuf, File), BenchE
     let Some(path) = path else {
         let path = state_folder()?.join(LAST_SAMPLES);
         let draft = draft_of(&path);
-        let failed = |source| BenchError::Output { path: path.clone(), source };
+        let failed = Unwritten::at(&path);
         // A bench that still runs goes on with its own file, which then has no name.
-        let file = File::create(&draft).map_err(failed)?;
+        let file = File::create(&draft).map_err(&failed)?;
         fs::rename(&draft, &path).map_err(failed)?;
         return Ok((path, file));
     };
     let file = OpenOptions::new().write(true).create(true).truncate(true).open(path);
-    match file {
-        Ok(file) => Ok((path.into(), file)),
-        Err(source) => Err(BenchError::Output { path: path.into(), source }),
-    }
+    Ok((path.into(), file.map_err(Unwritten::at(path))?))
 }
 
 const LAST_REPORT: &str = "bench.json";
 const LAST_SAMPLES: &str = "bench-samples.jsonl";
 
 /// This user's folder for what a run leaves behind: `polyrail` in `XDG_STATE_HOME` or `~/.local/state`.
-fn state_folder() -> Result<PathBuf, BenchError> {
+fn state_folder() -> Result<PathBuf, Unwritten> {
     let folder = |name: &str| {
         let path = PathBuf::from(std::env::var_os(name)?);
         path.is_absolute().then_some(path)
     };
     let of_user = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")));
     let path = of_user.unwrap_or_else(|| "~/.local/state".into()).join("polyrail");
-    let failed = |source| BenchError::Output { path: path.clone(), source };
+    let failed = Unwritten::at(&path);
     if !path.is_absolute() {
         return Err(failed(io::Error::new(io::ErrorKind::NotFound, "HOME names no folder")));
     }
@@ -176,5 +170,5 @@ fn json(report: &BenchReport) -> Result<String, BenchError> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), BenchError> {
-    replace(path, text).map_err(|source| BenchError::Output { path: path.into(), source })
+    Ok(replace(path, text).map_err(Unwritten::at(path))?)
 }

@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::messages::{Answer, Ask};
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
+use crate::stdout::excerpt;
 
 /// One end of the conversation.
 pub(crate) struct Link<'a> {
@@ -164,8 +165,7 @@ pub(crate) fn refuse_second(engine: &Engine, peer: &Peer) {
 /// Reads an answer.
 fn decode(bytes: &[u8], ask: &'static str) -> Result<Answer, BenchError> {
     serde_json::from_slice(bytes).map_err(|_| {
-        let answer =
-            String::from_utf8_lossy(&bytes[..bytes.len().min(80)]).escape_debug().to_string();
+        let answer = excerpt(&String::from_utf8_lossy(bytes));
         BenchError::Protocol { ask, answer }
     })
 }

@@ -19,9 +19,22 @@ pub fn harmless(text: &str, keep: &[char]) -> String {
     shown
 }
 
+/// The first `most` characters of a text from outside, in one line.
+pub fn shortened(text: &str, most: usize) -> String {
+    let beginning: String = text.chars().take(most).collect();
+    let dots = if beginning.len() < text.len() { "..." } else { "" };
+    harmless(&beginning, &[]) + dots
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_excerpt_is_one_line_that_says_where_it_was_cut() {
+        assert_eq!(shortened("a\u{1b}b", 3), "a\\u001bb");
+        assert_eq!(shortened("a\nbc", 3), "a\\u000ab...");
+    }
 
     #[test]
     fn what_steers_a_terminal_is_escaped_and_the_rest_stays() {

@@ -1,0 +1,127 @@
+//! What can't be written: one message, one remedy and one exit code for standard output, files and folders of every
+//! command.
+
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::OnceLock;
+
+use polyrail_report::exit;
+
+use crate::stdout::refuse;
+
+/// A place that can't be written.
+#[derive(Debug, thiserror::Error)]
+#[error("can't write to {place}: {source}; allowed: {}", allowed(source))]
+pub(crate) struct Unwritten {
+    place: String,
+    source: io::Error,
+}
+
+const STDOUT: &str = "standard output";
+
+fn allowed(source: &io::Error) -> &'static str {
+    match source.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            "a place with room"
+        }
+        ErrorKind::PermissionDenied => "a place where this user may write",
+        ErrorKind::NotFound => "a place in a folder that exists",
+        ErrorKind::AlreadyExists => "a new file",
+        _ => "a place that can be written to",
+    }
+}
+
+impl Unwritten {
+    /// A file or a folder.
+    pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> Self {
+        let place = path.display().to_string();
+        move |source| Self { place: place.clone(), source }
+    }
+
+    pub(crate) fn kind(&self) -> ErrorKind {
+        self.source.kind()
+    }
+
+    pub(crate) fn help(&self) -> String {
+        if self.place == STDOUT {
+            return "free some space where it goes, or send it elsewhere, as with `> FILE`"
+                .to_owned();
+        }
+        let help = match self.source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+                "free some space, or name a place on another disk"
+            }
+            ErrorKind::PermissionDenied => {
+                "name another place, or run it as a user who may write there"
+            }
+            ErrorKind::NotFound => "name another place, or make the folder",
+            ErrorKind::AlreadyExists => "name another file: what is there stays",
+            _ => "name another place",
+        };
+        help.to_owned()
+    }
+
+    pub(crate) fn exit_code(&self) -> u8 {
+        exit::of_io(&self.source)
+    }
+
+    /// Ends a command with it.
+    pub(crate) fn refuse(&self) -> ExitCode {
+        refuse(self, Some(self.help()), self.exit_code())
+    }
+}
+
+/// The first failure to write to standard output. A process has one standard output, and so one such failure; commands
+/// go on with what else they have to do, and it is told at the end.
+static LOST: OnceLock<Unwritten> = OnceLock::new();
+
+/// Nobody takes any more what goes to standard output.
+#[derive(Debug)]
+pub(crate) struct NobodyReads;
+
+/// Keeps a failure for [`concluded`]. A reader that closes the pipe early, like `head`, has what it wants.
+pub(crate) fn to_stdout(written: io::Result<()>) -> Result<(), NobodyReads> {
+    written.map_err(|source| {
+        if source.kind() != ErrorKind::BrokenPipe {
+            let _ = LOST.set(Unwritten { place: STDOUT.to_owned(), source });
+        }
+        NobodyReads
+    })
+}
+
+/// The code that the process ends with. Where a result was lost there is no verdict either.
+pub(crate) fn concluded(code: ExitCode) -> ExitCode {
+    let is_result = [exit::OK, exit::VERDICT].map(ExitCode::from).contains(&code);
+    match LOST.get().map(Unwritten::refuse) {
+        Some(lost) if is_result => lost,
+        _ => code,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_remedy_suits_the_place_and_the_reason() {
+        let at = |errno| {
+            let unwritten = Unwritten::at("/a/b".as_ref())(io::Error::from_raw_os_error(errno));
+            (unwritten.to_string(), unwritten.help(), unwritten.exit_code())
+        };
+        let (full, missing) = (at(28), at(2));
+        assert!(full.0.starts_with("can't write to /a/b: No space left"), "{}", full.0);
+        assert!(full.1.contains("another disk") && full.2 == exit::ENVIRONMENT, "{}", full.1);
+        assert!(missing.1.contains("make the folder") && missing.2 == exit::USAGE);
+        let place = STDOUT.to_owned();
+        let lost = Unwritten { place, source: io::Error::from_raw_os_error(28) };
+        assert!(lost.to_string().starts_with("can't write to standard output: No space left"));
+        assert!(lost.help().contains("where it goes"));
+    }
+
+    #[test]
+    fn a_closed_pipe_is_no_failure() {
+        assert!(to_stdout(Err(ErrorKind::BrokenPipe.into())).is_err());
+        assert!(LOST.get().is_none());
+    }
+}
