@@ -164,7 +164,10 @@ impl Control {
                 (welcome(agreed), Some(then))
             }
             Err((code, why)) => {
-                if let Some(others) = self.accepting.not_added.left_out() {
+                // Who is parted from comes late at times, with a connection that was under way: it is told, and all is well.
+                if matches!(code, RefusedCode::SessionOver | RefusedCode::Removed) {
+                    tracing::debug!(target: "polyrail::peer", key, why, "peer not added");
+                } else if let Some(others) = self.accepting.not_added.left_out() {
                     tracing::warn!(target: "polyrail::peer", key, why, others, "peer not added");
                 }
                 refused(code, why)

@@ -336,3 +336,32 @@ const SLICE: Duration = Duration::from_millis(200);
 /// How long a client may take to be gone that has said good-bye.
 const PARTING: Duration = Duration::from_secs(1);
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::cmd::bench::options::MemoryKind;
+
+    #[test]
+    fn a_client_that_has_said_good_bye_is_known_until_it_is_gone() {
+        let engine = || {
+            let config = Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();
+            Engine::builder().config(config).build().unwrap()
+        };
+        let (server, client) = (engine(), engine());
+        let bank = Arc::new(Bank::open(MemoryKind::Host).unwrap());
+        let (tell, served) = channel();
+        let end = |_: &Peer, _| tell.send(()).is_err();
+        thread::scope(|scope| {
+            scope.spawn(|| serve(&server, &bank, &|| false, end));
+            let peer = client.add_peer(&server.metadata()).unwrap();
+            Link::new(&client, peer, Interrupt::default()).say_good_bye();
+            let early = served.recv_timeout(PARTING / 4);
+            client.close();
+            served.recv_timeout(Duration::from_secs(60)).unwrap();
+            assert!(early.is_err(), "it was taken off the list, and would connect again");
+        });
+    }
+}
