@@ -270,7 +270,7 @@ fn a_lab_lives_as_long_as_its_maker_also_where_nobody_sees_that_process() {
     spec.ends_with_process = true;
     let _cleanup = RemoveAtEnd(&spec.name);
     let lab = Lab::up(&spec).unwrap();
-    let record = format!("/run/polyrail/lab/{}.json", spec.name);
+    let record = format!("/run/polyrail-labs/{}.json", spec.name);
     let text = std::fs::read_to_string(&record).unwrap();
     let unseen = i32::MAX;
     let pid = |pid| format!("\"owner\":{{\"pid\":{pid},");
