@@ -10,22 +10,41 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 #[derive(Debug)]
 pub struct HeldPort {
     address: SocketAddr,
-    _connection: [TcpStream; 2],
+    _connections: Vec<[TcpStream; 2]>,
 }
+
+/// A port that is free on one address is seldom taken on another.
+const TRIES: usize = 100;
 
 impl HeldPort {
     /// # Panics
     /// If loopback takes no connection.
     #[expect(clippy::new_without_default, reason = "each is another one")]
     pub fn new() -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
-        let address = listener.local_addr().expect("it has an address");
-        let near = TcpStream::connect(address).expect("it listens");
-        let (far, _) = listener.accept().expect("it was connected");
-        Self { address, _connection: [near, far] }
+        Self::on(&[Ipv4Addr::LOCALHOST])
     }
 
-    /// Where it is.
+    /// A port that is the same on each of these addresses of loopback.
+    ///
+    /// # Panics
+    /// If there is none, or no address.
+    pub fn on(addresses: &[Ipv4Addr]) -> Self {
+        let mut tries = (0..TRIES).filter_map(|_| Self::try_on(addresses));
+        tries.next().expect("a port is free on all addresses")
+    }
+
+    fn try_on(addresses: &[Ipv4Addr]) -> Option<Self> {
+        let (first, others) = addresses.split_first()?;
+        let listener = TcpListener::bind((*first, 0)).ok()?;
+        let address = listener.local_addr().ok()?;
+        let mut connections = vec![connected(&listener)?];
+        for other in others {
+            connections.push(connected(&TcpListener::bind((*other, address.port())).ok()?)?);
+        }
+        Some(Self { address, _connections: connections })
+    }
+
+    /// Where it is, on the first address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -34,6 +53,12 @@ impl HeldPort {
     pub fn number(&self) -> u16 {
         self.address.port()
     }
+}
+
+fn connected(listener: &TcpListener) -> Option<[TcpStream; 2]> {
+    let near = TcpStream::connect(listener.local_addr().ok()?).ok()?;
+    let (far, _) = listener.accept().ok()?;
+    Some([near, far])
 }
 
 #[cfg(test)]
@@ -60,9 +85,13 @@ mod tests {
     /// All ports of a namespace would take long; of these it is one, if any.
     #[test]
     fn who_asks_for_any_port_gets_another() {
-        let port = HeldPort::new();
-        let others: Vec<TcpListener> =
-            (0..500).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
-        assert!(others.iter().all(|other| other.local_addr().unwrap() != port.address()));
+        let addresses = [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 4)];
+        let port = HeldPort::on(&addresses);
+        for address in addresses {
+            let others: Vec<TcpListener> =
+                (0..500).map(|_| TcpListener::bind((address, 0)).unwrap()).collect();
+            let number = |other: &TcpListener| other.local_addr().unwrap().port();
+            assert!(others.iter().all(|other| number(other) != port.number()));
+        }
     }
 }

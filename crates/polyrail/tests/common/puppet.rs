@@ -15,7 +15,7 @@ use rustix::process::{
     DumpableBehavior, Pid, Signal, WaitOptions, kill_process, set_dumpable_behavior, waitpid,
 };
 
-use super::{InTime, LONG, config, filled, pattern};
+use super::{FOUR_RAILS, InTime, LONG, config, filled, pattern};
 
 /// The test that plays it, in every program.
 const PUPPET: &str = "common::puppet::puppet";
@@ -49,7 +49,8 @@ impl Puppet {
     /// The same by a command to which what the test harness needs is appended.
     pub(crate) fn start_by(mut command: Command, own: &Engine, settings: &[(&str, &str)]) -> Self {
         // A killed engine's port may be the next one's, which says that it is another. Nobody else gets this one.
-        let held = HeldPort::new();
+        let rails = FOUR_RAILS.split(',').map(|rail| rail.parse().unwrap()).collect::<Vec<_>>();
+        let held = HeldPort::on(&rails);
         let port = format!("listen_port={}", held.number());
         let others = settings.iter().map(|(name, value)| format!("{name}={value}"));
         let joined: Vec<String> = [port].into_iter().chain(others).collect();
