@@ -59,6 +59,7 @@ fn child_of(parent: u32) -> Option<i32> {
 fn with_a_stopped_end() -> (Running, i32, BufReader<ChildStderr>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
     command.args(["bench", "--sizes", "64KiB", "--time", "100s", "--warmup", "1ms", "--no-json"]);
+    command.args(["--set", "peer_timeout_ms=120000"]);
     // A line a second tells that it measures.
     command.args(["--interval", "1s"]).stdin(Stdio::null()).stdout(Stdio::null());
     let mut bench = Running(command.stderr(Stdio::piped()).spawn().unwrap());
@@ -87,10 +88,10 @@ fn ctrl_c_of_a_bench_whose_other_end_is_stopped_says_what_it_waits_for_and_ends_
     bench.signal(Signal::INT);
     let begin = Instant::now();
     let line = line_with("interrupted", &mut said);
-    assert!(line.contains("waits for the other end, 4 s at most"), "{line}");
+    assert!(line.contains("waits for the other end, some seconds at most"), "{line}");
     assert_eq!(bench.0.wait().unwrap().code(), Some(130));
-    // Its deadline for a peer that does not answer is 10 s, and that for a child that does not end 5 s.
-    assert!(begin.elapsed() < Duration::from_secs(9), "{:?}", begin.elapsed());
+    // Long before a peer is given up that does not answer.
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
     wait_for("the other process is gone", || state_of(end).is_none().then_some(()));
 }
 

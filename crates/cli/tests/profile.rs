@@ -299,7 +299,7 @@ fn what_can_not_be_measured_is_refused_with_what_can() {
         (&["--out", out, "--pairs", "1-1"], "two different ranks"),
         (
             &["--out", out, "--pairs", "0-1,0-9"],
-            "--pairs `0-9`: is not a pair of tcp, host_memory; allowed: pairs of two ranks from 0 to 1",
+            "--pairs `0-9`: is not a pair of tcp, host; allowed: pairs of two ranks from 0 to 1",
         ),
         (
             &["--out", out, "--pairs", "0-1,0-1"],

@@ -141,7 +141,7 @@ fn a_snapshot_is_shown_like_the_machine_itself_and_never_overwrites() {
 
     let (code, _, stderr) = outcome(&take);
     assert_eq!(code, 2);
-    assert!(stderr.contains("four.tar`: "), "{stderr}");
+    assert!(stderr.contains("four.tar`: is there already"), "{stderr}");
     let output = polyrail(&["topo", "snapshot", "-", "--sysroot", at(fixture.path())]);
     assert!(output.status.success() && output.stdout.len() > 100_000);
 }

@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -20,6 +19,7 @@ use crate::os;
 use crate::privilege::Privilege;
 use crate::processes;
 use crate::rate::Rate;
+use crate::registry::Owned;
 use crate::spec::{LabSpec, RailInfo, Side, rail_index};
 use crate::wiring::Wiring;
 
@@ -41,8 +41,7 @@ pub struct Lab {
     pub(crate) rails: Vec<RailInfo>,
     pub(crate) replaced: Option<String>,
     pub(crate) abandoned: Vec<String>,
-    /// Tells everybody that the process lives for which the lab was made.
-    pub(crate) _owned: Option<File>,
+    pub(crate) _owned: Option<Owned>,
 }
 
 /// Removes its lab when dropped, also while a panic unwinds.

@@ -212,6 +212,9 @@ impl Remains {
                 None => LabState::Ready,
             },
             _ if locked => LabState::Changing,
+            _ if self.is_owned_elsewhere() => {
+                broken("it belongs to a process that can't be seen from here")
+            }
             None => broken("its record is missing"),
             Some(Entry::Unreadable) => broken("its record cannot be read"),
             Some(Entry::Record(record)) => {

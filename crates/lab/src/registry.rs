@@ -75,15 +75,16 @@ impl Registry {
         let privileged = privilege::is_root();
         let uid = geteuid().as_raw();
         let session = PathBuf::from(format!("/run/user/{uid}"));
-        let directory = if privileged {
-            // Not in /run/polyrail: that belongs to the exporter of metrics, and may have another owner.
+        // The folder above is this module's, too: it is checked, and removed with the last lab.
+        let base = if privileged {
+            // Not /run/polyrail: that belongs to the exporter of metrics, and may have another owner.
             PathBuf::from("/run/polyrail-labs")
         } else if fs::metadata(&session).is_ok_and(|found| found.uid() == uid) {
-            session.join("polyrail/lab")
+            session.join("polyrail")
         } else {
-            PathBuf::from(format!("/tmp/polyrail-{uid}/lab"))
+            PathBuf::from(format!("/tmp/polyrail-{uid}"))
         };
-        Self { directory, privileged }
+        Self { directory: base.join("lab"), privileged }
     }
 
     /// Whether labs here are made with root's rights.
@@ -174,12 +175,22 @@ impl Registry {
 
     /// Takes the lab for this process, until the file is dropped or the process ends, whichever way. The kernel frees it
     /// then, so that everybody who sees the record sees it, also a process with PIDs of its own.
-    pub(crate) fn own(&self, lab: &str) -> Result<File, LabError> {
+    pub(crate) fn own(&self, lab: &str) -> Result<Owned, LabError> {
         let path = self.path(lab);
         // Opened anew: a holder shares what the record was made with.
         let file = File::open(&path).during_path("opening", &path)?;
-        flock(&file, FlockOperation::LockExclusive).during_path("locking", &path)?;
-        Ok(file)
+        let deadline = Instant::now() + PATIENCE;
+        // Who looks whether it is owned has it for a moment.
+        while let Err(errno) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if errno != Errno::WOULDBLOCK {
+                return Err(errno).during_path("locking", &path);
+            }
+            if Instant::now() > deadline {
+                return Err(LabError::Busy { lock: path, waited_s: PATIENCE.as_secs() });
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(Owned(file))
     }
 
     /// Whether some process has the lab for itself.
@@ -232,12 +243,24 @@ impl Registry {
     }
 }
 
+/// Tells everybody that the process lives for which a lab was made.
+#[derive(Debug)]
+pub(crate) struct Owned(File);
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // As for a [`Lock`], closing may not be enough.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
 impl Lock<'_> {
     /// Makes the lab's file; it must not exist.
     pub(crate) fn create(&self, lab: &str, record: &Record) -> Result<File, LabError> {
         let path = self.registry.path(lab);
         let mut options = File::options();
-        options.read(true).write(true).create_new(true).mode(0o644);
+        // Who can open it can lock it.
+        options.read(true).write(true).create_new(true).mode(0o600);
         let mut file = options.open(&path).during_path("making", &path)?;
         self.write(&mut file, lab, record)?;
         Ok(file)

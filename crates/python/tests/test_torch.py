@@ -99,6 +99,14 @@ def one_rank(rank, rendezvous):
                 group.send(torch.zeros(1), dst=wrong)
         with pytest.raises(ValueError, match="tag is -1; allowed"):
             group.isend(torch.zeros(1), (rank + 1) % SIZE, tag=-1)
+        # Of some of the ranks, and all of them again: each group counts for itself.
+        some = dist.new_group([0, 1])
+        if rank != 2:
+            with polyrail.torch.init(process_group=some, rails="127.0.0.1", env=False) as pair:
+                pair.broadcast_params(torch.zeros(1), timeout=SOON)
+        with polyrail.torch.init(rails="127.0.0.1", env=False) as again:
+            again.broadcast_params(torch.zeros(1), timeout=SOON)
+            dist.barrier()
         dist.barrier()
     dist.destroy_process_group()
 

@@ -82,8 +82,8 @@ pub enum TuneError {
         /// The other process, if it is known.
         pid: Option<u32>,
     },
-    /// The backup or the journal can't be written.
-    #[error("can't write to {}: {source}", path.display())]
+    /// The backup or the journal can't be read or written.
+    #[error("can't read or write {}: {source}", path.display())]
     Journal {
         /// The file or folder.
         path: PathBuf,

@@ -270,7 +270,7 @@ fn a_lab_lives_as_long_as_its_maker_also_where_nobody_sees_that_process() {
     spec.ends_with_process = true;
     let _cleanup = RemoveAtEnd(&spec.name);
     let lab = Lab::up(&spec).unwrap();
-    let record = format!("/run/polyrail-labs/{}.json", spec.name);
+    let record = format!("/run/polyrail-labs/lab/{}.json", spec.name);
     let text = std::fs::read_to_string(&record).unwrap();
     let unseen = i32::MAX;
     let pid = |pid| format!("\"owner\":{{\"pid\":{pid},");
@@ -300,7 +300,7 @@ fn what_a_reboot_or_crash_leaves_is_listed_explained_and_replaced() {
     let Some(_turn) = root_turn() else { return };
     let spec = spec("stale", "1gbit");
     let _cleanup = RemoveAtEnd(&spec.name);
-    let record = format!("/run/polyrail-labs/{}.json", spec.name);
+    let record = format!("/run/polyrail-labs/lab/{}.json", spec.name);
     let names = ["a", "b"].map(|side| format!("/run/netns/polyrail-{}-{side}", spec.name));
     let state = || {
         let labs = Lab::list().unwrap();

@@ -170,7 +170,7 @@ fn what_a_crash_leaves_of_a_switched_lab_is_listed_explained_and_removed() {
     let Some(_turn) = root_turn() else { return };
     let mut spec = spec("starstale", "2x1gbit");
     spec.nodes = Some(3);
-    let record = format!("/run/polyrail-labs/{}.json", spec.name);
+    let record = format!("/run/polyrail-labs/lab/{}.json", spec.name);
     let name = |suffix: &str| format!("/run/netns/polyrail-{}-{suffix}", spec.name);
     let names = ["node0", "node1", "node2", "switch"].map(name);
     let unmount = |path: &str| {

@@ -16,8 +16,9 @@ Tensors are of the CPU or of CUDA, and contiguous. Nothing is copied on the way.
 
 from __future__ import annotations
 
+import collections
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import torch
@@ -40,8 +41,9 @@ _PARTS = 1024
 # Programs have the tags below it.
 _BROADCAST = 1 << 63
 
-# Engines of one process are told apart by the order in which `init` was called.
-_number = itertools.count()
+# Engines of one group are told apart by the order in which `init` was called with it: a process may be in more groups
+# than another.
+_numbers: collections.defaultdict[tuple[int, ...], Iterator[int]] = collections.defaultdict(itertools.count)
 
 
 def init(
@@ -60,7 +62,7 @@ def init(
         process_group = dist.group.WORLD
     ranks = dist.get_process_group_ranks(process_group)
     rank = dist.get_rank(process_group)
-    key = f"polyrail/{next(_number)}/{','.join(map(str, ranks))}"
+    key = f"polyrail/{next(_numbers[tuple(ranks)])}/{','.join(map(str, ranks))}"
     store = distributed_c10d.PrefixStore(key, distributed_c10d._get_default_store())
     engine = Engine(settings, name=more.pop("name", f"rank {rank}"), **more)
     store.set(str(rank), engine.metadata().hex())

@@ -83,9 +83,8 @@ impl Interrupt {
             return Ok(());
         }
         self.waiting.since.get_or_init(|| {
-            let seconds = (PATIENCE + ENGINE_ENDS + Self::CHILD_PATIENCE).as_secs();
-            let text =
-                format!("waits for the other end, {seconds} s at most; Ctrl-C again ends at once");
+            // Engines of single rails end one after the other, so the seconds are not told.
+            let text = "waits for the other end, some seconds at most; Ctrl-C again ends at once";
             match self.waiting.beside.get() {
                 Some(beside) => beside.say(|what| format!("{what}: interrupted, {text}")),
                 None => tell!("polyrail: interrupted, {text}"),
@@ -111,5 +110,3 @@ impl Interrupt {
 
 /// How long an interrupted run waits for the other end in all.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long an engine takes at most to tell a peer that it ends.
-const ENGINE_ENDS: Duration = Duration::from_secs(1);

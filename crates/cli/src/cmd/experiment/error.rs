@@ -66,9 +66,12 @@ impl RunError {
         match self {
             Self::Experiment(error) => error.help(),
             // The folder is that of the results, which --state-dir does not name.
-            Self::Tune(TuneError::Journal { .. }) => {
-                Some("free some space, or name another folder with --out".to_owned())
-            }
+            Self::Tune(TuneError::Journal { source, .. }) => Some(match source.kind() {
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                    "free some space there".to_owned()
+                }
+                _ => "run it as a user who may read and write there".to_owned(),
+            }),
             Self::Tune(TuneError::HalfDone { .. }) => {
                 Some("`polyrail experiment undo` with the results folder tries again".to_owned())
             }

@@ -89,7 +89,8 @@ pub(super) fn run(args: &WatchArgs) -> Result<ExitCode, TuneError> {
         if bad > 0 && args.enforce {
             enforce(args, &mut machine, watch.plan());
         }
-        if told.is_err() {
+        // To enforce the plan nobody need read what is told.
+        if told.is_err() && !args.enforce {
             break;
         }
         if !events.is_empty() {

@@ -310,6 +310,10 @@ impl Workers {
         let mut heard = Vec::new();
         for number in 0..self.0.len() {
             let one = loop {
+                // Before anything else: the signal may have ended the workers, too.
+                if interrupt.is_raised() {
+                    return Err(MeshError::Interrupted);
+                }
                 let worker = &mut self.0[number];
                 match worker.introduction.recv_timeout(Duration::from_millis(20)) {
                     Ok(one) => break one,
@@ -320,9 +324,6 @@ impl Workers {
                     }
                     Err(RecvTimeoutError::Disconnected) => thread::sleep(Duration::from_millis(5)),
                     Err(RecvTimeoutError::Timeout) => {}
-                }
-                if interrupt.is_raised() {
-                    return Err(MeshError::Interrupted);
                 }
                 if Instant::now() >= until {
                     let who = self.0[number].name.clone();

@@ -4,6 +4,7 @@
 use std::io::{self, BufRead, Write};
 
 use polyrail::{Engine, Peer};
+use polyrail_report::exit;
 use serde::{Deserialize, Serialize};
 
 use super::error::MeshError;
@@ -40,8 +41,8 @@ pub(crate) fn meet(
     let read = io::stdin().lock().read_line(&mut line);
     let step = "hearing of the others";
     if read.map_err(|source| MeshError::system(step, source))? == 0 {
-        // Who started this one is gone.
-        return Err(MeshError::Interrupted);
+        // Who started this one has ended it, or is gone, and tells why if anybody does.
+        return Err(MeshError::Told { code: exit::INTERRUPTED });
     }
     let all: Everybody =
         serde_json::from_str(&line).map_err(|error| MeshError::system(step, error.into()))?;

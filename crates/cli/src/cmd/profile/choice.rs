@@ -295,7 +295,7 @@ fn refuse_absent_pairs(
     let has = |pair: &(u32, u32)| paths.iter().any(|path| options.pairs(*path).contains(pair));
     let Some((src, dst)) = args.pairs.iter().find(|pair| !has(pair)) else { return Ok(()) };
     let last = options.spots.len() - 1;
-    let words: Vec<String> = paths.iter().map(ToString::to_string).collect();
+    let words: Vec<String> = paths.iter().map(|path| Way::word(*path)).collect();
     let fault = format!("is not a pair of {}", words.join(", "));
     let allowed = format!("pairs of two ranks from 0 to {last}");
     Err(CommandError::usage("--pairs", format!("{src}-{dst}"), fault, allowed))
@@ -309,7 +309,7 @@ fn refuse_load(args: &Args, options: &StationOptions) -> Result<(), CommandError
         if have < needed {
             let fault = format!("takes {needed} endpoints; here are {have}");
             let allowed = format!("with --host {needed}, or more GPUs");
-            let given = background.load().to_string();
+            let given = background.load().to_string().replace('_', "-");
             return Err(CommandError::usage("--load", given, fault, allowed));
         }
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use polyrail::Config;
 use polyrail_lab::{Lab, LabSpec, Rate, Side};
 use polyrail_report::exit;
+use polyrail_sys::process::kill_with_this_thread;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::spawn::Served;
@@ -37,6 +38,7 @@ pub(crate) fn run_in_lab(
     let mut client = lab.command(Side::A, &program);
     client.args(env::args_os().skip(1)).arg("--inside-lab").arg(server.server.address.to_string());
     client.stdin(Stdio::piped());
+    kill_with_this_thread(&mut client);
     let status = client.spawn().and_then(|client| wait(client, &asked));
     let status = status.map_err(|source| BenchError::system("running the client", source))?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
