@@ -62,7 +62,7 @@ fn name(test: &str) -> String {
 /// Everything on this machine that has the lab's name, or runs for it.
 fn traces(lab: &str) -> Vec<String> {
     let mut found = Vec::new();
-    for folder in ["/run/netns", "/run/polyrail-labs", "/tmp/polyrail-65534/lab"] {
+    for folder in ["/run/netns", "/run/polyrail-labs/lab", "/tmp/polyrail-65534/lab"] {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             found.push(entry.path().display().to_string());
         }
@@ -413,7 +413,7 @@ enum Stage {
 
 fn record(lab: &str) -> Stage {
     let folders = [
-        "/run/polyrail-labs".to_owned(),
+        "/run/polyrail-labs/lab".to_owned(),
         format!("/run/user/{NOBODY}/polyrail/lab"),
         format!("/tmp/polyrail-{NOBODY}/lab"),
     ];
