@@ -87,7 +87,7 @@ enum Command {
 
 /// Runs the command with the arguments of this process.
 pub fn main() -> ExitCode {
-    unwritten::concluded(match usage::parse::<Cli>() {
+    stdout::concluded(match usage::parse::<Cli>() {
         Ok(cli) => run(cli.command),
         Err(code) => code,
     })

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgMatches, Command, ValueHint};
 
 use crate::files::are_one;
-use crate::machine_args::MachineCopy;
 use crate::stdout::excerpt;
 
 /// A file that a command writes, of a type of its own to tell it from those that it reads.
@@ -92,8 +91,7 @@ fn files_of(mut command: &Command, mut matches: &ArgMatches, config: Option<&Pat
                 given.into_iter().flatten().map(|file| file.0.clone()).collect()
             } else {
                 let given = matches.try_get_many::<PathBuf>(id).ok().flatten();
-                let copy = matches.try_get_one::<MachineCopy>(id).ok().flatten();
-                given.into_iter().flatten().chain(copy.map(|copy| &copy.path)).cloned().collect()
+                given.into_iter().flatten().cloned().collect()
             };
             if id == "config" && paths.is_empty() {
                 let path = config.map(Path::to_owned);

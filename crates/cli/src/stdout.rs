@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use polyrail_report::exit;
 
-use crate::unwritten::{NobodyReads, to_stdout};
+use crate::unwritten::{NobodyReads, Unwritten, lost, to_stdout};
 
 /// Writes a line to standard error, made [`harmless`]. `eprintln!` would panic where standard error is
 /// full or closed, and that must not end a run.
@@ -167,6 +167,20 @@ pub(crate) fn refuse(error: &impl std::error::Error, help: Option<String>, code:
     let help = help.or_else(|| REMEDY.get().filter(|_| code == exit::USAGE).cloned());
     complain(&error.to_string(), help.as_deref());
     ExitCode::from(code)
+}
+
+/// The same for a place that can't be written.
+pub(crate) fn refuse_place(unwritten: &Unwritten) -> ExitCode {
+    refuse(unwritten, Some(unwritten.help()), unwritten.exit_code())
+}
+
+/// The code that the process ends with. Where a result was lost there is no verdict either.
+pub(crate) fn concluded(code: ExitCode) -> ExitCode {
+    let is_result = [exit::OK, exit::VERDICT].map(ExitCode::from).contains(&code);
+    match lost().map(refuse_place) {
+        Some(lost) if is_result => lost,
+        _ => code,
+    }
 }
 
 #[cfg(test)]

@@ -3,12 +3,9 @@
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
-use std::process::ExitCode;
 use std::sync::OnceLock;
 
 use polyrail_report::exit;
-
-use crate::stdout::refuse;
 
 /// A place that can't be written.
 #[derive(Debug, thiserror::Error)]
@@ -65,11 +62,6 @@ impl Unwritten {
     pub(crate) fn exit_code(&self) -> u8 {
         exit::of_io(&self.source)
     }
-
-    /// Ends a command with it.
-    pub(crate) fn refuse(&self) -> ExitCode {
-        refuse(self, Some(self.help()), self.exit_code())
-    }
 }
 
 /// The first failure to write to standard output. A process has one standard output, and so one such failure; commands
@@ -80,7 +72,7 @@ static LOST: OnceLock<Unwritten> = OnceLock::new();
 #[derive(Debug)]
 pub(crate) struct NobodyReads;
 
-/// Keeps a failure for [`concluded`]. A reader that closes the pipe early, like `head`, has what it wants.
+/// Keeps a failure for [`lost`]. A reader that closes the pipe early, like `head`, has what it wants.
 pub(crate) fn to_stdout(written: io::Result<()>) -> Result<(), NobodyReads> {
     written.map_err(|source| {
         if source.kind() != ErrorKind::BrokenPipe {
@@ -90,13 +82,9 @@ pub(crate) fn to_stdout(written: io::Result<()>) -> Result<(), NobodyReads> {
     })
 }
 
-/// The code that the process ends with. Where a result was lost there is no verdict either.
-pub(crate) fn concluded(code: ExitCode) -> ExitCode {
-    let is_result = [exit::OK, exit::VERDICT].map(ExitCode::from).contains(&code);
-    match LOST.get().map(Unwritten::refuse) {
-        Some(lost) if is_result => lost,
-        _ => code,
-    }
+/// What of standard output could not be written, if anything.
+pub(crate) fn lost() -> Option<&'static Unwritten> {
+    LOST.get()
 }
 
 #[cfg(test)]
@@ -122,6 +110,6 @@ mod tests {
     #[test]
     fn a_closed_pipe_is_no_failure() {
         assert!(to_stdout(Err(ErrorKind::BrokenPipe.into())).is_err());
-        assert!(LOST.get().is_none());
+        assert!(lost().is_none());
     }
 }

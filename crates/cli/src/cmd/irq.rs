@@ -18,7 +18,7 @@ use crate::files;
 use crate::outputs::OutFile;
 use crate::progress::{Progress, show_time};
 use crate::signals;
-use crate::stdout::tell;
+use crate::stdout::{refuse_place, tell};
 use crate::unwritten::Unwritten;
 use crate::values::{bindings, cpus, file_to_read, file_to_write, interface, some_cpus, time};
 
@@ -324,7 +324,7 @@ fn plan(args: &PlanArgs) -> Result<ExitCode, TuneError> {
     if let Some(path) = &args.output
         && let Err(error) = files::replace(path, plan.to_json())
     {
-        return Ok(Unwritten::at(path)(error).refuse());
+        return Ok(refuse_place(&Unwritten::at(path)(error)));
     }
     Ok(changes::show_plan(&plan, args.json))
 }

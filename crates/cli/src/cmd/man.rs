@@ -12,7 +12,7 @@ use clap_mangen::Man;
 use polyrail_report::exit;
 
 use crate::files;
-use crate::stdout::print;
+use crate::stdout::{print, refuse_place};
 use crate::unwritten::Unwritten;
 use crate::values::folder_to_write;
 
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &Args, mut command: Command) -> ExitCode {
             let lines = written.iter().map(|path| format!("{}\n", path.display()));
             print(&lines.collect::<String>(), exit::OK)
         }
-        Err(error) => Unwritten::at(folder)(error).refuse(),
+        Err(error) => refuse_place(&Unwritten::at(folder)(error)),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::outputs::OutFile;
 use crate::progress::Progress;
 use crate::queue_stats::read_queues;
 use crate::signals;
-use crate::stdout::{Harmless, refuse, tell};
+use crate::stdout::{Harmless, refuse, refuse_place, tell};
 use crate::unwritten::{Unwritten, to_stdout};
 use crate::values::{file_to_write, interface, time_within};
 
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             let _ = to_stdout(Err(source));
             ExitCode::from(exit::OK)
         }
-        Err(SampleError::Write { path, source }) => Unwritten::at(&path)(source).refuse(),
+        Err(SampleError::Write { path, source }) => refuse_place(&Unwritten::at(&path)(source)),
         Err(error) => {
             let code = exit_code(&error);
             refuse(&error, error.help(), code)

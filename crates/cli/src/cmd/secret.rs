@@ -9,7 +9,7 @@ use clap::Subcommand;
 use polyrail_report::exit;
 
 use crate::outputs::OutFile;
-use crate::stdout::{complain, print, tell};
+use crate::stdout::{complain, print, refuse_place, tell};
 use crate::unwritten::Unwritten;
 use crate::values::new_file;
 
@@ -53,6 +53,6 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             tell!("wrote {}, which only this user can read", path.display());
             ExitCode::from(exit::OK)
         }
-        Err(error) => Unwritten::at(path)(error).refuse(),
+        Err(error) => refuse_place(&Unwritten::at(path)(error)),
     }
 }

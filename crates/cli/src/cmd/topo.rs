@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::machine_args::{MachineArgs, refuse_machine, refuse_read};
 use crate::outputs::OutFile;
-use crate::stdout::{complain, print, tell};
+use crate::stdout::{complain, print, refuse_place, tell};
 use crate::unwritten::{Unwritten, to_stdout};
 use crate::values::new_file;
 
@@ -275,7 +275,7 @@ fn take_snapshot(file: &Path, nvml: &NvmlArgs, machine: &MachineArgs) -> ExitCod
     } else {
         match fs::File::create_new(file) {
             Ok(out) => snapshot::write(&root, name, &answers, io::BufWriter::new(out)),
-            Err(error) => return Unwritten::at(file)(error).refuse(),
+            Err(error) => return refuse_place(&Unwritten::at(file)(error)),
         }
     };
     match written {
@@ -303,7 +303,7 @@ fn take_snapshot(file: &Path, nvml: &NvmlArgs, machine: &MachineArgs) -> ExitCod
                 let _ = fs::remove_file(file);
             }
             match error {
-                SnapshotError::Write(error) => Unwritten::at(file)(error).refuse(),
+                SnapshotError::Write(error) => refuse_place(&Unwritten::at(file)(error)),
                 other => refuse_machine(&other),
             }
         }

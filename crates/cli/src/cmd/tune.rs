@@ -12,7 +12,7 @@ use polyrail_tune::{RealDisk, TuneError, Which, reset};
 use super::changes::{self, Doing, Undoing, Where};
 use crate::files;
 use crate::outputs::OutFile;
-use crate::stdout::{complain, tell};
+use crate::stdout::{complain, refuse_place, tell};
 use crate::unwritten::Unwritten;
 use crate::values::{Refusal, file_to_read, file_to_write, interface, time, word};
 
@@ -212,7 +212,7 @@ fn plan(
     if let Some(path) = output
         && let Err(error) = files::replace(path, plan.to_json())
     {
-        return Ok(Unwritten::at(path)(error).refuse());
+        return Ok(refuse_place(&Unwritten::at(path)(error)));
     }
     Ok(changes::show_plan(&plan, as_json))
 }

@@ -384,7 +384,7 @@ mkdir -p /tmp/full
 mount -t tmpfs -o ro tmpfs /tmp/full
 expect 3 polyrail irq apply --settle 0s --state-dir /tmp/full/state
 says "/tmp/full/state"
-says "can't write to /tmp/full/state"
+says "can't read or write /tmp/full/state"
 umount /tmp/full
 finish
 
@@ -486,7 +486,7 @@ expect 0 polyrail nic channels eth3 combined=1
 expect 0 polyrail nic reset
 same_table "before the queues were changed"
 expect 2 polyrail nic rss eth3 equal=5
-says "5 queues are asked for, and it has 4"
+says "needs 5 queues, and eth3 has 4; allowed: 1 to 4 queues"
 expect 2 polyrail nic rss eth1 equal=2
 says "its driver reports no RSS table"
 finish
