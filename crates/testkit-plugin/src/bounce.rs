@@ -209,6 +209,10 @@ fn on_gpu(device: &Arc<CudaDevice>, bytes: u64) -> Result<(Buffer, Metadata, Con
     if !queue.begin()?.wait(std::time::Duration::from_secs(10))? {
         return Err(CallError::system("the device handle", "the GPU does not copy it in 10 s"));
     }
+    // A queue lets go of what it has copied when it is next asked, and the driver frees pinned memory only when no
+    // kernel runs. Later one of the host may wait for a message.
+    queue.under_way();
+    drop(pinned);
     let stage = device.pinned(STAGES as u64 * MESSAGE_BYTES_MAX)?;
     let free = (0..STAGES).collect();
     let buffer = Buffer::Gpu(Box::new(OnGpu { memory, queue, stage, free }));
