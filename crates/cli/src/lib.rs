@@ -87,6 +87,8 @@ enum Command {
 
 /// Runs the command with the arguments of this process.
 pub fn main() -> ExitCode {
+    // Without it a command still does all that it can.
+    let _ = signals::outlive_large_files();
     stdout::concluded(match usage::parse::<Cli>() {
         Ok(cli) => run(cli.command),
         Err(code) => code,

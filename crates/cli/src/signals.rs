@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use polyrail_report::exit;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 
 /// Ctrl-C, SIGTERM, and the end of the terminal, unless it is to have no effect, as `nohup` has it.
@@ -37,6 +37,12 @@ pub(crate) fn end_at_once() -> io::Result<()> {
         flag::register_conditional_shutdown(signal, i32::from(exit::INTERRUPTED), always)?;
     }
     Ok(())
+}
+
+/// From now on a file that would become larger than this user's limit allows (`ulimit -f`) is one that can't be written,
+/// in place of ending the process without a word.
+pub(crate) fn outlive_large_files() -> io::Result<()> {
+    flag::register(SIGXFSZ, Arc::default()).map(drop)
 }
 
 /// Whether a process with this `/proc/PID/status` ignores the signal.

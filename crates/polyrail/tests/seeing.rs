@@ -6,6 +6,7 @@ mod common;
 use std::process::Command;
 
 use common::*;
+use polyrail::{Config, Engine, Explain};
 
 #[test]
 fn the_trace_has_each_chunk_at_both_ends_with_its_rail() {
@@ -45,6 +46,32 @@ fn the_trace_has_each_chunk_at_both_ends_with_its_rail() {
 }
 
 #[test]
+fn a_trace_that_cannot_be_written_is_refused_and_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe"), rustix::fs::Mode::RWXU).unwrap();
+    for (file, why) in [
+        (at("pipe"), "it is a named pipe"),
+        (at("none/trace"), "No such file"),
+        (at(""), "it is a directory"),
+    ] {
+        let config = Config::builder().set("trace_file", &file).unwrap().build().unwrap();
+        let error = Engine::builder().config(config).build().unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("trace_file = `{file}` (")), "{text}");
+        assert!(text.contains(why) && text.contains("; allowed: a file"), "{text}");
+        assert!(error.help().unwrap().contains("a folder that exists"));
+        assert_eq!(error.exit_code(), 2, "{text}");
+    }
+    let kept = at("kept");
+    std::fs::write(&kept, "older and longer than what nobody moved: ".repeat(40)).unwrap();
+    drop(engine(&[("trace_file", &kept)]));
+    let text = std::fs::read_to_string(&kept).unwrap();
+    assert!(text.starts_with('{') && text.ends_with("]}\n"), "{text}");
+    drop(engine(&[("trace_file", "/dev/null")]));
+}
+
+#[test]
 fn totals_keep_what_moved_with_peers_that_are_gone() {
     let a = engine(&[]);
     let source = filled(&a, 1 << 20, 1);
@@ -65,6 +92,22 @@ fn totals_keep_what_moved_with_peers_that_are_gone() {
         assert_eq!((stats.peers.len(), stats.totals.tx_bytes), (0, count << 20));
         assert!(stats.totals.tx_chunks >= totals.tx_chunks);
         assert!(stats.to_string().starts_with("peers 0, 0 of 0 flows up, operations 0; sent "));
+    }
+}
+
+#[test]
+fn an_engine_lives_on_whose_state_nobody_reads_from_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    let a = engine(&[("dump_signal", "USR1"), ("dump_file", pipe.to_str().unwrap())]);
+    let kill = format!("kill -USR1 {}", std::process::id());
+    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    // The thread that writes the state is the one that connects.
+    for _ in 0..3 {
+        let b = engine(&[]);
+        let to_b = a.add_peer(&b.metadata()).unwrap();
+        a.notify(&to_b, b"x").unwrap().ended().unwrap();
     }
 }
 

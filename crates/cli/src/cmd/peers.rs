@@ -18,6 +18,7 @@ use crate::config_args::{self, ConfigArgs, print_warnings, told};
 use crate::progress::Progress;
 use crate::signals;
 use crate::stdout::{complain, print, refuse, say_to_reader, tell};
+use crate::unwritten::log_exit_code;
 use crate::values::{Refusal, number_within, time};
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
@@ -86,7 +87,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     print_warnings(&config);
     let config = told(config);
     if let Err(error) = polyrail_log::start(&polyrail_log::Settings::of(&config)) {
-        return refuse(&error, None, exit::ENVIRONMENT);
+        return refuse(&error, Some(error.help().to_owned()), log_exit_code(&error));
     }
     let (stopped, is_entering) =
         (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));

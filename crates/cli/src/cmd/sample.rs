@@ -1,6 +1,6 @@
 //! `polyrail sample`: what CPUs, interrupts, NICs, flows and threads do, second by second.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -110,8 +110,15 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
         left = left.map(|left| left - 1);
         sleep(time, &stopped)
     };
-    let end = polyrail_sample::run(&mut sampler, &mut *out, &name, goes_on)?;
-    drop(progress);
+    let end = polyrail_sample::run(&mut sampler, &mut *out, &name, goes_on);
+    drop((progress, out));
+    if let (Err(_), Some(path), false) = (&end, &args.out, args.force)
+        && path.metadata().is_ok_and(|file| file.is_file() && file.len() == 0)
+    {
+        // An empty file would be in the way of the next try.
+        let _ = fs::remove_file(path);
+    }
+    let end = end?;
     tell!(
         "{} samples; sampling took {:.2} % of a CPU and at most {} of memory",
         end.samples,

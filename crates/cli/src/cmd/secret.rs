@@ -1,7 +1,7 @@
 //! `polyrail secret`: makes secrets for `secret_file`.
 
-use std::fs::OpenOptions;
-use std::io::Write;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::ExitCode;
 
@@ -53,6 +53,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             tell!("wrote {}, which only this user can read", path.display());
             ExitCode::from(exit::OK)
         }
-        Err(error) => refuse_place(&Unwritten::at(path)(error)),
+        Err(error) => {
+            if error.kind() != ErrorKind::AlreadyExists {
+                // Part of a secret would be in the way of the next try.
+                let _ = fs::remove_file(path);
+            }
+            refuse_place(&Unwritten::at(path)(error))
+        }
     }
 }

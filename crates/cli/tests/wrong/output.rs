@@ -260,3 +260,29 @@ fn what_can_not_be_read_or_written_has_one_code_in_all_commands() {
     assert_eq!(fs::read_to_string(place.folder.path().join("file")).unwrap(), "x");
     assert!(!Path::new("/sys/x").exists());
 }
+
+#[test]
+fn a_limit_on_files_is_told_and_leaves_nothing_in_the_way() {
+    let place = Place::new();
+    let copy = place.copy.path().to_str().unwrap();
+    let written = place.folder.path().join("written");
+    for line in [
+        "secret new written".to_owned(),
+        "sample --time 100ms --interval 100ms --out written".to_owned(),
+        format!("topo snapshot written --sysroot {copy}"),
+        format!("tune plan throughput --sysroot {copy} --output written"),
+    ] {
+        let mut limited = Command::new("sh");
+        limited.args(["-c", "ulimit -f 0; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_polyrail")]);
+        limited.args(line.split(' ')).current_dir(place.folder.path());
+        let output = limited.output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{line}: {:?}: {told}", output.status);
+        assert!(
+            told.contains("written: File too large (os error 27); allowed: a place with room"),
+            "{line}: {told}"
+        );
+        assert!(told.contains("\nhelp: "), "{line}: {told}");
+        assert!(!written.exists(), "{line}");
+    }
+}

@@ -111,6 +111,19 @@ pub enum EngineError {
         /// What the system said.
         source: io::Error,
     },
+    /// A file that the engine is to write can't be written.
+    #[error("{setting} = `{}` ({}): can't be opened for writing: {source}; allowed: a file, or a device such as /dev/null",
+        path.display(), origin.place())]
+    Output {
+        /// The setting that names it.
+        setting: &'static str,
+        /// The file, with its marks filled in.
+        path: PathBuf,
+        /// Where the value came from.
+        origin: Box<Origin>,
+        /// What the system said.
+        source: io::Error,
+    },
     /// The system refused something else.
     #[error("{what}: {source}")]
     System {

@@ -18,6 +18,22 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Opens what the engine writes, behind what it holds: a regular file, which is made if it is not there, or a device such
+/// as `/dev/null`.
+pub(crate) fn append_to(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+    let opened = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path);
+    let there = match &opened {
+        Ok(file) => file.metadata(),
+        // A pipe that nobody reads is not opened.
+        Err(_) => fs::metadata(path),
+    };
+    match there {
+        Ok(there) if !there.file_type().is_char_device() => check(there.file_type()).and(opened),
+        _ => opened,
+    }
+}
+
 /// Refuses a file that its owner's group or everybody may write: what is in it is taken at its word.
 pub(crate) fn refuse_if_others_may_write(file: &File) -> io::Result<()> {
     let mode = file.metadata()?.mode() & 0o7777;

@@ -3,6 +3,7 @@
 use std::io::ErrorKind::AddrInUse;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use polyrail_sys::interfaces::{boot_id, host_name, list};
 use polyrail_sys::tcp;
 use socket2::Socket;
 
-use crate::base::error::EngineError;
+use crate::base::error::{EngineError, origin_of};
 use crate::control::Control;
 use crate::control::secrets::credentials;
 use crate::engine::control_handle::ControlHandle;
@@ -63,7 +64,16 @@ pub(crate) fn start(
     };
     let trace = match config.trace_file.as_str() {
         "" => None,
-        file => Some(Trace::new(expand_file_name(file, &host, pid), config.trace_events)),
+        file => {
+            let path = PathBuf::from(expand_file_name(file, &host, pid));
+            let refused = |source| EngineError::Output {
+                setting: "trace_file",
+                path: path.clone(),
+                origin: origin_of(&config, "trace_file"),
+                source,
+            };
+            Some(Trace::new(path.clone(), config.trace_events).map_err(refused)?)
+        }
     };
     let (proxies, all) = make_proxies(&config, &settings, &rails)?;
     let parts = Parts {

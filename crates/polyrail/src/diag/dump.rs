@@ -1,7 +1,6 @@
 //! The state of an engine for people: who waits for what, since when.
 
 use std::fmt::Write;
-use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,6 +11,7 @@ use polyrail_sys::interfaces::host_name;
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::reason::seconds;
+use crate::base::regular_file;
 use crate::engine::counters::Counter;
 use crate::engine::peer::{OpRef, PeerShared};
 use crate::engine::state::EngineShared;
@@ -47,7 +47,7 @@ impl DumpSignal {
             "" => io::stderr().write_all(text.as_bytes()),
             file => {
                 let path = expand_file_name(file, &host_name(), std::process::id());
-                let file = OpenOptions::new().create(true).append(true).open(path);
+                let file = regular_file::append_to(path.as_ref());
                 file.and_then(|mut file| file.write_all(text.as_bytes()))
             }
         };

@@ -15,12 +15,14 @@ use polyrail_proto::{FlowIndex, TransferId};
 use polyrail_sys::threads::monotonic_ns;
 use serde_json::{Value, json};
 
+use crate::base::regular_file;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
 
 /// Collects events in memory, up to a limit, and writes them when the engine closes.
 pub(crate) struct Trace {
     path: PathBuf,
+    file: File,
     events: Mutex<Vec<Event>>,
     limit: usize,
     dropped: AtomicU64,
@@ -56,13 +58,15 @@ pub(crate) struct SentChunk {
 }
 
 impl Trace {
-    pub(crate) fn new(path: String, limit: u32) -> Self {
-        Self {
-            path: path.into(),
+    /// Opens the file, so that nobody learns at the end that it can't be written. What it holds stays until then.
+    pub(crate) fn new(path: PathBuf, limit: u32) -> io::Result<Self> {
+        Ok(Self {
+            file: regular_file::append_to(&path)?,
+            path,
             events: Mutex::default(),
             limit: limit as usize,
             dropped: AtomicU64::new(0),
-        }
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -119,7 +123,10 @@ impl Trace {
     /// Writes the file.
     pub(crate) fn write(&self, engine: &EngineShared) -> io::Result<()> {
         let rail = |number: u32| engine.rails.get(number as usize).map_or("?", |rail| &rail.name);
-        self.write_to(BufWriter::new(File::create(&self.path)?), &engine.card.name, rail)
+        if self.file.metadata()?.is_file() {
+            self.file.set_len(0)?;
+        }
+        self.write_to(BufWriter::new(&self.file), &engine.card.name, rail)
     }
 
     /// One event a line, so that a file that was cut short can be mended by hand.
@@ -186,7 +193,7 @@ mod tests {
 
     #[test]
     fn names_of_rails_and_engines_may_hold_any_sign() {
-        let trace = Trace::new("unused".to_owned(), 2);
+        let trace = Trace::new("/dev/null".into(), 2).unwrap();
         let event = Event {
             sent: true,
             peer: 1,

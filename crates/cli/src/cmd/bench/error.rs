@@ -18,7 +18,7 @@ use polyrail_report::{exit, show_memory};
 use polyrail_sample::SampleError;
 
 pub(crate) use self::mismatch::Mismatch;
-use crate::unwritten::Unwritten;
+use crate::unwritten::{Unwritten, log_exit_code};
 
 /// Anything that ends a run early.
 #[derive(Debug, thiserror::Error)]
@@ -152,8 +152,8 @@ impl BenchError {
             Self::Unwritten(error) => error.exit_code(),
             Self::Usage { .. } => exit::USAGE,
             Self::Lab(error) if error.blame() == Blame::Input => exit::USAGE,
+            Self::Log(error) => log_exit_code(error),
             Self::Lab(_)
-            | Self::Log(_)
             | Self::Sample(_)
             | Self::Memory { .. }
             | Self::System { .. }

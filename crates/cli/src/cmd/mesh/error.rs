@@ -15,7 +15,7 @@ use polyrail_sample::SampleError;
 
 use super::hosts::Fault;
 use crate::cmd::bench::BenchError;
-use crate::unwritten::Unwritten;
+use crate::unwritten::{Unwritten, log_exit_code};
 
 /// Anything that ends a mesh early.
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +121,7 @@ impl MeshError {
             Self::Config(error) => error.exit_code(),
             Self::Engine(error) => error.exit_code(),
             Self::Lab(error) if error.blame() == Blame::Input => exit::USAGE,
+            Self::Log(error) => log_exit_code(error),
             Self::Rendezvous(error) => error.exit_code(),
             Self::Memory(error) => error.exit_code(),
             Self::Data { source, .. } => source.exit_code(),
@@ -128,11 +129,9 @@ impl MeshError {
             Self::Peer(error) => error.exit_code(),
             Self::Transfer { source, .. } => source.exit_code(),
             Self::Post { source, .. } => source.exit_code(),
-            Self::Lab(_)
-            | Self::Log(_)
-            | Self::Sample(_)
-            | Self::System { .. }
-            | Self::LabGone { .. } => exit::ENVIRONMENT,
+            Self::Lab(_) | Self::Sample(_) | Self::System { .. } | Self::LabGone { .. } => {
+                exit::ENVIRONMENT
+            }
             Self::Missing { .. }
             | Self::Host { .. }
             | Self::Version { .. }

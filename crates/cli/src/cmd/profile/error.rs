@@ -12,7 +12,7 @@ use polyrail_profiler::ProfilerError;
 use polyrail_report::{exit, show_memory};
 
 use crate::stdout::excerpt;
-use crate::unwritten::Unwritten;
+use crate::unwritten::{Unwritten, log_exit_code};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommandError {
@@ -106,6 +106,7 @@ impl CommandError {
             Self::Interrupted => exit::INTERRUPTED,
             Self::Usage { .. } | Self::Config(_) => exit::USAGE,
             Self::Unwritten(error) => error.exit_code(),
+            Self::Log(error) => log_exit_code(error),
             Self::Profile(ProfileError::Io { source, .. })
             | Self::Profiler(ProfilerError::Profile(ProfileError::Io { source, .. }))
             | Self::Analyze(AnalyzeError::Profile(ProfileError::Io { source, .. })) => {

@@ -100,6 +100,10 @@ fn listen_help(kind: io::ErrorKind) -> &'static str {
     }
 }
 
+/// What helps where a file can't be written.
+const OUTPUT: &str = "name a file in a folder that exists and that you may write; %h is the host's name, %p the process \
+     number";
+
 /// What helps a process that was forked.
 const FORKED: &str = "build an engine of its own in each process, after the fork";
 
@@ -141,6 +145,7 @@ impl Explain for EngineError {
             Self::NotHosted { setting, .. } => {
                 Some(format!("change {setting}, or take rails of this host"))
             }
+            Self::Output { .. } => Some(OUTPUT.to_owned()),
             Self::Congestion { .. } | Self::Cpus { .. } | Self::System { .. } => None,
         }
     }
@@ -152,9 +157,16 @@ impl Explain for EngineError {
             | Self::NotHosted { .. }
             | Self::Secrets(_)
             | Self::Certificates(_) => USAGE,
+            Self::Output { source, .. } if is_another_file_better(source.kind()) => USAGE,
             _ => ENVIRONMENT,
         }
     }
+}
+
+/// Whether it is the name that is wrong, and not the machine.
+fn is_another_file_better(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound};
+    matches!(kind, NotFound | NotADirectory | IsADirectory | InvalidFilename | InvalidInput)
 }
 
 impl Explain for PeerError {

@@ -60,7 +60,10 @@ impl Output {
             Sink::Last(_) if report.results.is_empty() => {}
             Sink::File(path) | Sink::Last(path) => write(path, &json(report)?)?,
         }
-        if let Some(Sink::File(path)) = &self.csv {
+        // Headings alone would take the place of an older run.
+        if let Some(Sink::File(path)) = &self.csv
+            && !report.results.is_empty()
+        {
             write(path, &report.csv())?;
         }
         Ok(())
