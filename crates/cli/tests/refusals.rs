@@ -180,6 +180,7 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         tune plan fast
         tune list fast
         tune reset fast --state-dir state
+        tune reset --profile-file file --state-dir state
         tune reset --session zz --state-dir state
         tune apply --plan file
         tune plan --profile-file file

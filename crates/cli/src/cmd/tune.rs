@@ -136,9 +136,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Command::Reset { profile, profile_file, session, pristine, force, json, place } => {
             let undoing = Undoing::new(session.clone(), *pristine, *force);
             match profile_file {
-                Some(path) => {
-                    changes::undo(place, &format!("tune {}", own_name(path)), &undoing, *json)
-                }
+                Some(path) => own_profile(path).and_then(|profile| {
+                    changes::undo(place, &format!("tune {}", profile.name), &undoing, *json)
+                }),
                 None => put_back(profile.as_deref(), &undoing, *json, place),
             }
         }
@@ -182,12 +182,7 @@ fn list(profile: Option<&str>) -> Result<ExitCode, TuneError> {
 
 fn make_plan(choice: &Choice, place: &Where) -> Result<polyrail_tune::Plan, TuneError> {
     let profile = match (&choice.profile_file, &choice.profile) {
-        (Some(path), _) => {
-            let file = path.display().to_string();
-            let allowed = "a profile as docs/tune.md describes it";
-            let text = changes::read_argument("--profile-file", path, allowed)?;
-            Profile::parse(&text, own_name(path), &file)?
-        }
+        (Some(path), _) => own_profile(path)?,
         (None, Some(name)) => Profile::named(name)?,
         (None, None) => {
             let allowed = "what `polyrail tune list` shows, or --profile-file";
@@ -197,9 +192,12 @@ fn make_plan(choice: &Choice, place: &Where) -> Result<polyrail_tune::Plan, Tune
     profile::plan(&mut place.machine(), &place.topology()?, &profile, &choice.nic)
 }
 
-/// What a user's own profile is called.
-fn own_name(path: &Path) -> &str {
-    path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("own")
+/// A user's own profile, which is called like its file.
+fn own_profile(path: &Path) -> Result<Profile, TuneError> {
+    let allowed = "a profile as docs/tune.md describes it";
+    let text = changes::read_argument("--profile-file", path, allowed)?;
+    let name = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("own");
+    Profile::parse(&text, name, &path.display().to_string())
 }
 
 fn plan(

@@ -46,7 +46,7 @@ const LINKS_LIMIT: usize = 40;
 const BYTES_LIMIT: u64 = 1 << 30;
 
 impl Tree {
-    /// Reads an archive whose only folder with `sys` in it becomes the top.
+    /// Reads an archive. Its top is where `sys` is: in its only folder with one, or beside all else.
     ///
     /// # Errors
     /// It is no archive, names a file below a link, is too large, or has no such folder.
@@ -76,15 +76,13 @@ impl Tree {
             };
             insert(&mut all, &names, node)?;
         }
-        let holds_sys = |tree: &Self, name: &str| {
-            matches!(
-                tree.find(Path::new(name).join("sys")),
-                Ok(Found { node: Spot::Folder(_), .. })
-            )
-        };
         let names: Vec<String> = all.keys().cloned().collect();
         let mut tree = Self { top: all, on_disk: OnceLock::new() };
-        let top = names.iter().find(|name| holds_sys(&tree, name));
+        let holds_sys = |folder: &str| tree.is_folder(&Path::new(folder).join("sys")) == Some(true);
+        if holds_sys("") {
+            return Ok(tree);
+        }
+        let top = names.iter().find(|name| holds_sys(name));
         match top.and_then(|name| tree.top.remove(name)) {
             Some(Node::Folder(top)) => Ok(Self { top, on_disk: OnceLock::new() }),
             _ => Err(invalid("no folder in it holds sys")),
@@ -363,6 +361,22 @@ mod tests {
         assert!(
             Tree::read(b"no archive, but long enough for a header ".repeat(30).as_slice()).is_err()
         );
+    }
+
+    #[test]
+    fn a_folder_around_all_may_be_missing() {
+        for before in ["", "./"] {
+            let tree = tree(|tar| {
+                add(tar, &format!("{before}proc/sys/kernel/osrelease"), "6.1\n");
+                add(tar, &format!("{before}sys/devices/a"), "a");
+            });
+            let tree = tree.unwrap();
+            let content = |path: &str| tree.content(Path::new(path)).map(<[u8]>::len).ok();
+            assert_eq!(
+                [content("/proc/sys/kernel/osrelease"), content("/sys/devices/a")],
+                [Some(4), Some(1)]
+            );
+        }
     }
 
     #[test]
