@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -55,10 +56,11 @@ fn child_of(parent: u32) -> Option<i32> {
     pids.find(|pid| state_of(*pid).is_some_and(|(_, of)| of == parent as i32))
 }
 
-/// A bench whose other process is stopped while data move; that process, and the bench's standard error.
-fn with_a_stopped_end() -> (Running, i32, BufReader<ChildStderr>) {
+/// A bench with these options whose other process is stopped while data move; that process, and the bench's standard
+/// error.
+fn with_a_stopped_end(options: &[&str]) -> (Running, i32, BufReader<ChildStderr>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
-    command.args(["bench", "--sizes", "64KiB", "--time", "100s", "--warmup", "1ms", "--no-json"]);
+    command.args(["bench", "--sizes", "64KiB", "--warmup", "1ms", "--no-json"]).args(options);
     command.args(["--set", "peer_timeout_ms=120000"]);
     // A line a second tells that it measures.
     command.args(["--interval", "1s"]).stdin(Stdio::null()).stdout(Stdio::null());
@@ -84,21 +86,55 @@ fn line_with(wanted: &str, said: &mut impl BufRead) -> String {
 
 #[test]
 fn ctrl_c_of_a_bench_whose_other_end_is_stopped_says_what_it_waits_for_and_ends_soon() {
-    let (mut bench, end, mut said) = with_a_stopped_end();
+    ends_soon_after_ctrl_c(&["--time", "100s"], Duration::from_secs(60));
+}
+
+#[test]
+fn ctrl_c_ends_a_round_of_plain_sockets_whose_other_end_is_stopped() {
+    // The first round of the sockets takes 20 s. Each of their calls may take 30 s.
+    ends_soon_after_ctrl_c(&["--against", "raw", "--time", "400s"], Duration::from_secs(15));
+}
+
+#[test]
+fn the_engines_of_single_rails_end_together() {
+    let rails: Vec<String> = (1..=16).map(|last| format!("127.0.0.{last}")).collect();
+    let rails = format!("rails={}", rails.join(","));
+    // One after the other they take a second each.
+    let options = ["--against", "alone", "--time", "100s", "--set", &rails];
+    ends_soon_after_ctrl_c(&options, Duration::from_secs(15));
+}
+
+/// Long before a peer is given up that does not answer.
+fn ends_soon_after_ctrl_c(options: &[&str], limit: Duration) {
+    let (mut bench, end, mut said) = with_a_stopped_end(options);
     bench.signal(Signal::INT);
     let begin = Instant::now();
     let line = line_with("interrupted", &mut said);
     assert!(line.contains("waits for the other end, some seconds at most"), "{line}");
     assert_eq!(bench.0.wait().unwrap().code(), Some(130));
-    // Long before a peer is given up that does not answer.
-    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < limit, "{:?}", begin.elapsed());
     wait_for("the other process is gone", || state_of(end).is_none().then_some(()));
+}
+
+#[test]
+fn ctrl_c_ends_a_bench_whose_server_does_not_answer_its_connection() {
+    // The kernel takes the connection, and nobody says anything on it.
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    command.args(["bench", "--connect", &server.local_addr().unwrap().to_string(), "--no-json"]);
+    command.args(["--set", "connect_timeout_ms=120000", "--set", "hello_timeout_ms=120000"]);
+    command.args(["--set", "rails=127.0.0.1"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut bench = Running(command.spawn().unwrap());
+    let _connection = server.accept().unwrap();
+    bench.signal(Signal::INT);
+    assert_eq!(bench.0.wait().unwrap().code(), Some(130));
 }
 
 #[test]
 fn no_process_of_a_bench_stays_after_the_second_ctrl_c_or_a_kill() {
     for signal in [Signal::INT, Signal::KILL] {
-        let (mut bench, end, mut said) = with_a_stopped_end();
+        let (mut bench, end, mut said) = with_a_stopped_end(&["--time", "100s"]);
         if signal == Signal::INT {
             bench.signal(signal);
             line_with("interrupted", &mut said);

@@ -13,7 +13,6 @@ use signal_hook::flag;
 use crate::cmd::bench::error::BenchError;
 use crate::progress::Beside;
 use crate::signals;
-use crate::stdout::tell;
 
 /// Whether somebody asked the run to end. Clones share one answer.
 #[derive(Clone, Default)]
@@ -51,11 +50,11 @@ impl Interrupt {
     /// The end of standard input raises it, too: a process that holds the other end asks so, once and for all, even by
     /// its own end. A signal beside it would be the second one.
     pub(crate) fn raise_when_stdin_ends(&self) {
-        let raised = Arc::clone(&self.raised);
+        let interrupt = self.clone();
         thread::spawn(move || {
             // Nothing is ever written to it.
             let _ = io::stdin().read_to_end(&mut Vec::new());
-            raised.store(true, Ordering::Relaxed);
+            interrupt.raise();
         });
     }
 
@@ -66,11 +65,16 @@ impl Interrupt {
             .map_err(|source| BenchError::system("catching signals", source))
     }
 
+    /// Asks for the end from within this process.
+    pub(crate) fn raise(&self) {
+        self.raised.store(true, Ordering::Relaxed);
+    }
+
     pub(crate) fn is_raised(&self) -> bool {
         self.raised.load(Ordering::Relaxed)
     }
 
-    /// What is told goes there.
+    /// Tells there what it waits for, once it waits; otherwise nobody is told.
     pub(crate) fn tell_beside(&self, beside: Beside) {
         // Once for each run.
         let _ = self.waiting.beside.set(beside);
@@ -83,11 +87,10 @@ impl Interrupt {
             return Ok(());
         }
         self.waiting.since.get_or_init(|| {
-            // Engines of single rails end one after the other, so the seconds are not told.
-            let text = "waits for the other end, some seconds at most; Ctrl-C again ends at once";
-            match self.waiting.beside.get() {
-                Some(beside) => beside.say(|what| format!("{what}: interrupted, {text}")),
-                None => tell!("polyrail: interrupted, {text}"),
+            if let Some(beside) = self.waiting.beside.get() {
+                let text =
+                    "waits for the other end, some seconds at most; Ctrl-C again ends at once";
+                beside.say(|what| format!("{what}: interrupted, {text}"));
             }
             Instant::now()
         });
@@ -98,6 +101,9 @@ impl Interrupt {
     pub(crate) fn has_waited(&self) -> bool {
         self.waiting.since.get().is_some_and(|since| since.elapsed() >= PATIENCE)
     }
+
+    /// How often to look whether it is raised, where nothing tells.
+    pub(crate) const LOOK: Duration = Duration::from_millis(200);
 
     /// How long a process may take that ends because of it.
     pub(crate) const CHILD_PATIENCE: Duration = Duration::from_secs(1);

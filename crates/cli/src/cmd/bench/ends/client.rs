@@ -107,10 +107,11 @@ fn measure(
     output: &Output,
     report: &mut BenchReport,
 ) -> Result<(), BenchError> {
+    let mut ending = EndTogether(vec![engine.clone()]);
     let progress = Progress::new();
     progress.say(format!("connecting to {}", server.address));
     interrupt.tell_beside(progress.beside());
-    let link = Link::new(&engine, server.connect(&engine)?, interrupt.clone());
+    let link = Link::new(&engine, server.connect(&engine, interrupt)?, interrupt.clone());
     let connected = Connected {
         config: engine.config(),
         by_invitation: server.invitation.is_some(),
@@ -136,6 +137,7 @@ fn measure(
         _ => None,
     };
     let opened = Other::open_all(schedule, &link)?;
+    ending.0.extend(opened.iter().map(|other| other.engine().clone()));
     let connect = |other| Other::connect(other, interrupt);
     let others: Vec<_> = opened.iter().map(connect).collect::<Result<_, BenchError>>()?;
     report.notes = notes(schedule, same_host, !bank.is_host() || there.pci.is_some());
@@ -191,6 +193,19 @@ fn measure(
     progress.clear();
     others.iter().map(|(_, link)| link).chain([&link]).for_each(Link::say_good_bye);
     end
+}
+
+/// Engines that end when this is dropped, all at once: each gives its peer time to hear of it.
+struct EndTogether(Vec<Engine>);
+
+impl Drop for EndTogether {
+    fn drop(&mut self) {
+        thread::scope(|scope| {
+            for engine in &self.0 {
+                scope.spawn(|| engine.close());
+            }
+        });
+    }
 }
 
 fn blank(config: &Config, rates: Option<&[Rate]>) -> BenchReport {

@@ -36,7 +36,7 @@ pub(crate) fn listen(
         tell!("elsewhere:    polyrail bench --connect {address}/{invitation}");
         tell!("the second line lets in whoever has it, until this process ends; end with Ctrl-C");
     }
-    serve(&engine, &Arc::new(bank), &|| interrupt.is_raised(), |peer, result| {
+    serve(&engine, &Arc::new(bank), &interrupt, |peer, result| {
         match result {
             Ok(()) => tell!("served {}", peer.name()),
             Err(BenchError::Gone { why, .. }) => {

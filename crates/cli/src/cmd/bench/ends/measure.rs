@@ -119,7 +119,7 @@ impl Bench<'_> {
         if schedule.against.contains(&Against::Raw) {
             let spec = self.raw_spec(size)?;
             let pieces = (count * size).div_ceil(spec.piece);
-            let mut client = RawClient::open(self.link, spec.clone())?;
+            let mut client = RawClient::open(self.link, self.interrupt, spec.clone())?;
             client.round(pieces.div_ceil(4))?;
             self.progress.spend(self.pace(size, None).warmup);
             let congestion = client.congestion().to_owned();
@@ -201,7 +201,15 @@ impl Bench<'_> {
             let library = schedule.nccl_library.as_deref();
             for &mode in &schedule.nccl_modes {
                 self.progress.say(format!("starting {}", mode.name()));
-                let rival = NcclRival::open(mode, devices, schedule, size, self.seed, library)?;
+                let rival = NcclRival::open(
+                    mode,
+                    devices,
+                    schedule,
+                    size,
+                    self.seed,
+                    library,
+                    self.interrupt,
+                )?;
                 let kind = RivalKind::Baseline(mode.name());
                 self.progress.spend(self.pace(size, Some(&kind)).warmup);
                 rivals.push((kind, Box::new(rival)));

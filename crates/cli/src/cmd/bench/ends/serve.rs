@@ -1,7 +1,6 @@
 //! The end that is measured against: it answers one client, then the next.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -21,18 +20,15 @@ use crate::cmd::bench::talk::{
 };
 use crate::cmd::bench::trial::{Part, Poster, Snapshot, Watch, buffers_of, regions_of};
 
-/// Asked now and then; true ends the service.
-pub(crate) type Stop<'s> = &'s (dyn Fn() -> bool + Sync);
-
-/// Serves clients until `stop`; after each one `served` hears how it went, and its `false` ends
-/// the service too.
+/// Serves clients until `stop` is raised; after each one `served` hears how it went, and its `false`
+/// ends the service too.
 pub(crate) fn serve(
     engine: &Engine,
     bank: &Arc<Bank>,
-    stop: Stop<'_>,
+    stop: &Interrupt,
     served: impl Fn(&Peer, Result<(), BenchError>) -> bool,
 ) {
-    while !stop() {
+    while !stop.is_raised() {
         let Some(peer) = engine.accept_peer(SLICE) else { continue };
         // One that was turned away while another was served is gone by now.
         if peer.lost().is_some() {
@@ -51,9 +47,9 @@ fn serve_one(
     engine: &Engine,
     bank: &Arc<Bank>,
     peer: &Peer,
-    stop: Stop<'_>,
+    stop: &Interrupt,
 ) -> Result<(), BenchError> {
-    let link = Link::new(engine, peer.clone(), Interrupt::default());
+    let link = Link::new(engine, peer.clone(), stop.clone());
     let mut session = Session::new(&link, bank, stop);
     while let Some(ask) = session.next_ask()? {
         match ask {
@@ -76,7 +72,7 @@ fn serve_one(
 struct Session<'l> {
     link: &'l Link<'l>,
     bank: &'l Arc<Bank>,
-    stop: Stop<'l>,
+    stop: &'l Interrupt,
     prepared: Option<Prepared<'l>>,
     /// The sample under way, or how it failed.
     sample: Option<(Snapshot, Result<Option<Ran>, BenchError>)>,
@@ -97,12 +93,12 @@ struct Prepared<'l> {
 /// Engines on single rails, each with a thread that serves it; they end when this is dropped.
 #[derive(Default)]
 struct Others {
-    done: Arc<AtomicBool>,
+    done: Interrupt,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl<'l> Session<'l> {
-    fn new(link: &'l Link<'l>, bank: &'l Arc<Bank>, stop: Stop<'l>) -> Self {
+    fn new(link: &'l Link<'l>, bank: &'l Arc<Bank>, stop: &'l Interrupt) -> Self {
         Self {
             link,
             bank,
@@ -125,7 +121,7 @@ impl<'l> Session<'l> {
                     Err(error) => self.link.answer(&misunderstood(&error))?,
                 }
             }
-            if (self.stop)() {
+            if self.stop.is_raised() {
                 return Ok(None);
             }
             if let Some(why) = self.link.peer.lost() {
@@ -142,10 +138,9 @@ impl<'l> Session<'l> {
 
     /// The client closes its engine now. Were it taken off the list before, it would try to connect again.
     fn see_off(&self) {
+        let gone = self.link.peer.gone();
         let until = Instant::now() + PARTING;
-        while self.link.peer.lost().is_none() && !(self.stop)() && Instant::now() < until {
-            thread::sleep(Duration::from_millis(5));
-        }
+        while !self.stop.is_raised() && Instant::now() < until && gone.wait(SLICE).is_none() {}
     }
 
     fn handle(&mut self, ask: Ask) -> Result<Answer, BenchError> {
@@ -180,7 +175,10 @@ impl<'l> Session<'l> {
                 let raw = self.raw.insert(RawServer::open(spec, &addresses)?);
                 Ok(Answer::RawReady { addresses: raw.addresses()? })
             }
-            Ask::RawAccept => Ok(Answer::RawAccepted { congestion: self.raw()?.accept()? }),
+            Ask::RawAccept => {
+                let stop = self.stop;
+                Ok(Answer::RawAccepted { congestion: self.raw()?.accept(stop)? })
+            }
             Ask::RawBegin { pieces } => {
                 self.raw()?.begin(pieces)?;
                 Ok(Answer::Done)
@@ -226,9 +224,9 @@ impl<'l> Session<'l> {
             return Err(BenchError::Protocol { ask: "open", answer: "no address".into() });
         };
         let invitation = engine.invitation().to_string();
-        let (done, bank) = (Arc::clone(&self.others.done), Arc::clone(self.bank));
+        let (done, bank) = (self.others.done.clone(), Arc::clone(self.bank));
         self.others.threads.push(thread::spawn(move || {
-            serve(&engine, &bank, &|| done.load(Ordering::Relaxed), |_, _| false);
+            serve(&engine, &bank, &done, |_, _| false);
         }));
         Ok(Answer::Opened { address, invitation })
     }
@@ -256,7 +254,7 @@ impl<'l> Session<'l> {
         let before = Snapshot::begin(self.link.engine, self.watch.as_ref());
         let (link, stop) = (self.link, self.stop);
         // While its own part goes on, it does not look whether the client has finished.
-        let is_over = |is_idle: bool| stop() || is_idle && link.has_news();
+        let is_over = |is_idle: bool| stop.is_raised() || is_idle && link.has_news();
         let result = match self.prepared.as_ref().map(|prepared| &prepared.part) {
             None => return link.answer(&failed(&not_set_up())),
             Some(Part::Stream(work)) => {
@@ -306,7 +304,7 @@ impl<'l> Session<'l> {
 
 impl Drop for Others {
     fn drop(&mut self) {
-        self.done.store(true, Ordering::Relaxed);
+        self.done.raise();
         for thread in self.threads.drain(..) {
             // If the thread panicked, the panic was printed. Its work is over either way.
             let _ = thread.join();
@@ -354,14 +352,14 @@ mod tests {
         let bank = Arc::new(Bank::open(MemoryKind::Host).unwrap());
         let (tell, served) = channel();
         let end = |peer: &Peer, _| tell.send(peer.lost().is_some()).is_err();
-        let over = AtomicBool::new(false);
+        let over = Interrupt::default();
         thread::scope(|scope| {
-            scope.spawn(|| serve(&server, &bank, &|| over.load(Ordering::Relaxed), end));
+            scope.spawn(|| serve(&server, &bank, &over, end));
             let peer = client.add_peer(&server.metadata()).unwrap();
             Link::new(&client, peer, Interrupt::default()).say_good_bye();
             client.close();
             let was_gone = served.recv_timeout(Duration::from_secs(60));
-            over.store(true, Ordering::Relaxed);
+            over.raise();
             assert_eq!(was_gone, Ok(true), "it was taken off the list, and would connect again");
         });
     }

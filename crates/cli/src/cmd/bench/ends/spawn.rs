@@ -6,7 +6,6 @@
 use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -93,13 +92,13 @@ pub(crate) fn serve_parent(config: Config, bank: Bank) -> Result<(), BenchError>
     let over = Interrupt::default();
     over.raise_when_stdin_ends();
     // The client reports its own errors.
-    serve(&engine, &Arc::new(bank), &|| over.is_raised(), |_, _| false);
+    serve(&engine, &Arc::new(bank), &over, |_, _| false);
     Ok(())
 }
 
 /// The serving end on a thread of this process; it ends when this is dropped.
 pub(crate) struct Here {
-    is_over: Arc<AtomicBool>,
+    is_over: Interrupt,
     thread: Option<JoinHandle<()>>,
     pub(crate) server: Server,
 }
@@ -115,10 +114,10 @@ impl Here {
         let Some(server) = Server::of(&engine) else {
             return Err(BenchError::Protocol { ask: "serving", answer: "no address".into() });
         };
-        let is_over = Arc::new(AtomicBool::new(false));
-        let (over, bank) = (Arc::clone(&is_over), Arc::new(bank));
+        let is_over = Interrupt::default();
+        let (over, bank) = (is_over.clone(), Arc::new(bank));
         let thread = thread::spawn(move || {
-            serve(&engine, &bank, &|| over.load(Ordering::Relaxed), |_, _| false);
+            serve(&engine, &bank, &over, |_, _| false);
         });
         Ok(Self { is_over, thread: Some(thread), server })
     }
@@ -126,7 +125,7 @@ impl Here {
 
 impl Drop for Here {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
+        self.is_over.raise();
         if let Some(thread) = self.thread.take() {
             // A panic there has been printed, and the client has seen its end.
             let _ = thread.join();

@@ -3,11 +3,12 @@
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 
-use polyrail::{Engine, Invitation, InvitationError, Peer, PeerError};
+use polyrail::{Engine, Invitation, InvitationError, Peer};
 use polyrail_lab::Rate;
 
 use super::args::Args;
 use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::interrupt::Interrupt;
 use crate::values::{Rates, Refusal, address};
 
 /// Where `bench --listen` serves.
@@ -45,11 +46,21 @@ impl Server {
         Ok(Self { address: resolve("--connect", at)?, invitation })
     }
 
-    /// Connects to it.
-    pub(crate) fn connect(&self, engine: &Engine) -> Result<Peer, PeerError> {
-        match &self.invitation {
-            Some(invitation) => engine.connect_by(self.address, invitation).join(),
-            None => engine.connect(self.address).join(),
+    /// Connects to it, unless somebody asks for the end meanwhile.
+    pub(crate) fn connect(
+        &self,
+        engine: &Engine,
+        interrupt: &Interrupt,
+    ) -> Result<Peer, BenchError> {
+        let connecting = match &self.invitation {
+            Some(invitation) => engine.connect_by(self.address, invitation),
+            None => engine.connect(self.address),
+        };
+        loop {
+            if let Some(answer) = connecting.wait(Interrupt::LOOK) {
+                return Ok(answer?);
+            }
+            interrupt.check()?;
         }
     }
 }

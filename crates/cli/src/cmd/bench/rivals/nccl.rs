@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polyrail_sys::process::kill_with_this_thread;
 use serde::{Deserialize, Serialize};
 
 use super::standing::{Rival, Turn};
 use crate::cmd::bench::error::{BenchError, Mismatch};
+use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::options::{Layout, MemoryKind, NcclMode, Schedule, Verify};
 
 /// What a process is to do first of all.
@@ -65,6 +66,7 @@ struct RankProcess {
     orders: ChildStdin,
     replies: Receiver<String>,
     mode: NcclMode,
+    interrupt: Interrupt,
 }
 
 impl NcclRival {
@@ -76,6 +78,7 @@ impl NcclRival {
         size: u64,
         seed: u64,
         library: Option<&Path>,
+        interrupt: &Interrupt,
     ) -> Result<Self, BenchError> {
         let layout = schedule.layout(size);
         let task = |rank: u8, id: Option<String>| Task {
@@ -87,9 +90,9 @@ impl NcclRival {
             library: library.map(Path::to_owned),
             id,
         };
-        let mut first = RankProcess::start(mode, memory[0])?;
+        let mut first = RankProcess::start(mode, memory[0], interrupt)?;
         let Reply::Id { id } = first.ask(&task(0, None))? else { return Err(first.confused()) };
-        let mut second = RankProcess::start(mode, memory[1])?;
+        let mut second = RankProcess::start(mode, memory[1], interrupt)?;
         second.tell(&task(1, Some(id)))?;
         let ranks = [first, second];
         for rank in &ranks {
@@ -160,7 +163,11 @@ impl Rival for NcclRival {
 }
 
 impl RankProcess {
-    fn start(mode: NcclMode, memory: MemoryKind) -> Result<Self, BenchError> {
+    fn start(
+        mode: NcclMode,
+        memory: MemoryKind,
+        interrupt: &Interrupt,
+    ) -> Result<Self, BenchError> {
         let failed = |source| BenchError::system("starting a process for NCCL", source);
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["bench", "--nccl-rank", "--mem"]).arg(memory.to_string());
@@ -180,7 +187,7 @@ impl RankProcess {
                 }
             }
         });
-        Ok(Self { child, orders, replies, mode })
+        Ok(Self { child, orders, replies, mode, interrupt: interrupt.clone() })
     }
 
     fn tell(&mut self, message: &impl Serialize) -> Result<(), BenchError> {
@@ -206,10 +213,14 @@ impl RankProcess {
     }
 
     fn reply(&self) -> Result<Reply, BenchError> {
-        let line = match self.replies.recv_timeout(SILENCE_MAX) {
-            Ok(line) => line,
-            Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
-            Err(RecvTimeoutError::Timeout) => {
+        let asked = Instant::now();
+        let line = loop {
+            match self.replies.recv_timeout(Interrupt::LOOK) {
+                Ok(line) => break line,
+                Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
+                Err(RecvTimeoutError::Timeout) => self.interrupt.check()?,
+            }
+            if asked.elapsed() > SILENCE_MAX {
                 return Err(BenchError::Silent { ask: "an order to NCCL", waited: SILENCE_MAX });
             }
         };
@@ -243,7 +254,6 @@ impl Drop for RankProcess {
     }
 }
 
-/// A process that takes longer for an order has failed.
 /// The settings that make NCCL do so.
 fn apply(mode: NcclMode, command: &mut Command) {
     // The caller's own variables would choose another transport. No send uses multicast.
@@ -270,6 +280,7 @@ fn apply(mode: NcclMode, command: &mut Command) {
     }
 }
 
+/// A process that takes longer for an order has failed.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// Each takes a place in a stream, which has room for some thousands.
 const TRANSFERS_MAX: u64 = 100_000;
@@ -277,6 +288,21 @@ const TRANSFERS_MAX: u64 = 100_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_order_to_a_process_that_is_stopped_is_given_up_once_somebody_asks_for_the_end() {
+        let mut command = Command::new("cat");
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let (orders, (_never, replies)) = (child.stdin.take().unwrap(), channel());
+        let (mode, interrupt) = ("p2p".parse().unwrap(), Interrupt::default());
+        let mut rank = RankProcess { child, orders, replies, mode, interrupt: interrupt.clone() };
+        interrupt.raise();
+        let begin = Instant::now();
+        let answer = rank.ask(&Order::Poison);
+        assert!(matches!(answer, Err(BenchError::Interrupted)));
+        assert!(begin.elapsed() < SILENCE_MAX / 2, "{:?}", begin.elapsed());
+    }
 
     #[test]
     fn a_mode_is_what_ncclls_settings_say_and_nothing_inherited() {

@@ -79,12 +79,17 @@ impl Other {
         Self::open(link, kind, Ask::OpenChanged { change: change.clone() }, config)
     }
 
+    /// The one here.
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
     /// Connects the two, and so learns how many flows there are.
     pub(crate) fn connect(
         &self,
         interrupt: &Interrupt,
     ) -> Result<(RivalKind, Link<'_>), BenchError> {
-        let peer = self.server.connect(&self.engine)?;
+        let peer = self.server.connect(&self.engine, interrupt)?;
         let link = Link::new(&self.engine, peer, interrupt.clone());
         let kind = match &self.kind {
             RivalKind::Channels { channels, .. } => {

@@ -9,8 +9,9 @@
 mod flow;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Shutdown, SocketAddr};
 use std::sync::Barrier;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -19,11 +20,13 @@ use polyrail_sys::threads::process_cpu_seconds;
 
 use self::flow::{Flow, Listener};
 use crate::cmd::bench::error::{BenchError, Mismatch};
+use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::talk::{Answer, Ask, Link, RawSpec, Traffic, unexpected};
 
 /// The measuring end of the baseline.
 pub(crate) struct RawClient<'l> {
     link: &'l Link<'l>,
+    interrupt: &'l Interrupt,
     spec: RawSpec,
     flows: Vec<Flow>,
     congestion: String,
@@ -45,7 +48,11 @@ struct Round {
 
 impl<'l> RawClient<'l> {
     /// Connects to the other end, which makes its part when asked by this.
-    pub(crate) fn open(link: &'l Link<'l>, spec: RawSpec) -> Result<Self, BenchError> {
+    pub(crate) fn open(
+        link: &'l Link<'l>,
+        interrupt: &'l Interrupt,
+        spec: RawSpec,
+    ) -> Result<Self, BenchError> {
         let ask = Ask::RawOpen(spec.clone());
         let addresses = match link.ask(&ask)? {
             Answer::RawReady { addresses } if !addresses.is_empty() => addresses,
@@ -62,7 +69,7 @@ impl<'l> RawClient<'l> {
             Answer::RawAccepted { congestion } => congestion,
             other => return Err(unexpected(&Ask::RawAccept, &other)),
         };
-        Ok(Self { link, spec, flows, congestion })
+        Ok(Self { link, interrupt, spec, flows, congestion })
     }
 
     /// The congestion control that the connections really have.
@@ -74,24 +81,10 @@ impl<'l> RawClient<'l> {
     pub(crate) fn round(&mut self, pieces: u64) -> Result<(AgainstSample, Histogram), BenchError> {
         self.link.tell(&Ask::RawBegin { pieces })?;
         let cpu = process_cpu_seconds();
-        let barrier = Barrier::new(self.flows.len());
-        let spec = &self.spec;
-        let results: Vec<_> = thread::scope(|scope| {
-            let run = |flow: &'_ mut Flow| {
-                let pieces = spec.part(flow.index, pieces);
-                barrier.wait();
-                let started = Instant::now();
-                let times = flow.client_round(spec.piece, pieces);
-                (started, Instant::now(), times)
-            };
-            let threads: Vec<_> =
-                self.flows.iter_mut().map(|flow| scope.spawn(move || run(flow))).collect();
-            let join = |thread: thread::ScopedJoinHandle<'_, _>| {
-                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            };
-            threads.into_iter().map(join).collect()
-        });
+        let results = run_all(&mut self.flows, &self.spec, pieces, self.interrupt);
+        self.interrupt.check()?;
         let local_cpu_seconds = process_cpu_seconds() - cpu;
+        let spec = &self.spec;
         let mut all_times = Histogram::default();
         let (mut first, mut last) = (None::<Instant>, None::<Instant>);
         for (started, ended, times) in results {
@@ -141,7 +134,7 @@ impl RawServer {
     }
 
     /// Takes the connections that the client has made; the congestion control of the first.
-    pub(crate) fn accept(&mut self) -> Result<String, BenchError> {
+    pub(crate) fn accept(&mut self, stop: &Interrupt) -> Result<String, BenchError> {
         let deadline = Instant::now() + ACCEPT_MAX;
         let wanted = self.spec.traffic().count();
         while self.flows.len() < wanted {
@@ -152,6 +145,7 @@ impl RawServer {
                     came = true;
                 }
             }
+            stop.check()?;
             if !came && Instant::now() > deadline {
                 let missing = wanted - self.flows.len();
                 let reason = format!("{missing} of {wanted} connections did not come");
@@ -201,6 +195,43 @@ impl RawServer {
     }
 }
 
+/// When a flow began and ended, and the times one way of a ping-pong.
+type FlowRan = (Instant, Instant, io::Result<Histogram>);
+
+/// One round of all flows at once, each on a thread of its own; it ends early once `interrupt` is raised.
+fn run_all(flows: &mut [Flow], spec: &RawSpec, pieces: u64, interrupt: &Interrupt) -> Vec<FlowRan> {
+    let streams: Vec<_> = flows.iter().map(Flow::stream).collect();
+    let barrier = &Barrier::new(flows.len());
+    let (tell, ran) = channel();
+    let mut results = Vec::new();
+    thread::scope(|scope| {
+        for flow in flows {
+            let tell = tell.clone();
+            scope.spawn(move || {
+                let pieces = spec.part(flow.index, pieces);
+                barrier.wait();
+                let started = Instant::now();
+                let times = flow.client_round(spec.piece, pieces);
+                // Somebody listens as long as this one may tell.
+                let _ = tell.send((started, Instant::now(), times));
+            });
+        }
+        drop(tell);
+        loop {
+            match ran.recv_timeout(Interrupt::LOOK) {
+                Ok(result) => results.push(result),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) if interrupt.is_raised() => {
+                    // It fails only where the connection has ended already.
+                    streams.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    });
+    results
+}
+
 /// How a wrong byte of the baseline is reported.
 fn mismatch(offset: u64, size: u64, expected: u8, got: u8) -> BenchError {
     let host = crate::host::hostname();
@@ -237,7 +268,7 @@ mod tests {
             .traffic()
             .map(|(index, traffic)| Flow::connect(spec, traffic, index, local, address).unwrap())
             .collect();
-        server.accept().unwrap();
+        server.accept(&Interrupt::default()).unwrap();
         server.begin(pieces).unwrap();
         thread::scope(|scope| {
             for flow in &mut flows {

@@ -35,7 +35,7 @@ impl<'a> Link<'a> {
         let started = Instant::now();
         let mut heard = started;
         loop {
-            if let Some(bytes) = self.next(LOOK) {
+            if let Some(bytes) = self.next(Interrupt::LOOK) {
                 heard = Instant::now();
                 return match decode(&bytes, name)? {
                     Answer::StillHere => continue,
@@ -135,7 +135,7 @@ impl<'a> Link<'a> {
     fn wait_patiently(&self, transfer: &Transfer) -> Result<(), BenchError> {
         let started = Instant::now();
         loop {
-            if let Some(ended) = transfer.wait(LOOK) {
+            if let Some(ended) = transfer.wait(Interrupt::LOOK) {
                 return Ok(ended.map(drop)?);
             }
             self.interrupt.check_wait()?;
@@ -177,8 +177,6 @@ pub(crate) fn unexpected(ask: &Ask, answer: &Answer) -> BenchError {
 
 /// What a server that has a client answers to another one.
 pub(crate) const BUSY: &str = "another client is being served";
-/// How often to look whether the peer is gone, or somebody wants the end.
-const LOOK: Duration = Duration::from_millis(200);
 /// How long to wait for an answer before asking whether the peer is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// How long a peer that is there may take for an answer. Verifying is slowest: 100 GB take about

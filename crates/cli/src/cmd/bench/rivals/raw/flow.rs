@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memmap2::{Advice, MmapMut};
@@ -17,7 +18,8 @@ use crate::cmd::bench::talk::{RawSpec, Traffic};
 pub(crate) struct Flow {
     pub(crate) index: usize,
     traffic: Traffic,
-    stream: TcpStream,
+    /// Another thread may end it.
+    stream: Arc<TcpStream>,
     /// What is sent, or where it is received; a ping-pong sends from the first half and receives
     /// into the second.
     area: MmapMut,
@@ -55,21 +57,23 @@ impl Flow {
     /// One round of the measuring end; the times one way of a ping-pong.
     pub(crate) fn client_round(&mut self, piece: u64, pieces: u64) -> io::Result<Histogram> {
         let mut times = Histogram::default();
+        let stream = self.stream();
+        let mut stream = &*stream;
         match self.traffic {
             Traffic::ToServer => {
                 self.send(piece, pieces)?;
-                self.stream.read_exact(&mut [0])?;
+                stream.read_exact(&mut [0])?;
             }
             Traffic::ToClient => {
-                self.stream.write_all(&[0])?;
+                stream.write_all(&[0])?;
                 self.receive(piece, pieces)?;
             }
             Traffic::PingPong => {
                 let (out, into) = self.area.split_at_mut(piece as usize);
                 for _ in 0..pieces {
                     let hit = Instant::now();
-                    self.stream.write_all(out)?;
-                    self.stream.read_exact(into)?;
+                    stream.write_all(out)?;
+                    stream.read_exact(into)?;
                     times.record(hit.elapsed().as_nanos() as u64 / 2);
                 }
                 self.landed_pieces = self.landed_pieces.max(pieces);
@@ -80,25 +84,32 @@ impl Flow {
 
     /// One round of the serving end.
     pub(crate) fn server_round(&mut self, piece: u64, pieces: u64) -> io::Result<()> {
+        let stream = self.stream();
+        let mut stream = &*stream;
         match self.traffic {
             Traffic::ToServer => {
                 self.receive(piece, pieces)?;
-                self.stream.write_all(&[0])
+                stream.write_all(&[0])
             }
             Traffic::ToClient => {
-                self.stream.read_exact(&mut [0])?;
+                stream.read_exact(&mut [0])?;
                 self.send(piece, pieces)
             }
             Traffic::PingPong => {
                 let (out, into) = self.area.split_at_mut(piece as usize);
                 for _ in 0..pieces {
-                    self.stream.read_exact(into)?;
-                    self.stream.write_all(out)?;
+                    stream.read_exact(into)?;
+                    stream.write_all(out)?;
                 }
                 self.landed_pieces = self.landed_pieces.max(pieces);
                 Ok(())
             }
         }
+    }
+
+    /// By it another thread ends a round that is under way.
+    pub(crate) fn stream(&self) -> Arc<TcpStream> {
+        Arc::clone(&self.stream)
     }
 
     /// Compares what was received with what the other end sent.
@@ -121,7 +132,7 @@ impl Flow {
 
     /// The congestion control that the connection really has.
     pub(crate) fn congestion(&self) -> Result<String, BenchError> {
-        let name = SockRef::from(&self.stream).tcp_congestion();
+        let name = SockRef::from(&*self.stream).tcp_congestion();
         let name = name.map_err(|source| BenchError::system("raw: TCP_CONGESTION", source))?;
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
         Ok(String::from_utf8_lossy(&name[..end]).into_owned())
@@ -137,7 +148,8 @@ impl Flow {
         let bytes = if traffic == Traffic::PingPong { spec.piece * 2 } else { spec.area };
         let area = memory(bytes)
             .map_err(|source| BenchError::system(format!("mapping {bytes} bytes"), source))?;
-        let mut flow = Self { index, traffic, stream, area, is_server, landed_pieces: 0 };
+        let mut flow =
+            Self { index, traffic, stream: stream.into(), area, is_server, landed_pieces: 0 };
         let pattern = outgoing(spec, index, is_server);
         if traffic == Traffic::PingPong {
             let (out, into) = flow.area.split_at_mut(spec.piece as usize);
@@ -159,7 +171,7 @@ impl Flow {
         let mut offset = 0;
         for _ in 0..pieces {
             let end = offset + piece as usize;
-            self.stream.write_all(&self.area[offset..end])?;
+            (&*self.stream).write_all(&self.area[offset..end])?;
             offset = if end == self.area.len() { 0 } else { end };
         }
         Ok(())
@@ -169,7 +181,7 @@ impl Flow {
         let mut offset = 0;
         for _ in 0..pieces {
             let end = offset + piece as usize;
-            self.stream.read_exact(&mut self.area[offset..end])?;
+            (&*self.stream).read_exact(&mut self.area[offset..end])?;
             offset = if end == self.area.len() { 0 } else { end };
         }
         self.landed_pieces = self.landed_pieces.max(pieces);
