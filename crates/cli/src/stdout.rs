@@ -146,7 +146,24 @@ fn remedy<'a>(message: &str, help: Option<&'a str>) -> Option<&'a str> {
              one that cargo built, or that came in a .deb or .rpm, does",
         );
     }
-    help.or_else(|| (!Path::new("/proc/self").exists()).then_some(NO_PROC))
+    help.or_else(|| limit(message))
+        .or_else(|| (!Path::new("/proc/self").exists()).then_some(NO_PROC))
+}
+
+/// What helps against a limit of this user that the kernel told of, whatever needed more.
+fn limit(message: &str) -> Option<&'static str> {
+    let is_thread = ["thread: ", "starting "].iter().any(|start| message.starts_with(start));
+    if message.ends_with("(os error 24)") {
+        Some(
+            "this process may open more files after `ulimit -n 4096`, as far as `ulimit -Hn` allows",
+        )
+    } else if is_thread && message.ends_with("(os error 11)") {
+        Some(
+            "end other processes of this user, or raise their number: `ulimit -u`, as far as `ulimit -Hu` allows",
+        )
+    } else {
+        None
+    }
 }
 
 const NO_PROC: &str = "/proc is not mounted here, and this program reads there what the machine has: \
@@ -186,6 +203,18 @@ pub(crate) fn concluded(code: ExitCode) -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_of_the_user_is_named_with_its_remedy() {
+        let told = |text: &str| limit(text).unwrap_or_default();
+        let os = |errno| io::Error::from_raw_os_error(errno);
+        assert!(told(&format!("epoll: {}", os(24))).contains("`ulimit -n 4096`"));
+        assert!(told(&format!("thread: {}", os(11))).contains("`ulimit -u`"));
+        assert!(told(&format!("starting a rank failed: {}", os(11))).contains("`ulimit -u`"));
+        for other in [format!("rail lo: {}", os(11)), format!("epoll: {}", os(12))] {
+            assert_eq!(limit(&other), None, "{other}");
+        }
+    }
 
     #[test]
     fn a_character_in_two_parts_passes_whole_and_an_escape_sequence_does_not_pass() {
