@@ -88,6 +88,9 @@ pub enum LabState {
         /// What is missing.
         because: String,
     },
+    /// A process has it that made it for itself, and that can't be seen from here: in a container, say. Its namespaces may be
+    /// out of sight, too.
+    Elsewhere,
 }
 
 impl Lab {
@@ -132,7 +135,7 @@ impl Lab {
     /// later SIGKILL; never the calling process), then removes links, namespaces and records.
     ///
     /// # Errors
-    /// [`LabError::UnknownLab`]; [`LabError::StillInUse`] when a process would not end, after
+    /// [`LabError::UnknownLab`]; [`LabError::InUse`] for [`LabState::Elsewhere`]; [`LabError::StillInUse`] when a process would not end, after
     /// everything else was removed.
     pub fn remove(name: &str) -> Result<(), LabError> {
         life::remove(name, None)
@@ -387,6 +390,9 @@ impl fmt::Display for LabState {
             Self::Ready => f.pad("ready"),
             Self::Changing => f.pad("changing"),
             Self::Broken { because } => f.pad(&format!("broken: {because}")),
+            Self::Elsewhere => {
+                f.pad("in use by a process that can't be seen from here, in a container, say")
+            }
         }
     }
 }

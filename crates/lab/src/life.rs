@@ -29,10 +29,7 @@ pub(crate) fn up(spec: &LabSpec, is_stopped: &dyn Fn() -> bool) -> Result<Lab, L
     let replaced = match Remains::find(&registry, &spec.name)? {
         None => None,
         Some(remains) => match remains.state(false) {
-            // It looks broken from here, as do its namespaces to who does not see them.
-            LabState::Broken { .. } if remains.is_owned_elsewhere() => {
-                return Err(LabError::AlreadyUp { name: spec.name.clone() });
-            }
+            LabState::Elsewhere => return Err(in_use(&spec.name)),
             LabState::Broken { because } => {
                 remains.remove(&lock)?;
                 Some(because)
@@ -92,6 +89,7 @@ pub(crate) fn open(name: &str) -> Result<Lab, LabError> {
         LabState::Broken { because } => {
             return Err(LabError::Broken { name: name.into(), because });
         }
+        LabState::Elsewhere => return Err(in_use(name)),
     }
     let broken = |because: &str| LabError::Broken { name: name.into(), because: because.into() };
     let Some(Entry::Record(record)) = remains.entry else { return Err(broken("no record")) };
@@ -131,7 +129,14 @@ pub(crate) fn remove(name: &str, only: Option<&Namespaces>) -> Result<(), LabErr
     if wanted.is_some_and(|wanted| !remains.identities().iter().all(|id| wanted.contains(id))) {
         return Err(unknown(name));
     }
+    if remains.state(false) == LabState::Elsewhere {
+        return Err(in_use(name));
+    }
     remains.remove(&lock)
+}
+
+fn in_use(name: &str) -> LabError {
+    LabError::InUse { name: name.into(), process: None }
 }
 
 /// Everything there is of a lab, whole or not.
@@ -212,9 +217,7 @@ impl Remains {
                 None => LabState::Ready,
             },
             _ if locked => LabState::Changing,
-            _ if self.is_owned_elsewhere() => {
-                broken("it belongs to a process that can't be seen from here")
-            }
+            _ if self.is_owned_elsewhere() => LabState::Elsewhere,
             None => broken("its record is missing"),
             Some(Entry::Unreadable) => broken("its record cannot be read"),
             Some(Entry::Record(record)) => {

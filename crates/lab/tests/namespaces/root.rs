@@ -286,8 +286,10 @@ fn a_lab_lives_as_long_as_its_maker_also_where_nobody_sees_that_process() {
     other.down().unwrap();
     // Its namespaces may be out of sight, too.
     unmount(&format!("/run/netns/polyrail-{}-b", spec.name));
-    let error = Lab::up(&spec).unwrap_err();
-    assert!(matches!(error, LabError::AlreadyUp { .. }), "{error}");
+    assert_eq!(state(), "in use by a process that can't be seen from here, in a container, say");
+    for error in [Lab::up(&spec).unwrap_err(), Lab::remove(&spec.name).unwrap_err()] {
+        assert!(matches!(error, LabError::InUse { process: None, .. }), "{error}");
+    }
 
     drop(lab);
     let lab = Lab::up(&spec).unwrap();

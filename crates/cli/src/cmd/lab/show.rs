@@ -102,6 +102,7 @@ fn lab_json(lab: &LabInfo) -> Value {
         LabState::Ready => ("ready", None),
         LabState::Changing => ("changing", None),
         LabState::Broken { because } => ("broken", Some(because)),
+        LabState::Elsewhere => ("elsewhere", None),
     };
     json!({
         "name": lab.name,
