@@ -19,6 +19,7 @@ mod follow;
 mod hosts;
 mod launch;
 mod meet;
+mod patient_pipe;
 mod plan;
 mod post;
 mod render;

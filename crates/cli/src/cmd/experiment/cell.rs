@@ -377,6 +377,8 @@ fn run(
         }
         thread::sleep(LOOK_EVERY);
     };
+    // What the command started and left behind would keep the pipes open.
+    let _ = signal(&child, Signal::KILL);
     // A signal to the terminal's group may have ended the command before this process heard of it.
     if interrupted() && !status.success() {
         return Ok(None);
@@ -385,8 +387,6 @@ fn run(
         let bytes = reader.and_then(|reader| reader.join().ok()).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     };
-    // What the command started and left behind would keep the pipes open.
-    let _ = signal(&child, Signal::KILL);
     Ok(Some(Said { status, stdout: text(stdout), stderr: text(stderr), timed_out }))
 }
 

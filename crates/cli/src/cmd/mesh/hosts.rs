@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use polyrail_sys::process::kill_with_this_thread;
 use rustix::io::ioctl_fionbio;
 
 use super::error::MeshError;
@@ -115,6 +116,7 @@ impl Remote {
         for node in 0..self.hosts.len() {
             let mut command = self.command(node, &version);
             command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            kill_with_this_thread(&mut command);
             let child = command.spawn();
             let step = || format!("starting `{}`", Path::new(command.get_program()).display());
             asked.push(Asked(child.map_err(|source| MeshError::system(step(), source))?));

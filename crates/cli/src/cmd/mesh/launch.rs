@@ -2,7 +2,7 @@
 //! it.
 
 use std::env;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -21,6 +21,7 @@ use super::direct::Told;
 use super::error::MeshError;
 use super::hosts::{Hosts, Remote};
 use super::meet::{BY_STARTER, Introduction, everybody};
+use super::patient_pipe::write_until;
 use super::plan::Layout;
 use super::render;
 use super::report::{LayoutReport, MeshReport, SCHEMA_VERSION};
@@ -335,8 +336,15 @@ impl Workers {
         }
         let line = everybody(heard)?;
         for worker in &mut self.0 {
-            // One that is gone is told of by `finish`.
-            let _ = worker.child.stdin.as_mut().map(|stdin| stdin.write_all(line.as_bytes()));
+            let Some(stdin) = &mut worker.child.stdin else { continue };
+            match write_until(stdin, line.as_bytes(), until, interrupt) {
+                Err(error) if error.kind() == ErrorKind::TimedOut => {
+                    let who = worker.name.clone();
+                    return Err(MeshError::Silent { who, order: "hello", waited: timeout });
+                }
+                // One that is gone is told of by `finish`, and so is Ctrl-C.
+                _ => {}
+            }
         }
         Ok(())
     }
