@@ -152,7 +152,7 @@ impl Transfer {
     /// peer has to confirm; while no rail reaches it, that may take until it is given up.
     ///
     /// A receive may be over before the peer has heard of its end. A send that met it there meanwhile is refused
-    /// ([`RefusalCode::NotExpected`](polyrail_proto::wire::RefusalCode::NotExpected)), as no byte of it may land any more; it does not
+    /// ([`RefusalCode::NotExpected`](crate::RefusalCode::NotExpected)), as no byte of it may land any more; it does not
     /// wait for the next receive of its tag.
     pub fn cancel(&self) {
         self.engine.cancel(&self.op);
