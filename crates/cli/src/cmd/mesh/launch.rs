@@ -127,12 +127,16 @@ impl Place {
     fn here(args: &Args) -> Result<Self, MeshError> {
         let set = args.config.builder()?.build()?.rendezvous.clone();
         let rendezvous = args.rendezvous.clone().unwrap_or(set);
+        if rendezvous.is_empty() {
+            return Err(MeshError::NoNodes);
+        }
         let parsed = Rendezvous::parse(&rendezvous).ok().flatten();
         let is_ranks = match parsed {
             Some(Rendezvous::Ranks { .. }) => true,
             Some(Rendezvous::Dir { .. } | Rendezvous::Etcd { .. }) => false,
             _ => {
-                let help = "give --lab, --lab-nodes with --lab-rails, --hosts, or --rendezvous with --nodes";
+                let help =
+                    "give another --rendezvous, or --lab, --lab-nodes with --lab-rails, or --hosts";
                 let reason = "is no place where nodes of a mesh find each other";
                 return Err(MeshError::usage("--rendezvous", rendezvous, reason, PLACES, help));
             }
