@@ -126,3 +126,31 @@ fn a_receiver_that_stands_still_half_of_the_time_is_the_limit() {
     let text = "the process at the other side did not run for ";
     assert!(found.limit.because.starts_with(text), "{}", found.limit);
 }
+
+#[test]
+fn changes_that_were_tried_before_ctrl_c_are_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("report.json");
+    // Rails, so that there is something to try; a line at each interval tells what is being tried.
+    let options = "bench --sizes 64KiB --rails 2 --iters 8 --rounds 1 --warmup 5ms --verify sample --why --interval 100ms";
+    let mut command = Command::new(PROGRAM);
+    command.args(options.split_whitespace()).arg("--json").arg(&path);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    said.find(|line| line.contains("(2 of ")).expect("it tries a second change");
+    kill_process(pid, Signal::INT).unwrap();
+    let errors: Vec<String> = said.collect();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{errors:?}");
+    let report = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    fit::fits("bench", &report, options);
+    let report: BenchReport = serde_json::from_value(report).unwrap();
+    let tried = &report.results[0].tried;
+    assert!(report.interrupted && !tried.is_empty(), "{report:?}");
+    assert!(tried.iter().all(|tried| !tried.helps), "no change was tried again: {tried:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let count = format!("--why at 64KiB ended early, after {} of ", tried.len());
+    assert!(text.contains("tried in turn") && text.contains(&count), "{text}");
+}

@@ -33,7 +33,7 @@ const FOR_PROGRAMS: &[&str] = &[
     "cmd/bench/ends/spawn.rs",
     "cmd/bench/rivals/nccl_rank.rs",
     "cmd/collective/worker.rs",
-    "cmd/mesh/crew.rs",
+    "cmd/mesh/direct.rs",
     "cmd/mesh/meet.rs",
     "cmd/topo.rs",
 ];

@@ -16,6 +16,7 @@ mod crew;
 mod direct;
 mod error;
 mod follow;
+mod heard;
 mod hosts;
 mod launch;
 mod meet;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_lab::{Lab, LabInfo, availability};
 use polyrail_report::{BenchReport, LimitKind};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use crate::fit;
 use crate::lab::{public_copy, running_as_root};
@@ -97,6 +97,7 @@ impl Running {
             .args(["bench", "--lab", "1gbit", "--sizes", "64KiB", "--time", "10min", "--no-json"])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
+            .process_group(0)
             .spawn()
             .unwrap();
         let lab = format!("bench-{}", child.id());
@@ -132,6 +133,14 @@ impl Running {
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
+
+    /// Its exit code, and what it said.
+    fn end(&mut self) -> (Option<i32>, String) {
+        let code = self.child.wait().unwrap().code();
+        let mut errors = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        (code, errors)
+    }
 }
 
 impl Drop for Running {
@@ -153,10 +162,24 @@ fn a_lab_made_for_a_run_is_gone_when_its_command_is_told_to_end() {
         let mut running = Running::start();
         running.signal(signal);
         running.wait_for("gone", |lab| lab.is_none());
-        assert_eq!(running.child.wait().unwrap().code(), Some(130), "{signal:?}");
-        let mut errors = String::new();
-        running.child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        let (code, errors) = running.end();
+        assert_eq!(code, Some(130), "{signal:?}: {errors}");
         assert!(errors.contains("interrupted"), "the client ends in order: {errors}");
+    }
+}
+
+/// As `timeout`, systemd and Slurm do it: the other end hears it, too, and yet is not the one to blame.
+#[test]
+fn a_run_in_a_lab_whose_processes_are_all_told_to_end_was_interrupted() {
+    if !is_possible() {
+        return;
+    }
+    for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
+        let mut running = Running::start();
+        kill_process_group(Pid::from_child(&running.child), signal).unwrap();
+        let (code, errors) = running.end();
+        assert_eq!(code, Some(130), "{signal:?}: {errors}");
+        assert!(errors.contains("interrupted") && !errors.contains("is gone"), "{errors}");
     }
 }
 

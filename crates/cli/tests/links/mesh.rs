@@ -405,7 +405,15 @@ fn a_second_mesh_on_a_lab_is_refused_and_told_who_has_it() {
 #[test]
 fn bad_options_name_the_field_the_value_and_what_is_allowed() {
     let cases = [
-        ("", &["--rendezvous ``", "dir://", "help: give --lab"][..]),
+        (
+            "",
+            &[
+                "which nodes",
+                "--lab, --lab-nodes, --hosts and --rendezvous",
+                "help: on one machine",
+            ][..],
+        ),
+        ("--layout per-gpu", &["nothing says which nodes to measure"]),
         ("--lab no-such-lab", &["lab `no-such-lab` does not exist", "polyrail lab up"]),
         ("--lab-nodes 1 --lab-rails 1gbit", &["--lab-nodes <N> `1`", "2 to 32"]),
         ("--lab-nodes 3", &["--lab-rails"]),

@@ -77,18 +77,20 @@ fn what_is_plainly_worse_is_not_recommended_and_no_file_is_written() {
 
 /// Nothing is compared where too little was measured to choose, so it takes no longer than it was given.
 #[test]
-fn a_time_too_short_for_all_cells_gives_no_answer_and_says_how_much_is_enough() {
+fn a_time_too_short_for_all_cells_is_refused_and_told_how_much_is_enough() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("best.yml");
     let words =
         ["autotune", "--budget", "1s", "--bench", BENCH, "--output", file.to_str().unwrap()];
-    let text = good(&words);
-    assert!(text.contains("no answer: the time was up before each cell"), "{text}");
-    assert!(text.contains(" of 96 cells were measured; with --budget "), "{text}");
-    assert!(!text.contains("confirm") && !file.exists(), "{text}");
-    let json: Value = serde_json::from_str(&good(&[&words[..], &["--json"]].concat())).unwrap();
-    assert!(json["proof"].is_null() && json["keep_default"] == true, "{json:#}");
-    assert_eq!(json["blocks"], 0);
+    for more in [&[][..], &["--json"]] {
+        let output = polyrail(&[&words[..], more].concat());
+        let text = String::from_utf8(output.stderr).unwrap();
+        // A script is not to take it for an answer.
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(output.stdout.is_empty() && !file.exists(), "{text}");
+        assert!(text.contains("--budget <TIME>: `1s` is too short"), "{text}");
+        assert!(text.contains(" of 96 took ") && text.contains("help: give --budget "), "{text}");
+    }
 }
 
 #[test]

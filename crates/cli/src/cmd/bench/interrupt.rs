@@ -7,7 +7,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use polyrail_report::exit;
-use signal_hook::consts::SIGINT;
 use signal_hook::flag;
 
 use crate::cmd::bench::error::BenchError;
@@ -58,11 +57,11 @@ impl Interrupt {
         });
     }
 
-    /// Takes Ctrl-C without an effect: the process that started this one decides when it ends.
-    pub(crate) fn ignore_ctrl_c() -> Result<(), BenchError> {
-        flag::register(SIGINT, Arc::default())
-            .map(drop)
-            .map_err(|source| BenchError::system("catching signals", source))
+    /// Takes what ends a command without an effect: a terminal, `timeout` and the like send it to all processes of a run,
+    /// and the one that started this one decides when it ends.
+    pub(crate) fn ignore_signals() -> Result<(), BenchError> {
+        // Nobody looks at what they raise.
+        signals::caught().map(drop).map_err(|source| BenchError::system("catching signals", source))
     }
 
     /// Asks for the end from within this process.

@@ -78,7 +78,7 @@ pub(crate) struct About {
 
 /// Works until standard input ends. What goes wrong is a reply.
 pub(crate) fn work() -> Result<(), CollectiveError> {
-    Interrupt::ignore_ctrl_c()?;
+    Interrupt::ignore_signals()?;
     // Standard input ends with that process, too, but a call into a plugin might not.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| {
         CollectiveError::System { step: "asking for a signal", source: error.into() }

@@ -188,6 +188,13 @@ impl Args {
         once_each(&self.pattern)
     }
 
+    /// How long a mesh in this layout sends, whatever it takes beside that.
+    pub(crate) fn planned(&self, nodes: usize, layout: Layout) -> Duration {
+        let grid = self.grid(nodes, layout);
+        let steps: usize = self.patterns().iter().map(|pattern| grid.steps(*pattern).len()).sum();
+        (self.warmup + self.time * self.rounds) * steps as u32
+    }
+
     pub(crate) fn on_gpus(&self) -> bool {
         self.memory == MemoryPlace::Gpu
     }

@@ -1,6 +1,6 @@
 //! A worker: an engine that finds those of the other workers.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use polyrail_rendezvous::{Group, Membership, join};
 use polyrail_report::exit;
 
 use super::args::{Args, Seat};
-use super::direct;
+use super::direct::{self, Told};
 use super::error::MeshError;
 use super::follow;
 use super::meet::meet;
@@ -32,7 +32,7 @@ pub(crate) struct Crew {
     _group: Option<Group>,
 }
 
-/// Works until the first worker says good-bye; the first one prints the result, as one line of JSON.
+/// Works until the first worker says good-bye; the first one prints what comes of it, in lines of JSON.
 pub(crate) fn work(args: &Args, seat: &Seat) -> Result<u8, MeshError> {
     // By the standard input of the others the metadata come first.
     if !seat.by_starter() {
@@ -45,23 +45,17 @@ pub(crate) fn work(args: &Args, seat: &Seat) -> Result<u8, MeshError> {
         follow::follow(&crew)?;
         return Ok(exit::OK);
     }
-    let told = thread::scope(|scope| {
+    let failed = thread::scope(|scope| {
         let following = scope.spawn(|| follow::follow(&crew));
-        let told = direct::direct(&crew, args);
+        let failed = direct::direct(&crew, args);
         crew.part();
         // What it failed with, it has answered, too.
         let _ = following.join();
-        told
+        failed
     });
-    let mut line = serde_json::to_string(&told)
-        .map_err(|error| MeshError::system("writing the result", error.into()))?;
-    line.push('\n');
-    let mut stdout = io::stdout().lock();
-    stdout
-        .write_all(line.as_bytes())
-        .and_then(|()| stdout.flush())
-        .map_err(|source| MeshError::system("writing the result", source))?;
-    Ok(told.failed.map_or(exit::OK, |failed| failed.code))
+    let code = failed.as_ref().map_or(exit::OK, |failed| failed.code);
+    direct::tell(&Told::End(failed))?;
+    Ok(code)
 }
 
 /// Nothing more is written to standard input: it ends when the process that started this one does, in

@@ -1,6 +1,7 @@
 //! The first worker: it gives the orders, and collects what was counted.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -11,16 +12,19 @@ use super::error::MeshError;
 use super::plan::{Pair, Pattern};
 use super::report::{PatternReport, Tally};
 use super::talk::{About, Answer, Done, Order, Said, SetUp};
-use crate::progress::Progress;
 use crate::stdout::excerpt;
 
-/// What the process that started the workers hears in the end.
+/// What the process that started the workers hears, one line each as it comes: what ends this worker early leaves what it
+/// has told.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Told {
-    /// Of the first worker of each node.
-    pub(crate) nodes: Vec<About>,
-    pub(crate) patterns: Vec<PatternReport>,
-    pub(crate) failed: Option<Failed>,
+pub(crate) enum Told {
+    /// All are there. Of the first worker of each node.
+    Nodes(Vec<About>),
+    Doing(String),
+    /// A part of the [planned](Args::planned) time is over.
+    Spent(Duration),
+    Pattern(Box<PatternReport>),
+    End(Option<Failed>),
 }
 
 /// Why it ended early.
@@ -31,29 +35,33 @@ pub(crate) struct Failed {
     pub(crate) code: u8,
 }
 
-/// Measures everything; what was measured before a failure is kept.
-pub(crate) fn direct(crew: &Crew, args: &Args) -> Told {
-    let mut told = Told { nodes: Vec::new(), patterns: Vec::new(), failed: None };
-    let progress = Progress::new();
-    let director = Director { crew, args, progress: &progress };
-    if let Err(error) = director.run(&mut told) {
+/// Measures everything, and tells of it; why it ended early, if it did.
+pub(crate) fn direct(crew: &Crew, args: &Args) -> Option<Failed> {
+    let failed = Director { crew, args }.run().err();
+    failed.map(|error| {
         let (message, help, code) = (error.to_string(), error.help(), error.exit_code());
-        told.failed = Some(Failed { message, help, code });
-    }
-    progress.clear();
-    told
+        Failed { message, help, code }
+    })
+}
+
+/// Tells the process that started this one.
+pub(crate) fn tell(told: &Told) -> Result<(), MeshError> {
+    let failed = |source| MeshError::system("writing the result", source);
+    let mut line = serde_json::to_string(told).map_err(|error| failed(error.into()))?;
+    line.push('\n');
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush()).map_err(failed)
 }
 
 struct Director<'c> {
     crew: &'c Crew,
     args: &'c Args,
-    progress: &'c Progress,
 }
 
 impl Director<'_> {
-    fn run(&self, told: &mut Told) -> Result<(), MeshError> {
+    fn run(&self) -> Result<(), MeshError> {
         let grid = self.crew.grid;
-        self.progress.say(format!("layout {}: waiting for all workers", grid.layout.name()));
+        self.say("waiting for all workers")?;
         let hello = self.collect("hello", self.crew.timeout, |answer| match answer {
             Answer::Hello(about) => Ok(*about),
             other => Err(other),
@@ -68,19 +76,21 @@ impl Director<'_> {
             return Err(MeshError::Build { who, theirs, here: self.crew.name(0), ours });
         }
         let per_node = grid.workers_per_node();
-        told.nodes = hello.into_values().step_by(per_node).collect();
-        let patterns = self.args.patterns();
-        let steps: usize = patterns.iter().map(|pattern| grid.steps(*pattern).len()).sum();
-        let step = self.args.warmup + self.args.time * self.args.rounds;
-        self.progress.plan_time(step * steps as u32);
-        self.progress.say("taking memory");
+        let nodes: Vec<About> = hello.into_values().step_by(per_node).collect();
+        tell(&Told::Nodes(nodes.clone()))?;
+        self.say("taking memory")?;
         let (size, depth, on_gpus) = (self.args.size, self.args.depth, self.args.on_gpus());
         self.tell_all(&Order::SetUp(SetUp { grid, size, depth, on_gpus }))?;
         self.ready("set up")?;
-        for pattern in patterns {
-            told.patterns.push(self.measure(pattern, &told.nodes)?);
+        for pattern in self.args.patterns() {
+            tell(&Told::Pattern(Box::new(self.measure(pattern, &nodes)?)))?;
         }
         Ok(())
+    }
+
+    /// Says what is being done.
+    fn say(&self, what: &str) -> Result<(), MeshError> {
+        tell(&Told::Doing(format!("layout {}: {what}", self.crew.grid.layout.name())))
     }
 
     fn measure(&self, pattern: Pattern, nodes: &[About]) -> Result<PatternReport, MeshError> {
@@ -90,12 +100,11 @@ impl Director<'_> {
         // So that no two rounds have the same data, in whichever mesh.
         let mut seed = crate::host::unix_ms() << 20 ^ u64::from(std::process::id());
         for (number, step) in steps.iter().enumerate() {
-            let place = format!("{}, step {} of {}", pattern.name(), number + 1, steps.len());
-            self.progress.say(format!("layout {}: {place}", grid.layout.name()));
+            self.say(&format!("{}, step {} of {}", pattern.name(), number + 1, steps.len()))?;
             if !self.args.warmup.is_zero() {
                 self.go(step, self.args.warmup, false)?;
             }
-            self.progress.spend(self.args.warmup);
+            tell(&Told::Spent(self.args.warmup))?;
             for round in 0..self.args.rounds as usize {
                 seed += 1;
                 self.order(step, |pairs| Order::Prepare { pairs, seed })?;
@@ -109,7 +118,7 @@ impl Director<'_> {
                         other => Err(other),
                     })?;
                 tally.verified(verified.values().sum());
-                self.progress.spend(self.args.time);
+                tell(&Told::Spent(self.args.time))?;
             }
         }
         Ok(tally.finish(pattern, nodes))

@@ -23,6 +23,10 @@ pub(crate) enum MeshError {
     /// A value or a combination of options that can't be used.
     #[error("{option} `{value}` {reason}; allowed: {allowed}")]
     Usage { option: &'static str, value: String, reason: String, allowed: String, help: String },
+    #[error(
+        "nothing says which nodes to measure; allowed: one of --lab, --lab-nodes, --hosts and --rendezvous"
+    )]
+    NoNodes,
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
@@ -117,7 +121,7 @@ impl MeshError {
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Self::Unwritten(error) => error.exit_code(),
-            Self::Usage { .. } => exit::USAGE,
+            Self::Usage { .. } | Self::NoNodes => exit::USAGE,
             Self::Config(error) => error.exit_code(),
             Self::Engine(error) => error.exit_code(),
             Self::Lab(error) if error.blame() == Blame::Input => exit::USAGE,
@@ -150,6 +154,9 @@ impl MeshError {
     pub(crate) fn help(&self) -> Option<String> {
         let text = match self {
             Self::Usage { help, .. } => help.clone(),
+            Self::NoNodes => "on one machine `polyrail mesh --lab-nodes 3 --lab-rails 1gbit`, over ssh `polyrail mesh \
+                              --hosts A,B`; `polyrail mesh --help` has more examples"
+                .into(),
             Self::Config(error) => return error.help(),
             Self::Engine(error) => return error.help(),
             Self::Lab(error) => return error.help(),

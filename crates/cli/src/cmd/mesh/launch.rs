@@ -17,14 +17,15 @@ use polyrail_sys::process::kill_with_this_thread;
 use super::args::{Args, PLACES, Seat};
 use super::conclude::conclusions;
 use super::crew;
-use super::direct::Told;
+use super::direct::{Failed, Told};
 use super::error::MeshError;
+use super::heard::Heard;
 use super::hosts::{Hosts, Remote};
 use super::meet::{BY_STARTER, Introduction, everybody};
 use super::patient_pipe::write_until;
 use super::plan::Layout;
 use super::render;
-use super::report::{LayoutReport, MeshReport, SCHEMA_VERSION};
+use super::report::{MeshReport, SCHEMA_VERSION};
 use crate::cmd::bench::Interrupt;
 use crate::cmd::lab::tell_of_abandoned;
 use crate::config_args::print_warnings;
@@ -46,19 +47,20 @@ pub(crate) fn run(args: &Args) -> Result<u8, MeshError> {
     let started = Instant::now();
     let mut report = blank(args, &place);
     let mut failed = None;
-    for layout in args.layouts() {
-        match measure(args, &place, layout, &interrupt) {
-            Ok(Some(told)) => {
-                let error = take(&mut report, layout, args, told);
-                failed = error.map(|error| place.explain(error));
-            }
-            Ok(None) => {}
-            Err(error) => failed = Some(place.explain(error)),
-        }
-        if failed.is_some() {
+    let mut progress = None;
+    let layouts = args.layouts();
+    for (number, &layout) in layouts.iter().enumerate() {
+        let later = layouts[number..].iter().map(|layout| args.planned(report.nodes, *layout));
+        let left = later.sum();
+        let processes = args.grid(report.nodes, layout).workers();
+        let (report, progress) = (&mut report, &mut progress);
+        let heard = Heard { report, layout, processes, progress, left, end: None };
+        if let Err(error) = measure(args, &place, heard, &interrupt) {
+            failed = Some(place.explain(error));
             break;
         }
     }
+    drop(progress);
     report.elapsed_s = started.elapsed().as_secs_f64();
     report.error = failed.as_ref().map(ToString::to_string);
     let has_first = place.has_first();
@@ -126,12 +128,16 @@ impl Place {
     fn here(args: &Args) -> Result<Self, MeshError> {
         let set = args.config.builder()?.build()?.rendezvous.clone();
         let rendezvous = args.rendezvous.clone().unwrap_or(set);
+        if rendezvous.is_empty() {
+            return Err(MeshError::NoNodes);
+        }
         let parsed = Rendezvous::parse(&rendezvous).ok().flatten();
         let is_ranks = match parsed {
             Some(Rendezvous::Ranks { .. }) => true,
             Some(Rendezvous::Dir { .. } | Rendezvous::Etcd { .. }) => false,
             _ => {
-                let help = "give --lab, --lab-nodes with --lab-rails, --hosts, or --rendezvous with --nodes";
+                let help =
+                    "give another --rendezvous, or --lab, --lab-nodes with --lab-rails, or --hosts";
                 let reason = "is no place where nodes of a mesh find each other";
                 return Err(MeshError::usage("--rendezvous", rendezvous, reason, PLACES, help));
             }
@@ -248,13 +254,14 @@ impl Place {
     }
 }
 
-/// Runs all workers of a layout; `None` where the first worker is on another node.
+/// Runs all workers of a layout; nothing is heard where the first worker is on another node.
 fn measure(
     args: &Args,
     place: &Place,
-    layout: Layout,
+    mut heard: Heard<'_>,
     interrupt: &Interrupt,
-) -> Result<Option<Told>, MeshError> {
+) -> Result<(), MeshError> {
+    let layout = heard.layout;
     let grid = args.grid(place.nodes(), layout);
     let program =
         env::current_exe().map_err(|source| MeshError::system("finding this program", source))?;
@@ -273,7 +280,7 @@ fn measure(
     if place.introduces() {
         workers.introduce(args.timeout, interrupt)?;
     }
-    workers.finish(interrupt)
+    workers.finish(&mut heard, interrupt)
 }
 
 /// Processes that were started; they are ended when this is dropped.
@@ -282,12 +289,13 @@ struct Workers(Vec<Worker>);
 struct Worker {
     name: String,
     child: Child,
-    stdout: Option<JoinHandle<String>>,
+    stdout: Option<JoinHandle<()>>,
     /// Of all but the first, whose words go straight to the user.
     stderr: Option<JoinHandle<String>>,
     status: Option<ExitStatus>,
     /// What it tells first, if it tells of its metadata.
     introduction: Receiver<Introduction>,
+    told: Receiver<Told>,
 }
 
 impl Workers {
@@ -298,10 +306,12 @@ impl Workers {
         kill_with_this_thread(&mut command);
         let step = || format!("starting the process of {name}");
         let mut child = command.spawn().map_err(|source| MeshError::system(step(), source))?;
-        let (tell, introduction) = mpsc::channel();
-        let stdout = child.stdout.take().map(|pipe| thread::spawn(move || all_but(tell, pipe)));
+        let (introduce, introduction) = mpsc::channel();
+        let (tell, told) = mpsc::channel();
+        let listen = |pipe| thread::spawn(move || listen(introduce, tell, pipe));
+        let stdout = child.stdout.take().map(listen);
         let stderr = child.stderr.take().map(|pipe| thread::spawn(move || all_of(pipe)));
-        self.0.push(Worker { name, child, stdout, stderr, status: None, introduction });
+        self.0.push(Worker { name, child, stdout, stderr, status: None, introduction, told });
         Ok(())
     }
 
@@ -350,10 +360,34 @@ impl Workers {
     }
 
     /// Waits for all of them. After a failure of one the others have some time to tell of it.
-    fn finish(&mut self, interrupt: &Interrupt) -> Result<Option<Told>, MeshError> {
+    fn finish(&mut self, heard: &mut Heard<'_>, interrupt: &Interrupt) -> Result<(), MeshError> {
+        let waited = self.wait(heard, interrupt);
+        self.end();
+        for worker in &mut self.0 {
+            // A panic there was printed.
+            let _ = worker.stdout.take().map(JoinHandle::join);
+            worker.told.try_iter().for_each(|told| heard.take(told));
+        }
+        match (heard.end.take(), waited?) {
+            // The first one knows best.
+            (Some(Some(Failed { message, help, code })), _) => {
+                Err(MeshError::Failed { message, help, code })
+            }
+            (None, Some(number)) => Err(self.why(number)),
+            (Some(None), _) | (None, None) => Ok(()),
+        }
+    }
+
+    /// The number of the one that failed first.
+    fn wait(
+        &mut self,
+        heard: &mut Heard<'_>,
+        interrupt: &Interrupt,
+    ) -> Result<Option<usize>, MeshError> {
         let mut failed: Option<(usize, Instant)> = None;
         loop {
             for (number, worker) in self.0.iter_mut().enumerate() {
+                worker.told.try_iter().for_each(|told| heard.take(told));
                 if worker.status.is_none() && worker.has_ended()? {
                     let is_bad = worker.status.is_some_and(|status| !status.success());
                     if is_bad && failed.is_none() {
@@ -366,26 +400,16 @@ impl Workers {
             }
             let is_late = failed.is_some_and(|(_, since)| since.elapsed() > GRACE);
             if is_late || self.0.iter().all(|worker| worker.status.is_some()) {
-                break;
+                return Ok(failed.map(|(number, _)| number));
             }
             thread::sleep(Duration::from_millis(20));
         }
-        self.end();
-        let outputs: Vec<String> =
-            self.0.iter_mut().map(|worker| taken(&mut worker.stdout)).collect();
-        // A shell on another host may have greeted before.
-        let mut lines = outputs.iter().flat_map(|output| output.lines());
-        if let Some(told) = lines.find_map(|line| serde_json::from_str(line).ok()) {
-            return Ok(Some(told));
-        }
-        let Some((number, _)) = failed else { return Ok(None) };
-        Err(self.why(number))
     }
 
     /// Why a worker ended that told nothing.
     fn why(&mut self, number: usize) -> MeshError {
         let worker = &mut self.0[number];
-        let words = taken(&mut worker.stderr);
+        let words = worker.stderr.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
         let code =
             worker.status.and_then(|status| status.code()).and_then(|code| code.try_into().ok());
         match code {
@@ -433,20 +457,20 @@ impl Worker {
     }
 }
 
-/// Tells of an introduction, and returns what is not one.
-fn all_but(tell: Sender<Introduction>, pipe: impl Read) -> String {
+/// Passes on what a worker says; nobody listens where nobody waits for it.
+fn listen(introduce: Sender<Introduction>, tell: Sender<Told>, pipe: impl Read) {
     let mut pipe = BufReader::new(pipe);
-    let (mut line, mut others) = (Vec::new(), String::new());
+    let mut line = Vec::new();
     while pipe.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
         let text = String::from_utf8_lossy(&line);
-        match Introduction::read(&text) {
-            // Nobody listens where nobody waits for it.
-            Some(introduction) => drop(tell.send(introduction)),
-            None => others += &text,
+        // A shell on another host may have greeted before.
+        if let Some(introduction) = Introduction::read(&text) {
+            let _ = introduce.send(introduction);
+        } else if let Ok(told) = serde_json::from_str(&text) {
+            let _ = tell.send(told);
         }
         line.clear();
     }
-    others
 }
 
 fn all_of(mut pipe: impl Read) -> String {
@@ -454,10 +478,6 @@ fn all_of(mut pipe: impl Read) -> String {
     // What came before a failure is worth as much.
     let _ = pipe.read_to_end(&mut bytes);
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-fn taken(thread: &mut Option<JoinHandle<String>>) -> String {
-    thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
 }
 
 fn blank(args: &Args, place: &Place) -> MeshReport {
@@ -488,20 +508,6 @@ fn blank(args: &Args, place: &Place) -> MeshReport {
     }
 }
 
-/// Adds a layout to the report, and says how it failed, if it did.
-fn take(report: &mut MeshReport, layout: Layout, args: &Args, told: Told) -> Option<MeshError> {
-    if report.hosts.is_empty() {
-        report.hosts = told.nodes.into_iter().map(|about| about.host).collect();
-    }
-    let processes = args.grid(report.nodes, layout).workers();
-    report.layouts.push(LayoutReport { layout, processes, patterns: told.patterns });
-    told.failed.map(|failed| MeshError::Failed {
-        message: failed.message,
-        help: failed.help,
-        code: failed.code,
-    })
-}
-
 /// Writes a file whole.
 pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), MeshError> {
     Ok(files::replace(path, text).map_err(Unwritten::at(path))?)
@@ -512,3 +518,7 @@ const GRACE: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a lab may take to go once its processes are ended.
 const GOING: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+#[path = "launch_tests.rs"]
+mod tests;

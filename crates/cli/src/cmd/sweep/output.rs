@@ -108,11 +108,9 @@ impl SweepReport {
         let settings: Vec<String> =
             self.best.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
         match (&self.proof, self.best.is_default) {
-            (_, true) if self.interrupted => {
-                "no answer: it was stopped before all was measured".to_owned()
-            }
-            (_, true) if self.blocks == 0 => {
-                "no answer: the time was up before each cell was measured once".to_owned()
+            // Even the best of what was measured is not what all would have said.
+            (None, _) if self.interrupted => {
+                "no answer: interrupted before all was measured and confirmed".to_owned()
             }
             (_, true) => "keep the default: no cell was faster".to_owned(),
             (None, false) => format!("keep the default: {} was not confirmed", settings.join(" ")),
@@ -224,10 +222,11 @@ mod tests {
         assert!(stopped.text().contains("keep the default: no cell was faster"));
         stopped.interrupted = true;
         let text = stopped.text();
-        assert!(text.contains("no answer: it was stopped") && !text.contains("keep"), "{text}");
-        (stopped.interrupted, stopped.blocks) = (false, 0);
+        assert!(text.contains("no answer: interrupted") && !text.contains("keep"), "{text}");
+        stopped.best.is_default = false;
         let text = stopped.text();
-        assert!(text.contains("no answer: the time was up") && !text.contains("keep"), "{text}");
+        assert!(text.contains("no answer: interrupted") && !text.contains("keep"), "{text}");
+        assert!(!text.contains("channels") && !text.contains("chunk_bytes"), "{text}");
     }
 
     #[test]

@@ -26,6 +26,9 @@ const SEARCH_SHARE: f64 = 0.6;
 const PAIRS_MAX: usize = 32;
 /// A difference below this is not worth another file.
 const PRECISION: f64 = 0.01;
+/// So small a part of the first block tells whether the budget is [far](FAR_TOO_LONG) from enough for all of it.
+const TELLING_PART: usize = 10;
+const FAR_TOO_LONG: f64 = 2.0;
 /// How long one cell may take.
 const CELL_TIME: Duration = Duration::from_secs(600);
 
@@ -131,12 +134,11 @@ impl Bench<'_> {
             let count = order.len();
             let mut figures = Vec::with_capacity(count);
             for (at, cell) in order.into_iter().enumerate() {
+                if let (Some(budget), 0) = (budget, search.blocks()) {
+                    check_budget(budget, self.journal.now_s(), at, count)?;
+                }
                 if limit.is_some_and(|limit| self.journal.now_s() >= limit) {
-                    self.notes.push(match search.blocks() {
-                        // What some cells did once says nothing of the others, so there is nothing to confirm.
-                        0 => too_short(self.journal.now_s(), figures.len(), count),
-                        _ => "the search ended because its time was up".to_owned(),
-                    });
+                    self.notes.push("the search ended because its time was up".to_owned());
                     return Ok(true);
                 }
                 let doing = format!("block {}: cell {} of {count}", search.blocks() + 1, at + 1);
@@ -257,14 +259,32 @@ impl Bench<'_> {
     }
 }
 
-/// So many of all cells were measured in this time.
-fn too_short(seconds: f64, measured: usize, cells: usize) -> String {
-    let needed = seconds * cells as f64 / measured.max(1) as f64 / SEARCH_SHARE;
-    format!(
-        "the time was up when {measured} of {cells} cells were measured; with --budget {}s each is measured once, with more \
-         the best ones again",
-        needed.ceil().max(1.0)
-    )
+/// An error if the budget does not let each cell be measured once, of which so many took so long: what some cells did
+/// once says nothing of the others, so there would be nothing to confirm.
+fn check_budget(
+    budget: Duration,
+    seconds: f64,
+    measured: usize,
+    cells: usize,
+) -> Result<(), RunError> {
+    let needed = (seconds * cells as f64 / measured.max(1) as f64 / SEARCH_SHARE).ceil().max(1.0);
+    let budget = budget.as_secs_f64();
+    let is_over = seconds >= budget * SEARCH_SHARE;
+    let is_hopeless = measured >= cells.div_ceil(TELLING_PART) && needed > budget * FAR_TOO_LONG;
+    if !is_over && !is_hopeless {
+        return Ok(());
+    }
+    Err(RunError::Command {
+        file: "--budget <TIME>".to_owned(),
+        fault: format!(
+            "`{budget}s` is too short to measure each cell once: {measured} of {cells} took {seconds:.0} s; allowed: about \
+             {needed}s or more"
+        ),
+        help: Some(format!(
+            "give --budget {needed}s, with more the best ones are measured again; or fewer values by --over, or a shorter \
+             --bench"
+        )),
+    })
 }
 
 /// The sweep as an experiment whose baseline has every setting at its default.
@@ -332,4 +352,26 @@ fn is_default(name: &str, value: &str) -> bool {
 
 fn levels(plan: &Plan, cell: usize) -> std::collections::BTreeMap<String, String> {
     plan.levels(cell).into_iter().map(|(name, level)| (name.to_owned(), level.to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_refused_as_soon_as_it_is_plain_that_it_is_too_short() {
+        let check = |seconds, measured| {
+            let budget = Duration::from_secs(20);
+            check_budget(budget, seconds, measured, 96).map_err(|it| it.to_string())
+        };
+        assert_eq!(check(0.0, 0), Ok(()));
+        // One cell says nothing of the others, and what is near may still come out right.
+        assert_eq!(check(2.0, 1), Ok(()));
+        assert_eq!(check(2.0, 10), Ok(()));
+        let early = check(4.0, 10).unwrap_err();
+        assert!(early.contains("--budget <TIME>: `20s`") && early.contains("10 of 96"), "{early}");
+        assert!(early.contains("allowed: about 64s or more"), "{early}");
+        assert!(check(12.0, 60).unwrap_err().contains("60 of 96 took 12 s"));
+        assert_eq!(check(11.9, 90), Ok(()));
+    }
 }

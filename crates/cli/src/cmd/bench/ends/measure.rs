@@ -89,10 +89,7 @@ impl Bench<'_> {
         }
         let mut tried = Vec::new();
         if end.is_ok() && self.schedule.why {
-            end = self.why(size, &rounds).map(|(found, more)| {
-                tried = found;
-                notes.extend(more);
-            });
+            end = self.why(size, &rounds, &mut tried, notes);
         }
         (Some(BenchResult { tried, ..self.result(size, rounds, raw_facts, &yardsticks) }), end)
     }

@@ -82,7 +82,7 @@ impl Drop for Served {
 
 /// Serves the process at the other end of standard input and output.
 pub(crate) fn serve_parent(config: Config, bank: Bank) -> Result<(), BenchError> {
-    Interrupt::ignore_ctrl_c()?;
+    Interrupt::ignore_signals()?;
     let engine = Engine::builder().config(config).build()?;
     let server = Server::of(&engine).map_or(String::new(), |server| server.to_string());
     let mut stdout = io::stdout().lock();

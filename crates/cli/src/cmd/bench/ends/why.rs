@@ -30,20 +30,24 @@ struct Inquiry<'b> {
     /// Rates without any change, in GB/s.
     unchanged: Vec<f64>,
     /// What could not be tried, one sentence each.
-    notes: Vec<String>,
+    notes: &'b mut Vec<String>,
 }
 
 impl Bench<'_> {
-    /// Tries all suspects at this size: what was tried, those that help first, and notes.
+    /// Tries all suspects at this size, and adds what was tried, those that help first, and notes, also where an error ends
+    /// it.
     pub(crate) fn why(
         &self,
         size: u64,
         rounds: &Rounds,
-    ) -> Result<(Vec<Tried>, Vec<String>), BenchError> {
+        tried: &mut Vec<Tried>,
+        notes: &mut Vec<String>,
+    ) -> Result<(), BenchError> {
         if let Some(path) = rounds.path.as_ref().filter(|path| path.taken != TCP) {
             let taken = &path.taken;
             self.progress.spend(self.why_time(size));
-            return Ok((Vec::new(), vec![format!("--why tried nothing: {taken} takes no rail")]));
+            notes.push(format!("--why tried nothing: {taken} takes no rail"));
+            return Ok(());
         }
         let begin = Instant::now();
         let trial = self.set_up(self.link, self.schedule, size, None)?;
@@ -53,11 +57,10 @@ impl Bench<'_> {
         let count = suspects.len() + AGAIN;
         self.progress.extend((turn - planned) * count as u32);
         let turns = Turns::new(self.progress, turn, count as u32);
-        let (unchanged, notes) = (Vec::new(), Vec::new());
+        let unchanged = Vec::new();
         let mut inquiry = Inquiry { bench: self, size, trial, transfers, unchanged, notes };
-        let tried = inquiry.run(suspects, turns)?;
-        inquiry.trial.tear_down()?;
-        Ok((tried, inquiry.notes))
+        inquiry.run(suspects, turns, tried)?;
+        inquiry.trial.tear_down()
     }
 
     /// How long all of it takes, as far as that is known before.
@@ -107,14 +110,21 @@ impl Inquiry<'_> {
         &mut self,
         suspects: Vec<Change>,
         mut turns: Turns<'_>,
-    ) -> Result<Vec<Tried>, BenchError> {
+        found: &mut Vec<Tried>,
+    ) -> Result<(), BenchError> {
         let mut seen = Vec::new();
-        let count = suspects.len();
+        let (count, mut done, mut end) = (suspects.len(), 0, Ok(()));
         for (place, change) in suspects.into_iter().enumerate() {
             self.say(&format!("trying {change} ({} of {count})", place + 1));
-            if let Some(pairs) = turns.take(|| self.pairs(&change))? {
-                seen.push((change, pairs));
+            match turns.take(|| self.pairs(&change)) {
+                Ok(Some(pairs)) => seen.push((change, pairs)),
+                Ok(None) => {}
+                Err(error) => {
+                    end = Err(error);
+                    break;
+                }
             }
+            done += 1;
         }
         let noise = noise(&self.unchanged);
         let mut tried: Vec<(Tried, Change)> = seen
@@ -126,18 +136,32 @@ impl Inquiry<'_> {
         // Of many changes one looks good by chance, but seldom twice.
         for (place, (tried, change)) in tried[..helping].iter_mut().enumerate() {
             tried.helps = false;
-            if place < AGAIN {
+            if place < AGAIN && end.is_ok() {
                 self.say(&format!("trying {change} again"));
-                let again = turns.take(|| self.pairs(change))?;
-                if let Some(again) = again.and_then(|pairs| pairs.tried(change, noise)) {
-                    *tried = again;
+                match turns.take(|| self.pairs(change)) {
+                    Ok(again) => {
+                        if let Some(again) = again.and_then(|pairs| pairs.tried(change, noise)) {
+                            *tried = again;
+                        }
+                    }
+                    Err(error) => end = Err(error),
                 }
             }
         }
         turns.end();
         best_first(&mut tried);
-        self.notes.push(rule(noise));
-        Ok(tried.into_iter().map(|(tried, _)| tried).collect())
+        if end.is_err() {
+            let size = show_size(self.size);
+            self.notes.push(format!(
+                "--why at {size} ended early, after {done} of {count} changes; what was not tried again does not count as \
+                 faster"
+            ));
+        }
+        if !tried.is_empty() {
+            self.notes.push(rule(noise));
+        }
+        found.extend(tried.into_iter().map(|(tried, _)| tried));
+        end
     }
 
     fn say(&self, what: &str) {

@@ -2,7 +2,7 @@
 
 use polyrail_report::{
     Align, BenchReport, BenchResult, MemoryPlace, PlacedBy, Placement, RailShare, Table, Tried,
-    show_count, show_gb_per_s, show_rate, show_ratio, show_size,
+    counted, show_count, show_gb_per_s, show_rate, show_ratio, show_size,
 };
 
 use super::path::{TCP, explanation};
@@ -250,8 +250,8 @@ fn why(result: &BenchResult) -> String {
     });
     let each: Vec<String> = each.collect();
     if each.is_empty() {
-        let count = result.tried.len();
-        return format!("why at {size}: none of {count} changes makes it faster\n");
+        let count = counted(result.tried.len() as u64, "change");
+        return format!("why at {size}: none of {count} makes it faster\n");
     }
     format!("why at {size}: {}\n", each.join("; "))
 }

@@ -31,7 +31,7 @@ struct Rank {
 /// Obeys until standard input ends, and then is done, however it went: what went wrong has been
 /// replied.
 pub(crate) fn run_nccl_rank(config: Config, bank: &Bank) -> Result<(), BenchError> {
-    Interrupt::ignore_ctrl_c()?;
+    Interrupt::ignore_signals()?;
     // Standard input ends with the bench, too, but a wait for the other rank might not.
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(|error| BenchError::system("asking for a signal", error.into()))?;

@@ -1,0 +1,45 @@
+//! What comes of a layout, as the first worker tells it.
+
+use std::time::Duration;
+
+use super::direct::{Failed, Told};
+use super::plan::Layout;
+use super::report::{LayoutReport, MeshReport};
+use crate::progress::Progress;
+
+/// What the first worker of a layout tells, taken into the report as it comes.
+pub(crate) struct Heard<'r> {
+    pub(crate) report: &'r mut MeshReport,
+    pub(crate) layout: Layout,
+    pub(crate) processes: usize,
+    /// Starts with the first word: the first worker may be on another node.
+    pub(crate) progress: &'r mut Option<Progress>,
+    /// How long this layout and those after it take at least.
+    pub(crate) left: Duration,
+    /// Whether it came to its end, and why if that was an early one.
+    pub(crate) end: Option<Option<Failed>>,
+}
+
+impl Heard<'_> {
+    pub(crate) fn take(&mut self, told: Told) {
+        let progress = self.progress.get_or_insert_with(Progress::new);
+        match told {
+            Told::Nodes(nodes) => {
+                progress.plan_time(self.left);
+                let (layout, processes) = (self.layout, self.processes);
+                self.report.layouts.push(LayoutReport { layout, processes, patterns: Vec::new() });
+                if self.report.hosts.is_empty() {
+                    self.report.hosts = nodes.into_iter().map(|about| about.host).collect();
+                }
+            }
+            Told::Doing(what) => progress.say(what),
+            Told::Spent(time) => progress.spend(time),
+            Told::Pattern(pattern) => {
+                if let Some(layout) = self.report.layouts.last_mut() {
+                    layout.patterns.push(*pattern);
+                }
+            }
+            Told::End(failed) => self.end = Some(failed),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+use clap::Parser;
+
+use super::super::plan::{Grid, Pattern};
+use super::super::report::Tally;
+use super::*;
+
+/// The options of a mesh without those of the other commands.
+#[derive(clap::Parser)]
+struct Parsed {
+    #[command(flatten)]
+    args: Args,
+}
+
+/// A worker that says this, and is killed.
+fn killed_after(told: &[Told]) -> Command {
+    let lines = told.iter().map(|told| serde_json::to_string(told).unwrap());
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"printf '%s\n' "$@"; kill -KILL $$"#, "sh"]).args(lines);
+    command
+}
+
+#[test]
+fn what_a_worker_told_before_it_was_killed_is_in_the_report() {
+    let args = Parsed::parse_from(["mesh", "--layout", "one,per-gpu"]).args;
+    let place = Place::Here { node: Some(0), nodes: 2, rendezvous: String::new() };
+    let mut report = blank(&args, &place);
+    let grid = Grid { nodes: 2, endpoints: 1, layout: Layout::One };
+    let pattern = |pattern| Told::Pattern(Box::new(Tally::new(grid, 1, 1).finish(pattern, &[])));
+    let told = [
+        Told::Nodes(Vec::new()),
+        Told::Doing("layout one: pairwise, step 1 of 2".into()),
+        pattern(Pattern::Pairwise),
+        Told::Spent(Duration::from_secs(1)),
+        pattern(Pattern::Rotation),
+        Told::Doing("layout one: all, step 1 of 1".into()),
+    ];
+    let (mut progress, mut workers) = (None, Workers(Vec::new()));
+    let mut heard = Heard {
+        report: &mut report,
+        layout: Layout::One,
+        processes: 2,
+        progress: &mut progress,
+        left: Duration::from_secs(10),
+        end: None,
+    };
+    workers.start("node0".into(), killed_after(&told)).unwrap();
+    let ended = workers.finish(&mut heard, &Interrupt::default());
+    assert!(matches!(ended, Err(MeshError::Ended { .. })), "{ended:?}");
+    let [layout] = report.layouts.as_slice() else { panic!("{report:?}") };
+    let patterns: Vec<Pattern> = layout.patterns.iter().map(|one| one.pattern).collect();
+    assert_eq!(patterns, [Pattern::Pairwise, Pattern::Rotation]);
+}
+
+#[test]
+fn each_pattern_of_each_layout_has_its_part_of_the_plan() {
+    let options = ["mesh", "--warmup", "50ms", "--time", "200ms", "--rounds", "3"];
+    let args = Parsed::parse_from(options).args;
+    // Six pairs one by one, two turns, and all at once.
+    let step = Duration::from_millis(650);
+    assert_eq!(args.planned(3, Layout::One), step * 9);
+    assert_eq!(args.planned(3, Layout::PerGpu), step * 9);
+}
