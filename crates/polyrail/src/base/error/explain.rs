@@ -141,6 +141,9 @@ impl Explain for EngineError {
             Self::NotHosted { setting, .. } => {
                 Some(format!("change {setting}, or take rails of this host"))
             }
+            Self::CongestionDenied { line, .. } => Some(format!(
+                "let an administrator allow it, which holds until the next boot: `{line}`"
+            )),
             Self::Congestion { .. } | Self::Cpus { .. } | Self::System { .. } => None,
         }
     }
