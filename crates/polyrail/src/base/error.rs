@@ -36,6 +36,8 @@ pub enum EngineError {
         origin: Box<Origin>,
         /// What is wrong with it.
         why: String,
+        /// Whether it names what this machine does not have.
+        is_missing: bool,
         /// Interfaces that could be named.
         usable: String,
     },

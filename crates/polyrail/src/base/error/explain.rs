@@ -151,6 +151,7 @@ impl Explain for EngineError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_)
+            | Self::Rails { is_missing: true, .. }
             | Self::Congestion { .. }
             | Self::NotHosted { .. }
             | Self::Secrets(_)
