@@ -329,15 +329,7 @@ impl Analysis {
         }
         for drift in self.drift.iter().filter(|drift| drift.has_trend) {
             if drift.from_start_to_end_percent.abs() > 1.0 {
-                let of = match drift.of {
-                    crate::DriftOf::Sentinel => "the sentinel",
-                    crate::DriftOf::Small => "small transfers",
-                    crate::DriftOf::Large => "large transfers",
-                };
-                warnings.push(format!(
-                    "{of} took {:+.1} % longer at the end than at the start",
-                    drift.from_start_to_end_percent
-                ));
+                warnings.push(drift.told());
             }
         }
         if !self.clocks.without_anchors.is_empty() {

@@ -57,8 +57,8 @@ fn incomplete(analysis: &Analysis, taken: usize) -> Option<String> {
 
 /// Why the figures of a path say little, if so.
 fn too_noisy(analysis: &Analysis, one: &PathFigures) -> Option<String> {
-    let remedy =
-        "repeat it on an idle machine with more --reps; `polyrail doctor` names what disturbs";
+    let remedy = "end other programs (`top` names them, `polyrail sample` shows what they take) and repeat it \
+                  with more --reps";
     let path = one.path.word();
     let own = || analysis.configurations.iter().filter(|each| each.path == one.path);
     let are_telling = |count: usize, all: usize| count as f64 >= TELLING_SHARE * all as f64;

@@ -44,6 +44,20 @@ pub enum DriftOf {
     Large,
 }
 
+impl Drift {
+    /// For people.
+    pub(crate) fn told(&self) -> String {
+        let of = match self.of {
+            DriftOf::Sentinel => "the sentinel",
+            DriftOf::Small => "small transfers",
+            DriftOf::Large => "large transfers",
+        };
+        let percent = self.from_start_to_end_percent;
+        let word = if percent < 0.0 { "shorter" } else { "longer" };
+        format!("{of} took {:.1} % {word} at the end than at the start", percent.abs())
+    }
+}
+
 struct Ratio {
     minute: f64,
     ratio: f64,
@@ -153,5 +167,24 @@ mod tests {
         assert_eq!(short.percent_per_minute, None);
         assert!(short.has_trend && short.from_start_to_end_percent > 50.0, "{short:?}");
         assert!((long.percent_per_minute.unwrap() - 50.0).abs() < 0.1, "{long:?}");
+    }
+
+    #[test]
+    fn no_time_is_longer_by_less_than_nothing() {
+        let from_to = |first: f64, last: f64| {
+            let ratio = |place: u32| {
+                let share = f64::from(place / 50);
+                Ratio { minute: share, ratio: first + (last - first) * share, temperature_c: None }
+            };
+            drift(DriftOf::Small, (0..100).map(ratio).collect()).unwrap().told()
+        };
+        assert_eq!(
+            from_to(1.0, 1.25),
+            "small transfers took 25.0 % longer at the end than at the start"
+        );
+        assert_eq!(
+            from_to(1.0, 0.75),
+            "small transfers took 25.0 % shorter at the end than at the start"
+        );
     }
 }

@@ -21,13 +21,6 @@ pub(crate) fn available_memory_bytes() -> Option<u64> {
     meminfo(&Sysroot::live().read("/proc/meminfo").ok()?, "MemAvailable")
 }
 
-/// The congestion controls that this user may give to a connection.
-pub(crate) fn congestion_controls() -> Vec<String> {
-    let which = if rustix::process::geteuid().is_root() { "available" } else { "allowed" };
-    let list = Sysroot::live().read(format!("/proc/sys/net/ipv4/tcp_{which}_congestion_control"));
-    list.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
-}
-
 /// Milliseconds since 1970 UTC.
 pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

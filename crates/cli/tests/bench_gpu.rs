@@ -138,7 +138,7 @@ fn the_way_is_explained_without_moving_anything() {
     assert_eq!(lines[1], "  peer copy: not possible: neither end is a device's memory");
     // Both ends are here, and bench measures rails all the same.
     assert_eq!(lines[2], "  single copy: not possible: the setting single_copy says off");
-    assert_eq!(lines[3], "  tcp: possible: nothing better is");
+    assert_eq!(lines[3], "  tcp: possible: no faster way is");
     assert_eq!(lines.len(), 4, "nothing was measured: {text}");
 }
 

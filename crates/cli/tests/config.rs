@@ -325,7 +325,7 @@ fn rails_that_are_not_there_are_told_with_where_they_were_named() {
             polyrail.args(command.split(' ')).env(variable, value).current_dir(folder.path());
             let output = polyrail.output().unwrap();
             let message = String::from_utf8(output.stderr).unwrap();
-            assert_eq!(output.status.code(), Some(3), "{message}");
+            assert_eq!(output.status.code(), Some(2), "{message}");
             let wanted =
                 format!("rails = `eth77` ({origin}): there is no interface eth77; allowed: ");
             assert!(message.contains(&wanted), "{wanted} in {message}");

@@ -461,6 +461,13 @@ fn cells_that_need_a_missing_right_are_named_and_the_others_run_if_asked() {
 
     let (dry, _) = without_rights(&["--dry-run"], 0);
     names(&dry, &["2 cells, 1 comparison,", "left out: irq=matched: "]);
+    names(
+        &dry,
+        &[
+            "left out: irq=matched channels=2: the same\n",
+            "refused without --partial: run it as root",
+        ],
+    );
 
     let (report, _) = without_rights(&["--partial"], 0);
     names(

@@ -69,6 +69,8 @@ fn every_command_has_a_manual_page() {
     let folder = root.path().join("share/man/man1");
     let output = polyrail(&["man", folder.to_str().unwrap()]);
     assert!(output.status.success(), "{}", text(&output.stderr));
+    let page = folder.join("polyrail-bench.1");
+    assert_eq!(text(&output.stderr), format!("to read one: man -l {}\n", page.display()));
     let mut names = Vec::new();
     commands(&polyrail_cli::command(), "", &mut names);
     assert_eq!(text(&output.stdout).lines().count(), names.len());

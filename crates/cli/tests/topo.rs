@@ -192,6 +192,11 @@ fn a_wrong_binding_is_pointed_at() {
         "{stderr}"
     );
     assert!(lines[1].starts_with("help: "), "{stderr}");
+    let page = include_str!("../../../docs/topology.md");
+    assert!(
+        page.contains(&format!("```text\n{stderr}```")),
+        "docs/topology.md shows another error than\n{stderr}"
+    );
     assert_eq!(outcome(&["bindings", "check"]).0, 2);
     assert_eq!(outcome(&["bindings", "suggest", "--avoid", "x"]).0, 2);
 }

@@ -20,6 +20,7 @@ const FILES: &[&str] = &[
     "/proc/sys/net/ipv4/conf/all/arp_announce",
     "/proc/sys/net/ipv4/conf/all/arp_ignore",
     "/proc/sys/net/ipv4/conf/all/rp_filter",
+    "/proc/sys/net/ipv4/tcp_allowed_congestion_control",
     "/proc/sys/net/ipv4/tcp_congestion_control",
     "/proc/sys/net/ipv4/tcp_mtu_probing",
     "/proc/sys/net/ipv4/tcp_no_metrics_save",

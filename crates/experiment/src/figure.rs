@@ -77,6 +77,14 @@ impl Figure {
     }
 }
 
+/// The unit of the figure at a place, as names there tell it: `latency_us` has one for its percentiles, too.
+pub fn unit_of(place: &str) -> Option<&'static str> {
+    const UNITS: [(&str, &str); 4] =
+        [("gb_per_s", "GB/s"), ("_ns", "ns"), ("_us", "µs"), ("_ms", "ms")];
+    let of = |name: &str| UNITS.iter().find(|(end, _)| name.ends_with(end)).map(|(_, unit)| *unit);
+    place.strip_prefix('/')?.rsplit('/').find_map(of)
+}
+
 impl PartialEq for Figure {
     fn eq(&self, other: &Self) -> bool {
         self.text == other.text
@@ -103,6 +111,13 @@ mod tests {
         assert_eq!(Figure::of_bench().find(bench), Ok(3.5));
         let pattern = Figure::parse("rate: ([0-9.]+) GB").unwrap();
         assert_eq!(pattern.find("rate: 1.5 GB\nrate: 2.25 GB\n"), Ok(2.25));
+    }
+
+    #[test]
+    fn a_unit_is_told_where_the_name_has_one() {
+        let places =
+            ["/results/0/gb_per_s", "/results/0/latency_us/p50", "/rate", "rate_us: ([0-9]+)"];
+        assert_eq!(places.map(unit_of), [Some("GB/s"), Some("µs"), None, None]);
     }
 
     #[test]

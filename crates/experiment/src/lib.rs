@@ -25,7 +25,7 @@ mod spec;
 pub use dice::Dice;
 pub use effect::{Better, Effect, Rule, Verdict, half_percent, show};
 pub use error::ExperimentError;
-pub use figure::Figure;
+pub use figure::{Figure, unit_of};
 pub use landscape::{HeatMap, Sensitivity, heat_map, sensitivity};
 pub use plan::{CELLS_MAX, Cell, Comparison, Design, Factor, Kind, Looks, MISS, Plan};
 pub use record::{Measured, Verified, whole_blocks};

@@ -102,10 +102,13 @@ fn where_all_ports_are_taken_the_error_says_which_others_to_choose() {
 
 #[test]
 fn an_unknown_interface_is_told_with_those_that_could_be_named() {
-    for (spec, part) in [("eth77", "eth77"), ("10.255.255.254", "10.255.255.254"), ("^l,e,i,d", "")]
+    for (spec, part, code) in
+        [("eth77", "eth77", 2), ("10.255.255.254", "10.255.255.254", 2), ("^l,e,i,d", "", 3)]
     {
-        match try_build(&[("rails", spec)]).unwrap_err() {
-            EngineError::Rails { spec: got, origin, why, usable } => {
+        let error = try_build(&[("rails", spec)]).unwrap_err();
+        assert_eq!(error.exit_code(), code, "{error}");
+        match error {
+            EngineError::Rails { spec: got, origin, why, usable, .. } => {
                 assert_eq!((got.as_str(), *origin), (spec, Origin::Set));
                 assert!(why.contains(part), "{why}");
                 assert!(usable.contains("lo (127.0.0.1)"), "{usable}");

@@ -1,5 +1,6 @@
 //! Why a profile can't be made.
 
+use polyrail::{EngineError, Explain};
 use polyrail_gpu::GpuError;
 use polyrail_nccl_ref::RefError;
 use polyrail_profile::ProfileError;
@@ -22,6 +23,9 @@ pub enum ProfilerError {
     /// NCCL.
     #[error(transparent)]
     Nccl(#[from] RefError),
+    /// The settings make no engine here.
+    #[error("no engine: {0}")]
+    NoEngine(Box<EngineError>),
     /// The engine: no rails, a peer that is lost, a transfer that failed.
     #[error("{what}: {reason}")]
     Engine {
@@ -53,6 +57,9 @@ impl ProfilerError {
             Self::Profile(error) => error.help(),
             Self::Gpu { source, .. } => source.help(),
             Self::Nccl(error) => error.help(),
+            Self::NoEngine(error) => {
+                Some(error.help().unwrap_or_else(|| "give other settings by --set".to_owned()))
+            }
             Self::Machine { help, .. } => Some(help.clone()),
             Self::Engine { .. } | Self::Choice { .. } => None,
         }

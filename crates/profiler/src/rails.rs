@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use polyrail::{
-    Config, DeviceMemory, Engine, Explain, Memory, Peer, PreparedTransfer, Region, RemoteRegion,
-    Request, Transfer,
+    Config, DeviceMemory, Engine, Memory, Peer, PreparedTransfer, Region, RemoteRegion, Request,
+    Transfer,
 };
 use polyrail_profile::End;
 
@@ -65,10 +65,8 @@ impl Rails {
         let mut ends = Vec::with_capacity(memories.len());
         for (rank, memory) in memories.into_iter().enumerate() {
             let engine = Engine::builder().config(config.clone()).name(&format!("rank{rank}"));
-            let engine = engine.build().map_err(|error| ProfilerError::Machine {
-                what: format!("no engine: {error}"),
-                help: error.help().unwrap_or_else(|| "give other settings by --set".into()),
-            })?;
+            let engine =
+                engine.build().map_err(|error| ProfilerError::NoEngine(Box::new(error)))?;
             let (source, sink) = match &memory {
                 EndMemory::Host(source, sink) => {
                     (engine.register(source.clone()), engine.register(sink.clone()))

@@ -84,12 +84,37 @@ pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Congestion controls that a socket of this process may use.
-pub fn congestion_controls() -> io::Result<Vec<String>> {
-    let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")?;
-    // Another sysctl lists those that ordinary users may use; it leaves out the rest, which only
-    // root may use.
-    Ok(text.split_whitespace().filter(|name| may_use(name)).map(str::to_owned).collect())
+/// The congestion controls that the kernel has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CongestionControls {
+    /// Those that a socket of this process may use.
+    pub usable: Vec<String>,
+    /// Those that an administrator has not allowed to this user.
+    pub denied: Vec<String>,
+}
+
+impl CongestionControls {
+    /// Asks the kernel.
+    ///
+    /// # Errors
+    /// The kernel's list can't be read.
+    pub fn read() -> io::Result<Self> {
+        let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")?;
+        let (usable, denied) =
+            text.split_whitespace().map(str::to_owned).partition(|name| may_use(name));
+        Ok(Self { usable, denied })
+    }
+
+    /// Whether only an administrator stands between this user and the control.
+    pub fn denies(&self, name: &str) -> bool {
+        self.denied.iter().any(|denied| denied == name)
+    }
+
+    /// The command by which an administrator allows it to all users.
+    pub fn allow(&self, name: &str) -> String {
+        let usable = self.usable.join(" ");
+        format!("sudo sysctl -w net.ipv4.tcp_allowed_congestion_control=\"{usable} {name}\"")
+    }
 }
 
 /// Addresses that are valid only together with a scope can't be passed to a peer.
@@ -144,6 +169,16 @@ mod tests {
         let told = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap();
         assert_eq!(boot_id().unwrap().to_string(), told.trim());
         assert!(!host_name().is_empty());
-        assert!(congestion_controls().unwrap().contains(&"reno".to_owned()));
+        assert!(CongestionControls::read().unwrap().usable.contains(&"reno".to_owned()));
+    }
+
+    #[test]
+    fn what_is_denied_comes_with_the_line_that_allows_it() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let controls =
+            CongestionControls { usable: names(&["reno", "bbr"]), denied: names(&["cubic"]) };
+        assert!(controls.denies("cubic") && !controls.denies("reno") && !controls.denies("nope"));
+        let line = "sudo sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno bbr cubic\"";
+        assert_eq!(controls.allow("cubic"), line);
     }
 }

@@ -12,7 +12,7 @@ use clap_mangen::Man;
 use polyrail_report::exit;
 
 use crate::files;
-use crate::stdout::{print, refuse_place};
+use crate::stdout::{print, refuse_place, tell};
 use crate::unwritten::Unwritten;
 use crate::values::folder_to_write;
 
@@ -31,7 +31,7 @@ pub(crate) struct Args {
 
 const EXAMPLES: &str = "\
 Examples:
-  polyrail man ~/.local/share/man/man1    then: man polyrail-bench
+  polyrail man ~/.local/share/man/man1    then: man -l ~/.local/share/man/man1/polyrail-bench.1
   polyrail man --markdown > docs/commands.md";
 
 /// Runs the subcommand; `command` is the whole program.
@@ -47,7 +47,10 @@ pub(crate) fn run(args: &Args, mut command: Command) -> ExitCode {
     match done {
         Ok(()) => {
             let lines = written.iter().map(|path| format!("{}\n", path.display()));
-            print(&lines.collect::<String>(), exit::OK)
+            let code = print(&lines.collect::<String>(), exit::OK);
+            // `man polyrail-bench` finds only what is in folders that it knows.
+            tell!("to read one: man -l {}", folder.join("polyrail-bench.1").display());
+            code
         }
         Err(error) => refuse_place(&Unwritten::at(folder)(error)),
     }

@@ -70,9 +70,9 @@ fn one_port_at_both_ends_is_enough_and_there_are_no_others() {
     let lab = Lab::up();
     let program = env!("CARGO_BIN_EXE_polyrail");
     let mut listen = lab.on("b", program, &["bench", "--listen", &format!("10.77.0.2:{PORT}")]);
-    let child = listen.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let child = listen.stdout(Stdio::piped()).spawn().unwrap();
     let mut listener = Listener(child);
-    let lines = BufReader::new(listener.0.stderr.take().unwrap()).lines();
+    let lines = BufReader::new(listener.0.stdout.take().unwrap()).lines();
     let mut lines = lines.map(|line| line.unwrap());
     let line = lines.find_map(|line| line.strip_prefix("elsewhere:").map(str::to_owned)).unwrap();
     let address = line.rsplit(' ').next().unwrap();

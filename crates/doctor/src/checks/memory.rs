@@ -50,8 +50,9 @@ pub(super) const CHECKS: &[Check] = &[
         cost: Cost::Breaks,
         why: "Each flow is an open file at either end: 64 peers, 8 rails and 4 flows are 4096 with two \
               directions. Above the limit connections fail.",
-        remedy: "Raise the limit: `LimitNOFILE=65536` in the unit, `--ulimit nofile=65536` for Docker.",
-        needs_root: true,
+        remedy: "Raise the limit: `ulimit -n`, up to what `ulimit -Hn` says; above it only root can: \
+                 `LimitNOFILE=65536` in the unit, `--ulimit nofile=65536` for Docker.",
+        needs_root: false,
         reversible: true,
         reads: &["/proc/self/limits"],
         run: open_files_limit,

@@ -58,6 +58,20 @@ pub(super) const CHECKS: &[Check] = &[
         run: bbr_without_fq,
     },
     Check {
+        id: "cubic-denied",
+        group: Group::Tcp,
+        title: "ordinary users may not choose cubic",
+        cost: Cost::Small,
+        why: "Flows within a host want a congestion control that does not pace. Polyrail takes cubic for \
+              them, or reno where the user may not use cubic, which recovers slower from a loss; the \
+              setting `congestion=cubic` is refused. Root may use all controls.",
+        remedy: "Add cubic to net.ipv4.tcp_allowed_congestion_control.",
+        needs_root: true,
+        reversible: true,
+        reads: &["/proc/sys/net/ipv4/tcp_{available,allowed}_congestion_control"],
+        run: cubic_denied,
+    },
+    Check {
         id: "tcp-retransmits",
         group: Group::Tcp,
         title: "many segments are sent again",
@@ -207,6 +221,36 @@ fn bbr_without_fq(cx: &Context) -> Result<Outcome, Unknown> {
             .because(&path, &congestion)
             .because(qdisc_path, qdisc)
             .write(&path, &congestion, "cubic"),
+    );
+    Ok(outcome)
+}
+
+fn cubic_denied(cx: &Context) -> Result<Outcome, Unknown> {
+    let available_path = format!("{IPV4}/tcp_available_congestion_control");
+    let allowed_path = format!("{IPV4}/tcp_allowed_congestion_control");
+    let (available, allowed) = (cx.text(&available_path)?, cx.text(&allowed_path)?);
+    let has = |list: &str, wanted: &str| list.split_whitespace().any(|name| name == wanted);
+    // Every kernel has reno, and allows it.
+    if let Some((path, list)) = [(&available_path, &available), (&allowed_path, &allowed)]
+        .into_iter()
+        .find(|(_, list)| !has(list, "reno"))
+    {
+        return Err(Unknown(format!("{path} has `{list}`, without reno")));
+    }
+    if !has(&available, "cubic") {
+        return Ok(Outcome::not_applicable(format!("{available_path} is without cubic")));
+    }
+    let mut outcome = Outcome::default();
+    if has(&allowed, "cubic") {
+        outcome.saw(available_path, available);
+        outcome.saw(allowed_path, allowed);
+        return Ok(outcome);
+    }
+    outcome.found(
+        Finding::new(format!("only root may choose cubic, other users {allowed}"))
+            .because(available_path, available)
+            .because(&allowed_path, &allowed)
+            .write(&allowed_path, &allowed, format!("{allowed} cubic")),
     );
     Ok(outcome)
 }

@@ -89,6 +89,9 @@ pub(crate) const FAULTS: &[Fault] = &[
     ("tcp-receive-buffer", &[], |s| s.put("/proc/sys/net/ipv4/tcp_rmem", "4096 131072 1048576")),
     ("tcp-send-buffer", &[], |s| s.options.rtt = std::time::Duration::from_millis(1)),
     ("bbr-without-fq", &[], |s| s.put("/proc/sys/net/ipv4/tcp_congestion_control", "bbr")),
+    ("cubic-denied", &[], |s| {
+        s.put("/proc/sys/net/ipv4/tcp_allowed_congestion_control", "reno bbr");
+    }),
     ("tcp-retransmits", &[], |s| {
         s.put("/proc/net/snmp", "Tcp: InSegs OutSegs RetransSegs\nTcp: 1000000 1000000 5000\n");
     }),

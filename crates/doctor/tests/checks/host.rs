@@ -159,6 +159,8 @@ pub(crate) const FILES: &[(&str, &str)] = &[
     ("/proc/sys/net/ipv4/conf/all/arp_filter", "0"),
     ("/proc/sys/net/ipv4/conf/all/arp_ignore", "0"),
     ("/proc/sys/net/ipv4/conf/all/rp_filter", "0"),
+    ("/proc/sys/net/ipv4/tcp_allowed_congestion_control", "reno cubic"),
+    ("/proc/sys/net/ipv4/tcp_available_congestion_control", "reno bbr cubic"),
     ("/proc/sys/net/ipv4/tcp_congestion_control", "cubic"),
     ("/proc/sys/net/ipv4/tcp_mem", "100000 200000 400000"),
     ("/proc/sys/net/ipv4/tcp_rmem", "4096 131072 33554432"),

@@ -4,6 +4,7 @@ use polyrail_report::{Align, Table, counted};
 
 use super::Report;
 use crate::effect::show;
+use crate::figure::unit_of;
 use crate::plan::Design;
 
 pub(super) fn text(report: &Report) -> String {
@@ -42,10 +43,13 @@ pub(super) fn notes(report: &Report) -> Vec<String> {
             "the effect of a level is its mean over all levels of the other factors".to_owned(),
         );
     }
-    notes.push(format!(
-        "the intervals hold all together in {:.0} of 100 experiments, each alone in {:.2}",
-        report.confidence_percent, report.each_confidence_percent
-    ));
+    if report.effects.iter().any(|effect| effect.low_percent.is_some()) {
+        notes.push(format!(
+            "in {:.0} of 100 such experiments, all true effects are within their intervals (each by itself in {:.2} \
+             of 100)",
+            report.confidence_percent, report.each_confidence_percent
+        ));
+    }
     notes
 }
 
@@ -69,9 +73,13 @@ fn effects(report: &Report) -> Table {
 }
 
 fn cells(report: &Report) -> Table {
+    let median = match unit_of(report.figure.text()) {
+        Some(unit) => format!("median {unit}"),
+        None => "median".to_owned(),
+    };
     let mut table = Table::default()
         .column("cell", Align::Left)
-        .column("median", Align::Right)
+        .column(median, Align::Right)
         .column("least", Align::Right)
         .column("most", Align::Right);
     for cell in &report.cells {

@@ -36,6 +36,8 @@ pub enum EngineError {
         origin: Box<Origin>,
         /// What is wrong with it.
         why: String,
+        /// Whether it names what this machine does not have.
+        is_missing: bool,
         /// Interfaces that could be named.
         usable: String,
     },
@@ -78,8 +80,20 @@ pub enum EngineError {
         got: String,
         /// Where the value came from.
         origin: Box<Origin>,
-        /// What the kernel has.
+        /// What this user may use.
         known: String,
+    },
+    /// The kernel has the congestion control, and this user may not use it.
+    #[error("congestion = `{got}` ({}): this user may not use it; allowed: auto, system, {known}", origin.place())]
+    CongestionDenied {
+        /// The value of the setting.
+        got: String,
+        /// Where the value came from.
+        origin: Box<Origin>,
+        /// What this user may use.
+        known: String,
+        /// The command by which an administrator allows it.
+        line: String,
     },
     /// A CPU list names CPUs that this process may not use.
     #[error("{setting} = `{got}` ({}): this process may not use all of these CPUs; allowed: {allowed}", origin.place())]

@@ -8,7 +8,7 @@ use polyrail_config::{Config, parse_bindings};
 use polyrail_sys::interfaces::Interface;
 
 use crate::base::error::{EngineError, origin_of};
-use crate::engine::rail_selection::{ChosenRail, select, usable};
+use crate::engine::rail_selection::{ChosenRail, Unfit, select, usable};
 
 /// What stands in front of a plugin among the rails.
 const PREFIX: &str = "plugin:";
@@ -28,13 +28,14 @@ pub(crate) fn select_all(
 ) -> Result<(Vec<ChosenRail>, Option<Host>), EngineError> {
     let spec = config.rails.as_str();
     let origin = || origin_of(config, "rails");
-    let fail = |why: String| EngineError::Rails {
+    let fail = |Unfit { why, is_missing }| EngineError::Rails {
         spec: spec.to_owned(),
         origin: origin(),
         why,
+        is_missing,
         usable: usable(interfaces),
     };
-    let (others, plugin) = split(spec).map_err(|why| fail(why.to_owned()))?;
+    let (others, plugin) = split(spec).map_err(|why| fail(why.to_owned().into()))?;
     let Some(PluginSpec { plugin, devices }) = plugin else {
         return Ok((select(spec, interfaces).map_err(fail)?, None));
     };

@@ -21,6 +21,27 @@ pub(crate) struct ChosenRail {
     pub(crate) hosted: Option<usize>,
 }
 
+/// Why a list of rails can't be used.
+#[derive(Debug)]
+pub(crate) struct Unfit {
+    /// What is wrong with it.
+    pub(crate) why: String,
+    /// Whether it names what this machine does not have.
+    pub(crate) is_missing: bool,
+}
+
+impl Unfit {
+    fn missing(why: String) -> Self {
+        Self { why, is_missing: true }
+    }
+}
+
+impl From<String> for Unfit {
+    fn from(why: String) -> Self {
+        Self { why, is_missing: false }
+    }
+}
+
 /// Chooses rails as users of `NCCL_SOCKET_IFNAME` expect.
 ///
 /// * `auto`: every interface that is up and leads out of the machine, never a bridge, veth,
@@ -33,7 +54,7 @@ pub(crate) struct ChosenRail {
 ///
 /// # Errors
 /// What is wrong with `spec`.
-pub(crate) fn select(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, String> {
+pub(crate) fn select(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, Unfit> {
     let spec = spec.trim();
     let rails = if spec == "auto" {
         automatic(all)
@@ -45,8 +66,8 @@ pub(crate) fn select(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, S
         named(spec, all)?
     };
     match rails.len() {
-        0 => Err("no interface that is up matches".to_owned()),
-        count if count > MAX_RAILS => Err(format!("it names more than {MAX_RAILS} rails")),
+        0 => Err("no interface that is up matches".to_owned().into()),
+        count if count > MAX_RAILS => Err(format!("it names more than {MAX_RAILS} rails").into()),
         _ => Ok(rails),
     }
 }
@@ -161,7 +182,7 @@ fn one_per_interface<'a>(interfaces: impl Iterator<Item = &'a Interface>) -> Vec
     rails
 }
 
-fn named(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, String> {
+fn named(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, Unfit> {
     let (exact, list) = match spec.strip_prefix('=') {
         Some(list) => (true, list),
         None => (false, spec),
@@ -174,11 +195,11 @@ fn named(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, String> {
                 let pattern = Pattern { exact, names: vec![word] };
                 let matching: Vec<_> = all.iter().filter(|i| pattern.matches(&i.name)).collect();
                 if matching.is_empty() {
-                    return Err(format!("there is no interface {word}"));
+                    return Err(Unfit::missing(format!("there is no interface {word}")));
                 }
                 let up = one_per_interface(matching.into_iter().filter(|i| i.up));
                 if up.is_empty() {
-                    return Err(format!("interface {word} is down"));
+                    return Err(format!("interface {word} is down").into());
                 }
                 up
             }
@@ -194,13 +215,15 @@ fn named(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, String> {
 }
 
 /// An address of the loopback network needs not be configured to be usable.
-fn by_address(address: IpAddr, all: &[Interface]) -> Result<ChosenRail, String> {
+fn by_address(address: IpAddr, all: &[Interface]) -> Result<ChosenRail, Unfit> {
     let own = all.iter().find(|i| i.address == address);
     let network = all.iter().find(|i| i.loopback && address.is_loopback() && address.is_ipv4());
     match own.or(network) {
         Some(interface) if interface.up => Ok(ChosenRail { address, ..ChosenRail::of(interface) }),
-        Some(interface) => Err(format!("interface {} with {address} is down", interface.name)),
-        None => Err(format!("no interface has the address {address}")),
+        Some(interface) => {
+            Err(format!("interface {} with {address} is down", interface.name).into())
+        }
+        None => Err(Unfit::missing(format!("no interface has the address {address}"))),
     }
 }
 
@@ -254,7 +277,7 @@ mod tests {
     }
 
     fn error(spec: &str) -> String {
-        select(spec, &host()).unwrap_err()
+        select(spec, &host()).unwrap_err().why
     }
 
     #[test]

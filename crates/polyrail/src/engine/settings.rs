@@ -3,10 +3,12 @@
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use polyrail_config::{BindDevice, Config, PathChoice, Payload, Progress, ProxyLayout, SingleCopy};
+use polyrail_config::{
+    BindDevice, Config, Origin, PathChoice, Payload, Progress, ProxyLayout, SingleCopy,
+};
 use polyrail_proto::hello::{Capabilities, Card};
 use polyrail_proto::wire::{ChunkHeader, Flags};
-use polyrail_sys::interfaces::congestion_controls;
+use polyrail_sys::interfaces::CongestionControls;
 use polyrail_sys::tcp::FlowOptions;
 use polyrail_sys::threads::allowed_cpus;
 
@@ -215,23 +217,32 @@ impl Congestion {
     const UNPACED: [&str; 2] = ["cubic", "reno"];
 
     fn parse(config: &Config) -> Result<Self, EngineError> {
-        let known = || {
+        let controls = || {
             let system = |source| EngineError::System { what: "congestion controls", source };
-            congestion_controls().map_err(system)
+            CongestionControls::read().map_err(system)
         };
         match config.congestion.as_str() {
-            "auto" => Ok(Self::Auto { here: Self::unpaced(&known()?) }),
+            "auto" => Ok(Self::Auto { here: Self::unpaced(&controls()?.usable) }),
             "system" => Ok(Self::System),
-            name => {
-                let known = known()?;
-                if known.iter().any(|known| known == name) {
-                    return Ok(Self::Named(name.to_owned()));
-                }
-                let (got, known) = (name.to_owned(), known.join(", "));
-                let origin = origin_of(config, "congestion");
-                Err(EngineError::Congestion { got, origin, known })
-            }
+            name => Self::named(name, &controls()?, origin_of(config, "congestion")),
         }
+    }
+
+    fn named(
+        name: &str,
+        controls: &CongestionControls,
+        origin: Box<Origin>,
+    ) -> Result<Self, EngineError> {
+        if controls.usable.iter().any(|usable| usable == name) {
+            return Ok(Self::Named(name.to_owned()));
+        }
+        let (got, known) = (name.to_owned(), controls.usable.join(", "));
+        Err(match controls.denies(name) {
+            true => {
+                EngineError::CongestionDenied { got, origin, known, line: controls.allow(name) }
+            }
+            false => EngineError::Congestion { got, origin, known },
+        })
     }
 
     /// The best that this user may use for flows on this host.
@@ -243,7 +254,7 @@ impl Congestion {
                 tracing::warn!(target: "polyrail::config",
                     "flows on this host use the system's congestion control, which may pace: the kernel \
                      has neither cubic nor reno, or this user may not use them \
-                     (net.ipv4.tcp_allowed_congestion_control)");
+                     (net.ipv4.tcp_allowed_congestion_control); `polyrail doctor` says which");
             });
         }
         best
@@ -269,6 +280,7 @@ pub(crate) fn cpus(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::error::Explain;
 
     #[test]
     fn there_are_flows_for_each_cpu_that_may_be_busy() {
@@ -287,5 +299,23 @@ mod tests {
         // As an ordinary user finds it where only these are allowed.
         assert_eq!(Congestion::unpaced(&known(&["reno", "bbr"])), Some("reno"));
         assert_eq!(Congestion::unpaced(&known(&["bbr"])), None);
+    }
+
+    #[test]
+    fn a_control_that_is_there_and_denied_is_no_wrong_value() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let controls =
+            CongestionControls { usable: names(&["reno", "bbr"]), denied: names(&["cubic"]) };
+        let refused = |name| {
+            let error = Congestion::named(name, &controls, Box::new(Origin::Default));
+            let error = error.err().unwrap();
+            (error.exit_code(), error.to_string(), error.help())
+        };
+        let (code, message, help) = refused("cubic");
+        assert!(code == 3 && message.contains("this user may not use it"), "{message}");
+        assert!(message.ends_with("allowed: auto, system, reno, bbr"), "{message}");
+        assert!(help.unwrap().contains("_congestion_control=\"reno bbr cubic\""));
+        let (code, message, _) = refused("nope");
+        assert!(code == 2 && message.contains("the kernel does not have it"), "{message}");
     }
 }

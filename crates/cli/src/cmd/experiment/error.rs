@@ -132,10 +132,23 @@ fn of(folder: Option<&Path>) -> String {
     folder.map_or_else(String::new, |folder| format!(": that of {}", folder.display()))
 }
 
+/// Cells with their reasons, each reason once.
+pub(super) fn with_reasons(cells: &[String]) -> Vec<String> {
+    let mut last = None;
+    let told = |cell: &String| match cell.split_once(": ") {
+        Some((label, reason)) if last.as_deref() == Some(reason) => format!("{label}: the same"),
+        parts => {
+            last = parts.map(|(_, reason)| reason.to_owned());
+            cell.clone()
+        }
+    };
+    cells.iter().map(told).collect()
+}
+
 /// The first few.
 fn shown(cells: &[String]) -> String {
     const SHOWN: usize = 4;
-    let mut text = cells.iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
+    let mut text = with_reasons(cells).iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
     if cells.len() > SHOWN {
         text.push_str("; …");
     }

@@ -9,7 +9,7 @@ use polyrail_experiment::{Experiment, Looks, Measured, Plan, Report, Rule, Stopp
 use polyrail_report::{counted, exit};
 
 use super::cell::{Failure, Outcome, Runner, stop_flag};
-use super::error::RunError;
+use super::error::{RunError, with_reasons};
 use super::folder::Folder;
 use super::host::HostFactors;
 use crate::host;
@@ -220,8 +220,12 @@ pub(super) fn describe(
         let mark = if cell == 0 { "  (baseline)" } else { "" };
         let _ = writeln!(text, "{:>4}  {}{mark}", cell + 1, levels.join(" "));
     }
-    for cell in left_out {
+    for cell in with_reasons(left_out) {
         let _ = writeln!(text, "left out: {cell}");
+    }
+    if !left_out.is_empty() {
+        text +=
+            "as this user it is refused without --partial: run it as root to measure all cells\n";
     }
     text
 }

@@ -27,13 +27,16 @@ All commands have the same ones:
 | 3 | this machine or this user lacks something: a permission, room on a disk, memory, a free port, a library, a GPU |
 | 4 | the other side, the way to it, or a transfer failed |
 | 5 | bytes arrived that are not those that were sent |
-| 130 | stopped by Ctrl-C, SIGTERM or the end of the terminal. What was measured before is kept |
+| 130 | stopped by Ctrl-C, SIGTERM or the end of the terminal. What was measured before is kept. What runs until it is stopped ends with 0: `bench --listen`, `exporter`, `peers --watch`, `sample`, `top` |
 
 For a file or a folder the reason decides, and not the command:
 
 * 2 if it can't be what was named: it is not there, or is there already, is a folder in place of a file, is not
   UTF-8 text, or is not in the form that the command reads.
 * 3 if the system does not let this user read or write it, or has no room for it.
+
+So it is for an interface: 2 if this machine does not have it, 3 if it has it and it can't be used, as one that is
+down.
 
 Standard output is treated as a file. If it can't be written, the command goes on with what else it has to do, says
 so at the end, and ends with 3 in place of 0 or 1. If its reader ends early, as `head` does, nothing is wrong, and

@@ -123,7 +123,7 @@ fn against(
         format!("more than the rounds vary by, ± {varies:.0} %")
     };
     Some(format!(
-        "{}: layout {} makes {} x what {} makes: {verdict}",
+        "{}: layout `{}` makes {} x what `{}` makes: {verdict}",
         pattern.pattern.name(),
         other.layout.name(),
         show_ratio(ratio),
@@ -189,12 +189,12 @@ mod tests {
     fn layouts_differ_only_by_more_than_the_rounds_vary() {
         let first = || layout(Layout::One, 2.0, &[2.0]);
         let told = conclusions(&[first(), layout(Layout::PerGpu, 2.02, &[2.0])], 3);
-        let text = "all: layout per-gpu makes 1.01 x what one makes: no difference beyond what the rounds vary \
+        let text = "all: layout `per-gpu` makes 1.01 x what `one` makes: no difference beyond what the rounds vary \
                     by, ± 2 %";
         assert_eq!(told[2], text);
         let told = conclusions(&[first(), layout(Layout::PerGpu, 1.5, &[2.0])], 3);
         assert!(
-            told[2].contains("0.75 x what one makes: more than the rounds vary by"),
+            told[2].contains("0.75 x what `one` makes: more than the rounds vary by"),
             "{told:?}"
         );
     }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use polyrail::GpuError;
+use polyrail::{Explain as _, GpuError};
 use polyrail_analyze::AnalyzeError;
 use polyrail_config::ConfigError;
 use polyrail_nccl_ref::RefError;
@@ -115,6 +115,7 @@ impl CommandError {
             Self::Analyze(_) => exit::USAGE,
             Self::Profile(_) | Self::Profiler(ProfilerError::Choice { .. }) => exit::USAGE,
             Self::Profiler(ProfilerError::Profile(_)) => exit::USAGE,
+            Self::Profiler(ProfilerError::NoEngine(error)) => error.exit_code(),
             Self::Profiler(ProfilerError::Engine { .. }) => exit::PEER,
             _ => exit::ENVIRONMENT,
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use polyrail_experiment::{Better, Effect, HeatMap, Sensitivity};
+use polyrail_experiment::{Better, Effect, HeatMap, Sensitivity, unit_of};
 use polyrail_report::{Align, Host, Spread, Table, counted};
 use serde::Serialize;
 
@@ -72,7 +72,7 @@ impl SweepReport {
                 "\n{} (down) by {} (across), {}\n{}",
                 map.row_factor,
                 map.column_factor,
-                self.figure,
+                unit_of(&self.figure).unwrap_or(&self.figure),
                 heat(map)
             ));
         }

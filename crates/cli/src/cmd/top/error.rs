@@ -71,6 +71,7 @@ impl Unseen {
     pub(super) fn reason(&self) -> String {
         match self {
             Self::Forbidden { user } => format!("belongs to user {user}"),
+            Self::Foreign => "belongs to a user who is not known in this user namespace".to_owned(),
             Self::Late => "does not answer".to_owned(),
             Self::Garbage => "hung up, or said something that is no metrics".to_owned(),
             Self::Namespace { why } => {
@@ -83,6 +84,9 @@ impl Unseen {
     fn remedy(&self) -> &'static str {
         match self {
             Self::Forbidden { .. } => "run `polyrail top` as that user or as root",
+            Self::Foreign => {
+                "run `polyrail top` outside of this lab or container, as that user or as root"
+            }
             Self::Late => "see whether the process is stopped or the machine overloaded",
             Self::Garbage => {
                 "run `polyrail top` as the user of that process; of a container, inside it"

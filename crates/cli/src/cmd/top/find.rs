@@ -48,6 +48,8 @@ type Identity = (u64, u64);
 pub(super) enum Unseen {
     /// It is another user's.
     Forbidden { user: u32 },
+    /// It is of a user whom this user namespace has no number for.
+    Foreign,
     /// It does not answer.
     Late,
     /// It answers with something else.
@@ -97,11 +99,13 @@ impl Finder {
                 Err(error) => self.all_fail(Some(there), &error, &mut found),
             }
         }
+        let own = rustix::process::geteuid();
+        let users = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         for process in &self.processes {
-            let own = rustix::process::geteuid();
-            let unseen = || match process.user == own.as_raw() || own.is_root() {
-                true => Err(Unseen::Off),
-                false => Err(Unseen::Forbidden { user: process.user }),
+            let unseen = || match process.user {
+                user if !is_mapped(&users, user) => Err(Unseen::Foreign),
+                user if user == own.as_raw() || own.is_root() => Err(Unseen::Off),
+                user => Err(Unseen::Forbidden { user }),
             };
             if is_there(process.pid) {
                 found.entry(process.pid).or_insert_with(unseen);
@@ -179,6 +183,17 @@ fn process(pid: u32) -> Option<Process> {
     has_engine.then_some(Process { pid, user, networks })
 }
 
+/// Whether a user namespace with this map knows a user. Root of one, as in a lab, may not look at the
+/// others, all of which have one number there.
+fn is_mapped(map: &str, user: u32) -> bool {
+    let range = |line: &str| {
+        let mut numbers = line.split_whitespace().map(|word| word.parse::<u64>().ok());
+        let (first, _, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
+        Some(first..first + count)
+    };
+    map.is_empty() || map.lines().filter_map(range).any(|range| range.contains(&u64::from(user)))
+}
+
 fn network(path: &Path) -> Option<Identity> {
     let found = fs::metadata(path).ok()?;
     Some((found.dev(), found.ino()))
@@ -205,6 +220,14 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
+
+    #[test]
+    fn users_whom_a_user_namespace_does_not_know_are_told_from_the_others() {
+        let all = "         0          0 4294967295\n";
+        assert!(is_mapped(all, 0) && is_mapped(all, 65534) && is_mapped("", 7));
+        let of_a_lab = "         0       1000          1\n";
+        assert!(is_mapped(of_a_lab, 0) && !is_mapped(of_a_lab, 65534));
+    }
 
     #[test]
     fn a_process_without_an_engine_is_none_of_ours_and_one_that_is_gone_is_refused() {

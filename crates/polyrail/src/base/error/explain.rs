@@ -146,6 +146,9 @@ impl Explain for EngineError {
                 Some(format!("change {setting}, or take rails of this host"))
             }
             Self::Output { .. } => Some(OUTPUT.to_owned()),
+            Self::CongestionDenied { line, .. } => Some(format!(
+                "let an administrator allow it, which holds until the next boot: `{line}`"
+            )),
             Self::Congestion { .. } | Self::Cpus { .. } | Self::System { .. } => None,
         }
     }
@@ -153,6 +156,7 @@ impl Explain for EngineError {
     fn exit_code(&self) -> u8 {
         match self {
             Self::Config(_)
+            | Self::Rails { is_missing: true, .. }
             | Self::Congestion { .. }
             | Self::NotHosted { .. }
             | Self::Secrets(_)

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine};
 use polyrail_lab::Rate;
-use polyrail_report::{BenchReport, Lab, PeerView, Placement, SCHEMA_VERSION, exit};
+use polyrail_report::{BenchReport, BenchResult, Lab, PeerView, Placement, SCHEMA_VERSION, exit};
 use polyrail_sample::Attached;
+use polyrail_sys::interfaces::CongestionControls;
 
 use super::about::{settings, threads, tool};
 use super::intervals::Intervals;
@@ -21,7 +22,7 @@ use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{
     Against, Args, Placed, Schedule, Server, Verify, without_invitation,
 };
-use crate::cmd::bench::output::{Output, explanation, remarks, sample_file};
+use crate::cmd::bench::output::{Output, TCP, explanation, remarks, sample_file};
 use crate::cmd::bench::rivals::Other;
 use crate::cmd::bench::talk::{About, Answer, Ask, BUSY, CONTROL_VERSION, Link, unexpected};
 use crate::cmd::bench::trial::{Watch, attach};
@@ -141,9 +142,6 @@ fn measure(
     let connect = |other| Other::connect(other, interrupt);
     let others: Vec<_> = opened.iter().map(connect).collect::<Result<_, BenchError>>()?;
     report.notes = notes(schedule, same_host, !bank.is_host() || there.pci.is_some());
-    if same_host && engine.config().congestion == "auto" {
-        report.notes.extend(note_of_congestion(&engine));
-    }
     let bench = Bench {
         schedule,
         link: &link,
@@ -183,6 +181,11 @@ fn measure(
         }
     }
     drop(intervals);
+    // What shared memory or a single copy moves, no control of flows slows.
+    let by_flows = |result: &BenchResult| result.path.as_ref().is_none_or(|path| path.taken == TCP);
+    if same_host && engine.config().congestion == "auto" && report.results.iter().any(by_flows) {
+        report.notes.extend(note_of_congestion(&engine));
+    }
     if let Some(placement) = &mut report.placement {
         placement.threads = threads(&engine, false);
         // After a failure the other side may have nothing more to say.
@@ -327,11 +330,20 @@ fn note_of_congestion(engine: &Engine) -> Option<String> {
     let stats = engine.stats();
     let mut flows = stats.peers.iter().flat_map(|peer| &peer.rails).flat_map(|rail| &rail.flows);
     let used = &flows.find(|flow| !matches!(&*flow.congestion, "" | "cubic"))?.congestion;
+    Some(about_congestion(used, &CongestionControls::read().ok()?))
+}
+
+fn about_congestion(used: &str, controls: &CongestionControls) -> String {
     let cost = if used == "reno" { "" } else { ", which may pace and cost half of the rate" };
-    Some(format!(
-        "flows use {used}{cost}: the kernel has no cubic, or this user may not use it \
-         (net.ipv4.tcp_allowed_congestion_control)"
-    ))
+    let why = match controls.denies("cubic") {
+        true => format!(
+            "this user may not use cubic; an administrator allows it by `{}`",
+            controls.allow("cubic")
+        ),
+        false => "the kernel has no cubic; `sudo modprobe tcp_cubic` loads it where it is a module"
+            .into(),
+    };
+    format!("flows use {used}{cost}: {why}")
 }
 
 fn notes(schedule: &Schedule, same_host: bool, on_devices: bool) -> Vec<String> {
@@ -352,4 +364,23 @@ fn notes(schedule: &Schedule, same_host: bool, on_devices: bool) -> Vec<String> 
         notes.push("CPU times are those of both machines' processes together".into());
     }
     notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_of_reno_says_whether_cubic_is_missing_or_denied() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let controls =
+            |denied| CongestionControls { usable: names(&["reno", "bbr"]), denied: names(denied) };
+        assert_eq!(
+            about_congestion("reno", &controls(&["cubic"])),
+            "flows use reno: this user may not use cubic; an administrator allows it by \
+             `sudo sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno bbr cubic\"`"
+        );
+        let missing = about_congestion("bbr", &controls(&[]));
+        assert!(missing.contains("cost half of the rate: the kernel has no cubic"), "{missing}");
+    }
 }

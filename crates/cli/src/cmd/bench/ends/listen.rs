@@ -30,11 +30,13 @@ pub(crate) fn listen(
     }
     let first = wanted.and_then(|wanted| addresses.iter().find(|rail| rail.ip() == wanted.ip()));
     if let Some(address) = first.or(addresses.first()) {
-        say!("listening on {address}");
         let invitation = engine.invitation();
-        tell!("on this host: polyrail bench --connect {address}");
-        tell!("elsewhere:    polyrail bench --connect {address}/{invitation}");
-        tell!("the second line lets in whoever has it, until this process ends; end with Ctrl-C");
+        say!(
+            "listening on {address}\n\
+             on this host: polyrail bench --connect {address}\n\
+             elsewhere:    polyrail bench --connect {address}/{invitation}"
+        );
+        tell!("the last line lets in whoever has it, until this process ends; end with Ctrl-C");
     }
     serve(&engine, &Arc::new(bank), &interrupt, |peer, result| {
         match result {

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use polyrail_report::{Tried, show_size};
+use polyrail_sys::interfaces::CongestionControls;
 
 use super::measure::{Bench, Rounds};
 use super::pace::{Pace, Turns};
@@ -96,7 +97,7 @@ impl Bench<'_> {
             rails: engine.rails().into_iter().map(|rail| rail.name).collect(),
             channels: self.link.peer.flows().total as u64 / u64::from(config.sockets),
             congestion: flows.find(|flow| flow.up).map(|flow| flow.congestion.clone()),
-            congestions: crate::host::congestion_controls(),
+            congestions: CongestionControls::read().map(|all| all.usable).unwrap_or_default(),
             size,
             depth: self.schedule.depth(size),
             ping_pong: self.schedule.latency,

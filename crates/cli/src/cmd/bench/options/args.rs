@@ -25,7 +25,7 @@ use crate::values::{
 pub(crate) struct Args {
     /// Serve clients, one after another, until Ctrl-C. Without a value it takes a free port of 29200 to 29999.
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, value_parser = address,
-        conflicts_with_all = ["connect", "lab"], help_heading = WHERE)]
+        conflicts_with_all = OF_THE_CLIENT, help_heading = WHERE)]
     pub(crate) listen: Option<Option<String>>,
 
     /// Measure against a `bench --listen` elsewhere.
@@ -43,11 +43,11 @@ pub(crate) struct Args {
 
     /// Memory at the other end, if this bench starts it; `bench --listen` has a --mem of its own.
     #[arg(long, value_name = "PLACE", default_value = "host",
-        conflicts_with_all = ["listen", "connect"], help_heading = WHERE)]
+        conflicts_with = "connect", help_heading = WHERE)]
     pub(crate) peer_mem: MemoryKind,
 
     /// Both ends in this process, in place of two processes.
-    #[arg(long, conflicts_with_all = ["listen", "connect", "lab"], help_heading = WHERE)]
+    #[arg(long, conflicts_with_all = ["connect", "lab"], help_heading = WHERE)]
     pub(crate) one_process: bool,
 
     /// Sizes of a transfer: a list, with doubling ranges like 8..1GiB.
@@ -120,7 +120,7 @@ pub(crate) struct Args {
 
     /// Change one setting after another, each in turn with those in effect, and print what makes the size
     /// faster: congestion control, chunks, channels, window, depth, threads, each rail.
-    #[arg(long, conflicts_with = "listen", help_heading = HOW)]
+    #[arg(long, help_heading = HOW)]
     why: bool,
 
     /// How NCCL moves the bytes for --against nccl: p2p, or over sockets as THREADSxSOCKETS, where 0x0 is
@@ -149,7 +149,7 @@ pub(crate) struct Args {
 
     /// While it measures, print a line to standard error for each such time: bytes, the rate, and the
     /// rate of each rail.
-    #[arg(long, value_name = "TIME", conflicts_with = "listen", help_heading = OUTPUT,
+    #[arg(long, value_name = "TIME", help_heading = OUTPUT,
         value_parser = time_within(SHORTEST_INTERVAL, Duration::from_secs(3600), "100ms to 1h"))]
     pub(crate) interval: Option<Duration>,
 
@@ -160,11 +160,11 @@ pub(crate) struct Args {
     /// Write a sample of CPUs, interrupts, flows and threads each second, and let the verdict use
     /// what they show [default: bench-samples.jsonl in ~/.local/state/polyrail].
     #[arg(long, value_name = "FILE", num_args = 0..=1, value_parser = file_to_write(),
-        conflicts_with = "listen", help_heading = OUTPUT)]
+        help_heading = OUTPUT)]
     pub(crate) sample: Option<Option<OutFile>>,
 
     /// Print which paths the bytes could take, which one they take, and why.
-    #[arg(long, conflicts_with = "listen", help_heading = OUTPUT)]
+    #[arg(long, help_heading = OUTPUT)]
     pub(crate) explain_path: bool,
 
     /// With --explain-path: set up the transfers, and move nothing.
@@ -302,6 +302,40 @@ impl Args {
     }
 }
 
+/// What only the measuring end reads, so that `--listen` takes none of it.
+const OF_THE_CLIENT: &[&str] = &[
+    "connect",
+    "lab",
+    "peer_mem",
+    "one_process",
+    "sizes",
+    "op",
+    "segments",
+    "blocks",
+    "block_bytes",
+    "depth",
+    "posters",
+    "bidir",
+    "latency",
+    "time",
+    "iters",
+    "warmup",
+    "rounds",
+    "verify",
+    "against",
+    "why",
+    "nccl_modes",
+    "nccl_lib",
+    "channels_list",
+    "json",
+    "no_json",
+    "interval",
+    "csv",
+    "sample",
+    "explain_path",
+    "dry_run",
+];
+
 const WHERE: &str = "Where";
 const WHAT: &str = "What";
 const HOW: &str = "How";
@@ -361,7 +395,7 @@ fn proxies(text: &str) -> Result<String, Refusal> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory as _, Parser};
 
     use super::*;
 
@@ -403,5 +437,22 @@ pub(crate) mod tests {
     fn roles_that_exclude_each_other_are_refused() {
         assert!(refused("--listen --connect 1.2.3.4:5").contains("cannot be used with"));
         assert!(refused("--lab 1gbit --connect 1.2.3.4:5").contains("cannot be used with"));
+    }
+
+    #[test]
+    fn a_listener_refuses_what_only_the_measuring_end_reads() {
+        for given in
+            ["--sizes 8", "--no-json", "--json f", "--csv f", "--iters 3", "--why", "--latency"]
+        {
+            let message = refused(&format!("--listen 127.0.0.1:0 {given}"));
+            assert!(message.contains("cannot be used with"), "{given}: {message}");
+        }
+        let headings = [WHAT, HOW, OUTPUT];
+        for argument in Command::command().get_arguments() {
+            let is_of_both = argument.get_help_heading().is_none_or(|it| !headings.contains(&it));
+            let name = argument.get_id().as_str();
+            assert!(is_of_both || OF_THE_CLIENT.contains(&name), "{name}: add it to OF_THE_CLIENT");
+        }
+        args("--listen 127.0.0.1:0 --mem host --rails 1 --set window_chunks=4");
     }
 }

@@ -33,6 +33,15 @@ impl Server {
         address(at).map_err(|refusal| refusal.showing(at))?;
         let parsed = invitation.map(str::parse::<Invitation>).transpose();
         parsed.map_err(|error: InvitationError| {
+            if invitation == Some(PLACEHOLDER) {
+                let fault =
+                    format!("is followed by `{PLACEHOLDER}`, which stands for an invitation");
+                return Refusal::new(
+                    fault,
+                    "the line that `bench --listen` printed behind `elsewhere:`",
+                )
+                .showing(at);
+            }
             let fault = format!("is followed by what is no invitation: {error}");
             Refusal::new(fault, "what `bench --listen` printed, whole and unchanged").showing(at)
         })?;
@@ -83,6 +92,8 @@ pub(crate) fn without_invitation(argument: &str) -> String {
 }
 
 const INVITATION_PREFIX: &str = "pr2-";
+/// As help and pages have it.
+const PLACEHOLDER: &str = "pr2-KEY";
 
 /// The role of the command.
 pub(crate) enum Role {
@@ -149,5 +160,7 @@ mod tests {
         let error = refusal.to_string();
         assert!(error.contains("has 60 characters") && !error.contains("0f0f"), "{error}");
         assert_eq!(refusal.shown_value(), Some("10.0.0.1:7000"));
+        let pasted = Server::check("10.0.0.1:7000/pr2-KEY").unwrap_err().to_string();
+        assert!(pasted.contains("`pr2-KEY`, which stands for an invitation"), "{pasted}");
     }
 }

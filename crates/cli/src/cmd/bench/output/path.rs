@@ -57,7 +57,7 @@ fn explain(path: &TransferPath) -> PathTaken {
         PathKind::Tcp => {}
         other => considered.push(way(other, true, &why)),
     }
-    let rails = if is_tcp { "nothing better is" } else { "the next choice" };
+    let rails = if is_tcp { "no faster way is" } else { "the next choice" };
     considered.push(way(PathKind::Tcp, true, rails));
     PathTaken { taken: path.kind.name().to_owned(), why, considered }
 }
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(
             explanation([(8, &tcp), (1 << 20, &tcp), (1 << 30, &copy)]),
             "path of 8B, 1MiB: tcp\n  peer copy: not possible: of something\n  \
-             tcp: possible: nothing better is\n\
+             tcp: possible: no faster way is\n\
              path of 1GiB: peer copy\n  peer copy: possible: of something\n  \
              tcp: possible: the next choice\n"
         );
