@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::stdout::{harmless, tell};
@@ -19,9 +19,10 @@ const SHORT: Duration = Duration::from_secs(2);
 const PARTS: u64 = 10_000;
 const TEMPLATE: &str = "{bar:30} {percent} %  {msg}";
 const WAITING: &str = "{spinner} {msg}";
-/// Columns of a terminal that are no message's: those of [`TEMPLATE`], and the `^C` that a terminal shows behind it.
-/// Anything in a second line would stay there when the bar goes.
-const BESIDE: usize = 30 + " 100 %  ".len() + "^C".len() + 1;
+/// Columns that a terminal needs to show `^C` behind a bar without a second line, which would stay when the bar goes.
+const CTRL_C: u16 = 3;
+/// Columns that are no message's: those of [`TEMPLATE`], and of Ctrl-C.
+const BESIDE: usize = 30 + " 100 %  ".len() + CTRL_C as usize;
 
 /// How far a run is. It shows times by itself, also while the run says nothing.
 pub(crate) struct Progress {
@@ -69,7 +70,7 @@ impl Progress {
         // The template is a constant that a test reads.
         let style =
             ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar());
-        Self::begin(Show::Bar(ProgressBar::new(PARTS).with_style(style)))
+        Self::begin(Show::Bar(bar(Some(PARTS)).with_style(style)))
     }
 
     /// For one thing that takes a while, of which no parts are known: shows nothing of what is short.
@@ -81,7 +82,7 @@ impl Progress {
         }
         let style = ProgressStyle::with_template(WAITING)
             .unwrap_or_else(|_| ProgressStyle::default_spinner());
-        let progress = Self::begin(Show::Bar(ProgressBar::new_spinner().with_style(style)));
+        let progress = Self::begin(Show::Bar(bar(None).with_style(style)));
         progress.shared.state().is_waiting = true;
         progress.say(what);
         progress
@@ -166,6 +167,54 @@ impl Progress {
         if let Show::Bar(bar) = &self.shared.show {
             bar.finish_and_clear();
         }
+    }
+}
+
+fn bar(length: Option<u64>) -> ProgressBar {
+    let terminal = Box::new(Terminal(console::Term::buffered_stderr()));
+    ProgressBar::with_draw_target(length, ProgressDrawTarget::term_like(terminal))
+}
+
+/// Standard error, narrower than it is: lines are filled up, and what the terminal shows of Ctrl-C has to stay in the line
+/// that is removed.
+#[derive(Debug)]
+struct Terminal(console::Term);
+
+impl TermLike for Terminal {
+    fn width(&self) -> u16 {
+        self.0.size().1.saturating_sub(CTRL_C)
+    }
+
+    fn move_cursor_up(&self, lines: usize) -> io::Result<()> {
+        self.0.move_cursor_up(lines)
+    }
+
+    fn move_cursor_down(&self, lines: usize) -> io::Result<()> {
+        self.0.move_cursor_down(lines)
+    }
+
+    fn move_cursor_right(&self, columns: usize) -> io::Result<()> {
+        self.0.move_cursor_right(columns)
+    }
+
+    fn move_cursor_left(&self, columns: usize) -> io::Result<()> {
+        self.0.move_cursor_left(columns)
+    }
+
+    fn write_line(&self, line: &str) -> io::Result<()> {
+        self.0.write_line(line)
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        self.0.write_str(text)
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.0.clear_line()
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -359,6 +408,9 @@ mod tests {
         }
         assert_eq!(cut(message, 200), message);
         assert!(cut(message, 80).ends_with('…'), "{}", cut(message, 80));
+        // The line is filled up to the width that it is told.
+        let terminal = console::Term::stderr();
+        assert_eq!(Terminal(terminal.clone()).width() + CTRL_C, terminal.size().1);
     }
 
     #[test]
