@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::stdout::{harmless, tell};
@@ -19,6 +19,10 @@ const SHORT: Duration = Duration::from_secs(2);
 const PARTS: u64 = 10_000;
 const TEMPLATE: &str = "{bar:30} {percent} %  {msg}";
 const WAITING: &str = "{spinner} {msg}";
+/// Columns that a terminal needs to show `^C` behind a bar without a second line, which would stay when the bar goes.
+const CTRL_C: u16 = 3;
+/// Columns that are no message's: those of [`TEMPLATE`], and of Ctrl-C.
+const BESIDE: usize = 30 + " 100 %  ".len() + CTRL_C as usize;
 
 /// How far a run is. It shows times by itself, also while the run says nothing.
 pub(crate) struct Progress {
@@ -52,6 +56,8 @@ struct State {
     is_waiting: bool,
     /// How long the work takes at least, in seconds, if that is known before.
     planned: Option<f64>,
+    /// How the time left is meant: `about` so long, `at least` or `at most`.
+    bound: &'static str,
     is_over: bool,
 }
 
@@ -64,7 +70,7 @@ impl Progress {
         // The template is a constant that a test reads.
         let style =
             ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar());
-        Self::begin(Show::Bar(ProgressBar::new(PARTS).with_style(style)))
+        Self::begin(Show::Bar(bar(Some(PARTS)).with_style(style)))
     }
 
     /// For one thing that takes a while, of which no parts are known: shows nothing of what is short.
@@ -76,7 +82,7 @@ impl Progress {
         }
         let style = ProgressStyle::with_template(WAITING)
             .unwrap_or_else(|_| ProgressStyle::default_spinner());
-        let progress = Self::begin(Show::Bar(ProgressBar::new_spinner().with_style(style)));
+        let progress = Self::begin(Show::Bar(bar(None).with_style(style)));
         progress.shared.state().is_waiting = true;
         progress.say(what);
         progress
@@ -92,6 +98,7 @@ impl Progress {
             stepped: now,
             is_waiting: false,
             planned: None,
+            bound: "about",
             is_over: false,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new(), show });
@@ -120,6 +127,11 @@ impl Progress {
     /// How long what is left takes at least. What it takes beside that is seen as it goes on.
     pub(crate) fn plan_time(&self, left: Duration) {
         self.shared.state().plan(left, Instant::now());
+    }
+
+    /// What is left takes `at least` or `at most` so long, in place of `about`.
+    pub(crate) fn bound(&self, bound: &'static str) {
+        self.shared.state().bound = bound;
     }
 
     /// A step is done, which was to take this time of what was [planned](Self::plan_time).
@@ -155,6 +167,54 @@ impl Progress {
         if let Show::Bar(bar) = &self.shared.show {
             bar.finish_and_clear();
         }
+    }
+}
+
+fn bar(length: Option<u64>) -> ProgressBar {
+    let terminal = Box::new(Terminal(console::Term::buffered_stderr()));
+    ProgressBar::with_draw_target(length, ProgressDrawTarget::term_like(terminal))
+}
+
+/// Standard error, narrower than it is: lines are filled up, and what the terminal shows of Ctrl-C has to stay in the line
+/// that is removed.
+#[derive(Debug)]
+struct Terminal(console::Term);
+
+impl TermLike for Terminal {
+    fn width(&self) -> u16 {
+        self.0.size().1.saturating_sub(CTRL_C)
+    }
+
+    fn move_cursor_up(&self, lines: usize) -> io::Result<()> {
+        self.0.move_cursor_up(lines)
+    }
+
+    fn move_cursor_down(&self, lines: usize) -> io::Result<()> {
+        self.0.move_cursor_down(lines)
+    }
+
+    fn move_cursor_right(&self, columns: usize) -> io::Result<()> {
+        self.0.move_cursor_right(columns)
+    }
+
+    fn move_cursor_left(&self, columns: usize) -> io::Result<()> {
+        self.0.move_cursor_left(columns)
+    }
+
+    fn write_line(&self, line: &str) -> io::Result<()> {
+        self.0.write_line(line)
+    }
+
+    fn write_str(&self, text: &str) -> io::Result<()> {
+        self.0.write_str(text)
+    }
+
+    fn clear_line(&self) -> io::Result<()> {
+        self.0.clear_line()
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -212,7 +272,8 @@ impl Shared {
             && (!state.is_waiting || state.begin.elapsed() >= SHORT)
         {
             bar.set_position((state.share * PARTS as f64) as u64);
-            bar.set_message(harmless(&state.line(Instant::now())));
+            let columns = usize::from(console::Term::stderr().size().1);
+            bar.set_message(cut(&harmless(&state.line(Instant::now())), columns));
         }
     }
 }
@@ -243,12 +304,12 @@ impl State {
         }
     }
 
-    /// `64KiB write: warming up for 12 s; 15 s so far, about 40 s left`.
+    /// `64KiB write: warming up, 12 s already; 15 s so far, about 40 s left`.
     fn line(&self, now: Instant) -> String {
         let (elapsed, here) = (now - self.begin, now - self.since);
         let mut line = self.what.clone();
         if here >= SHORT && here + SHORT <= elapsed {
-            line += &format!(" for {}", show_time(here));
+            line += &format!(", {} already", show_time(here));
         }
         if elapsed >= SHORT {
             line += &format!("; {} so far", show_time(elapsed));
@@ -257,13 +318,28 @@ impl State {
             // It counts down until the next part is done, and then knows better. What is late already will be late by
             // about as much again.
             let left = (whole - elapsed.as_secs_f64()).abs().max(1.0);
-            line += &format!(", about {} left", show_time(Duration::from_secs_f64(left.min(1e9))));
+            let left = show_time(Duration::from_secs_f64(left.min(1e9)));
+            line += &format!(", {} {left} left", self.bound);
         }
         line
     }
 }
 
-/// `4 min 10 s`.
+/// As much of a message as one line of a terminal has room for.
+fn cut(line: &str, columns: usize) -> String {
+    console::truncate_str(line, columns.saturating_sub(BESIDE), "…").into_owned()
+}
+
+/// How long something took: `0.12 s`, `4.1 s`, `4 min 10 s`.
+pub(crate) fn show_taken(time: Duration) -> String {
+    match time.as_secs_f64() {
+        seconds if seconds < 1.0 => format!("{seconds:.2} s"),
+        seconds if seconds < 10.0 => format!("{seconds:.1} s"),
+        _ => show_time(time),
+    }
+}
+
+/// How long something will take: `4 min 10 s`.
 pub(crate) fn show_time(time: Duration) -> String {
     let seconds = time.as_secs_f64().ceil() as u64;
     if seconds < 60 {
@@ -294,12 +370,14 @@ mod tests {
             stepped: begin,
             is_waiting: false,
             planned: None,
+            bound: "about",
             is_over: false,
         };
         assert_eq!(state.line(at(3)), "warming up; 3 s so far");
-        assert_eq!(state.line(at(15)), "warming up for 12 s; 15 s so far");
+        assert_eq!(state.line(at(15)), "warming up, 12 s already; 15 s so far");
         (state.share, state.stepped) = (0.25, at(20));
-        assert_eq!(state.line(at(20)), "warming up for 17 s; 20 s so far, about 1 min 0 s left");
+        let text = "warming up, 17 s already; 20 s so far, about 1 min 0 s left";
+        assert_eq!(state.line(at(20)), text);
         assert!(state.line(at(60)).ends_with("about 20 s left"), "{}", state.line(at(60)));
         assert!(state.line(at(80)).ends_with("about 1 s left"), "{}", state.line(at(80)));
         assert!(state.line(at(300)).ends_with("about 3 min 40 s left"), "{}", state.line(at(300)));
@@ -315,6 +393,31 @@ mod tests {
         // Later somebody knows better.
         state.plan(Duration::from_secs(30), at(90));
         assert!(state.line(at(90)).ends_with("about 30 s left"), "{}", state.line(at(90)));
+        state.bound = "at least";
+        assert!(state.line(at(90)).ends_with("at least 30 s left"), "{}", state.line(at(90)));
+    }
+
+    #[test]
+    fn a_bar_has_one_line_with_room_for_the_signs_of_ctrl_c() {
+        let message =
+            "64KiB: trying send_buffer_bytes=4MiB, 6 s already; 11 s so far, about 1 min 20 s left";
+        for columns in [50, 80, 120, 200] {
+            let cut = cut(message, columns);
+            let whole = "#".repeat(30) + " 100 %  " + &cut + "^C";
+            assert!(whole.chars().count() < columns, "{columns}: {whole}");
+        }
+        assert_eq!(cut(message, 200), message);
+        assert!(cut(message, 80).ends_with('…'), "{}", cut(message, 80));
+        // The line is filled up to the width that it is told.
+        let terminal = console::Term::stderr();
+        assert_eq!(Terminal(terminal.clone()).width() + CTRL_C, terminal.size().1);
+    }
+
+    #[test]
+    fn what_took_a_moment_did_not_take_a_second() {
+        let shown = |millis| show_taken(Duration::from_millis(millis));
+        let times = [120, 4_120, 12_100, 250_000].map(shown);
+        assert_eq!(times, ["0.12 s", "4.1 s", "13 s", "4 min 10 s"]);
     }
 
     #[test]

@@ -45,8 +45,8 @@ pub(crate) fn redraw(lines: &[String]) -> Result<(), NobodyReads> {
     let (rows, columns) = (usize::from(rows.max(2)) - 1, usize::from(columns.max(20)));
     let mut screen = String::from(TO_THE_TOP);
     for line in lines.iter().take(rows) {
-        // A longer line would take two.
-        screen.extend(harmless(line).chars().take(columns));
+        // A longer line would take two, so it ends in a sign that there is more.
+        screen += &console::truncate_str(&harmless(line), columns, "…");
         screen += CLEAR_LINE;
         screen.push('\n');
     }

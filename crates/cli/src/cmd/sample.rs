@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail_report::{exit, show_memory};
+use polyrail_report::{counted, exit, show_memory};
 use polyrail_sample::{Options, SampleError, Sampler};
 
 use crate::machine_args::MachineCopy;
@@ -120,8 +120,8 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
     }
     let end = end?;
     tell!(
-        "{} samples; sampling took {:.2} % of a CPU and at most {} of memory",
-        end.samples,
+        "{}; sampling took {:.2} % of a CPU and at most {} of memory",
+        counted(end.samples, "sample"),
         end.cpu_percent,
         end.peak_rss_bytes.map_or("unknown".into(), show_memory)
     );

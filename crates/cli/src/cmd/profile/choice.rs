@@ -118,7 +118,7 @@ impl Choice {
         };
         text.push_str(&format!(
             "\n{table}{drift}\n{} to {}, {} repetitions after {} warm-ups (half a second of them at most), seed \
-             {}, order {}\nAltogether about {}, of which {} until the first sample{}.\n",
+             {}, order {}\nAltogether about {}, of which at least {} until the first sample{}.\n",
             show_size(smallest),
             show_size(largest),
             self.plan.repetitions,

@@ -13,7 +13,7 @@ use polyrail_profiler::{
     Hooks, Limits, Outcome, Rewarm, Rewarmed, Station, WARMING, Watcher, busy_devices,
     reference_ns, run,
 };
-use polyrail_report::{exit, median, show_size};
+use polyrail_report::{counted, exit, median, show_size};
 use serde_json::{Value, json};
 
 use super::args::{Args, Switch, Way};
@@ -24,7 +24,7 @@ use super::lock::Locked;
 use super::nccl::MODE;
 use super::warm::warm;
 use crate::host::describe;
-use crate::progress::{Progress, show_time};
+use crate::progress::{Progress, show_taken, show_time};
 use crate::stdout::tell;
 
 /// What is noted of a table that a folder no longer had.
@@ -102,8 +102,9 @@ pub(super) fn fill(
     progress.plan_time(steps_time);
     let what = if args.resume.is_some() { "are left" } else { "to take" };
     progress.beside().say(|_| {
-        let [prepared, left] = [prepared, steps_time].map(show_time);
-        format!("{} samples {what}, about {left}; preparing took {prepared}", steps.len())
+        let (prepared, left) = (show_taken(prepared), show_time(steps_time));
+        let samples = counted(steps.len() as u64, "sample");
+        format!("{samples} {what}, about {left}; preparing took {prepared}")
     });
     let share = prepared.as_secs_f64() / (prepared + steps_time).as_secs_f64();
     let shown = (&progress, share);
@@ -235,9 +236,9 @@ fn finish(
     let dir = recorder.folder().dir().display();
     let left = recorder.remaining().len();
     let mut text = format!(
-        "{} samples in {}, preparing included, {left} left, {} wrong: {dir}\n",
-        outcome.samples,
-        show_time(elapsed),
+        "{} in {}, preparing included, {left} left, {} wrong: {dir}\n",
+        counted(outcome.samples, "sample"),
+        show_taken(elapsed),
         outcome.wrong
     );
     text.push_str(&match outcome.state {

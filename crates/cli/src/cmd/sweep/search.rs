@@ -129,7 +129,10 @@ impl Bench<'_> {
         progress: &Progress,
     ) -> Result<bool, RunError> {
         let limit = budget.map(|budget| budget.as_secs_f64() * SEARCH_SHARE);
-        let pairs_min = Looks::new(1, PAIRS_MAX).map_or(0, |looks| looks.after[0]);
+        if budget.is_none() {
+            // Whether the best is to be confirmed, and in how many pairs, is known at the end.
+            progress.bound("at least");
+        }
         while let Some(order) = search.next_block() {
             let count = order.len();
             let mut figures = Vec::with_capacity(count);
@@ -142,7 +145,7 @@ impl Bench<'_> {
                     return Ok(true);
                 }
                 let doing = format!("block {}: cell {} of {count}", search.blocks() + 1, at + 1);
-                progress.show(self.share(budget, pairs_min), &doing);
+                progress.show(self.share(budget, 0), &doing);
                 match self.measure(cell) {
                     Ok(figure) => figures.push((cell, figure)),
                     Err(Ended::Interrupted) => return Ok(false),
@@ -177,6 +180,9 @@ impl Bench<'_> {
     ) -> Result<Option<Effect>, RunError> {
         // One comparison and so many blocks always have looks.
         let Ok(looks) = Looks::new(1, PAIRS_MAX) else { return Ok(None) };
+        if budget.is_none() {
+            progress.bound("at most");
+        }
         let mut pairs: Vec<(f64, f64)> = Vec::new();
         let judged = |pairs: &[(f64, f64)], miss: f64| {
             let rule = Rule { better, precision: PRECISION, miss };
