@@ -16,7 +16,10 @@ use tracing_subscriber::fmt::MakeWriter;
 #[non_exhaustive]
 pub enum LogError {
     /// The file is not there and can't be made, or may not be written.
-    #[error("log_file = `{}` can't be opened for writing: {source}", shown(path))]
+    #[error(
+        "log_file = `{}` can't be opened for writing: {source}; allowed: a file that this user may write",
+        shown(path)
+    )]
     Open {
         /// The file, with its marks filled in.
         path: PathBuf,

@@ -86,7 +86,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     print_warnings(&config);
     let config = told(config);
     if let Err(error) = polyrail_log::start(&polyrail_log::Settings::of(&config)) {
-        return refuse(&error, None, exit::ENVIRONMENT);
+        let help = Some(error.help().to_owned());
+        return refuse(&error, help, config_args::code_of_log(&error));
     }
     let (stopped, is_entering) =
         (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));

@@ -15,6 +15,7 @@ use polyrail_sample::SampleError;
 
 use super::hosts::Fault;
 use crate::cmd::bench::BenchError;
+use crate::config_args::code_of_log;
 use crate::unwritten::Unwritten;
 
 /// Anything that ends a mesh early.
@@ -128,11 +129,10 @@ impl MeshError {
             Self::Peer(error) => error.exit_code(),
             Self::Transfer { source, .. } => source.exit_code(),
             Self::Post { source, .. } => source.exit_code(),
-            Self::Lab(_)
-            | Self::Log(_)
-            | Self::Sample(_)
-            | Self::System { .. }
-            | Self::LabGone { .. } => exit::ENVIRONMENT,
+            Self::Log(error) => code_of_log(error),
+            Self::Lab(_) | Self::Sample(_) | Self::System { .. } | Self::LabGone { .. } => {
+                exit::ENVIRONMENT
+            }
             Self::Missing { .. }
             | Self::Host { .. }
             | Self::Version { .. }

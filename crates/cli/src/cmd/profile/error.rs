@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use polyrail::GpuError;
+use polyrail::{Explain, GpuError};
 use polyrail_analyze::AnalyzeError;
 use polyrail_config::ConfigError;
 use polyrail_nccl_ref::RefError;
@@ -11,6 +11,7 @@ use polyrail_profile::ProfileError;
 use polyrail_profiler::ProfilerError;
 use polyrail_report::{exit, show_memory};
 
+use crate::config_args::code_of_log;
 use crate::stdout::excerpt;
 use crate::unwritten::Unwritten;
 
@@ -26,7 +27,7 @@ pub(super) enum CommandError {
         help: Option<String>,
     },
     #[error(
-        "--sizes: this needs {} of memory; available: {}",
+        "--sizes: this needs {} of memory; allowed: {}, which is available",
         show_memory(*needed_bytes),
         show_memory(*available_bytes)
     )]
@@ -104,7 +105,9 @@ impl CommandError {
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::Interrupted => exit::INTERRUPTED,
-            Self::Usage { .. } | Self::Config(_) => exit::USAGE,
+            Self::Usage { .. } => exit::USAGE,
+            Self::Config(error) => error.exit_code(),
+            Self::Log(error) => code_of_log(error),
             Self::Unwritten(error) => error.exit_code(),
             Self::Profile(ProfileError::Io { source, .. })
             | Self::Profiler(ProfilerError::Profile(ProfileError::Io { source, .. }))
