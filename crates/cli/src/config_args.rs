@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use polyrail::Explain;
 use polyrail_config::{Config, ConfigBuilder, ConfigError};
+use polyrail_log::LogError;
 use polyrail_report::exit;
 
 use crate::stdout::{self, tell};
@@ -54,7 +56,16 @@ impl ConfigArgs {
 
 /// Says on standard error what is wrong, and how to mend it.
 pub(crate) fn refuse(error: &ConfigError) -> ExitCode {
-    stdout::refuse(error, error.help(), exit::USAGE)
+    stdout::refuse(error, error.help(), error.exit_code())
+}
+
+/// What a command ends with whose log can't be what the settings want.
+pub(crate) fn code_of_log(error: &LogError) -> u8 {
+    match error {
+        LogError::Open { source, .. } => exit::of_io(source),
+        LogError::NotAFile { .. } => exit::USAGE,
+        _ => exit::ENVIRONMENT,
+    }
 }
 
 /// Says on standard error what the user should know about the settings.

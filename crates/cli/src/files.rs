@@ -3,7 +3,51 @@
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind::{QuotaExceeded, StorageFull};
 use std::io::{self, Write};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
+
+/// A file that a command writes, of a type of its own to tell it from those that it reads.
+#[derive(Clone, Debug)]
+pub(crate) struct OutFile(PathBuf);
+
+impl From<PathBuf> for OutFile {
+    fn from(path: PathBuf) -> Self {
+        Self(path)
+    }
+}
+
+impl From<OutFile> for PathBuf {
+    fn from(file: OutFile) -> Self {
+        file.0
+    }
+}
+
+impl Deref for OutFile {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl AsRef<Path> for OutFile {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+/// The report of the last `bench`, in the folder of this user.
+pub(crate) const LAST_REPORT: &str = "bench.json";
+
+/// This user's folder for what a run leaves behind: `polyrail` in `XDG_STATE_HOME` or `~/.local/state`.
+pub(crate) fn state_folder() -> Option<PathBuf> {
+    let folder = |name: &str| {
+        let path = PathBuf::from(std::env::var_os(name)?);
+        path.is_absolute().then_some(path)
+    };
+    let of_user = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")));
+    Some(of_user?.join("polyrail"))
+}
 
 /// Writes a whole file, in place of an older one: where the disk is full or this process is killed, the
 /// older one stays, and nobody reads a part of either.

@@ -46,12 +46,14 @@ impl MachineCopy {
         sound(path)?;
         refuse_endless(path, allowed)?;
         let root = snapshot::open(path).map_err(|error| {
-            let fault = match &error {
-                SnapshotError::Open { source, .. } => format!("can't be opened: {source}"),
-                other => other.to_string(),
-            };
-            let refusal = Refusal::new(fault, allowed);
-            refusal.with_help(error.help().unwrap_or_default())
+            let help = error.help().unwrap_or_default();
+            match &error {
+                SnapshotError::Open { source, .. } => {
+                    Refusal::new(format!("can't be opened: {source}"), allowed).of_io(source)
+                }
+                other => Refusal::new(other, allowed),
+            }
+            .with_help(help)
         })?;
         Ok(Self { root, path: path.to_owned() })
     }
@@ -82,7 +84,7 @@ impl MachineCopy {
 pub(crate) fn refuse_machine(error: &SnapshotError) -> ExitCode {
     complain(&error.to_string(), error.help().as_deref());
     ExitCode::from(match error {
-        SnapshotError::Open { .. } => exit::USAGE,
+        SnapshotError::Open { source, .. } => exit::of_io(source),
         _ => exit::ENVIRONMENT,
     })
 }

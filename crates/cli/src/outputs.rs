@@ -2,43 +2,15 @@
 
 use std::any::TypeId;
 use std::env;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgMatches, Command, ValueHint};
+use clap::{Arg, ArgMatches, Command, FromArgMatches, ValueHint};
+use polyrail_config::{Config, Origin};
 
-use crate::files::are_one;
+use crate::config_args::ConfigArgs;
+use crate::files::{LAST_REPORT, OutFile, are_one, state_folder};
+use crate::machine_args::MachineCopy;
 use crate::stdout::excerpt;
-
-/// A file that a command writes, of a type of its own to tell it from those that it reads.
-#[derive(Clone, Debug)]
-pub(crate) struct OutFile(PathBuf);
-
-impl From<PathBuf> for OutFile {
-    fn from(path: PathBuf) -> Self {
-        Self(path)
-    }
-}
-
-impl From<OutFile> for PathBuf {
-    fn from(file: OutFile) -> Self {
-        file.0
-    }
-}
-
-impl Deref for OutFile {
-    type Target = Path;
-
-    fn deref(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl AsRef<Path> for OutFile {
-    fn as_ref(&self) -> &Path {
-        &self.0
-    }
-}
 
 /// Whether the values of an argument are such files.
 pub(crate) fn are_written(argument: &Arg) -> bool {
@@ -52,8 +24,7 @@ pub(crate) fn hinted(argument: Arg) -> Arg {
 
 /// What is wrong with the first file of a command line that would be written over another one of it.
 pub(crate) fn written_over(command: &Command, matches: &ArgMatches) -> Option<String> {
-    let config = env::var_os(CONFIG).map(PathBuf::from);
-    let files = files_of(command, matches, config.as_deref());
+    let files = files_of(command, command, matches);
     files.iter().enumerate().find_map(|(place, written)| {
         // Of two that are written the later one is refused.
         let is_before = |(other, file): &(usize, &Given)| !file.is_written || *other < place;
@@ -80,32 +51,91 @@ struct Given {
 /// The variable that names a file of settings where no option does.
 const CONFIG: &str = "POLYRAIL_CONFIG";
 
-fn files_of(mut command: &Command, mut matches: &ArgMatches, config: Option<&Path>) -> Vec<Given> {
+/// Settings that name files which an engine reads, and which it writes.
+const SETTINGS: [(&[&str], bool); 2] = [
+    (&["secret_file", "certificate_file", "certificate_key_file", "trust_file"], false),
+    (&["dump_file", "trace_file", "log_file"], true),
+];
+
+fn files_of(root: &Command, mut command: &Command, mut matches: &ArgMatches) -> Vec<Given> {
     let mut files = Vec::new();
     loop {
         for argument in command.get_arguments() {
-            let (id, name) = (argument.get_id().as_str(), argument.to_string());
+            let name = argument.to_string();
             let is_written = are_written(argument);
-            let paths: Vec<PathBuf> = if is_written {
-                let given = matches.try_get_many::<OutFile>(id).ok().flatten();
-                given.into_iter().flatten().map(|file| file.0.clone()).collect()
-            } else {
-                let given = matches.try_get_many::<PathBuf>(id).ok().flatten();
-                given.into_iter().flatten().cloned().collect()
-            };
-            if id == "config" && paths.is_empty() {
-                let path = config.map(Path::to_owned);
-                files.extend(path.map(|path| Given { name: CONFIG.into(), path, is_written }));
-            }
             // `-` is standard output.
-            let paths = paths.into_iter().filter(|path| path != Path::new("-"));
+            let paths =
+                paths_of(argument, matches).into_iter().filter(|path| path != Path::new("-"));
             files.extend(paths.map(|path| Given { name: name.clone(), path, is_written }));
+        }
+        let has = |id: &str| command.get_arguments().any(|argument| argument.get_id() == id);
+        if ["config", "preset", "set"].iter().all(|id| has(id)) {
+            of_settings(matches, &mut files);
+        }
+        if has("no_json") && !matches.contains_id("json") && !matches.get_flag("no_json") {
+            let report = state_folder().map(|folder| folder.join(LAST_REPORT));
+            let name = "a bench without --json".to_owned();
+            files.extend(report.map(|path| Given { name, path, is_written: true }));
+        }
+        if let Some(mut bench) = root.find_subcommand("bench").filter(|_| has("bench")).cloned()
+            && let Some(words) = matches.get_raw("bench").and_then(|mut words| words.next())
+        {
+            let words = words.to_string_lossy();
+            let words = std::iter::once("bench").chain(words.split_whitespace());
+            // What is wrong with them is told by who reads the option.
+            if let Ok(matches) = bench.try_get_matches_from_mut(words) {
+                files.extend(files_of(root, &bench, &matches));
+            }
         }
         let below = matches.subcommand();
         let below = below.and_then(|(name, below)| Some((command.find_subcommand(name)?, below)));
         let Some(below) = below else { return files };
         (command, matches) = below;
     }
+}
+
+/// The files and folders that an argument names.
+fn paths_of(argument: &Arg, matches: &ArgMatches) -> Vec<PathBuf> {
+    let id = argument.get_id().as_str();
+    if let Ok(Some(given)) = matches.try_get_many::<OutFile>(id) {
+        return given.cloned().map(PathBuf::from).collect();
+    }
+    if let Ok(Some(given)) = matches.try_get_many::<MachineCopy>(id) {
+        return given.map(|copy| copy.path.clone()).collect();
+    }
+    let given = matches.try_get_many::<PathBuf>(id).ok().flatten();
+    given.into_iter().flatten().cloned().collect()
+}
+
+/// The files that settings name, and those that they come from where no option does. Wrong settings are told by who
+/// needs them.
+fn of_settings(matches: &ArgMatches, files: &mut Vec<Given>) {
+    if matches.value_source("config").is_none()
+        && let Some(path) = env::var_os(CONFIG)
+    {
+        files.push(Given { name: CONFIG.into(), path: path.into(), is_written: false });
+    }
+    let config = ConfigArgs::from_arg_matches(matches).map(|args| args.resolve());
+    let Ok(Ok(config)) = config else { return };
+    files.extend(file_of(&config));
+    let rows = config.rows();
+    for (names, is_written) in SETTINGS {
+        let given = rows.iter().filter(|row| names.contains(&row.name) && !row.value.is_empty());
+        files.extend(given.map(|row| Given {
+            name: row.name.to_owned(),
+            path: PathBuf::from(&row.value),
+            is_written,
+        }));
+    }
+}
+
+/// The file that values come from.
+fn file_of(config: &Config) -> Option<Given> {
+    let path = config.rows().into_iter().find_map(|row| match row.origin {
+        Origin::File { path, .. } => Some(PathBuf::from(path)),
+        _ => None,
+    })?;
+    Some(Given { name: "the search for settings".to_owned(), path, is_written: false })
 }
 
 #[cfg(test)]
@@ -125,9 +155,21 @@ mod tests {
     fn no_command_writes_over_what_it_reads() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-        let (same, other, alias) = (at("same"), at("other"), at("./same"));
+        let (same, other) = (at("same"), at("other"));
         fs::write(&same, "").unwrap();
+        let secret = format!("secret_file={same}");
+        let machine = polyrail_host::fixtures::mlx5_four_nodes();
+        let root = polyrail_host::Sysroot::at(machine.path());
+        let (archive, file) = (at("archive"), fs::File::create(at("archive")).unwrap());
+        polyrail_host::snapshot::write(&root, "x", &Default::default(), file).unwrap();
         for words in [
+            vec!["sample", "--sysroot", &archive, "--out"],
+            vec!["irq", "plan", "--sysroot", &archive, "--output"],
+            vec!["tune", "plan", "throughput", "--sysroot", &archive, "--output"],
+            vec!["bench", "--set", &secret, "--json"],
+            vec!["mesh", "--lab", "x", "--set", &secret, "--html"],
+            vec!["sweep", "--bench", &format!("--sizes 8 --config {same}"), "--output"],
+            vec!["autotune", "--bench", &format!("--sizes 8 --set {secret}"), "--journal"],
             vec!["bench", "--config", &same, "--json"],
             vec!["bench", "--config", &same, "--sample"],
             vec!["mesh", "--lab", "x", "--config", &same, "--html"],
@@ -135,8 +177,11 @@ mod tests {
             vec!["tune", "plan", "--profile-file", &same, "--output"],
         ] {
             let with = |last| [&words[..], &[last]].concat();
-            let text = refused(&with(alias.as_str())).unwrap_or_default();
-            assert!(text.contains("is the file that --"), "{words:?}: {text}");
+            let alias =
+                if words.contains(&archive.as_str()) { at("./archive") } else { at("./same") };
+            let text = refused(&with(&alias)).unwrap_or_default();
+            let does = ["is the file that --", "is the file that secret_file "];
+            assert!(does.iter().any(|does| text.contains(does)), "{words:?}: {text}");
             assert!(text.contains(" reads; allowed: a file of its own\nhelp: "), "{text}");
             assert_eq!(refused(&with(other.as_str())), None, "{words:?}");
         }

@@ -5,7 +5,6 @@ use std::io::{self, ErrorKind};
 use std::path::Path;
 use std::sync::OnceLock;
 
-use polyrail_log::LogError;
 use polyrail_report::exit;
 
 /// A place that can't be written.
@@ -62,15 +61,6 @@ impl Unwritten {
 
     pub(crate) fn exit_code(&self) -> u8 {
         exit::of_io(&self.source)
-    }
-}
-
-/// Of a log that can't go where it should.
-pub(crate) fn log_exit_code(error: &LogError) -> u8 {
-    match error {
-        LogError::Open { source, .. } => exit::of_io(source),
-        LogError::NotAFile { .. } => exit::USAGE,
-        _ => exit::ENVIRONMENT,
     }
 }
 

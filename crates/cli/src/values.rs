@@ -18,7 +18,7 @@ use polyrail_lab::{LabError, LabSpec, Rate};
 use polyrail_report::{BadUnit, exit};
 use rustix::fs::{Access, access};
 
-use crate::outputs::OutFile;
+use crate::files::OutFile;
 use crate::stdout::excerpt;
 
 /// Why a value is refused: a phrase that follows the value and ends with what is allowed, and a
@@ -43,7 +43,7 @@ impl Refusal {
     }
 
     /// For what the system refuses.
-    fn of_io(self, error: &io::Error) -> Self {
+    pub(crate) fn of_io(self, error: &io::Error) -> Self {
         Self { code: exit::of_io(error), ..self }
     }
 

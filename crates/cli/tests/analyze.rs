@@ -189,7 +189,10 @@ fn bad_input_is_named_with_its_place_and_what_helps() {
     };
     let root = tempfile::tempdir().unwrap();
     let foreign = refused(&[root.path().to_str().unwrap()]);
-    assert!(foreign.contains("is not a profile folder: it has no plan.json\nhelp: "), "{foreign}");
+    assert!(
+        foreign.contains("is not a profile folder: it has no plan.json; allowed: "),
+        "{foreign}"
+    );
 
     let (_root, dir) = profile(&machine());
     let path = Path::new(&dir).join("samples.csv");

@@ -214,8 +214,9 @@ fn a_report_goes_nowhere_where_nobody_asked_for_it_or_there_is_no_home() {
     assert_eq!(run(&["--no-json"], folder.path().to_str()), "");
     for home in [None, Some("/proc")] {
         let told = run(&[], home);
-        assert!(told.starts_with("polyrail: no report is kept ("), "{told}");
-        assert!(told.ends_with("; --json FILE writes one\n"), "{told}");
+        assert!(told.starts_with("polyrail: no report is kept: can't write to "), "{told}");
+        assert!(told.ends_with("\nhelp: --json FILE writes one\n"), "{told}");
+        assert_eq!(told.matches("; allowed: ").count(), 1, "{told}");
     }
 }
 
@@ -330,7 +331,7 @@ fn wrong_options_are_refused_with_field_value_and_range() {
         ),
         ("--rails 99", exit::USAGE, vec!["--rails <N|LIST|near> `99`", "1 to 64"]),
         ("--rails nosuch7", exit::USAGE, vec!["nosuch7", "usable here", "lo"]),
-        ("--sizes 512GiB", exit::ENVIRONMENT, vec!["needs ", " TiB of memory; available: "]),
+        ("--sizes 512GiB", exit::ENVIRONMENT, vec!["needs ", " TiB of memory; allowed: "]),
         ("--json - --csv -", exit::USAGE, vec!["--csv `-`", "standard output, as --json does"]),
         ("--json /nonexistent/x.json", exit::USAGE, vec!["/nonexistent/x.json", "mkdir"]),
         (

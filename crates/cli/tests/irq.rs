@@ -84,7 +84,7 @@ fn what_cannot_be_used_is_refused_with_exit_code_2_and_a_remedy() {
         (vec!["irq", "plan", "--cpus", "8000"], "not online"),
         (vec!["irq", "plan", "--cpus", "9-4"], "ends before it starts"),
         (vec!["irq", "plan", "--map", "/none/map.yaml"], "/none/map.yaml"),
-        (vec!["irq", "reset", "nonsense"], "there is no session"),
+        (vec!["irq", "reset", "nonsense"], "session `nonsense`: does not exist; allowed: "),
         (vec!["irq", "verify"], "no plan was carried out"),
         (vec!["tune", "plan", "fast"], "throughput, latency, zerocopy"),
         (vec!["tune", "plan"], "tune list"),

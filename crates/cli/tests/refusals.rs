@@ -152,6 +152,10 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         fs::create_dir(&folder).unwrap();
         fs::set_permissions(&folder, Permissions::from_mode(mode)).unwrap();
     }
+    // The report of the last run.
+    let state = scratch.path().join(".local/state/polyrail");
+    fs::create_dir_all(&state).unwrap();
+    fs::write(state.join("bench.json"), "{}").unwrap();
     // Nobody is at its other end, and a signal does not end the wait for somebody.
     let pipe = scratch.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -185,6 +189,7 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         tune apply --plan file
         tune plan --profile-file file
         tune plan
+        tune reset zz --state-dir state
         tune verify --state-dir state
         tune confirm --state-dir state
         irq show eth99
@@ -196,6 +201,7 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         irq watch --state-dir state
         lab down no-such-lab
         lab set no-such-lab rail0 --up
+        lab exec no-such-lab a ls
         lab up x --rails 400gbit --queue-ms 1000
         topo snapshot file
         topo --sysroot file
@@ -217,6 +223,10 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         bench --segments 3
         bench --time 0s
         bench --config file
+        bench --config .local/state/polyrail/bench.json
+        bench --csv .local/state/polyrail/bench.json
+        bench --set log_file=log --csv log
+        sweep --bench --config=file --journal file
         bench --set tx_cpus=0-3 --preset latency
         mesh
         mesh --lab no-such-lab
@@ -229,6 +239,20 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         peers
         peers --set rendezvous=slurm://
         peers --set rendezvous=mpi://
+        peers --set rendezvous=torchrun://
+        bench --set secret_file=none
+        bench --set secret_file=file
+        bench --set secret_file=folder
+        bench --set trust_file=none --set certificate_file=none --set certificate_key_file=none
+        experiment file
+        experiment undo folder
+        nixl check
+        nixl check folder
+        nixl install folder
+        doctor --sysroot folder
+        tune plan throughput --sysroot folder
+        topo --sysroot folder
+        bindings suggest --sysroot folder
         bindings check
         bindings suggest nope
         bindings suggest eth99 --json
@@ -246,7 +270,9 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         assert!(stdout.is_empty(), "{line}: {stdout}");
         let told: Vec<&str> = stderr.lines().collect();
         assert_eq!(told.len(), 2, "{line}: {stderr}");
-        let is_formed = told[0].starts_with("polyrail: ") && told[1].starts_with("help: ");
+        let is_formed = told[0].starts_with("polyrail: ")
+            && told[0].matches("; allowed: ").count() == 1
+            && told[1].starts_with("help: ");
         assert!(is_formed && told[1].len() > 10, "{line}: {stderr}");
     }
     assert_eq!(everything_below(scratch.path()), before);

@@ -77,13 +77,17 @@ impl ConfigBuilder {
     /// [`ConfigBuilder::yaml`].
     pub fn file(self, path: &Path) -> Result<Self, ConfigError> {
         let name = path.display().to_string();
-        let unreadable = |reason: String| ConfigError::Read { path: name.clone(), reason };
-        let bytes = read_limited(path).map_err(|error| unreadable(error.to_string()))?;
+        let unreadable = |error: io::Error| {
+            let (kind, reason) = (error.kind(), error.to_string());
+            ConfigError::Read { path: name.clone(), kind, reason }
+        };
+        let bytes = read_limited(path).map_err(unreadable)?;
         if bytes.len() > FILE_LIMIT_BYTES {
             return Err(ConfigError::TooLarge { path: name, limit_bytes: FILE_LIMIT_BYTES });
         }
         let text = String::from_utf8(bytes).map_err(|error| {
-            unreadable(format!("byte {} is not UTF-8 text", error.utf8_error().valid_up_to()))
+            let why = format!("byte {} is not UTF-8 text", error.utf8_error().valid_up_to());
+            unreadable(io::Error::new(io::ErrorKind::InvalidData, why))
         })?;
         self.yaml(&text, &name)
     }
@@ -428,7 +432,7 @@ fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
             kind if kind.is_socket() => "a socket",
             _ => "a device",
         };
-        return Err(io::Error::other(format!("it is {what}")));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {what}")));
     }
     let mut bytes = Vec::new();
     File::open(path)?.take(FILE_LIMIT_BYTES as u64 + 1).read_to_end(&mut bytes)?;

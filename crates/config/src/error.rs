@@ -1,6 +1,7 @@
 //! What can be wrong with a configuration.
 
 use std::fmt;
+use std::io::ErrorKind;
 
 use polyrail_yaml::excerpt;
 
@@ -50,6 +51,8 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: String,
+        /// Which kind of error it is; see [`is_wrong_path`].
+        kind: ErrorKind,
         /// What the system said.
         reason: String,
     },
@@ -114,6 +117,22 @@ impl ConfigError {
             Self::Value(bad) => bad.remedy.clone(),
         }
     }
+}
+
+/// Whether a file or folder that fails with this can't be what was named, whoever asks. Otherwise this user or this
+/// machine lacks something: a permission, room, a disk that works.
+pub fn is_wrong_path(kind: ErrorKind) -> bool {
+    matches!(
+        kind,
+        ErrorKind::NotFound
+            | ErrorKind::AlreadyExists
+            | ErrorKind::NotADirectory
+            | ErrorKind::IsADirectory
+            | ErrorKind::DirectoryNotEmpty
+            | ErrorKind::InvalidFilename
+            | ErrorKind::InvalidInput
+            | ErrorKind::InvalidData
+    )
 }
 
 /// A value that its setting does not take.

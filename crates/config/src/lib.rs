@@ -59,7 +59,7 @@ pub use choices::{
 pub use config::{Config, Origin, Row};
 pub use cpus::{CpuListError, LAST_CPU, parse_cpu_ranges, parse_cpulist};
 pub use docs::{help, markdown};
-pub use error::{BadValue, ConfigError, Conflict, Party};
+pub use error::{BadValue, ConfigError, Conflict, Party, is_wrong_path};
 pub use file_name::expand_file_name;
 pub use kind::Invalid;
 pub use metrics_listen::MetricsListen;

@@ -55,7 +55,7 @@ pub enum DoctorError {
     #[error(transparent)]
     Tune(#[from] polyrail_tune::TuneError),
     /// A file of probes or a report that can't be read.
-    #[error("{} can't be read: {source}", path.display())]
+    #[error("{} can't be read: {source}; allowed: a file that this user may read", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -63,7 +63,7 @@ pub enum DoctorError {
         source: io::Error,
     },
     /// The file is not a valid report or file of probes.
-    #[error("{} is not {wanted}: {fault}", path.display())]
+    #[error("{} is not {wanted}: {fault}; allowed: what `polyrail doctor` wrote", path.display())]
     NotJson {
         /// The file.
         path: PathBuf,
@@ -89,6 +89,9 @@ impl DoctorError {
             Self::NoInterface { .. } => Some("`polyrail topo` lists the interfaces".into()),
             Self::NoCpu { .. } => Some("`polyrail topo` lists the CPUs of each node".into()),
             Self::NoCheck { .. } => Some("`polyrail doctor --list` names all checks".into()),
+            Self::Unreadable { .. } => {
+                Some("name another file, or run it as a user who may read it".into())
+            }
             Self::NotJson { wanted: "a report", .. } | Self::TooFew { .. } => {
                 Some("make one on each host with `polyrail doctor --json > HOST.json`".into())
             }

@@ -166,7 +166,11 @@ pub enum SnapshotError {
     #[error("the archive can't be written: {0}")]
     Write(#[source] io::Error),
     /// The archive or folder could not be opened.
-    #[error("{} can't be opened as the files of a machine: {source}", path.display())]
+    #[error(
+        "{} can't be opened as the files of a machine: {source}; allowed: a folder with proc and sys, or an archive \
+         of them",
+        path.display()
+    )]
     Open {
         /// The path as given.
         path: PathBuf,
@@ -234,6 +238,7 @@ pub fn write(
 pub fn open(path: &Path) -> Result<Sysroot, SnapshotError> {
     let fail = |source| SnapshotError::Open { path: path.to_owned(), source };
     if fs::metadata(path).map_err(fail)?.is_dir() {
+        fs::metadata(path.join("sys")).map_err(fail)?;
         return Ok(Sysroot::at(path));
     }
     let file = fs::File::open(path).map_err(fail)?;

@@ -23,7 +23,7 @@ pub enum LabError {
         allowed: String,
     },
     /// No lab has this name.
-    #[error("lab `{name}` does not exist; existing labs: {known}")]
+    #[error("lab `{name}` does not exist; allowed: a lab that is up: {known}")]
     UnknownLab {
         /// The name as given.
         name: String,
@@ -51,7 +51,7 @@ pub enum LabError {
         last: usize,
     },
     /// A lab of this name is already there.
-    #[error("lab `{name}` is already up")]
+    #[error("lab `{name}` is already up; allowed: a new name")]
     AlreadyUp {
         /// The lab's name.
         name: String,
@@ -193,7 +193,8 @@ impl LabError {
             }
             Self::UnknownNode { .. } => "`polyrail lab ls` shows the nodes of each lab".into(),
             Self::Interrupted { name } => format!("`polyrail lab up {name} …` builds it anew"),
-            Self::BadValue { .. } | Self::UnknownRail { .. } | Self::System { .. } => return None,
+            Self::UnknownRail { .. } => "`polyrail lab ls` shows the rails of each lab".into(),
+            Self::BadValue { .. } | Self::System { .. } => return None,
         })
     }
 

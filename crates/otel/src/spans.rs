@@ -6,6 +6,7 @@ use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfi
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
 use polyrail::{Outcome, Peer, TransferError};
+use polyrail_config::harmless;
 
 use crate::carry;
 use crate::client::Client;
@@ -75,7 +76,7 @@ impl Settings {
         let host = self.endpoint.strip_prefix("http://").unwrap_or_default();
         let is_plain = host.bytes().all(|byte| byte.is_ascii_graphic());
         if host.is_empty() || host.starts_with(['/', ':']) || !is_plain {
-            let value = self.endpoint.escape_debug().to_string();
+            let value = harmless(&self.endpoint, &[]);
             return refused("endpoint", value, "http://HOST:PORT/v1/traces");
         }
         if self.service.is_empty() {
@@ -195,6 +196,8 @@ mod tests {
                 "{text}"
             );
         }
+        let steering = Settings::to("http://a\u{1b}[2J").check().unwrap_err().to_string();
+        assert!(steering.starts_with("endpoint = `http://a\\u001b[2J`; "), "{steering}");
         for sample_ratio in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
             let text = Settings { sample_ratio, ..good.clone() }.check().unwrap_err().to_string();
             assert_eq!(text, format!("sample_ratio = `{sample_ratio}`; allowed: 0 to 1"));

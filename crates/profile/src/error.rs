@@ -18,7 +18,7 @@ pub enum ProfileError {
         source: io::Error,
     },
     /// Not a profile folder.
-    #[error("{} is not a profile folder: it has no {missing}", dir.display())]
+    #[error("{} is not a profile folder: it has no {missing}; allowed: a folder with a profile", dir.display())]
     Foreign {
         /// The folder.
         dir: PathBuf,

@@ -1,6 +1,6 @@
 //! The exit codes of the `polyrail` command: part of its stable interface.
 
-use std::io::{self, ErrorKind};
+use std::io;
 
 /// Everything succeeded, and every verdict is positive.
 pub const OK: u8 = 0;
@@ -26,17 +26,7 @@ pub const INTERRUPTED: u8 = 130;
 /// The code for what the system refuses. A place or a file that can't be what was named, whoever asks, is a wrong
 /// argument; a permission, room or anything else that this machine lacks is not.
 pub fn of_io(error: &io::Error) -> u8 {
-    match error.kind() {
-        ErrorKind::NotFound
-        | ErrorKind::AlreadyExists
-        | ErrorKind::NotADirectory
-        | ErrorKind::IsADirectory
-        | ErrorKind::DirectoryNotEmpty
-        | ErrorKind::InvalidFilename
-        | ErrorKind::InvalidInput
-        | ErrorKind::InvalidData => USAGE,
-        _ => ENVIRONMENT,
-    }
+    if polyrail_config::is_wrong_path(error.kind()) { USAGE } else { ENVIRONMENT }
 }
 
 #[cfg(test)]
@@ -50,6 +40,6 @@ mod tests {
             [2, 5, 13, 17, 20, 21, 28, 30].map(code);
         assert_eq!([enoent, eexist, enotdir, eisdir], [USAGE; 4]);
         assert_eq!([eio, eacces, enospc, erofs], [ENVIRONMENT; 4]);
-        assert_eq!(of_io(&ErrorKind::InvalidData.into()), USAGE, "not UTF-8");
+        assert_eq!(of_io(&io::ErrorKind::InvalidData.into()), USAGE, "not UTF-8");
     }
 }

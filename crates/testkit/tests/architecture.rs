@@ -132,7 +132,7 @@ const RULES: &[Rule] = &[
     // takes who is at the other end of a connection.
     Rule { name: "metrics", below: &["config", "sys"], ..Rule::ORDINARY },
     // Built on what programs of others see; no other crate uses it.
-    Rule { name: "otel", below: &["polyrail"], ..Rule::ORDINARY },
+    Rule { name: "otel", below: &["config", "polyrail"], ..Rule::ORDINARY },
     // Built on what programs of others see. The engine knows nothing of it.
     Rule { name: "rendezvous", below: &["config", "polyrail", "proto"], ..Rule::ORDINARY },
     // For programs whose log it is; the engine only says what happens, by `tracing`.

@@ -49,6 +49,16 @@ pub enum TuneError {
         /// What may be given.
         allowed: String,
     },
+    /// A file that an argument names, and that this user or this machine can't read.
+    #[error("{field} `{}`: can't be read: {source}; allowed: what this user may read", path.display())]
+    Unread {
+        /// Which argument.
+        field: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
     /// The plan was made elsewhere, or before a reboot.
     #[error("the plan was made {for_what}")]
     OtherHost {
@@ -101,7 +111,7 @@ pub enum TuneError {
         fault: String,
     },
     /// There is no such session.
-    #[error("there is no session `{id}`{}", known(known_ids))]
+    #[error("session `{id}`: does not exist; allowed: {}", known(known_ids))]
     NoSession {
         /// As it was given.
         id: String,
@@ -195,6 +205,14 @@ impl TuneError {
             Self::Argument { field: "plan", value, .. } if value.is_empty() => {
                 "name a plan file, or carry one out with `polyrail irq apply`"
             }
+            Self::NoSession { known_ids, .. } if known_ids.is_empty() => {
+                "there is nothing to undo; if it was applied with another --state-dir, name that folder"
+            }
+            Self::NoSession { .. } => "leave the ID out to undo the last session that still holds",
+            Self::Yaml { .. } => {
+                "docs/tune.md and docs/irq.md (in packages: /usr/share/doc/polyrail/docs) show such files"
+            }
+            Self::Unread { .. } => "change its permissions, or run as its owner",
             Self::OtherHost { .. } => {
                 "make a new plan here; --force applies this one to vectors that match by PCI \
                  address, index and name"
@@ -247,7 +265,7 @@ fn owner(pid: Option<&u32>) -> String {
 
 fn known(ids: &[String]) -> String {
     match ids.is_empty() {
-        true => "; none was ever applied".to_owned(),
-        false => format!("; there are {}", ids.join(", ")),
+        true => "none, because nothing was ever applied".to_owned(),
+        false => ids.join(", "),
     }
 }

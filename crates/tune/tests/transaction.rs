@@ -380,7 +380,7 @@ fn several_sessions_go_back_to_the_first_values_whatever_was_reset_between() {
     stage.reset(&Which::Pristine).unwrap();
     assert_eq!(stage.files(), before);
     let error = stage.reset(&Which::Id("none".to_owned())).unwrap_err();
-    assert!(error.to_string().starts_with("there is no session `none`; there are 2"), "{error}");
+    assert!(error.to_string().starts_with("session `none`: does not exist; allowed: 2"), "{error}");
 }
 
 #[test]

@@ -145,7 +145,10 @@ impl Node {
     pub fn map(&self, what: &str) -> Result<&[Entry], Fault> {
         match &self.value {
             Value::Map(entries) => Ok(entries),
-            _ => Err(Fault::new(self.at, format!("{what} must be `name: value` lines"))),
+            _ => Err(Fault::new(
+                self.at,
+                format!("{what} has no names with values; allowed: `name: value` lines"),
+            )),
         }
     }
 

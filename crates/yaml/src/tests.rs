@@ -84,7 +84,10 @@ fn faults_name_the_place_and_the_value() {
     }
     assert!(fault("a: 'open").contains(": `a` is not YAML: "), "{}", fault("a: 'open"));
     let node = parse("- 1\n").unwrap().unwrap();
-    assert_eq!(node.map("the map").unwrap_err().to_string(), "the map must be `name: value` lines");
+    assert_eq!(
+        node.map("the map").unwrap_err().to_string(),
+        "the map has no names with values; allowed: `name: value` lines"
+    );
     assert_eq!(node.text("it").unwrap_err().at, Position::START);
     assert!(node.list("it").unwrap()[0].list("it").is_err());
 }

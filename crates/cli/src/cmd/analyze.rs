@@ -16,7 +16,7 @@ use polyrail_report::exit;
 
 use crate::cmd::profile::Way;
 use crate::files;
-use crate::outputs::OutFile;
+use crate::files::OutFile;
 use crate::progress::Progress;
 use crate::stdout::{complain, print, refuse, tell};
 use crate::unwritten::Unwritten;

@@ -127,8 +127,11 @@ impl CheckArgs {
             (tx, rx) => [tx, rx].map(|given| given.clone().unwrap_or_default()),
         };
         if tx.is_empty() && rx.is_empty() {
-            let help = "give them as arguments or settings, or see `polyrail bindings suggest`";
-            complain("there are no bindings to check", Some(help));
+            let help = "`polyrail bindings suggest` has some";
+            complain(
+                "there are no bindings to check; allowed: those of arguments or settings",
+                Some(help),
+            );
             return Err(ExitCode::from(exit::USAGE));
         }
         Ok([tx, rx])

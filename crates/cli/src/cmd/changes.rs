@@ -157,9 +157,12 @@ pub(crate) fn read_argument(
     path: &Path,
     allowed: &str,
 ) -> Result<String, TuneError> {
-    fs::read_to_string(path).map_err(|error| {
-        let fault = format!("can't be read: {error}");
-        TuneError::argument(field, path.display().to_string(), fault, allowed)
+    fs::read_to_string(path).map_err(|source| match exit::of_io(&source) {
+        exit::USAGE => {
+            let fault = format!("can't be read: {source}");
+            TuneError::argument(field, path.display().to_string(), fault, allowed)
+        }
+        _ => TuneError::Unread { field, path: path.to_owned(), source },
     })
 }
 

@@ -273,6 +273,7 @@ impl Failure {
                 exit::VERDICT
             }
             Self::Doctor(DoctorError::Machine(_)) => exit::ENVIRONMENT,
+            Self::Doctor(DoctorError::Unreadable { source, .. }) => exit::of_io(source),
             Self::Doctor(_) => exit::USAGE,
         }
     }

@@ -15,7 +15,7 @@ use polyrail_tune::{Plan, TuneError};
 
 use super::changes::{self, Doing, Undoing, Where};
 use crate::files;
-use crate::outputs::OutFile;
+use crate::files::OutFile;
 use crate::progress::{Progress, show_time};
 use crate::signals;
 use crate::stdout::{refuse_place, tell};

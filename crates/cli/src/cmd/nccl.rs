@@ -271,7 +271,10 @@ fn env(folder: Option<&Path>, conf: bool, gpus: Option<u16>) -> Result<(), Refus
     if let Some(folder) = folder
         && !folder.join(FOR_NCCL).exists()
     {
-        let text = format!("{} holds no {FOR_NCCL}", folder.display());
+        let text = format!(
+            "--folder `{}`: holds no {FOR_NCCL}; allowed: a folder where it is installed",
+            folder.display()
+        );
         let help = "install it with `polyrail nccl install FOLDER`";
         return Err(refuse(exit::USAGE, text, help));
     }

@@ -102,16 +102,21 @@ fn nixl(environment: &Environment) -> Result<Nixl, Refusal> {
     let Some(folder) = &environment.environment else {
         return Err(refuse(
             exit::USAGE,
-            "no Python environment is named or active".to_owned(),
+            "no Python environment is named or active; allowed: one with NIXL".to_owned(),
             help,
         ));
     };
-    Nixl::find(folder)
-        .ok_or_else(|| refuse(exit::USAGE, format!("{} has no NIXL", folder.display()), help))
+    Nixl::find(folder).ok_or_else(|| {
+        refuse(
+            exit::USAGE,
+            format!("{} has no NIXL; allowed: a Python environment with it", folder.display()),
+            help,
+        )
+    })
 }
 
 fn unread(path: &Path, error: &std::io::Error) -> Refusal {
-    let text = format!("can't read {}: {error}", path.display());
+    let text = format!("can't read {}: {error}; allowed: what this user may read", path.display());
     refuse(exit::of_io(error), text, "run it as a user who can")
 }
 

@@ -18,7 +18,6 @@ use crate::config_args::{self, ConfigArgs, print_warnings, told};
 use crate::progress::Progress;
 use crate::signals;
 use crate::stdout::{complain, print, refuse, say_to_reader, tell};
-use crate::unwritten::log_exit_code;
 use crate::values::{Refusal, number_within, time};
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
@@ -87,7 +86,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     print_warnings(&config);
     let config = told(config);
     if let Err(error) = polyrail_log::start(&polyrail_log::Settings::of(&config)) {
-        return refuse(&error, Some(error.help().to_owned()), log_exit_code(&error));
+        let help = Some(error.help().to_owned());
+        return refuse(&error, help, config_args::code_of_log(&error));
     }
     let (stopped, is_entering) =
         (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));

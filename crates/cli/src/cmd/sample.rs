@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use polyrail_report::{counted, exit, show_memory};
 use polyrail_sample::{Options, SampleError, Sampler};
 
+use crate::files::OutFile;
 use crate::machine_args::MachineCopy;
-use crate::outputs::OutFile;
 use crate::progress::Progress;
 use crate::queue_stats::read_queues;
 use crate::signals;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use polyrail_report::exit;
 
-use crate::outputs::OutFile;
+use crate::files::OutFile;
 use crate::stdout::{complain, print, refuse_place, tell};
 use crate::unwritten::Unwritten;
 use crate::values::new_file;

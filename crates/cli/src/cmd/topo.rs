@@ -15,8 +15,8 @@ use polyrail_nic::Ethtool;
 use polyrail_report::{Align, Table, exit};
 use serde_json::{Value, json};
 
+use crate::files::OutFile;
 use crate::machine_args::{MachineArgs, refuse_machine, refuse_read};
-use crate::outputs::OutFile;
 use crate::stdout::{complain, print, refuse_place, tell};
 use crate::unwritten::{Unwritten, to_stdout};
 use crate::values::new_file;

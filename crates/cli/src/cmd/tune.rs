@@ -11,7 +11,7 @@ use polyrail_tune::{RealDisk, TuneError, Which, reset};
 
 use super::changes::{self, Doing, Undoing, Where};
 use crate::files;
-use crate::outputs::OutFile;
+use crate::files::OutFile;
 use crate::stdout::{complain, refuse_place, tell};
 use crate::unwritten::Unwritten;
 use crate::values::{Refusal, file_to_read, file_to_write, interface, time, word};
@@ -232,7 +232,9 @@ fn apply(
 fn verify(as_json: bool, place: &Where) -> Result<ExitCode, TuneError> {
     match place.last_session("tune")? {
         Some(session) => changes::check(place, &session.plan, Duration::ZERO, true, as_json),
-        None => Ok(nothing("no profile was carried out since boot")),
+        None => Ok(nothing(
+            "no profile was carried out since boot; allowed: after `polyrail tune apply`",
+        )),
     }
 }
 
@@ -267,7 +269,7 @@ fn confirm(place: &Where) -> Result<ExitCode, TuneError> {
             tell!("polyrail: session {} stays", session.id);
             Ok(ExitCode::SUCCESS)
         }
-        None => Ok(nothing("there is no session to confirm")),
+        None => Ok(nothing("there is no session to confirm; allowed: after `polyrail tune apply`")),
     }
 }
 

@@ -126,7 +126,10 @@ fn a_lab_that_does_not_exist_is_an_error_that_says_how_to_make_it() {
         &["down", "no-such-lab"],
     ] {
         let text = refusal(2, &run(args));
-        assert!(text.contains("lab `no-such-lab` does not exist; existing labs: "), "{text}");
+        assert!(
+            text.contains("lab `no-such-lab` does not exist; allowed: a lab that is up: "),
+            "{text}"
+        );
         assert!(text.contains("help: `polyrail lab up no-such-lab --rails"), "{text}");
     }
     assert!(!ok(&["ls"]).contains("no-such-lab"));

@@ -98,6 +98,8 @@ impl Place {
         fs::create_dir(folder.path().join("group")).unwrap();
         let experiment = "bench: --sizes 8\nfactors:\n  channels: [1, 2]\n";
         fs::write(folder.path().join("experiment.yml"), experiment).unwrap();
+        let experiment = "bench: --sizes 8\nfactors:\n  irq: [default, \"map:/proc/self/mem\"]\n";
+        fs::write(folder.path().join("unreadable.yml"), experiment).unwrap();
         Self { folder, copy: fixtures::mlx5_four_nodes() }
     }
 
@@ -211,6 +213,8 @@ fn what_can_not_be_read_or_written_has_one_code_in_all_commands() {
             nccl install file/x --from file
             profile --out file/x --gpus none --host 2
             experiment experiment.yml --out file/x
+            bench --set log_file=file/x
+            peers --set log_file=file/x --set rendezvous=dir:///RENDEZVOUS
             analyze profile --html file/x
             irq plan -o file/x
             tune plan throughput -o file/x
@@ -242,6 +246,28 @@ fn what_can_not_be_read_or_written_has_one_code_in_all_commands() {
             bench --csv /sys/x
             sample --time 100ms --out /sys/x",
         ),
+        // The system lets nobody read the beginning of its memory.
+        (
+            3,
+            "bench --config /proc/self/mem
+            bench --set secret_file=/proc/self/mem
+            config show --config /proc/self/mem
+            bindings check --config /proc/self/mem
+            peers --config /proc/self/mem
+            profile --plan --config /proc/self/mem
+            experiment /proc/self/mem
+            experiment unreadable.yml --dry-run --partial
+            tune plan --profile-file /proc/self/mem
+            irq plan --map /proc/self/mem
+            irq apply /proc/self/mem
+            irq plan --sysroot /proc/self/mem
+            tune plan throughput --sysroot /proc/self/mem
+            doctor --sysroot /proc/self/mem
+            doctor --fleet /proc/self/mem /proc/self/mem
+            sample --time 100ms --sysroot /proc/self/mem
+            topo --sysroot /proc/self/mem
+            bindings suggest --sysroot /proc/self/mem",
+        ),
         // The machine has not so much memory.
         (
             3,
@@ -255,6 +281,12 @@ fn what_can_not_be_read_or_written_has_one_code_in_all_commands() {
             let last: Vec<&str> = told.lines().rev().take(2).collect();
             assert!(last.len() == 2 && last[0].starts_with("help: "), "{line}: {told}");
             assert!(last[1].starts_with("polyrail: "), "{line}: {told}");
+            assert_eq!(last[1].matches("; allowed: ").count(), 1, "{line}: {told}");
+            if line.ends_with("900GiB") {
+                let needs = last[1].contains("needs ") && last[1].contains(" TiB of memory; ");
+                assert!(needs && last[1].ends_with("iB, which is available"), "{line}: {told}");
+                assert!(last[0].contains("smaller"), "{line}: {told}");
+            }
         }
     }
     assert_eq!(fs::read_to_string(place.folder.path().join("file")).unwrap(), "x");

@@ -28,7 +28,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 #[non_exhaustive]
 pub enum CertificatesError {
     /// A file can't be read.
-    #[error("{setting} {}: {source}", path.display())]
+    #[error("{setting} {}: {source}{}", path.display(), regular_file::allowed(source))]
     Read {
         /// `certificate_file` or `trust_file`.
         setting: &'static str,
@@ -303,7 +303,7 @@ fn read_opened(
     file.take(FILE_MAX + 1).read_to_end(&mut text).map_err(failed)?;
     if text.len() as u64 > FILE_MAX {
         let why = format!("more than {} KiB", FILE_MAX >> 10);
-        return Err(failed(io::Error::new(io::ErrorKind::FileTooLarge, why)));
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, why)));
     }
     Ok(text)
 }

@@ -133,7 +133,7 @@ mod tests {
         ];
         for (path, what) in others {
             let error = read(&path).unwrap_err().to_string();
-            assert_eq!(error, format!("it is {what}, allowed is a regular file"));
+            assert_eq!(error, format!("it is {what}; allowed: a regular file"));
         }
         assert!(read(&in_folder("none")).unwrap().is_none());
     }

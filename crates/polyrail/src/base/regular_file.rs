@@ -40,9 +40,8 @@ pub(crate) fn refuse_if_others_may_write(file: &File) -> io::Result<()> {
     if mode & 0o022 == 0 {
         return Ok(());
     }
-    let why = format!(
-        "mode {mode:04o} lets others write it, allowed is a file that only its owner writes"
-    );
+    let why =
+        format!("mode {mode:04o} lets others write it; allowed: a file that only its owner writes");
     Err(io::Error::new(io::ErrorKind::InvalidData, why))
 }
 
@@ -52,8 +51,16 @@ pub(crate) fn refuse_if_of_others(file: &File) -> io::Result<()> {
     if owner == own || owner == 0 {
         return Ok(());
     }
-    let why = format!("it belongs to user {owner}, allowed are this user ({own}) and root");
+    let why = format!("it belongs to user {owner}; allowed: this user ({own}) and root");
     Err(io::Error::new(io::ErrorKind::InvalidData, why))
+}
+
+/// What is allowed, where the system has refused the file. Faults that are found here say it themselves.
+pub(crate) fn allowed(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(_) => "; allowed: a regular file that this user can read",
+        None => "",
+    }
 }
 
 /// The user of this process, as files are owned by it.
@@ -69,6 +76,6 @@ fn check(kind: fs::FileType) -> io::Result<()> {
         kind if kind.is_socket() => "a socket",
         _ => "a device",
     };
-    let why = format!("it is {what}, allowed is a regular file");
+    let why = format!("it is {what}; allowed: a regular file");
     Err(io::Error::new(io::ErrorKind::InvalidInput, why))
 }

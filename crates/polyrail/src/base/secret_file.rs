@@ -18,7 +18,7 @@ const FILE_MAX: u64 = 64 << 10;
 #[non_exhaustive]
 pub enum SecretFileError {
     /// It can't be read.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}{}", path.display(), regular_file::allowed(source))]
     Read {
         /// The file.
         path: PathBuf,
@@ -27,7 +27,7 @@ pub enum SecretFileError {
     },
     /// Others may read it, or somebody else owns it.
     #[error(
-        "{}: mode {mode:04o} of user {owner}, allowed is a regular file of this user (or root) that \
+        "{}: mode {mode:04o} of user {owner}; allowed: a regular file of this user (or root) that \
          nobody else can read or write",
         path.display()
     )]
@@ -83,7 +83,7 @@ pub(crate) fn read_file(path: &Path) -> Result<Vec<Secret>, SecretFileError> {
     let bytes = read_private(path)?;
     let text = std::str::from_utf8(&bytes).map_err(|_| SecretFileError::Read {
         path: path.to_owned(),
-        source: io::Error::new(io::ErrorKind::InvalidData, "not UTF-8 text"),
+        source: io::Error::new(io::ErrorKind::InvalidData, "not UTF-8 text; allowed: UTF-8"),
     })?;
     read_secrets(text).map_err(|why| SecretFileError::Text { path: path.to_owned(), why })
 }
@@ -141,7 +141,7 @@ mod tests {
         mkfifoat(CWD, &fifo, Mode::RUSR | Mode::WUSR).unwrap();
         for (path, what) in [(folder.path(), "a directory"), (&fifo, "a named pipe")] {
             let error = read_file(path).unwrap_err().to_string();
-            assert!(error.contains(&format!("it is {what}, allowed is a regular file")), "{error}");
+            assert!(error.contains(&format!("it is {what}; allowed: a regular file")), "{error}");
         }
     }
 

@@ -419,7 +419,7 @@ fn a_metadata_file_is_waited_for_and_named_if_it_can_not_be_read() {
     let fifo = folder.path().join("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
     let error = a.find_peer(&fifo, LONG).unwrap().unwrap_err().to_string();
-    let text = format!("{}: it is a named pipe, allowed is a regular file", fifo.display());
+    let text = format!("{}: it is a named pipe; allowed: a regular file", fifo.display());
     assert!(error.ends_with(&text), "{error}");
 }
 

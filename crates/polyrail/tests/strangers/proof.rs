@@ -199,7 +199,7 @@ fn a_secret_file_that_can_not_be_used_is_refused_with_field_value_and_what_is_al
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         let (text, help, code) = build(&path);
         assert!(text.contains(&format!("mode {mode:04o}")), "{text}");
-        assert!(text.contains("allowed is a regular file of this user"), "{text}");
+        assert!(text.contains("allowed: a regular file of this user"), "{text}");
         assert!(help.contains("chmod 600") && code == 2, "{help}");
     }
     let (text, help, _) = build(&folder.path().join("none"));

@@ -58,7 +58,8 @@ impl Job {
             return Err(env.wrong(names[1], format!("is {size}; allowed: 1 to {MOST_RANKS}")));
         }
         if rank >= size {
-            return Err(env.wrong(names[0], format!("is {rank}, and there are {size} ranks")));
+            return Err(env
+                .wrong(names[0], format!("is {rank}; allowed: 0 to {}, the last rank", size - 1)));
         }
         let is_local = match launcher {
             Launcher::Slurm => {
@@ -82,7 +83,10 @@ impl Job {
             (None, Launcher::Torchrun) => {
                 let port: u16 = env.number(&["MASTER_PORT"])?;
                 port.checked_add(1).ok_or_else(|| {
-                    env.wrong(&["MASTER_PORT"], "is 65535, and the next port is needed".to_owned())
+                    env.wrong(
+                        &["MASTER_PORT"],
+                        "is 65535; allowed: 0 to 65534, as the next port is needed".to_owned(),
+                    )
                 })?
             }
             (None, Launcher::Slurm) => {
@@ -120,7 +124,7 @@ impl Environment<'_> {
     }
 
     fn lacks(&self, names: &[&str]) -> RendezvousError {
-        self.wrong(names, "is not set".to_owned())
+        self.wrong(names, "is not set; allowed: what the launcher sets".to_owned())
     }
 
     fn wrong(&self, names: &[&str], fault: String) -> RendezvousError {
@@ -203,7 +207,7 @@ mod tests {
             (torch, &[][..], "test://`: WORLD_SIZE is not set"),
             (torch, &[("WORLD_SIZE", "x\n")], "WORLD_SIZE is `x\\u000a`; allowed: a number"),
             (torch, &[("WORLD_SIZE", "0"), ("RANK", "0")], "WORLD_SIZE is 0; allowed: 1 to"),
-            (torch, &[("WORLD_SIZE", "2"), ("RANK", "2")], "RANK is 2, and there are 2 ranks"),
+            (torch, &[("WORLD_SIZE", "2"), ("RANK", "2")], "RANK is 2; allowed: 0 to 1"),
             (torch, &[("WORLD_SIZE", "2"), ("RANK", "1")], "MASTER_ADDR is not set"),
             (
                 (Launcher::Mpi, None, None),

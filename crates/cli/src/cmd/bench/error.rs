@@ -18,7 +18,8 @@ use polyrail_report::{exit, show_memory};
 use polyrail_sample::SampleError;
 
 pub(crate) use self::mismatch::Mismatch;
-use crate::unwritten::{Unwritten, log_exit_code};
+use crate::config_args::code_of_log;
+use crate::unwritten::Unwritten;
 
 /// Anything that ends a run early.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +38,7 @@ pub(crate) enum BenchError {
     #[error(transparent)]
     Sample(SampleError),
     #[error(
-        "this bench needs {} of memory; available: {}",
+        "this bench needs {} of memory; allowed: {}, which is available",
         show_memory(*needed_bytes),
         show_memory(*available_bytes)
     )]
@@ -152,7 +153,7 @@ impl BenchError {
             Self::Unwritten(error) => error.exit_code(),
             Self::Usage { .. } => exit::USAGE,
             Self::Lab(error) if error.blame() == Blame::Input => exit::USAGE,
-            Self::Log(error) => log_exit_code(error),
+            Self::Log(error) => code_of_log(error),
             Self::Lab(_)
             | Self::Sample(_)
             | Self::Memory { .. }

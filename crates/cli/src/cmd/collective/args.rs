@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::CollectiveError;
 use crate::config_args::ConfigArgs;
-use crate::outputs::OutFile;
+use crate::files::OutFile;
 use crate::values::{
     Rates, Refusal, file_or_stdout, library_name, number_within, rates, size_up_to, time_within,
 };

@@ -19,7 +19,7 @@ pub(in crate::cmd) enum RunError {
     Tune(#[from] TuneError),
     #[error(transparent)]
     Unwritten(#[from] Unwritten),
-    #[error("can't read {}: {source}", path.display())]
+    #[error("can't read {}: {source}; allowed: a file of UTF-8 text that this user may read", path.display())]
     Unread { path: PathBuf, source: io::Error },
     #[error("can't {action} {}: {source}", path.display())]
     Io { action: &'static str, path: PathBuf, source: io::Error },
@@ -27,7 +27,7 @@ pub(in crate::cmd) enum RunError {
     #[error("{file}: {fault}")]
     Command { file: String, fault: String, help: Option<String> },
     /// The results folder can't be used.
-    #[error("the results folder {} {fault}", path.display())]
+    #[error("the results folder {} {fault}; allowed: results of the same run, or a new name", path.display())]
     Folder { path: PathBuf, fault: String, help: &'static str },
     /// The baseline would be what another experiment has applied just then.
     #[error("another experiment changes this host{}", of(folder.as_deref()))]

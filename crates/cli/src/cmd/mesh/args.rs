@@ -12,7 +12,7 @@ use super::hosts::{self, Hosts};
 use super::meet::BY_STARTER;
 use super::plan::{Grid, Layout, Pattern};
 use crate::config_args::ConfigArgs;
-use crate::outputs::OutFile;
+use crate::files::OutFile;
 use crate::values::{
     Rates, Refusal, file_or_stdout, file_to_read, file_to_write, lab_name, number_within, rates,
     setting, size_up_to, time, time_within,

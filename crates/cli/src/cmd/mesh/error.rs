@@ -15,7 +15,8 @@ use polyrail_sample::SampleError;
 
 use super::hosts::Fault;
 use crate::cmd::bench::BenchError;
-use crate::unwritten::{Unwritten, log_exit_code};
+use crate::config_args::code_of_log;
+use crate::unwritten::Unwritten;
 
 /// Anything that ends a mesh early.
 #[derive(Debug, thiserror::Error)]
@@ -125,7 +126,6 @@ impl MeshError {
             Self::Config(error) => error.exit_code(),
             Self::Engine(error) => error.exit_code(),
             Self::Lab(error) if error.blame() == Blame::Input => exit::USAGE,
-            Self::Log(error) => log_exit_code(error),
             Self::Rendezvous(error) => error.exit_code(),
             Self::Memory(error) => error.exit_code(),
             Self::Data { source, .. } => source.exit_code(),
@@ -133,6 +133,7 @@ impl MeshError {
             Self::Peer(error) => error.exit_code(),
             Self::Transfer { source, .. } => source.exit_code(),
             Self::Post { source, .. } => source.exit_code(),
+            Self::Log(error) => code_of_log(error),
             Self::Lab(_) | Self::Sample(_) | Self::System { .. } | Self::LabGone { .. } => {
                 exit::ENVIRONMENT
             }

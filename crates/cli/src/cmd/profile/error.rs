@@ -11,8 +11,9 @@ use polyrail_profile::ProfileError;
 use polyrail_profiler::ProfilerError;
 use polyrail_report::{exit, show_memory};
 
+use crate::config_args::code_of_log;
 use crate::stdout::excerpt;
-use crate::unwritten::{Unwritten, log_exit_code};
+use crate::unwritten::Unwritten;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommandError {
@@ -26,7 +27,7 @@ pub(super) enum CommandError {
         help: Option<String>,
     },
     #[error(
-        "--sizes: this needs {} of memory; available: {}",
+        "--sizes: this needs {} of memory; allowed: {}, which is available",
         show_memory(*needed_bytes),
         show_memory(*available_bytes)
     )]
@@ -104,9 +105,10 @@ impl CommandError {
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::Interrupted => exit::INTERRUPTED,
-            Self::Usage { .. } | Self::Config(_) => exit::USAGE,
+            Self::Usage { .. } => exit::USAGE,
+            Self::Config(error) => error.exit_code(),
+            Self::Log(error) => code_of_log(error),
             Self::Unwritten(error) => error.exit_code(),
-            Self::Log(error) => log_exit_code(error),
             Self::Profile(ProfileError::Io { source, .. })
             | Self::Profiler(ProfilerError::Profile(ProfileError::Io { source, .. }))
             | Self::Analyze(AnalyzeError::Profile(ProfileError::Io { source, .. })) => {

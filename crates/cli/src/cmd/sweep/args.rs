@@ -7,7 +7,7 @@ use polyrail_config::Config;
 use polyrail_experiment::Design;
 
 use crate::cmd::bench::check_options;
-use crate::outputs::OutFile;
+use crate::files::OutFile;
 use crate::values::{Refusal, file_to_keep, file_to_write, number_within, time_within};
 
 /// Short, because each cell is measured many times.

@@ -3,14 +3,16 @@
 
 use std::io;
 
-use polyrail_config::ConfigError;
+use polyrail_config::{ConfigError, is_wrong_path};
 use polyrail_gpu::GpuError;
 use polyrail_proto::hello::RefusedCode;
 use polyrail_proto::wire::RefusalCode;
 use polyrail_secure::{CertificateError, Proof};
 
 use super::{EngineError, PeerError, PostError, RegionError, TransferError};
+use crate::base::certificate_files::CertificatesError;
 use crate::base::reason::{ConnectReason, THE_CONNECTION, Whose};
+use crate::base::secret_file::SecretFileError;
 
 /// What an error says beyond its text; all errors of this crate do.
 ///
@@ -34,6 +36,10 @@ pub trait Explain: std::error::Error {
 const USAGE: u8 = 2;
 const ENVIRONMENT: u8 = 3;
 const PEER: u8 = 4;
+
+fn of_file(kind: io::ErrorKind) -> u8 {
+    if is_wrong_path(kind) { USAGE } else { ENVIRONMENT }
+}
 
 /// What helps who can't prove that it may connect.
 const NO_PROOF: &str = "add the peer by its metadata or an invitation, or give both ends the same secret_file \
@@ -149,28 +155,31 @@ impl Explain for EngineError {
             Self::CongestionDenied { line, .. } => Some(format!(
                 "let an administrator allow it, which holds until the next boot: `{line}`"
             )),
-            Self::Congestion { .. } | Self::Cpus { .. } | Self::System { .. } => None,
+            Self::Cpus { .. } => Some(
+                "name CPUs of this process; `taskset`, cgroups and containers say which it may use"
+                    .to_owned(),
+            ),
+            Self::Congestion { .. } | Self::System { .. } => None,
         }
     }
 
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_)
-            | Self::Rails { is_missing: true, .. }
+            Self::Config(error) => error.exit_code(),
+            Self::Secrets(SecretFileError::Read { source, .. })
+            | Self::Certificates(
+                CertificatesError::Read { source, .. }
+                | CertificatesError::Key(SecretFileError::Read { source, .. }),
+            )
+            | Self::Output { source, .. } => of_file(source.kind()),
+            Self::Rails { is_missing: true, .. }
             | Self::Congestion { .. }
             | Self::NotHosted { .. }
             | Self::Secrets(_)
             | Self::Certificates(_) => USAGE,
-            Self::Output { source, .. } if is_another_file_better(source.kind()) => USAGE,
             _ => ENVIRONMENT,
         }
     }
-}
-
-/// Whether it is the name that is wrong, and not the machine.
-fn is_another_file_better(kind: io::ErrorKind) -> bool {
-    use io::ErrorKind::{InvalidFilename, InvalidInput, IsADirectory, NotADirectory, NotFound};
-    matches!(kind, NotFound | NotADirectory | IsADirectory | InvalidFilename | InvalidInput)
 }
 
 impl Explain for PeerError {
@@ -318,7 +327,10 @@ impl Explain for ConfigError {
     }
 
     fn exit_code(&self) -> u8 {
-        USAGE
+        match self {
+            Self::Read { kind, .. } => of_file(*kind),
+            _ => USAGE,
+        }
     }
 }
 

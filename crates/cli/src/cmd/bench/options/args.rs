@@ -13,7 +13,7 @@ use super::nccl_mode::NcclMode;
 use super::role::Server;
 use super::schedule::{DEPTH_MAX, ITERS_MAX, POSTERS_MAX, ROUNDS_MAX, SEGMENTS_MAX, Schedule};
 use crate::config_args::ConfigArgs;
-use crate::outputs::OutFile;
+use crate::files::OutFile;
 use crate::values::{
     Rates, Refusal, address, file_or_stdout, file_to_write, library, number_within, rates, setting,
     size, socket_address, time, time_within, word,

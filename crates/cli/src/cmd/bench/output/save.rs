@@ -11,8 +11,8 @@ use polyrail_report::BenchReport;
 use super::render;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::Report;
-use crate::files::{draft_of, replace};
-use crate::stdout::{put, tell};
+use crate::files::{LAST_REPORT, draft_of, replace, state_folder};
+use crate::stdout::{complain, put, tell};
 use crate::unwritten::Unwritten;
 
 /// The places that were asked for.
@@ -35,10 +35,13 @@ impl Output {
     pub(crate) fn open(report: Report<'_>, csv: Option<&Path>) -> Result<Self, BenchError> {
         let json = match report {
             Report::To(path) => Sink::open(path)?,
-            Report::Last => match state_folder() {
+            Report::Last => match own_state_folder() {
                 Ok(folder) => Sink::Last(folder.join(LAST_REPORT)),
                 Err(error) => {
-                    tell!("polyrail: no report is kept ({error}); --json FILE writes one");
+                    complain(
+                        &format!("no report is kept: {error}"),
+                        Some("--json FILE writes one"),
+                    );
                     Sink::Nowhere
                 }
             },
@@ -124,7 +127,7 @@ impl Sink {
 /// The file that samples go to; without a name, that of the last run, in [`state_folder`].
 pub(crate) fn sample_file(path: Option<&Path>) -> Result<(PathBuf, File), BenchError> {
     let Some(path) = path else {
-        let path = state_folder()?.join(LAST_SAMPLES);
+        let path = own_state_folder()?.join(LAST_SAMPLES);
         let draft = draft_of(&path);
         let failed = Unwritten::at(&path);
         // A bench that still runs goes on with its own file, which then has no name.
@@ -136,22 +139,15 @@ pub(crate) fn sample_file(path: Option<&Path>) -> Result<(PathBuf, File), BenchE
     Ok((path.into(), file.map_err(Unwritten::at(path))?))
 }
 
-const LAST_REPORT: &str = "bench.json";
 const LAST_SAMPLES: &str = "bench-samples.jsonl";
 
-/// This user's folder for what a run leaves behind: `polyrail` in `XDG_STATE_HOME` or `~/.local/state`.
-fn state_folder() -> Result<PathBuf, Unwritten> {
-    let folder = |name: &str| {
-        let path = PathBuf::from(std::env::var_os(name)?);
-        path.is_absolute().then_some(path)
-    };
-    let of_user = folder("XDG_STATE_HOME").or_else(|| Some(folder("HOME")?.join(".local/state")));
-    let path = of_user.unwrap_or_else(|| "~/.local/state".into()).join("polyrail");
-    let failed = Unwritten::at(&path);
-    if !path.is_absolute() {
+/// [`state_folder`], which is made if it is not there.
+fn own_state_folder() -> Result<PathBuf, Unwritten> {
+    let Some(path) = state_folder() else {
+        let failed = Unwritten::at("~/.local/state/polyrail".as_ref());
         return Err(failed(io::Error::new(io::ErrorKind::NotFound, "HOME names no folder")));
-    }
-    own_folder(&path, rustix::process::geteuid().as_raw()).map_err(failed)?;
+    };
+    own_folder(&path, rustix::process::geteuid().as_raw()).map_err(Unwritten::at(&path))?;
     Ok(path)
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::cmd::experiment::error::RunError;
 use crate::cmd::nccl::variables;
-use crate::outputs::OutFile;
+use crate::files::OutFile;
 use crate::values::{Refusal, file_to_write, library_name, number_within, size, time_within};
 
 /// The level that leaves a variable as it is.
