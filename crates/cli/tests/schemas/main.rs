@@ -156,8 +156,6 @@ fn what_a_sweep_found_fits() {
     let over = ["--over", "channels=1,2", "--over", "chunk_bytes=256KiB"];
     let words = [&["sweep", "--budget", "3s", "--json", "--bench", bench][..], &over].concat();
     prints("sweep", &words);
-    // Too short for all cells that there are if nobody names any.
-    prints("sweep", &["autotune", "--budget", "1s", "--json", "--bench", bench]);
 }
 
 #[test]
