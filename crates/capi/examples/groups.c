@@ -1,4 +1,6 @@
 /* Engines that find each other in a group, here by a folder. etcd, DNS and the ranks of a job differ by the setting only. */
+/* For mkdtemp, which C99 has not. */
+#define _POSIX_C_SOURCE 200809L
 #include <unistd.h>
 
 #include "example.h"
