@@ -29,8 +29,11 @@ pub(crate) fn written_over(command: &Command, matches: &ArgMatches) -> Option<St
         // Of two that are written the later one is refused.
         let is_before = |(other, file): &(usize, &Given)| !file.is_written || *other < place;
         let mut others = files.iter().enumerate().filter(is_before).map(|(_, file)| file);
-        let other =
-            others.find(|other| written.is_written && are_one(&written.path, &other.path))?;
+        // Which settings may share a file the configuration knows.
+        let is_apart = |other: &&Given| !(is_setting(written) && is_setting(other));
+        let other = others.find(|other| {
+            written.is_written && is_apart(other) && are_one(&written.path, &other.path)
+        })?;
         let does = if other.is_written { "writes" } else { "reads" };
         let shown = excerpt(&written.path.to_string_lossy());
         Some(format!(
@@ -56,6 +59,10 @@ const SETTINGS: [(&[&str], bool); 2] = [
     (&["secret_file", "certificate_file", "certificate_key_file", "trust_file"], false),
     (&["dump_file", "trace_file", "log_file"], true),
 ];
+
+fn is_setting(file: &Given) -> bool {
+    file.is_written && SETTINGS[1].0.contains(&file.name.as_str())
+}
 
 fn files_of(root: &Command, mut command: &Command, mut matches: &ArgMatches) -> Vec<Given> {
     let mut files = Vec::new();

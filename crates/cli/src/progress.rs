@@ -172,8 +172,11 @@ impl Progress {
 
 fn bar(length: Option<u64>) -> ProgressBar {
     let terminal = Box::new(Terminal(console::Term::buffered_stderr()));
-    ProgressBar::with_draw_target(length, ProgressDrawTarget::term_like(terminal))
+    ProgressBar::with_draw_target(length, ProgressDrawTarget::term_like_with_hz(terminal, DRAWN_HZ))
 }
+
+/// As often as indicatif draws by itself.
+const DRAWN_HZ: u8 = 20;
 
 /// Standard error, narrower than it is: lines are filled up, and what the terminal shows of Ctrl-C has to stay in the line
 /// that is removed.

@@ -28,12 +28,12 @@ fn report(options: &str) -> BenchReport {
 #[test]
 fn memory_that_is_not_there_is_an_error_of_the_environment_at_either_end() {
     for options in [
-        format!("--mem {NO_DEVICE}"),
-        format!("--peer-mem {NO_DEVICE}"),
-        format!("--peer-mem {NO_DEVICE} --one-process"),
+        format!("--mem {NO_DEVICE} --sizes 8 --iters 1"),
+        format!("--peer-mem {NO_DEVICE} --sizes 8 --iters 1"),
+        format!("--peer-mem {NO_DEVICE} --one-process --sizes 8 --iters 1"),
         format!("--listen 127.0.0.1:0 --mem {NO_DEVICE}"),
     ] {
-        let output = bench(&format!("{options} --sizes 8 --iters 1"));
+        let output = bench(&options);
         let message = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(exit::ENVIRONMENT.into()), "{options}: {message}");
         let reason = message.contains("no CUDA driver: ") || message.contains("cuda:999 does not");

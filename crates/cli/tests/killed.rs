@@ -128,7 +128,9 @@ fn ctrl_c_ends_a_bench_whose_server_does_not_answer_its_connection() {
     let mut bench = Running(command.spawn().unwrap());
     let _connection = server.accept().unwrap();
     bench.signal(Signal::INT);
+    let begin = Instant::now();
     assert_eq!(bench.0.wait().unwrap().code(), Some(130));
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
 }
 
 #[test]

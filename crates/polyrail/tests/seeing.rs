@@ -59,7 +59,7 @@ fn a_trace_that_cannot_be_written_is_refused_and_not_waited_for() {
         let error = Engine::builder().config(config).build().unwrap_err();
         let text = error.to_string();
         assert!(text.starts_with(&format!("trace_file = `{file}` (")), "{text}");
-        assert!(text.contains(why) && text.contains("; allowed: a file"), "{text}");
+        assert!(text.contains(why) && text.matches("; allowed: ").count() == 1, "{text}");
         assert!(error.help().unwrap().contains("a folder that exists"));
         assert_eq!(error.exit_code(), 2, "{text}");
     }

@@ -1,7 +1,7 @@
 //! `polyrail secret`: makes secrets for `secret_file`.
 
 use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::process::ExitCode;
 
@@ -48,13 +48,14 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     };
     let Some(path) = file else { return print(&format!("{secret}\n"), exit::OK) };
     let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let is_own = created.is_ok();
     match created.and_then(|mut file| writeln!(file, "{secret}")) {
         Ok(()) => {
             tell!("wrote {}, which only this user can read", path.display());
             ExitCode::from(exit::OK)
         }
         Err(error) => {
-            if error.kind() != ErrorKind::AlreadyExists {
+            if is_own {
                 // Part of a secret would be in the way of the next try.
                 let _ = fs::remove_file(path);
             }

@@ -76,7 +76,7 @@ fn a_lab_made_for_a_run_is_gone_after_it_even_when_the_run_fails() {
     let name = format!("bench-{}", child.id());
     let output = child.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(3), "{errors}");
+    assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(errors.contains("nosuch3"), "{errors}");
     let labs = Lab::list().unwrap();
     assert!(labs.iter().all(|lab| lab.name != name), "{name} is still there");

@@ -18,6 +18,7 @@ use thiserror::Error;
 
 use crate::base::certificate_files::CertificatesError;
 use crate::base::reason::{ConnectReason, LostReason, TransferProgress};
+use crate::base::regular_file;
 use crate::base::secret_file::SecretFileError;
 
 /// An engine can't start.
@@ -126,8 +127,8 @@ pub enum EngineError {
         source: io::Error,
     },
     /// A file that the engine is to write can't be written.
-    #[error("{setting} = `{}` ({}): can't be opened for writing: {source}; allowed: a file, or a device such as /dev/null",
-        path.display(), origin.place())]
+    #[error("{setting} = `{}` ({}): can't be opened for writing: {source}{}",
+        path.display(), origin.place(), regular_file::allowed_for_writing(source))]
     Output {
         /// The setting that names it.
         setting: &'static str,

@@ -63,6 +63,14 @@ pub(crate) fn allowed(error: &io::Error) -> &'static str {
     }
 }
 
+/// The same for what is to be written.
+pub(crate) fn allowed_for_writing(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(_) => "; allowed: a file that this user may write, or a device such as /dev/null",
+        None => "",
+    }
+}
+
 /// The user of this process, as files are owned by it.
 pub(crate) fn own_user() -> io::Result<u32> {
     Ok(fs::metadata("/proc/self")?.uid())

@@ -28,6 +28,8 @@ const PAIRS_MAX: usize = 32;
 const PRECISION: f64 = 0.01;
 /// So small a part of the first block tells whether the budget is [far](FAR_TOO_LONG) from enough for all of it.
 const TELLING_PART: usize = 10;
+/// The first ones take longer than the others.
+const TELLING_LEAST: usize = 3;
 const FAR_TOO_LONG: f64 = 2.0;
 /// How long one cell may take.
 const CELL_TIME: Duration = Duration::from_secs(600);
@@ -276,7 +278,8 @@ fn check_budget(
     let needed = (seconds * cells as f64 / measured.max(1) as f64 / SEARCH_SHARE).ceil().max(1.0);
     let budget = budget.as_secs_f64();
     let is_over = seconds >= budget * SEARCH_SHARE;
-    let is_hopeless = measured >= cells.div_ceil(TELLING_PART) && needed > budget * FAR_TOO_LONG;
+    let is_telling = measured >= cells.div_ceil(TELLING_PART).max(TELLING_LEAST);
+    let is_hopeless = is_telling && needed > budget * FAR_TOO_LONG;
     if !is_over && !is_hopeless {
         return Ok(());
     }

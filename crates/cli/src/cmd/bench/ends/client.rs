@@ -205,7 +205,10 @@ impl Drop for EndTogether {
     fn drop(&mut self) {
         thread::scope(|scope| {
             for engine in &self.0 {
-                scope.spawn(|| engine.close());
+                let thread = thread::Builder::new().spawn_scoped(scope, || engine.close());
+                if thread.is_err() {
+                    engine.close();
+                }
             }
         });
     }

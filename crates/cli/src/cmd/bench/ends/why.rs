@@ -173,12 +173,21 @@ impl Inquiry<'_> {
     fn pairs(&mut self, change: &Change) -> Result<Option<Pairs>, BenchError> {
         let bench = self.bench;
         bench.interrupt.check()?;
-        let other = Other::open_changed(bench.link, change);
-        let connected = other.as_ref().map_err(ToString::to_string).and_then(|other| {
-            other.connect(bench.interrupt).map(|(_, link)| link).map_err(|error| error.to_string())
-        });
+        let other = match Other::open_changed(bench.link, change) {
+            Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
+            opened => opened,
+        };
+        let connected = other
+            .as_ref()
+            .map_err(ToString::to_string)
+            .map(|other| other.connect(bench.interrupt).map(|(_, link)| link));
         let link = match connected {
-            Ok(link) => link,
+            Ok(Ok(link)) => link,
+            Ok(Err(BenchError::Interrupted)) => return Err(BenchError::Interrupted),
+            Ok(Err(error)) => {
+                self.notes.push(format!("{change} could not be tried: {error}"));
+                return Ok(None);
+            }
             Err(error) => {
                 self.notes.push(format!("{change} could not be tried: {error}"));
                 return Ok(None);
