@@ -56,7 +56,7 @@ fn what_is_installed_has_both_names_and_replaces_what_was_there() {
     assert!(text(&conf.stdout).contains(&line), "{}", text(&conf.stdout));
     let none = polyrail(&["env", "--folder", "/"]);
     assert_eq!(none.status.code(), Some(2));
-    assert!(text(&none.stderr).contains("/ holds no libnccl-net-polyrail.so"));
+    assert!(text(&none.stderr).contains("`/`: holds no libnccl-net-polyrail.so; allowed: "));
 }
 
 /// As after `cargo install`: the program is in one folder, the library in another.
