@@ -47,7 +47,7 @@ fn errors(output: &Output) -> String {
 fn listening(settings: &str) -> Process {
     let words = format!("bench --listen 127.0.0.1:0 --rails 1 {settings}");
     let mut process = start(&mut polyrail(&words));
-    let mut lines = BufReader::new(process.0.stderr.take().unwrap()).lines();
+    let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
     // It says where it listens when its engine does.
     let mut said = lines.by_ref().map_while(Result::ok);
     assert!(said.any(|line| line.contains("127.0.0.1")), "it ended");

@@ -2,6 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 
+use rustix::net::{Shutdown, shutdown};
+
 /// A port of 127.0.0.1 for a program that can't take any and tell which one it has.
 ///
 /// A port that was merely free a moment ago may be given to somebody else in between. The connection in here keeps
@@ -58,6 +60,8 @@ impl HeldPort {
 fn connected(listener: &TcpListener) -> Option<[TcpStream; 2]> {
     let near = TcpStream::connect(listener.local_addr().ok()?).ok()?;
     let (far, _) = listener.accept().ok()?;
+    // A process that another thread is starting has a copy of the listener for a moment, on which it would go on to listen.
+    shutdown(listener, Shutdown::Read).ok()?;
     Some([near, far])
 }
 
@@ -80,6 +84,16 @@ mod tests {
             drop(taken);
             drop(connected);
         }
+    }
+
+    #[test]
+    fn a_copy_of_the_listener_does_not_listen() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (address, copy) = (listener.local_addr().unwrap(), listener.try_clone().unwrap());
+        let held = connected(&listener).unwrap();
+        drop(listener);
+        TcpListener::bind(address).unwrap();
+        drop((copy, held));
     }
 
     /// All ports of a namespace would take long; of these it is one, if any.
