@@ -2,12 +2,15 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::ioctl_fionbio;
 
 use crate::cmd::bench::Interrupt;
+
+/// How long the deadline and Ctrl-C may wait to be looked at.
+const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 
 /// Writes all of it to a worker, which may be stopped and take nothing.
 ///
@@ -31,7 +34,8 @@ pub(super) fn write_until(
                 if Instant::now() >= until {
                     return Err(ErrorKind::TimedOut.into());
                 }
-                thread::sleep(Duration::from_millis(5));
+                // Room ends it, or a signal.
+                let _ = poll(&mut [PollFd::new(&stdin, PollFlags::OUT)], Some(&LOOK));
             }
             Err(error) => return Err(error),
         }
@@ -42,6 +46,8 @@ pub(super) fn write_until(
 #[cfg(test)]
 mod tests {
     use std::io::Read;
+    use std::thread;
+    use std::time::Duration;
 
     use super::*;
 
