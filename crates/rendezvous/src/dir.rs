@@ -18,7 +18,7 @@ use rustix::fs::OFlags;
 
 use crate::backend::{Backend, News, Own};
 use crate::error::RendezvousError;
-use crate::member::Found;
+use crate::member::{Found, engine_in};
 use crate::names::Name;
 use crate::stop::Stop;
 
@@ -134,14 +134,18 @@ impl Dir {
         let mut first = None;
         loop {
             let lock = self.lock(stop)?;
-            let Holder::Lives(state) = Holder::of(&path, &own.metadata) else {
+            let Holder::Lives(state, who) = Holder::of(&path, &own.metadata) else {
                 return self.write(&engine, &path);
             };
             // On another host only a touch shows that it lives.
             let waited = begin.elapsed();
             if *first.get_or_insert(state) != state || stop.is_set() {
                 let (group, name) = (self.group.to_string(), own.name.to_string());
-                return Err(RendezvousError::Taken { group, name, waited });
+                let holder = match who {
+                    Some(who) => format!("the engine `{who}` (its lease is {:?})", self.lease),
+                    None => "somebody whose file can't be read".to_owned(),
+                };
+                return Err(RendezvousError::Taken { group, name, holder, waited });
             }
             if waited >= self.lease {
                 return self.write(&engine, &path);
@@ -323,8 +327,8 @@ impl Backend for Dir {
 enum Holder {
     /// Nobody's who lives, or this engine's.
     Nobody,
-    /// Another engine's that may live, and what the file was like.
-    Lives(State),
+    /// Another engine's that may live, what the file was like, and what the engine is called if that is known.
+    Lives(State, Option<String>),
 }
 
 impl Holder {
@@ -333,7 +337,8 @@ impl Holder {
         match read_published(path) {
             Ok(Some(found)) if found.has_ended || found.metadata == own => Self::Nobody,
             Ok(None) => Self::Nobody,
-            Ok(Some(_)) | Err(_) => Self::Lives(state),
+            Ok(Some(found)) => Self::Lives(state, engine_in(&found.metadata)),
+            Err(_) => Self::Lives(state, None),
         }
     }
 }

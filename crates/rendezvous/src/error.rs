@@ -29,14 +29,16 @@ pub enum RendezvousError {
     Name(#[from] NameError),
     /// Another engine has the name.
     #[error(
-        "name `{name}` of the group `{group}` is taken by an engine that lives, or has died less than its lease \
-         ago; waited {waited:.1?}"
+        "name `{name}` of the group `{group}` is taken by {holder}, which lives, or has died less than its lease \
+         ago; waited {waited:.1?}; allowed: a name that no other engine of the group has"
     )]
     Taken {
         /// The group.
         group: String,
         /// The name.
         name: String,
+        /// Who has it, and for how long: as much of it as the place tells.
+        holder: String,
         /// How long it was waited for that engine's end.
         waited: Duration,
     },

@@ -9,16 +9,16 @@
 mod client;
 mod http;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::backend::{Backend, News, Own};
 use crate::error::RendezvousError;
-use crate::member::Found;
+use crate::member::{Found, engine_in};
 use crate::names::Name;
 use crate::stop::Stop;
-use client::{Client, Put, User, Watch, seconds_of};
+use client::{Client, Held, Put, User, Watch, seconds_of};
 
 /// Groups of this size take each change as it comes.
 const SMALL: usize = 16;
@@ -46,6 +46,7 @@ pub(crate) struct EtcdGroup {
     lease: Duration,
     own: Option<Own>,
     granted: Option<Granted>,
+    own_key: OwnKey,
     /// When etcd is to hear of this engine next, or to be asked whether it is there.
     next: Instant,
     /// The last revision that is known; `None`: everything has to be read anew.
@@ -53,6 +54,26 @@ pub(crate) struct EtcdGroup {
     watch: Option<Watch>,
     /// How many keys there are, about.
     members: usize,
+    /// Keys that were told of because they are no record of a member.
+    left_out: BTreeSet<Vec<u8>>,
+}
+
+/// What is known of the key of this engine.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OwnKey {
+    /// It is there, or nobody has put it yet.
+    There,
+    /// It was deleted, went with its lease, or was replaced.
+    Gone,
+    /// Another has put it, which was told.
+    Taken,
+}
+
+/// Who has the name that this engine wants.
+struct Holder {
+    held: Held,
+    /// For messages.
+    who: String,
 }
 
 /// A lease.
@@ -80,10 +101,12 @@ impl Etcd {
             lease: self.lease,
             own,
             granted: None,
+            own_key: OwnKey::There,
             next: Instant::now(),
             revision: None,
             watch: None,
             members: 0,
+            left_out: BTreeSet::new(),
         }
     }
 }
@@ -127,10 +150,64 @@ impl EtcdGroup {
         format!("{}{}", self.prefix, own.name).into_bytes()
     }
 
-    /// Takes a lease, and puts the own key with it.
+    /// Joins: takes a lease, and puts the own key with it.
     fn register(&mut self, stop: &Stop) -> Result<(), RendezvousError> {
         let Some(own) = self.own.clone() else { return Ok(()) };
-        let key = self.key_of(&own);
+        let entered = self.take_name(&own, stop);
+        if entered.is_err()
+            && let Some(granted) = self.granted.take()
+        {
+            // Whether that reaches etcd does not matter: the lease ends by itself.
+            let _ = self.client.revoke(&granted.id, stop);
+        }
+        entered
+    }
+
+    /// Waits for the end of an engine that has the name and has died.
+    fn take_name(&mut self, own: &Own, stop: &Stop) -> Result<(), RendezvousError> {
+        let id = self.lease(stop)?;
+        let begin = Instant::now();
+        let mut holder = None;
+        loop {
+            let tried = self.try_name(own, &id, &mut holder, stop);
+            let waited = begin.elapsed();
+            match (tried, &holder) {
+                (Ok(true), _) => return Ok(()),
+                // Who knows that the name is taken, and has no time left to ask again, hears that.
+                (Err(error), holder) if holder.is_none() || !stop.is_set() => return Err(error),
+                (_, Some(holder))
+                    if waited > self.lease || stop.is_set() || holder.held.lease.is_none() =>
+                {
+                    return Err(self.taken(own, holder, waited));
+                }
+                _ => stop.sleep(TRY_AGAIN),
+            }
+        }
+    }
+
+    /// Says whether the name is this engine's now. If not, `holder` has it.
+    fn try_name(
+        &mut self,
+        own: &Own,
+        lease: &str,
+        holder: &mut Option<Holder>,
+        stop: &Stop,
+    ) -> Result<bool, RendezvousError> {
+        if holder.is_some() {
+            self.client.keep_alive(lease, stop)?;
+        }
+        let Some(held) = self.put_own(own, lease, stop)? else { return Ok(true) };
+        if holder.as_ref().is_none_or(|holder| holder.held != held) {
+            *holder = Some(self.holder(held, stop));
+        }
+        Ok(false)
+    }
+
+    /// The lease of this engine; takes one if it has none.
+    fn lease(&mut self, stop: &Stop) -> Result<String, RendezvousError> {
+        if let Some(granted) = &self.granted {
+            return Ok(granted.id.clone());
+        }
         let wanted = seconds_of(self.lease);
         let (id, seconds) = self.client.grant(wanted, stop)?;
         if seconds > wanted {
@@ -140,36 +217,89 @@ impl EtcdGroup {
                  than {:?}", self.lease
             );
         }
-        let begin = Instant::now();
+        self.granted = Some(Granted { id: id.clone(), seconds });
+        self.next = Instant::now() + self.period();
+        Ok(id)
+    }
+
+    /// Puts the own key, unless another has the name: then that is returned.
+    fn put_own(
+        &mut self,
+        own: &Own,
+        lease: &str,
+        stop: &Stop,
+    ) -> Result<Option<Held>, RendezvousError> {
+        let key = self.key_of(own);
         let mut old = None;
         loop {
-            let put = self.client.put_new(&key, &own.metadata, &id, old.as_deref(), stop);
-            match put {
-                Ok(Put::Done) => break,
+            match self.client.put_new(&key, &own.metadata, lease, old.as_deref(), stop)? {
+                Put::Done => {
+                    self.own_key = OwnKey::There;
+                    return Ok(None);
+                }
                 // This engine's own: an answer was lost, or the lease was forgotten and the key not.
-                Ok(Put::Taken(value)) if *value == *own.metadata && old.is_none() => {
-                    old = Some(value);
-                    continue;
-                }
-                Ok(Put::Taken(_)) => old = None,
-                Err(error) => {
-                    let _ = self.client.revoke(&id, stop);
-                    return Err(error);
-                }
+                Put::Taken(held) if *held.value == *own.metadata => old = Some(held.value),
+                Put::Taken(held) => return Ok(Some(held)),
+                Put::Gone => old = None,
             }
-            let waited = begin.elapsed();
-            if waited > self.lease || stop.is_set() {
-                // Whether that reaches etcd does not matter: the lease ends by itself.
-                let _ = self.client.revoke(&id, stop);
-                let (group, name) = (self.group.to_string(), own.name.to_string());
-                return Err(RendezvousError::Taken { group, name, waited });
-            }
-            stop.sleep(TRY_AGAIN);
-            self.client.keep_alive(&id, stop)?;
         }
-        self.granted = Some(Granted { id, seconds });
-        self.next = Instant::now() + self.period();
+    }
+
+    /// Finds out who has the name.
+    fn holder(&mut self, held: Held, stop: &Stop) -> Holder {
+        let who = match engine_in(&held.value) {
+            Some(engine) => format!("the engine `{engine}`"),
+            None => "somebody whose record can't be read".to_owned(),
+        };
+        // A user may be forbidden to ask that.
+        let time = held.lease.as_ref().and_then(|it| self.client.time_to_live(it, stop).ok()?);
+        let time = time.map_or_else(String::new, |(seconds, left)| {
+            format!(" (its lease of {seconds} s in etcd had {left} s left at first)")
+        });
+        Holder { held, who: who + &time }
+    }
+
+    fn taken(&self, own: &Own, holder: &Holder, waited: Duration) -> RendezvousError {
+        if holder.held.lease.is_none() {
+            return self.client.kept(&String::from_utf8_lossy(&self.key_of(own)));
+        }
+        let (group, name) = (self.group.to_string(), own.name.to_string());
+        RendezvousError::Taken { group, name, holder: holder.who.clone(), waited }
+    }
+
+    /// Puts the own key again, once it is gone. One try: another that has the name meanwhile keeps it as long as
+    /// it lives, and this engine hears of the others yet.
+    fn put_again(&mut self, begin: Instant, stop: &Stop) -> Result<(), RendezvousError> {
+        let Some(own) = self.own.clone() else { return Ok(()) };
+        let id = self.lease(stop)?;
+        if let Some(held) = self.put_own(&own, &id, stop)? {
+            if self.own_key != OwnKey::Taken {
+                let holder = self.holder(held, stop);
+                let error = self.taken(&own, &holder, begin.elapsed());
+                tracing::warn!(target: "polyrail::rendezvous", "{error}; it is tried again");
+            }
+            self.own_key = OwnKey::Taken;
+        }
         Ok(())
+    }
+
+    /// Notes what was seen of the own key.
+    fn note_own(&mut self, value: Option<&[u8]>) {
+        let Some(own) = &self.own else { return };
+        match value {
+            Some(value) if *value == *own.metadata => self.own_key = OwnKey::There,
+            Some(_) if self.own_key == OwnKey::Taken => {}
+            _ => {
+                if self.own_key == OwnKey::There {
+                    tracing::warn!(
+                        target: "polyrail::rendezvous",
+                        "{}{}, this engine's key in etcd, is gone or another's; it joins again",
+                        self.prefix, own.name
+                    );
+                }
+                self.own_key = OwnKey::Gone;
+            }
+        }
     }
 
     /// How often a lease is renewed: two renewals may be lost.
@@ -185,9 +315,6 @@ impl EtcdGroup {
     /// still for two periods, and nobody asks it less than once in a period. So the answer to somebody takes a
     /// period, and half of one for who was busy otherwise.
     fn keep_alive(&mut self, stop: &Stop) -> Result<bool, RendezvousError> {
-        if self.own.is_some() && self.granted.is_none() {
-            return self.register(stop).map(|()| true);
-        }
         let begin = Instant::now();
         if begin < self.next {
             return Ok(true);
@@ -196,19 +323,21 @@ impl EtcdGroup {
             Some(granted) => self.client.keep_alive(&granted.id, stop)?,
             None => self.client.ping(self.prefix.as_bytes(), stop).map(|()| true)?,
         };
-        let period = self.period();
-        let is_in_time = begin.elapsed() < period / 2;
-        self.next = Instant::now() + period;
-        if is_known {
-            return Ok(is_in_time);
+        let is_in_time = begin.elapsed() < self.period() / 2;
+        if !is_known {
+            let group = &self.group;
+            tracing::warn!(
+                target: "polyrail::rendezvous",
+                "etcd has forgotten this engine in the group {group}; it joins again"
+            );
+            self.granted = None;
+            self.own_key = OwnKey::Gone;
         }
-        let group = &self.group;
-        tracing::warn!(
-            target: "polyrail::rendezvous",
-            "etcd has forgotten this engine in the group {group}; it joins again"
-        );
-        self.granted = None;
-        self.register(stop).map(|()| is_in_time)
+        if self.own_key != OwnKey::There {
+            self.put_again(begin, stop)?;
+        }
+        self.next = Instant::now() + self.period();
+        Ok(is_in_time)
     }
 
     /// What has happened; waits for it until it is time for something else.
@@ -217,8 +346,19 @@ impl EtcdGroup {
             let (all, revision) = self.client.list(self.prefix.as_bytes(), stop)?;
             self.revision = Some(revision);
             self.members = all.len();
-            let named = all.into_iter().filter_map(|(key, value)| Some((self.name(&key)?, value)));
-            return Ok(News::All(named.map(|(name, value)| (name, found(value))).collect()));
+            if let Some(own) = &self.own {
+                let value = all.get(&self.key_of(own)).cloned();
+                self.note_own(value.as_deref());
+            }
+            self.left_out.retain(|key| all.contains_key(key));
+            let mut members = BTreeMap::new();
+            for (key, value) in all {
+                let Some(name) = self.name(&key) else { continue };
+                if let Some(found) = self.found(key, Some(value)) {
+                    members.insert(name, found);
+                }
+            }
+            return Ok(News::All(members));
         };
         let mut watch = match self.watch.take() {
             Some(watch) => watch,
@@ -239,7 +379,11 @@ impl EtcdGroup {
                 Some(_) => self.members += 1,
                 None => self.members = self.members.saturating_sub(1),
             }
-            changes.push((name, value.map(found)));
+            if self.own.as_ref().is_some_and(|own| own.name.as_str() == name) {
+                self.note_own(value.as_deref());
+            }
+            let found = self.found(key, value);
+            changes.push((name, found));
         }
         if !has_changed || self.members <= SMALL {
             self.watch = Some(watch);
@@ -249,6 +393,23 @@ impl EtcdGroup {
             stop.sleep(PAUSE_PER_MEMBER.saturating_mul(members).min(LONGEST_PAUSE));
         }
         Ok(News::Changes(changes))
+    }
+
+    /// The member of a key, if the key has a member's record: anybody may have put something else there.
+    fn found(&mut self, key: Vec<u8>, value: Option<Vec<u8>>) -> Option<Found> {
+        match value.map(Found::of).transpose() {
+            Ok(found) => {
+                self.left_out.remove(&key);
+                found
+            }
+            Err(why) => {
+                let shown = String::from_utf8_lossy(&key).into_owned();
+                if self.left_out.insert(key) {
+                    tracing::warn!(target: "polyrail::rendezvous", "{shown} is left out: {why}");
+                }
+                None
+            }
+        }
     }
 
     /// The member that a key of the group stands for. `None`: somebody else has put it there.
@@ -293,10 +454,6 @@ impl Backend for EtcdGroup {
     fn grace(&self) -> Duration {
         self.lease
     }
-}
-
-fn found(value: Vec<u8>) -> Found {
-    Found::Metadata(Arc::from(value))
 }
 
 #[cfg(test)]

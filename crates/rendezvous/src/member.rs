@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use polyrail::Peer;
-use polyrail_proto::hello::Metadata;
+use polyrail_proto::hello::{HelloError, Metadata};
 
 /// An engine that has joined a group.
 #[derive(Clone, PartialEq, Eq)]
@@ -21,6 +21,20 @@ pub(crate) enum Found {
     Metadata(Arc<[u8]>),
     /// It has answered, and is a peer already.
     Peer(Peer),
+}
+
+impl Found {
+    /// What a place has where a member's metadata should be: somebody else may have put something there.
+    pub(crate) fn of(bytes: Vec<u8>) -> Result<Self, HelloError> {
+        Metadata::decode(&bytes)?;
+        Ok(Self::Metadata(Arc::from(bytes)))
+    }
+}
+
+/// What the engine is called whose metadata this is. `None`: it is no metadata.
+pub(crate) fn engine_in(bytes: &[u8]) -> Option<String> {
+    let name = Metadata::decode(bytes).ok()?.card.name;
+    Some(polyrail_config::shortened(&name, 80))
 }
 
 /// What a member says about itself, without what lets others in.

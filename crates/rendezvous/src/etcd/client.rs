@@ -50,8 +50,27 @@ pub(crate) type Pairs = BTreeMap<Vec<u8>, Vec<u8>>;
 /// What a put in case of need has led to.
 pub(crate) enum Put {
     Done,
-    /// The key is there, with this value.
-    Taken(Vec<u8>),
+    /// The key is there, and is this.
+    Taken(Held),
+    /// The key is there no more.
+    Gone,
+}
+
+/// A key that somebody has put.
+#[derive(PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) value: Vec<u8>,
+    /// `None`: it stays until somebody deletes it.
+    pub(crate) lease: Option<String>,
+}
+
+/// What etcd knows of the time of a lease, in seconds.
+#[derive(Deserialize)]
+struct TimeToLive {
+    #[serde(rename = "TTL", default)]
+    left: String,
+    #[serde(rename = "grantedTTL", default)]
+    granted: String,
 }
 
 #[derive(Deserialize)]
@@ -60,6 +79,8 @@ struct KeyValue {
     key: String,
     #[serde(default)]
     value: String,
+    #[serde(default)]
+    lease: String,
     #[serde(default)]
     mod_revision: String,
 }
@@ -170,6 +191,16 @@ impl Client {
         Ok(kept.result.is_some_and(|kept| kept.ttl.parse::<u64>().is_ok_and(|left| left > 0)))
     }
 
+    /// How many seconds a lease has, and how many of them are left. `None`: it is over.
+    pub(crate) fn time_to_live(
+        &mut self,
+        lease: &str,
+        stop: &Stop,
+    ) -> Result<Option<(u64, u64)>, RendezvousError> {
+        let time: TimeToLive = self.call("/v3/lease/timetolive", &json!({ "ID": lease }), stop)?;
+        Ok(time.granted.parse().ok().zip(time.left.parse().ok()))
+    }
+
     /// Ends a lease, and with it its keys.
     pub(crate) fn revoke(&mut self, lease: &str, stop: &Stop) -> Result<(), RendezvousError> {
         self.call::<Value>("/v3/lease/revoke", &json!({ "ID": lease }), stop).map(drop)
@@ -203,9 +234,14 @@ impl Client {
             return Ok(Put::Done);
         }
         let found = answer.responses.into_iter().find_map(|part| part.response_range);
-        let found = found.and_then(|range| range.kvs.into_iter().next());
-        let value = found.map(|found| self.bytes(&found.value)).transpose()?;
-        Ok(Put::Taken(value.unwrap_or_default()))
+        let Some(found) = found.and_then(|range| range.kvs.into_iter().next()) else {
+            return Ok(Put::Gone);
+        };
+        let has_lease = !matches!(found.lease.as_str(), "" | "0");
+        Ok(Put::Taken(Held {
+            value: self.bytes(&found.value)?,
+            lease: has_lease.then_some(found.lease),
+        }))
     }
 
     /// All keys that begin so, and the revision at which this was so.
@@ -401,6 +437,17 @@ impl Client {
         let why =
             if told.is_empty() { "there was no time left".to_owned() } else { told.join("; ") };
         RendezvousError::Unreachable { place: self.place.clone(), why }
+    }
+
+    /// A name is taken by a key that no lease ends.
+    pub(crate) fn kept(&self, key: &str) -> RendezvousError {
+        RendezvousError::Refused {
+            place: self.place.clone(),
+            why: format!(
+                "the key `{key}` has the name, and no lease: it is no engine's, and stays"
+            ),
+            help: format!("give another name, or delete it: `etcdctl del {key}`"),
+        }
     }
 
     fn ended(&self, why: &str) -> RendezvousError {

@@ -1,10 +1,11 @@
 //! Members in processes of their own, and etcd.
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Mutex, Once};
 use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine};
@@ -169,7 +170,7 @@ impl Etcd {
 
     /// Asks it something, as any program does; the answer with its head.
     pub(crate) fn ask(&self, path: &str, body: &str) -> Option<String> {
-        use std::io::{Read, Write};
+        use std::io::Read;
         let mut socket = TcpStream::connect(self.address()).ok()?;
         socket.set_read_timeout(Some(DEADLINE)).ok()?;
         let length = body.len();
@@ -189,4 +190,27 @@ impl Etcd {
 /// Whether a folder has exactly so many files.
 pub(crate) fn has_files(folder: &Path, count: usize) -> bool {
     std::fs::read_dir(folder).is_ok_and(|files| files.count() == count)
+}
+
+/// What all tests of this process have had logged.
+static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+
+struct Log;
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        LOG.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The lines of the log with that in them. The first call begins the log.
+pub(crate) fn logged(part: &str) -> Vec<String> {
+    static BEGIN: Once = Once::new();
+    BEGIN.call_once(|| tracing_subscriber::fmt().with_writer(|| Log).with_ansi(false).init());
+    let text = String::from_utf8_lossy(&LOG.lock().unwrap()).into_owned();
+    text.lines().filter(|line| line.contains(part)).map(str::to_owned).collect()
 }

@@ -4,11 +4,14 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use polyrail_rendezvous::{Event, Group, Membership, RendezvousError, join, look};
 use polyrail_skip::HeldPort;
 use rustix::process::Signal;
+use serde_json::{Value, json};
 
-use crate::common::{DEADLINE, Etcd, config, engine, member};
+use crate::common::{DEADLINE, Etcd, config, engine, logged, member};
 
 fn enter(engine: &polyrail::Engine, name: &str) -> Group {
     join(engine, &Membership::new("g").unwrap().name(name).unwrap()).unwrap()
@@ -117,6 +120,136 @@ fn a_name_is_taken_while_its_engine_lives_and_free_after_its_lease() {
     child.kill();
     let group = join(&own, &membership).unwrap();
     assert_eq!(group.name(), "a");
+}
+
+/// What etcd answers.
+fn answer(etcd: &Etcd, path: &str, body: &Value) -> Value {
+    let answer = etcd.ask(path, &body.to_string()).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains(" 200 "), "{answer}");
+    serde_json::from_str(body).unwrap()
+}
+
+fn put(etcd: &Etcd, key: &str, value: &[u8], lease: &str) {
+    let (key, value) = (STANDARD.encode(key), STANDARD.encode(value));
+    answer(etcd, "/v3/kv/put", &json!({ "key": key, "value": value, "lease": lease }));
+}
+
+/// The key and the value, its lease and how often it was put.
+fn entry(etcd: &Etcd, key: &str) -> Value {
+    let found = answer(etcd, "/v3/kv/range", &json!({ "key": STANDARD.encode(key) }));
+    found["kvs"][0].clone()
+}
+
+/// The instance of who joins next.
+fn joined(group: &Group) -> String {
+    match group.next_event(DEADLINE) {
+        Some(Event::Joined(member)) => member.card().unwrap().instance,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn members_whose_keys_are_deleted_put_them_again_with_their_leases() {
+    let Some(etcd) = Etcd::start() else { return };
+    let place = etcd.place("/test?lease=6s");
+    let (own, other) = (engine(&place), engine(&place));
+    let (group, theirs) = (enter(&own, "a"), enter(&other, "b"));
+    joined(&group);
+    let keys = ["test/g/a", "test/g/b"];
+    let leases = keys.map(|key| entry(&etcd, key)["lease"].clone());
+    assert!(leases.iter().all(Value::is_string), "{leases:?}");
+    // As `etcdctl del --prefix` does.
+    let all = json!({ "key": STANDARD.encode("test/g/"), "range_end": STANDARD.encode("test/g0") });
+    answer(&etcd, "/v3/kv/deleterange", &all);
+    assert_eq!(left(&group, DEADLINE).as_deref(), Some("b"));
+    assert_eq!(joined(&group), other.instance().to_string());
+    let watcher = look(&config(&place), &"g".parse().unwrap(), DEADLINE).unwrap();
+    watcher.wait_for(2, DEADLINE).expect("both are back");
+    assert_eq!(keys.map(|key| entry(&etcd, key)["lease"].clone()), leases);
+    theirs.leave();
+    assert_eq!(left(&group, DEADLINE).as_deref(), Some("b"), "it stays away");
+}
+
+#[test]
+fn a_member_whose_name_another_has_taken_says_so_once_and_returns_after_it() {
+    logged("");
+    let Some(etcd) = Etcd::start() else { return };
+    let place = etcd.place("/test?lease=3s");
+    let [own, other, third] = [(); 3].map(|()| engine(&place));
+    let (group, theirs) = (enter(&own, "a"), enter(&other, "robbed"));
+    assert_eq!(joined(&group), other.instance().to_string());
+    let granted = answer(&etcd, "/v3/lease/grant", &json!({ "TTL": "600" }));
+    put(&etcd, "test/g/robbed", &third.metadata(), granted["ID"].as_str().unwrap());
+    assert_eq!(left(&group, DEADLINE).as_deref(), Some("robbed"));
+    assert_eq!(joined(&group), third.instance().to_string());
+    let begin = Instant::now();
+    let told = "name `robbed` of the group `g` is taken by the engine";
+    while logged(told).is_empty() {
+        assert!(begin.elapsed() < DEADLINE, "it is not told");
+        // Nobody tells when a line of the log is there.
+        thread::sleep(Duration::from_millis(20));
+    }
+    // It goes on to hear of the others, for longer than from one try to the next.
+    let late = engine(&place);
+    let last = enter(&late, "c");
+    theirs.wait_for(3, DEADLINE).expect("it hears of the others");
+    assert_eq!(joined(&group), late.instance().to_string());
+    assert_eq!(left(&group, Duration::from_secs(2)), None, "nobody takes anything");
+    assert_eq!(entry(&etcd, "test/g/robbed")["version"], "2", "by the first and by the second");
+    answer(&etcd, "/v3/lease/revoke", &json!({ "ID": granted["ID"] }));
+    assert_eq!(left(&group, DEADLINE).as_deref(), Some("robbed"));
+    assert_eq!(joined(&group), other.instance().to_string());
+    assert_eq!(logged(told).len(), 1, "{:?}", logged(told));
+    drop(last);
+}
+
+#[test]
+fn a_value_that_is_no_record_makes_nobody_a_member() {
+    logged("");
+    let Some(etcd) = Etcd::start() else { return };
+    let place = etcd.place("/test?lease=60s");
+    let own = engine(&place);
+    let group = enter(&own, "a");
+    put(&etcd, "test/g/notes", b"buy milk", "0");
+    let watcher = look(&config(&place), &"g".parse().unwrap(), DEADLINE).unwrap();
+    let members = watcher.wait_for(0, DEADLINE).unwrap();
+    assert_eq!(members.iter().map(|one| one.name()).collect::<Vec<_>>(), ["a"]);
+    put(&etcd, "test/g/more-notes", b"", "0");
+    let other = engine(&place);
+    let _theirs = enter(&other, "b");
+    assert_eq!(joined(&group), other.instance().to_string());
+    assert_eq!(group.members().len(), 1);
+    for key in ["test/g/notes", "test/g/more-notes"] {
+        let told = logged(&format!("{key} is left out: "));
+        assert!(!told.is_empty() && told.iter().all(|line| line.contains("WARN")), "{told:?}");
+    }
+    // One that was a record is none any more.
+    put(&etcd, "test/g/b", b"noise", "0");
+    assert_eq!(left(&group, DEADLINE).as_deref(), Some("b"));
+}
+
+#[test]
+fn a_name_that_is_taken_is_told_as_that_also_where_there_is_no_time_to_wait() {
+    let Some(etcd) = Etcd::start() else { return };
+    let place = etcd.place("/test?lease=300s");
+    let own = polyrail::Engine::builder().config(config(&place)).name("holder").build().unwrap();
+    let other = engine(&place);
+    let _group = enter(&own, "a");
+    let membership = |name| Membership::new("g").unwrap().name(name).unwrap();
+    let error = join(&other, &membership("a").timeout(Duration::from_secs(2))).unwrap_err();
+    let told = error.to_string();
+    assert!(matches!(error, RendezvousError::Taken { .. }), "{told}");
+    let who = "taken by the engine `holder` (its lease of 299 s in etcd had 29";
+    assert!(told.contains(who) && told.contains("; allowed: a name"), "{told}");
+    assert!(error.help().unwrap().contains("--timeout"), "{:?}", error.help());
+
+    // What no lease ends is not waited for.
+    put(&etcd, "test/g/notes", b"buy milk", "0");
+    let error = join(&other, &membership("notes").timeout(DEADLINE)).unwrap_err();
+    let told = error.to_string();
+    assert!(told.contains("the key `test/g/notes` has the name, and no lease"), "{told}");
+    assert!(error.help().unwrap().contains("etcdctl del test/g/notes"), "{:?}", error.help());
 }
 
 /// Two engines of the group `g` that meet by etcd, with leases of 3 s.
