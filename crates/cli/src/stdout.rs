@@ -54,6 +54,11 @@ pub(crate) fn redraw(lines: &[String]) -> Result<(), NobodyReads> {
     put_raw(&screen)
 }
 
+/// How many columns a terminal has; `None` for what is none, where a line may have any length.
+pub(crate) fn columns(terminal: &console::Term) -> Option<usize> {
+    terminal.size_checked().map(|(_, columns)| usize::from(columns.max(20)))
+}
+
 const TO_THE_TOP: &str = "\u{1b}[H";
 const CLEAR_LINE: &str = "\u{1b}[K";
 const CLEAR_BELOW: &str = "\u{1b}[J";

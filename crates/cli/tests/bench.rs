@@ -165,7 +165,7 @@ fn people_get_a_table_the_limit_and_the_place_of_the_json() {
     };
     let output = run(&["--sizes", "64KiB", "--against", "raw"]);
     let text = String::from_utf8(output.stdout).unwrap();
-    for part in ["size", "transfers", "GB/s", "p50", "p99", "CPU s/GB", "rails %", "ratio"] {
+    for part in ["size", "per s", "GB/s", "p50", "p99", "CPU s/GB", "rails %", "ratio"] {
         assert!(text.contains(part), "{part}:\n{text}");
     }
     assert!(text.contains("\nproof: invitation; payload: none\n"), "{text}");

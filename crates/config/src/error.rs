@@ -114,7 +114,10 @@ impl ConfigError {
                 Some(format!("did you mean `{suggestion}`?"))
             }
             Self::Unknown { .. } => Some("`polyrail config docs` explains all settings".to_owned()),
-            Self::Value(bad) => bad.remedy.clone(),
+            Self::Value(bad) => {
+                let explains = || format!("`polyrail config help {}` explains it", bad.name);
+                Some(bad.remedy.clone().unwrap_or_else(explains))
+            }
         }
     }
 }

@@ -506,7 +506,7 @@ fn files_that_can_not_be_used_are_refused_with_field_value_and_what_is_allowed()
     with("key.pem", &ca.leaf("a").key, key, &["does not fit the first certificate"]);
     let empty = with("ca.pem", "", trust, &["0 certificates", "allowed are 1 to 32"]);
     assert!(empty.help().contains("no line `-----BEGIN CERTIFICATE-----`"), "{}", empty.help());
-    with("ca.pem", &"x".repeat(300 << 10), trust, &["more than 256 KiB"]);
+    with("ca.pem", &"x".repeat(300 << 10), trust, &["too long; allowed: at most 256 KiB"]);
     place.put(&good, &Ca::new("other").pem);
     refused(&place, chain, "cert.pem", &["not vouched for by a CA of trust_file"]);
     let replace = |leaf: Leaf, says: &[&str]| {

@@ -129,7 +129,8 @@ impl CheckArgs {
         if tx.is_empty() && rx.is_empty() {
             let help = "`polyrail bindings suggest` has some";
             complain(
-                "there are no bindings to check; allowed: those of arguments or settings",
+                "<TX>: is missing, and the settings bind nothing; allowed: bindings such as eth1:8-21;eth2:22-35, or \
+                 those of tx_bindings and rx_bindings",
                 Some(help),
             );
             return Err(ExitCode::from(exit::USAGE));

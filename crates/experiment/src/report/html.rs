@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Report;
-use super::text::{notes, show_figure, summary};
+use super::text::{median_of, notes, show_figure, summary};
 use crate::effect::{Effect, Verdict, show};
 
 /// Of the drawing of intervals, in its own units.
@@ -40,7 +40,9 @@ pub(super) fn html(report: &Report, style: &str) -> String {
             escape(verdict),
         );
     }
-    page.push_str("</table></div>\n<h2>Cells</h2>\n<div class=\"scroll\"><table>\n<tr><th>cell</th><th>median</th><th>least</th><th>most</th></tr>\n");
+    page.push_str("</table></div>\n<h2>Cells</h2>\n<div class=\"scroll\"><table>\n");
+    let median = escape(&median_of(report));
+    let _ = writeln!(page, "<tr><th>cell</th><th>{median}</th><th>least</th><th>most</th></tr>");
     for cell in &report.cells {
         let figures = cell.figure.map(|one| [one.median, one.min, one.max].map(show_figure));
         let [median, min, max] = figures.unwrap_or_else(|| ["-"; 3].map(str::to_owned));

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::Report;
-use super::text::{notes, show_figure, summary};
+use super::text::{median_of, notes, show_figure, summary};
 use crate::spec::Measure;
 
 pub(super) fn markdown(report: &Report) -> String {
@@ -23,7 +23,8 @@ pub(super) fn markdown(report: &Report) -> String {
             escape(&effect.words)
         );
     }
-    page.push_str("\n| cell | median | least | most |\n|---|--:|--:|--:|\n");
+    let median = escape(&median_of(report));
+    let _ = writeln!(page, "\n| cell | {median} | least | most |\n|---|--:|--:|--:|");
     for cell in &report.cells {
         let figures = cell.figure.map(|one| [one.median, one.min, one.max].map(show_figure));
         let [median, min, max] = figures.unwrap_or_else(|| ["-"; 3].map(str::to_owned));

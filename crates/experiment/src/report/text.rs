@@ -73,13 +73,9 @@ fn effects(report: &Report) -> Table {
 }
 
 fn cells(report: &Report) -> Table {
-    let median = match unit_of(report.figure.text()) {
-        Some(unit) => format!("median {unit}"),
-        None => "median".to_owned(),
-    };
     let mut table = Table::default()
         .column("cell", Align::Left)
-        .column(median, Align::Right)
+        .column(median_of(report), Align::Right)
         .column("least", Align::Right)
         .column("most", Align::Right);
     for cell in &report.cells {
@@ -88,6 +84,14 @@ fn cells(report: &Report) -> Table {
         table.row([cell.label.clone(), median, min, max]);
     }
     table
+}
+
+/// The heading of the medians, with their unit if it is known.
+pub(super) fn median_of(report: &Report) -> String {
+    match unit_of(report.figure.text()) {
+        Some(unit) => format!("median {unit}"),
+        None => "median".to_owned(),
+    }
 }
 
 /// With four digits that count.

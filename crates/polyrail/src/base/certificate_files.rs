@@ -302,7 +302,7 @@ fn read_opened(
     let mut text = Vec::new();
     file.take(FILE_MAX + 1).read_to_end(&mut text).map_err(failed)?;
     if text.len() as u64 > FILE_MAX {
-        let why = format!("more than {} KiB", FILE_MAX >> 10);
+        let why = format!("is too long; allowed: at most {} KiB", FILE_MAX >> 10);
         return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, why)));
     }
     Ok(text)

@@ -37,8 +37,8 @@ pub enum EngineError {
         origin: Box<Origin>,
         /// What is wrong with it.
         why: String,
-        /// Whether it names what this machine does not have.
-        is_missing: bool,
+        /// Whether another value mends it; otherwise this machine lacks something.
+        is_wrong: bool,
         /// Interfaces that could be named.
         usable: String,
     },

@@ -28,14 +28,14 @@ pub(crate) fn select_all(
 ) -> Result<(Vec<ChosenRail>, Option<Host>), EngineError> {
     let spec = config.rails.as_str();
     let origin = || origin_of(config, "rails");
-    let fail = |Unfit { why, is_missing }| EngineError::Rails {
+    let fail = |Unfit { why, is_wrong }| EngineError::Rails {
         spec: spec.to_owned(),
         origin: origin(),
         why,
-        is_missing,
+        is_wrong,
         usable: usable(interfaces),
     };
-    let (others, plugin) = split(spec).map_err(|why| fail(why.to_owned().into()))?;
+    let (others, plugin) = split(spec).map_err(|why| fail(Unfit::wrong(why.to_owned())))?;
     let Some(PluginSpec { plugin, devices }) = plugin else {
         return Ok((select(spec, interfaces).map_err(fail)?, None));
     };

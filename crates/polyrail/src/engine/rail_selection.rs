@@ -26,19 +26,17 @@ pub(crate) struct ChosenRail {
 pub(crate) struct Unfit {
     /// What is wrong with it.
     pub(crate) why: String,
-    /// Whether it names what this machine does not have.
-    pub(crate) is_missing: bool,
+    /// Whether another list mends it; otherwise this machine lacks something.
+    pub(crate) is_wrong: bool,
 }
 
 impl Unfit {
-    fn missing(why: String) -> Self {
-        Self { why, is_missing: true }
+    pub(super) fn wrong(why: String) -> Self {
+        Self { why, is_wrong: true }
     }
-}
 
-impl From<String> for Unfit {
-    fn from(why: String) -> Self {
-        Self { why, is_missing: false }
+    fn lacking(why: String) -> Self {
+        Self { why, is_wrong: false }
     }
 }
 
@@ -66,8 +64,10 @@ pub(crate) fn select(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, U
         named(spec, all)?
     };
     match rails.len() {
-        0 => Err("no interface that is up matches".to_owned().into()),
-        count if count > MAX_RAILS => Err(format!("it names more than {MAX_RAILS} rails").into()),
+        0 => Err(Unfit::lacking("no interface that is up matches".to_owned())),
+        count if count > MAX_RAILS => {
+            Err(Unfit::wrong(format!("it names more than {MAX_RAILS} rails")))
+        }
         _ => Ok(rails),
     }
 }
@@ -195,11 +195,11 @@ fn named(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, Unfit> {
                 let pattern = Pattern { exact, names: vec![word] };
                 let matching: Vec<_> = all.iter().filter(|i| pattern.matches(&i.name)).collect();
                 if matching.is_empty() {
-                    return Err(Unfit::missing(format!("there is no interface {word}")));
+                    return Err(Unfit::wrong(format!("there is no interface {word}")));
                 }
                 let up = one_per_interface(matching.into_iter().filter(|i| i.up));
                 if up.is_empty() {
-                    return Err(format!("interface {word} is down").into());
+                    return Err(Unfit::lacking(format!("interface {word} is down")));
                 }
                 up
             }
@@ -221,9 +221,9 @@ fn by_address(address: IpAddr, all: &[Interface]) -> Result<ChosenRail, Unfit> {
     match own.or(network) {
         Some(interface) if interface.up => Ok(ChosenRail { address, ..ChosenRail::of(interface) }),
         Some(interface) => {
-            Err(format!("interface {} with {address} is down", interface.name).into())
+            Err(Unfit::lacking(format!("interface {} with {address} is down", interface.name)))
         }
-        None => Err(Unfit::missing(format!("no interface has the address {address}"))),
+        None => Err(Unfit::wrong(format!("no interface has the address {address}"))),
     }
 }
 

@@ -137,8 +137,10 @@ impl Proxy {
         let actual = polyrail_sys::threads::allowed_cpus().unwrap_or_default();
         if engine.config.verbose_bindings {
             // At a level that is written by default: it was asked for.
-            let (name, wanted) = (&self.name, &self.cpus);
-            tracing::warn!(target: "polyrail::proxy", proxy = %name, ?wanted, ?actual, "bindings");
+            let name = &self.name;
+            let wanted =
+                if self.cpus.is_empty() { "any".into() } else { format!("{:?}", self.cpus) };
+            tracing::warn!(target: "polyrail::proxy", proxy = %name, %wanted, ?actual, "bindings");
         } else if !self.cpus.is_empty() && actual != self.cpus {
             let (name, wanted) = (&self.name, &self.cpus);
             tracing::warn!(target: "polyrail::proxy", proxy = %name, ?wanted, ?actual, "not as bound");

@@ -172,7 +172,7 @@ impl Explain for EngineError {
                 | CertificatesError::Key(SecretFileError::Read { source, .. }),
             )
             | Self::Output { source, .. } => of_file(source.kind()),
-            Self::Rails { is_missing: true, .. }
+            Self::Rails { is_wrong: true, .. }
             | Self::Congestion { .. }
             | Self::NotHosted { .. }
             | Self::Secrets(_)

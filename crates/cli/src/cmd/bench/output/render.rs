@@ -9,12 +9,12 @@ use super::path::{TCP, explanation};
 use super::tables::{against_alone, against_raw, baselines, sweep, tried};
 use super::words::{SHARES_MAX, micros, plural};
 
-/// Tables, what limits each size, and remarks.
-pub(crate) fn text(report: &BenchReport, explain_path: bool) -> String {
+/// Tables, what limits each size, and remarks. Sentences keep to so many columns, if a width is given.
+pub(crate) fn text(report: &BenchReport, explain_path: bool, width: Option<usize>) -> String {
     let Some(first) = report.results.first() else { return String::new() };
     let is_latency = first.ping_pong;
     let mut text = heading(report, first, is_latency);
-    text += &memory(report, first, explain_path);
+    text += &memory(report, first, explain_path, width);
     text += &if is_latency { latencies(report) } else { rates(report) }.to_string();
     let tables = [
         against_raw(report, is_latency),
@@ -28,12 +28,12 @@ pub(crate) fn text(report: &BenchReport, explain_path: bool) -> String {
         text += &baseline.to_string();
     }
     text += "\n";
-    text += &limits(report);
+    text += &limits(report, width);
     if let Some(placement) = &report.placement {
-        text += &threads(placement, is_verbose(report));
+        text += &threads(placement, is_verbose(report), width);
     }
     for note in &report.notes {
-        text += &format!("note: {note}\n");
+        text += &wrapped(&format!("note: {note}"), width);
     }
     text
 }
@@ -76,7 +76,12 @@ fn setting(report: &BenchReport, name: &str) -> String {
 }
 
 /// Where the bytes lay and which way they took, unless nobody would expect anything else.
-fn memory(report: &BenchReport, first: &BenchResult, explain_path: bool) -> String {
+fn memory(
+    report: &BenchReport,
+    first: &BenchResult,
+    explain_path: bool,
+    width: Option<usize>,
+) -> String {
     let there = report.peer.as_ref().and_then(|peer| peer.memory.as_ref());
     let ends = [report.memory.as_ref(), there];
     let mut text = String::new();
@@ -87,7 +92,7 @@ fn memory(report: &BenchReport, first: &BenchResult, explain_path: bool) -> Stri
         let [here, there] = ends.map(|memory| memory.map_or_else(String::new, MemoryPlace::text));
         text += &format!("memory: here {here}\n        there {there}\n");
         if let Some(path) = first.path.as_ref().filter(|_| !explain_path) {
-            text += &wrapped(&format!("path: {}, because {}", path.taken, path.why));
+            text += &wrapped(&format!("path: {}, because {}", path.taken, path.why), width);
         }
     }
     if explain_path {
@@ -109,7 +114,6 @@ fn abridged(names: &[&str]) -> String {
 fn rates(report: &BenchReport) -> Table {
     let mut table = Table::default()
         .column("size", Align::Right)
-        .column("transfers", Align::Right)
         .column("per s", Align::Right)
         .column("GB/s", Align::Right)
         .column("±%", Align::Right)
@@ -122,7 +126,6 @@ fn rates(report: &BenchReport) -> Table {
     for result in &report.results {
         table.row([
             show_size(result.size_bytes),
-            show_count(result.transfers),
             show_rate(result.transfers_per_s),
             show_gb_per_s(result.gb_per_s),
             format!("{:.1}", result.spread_gb_per_s.half_range_percent()),
@@ -162,17 +165,15 @@ fn latencies(report: &BenchReport) -> Table {
 }
 
 /// One line that says where threads ran, and with `--verbose-bindings` one for each.
-fn threads(placement: &Placement, is_verbose: bool) -> String {
+fn threads(placement: &Placement, is_verbose: bool, width: Option<usize>) -> String {
     let moves: u64 = placement.threads.iter().map(|thread| thread.migrations).sum();
     let who = match placement.by {
         PlacedBy::Topology => format!("by the topology, {}", placement.why),
         PlacedBy::Settings => placement.why.clone(),
         PlacedBy::Nobody => format!("not placed: {}", placement.why),
     };
-    let mut text = wrapped(&format!(
-        "threads: {who}; seen to move {moves} {}",
-        plural(moves as usize, "time")
-    ));
+    let times = plural(moves as usize, "time");
+    let mut text = wrapped(&format!("threads: {who}; seen to move {moves} {times}"), width);
     let astray = placement.threads.iter().filter(|thread| !thread.is_as_expected()).count();
     if astray > 0 {
         text += &format!(
@@ -210,13 +211,13 @@ fn is_verbose(report: &BenchReport) -> bool {
     report.config.get("verbose_bindings").is_some_and(|setting| setting.value == true)
 }
 
-/// Breaks a sentence between words, so that it keeps to the width of the tables.
-fn wrapped(sentence: &str) -> String {
-    const WIDTH: usize = 100;
+/// Breaks a sentence between words, so that no line is wider.
+fn wrapped(sentence: &str, width: Option<usize>) -> String {
+    let width = width.unwrap_or(usize::MAX);
     let mut text = String::new();
     let mut line = String::new();
     for word in sentence.split(' ') {
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > WIDTH {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
             text += &format!("{}\n", line.trim_end());
             line = "   ".to_owned();
         }
@@ -228,19 +229,20 @@ fn wrapped(sentence: &str) -> String {
     format!("{text}{line}\n")
 }
 
-fn limits(report: &BenchReport) -> String {
+fn limits(report: &BenchReport, width: Option<usize>) -> String {
     let mut text = String::new();
     for result in &report.results {
-        text += &format!("limit at {}: {}\n", show_size(result.size_bytes), result.limit);
-        text += &why(result);
+        let size = show_size(result.size_bytes);
+        text += &wrapped(&format!("limit at {size}: {}", result.limit), width);
+        text += &why(result).map_or(String::new(), |why| wrapped(&why, width));
     }
     text
 }
 
 /// What the changes that were tried come to, in a line.
-fn why(result: &BenchResult) -> String {
+fn why(result: &BenchResult) -> Option<String> {
     if result.tried.is_empty() {
-        return String::new();
+        return None;
     }
     let size = show_size(result.size_bytes);
     let helping = result.tried.iter().filter(|tried| tried.helps);
@@ -251,9 +253,9 @@ fn why(result: &BenchResult) -> String {
     let each: Vec<String> = each.collect();
     if each.is_empty() {
         let count = counted(result.tried.len() as u64, "change");
-        return format!("why at {size}: none of {count} makes it faster\n");
+        return Some(format!("why at {size}: none of {count} makes it faster"));
     }
-    format!("why at {size}: {}\n", each.join("; "))
+    Some(format!("why at {size}: {}", each.join("; ")))
 }
 
 /// Each rail's part in per cent; of many rails the least and the most.
@@ -392,20 +394,28 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn no_line_is_wider_than_a_hundred_columns_even_with_large_numbers() {
+    fn no_line_is_wider_than_a_terminal_even_with_large_numbers() {
         for (rails, ping_pong) in [(4, false), (16, false), (6, true)] {
-            let text = text(&report(rails, ping_pong), false);
-            let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
-            assert!(widest <= 100, "{widest} columns:\n{text}");
+            let mut report = report(rails, ping_pong);
+            report.notes = vec!["a remark of many words ".repeat(20)];
+            report.results[0].limit.because = "a reason of many words ".repeat(20);
+            for width in [80, 100] {
+                let text = text(&report, false, Some(width));
+                let widest = text.lines().map(|line| line.chars().count()).max().unwrap();
+                assert!(widest <= width, "{widest} columns:\n{text}");
+            }
+            // A program that reads it finds a sentence in a line.
+            let unbroken = text(&report, false, None);
+            assert!(unbroken.contains(report.notes[0].trim_end()), "{unbroken}");
         }
     }
 
     #[test]
     fn the_table_has_rates_times_shares_and_ratios() {
-        let text = text(&report(4, false), false);
+        let text = text(&report(4, false), false, None);
         for part in [
             "1GiB",
-            "123.5M",
+            "1.23M",
             "25/25/25/25",
             "0.123",
             "0.99",
@@ -420,22 +430,22 @@ pub(crate) mod tests {
     #[test]
     fn the_heading_says_what_protected_the_run() {
         let mut report = report(4, false);
-        assert!(!text(&report, false).contains("proof"), "the other side was never reached");
+        assert!(!text(&report, false, None).contains("proof"), "the other side was never reached");
         let payload = PayloadProtection::Crc32c;
         let proof = ProvenBy::Certificate;
         let (payload_sent, payload_received) = (payload, payload);
         report.protection = Some(Protection { proof, payload_sent, payload_received });
-        let on_rails = text(&report, false);
+        let on_rails = text(&report, false, None);
         assert!(on_rails.contains("\nproof: certificate; payload: crc32c\n\n"), "{on_rails}");
         let (taken, why) = ("shared memory".to_owned(), String::new());
         report.results[0].path = Some(PathTaken { taken, why, considered: Vec::new() });
-        let shared = text(&report, false);
+        let shared = text(&report, false, None);
         assert!(shared.contains("\nproof: certificate\n\n"), "{shared}");
     }
 
     #[test]
     fn a_ping_pong_shows_times_and_no_rates() {
-        let text = text(&report(1, true), false);
+        let text = text(&report(1, true), false, None);
         assert!(text.contains("p99.9") && !text.contains("Gbit/s"), "{text}");
     }
 
@@ -457,14 +467,14 @@ pub(crate) mod tests {
             why: why.into(),
             threads: vec![thread("pr-tx0", "1-12,105-116", false), thread("pr-rx0", "1", true)],
         });
-        let brief = text(&report, false);
+        let brief = text(&report, false, Some(100));
         assert!(brief.contains("threads: by the topology, node 0: here sending"), "{brief}");
         assert!(brief.contains("seen to move 4 times\nthreads: 1 of 2 did not run"), "{brief}");
         assert!(brief.lines().all(|line| line.chars().count() <= 100) && !brief.contains("pr-tx0"));
         let origin = "set".to_owned();
         let verbose = Setting { value: true.into(), origin };
         report.config.insert("verbose_bindings".into(), verbose);
-        let verbose = text(&report, false);
+        let verbose = text(&report, false, None);
         assert!(verbose.contains("pr-tx0  here   1-12,105-116  1-12,105-116  CPU 3"), "{verbose}");
         assert!(verbose.contains("pr-rx0  there  1-12,105-116  1             CPU 3"), "{verbose}");
     }

@@ -6,13 +6,14 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use console::Term;
 use polyrail_report::BenchReport;
 
 use super::render;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::Report;
 use crate::files::{LAST_REPORT, draft_of, replace, state_folder};
-use crate::stdout::{complain, put, tell};
+use crate::stdout::{columns, complain, put, tell};
 use crate::unwritten::Unwritten;
 
 /// The places that were asked for.
@@ -79,7 +80,16 @@ impl Output {
         explain_path: bool,
         is_saved: bool,
     ) -> Result<(), BenchError> {
-        let mut text = render::text(report, explain_path);
+        let mut for_programs = String::new();
+        if matches!(self.json, Sink::Stdout) {
+            for_programs += &json(report)?;
+        }
+        if matches!(self.csv, Some(Sink::Stdout)) {
+            for_programs += &report.csv();
+        }
+        // Then people read standard error.
+        let terminal = if for_programs.is_empty() { Term::stdout() } else { Term::stderr() };
+        let mut text = render::text(report, explain_path, columns(&terminal));
         // Of a run that was refused there is nothing to see, and the reason comes next.
         let is_measured = !report.results.is_empty();
         for (name, sink) in [("JSON", Some(&self.json)), ("CSV", self.csv.as_ref())] {
@@ -94,13 +104,6 @@ impl Output {
             && is_measured
         {
             text += &format!("samples: {path}\n");
-        }
-        let mut for_programs = String::new();
-        if matches!(self.json, Sink::Stdout) {
-            for_programs += &json(report)?;
-        }
-        if matches!(self.csv, Some(Sink::Stdout)) {
-            for_programs += &report.csv();
         }
         let to_stdout = if for_programs.is_empty() {
             text

@@ -10,8 +10,8 @@ pub(crate) fn against_raw(report: &BenchReport, is_latency: bool) -> Option<Tabl
     let pairs = report.results.iter().filter_map(|result| Some((result, result.against.as_ref()?)));
     let pairs: Vec<_> = pairs.collect();
     let (_, first) = pairs.first()?;
-    let flows = plural(first.flows, "flow");
-    let sockets = format!("plain sockets ({} {flows}, {})", first.flows, first.congestion);
+    let sockets = plural(first.flows, "socket");
+    let sockets = format!("{} plain {sockets}, {}", first.flows, first.congestion);
     let mut table = Table::default().column("size", Align::Right);
     table = if is_latency {
         table
