@@ -7,6 +7,7 @@ use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PySlice};
 
+use crate::arguments;
 use crate::engine::Engine;
 use crate::errors;
 use crate::foreign::{Foreign, Keeper, Place};
@@ -64,11 +65,15 @@ fn access(name: &str) -> PyResult<Access> {
 
 /// Peers, or the numbers of their engines.
 fn instances(peers: &Bound<'_, PyAny>) -> PyResult<Vec<InstanceId>> {
+    let wrong = |given: &Bound<'_, PyAny>| {
+        let allowed = "Peers or the instances of peers, in a list";
+        arguments::wrong_type("granted_to", given, allowed)
+    };
     let instance = |peer: Bound<'_, PyAny>| match peer.cast::<Peer>() {
         Ok(peer) => Ok(peer.get().peer.instance()),
-        Err(_) => peer.extract().map(InstanceId),
+        Err(_) => peer.extract().map(InstanceId).map_err(|_| wrong(&peer)),
     };
-    peers.try_iter()?.map(|peer| instance(peer?)).collect()
+    peers.try_iter().map_err(|_| wrong(peers))?.map(|peer| instance(peer?)).collect()
 }
 
 impl Region {
