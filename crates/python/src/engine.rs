@@ -264,11 +264,10 @@ impl Engine {
         granted_to: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        let register = |one: &Bound<'py, PyAny>| {
-            Bound::new(py, Region::register(slf, Foreign::of(one)?, access, granted_to)?)
-        };
+        let register =
+            |one: &Bound<'py, PyAny>| Region::register(slf, Foreign::of(one)?, access, granted_to);
         if !memory.is_instance_of::<PyList>() && !memory.is_instance_of::<PyTuple>() {
-            return Ok(register(memory)?.into_any());
+            return Ok(register(memory)?.into_bound(py).into_any());
         }
         let regions =
             memory.try_iter()?.map(|one| register(&one?)).collect::<PyResult<Vec<_>>>()?;
@@ -287,7 +286,7 @@ impl Engine {
         keep: Option<Py<PyAny>>,
         access: &str,
         granted_to: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Region> {
+    ) -> PyResult<Py<Region>> {
         let kept = keep.unwrap_or_else(|| slf.py().None());
         let foreign = foreign::address(address, nbytes, cuda, kept)?;
         Region::register(slf, foreign, access, granted_to)

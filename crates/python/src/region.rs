@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use polyrail::{Access, InstanceId, Registrable};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PySlice};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyCFunction, PyDict, PySlice, PyTuple, PyWeakrefReference};
 
 use crate::arguments;
 use crate::engine::Engine;
@@ -24,6 +26,12 @@ pub(crate) struct Region {
     is_read_only: bool,
     /// Regions end with their engine, so a region keeps it.
     _engine: Py<Engine>,
+    /// A weak reference to this region, whose callback ends it.
+    ///
+    /// The collector of cycles takes their objects apart in any order, so it may free the memory before it clears the
+    /// region. Before it takes anything apart it calls back weak references from outside of the cycle, and this is one
+    /// for it: `__traverse__` does not show it.
+    ending: PyOnceLock<Py<PyAny>>,
 }
 
 /// A part of a `Region`, for transfers. It keeps the region.
@@ -83,7 +91,7 @@ impl Region {
         foreign: Foreign,
         access_name: &str,
         granted_to: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Self> {
+    ) -> PyResult<Py<Self>> {
         let py = engine.py();
         let access = access(access_name)?;
         let is_read_only = foreign.is_read_only;
@@ -105,7 +113,17 @@ impl Region {
         };
         let own = &engine.get().engine;
         let region = py.detach(|| own.register(memory)).map_err(errors::region)?;
-        Ok(Self { region, keeper, is_read_only, _engine: engine.clone().unbind() })
+        let to_end = region.clone();
+        let ending = PyOnceLock::new();
+        let made = Self { region, keeper, is_read_only, _engine: engine.clone().unbind(), ending };
+        let made = Bound::new(py, made)?;
+        let end = move |arguments: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
+            arguments.py().detach(|| to_end.end());
+        };
+        let end = PyCFunction::new_closure(py, None, None, end)?;
+        let ending = PyWeakrefReference::new_with(&made, end)?.into_any().unbind();
+        made.get().ending.get_or_init(py, || ending);
+        Ok(made.unbind())
     }
 
     /// All of it, to be read from.
@@ -156,6 +174,15 @@ impl Region {
         self.keeper.release();
     }
 
+    /// The object that owns the memory may refer back to the region.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.keeper.traverse(&visit)
+    }
+
+    fn __clear__(&self, py: Python<'_>) {
+        self.close(py);
+    }
+
     /// Its size in bytes.
     #[getter]
     fn nbytes(&self) -> u64 {
@@ -193,6 +220,10 @@ impl Region {
 
 #[pymethods]
 impl Slice {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.region)
+    }
+
     /// Its size in bytes.
     #[getter]
     fn nbytes(&self) -> u64 {

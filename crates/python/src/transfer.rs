@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use polyrail::{PostError, PreparedTransfer, TransferError};
 use pyo3::exceptions::PyTimeoutError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 
@@ -23,7 +24,7 @@ pub(crate) struct Transfer {
     transfer: Option<polyrail::Transfer>,
     is_detached: AtomicBool,
     // Behind the transfer: regions may end when it is over.
-    _kept: Kept,
+    kept: Kept,
     engine: Py<Engine>,
 }
 
@@ -55,7 +56,7 @@ impl Transfer {
         let own = &engine.get().engine;
         let transfer = engine.py().detach(|| post(own)).map_err(errors::post)?;
         let engine = engine.clone().unbind();
-        Ok(Self { transfer: Some(transfer), is_detached: AtomicBool::new(false), _kept: kept, engine })
+        Ok(Self { transfer: Some(transfer), is_detached: AtomicBool::new(false), kept, engine })
     }
 
     fn transfer(&self) -> &polyrail::Transfer {
@@ -113,6 +114,10 @@ impl Transfer {
         self.is_detached.store(true, Ordering::Relaxed);
     }
 
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.kept)
+    }
+
     /// Payload bytes of the parts that are complete.
     #[getter]
     fn bytes_done(&self) -> u64 {
@@ -162,6 +167,10 @@ impl Prepared {
             Some(notification) => prepared.post_with(notification),
             None => prepared.post(),
         })
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.kept)
     }
 
     /// Payload bytes of each post.
