@@ -87,6 +87,14 @@ impl Engine {
         groups.push(Arc::downgrade(group));
     }
 
+    /// Refuses what is of no use to anybody once the engine is closed, by an exception of this class.
+    pub(crate) fn check_open(&self, class: &str) -> PyResult<()> {
+        match self.closed() {
+            false => Ok(()),
+            true => Err(errors::closed("engine", "make another Engine", class)),
+        }
+    }
+
     fn end(&self) {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let groups = std::mem::take(&mut *groups);
@@ -117,13 +125,15 @@ impl Engine {
 
     /// What a peer needs to connect to this engine: give it to `add_peer` there. Keep it as private
     /// as a password.
-    fn metadata<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.engine.metadata())
+    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.check_open("EngineError")?;
+        Ok(PyBytes::new(py, &self.engine.metadata()))
     }
 
     /// What lets somebody connect who gets the address by other means: `connect("HOST:PORT/INVITATION")`.
-    fn invitation(&self) -> String {
-        self.engine.invitation().to_string()
+    fn invitation(&self) -> PyResult<String> {
+        self.check_open("EngineError")?;
+        Ok(self.engine.invitation().to_string())
     }
 
     /// Where this engine listens, an address for each rail.
@@ -209,6 +219,7 @@ impl Engine {
     ) -> PyResult<()> {
         let data = data.map(|given| arguments::bytes("data", given)).transpose()?;
         let data = data.unwrap_or_default();
+        self.check_open("EngineError")?;
         let written = py.detach(|| self.engine.publish_with(&path, &data));
         // Python names the file of such an error only if it is told.
         Ok(written.map_err(|error| {
@@ -502,6 +513,9 @@ impl Engine {
     }
 
     fn __repr__(&self) -> String {
-        format!("{:?}", self.engine)
+        match self.closed() {
+            false => format!("{:?}", self.engine),
+            true => format!("<closed {:?}>", self.engine),
+        }
     }
 }

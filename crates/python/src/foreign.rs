@@ -43,6 +43,11 @@ impl Keeper {
         drop(kept);
     }
 
+    /// Whether `release` was called.
+    pub(crate) fn is_released(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
     /// Shows the collector of cycles what is kept. Whoever takes the lock has the interpreter, as the collector has,
     /// so this never waits.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {

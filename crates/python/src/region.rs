@@ -25,7 +25,7 @@ pub(crate) struct Region {
     keeper: Arc<Keeper>,
     is_read_only: bool,
     /// Regions end with their engine, so a region keeps it.
-    _engine: Py<Engine>,
+    engine: Py<Engine>,
     /// A weak reference to this region, whose callback ends it.
     ///
     /// The collector of cycles takes their objects apart in any order, so it may free the memory before it clears the
@@ -93,6 +93,7 @@ impl Region {
         granted_to: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<Self>> {
         let py = engine.py();
+        engine.get().check_open("RegionError")?;
         let access = access(access_name)?;
         let is_read_only = foreign.is_read_only;
         if is_read_only && access.remote_write {
@@ -115,7 +116,7 @@ impl Region {
         let region = py.detach(|| own.register(memory)).map_err(errors::region)?;
         let to_end = region.clone();
         let ending = PyOnceLock::new();
-        let made = Self { region, keeper, is_read_only, _engine: engine.clone().unbind(), ending };
+        let made = Self { region, keeper, is_read_only, engine: engine.clone().unbind(), ending };
         let made = Bound::new(py, made)?;
         let end = move |arguments: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
             arguments.py().detach(|| to_end.end());
@@ -141,7 +142,16 @@ impl Region {
         }
     }
 
+    /// Refuses what no transfer could use any more.
+    fn check_open(&self) -> PyResult<()> {
+        match self.keeper.is_released() {
+            false => self.engine.get().check_open("RegionError"),
+            true => Err(errors::closed("region", "register the memory again", "RegionError")),
+        }
+    }
+
     fn cut(slf: &Bound<'_, Self>, offset: u64, len: u64) -> PyResult<Slice> {
+        slf.get().check_open()?;
         let part = slf.get().region.slice(offset, len).map_err(errors::region)?;
         Ok(Slice { region: slf.clone().unbind(), part, offset })
     }
@@ -163,8 +173,9 @@ impl Drop for Region {
 impl Region {
     /// What a peer needs to reach it: give it to `Engine.import_region` there. Whoever has these
     /// bytes and a connection may use the region as its access allows.
-    fn describe<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.region.describe())
+    fn describe<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.check_open()?;
+        Ok(PyBytes::new(py, &self.region.describe()))
     }
 
     /// Ends it. When this returns nothing touches the memory any more, and the object that owns it
@@ -214,7 +225,10 @@ impl Region {
     }
 
     fn __repr__(&self) -> String {
-        format!("Region({} bytes)", self.region.len())
+        match self.keeper.is_released() {
+            false => format!("Region({} bytes)", self.region.len()),
+            true => format!("<closed Region({} bytes)>", self.region.len()),
+        }
     }
 }
 

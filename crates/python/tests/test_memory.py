@@ -327,6 +327,34 @@ def test_a_cycle_by_address_ends_its_region_before_any_memory_goes(pair):
     assert gone() is None and states == ["region_dropped"]
 
 
+def test_what_is_closed_says_so_and_is_described_to_nobody(pair, tmp_path):
+    a, memory = pair[0], bytearray(8)
+    region, other = a.register(memory), a.register(memory)
+    part = region[:4]
+    assert "closed" not in repr(region) + repr(a)
+    region.close()
+    assert repr(region) == "<closed Region(8 bytes)>" and region.nbytes == 8
+    for use in [region.describe, lambda: region[:4], lambda: part[:2]]:
+        with pytest.raises(polyrail.RegionError, match="the region is closed") as closed:
+            use()
+        assert closed.value.reason == "closed" and closed.value.help == "register the memory again"
+    a.close()
+    assert repr(a).startswith("<closed Engine(a, ") and a.closed and a.stats()
+    uses = {
+        polyrail.RegionError: [other.describe, lambda: other[:4], lambda: a.register(memory)],
+        polyrail.EngineError: [a.metadata, a.invitation, lambda: a.publish(tmp_path / "a")],
+        polyrail.RendezvousError: [lambda: a.join("group")],
+        polyrail.PeerError: [lambda: a.add_peer(pair[1].metadata())],
+        polyrail.PostError: [lambda: a.notify(pair[2], b"x")],
+    }
+    for kind, use in [(kind, use) for kind, uses in uses.items() for use in uses]:
+        with pytest.raises(kind, match="the engine is closed") as closed:
+            use()
+        assert closed.value.reason == "closed"
+    with pytest.raises(polyrail.RegionError, match="the engine is closed"):
+        a.register_address(id(memory), 8)
+
+
 def test_a_transfer_keeps_the_regions_that_it_uses(pair):
     a, b, to_b, to_a = pair
     memory = numpy.zeros(8, dtype="u1")
