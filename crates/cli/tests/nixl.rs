@@ -1,12 +1,26 @@
 //! `polyrail nixl`, from the outside. What it installs is tried by agents in crates/capi/tests/c/nixl.rs.
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 const PLUGIN: &str = "libplugin_POLYRAIL.so";
 /// As in a backend that was built.
-const BUILT: &str = "…\0Polyrail's backend for NIXL\0…";
+const MARK: &[u8] = b"\0Polyrail's backend for NIXL\0";
+
+/// As much of a library as the command looks at: a header that speaks of a table of one section, which is the end.
+fn library() -> Vec<u8> {
+    let mut bytes = vec![0; 64];
+    bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    bytes.extend(MARK);
+    bytes.resize(4096, 0);
+    bytes[40..48].copy_from_slice(&4096u64.to_le_bytes());
+    bytes[58] = 64;
+    bytes[60] = 1;
+    bytes.resize(4096 + 64, 0);
+    bytes
+}
 
 fn polyrail(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
@@ -34,7 +48,7 @@ impl Scene {
         fs::write(scene.plugins().join("libplugin_UCX.so"), "ucx").unwrap();
         fs::write(packages.join(".nixl_cu12.mesonpy.libs/libnixl.so"), "nixl").unwrap();
         fs::write(packages.join("nixl_cu12.libs/libucp.so"), "ucp").unwrap();
-        fs::write(scene.path("built.so"), BUILT).unwrap();
+        fs::write(scene.path("built.so"), library()).unwrap();
         scene
     }
 
@@ -74,7 +88,7 @@ fn the_backend_is_put_beside_the_others_and_taken_away_again() {
             let output = polyrail(&["install", environment, "--from", &built]);
             assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
             assert!(text(&output.stdout).contains("NIXL 1.5.1 finds it there"));
-            assert_eq!(fs::read_to_string(scene.plugins().join(PLUGIN)).unwrap(), BUILT);
+            assert_eq!(fs::read(scene.plugins().join(PLUGIN)).unwrap(), library());
         }
         let output = polyrail(&["uninstall", environment]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
@@ -174,16 +188,113 @@ fn a_check_tells_what_is_missing() {
     );
     // Whatever goes wrong in the agent's process is told.
     fs::create_dir_all(scene.path("env/bin")).unwrap();
-    std::os::unix::fs::symlink("/bin/false", scene.path("env/bin/python")).unwrap();
-    let output = polyrail(&["check", &environment]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("an agent with the backend POLYRAIL fails"));
+    symlink("/bin/false", scene.path("env/bin/python")).unwrap();
+    let error = refusal(&["check", &environment], 1);
+    assert!(error.contains("an agent with the backend POLYRAIL fails"), "{error}");
+    assert!(error.contains("with exit code 1, and said nothing\n"), "{error}");
+    assert!(!error.contains("the lines above"), "{error}");
+}
+
+/// What the command says on standard error, which has a remedy.
+fn refusal(words: &[&str], code: i32) -> String {
+    let output = polyrail(words);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {error}");
+    assert!(error.contains("\nhelp: "), "{words:?}: {error}");
+    error
+}
+
+#[test]
+fn a_damaged_backend_is_told_as_such_with_the_way_to_a_good_one() {
+    let scene = Scene::new();
+    let (environment, good, bad) =
+        (scene.text("env"), scene.text("built.so"), scene.text("bad.so"));
+    let installed = scene.plugins().join(PLUGIN);
+    let remedy = format!("remove it (rm '{}'), and then install a good one", installed.display());
+    let cut = &library()[..4000];
+    let before_the_mark = &library()[..64];
+    let damages: [(&[u8], &str, bool); 4] = [
+        (cut, "is damaged: it is cut off: it has 4000 of at least 4160 bytes", true),
+        (
+            before_the_mark,
+            "or it is damaged: it is cut off: it has 64 of at least 4160 bytes",
+            false,
+        ),
+        (
+            b"garbage",
+            "or it is damaged: it does not begin as a library (ELF of 64 bits) does",
+            false,
+        ),
+        (b"", "or it is damaged: it is empty", false),
+    ];
+    for (bytes, said, is_ours) in damages {
+        fs::write(&bad, bytes).unwrap();
+        let source = refusal(&["install", &environment, "--from", &bad], 2);
+        assert!(source.contains(said) && source.contains("make -C integrations/nixl"), "{source}");
+        assert!(!installed.exists(), "what is damaged is not installed");
+
+        fs::write(&installed, bytes).unwrap();
+        let check = refusal(&["check", &environment], 1);
+        assert!(check.contains(said) && check.contains(&remedy), "{check}");
+        if !is_ours {
+            let install = refusal(&["install", &environment, "--from", &good], 2);
+            assert!(install.contains(said) && install.contains(&remedy), "{install}");
+            fs::remove_file(&installed).unwrap();
+        }
+        // What it says leads to a backend.
+        let output = polyrail(&["install", &environment, "--from", &good]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        fs::remove_file(&installed).unwrap();
+    }
+}
+
+#[test]
+fn a_check_names_the_signal_that_ended_the_agent_and_says_what_that_means() {
+    let scene = Scene::new();
+    let environment = scene.text("env");
+    polyrail(&["install", &environment, "--from", &scene.text("built.so")]);
+    fs::create_dir_all(scene.path("env/bin")).unwrap();
+    let python = scene.path("env/bin/python");
+    let check = |script: &str| {
+        // A process of another test would have the file open for writing if this one wrote it, and then nobody can
+        // execute it.
+        let mut write = Command::new("sh");
+        write.args(["-c", r#"printf %s "$1" > "$0" && chmod +x "$0""#]).arg(&python).arg(script);
+        assert!(write.status().unwrap().success());
+        refusal(&["check", &environment], 1)
+    };
+    let damaged = check("#!/bin/sh\nkill -BUS $$\n");
+    assert!(damaged.contains("by signal 7 (bus error), and said nothing\n"), "{damaged}");
+    assert!(damaged.contains("help: the file may be damaged: remove it (rm '"), "{damaged}");
+    let killed = check("#!/bin/sh\necho why >&2\nkill -KILL $$\n");
+    assert!(killed.contains("by signal 9 (killed)\nwhy\n"), "{killed}");
+    assert!(killed.contains("the lines above") && !killed.contains("damaged"), "{killed}");
+}
+
+#[test]
+fn an_interpreter_that_this_user_cannot_execute_is_told_as_that() {
+    let scene = Scene::new();
+    let environment = scene.text("env");
+    polyrail(&["install", &environment, "--from", &scene.text("built.so")]);
+    fs::create_dir_all(scene.path("env/bin")).unwrap();
+    let python = scene.path("env/bin/python");
+    fs::write(&python, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o644)).unwrap();
+    let refused = refusal(&["check", &environment], 3);
+    assert!(refused.contains("Permission denied"), "{refused}");
+    assert!(refused.contains("help: give this user the right to execute it"), "{refused}");
+    // As a virtual environment has it whose interpreter was removed, or is where this user sees nothing.
+    fs::remove_file(&python).unwrap();
+    symlink(scene.path("gone"), &python).unwrap();
+    let gone = refusal(&["check", &environment], 3);
+    assert!(gone.contains("bin/python: No such file"), "{gone}");
+    assert!(gone.contains("make the environment anew"), "{gone}");
 }
 
 #[test]
 fn the_text_that_tells_a_backend_is_in_its_source() {
     let source =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../integrations/nixl/src/plugin.cpp");
-    let mark = BUILT.split('\0').nth(1).unwrap();
+    let mark = str::from_utf8(MARK).unwrap().trim_matches('\0');
     assert!(fs::read_to_string(source).unwrap().contains(mark));
 }

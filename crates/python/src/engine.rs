@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyModule, PyTuple};
 
+use crate::arguments;
 use crate::errors;
 use crate::events::Events;
 use crate::foreign::{self, Foreign};
@@ -86,6 +87,14 @@ impl Engine {
         groups.push(Arc::downgrade(group));
     }
 
+    /// Refuses what is of no use to anybody once the engine is closed, by an exception of this class.
+    pub(crate) fn check_open(&self, class: &str) -> PyResult<()> {
+        match self.closed() {
+            false => Ok(()),
+            true => Err(errors::closed("engine", "make another Engine", class)),
+        }
+    }
+
     fn end(&self) {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         let groups = std::mem::take(&mut *groups);
@@ -116,13 +125,15 @@ impl Engine {
 
     /// What a peer needs to connect to this engine: give it to `add_peer` there. Keep it as private
     /// as a password.
-    fn metadata<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.engine.metadata())
+    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.check_open("EngineError")?;
+        Ok(PyBytes::new(py, &self.engine.metadata()))
     }
 
     /// What lets somebody connect who gets the address by other means: `connect("HOST:PORT/INVITATION")`.
-    fn invitation(&self) -> String {
-        self.engine.invitation().to_string()
+    fn invitation(&self) -> PyResult<String> {
+        self.check_open("EngineError")?;
+        Ok(self.engine.invitation().to_string())
     }
 
     /// Where this engine listens, an address for each rail.
@@ -155,7 +166,8 @@ impl Engine {
 
     /// Adds a peer by its metadata. Connections are made in the background; transfers may be posted
     /// at once.
-    fn add_peer(&self, py: Python<'_>, metadata: Vec<u8>) -> PyResult<Peer> {
+    fn add_peer(&self, py: Python<'_>, metadata: &Bound<'_, PyAny>) -> PyResult<Peer> {
+        let metadata = arguments::bytes("metadata", metadata)?;
         let peer = py.detach(|| self.engine.add_peer(&metadata)).map_err(errors::peer)?;
         Ok(Peer { peer })
     }
@@ -199,8 +211,15 @@ impl Engine {
 
     /// Writes the metadata to a file, for `find_peer`; with bytes of your own, if you like.
     #[pyo3(signature = (path, data = None))]
-    fn publish(&self, py: Python<'_>, path: PathBuf, data: Option<Vec<u8>>) -> PyResult<()> {
+    fn publish(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        data: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let data = data.map(|given| arguments::bytes("data", given)).transpose()?;
         let data = data.unwrap_or_default();
+        self.check_open("EngineError")?;
         let written = py.detach(|| self.engine.publish_with(&path, &data));
         // Python names the file of such an error only if it is told.
         Ok(written.map_err(|error| {
@@ -256,11 +275,10 @@ impl Engine {
         granted_to: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
-        let register = |one: &Bound<'py, PyAny>| {
-            Bound::new(py, Region::register(slf, Foreign::of(one)?, access, granted_to)?)
-        };
+        let register =
+            |one: &Bound<'py, PyAny>| Region::register(slf, Foreign::of(one)?, access, granted_to);
         if !memory.is_instance_of::<PyList>() && !memory.is_instance_of::<PyTuple>() {
-            return Ok(register(memory)?.into_any());
+            return Ok(register(memory)?.into_bound(py).into_any());
         }
         let regions =
             memory.try_iter()?.map(|one| register(&one?)).collect::<PyResult<Vec<_>>>()?;
@@ -273,20 +291,21 @@ impl Engine {
     #[pyo3(signature = (address, nbytes, *, cuda = false, keep = None, access = "all", granted_to = None))]
     fn register_address(
         slf: &Bound<'_, Self>,
-        address: u64,
-        nbytes: u64,
+        #[pyo3(from_py_with = arguments::address)] address: u64,
+        #[pyo3(from_py_with = arguments::nbytes)] nbytes: u64,
         cuda: bool,
         keep: Option<Py<PyAny>>,
         access: &str,
         granted_to: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Region> {
+    ) -> PyResult<Py<Region>> {
         let kept = keep.unwrap_or_else(|| slf.py().None());
         let foreign = foreign::address(address, nbytes, cuda, kept)?;
         Region::register(slf, foreign, access, granted_to)
     }
 
     /// Reads the description of a peer's region, from `Region.describe` there.
-    fn import_region(&self, description: Vec<u8>) -> PyResult<RemoteRegion> {
+    fn import_region(&self, description: &Bound<'_, PyAny>) -> PyResult<RemoteRegion> {
+        let description = arguments::bytes("description", description)?;
         let remote = self.engine.import(&description).map_err(errors::region)?;
         Ok(RemoteRegion { remote })
     }
@@ -299,7 +318,7 @@ impl Engine {
         peer: &Peer,
         local: &Bound<'_, PyAny>,
         remote: &Bound<'_, PyAny>,
-        notification: Option<Vec<u8>>,
+        notification: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
     ) -> PyResult<Transfer> {
         let (request, kept) = request::write(peer, (local, remote), notification, timeout)?;
@@ -324,7 +343,7 @@ impl Engine {
     fn send(
         slf: &Bound<'_, Self>,
         peer: &Peer,
-        #[pyo3(from_py_with = request::tag)] tag: u64,
+        #[pyo3(from_py_with = arguments::tag)] tag: u64,
         local: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<Transfer> {
@@ -337,7 +356,7 @@ impl Engine {
     fn receive(
         slf: &Bound<'_, Self>,
         peer: &Peer,
-        #[pyo3(from_py_with = request::tag)] tag: u64,
+        #[pyo3(from_py_with = arguments::tag)] tag: u64,
         local: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<Transfer> {
@@ -352,7 +371,7 @@ impl Engine {
         peer: &Peer,
         local: &Bound<'_, PyAny>,
         remote: &Bound<'_, PyAny>,
-        notification: Option<Vec<u8>>,
+        notification: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
     ) -> PyResult<Prepared> {
         let (request, kept) = request::write(peer, (local, remote), notification, timeout)?;
@@ -377,7 +396,7 @@ impl Engine {
     fn prepare_send(
         slf: &Bound<'_, Self>,
         peer: &Peer,
-        #[pyo3(from_py_with = request::tag)] tag: u64,
+        #[pyo3(from_py_with = arguments::tag)] tag: u64,
         local: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<Prepared> {
@@ -390,7 +409,7 @@ impl Engine {
     fn prepare_receive(
         slf: &Bound<'_, Self>,
         peer: &Peer,
-        #[pyo3(from_py_with = request::tag)] tag: u64,
+        #[pyo3(from_py_with = arguments::tag)] tag: u64,
         local: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<Prepared> {
@@ -398,9 +417,22 @@ impl Engine {
         Prepared::prepare(slf, kept, |engine| engine.prepare(request))
     }
 
-    /// Tells a peer something, which it gets by `notifications` or its like.
-    fn notify(slf: &Bound<'_, Self>, peer: &Peer, data: Vec<u8>) -> PyResult<Transfer> {
-        Transfer::post(slf, Arc::default(), |engine| engine.notify(&peer.peer, &data))
+    /// Tells a peer something, which it gets by `notifications` or its like. What this returns may be waited for, or
+    /// dropped: it goes on until the peer has it or is lost, so many seconds are over, or the engine closes. `drain`
+    /// waits for all of them.
+    #[pyo3(signature = (peer, data, *, timeout = None))]
+    fn notify(
+        slf: &Bound<'_, Self>,
+        peer: &Peer,
+        data: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<Transfer> {
+        let request = request::notify(peer, data, timeout)?;
+        let none = PyTuple::empty(slf.py()).unbind();
+        let transfer = Transfer::post(slf, none, |engine| engine.post(request))?;
+        // It has a copy of the data, so no memory can go before it is over.
+        transfer.detach();
+        Ok(transfer)
     }
 
     /// The next notification; None if none came within the timeout, or the engine is closed.
@@ -481,6 +513,9 @@ impl Engine {
     }
 
     fn __repr__(&self) -> String {
-        format!("{:?}", self.engine)
+        match self.closed() {
+            false => format!("{:?}", self.engine),
+            true => format!("<closed {:?}>", self.engine),
+        }
     }
 }

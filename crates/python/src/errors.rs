@@ -55,6 +55,12 @@ pub(crate) fn engine(error: EngineError) -> PyErr {
     Cause::of(&error).raise("EngineError")
 }
 
+/// A call needs an engine or a region that is open; as an exception of the class that the call's others are of.
+pub(crate) fn closed(what: &str, help: &str, class: &str) -> PyErr {
+    let (message, reason) = (format!("the {what} is closed"), "closed".to_owned());
+    Cause { message, reason, help: Some(help.to_owned()), ..Cause::default() }.raise(class)
+}
+
 /// A peer can't be added.
 pub(crate) fn peer(error: PeerError) -> PyErr {
     let cause = Cause::of(&error);

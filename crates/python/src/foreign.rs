@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use polyrail::{Cuda, DeviceMemory, Memory};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyMemoryView};
 
@@ -40,6 +41,18 @@ impl Keeper {
         // Taken out first: what frees the object may run any Python.
         let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(kept);
+    }
+
+    /// Whether `release` was called.
+    pub(crate) fn is_released(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    /// Shows the collector of cycles what is kept. Whoever takes the lock has the interpreter, as the collector has,
+    /// so this never waits.
+    pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        visit.call(&*kept)
     }
 }
 

@@ -50,9 +50,7 @@ impl Group {
         timeout: Option<f64>,
     ) -> PyResult<Self> {
         let timeout = waiting::timeout(timeout)?.unwrap_or(Duration::MAX);
-        if engine.closed() {
-            return Err(PyValueError::new_err("the engine is closed: no peer could reach it"));
-        }
+        engine.check_open("RendezvousError")?;
         let mut wanted = Membership::new(group).map_err(|error| wrong_name("group", &error))?;
         if let Some(name) = name {
             wanted = wanted.name(name).map_err(|error| wrong_name("name", &error))?;

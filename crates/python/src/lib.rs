@@ -4,6 +4,7 @@
 //! No Python runs on a thread of the engine. So no thread of the engine ever waits for the
 //! interpreter, and whoever holds the interpreter may wait for the engine.
 
+mod arguments;
 mod engine;
 mod errors;
 mod events;

@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use polyrail::{Access, InstanceId, Registrable};
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PySlice};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyCFunction, PyDict, PySlice, PyTuple, PyWeakrefReference};
 
+use crate::arguments;
 use crate::engine::Engine;
 use crate::errors;
 use crate::foreign::{Foreign, Keeper, Place};
@@ -22,7 +25,13 @@ pub(crate) struct Region {
     keeper: Arc<Keeper>,
     is_read_only: bool,
     /// Regions end with their engine, so a region keeps it.
-    _engine: Py<Engine>,
+    engine: Py<Engine>,
+    /// A weak reference to this region, whose callback ends it.
+    ///
+    /// The collector of cycles takes their objects apart in any order, so it may free the memory before it clears the
+    /// region. Before it takes anything apart it calls back weak references from outside of the cycle, and this is one
+    /// for it: `__traverse__` does not show it.
+    ending: PyOnceLock<Py<PyAny>>,
 }
 
 /// A part of a `Region`, for transfers. It keeps the region.
@@ -64,11 +73,15 @@ fn access(name: &str) -> PyResult<Access> {
 
 /// Peers, or the numbers of their engines.
 fn instances(peers: &Bound<'_, PyAny>) -> PyResult<Vec<InstanceId>> {
+    let wrong = |given: &Bound<'_, PyAny>| {
+        let allowed = "Peers or the instances of peers, in a list";
+        arguments::wrong_type("granted_to", given, allowed)
+    };
     let instance = |peer: Bound<'_, PyAny>| match peer.cast::<Peer>() {
         Ok(peer) => Ok(peer.get().peer.instance()),
-        Err(_) => peer.extract().map(InstanceId),
+        Err(_) => peer.extract().map(InstanceId).map_err(|_| wrong(&peer)),
     };
-    peers.try_iter()?.map(|peer| instance(peer?)).collect()
+    peers.try_iter().map_err(|_| wrong(peers))?.map(|peer| instance(peer?)).collect()
 }
 
 impl Region {
@@ -78,8 +91,9 @@ impl Region {
         foreign: Foreign,
         access_name: &str,
         granted_to: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Self> {
+    ) -> PyResult<Py<Self>> {
         let py = engine.py();
+        engine.get().check_open("RegionError")?;
         let access = access(access_name)?;
         let is_read_only = foreign.is_read_only;
         if is_read_only && access.remote_write {
@@ -100,7 +114,17 @@ impl Region {
         };
         let own = &engine.get().engine;
         let region = py.detach(|| own.register(memory)).map_err(errors::region)?;
-        Ok(Self { region, keeper, is_read_only, _engine: engine.clone().unbind() })
+        let to_end = region.clone();
+        let ending = PyOnceLock::new();
+        let made = Self { region, keeper, is_read_only, engine: engine.clone().unbind(), ending };
+        let made = Bound::new(py, made)?;
+        let end = move |arguments: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
+            arguments.py().detach(|| to_end.end());
+        };
+        let end = PyCFunction::new_closure(py, None, None, end)?;
+        let ending = PyWeakrefReference::new_with(&made, end)?.into_any().unbind();
+        made.get().ending.get_or_init(py, || ending);
+        Ok(made.unbind())
     }
 
     /// All of it, to be read from.
@@ -118,7 +142,16 @@ impl Region {
         }
     }
 
+    /// Refuses what no transfer could use any more.
+    fn check_open(&self) -> PyResult<()> {
+        match self.keeper.is_released() {
+            false => self.engine.get().check_open("RegionError"),
+            true => Err(errors::closed("region", "register the memory again", "RegionError")),
+        }
+    }
+
     fn cut(slf: &Bound<'_, Self>, offset: u64, len: u64) -> PyResult<Slice> {
+        slf.get().check_open()?;
         let part = slf.get().region.slice(offset, len).map_err(errors::region)?;
         Ok(Slice { region: slf.clone().unbind(), part, offset })
     }
@@ -140,8 +173,9 @@ impl Drop for Region {
 impl Region {
     /// What a peer needs to reach it: give it to `Engine.import_region` there. Whoever has these
     /// bytes and a connection may use the region as its access allows.
-    fn describe<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &self.region.describe())
+    fn describe<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        self.check_open()?;
+        Ok(PyBytes::new(py, &self.region.describe()))
     }
 
     /// Ends it. When this returns nothing touches the memory any more, and the object that owns it
@@ -149,6 +183,15 @@ impl Region {
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.region.end());
         self.keeper.release();
+    }
+
+    /// The object that owns the memory may refer back to the region.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.keeper.traverse(&visit)
+    }
+
+    fn __clear__(&self, py: Python<'_>) {
+        self.close(py);
     }
 
     /// Its size in bytes.
@@ -182,12 +225,19 @@ impl Region {
     }
 
     fn __repr__(&self) -> String {
-        format!("Region({} bytes)", self.region.len())
+        match self.keeper.is_released() {
+            false => format!("Region({} bytes)", self.region.len()),
+            true => format!("<closed Region({} bytes)>", self.region.len()),
+        }
     }
 }
 
 #[pymethods]
 impl Slice {
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.region)
+    }
+
     /// Its size in bytes.
     #[getter]
     fn nbytes(&self) -> u64 {

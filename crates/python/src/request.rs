@@ -1,21 +1,23 @@
 //! Requests, from regions, slices and lists of them.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use polyrail::operation::{OneSided, Operation, Read, Receive, Send, TwoSided, Write};
 use polyrail::{RegionSlice, Request};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyList, PyTuple};
+use pyo3::types::{PyList, PyTuple};
 
+use crate::arguments;
 use crate::peer::Peer;
 use crate::region::{Region, RemoteRegion, RemoteSlice, Slice};
 use crate::waiting;
 
 /// The regions that a transfer uses: it keeps them, so that they don't end before it does.
-pub(crate) type Kept = Arc<Vec<Py<Region>>>;
+///
+/// A tuple, which a prepared request and its transfers share, and of which the collector of cycles knows what it holds.
+pub(crate) type Kept = Py<PyTuple>;
 
 /// Parts of this engine's memory.
 #[derive(Default)]
@@ -97,36 +99,33 @@ fn culprit<'a, 'py>(
 }
 
 fn wrong_item(given: &Bound<'_, PyAny>, field: &str, allowed: &str) -> PyErr {
-    match given.get_type().name() {
-        Ok(name) => PyTypeError::new_err(format!(
-            "{field} has a {name}; allowed: {allowed}, or a list of them (Engine.register makes regions)"
-        )),
-        Err(error) => error,
-    }
-}
-
-/// A tag, of which Python's own error would not say what is allowed.
-pub(crate) fn tag(given: &Bound<'_, PyAny>) -> PyResult<u64> {
-    let is_number = given.is_instance_of::<PyInt>();
-    given.extract().map_err(|error| match is_number {
-        true => PyValueError::new_err(format!("tag is {given}; allowed: 0 to 2**64 - 1")),
-        false => error,
-    })
+    let allowed = format!("{allowed}, or a list of them (Engine.register makes regions)");
+    arguments::wrong_type(field, given, &allowed)
 }
 
 /// A write, with its notification.
 pub(crate) fn write(
     peer: &Peer,
     memory: (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
-    notification: Option<Vec<u8>>,
+    notification: Option<&Bound<'_, PyAny>>,
     timeout: Option<f64>,
 ) -> PyResult<(Request<Write>, Kept)> {
     let request = Request::write(&peer.peer);
     let request = match notification {
-        Some(notification) => request.notification(notification),
+        Some(given) => request.notification(arguments::bytes("notification", given)?),
         None => request,
     };
     one_sided(request, memory, false, timeout)
+}
+
+/// A notification alone.
+pub(crate) fn notify(
+    peer: &Peer,
+    data: &Bound<'_, PyAny>,
+    timeout: Option<f64>,
+) -> PyResult<Request<Write>> {
+    let request = Request::write(&peer.peer).notification(arguments::bytes("data", data)?);
+    Ok(within(request, waiting::timeout(timeout)?))
 }
 
 pub(crate) fn read(
@@ -171,7 +170,8 @@ fn one_sided<O: OneSided>(
         )));
     }
     let request = request.segments(locals.parts.into_iter().zip(remotes));
-    Ok((within(request, timeout), Arc::new(locals.kept)))
+    let kept = PyTuple::new(local.py(), locals.kept)?.unbind();
+    Ok((within(request, timeout), kept))
 }
 
 fn two_sided<O: TwoSided>(
@@ -182,7 +182,8 @@ fn two_sided<O: TwoSided>(
 ) -> PyResult<(Request<O>, Kept)> {
     let timeout = waiting::timeout(timeout)?;
     let locals = Locals::of(local, is_filled)?;
-    Ok((within(request.locals(locals.parts), timeout), Arc::new(locals.kept)))
+    let kept = PyTuple::new(local.py(), locals.kept)?.unbind();
+    Ok((within(request.locals(locals.parts), timeout), kept))
 }
 
 fn within<O: Operation>(request: Request<O>, timeout: Option<Duration>) -> Request<O> {

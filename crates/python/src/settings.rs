@@ -5,6 +5,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
 
+use crate::arguments;
 use crate::errors;
 
 /// What is said later goes before what was said earlier; all of it goes before the environment.
@@ -14,7 +15,8 @@ pub(crate) fn read(given: &[Option<&Bound<'_, PyDict>>], env: bool) -> PyResult<
         builder = builder.env();
     }
     for (name, value) in given.iter().copied().flatten().flatten() {
-        let name: String = name.extract()?;
+        let wrong = |_| arguments::wrong_type("settings", &name, "names of settings");
+        let name: String = name.extract().map_err(wrong)?;
         let text = text(&name, &value)?;
         let refused = |error| errors::engine(EngineError::Config(error));
         builder = builder.set(&name, &text).map_err(refused)?;

@@ -1,13 +1,14 @@
 //! Transfers, how they end, and requests that are posted again and again.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use polyrail::{PostError, PreparedTransfer, TransferError};
 use pyo3::exceptions::PyTimeoutError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
 
+use crate::arguments;
 use crate::engine::{self, Engine};
 use crate::errors;
 use crate::request::Kept;
@@ -16,14 +17,14 @@ use crate::waiting;
 /// A write, read, send or receive under way. Wait for it, or await it in asyncio.
 ///
 /// Keep it until it is over: it is cancelled if the object goes before, unless `detach()` was called.
-/// It keeps the regions that it uses.
+/// It keeps the regions that it uses. One of `Engine.notify` uses none, and is detached from the start.
 #[pyclass(frozen, weakref, module = "polyrail")]
 pub(crate) struct Transfer {
     /// Taken when the object ends, and never before.
     transfer: Option<polyrail::Transfer>,
     is_detached: AtomicBool,
     // Behind the transfer: regions may end when it is over.
-    _kept: Kept,
+    kept: Kept,
     engine: Py<Engine>,
 }
 
@@ -55,12 +56,7 @@ impl Transfer {
         let own = &engine.get().engine;
         let transfer = engine.py().detach(|| post(own)).map_err(errors::post)?;
         let engine = engine.clone().unbind();
-        Ok(Self {
-            transfer: Some(transfer),
-            is_detached: AtomicBool::new(false),
-            _kept: kept,
-            engine,
-        })
+        Ok(Self { transfer: Some(transfer), is_detached: AtomicBool::new(false), kept, engine })
     }
 
     fn transfer(&self) -> &polyrail::Transfer {
@@ -114,8 +110,12 @@ impl Transfer {
     }
 
     /// It goes on though this object may go. Keep its regions: it fails if one of them ends.
-    fn detach(&self) {
+    pub(crate) fn detach(&self) {
         self.is_detached.store(true, Ordering::Relaxed);
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.kept)
     }
 
     /// Payload bytes of the parts that are complete.
@@ -160,12 +160,17 @@ impl Prepared {
     /// Posts it; a write may have a notification of its own for this once. Raises Busy if too many
     /// are under way: post again when an older one is over.
     #[pyo3(signature = (notification = None))]
-    fn post(&self, py: Python<'_>, notification: Option<Vec<u8>>) -> PyResult<Transfer> {
-        let prepared = &self.prepared;
-        Transfer::post(self.engine.bind(py), Arc::clone(&self.kept), |_| match notification {
+    fn post(&self, py: Python<'_>, notification: Option<&Bound<'_, PyAny>>) -> PyResult<Transfer> {
+        let given = notification.map(|given| arguments::bytes("notification", given));
+        let (prepared, notification) = (&self.prepared, given.transpose()?);
+        Transfer::post(self.engine.bind(py), self.kept.clone_ref(py), |_| match notification {
             Some(notification) => prepared.post_with(notification),
             None => prepared.post(),
         })
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.kept)
     }
 
     /// Payload bytes of each post.

@@ -1,5 +1,6 @@
 """Engines, peers, transfers, notifications and errors."""
 
+import array
 import gc
 import multiprocessing
 import pickle
@@ -77,10 +78,43 @@ def test_bad_arguments_are_named_with_what_is_allowed(pair, tmp_path):
             a.send(to_b, wrong, region)
         with pytest.raises(ValueError, match="allowed: 0 to 2"):
             a.prepare_receive(to_b, wrong, region)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="tag has a str; allowed: an integer"):
         a.receive(to_b, "7", region)
+    with pytest.raises(ValueError, match="address is -1; allowed: 0 to 2"):
+        a.register_address(-1, 8)
+    with pytest.raises(TypeError, match="nbytes has a float; allowed: an integer"):
+        a.register_address(16, 8.0)
+    for wrong in [[3], ["b"], to_b, 3]:
+        with pytest.raises(TypeError, match="granted_to has a .*; allowed: Peers or the instances of peers, in a list"):
+            a.register(bytearray(3), granted_to=wrong if wrong != [3] else [3.0])
+    with pytest.raises(TypeError, match="settings has a int; allowed: names of settings"):
+        polyrail.Engine({5: "1MiB"})
     with pytest.raises(OSError, match=str(tmp_path)):
         a.publish(tmp_path)
+
+
+def test_what_takes_bytes_takes_whatever_is_like_them_and_names_what_is_not(pair, tmp_path):
+    a, b, to_b, _ = pair
+    for alike in [b"abc", bytearray(b"abc"), memoryview(b"a-b-c")[::2], array.array("B", b"abc")]:
+        a.notify(to_b, alike)
+        assert b.wait_notification(SOON).data == b"abc"
+    here, there = a.register(bytearray(3)), a.import_region(b.register(bytearray(3)).describe())
+    prepared = a.prepare_write(to_b, here, there)
+    calls = {
+        "data": [lambda wrong: a.notify(to_b, wrong), lambda wrong: a.publish(tmp_path / "a", wrong)],
+        "metadata": [a.add_peer],
+        "description": [a.import_region],
+        "notification": [
+            prepared.post,
+            lambda wrong: a.write(to_b, here, there, notification=wrong),
+            lambda wrong: a.prepare_write(to_b, here, there, notification=wrong),
+        ],
+    }
+    for field, call in [(field, call) for field, calls in calls.items() for call in calls]:
+        for wrong in ["x", 3, [1, 2]]:
+            named = f"{field} has a {type(wrong).__name__}; allowed: a bytes-like object"
+            with pytest.raises(TypeError, match=named):
+                call(wrong)
 
 
 def test_messages_meet_by_their_tag(pair):
@@ -277,6 +311,31 @@ def test_a_dropped_transfer_is_cancelled_and_a_detached_one_goes_on(pair):
     assert b.receive(to_a, 2, there).wait(SOON).nbytes == 8
     with pytest.raises(TimeoutError):
         b.receive(to_a, 1, there, timeout=0.2).wait(SOON)
+
+
+def test_notifications_that_nobody_keeps_arrive(pair):
+    a, b, to_b, _ = pair
+    for number in range(100):
+        a.notify(to_b, bytes([number]))
+    heard = [b.wait_notification(SOON).data[0] for _ in range(100)]
+    assert sorted(heard) == list(range(100))
+
+
+def test_a_notification_that_nobody_keeps_ends_with_its_timeout_or_is_cancelled(pair):
+    a = pair[0]
+    with engine("gone") as gone:
+        nobody = gone.metadata()
+    # It does not answer, and is not given up yet.
+    peer = a.add_peer(nobody)
+    with pytest.raises(polyrail.DeadlineExceeded):
+        a.notify(peer, b"x", timeout=0.05).wait(SOON)
+    a.notify(peer, b"x", timeout=0.05)
+    assert a.drain(SOON) and not peer.lost
+    cancelled = a.notify(peer, b"x")
+    assert not a.drain(0.01)
+    cancelled.cancel()
+    with pytest.raises(polyrail.Cancelled):
+        cancelled.wait(SOON)
 
 
 def test_an_engine_that_nobody_refers_to_closes():

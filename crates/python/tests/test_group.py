@@ -58,7 +58,7 @@ def test_an_engine_that_closes_leaves_its_groups(place):
         assert two.next_event(SOON).joined is None
         # What it had heard before can be taken.
         assert [event.name for event in iter(one.next_event, None)] in ([], ["two"])
-        with pytest.raises(ValueError, match="the engine is closed"):
+        with pytest.raises(polyrail.RendezvousError, match="the engine is closed"):
             a.join("g")
 
 

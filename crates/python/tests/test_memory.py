@@ -1,6 +1,8 @@
 """What can be registered, and how long it lives."""
 
 import array
+import ctypes
+import gc
 import mmap
 import sys
 import weakref
@@ -254,6 +256,103 @@ def test_a_region_keeps_its_memory_until_it_is_closed(pair):
     with b.register(memory):
         pass
     memory.extend(b"more")
+
+
+class Owner(bytearray):
+    """Memory that may refer to what uses it."""
+
+
+def references(pair):
+    """What a program may keep beside the memory, by name."""
+    a, b, to_b, to_a = pair
+    away = b.import_region(a.register(bytearray(8)).describe())
+    return {
+        "region": lambda region: region,
+        "slice": lambda region: region[2:],
+        "transfer": lambda region: b.receive(to_a, 9, region),
+        "prepared": lambda region: b.prepare_write(to_a, region, away),
+        "posted": lambda region: (it := b.prepare_receive(to_a, 8, region), it.post(), it.post()),
+    }
+
+
+@pytest.mark.parametrize("kind", ["region", "slice", "transfer", "prepared", "posted"])
+def test_memory_that_refers_to_its_own_region_is_freed(pair, kind):
+    a, b, to_b, _ = pair
+    refer = references(pair)[kind]
+    gc.collect()
+    owner = Owner(8)
+    region = b.register(owner)
+    owner.refers = refer(region)
+    owner.more = [owner, region]
+    remote, here = a.import_region(region.describe()), a.register(bytearray(8))
+    gone, region_gone = weakref.ref(owner), weakref.ref(region)
+    del owner
+    # Somebody has the region yet.
+    gc.collect()
+    a.write(to_b, here, remote).wait(SOON)
+    assert gone() is not None
+    del region
+    gc.collect()
+    assert gone() is None and region_gone() is None
+    with pytest.raises(polyrail.Refused) as refused:
+        a.write(to_b, here, remote).wait(SOON)
+    assert refused.value.why == "region_dropped"
+
+
+def test_a_cycle_by_address_ends_its_region_before_any_memory_goes(pair):
+    a, b, to_b, _ = pair
+    states = []
+
+    class Holder:
+        """Python clears what it has in any order. When the finalizer runs, nothing of it was cleared yet."""
+
+        def __init__(self):
+            self.memory = bytearray(8)
+            at = (ctypes.c_char * 8).from_buffer(self.memory)
+            self.region = b.register_address(ctypes.addressof(at), 8, keep=self)
+            self.at = at
+
+        def __del__(self):
+            try:
+                a.write(to_b, here, remote).wait(SOON)
+                states.append("reachable")
+            except polyrail.Refused as refused:
+                states.append(refused.why)
+
+    holder, here = Holder(), a.register(bytearray(8))
+    remote, gone = a.import_region(holder.region.describe()), weakref.ref(holder)
+    a.write(to_b, here, remote).wait(SOON)
+    del holder
+    gc.collect()
+    assert gone() is None and states == ["region_dropped"]
+
+
+def test_what_is_closed_says_so_and_is_described_to_nobody(pair, tmp_path):
+    a, memory = pair[0], bytearray(8)
+    region, other = a.register(memory), a.register(memory)
+    part = region[:4]
+    assert "closed" not in repr(region) + repr(a)
+    region.close()
+    assert repr(region) == "<closed Region(8 bytes)>" and region.nbytes == 8
+    for use in [region.describe, lambda: region[:4], lambda: part[:2]]:
+        with pytest.raises(polyrail.RegionError, match="the region is closed") as closed:
+            use()
+        assert closed.value.reason == "closed" and closed.value.help == "register the memory again"
+    a.close()
+    assert repr(a).startswith("<closed Engine(a, ") and a.closed and a.stats()
+    uses = {
+        polyrail.RegionError: [other.describe, lambda: other[:4], lambda: a.register(memory)],
+        polyrail.EngineError: [a.metadata, a.invitation, lambda: a.publish(tmp_path / "a")],
+        polyrail.RendezvousError: [lambda: a.join("group")],
+        polyrail.PeerError: [lambda: a.add_peer(pair[1].metadata())],
+        polyrail.PostError: [lambda: a.notify(pair[2], b"x")],
+    }
+    for kind, use in [(kind, use) for kind, uses in uses.items() for use in uses]:
+        with pytest.raises(kind, match="the engine is closed") as closed:
+            use()
+        assert closed.value.reason == "closed"
+    with pytest.raises(polyrail.RegionError, match="the engine is closed"):
+        a.register_address(id(memory), 8)
 
 
 def test_a_transfer_keeps_the_regions_that_it_uses(pair):

@@ -19,6 +19,7 @@ use polyrail_report::{Align, Table, exit};
 use crate::stdout::{complain, print, say, tell};
 use crate::unwritten::Unwritten;
 use crate::values::{file_to_read, folder_to_read, folder_to_write, library_name};
+pub(super) use trial::how;
 
 /// What cargo calls the library, and what NCCL and RCCL look for.
 const BUILT: &str = "libnccl_net_polyrail.so";

@@ -1,27 +1,31 @@
 //! `polyrail nixl`: the backend for NIXL's agents.
 
+mod backend;
 mod environment;
 
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_report::exit;
 
-use crate::cmd::nccl::{Refusal, build_folders, listed, near_folders, quoted, refuse};
+use crate::cmd::nccl::{Refusal, build_folders, how, listed, near_folders, quoted, refuse};
 use crate::stdout::{complain, say};
 use crate::unwritten::Unwritten;
 use crate::values::{file_to_read, folder_to_read, folder_to_write};
+use backend::Backend;
 use environment::{Nixl, entries};
 
 /// What an agent looks for when it is asked for the backend POLYRAIL.
 const PLUGIN: &str = "libplugin_POLYRAIL.so";
 
-/// A text in that file.
-const MARK: &[u8] = b"Polyrail's backend for NIXL";
+/// Where there is a file that can be installed.
+const GOOD: &str =
+    "`polyrail nixl install` takes it from Polyrail's package, or from `make -C integrations/nixl`";
 
 /// What tells that this command made a folder of plugins.
 const OWN: &str = ".made-by-polyrail-nixl";
@@ -120,13 +124,19 @@ fn unread(path: &Path, error: &std::io::Error) -> Refusal {
     refuse(exit::of_io(error), text, "run it as a user who can")
 }
 
-/// Whether a file is the backend. One that is not there is not.
+/// What a file is; `None`: it is not there.
+fn backend(file: &Path) -> Result<Option<Backend>, Refusal> {
+    Backend::of(file).map_err(|error| unread(file, &error))
+}
+
+/// Whether a file is the backend, so that it may be replaced and removed. One that is not there is not.
 fn is_ours(file: &Path) -> Result<bool, Refusal> {
-    match fs::read(file) {
-        Ok(bytes) => Ok(bytes.windows(MARK.len()).any(|window| window == MARK)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-        Err(error) => Err(unread(file, &error)),
-    }
+    Ok(backend(file)?.is_some_and(|backend| backend.is_ours))
+}
+
+/// How to replace a file that can't be the backend by a good one.
+fn replace(installed: &Path) -> String {
+    format!("remove it (rm {}), and then install a good one: {GOOD}", quoted(installed))
 }
 
 fn install(nixl: &Nixl, folder: Option<&Path>, from: Option<PathBuf>) -> Result<(), Refusal> {
@@ -136,9 +146,10 @@ fn install(nixl: &Nixl, folder: Option<&Path>, from: Option<PathBuf>) -> Result<
         None => nixl.plugins(),
     };
     let installed = plugins.join(PLUGIN);
-    if installed.exists() && !is_ours(&installed)? {
-        let text = format!("{} is there and is not Polyrail's", installed.display());
-        return Err(refuse(exit::USAGE, text, "move it away"));
+    if let Some(there) = backend(&installed)?.filter(|there| !there.is_ours) {
+        let fault = there.fault().unwrap_or_default();
+        let text = format!("{} is there, and it {fault}", installed.display());
+        return Err(refuse(exit::USAGE, text, &replace(&installed)));
     }
     // A running agent may have the old file mapped, so replace the file instead of writing into it.
     let draft = plugins.join(format!(".{PLUGIN}.{}", std::process::id()));
@@ -178,10 +189,10 @@ fn built(from: Option<PathBuf>) -> Result<PathBuf, Refusal> {
             })?
         }
     };
-    if is_ours(&file)? {
-        return Ok(file);
+    match backend(&file)?.unwrap_or_default().fault() {
+        None => Ok(file),
+        Some(fault) => Err(refuse(exit::USAGE, format!("{} {fault}", file.display()), help)),
     }
-    Err(refuse(exit::USAGE, format!("{} is not Polyrail's backend for NIXL", file.display()), help))
 }
 
 /// Makes a folder in which the backends of NIXL are links. They look for what they need from where they are, so
@@ -265,9 +276,13 @@ fn check(nixl: &Nixl) -> Result<(), Refusal> {
     let chosen = std::env::var_os("NIXL_PLUGIN_DIR").filter(|folder| !folder.is_empty());
     let plugins = chosen.map_or_else(|| nixl.plugins(), PathBuf::from);
     let installed = plugins.join(PLUGIN);
-    if !is_ours(&installed)? {
-        let text = format!("{} is not there, or is not Polyrail's", installed.display());
+    let Some(found) = backend(&installed)? else {
+        let text = format!("{} is not there", installed.display());
         return Err(refuse(exit::VERDICT, text, "install it with `polyrail nixl install`"));
+    };
+    if let Some(fault) = found.fault() {
+        let text = format!("{} {fault}", installed.display());
+        return Err(refuse(exit::VERDICT, text, &replace(&installed)));
     }
     say!("backend {}", installed.display());
     let Some(python) = &nixl.python else {
@@ -284,15 +299,39 @@ fn check(nixl: &Nixl) -> Result<(), Refusal> {
     let ran = std::process::Command::new(python).args(["-c", CHECK, &nixl.name]).output();
     let output = ran.map_err(|error| {
         let text = format!("can't run {}: {error}", python.display());
-        refuse(exit::ENVIRONMENT, text, "name an environment whose Python runs")
+        let help = match error.kind() {
+            ErrorKind::PermissionDenied => {
+                "give this user the right to execute it, and what it links to, and to enter the folders on the way; \
+                 or run this as a user who can"
+            }
+            ErrorKind::NotFound => {
+                "what it links to, or the interpreter in its first line, is not there: make the environment anew"
+            }
+            _ => "name an environment whose Python runs",
+        };
+        refuse(exit::ENVIRONMENT, text, help)
     })?;
     let said = String::from_utf8_lossy(&output.stdout);
     if output.status.success() && said.contains("polyrail-nixl-check: done") {
         say!("an agent has moved 1 MiB to itself by the backend POLYRAIL");
         return Ok(());
     }
-    let why = String::from_utf8_lossy(&output.stderr);
-    let text =
-        format!("an agent with the backend POLYRAIL fails: {}\n{}", output.status, why.trim_end());
-    Err(refuse(exit::VERDICT, text, "the lines above say why; NIXL_LOG_LEVEL=DEBUG shows more"))
+    let (how, why) = (how(output.status), String::from_utf8_lossy(&output.stderr));
+    let text = match why.trim_end() {
+        "" => format!("an agent with the backend POLYRAIL fails: it {how}, and said nothing"),
+        why => format!("an agent with the backend POLYRAIL fails: it {how}\n{why}"),
+    };
+    // These are of code or data that are not what the compiler wrote.
+    let is_damage = [4, 7, 8, 11].map(Some).contains(&output.status.signal());
+    let help = match (is_damage, why.trim_end().is_empty()) {
+        (true, _) => {
+            format!(
+                "the file may be damaged: {}; NIXL_LOG_LEVEL=DEBUG shows more",
+                replace(&installed)
+            )
+        }
+        (false, true) => "NIXL_LOG_LEVEL=DEBUG shows how far it comes".to_owned(),
+        (false, false) => "the lines above say why; NIXL_LOG_LEVEL=DEBUG shows more".to_owned(),
+    };
+    Err(refuse(exit::VERDICT, text, &help))
 }

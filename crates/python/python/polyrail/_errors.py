@@ -40,7 +40,7 @@ class PolyrailError(Exception):
 
 
 class EngineError(PolyrailError):
-    """An engine can't start: a setting is wrong, or the system refused something."""
+    """An engine can't start: a setting is wrong, or the system refused something. Or it is closed."""
 
 
 class PeerError(PolyrailError):
@@ -48,11 +48,11 @@ class PeerError(PolyrailError):
 
 
 class RendezvousError(PolyrailError):
-    """A group can't be joined: the place can't be reached or refuses, or the name is taken."""
+    """A group can't be joined: the place can't be reached or refuses, the name is taken, or the engine is closed."""
 
 
 class RegionError(PolyrailError):
-    """Memory can't be registered, or a description can't be read."""
+    """Memory can't be registered, a description can't be read, or the region or its engine is closed."""
 
 
 class PostError(PolyrailError):

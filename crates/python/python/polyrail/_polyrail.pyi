@@ -62,7 +62,7 @@ class Engine:
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-    def add_peer(self, metadata: bytes | bytearray) -> Peer:
+    def add_peer(self, metadata: Buffer) -> Peer:
         """Adds a peer by its metadata; transfers may be posted at once."""
     def connect(self, address: str, *, timeout: float | None = None) -> Peer:
         """Adds the peer that listens on "HOST:PORT" or "HOST:PORT/INVITATION", once it has answered."""
@@ -72,7 +72,7 @@ class Engine:
         """Every peer that is known now."""
     def remove_peer(self, peer: Peer) -> None:
         """Ends all transfers with a peer and forgets it; it is told so."""
-    def publish(self, path: str | PathLike[str], data: bytes | None = None) -> None:
+    def publish(self, path: str | PathLike[str], data: Buffer | None = None) -> None:
         """Writes the metadata to a file, for `find_peer`; with bytes of your own, if you like."""
     def find_peer(
         self, path: str | PathLike[str], *, timeout: float | None = None
@@ -110,7 +110,7 @@ class Engine:
         granted_to: Iterable[Peer | int] | None = None,
     ) -> Region:
         """Registers memory by its address, of the host or of a GPU. `keep` is its owner, which the region keeps."""
-    def import_region(self, description: bytes | bytearray) -> RemoteRegion:
+    def import_region(self, description: Buffer) -> RemoteRegion:
         """Reads the description of a peer's region, from `Region.describe` there."""
     def write(
         self,
@@ -118,7 +118,7 @@ class Engine:
         local: Local,
         remote: Remote,
         *,
-        notification: bytes | None = None,
+        notification: Buffer | None = None,
         timeout: float | None = None,
     ) -> Transfer:
         """Writes bytes from here into the peer's memory; then the peer gets the notification."""
@@ -140,7 +140,7 @@ class Engine:
         local: Local,
         remote: Remote,
         *,
-        notification: bytes | None = None,
+        notification: Buffer | None = None,
         timeout: float | None = None,
     ) -> Prepared:
         """A write that is checked and cut once, and posted again and again."""
@@ -156,8 +156,8 @@ class Engine:
         self, peer: Peer, tag: int, local: Local, *, timeout: float | None = None
     ) -> Prepared:
         """A receive that is checked and cut once, and posted again and again."""
-    def notify(self, peer: Peer, data: bytes) -> Transfer:
-        """Tells a peer something, which it gets by `notifications` or its like."""
+    def notify(self, peer: Peer, data: Buffer, *, timeout: float | None = None) -> Transfer:
+        """Tells a peer something. It goes on though the transfer is dropped; `drain` waits for all of them."""
     def wait_notification(self, timeout: float | None = None) -> Notification | None:
         """The next notification; None if none came within the timeout, or the engine is closed."""
     def take_notifications(self) -> list[Notification]:
@@ -271,7 +271,10 @@ class RemoteSlice:
 
 @final
 class Transfer:
-    """A write, read, send or receive under way. Keep it until it is over, or `detach()` it."""
+    """A write, read, send or receive under way. Keep it until it is over, or `detach()` it: else it is cancelled.
+
+    One of `Engine.notify` is detached from the start.
+    """
 
     def done(self) -> bool:
         """Whether it is over, for better or worse. Never blocks."""
@@ -300,7 +303,7 @@ class Outcome:
 class Prepared:
     """A request that is checked and cut once, and posted as often as you like."""
 
-    def post(self, notification: bytes | None = None) -> Transfer:
+    def post(self, notification: Buffer | None = None) -> Transfer:
         """Posts it; a write may have a notification of its own for this once. Raises Busy if too many are under way."""
     @property
     def nbytes(self) -> int: ...

@@ -297,7 +297,7 @@ impl Hearing {
 }
 
 /// What a function did that did not return.
-fn how(status: ExitStatus) -> String {
+pub(in crate::cmd) fn how(status: ExitStatus) -> String {
     match (status.code(), status.signal()) {
         (Some(code), _) => format!("ended the process with exit code {code}"),
         (_, Some(signal)) => format!("ended the process by signal {signal} ({})", name(signal)),

@@ -26,7 +26,12 @@ const PACKAGE: &str = "nixl_cu";
 impl Nixl {
     /// Looks in an environment, or in a folder of packages.
     pub(super) fn find(environment: &Path) -> Option<Self> {
-        let python = Some(environment.join("bin/python")).filter(|python| python.exists());
+        // Also a link to a program that is gone, or that this user can't reach: running it tells.
+        let is_there = |python: &PathBuf| match python.symlink_metadata() {
+            Err(error) => !polyrail_config::is_wrong_path(error.kind()),
+            Ok(_) => true,
+        };
+        let python = Some(environment.join("bin/python")).filter(is_there);
         let mut folders = vec![environment.to_owned()];
         for lib in ["lib", "lib64"] {
             for python in entries(&environment.join(lib)) {
