@@ -118,7 +118,7 @@ impl Settings {
     /// | `SEED` | what random places follow from | 1 |
     /// | `FRAGMENT_BYTES` | mean length of a fragment | 4096 |
     /// | `JITTER_BYTES` | how far lengths are from that; with 0 fragments begin at pages | 1023 |
-    /// | `BOUNCE_BYTES` | size of the bounce buffer of each connection | 128 MiB |
+    /// | `BOUNCE_BYTES` | size of the bounce buffer of each connection | 128 MiB in mode `unpack-gpu`, else 32 MiB |
     /// | `SPEED` | speed of the devices in Mbit/s | 10000 |
     /// | `PCI` | path of each device's PCI folder; the last one has all further devices | none |
     /// | `UNPACK_VERSION` | version of unpacking that devices declare | 7 |
@@ -139,9 +139,13 @@ impl Settings {
         let read = Read(&value);
         let jitter_bytes = read.number("SCATTER_JITTER_BYTES", 1023, 0, 1 << 20)? as u32;
         let least = u64::from(jitter_bytes) + 1;
-        let bounce = read.number("SCATTER_BOUNCE_BYTES", 128 << 20, 4096, u32::MAX.into())?;
         let mode = read.mode()?;
-        let in_place = u64::from(matches!(mode, Mode::UnpackGpu(_)));
+        let is_gpu = matches!(mode, Mode::UnpackGpu(_));
+        // Every page of the host's is touched while the other end has connected and waits: on busy CPUs that took
+        // more than 10 s for 128 MiB.
+        let bounce = if is_gpu { 128 << 20 } else { 32 << 20 };
+        let bounce = read.number("SCATTER_BOUNCE_BYTES", bounce, 4096, u32::MAX.into())?;
+        let in_place = u64::from(is_gpu);
         Ok(Self {
             devices: read.devices()?,
             mode,

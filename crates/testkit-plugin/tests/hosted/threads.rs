@@ -11,8 +11,9 @@ fn threads_of_a_plugin_are_compared_with_the_bindings() {
     let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
     inside(test, &[("SCATTER_THREAD_CPU", &last.to_string())], || {
         let bound = format!("lo:{first}");
-        let (one, two, _peer) = pair(&[("tx_bindings", &bound), ("rx_bindings", &bound)]);
-        wait_for("a thread of the plugin is told", || one.dump().contains("    thread "));
+        let (_one, two, _peer) = pair(&[("tx_bindings", &bound), ("rx_bindings", &bound)]);
+        // The double starts its thread with the first connection.
+        wait_for("a thread of the plugin is told", || two.dump().contains("    thread "));
         let told = format!("on CPUs {last}, which no binding names");
         assert_eq!(two.dump().contains(&told), first != last, "{}", two.dump());
         // Without bindings nothing was asked for.
