@@ -17,6 +17,8 @@ use crate::signals;
 #[derive(Clone, Default)]
 pub(crate) struct Interrupt {
     raised: Arc<AtomicBool>,
+    /// By a signal, so that the next one ends the process.
+    signalled: Arc<AtomicBool>,
     waiting: Arc<Waiting>,
 }
 
@@ -32,22 +34,20 @@ impl Interrupt {
     pub(crate) fn install() -> Result<Self, BenchError> {
         let interrupt = Self::default();
         for signal in signals::ending() {
-            let raised = &interrupt.raised;
+            let Self { raised, signalled, .. } = &interrupt;
             let failed = |source| BenchError::system("catching signals", source);
             // The order matters: a signal that finds the flag already raised ends the process.
-            flag::register_conditional_shutdown(
-                signal,
-                i32::from(exit::INTERRUPTED),
-                Arc::clone(raised),
-            )
-            .and_then(|_| flag::register(signal, Arc::clone(raised)))
-            .map_err(failed)?;
+            let code = i32::from(exit::INTERRUPTED);
+            flag::register_conditional_shutdown(signal, code, Arc::clone(signalled))
+                .and_then(|_| flag::register(signal, Arc::clone(signalled)))
+                .and_then(|_| flag::register(signal, Arc::clone(raised)))
+                .map_err(failed)?;
         }
         Ok(interrupt)
     }
 
     /// The end of standard input raises it, too: a process that holds the other end asks so, once and for all, even by
-    /// its own end. A signal beside it would be the second one.
+    /// its own end. A signal to all processes of a run may come behind that, and is the first one yet.
     pub(crate) fn raise_when_stdin_ends(&self) {
         let interrupt = self.clone();
         thread::spawn(move || {

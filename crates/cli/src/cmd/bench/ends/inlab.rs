@@ -53,7 +53,7 @@ pub(crate) fn run_in_lab(
 }
 
 /// Waits, and passes a request to end on. Ctrl-C reaches the client itself as well, and ends it at once where it comes
-/// twice. So the first request is no signal: the client's standard input ends.
+/// twice. So the first request is no signal: the client's standard input ends. The second one ends the client.
 fn wait(mut client: Child, asked: &AtomicBool) -> std::io::Result<ExitStatus> {
     let mut input = client.stdin.take();
     loop {
@@ -62,7 +62,7 @@ fn wait(mut client: Child, asked: &AtomicBool) -> std::io::Result<ExitStatus> {
         }
         if asked.swap(false, Ordering::Relaxed) && input.take().is_none() {
             // It fails only where the client has just ended.
-            let _ = kill_process(Pid::from_child(&client), Signal::TERM);
+            let _ = kill_process(Pid::from_child(&client), Signal::KILL);
         }
         thread::sleep(Duration::from_millis(20));
     }
