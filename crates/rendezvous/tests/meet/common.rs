@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Mutex, Once};
+use std::sync::{Condvar, Mutex, Once};
 use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine};
@@ -194,12 +194,15 @@ pub(crate) fn has_files(folder: &Path, count: usize) -> bool {
 
 /// What all tests of this process have had logged.
 static LOG: Mutex<Vec<u8>> = Mutex::new(Vec::new());
+static WRITTEN: Condvar = Condvar::new();
 
 struct Log;
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        LOG.lock().unwrap().write(bytes)
+        LOG.lock().unwrap().extend_from_slice(bytes);
+        WRITTEN.notify_all();
+        Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -213,4 +216,11 @@ pub(crate) fn logged(part: &str) -> Vec<String> {
     BEGIN.call_once(|| tracing_subscriber::fmt().with_writer(|| Log).with_ansi(false).init());
     let text = String::from_utf8_lossy(&LOG.lock().unwrap()).into_owned();
     text.lines().filter(|line| line.contains(part)).map(str::to_owned).collect()
+}
+
+/// Waits until the log has that in it.
+pub(crate) fn wait_for_log(part: &str) {
+    let has_not = |log: &mut Vec<u8>| !String::from_utf8_lossy(log).contains(part);
+    let waited = WRITTEN.wait_timeout_while(LOG.lock().unwrap(), DEADLINE, has_not).unwrap();
+    assert!(!waited.1.timed_out(), "the log never has {part}");
 }

@@ -11,7 +11,7 @@ use polyrail_skip::HeldPort;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::common::{DEADLINE, Etcd, config, engine, logged, member};
+use crate::common::{DEADLINE, Etcd, config, engine, logged, member, wait_for_log};
 
 fn enter(engine: &polyrail::Engine, name: &str) -> Group {
     join(engine, &Membership::new("g").unwrap().name(name).unwrap()).unwrap()
@@ -183,13 +183,8 @@ fn a_member_whose_name_another_has_taken_says_so_once_and_returns_after_it() {
     put(&etcd, "test/g/robbed", &third.metadata(), granted["ID"].as_str().unwrap());
     assert_eq!(left(&group, DEADLINE).as_deref(), Some("robbed"));
     assert_eq!(joined(&group), third.instance().to_string());
-    let begin = Instant::now();
     let told = "name `robbed` of the group `g` is taken by the engine";
-    while logged(told).is_empty() {
-        assert!(begin.elapsed() < DEADLINE, "it is not told");
-        // Nobody tells when a line of the log is there.
-        thread::sleep(Duration::from_millis(20));
-    }
+    wait_for_log(told);
     // It goes on to hear of the others, for longer than from one try to the next.
     let late = engine(&place);
     let last = enter(&late, "c");
