@@ -60,6 +60,8 @@ pub(crate) struct Mood {
     pub(crate) stalled: bool,
     /// Resets whoever connects.
     pub(crate) closed: bool,
+    /// Where new connections lead, instead of to the engine.
+    pub(crate) diverted: Option<SocketAddr>,
     /// How long bytes are held.
     pub(crate) delay: Duration,
     /// Flips a bit in the payload of each chunk of this number.
@@ -103,7 +105,8 @@ struct Lane {
     /// Nothing more comes in; after what is held, the end goes out.
     ended: bool,
     closed: bool,
-    frames: Frames,
+    /// Of engines alone; what a stranger says has none.
+    frames: Option<Frames>,
 }
 
 /// Follows the records of a stream, to find payload that comes as it is.
@@ -236,14 +239,19 @@ impl Shared {
                 continue;
             }
             // The engine behind may be gone.
-            let Ok(server) = TcpStream::connect(self.target) else { continue };
+            let target = mood.diverted.unwrap_or(self.target);
+            let Ok(server) = TcpStream::connect(target) else { continue };
             for stream in [&client, &server] {
                 stream.set_nonblocking(true).unwrap();
                 stream.set_nodelay(true).unwrap();
                 self.poller.add(stream.as_fd(), 1).unwrap();
             }
             self.orders().accepted += 1;
-            links.push(Link { up: Lane::default(), down: Lane::default(), client, server });
+            let lane = || Lane {
+                frames: mood.diverted.is_none().then(Frames::default),
+                ..Lane::default()
+            };
+            links.push(Link { up: lane(), down: lane(), client, server });
         }
     }
 }
@@ -314,8 +322,9 @@ impl Lane {
                 Ok(0) => self.ended = true,
                 Ok(bytes) => {
                     let taken = &mut buffer[..bytes];
-                    let damaged = self.frames.follow(taken, mood.damage_every);
-                    shared.orders().damaged += damaged;
+                    if let Some(frames) = &mut self.frames {
+                        shared.orders().damaged += frames.follow(taken, mood.damage_every);
+                    }
                     self.held.push_back((Instant::now() + mood.delay, taken.to_vec()));
                     self.held_bytes += bytes;
                 }

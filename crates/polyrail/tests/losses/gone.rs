@@ -1,7 +1,7 @@
 //! How soon a process that was killed is noticed, and what is not taken for one.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
 use crate::common::puppet::{PUPPET_BYTES, Puppet};
@@ -237,21 +237,21 @@ fn a_clear_word_of_another_version_does_not_end_a_peer_that_was_connected() {
     let mut words = p.b.metadata()[..4].to_vec();
     words.extend(99u16.to_le_bytes());
     words.resize(64, 0);
-    p.ways_to_a.clear();
-    // One after the other, so that never all of them refuse for want of a listener.
-    for way in p.ways_to_b.drain(..) {
-        let address = way.address;
-        drop(way);
-        let (listener, words) = (TcpListener::bind(address).unwrap(), words.clone());
-        std::thread::spawn(move || {
-            // Kept, so that what was said is not lost by a reset.
-            let mut taken = Vec::new();
-            for mut stream in listener.incoming().map_while(Result::ok) {
-                if stream.read(&mut [0; 4096]).is_ok() && stream.write_all(&words).is_ok() {
-                    taken.push(stream);
-                }
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let stranger = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        // Kept, so that what was said is not lost by a reset.
+        let mut taken = Vec::new();
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            if stream.read(&mut [0; 4096]).is_ok() && stream.write_all(&words).is_ok() {
+                taken.push(stream);
             }
-        });
+        }
+    });
+    p.ways_to_a.clear();
+    for way in &p.ways_to_b {
+        way.set(|mood| mood.diverted = Some(stranger));
+        way.cut(Cut::Reset);
     }
     let since = Instant::now();
     let why = reason(&waits);
