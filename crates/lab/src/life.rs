@@ -31,7 +31,7 @@ pub(crate) fn up(spec: &LabSpec, is_stopped: &dyn Fn() -> bool) -> Result<Lab, L
         Some(remains) => match remains.state(false) {
             LabState::Elsewhere => return Err(in_use(&spec.name)),
             LabState::Broken { because } => {
-                remains.remove(&lock)?;
+                remains.remove(&registry, &lock)?;
                 Some(because)
             }
             _ => return Err(LabError::AlreadyUp { name: spec.name.clone() }),
@@ -47,7 +47,7 @@ pub(crate) fn up(spec: &LabSpec, is_stopped: &dyn Fn() -> bool) -> Result<Lab, L
             if let Some(remains) = Remains::find(&registry, &spec.name)? {
                 // The first failure is the one to report, unless it says that nothing is left; what this leaves,
                 // `down` finds again.
-                let removed = remains.remove(&lock);
+                let removed = remains.remove(&registry, &lock);
                 if matches!(error, LabError::Interrupted { .. }) {
                     removed?;
                 }
@@ -68,7 +68,7 @@ fn remove_abandoned(
         go_on()?;
         if let Ok(Some(remains)) = Remains::find(registry, &name)
             && remains.ended_owner().is_some()
-            && remains.remove(lock).is_ok()
+            && remains.remove(registry, lock).is_ok()
         {
             removed.push(name);
         }
@@ -110,8 +110,19 @@ pub(crate) fn list() -> Result<Vec<LabInfo>, LabError> {
             labs.push(remains.info(locked));
         }
     }
-    registry.tidy();
+    tidy(&registry);
     Ok(labs)
+}
+
+/// Removes what is left of the last lab, if nothing is left to name it by.
+fn tidy(registry: &Registry) {
+    if let Some(lock) = registry.lock_if_free()
+        && registry.privileged()
+        && names(registry).is_ok_and(|names| names.is_empty())
+    {
+        // A crash, or a program that looked, kept it before.
+        let _ = named::release_directory(&lock.note_path());
+    }
 }
 
 /// `only` spares a lab of this name that has other namespaces.
@@ -119,7 +130,7 @@ pub(crate) fn remove(name: &str, only: Option<&Namespaces>) -> Result<(), LabErr
     validate_name(name)?;
     let registry = Registry::current();
     if Remains::find(&registry, name)?.is_none() {
-        registry.tidy();
+        tidy(&registry);
         return Err(unknown(name));
     }
     let lock = registry.lock()?;
@@ -132,7 +143,7 @@ pub(crate) fn remove(name: &str, only: Option<&Namespaces>) -> Result<(), LabErr
     if remains.state(false) == LabState::Elsewhere {
         return Err(in_use(name));
     }
-    remains.remove(&lock)
+    remains.remove(&registry, &lock)
 }
 
 fn in_use(name: &str) -> LabError {
@@ -290,7 +301,7 @@ impl Remains {
     }
 
     /// Removes everything; goes on after a failure and reports the first.
-    fn remove(mut self, lock: &Lock<'_>) -> Result<(), LabError> {
+    fn remove(mut self, registry: &Registry, lock: &Lock<'_>) -> Result<(), LabError> {
         let mut first = processes::end_inside(&self.name, &self.identities(), self.holder_pid());
         let mut note = |result: Result<(), LabError>| {
             if first.is_ok() {
@@ -312,8 +323,10 @@ impl Remains {
             }
         }
         // The record goes last: until then, a crash leaves something to start again from.
-        match lock.is_last(&self.name) {
-            Ok(true) => note(named::release_directory(&lock.note_path())),
+        match names(registry) {
+            Ok(names) if names.iter().all(|name| *name == self.name) => {
+                note(named::release_directory(&lock.note_path()));
+            }
             result => note(result.map(drop)),
         }
         note(lock.remove(&self.name));

@@ -109,22 +109,24 @@ pub(crate) fn prepare_directory(note: &Path) -> Result<(), LabError> {
 }
 
 /// Undoes [`prepare_directory`] if it did something and nobody else uses the directory.
+///
+/// Where a program that only looks at the directory keeps it busy, the note stays, so that the next
+/// one to tidy up tries again.
 pub(crate) fn release_directory(note: &Path) -> Result<(), LabError> {
     let Ok(made) = fs::read_to_string(note) else { return Ok(()) };
     let directory = Path::new(DIRECTORY);
     let in_use = || fs::read_dir(directory).is_ok_and(|mut entries| entries.next().is_some());
-    if !in_use() {
-        // If another program uses the directory between these calls, they fail and change nothing of its.
-        // One that only lists the directory just now is done in a moment.
-        for _ in 0..50 {
-            match unmount(directory, UnmountFlags::NOFOLLOW) {
-                Err(Errno::BUSY) if !in_use() => std::thread::sleep(Duration::from_millis(2)),
-                _ => break,
-            }
+    // If another program uses the directory between these calls, they fail and change nothing of its.
+    // One that only lists it just now is mostly done in a moment.
+    let mut looks = 0..50;
+    while !in_use() && unmount(directory, UnmountFlags::NOFOLLOW) == Err(Errno::BUSY) {
+        if looks.next().is_none() {
+            return Ok(());
         }
-        if made == NOTE_DIRECTORY {
-            let _ = fs::remove_dir(directory);
-        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    if made == NOTE_DIRECTORY {
+        let _ = fs::remove_dir(directory);
     }
     fs::remove_file(note).during_path("removing", note)
 }

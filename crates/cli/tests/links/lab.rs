@@ -375,6 +375,29 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
     assert!(settled, "the directory of namespaces is left, and no lab to use it");
 }
 
+/// In a file system of its own below /run, where no other test looks.
+#[test]
+fn a_directory_that_somebody_looked_at_goes_with_the_next_list() {
+    if !is_root() {
+        return;
+    }
+    let name = name("looked-at");
+    let _cleanup = Cleanup(&name);
+    let script = "set -e
+        mount -t tmpfs none /run
+        \"$0\" lab up \"$1\" --rails 1gbit
+        exec 3< /run/netns
+        \"$0\" lab down \"$1\"
+        ls -d /run/netns
+        exec 3<&-
+        \"$0\" lab ls
+        ls -A /run";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_polyrail"), &name]);
+    let said = stdout(&command.output().unwrap());
+    assert!(said.ends_with("\n/run/netns\nno labs\n"), "{said}");
+}
+
 #[test]
 fn a_build_that_is_told_to_end_leaves_nothing_and_says_so() {
     if !is_root() {
