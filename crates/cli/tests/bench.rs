@@ -5,7 +5,7 @@ mod fit;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -525,24 +525,15 @@ fn signal(child: &Child, name: &str) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-/// It says nothing while it measures, but until then it has little to do.
-fn wait_until_it_measures(child: &mut Child) {
-    const TICKS: u64 = 100;
-    let deadline = Instant::now() + Duration::from_secs(60);
-    loop {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
-        // The name, in parentheses, may have spaces.
-        let (_, fields) = stat.rsplit_once(')').unwrap();
-        let field = |at: usize| fields.split_whitespace().nth(at).unwrap().parse::<u64>().unwrap();
-        let (user, system) = (field(11), field(12));
-        assert_eq!(child.try_wait().unwrap(), None, "it is over");
-        if user + system >= TICKS {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{} ticks of CPU in a minute", user + system);
-        // It looks again: nobody tells of CPU time.
-        thread::sleep(Duration::from_millis(10));
+/// Returns when its progress tells of a round, with what it says from then on.
+fn wait_until_it_measures(child: &mut Child) -> BufReader<ChildStderr> {
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains(": round ") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it is over");
     }
+    said
 }
 
 #[test]
@@ -590,10 +581,10 @@ fn a_client_that_is_killed_does_not_keep_the_server_from_the_next() {
     let mut first = polyrail()
         .args(["--connect", &server.address, "--sizes", "64KiB", "--time", "60s", "--json", "-"])
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    wait_until_it_measures(&mut first);
+    let _said = wait_until_it_measures(&mut first);
     signal(&first, "KILL");
     first.wait().unwrap();
     // It takes the server until its deadline to be sure that the first one is gone.
@@ -621,7 +612,7 @@ fn ctrl_c_ends_a_run_in_order_with_what_was_measured() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    wait_until_it_measures(&mut child);
+    let mut said = wait_until_it_measures(&mut child);
     signal(&child, "INT");
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(exit::INTERRUPTED.into()));
@@ -632,6 +623,6 @@ fn ctrl_c_ends_a_run_in_order_with_what_was_measured() {
     let rounds = report.results[0].samples.len();
     assert!((1..1000).contains(&rounds), "{rounds} rounds were done");
     let mut errors = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    said.read_to_string(&mut errors).unwrap();
     assert!(errors.contains("interrupted"), "{errors}");
 }

@@ -372,8 +372,6 @@ fn done(transfer: &Transfer) -> Result<(), ProfilerError> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use polyrail_profile::Verify;
 
     use super::*;
@@ -422,31 +420,6 @@ mod tests {
         let EndMemory::Host(source, _) = &rails.ends[0].memory else { panic!("of the host") };
         source.write_at(span_bytes(size) - 1, &[0]).unwrap();
         assert_eq!(rails.measure(0, 1, size, true).unwrap().verify, Verify::Failed);
-    }
-
-    #[test]
-    fn a_profile_and_a_driver_in_its_place_move_a_stream_at_the_same_rate() {
-        // Take turns and keep the best of each: other programs disturb both.
-        let size = 64 << 10;
-        let Stream { depth, transfers, slots } = Stream::of(size);
-        let mut rails = rails(span_bytes(size));
-        let (mut profile, mut bench) = (0.0_f64, 0.0_f64);
-        let begin = Instant::now();
-        let is_near = |profile: f64, bench: f64| (profile / bench - 1.0).abs() < 0.1;
-        while begin.elapsed() < Duration::from_secs(30)
-            && (begin.elapsed() < Duration::from_secs(1) || !is_near(profile, bench))
-        {
-            let measured = rails.measure(0, 1, size, false).unwrap();
-            profile = profile.max(measured.bandwidth_bytes_per_s.unwrap());
-            let prepared: Vec<_> = (0..slots)
-                .map(|slot| rails.prepare_at(0, 1, slot * size, size, false).unwrap())
-                .collect();
-            let driver = Driver::new(&rails.ends[0].engine, prepared, depth);
-            driver.start(transfers).unwrap().finish(|_| false).unwrap();
-            let ran = driver.start(4 * transfers).unwrap().finish(|_| false).unwrap();
-            bench = bench.max((size * 4 * transfers) as f64 / ran.seconds);
-        }
-        assert!(is_near(profile, bench), "{profile:.3e} {bench:.3e}");
     }
 
     #[test]
