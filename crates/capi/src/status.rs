@@ -218,6 +218,7 @@ impl From<RegionError> for Failure {
             RegionError::TooMany { .. } => Status::PolyrailErrLimit,
             RegionError::Randomness => Status::PolyrailErrSystem,
             RegionError::Device(_) => Status::PolyrailErrDevice,
+            RegionError::Closed => Status::PolyrailErrClosed,
             RegionError::Forked => Status::PolyrailErrForked,
             _ => Status::PolyrailErrOther,
         };

@@ -45,8 +45,8 @@
 //! # After the end
 //!
 //! [`Engine::close`], or dropping the last clone, ends all transfers with
-//! [`TransferError::PeerLost`] and [`LostReason::EngineClosed`]. From then on posts are refused with
-//! [`PostError::Closed`], and peers with [`PeerError::Closed`]; futures and waits for notifications
+//! [`TransferError::PeerLost`] and [`LostReason::EngineClosed`]. From then on requests are refused with
+//! [`PostError::Closed`], peers with [`PeerError::Closed`], and memory with [`RegionError::Closed`]; futures and waits for notifications
 //! and peers return `None` once what had come is taken. [`Transfer`], [`Peer`], [`Region`] and
 //! [`PreparedTransfer`] stay valid and say how things ended; regions keep their bytes.
 //! After [`Region::end`], or when all its clones are dropped, its slices fail with

@@ -112,6 +112,14 @@ pub enum Message {
         /// What the plugin needs to connect, at most [`MAX_HANDLE_BYTES`], or why it can't be.
         offered: Result<Vec<u8>, String>,
     },
+    /// The plugin has accepted what the other one connects, perhaps long after that: only now may it carry
+    /// anything.
+    CarrierAccepted {
+        /// The connection.
+        of: Carried,
+        /// Or why it has not.
+        accepted: Result<(), String>,
+    },
 }
 
 /// A connection of a flow, as its sender counts: whose payload a plugin carries.
@@ -294,6 +302,13 @@ impl Message {
                 put(&mut out, 22, &[of.flow.0.into(), of.epoch]);
                 put_text(&mut out, reason, MAX_REASON_BYTES);
             }
+            Self::CarrierAccepted { of, accepted: Ok(()) } => {
+                put(&mut out, 24, &[of.flow.0.into(), of.epoch]);
+            }
+            Self::CarrierAccepted { of, accepted: Err(reason) } => {
+                put(&mut out, 25, &[of.flow.0.into(), of.epoch]);
+                put_text(&mut out, reason, MAX_REASON_BYTES);
+            }
         }
         out
     }
@@ -384,7 +399,13 @@ impl Message {
                 let reason = reader.text("reason", MAX_REASON_BYTES)?;
                 Self::CarrierOffered { of, offered: Err(reason) }
             }
-            got => return Err(reader.field("kind", got.into(), "1 to 22")),
+            24 => Self::CarrierAccepted { of: carried(&mut reader)?, accepted: Ok(()) },
+            25 => {
+                let of = carried(&mut reader)?;
+                let reason = reader.text("reason", MAX_REASON_BYTES)?;
+                Self::CarrierAccepted { of, accepted: Err(reason) }
+            }
+            got => return Err(reader.field("kind", got.into(), "1 to 25")),
         };
         reader.end()?;
         Ok(message)
@@ -504,6 +525,8 @@ mod tests {
             Message::CarrierWanted { of: carried, rail: 5, plugin: "Socket".into() },
             Message::CarrierOffered { of: carried, offered: Ok(vec![7; 128]) },
             Message::CarrierOffered { of: carried, offered: Err("no plugin".into()) },
+            Message::CarrierAccepted { of: carried, accepted: Ok(()) },
+            Message::CarrierAccepted { of: carried, accepted: Err("not in time".into()) },
         ];
         for message in messages {
             let bytes = message.encode();

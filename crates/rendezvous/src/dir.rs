@@ -52,6 +52,8 @@ pub(crate) struct Dir {
     dead: Vec<(String, State)>,
     /// Whether the next look is due at once.
     is_new: bool,
+    /// Another engine has the name of this one, which was told.
+    is_taken: bool,
     touched: Option<Instant>,
     looked: Option<Instant>,
 }
@@ -82,6 +84,7 @@ impl Dir {
             seen: HashMap::new(),
             dead: Vec::new(),
             is_new: true,
+            is_taken: false,
             touched: None,
             looked: None,
         }
@@ -140,12 +143,7 @@ impl Dir {
             // On another host only a touch shows that it lives.
             let waited = begin.elapsed();
             if *first.get_or_insert(state) != state || stop.is_set() {
-                let (group, name) = (self.group.to_string(), own.name.to_string());
-                let holder = match who {
-                    Some(who) => format!("the engine `{who}` (its lease is {:?})", self.lease),
-                    None => "somebody whose file can't be read".to_owned(),
-                };
-                return Err(RendezvousError::Taken { group, name, holder, waited });
+                return Err(self.taken(&own, who, waited));
             }
             if waited >= self.lease {
                 return self.write(&engine, &path);
@@ -155,14 +153,58 @@ impl Dir {
         }
     }
 
+    fn taken(&self, own: &Own, who: Option<String>, waited: Duration) -> RendezvousError {
+        let (group, name) = (self.group.to_string(), own.name.to_string());
+        let holder = match who {
+            Some(who) => format!("the engine `{who}` (its lease is {:?})", self.lease),
+            None => "somebody whose file can't be read".to_owned(),
+        };
+        RendezvousError::Taken { group, name, holder, waited }
+    }
+
+    /// Writes the own file again, once it is gone. One try: another that has the name meanwhile keeps it as long
+    /// as it lives, and this engine hears of the others yet.
+    fn publish_again(&mut self) -> Result<(), RendezvousError> {
+        let Some((own, engine)) = self.own.clone() else { return Ok(()) };
+        let begin = Instant::now();
+        self.make_folder()?;
+        let failed = |source| unusable("lock file of the group", &self.folder.join(LOCK), source);
+        let lock = self.lock_file().map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            // Somebody joins just now, or tidies up. The next poll tries again.
+            Err(TryLockError::WouldBlock) => return Ok(()),
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
+        let path = self.path_of(own.name.as_str());
+        if let Holder::Lives(state, who) = Holder::of(&path, &own.metadata)
+            && !self.is_silent(own.name.as_str(), state)
+        {
+            if !self.is_taken {
+                let error = self.taken(&own, who, begin.elapsed());
+                tracing::warn!(target: "polyrail::rendezvous", "{error}; it is tried again");
+            }
+            self.is_taken = true;
+            return Ok(());
+        }
+        self.write(&engine, &path)
+    }
+
+    /// Whether the file has been as it is for a lease.
+    fn is_silent(&self, name: &str, state: State) -> bool {
+        let seen = self.seen.get(name).filter(|one| one.state == state);
+        seen.is_some_and(|one| one.since.elapsed() >= self.lease)
+    }
+
     fn write(&mut self, engine: &Engine, path: &Path) -> Result<(), RendezvousError> {
         engine.publish(path).map_err(|source| unusable("file of this engine", path, source))?;
         self.touched = Some(Instant::now());
+        self.is_taken = false;
         Ok(())
     }
 
     /// Shows others that this engine lives.
-    fn touch(&mut self, stop: &Stop) -> Result<(), RendezvousError> {
+    fn touch(&mut self) -> Result<(), RendezvousError> {
         let Some((own, _)) = &self.own else { return Ok(()) };
         if self.touched.is_some_and(|touched| touched.elapsed() < self.lease / 3) {
             return Ok(());
@@ -186,10 +228,7 @@ impl Dir {
             }
             // Somebody has cleaned up, has put something else there, or has taken the name after this
             // engine was silent for too long.
-            _ => {
-                self.make_folder()?;
-                self.publish(stop)
-            }
+            _ => self.publish_again(),
         }
     }
 
@@ -298,7 +337,7 @@ impl Backend for Dir {
             let members = u32::try_from(self.seen.len()).unwrap_or(u32::MAX);
             stop.sleep(LOOK_EVERY.max(LOOK_EVERY_PER_MEMBER * members).min(self.lease / 6));
         }
-        self.touch(stop)?;
+        self.touch()?;
         let all = self.look()?;
         self.tidy();
         Ok(News::All(all))

@@ -141,8 +141,8 @@ impl Settings {
         let least = u64::from(jitter_bytes) + 1;
         let mode = read.mode()?;
         let is_gpu = matches!(mode, Mode::UnpackGpu(_));
-        // Every page of the host's is touched while the other end has connected and waits: on busy CPUs that took
-        // more than 10 s for 128 MiB.
+        // Every page of the host's is touched before a connection is used: on busy CPUs that took more than 10 s for
+        // 128 MiB.
         let bounce = if is_gpu { 128 << 20 } else { 32 << 20 };
         let bounce = read.number("SCATTER_BOUNCE_BYTES", bounce, 4096, u32::MAX.into())?;
         let in_place = u64::from(is_gpu);

@@ -89,6 +89,8 @@ fn wire(rng: &mut Rng) -> Vec<Vec<u8>> {
     inputs.push(Message::CarrierWanted { of, rail: 1, plugin: "Socket".into() }.encode());
     inputs.push(Message::CarrierOffered { of, offered: Ok(vec![9; 128]) }.encode());
     inputs.push(Message::CarrierOffered { of, offered: Err("no".into()) }.encode());
+    inputs.push(Message::CarrierAccepted { of, accepted: Ok(()) }.encode());
+    inputs.push(Message::CarrierAccepted { of, accepted: Err("no".into()) }.encode());
     // What comes first says how the stream is cut into records and reads.
     inputs.iter().map(|input| [&rng.bits().to_le_bytes(), input.as_slice()].concat()).collect()
 }

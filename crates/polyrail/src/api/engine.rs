@@ -151,8 +151,8 @@ impl Engine {
     /// stops its threads. Blocks for a second at most, while peers are told. Dropping the last clone
     /// does the same.
     ///
-    /// Afterwards posts are refused with [`crate::PostError::Closed`] and peers with
-    /// [`crate::PeerError::Closed`]; notifications that came before can be taken, and nobody waits for
+    /// Afterwards requests are refused with [`crate::PostError::Closed`], peers with
+    /// [`crate::PeerError::Closed`] and memory with [`crate::RegionError::Closed`]; notifications that came before can be taken, and nobody waits for
     /// more. Regions stay readable and writable here. Closing twice is fine. In a callback nothing
     /// moves meanwhile, so peers are not told in time.
     ///

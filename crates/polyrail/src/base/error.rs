@@ -273,6 +273,9 @@ pub enum RegionError {
     /// A device, or its driver, did not do what was asked.
     #[error(transparent)]
     Device(#[from] GpuError),
+    /// The engine is closed.
+    #[error("the engine is closed")]
+    Closed,
     /// This process is a copy of the one that built the engine.
     #[error("the engine belongs to the process that this one was forked from")]
     Forked,

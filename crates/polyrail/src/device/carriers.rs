@@ -38,6 +38,10 @@ pub(crate) enum Coming {
     Asked(Instant),
     /// The plugin connects.
     Connecting,
+    /// The peer's plugin has accepted, and the one here connects yet.
+    Accepted,
+    /// The plugin has connected, and the peer's has not accepted yet: nothing may be given to it.
+    Connected(Lane),
     There(Lane),
     Failed(String),
 }
@@ -86,11 +90,37 @@ impl Carriers {
 
     /// It is there, or won't come. Nobody may wait for it any more.
     pub(crate) fn came(&self, end: End, of: Carried, came: Result<Lane, String>) {
-        let came = came.map_or_else(Coming::Failed, Coming::There);
-        match self.of(end).lock().get_mut(&of) {
-            Some(coming @ (Coming::Asked(_) | Coming::Connecting)) => *coming = came,
-            _ => came.close(),
+        let mut all = self.of(end).lock();
+        match (all.get_mut(&of), came) {
+            (Some(coming @ Coming::Connecting), Ok(lane)) if end == End::Sending => {
+                *coming = Coming::Connected(lane);
+            }
+            (Some(coming @ (Coming::Connecting | Coming::Accepted)), Ok(lane)) => {
+                *coming = Coming::There(lane);
+            }
+            (Some(coming @ (Coming::Connecting | Coming::Accepted)), Err(why)) => {
+                *coming = Coming::Failed(why);
+            }
+            (_, Ok(lane)) => lane.close(),
+            (_, Err(_)) => {}
         }
+    }
+
+    /// The peer says that its end is there, or won't come.
+    pub(crate) fn accepted(&self, of: Carried, accepted: Result<(), String>) {
+        let mut all = self.sending.lock();
+        // What nobody asked for is nothing.
+        let Some(coming) = all.get_mut(&of) else { return };
+        let now = match (&*coming, accepted) {
+            (Coming::Connecting, Ok(())) => Coming::Accepted,
+            (Coming::Connected(lane), Ok(())) => Coming::There(lane.clone()),
+            (Coming::Connecting | Coming::Connected(_), Err(why)) => {
+                coming.close();
+                Coming::Failed(why)
+            }
+            _ => return,
+        };
+        *coming = now;
     }
 
     /// How far it has come; none if nobody was asked, or it was taken before. What is there or has failed is
@@ -138,7 +168,7 @@ impl Drop for Carriers {
 
 impl Coming {
     fn close(&self) {
-        if let Self::There(lane) = self {
+        if let Self::Connected(lane) | Self::There(lane) = self {
             lane.close();
         }
     }
@@ -177,5 +207,25 @@ mod tests {
         carriers.begin(End::Sending, of(2), asked(Duration::ZERO));
         assert!(matches!(carriers.take(End::Sending, of(2)), Some(Coming::Failed(_))));
         assert!(!carriers.connects(of(2)), "it is too late for an answer");
+    }
+
+    #[test]
+    fn a_peer_whose_plugin_does_not_accept_is_told_of_and_one_that_was_not_asked_says_nothing() {
+        let carriers = Carriers::default();
+        let state = || carriers.take(End::Sending, of(1));
+        carriers.accepted(of(1), Ok(()));
+        assert!(state().is_none());
+        let until = Instant::now() + Duration::from_secs(3600);
+        carriers.begin(End::Sending, of(1), Coming::Asked(until));
+        carriers.accepted(of(1), Ok(()));
+        assert!(matches!(state(), Some(Coming::Asked(_))), "it does not even listen");
+        assert!(carriers.connects(of(1)));
+        carriers.accepted(of(1), Err("no".to_owned()));
+        assert!(matches!(state(), Some(Coming::Failed(why)) if why == "no"));
+        carriers.begin(End::Sending, of(1), Coming::Connecting);
+        carriers.accepted(of(1), Ok(()));
+        assert!(matches!(state(), Some(Coming::Accepted)), "the own plugin connects yet");
+        carriers.came(End::Sending, of(1), Err("no".to_owned()));
+        assert!(matches!(state(), Some(Coming::Failed(_))));
     }
 }

@@ -1,5 +1,6 @@
 //! A hosted plugin is to carry the payload of a flow: its sender asks, the peer listens and says where, the
-//! sender connects. Until that is done, and where it fails, payload takes the flow's own connection.
+//! sender connects, the peer says that its end is there. Until that is done, and where it fails, payload takes the
+//! flow's own connection.
 
 use std::sync::{Arc, Weak};
 use std::time::Instant;
@@ -98,6 +99,18 @@ pub(crate) fn offered(
     }
 }
 
+/// The peer's plugin has accepted the connection, or won't.
+pub(crate) fn accepted(
+    engine: &EngineShared,
+    peer: &PeerShared,
+    of: Carried,
+    accepted: Result<(), String>,
+) {
+    peer.carriers.accepted(of, accepted.map_err(|why| format!("the peer's plugin: {why}")));
+    // The flow looks when it is visited.
+    engine.ask_all(peer);
+}
+
 /// Who is to hear of a connection, on the plugin's thread, if he is still there.
 #[derive(Clone)]
 struct Told {
@@ -123,10 +136,16 @@ impl Told {
             }
             return;
         };
+        let accepted = came.as_ref().map(drop).map_err(Clone::clone);
         peer.carriers.came(end, self.of, came);
-        if end == End::Sending {
+        match end {
             // The flow looks when it is visited.
-            engine.ask_all(&peer);
+            End::Sending => engine.ask_all(&peer),
+            End::Arriving => {
+                let message = Message::CarrierAccepted { of: self.of, accepted };
+                peer.tx().answer(Time(monotonic_ns()), &message);
+                engine.send_soon(&peer);
+            }
         }
     }
 }

@@ -45,10 +45,8 @@ pub(crate) struct RxFlow {
     current: Current,
     /// Chunks on their way to a device's memory.
     arrivals: Arrivals,
-    /// The chunk that begins needs room in the ring, or the connection of the plugin that carries it.
+    /// The chunk that begins needs room in the ring, or is the first one that a plugin carries.
     waits_for_room: bool,
-    /// Since when it has waited for that connection, by the monotonic clock.
-    waits_for_carrier: Option<u64>,
     /// The peer's share of the inbox was full at the last visit.
     is_paused: bool,
     acks: Acks,
@@ -94,7 +92,6 @@ impl RxFlow {
             current: Current::default(),
             arrivals: Arrivals::default(),
             waits_for_room: false,
-            waits_for_carrier: None,
             is_paused: false,
             acks: Acks::new(window_chunks),
             is_landing: false,
@@ -136,8 +133,7 @@ impl RxFlow {
         // Over all flows of the peer: a copy for a flow that is gone delays the acknowledgements of
         // all.
         let unquiet = || withheld.then(|| self.peer.rx().unquiet_since(pass.now));
-        // The plugin here may take longer for a connection than that of the peer.
-        let since = self.arrivals.oldest_ns().or(self.waits_for_carrier).or_else(unquiet);
+        let since = self.arrivals.oldest_ns().or_else(unquiet);
         let Some(since) = since else { return };
         // A plugin's connection may be dead though this one is not.
         if self.arrivals.carrier_is_silent(settings.rail_stall) {
@@ -201,7 +197,7 @@ impl RxFlow {
 
     /// Whether devices copy for it.
     pub(crate) fn is_copying(&self) -> bool {
-        !self.arrivals.is_empty() || self.waits_for_carrier.is_some()
+        !self.arrivals.is_empty()
     }
 
     /// Concludes the chunks that devices have copied into place, and goes on with what waited for
@@ -217,8 +213,6 @@ impl RxFlow {
         if any {
             self.take_events();
             self.deliver(pass)?;
-        }
-        if any || self.waits_for_carrier.is_some() {
             while self.waits_for_room && self.go_on(pass)? {}
             self.acknowledge(pass.now);
         }

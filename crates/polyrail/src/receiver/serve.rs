@@ -160,6 +160,9 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Resu
         Message::CarrierOffered { of, offered } => {
             carry::offered(pass.engine, peer, of, offered);
         }
+        Message::CarrierAccepted { of, accepted } => {
+            carry::accepted(pass.engine, peer, of, accepted);
+        }
         Message::Bye => {
             let copies = pass.engine.imports.end_all(peer.instance());
             peer.rx().ending.extend(copies);

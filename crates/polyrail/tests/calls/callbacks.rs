@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::common::*;
 use polyrail::{
     Engine, LostReason, Mailbox, Observer, OnEnd, Outcome, Peer, PostError, RefusalCode, Region,
-    RegionSlice, RemoteRegion, Request, TransferError,
+    RegionError, RegionSlice, RemoteRegion, Request, TransferError,
 };
 
 /// A closure that is told of ends.
@@ -314,6 +314,9 @@ fn an_engine_may_be_closed_in_a_callback() {
         assert_eq!(p.a.drain(LONG), Some(()));
         // What needs no peer works on.
         assert_eq!(p.a.import(&room.describe()).unwrap().len(), 8);
-        assert!(p.a.register(vec![1; 8]).is_ok());
+        let again = p.a.prepare(Request::write(&p.to_b).notification(b"late".to_vec()));
+        assert!(matches!(again, Err(PostError::Closed)));
+        assert!(matches!(p.a.register(vec![1; 8]), Err(RegionError::Closed)));
+        assert!(matches!(p.a.open(Arc::new(Panicker)), Err(RegionError::Closed)));
     }
 }

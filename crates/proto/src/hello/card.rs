@@ -31,8 +31,6 @@ impl Capabilities {
     /// Messages that their sender copies into the receive's memory on one host, and receives that
     /// give leave to that. A receive may give it to a peer whose card has the bit; no flow needs it.
     pub const COPIED_MESSAGES: Self = Self(16);
-    /// A plugin that this engine hosts may carry the payload of flows towards it.
-    pub const CARRIERS: Self = Self(32);
     /// A connection within one host whose bytes go through memory that both processes have open. Who
     /// connects may offer it to a peer whose card has the bit; a hello has it together with the place.
     pub const SHARED_STREAM: Self = Self(64);
@@ -40,6 +38,9 @@ impl Capabilities {
     /// payload in memory that both have open. A receive may say so to a peer whose card has the bit; no
     /// flow needs it.
     pub const SHARED_RECEIVES: Self = Self(128);
+    /// A plugin that this engine hosts may carry the payload of flows towards it, once the engine has said that the
+    /// plugin has accepted the connection. (Bit 32 was the same for engines that do not say so.)
+    pub const CARRIERS: Self = Self(256);
 
     /// Either's.
     #[must_use]

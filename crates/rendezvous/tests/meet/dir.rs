@@ -9,7 +9,7 @@ use polyrail_rendezvous::{Event, Group, Membership, RendezvousError, join, look}
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{DEADLINE, Process, config, engine, has_files, member};
+use crate::common::{DEADLINE, Process, config, engine, has_files, logged, member, wait_for_log};
 
 fn enter(engine: &polyrail::Engine, name: &str) -> Group {
     join(engine, &Membership::new("g").unwrap().name(name).unwrap()).unwrap()
@@ -144,6 +144,36 @@ fn who_was_silent_and_lost_its_name_keeps_no_other_alive_and_takes_the_name_back
     signal(&second, Signal::STOP);
     assert_eq!(watcher.next_event(DEADLINE), Some(Event::Left { name: "a".to_owned() }));
     assert_eq!(joined(), instance);
+}
+
+#[test]
+fn a_member_whose_name_another_has_taken_says_so_once_and_returns_after_it() {
+    logged("");
+    let folder = tempfile::tempdir().unwrap();
+    let place = format!("dir://{}?lease=6s", folder.path().display());
+    let [own, other, third, late] = [(); 4].map(|()| engine(&place));
+    let (group, theirs) = (enter(&own, "a"), enter(&other, "replaced"));
+    let joined = || match group.next_event(DEADLINE) {
+        Some(Event::Joined(member)) => member.card().unwrap().instance,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(joined(), other.instance().to_string());
+    // The name is never free in between.
+    third.publish(&folder.path().join("g/replaced.polyrail")).unwrap();
+    let robber = enter(&third, "replaced");
+    assert_eq!(event(&group, DEADLINE).as_deref(), Some("-replaced"));
+    assert_eq!(joined(), third.instance().to_string());
+    let told = "name `replaced` of the group `g` is taken by the engine";
+    wait_for_log(told);
+    let last = enter(&late, "c");
+    theirs.wait_for(3, DEADLINE).expect("it hears of the others");
+    assert_eq!(joined(), late.instance().to_string());
+    assert_eq!(event(&group, Duration::from_secs(3)), None, "nobody takes anything");
+    drop(robber);
+    assert_eq!(event(&group, DEADLINE).as_deref(), Some("-replaced"));
+    assert_eq!(joined(), other.instance().to_string());
+    assert_eq!(logged(told).len(), 1, "{:?}", logged(told));
+    drop(last);
 }
 
 #[test]

@@ -257,3 +257,23 @@ fn a_plugin_that_takes_long_to_accept_loses_no_connection() {
         assert_eq!(rails.map(|rail| rail.down_count).sum::<u64>(), 0);
     });
 }
+
+#[test]
+fn a_plugin_that_accepts_later_than_a_peer_may_be_silent_loses_no_peer() {
+    let test = "silent::a_plugin_that_accepts_later_than_a_peer_may_be_silent_loses_no_peer";
+    inside(test, &[("SCATTER_SLOW_CALL", "accept:0:4000")], || {
+        let (one, two, peer) = pair(&[("channels", "1"), ("peer_timeout_ms", "2000")]);
+        let (from, to, remote) = regions(&one, &two);
+        let begin = Instant::now();
+        // Each write ends well, over the flows' own connections at first.
+        write_until_carried(&one, &peer, &from, &remote);
+        assert!(begin.elapsed() > Duration::from_secs(3), "before the plugin accepts");
+        let mut landed = vec![0; SIZE];
+        to.read_at(0, &mut landed).unwrap();
+        assert!(landed == pattern(SIZE, 1));
+        assert_eq!(peer.lost(), None);
+        let stats = one.stats();
+        let rails = stats.peers.iter().flat_map(|peer| &peer.rails);
+        assert_eq!(rails.map(|rail| rail.down_count).sum::<u64>(), 0);
+    });
+}

@@ -381,7 +381,8 @@ impl Node {
             | Message::MemoryShown { .. }
             | Message::MemorySeen { .. }
             | Message::CarrierWanted { .. }
-            | Message::CarrierOffered { .. } => {
+            | Message::CarrierOffered { .. }
+            | Message::CarrierAccepted { .. } => {
                 world.oracle.violate(format!("{message:?}, and no two nodes share a host"));
             }
             Message::Bye => world.oracle.violate("a peer said good-bye"),

@@ -38,8 +38,9 @@ impl Engine {
     /// # Errors
     /// The first or the last byte of host memory can't be read, which says that the address or the length is
     /// wrong; what lies between is not looked at, and nothing is with `single_copy=off`. A device, or its driver, does not do what was asked.
+    /// The engine is closed.
     pub fn register(&self, memory: impl Registrable) -> Result<Region, RegionError> {
-        self.check_original()?;
+        self.check_open()?;
         let (memory, access, granted) = memory.exposed().into_parts();
         // A filter that ends who makes such a call is met by that setting.
         let may_look = self.config().single_copy == SingleCopy::Auto;
@@ -52,18 +53,25 @@ impl Engine {
     }
 
     /// Opens a [`Mailbox`]: peers that have its description write to it, and it decides where.
+    ///
+    /// # Errors
+    /// The engine is closed, or has as many regions and mailboxes as it may.
     pub fn open(&self, mailbox: Arc<dyn Mailbox>) -> Result<OpenMailbox, RegionError> {
-        self.check_original()?;
+        self.check_open()?;
         self.shared().registry.open(self.shared().card.instance, mailbox)
     }
 
-    /// Reads the description of a peer's region; see [`RemoteRegion`].
+    /// Reads the description of a peer's region; see [`RemoteRegion`]. A closed engine reads them, too.
     pub fn import(&self, description: &[u8]) -> Result<RemoteRegion, RegionError> {
         RemoteRegion::decode(description)
     }
 
-    /// A copy of the process registers nothing, for no peer reaches it.
-    fn check_original(&self) -> Result<(), RegionError> {
-        if self.shared().is_forked() { Err(RegionError::Forked) } else { Ok(()) }
+    /// A copy of the process registers nothing, and neither does a closed engine, for no peer reaches them.
+    fn check_open(&self) -> Result<(), RegionError> {
+        match self.shared() {
+            shared if shared.is_forked() => Err(RegionError::Forked),
+            shared if shared.is_closed() => Err(RegionError::Closed),
+            _ => Ok(()),
+        }
     }
 }

@@ -126,6 +126,9 @@ impl Engine {
         if self.shared().is_forked() {
             return Err(PostError::Forked);
         }
+        if self.shared().is_closed() {
+            return Err(PostError::Closed);
+        }
         let limits = self.shared().settings.request_limits();
         let request = request.spec;
         let (kind, peer, pairs, locals) = request.parts();

@@ -162,10 +162,11 @@ impl Drop for Incoming {
 }
 
 impl RxFlow {
-    /// Whether the plugin's connection is there, for a chunk that it carries. An error if it won't come.
-    pub(super) fn has_carrier(&mut self, pass: &Pass<'_>) -> Result<bool, Down> {
+    /// Takes the plugin's connection, for a chunk that it carries. An error if it is not there: the peer was to wait
+    /// for that.
+    pub(super) fn take_carrier(&mut self, pass: &Pass<'_>) -> Result<(), Down> {
         if self.arrivals.carrier.is_some() {
-            return Ok(true);
+            return Ok(());
         }
         let of = Carried { flow: self.flow, epoch: connection_of(self.epoch) };
         match self.peer.carriers.take(End::Arriving, of) {
@@ -174,16 +175,9 @@ impl RxFlow {
                 let takes_cuda = devices.into_iter().all(|device| device.takes_cuda);
                 let (ring, silence) = (Holder::unique(), Silence::default());
                 self.arrivals.carrier = Some(Incoming { lane, takes_cuda, ring, silence });
-                self.waits_for_carrier = None;
-                Ok(true)
+                Ok(())
             }
-            Some(Coming::Asked(_) | Coming::Connecting) => {
-                // The plugin's own limit ends this.
-                self.waits_for_carrier.get_or_insert(pass.now);
-                Ok(false)
-            }
-            Some(Coming::Failed(why)) => Err(Down(format!("the plugin: {why}"))),
-            None => Err(Down("a plugin was to carry payload, and nobody asked for one".into())),
+            _ => Err(Down("a plugin was to carry payload that has accepted no connection".into())),
         }
     }
 }

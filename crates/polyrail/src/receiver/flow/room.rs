@@ -19,8 +19,8 @@ impl RxFlow {
         if self.current.in_peers_ring.is_some() {
             return self.go_on_in_peers_ring(pass);
         }
-        if self.current.is_carried && !self.has_carrier(pass)? {
-            return Ok(false);
+        if self.current.is_carried {
+            self.take_carrier(pass)?;
         }
         if self.current.is_carried
             && (!self.current.land || !self.arrivals.must_stage(&self.current))

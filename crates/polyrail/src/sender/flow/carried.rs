@@ -36,7 +36,7 @@ pub(super) enum Carrier {
     None,
     /// That, for a while: a carrier has failed.
     Resting,
-    /// That, until the plugin has connected.
+    /// That, until the plugin has connected and the peer's has accepted.
     Coming(Carried),
     There {
         lane: Lane,
@@ -129,7 +129,7 @@ impl TxFlow {
                     self.carrier = Carrier::Resting;
                     self.note_no_carrier(&why);
                 }
-                Some(Coming::Asked(_) | Coming::Connecting) => {}
+                Some(_) => {}
                 None => self.carrier = Carrier::None,
             },
         }
