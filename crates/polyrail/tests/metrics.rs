@@ -219,7 +219,9 @@ fn a_port_in_use_is_an_error_of_the_engine_with_a_remedy() {
     let error = Engine::builder().config(config.clone()).build().unwrap_err();
     assert!(matches!(&error, EngineError::Metrics { value, .. } if *value == address), "{error}");
     let text = error.to_string();
-    assert!(text.contains("metrics_listen") && text.contains("; allowed: "), "{text}");
+    let origin = config.origin("metrics_listen").unwrap().place().to_string();
+    assert!(text.starts_with(&format!("metrics_listen = `{address}` ({origin}): can't")), "{text}");
+    assert!(text.contains("; allowed: "), "{text}");
     assert!(error.help().unwrap().contains("dir:FOLDER"));
     drop(taken);
     let engine = Engine::builder().config(config).build().unwrap();
