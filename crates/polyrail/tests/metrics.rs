@@ -71,6 +71,17 @@ fn served_pair() -> Pair {
 }
 
 #[test]
+fn what_answers_polyrail_top_has_another_name_than_what_metrics_listen_asked_for() {
+    let _pair = served_pair();
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let name = |task: PathBuf| std::fs::read_to_string(task.join("comm")).unwrap_or_default();
+    let names: Vec<String> = tasks.map(|task| name(task.unwrap().path())).collect();
+    for wanted in ["pr-metrics\n", "pr-top\n"] {
+        assert!(names.iter().any(|name| name == wanted), "{wanted}: {names:?}");
+    }
+}
+
+#[test]
 fn transfers_are_counted_by_operation_path_and_peer_and_timed_by_size() {
     let pair = served_pair();
     let there = remote(&pair.b, &pair.to);
