@@ -76,6 +76,7 @@ fn what_cannot_be_used_is_refused_with_exit_code_2_and_a_remedy() {
     let bad = folder.path().join("bad.json");
     std::fs::write(&bad, "{\"schema_version\": 1,\n \"name\": 3}").unwrap();
     let bad = bad.to_str().unwrap();
+    let absent = "interface `none0`: does not exist in this network namespace; allowed: ";
     for (args, words) in [
         (vec!["irq", "apply", "/none/plan.json"], "/none/plan.json"),
         (vec!["irq", "apply", bad], "line 2"),
@@ -85,12 +86,17 @@ fn what_cannot_be_used_is_refused_with_exit_code_2_and_a_remedy() {
         (vec!["irq", "plan", "--cpus", "9-4"], "ends before it starts"),
         (vec!["irq", "plan", "--map", "/none/map.yaml"], "/none/map.yaml"),
         (vec!["irq", "reset", "nonsense"], "session `nonsense`: does not exist; allowed: "),
-        (vec!["irq", "verify"], "no plan was carried out"),
+        (vec!["irq", "verify"], "no plan was carried out since boot\nhelp: name a plan file"),
+        (vec!["tune", "verify"], "no profile was carried out since boot\nhelp: "),
+        (vec!["tune", "confirm"], "nothing was carried out since boot\nhelp: "),
         (vec!["tune", "plan", "fast"], "throughput, latency, zerocopy"),
         (vec!["tune", "plan"], "tune list"),
         (vec!["tune", "reset", "fast"], "never applied; allowed: latency, throughput, zerocopy"),
         (vec!["tune", "reset", "through"], "never applied"),
-        (vec!["nic", "channels", "none0"], "none0"),
+        (vec!["nic", "channels", "none0"], absent),
+        (vec!["nic", "channels", "none0", "combined=2"], absent),
+        (vec!["nic", "rss", "none0", "equal=2"], absent),
+        (vec!["nic", "stats", "none0"], absent),
         (vec!["nic", "rings", "lo", "rx"], "NAME=NUMBER"),
     ] {
         let output = polyrail(&args);
@@ -185,7 +191,10 @@ fn with_nothing_to_take_back_reset_says_so_and_is_content() {
     for args in [["irq", "reset"].as_slice(), &["tune", "reset"], &["tune", "reset", "latency"]] {
         let output = polyrail(args);
         assert_eq!(code(&output), 0, "{}", stderr(&output));
-        assert!(stderr(&output).contains("0 values checked"));
+        assert_eq!(stdout(&output), "there is nothing to undo\n");
+        let told =
+            format!("no change of {} since boot still holds", args.join(" ").replace(" reset", ""));
+        assert!(stderr(&output).contains(&told), "{}", stderr(&output));
     }
 }
 

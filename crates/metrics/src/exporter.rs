@@ -14,7 +14,7 @@ use crate::exposition::{Exposition, Format};
 use crate::families::exporter as families;
 use crate::http::Listener;
 use crate::samples::Samples;
-use crate::server::Running;
+use crate::server::{Running, THREAD};
 use crate::sockets::{call, on_port, pid_in, remove_dead, sockets_in};
 
 /// Sockets of a folder that are asked.
@@ -70,7 +70,7 @@ impl Exporter {
             removed: 0,
         };
         let render = Box::new(move || round.text());
-        let running = Running::start(bound.listener, render).map_err(failed)?;
+        let running = Running::start(THREAD, bound.listener, render).map_err(failed)?;
         Ok(Self { address: bound_address, _running: running })
     }
 

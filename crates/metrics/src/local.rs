@@ -17,6 +17,9 @@ use crate::figures::{Figure, read};
 use crate::http::{Listener, ROOT_USER};
 use crate::sockets::{Bound, Called, call};
 
+/// The thread that answers `polyrail top`; it lives in the network namespace of the thread that built the first engine,
+/// which need not be that of its process.
+pub const THREAD: &str = "pr-top";
 const PREFIX: &str = "polyrail-top-";
 /// The abstract names of the calling thread's network namespace, and all other Unix sockets.
 const TABLE: &str = "/proc/thread-self/net/unix";

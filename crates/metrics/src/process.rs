@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::local;
 use crate::samples::{Samples, Source};
-use crate::server::Running;
+use crate::server::{Running, THREAD};
 use crate::sockets::{self, Bound, SocketFile};
 
 static SERVERS: PerProcess<Mutex<Servers>> = PerProcess::new();
@@ -106,7 +106,7 @@ pub fn serve(
 /// # Errors
 /// If the system has no such socket for this process.
 pub fn serve_local(source: Arc<dyn Source>) -> io::Result<Registration> {
-    register(None, source, |_| Server::on(local::listen()?))
+    register(None, source, |_| Server::on(local::THREAD, local::listen()?))
 }
 
 fn register<E>(
@@ -168,15 +168,15 @@ impl Server {
             _ => ("?".to_owned(), "a port or a path", Err(io::ErrorKind::Unsupported.into())),
         };
         let failed = |source| ServeError { value: value.clone(), allowed, source };
-        Self::on(bound.map_err(failed)?).map_err(failed)
+        Self::on(THREAD, bound.map_err(failed)?).map_err(failed)
     }
 
-    fn on(bound: Bound) -> io::Result<Self> {
+    fn on(thread: &str, bound: Bound) -> io::Result<Self> {
         let Bound { listener, file } = bound;
         let sources = Arc::<Mutex<Vec<Registered>>>::default();
         let rendered = sources.clone();
         let render = Box::new(move || render(&rendered));
-        let running = Running::start(listener, render)?;
+        let running = Running::start(thread, listener, render)?;
         Ok(Self { sources, _running: running, _file: file })
     }
 

@@ -27,6 +27,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 const ROOT: &str = "Metrics are at /metrics.\n";
 
+/// The thread of what a setting or an option asked for.
+pub(crate) const THREAD: &str = "pr-metrics";
+
 /// Makes the text of all metrics, in the format of OpenMetrics.
 pub(crate) type Render = Box<dyn FnMut() -> String + Send>;
 
@@ -40,7 +43,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn start(listener: Listener, render: Render) -> io::Result<Self> {
+    /// By a thread of this name.
+    pub(crate) fn start(name: &str, listener: Listener, render: Render) -> io::Result<Self> {
         match &listener {
             Listener::Tcp(listener) => listener.set_nonblocking(true)?,
             Listener::Unix(listener) | Listener::Abstract(listener) => {
@@ -58,7 +62,7 @@ impl Running {
             pages: Pages { render, fresh: None },
             paused_until: None,
         };
-        let builder = thread::Builder::new().name("pr-metrics".to_owned());
+        let builder = thread::Builder::new().name(name.to_owned());
         let thread = builder.spawn(move || server.run())?;
         Ok(Self { thread: Some(thread), wake, stop })
     }

@@ -71,6 +71,17 @@ fn served_pair() -> Pair {
 }
 
 #[test]
+fn what_answers_polyrail_top_has_another_name_than_what_metrics_listen_asked_for() {
+    let _pair = served_pair();
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let name = |task: PathBuf| std::fs::read_to_string(task.join("comm")).unwrap_or_default();
+    let names: Vec<String> = tasks.map(|task| name(task.unwrap().path())).collect();
+    for wanted in ["pr-metrics\n", "pr-top\n"] {
+        assert!(names.iter().any(|name| name == wanted), "{wanted}: {names:?}");
+    }
+}
+
+#[test]
 fn transfers_are_counted_by_operation_path_and_peer_and_timed_by_size() {
     let pair = served_pair();
     let there = remote(&pair.b, &pair.to);
@@ -219,7 +230,9 @@ fn a_port_in_use_is_an_error_of_the_engine_with_a_remedy() {
     let error = Engine::builder().config(config.clone()).build().unwrap_err();
     assert!(matches!(&error, EngineError::Metrics { value, .. } if *value == address), "{error}");
     let text = error.to_string();
-    assert!(text.contains("metrics_listen") && text.contains("; allowed: "), "{text}");
+    let origin = config.origin("metrics_listen").unwrap().place().to_string();
+    assert!(text.starts_with(&format!("metrics_listen = `{address}` ({origin}): can't")), "{text}");
+    assert!(text.contains("; allowed: "), "{text}");
     assert!(error.help().unwrap().contains("dir:FOLDER"));
     drop(taken);
     let engine = Engine::builder().config(config).build().unwrap();

@@ -99,15 +99,7 @@ pub fn apply(
 ) -> Result<Applied, TuneError> {
     plan.check_files()?;
     check_host(machine, plan, options.force)?;
-    for change in &plan.changes {
-        match machine.try_open(&change.target) {
-            Err(fault) if fault.meaning(&change.target) == Meaning::Denied => {
-                return Err(TuneError::Denied(fault));
-            }
-            // The write reports every other fault better.
-            _ => {}
-        }
-    }
+    require_rights(machine, plan.changes.iter().map(|change| &change.target))?;
     if plan.changes.is_empty() {
         return Ok(Applied { session: None, outcomes: Vec::new() });
     }
@@ -145,6 +137,20 @@ pub fn apply(
     let outcomes = outcomes.map(|(change, effect)| Outcome { change, effect });
     let missing = missing.into_iter().map(|change| Outcome { change, effect: Effect::Missing });
     Ok(Applied { session: Some(journal.id), outcomes: outcomes.chain(missing).collect() })
+}
+
+/// Checks that each of these may be written. The write itself reports every fault but a missing right better.
+pub(crate) fn require_rights<'a>(
+    machine: &mut dyn Machine,
+    targets: impl Iterator<Item = &'a Target>,
+) -> Result<(), TuneError> {
+    let mut denied = targets.filter_map(|target| {
+        machine.try_open(target).err().filter(|fault| fault.meaning(target) == Meaning::Denied)
+    });
+    match denied.next() {
+        Some(first) => Err(TuneError::Denied { first, more: denied.count() }),
+        None => Ok(()),
+    }
 }
 
 /// Checks that a plan is for this machine and this boot; `force` lets any plan pass.
@@ -244,7 +250,7 @@ fn step(
             Ok(Effect::Managed)
         }
         Err(TuneError::Fault(fault)) if fault.meaning(target) == Meaning::Denied => {
-            Err(TuneError::Denied(fault))
+            Err(TuneError::Denied { first: fault, more: 0 })
         }
         Err(error) if change.is_wish => {
             // A driver that ignores a value may have set another one instead.

@@ -1,9 +1,10 @@
 //! Why a change was not made, or was rolled back.
 
+use std::borrow::Borrow;
 use std::io;
 use std::path::PathBuf;
 
-use polyrail_host::ReadError;
+use polyrail_host::{ReadError, Sysroot};
 
 use crate::machine::Fault;
 use crate::plan::Difference;
@@ -72,8 +73,13 @@ pub enum TuneError {
         differences: Vec<Difference>,
     },
     /// A right is missing.
-    #[error("{0}")]
-    Denied(Fault),
+    #[error("{first}{}", others(*more))]
+    Denied {
+        /// The first value that can't be written.
+        first: Fault,
+        /// How many others can't, either.
+        more: usize,
+    },
     /// The change would cut the link that this host is reached by.
     #[error("{what} may take {nic} down for a moment, and {nic} carries {carries}")]
     Disruptive {
@@ -109,6 +115,14 @@ pub enum TuneError {
         line: usize,
         /// What is wrong there.
         fault: String,
+    },
+    /// There is nothing to check, watch or confirm yet.
+    #[error("{what} was carried out since boot")]
+    NeverApplied {
+        /// `no plan`, `no profile` or `nothing`.
+        what: &'static str,
+        /// What carries one out.
+        remedy: &'static str,
     },
     /// There is no such session.
     #[error("session `{id}`: does not exist; allowed: {}", known(known_ids))]
@@ -175,9 +189,17 @@ impl TuneError {
     /// The name of an interface that this machine does not have, or that is not one of `known`, those with interrupts
     /// and queues to set.
     pub fn unknown_interface(name: &str, known: &[&str]) -> Self {
-        let known = if known.is_empty() { "none here".to_owned() } else { known.join(", ") };
         let fault = "not a network card of this machine (virtual interfaces don't count)";
-        Self::argument("interface", name, fault, known)
+        Self::argument("interface", name, fault, listed(known))
+    }
+
+    /// The name of an interface that is not in this network namespace.
+    pub fn absent_interface(name: &str, root: &Sysroot) -> Self {
+        let mut known = root.list_optional("/sys/class/net").unwrap_or_default();
+        // It is a file there, where the kernel has bonds.
+        known.retain(|name| name != "bonding_masters");
+        let fault = "does not exist in this network namespace";
+        Self::argument("interface", name, fault, listed(&known))
     }
 
     /// Who has to do something about it.
@@ -189,6 +211,7 @@ impl TuneError {
             | Self::OtherHost { .. }
             | Self::Drifted { .. }
             | Self::Disruptive { .. }
+            | Self::NeverApplied { .. }
             | Self::NoSession { .. } => Blame::Input,
             Self::RolledBack { cause, .. } if matches!(**cause, Self::Stopped) => Blame::Stop,
             Self::Stopped => Blame::Stop,
@@ -200,11 +223,9 @@ impl TuneError {
     pub fn help(&self) -> Option<String> {
         let text = match self {
             Self::Read(error) => return error.help(),
-            Self::Fault(fault) | Self::Denied(fault) => return fault.help(),
+            Self::Fault(fault) | Self::Denied { first: fault, .. } => return fault.help(),
             Self::Argument { field: "interface", .. } => "`polyrail topo` lists the interfaces",
-            Self::Argument { field: "plan", value, .. } if value.is_empty() => {
-                "name a plan file, or carry one out with `polyrail irq apply`"
-            }
+            Self::NeverApplied { remedy, .. } => remedy,
             Self::NoSession { known_ids, .. } if known_ids.is_empty() => {
                 "there is nothing to undo; if it was applied with another --state-dir, name that folder"
             }
@@ -243,6 +264,10 @@ fn argument(field: &str, value: &str) -> String {
     if value.is_empty() { field.to_owned() } else { format!("{field} `{value}`") }
 }
 
+fn listed<Name: Borrow<str>>(names: &[Name]) -> String {
+    if names.is_empty() { "none here".to_owned() } else { names.join(", ") }
+}
+
 fn list(differences: &[Difference]) -> String {
     const SHOWN: usize = 5;
     let one = |difference: &Difference| {
@@ -257,6 +282,14 @@ fn list(differences: &[Difference]) -> String {
         parts.push(format!("and {} more", differences.len() - SHOWN));
     }
     parts.join("; ")
+}
+
+fn others(more: usize) -> String {
+    match more {
+        0 => String::new(),
+        1 => "; 1 other value can't be written, either".to_owned(),
+        more => format!("; {more} other values can't be written, either"),
+    }
 }
 
 fn owner(pid: Option<&u32>) -> String {

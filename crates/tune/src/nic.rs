@@ -29,7 +29,8 @@ pub fn plan(
         };
         let target = Target::Ethtool { nic: nic.to_owned(), setting: full_name };
         let Some(old) = machine.read(&target)? else {
-            let fault = format!("{nic} has no such setting, or does not exist");
+            require(machine, nic)?;
+            let fault = format!("{nic} has no such setting");
             let allowed = format!("what `polyrail nic {} {nic}` shows", group.name());
             return Err(TuneError::argument("setting", name, fault, allowed));
         };
@@ -101,7 +102,8 @@ pub fn plan_rss(machine: &mut dyn Machine, nic: &str, spread: &Spread) -> Result
     let mut plan = Plan::begin("nic", machine.root())?;
     let target = Target::Rss { nic: nic.to_owned() };
     let Some(old) = machine.read(&target)? else {
-        let fault = "its driver reports no RSS table, or it does not exist";
+        require(machine, nic)?;
+        let fault = "its driver reports no RSS table";
         return Err(TuneError::argument("interface", nic, fault, "one with several queues"));
     };
     let size = old.parse::<RssTable>().map(|table| table.buckets().len());
@@ -122,6 +124,14 @@ pub fn plan_rss(machine: &mut dyn Machine, nic: &str, spread: &Spread) -> Result
     }
     plan.want(target, nic, old, table.to_string(), format!("the same as `{command}`"));
     Ok(plan.seal())
+}
+
+/// Tells apart an interface that lacks something from one that is not there.
+fn require(machine: &dyn Machine, nic: &str) -> Result<(), TuneError> {
+    match machine.root().exists(format!("/sys/class/net/{nic}")) {
+        true => Ok(()),
+        false => Err(TuneError::absent_interface(nic, machine.root())),
+    }
 }
 
 /// What the driver of the running machine allows, if it tells.

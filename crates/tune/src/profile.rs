@@ -105,7 +105,10 @@ pub fn plan(
             plan.skipped.push(Skipped {
                 target: rule.subject.as_target(),
                 what: rule.subject.group().to_owned(),
-                reason: "this machine has none".to_owned(),
+                reason: match rule.subject.is_of_nics() {
+                    true => "no network card of this machine has it".to_owned(),
+                    false => "this machine has no such file".to_owned(),
+                },
             });
         }
         for (target, context) in targets {
@@ -139,7 +142,11 @@ fn one(
     let old = match machine.read(&target) {
         Ok(Some(old)) => old,
         Ok(None) => {
-            plan.skipped.push(skip(target, "this machine has none"));
+            let reason = match &target {
+                Target::Ethtool { .. } => "the driver has no such setting",
+                _ => "this machine has no such file",
+            };
+            plan.skipped.push(skip(target, reason));
             return Ok(());
         }
         // Some files exist for every interface but answer with an error for most.
@@ -205,7 +212,7 @@ fn targets(
     let chosen = topology.nics.iter().filter(|nic| nics.is_empty() || nics.contains(&nic.name));
     let mut found = Vec::new();
     match &rule.subject {
-        Subject::File(path) if path.contains("{nic}") => {
+        Subject::File(path) if rule.subject.is_of_nics() => {
             for nic in chosen {
                 let path = path.replace("{nic}", &nic.name);
                 let paths = expand(root, &path)?;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::apply::{same, write};
+use crate::apply::{require_rights, same, write};
 use crate::error::TuneError;
 use crate::host_id::HostId;
 use crate::journal::{Disk, Entry, Session, StateDir};
@@ -89,14 +89,7 @@ pub fn reset(
         return Ok(Vec::new());
     }
     let old: Vec<_> = chosen.iter().flat_map(|session| session.old.iter().cloned()).collect();
-    for (target, _) in &old {
-        match machine.try_open(target) {
-            Err(fault) if fault.meaning(target) == Meaning::Denied => {
-                return Err(TuneError::Denied(fault));
-            }
-            _ => {}
-        }
-    }
+    require_rights(machine, old.iter().map(|(target, _)| target))?;
     let _lock = HostLock::take(machine.root().is_live(), state)?;
     let restored = put_back(machine, &old);
     for session in chosen.into_iter().filter(|session| session.is_open()) {

@@ -285,7 +285,10 @@ fn a_profile_changes_what_is_worse_and_leaves_what_is_better() {
     assert_eq!(new("tcp_rmem").unwrap(), "4096\t131072\t33554432");
     assert_eq!(new("tcp_wmem"), None);
     assert_eq!(new("numa_balancing").unwrap(), "0");
-    assert!(plan.skipped.iter().any(|skipped| skipped.what == "governor"));
+    let reason = |what: &str| {
+        plan.skipped.iter().find(|skipped| skipped.what == what).map(|it| it.reason.as_str())
+    };
+    assert_eq!(reason("governor"), Some("this machine has no such file"));
 }
 
 #[test]

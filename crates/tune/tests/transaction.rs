@@ -320,12 +320,24 @@ fn a_missing_right_is_found_before_anything_is_written() {
         let before = stage.files();
         let mut machine = stage.machine().with("virtio1-output.3", Trouble::Closed(code));
         let error = stage.apply(&mut machine).unwrap_err();
-        assert!(matches!(error, TuneError::Denied(_)), "{error}");
+        assert!(matches!(error, TuneError::Denied { more: 0, .. }), "{error}");
         assert!(error.help().unwrap().contains(help), "{:?}", error.help());
         assert_eq!(machine.writes, 0);
         assert_eq!(stage.files(), before);
         assert!(stage.state().sessions().unwrap().is_empty());
     }
+}
+
+#[test]
+fn of_values_that_may_not_be_written_one_is_named_and_the_others_are_counted() {
+    let stage = Stage::new();
+    let mut machine = stage.machine();
+    for vector in ["virtio0-input.1", "virtio1-input.1", "virtio1-output.3"] {
+        machine = machine.with(vector, Trouble::Closed(EACCES));
+    }
+    let error = stage.apply(&mut machine).unwrap_err();
+    assert!(error.to_string().ends_with("; 2 other values can't be written, either"), "{error}");
+    assert!(error.help().unwrap().contains("run as root"), "{:?}", error.help());
 }
 
 #[test]

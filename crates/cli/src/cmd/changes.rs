@@ -302,6 +302,15 @@ pub(crate) fn undo(
     let mut machine = place.machine();
     let state = place.state();
     let restored = reset(&mut machine, &mut RealDisk, &state, name, &which, undoing.force)?;
+    if restored.is_empty() {
+        let message = format!("no change of {name} since boot still holds");
+        let help = "if it was made with another --state-dir, name that folder";
+        stdout::complain(&message, Some(help));
+        return Ok(match as_json {
+            true => print_list("restored", &restored),
+            false => print("there is nothing to undo\n"),
+        });
+    }
     let changed = restored.iter().filter(|one| one.found != one.value || one.failure.is_some());
     let mut table = Table::default()
         .column("place", Align::Left)

@@ -215,8 +215,8 @@ fn plan_or_last(path: Option<&PathBuf>, place: &Where) -> Result<Plan, TuneError
         None => match place.last_session("irq")? {
             Some(session) => Ok(session.plan),
             None => {
-                let fault = "is left out, and no plan was carried out since boot";
-                Err(TuneError::argument("plan", "", fault, "a plan file"))
+                let remedy = "name a plan file, or carry one out with `polyrail irq apply`";
+                Err(TuneError::NeverApplied { what: "no plan", remedy })
             }
         },
     }

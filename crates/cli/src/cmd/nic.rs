@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use polyrail_host::Sysroot;
 use polyrail_nic::{
     Ethtool, Group, Netdev, NicError, QueueKind, Rss, SETTINGS, driver_info, driver_stats,
     ntuple_rules, rss_table,
@@ -142,10 +143,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         }
     };
     result.unwrap_or_else(|error| match error.is_absent() {
-        true => {
-            let allowed = "an interface of this network namespace";
-            changes::refuse(&TuneError::argument("interface", nic, error.to_string(), allowed))
-        }
+        true => changes::refuse(&TuneError::absent_interface(nic, &Sysroot::live())),
         false => refuse(&error, error.help(), exit::ENVIRONMENT),
     })
 }
@@ -295,7 +293,7 @@ fn stats(nic: &str, all: bool, as_json: bool) -> Result<ExitCode, NicError> {
 /// Counters per queue, where kernel and driver have them; the driver's own say most of it, too.
 fn queue_stats(nic: &str) -> Vec<polyrail_nic::QueueStats> {
     let path = format!("/sys/class/net/{nic}/ifindex");
-    let index = polyrail_host::Sysroot::live().read_parsed::<u32>(path).ok().flatten();
+    let index = Sysroot::live().read_parsed::<u32>(path).ok().flatten();
     let stats = index.and_then(|index| Netdev::open().ok()?.queue_stats(index).ok());
     stats.unwrap_or_default()
 }

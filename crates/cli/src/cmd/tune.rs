@@ -12,7 +12,7 @@ use polyrail_tune::{RealDisk, TuneError, Which, reset};
 use super::changes::{self, Doing, Undoing, Where};
 use crate::files;
 use crate::files::OutFile;
-use crate::stdout::{complain, refuse_place, tell};
+use crate::stdout::{refuse_place, tell};
 use crate::unwritten::Unwritten;
 use crate::values::{Refusal, file_to_read, file_to_write, interface, time, word};
 
@@ -232,9 +232,7 @@ fn apply(
 fn verify(as_json: bool, place: &Where) -> Result<ExitCode, TuneError> {
     match place.last_session("tune")? {
         Some(session) => changes::check(place, &session.plan, Duration::ZERO, true, as_json),
-        None => Ok(nothing(
-            "no profile was carried out since boot; allowed: after `polyrail tune apply`",
-        )),
+        None => Err(never_applied("no profile")),
     }
 }
 
@@ -269,7 +267,7 @@ fn confirm(place: &Where) -> Result<ExitCode, TuneError> {
             tell!("polyrail: session {} stays", session.id);
             Ok(ExitCode::SUCCESS)
         }
-        None => Ok(nothing("there is no session to confirm; allowed: after `polyrail tune apply`")),
+        None => Err(never_applied("nothing")),
     }
 }
 
@@ -283,9 +281,8 @@ fn profile_name(text: &str) -> Result<String, Refusal> {
     Ok(text.to_owned())
 }
 
-fn nothing(why: &str) -> ExitCode {
-    complain(why, Some("`polyrail tune apply PROFILE` carries one out"));
-    ExitCode::from(exit::USAGE)
+fn never_applied(what: &'static str) -> TuneError {
+    TuneError::NeverApplied { what, remedy: "`polyrail tune apply PROFILE` carries one out" }
 }
 
 fn revert(session: &str, after: Duration, place: &Where) -> Result<ExitCode, TuneError> {

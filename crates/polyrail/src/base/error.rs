@@ -115,10 +115,12 @@ pub enum EngineError {
     #[error(transparent)]
     Certificates(CertificatesError),
     /// Metrics can't be served where `metrics_listen` says.
-    #[error("metrics_listen = `{value}`: can't listen: {source}; allowed: {allowed}")]
+    #[error("metrics_listen = `{value}` ({}): can't listen: {source}; allowed: {allowed}", origin.place())]
     Metrics {
         /// The value of the setting.
         value: String,
+        /// Where the value came from.
+        origin: Box<Origin>,
         /// What it may be.
         allowed: &'static str,
         /// What to do about it.

@@ -11,7 +11,7 @@ use polyrail_metrics::{Registration, Samples, Source};
 use polyrail_proto::InstanceId;
 use polyrail_sys::interfaces::host_name;
 
-use crate::base::error::EngineError;
+use crate::base::error::{EngineError, origin_of};
 use crate::diag::stats::{FlowSnapshot, PeerStats, Stats};
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
@@ -32,6 +32,7 @@ pub(crate) fn serve(engine: &Arc<EngineShared>) -> Result<Vec<Registration>, Eng
         served.push(registration.map_err(|error| EngineError::Metrics {
             remedy: error.help(),
             value: error.value,
+            origin: origin_of(&engine.config, "metrics_listen"),
             allowed: error.allowed,
             source: error.source,
         })?);

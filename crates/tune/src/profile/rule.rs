@@ -61,6 +61,14 @@ impl Subject {
         }
     }
 
+    /// Whether there is one for each interface.
+    pub(super) fn is_of_nics(&self) -> bool {
+        match self {
+            Self::File(path) => path.contains("{nic}"),
+            Self::Ethtool(_) => true,
+        }
+    }
+
     /// Stands in for a missing value.
     pub(super) fn as_target(&self) -> Target {
         match self {

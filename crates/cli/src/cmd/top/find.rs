@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail_metrics::{Answer, NoAnswer, ask_local};
+use polyrail_metrics::{Answer, LOCAL_THREAD, NoAnswer, ask_local};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::error::TopError;
@@ -17,9 +17,6 @@ use super::look::{Look, ProcessLook};
 
 /// Every engine has a thread of this name.
 const CONTROL: &str = "pr-control";
-/// The thread that answers. It lives in the network namespace of the thread that built the first engine,
-/// which need not be that of its process.
-const ANSWERS: &str = "pr-metrics";
 /// How often to search all threads of the machine. New engines in the namespaces that are known are found
 /// at each look.
 const SEARCH_EVERY: Duration = Duration::from_secs(5);
@@ -172,7 +169,8 @@ fn process(pid: u32) -> Option<Process> {
     let mut networks = BTreeMap::new();
     for tid in numbers(&tasks) {
         let task = tasks.join(tid.to_string());
-        let Some(name) = name(&task).filter(|it| [CONTROL, ANSWERS].contains(&it.as_str())) else {
+        let Some(name) = name(&task).filter(|it| [CONTROL, LOCAL_THREAD].contains(&it.as_str()))
+        else {
             continue;
         };
         has_engine |= name == CONTROL;

@@ -36,9 +36,9 @@ pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
 pub(super) fn names(evidence: &Evidence) -> String {
     let told = |place: &'static str| {
         move |DownRail { name, interface, why }: &DownRail| match why == NO_PARTNER {
-            true => format!("; rail {name} {place} is not used: {why}"),
+            true => format!("; {name} {place} is not used: {why}"),
             false => format!(
-                "; rail {name} {place} is down: {why} (look at `ip -s link show {interface}` and `polyrail doctor` {place})"
+                "; {name} {place} is down: {why} (look at `ip -s link show {interface}` and `polyrail doctor` {place})"
             ),
         }
     };

@@ -381,7 +381,7 @@ fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
         why: "none of its flows is connected".into(),
     };
     let named =
-        "; rail rail3 here is down: none of its flows is connected (look at `ip -s link show eth3`";
+        "; rail3 here is down: none of its flows is connected (look at `ip -s link show eth3`";
     let (kind, because) = verdict(|e| (e.gb_per_s, e.local.down) = (7.6, vec![down()]));
     assert_eq!(kind, LimitKind::Network);
     let words = "7.60 GB/s one way are 95 % of the 8.00 GB/s of 4 rails in the lab without rail3";
@@ -392,21 +392,20 @@ fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
     let (kind, because) =
         verdict(|e| (e.line, e.peer.down, e.depth) = (None, vec![unused()], 1 << 10));
     assert_ne!(kind, LimitKind::Network);
-    let words = "; rail rail3 at the other side is not used: the end opposite has no rail in its";
+    let words = "; rail3 at the other side is not used: the end opposite has no rail in its";
     assert!(because.contains(words) && !because.contains("down"), "{because}");
 
     // Their rates are not known, and nothing else is the limit.
     let (kind, because) =
         verdict(|e| (e.line, e.local.down, e.depth) = (None, vec![down()], 1 << 10));
     assert_eq!(kind, LimitKind::Network);
-    let words =
-        "1.00 GB/s are what the rails carry that are up, of 4 here; rail rail3 here is down";
+    let words = "1.00 GB/s are what the rails carry that are up, of 4 here; rail3 here is down";
     assert!(because.starts_with(words), "{because}");
 
     // Another limit is one all the same, and one at the other side counts as well.
     let (kind, because) = verdict(|e| (e.local.process_cpus, e.peer.down) = (7.9, vec![down()]));
     assert_eq!(kind, LimitKind::Cpu);
-    assert!(because.contains("; rail rail3 at the other side is down"), "{because}");
+    assert!(because.contains("; rail3 at the other side is down"), "{because}");
 }
 
 fn tried(ratio: f64) -> Option<Deeper> {

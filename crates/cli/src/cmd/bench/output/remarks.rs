@@ -44,6 +44,7 @@ pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
         remarks.push("auth=none: anybody who reached the ports could have joined".to_owned());
     }
     remarks.extend(far_from_the_median(report));
+    remarks.extend(few_transfers(report));
     remarks.extend(bindings_of_no_rail(report));
     remarks.extend(not_tried(report));
     if let Some(sizes) = sizes(report, |result| result.rescues.is_some_and(|rescues| rescues > 0)) {
@@ -118,6 +119,18 @@ fn far_max(result: &BenchResult) -> Option<f64> {
     let latency = result.latency_us?;
     let factor = latency.max / latency.p50;
     (factor > FAR).then_some(factor)
+}
+
+/// Of fewer, p99.9 is the longest.
+const FEW: u64 = 1000;
+
+fn few_transfers(report: &BenchReport) -> Option<String> {
+    let is_few = |result: &BenchResult| result.latency_us.is_some() && result.transfers < FEW;
+    let sizes = sizes(report, is_few)?;
+    let counts = report.results.iter().filter(|result| is_few(result)).map(|it| it.transfers);
+    let (least, most) = (counts.clone().min()?, counts.max()?);
+    let count = if least == most { least.to_string() } else { format!("{least} to {most}") };
+    Some(format!("p99.9 of {count} transfers is their longest ({sizes}): give more --time"))
 }
 
 /// CPU time of others that is worth a remark; the softirqs of our own traffic stay below.
@@ -235,6 +248,22 @@ mod tests {
         let text = "the longest transfer of 1000003B took 50.6ms, 506 times the median (more than 20 \
                     times: 1000003B): look at `rescues`";
         assert!(remarks[0].starts_with(text), "{remarks:?}");
+    }
+
+    #[test]
+    fn the_tail_of_few_transfers_is_remarked_with_their_number() {
+        let mut report = report(2, false);
+        let told = |report: &BenchReport| few_transfers(report).unwrap_or_default();
+        report.results[1].transfers = 1000;
+        assert_eq!(told(&report), "");
+        report.results[1].transfers = 999;
+        assert_eq!(
+            told(&report),
+            "p99.9 of 999 transfers is their longest (1000003B): give more --time"
+        );
+        report.results[0].transfers = 15;
+        let text = "p99.9 of 15 to 999 transfers is their longest (1GiB, 1000003B): ";
+        assert!(told(&report).starts_with(text) && remarks(&report).contains(&told(&report)));
     }
 
     #[test]
