@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use polyrail::{InstanceId, Peer, Watch};
 
 use super::job::Job;
-use super::small::{Entry, Heard, Message, Small, text_of};
+use super::small::{Entry, Heard, Message, Small, check, text_of};
 use crate::backend::{Backend, News, Own};
 use crate::error::RendezvousError;
 use crate::member::Found;
@@ -85,6 +85,10 @@ impl Hub {
             let why = format!("this rank is `{own_name}` already, and can't be `{name}`, too");
             return Err(refused(why));
         }
+        // The others could not tell whose fault it is.
+        check(&metadata).map_err(|why| {
+            refused(format!("the metadata of the rank `{name}` can't be read: {why}"))
+        })?;
         let watch = self.small.engine.watch(peer);
         let member = Member { peer: peer.clone(), name: name.to_owned(), _watch: watch };
         self.members.insert(peer.instance(), member);
@@ -174,19 +178,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rank_has_one_name() {
+    fn a_rank_has_one_name_and_metadata_that_can_be_read() {
         let job = Job { rank: 0, size: 3, host: "127.0.0.1".to_owned(), port: 0, is_local: true };
         let start = || Small::start(&Config::default(), &job, "127.0.0.1", None).unwrap();
         let (small, other) = (start(), start());
         let peer = small.engine.add_peer(&other.engine.metadata()).unwrap();
         let own = Own { name: "rank-0".parse().unwrap(), metadata: Vec::new().into() };
         let mut hub = Hub::new(small, &"g".parse().unwrap(), &job, own);
-        let enter = |name: &str| Message::Enter {
+        let entry = |name: &str, metadata: String| Message::Enter {
             group: "g".to_owned(),
             size: 3,
             name: name.to_owned(),
-            metadata: String::new(),
+            metadata,
         };
+        let enter = |name: &str| entry(name, text_of(&other.engine.metadata()));
         assert!(matches!(hub.admit(&peer, enter("rank-1")), Ok(Some(_))));
         let again = hub.admit(&peer, enter("rank-1"));
         assert!(matches!(again, Ok(Some(_))), "it may connect again");
@@ -197,5 +202,18 @@ mod tests {
             _ => panic!("it has two names"),
         }
         assert!(matches!(hub.admit(&peer, enter("rank-0")), Err(Message::Taken { .. })));
+
+        for (metadata, reason) in
+            [("no base64!", "Invalid symbol"), (&text_of(b"HTTP/1.1"), "HTTP")]
+        {
+            match hub.admit(&peer, entry("rank-1", metadata.to_owned())) {
+                Err(Message::Refused { why }) => {
+                    assert!(why.starts_with("the metadata of the rank `rank-1` can't"), "{why}");
+                    assert!(why.contains(reason), "{why}");
+                }
+                _ => panic!("others get {metadata}"),
+            }
+        }
+        assert_eq!(hub.entries["rank-1"].metadata, Some(text_of(&other.engine.metadata())));
     }
 }

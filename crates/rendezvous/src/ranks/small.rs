@@ -153,6 +153,12 @@ impl Entry {
     }
 }
 
+/// The metadata that a rank says it has, if others can read it; else why not.
+pub(super) fn check(text: &str) -> Result<(), String> {
+    let bytes = STANDARD.decode(text).map_err(|error| error.to_string())?;
+    Found::of(bytes).map(drop).map_err(|error| error.to_string())
+}
+
 pub(super) fn text_of(metadata: &[u8]) -> String {
     STANDARD.encode(metadata)
 }

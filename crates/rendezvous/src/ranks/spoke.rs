@@ -188,9 +188,10 @@ impl Spoke {
         RendezvousError::Refused {
             place: self.place.clone(),
             why: format!("rank 0 refuses: {why}"),
-            help: "see that all ranks have the same settings, and names of their own; \
+            help:
+                "see that all ranks have the same Polyrail and settings, and names of their own; \
                    two groups need two ports, like slurm://:29601"
-                .to_owned(),
+                    .to_owned(),
         }
     }
 
