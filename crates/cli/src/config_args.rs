@@ -9,14 +9,15 @@ use polyrail_log::LogError;
 use polyrail_report::exit;
 
 use crate::stdout::{self, tell};
-use crate::values::{file_to_read, setting, setting_pair};
+use crate::values::{completed, file_to_read, presets, setting, setting_pair, setting_pairs};
 
 /// Options that choose settings; flatten them into a subcommand's arguments.
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Settings")]
 pub(crate) struct ConfigArgs {
     /// Start from a named set of values: latency, throughput, cpu or balanced.
-    #[arg(long, value_name = "NAME", value_parser = setting("preset"))]
+    #[arg(long, value_name = "NAME", hide_possible_values = true,
+          value_parser = completed(setting("preset"), presets))]
     preset: Option<String>,
 
     /// Read settings from a YAML file.
@@ -24,7 +25,8 @@ pub(crate) struct ConfigArgs {
     config: Option<PathBuf>,
 
     /// Give a setting a value; may be repeated. `polyrail config show` lists all settings.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = setting_pair)]
+    #[arg(long, value_name = "NAME=VALUE", hide_possible_values = true,
+          value_parser = completed(setting_pair, setting_pairs))]
     set: Vec<String>,
 }
 

@@ -1,7 +1,7 @@
 //! Reads the values of options. A wrong one is refused while the command line is read, so before
 //! anything happens.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::io;
@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValue, TypedValueParser};
 use polyrail_config::{Config, ConfigError};
 use polyrail_host::CpuSet;
 use polyrail_host::bindings::Bindings;
@@ -181,6 +181,57 @@ pub(crate) fn setting(name: &'static str) -> impl Fn(&str) -> Result<String, Ref
 pub(crate) fn setting_pair(text: &str) -> Result<String, Refusal> {
     Config::builder().set_pair(text)?;
     Ok(text.to_owned())
+}
+
+/// What a parser takes, with the words that a shell completes. There may be others.
+#[derive(Clone)]
+struct Completed<Parser> {
+    parser: Parser,
+    words: fn() -> Vec<String>,
+}
+
+/// What `parser` reads; shells complete these words.
+pub(crate) fn completed<Parser: TypedValueParser>(
+    parser: Parser,
+    words: fn() -> Vec<String>,
+) -> impl TypedValueParser<Value = Parser::Value> {
+    Completed { parser, words }
+}
+
+impl<Parser: TypedValueParser> TypedValueParser for Completed<Parser> {
+    type Value = Parser::Value;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<Self::Value, clap::Error> {
+        self.parser.parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new((self.words)().into_iter().map(PossibleValue::new)))
+    }
+}
+
+/// The names of the presets.
+pub(crate) fn presets() -> Vec<String> {
+    polyrail_config::choices("preset").iter().map(|&name| name.to_owned()).collect()
+}
+
+/// The names of all settings.
+pub(crate) fn settings() -> Vec<String> {
+    polyrail_config::names().map(str::to_owned).collect()
+}
+
+/// The beginning of `NAME=VALUE` of each setting, and all of it where only some values are possible.
+pub(crate) fn setting_pairs() -> Vec<String> {
+    let pairs = polyrail_config::names().flat_map(|name| match polyrail_config::choices(name) {
+        [] => vec![format!("{name}=")],
+        values => values.iter().map(|value| format!("{name}={value}")).collect(),
+    });
+    pairs.collect()
 }
 
 /// What can be the name of a network interface; whether there is one, the machine knows.

@@ -49,13 +49,22 @@ fn completions_know_every_command_and_a_shell_reads_them() {
     }
     let script = text(&polyrail(&["completions", "bash"]).stdout).to_owned();
     let ask = "COMP_WORDS=(polyrail be); COMP_CWORD=1; _polyrail polyrail be polyrail; \
-               echo \"${COMPREPLY[@]}\"";
+               echo \"${COMPREPLY[@]}\"; \
+               COMP_WORDS=(polyrail bench --preset la); COMP_CWORD=3; \
+               _polyrail polyrail la --preset; echo \"${COMPREPLY[@]}\"; \
+               COMP_WORDS=(polyrail bench --set auth=no); COMP_CWORD=3; \
+               _polyrail polyrail auth=no --set; echo \"${COMPREPLY[@]}\"";
     // As a file: the kernel takes no argument of 128 KiB or more.
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(&file, format!("{script}\n{ask}")).unwrap();
     let bash = Command::new("bash").arg(file.path()).output();
     match bash {
-        Ok(answer) => assert_eq!(text(&answer.stdout).trim(), "bench", "{}", text(&answer.stderr)),
+        Ok(answer) => assert_eq!(
+            text(&answer.stdout).lines().collect::<Vec<_>>(),
+            ["bench", "latency", "auth=none"],
+            "{}",
+            text(&answer.stderr)
+        ),
         Err(error) => polyrail_skip::skip(
             format!("no bash: {error}"),
             "apt-get install bash; cargo test -p polyrail-cli --test install",

@@ -68,7 +68,7 @@ pub use peer_names::{NamePattern, NamesError, NamesFault, parse_names};
 pub use polyrail_yaml::{harmless, shortened};
 pub use rendezvous::{Launcher, Rendezvous};
 pub use subsystems::{SUBSYSTEMS, Subsystems};
-pub use table::{Settings, names};
+pub use table::{Settings, choices, names};
 pub use value::Value;
 pub use yaml::FILE_LIMIT_BYTES;
 

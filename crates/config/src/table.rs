@@ -100,6 +100,15 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     TABLE.iter().map(|spec| spec.name)
 }
 
+/// What a setting can be, if only some words are possible; else, and of a setting that there is not, none.
+pub fn choices(name: &str) -> &'static [&'static str] {
+    match index_of(name).map(|index| TABLE[index].kind) {
+        Some(Kind::Choice(names)) => names,
+        Some(Kind::Flag) => &["on", "off"],
+        _ => &[],
+    }
+}
+
 macro_rules! settings {
     ($(
         $group:literal {$(

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::config_args::{ConfigArgs, print_warnings, refuse};
 use crate::stdout::print;
-use crate::values::setting_name;
+use crate::values::{completed, setting_name, settings};
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;
@@ -30,7 +30,7 @@ enum Command {
     /// Explain one setting.
     Help {
         /// The setting, like chunk_bytes.
-        #[arg(value_parser = setting_name)]
+        #[arg(hide_possible_values = true, value_parser = completed(setting_name, settings))]
         name: String,
     },
     /// Print the documentation of all settings as Markdown.

@@ -14,7 +14,7 @@ use crate::files;
 use crate::files::OutFile;
 use crate::stdout::{refuse_place, tell};
 use crate::unwritten::Unwritten;
-use crate::values::{Refusal, file_to_read, file_to_write, interface, time, word};
+use crate::values::{Refusal, completed, file_to_read, file_to_write, interface, time, word};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
@@ -28,7 +28,7 @@ enum Command {
     /// List the profiles, or what one wants and why.
     List {
         /// The profile.
-        #[arg(value_parser = profile_name)]
+        #[arg(hide_possible_values = true, value_parser = completed(profile_name, profiles))]
         profile: Option<String>,
     },
     /// Show what a profile would change here; changes nothing.
@@ -70,7 +70,7 @@ enum Command {
     /// Put the values back that a profile has changed.
     Reset {
         /// The profile [default: the last one that still holds].
-        #[arg(value_parser = profile_name)]
+        #[arg(hide_possible_values = true, value_parser = completed(profile_name, profiles))]
         profile: Option<String>,
         /// The profile that `tune apply --profile-file` took from this file; it may have changed nothing.
         #[arg(long, value_name = "FILE", value_parser = file_to_read(), conflicts_with = "profile")]
@@ -110,7 +110,7 @@ enum Command {
 #[derive(clap::Args)]
 struct Choice {
     /// The profile: throughput, latency or zerocopy.
-    #[arg(value_parser = profile_name)]
+    #[arg(hide_possible_values = true, value_parser = completed(profile_name, profiles))]
     profile: Option<String>,
 
     /// Your own profile, from a YAML file.
@@ -279,6 +279,12 @@ fn profile_name(text: &str) -> Result<String, Refusal> {
         return Err(refusal.with_help("name a file of your own with --profile-file"));
     }
     Ok(text.to_owned())
+}
+
+/// The names of those that come with the program.
+fn profiles() -> Vec<String> {
+    let built_in = Profile::built_in().unwrap_or_default();
+    built_in.into_iter().map(|profile| profile.name).collect()
 }
 
 fn never_applied(what: &'static str) -> TuneError {
