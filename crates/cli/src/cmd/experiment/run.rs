@@ -224,7 +224,7 @@ impl Short {
         let fit = before + (time.as_secs_f64() / block_s.max(1e-3)) as usize;
         // No block begins that would end too late, and the next ones may be slower.
         let enough_s = (needed.saturating_sub(before) as f64 * block_s * SLOWER).ceil();
-        (fit < needed).then(|| Self { fit, enough_s })
+        (fit < needed).then_some(Self { fit, enough_s })
     }
 }
 
