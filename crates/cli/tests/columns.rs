@@ -79,7 +79,7 @@ fn what_is_told_while_a_bar_is_up_has_a_line_of_its_own() {
     let shown = on_a_terminal(polyrail(folder.path(), &["experiment", "x.yml"]));
     let place = shown.find("a block takes").unwrap_or_else(|| panic!("{shown:?}"));
     let before = shown[..place].trim_end_matches("polyrail: ");
-    // And what would do: 6 blocks of 0.6 s at least.
+    // And what would do.
     assert!(shown.contains("help: Ctrl-C ends it now") && shown.contains("`time: "), "{shown:?}");
     assert!(before.ends_with('\n') || before.ends_with("\u{1b}[2K"), "{shown:?}");
 }
