@@ -1,4 +1,5 @@
-//! What a command is doing and how long yet: a bar on a terminal, elsewhere a line every ten seconds.
+//! What a command is doing and how long yet: a bar on a terminal, elsewhere a line after two seconds, and then
+//! every ten.
 
 use std::io::{self, IsTerminal};
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::stdout::{harmless, tell};
+use crate::stdout::{harmless, set_bar, tell};
 
 /// How often to print a line if standard error is not a terminal.
 const SAY_EVERY: Duration = Duration::from_secs(10);
@@ -16,13 +17,14 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 const DRAW_EVERY: Duration = Duration::from_millis(500);
 /// What takes less needs no time beside it.
 const SHORT: Duration = Duration::from_secs(2);
-const PARTS: u64 = 10_000;
-const TEMPLATE: &str = "{bar:30} {percent} %  {msg}";
+const TEMPLATE: &str = "{msg}";
 const WAITING: &str = "{spinner} {msg}";
+/// Columns of the bar, where the terminal has room for them.
+const BAR: usize = 30;
+/// A shorter bar shows nothing.
+const SHORTEST_BAR: usize = 5;
 /// Columns that a terminal needs to show `^C` behind a bar without a second line, which would stay when the bar goes.
 const CTRL_C: u16 = 3;
-/// Columns that are no message's: those of [`TEMPLATE`], and of Ctrl-C.
-const BESIDE: usize = 30 + " 100 %  ".len() + CTRL_C as usize;
 
 /// How far a run is. It shows times by itself, also while the run says nothing.
 pub(crate) struct Progress {
@@ -70,7 +72,7 @@ impl Progress {
         // The template is a constant that a test reads.
         let style =
             ProgressStyle::with_template(TEMPLATE).unwrap_or_else(|_| ProgressStyle::default_bar());
-        Self::begin(Show::Bar(bar(Some(PARTS)).with_style(style)))
+        Self::begin(Show::Bar(bar().with_style(style)))
     }
 
     /// For one thing that takes a while, of which no parts are known: shows nothing of what is short.
@@ -82,7 +84,7 @@ impl Progress {
         }
         let style = ProgressStyle::with_template(WAITING)
             .unwrap_or_else(|_| ProgressStyle::default_spinner());
-        let progress = Self::begin(Show::Bar(bar(None).with_style(style)));
+        let progress = Self::begin(Show::Bar(bar().with_style(style)));
         progress.shared.state().is_waiting = true;
         progress.say(what);
         progress
@@ -166,13 +168,14 @@ impl Progress {
         self.shared.changed.notify_all();
         if let Show::Bar(bar) = &self.shared.show {
             bar.finish_and_clear();
+            set_bar(None);
         }
     }
 }
 
-fn bar(length: Option<u64>) -> ProgressBar {
+fn bar() -> ProgressBar {
     let terminal = Box::new(Terminal(console::Term::buffered_stderr()));
-    ProgressBar::with_draw_target(length, ProgressDrawTarget::term_like_with_hz(terminal, DRAWN_HZ))
+    ProgressBar::with_draw_target(None, ProgressDrawTarget::term_like_with_hz(terminal, DRAWN_HZ))
 }
 
 /// As often as indicatif draws by itself.
@@ -229,7 +232,7 @@ impl Beside {
     pub(crate) fn say(&self, line: impl FnOnce(&str) -> String) {
         let line = line(&self.0.state().what);
         match &self.0.show {
-            Show::Bar(bar) => bar.suspend(|| tell!("{line}")),
+            Show::Bar(_) => tell!("{line}"),
             Show::Lines { say, .. } => say(&line),
         }
     }
@@ -254,7 +257,8 @@ impl Shared {
             Show::Lines { every, .. } => every,
         };
         let mut state = self.state();
-        let mut next = Instant::now() + every;
+        // Whoever waits for long wants to know that soon.
+        let mut next = Instant::now() + every.min(SHORT);
         while !state.is_over {
             let left = next.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -274,9 +278,13 @@ impl Shared {
             && !state.is_over
             && (!state.is_waiting || state.begin.elapsed() >= SHORT)
         {
-            bar.set_position((state.share * PARTS as f64) as u64);
-            let columns = usize::from(console::Term::stderr().size().1);
-            bar.set_message(cut(&harmless(&state.line(Instant::now())), columns));
+            set_bar(Some(bar.clone()));
+            let columns = usize::from(console::Term::stderr().size().1.saturating_sub(CTRL_C));
+            let (what, times) = (harmless(&state.what), state.times(Instant::now()));
+            bar.set_message(match state.is_waiting {
+                true => fitted(&what, &times, columns.saturating_sub("| ".len())),
+                false => drawn(state.share, &what, &times, columns),
+            });
         }
     }
 }
@@ -309,8 +317,12 @@ impl State {
 
     /// `64KiB write: warming up, 12 s already; 15 s so far, about 40 s left`.
     fn line(&self, now: Instant) -> String {
+        format!("{}{}", self.what, self.times(now))
+    }
+
+    fn times(&self, now: Instant) -> String {
         let (elapsed, here) = (now - self.begin, now - self.since);
-        let mut line = self.what.clone();
+        let mut line = String::new();
         if here >= SHORT && here + SHORT <= elapsed {
             line += &format!(", {} already", show_time(here));
         }
@@ -328,9 +340,23 @@ impl State {
     }
 }
 
-/// As much of a message as one line of a terminal has room for.
-fn cut(line: &str, columns: usize) -> String {
-    console::truncate_str(line, columns.saturating_sub(BESIDE), "…").into_owned()
+/// A bar, the share and what is said, in one line. Where that is too wide, the bar gives way first.
+fn drawn(share: f64, what: &str, times: &str, columns: usize) -> String {
+    let percent = format!("{:.0} %  ", (share * 100.0).floor());
+    let said = [&percent, what, times].map(console::measure_text_width);
+    let width = columns.saturating_sub(said.iter().sum::<usize>() + 1).min(BAR);
+    if width < SHORTEST_BAR {
+        return percent.clone() + &fitted(what, times, columns.saturating_sub(said[0]));
+    }
+    let full = (share * width as f64) as usize;
+    format!("{}{} {percent}{what}{times}", "█".repeat(full), "░".repeat(width - full))
+}
+
+/// As much as there is room for; the times are what matters most.
+fn fitted(what: &str, times: &str, columns: usize) -> String {
+    let room = columns.saturating_sub(console::measure_text_width(times));
+    let line = console::truncate_str(what, room, "…").into_owned() + times;
+    console::truncate_str(&line, columns, "…").into_owned()
 }
 
 /// How long something took: `0.12 s`, `4.1 s`, `4 min 10 s`.
@@ -402,15 +428,21 @@ mod tests {
 
     #[test]
     fn a_bar_has_one_line_with_room_for_the_signs_of_ctrl_c() {
-        let message =
-            "64KiB: trying send_buffer_bytes=4MiB, 6 s already; 11 s so far, about 1 min 20 s left";
-        for columns in [50, 80, 120, 200] {
-            let cut = cut(message, columns);
-            let whole = "#".repeat(30) + " 100 %  " + &cut + "^C";
-            assert!(whole.chars().count() < columns, "{columns}: {whole}");
+        let what = "64KiB: trying send_buffer_bytes=4MiB";
+        let times = ", 6 s already; 11 s so far, about 1 min 20 s left";
+        let bars = |line: &str| line.matches(['█', '░']).count();
+        for columns in 60..200 {
+            let line = drawn(0.5, what, times, columns);
+            assert!(line.chars().count() <= columns, "{columns}: {line}");
+            assert!(line.ends_with(times) && line.contains("50 %"), "{columns}: {line}");
+            // The bar gives way before any of the words does.
+            let is_whole = line.ends_with(&format!("{what}{times}"));
+            assert!(is_whole || bars(&line) == 0, "{columns}: {line}");
         }
-        assert_eq!(cut(message, 200), message);
-        assert!(cut(message, 80).ends_with('…'), "{}", cut(message, 80));
+        assert_eq!(bars(&drawn(0.5, what, times, 200)), BAR);
+        assert!(drawn(1.0, "", "", 80).starts_with(&"█".repeat(BAR)));
+        assert!(fitted(what, times, 60).contains("…, 6 s already"), "{}", fitted(what, times, 60));
+        assert!(fitted(what, times, 20).chars().count() <= 20);
         // The line is filled up to the width that it is told.
         let terminal = console::Term::stderr();
         assert_eq!(Terminal(terminal.clone()).width() + CTRL_C, terminal.size().1);
@@ -423,15 +455,31 @@ mod tests {
         assert_eq!(times, ["0.12 s", "4.1 s", "13 s", "4 min 10 s"]);
     }
 
-    #[test]
-    fn on_a_pipe_a_line_comes_now_and_then_until_the_end() {
-        assert!(SAY_EVERY <= Duration::from_secs(10));
+    fn shown_every(every: Duration) -> (Show, std::sync::mpsc::Receiver<String>) {
         let (sender, lines) = std::sync::mpsc::channel();
         let say = Box::new(move |line: &str| {
             // Nobody listens any more when the test is over.
             let _ = sender.send(line.to_owned());
         });
-        let progress = Progress::begin(Show::Lines { every: Duration::from_millis(5), say });
+        (Show::Lines { every, say }, lines)
+    }
+
+    #[test]
+    fn on_a_pipe_the_first_line_comes_as_soon_as_a_run_is_no_short_one() {
+        let begin = Instant::now();
+        let (show, lines) = shown_every(Duration::from_secs(3600));
+        let progress = Progress::begin(show);
+        progress.say("warming up");
+        let line = lines.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(line.starts_with("warming up; ") && line.ends_with(" s so far"), "{line}");
+        assert!(begin.elapsed() >= SHORT, "{line}");
+    }
+
+    #[test]
+    fn on_a_pipe_a_line_comes_now_and_then_until_the_end() {
+        assert!(SAY_EVERY <= Duration::from_secs(10));
+        let (show, lines) = shown_every(Duration::from_millis(5));
+        let progress = Progress::begin(show);
         progress.plan_time(Duration::from_secs(4));
         progress.say("warming up");
         progress.spend(Duration::from_secs(1));

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
-use polyrail_report::exit;
+use indicatif::ProgressBar;
+use parking_lot::Mutex;
+use polyrail_report::{Table, exit, wrapped};
 
 use crate::unwritten::{NobodyReads, Unwritten, lost, to_stdout};
 
@@ -59,14 +61,48 @@ pub(crate) fn columns(terminal: &console::Term) -> Option<usize> {
     terminal.size_checked().map(|(_, columns)| usize::from(columns.max(20)))
 }
 
+/// A table for standard output: a terminal shows it in its own width, and a pipe or file has each row in a line.
+pub(crate) fn fitted(table: &Table) -> String {
+    table.fitted(columns(&console::Term::stdout()))
+}
+
+/// Sentences that break between words where a terminal of so many columns would break within one. A line that is indented
+/// is a command to copy, or somebody else's.
+pub(crate) fn sentences(text: &str, columns: Option<usize>) -> String {
+    let Some(columns) = columns else { return text.to_owned() };
+    let broken = |line: &str| match line.starts_with(' ') {
+        true => line.to_owned(),
+        false => wrapped(line, columns, INDENT).join("\n"),
+    };
+    text.split('\n').map(broken).collect::<Vec<_>>().join("\n")
+}
+
+/// Of what goes on in the next line.
+const INDENT: usize = 4;
 const TO_THE_TOP: &str = "\u{1b}[H";
 const CLEAR_LINE: &str = "\u{1b}[K";
 const CLEAR_BELOW: &str = "\u{1b}[J";
 
+/// The bar that a terminal shows now.
+static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
+/// From now on lines are printed above this bar, and not behind it.
+pub(crate) fn set_bar(bar: Option<ProgressBar>) {
+    *BAR.lock() = bar;
+}
+
 /// Use [`tell`].
 pub(crate) fn tell_line(line: &str) {
-    // Nobody reads standard error, so nobody can learn that writing failed.
-    let _ = writeln!(io::stderr(), "{}", harmless(line));
+    let text = sentences(&harmless(line), columns(&console::Term::stderr()));
+    let write = || {
+        // Nobody reads standard error, so nobody can learn that writing failed.
+        let _ = writeln!(io::stderr(), "{text}");
+    };
+    let bar = BAR.lock().clone();
+    match bar {
+        Some(bar) => bar.suspend(write),
+        None => write(),
+    }
 }
 
 /// Escapes what would steer the terminal: control characters except newline and tab, and the
@@ -243,6 +279,15 @@ mod tests {
         let message = "no CUDA driver: libcuda.so.1 can't be opened: Dynamic loading not supported";
         assert!(remedy(message, Some("install it")).unwrap().contains("linked statically"));
         assert_eq!(remedy("libcuda.so.1: no such file", Some("install it")), Some("install it"));
+    }
+
+    #[test]
+    fn a_sentence_keeps_to_the_terminal_and_a_pipe_has_it_in_one_line() {
+        let text = "error: a sentence of several words\n  a command that is to be copied whole";
+        assert_eq!(sentences(text, None), text);
+        let broken =
+            "error: a sentence of\n    several words\n  a command that is to be copied whole";
+        assert_eq!(sentences(text, Some(20)), broken);
     }
 
     #[test]

@@ -188,18 +188,14 @@ impl Report {
             for why in &check.unknown {
                 say(format!("    not known: {why}"));
             }
-            for line in wrapped(&check.why, "    why: ", "    ") {
-                say(line);
-            }
+            say(format!("    why: {}", check.why));
             let rights = match (check.needs_root, check.reversible) {
                 (true, true) => " (needs root, can be undone)",
                 (true, false) => " (needs root, can't be undone from here)",
                 // What needs no root is no setting: a cable, a machine type, an option of a program.
                 (false, _) => "",
             };
-            for line in wrapped(&format!("{}{rights}", check.remedy), "    mend: ", "    ") {
-                say(line);
-            }
+            say(format!("    mend: {}{rights}", check.remedy));
             if check.findings.iter().any(|finding| !finding.changes.is_empty()) {
                 say(format!("    or: polyrail doctor --fix {} --dry-run", check.id));
             }
@@ -225,11 +221,8 @@ impl Check {
     pub fn explain(&self) -> String {
         let mut text = String::new();
         let mut part = |heading: &str, body: &str| {
-            let first = format!("{heading:<12}");
-            for line in wrapped(body, &first, &" ".repeat(12)) {
-                // Writing to a string never fails.
-                let _ = writeln!(text, "{line}");
-            }
+            // Writing to a string never fails.
+            let _ = writeln!(text, "{heading:<12}{body}");
         };
         part("check", self.id);
         part("group", self.group.name());
@@ -244,39 +237,9 @@ impl Check {
     }
 }
 
-/// Lines of at most 100 characters: the first begins with `first`, the others with `indent`.
-fn wrapped(text: &str, first: &str, indent: &str) -> Vec<String> {
-    let mut lines = vec![first.to_owned()];
-    let mut is_fresh = true;
-    for word in text.split_whitespace() {
-        let last = lines.len() - 1;
-        if !is_fresh && lines[last].chars().count() + 1 + word.chars().count() > 100 {
-            lines.push(format!("{indent}{word}"));
-            continue;
-        }
-        if !is_fresh {
-            lines[last].push(' ');
-        }
-        lines[last].push_str(word);
-        is_fresh = false;
-    }
-    lines
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn long_text_is_wrapped_between_words() {
-        let text = "word ".repeat(50);
-        let lines = wrapped(&text, "why: ", "     ");
-        assert!(
-            lines.len() == 3 && lines.iter().all(|line| line.chars().count() <= 100),
-            "{lines:?}"
-        );
-        assert!(lines[0].starts_with("why: word word") && lines[1].starts_with("     word"));
-    }
 
     #[test]
     fn an_explanation_has_all_that_a_check_is() {

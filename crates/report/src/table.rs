@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::wrap::{width, words, wrapped};
+
 /// The alignment of a cell in its column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
@@ -25,9 +27,11 @@ impl Table {
         self
     }
 
-    /// Adds a row; cells that are missing stay empty, and those without a column are left out.
+    /// Adds a row; cells that are missing stay empty, and those without a column are left out. A tab would move what comes
+    /// behind it, and is a space.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        let mut cells: Vec<String> = cells.into_iter().collect();
+        let mut cells: Vec<String> =
+            cells.into_iter().map(|cell| cell.replace('\t', " ")).collect();
         cells.resize(self.columns.len(), String::new());
         self.rows.push(cells);
     }
@@ -37,34 +41,96 @@ impl Table {
         self.rows.is_empty()
     }
 
-    fn widths(&self) -> Vec<usize> {
-        let width = |column: usize| {
-            let cells = self.rows.iter().map(|row| &row[column]);
-            let heading = &self.columns[column].0;
-            cells.chain([heading]).map(|text| text.chars().count()).max().unwrap_or(0)
+    /// The text for a terminal of so many columns: what is wider goes on in the next line, within its own column. Where
+    /// nothing limits a line, each row is one.
+    pub fn fitted(&self, columns: Option<usize>) -> String {
+        let widths = self.widths(columns.unwrap_or(usize::MAX));
+        let headings: Vec<String> = self.columns.iter().map(|(text, _)| text.clone()).collect();
+        let rows = [&headings].into_iter().chain(&self.rows);
+        rows.map(|row| self.lines(row, &widths)).collect()
+    }
+
+    /// A row, each line with its end and without spaces before that.
+    fn lines(&self, row: &[String], widths: &[usize]) -> String {
+        let cells: Vec<Vec<String>> =
+            row.iter().zip(widths).map(|(cell, width)| broken(cell, *width)).collect();
+        let height = cells.iter().map(Vec::len).max().unwrap_or(1);
+        let mut text = String::new();
+        for at in 0..height {
+            let mut line = String::new();
+            for (index, (cell, width)) in cells.iter().zip(widths).enumerate() {
+                let gap = if index == 0 { "" } else { GAP };
+                let part = cell.get(at).map_or("", String::as_str);
+                line += &match self.columns[index].1 {
+                    Align::Left => format!("{gap}{part:<width$}"),
+                    Align::Right => format!("{gap}{part:>width$}"),
+                };
+            }
+            text += line.trim_end();
+            text.push('\n');
+        }
+        text
+    }
+
+    /// What the columns need, or less where that is more than so many in all: the widest ones break between words first, and
+    /// then within them. A number never breaks.
+    fn widths(&self, most: usize) -> Vec<usize> {
+        let of = |measure: &dyn Fn(&str, bool) -> usize| {
+            let columns = self.columns.iter().enumerate();
+            let widths = columns.map(|(index, (heading, align))| {
+                let cells = self.rows.iter().map(|row| measure(&row[index], *align == Align::Left));
+                cells.chain([measure(heading, true)]).max().unwrap_or(0)
+            });
+            widths.collect::<Vec<usize>>()
         };
-        (0..self.columns.len()).map(width).collect()
+        let longest_word = |text: &str| words(text).into_iter().map(width).max().unwrap_or(0);
+        let between_words =
+            of(&|text, breaks| if breaks { longest_word(text) } else { width(text) });
+        let within_words: Vec<usize> = between_words
+            .iter()
+            .zip(&self.columns)
+            .map(|(width, (_, align))| if *align == Align::Left { NARROWEST } else { *width })
+            .collect();
+        let mut widths = of(&|text, _| width(text));
+        let gaps = GAP.len() * widths.len().saturating_sub(1);
+        for least in [between_words, within_words] {
+            while widths.iter().sum::<usize>() + gaps > most {
+                let can_shrink = (0..widths.len()).filter(|index| widths[*index] > least[*index]);
+                let Some(widest) = can_shrink.max_by_key(|index| widths[*index]) else { break };
+                widths[widest] -= 1;
+            }
+        }
+        widths
     }
 }
 
-/// Ends each line with a newline and leaves no spaces at the end of a line.
+const GAP: &str = "  ";
+/// A column within whose words lines break has at least so many columns of the terminal.
+const NARROWEST: usize = 8;
+/// Behind these a long word breaks best.
+const JOINTS: [char; 8] = ['/', ',', '.', '_', '-', '=', ':', '@'];
+
+/// The lines of a cell.
+fn broken(cell: &str, columns: usize) -> Vec<String> {
+    wrapped(cell, columns, 0).into_iter().flat_map(|line| cut(line, columns)).collect()
+}
+
+/// What no space breaks.
+fn cut(mut line: String, columns: usize) -> Vec<String> {
+    let mut parts = Vec::new();
+    while let Some((end, _)) = line.char_indices().nth(columns).filter(|_| columns > 0) {
+        let joint = line[..end].rfind(JOINTS).map_or(end, |at| at + 1);
+        let rest = line.split_off(joint);
+        parts.push(std::mem::replace(&mut line, rest));
+    }
+    parts.push(line);
+    parts
+}
+
+/// Each row in a line of its own.
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let widths = self.widths();
-        let headings: Vec<String> = self.columns.iter().map(|(text, _)| text.clone()).collect();
-        for row in [&headings].into_iter().chain(&self.rows) {
-            let mut line = String::new();
-            for (index, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                let gap = if index == 0 { "" } else { "  " };
-                let cell = match self.columns[index].1 {
-                    Align::Left => format!("{gap}{cell:<width$}"),
-                    Align::Right => format!("{gap}{cell:>width$}"),
-                };
-                line.push_str(&cell);
-            }
-            writeln!(f, "{}", line.trim_end())?;
-        }
-        Ok(())
+        f.write_str(&self.fitted(None))
     }
 }
 
@@ -86,5 +152,40 @@ mod tests {
         let mut table = Table::default().column("±%", Align::Right).column("x", Align::Left);
         table.row(["1".into(), "y".into()]);
         assert_eq!(table.to_string(), "±%  x\n 1  y\n");
+    }
+
+    fn wide() -> Table {
+        let mut table = Table::default()
+            .column("setting", Align::Left)
+            .column("wanted at least", Align::Right)
+            .column("why", Align::Left);
+        let path = "/proc/sys/net/ipv4/tcp_congestion_control";
+        table.row([path.into(), "16.8 MB".into(), "many words say why ".repeat(3)]);
+        table
+    }
+
+    #[test]
+    fn a_table_fits_into_a_terminal_and_loses_no_word() {
+        for columns in [40, 60, 80, 100] {
+            let text = wide().fitted(Some(columns));
+            let widest = text.lines().map(width).max().unwrap();
+            assert!(widest <= columns, "{columns}:\n{text}");
+            let count = |word| text.split_whitespace().filter(|part| *part == word).count();
+            assert_eq!((count("many"), count("say")), (3, 3), "{columns}:\n{text}");
+            assert!(text.contains("  16.8 MB"), "a number stays whole: {text}");
+        }
+        // Words break only where nothing else helps, and behind a sign between their parts.
+        let path = "/proc/sys/net/ipv4/tcp_congestion_control";
+        assert!(wide().fitted(Some(80)).contains(path));
+        let narrow = wide().fitted(Some(40));
+        assert!(!narrow.contains(path) && narrow.contains("/proc/"), "{narrow}");
+        assert_eq!(wide().fitted(None).lines().count(), 2);
+    }
+
+    #[test]
+    fn the_numbers_of_a_kernel_have_no_tabs_in_a_table() {
+        let mut table = Table::default().column("x", Align::Left).column("y", Align::Left);
+        table.row(["4096\t16384".into(), "z".into()]);
+        assert_eq!(table.to_string(), "x           y\n4096 16384  z\n");
     }
 }

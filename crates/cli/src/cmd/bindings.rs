@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::cmd::changes;
 use crate::config_args::{ConfigArgs, print_warnings, refuse};
 use crate::machine_args::{MachineArgs, refuse_machine, refuse_read};
-use crate::stdout::{complain, print};
+use crate::stdout::{complain, fitted, print};
 use crate::values;
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
@@ -221,7 +221,7 @@ fn overview(
     }
     let findings = list(findings);
     let gap = if findings.is_empty() { "" } else { "\n" };
-    (format!("{table}{gap}{findings}"), exit::OK)
+    (format!("{}{gap}{findings}", fitted(&table)), exit::OK)
 }
 
 fn node_text(topology: &Topology, name: &str) -> String {

@@ -351,7 +351,7 @@ pub(crate) fn print(text: &str) -> ExitCode {
 
 /// Writes a table, or this sentence if it has no row.
 pub(crate) fn print_table(table: &Table, nothing: &str) -> ExitCode {
-    print(&if table.is_empty() { format!("{nothing}\n") } else { table.to_string() })
+    print(&if table.is_empty() { format!("{nothing}\n") } else { stdout::fitted(table) })
 }
 
 /// Writes the result of a command, a structure, as JSON with the version of its form.

@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_config::{Config, ConfigError, Row};
-use polyrail_report::exit;
+use polyrail_report::{Align, Table, exit};
 use serde_json::{Map, Value, json};
 
 use crate::config_args::{ConfigArgs, print_warnings, refuse};
-use crate::stdout::print;
+use crate::stdout::{fitted, print};
 use crate::values::{completed, setting_name, settings};
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
@@ -90,17 +90,15 @@ fn json(config: &Config) -> String {
 }
 
 fn table(rows: &[Row], with_origin: bool) -> String {
-    let cells: Vec<_> = rows.iter().map(|row| (row, value_cell(row))).collect();
-    let name_width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
-    let value_width = cells.iter().map(|(_, value)| value.chars().count()).max().unwrap_or(0);
-    let mut text = String::new();
-    for (row, value) in &cells {
-        let mark = if row.is_changed() { '*' } else { ' ' };
+    let mut table = ["", "", ""]
+        .into_iter()
+        .fold(Table::default(), |table, heading| table.column(heading, Align::Left));
+    for row in rows {
+        let mark = if row.is_changed() { "*" } else { "" };
         let origin = if with_origin { row.origin.to_string() } else { String::new() };
-        let line = format!("{mark} {:name_width$}  {value:value_width$}  {origin}", row.name);
-        text.push_str(line.trim_end());
-        text.push('\n');
+        table.row([format!("{mark:1} {}", row.name), value_cell(row), origin]);
     }
+    let mut text = fitted(&table).trim_start_matches('\n').to_owned();
     if rows.iter().any(Row::is_changed) {
         text.push_str("\n* differs from the default\n");
     }

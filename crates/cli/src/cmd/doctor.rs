@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use console::Term;
 use polyrail_doctor::{CHECKS, Context, DoctorError, Options, Report, examine, fleet, plan_fix};
 use polyrail_host::{CpuSet, Sysroot};
-use polyrail_report::{Align, Table, exit};
+use polyrail_report::{Align, Table, exit, wrapped};
 use polyrail_tune::{
     ApplyOptions, Blame, Plan, Reach, RealDisk, StateDir, SysMachine, TuneError, Which, apply,
     refuse_disruptive, reset,
@@ -16,7 +17,7 @@ use polyrail_tune::{
 use super::changes::{Document, SCHEMA_VERSION, ssh_interface};
 use crate::machine_args::MachineCopy;
 use crate::progress::Progress;
-use crate::stdout::{print, refuse};
+use crate::stdout::{columns, fitted, print, refuse};
 use crate::values::{Refusal, file_to_read, folder_to_write, interface, some_cpus, time_within};
 
 /// Arguments of the subcommand.
@@ -112,7 +113,7 @@ fn execute(args: &Args) -> Result<(String, u8), Failure> {
         return Ok((list(args.json), exit::OK));
     }
     if let Some(id) = &args.explain {
-        return Ok((find(id)?.explain(), exit::OK));
+        return Ok((sentences(&find(id)?.explain(), 12), exit::OK));
     }
     if !args.fleet.is_empty() {
         let comparison = fleet::compare(&fleet::read(&args.fleet)?)?;
@@ -128,7 +129,21 @@ fn execute(args: &Args) -> Result<(String, u8), Failure> {
     }
     let report = report(args, &root)?;
     let code = if report.summary.findings > 0 { exit::VERDICT } else { exit::OK };
-    Ok((if args.json { json(&report) } else { report.text() }, code))
+    Ok((if args.json { json(&report) } else { sentences(&report.text(), 4) }, code))
+}
+
+/// Breaks lines where the terminal would break within a word, and indents what follows. Commands, paths and values are for
+/// copying.
+fn sentences(text: &str, indent: usize) -> String {
+    let columns = columns(&Term::stdout()).unwrap_or(usize::MAX);
+    let broken = |line: &str| match line.starts_with("      ") {
+        true => format!("{line}\n"),
+        false => {
+            let spaces = line.len() - line.trim_start().len();
+            wrapped(line, columns, spaces + indent).iter().map(|line| format!("{line}\n")).collect()
+        }
+    };
+    text.lines().map(broken).collect()
 }
 
 fn report(args: &Args, root: &Sysroot) -> Result<Report, DoctorError> {
@@ -179,7 +194,7 @@ fn list(as_json: bool) -> String {
     for check in all {
         table.row([check.id.into(), check.group.name().into(), check.title.into()]);
     }
-    table.to_string()
+    fitted(&table)
 }
 
 fn state(args: &Args, root: &Sysroot) -> StateDir {

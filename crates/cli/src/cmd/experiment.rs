@@ -14,7 +14,7 @@ mod claim;
 pub(super) mod error;
 mod folder;
 mod host;
-mod run;
+pub(super) mod run;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -16,7 +16,7 @@ use polyrail_host::{Sysroot, Topology};
 use polyrail_nccl_abi::{Library, LoadError, NCCL_RELEASES, Net, NetError, Properties};
 use polyrail_report::{Align, Table, exit};
 
-use crate::stdout::{complain, print, say, tell};
+use crate::stdout::{complain, fitted, print, say, tell};
 use crate::unwritten::Unwritten;
 use crate::values::{file_to_read, folder_to_read, folder_to_write, library_name};
 pub(super) use trial::how;
@@ -172,7 +172,7 @@ fn check(library: Option<String>) -> Result<(), Refusal> {
             pci,
         ]);
     }
-    say!("\n{}", table.to_string().trim_end());
+    say!("\n{}", fitted(&table).trim_end());
     if devices.is_empty() {
         return Err(refuse(exit::VERDICT, "NCCL will find no device".to_owned(), ""));
     }

@@ -15,7 +15,7 @@ use polyrail_tune::nic::Spread;
 use serde::Serialize;
 
 use super::changes::{self, Doing, Undoing, Where};
-use crate::stdout::{refuse, tell};
+use crate::stdout::{fitted, refuse, tell};
 use crate::values::{Refusal, interface};
 
 /// Arguments of the subcommand.
@@ -254,7 +254,7 @@ fn rss(args: &RssArgs) -> Result<ExitCode, NicError> {
     for (queue, count) in buckets {
         table.row([queue.to_string(), count.to_string()]);
     }
-    Ok(changes::print(&table.to_string()))
+    Ok(changes::print(&fitted(&table)))
 }
 
 fn stats(nic: &str, all: bool, as_json: bool) -> Result<ExitCode, NicError> {

@@ -17,7 +17,7 @@ use signal_hook::flag;
 use crate::config_args::{self, ConfigArgs, print_warnings, told};
 use crate::progress::Progress;
 use crate::signals;
-use crate::stdout::{complain, print, refuse, say_to_reader, tell};
+use crate::stdout::{complain, fitted, print, refuse, say_to_reader, tell};
 use crate::values::{Refusal, number_within, time};
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
@@ -269,7 +269,7 @@ fn shown(args: &Args, config: &Config, members: &[Member]) -> String {
             card.as_ref().map_or_else(unknown, |card| list(&card.addresses)),
         ]);
     }
-    table.to_string()
+    fitted(&table)
 }
 
 /// Without its metadata, which would let the reader in.

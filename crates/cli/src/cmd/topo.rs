@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::files::OutFile;
 use crate::machine_args::{MachineArgs, refuse_machine, refuse_read};
-use crate::stdout::{complain, print, refuse_place, tell};
+use crate::stdout::{complain, fitted, print, refuse_place, tell};
 use crate::unwritten::{Unwritten, to_stdout};
 use crate::values::new_file;
 
@@ -217,9 +217,13 @@ fn matrix(topology: &Topology) -> String {
     }
     let legend = [Distance::Pix, Distance::Pxb, Distance::Phb, Distance::Node, Distance::Sys]
         .map(|distance| format!("{:<4}  {}\n", distance.word(), distance.meaning()));
-    let gpus = gpu_matrix(topology).map(|table| format!("{table}\n")).unwrap_or_default();
+    let gpus = gpu_matrix(topology).map(|table| fitted(&table) + "\n").unwrap_or_default();
     let nvlink = if gpus.is_empty() { "" } else { "NV#   over # NVLinks\n" };
-    format!("{gpus}{table}\n{}{nvlink}?     unknown: the machine does not tell\n", legend.concat())
+    format!(
+        "{gpus}{}\n{}{nvlink}?     unknown: the machine does not tell\n",
+        fitted(&table),
+        legend.concat()
+    )
 }
 
 /// How GPUs reach each other. Only where NVML was asked: without it NVLinks are unknown, and words

@@ -12,7 +12,7 @@ use polyrail_tune::{RealDisk, TuneError, Which, reset};
 use super::changes::{self, Doing, Undoing, Where};
 use crate::files;
 use crate::files::OutFile;
-use crate::stdout::{refuse_place, tell};
+use crate::stdout::{fitted, refuse_place, tell};
 use crate::unwritten::Unwritten;
 use crate::values::{Refusal, completed, file_to_read, file_to_write, interface, time, word};
 
@@ -154,7 +154,7 @@ fn list(profile: Option<&str>) -> Result<ExitCode, TuneError> {
         for profile in Profile::built_in()? {
             table.row([profile.name, profile.about]);
         }
-        return Ok(changes::print(&table.to_string()));
+        return Ok(changes::print(&fitted(&table)));
     };
     let mut table = Table::default()
         .column("setting", Align::Left)
@@ -177,7 +177,7 @@ fn list(profile: Option<&str>) -> Result<ExitCode, TuneError> {
         };
         table.row([subject + &field, aim, rule.why, rule.source]);
     }
-    Ok(changes::print(&table.to_string()))
+    Ok(changes::print(&fitted(&table)))
 }
 
 fn make_plan(choice: &Choice, place: &Where) -> Result<polyrail_tune::Plan, TuneError> {

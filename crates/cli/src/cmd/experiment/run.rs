@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail_experiment::{Experiment, Looks, Measured, Plan, Report, Rule, Stopped, whole_blocks};
 use polyrail_report::{counted, exit};
@@ -14,7 +14,7 @@ use super::folder::Folder;
 use super::host::HostFactors;
 use crate::host;
 use crate::progress::Progress;
-use crate::stdout::tell;
+use crate::stdout::{complain, tell};
 
 /// A run of an experiment.
 pub(super) struct Run<'a> {
@@ -129,13 +129,21 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Says early if the time will not do.
+    /// Says early if the time will not do, and how much will.
     fn foretell(&self, before: usize, block_s: f64) {
-        let fit = before + (self.experiment.time.as_secs_f64() / block_s) as usize;
         let needed = self.looks.after[0];
-        if fit < needed {
-            tell!(
-                "polyrail: a block takes {block_s:.1} s, so {fit} fit into the time; {needed} are needed for a first verdict"
+        if let Some(Short { fit, enough_s }) =
+            Short::of(self.experiment.time, before, needed, block_s)
+        {
+            let file = &self.experiment.file;
+            complain(
+                &format!(
+                    "a block takes {block_s:.1} s, so {fit} of the {needed} that a first verdict needs fit into the time; \
+                     allowed: about {enough_s}s or more"
+                ),
+                Some(&format!(
+                    "Ctrl-C ends it now, and the same command with --resume goes on after `time: {enough_s}s` in {file}"
+                )),
             );
         }
     }
@@ -195,6 +203,34 @@ impl<'a> Run<'a> {
     }
 }
 
+/// A time that ends before the first verdict.
+#[derive(Debug, PartialEq)]
+pub(in crate::cmd) struct Short {
+    /// Blocks that fit into it.
+    pub(in crate::cmd) fit: usize,
+    /// What would do.
+    pub(in crate::cmd) enough_s: f64,
+}
+
+impl Short {
+    /// If this time is too short for so many blocks, of which some are there already.
+    pub(in crate::cmd) fn of(
+        time: Duration,
+        before: usize,
+        needed: usize,
+        block_s: f64,
+    ) -> Option<Self> {
+        // A fault of the clock is no reason to warn.
+        let fit = before + (time.as_secs_f64() / block_s.max(1e-3)) as usize;
+        // No block begins that would end too late, and the next ones may be slower.
+        let enough_s = (needed.saturating_sub(before) as f64 * block_s * SLOWER).ceil();
+        (fit < needed).then_some(Self { fit, enough_s })
+    }
+}
+
+/// How much slower than the first one the slowest block of a quiet host is at most.
+const SLOWER: f64 = 1.25;
+
 /// What would be measured.
 pub(super) fn describe(
     experiment: &Experiment,
@@ -228,4 +264,19 @@ pub(super) fn describe(
             "as this user it is refused without --partial: run it as root to measure all cells\n";
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_too_short_for_a_verdict_is_told_with_one_that_is_enough() {
+        let of = |seconds, before| Short::of(Duration::from_secs(seconds), before, 6, 10.0);
+        assert_eq!(of(60, 0), None);
+        assert_eq!(of(59, 0), Some(Short { fit: 5, enough_s: 75.0 }));
+        assert_eq!(of(59, 1), None, "what was measured before counts");
+        // What it names is enough.
+        assert_eq!(of(75, 0), None);
+    }
 }

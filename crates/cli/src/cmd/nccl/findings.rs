@@ -4,7 +4,7 @@ use polyrail_nccl_abi::Properties;
 use polyrail_report::{Align, Table, exit, show_size};
 use serde::{Deserialize, Serialize};
 
-use crate::stdout::say;
+use crate::stdout::{fitted, say};
 
 const SCHEMA_VERSION: u32 = 1;
 
@@ -247,7 +247,7 @@ impl Findings {
             ]);
         }
         if !self.devices.is_empty() {
-            say!("\n{}", table.to_string().trim_end());
+            say!("\n{}", fitted(&table).trim_end());
         }
         for (number, device) in self.devices.iter().enumerate() {
             for fault in &device.faults {
@@ -273,7 +273,7 @@ impl Findings {
             ]);
         }
         if !self.transfers.is_empty() {
-            say!("\n{}\nEvery byte was right.", table.to_string().trim_end());
+            say!("\n{}\nEvery byte was right.", fitted(&table).trim_end());
         }
         for what in &self.not_tried {
             say!("Not tried: {what}.");

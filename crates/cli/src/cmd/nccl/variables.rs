@@ -9,6 +9,7 @@ use polyrail_config::Config;
 use polyrail_report::{Align, Table};
 
 pub(super) use self::table::TABLE;
+use crate::stdout::fitted;
 use crate::values::Refusal;
 
 /// A variable of NCCL or RCCL.
@@ -143,7 +144,10 @@ pub(super) fn text() -> String {
             one.values.text(),
         ]);
     }
-    format!("{table}\ndocs/nccl-variables.md says what each one does, and what was measured\n")
+    format!(
+        "{}\ndocs/nccl-variables.md says what each one does, and what was measured\n",
+        fitted(&table)
+    )
 }
 
 /// The page docs/nccl-variables.md.

@@ -15,6 +15,7 @@ use super::nccl::{self, Mode};
 use crate::cmd::bench::place_together;
 use crate::host::{available_memory_bytes, hostname};
 use crate::progress::{Progress, show_time};
+use crate::stdout::fitted;
 
 /// The plan has one sentinel after this many other steps.
 const SENTINEL_EVERY: u32 = 200;
@@ -117,8 +118,9 @@ impl Choice {
             _ => format!("{repeats} of the samples repeat one configuration, which shows drift\n"),
         };
         text.push_str(&format!(
-            "\n{table}{drift}\n{} to {}, {} repetitions after {} warm-ups (half a second of them at most), seed \
+            "\n{}{drift}\n{} to {}, {} repetitions after {} warm-ups (half a second of them at most), seed \
              {}, order {}\nAltogether about {}, of which at least {} until the first sample{}.\n",
+            fitted(&table),
             show_size(smallest),
             show_size(largest),
             self.plan.repetitions,

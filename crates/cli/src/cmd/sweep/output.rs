@@ -6,6 +6,8 @@ use polyrail_experiment::{Better, Effect, HeatMap, Sensitivity, unit_of};
 use polyrail_report::{Align, Host, Spread, Table, counted};
 use serde::Serialize;
 
+use crate::stdout::fitted;
+
 /// The version of [`SweepReport`]; raised when a field changes its meaning or goes away.
 pub(super) const SCHEMA_VERSION: u32 = 1;
 
@@ -66,7 +68,7 @@ impl SweepReport {
             let matters = format!("{:.1} %", one.percent);
             table.row([one.factor.clone(), matters, one.highest.clone(), one.lowest.clone()]);
         }
-        text.push_str(&table.to_string());
+        text.push_str(&fitted(&table));
         if let Some(map) = self.map_of_the_two_that_matter() {
             text.push_str(&format!(
                 "\n{} (down) by {} (across), {}\n{}",

@@ -169,6 +169,7 @@ impl Bench<'_> {
             self.journal.end_block()?;
             search.take(&figures);
         }
+        self.notes.extend(early_end(budget, self.journal.now_s(), search));
         Ok(true)
     }
 
@@ -265,6 +266,15 @@ impl Bench<'_> {
             }
         }
     }
+}
+
+/// Why a search leaves a part of its budget: more of it would not change the answer.
+fn early_end(budget: Option<Duration>, seconds: f64, search: &Search) -> Option<String> {
+    let budget = budget.filter(|_| search.best() == 0)?.as_secs_f64();
+    Some(format!(
+        "it ended after {seconds:.0} of {budget:.0} s: the last cell beside the default was not faster either, so there is \
+         nothing to confirm; give --rounds in place of --budget to measure every cell several times"
+    ))
 }
 
 /// An error if the budget does not let each cell be measured once, of which so many took so long: what some cells did
@@ -366,6 +376,20 @@ fn levels(plan: &Plan, cell: usize) -> std::collections::BTreeMap<String, String
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_search_that_leaves_time_says_why() {
+        let budget = Some(Duration::from_secs(15));
+        let mut search = Search::halving(2, 0, Better::Higher, SEED);
+        search.take(&[(0, 10.0), (1, 9.0)]);
+        assert_eq!(search.next_block(), None);
+        let told = early_end(budget, 5.2, &search).unwrap();
+        assert!(told.starts_with("it ended after 5 of 15 s: "), "{told}");
+        assert_eq!(early_end(None, 5.2, &search), None);
+        let mut won = Search::halving(2, 0, Better::Higher, SEED);
+        won.take(&[(0, 10.0), (1, 11.0)]);
+        assert_eq!(early_end(budget, 5.2, &won), None, "the winner is confirmed in what is left");
+    }
 
     #[test]
     fn a_budget_is_refused_as_soon_as_it_is_plain_that_it_is_too_short() {

@@ -15,7 +15,7 @@ const SCHEMA_VERSION: u32 = 1;
 /// What happened in one interval, as JSON has it.
 #[derive(Debug, Serialize)]
 pub(super) struct Interval {
-    schema_version: u32,
+    pub(super) schema_version: u32,
     /// Its end.
     pub(super) unix_ms: u64,
     pub(super) processes: Vec<ProcessChange>,
@@ -28,7 +28,7 @@ pub(super) struct ProcessChange {
     pub(super) pid: u32,
     pub(super) name: String,
     /// Between the two looks at it.
-    seconds: f64,
+    pub(super) seconds: f64,
     pub(super) engines: Vec<EngineChange>,
     pub(super) threads: Vec<ThreadChange>,
 }
@@ -49,8 +49,8 @@ pub(super) struct EngineChange {
 #[derive(Debug, Serialize)]
 pub(super) struct RailChange {
     pub(super) name: String,
-    sent_bytes: u64,
-    received_bytes: u64,
+    pub(super) sent_bytes: u64,
+    pub(super) received_bytes: u64,
     pub(super) sent_gb_per_s: f64,
     pub(super) received_gb_per_s: f64,
     pub(super) retransmits: u64,

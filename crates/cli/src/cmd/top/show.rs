@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use polyrail_report::{Align, Table, counted, show_gb_per_s, show_micros};
 
 use super::change::{EngineChange, Event, Interval, ProcessChange, What};
-use crate::stdout::{redraw, say_to_reader};
+use crate::stdout::{fitted, redraw, say_to_reader};
 use crate::unwritten::NobodyReads;
 
 /// The form.
@@ -75,18 +75,17 @@ fn lines(interval: &Interval) -> Vec<String> {
     lines
 }
 
-fn screen(interval: &Interval, now: &str, events: &VecDeque<String>) -> Vec<String> {
+fn rails(interval: &Interval) -> Table {
     let mut table = Table::default()
         .column("process", Align::Right)
         .column("engine", Align::Left)
         .column("rail", Align::Left)
         .column("sent GB/s", Align::Right)
         .column("received", Align::Right)
-        .column("retransmits", Align::Right)
+        .column("retrans", Align::Right)
         .column("resent", Align::Right)
         .column("round trip", Align::Right)
         .column("flows", Align::Right);
-    let mut below = Vec::new();
     for process in &interval.processes {
         for engine in &process.engines {
             for rail in &engine.rails {
@@ -102,6 +101,15 @@ fn screen(interval: &Interval, now: &str, events: &VecDeque<String>) -> Vec<Stri
                     format!("{}/{}", rail.flows_up, rail.flows_up + rail.flows_down),
                 ]);
             }
+        }
+    }
+    table
+}
+
+fn screen(interval: &Interval, now: &str, events: &VecDeque<String>) -> Vec<String> {
+    let mut below = Vec::new();
+    for process in &interval.processes {
+        for engine in &process.engines {
             let place = format!("{} {}", process.pid, engine.name);
             below.extend(apart(engine).map(|text| format!("{place}: {text}")));
         }
@@ -110,7 +118,7 @@ fn screen(interval: &Interval, now: &str, events: &VecDeque<String>) -> Vec<Stri
         }
     }
     let mut screen = vec![format!("polyrail top  {now}  Ctrl-C ends")];
-    screen.extend(table.to_string().lines().map(str::to_owned));
+    screen.extend(fitted(&rails(interval)).lines().map(str::to_owned));
     screen.extend(below);
     screen.extend(events.iter().cloned());
     let unseen = interval.unseen.iter();
@@ -158,6 +166,7 @@ fn event(event: &Event) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::change::RailChange;
     use super::*;
 
     #[test]
@@ -177,5 +186,51 @@ mod tests {
         assert_eq!(many, "a eth1: 8 flows lost (towards b, c and 2 more)");
         let single = one(What::ChunksResent, &["b"], Some(1));
         assert_eq!(single, "a eth1: 1 chunk to be sent again (towards b)");
+    }
+
+    #[test]
+    fn the_columns_of_a_screen_fit_into_80() {
+        let rail = |name: &str| RailChange {
+            name: name.into(),
+            sent_bytes: 0,
+            received_bytes: 0,
+            sent_gb_per_s: 12.3,
+            received_gb_per_s: 0.0,
+            retransmits: 123_456,
+            resent_chunks: 1000,
+            flows_up: 16,
+            flows_down: 16,
+            round_trip_us: Some(1234.5),
+        };
+        for (engine, name) in
+            [("vm:16277", "lo@127.0.0.1"), ("node-0123:4194304", "enp129s0f0np0@10.1.2.3")]
+        {
+            let engine = EngineChange {
+                name: engine.into(),
+                run: String::new(),
+                peers: 1,
+                operations: 0,
+                copied_gb_per_s: 0.0,
+                shared_gb_per_s: 0.0,
+                rails: vec![rail(name)],
+            };
+            let process = ProcessChange {
+                pid: 4_194_304,
+                name: "bench".into(),
+                seconds: 1.0,
+                engines: vec![engine],
+                threads: Vec::new(),
+            };
+            let interval = Interval {
+                schema_version: 1,
+                unix_ms: 0,
+                processes: vec![process],
+                events: Vec::new(),
+                unseen: Vec::new(),
+            };
+            let text = rails(&interval).fitted(Some(80));
+            assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+            assert!(text.contains("16/32") && text.contains(&show_micros(1234.5)), "{text}");
+        }
     }
 }

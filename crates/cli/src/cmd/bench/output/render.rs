@@ -8,6 +8,7 @@ use polyrail_report::{
 use super::path::{TCP, explanation};
 use super::tables::{against_alone, against_raw, baselines, sweep, tried};
 use super::words::{SHARES_MAX, micros, plural};
+use crate::stdout::sentences;
 
 /// Tables, what limits each size, and remarks. Sentences keep to so many columns, if a width is given.
 pub(crate) fn text(report: &BenchReport, explain_path: bool, width: Option<usize>) -> String {
@@ -15,7 +16,7 @@ pub(crate) fn text(report: &BenchReport, explain_path: bool, width: Option<usize
     let is_latency = first.ping_pong;
     let mut text = heading(report, first, is_latency);
     text += &memory(report, first, explain_path, width);
-    text += &if is_latency { latencies(report) } else { rates(report) }.to_string();
+    text += &if is_latency { latencies(report) } else { rates(report) }.fitted(width);
     let tables = [
         against_raw(report, is_latency),
         against_alone(report),
@@ -25,7 +26,7 @@ pub(crate) fn text(report: &BenchReport, explain_path: bool, width: Option<usize
     ];
     for baseline in tables.into_iter().flatten() {
         text += "\n";
-        text += &baseline.to_string();
+        text += &baseline.fitted(width);
     }
     text += "\n";
     text += &limits(report, width);
@@ -182,7 +183,7 @@ fn threads(placement: &Placement, is_verbose: bool, width: Option<usize>) -> Str
         );
     }
     if is_verbose {
-        text += &bindings(placement).to_string();
+        text += &bindings(placement).fitted(width);
     }
     text
 }
@@ -211,22 +212,9 @@ fn is_verbose(report: &BenchReport) -> bool {
     report.config.get("verbose_bindings").is_some_and(|setting| setting.value == true)
 }
 
-/// Breaks a sentence between words, so that no line is wider.
+/// A sentence as a terminal of this width shows it.
 fn wrapped(sentence: &str, width: Option<usize>) -> String {
-    let width = width.unwrap_or(usize::MAX);
-    let mut text = String::new();
-    let mut line = String::new();
-    for word in sentence.split(' ') {
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
-            text += &format!("{}\n", line.trim_end());
-            line = "   ".to_owned();
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line += word;
-    }
-    format!("{text}{line}\n")
+    sentences(sentence, width) + "\n"
 }
 
 fn limits(report: &BenchReport, width: Option<usize>) -> String {

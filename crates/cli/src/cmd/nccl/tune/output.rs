@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::args::Goal;
 use super::search::Figures;
+use crate::stdout::fitted;
 
 /// The version of [`TuneReport`]; raised when a field changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;
@@ -139,7 +140,7 @@ impl TuneReport {
         for one in &self.tried {
             table.row(row(shown(&one.variables), Some(&one.effect), &one.sums));
         }
-        text.push_str(&table.to_string());
+        text.push_str(&fitted(&table));
         if !self.candidates.is_empty() {
             let blocks = self.fresh_blocks;
             text.push_str(&format!("\nagainst the baseline again, {blocks} fresh blocks:\n"));

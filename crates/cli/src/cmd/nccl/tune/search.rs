@@ -11,8 +11,9 @@ use super::args::{Goal, PRECISION, TuneArgs};
 use super::output::{Candidate, Tried, TuneReport, variables_of};
 use crate::cmd::experiment::cell::{Failure, Outcome, Runner, stop_flag};
 use crate::cmd::experiment::error::RunError;
+use crate::cmd::experiment::run::Short;
 use crate::progress::Progress;
-use crate::stdout::tell;
+use crate::stdout::complain;
 
 /// The part of the time in which one variable at a time is tried.
 const ALONE_SHARE: f64 = 0.6;
@@ -290,14 +291,15 @@ impl Bench<'_> {
 
     /// Says early if the time will not do.
     fn foretell(&self, doing: &str, looks: &Looks, until: Duration, block: Duration) {
-        let fit = 1
-            + (until.saturating_sub(self.begin.elapsed()).as_secs_f64()
-                / block.as_secs_f64().max(1e-3)) as usize;
-        let needed = looks.after[0];
-        if fit < needed {
-            tell!(
-                "polyrail: {doing}: a block takes {:.1} s, so {fit} fit into the time; {needed} are needed for a verdict",
-                block.as_secs_f64()
+        let (needed, block_s) = (looks.after[0], block.as_secs_f64());
+        if let Some(Short { fit, enough_s }) = Short::of(until, 0, needed, block_s) {
+            let budget_s = (enough_s / ALONE_SHARE).ceil();
+            complain(
+                &format!(
+                    "{doing}: a block takes {block_s:.1} s, so {fit} of the {needed} that a verdict needs fit into the time; \
+                     allowed: about {budget_s}s or more"
+                ),
+                Some(&format!("Ctrl-C ends it; give --budget {budget_s}s, or fewer values")),
             );
         }
     }
