@@ -200,7 +200,7 @@ fn message(error: &Error, line: &Line<'_>) -> String {
         ErrorKind::InvalidSubcommand => {
             let word = excerpt(&told(ContextKind::InvalidSubcommand).unwrap_or_default());
             let near = told(ContextKind::SuggestedSubcommand).filter(|near| !near.is_empty());
-            let help = near.map(|near| format!("did you mean `{near}`?"));
+            let help = near.map(|near| format!("did you mean `{}`?", near.replace(", ", "` or `")));
             (format!("command `{word}`: does not exist; allowed: {}", line.commands()), help)
         }
         ErrorKind::TooManyValues | ErrorKind::WrongNumberOfValues => {

@@ -117,10 +117,12 @@ pub enum TuneError {
         fault: String,
     },
     /// There is nothing to check, watch or confirm yet.
-    #[error("{what} was carried out since boot")]
+    #[error("{what} was carried out since boot; allowed: {allowed}")]
     NeverApplied {
         /// `no plan`, `no profile` or `nothing`.
         what: &'static str,
+        /// When the command can be used, or what may be named in its place.
+        allowed: &'static str,
         /// What carries one out.
         remedy: &'static str,
     },

@@ -216,7 +216,7 @@ fn plan_or_last(path: Option<&PathBuf>, place: &Where) -> Result<Plan, TuneError
             Some(session) => Ok(session.plan),
             None => {
                 let remedy = "name a plan file, or carry one out with `polyrail irq apply`";
-                Err(TuneError::NeverApplied { what: "no plan", remedy })
+                Err(TuneError::NeverApplied { what: "no plan", allowed: "a plan file", remedy })
             }
         },
     }

@@ -288,7 +288,8 @@ fn profiles() -> Vec<String> {
 }
 
 fn never_applied(what: &'static str) -> TuneError {
-    TuneError::NeverApplied { what, remedy: "`polyrail tune apply PROFILE` carries one out" }
+    let remedy = "`polyrail tune apply PROFILE` carries one out";
+    TuneError::NeverApplied { what, allowed: "after `polyrail tune apply`", remedy }
 }
 
 fn revert(session: &str, after: Duration, place: &Where) -> Result<ExitCode, TuneError> {
