@@ -284,7 +284,9 @@ fn with_an_interval_each_has_a_line_with_its_bytes_and_the_rate_of_each_rail() {
     let told = String::from_utf8(output.stderr).unwrap();
     let report: BenchReport = serde_json::from_slice(&output.stdout).unwrap();
     let measured = report.results[0].gb_per_s;
-    let lines: Vec<&str> = told.lines().filter(|line| line.contains(": round 1")).collect();
+    // Its progress has lines, too.
+    let is_told = |line: &&str| line.contains(" GB/s  ") && line.contains(": round 1");
+    let lines: Vec<&str> = told.lines().filter(is_told).collect();
     assert!(lines.len() >= 3, "{told}");
     let rate = |line: &&str| -> f64 {
         // `polyrail: 0.4 s  0.512 GB  2.56 GB/s  lo@127.0.0.1 1.28, lo@127.0.0.2 1.28  1MiB write: round 1`
