@@ -1,6 +1,6 @@
-//! The threads of a host that listen and connect, which plugins may take long for: one each, since some plugins return
-//! from an accept when the other end has connected. Were that other end waiting for an accept of its own before, both
-//! would wait.
+//! The threads of a host that listen, accept and connect, which plugins may take long for: one each, since some plugins
+//! return from an accept when the other end has connected. Were that other end waiting for an accept of its own before,
+//! both would wait. And a peer that asks where the plugin listens is not to wait for other connections.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -21,14 +21,26 @@ pub(crate) type Told<T> = Box<dyn FnOnce(Result<T, String>) + Send>;
 
 /// What the thread is asked for.
 pub(crate) enum Job {
-    Accept { device: usize, limit: Duration, listening: Told<Vec<u8>>, accepted: Told<Lane> },
-    Connect { device: usize, handle: Vec<u8>, limit: Duration, connected: Told<Lane> },
+    Accept {
+        device: usize,
+        limit: Duration,
+        listening: Told<Vec<u8>>,
+        accepted: Told<Lane>,
+    },
+    Connect {
+        device: usize,
+        handle: Vec<u8>,
+        limit: Duration,
+        connected: Told<Lane>,
+    },
+    /// The plugin listens; the rest comes step by step.
+    Await(Pending),
     Stop,
 }
 
 /// The threads and the ways to them, and those of the thread that closes.
 pub(crate) struct Setup {
-    accepts: Sender<Job>,
+    listens: Sender<Job>,
     connects: Sender<Job>,
     closer: Closer,
     threads: Vec<JoinHandle<()>>,
@@ -36,8 +48,8 @@ pub(crate) struct Setup {
     process: u32,
 }
 
-/// Steps towards connections that are not there yet.
-struct Pending {
+/// Steps towards a connection that is not there yet.
+pub(crate) struct Pending {
     step: Step,
     until: Instant,
     told: Told<Lane>,
@@ -59,18 +71,21 @@ impl Setup {
     pub(crate) fn start(net: Net, wishes: Arc<Wishes>) -> std::io::Result<Self> {
         let (closer, closing) = Closer::start()?;
         let (net, mut threads) = (Arc::new(net), vec![closing]);
-        let mut thread = || {
-            let (jobs, inbox) = channel();
-            let (net, of_lanes, wishes) = (net.clone(), closer.clone(), wishes.clone());
-            let run = move || run(&net, &inbox, &of_lanes, &wishes);
+        let mut spawn = |run: Box<dyn FnOnce() + Send>| {
             threads.push(Builder::new().name(threads::NAME.to_owned()).spawn(run)?);
-            Ok(jobs)
+            Ok::<_, std::io::Error>(())
         };
-        // A thread that has started by then ends with the way to it.
-        match thread().and_then(|accepts| Ok((accepts, thread()?))) {
-            Ok((accepts, connects)) => {
-                Ok(Self { accepts, connects, closer, threads, process: std::process::id() })
-            }
+        let [(listens, to_listen), (accepts, to_accept), (connects, to_connect)] =
+            std::array::from_fn(|_| channel());
+        let begun = [to_accept, to_connect].into_iter().try_for_each(|inbox| {
+            let (net, closer, wishes) = (net.clone(), closer.clone(), wishes.clone());
+            spawn(Box::new(move || run(&net, &inbox, &closer, &wishes)))
+        });
+        let begun =
+            begun.and_then(|()| spawn(Box::new(move || listen(&net, &to_listen, &accepts))));
+        match begun {
+            Ok(()) => Ok(Self { listens, connects, closer, threads, process: std::process::id() }),
+            // Those that have started by then end with the ways to them.
             Err(error) => {
                 closer.stop();
                 Err(error)
@@ -81,8 +96,8 @@ impl Setup {
     pub(crate) fn give(&self, job: Job) {
         // It listens as long as this is there.
         let _ = match job {
-            Job::Accept { .. } => self.accepts.send(job),
-            Job::Connect { .. } | Job::Stop => self.connects.send(job),
+            Job::Accept { .. } => self.listens.send(job),
+            _ => self.connects.send(job),
         };
     }
 }
@@ -93,7 +108,7 @@ impl Drop for Setup {
         if std::process::id() != self.process {
             return std::mem::forget(threads);
         }
-        for jobs in [&self.accepts, &self.connects] {
+        for jobs in [&self.listens, &self.connects] {
             let _ = jobs.send(Job::Stop);
         }
         self.closer.stop();
@@ -107,6 +122,23 @@ impl Drop for Setup {
         }
         if is_left(&threads) {
             tracing::error!(target: "polyrail::carrier", "the plugin does not return from a call");
+        }
+    }
+}
+
+/// Has the plugin listen for each that is asked for, and passes on what is to be accepted; the thread that does that ends
+/// with the way to it.
+fn listen(net: &Net, inbox: &Receiver<Job>, accepts: &Sender<Job>) {
+    let _own = threads::Own::here();
+    while let Ok(Job::Accept { device, limit, listening, accepted }) = inbox.recv() {
+        match net.listen(device) {
+            Ok(listener) => {
+                listening(Ok(listener.handle().to_vec()));
+                let (step, until) = (Step::Accept(listener), Instant::now() + limit);
+                // It takes them as long as this thread is there.
+                let _ = accepts.send(Job::Await(Pending { step, until, told: accepted }));
+            }
+            Err(error) => listening(Err(error.to_string())),
         }
     }
 }
@@ -128,10 +160,14 @@ fn run(net: &Net, inbox: &Receiver<Job>, closer: &Closer, wishes: &Wishes) {
             }
             Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(LONGEST_PAUSE),
         }
-        for index in (0..pending.len()).rev() {
-            if let Some(result) = pending[index].step(closer) {
-                (pending.swap_remove(index).told)(result);
-                warn_of_threads(wishes);
+        let mut index = 0;
+        while index < pending.len() {
+            match pending[index].step(closer) {
+                Some(result) => {
+                    (pending.remove(index).told)(result);
+                    warn_of_threads(wishes);
+                }
+                None => index += 1,
             }
         }
     }
@@ -157,36 +193,24 @@ fn warn_of_threads(wishes: &Wishes) {
 }
 
 fn begin(net: &Net, job: Job) -> Option<Pending> {
-    match job {
-        Job::Accept { device, limit, listening, accepted } => {
-            let listener = match net.listen(device) {
-                Ok(listener) => listener,
-                Err(error) => {
-                    listening(Err(error.to_string()));
-                    return None;
-                }
-            };
-            listening(Ok(listener.handle().to_vec()));
-            let (step, until) = (Step::Accept(listener), Instant::now() + limit);
-            Some(Pending { step, until, told: accepted })
+    let (device, handle, limit, told) = match job {
+        Job::Connect { device, handle, limit, connected } => (device, handle, limit, connected),
+        Job::Await(pending) => return Some(pending),
+        Job::Accept { .. } | Job::Stop => return None,
+    };
+    let handle = Handle::try_from(handle.as_slice());
+    let connector = handle
+        .map_err(|_| "the peer's plugin gives a handle of another length".to_owned())
+        .and_then(|handle| net.connect(device, handle).map_err(|error| error.to_string()));
+    match connector {
+        Ok(connector) => {
+            let (step, until) = (Step::Connect(connector), Instant::now() + limit);
+            Some(Pending { step, until, told })
         }
-        Job::Connect { device, handle, limit, connected } => {
-            let handle = Handle::try_from(handle.as_slice());
-            let connector = handle
-                .map_err(|_| "the peer's plugin gives a handle of another length".to_owned())
-                .and_then(|handle| net.connect(device, handle).map_err(|error| error.to_string()));
-            match connector {
-                Ok(connector) => {
-                    let (step, until) = (Step::Connect(connector), Instant::now() + limit);
-                    Some(Pending { step, until, told: connected })
-                }
-                Err(why) => {
-                    connected(Err(why));
-                    None
-                }
-            }
+        Err(why) => {
+            told(Err(why));
+            None
         }
-        Job::Stop => None,
     }
 }
 

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use crate::tcpx::Wishes;
 
-/// The name of the threads that listen and connect.
+/// The name of the threads that listen, accept and connect.
 pub(crate) const NAME: &str = "pr-carrier";
 
 /// Those of this process that have this name and belong to no plugin.

@@ -68,6 +68,20 @@ fn who_waits_for_a_slow_accept_connects_all_the_same() {
 }
 
 #[test]
+fn who_asks_where_the_plugin_listens_waits_for_no_accept() {
+    let test = "lanes::who_asks_where_the_plugin_listens_waits_for_no_accept";
+    inside(test, &[("SCATTER_SLOW_CALL", "accept:0:4000")], || {
+        let host = host();
+        let [connected, accepted] = begun(&host);
+        let [other_connected, other_accepted] = begun(&host);
+        assert!(accepted.try_recv().is_err(), "the other listens when this has been accepted");
+        for end in [connected, accepted, other_connected, other_accepted] {
+            come(&end).close();
+        }
+    });
+}
+
+#[test]
 fn a_call_that_does_not_return_keeps_no_connection_from_closing() {
     let test = "lanes::a_call_that_does_not_return_keeps_no_connection_from_closing";
     inside(test, &[("SCATTER_SLOW_CALL", "listen:1:40000")], || {
