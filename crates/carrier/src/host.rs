@@ -85,6 +85,14 @@ pub enum HostError {
         /// What there is.
         has: String,
     },
+    /// A device was asked for twice, perhaps by its name and its number.
+    #[error("device {device} of plugin {name} is named twice; allowed: each device once")]
+    Twice {
+        /// The plugin's name for itself.
+        name: String,
+        /// The device's name.
+        device: String,
+    },
     /// The thread for slow calls can't be started.
     #[error("a thread for the plugin can't be started: {0}")]
     Thread(std::io::Error),
@@ -101,7 +109,10 @@ impl HostError {
             Self::Net(_) | Self::NoDevices { .. } | Self::Property { .. } => {
                 Some("`polyrail nccl try` says what the plugin can do, call by call".into())
             }
-            Self::NoSuchDevice { .. } | Self::Thread(_) => None,
+            Self::NoSuchDevice { .. } | Self::Twice { .. } => {
+                Some("name devices as plugin:LIBRARY@NAME+NUMBER, or none for all".into())
+            }
+            Self::Thread(_) => None,
         }
     }
 }
@@ -260,5 +271,13 @@ fn chosen(
             HostError::NoSuchDevice { name: plugin.to_owned(), device: word.clone(), has }
         })
     };
-    wanted.iter().map(find).collect()
+    let mut devices: Vec<HostedDevice> = Vec::with_capacity(wanted.len());
+    for device in wanted.iter().map(find) {
+        let device = device?;
+        if devices.iter().any(|known| known.number == device.number) {
+            return Err(HostError::Twice { name: plugin.to_owned(), device: device.name });
+        }
+        devices.push(device);
+    }
+    Ok(devices)
 }

@@ -40,6 +40,8 @@ pub(crate) enum Job {
 
 /// The threads and the ways to them, and those of the thread that closes.
 pub(crate) struct Setup {
+    /// The plugin's name for itself.
+    plugin: String,
     listens: Sender<Job>,
     connects: Sender<Job>,
     closer: Closer,
@@ -70,6 +72,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(2);
 impl Setup {
     pub(crate) fn start(net: Net, wishes: Arc<Wishes>) -> std::io::Result<Self> {
         let (closer, closing) = Closer::start()?;
+        let plugin = net.name();
         let (net, mut threads) = (Arc::new(net), vec![closing]);
         let mut spawn = |run: Box<dyn FnOnce() + Send>| {
             threads.push(Builder::new().name(threads::NAME.to_owned()).spawn(run)?);
@@ -84,7 +87,9 @@ impl Setup {
         let begun =
             begun.and_then(|()| spawn(Box::new(move || listen(&net, &to_listen, &accepts))));
         match begun {
-            Ok(()) => Ok(Self { listens, connects, closer, threads, process: std::process::id() }),
+            Ok(()) => {
+                Ok(Self { plugin, listens, connects, closer, threads, process: std::process::id() })
+            }
             // Those that have started by then end with the ways to them.
             Err(error) => {
                 closer.stop();
@@ -121,7 +126,8 @@ impl Drop for Setup {
             std::thread::sleep(Duration::from_millis(1));
         }
         if is_left(&threads) {
-            tracing::error!(target: "polyrail::carrier", "the plugin does not return from a call");
+            tracing::error!(target: "polyrail::carrier", plugin = self.plugin,
+                "the plugin does not return from a call, and is left alone; `polyrail nccl try` says from which");
         }
     }
 }

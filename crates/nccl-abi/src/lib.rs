@@ -3,6 +3,7 @@
 //! The layouts are what `plugins/net/example/nccl/net*.h` of NCCL 2.18 to 2.30 compile to on 64-bit
 //! Linux; each has a test. [`Library`] finds and loads a plugin the way NCCL does, and [`Net`] calls it.
 
+mod elf;
 mod load;
 mod net;
 mod props;
@@ -10,6 +11,7 @@ mod tables;
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 
+pub use elf::damage;
 pub use load::{Library, LoadError, NCCL_RELEASES, Release, Table};
 pub use net::{
     Call, Comm, Connector, Handle, HostMemory, Listener, LogSink, MAX_GROUP, Memory, MemoryKind,

@@ -1,10 +1,12 @@
 //! Finds and loads a plugin the way NCCL does, and asks it what NCCL asks first.
 
+use std::fs;
 use std::mem::ManuallyDrop;
 
 use libloading::os::unix::{Library as System, RTLD_LOCAL, RTLD_NOW};
 use thiserror::Error;
 
+use crate::elf;
 use crate::net::text;
 use crate::{NetV5, NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12};
 
@@ -40,6 +42,14 @@ pub enum LoadError {
         name: String,
         /// The loader's words.
         why: String,
+    },
+    /// It is no whole library, so the loader was not asked.
+    #[error("{name}: {fault}; allowed: a shared library")]
+    File {
+        /// What was asked for.
+        name: String,
+        /// A sentence about the file.
+        fault: String,
     },
     /// It exports none of the tables.
     #[error("{name} exports no ncclNetPlugin_v5 to _v12")]
@@ -78,6 +88,11 @@ impl Library {
         let literal = name.contains('/') || (name.starts_with("lib") && name.ends_with(".so"));
         let suffixed = format!("libnccl-net-{name}.so");
         let file = if literal { name } else { &suffixed };
+        // The loader would wait for a pipe, and end the process for a file that is cut off. Without a slash only
+        // the loader knows which file is meant.
+        if let Some(fault) = Some(file).filter(|file| file.contains('/')).and_then(fault) {
+            return Err(LoadError::File { name: file.to_owned(), fault });
+        }
         // SAFETY: loading runs the library's constructors, which is what the caller asked for.
         let handle = unsafe { System::open(Some(file), RTLD_NOW | RTLD_LOCAL) };
         let handle = handle.map_err(|error| {
@@ -145,6 +160,14 @@ impl Library {
 
     fn table_name(&self, version: u32) -> String {
         self.table(version).map(|table| table.name()).unwrap_or_default()
+    }
+}
+
+/// Why a file is no library that can be loaded; what can't be read is left to the loader, which says why.
+fn fault(file: &str) -> Option<String> {
+    match fs::metadata(file).ok()?.is_file() {
+        true => elf::damage(&fs::read(file).ok()?),
+        false => Some("it is no regular file".to_owned()),
     }
 }
 

@@ -227,6 +227,18 @@ fn what_is_no_plugin_of_a_known_version_is_told() {
         let error = Library::open(path.to_str().unwrap()).err().unwrap();
         assert!(matches!(error, LoadError::NoTable { .. }), "{error}");
     }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let whole = std::fs::read(built("")).unwrap();
+    let (cut, pipe) = (folder.join("cut.so"), folder.join("pipe.so"));
+    std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
+    // Left by a run before, perhaps.
+    let _ = std::fs::remove_file(&pipe);
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for (path, part) in [(cut, ": it is cut off: it has "), (pipe, ": it is no regular file; ")] {
+        let error = Library::open(path.to_str().unwrap()).err().unwrap();
+        assert!(matches!(error, LoadError::File { .. }), "{error}");
+        assert!(error.to_string().contains(part), "{error}");
+    }
     let error = Net::open(library(), Some(13), None).err().unwrap();
     assert_eq!(
         error.to_string(),

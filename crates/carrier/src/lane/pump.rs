@@ -102,7 +102,11 @@ impl Posted {
             return Err(format!("{got} bytes came where the peer announced {wanted}"));
         }
         if let Some(unpack) = unpack {
-            self.gathering = unpack.take(got as u64, self.post.bytes.as_ref())?;
+            let gathering = unpack.take(got as u64, self.post.bytes.as_ref());
+            // The peer sees a connection that ends, and not why.
+            self.gathering = gathering.inspect_err(|why| {
+                tracing::warn!(target: "polyrail::carrier", why, "what the plugin brought can't be put together");
+            })?;
         } else if matches!(self.post.bytes, Some((Bytes::Cuda(_), _))) {
             // The plugin says whether the GPU would see old bytes otherwise.
             self.flush = comm.iflush(&[self.post.part]).map_err(fail)?;

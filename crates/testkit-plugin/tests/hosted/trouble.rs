@@ -51,6 +51,21 @@ fn a_plugin_that_fails_in_each_call_before_it_carries() {
 }
 
 #[test]
+fn a_device_that_is_not_there_or_named_twice() {
+    inside("trouble::a_device_that_is_not_there_or_named_twice", &[], || {
+        let double = double();
+        for (devices, part) in [
+            ("9", "has no device \"9\"; it has 0 (scatter0)"),
+            ("0+scatter0", "device scatter0 of plugin Scatter is named twice"),
+        ] {
+            let error = engine(&format!("{double}@{devices}"), &[]).unwrap_err();
+            assert!(error.to_string().contains(part), "{error}");
+            assert!(error.help().is_some_and(|help| help.contains("plugin:LIBRARY@")), "{error:?}");
+        }
+    });
+}
+
+#[test]
 fn settings_that_no_plugin_goes_with() {
     inside("trouble::settings_that_no_plugin_goes_with", &[], || {
         for (name, value) in [("payload", "aead"), ("progress", "caller")] {

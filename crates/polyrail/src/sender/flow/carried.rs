@@ -113,7 +113,10 @@ impl TxFlow {
             }
             Carrier::Unknown => {
                 let of = self.connection();
-                self.carrier = if !self.may_be_carried(pass) {
+                self.carrier = if !self.is_hosted(pass) {
+                    Carrier::None
+                } else if let Some(why) = self.peer_takes_none() {
+                    self.note_no_carrier(why);
                     Carrier::None
                 } else if self.peer.carriers.may_work(self.flow)
                     && carry::want(pass.engine, &self.peer, of)
@@ -142,12 +145,18 @@ impl TxFlow {
         Carried { flow: self.flow, epoch: connection_of(epoch) }
     }
 
-    fn may_be_carried(&self, pass: &Pass<'_>) -> bool {
+    fn is_hosted(&self, pass: &Pass<'_>) -> bool {
         let (rail, _) = self.peer.layout.pair_of(self.flow);
         pass.engine.rails[rail].hosted.is_some()
-            && self.peer.card.capabilities.contains(Capabilities::CARRIERS)
-            // The peer wants it in records, which no plugin makes.
-            && self.peer.payload != Payload::Aead
+    }
+
+    /// Why the peer takes nothing from a plugin, as long as it lives.
+    fn peer_takes_none(&self) -> Option<&'static str> {
+        if !self.peer.card.capabilities.contains(Capabilities::CARRIERS) {
+            return Some("the peer hosts no plugin");
+        }
+        (self.peer.payload == Payload::Aead)
+            .then_some("the peer wants it encrypted, which no plugin does")
     }
 
     fn with(&self, lane: Lane, pass: &Pass<'_>) -> Carrier {
