@@ -17,6 +17,7 @@ use polyrail_proto::hello::{Card, FlowHello, Metadata, RefusedCode};
 use crate::base::error::PeerError;
 use crate::base::reason::LostReason;
 use crate::engine::life::{self, Action, HelloKind, PeerEvent, PeerState, Sessions};
+use crate::engine::local_engines::engine_here;
 use crate::engine::peer::{Ending, Layout, PeerOptions, PeerShared};
 use crate::engine::peer_handle::Peer;
 use crate::engine::proven_names::Names;
@@ -258,6 +259,7 @@ impl EngineShared {
             rails: self.rails.len(),
             staging: &self.staging,
             ending: Ending::new(self),
+            closed_here: engine_here(card.instance).map(|engine| engine.closed()),
         };
         let number = self.next_peer.fetch_add(1, Ordering::Relaxed);
         let tx = &self.proxies.tx;

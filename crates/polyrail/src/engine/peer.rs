@@ -102,6 +102,8 @@ pub(crate) struct PeerShared {
     state: AtomicU8,
     lost: OnceLock<LostReason>,
     pub(crate) ending: Ending,
+    /// Of an engine of this process: whether it has closed.
+    closed_here: Option<Arc<AtomicBool>>,
     last_problem: Mutex<Option<String>>,
     /// When it was last asked for a sign of life, by the monotonic clock.
     pub(crate) asked: AtomicU64,
@@ -182,6 +184,7 @@ impl PeerShared {
             spins: options.spins,
             lost: OnceLock::new(),
             ending: options.ending,
+            closed_here: options.closed_here,
             last_problem: Mutex::new(None),
             asked: AtomicU64::new(0),
             arrivals: (0..options.rails).map(|_| ArrivalStats::default()).collect(),
@@ -264,4 +267,6 @@ pub(crate) struct PeerOptions<'a> {
     /// Pinned memory of all peers together.
     pub(crate) staging: &'a Arc<Budget>,
     pub(crate) ending: Ending,
+    /// Of an engine of this process: whether it has closed.
+    pub(crate) closed_here: Option<Arc<AtomicBool>>,
 }

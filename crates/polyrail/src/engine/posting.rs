@@ -5,6 +5,7 @@ use std::sync::Arc;
 use polyrail_proto::{Failure, FlowIndex, Time};
 
 use crate::base::error::{PostError, TransferError};
+use crate::base::reason::LostReason;
 use crate::engine::begin::{begin_read, begin_receive};
 use crate::engine::op::Op;
 use crate::engine::peer::{Announcing, PeerShared};
@@ -36,6 +37,10 @@ impl EngineShared {
         let gone = || PostError::PeerGone { peer: prepared.peer_name(), why: peer.lost_reason() };
         if peer.is_gone() || peer.is_parting() {
             return Err(gone());
+        }
+        if peer.has_closed_here() {
+            let why = LostReason::Closed;
+            return Err(PostError::PeerGone { peer: prepared.peer_name(), why });
         }
         if let OpKind::Send { .. } | OpKind::Receive { .. } = prepared.kind {
             prepared.regions.iter().for_each(|region| region.note_waiting());

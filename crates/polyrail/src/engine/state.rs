@@ -100,7 +100,7 @@ pub(crate) struct EngineShared {
     /// Peers that were removed where nobody may wait, and until when they hear of it.
     pub(crate) leaving: Mutex<Vec<(Arc<PeerShared>, Instant)>>,
     /// It takes no operations and no peers any more.
-    closed: AtomicBool,
+    closed: Arc<AtomicBool>,
     /// Its threads are to end.
     closing: AtomicBool,
     pub(crate) bells: Arc<Bells>,
@@ -178,7 +178,7 @@ impl EngineShared {
             names: ProvenNames::default(),
             next_peer: AtomicU32::new(1),
             leaving: Mutex::default(),
-            closed: AtomicBool::new(false),
+            closed: Arc::default(),
             closing: AtomicBool::new(false),
             bells,
             original,
@@ -207,6 +207,11 @@ impl EngineShared {
     /// Whether it takes no operations and no peers any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// The same, for other engines of this process.
+    pub(crate) fn closed(&self) -> Arc<AtomicBool> {
+        self.closed.clone()
     }
 
     /// Whether its threads are to end.

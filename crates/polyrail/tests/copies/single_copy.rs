@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet, UNTRACEABLE, hex};
 use crate::common::*;
 use polyrail::{
-    Access, Engine, Memory, PathKind, Peer, RefusalCode, Region, Registrable, Request, Transfer,
-    TransferError,
+    Access, Engine, LostReason, Memory, PathKind, Peer, PostError, RefusalCode, Region,
+    Registrable, Request, Transfer, TransferError,
 };
 use rustix::process::Signal;
 
@@ -235,6 +235,38 @@ fn an_engine_that_closes_in_mid_copy_ends_the_transfer_and_its_threads() {
     drop((transfer, room, two));
     // Its threads have ended, too.
     soon(began);
+}
+
+/// Its memory lives on, and its good-bye may not be read yet.
+#[test]
+fn nothing_is_copied_to_or_from_an_engine_of_this_process_that_has_closed() {
+    for progress in ["proxy", "caller"] {
+        let settings = [ON, &[("progress", progress)]].concat();
+        let (a, b, late) = (engine(&settings), engine(&settings), engine(&settings));
+        let to_b = a.add_peer(&b.metadata()).unwrap();
+        let (near, far) = (filled(&a, PUPPET_BYTES, 1), zeroed(&b, PUPPET_BYTES));
+        let there = remote(&a, &far);
+        let prepared = [
+            a.prepare(Request::write(&to_b).segment(near.all(), there.all())).unwrap(),
+            a.prepare(Request::read(&to_b).segment(near.all(), there.all())).unwrap(),
+        ];
+        for one in &prepared {
+            assert_eq!(one.path().kind, PathKind::SingleCopy, "{}", one.path());
+        }
+        let metadata = b.metadata();
+        b.close();
+        for one in &prepared {
+            let refused = one.post().map(drop).unwrap_err();
+            let is_told = matches!(&refused, PostError::PeerGone { why: LostReason::Closed, .. });
+            assert!(is_told, "progress={progress}: {refused}");
+        }
+        // Who adds it only now is told the same.
+        let to_b = late.add_peer(&metadata).unwrap();
+        let refused = late.write(&to_b, &filled(&late, 8, 1).all(), &there.slice(0, 8).unwrap());
+        let refused = refused.map(drop).unwrap_err();
+        assert!(refused.to_string().ends_with("it closed"), "progress={progress}: {refused}");
+        assert!(bytes(&far) == vec![0; PUPPET_BYTES] && bytes(&near) == pattern(PUPPET_BYTES, 1));
+    }
 }
 
 #[test]

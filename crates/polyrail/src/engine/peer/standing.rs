@@ -26,6 +26,12 @@ impl PeerShared {
         self.state().is_parting()
     }
 
+    /// Whether it is an engine of this process that has closed, though its good-bye may not be read yet. Its
+    /// memory is still here, so nothing else would stop a copy.
+    pub(crate) fn has_closed_here(&self) -> bool {
+        self.closed_here.as_ref().is_some_and(|closed| closed.load(Ordering::Acquire))
+    }
+
     /// Something happens to it that ends nothing at once. See [`Self::set_gone`] for what does.
     pub(crate) fn happens(&self, event: PeerEvent) -> Action {
         let mut life = self.life.lock();
