@@ -132,7 +132,14 @@ impl Transfer {
     }
 
     fn __repr__(&self) -> String {
-        format!("{:?}", self.transfer())
+        let transfer = self.transfer();
+        match transfer.try_wait() {
+            None => format!("Transfer(under way, {} bytes done)", transfer.bytes_done()),
+            Some(Ok(ended)) => {
+                format!("Transfer({} bytes, {:.6} s)", ended.bytes, ended.duration.as_secs_f64())
+            }
+            Some(Err(error)) => format!("Transfer(failed: {error})"),
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 import array
 import gc
 import multiprocessing
+import os
 import pickle
 import signal
 import threading
@@ -148,12 +149,14 @@ def test_a_transfer_that_goes_on_can_be_waited_for_again_and_cancelled(pair):
     a, _, to_b, _ = pair
     receive = a.receive(to_b, 1, a.register(bytearray(8)))
     assert not receive.done() and receive.outcome() is None
+    assert repr(receive) == "Transfer(under way, 0 bytes done)"
     with pytest.raises(TimeoutError, match="goes on"):
         receive.wait(0.01)
     receive.cancel()
     with pytest.raises(polyrail.Cancelled) as cancelled:
         receive.wait(SOON)
     assert cancelled.value.reason == "cancelled" and receive.done()
+    assert repr(receive) == f"Transfer(failed: {cancelled.value})"
 
 
 def test_a_deadline_is_a_timeout_and_names_the_peer(pair):
@@ -323,10 +326,27 @@ def test_notifications_that_nobody_keeps_arrive(pair):
 
 def test_a_notification_that_nobody_keeps_ends_with_its_timeout_or_is_cancelled(pair):
     a = pair[0]
-    with engine("gone") as gone:
-        nobody = gone.metadata()
-    # It does not answer, and is not given up yet.
-    peer = a.add_peer(nobody)
+    told, tells = multiprocessing.Pipe(duplex=False)
+    child = multiprocessing.get_context("spawn").Process(target=silent, args=(tells,))
+    child.start()
+    try:
+        assert told.poll(SOON)
+        metadata = told.recv_bytes()
+        # It does not answer, and is not given up yet.
+        os.kill(child.pid, signal.SIGSTOP)
+        nobody_keeps(a, a.add_peer(metadata))
+    finally:
+        child.kill()
+        child.join()
+
+
+def silent(tells):
+    with engine("silent") as one:
+        tells.send_bytes(one.metadata())
+        signal.pause()
+
+
+def nobody_keeps(a, peer):
     with pytest.raises(polyrail.DeadlineExceeded):
         a.notify(peer, b"x", timeout=0.05).wait(SOON)
     a.notify(peer, b"x", timeout=0.05)

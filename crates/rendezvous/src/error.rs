@@ -121,13 +121,13 @@ impl RendezvousError {
     pub fn help(&self) -> Option<String> {
         Some(match self {
             Self::NotSet => {
-                "set it, like --set rendezvous=dir:///shared/polyrail; docs/rendezvous.md has all forms"
+                "give it a place, like rendezvous=dir:///shared/polyrail; docs/rendezvous.md has all forms"
                     .to_owned()
             }
             Self::Value { .. } => "docs/rendezvous.md has all forms".to_owned(),
             Self::Name(_) => "give another name".to_owned(),
             Self::Taken { .. } => {
-                "give each engine of a group a name of its own, end the other engine, or wait longer (--timeout)"
+                "give each engine of a group a name of its own, end the other engine, or wait longer (timeout)"
                     .to_owned()
             }
             Self::Unreachable { .. } => {

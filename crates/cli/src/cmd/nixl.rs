@@ -278,7 +278,8 @@ fn check(nixl: &Nixl) -> Result<(), Refusal> {
     let installed = plugins.join(PLUGIN);
     let Some(found) = backend(&installed)? else {
         let text = format!("{} is not there", installed.display());
-        return Err(refuse(exit::VERDICT, text, "install it with `polyrail nixl install`"));
+        let help = "install it with `polyrail nixl install`; after --folder, export NIXL_PLUGIN_DIR as that said";
+        return Err(refuse(exit::VERDICT, text, help));
     };
     if let Some(fault) = found.fault() {
         let text = format!("{} {fault}", installed.display());
