@@ -237,7 +237,7 @@ fn a_name_that_is_taken_is_told_as_that_also_where_there_is_no_time_to_wait() {
     assert!(matches!(error, RendezvousError::Taken { .. }), "{told}");
     let who = "taken by the engine `holder` (its lease of 299 s in etcd had 29";
     assert!(told.contains(who) && told.contains("; allowed: a name"), "{told}");
-    assert!(error.help().unwrap().contains("--timeout"), "{:?}", error.help());
+    assert!(error.help().unwrap().contains("(timeout)"), "{:?}", error.help());
 
     // What no lease ends is not waited for.
     put(&etcd, "test/g/notes", b"buy milk", "0");
