@@ -82,8 +82,9 @@ pub(crate) fn archive(test: &Path) -> PathBuf {
 
 /// Builds a source, `examples/hello` for instance, and returns the program.
 pub(crate) fn build(source: &str, compiler: &Compiler, options: &[&str]) -> PathBuf {
+    // Two folders may each have a source of that name, and both are built at once.
+    let stem = source.replace('/', "-");
     let source = folder().join(source).with_extension("c");
-    let stem = source.file_stem().unwrap().to_str().unwrap();
     let kind: String = options.concat().chars().filter(char::is_ascii_alphanumeric).collect();
     let program = installed().join(format!("{stem}-{}{kind}", compiler.name));
     let is_static = options.contains(&STATIC);
