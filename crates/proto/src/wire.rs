@@ -29,7 +29,7 @@
 //! Towards the sender it carries **acknowledgement frames** of 16 bytes:
 //!
 //! ```text
-//! 0  kind u8 (2 ack, 3 refusal)   1 code u8   2 zero u48   8 sequence u64
+//! 0  kind u8 (2 ack, 3 refusal, 5 good-bye)   1 code u8   2 zero u48   8 sequence u64
 //! ```
 //!
 //! A connection that carries data both ways (see [`crate::hello::Capabilities::DUPLEX`]) has frames
@@ -37,7 +37,8 @@
 //!
 //! `sequence` counts the chunk frames of this flow from 1. An ack covers every frame up to it; a
 //! refusal names one frame, and covers the ones before it too. An ack that says nothing new is a sign of
-//! life, from a receiver that takes long.
+//! life, from a receiver that takes long. A good-bye has neither code nor sequence: the receiver leaves, and has no
+//! flow of its own to say so on.
 
 // `chunk`, `ring` and `ack` encode and decode the frames above.
 mod ack;
@@ -74,6 +75,7 @@ const KIND_CHUNK: u8 = 1;
 const KIND_ACK: u8 = 2;
 const KIND_REFUSAL: u8 = 3;
 const KIND_RING: u8 = 4;
+const KIND_BYE: u8 = 5;
 
 /// Why a receiver did not take a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

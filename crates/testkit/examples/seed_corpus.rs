@@ -73,6 +73,7 @@ fn wire(rng: &mut Rng) -> Vec<Vec<u8>> {
     let refusals = RefusalCode::ALL.map(|code| AckFrame::Refusal { sequence: 7, code });
     inputs.push(refusals.iter().flat_map(|frame| frame.encode()).collect());
     inputs.push(AckFrame::Ack { sequence: 1 << 40 }.encode().to_vec());
+    inputs.push(AckFrame::Bye.encode().to_vec());
     // One large chunk after another, many small ones, some of everything.
     for (bytes, chunk_bytes, segment_bytes) in
         [(0, 1, 1), (1, 1, 1), (100, 1000, 10), (3000, 500, 700), (20_000, 18_000, 17_000)]

@@ -341,7 +341,9 @@ impl Liar {
     }
 
     fn acknowledged(&mut self, now: Time, flow: u32, ack: AckFrame) -> Result<(), Stop> {
-        let (AckFrame::Ack { sequence } | AckFrame::Refusal { sequence, .. }) = ack;
+        let (AckFrame::Ack { sequence } | AckFrame::Refusal { sequence, .. }) = ack else {
+            return Ok(());
+        };
         let sent = self.lines[flow as usize].sent;
         let handled = self.sender.handle_ack(now, FlowIndex(flow), ack);
         if handled.is_ok() && sequence > sent {

@@ -142,6 +142,7 @@ impl Control {
                         .without(Capabilities::SEALED_PAYLOAD)
                         .without(Capabilities::COPIED_MESSAGES)
                         .without(Capabilities::SHARED_RECEIVES)
+                        .without(Capabilities::BYE_TO_SENDER)
                         .without(Capabilities::SHARED_STREAM),
                     stream: offer.as_ref().ok().map(StreamOffer::place),
                 });

@@ -1,9 +1,11 @@
 //! How peers part: by the user's will, with this engine, or because they are lost.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
+use polyrail_proto::hello::Capabilities;
 use polyrail_proto::message::Message;
 use polyrail_proto::{Failure, Time};
 use polyrail_sys::threads::monotonic_ns;
@@ -48,16 +50,36 @@ impl EngineShared {
         self.lose_peer(peer, PeerEvent::Told, LostReason::Removed);
     }
 
-    /// Says good-bye to a peer, if that is possible; says whether it is. It has heard it when nothing
-    /// is under way any more. `event`: why.
+    /// Says good-bye to a peer; says whether that is possible. It has been said when nothing is under way any
+    /// more. `event`: why.
     pub(crate) fn begin_bye(self: &Arc<Self>, peer: &Arc<PeerShared>, event: PeerEvent) -> bool {
         let action = peer.happens(event);
         let is_reachable = peer.flows_up() > 0 && !peer.is_gone();
-        if is_reachable && action == Action::SayBye {
+        if action != Action::SayBye {
+            return is_reachable;
+        }
+        if is_reachable {
             peer.tx().tell(Time(monotonic_ns()), &Message::Bye, Purpose::Tell);
             self.send_soon(peer);
+        } else if peer.has_arrivals()
+            && peer.card.capabilities.contains(Capabilities::BYE_TO_SENDER)
+        {
+            // It has connected to this engine, which has nothing up towards it.
+            peer.byes_due.store(self.proxies.all.len(), Ordering::Release);
+            for proxy in &self.proxies.all {
+                proxy.command(ProxyCommand::SayBye { peer: peer.clone() });
+            }
+            return true;
         }
         is_reachable
+    }
+
+    /// The peer has said good-bye.
+    pub(crate) fn hear_bye(&self, peer: &Arc<PeerShared>) {
+        // No acknowledgement leaves before nothing here touches its regions any more.
+        let copies = self.imports.end_all(peer.instance());
+        peer.rx().ending.extend(copies);
+        self.control.peer_left(peer.clone());
     }
 
     pub(crate) fn say_bye(self: &Arc<Self>, peers: &[Arc<PeerShared>], event: PeerEvent) {

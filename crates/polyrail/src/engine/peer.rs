@@ -2,7 +2,7 @@
 //! `locking`; `flows` lead to it, `announcing` asks proxies to send, `standing` is its state, and
 //! `problems` and `ending` are for those who are to hear of it.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crossbeam_queue::ArrayQueue;
@@ -111,6 +111,8 @@ pub(crate) struct PeerShared {
     pub(crate) arrivals: Vec<ArrivalStats>,
     /// Flows towards us that are connected.
     pub(crate) rx_flows_up: AtomicU32,
+    /// Proxies that have yet to say good-bye on those.
+    pub(crate) byes_due: AtomicUsize,
     pub(crate) audit: Audit,
     /// How many threads have asked proxies to send and not woken them yet.
     pub(crate) announcing: AtomicU32,
@@ -189,6 +191,7 @@ impl PeerShared {
             asked: AtomicU64::new(0),
             arrivals: (0..options.rails).map(|_| ArrivalStats::default()).collect(),
             rx_flows_up: AtomicU32::new(0),
+            byes_due: AtomicUsize::new(0),
             audit: Audit::default(),
             announcing: AtomicU32::new(0),
             watches: AtomicU32::new(0),
@@ -248,7 +251,8 @@ impl PeerShared {
 
     /// Whether something is under way to it that can arrive.
     pub(crate) fn is_busy(&self) -> bool {
-        self.tx().sender.is_busy() && self.flows_up() > 0
+        let is_sending = || self.tx().sender.is_busy() && self.flows_up() > 0;
+        self.byes_due.load(Ordering::Acquire) > 0 || is_sending()
     }
 }
 

@@ -61,6 +61,8 @@ pub(crate) enum ProxyCommand {
     AddRx { arriving: Arriving },
     /// Data both ways on one connection, by flows of the same number.
     AddBoth { arriving: Arriving },
+    /// The peer is told good-bye on flows that come from it.
+    SayBye { peer: Arc<PeerShared> },
     /// The peer is gone: its flows are closed.
     DropPeer { peer: Arc<PeerShared> },
     /// Whether the peer is still there, on flows that come from it, is to be found out.

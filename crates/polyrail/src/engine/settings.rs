@@ -21,7 +21,8 @@ use crate::memory::region::RegionCore;
 const CAPABILITIES: Capabilities = Capabilities::CHECKSUM
     .with(Capabilities::SHARED_MEMORY)
     .with(Capabilities::COPIED_MESSAGES)
-    .with(Capabilities::SHARED_RECEIVES);
+    .with(Capabilities::SHARED_RECEIVES)
+    .with(Capabilities::BYE_TO_SENDER);
 
 pub(crate) struct EngineSettings {
     /// CPUs that this process may use.

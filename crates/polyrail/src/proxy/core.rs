@@ -379,6 +379,11 @@ impl Core {
         }
         for (key, down) in broken {
             worked = true;
+            // What the peer said last is there to be read.
+            if let Some(AnyFlow::Tx(flow)) = self.flows.get_mut(key) {
+                flow.readable = true;
+                let _ = flow.read(pass);
+            }
             self.drop_flow(key, down, proxy, pass);
         }
         worked

@@ -149,6 +149,20 @@ impl RxFlow {
         self.acks.show_life(pass.now, Duration::ZERO);
     }
 
+    /// Says good-bye to the sender, at once: the connection is about to end.
+    pub(crate) fn say_bye(&mut self) {
+        if self.acks.is_behind() {
+            self.acks.note();
+        }
+        // What has landed is acknowledged first.
+        if self.acks.are_withheld() && self.peer.rx().is_quiet() {
+            self.acks.clear();
+        }
+        self.acks.say_bye();
+        // A connection that is broken tells nobody.
+        let _ = self.flush_acks();
+    }
+
     pub(crate) fn wire(&self) -> &Wire {
         &self.wire
     }

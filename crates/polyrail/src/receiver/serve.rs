@@ -163,11 +163,7 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Resu
         Message::CarrierAccepted { of, accepted } => {
             carry::accepted(pass.engine, peer, of, accepted);
         }
-        Message::Bye => {
-            let copies = pass.engine.imports.end_all(peer.instance());
-            peer.rx().ending.extend(copies);
-            pass.engine.control.peer_left(peer.clone());
-        }
+        Message::Bye => pass.engine.hear_bye(peer),
     }
     Ok(())
 }

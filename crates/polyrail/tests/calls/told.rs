@@ -171,9 +171,9 @@ fn connecting_needs_no_waiting_and_a_watched_peer_that_leaves_is_missed() {
     assert_eq!(c.peer(a.instance()), None);
     let watch = c.watch(&peer);
     c.notify(&peer, b"so that there is a flow").unwrap().ended().unwrap();
-    // It never had a reason to connect back, so it can't say good-bye.
+    // It never had a reason to connect back, so it says good-bye on the connection that came to it.
     drop(b);
-    diary.wait_for("lost nobody listens");
+    diary.wait_for("lost it closed");
     drop(watch);
 }
 

@@ -41,6 +41,9 @@ impl Capabilities {
     /// A plugin that this engine hosts may carry the payload of flows towards it, once the engine has said that the
     /// plugin has accepted the connection. (Bit 32 was the same for engines that do not say so.)
     pub const CARRIERS: Self = Self(256);
+    /// A good-bye among acknowledgements. Who leaves may say it on a flow from a peer whose card has the bit; no flow
+    /// needs it.
+    pub const BYE_TO_SENDER: Self = Self(512);
 
     /// Either's.
     #[must_use]

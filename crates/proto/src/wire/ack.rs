@@ -1,6 +1,8 @@
-//! The frame towards the sender: an acknowledgement or a refusal. `refusal` has the codes.
+//! The frame towards the sender: an acknowledgement, a refusal or a good-bye. `refusal` has the codes.
 
-use super::{ACK_BYTES, KIND_ACK, KIND_REFUSAL, RefusalCode, WireError, field, u64_at, zero};
+use super::{
+    ACK_BYTES, KIND_ACK, KIND_BYE, KIND_REFUSAL, RefusalCode, WireError, field, u64_at, zero,
+};
 
 /// What a receiver says about the chunk frames of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +19,15 @@ pub enum AckFrame {
         /// Why.
         code: RefusalCode,
     },
+    /// The receiver leaves: [`crate::message::Message::Bye`] of one that sends on no flow of its own. Only for a
+    /// sender with [`crate::hello::Capabilities::BYE_TO_SENDER`].
+    Bye,
 }
 
 impl AckFrame {
-    /// Whether a frame that begins with this byte is an acknowledgement.
+    /// Whether a frame that begins with this byte is one towards the sender.
     pub fn is_kind(kind: u8) -> bool {
-        kind == KIND_ACK || kind == KIND_REFUSAL
+        matches!(kind, KIND_ACK | KIND_REFUSAL | KIND_BYE)
     }
 
     /// The frame as bytes.
@@ -30,6 +35,7 @@ impl AckFrame {
         let (kind, code, sequence) = match self {
             Self::Ack { sequence } => (KIND_ACK, 0, sequence),
             Self::Refusal { sequence, code } => (KIND_REFUSAL, code as u8, sequence),
+            Self::Bye => (KIND_BYE, 0, 0),
         };
         let mut bytes = [0; ACK_BYTES];
         bytes[0] = kind;
@@ -43,7 +49,7 @@ impl AckFrame {
         let sequence = u64_at(bytes, 8);
         let reserved = u64_at(bytes, 0) >> 16;
         match bytes[0] {
-            KIND_ACK | KIND_REFUSAL if reserved != 0 => Err(zero(reserved)),
+            KIND_ACK | KIND_REFUSAL | KIND_BYE if reserved != 0 => Err(zero(reserved)),
             KIND_ACK if bytes[1] != 0 => Err(field("code", bytes[1], "0 in an acknowledgement")),
             KIND_ACK => Ok(Self::Ack { sequence }),
             KIND_REFUSAL => {
@@ -51,7 +57,13 @@ impl AckFrame {
                     .ok_or_else(|| field("code", bytes[1], "1 to 16"))?;
                 Ok(Self::Refusal { sequence, code })
             }
-            got => Err(WireError::UnknownFrame { got, expected: "2 (ack) or 3 (refusal)" }),
+            KIND_BYE if bytes[1] != 0 => Err(field("code", bytes[1], "0 in a good-bye")),
+            KIND_BYE if sequence != 0 => Err(field("sequence", sequence, "0 in a good-bye")),
+            KIND_BYE => Ok(Self::Bye),
+            got => {
+                let expected = "2 (ack), 3 (refusal) or 5 (good-bye)";
+                Err(WireError::UnknownFrame { got, expected })
+            }
         }
     }
 }

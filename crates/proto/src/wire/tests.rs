@@ -86,7 +86,7 @@ fn a_table_that_does_not_add_up_is_refused() {
 #[test]
 fn acknowledgements_survive_the_wire() {
     let refusals = RefusalCode::ALL.map(|code| AckFrame::Refusal { sequence: 5, code });
-    for frame in refusals.into_iter().chain([AckFrame::Ack { sequence: u64::MAX }]) {
+    for frame in refusals.into_iter().chain([AckFrame::Ack { sequence: u64::MAX }, AckFrame::Bye]) {
         assert_eq!(AckFrame::decode(&frame.encode()).unwrap(), frame);
     }
 }

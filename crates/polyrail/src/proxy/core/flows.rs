@@ -60,6 +60,16 @@ impl Core {
                     self.watch(key, &socket, proxy, pass);
                 }
             }
+            ProxyCommand::SayBye { peer } => {
+                for (_, flow) in &mut self.flows {
+                    if let AnyFlow::Rx(flow) = flow
+                        && Arc::ptr_eq(&flow.peer, &peer)
+                    {
+                        flow.say_bye();
+                    }
+                }
+                peer.byes_due.fetch_sub(1, Ordering::AcqRel);
+            }
             ProxyCommand::DropPeer { peer } => {
                 let of_peer = |flow: &AnyFlow| Arc::ptr_eq(flow.peer(), &peer);
                 let keys: Vec<usize> =

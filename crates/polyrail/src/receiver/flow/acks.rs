@@ -129,6 +129,11 @@ impl Acks {
         }
     }
 
+    /// This end leaves.
+    pub(super) fn say_bye(&mut self) {
+        self.cleared.extend_from_slice(&AckFrame::Bye.encode());
+    }
+
     /// Whether there is nothing to send, now or later.
     pub(super) fn are_out(&self) -> bool {
         self.cleared.is_empty() && self.withheld.is_empty() && self.sealed.is_empty()

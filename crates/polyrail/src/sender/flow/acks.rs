@@ -49,8 +49,10 @@ impl TxFlow {
             return Ok(());
         }
         let peer = self.peer.clone();
+        let mut says_bye = false;
         let mut tx = peer.tx();
         for ack in acks {
+            says_bye |= ack == AckFrame::Bye;
             let before = tx.sender.in_flight(self.flow);
             tx.sender
                 .handle_ack(Time(pass.now), self.flow, ack)
@@ -76,6 +78,10 @@ impl TxFlow {
                 pass.engine.ask_all(&peer);
             }
             peer.wake_wanted(&mut tx, pass);
+        }
+        drop(tx);
+        if says_bye {
+            pass.engine.hear_bye(&peer);
         }
         Ok(())
     }

@@ -158,7 +158,7 @@ impl TxFlow {
 
     /// The peer is done with all frames up to one, and what lies in shared memory of them.
     pub(super) fn heard(&mut self, ack: AckFrame, now: u64) {
-        let (AckFrame::Ack { sequence } | AckFrame::Refusal { sequence, .. }) = ack;
+        let (AckFrame::Ack { sequence } | AckFrame::Refusal { sequence, .. }) = ack else { return };
         self.acknowledged = self.acknowledged.max(sequence);
         if let Some(shared) = &mut self.shared {
             shared.release(sequence);
@@ -172,7 +172,7 @@ impl TxFlow {
                 let slot = &self.peer.flows[self.flow.0 as usize];
                 self.rest.begin(now, true, slot);
             }
-            AckFrame::Refusal { .. } => {}
+            AckFrame::Refusal { .. } | AckFrame::Bye => {}
         }
     }
 
