@@ -291,36 +291,37 @@ fn what_was_delivered_is_done_though_its_receiver_leaves_at_once() {
 /// It has no connection of its own, and says good-bye on those that came to it.
 #[test]
 fn an_engine_that_was_only_connected_to_says_good_bye() {
-    for progress in ["proxy", "caller"] {
-        for rails in ["127.0.0.1", "127.0.0.1,127.0.0.2"] {
-            let settings = [("rails", rails), ("path", "tcp"), ("progress", progress)];
-            for is_closed in [true, false] {
-                let build = || builder().config(config(&settings)).apart().build().unwrap();
-                let (a, b) = (build(), build());
-                let to_b = a.add_peer(&b.metadata()).unwrap();
-                let (near, far) = (filled(&a, 1 << 20, 1), zeroed(&b, 1 << 20));
-                let there = remote(&a, &far);
-                let write = || a.write(&to_b, &near.all(), &there.all());
-                write().unwrap().ended().unwrap();
-                // Some is on its way to it when it leaves, and more comes after that.
-                let posted: Vec<_> = (0..8).map(|_| write().unwrap()).collect();
-                match is_closed {
-                    true => b.close(),
-                    false => b.remove_peer(&b.peers()[0]),
-                }
-                wait_for("the good-bye", || {
-                    write().map(|late| late.detach()).is_err() && to_b.lost().is_some()
-                });
-                for transfer in posted {
-                    let ended = transfer.ended();
-                    let is_told = matches!(
-                        ended,
-                        Ok(_) | Err(TransferError::PeerLost { why: LostReason::Closed, .. })
-                    );
-                    assert!(is_told, "progress={progress} {rails}: {ended:?}");
-                }
-                assert_eq!(to_b.lost(), Some(LostReason::Closed), "progress={progress} {rails}");
+    let caller = ("progress", "caller");
+    let two_rails = ("rails", "127.0.0.1,127.0.0.2");
+    let sealed = ("payload", "aead");
+    for more in [&[][..], &[two_rails], &[caller], &[caller, two_rails], &[sealed, two_rails]] {
+        let settings = [&[("rails", "127.0.0.1"), ("path", "tcp")], more].concat();
+        for is_closed in [true, false] {
+            let build = || builder().config(config(&settings)).apart().build().unwrap();
+            let (a, b) = (build(), build());
+            let to_b = a.add_peer(&b.metadata()).unwrap();
+            let (near, far) = (filled(&a, 1 << 20, 1), zeroed(&b, 1 << 20));
+            let there = remote(&a, &far);
+            let write = || a.write(&to_b, &near.all(), &there.all());
+            write().unwrap().ended().unwrap();
+            // Some is on its way to it when it leaves, and more comes after that.
+            let posted: Vec<_> = (0..8).map(|_| write().unwrap()).collect();
+            match is_closed {
+                true => b.close(),
+                false => b.remove_peer(&b.peers()[0]),
             }
+            wait_for("the good-bye", || {
+                write().map(|late| late.detach()).is_err() && to_b.lost().is_some()
+            });
+            for transfer in posted {
+                let ended = transfer.ended();
+                let is_told = matches!(
+                    ended,
+                    Ok(_) | Err(TransferError::PeerLost { why: LostReason::Closed, .. })
+                );
+                assert!(is_told, "{more:?}: {ended:?}");
+            }
+            assert_eq!(to_b.lost(), Some(LostReason::Closed), "{more:?}");
         }
     }
 }
