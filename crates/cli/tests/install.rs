@@ -48,12 +48,22 @@ fn completions_know_every_command_and_a_shell_reads_them() {
         assert!(script.contains("block-bytes"), "{shell}: options");
     }
     let script = text(&polyrail(&["completions", "bash"]).stdout).to_owned();
-    let ask = "COMP_WORDS=(polyrail be); COMP_CWORD=1; _polyrail polyrail be polyrail; \
-               echo \"${COMPREPLY[@]}\"; \
-               COMP_WORDS=(polyrail bench --preset la); COMP_CWORD=3; \
-               _polyrail polyrail la --preset; echo \"${COMPREPLY[@]}\"; \
-               COMP_WORDS=(polyrail bench --set auth=no); COMP_CWORD=3; \
-               _polyrail polyrail auth=no --set; echo \"${COMPREPLY[@]}\"";
+    // The words as bash has them: it takes them apart at each `=`.
+    let asked = [
+        ("polyrail be", "bench"),
+        ("polyrail bench --preset la", "latency"),
+        ("polyrail bench --preset = la", "latency"),
+        ("polyrail bench --set auth = no", "none"),
+        ("polyrail bench --set channels = 1 --set auth =", "on none"),
+        ("polyrail bench --set = auth = no", "none"),
+        ("polyrail bench --set cong", "congestion="),
+        ("polyrail bench --set congestion =", ""),
+    ];
+    let ask = "compopt() { :; }; \
+               ask() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); \
+               _polyrail_whole_words polyrail; echo \"${COMPREPLY[@]}\"; }\n"
+        .to_owned()
+        + &asked.map(|(words, _)| format!("ask {words}\n")).concat();
     // As a file: the kernel takes no argument of 128 KiB or more.
     let file = tempfile::NamedTempFile::new().unwrap();
     fs::write(&file, format!("{script}\n{ask}")).unwrap();
@@ -61,7 +71,7 @@ fn completions_know_every_command_and_a_shell_reads_them() {
     match bash {
         Ok(answer) => assert_eq!(
             text(&answer.stdout).lines().collect::<Vec<_>>(),
-            ["bench", "latency", "auth=none"],
+            asked.map(|(_, answer)| answer),
             "{}",
             text(&answer.stderr)
         ),
