@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 
 use indicatif::ProgressBar;
 use parking_lot::Mutex;
+use polyrail_config::Config;
+use polyrail_log::LogError;
 use polyrail_report::{Table, exit, wrapped};
 
 use crate::unwritten::{NobodyReads, Unwritten, lost, to_stdout};
@@ -77,6 +79,11 @@ pub(crate) fn sentences(text: &str, columns: Option<usize>) -> String {
     text.split('\n').map(broken).collect::<Vec<_>>().join("\n")
 }
 
+/// The same for standard output.
+pub(crate) fn wrapped_sentences(text: &str) -> String {
+    sentences(text, columns(&console::Term::stdout()))
+}
+
 /// Of what goes on in the next line.
 const INDENT: usize = 4;
 const TO_THE_TOP: &str = "\u{1b}[H";
@@ -93,10 +100,18 @@ pub(crate) fn set_bar(bar: Option<ProgressBar>) {
 
 /// Use [`tell`].
 pub(crate) fn tell_line(line: &str) {
-    let text = sentences(&harmless(line), columns(&console::Term::stderr()));
+    above_bar(&(sentences(&harmless(line), columns(&console::Term::stderr())) + "\n"));
+}
+
+/// Starts the log of this process; its lines are printed above a bar, too.
+pub(crate) fn start_log(config: &Config) -> Result<(), LogError> {
+    polyrail_log::start_to(&polyrail_log::Settings::of(config), above_bar)
+}
+
+fn above_bar(text: &str) {
     let write = || {
         // Nobody reads standard error, so nobody can learn that writing failed.
-        let _ = writeln!(io::stderr(), "{text}");
+        let _ = io::stderr().write_all(text.as_bytes());
     };
     let bar = BAR.lock().clone();
     match bar {

@@ -13,7 +13,7 @@ mod owner;
 mod stamp;
 
 pub use limit::Bounded;
-pub use output::LogError;
-pub use owner::{Settings, start, start_beside};
+pub use output::{LogError, ToStderr};
+pub use owner::{Settings, start, start_beside, start_to};
 pub use polyrail_config::harmless;
 pub use stamp::utc_now;

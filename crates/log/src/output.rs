@@ -74,10 +74,18 @@ fn shown(path: &Path) -> String {
     harmless(&path.display().to_string(), &[])
 }
 
+/// Writes a line, its end included, to standard error.
+pub type ToStderr = fn(&str);
+
+/// Nobody reads standard error, so nobody can learn that writing failed.
+pub(crate) fn to_stderr(line: &str) {
+    let _ = io::stderr().write_all(line.as_bytes());
+}
+
 /// A file or standard error. Each record becomes one line, whatever outside text it holds.
 #[derive(Debug)]
 pub(crate) enum Output {
-    Stderr,
+    Stderr(ToStderr),
     File { path: PathBuf, state: Mutex<State>, failed: Once },
 }
 
@@ -121,13 +129,11 @@ impl Output {
         let mut line = harmless(line.trim_end_matches('\n'), &['\t']);
         line.push('\n');
         match self {
-            // Nobody reads standard error, so nobody can learn that writing failed.
-            Self::Stderr => drop(io::stderr().write_all(line.as_bytes())),
+            Self::Stderr(write) => write(&line),
             Self::File { path, state, failed } => {
                 if let Err(error) = state.lock().append(&line) {
                     failed.call_once(|| {
-                        let text = format!("polyrail: log_file {}: {error}\n", shown(path));
-                        let _ = io::stderr().write_all(text.as_bytes());
+                        to_stderr(&format!("polyrail: log_file {}: {error}\n", shown(path)));
                     });
                 }
             }

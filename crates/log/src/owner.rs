@@ -13,7 +13,7 @@ use tracing_subscriber::{Layer, Registry, fmt, registry};
 
 use crate::json::Json;
 use crate::limit::Bounded;
-use crate::output::{LogError, Output};
+use crate::output::{LogError, Output, ToStderr, to_stderr};
 
 /// What the settings `log_*` say.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,9 +54,16 @@ impl Settings {
     where
         S: Subscriber + for<'a> LookupSpan<'a>,
     {
+        self.layer_to(to_stderr)
+    }
+
+    fn layer_to<S>(&self, write: ToStderr) -> Result<impl Layer<S> + Send + Sync, LogError>
+    where
+        S: Subscriber + for<'a> LookupSpan<'a>,
+    {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let output = match self.file.as_str() {
-            "" => Output::Stderr,
+            "" => Output::Stderr(write),
             file => {
                 let name = expand_file_name(file, &host, std::process::id());
                 Output::append_to(PathBuf::from(name))?
@@ -102,7 +109,16 @@ impl Settings {
 /// The file can't be opened, the log began with other settings, or the program has another subscriber.
 /// The log is then as it was.
 pub fn start(settings: &Settings) -> Result<(), LogError> {
-    begin(settings, || Ok(registry().with(settings.layer()?)))
+    start_to(settings, to_stderr)
+}
+
+/// As [`start`], for a process that draws on the terminal. Where there is no file, `write` puts each line on standard
+/// error; threads of the engine call it, too, several at once.
+///
+/// # Errors
+/// As [`start`].
+pub fn start_to(settings: &Settings, write: ToStderr) -> Result<(), LogError> {
+    begin(settings, || Ok(registry().with(settings.layer_to(write)?)))
 }
 
 /// As [`start`], for a process whose records `other` gets, too. Without a file only `other` gets them.

@@ -38,7 +38,7 @@ pub(crate) use self::memory::{Bank, Buffers, Needs, Store};
 use self::options::Role;
 pub(crate) use self::options::{Args, Layout, MemoryKind, Verify, check_options, place_together};
 use crate::config_args::{print_warnings, told};
-use crate::stdout::{refuse, tell};
+use crate::stdout::{refuse, start_log, tell};
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -60,7 +60,7 @@ fn start(args: &Args) -> Result<u8, BenchError> {
     if !matches!(role, Role::Listen { .. } | Role::ServeParent | Role::NcclRank) {
         args.check_schedule(&config)?;
     }
-    polyrail_log::start(&polyrail_log::Settings::of(&config))?;
+    start_log(&config)?;
     match role {
         Role::Listen { address } => {
             tell!("threads: {}", placed.why);

@@ -17,7 +17,7 @@ use signal_hook::flag;
 use crate::config_args::{self, ConfigArgs, print_warnings, told};
 use crate::progress::Progress;
 use crate::signals;
-use crate::stdout::{complain, fitted, print, refuse, say_to_reader, tell};
+use crate::stdout::{complain, fitted, print, refuse, say_to_reader, start_log, tell};
 use crate::values::{Refusal, number_within, time};
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     };
     print_warnings(&config);
     let config = told(config);
-    if let Err(error) = polyrail_log::start(&polyrail_log::Settings::of(&config)) {
+    if let Err(error) = start_log(&config) {
         let help = Some(error.help().to_owned());
         return refuse(&error, help, config_args::code_of_log(&error));
     }

@@ -22,7 +22,7 @@ pub(crate) use self::args::{Args, Way};
 use self::choice::Choice;
 use self::error::CommandError;
 use self::interrupt::Caught;
-use crate::stdout::{print, refuse};
+use crate::stdout::{print, refuse, start_log};
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -49,6 +49,6 @@ fn execute(args: &Args) -> Result<(String, u8), CommandError> {
     if choice.paths.contains(&PathKind::Nccl) {
         nccl::settle(choice.nccl_mode)?;
     }
-    polyrail_log::start(&polyrail_log::Settings::of(&choice.options.config))?;
+    start_log(&choice.options.config)?;
     session::fill(args, choice, claim, &signals)
 }

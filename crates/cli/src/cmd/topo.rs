@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::files::OutFile;
 use crate::machine_args::{MachineArgs, refuse_machine, refuse_read};
-use crate::stdout::{complain, fitted, print, refuse_place, tell};
+use crate::stdout::{complain, fitted, print, refuse_place, start_log, tell};
 use crate::unwritten::{Unwritten, to_stdout};
 use crate::values::new_file;
 
@@ -145,7 +145,7 @@ fn ask_nvml(
     }
     // For the reasons of single refusals. Settings that are wrong are for those who need them.
     if let Ok(config) = Config::builder().env().build() {
-        let _ = polyrail_log::start(&polyrail_log::Settings::of(&config));
+        let _ = start_log(&config);
     }
     Some(NvmlReport::ask())
 }

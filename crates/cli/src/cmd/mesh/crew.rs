@@ -16,6 +16,7 @@ use super::follow;
 use super::meet::meet;
 use super::plan::Grid;
 use super::talk::{Heard, Inbox, Order, Said, write};
+use crate::stdout::start_log;
 
 /// This worker, and the way to all others.
 pub(crate) struct Crew {
@@ -39,7 +40,7 @@ pub(crate) fn work(args: &Args, seat: &Seat) -> Result<u8, MeshError> {
         end_with_parent();
     }
     let config = config(args, seat)?;
-    polyrail_log::start(&polyrail_log::Settings::of(&config))?;
+    start_log(&config)?;
     let crew = Crew::gather(args, seat, config)?;
     if crew.me > 0 {
         follow::follow(&crew)?;
