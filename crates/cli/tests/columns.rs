@@ -83,3 +83,24 @@ fn what_is_told_while_a_bar_is_up_has_a_line_of_its_own() {
     assert!(shown.contains("help: Ctrl-C ends it now") && shown.contains("`time: "), "{shown:?}");
     assert!(before.ends_with('\n') || before.ends_with("\u{1b}[2K"), "{shown:?}");
 }
+
+#[test]
+fn the_report_of_an_experiment_fits_too() {
+    let text = format!(
+        "name: x\ncommand: [sh, -c, 'echo {{kind}} rate 10']\nfigure: 'rate ([0-9]+)'\nbetter: higher\n\
+         factors:\n  kind: [{}, {}]\nblocks: 7\nseed: 1\n",
+        "a".repeat(50),
+        "b".repeat(50)
+    );
+    let experiment = |folder: &Path| {
+        fs::write(folder.join("x.yml"), &text).unwrap();
+        polyrail(folder, &["experiment", "x.yml"])
+    };
+    let folders = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let shown = on_a_terminal(experiment(folders[0].path()));
+    // Behind the bar.
+    let report = &shown[shown.rfind("x: 7 blocks").unwrap_or_else(|| panic!("{shown:?}"))..];
+    assert!(report.contains("level") && too_wide(report).is_empty(), "{report}");
+    let whole = in_a_pipe(experiment(folders[1].path())).unwrap();
+    assert!(!too_wide(&whole).is_empty(), "{whole}");
+}

@@ -154,9 +154,9 @@ impl Report {
         report
     }
 
-    /// For a terminal.
-    pub fn text(&self) -> String {
-        text::text(self)
+    /// For a terminal of so many columns; each sentence and each row is one line where nothing limits it.
+    pub fn text(&self, columns: Option<usize>) -> String {
+        text::text(self, columns)
     }
 
     /// As one HTML file with this style.

@@ -30,7 +30,7 @@ use self::folder::Folder;
 use self::host::HostFactors;
 use self::run::Run;
 use crate::machine_args::MachineCopy;
-use crate::stdout::{print, refuse, tell};
+use crate::stdout::{columns, print, refuse, tell};
 use crate::values::{file_to_read, folder_to_read, folder_to_write};
 
 /// Arguments of the subcommand.
@@ -146,7 +146,10 @@ fn execute(args: &Running, file: &Path) -> Result<ExitCode, RunError> {
 
 /// Prints the report; a cell that failed decides the exit code.
 fn show(report: &Report, as_json: bool, failed: Option<RunError>) -> Result<ExitCode, RunError> {
-    let text = if as_json { folder::json(report) } else { report.text() };
+    let text = match as_json {
+        true => folder::json(report),
+        false => report.text(columns(&console::Term::stdout())),
+    };
     let code = match report.stopped {
         polyrail_experiment::Stopped::Interrupted => exit::INTERRUPTED,
         _ => exit::OK,

@@ -1,26 +1,32 @@
 //! The report for a terminal.
 
-use polyrail_report::{Align, Table, counted};
+use polyrail_report::{Align, Table, counted, wrapped};
 
 use super::Report;
 use crate::effect::show;
 use crate::figure::unit_of;
 use crate::plan::Design;
 
-pub(super) fn text(report: &Report) -> String {
-    let mut text = format!("{}\n", summary(report));
+pub(super) fn text(report: &Report, columns: Option<usize>) -> String {
+    let sentence = |text: &str| match columns {
+        Some(columns) => wrapped(text, columns, INDENT).join("\n"),
+        None => text.to_owned(),
+    };
+    let mut text = format!("{}\n\n", sentence(&summary(report)));
+    text.push_str(&effects(report).fitted(columns));
     text.push('\n');
-    text.push_str(&effects(report).to_string());
-    text.push('\n');
-    text.push_str(&cells(report).to_string());
+    text.push_str(&cells(report).fitted(columns));
     for note in notes(report) {
-        text.push_str(&format!("\nnote: {note}"));
+        text.push_str(&format!("\n{}", sentence(&format!("note: {note}"))));
     }
     if !text.ends_with('\n') {
         text.push('\n');
     }
     text
 }
+
+/// Of what goes on in the next line.
+const INDENT: usize = 4;
 
 /// One sentence on the run.
 pub(super) fn summary(report: &Report) -> String {

@@ -9,6 +9,8 @@ use polyrail_analyze::{
 use polyrail_profile::PathKind;
 use polyrail_report::{Align, Table, show_gb_per_s, show_micros, show_size};
 
+use crate::stdout::{fitted, wrapped_sentences};
+
 /// The analysis without its single configurations, which `--json` and `--html` have.
 pub(super) fn text(analysis: &Analysis) -> String {
     let mut text = format!(
@@ -21,13 +23,13 @@ pub(super) fn text(analysis: &Analysis) -> String {
         analysis.counts.planned
     );
     for conclusion in &analysis.conclusions {
-        let _ = writeln!(text, "conclusion: {conclusion}");
+        let _ = writeln!(text, "{}", wrapped_sentences(&format!("conclusion: {conclusion}")));
     }
     for warning in &analysis.warnings {
-        let _ = writeln!(text, "warning: {warning}");
+        let _ = writeln!(text, "{}", wrapped_sentences(&format!("warning: {warning}")));
     }
-    let _ = write!(text, "\n{}", paths(analysis));
-    let _ = write!(text, "\n{}", links(analysis));
+    let _ = write!(text, "\n{}", fitted(&paths(analysis)));
+    let _ = write!(text, "\n{}", fitted(&links(analysis)));
     refused(analysis, &mut text);
     states(analysis, &mut text);
     oddities(analysis, &mut text);
@@ -162,7 +164,7 @@ fn refused(analysis: &Analysis, text: &mut String) {
             ]);
         }
     }
-    let _ = write!(text, "{table}");
+    let _ = write!(text, "{}", fitted(&table));
     more(pieces.len(), text);
 }
 
@@ -209,7 +211,7 @@ fn states(analysis: &Analysis, text: &mut String) {
         ]);
     }
     if !found.is_empty() {
-        let _ = write!(text, "\n{table}");
+        let _ = write!(text, "\n{}", fitted(&table));
         more(found.len(), text);
     }
 }
@@ -266,7 +268,7 @@ fn compared(comparison: &Comparison, analysis: &Analysis, text: &mut String) {
         let _ = writeln!(text, "{path}: {ratio:.3} times the base's time");
     }
     for warning in &comparison.warnings {
-        let _ = writeln!(text, "warning: {warning}");
+        let _ = writeln!(text, "{}", wrapped_sentences(&format!("warning: {warning}")));
     }
     let mut slower: Vec<_> =
         comparison.points.iter().filter(|point| point.verdict == Verdict::Slower).collect();
@@ -283,7 +285,7 @@ fn compared(comparison: &Comparison, analysis: &Analysis, text: &mut String) {
         ]);
     }
     if !slower.is_empty() {
-        let _ = write!(text, "{table}");
+        let _ = write!(text, "{}", fitted(&table));
     }
 }
 
@@ -325,7 +327,7 @@ fn judged(judgement: &Judgement, analysis: &Analysis, text: &mut String) {
     for link in judgement.by_link.iter().take(ROWS) {
         row(name(analysis, link.src, link.dst), Some(link.path), &link.errors);
     }
-    let _ = write!(text, "{table}");
+    let _ = write!(text, "{}", fitted(&table));
 }
 
 /// How many rows a list has that begins with the worst.

@@ -8,7 +8,7 @@ use polyrail_report::{Align, Table, counted, show_gb_per_s, show_ratio};
 use super::error::CollectiveError;
 use super::report::{CollectiveReport, PluginReport};
 use crate::files;
-use crate::stdout::{put, tell};
+use crate::stdout::{fitted, put, tell, wrapped_sentences};
 use crate::unwritten::Unwritten;
 
 /// Prints the text, or the JSON in its place, and writes the file. Where nothing was measured, a program
@@ -74,16 +74,22 @@ fn text(report: &CollectiveReport) -> String {
             plugin.interface_version,
             plugin.devices,
             if plugin.devices == 1 { "device" } else { "devices" },
-            sizes(report, plugin)
+            fitted(&sizes(report, plugin))
         );
         let mean = show_gb_per_s(plugin.mean_busbw_gb_per_s);
         let _ = writeln!(text, "mean bus bandwidth: {mean} GB/s");
     }
     if let [ours, theirs] = &report.plugins[..] {
-        let _ = writeln!(text, "\n{} beside {}:\n\n{}", ours.plugin, theirs.plugin, ratios(report));
+        let _ = writeln!(
+            text,
+            "\n{} beside {}:\n\n{}",
+            ours.plugin,
+            theirs.plugin,
+            fitted(&ratios(report))
+        );
     }
     for note in &report.notes {
-        let _ = writeln!(text, "note: {note}");
+        let _ = writeln!(text, "{}", wrapped_sentences(&format!("note: {note}")));
     }
     text
 }

@@ -8,7 +8,7 @@ use polyrail_report::{Align, Table, counted, show_gb_per_s, show_memory};
 use super::error::MeshError;
 use super::launch::write_file;
 use super::report::{LayoutReport, MeshReport, PatternReport};
-use crate::stdout::{put, tell};
+use crate::stdout::{fitted, put, tell, wrapped_sentences};
 
 /// Prints the text, or the JSON in its place, and writes the files. What can't be written keeps nobody from seeing the
 /// rest.
@@ -60,9 +60,7 @@ fn document(report: &MeshReport) -> Result<String, MeshError> {
 fn text(report: &MeshReport) -> String {
     let mut text = String::new();
     let endpoints = report.nodes * report.endpoints_per_node;
-    // Writing to a string cannot fail.
-    let _ = writeln!(
-        text,
+    let about = format!(
         "{} nodes, {endpoints} endpoints in {} memory, transfers of {}, {} under way per pair, {} \
          of {} ms",
         report.nodes,
@@ -72,14 +70,16 @@ fn text(report: &MeshReport) -> String {
         counted(report.rounds.into(), "round"),
         report.time_ms,
     );
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "{}", wrapped_sentences(&about));
     for layout in &report.layouts {
         for pattern in &layout.patterns {
             text.push_str(&one(layout, pattern));
         }
     }
-    let _ = writeln!(text, "\n{}", summary(report));
+    let _ = writeln!(text, "\n{}", fitted(&summary(report)));
     for conclusion in &report.conclusions {
-        let _ = writeln!(text, "{conclusion}");
+        let _ = writeln!(text, "{}", wrapped_sentences(conclusion));
     }
     let bytes: u64 = patterns(report).map(|(_, pattern)| pattern.verified_bytes).sum();
     let _ = writeln!(
@@ -89,7 +89,7 @@ fn text(report: &MeshReport) -> String {
         report.elapsed_s
     );
     for note in &report.notes {
-        let _ = writeln!(text, "note: {note}");
+        let _ = writeln!(text, "{}", wrapped_sentences(&format!("note: {note}")));
     }
     text
 }
@@ -141,7 +141,7 @@ fn one(layout: &LayoutReport, pattern: &PatternReport) -> String {
         layout.layout.name(),
         show_gb_per_s(pattern.total_gb_per_s.median)
     );
-    let _ = writeln!(text, "{}", heat_map(pattern));
+    let _ = writeln!(text, "{}", fitted(&heat_map(pattern)));
     let mut nodes = Table::default().column("", Align::Left);
     nodes = nodes.column("sends GB/s", Align::Right).column("gets GB/s", Align::Right);
     let has_several = pattern.endpoints.len() > pattern.nodes.len();
@@ -150,8 +150,7 @@ fn one(layout: &LayoutReport, pattern: &PatternReport) -> String {
         let rates = [flow.tx_gb_per_s, flow.rx_gb_per_s].map(show_gb_per_s);
         nodes.row([flow.name.clone()].into_iter().chain(rates));
     }
-    let _ = write!(text, "{nodes}\n{}\n{}", nics(pattern), cpus(pattern));
-    text
+    text + &[nodes, nics(pattern), cpus(pattern)].map(|table| fitted(&table)).join("\n")
 }
 
 /// Who sends is on the left, who gets is above; the darker, the faster.

@@ -6,7 +6,7 @@ use polyrail_experiment::{Better, Effect, HeatMap, Sensitivity, unit_of};
 use polyrail_report::{Align, Host, Spread, Table, counted};
 use serde::Serialize;
 
-use crate::stdout::fitted;
+use crate::stdout::{fitted, wrapped_sentences};
 
 /// The version of [`SweepReport`]; raised when a field changes its meaning or goes away.
 pub(super) const SCHEMA_VERSION: u32 = 1;
@@ -78,9 +78,9 @@ impl SweepReport {
                 heat(map)
             ));
         }
-        text.push_str(&format!("\n{}\n", self.verdict()));
+        text.push_str(&format!("\n{}\n", wrapped_sentences(&self.verdict())));
         for note in &self.notes {
-            text.push_str(&format!("note: {note}\n"));
+            text.push_str(&wrapped_sentences(&format!("note: {note}\n")));
         }
         text
     }
@@ -152,7 +152,7 @@ fn heat(map: &HeatMap) -> String {
         };
         table.row([row.clone()].into_iter().chain(figures.iter().map(cell)));
     }
-    table.to_string()
+    fitted(&table)
 }
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
