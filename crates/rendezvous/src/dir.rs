@@ -6,21 +6,23 @@
 //! is noticed at once. Members take away the files of those that are dead for certain.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use polyrail::{Engine, read_published};
-use rustix::fs::OFlags;
 
+use self::files::{Holder, State, has_ended, open, read, state_at};
 use crate::backend::{Backend, News, Own};
 use crate::error::RendezvousError;
-use crate::member::{Found, engine_in};
+use crate::member::Found;
 use crate::names::Name;
 use crate::stop::Stop;
+
+// What lies in the folder, and who has put it there.
+mod files;
 
 /// What names of files end with.
 const ENDING: &str = ".polyrail";
@@ -57,9 +59,6 @@ pub(crate) struct Dir {
     touched: Option<Instant>,
     looked: Option<Instant>,
 }
-
-/// The number, length and time of a file: it is another one if any of them differs.
-type State = (u64, u64, SystemTime);
 
 /// A file, when it was looked at last.
 struct Seen {
@@ -103,7 +102,7 @@ impl Dir {
     /// Keeps others from joining at the same time under the same name. The lock goes with the process.
     fn lock(&self, stop: &Stop) -> Result<File, RendezvousError> {
         let failed = |source| unusable("lock file of the group", &self.folder.join(LOCK), source);
-        let file = self.lock_file().map_err(failed)?;
+        let file = files::lock(&self.folder.join(LOCK)).map_err(failed)?;
         let begin = Instant::now();
         loop {
             match file.try_lock() {
@@ -119,14 +118,6 @@ impl Dir {
                 Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_AGAIN),
             }
         }
-    }
-
-    fn lock_file(&self) -> io::Result<File> {
-        let mut options = OpenOptions::new();
-        options.create(true).truncate(false).write(true).mode(0o600);
-        // Somebody may have put a named pipe or a link there.
-        let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
-        options.custom_flags(flags.bits() as i32).open(self.folder.join(LOCK))
     }
 
     /// Writes the own file, if nobody who lives has the name.
@@ -169,7 +160,7 @@ impl Dir {
         let begin = Instant::now();
         self.make_folder()?;
         let failed = |source| unusable("lock file of the group", &self.folder.join(LOCK), source);
-        let lock = self.lock_file().map_err(failed)?;
+        let lock = files::lock(&self.folder.join(LOCK)).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
             // Somebody joins just now, or tidies up. The next poll tries again.
@@ -306,7 +297,8 @@ impl Dir {
             return;
         }
         // Somebody joins just now, or tidies up. After the next look it is tried again.
-        let Ok(_lock) = self.lock_file().and_then(|file| Ok(file.try_lock().map(|()| file)?))
+        let Ok(_lock) = files::lock(&self.folder.join(LOCK))
+            .and_then(|file| Ok(file.try_lock().map(|()| file)?))
         else {
             return;
         };
@@ -362,76 +354,14 @@ impl Backend for Dir {
     }
 }
 
-/// Whose the file of a name is.
-enum Holder {
-    /// Nobody's who lives, or this engine's.
-    Nobody,
-    /// Another engine's that may live, what the file was like, and what the engine is called if that is known.
-    Lives(State, Option<String>),
-}
-
-impl Holder {
-    fn of(path: &Path, own: &[u8]) -> Self {
-        let Ok(state) = state_at(path) else { return Self::Nobody };
-        match read_published(path) {
-            Ok(Some(found)) if found.has_ended || found.metadata == own => Self::Nobody,
-            Ok(None) => Self::Nobody,
-            Ok(Some(found)) => Self::Lives(state, engine_in(&found.metadata)),
-            Err(_) => Self::Lives(state, None),
-        }
-    }
-}
-
-/// What a file says, if it is of whoever has the folder: others may have put one there.
-fn read(path: &Path, owner: u32) -> Result<Found, String> {
-    match fs::metadata(path).map(|metadata| metadata.uid()) {
-        Ok(user) if user != owner => {
-            return Err(format!("it belongs to user {user}, and the folder to user {owner}"));
-        }
-        Ok(_) => {}
-        Err(error) => return Err(error.to_string()),
-    }
-    match read_published(path) {
-        Ok(Some(found)) => Ok(Found::Metadata(Arc::from(found.metadata))),
-        Ok(None) => Err("it is gone".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-/// Whether the process of this host that wrote the file has ended.
-fn has_ended(path: &Path) -> bool {
-    read_published(path).is_ok_and(|found| found.is_none_or(|found| found.has_ended))
-}
-
-/// Of whatever has the name, also if this process may not open it.
-fn state_at(path: &Path) -> io::Result<State> {
-    match open(path, File::options().read(true)) {
-        Ok(file) => state_in(&file.metadata()?),
-        Err(_) => state_in(&fs::metadata(path)?),
-    }
-}
-
-/// Opens a regular file and nothing else: opening a named pipe would wait until somebody opens its other
-/// end, and opening some devices does something.
-fn open(path: &Path, how: &mut OpenOptions) -> io::Result<File> {
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
-    }
-    // Somebody may put another one in its place just now.
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    how.custom_flags(flags.bits() as i32).open(path)
-}
-
-fn state_in(metadata: &fs::Metadata) -> io::Result<State> {
-    Ok((metadata.ino(), metadata.len(), metadata.modified()?))
-}
-
 fn unusable(what: &'static str, path: &Path, source: io::Error) -> RendezvousError {
     RendezvousError::File { what, path: path.display().to_string(), source }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use polyrail::Config;
 
     use super::*;

@@ -204,6 +204,7 @@ fn nothing_waits_for_a_named_pipe() {
     });
     let told = done.recv_timeout(DEADLINE).expect("it does not wait");
     assert!(told.starts_with("lock file of the group `"), "{told}");
+    assert!(told.ends_with("it is no regular file"), "{told}");
 }
 
 #[test]
