@@ -59,6 +59,11 @@ impl Control {
         proven: bool,
     ) {
         let (code, lost) = match &why {
+            // So it says good-bye to connections that are under way, and it does so in words on those that it has: what is
+            // heard first makes no difference.
+            ConnectReason::Refused(refusal) if refusal.code == RefusedCode::Removed => {
+                (refusal.code, LostReason::Closed)
+            }
             ConnectReason::Refused(refusal) => (refusal.code, LostReason::Refused(refusal.clone())),
             ConnectReason::Version { got } => {
                 (RefusedCode::Version, LostReason::Version { got: *got })
