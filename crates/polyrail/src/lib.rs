@@ -103,7 +103,9 @@ pub use api::transfer::Transfer;
 pub use base::certificate_files::CertificatesError;
 pub use base::error::{EngineError, Explain, PeerError, PostError, RegionError, TransferError};
 pub use base::invitation::{Invitation, InvitationError};
-pub use base::reason::{ConnectReason, Flows, LostReason, Refusal, TransferProgress, Whose};
+pub use base::reason::{
+    ConnectReason, Flows, LostReason, MessageHalf, Refusal, TransferProgress, Whose,
+};
 pub use base::secret_file::SecretFileError;
 pub use diag::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
 pub use engine::inbox::Notification;

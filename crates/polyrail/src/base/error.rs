@@ -398,7 +398,7 @@ pub enum TransferError {
         /// The time that it had.
         deadline: Duration,
         /// Where it stood.
-        progress: TransferProgress,
+        progress: Box<TransferProgress>,
     },
     /// It was cancelled here.
     #[error("cancelled")]

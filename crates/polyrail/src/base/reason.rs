@@ -173,6 +173,8 @@ pub struct Flows {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransferProgress {
+    /// Which half of a message it was, if it was one.
+    pub message: Option<MessageHalf>,
     /// The peer's name.
     pub peer: String,
     /// Connections towards it.
@@ -181,6 +183,22 @@ pub struct TransferProgress {
     pub silence: Duration,
     /// What went wrong last: rail, addresses, error.
     pub last_problem: Option<String>,
+}
+
+/// One end of a message, which waits for the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MessageHalf {
+    /// What the peer is to receive.
+    Send {
+        /// The message's.
+        tag: u64,
+    },
+    /// What the peer is to send.
+    Receive {
+        /// The message's.
+        tag: u64,
+    },
 }
 
 impl Flows {
@@ -205,8 +223,22 @@ impl fmt::Display for Flows {
     }
 }
 
+impl fmt::Display for MessageHalf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Send { tag } => {
+                write!(f, "the peer has not received the whole message of tag {tag}")
+            }
+            Self::Receive { tag } => write!(f, "no whole message of tag {tag} has come"),
+        }
+    }
+}
+
 impl fmt::Display for TransferProgress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(half) = self.message {
+            write!(f, "{half}; ")?;
+        }
         write!(f, "peer {} with {} up", self.peer, self.flows)?;
         // Nothing to wait for means no silence, not progress just now.
         if !self.silence.is_zero() {

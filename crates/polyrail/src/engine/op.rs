@@ -350,7 +350,7 @@ impl Op {
             Failure::Refused(code) => TransferError::Refused { peer: peer(), code },
             Failure::Deadline => TransferError::Deadline {
                 deadline: self.prepared.timeout().unwrap_or_default(),
-                progress: self.prepared.peer.progress(),
+                progress: Box::new(self.prepared.peer.progress(self.prepared.kind.half())),
             },
             Failure::Cancelled => TransferError::Cancelled,
             Failure::PeerLost => {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use polyrail_proto::Plan;
 
 use crate::base::error::PostError;
+use crate::base::reason::MessageHalf;
 use crate::device::peer_copy::Copies;
 use crate::engine::observer::EndListener;
 use crate::engine::path_kind::TransferPath;
@@ -19,6 +20,17 @@ pub(crate) enum OpKind {
     Read,
     Send { tag: u64 },
     Receive { tag: u64 },
+}
+
+impl OpKind {
+    /// Which half of a message it is, if it is one.
+    pub(crate) fn half(self) -> Option<MessageHalf> {
+        match self {
+            Self::Send { tag } => Some(MessageHalf::Send { tag }),
+            Self::Receive { tag } => Some(MessageHalf::Receive { tag }),
+            Self::Write | Self::Read => None,
+        }
+    }
 }
 
 /// A checked request, cut into chunks.

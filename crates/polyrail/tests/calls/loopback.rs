@@ -390,8 +390,14 @@ fn a_deadline_ends_what_can_not_go_on() {
     let timeout = Duration::from_millis(150);
     let send = Request::send(&p.to_b, 1).local(source.all()).timeout(timeout);
     let receive = Request::receive(&p.to_b, 1).local(source.all()).timeout(timeout);
-    for posted in [p.a.post(send), p.a.post(receive)] {
+    let halves = [
+        (p.a.post(send), "the peer has not received the whole message of tag 1; peer"),
+        (p.a.post(receive), "no whole message of tag 1 has come; peer"),
+    ];
+    for (posted, told) in halves {
         let error = posted.unwrap().ended().unwrap_err();
+        assert!(error.to_string().contains(told), "{error}");
+        assert!(error.help().unwrap().contains("the same tag"), "{:?}", error.help());
         let TransferError::Deadline { deadline, progress } = error else { panic!("{error}") };
         assert_eq!(deadline, timeout);
         assert_eq!((&*progress.peer, progress.flows.total), (p.to_b.name(), 4));

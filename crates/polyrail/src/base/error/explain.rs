@@ -110,6 +110,9 @@ fn listen_help(kind: io::ErrorKind) -> &'static str {
 const OUTPUT: &str = "name a file in a folder that exists and that you may write; %h is the host's name, %p the process \
      number";
 
+/// What helps whose engine is closed.
+const CLOSED: &str = "build another engine: a closed one moves nothing any more";
+
 /// What helps a process that was forked.
 const FORKED: &str = "build an engine of its own in each process, after the fork";
 
@@ -186,6 +189,10 @@ impl Explain for PeerError {
     fn help(&self) -> Option<String> {
         let help = match self {
             Self::Metadata(_) => "pass on what `metadata()` returned, whole and unchanged",
+            Self::NotMetadata { .. } => "pass on what `metadata()` of the peer's engine returned",
+            Self::Myself => {
+                "pass on the metadata of another engine: an engine is no peer of its own"
+            }
             Self::Connect { why, .. } => match why {
                 ConnectReason::Version { .. } => "run the same version at both ends",
                 ConnectReason::Foreign(_) => "give an address that the engine there listens on",
@@ -234,10 +241,11 @@ impl Explain for PeerError {
             },
             Self::Ended { .. } => "start the peer again, which publishes anew, or remove the file",
             Self::FlowLimit { .. } => "raise flow_limit, or lower channels or sockets",
-            Self::Forked => FORKED,
-            Self::NotMetadata { .. } | Self::Myself | Self::NoRailPair { .. } | Self::Closed => {
-                return None;
+            Self::NoRailPair { .. } => {
+                "name rails of the same address family at both ends in `rails`: `polyrail topo` lists the interfaces"
             }
+            Self::Closed => CLOSED,
+            Self::Forked => FORKED,
         };
         Some(help.to_owned())
     }
@@ -251,9 +259,22 @@ impl Explain for RegionError {
     fn help(&self) -> Option<String> {
         match self {
             Self::Device(error) => error.help(),
+            Self::OutOfBounds { size, .. } => Some(format!(
+                "take a range that ends within the first {size} bytes, all of it in bytes"
+            )),
+            Self::Ended => Some("register the memory again".to_owned()),
+            Self::Description { .. } => Some(
+                "pass on what `describe()` of the peer's region returned, whole and unchanged"
+                    .to_owned(),
+            ),
             Self::NotThere { .. } => Some(NOT_THERE.to_owned()),
+            Self::TooMany { .. } => Some(
+                "end regions that nobody needs, or register one large region and take parts of it"
+                    .to_owned(),
+            ),
+            Self::Closed => Some(CLOSED.to_owned()),
             Self::Forked => Some(FORKED.to_owned()),
-            _ => None,
+            Self::Randomness => None,
         }
     }
 
@@ -275,8 +296,15 @@ impl Explain for PostError {
             Self::ForeignRegion { .. } => "register the memory with the engine that is to move it",
             Self::ForeignPeer { .. } => "add the peer to this engine, or post to the other",
             Self::NotificationTooLong { .. } => "write the bytes, and notify the peer of them",
+            Self::Lengths { .. } => "give both ends of a segment the same number of bytes",
+            Self::NoNotification { .. } => "notify the peer by itself, once the transfer is over",
+            Self::TooManySegments { .. } => {
+                "receive into memory that lies together, or have the peer send several messages"
+            }
+            Self::RegionDropped => "register the memory again, and prepare the transfer anew",
+            Self::Closed => CLOSED,
             Self::Forked => FORKED,
-            _ => return None,
+            Self::Plan(_) => return None,
         };
         Some(help.to_owned())
     }
@@ -289,6 +317,10 @@ impl Explain for PostError {
 impl Explain for TransferError {
     fn help(&self) -> Option<String> {
         let help = match self {
+            Self::Deadline { progress, .. } if progress.message.is_some() => {
+                "see that both ends give the message the same tag, and that the peer posts its half of it; or raise the \
+                 request's timeout"
+            }
             Self::Deadline { .. } => {
                 "raise the request's timeout; `stats()` says whether a rail is slow, and whether any \
                  flow to the peer is up"
@@ -310,7 +342,10 @@ impl Explain for TransferError {
             },
             Self::Forked => FORKED,
             Self::PeerLost { .. } => "add the peer again once it is back",
-            _ => return None,
+            Self::RegionDropped => "keep regions registered until their transfers are over",
+            Self::TooLong { .. } => "receive with room for the longest message of the tag",
+            Self::SendFailed { .. } => "the error of the send at the peer says why; receive again",
+            Self::Cancelled | Self::Device { .. } => return None,
         };
         Some(help.to_owned())
     }

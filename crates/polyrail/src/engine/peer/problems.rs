@@ -6,7 +6,7 @@ use polyrail_proto::Time;
 use polyrail_sys::threads::monotonic_ns;
 
 use super::PeerShared;
-use crate::base::reason::{LostReason, TransferProgress};
+use crate::base::reason::{LostReason, MessageHalf, TransferProgress};
 use crate::engine::pass::Down;
 
 impl PeerShared {
@@ -24,11 +24,11 @@ impl PeerShared {
         self.lost.get().cloned().unwrap_or(LostReason::Removed)
     }
 
-    /// Where things stand, for an error message.
-    pub(crate) fn progress(&self) -> TransferProgress {
+    /// Where things stand with a transfer, for its error.
+    pub(crate) fn progress(&self, message: Option<MessageHalf>) -> TransferProgress {
         let silence = self.tx().sender.silence(Time(monotonic_ns()));
         let (flows, last_problem) = (self.all_flows(), self.what_holds());
-        TransferProgress { peer: self.name().to_owned(), flows, silence, last_problem }
+        TransferProgress { message, peer: self.name().to_owned(), flows, silence, last_problem }
     }
 
     /// Why nothing goes on, as far as that is known.
