@@ -9,7 +9,7 @@ use polyrail_nccl_abi::{
 use thiserror::Error;
 
 use crate::lane::Lane;
-use crate::setup::{Job, Setup};
+use crate::setup::{Job, Setup, Told};
 use crate::signals::Signals;
 use crate::tcpx::{self, Wishes};
 use crate::threads::{PluginThread, of_plugins};
@@ -172,30 +172,33 @@ impl Host {
     }
 
     /// Listens on the device for one connection. `listening` gets what a peer needs to connect, or why there is
-    /// nothing; after that `accepted` gets the receiving lane, or why there is none in time. Both are called
-    /// on a thread of the host and must not block.
+    /// nothing; after that `accepted` gets the receiving lane, or why there is none in time. That the plugin accepts
+    /// other connections meanwhile does not count. Once nobody wants it any more, it is given up without a word. All are
+    /// called on a thread of the host and must not block.
     pub fn accept(
         &self,
         device: usize,
         limit: std::time::Duration,
+        is_wanted: impl Fn() -> bool + Send + 'static,
         listening: impl FnOnce(Result<Vec<u8>, String>) + Send + 'static,
         accepted: impl FnOnce(Result<Lane, String>) + Send + 'static,
     ) {
-        let (listening, accepted) = (Box::new(listening), Box::new(accepted));
-        self.setup.give(Job::Accept { device, limit, listening, accepted });
+        let told = Told { is_wanted: Box::new(is_wanted), came: Box::new(accepted) };
+        self.setup.give(Job::Accept { device, limit, listening: Box::new(listening), told });
     }
 
     /// Connects from the device to what a peer's [`Host::accept`] told. `connected` gets the sending lane, or why
-    /// there is none in time; it is called on a thread of the host and must not block.
+    /// there is none in time, as with [`Host::accept`].
     pub fn connect(
         &self,
         device: usize,
         handle: &[u8],
         limit: std::time::Duration,
+        is_wanted: impl Fn() -> bool + Send + 'static,
         connected: impl FnOnce(Result<Lane, String>) + Send + 'static,
     ) {
-        let (handle, connected) = (handle.to_vec(), Box::new(connected));
-        self.setup.give(Job::Connect { device, handle, limit, connected });
+        let told = Told { is_wanted: Box::new(is_wanted), came: Box::new(connected) };
+        self.setup.give(Job::Connect { device, handle: handle.to_vec(), limit, told });
     }
 }
 

@@ -16,22 +16,26 @@ use crate::tcpx::Wishes;
 use crate::threads;
 use crate::unpack::Unpack;
 
-/// A way to be told of a connection.
-pub(crate) type Told<T> = Box<dyn FnOnce(Result<T, String>) + Send>;
+/// Who is to be told of a connection.
+pub(crate) struct Told {
+    /// Whether that is to be told yet.
+    pub(crate) is_wanted: Box<dyn Fn() -> bool + Send>,
+    pub(crate) came: Box<dyn FnOnce(Result<Lane, String>) + Send>,
+}
 
 /// What the thread is asked for.
 pub(crate) enum Job {
     Accept {
         device: usize,
         limit: Duration,
-        listening: Told<Vec<u8>>,
-        accepted: Told<Lane>,
+        listening: Box<dyn FnOnce(Result<Vec<u8>, String>) + Send>,
+        told: Told,
     },
     Connect {
         device: usize,
         handle: Vec<u8>,
         limit: Duration,
-        connected: Told<Lane>,
+        told: Told,
     },
     /// The plugin listens; the rest comes step by step.
     Await(Pending),
@@ -53,8 +57,9 @@ pub(crate) struct Setup {
 /// Steps towards a connection that is not there yet.
 pub(crate) struct Pending {
     step: Step,
-    until: Instant,
-    told: Told<Lane>,
+    /// How long it may yet take. The plugin takes its time for one after the other: what others take does not count.
+    left: Duration,
+    told: Told,
 }
 
 enum Step {
@@ -136,13 +141,16 @@ impl Drop for Setup {
 /// with the way to it.
 fn listen(net: &Net, inbox: &Receiver<Job>, accepts: &Sender<Job>) {
     let _own = threads::Own::here();
-    while let Ok(Job::Accept { device, limit, listening, accepted }) = inbox.recv() {
+    while let Ok(Job::Accept { device, limit, listening, told }) = inbox.recv() {
+        if !(told.is_wanted)() {
+            continue;
+        }
         match net.listen(device) {
             Ok(listener) => {
                 listening(Ok(listener.handle().to_vec()));
-                let (step, until) = (Step::Accept(listener), Instant::now() + limit);
+                let step = Step::Accept(listener);
                 // It takes them as long as this thread is there.
-                let _ = accepts.send(Job::Await(Pending { step, until, told: accepted }));
+                let _ = accepts.send(Job::Await(Pending { step, left: limit, told }));
             }
             Err(error) => listening(Err(error.to_string())),
         }
@@ -154,10 +162,14 @@ fn run(net: &Net, inbox: &Receiver<Job>, closer: &Closer, wishes: &Wishes) {
     let mut pending: Vec<Pending> = Vec::new();
     let mut pause = SHORTEST_PAUSE;
     loop {
+        let idle = Instant::now();
         let job = match pending.is_empty() {
             true => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
             false => inbox.recv_timeout(pause),
         };
+        for one in &mut pending {
+            one.left = one.left.saturating_sub(idle.elapsed());
+        }
         match job {
             Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => break,
             Ok(job) => {
@@ -168,9 +180,13 @@ fn run(net: &Net, inbox: &Receiver<Job>, closer: &Closer, wishes: &Wishes) {
         }
         let mut index = 0;
         while index < pending.len() {
+            if !(pending[index].told.is_wanted)() {
+                pending.remove(index);
+                continue;
+            }
             match pending[index].step(closer) {
                 Some(result) => {
-                    (pending.remove(index).told)(result);
+                    (pending.remove(index).told.came)(result);
                     warn_of_threads(wishes);
                 }
                 None => index += 1,
@@ -178,7 +194,7 @@ fn run(net: &Net, inbox: &Receiver<Job>, closer: &Closer, wishes: &Wishes) {
         }
     }
     for left in pending {
-        (left.told)(Err("the engine closes".to_owned()));
+        (left.told.came)(Err("the engine closes".to_owned()));
     }
 }
 
@@ -200,7 +216,7 @@ fn warn_of_threads(wishes: &Wishes) {
 
 fn begin(net: &Net, job: Job) -> Option<Pending> {
     let (device, handle, limit, told) = match job {
-        Job::Connect { device, handle, limit, connected } => (device, handle, limit, connected),
+        Job::Connect { device, handle, limit, told } => (device, handle, limit, told),
         Job::Await(pending) => return Some(pending),
         Job::Accept { .. } | Job::Stop => return None,
     };
@@ -209,12 +225,9 @@ fn begin(net: &Net, job: Job) -> Option<Pending> {
         .map_err(|_| "the peer's plugin gives a handle of another length".to_owned())
         .and_then(|handle| net.connect(device, handle).map_err(|error| error.to_string()));
     match connector {
-        Ok(connector) => {
-            let (step, until) = (Step::Connect(connector), Instant::now() + limit);
-            Some(Pending { step, until, told })
-        }
+        Ok(connector) => Some(Pending { step: Step::Connect(connector), left: limit, told }),
         Err(why) => {
-            told(Err(why));
+            (told.came)(Err(why));
             None
         }
     }
@@ -224,6 +237,7 @@ impl Pending {
     /// The connection, if it is there or will not be.
     fn step(&mut self, closer: &Closer) -> Option<Result<Lane, String>> {
         let lane = |way, unpack| Lane::new(way, unpack, closer.clone());
+        let begun = Instant::now();
         let stepped = match &mut self.step {
             Step::Accept(listener) => {
                 let accepted: Result<Option<RecvComm>, _> = listener.accept();
@@ -242,9 +256,10 @@ impl Pending {
                 connected.map(|comm| Some(lane(Way::Sends(comm?), None)))
             }
         };
+        self.left = self.left.saturating_sub(begun.elapsed());
         match stepped {
             Ok(Some(lane)) => Some(Ok(lane)),
-            Ok(None) if Instant::now() < self.until => None,
+            Ok(None) if !self.left.is_zero() => None,
             Ok(None) => Some(Err("the plugin's connection did not come in time".to_owned())),
             Err(error) => Some(Err(error.to_string())),
         }

@@ -28,6 +28,7 @@ static LOGGER: Mutex<Option<Logger>> = Mutex::new(None);
 /// Runs a call, unless it is the one that is to fail; tells the host's log of errors.
 fn guard(call: &'static str, run: impl FnOnce() -> Result<(), CallError>) -> c_int {
     let checked = || {
+        let _driver = plugin::driver(call);
         // Before `init` nothing is to fail.
         if let Ok(plugin) = plugin() {
             plugin.may(call)?;
@@ -246,6 +247,7 @@ pub(crate) unsafe extern "C" fn accept(
             _ => return Err(CallError::Unknown { what: "listener", number }),
         };
         let Some(link) = accepted else { return Ok(()) };
+        plugin()?.allocate();
         let end = ReceiveEnd::new(link, number)?;
         if let Some(filled) = end.handle()? {
             // SAFETY: the host gives a place that is null, or has the address of a device handle.

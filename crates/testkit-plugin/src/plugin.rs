@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use polyrail_gpu::DeviceMemory;
 use polyrail_nccl_abi::Opaque;
 use polyrail_sys::Memory;
@@ -60,6 +60,14 @@ static STATE: Mutex<State> =
 /// Strings that properties point to; hosts keep the pointers.
 static TEXTS: Mutex<Vec<&'static CStr>> = Mutex::new(Vec::new());
 
+/// What a driver does one at a time: whoever allocates keeps all other calls waiting.
+static DRIVER: RwLock<()> = RwLock::new(());
+
+/// Waits for who allocates, if this call is not that one.
+pub(crate) fn driver(call: &str) -> Option<RwLockReadGuard<'static, ()>> {
+    (call != "accept").then(|| DRIVER.read())
+}
+
 /// The next `init` reads these variables instead of the environment: for tests in one process.
 pub fn set_variables(variables: &[(&str, &str)]) {
     let owned = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -88,6 +96,14 @@ pub(crate) fn plugin() -> Result<Arc<Plugin>, CallError> {
 }
 
 impl Plugin {
+    /// A connection is accepted: memory for it is allocated.
+    pub(crate) fn allocate(&self) {
+        if self.settings.accept_holds_ms > 0 {
+            let _alone = DRIVER.write();
+            std::thread::sleep(Duration::from_millis(self.settings.accept_holds_ms));
+        }
+    }
+
     /// An error if this call is to fail; takes its time if it is to be slow.
     pub(crate) fn may(&self, call: &'static str) -> Result<(), CallError> {
         if let Some((name, before, ms)) = self.settings.slow_call

@@ -82,6 +82,8 @@ pub struct Settings {
     pub silent_after: Option<(usize, u64)>,
     /// The function that is slow, how many calls of it are not, and how many milliseconds it takes then.
     pub slow_call: Option<(&'static str, u64, u64)>,
+    /// For how many milliseconds accepting a connection holds up all other calls.
+    pub accept_holds_ms: u64,
     /// Whether connections never come to be.
     pub never_connects: bool,
     /// Whether messages to memory of the host land in place also where those to a GPU come in fragments, as TCPX has
@@ -127,6 +129,7 @@ impl Settings {
     /// | `FAIL_AFTER` | `1:1048576`: device 1 fails when it has moved so many bytes | none |
     /// | `SILENT_AFTER` | `1:1048576`: device 1 moves nothing any more when it has moved so many bytes, and says nothing | none |
     /// | `SLOW_CALL` | `closeSend:3:500`: calls of it take 500 ms, after 3 that do not | none |
+    /// | `ACCEPT_HOLDS` | accepting a connection takes so many milliseconds, and holds up all other calls meanwhile, as a driver does that allocates | 0 |
     /// | `NEVER_CONNECTS` | 1: connections never come to be | 0 |
     /// | `HOST_IN_PLACE` | 1: messages to host memory land in place, without fragments, as with TCPX | 1 in mode `unpack-gpu`, else 0 |
     /// | `THREAD_CPU` | each end of a connection starts a thread on this CPU, which does nothing | no thread |
@@ -169,6 +172,7 @@ impl Settings {
             fail_after: read.after("SCATTER_FAIL_AFTER")?,
             silent_after: read.after("SCATTER_SILENT_AFTER")?,
             slow_call: read.slow_call()?,
+            accept_holds_ms: read.number("SCATTER_ACCEPT_HOLDS", 0, 0, 60_000)?,
             never_connects: read.number("SCATTER_NEVER_CONNECTS", 0, 0, 1)? == 1,
             thread_cpu: match value("SCATTER_THREAD_CPU") {
                 Some(_) => Some(read.number("SCATTER_THREAD_CPU", 0, 0, 8191)? as u32),

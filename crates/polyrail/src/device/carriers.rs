@@ -88,6 +88,24 @@ impl Carriers {
         }
     }
 
+    /// The connection of the flow is gone, and what was to come for it is for nobody.
+    pub(crate) fn forget(&self, end: End, of: Carried) {
+        if let Some(coming) = self.of(end).lock().remove(&of) {
+            coming.close();
+        }
+    }
+
+    /// Whether the plugin here or there is to accept connections for flows between the two.
+    pub(crate) fn are_coming(&self) -> bool {
+        [&self.sending, &self.arriving].iter().any(|all| all.lock().values().any(Coming::is_made))
+    }
+
+    /// Whether somebody waits for what the plugin is at.
+    pub(crate) fn is_awaited(&self, end: End, of: Carried) -> bool {
+        let all = self.of(end).lock();
+        matches!(all.get(&of), Some(Coming::Connecting | Coming::Accepted))
+    }
+
     /// It is there, or won't come. Nobody may wait for it any more.
     pub(crate) fn came(&self, end: End, of: Carried, came: Result<Lane, String>) {
         let mut all = self.of(end).lock();
@@ -167,6 +185,11 @@ impl Drop for Carriers {
 }
 
 impl Coming {
+    /// Whether a plugin is at it, here or there.
+    fn is_made(&self) -> bool {
+        !matches!(self, Self::There(_) | Self::Failed(_))
+    }
+
     fn close(&self) {
         if let Self::Connected(lane) | Self::There(lane) = self {
             lane.close();

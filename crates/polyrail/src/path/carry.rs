@@ -60,14 +60,15 @@ pub(crate) fn wanted(
         return refuse("the peer waits for too many connections of the plugin".to_owned());
     };
     let told = Told { engine: Arc::downgrade(engine), peer: Arc::downgrade(peer), of };
-    let other = told.clone();
+    let [asked, offers] = [(); 2].map(|()| told.clone());
     host.accept(
         device.number,
         engine.settings.connect_timeout,
-        move |offered| told.offer(offered),
+        move || asked.is_wanted(End::Arriving),
+        move |offered| offers.offer(offered),
         move |came| {
             drop(listening);
-            other.came(End::Arriving, came);
+            told.came(End::Arriving, came);
         },
     );
 }
@@ -91,8 +92,11 @@ pub(crate) fn offered(
     });
     match (number, offered) {
         (Some((host, device)), Ok(handle)) => {
-            let limit = engine.settings.connect_timeout;
-            host.connect(device, &handle, limit, move |came| told.came(End::Sending, came));
+            let (limit, asked) = (engine.settings.connect_timeout, told.clone());
+            let is_wanted = move || asked.is_wanted(End::Sending);
+            host.connect(device, &handle, limit, is_wanted, move |came| {
+                told.came(End::Sending, came);
+            });
         }
         (None, _) => told.came(End::Sending, Err("the rail is none of a plugin's".to_owned())),
         (_, Err(why)) => told.came(End::Sending, Err(why)),
@@ -120,6 +124,10 @@ struct Told {
 }
 
 impl Told {
+    fn is_wanted(&self, end: End) -> bool {
+        self.peer.upgrade().is_some_and(|peer| peer.carriers.is_awaited(end, self.of))
+    }
+
     fn offer(self, offered: Result<Vec<u8>, String>) {
         let (Some(engine), Some(peer)) = (self.engine.upgrade(), self.peer.upgrade()) else {
             return;

@@ -136,7 +136,7 @@ impl RxFlow {
         let since = self.arrivals.oldest_ns().or_else(unquiet);
         let Some(since) = since else { return };
         // A plugin's connection may be dead though this one is not.
-        if self.arrivals.carrier_is_silent(settings.rail_stall) {
+        if self.arrivals.carrier_is_silent(self.peer.stall(settings)) {
             return;
         }
         if Duration::from_nanos(pass.now.saturating_sub(since)) < settings.peer_timeout {

@@ -1,6 +1,8 @@
 //! Connections of the double as an engine has them: what they know of memory, and how they close.
 
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use polyrail_carrier::{Bytes, Holder, Host, Lane, Piece, Wishes};
@@ -17,16 +19,21 @@ fn host() -> Host {
 
 /// Begins a connection: where its ends come, the one that has connected and the one that has accepted.
 fn begun(host: &Host) -> [Receiver<Result<Lane, String>>; 2] {
+    begun_within(LIMIT, host)
+}
+
+fn begun_within(limit: Duration, host: &Host) -> [Receiver<Result<Lane, String>>; 2] {
     let ((offer, offered), (accept, accepted), (connect, connected)) =
         (channel(), channel(), channel());
     host.accept(
         0,
-        LIMIT,
+        limit,
+        || true,
         move |handle| offer.send(handle).unwrap(),
         move |lane| accept.send(lane).unwrap(),
     );
     let handle = offered.recv_timeout(LIMIT).unwrap().unwrap();
-    host.connect(0, &handle, LIMIT, move |lane| connect.send(lane).unwrap());
+    host.connect(0, &handle, limit, || true, move |lane| connect.send(lane).unwrap());
     [connected, accepted]
 }
 
@@ -82,12 +89,53 @@ fn who_asks_where_the_plugin_listens_waits_for_no_accept() {
 }
 
 #[test]
+fn who_waits_while_the_plugin_accepts_others_loses_no_time() {
+    let test = "lanes::who_waits_while_the_plugin_accepts_others_loses_no_time";
+    inside(test, &[("SCATTER_SLOW_CALL", "accept:0:600")], || {
+        let host = host();
+        let (limit, begin) = (Duration::from_secs(2), Instant::now());
+        let ends: Vec<_> = (0..8).flat_map(|_| begun_within(limit, &host)).collect();
+        for end in &ends {
+            come(end).close();
+        }
+        assert!(begin.elapsed() > 2 * limit, "or they are accepted at the same time");
+    });
+}
+
+#[test]
+fn what_nobody_wants_any_more_is_not_accepted() {
+    let test = "lanes::what_nobody_wants_any_more_is_not_accepted";
+    inside(test, &[("SCATTER_SLOW_CALL", "accept:1:600")], || {
+        let host = host();
+        let is_wanted = Arc::new(AtomicBool::new(true));
+        let (offer, offered) = channel();
+        let (accept, accepted) = channel();
+        let asked = is_wanted.clone();
+        host.accept(
+            0,
+            LIMIT,
+            move || asked.load(Ordering::Relaxed),
+            move |handle| offer.send(handle).unwrap(),
+            move |lane| accept.send(lane).unwrap(),
+        );
+        let handle = offered.recv_timeout(LIMIT).unwrap().unwrap();
+        is_wanted.store(false, Ordering::Relaxed);
+        let gone = accepted.recv_timeout(LIMIT).map(|lane| lane.map(|lane| lane.close()));
+        assert_eq!(gone, Err(RecvTimeoutError::Disconnected), "it is let go without a word");
+        // Nobody listens there any more.
+        let (connect, connected) = channel();
+        host.connect(0, &handle, LIMIT, || true, move |lane| connect.send(lane).unwrap());
+        assert!(connected.recv_timeout(LIMIT).unwrap().is_err());
+    });
+}
+
+#[test]
 fn a_call_that_does_not_return_keeps_no_connection_from_closing() {
     let test = "lanes::a_call_that_does_not_return_keeps_no_connection_from_closing";
     inside(test, &[("SCATTER_SLOW_CALL", "listen:1:40000")], || {
         let host = host();
         let (sender, receiver) = lanes(&host);
-        host.accept(0, LIMIT, |_| (), |_| ());
+        host.accept(0, LIMIT, || true, |_| (), |_| ());
         let begin = Instant::now();
         for lane in [sender, receiver] {
             lane.close();

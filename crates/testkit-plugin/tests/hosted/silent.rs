@@ -277,3 +277,24 @@ fn a_plugin_that_accepts_later_than_a_peer_may_be_silent_loses_no_peer() {
         assert_eq!(rails.map(|rail| rail.down_count).sum::<u64>(), 0);
     });
 }
+
+#[test]
+fn a_plugin_that_holds_up_its_peer_while_it_accepts_loses_no_connection() {
+    let test = "silent::a_plugin_that_holds_up_its_peer_while_it_accepts_loses_no_connection";
+    inside(test, &[("SCATTER_ACCEPT_HOLDS", "1500")], || {
+        // The one that receives waits for the plugin, and of those that send only the one that has a connection.
+        let (one, two, peer) = pair(&[("channels", "2"), ("tx_proxies", "2"), ("rx_proxies", "1")]);
+        let (from, _to, remote) = regions(&one, &two);
+        wait_for("all flows are carried", || {
+            let write = |_| one.write(&peer, &from.all(), &remote.all()).unwrap();
+            let writes: Vec<Transfer> = (0..8).map(write).collect();
+            for write in writes {
+                write.join().unwrap();
+            }
+            carried(&one.stats()).iter().all(|bytes| *bytes > 0)
+        });
+        let stats = one.stats();
+        let rails = stats.peers.iter().flat_map(|peer| &peer.rails);
+        assert_eq!(rails.map(|rail| rail.down_count).sum::<u64>(), 0);
+    });
+}

@@ -12,6 +12,7 @@ use crate::device::wire::Wire;
 use crate::engine::counters::FlowStats;
 use crate::engine::placement::Placement;
 use crate::engine::sessions::first_epoch;
+use crate::engine::settings::EngineSettings;
 
 /// Which rails a direction uses, and how its flows lie on them.
 #[derive(Clone, Debug)]
@@ -101,6 +102,15 @@ impl PeerShared {
         let mut tx = self.tx();
         tx.sender.handle_flow_up(now, flow);
         tx.suspects.clear(self.layout.pair_index(flow));
+    }
+
+    /// For how long nothing may go on with a rail. A plugin that accepts a connection may hold up whatever else its engine
+    /// does meanwhile: that is no fault of the rails.
+    pub(crate) fn stall(&self, settings: &EngineSettings) -> Duration {
+        match self.carriers.are_coming() {
+            true => settings.rail_stall.max(settings.peer_timeout / 2),
+            false => settings.rail_stall,
+        }
     }
 
     /// A flow has stalled, so its rail may be dead. Where there is no other one, nothing is gained

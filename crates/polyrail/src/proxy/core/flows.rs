@@ -237,6 +237,7 @@ impl Core {
     /// A flow from a peer is gone.
     fn rx_lost(&mut self, flow: &RxFlow, why: &Down, proxy: &Proxy, pass: &mut Pass<'_>) {
         let _ = proxy.poller.remove(flow.wire().socket().as_fd());
+        flow.forget_carrier();
         let mut rx = flow.peer.rx();
         rx.receiver.handle_flow_down(flow.flow);
         if flow.abandon(&mut rx) && !self.orphans.iter().any(|peer| Arc::ptr_eq(peer, &flow.peer)) {

@@ -47,21 +47,14 @@ pub(super) fn has_come(ticket: &Ticket) -> Result<bool, Down> {
 }
 
 impl Incoming {
-    /// Has the plugin move on. An error if its connection is broken, or silent for so long: who waits for what it has
-    /// to bring would wait for ever.
-    pub(super) fn poll(&mut self, now: u64, limit: Duration) -> Result<(), Down> {
+    /// Has the plugin move on, and says for how long it has been silent. An error if its connection is broken: who waits
+    /// for what it has to bring would wait for ever.
+    pub(super) fn poll(&mut self, now: u64) -> Result<Duration, Down> {
         self.lane.poll();
         if let Some(why) = self.lane.broken() {
             return Err(Down(format!("the plugin: {why}")));
         }
-        let silence = self.silence.note(now, self.lane.silence(now));
-        match silence > limit {
-            true => {
-                let silence = silence.as_millis();
-                Err(Down(format!("the plugin has brought nothing for {silence} ms")))
-            }
-            false => Ok(()),
-        }
+        Ok(self.silence.note(now, self.lane.silence(now)))
     }
 
     pub(super) fn is_silent(&self, limit: Duration) -> bool {
@@ -162,14 +155,23 @@ impl Drop for Incoming {
 }
 
 impl RxFlow {
+    /// The connection of the flow, as both ends name it.
+    fn connection(&self) -> Carried {
+        Carried { flow: self.flow, epoch: connection_of(self.epoch) }
+    }
+
+    /// The flow is gone.
+    pub(crate) fn forget_carrier(&self) {
+        self.peer.carriers.forget(End::Arriving, self.connection());
+    }
+
     /// Takes the plugin's connection, for a chunk that it carries. An error if it is not there: the peer was to wait
     /// for that.
     pub(super) fn take_carrier(&mut self, pass: &Pass<'_>) -> Result<(), Down> {
         if self.arrivals.carrier.is_some() {
             return Ok(());
         }
-        let of = Carried { flow: self.flow, epoch: connection_of(self.epoch) };
-        match self.peer.carriers.take(End::Arriving, of) {
+        match self.peer.carriers.take(End::Arriving, self.connection()) {
             Some(Coming::There(lane)) => {
                 let devices = pass.engine.host.iter().flat_map(|host| host.devices());
                 let takes_cuda = devices.into_iter().all(|device| device.takes_cuda);

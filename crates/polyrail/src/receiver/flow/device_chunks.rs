@@ -256,8 +256,12 @@ impl Arrivals {
         pass: &mut Pass<'_>,
     ) -> Result<(), Down> {
         let Some(carrier) = &mut self.carrier else { return Ok(()) };
+        let (silence, settings) = (carrier.poll(pass.now)?, &pass.engine.settings);
         // Its sender waits for as long before it gives up the flow, if it can tell us.
-        carrier.poll(pass.now, 2 * pass.engine.settings.rail_stall)?;
+        if silence > 2 * settings.rail_stall && silence > 2 * peer.stall(settings) {
+            let silence = silence.as_millis();
+            return Err(Down(format!("the plugin has brought nothing for {silence} ms")));
+        }
         for arrival in &mut self.chunks {
             if let ChunkEnd::ComingToRing { ticket, then } = &mut arrival.end {
                 if !has_come(ticket)? {

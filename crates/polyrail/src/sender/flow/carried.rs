@@ -116,7 +116,9 @@ impl TxFlow {
                 self.carrier = if !self.is_hosted(pass) {
                     Carrier::None
                 } else if let Some(why) = self.peer_takes_none() {
-                    self.note_no_carrier(why);
+                    let (peer, flow) = (self.peer.name(), self.flow.0);
+                    tracing::warn!(target: "polyrail::carrier", peer, flow, why,
+                        "payload takes the flow's own connection");
                     Carrier::None
                 } else if self.peer.carriers.may_work(self.flow)
                     && carry::want(pass.engine, &self.peer, of)
@@ -172,6 +174,9 @@ impl TxFlow {
     /// The flow is gone. If it has left something unacknowledged to a plugin, that may be why, and perhaps only the
     /// peer knows what was wrong.
     pub(crate) fn carrier_lost(&self, why: &str) {
+        if let Carrier::Coming(of) = self.carrier {
+            self.peer.carriers.forget(End::Sending, of);
+        }
         let is_there = matches!(self.carrier, Carrier::There { .. });
         if is_there && self.carried > self.acknowledged && !self.peer.is_gone() {
             self.note_no_carrier(why);

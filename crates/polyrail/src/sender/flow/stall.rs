@@ -37,7 +37,7 @@ impl TxFlow {
         let mut tx = self.peer.tx();
         // A rail may have become slow without a word.
         self.peer.wake_wanted(&mut tx, pass);
-        let patience = settings.rail_stall.max(tx.patience);
+        let patience = self.peer.stall(settings).max(tx.patience);
         let quiet_since = tx.sender.flow_progress(self.flow);
         let is_new = self.quiet.since != quiet_since;
         if !tx.sender.is_stalled(now, self.flow, if is_new { patience / 2 } else { patience }) {
