@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 use parking_lot::Mutex;
 use polyrail_config::Config;
 use polyrail_log::LogError;
-use polyrail_report::{Table, exit, wrapped};
+use polyrail_report::{Table, exit, sentences};
 
 use crate::unwritten::{NobodyReads, Unwritten, lost, to_stdout};
 
@@ -68,24 +68,11 @@ pub(crate) fn fitted(table: &Table) -> String {
     table.fitted(columns(&console::Term::stdout()))
 }
 
-/// Sentences that break between words where a terminal of so many columns would break within one. A line that is indented
-/// is a command to copy, or somebody else's.
-pub(crate) fn sentences(text: &str, columns: Option<usize>) -> String {
-    let Some(columns) = columns else { return text.to_owned() };
-    let broken = |line: &str| match line.starts_with(' ') {
-        true => line.to_owned(),
-        false => wrapped(line, columns, INDENT).join("\n"),
-    };
-    text.split('\n').map(broken).collect::<Vec<_>>().join("\n")
-}
-
-/// The same for standard output.
+/// The same for [`sentences`].
 pub(crate) fn wrapped_sentences(text: &str) -> String {
     sentences(text, columns(&console::Term::stdout()))
 }
 
-/// Of what goes on in the next line.
-const INDENT: usize = 4;
 const TO_THE_TOP: &str = "\u{1b}[H";
 const CLEAR_LINE: &str = "\u{1b}[K";
 const CLEAR_BELOW: &str = "\u{1b}[J";
@@ -294,15 +281,6 @@ mod tests {
         let message = "no CUDA driver: libcuda.so.1 can't be opened: Dynamic loading not supported";
         assert!(remedy(message, Some("install it")).unwrap().contains("linked statically"));
         assert_eq!(remedy("libcuda.so.1: no such file", Some("install it")), Some("install it"));
-    }
-
-    #[test]
-    fn a_sentence_keeps_to_the_terminal_and_a_pipe_has_it_in_one_line() {
-        let text = "error: a sentence of several words\n  a command that is to be copied whole";
-        assert_eq!(sentences(text, None), text);
-        let broken =
-            "error: a sentence of\n    several words\n  a command that is to be copied whole";
-        assert_eq!(sentences(text, Some(20)), broken);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! * [`BenchReport`]: the JSON of `polyrail bench`, as types that serialise and read back.
 //! * [`Histogram`] and [`Spread`]: the statistics behind each number.
 //! * [`parse_sizes`], [`parse_duration`] and the functions that write them for people.
-//! * [`Table`], [`wrapped`] and [`csv_line`]: text for a terminal and for spreadsheets.
+//! * [`Table`], [`sentences`] and [`csv_line`]: text for a terminal and for spreadsheets.
 //!
 //! Units: GB is 10^9 bytes, GiB 2^30. Every key in the JSON names its unit.
 //!
@@ -37,4 +37,4 @@ pub use show::{
 pub use spread::{Spread, median, median_of_sorted};
 pub use table::{Align, Table};
 pub use units::{BadUnit, SIZES_LIMIT, parse_duration, parse_size, parse_sizes};
-pub use wrap::wrapped;
+pub use wrap::{sentences, wrapped};

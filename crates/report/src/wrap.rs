@@ -20,6 +20,20 @@ pub fn wrapped(line: &str, columns: usize, indent: usize) -> Vec<String> {
     lines
 }
 
+/// Sentences that break between words where a terminal of so many columns would break within one. A line that is indented
+/// is a command to copy, or somebody else's. Where nothing limits a line, the text stays as it is.
+pub fn sentences(text: &str, columns: Option<usize>) -> String {
+    let Some(columns) = columns else { return text.to_owned() };
+    let broken = |line: &str| match line.starts_with(' ') {
+        true => line.to_owned(),
+        false => wrapped(line, columns, INDENT).join("\n"),
+    };
+    text.split('\n').map(broken).collect::<Vec<_>>().join("\n")
+}
+
+/// Of what goes on in the next line.
+const INDENT: usize = 4;
+
 /// How many columns a text takes.
 pub(crate) fn width(text: &str) -> usize {
     text.chars().count()
@@ -58,5 +72,14 @@ mod tests {
     fn what_is_to_be_copied_stays_in_one_line() {
         assert_eq!(wrapped("run `a b c d` now", 9, 4), ["run", "    `a b c d`", "    now"]);
         assert_eq!(wrapped("it`s a b", 6, 0), ["it`s a", "b"]);
+    }
+
+    #[test]
+    fn a_sentence_keeps_to_the_terminal_and_a_pipe_has_it_in_one_line() {
+        let text = "error: a sentence of several words\n  a command that is to be copied whole";
+        assert_eq!(sentences(text, None), text);
+        let broken =
+            "error: a sentence of\n    several words\n  a command that is to be copied whole";
+        assert_eq!(sentences(text, Some(20)), broken);
     }
 }

@@ -1,6 +1,6 @@
 //! The report for a terminal.
 
-use polyrail_report::{Align, Table, counted, wrapped};
+use polyrail_report::{Align, Table, counted, sentences};
 
 use super::Report;
 use crate::effect::show;
@@ -8,25 +8,18 @@ use crate::figure::unit_of;
 use crate::plan::Design;
 
 pub(super) fn text(report: &Report, columns: Option<usize>) -> String {
-    let sentence = |text: &str| match columns {
-        Some(columns) => wrapped(text, columns, INDENT).join("\n"),
-        None => text.to_owned(),
-    };
-    let mut text = format!("{}\n\n", sentence(&summary(report)));
+    let mut text = format!("{}\n\n", sentences(&summary(report), columns));
     text.push_str(&effects(report).fitted(columns));
     text.push('\n');
     text.push_str(&cells(report).fitted(columns));
     for note in notes(report) {
-        text.push_str(&format!("\n{}", sentence(&format!("note: {note}"))));
+        text.push_str(&format!("\n{}", sentences(&format!("note: {note}"), columns)));
     }
     if !text.ends_with('\n') {
         text.push('\n');
     }
     text
 }
-
-/// Of what goes on in the next line.
-const INDENT: usize = 4;
 
 /// One sentence on the run.
 pub(super) fn summary(report: &Report) -> String {

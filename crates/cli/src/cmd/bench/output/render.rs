@@ -2,13 +2,12 @@
 
 use polyrail_report::{
     Align, BenchReport, BenchResult, MemoryPlace, PlacedBy, Placement, RailShare, Table, Tried,
-    counted, show_count, show_gb_per_s, show_rate, show_ratio, show_size,
+    counted, sentences, show_count, show_gb_per_s, show_rate, show_ratio, show_size,
 };
 
 use super::path::{TCP, explanation};
 use super::tables::{against_alone, against_raw, baselines, sweep, tried};
 use super::words::{SHARES_MAX, micros, plural};
-use crate::stdout::sentences;
 
 /// Tables, what limits each size, and remarks. Sentences keep to so many columns, if a width is given.
 pub(crate) fn text(report: &BenchReport, explain_path: bool, width: Option<usize>) -> String {
