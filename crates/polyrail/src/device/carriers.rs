@@ -185,9 +185,13 @@ impl Drop for Carriers {
 }
 
 impl Coming {
-    /// Whether a plugin is at it, here or there.
+    /// Whether a plugin is at it, here or there. A peer that never answers is not waited for.
     fn is_made(&self) -> bool {
-        !matches!(self, Self::There(_) | Self::Failed(_))
+        match self {
+            Self::Asked(until) => Instant::now() < *until,
+            Self::Connecting | Self::Accepted | Self::Connected(_) => true,
+            Self::There(_) | Self::Failed(_) => false,
+        }
     }
 
     fn close(&self) {
@@ -227,7 +231,12 @@ mod tests {
         let asked = |limit: Duration| Coming::Asked(Instant::now() + limit);
         carriers.begin(End::Sending, of(1), asked(Duration::from_secs(3600)));
         assert!(matches!(carriers.take(End::Sending, of(1)), Some(Coming::Asked(_))));
+        assert!(carriers.are_coming());
         carriers.begin(End::Sending, of(2), asked(Duration::ZERO));
+        assert!(
+            !carriers.are_coming(),
+            "the rails of a peer that does not answer have no more time than others"
+        );
         assert!(matches!(carriers.take(End::Sending, of(2)), Some(Coming::Failed(_))));
         assert!(!carriers.connects(of(2)), "it is too late for an answer");
     }
