@@ -142,6 +142,9 @@ impl RendezvousError {
             {
                 "make room on its file system, or name a folder on another one".to_owned()
             }
+            Self::File { source, .. } if source.kind() == io::ErrorKind::InvalidInput => {
+                "remove what lies there, or name another folder".to_owned()
+            }
             Self::File { what, .. } => {
                 format!("see that the {what} is there and belongs to the user of this process")
             }

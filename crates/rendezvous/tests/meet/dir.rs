@@ -200,11 +200,12 @@ fn nothing_waits_for_a_named_pipe() {
     let (sender, done) = channel();
     std::thread::spawn(move || {
         let error = join(&own, &Membership::new("g").unwrap()).unwrap_err();
-        sender.send(error.to_string()).unwrap();
+        sender.send((error.to_string(), error.help())).unwrap();
     });
-    let told = done.recv_timeout(DEADLINE).expect("it does not wait");
+    let (told, help) = done.recv_timeout(DEADLINE).expect("it does not wait");
     assert!(told.starts_with("lock file of the group `"), "{told}");
     assert!(told.ends_with("it is no regular file"), "{told}");
+    assert!(help.as_ref().is_some_and(|help| help.contains("remove")), "{help:?}");
 }
 
 #[test]
