@@ -49,6 +49,7 @@ pub(crate) struct Connecting {
 impl Listener {
     /// Listens on a device; `number` is unique in this process.
     pub(crate) fn new(plugin: &Arc<Plugin>, device: usize) -> Result<(Self, Handle), CallError> {
+        plugin.pool(device)?;
         let (_, address) = &plugin.settings.devices[device];
         let failed = |error: io::Error| CallError::system("listening", error);
         let socket = listen(SocketAddr::new(*address, 0), None).map_err(failed)?;
@@ -132,6 +133,7 @@ impl Connecting {
             _ => Ipv6Addr::from(part::<16>(handle, ADDRESS)).into(),
         };
         let address = SocketAddr::new(target, u16::from_be_bytes(part(handle, PORT)));
+        plugin.stage(device)?;
         let (_, source) = &plugin.settings.devices[device];
         let socket = start_connect(*source, None, address, &FlowOptions::default());
         let socket = socket.and_then(|socket| socket.set_tcp_nodelay(true).map(|()| socket));

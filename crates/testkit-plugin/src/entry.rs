@@ -248,7 +248,7 @@ pub(crate) unsafe extern "C" fn accept(
         };
         let Some(link) = accepted else { return Ok(()) };
         plugin()?.allocate();
-        let end = ReceiveEnd::new(link, number)?;
+        let end = Box::new(ReceiveEnd::new(link, number)?);
         if let Some(filled) = end.handle()? {
             // SAFETY: the host gives a place that is null, or has the address of a device handle.
             unsafe { put(first(device_handle, "device handle")?, filled, "device handle") }?;

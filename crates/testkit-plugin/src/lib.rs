@@ -21,10 +21,12 @@ mod helper;
 mod link;
 mod metadata;
 mod plugin;
+mod pool;
 mod props;
 mod receive;
 mod send;
 mod settings;
+mod stage;
 mod tables;
 
 pub use plugin::set_variables;

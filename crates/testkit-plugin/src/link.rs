@@ -41,7 +41,7 @@ impl Link {
         if device != self.device {
             return Ok(u64::MAX);
         }
-        match bytes.checked_sub(self.plugin.moved[device].load(Ordering::Relaxed)) {
+        match bytes.checked_sub(self.plugin.devices[device].moved.load(Ordering::Relaxed)) {
             Some(left) if left > 0 => Ok(left),
             _ => Err(self.fail(CallError::DeviceFailed { device, bytes })),
         }
@@ -50,7 +50,8 @@ impl Link {
     /// Whether the device moves nothing any more and says nothing of it.
     fn is_silent(&self) -> bool {
         self.plugin.settings.silent_after.is_some_and(|(device, bytes)| {
-            device == self.device && self.plugin.moved[device].load(Ordering::Relaxed) >= bytes
+            device == self.device
+                && self.plugin.devices[device].moved.load(Ordering::Relaxed) >= bytes
         })
     }
 
@@ -83,7 +84,7 @@ impl Link {
     fn count(&mut self, moved: io::Result<usize>) -> Result<usize, CallError> {
         match moved {
             Ok(bytes) => {
-                self.plugin.moved[self.device].fetch_add(bytes as u64, Ordering::Relaxed);
+                self.plugin.devices[self.device].moved.fetch_add(bytes as u64, Ordering::Relaxed);
                 Ok(bytes)
             }
             Err(error)

@@ -35,10 +35,13 @@ pub(crate) struct Metadata(Memory);
 
 impl Metadata {
     /// In memory of [`BYTES`].
-    pub(crate) fn new(memory: Memory) -> Result<Self, CallError> {
-        let zeroes = vec![0; BYTES];
-        memory.write_at(0, &zeroes).map_err(|error| CallError::system("metadata", error))?;
-        Ok(Self(memory))
+    pub(crate) fn new(memory: Memory) -> Self {
+        Self(memory)
+    }
+
+    /// Makes it that of a new connection.
+    pub(crate) fn clear(&self) -> Result<(), CallError> {
+        self.0.write_at(0, &[0; BYTES]).map_err(|error| CallError::system("metadata", error))
     }
 
     pub(crate) fn address(&self) -> Result<u64, CallError> {
@@ -78,7 +81,8 @@ mod tests {
     fn metadata_lie_where_nccl_reads_them() {
         assert_eq!(BYTES, 524_416, "the size of netUnpackMeta");
         let memory = Memory::from(vec![7; BYTES]);
-        let metadata = Metadata::new(memory.clone()).unwrap();
+        let metadata = Metadata::new(memory.clone());
+        metadata.clear().unwrap();
         let fragment = |src_off, len, dst_off| Fragment { src_off, len, dst_off };
         metadata.publish(3, &[fragment(0x11, 0x22, 0x33), fragment(1, 2, 1 << 33)], 2).unwrap();
         let mut found = [0; 32];

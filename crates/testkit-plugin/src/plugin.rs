@@ -8,24 +8,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
-use polyrail_gpu::DeviceMemory;
+use polyrail_gpu::{DeviceMemory, Queue};
 use polyrail_nccl_abi::Opaque;
 use polyrail_sys::Memory;
 
 use crate::connect::{Connecting, Listener};
 use crate::error::CallError;
+use crate::pool::Pool;
 use crate::receive::ReceiveEnd;
 use crate::send::SendEnd;
-use crate::settings::Settings;
+use crate::settings::{Mode, Settings};
+use crate::stage::{Stage, gpu};
 
 /// What `init` has read, with counters.
 pub(crate) struct Plugin {
     pub(crate) settings: Settings,
-    /// Bytes that each device has moved.
-    pub(crate) moved: Vec<AtomicU64>,
+    pub(crate) devices: Vec<Device>,
     /// Calls of the function that is to fail, and of the one that is slow.
     calls: AtomicU64,
     slow_calls: AtomicU64,
+}
+
+/// What the connections of a device share.
+#[derive(Default)]
+pub(crate) struct Device {
+    /// Bytes that it has moved.
+    pub(crate) moved: AtomicU64,
+    /// What they receive with, in mode `unpack`.
+    pool: Mutex<Option<Arc<Pool>>>,
+    /// What they send memory of a GPU with.
+    stage: Mutex<Option<Arc<Stage>>>,
 }
 
 /// What a number stands for.
@@ -33,7 +45,7 @@ pub(crate) enum Thing {
     Listener(Listener),
     Connecting(Connecting),
     Send(SendEnd),
-    Receive(ReceiveEnd),
+    Receive(Box<ReceiveEnd>),
     Region(Region),
 }
 
@@ -84,9 +96,9 @@ pub(crate) fn init() -> Result<(), CallError> {
     })?;
     if state.plugin.as_ref().is_none_or(|plugin| plugin.settings != settings || variables.is_some())
     {
-        let moved = settings.devices.iter().map(|_| AtomicU64::new(0)).collect();
+        let devices = settings.devices.iter().map(|_| Device::default()).collect();
         let (calls, slow_calls) = (AtomicU64::new(0), AtomicU64::new(0));
-        state.plugin = Some(Arc::new(Plugin { settings, moved, calls, slow_calls }));
+        state.plugin = Some(Arc::new(Plugin { settings, devices, calls, slow_calls }));
     }
     Ok(())
 }
@@ -119,6 +131,29 @@ impl Plugin {
             }
             _ => Ok(()),
         }
+    }
+
+    /// What connections of a device receive with, in mode `unpack`. The first call makes it.
+    pub(crate) fn pool(&self, device: usize) -> Result<Option<Arc<Pool>>, CallError> {
+        if self.settings.mode == Mode::Plain {
+            return Ok(None);
+        }
+        let mut pool = self.devices[device].pool.lock();
+        if pool.is_none() {
+            *pool = Some(Pool::new(&self.settings, device)?);
+        }
+        Ok(pool.clone())
+    }
+
+    /// What connections of a device send memory of its GPU with, if it has one. The first call makes it.
+    pub(crate) fn stage(&self, device: usize) -> Result<Option<Arc<Stage>>, CallError> {
+        let Some(index) = self.settings.gpu_of(device) else { return Ok(None) };
+        let mut stage = self.devices[device].stage.lock();
+        if stage.is_none() {
+            let gpu: Arc<dyn polyrail_gpu::Device> = gpu(index)?;
+            *stage = Some(Stage::new(&*gpu, Queue::new(&gpu)?)?);
+        }
+        Ok(stage.clone())
     }
 
     /// The index of a device, checked.

@@ -6,12 +6,13 @@ use polyrail_gpu::Ticket;
 use polyrail_nccl_abi::{DeviceHandle, MAX_REQUESTS};
 use polyrail_sys::{In, IoVecs, Memory};
 
-use crate::bounce::{Bounce, Landing};
+use crate::bounce::{Bounce, Fragments, Landing};
 use crate::error::CallError;
 use crate::link::Link;
-use crate::metadata::{DEPTH, FRAGMENTS_MAX, Fragment};
+use crate::metadata::{DEPTH, FRAGMENTS_MAX};
 use crate::send::HEAD_BYTES;
-use crate::settings::{BadMetadata, Mode};
+use crate::settings::BadMetadata;
+use crate::stage::Part;
 
 pub(crate) struct ReceiveEnd {
     link: Link,
@@ -21,7 +22,7 @@ pub(crate) struct ReceiveEnd {
     /// In mode `unpack`.
     bounce: Option<Bounce>,
     /// Messages whose fragments a GPU is copying.
-    scattering: VecDeque<(Landed, Ticket, usize)>,
+    scattering: VecDeque<(Landed, Ticket, Part)>,
     /// Whole and not yet told of by a test.
     landed: VecDeque<Landed>,
     /// Told of and not yet consumed; in mode `unpack` only.
@@ -41,7 +42,7 @@ struct Landed {
     room: u64,
     bytes: u64,
     /// None if it is in place.
-    fragments: Vec<Fragment>,
+    fragments: Fragments,
 }
 
 #[derive(Default)]
@@ -59,7 +60,7 @@ struct Body {
     bytes: u64,
     got: u64,
     landing: Landing,
-    fragments: Vec<Fragment>,
+    fragments: Fragments,
     /// The fragment that comes next, and how much of it is there.
     next: (usize, u32),
 }
@@ -68,12 +69,8 @@ impl ReceiveEnd {
     /// Of a connection with this number.
     pub(crate) fn new(link: Link, number: u64) -> Result<Self, CallError> {
         let settings = &link.plugin.settings;
-        let bounce = match settings.mode {
-            Mode::Plain => None,
-            Mode::Unpack | Mode::UnpackGpu(_) => {
-                Some(Bounce::new(settings, link.device, number << 32)?)
-            }
-        };
+        let pool = link.plugin.pool(link.device)?;
+        let bounce = pool.map(|pool| Bounce::new(settings, pool, number << 32)).transpose()?;
         Ok(Self {
             link,
             posted: VecDeque::new(),
@@ -135,15 +132,15 @@ impl ReceiveEnd {
 
     /// The host has gathered the fragments of a message.
     pub(crate) fn consumed(&mut self, number: u32) -> Result<(), CallError> {
-        let Some(bounce) = &mut self.bounce else { return Ok(()) };
+        if self.bounce.is_none() {
+            return Ok(());
+        }
         let expected = self.unconsumed.front().map_or(0, |landed| landed.number);
         if number != expected {
             let call = "irecvConsumed";
             return Err(CallError::OutOfTurn { call, found: number, expected });
         }
-        if let Some(landed) = self.unconsumed.pop_front() {
-            bounce.release(&landed.fragments);
-        }
+        self.unconsumed.pop_front();
         Ok(())
     }
 
@@ -216,36 +213,30 @@ impl ReceiveEnd {
         let buffer = self.posted.front().and_then(|posted| posted.buffer.clone());
         if let Some(buffer) = buffer {
             let landing = Landing::Fragments(buffer);
-            // The receiver's buffer is one fragment.
-            let fragments = match u32::try_from(bytes) {
-                Ok(0) => Vec::new(),
-                Ok(len) => vec![Fragment { src_off: 0, len, dst_off: 0 }],
-                Err(_) => return Err(CallError::TooLong { bytes, most: u32::MAX.into() }),
-            };
+            let fragments = Fragments::in_place(bytes)?;
             return Ok(Some(Body { bytes, got: 0, landing, fragments, next: (0, 0) }));
         }
         let none = CallError::Invalid("a receive without a buffer");
         let bounce = self.bounce.as_mut().ok_or(none)?;
-        let Some(landing) = bounce.landing(bytes)? else { return Ok(None) };
         let placed = bounce.place(bytes).map_err(|error| self.link.fail(error))?;
-        let Some(fragments) = placed else {
-            if let Landing::Stage(part, _) = landing {
-                bounce.is_scattered(part);
-            }
-            return Ok(None);
-        };
-        Ok(Some(Body { bytes, got: 0, landing, fragments, next: (0, 0) }))
+        Ok(placed.map(|(landing, fragments)| Body {
+            bytes,
+            got: 0,
+            landing,
+            fragments,
+            next: (0, 0),
+        }))
     }
 
     /// A message is whole.
     fn land(&mut self, body: Body) -> Result<(), CallError> {
         let Some(Posted { number, room, buffer }) = self.posted.pop_front() else { return Ok(()) };
         let Body { bytes, landing, fragments, .. } = body;
-        let fragments = if buffer.is_some() { Vec::new() } else { fragments };
+        let fragments = if buffer.is_some() { Fragments::default() } else { fragments };
         let landed = Landed { number, room, bytes, fragments };
-        match (landing, &mut self.bounce) {
-            (Landing::Stage(part, memory), Some(bounce)) => {
-                let ticket = bounce.scatter(&memory, &landed.fragments)?;
+        match (landing, &self.bounce) {
+            (Landing::Stage(part), Some(bounce)) => {
+                let ticket = bounce.scatter(&part.memory, &landed.fragments)?;
                 match ticket {
                     Some(ticket) => self.scattering.push_back((landed, ticket, part)),
                     None => self.publish(landed)?,
@@ -261,10 +252,7 @@ impl ReceiveEnd {
             if !ticket.is_done()? {
                 break;
             }
-            let Some((landed, _, part)) = self.scattering.pop_front() else { break };
-            if let Some(bounce) = &mut self.bounce {
-                bounce.is_scattered(part);
-            }
+            let Some((landed, _, _)) = self.scattering.pop_front() else { break };
             self.publish(landed)?;
         }
         Ok(())
@@ -275,7 +263,7 @@ impl ReceiveEnd {
         if let Some(bounce) = &self.bounce {
             let settings = &self.link.plugin.settings;
             let slot = landed.number.wrapping_sub(1) as usize % DEPTH;
-            let mut fragments = landed.fragments.clone();
+            let mut fragments = landed.fragments.all.clone();
             let mut count = fragments.len() as u64;
             if let (Some(bad), Some(first)) = (settings.bad_metadata, fragments.first().copied()) {
                 let last = fragments.len() - 1;
@@ -289,7 +277,7 @@ impl ReceiveEnd {
                     }
                 }
             }
-            bounce.metadata().publish(slot, &fragments, count)?;
+            bounce.metadata()?.publish(slot, &fragments, count)?;
         }
         self.landed.push_back(landed);
         Ok(())
@@ -303,13 +291,13 @@ impl Body {
         let mut into = IoVecs::<In>::new();
         let failed = |error| CallError::system("receiving", error);
         match &self.landing {
-            Landing::Stage(_, memory) => {
-                into.push_memory(memory, self.got, room).map_err(failed)?;
+            Landing::Stage(part) => {
+                into.push_memory(&part.memory, self.got, room).map_err(failed)?;
             }
             Landing::Fragments(memory) => {
                 let (mut index, mut done) = self.next;
                 while room > 0 && !into.is_full() {
-                    let Some(fragment) = self.fragments.get(index) else { break };
+                    let Some(fragment) = self.fragments.all.get(index) else { break };
                     let len = u64::from(fragment.len - done).min(room);
                     let at = u64::from(fragment.src_off + done);
                     into.push_memory(memory, at, len).map_err(failed)?;
@@ -321,7 +309,7 @@ impl Body {
         let received = link.receive(&mut into)? as u64;
         self.got += received;
         let mut left = received;
-        while let Some(fragment) = self.fragments.get(self.next.0).filter(|_| left > 0) {
+        while let Some(fragment) = self.fragments.all.get(self.next.0).filter(|_| left > 0) {
             let rest = u64::from(fragment.len - self.next.1);
             self.next = match left < rest {
                 true => (self.next.0, self.next.1 + left as u32),

@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use polyrail_gpu::cuda::{Cuda, CudaDevice};
-use polyrail_gpu::{CopyPlace, Device, DeviceMemory, Queue, Ticket};
+use polyrail_gpu::{CopyPlace, DeviceMemory, Ticket};
 use polyrail_nccl_abi::MAX_REQUESTS;
 use polyrail_sys::{IoVecs, Memory, Out};
 
@@ -13,11 +12,10 @@ use crate::link::Link;
 use crate::metadata::MESSAGE_BYTES_MAX;
 use crate::plugin::Region;
 use crate::settings::Mode;
+use crate::stage::{Part, Stage};
 
 /// Bytes in front of a message: its length.
 pub(crate) const HEAD_BYTES: usize = 8;
-/// Messages that are on their way from the GPU at a time.
-pub(crate) const STAGES: usize = 4;
 
 pub(crate) struct SendEnd {
     link: Link,
@@ -25,7 +23,7 @@ pub(crate) struct SendEnd {
     queue: VecDeque<Message>,
     posted: u32,
     sent: u32,
-    stage: Option<Stage>,
+    stage: Option<Arc<Stage>>,
 }
 
 struct Message {
@@ -34,23 +32,16 @@ struct Message {
     /// Until when the bytes are not in host memory.
     copied: Option<Ticket>,
     /// The part of the stage that they are in.
-    part: Option<usize>,
+    _part: Option<Part>,
     /// Of head and bytes.
     sent: usize,
 }
 
-/// Pinned memory that a GPU copies messages to.
-struct Stage {
-    queue: Queue,
-    memory: Memory,
-    free: Vec<usize>,
-}
-
 impl SendEnd {
-    /// Whatever a GPU needs is made here: later a kernel of the host may wait for a message, and making it would
-    /// wait for that kernel.
+    /// Whatever a GPU needs is there: later a kernel of the host may wait for a message, and making it would wait for
+    /// that kernel.
     pub(crate) fn new(link: Link) -> Result<Self, CallError> {
-        let stage = link.plugin.settings.gpu_of(link.device).map(Stage::new).transpose()?;
+        let stage = link.plugin.stage(link.device)?;
         Ok(Self { link, queue: VecDeque::new(), posted: 0, sent: 0, stage })
     }
 
@@ -74,12 +65,12 @@ impl SendEnd {
             Region::Host(memory) => (memory.part(offset, bytes).map_err(outside)?, None, None),
             Region::Gpu(memory) => {
                 let memory = memory.part(offset, bytes).map_err(outside)?;
-                let Some((part, staged, ticket)) = self.stage(&memory)? else { return Ok(None) };
-                (staged, Some(ticket), Some(part))
+                let Some((part, ticket)) = self.stage(&memory)? else { return Ok(None) };
+                (part.memory.clone(), Some(ticket), Some(part))
             }
         };
         let head = bytes.to_be_bytes();
-        self.queue.push_back(Message { head, bytes: memory, copied, part, sent: 0 });
+        self.queue.push_back(Message { head, bytes: memory, copied, _part: part, sent: 0 });
         self.posted = self.posted.wrapping_add(1);
         self.progress()?;
         Ok(Some(self.posted))
@@ -121,39 +112,23 @@ impl SendEnd {
                     bytes => message.sent += bytes,
                 }
             }
-            let part = message.part;
             self.queue.pop_front();
             self.sent = self.sent.wrapping_add(1);
-            if let (Some(stage), Some(part)) = (&mut self.stage, part) {
-                stage.free.push(part);
-            }
         }
         Ok(())
     }
 
     /// Begins to copy a message from the GPU, if there is room in the stage.
-    fn stage(&mut self, from: &DeviceMemory) -> Result<Option<(usize, Memory, Ticket)>, CallError> {
+    fn stage(&mut self, from: &DeviceMemory) -> Result<Option<(Part, Ticket)>, CallError> {
         let none = CallError::Invalid("memory of CUDA is for SCATTER_MODE=unpack-gpu");
-        let stage = self.stage.as_mut().ok_or(none)?;
-        let Some(part) = stage.free.pop() else { return Ok(None) };
-        let outside = |error| CallError::system("staging", error);
-        let to = stage.memory.part(part as u64 * MESSAGE_BYTES_MAX, from.len()).map_err(outside)?;
-        let (target, source) = (CopyPlace::Host(&to, 0), CopyPlace::Device(from, 0));
-        stage.queue.push(target, source, from.len()).map_err(outside)?;
-        let ticket = stage.queue.begin()?;
-        Ok(Some((part, to, ticket)))
+        let stage = self.stage.as_ref().ok_or(none)?;
+        let Some(part) = stage.take(from.len())? else { return Ok(None) };
+        let (target, source) = (CopyPlace::Host(&part.memory, 0), CopyPlace::Device(from, 0));
+        let mut queue = stage.queue();
+        let pushed = queue.push(target, source, from.len());
+        pushed.map_err(|error| CallError::system("staging", error))?;
+        let ticket = queue.begin()?;
+        drop(queue);
+        Ok(Some((part, ticket)))
     }
-}
-
-impl Stage {
-    fn new(index: u32) -> Result<Self, CallError> {
-        let device: Arc<dyn Device> = gpu(index)?;
-        let memory = device.pinned(STAGES as u64 * MESSAGE_BYTES_MAX)?;
-        Ok(Self { queue: Queue::new(&device)?, memory, free: (0..STAGES).collect() })
-    }
-}
-
-/// A GPU by its number.
-pub(crate) fn gpu(index: u32) -> Result<Arc<CudaDevice>, CallError> {
-    Ok(Cuda::load()?.device(index)?)
 }

@@ -64,7 +64,7 @@ pub struct Settings {
     pub fragment_bytes: u32,
     /// How far the length may be from that. With 0 every fragment begins at a page.
     pub jitter_bytes: u32,
-    /// Size of the bounce buffer of each connection.
+    /// Size of the bounce buffer of each device.
     pub bounce_bytes: u64,
     /// What the devices say of their speed, in Mbit/s.
     pub speed_mbps: i32,
@@ -120,7 +120,7 @@ impl Settings {
     /// | `SEED` | what random places follow from | 1 |
     /// | `FRAGMENT_BYTES` | mean length of a fragment | 4096 |
     /// | `JITTER_BYTES` | how far lengths are from that; with 0 fragments begin at pages | 1023 |
-    /// | `BOUNCE_BYTES` | size of the bounce buffer of each connection | 128 MiB in mode `unpack-gpu`, else 32 MiB |
+    /// | `BOUNCE_BYTES` | size of the bounce buffer of each device | 128 MiB in mode `unpack-gpu`, else 32 MiB |
     /// | `SPEED` | speed of the devices in Mbit/s | 10000 |
     /// | `PCI` | path of each device's PCI folder; the last one has all further devices | none |
     /// | `UNPACK_VERSION` | version of unpacking that devices declare | 7 |

@@ -170,6 +170,41 @@ fn a_small_bounce_buffer_makes_messages_wait_until_others_are_consumed() {
 }
 
 #[test]
+fn connections_of_a_device_share_its_bounce_buffer() {
+    // Room for 16 fragments, and messages of 10.
+    let host = Host::new(&[
+        ("SCATTER_MODE", "unpack"),
+        ("SCATTER_JITTER_BYTES", "0"),
+        ("SCATTER_BOUNCE_BYTES", "65536"),
+    ])
+    .unwrap();
+    let pairs = [host.pair(0).unwrap(), host.pair(0).unwrap()];
+    let mut targets = [1, 2].map(|byte| vec![byte; 40_960]);
+    let mut receives = Vec::new();
+    for (pair, target) in pairs.iter().zip(&mut targets) {
+        let mut target = host.buffer(pair.receiver, std::mem::take(target)).unwrap();
+        let receive = host.irecv(pair.receiver, &mut target, 0, 40_960).unwrap().unwrap();
+        let source = host.buffer(pair.sender, noise(1, 40_960)).unwrap();
+        let send = host.isend(pair.sender, &source, 0, 40_960).unwrap().unwrap();
+        until("sending", || host.test(send)).unwrap();
+        receives.push((receive, target));
+    }
+    until("the first", || host.test(receives[0].0)).unwrap();
+    for _ in 0..100 {
+        assert_eq!(host.test(receives[1].0).unwrap(), None, "the first one has the room");
+    }
+    let [first, second] = pairs;
+    let mut reader = Reader::new(&second.handle);
+    // Nobody has said that it is consumed.
+    host.close(first).unwrap();
+    until("the second", || host.test(receives[1].0)).unwrap();
+    let mut gathered = vec![0; 40_960];
+    reader.gather(&mut gathered);
+    assert!(gathered == noise(1, 40_960));
+    host.close(second).unwrap();
+}
+
+#[test]
 fn all_tables_tell_the_same_of_a_device() {
     let variables =
         [("SCATTER_MODE", "unpack"), ("SCATTER_SPEED", "0"), ("SCATTER_PCI", "/sys/odd/../path")];
