@@ -5,8 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use polyrail_gpu::Ticket;
 
 use crate::lane::Way;
+
+/// How long a GPU may take to copy what is under way, which takes microseconds.
+const GATHER_LIMIT: Duration = Duration::from_secs(10);
 
 /// The way to the thread. It ends by [`Closer::stop`].
 #[derive(Clone)]
@@ -15,6 +21,8 @@ pub(crate) struct Closer(Sender<Option<Closing>>);
 /// A connection on which nothing is posted any more. Where this ends, by whichever thread, it is closed.
 pub(crate) struct Closing {
     way: Option<Way>,
+    /// Copies that may still read its bounce buffer.
+    gathered: Vec<Ticket>,
     is_closed: Arc<AtomicBool>,
 }
 
@@ -39,13 +47,30 @@ impl Closer {
 
 impl Closing {
     /// `is_closed` is set when the plugin has closed it.
-    pub(crate) fn new(way: Way, is_closed: Arc<AtomicBool>) -> Self {
-        Self { way: Some(way), is_closed }
+    pub(crate) fn new(way: Way, gathered: Vec<Ticket>, is_closed: Arc<AtomicBool>) -> Self {
+        Self { way: Some(way), gathered, is_closed }
+    }
+
+    /// Whether no kernel reads the bounce buffer any more. A GPU that has failed reads nothing.
+    fn is_read(&self) -> bool {
+        let until = Instant::now() + GATHER_LIMIT;
+        while self.gathered.iter().any(|ticket| matches!(ticket.is_done(), Ok(false))) {
+            if Instant::now() > until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        true
     }
 }
 
 impl Drop for Closing {
     fn drop(&mut self) {
+        if !self.is_read() {
+            tracing::error!(target: "polyrail::carrier", limit = ?GATHER_LIMIT,
+                "a GPU does not finish copying from a plugin's bounce buffer: the connection stays open, and memory that it knows is never free");
+            return std::mem::forget(self.way.take());
+        }
         let closed = match self.way.take() {
             Some(Way::Sends(comm)) => comm.close(),
             Some(Way::Receives(comm)) => comm.close(),

@@ -16,6 +16,7 @@ use polyrail_sys::threads::monotonic_ns;
 
 use crate::bytes::{Bytes, Holder};
 use crate::closing::{Closer, Closing};
+use crate::gatherer::Gatherers;
 use crate::unpack::{Gathering, Unpack};
 
 /// One way of a connection of a plugin: messages in order, each of one or several pieces. Clones are the same
@@ -135,7 +136,9 @@ impl Lane {
         receiver: RecvComm,
     ) -> Result<(Self, Self, JoinHandle<()>), String> {
         let (closer, thread) = Closer::start().map_err(|error| error.to_string())?;
-        let unpack = receiver.device_handle().map(|handle| Unpack::open(&handle)).transpose()?;
+        let mut gatherers = Gatherers::default();
+        let unpack = receiver.device_handle().map(|handle| Unpack::open(&handle, &mut gatherers));
+        let unpack = unpack.transpose()?;
         let sends = Self::new(Way::Sends(sender), None, closer.clone());
         Ok((sends, Self::new(Way::Receives(receiver), unpack, closer), thread))
     }
@@ -283,12 +286,12 @@ impl Lane {
 impl Shared {
     fn break_off(&self, state: &mut State, why: String) {
         let Some(way) = state.way.take() else { return };
-        // Kernels that still read the bounce buffer end before the plugin frees it.
         state.unpack = None;
         let _ = self.broken.set(why);
         state.waiting.clear();
-        state.posted.clear();
-        self.closer.close(Closing::new(way, self.is_closed.clone()));
+        let gatherings = state.posted.drain(..).filter_map(|posted| posted.gathering);
+        let gathered = gatherings.map(|gathering| gathering.ticket).collect();
+        self.closer.close(Closing::new(way, gathered, self.is_closed.clone()));
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod bytes;
 mod closing;
+mod gatherer;
 mod host;
 mod lane;
 mod setup;

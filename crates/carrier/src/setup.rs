@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use polyrail_nccl_abi::{Connector, Handle, Listener, Net, RecvComm, SendComm};
 
 use crate::closing::Closer;
+use crate::gatherer::Gatherers;
 use crate::lane::{Lane, Way};
 use crate::tcpx::Wishes;
 use crate::threads;
@@ -159,6 +160,7 @@ fn listen(net: &Net, inbox: &Receiver<Job>, accepts: &Sender<Job>) {
 
 fn run(net: &Net, inbox: &Receiver<Job>, closer: &Closer, wishes: &Wishes) {
     let _own = threads::Own::here();
+    let mut gatherers = Gatherers::default();
     let mut pending: Vec<Pending> = Vec::new();
     let mut pause = SHORTEST_PAUSE;
     loop {
@@ -184,7 +186,7 @@ fn run(net: &Net, inbox: &Receiver<Job>, closer: &Closer, wishes: &Wishes) {
                 pending.remove(index);
                 continue;
             }
-            match pending[index].step(closer) {
+            match pending[index].step(closer, &mut gatherers) {
                 Some(result) => {
                     (pending.remove(index).told.came)(result);
                     warn_of_threads(wishes);
@@ -235,7 +237,7 @@ fn begin(net: &Net, job: Job) -> Option<Pending> {
 
 impl Pending {
     /// The connection, if it is there or will not be.
-    fn step(&mut self, closer: &Closer) -> Option<Result<Lane, String>> {
+    fn step(&mut self, closer: &Closer, gatherers: &mut Gatherers) -> Option<Result<Lane, String>> {
         let lane = |way, unpack| Lane::new(way, unpack, closer.clone());
         let begun = Instant::now();
         let stepped = match &mut self.step {
@@ -243,7 +245,8 @@ impl Pending {
                 let accepted: Result<Option<RecvComm>, _> = listener.accept();
                 let came = accepted.map(|comm| {
                     let comm = comm?;
-                    let unpack = comm.device_handle().map(|handle| Unpack::open(&handle));
+                    let unpack = comm.device_handle();
+                    let unpack = unpack.map(|handle| Unpack::open(&handle, gatherers));
                     Some(unpack.transpose().map(|unpack| lane(Way::Receives(comm), unpack)))
                 });
                 match came {

@@ -5,14 +5,14 @@
 //! bounce buffer is the host's. The layout is that of `src/device/network/unpack/unpack_defs.h` of NCCL 2.30.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use polyrail_gpu::cuda::Cuda;
-use polyrail_gpu::{CopyPlace, Device, DeviceMemory, Fragment, GpuError, Queue, Ticket, gather};
+use polyrail_gpu::{CopyPlace, DeviceMemory, Fragment, GpuError, Ticket, gather};
 use polyrail_nccl_abi::DeviceHandle;
 use polyrail_sys::{Memory, OutOfRange};
 
 use crate::bytes::Bytes;
+use crate::gatherer::{Gatherer, Gatherers};
 
 /// Messages that may be unconsumed: `NCCL_NET_DEVICE_UNPACK_MAX_QUEUE_DEPTH`.
 pub(crate) const DEPTH: usize = 16;
@@ -39,8 +39,7 @@ enum Bounce {
     Host(Memory),
     Gpu {
         memory: DeviceMemory,
-        device: Arc<dyn Device>,
-        queue: Queue,
+        gatherer: Arc<Gatherer>,
         /// Pinned memory for messages to the host.
         spare: Vec<Memory>,
     },
@@ -48,23 +47,25 @@ enum Bounce {
 
 /// A message on its way out of the bounce buffer.
 pub(crate) struct Gathering {
-    ticket: Ticket,
-    /// It goes to the host by way of this memory.
+    pub(crate) ticket: Ticket,
+    /// It goes to the host, or to a GPU that kernels don't reach, by way of this memory.
     pinned: Option<Memory>,
 }
 
 impl Unpack {
     /// What finishes the receives of a connection, by the plugin's description. Valid as long as the connection is
     /// open.
-    pub(crate) fn open(handle: &DeviceHandle) -> Result<Self, String> {
+    pub(crate) fn open(handle: &DeviceHandle, gatherers: &mut Gatherers) -> Result<Self, String> {
         let (at, size) = (handle.handle.addr() as u64, handle.size as u64);
         let cuda = Cuda::load().ok();
         // SAFETY: the plugin keeps it as long as the connection is open, which is longer than this is used.
         let on_gpu = cuda.as_ref().and_then(|cuda| unsafe { cuda.memory_at(at, size) }.ok());
         let failed = |error: GpuError| format!("bounce buffer: {error}");
-        let words = match &on_gpu {
-            Some(memory) => words(&read(memory)?),
-            None => {
+        let gatherer = on_gpu.as_ref().map(|memory| gatherers.of(memory.device()));
+        let gatherer = gatherer.transpose().map_err(failed)?;
+        let words = match (&on_gpu, &gatherer) {
+            (Some(memory), Some(gatherer)) => words(&gatherer.read(memory)?),
+            _ => {
                 // SAFETY: as above.
                 let memory = unsafe { Memory::from_raw(handle.handle.cast(), size) };
                 let mut bytes = vec![0; size as usize];
@@ -82,9 +83,8 @@ impl Unpack {
             (Some(cuda), _) => {
                 // SAFETY: as above.
                 let memory = unsafe { cuda.memory_from(*bounce) }.map_err(failed)?;
-                let device = memory.device().clone();
-                let queue = Queue::from(device.clone().open_gather_queue().map_err(failed)?);
-                Bounce::Gpu { memory, device, queue, spare: Vec::new() }
+                let gatherer = gatherers.of(memory.device()).map_err(failed)?;
+                Bounce::Gpu { memory, gatherer, spare: Vec::new() }
             }
             (None, Some(bytes)) => {
                 let place = std::ptr::with_exposed_provenance_mut::<u8>(*bounce as usize);
@@ -122,22 +122,33 @@ impl Unpack {
             (Bounce::Host(_), Bytes::Cuda(_)) => {
                 return Err("a bounce buffer of the host has messages for a GPU".to_owned());
             }
-            (Bounce::Gpu { memory, queue, .. }, Bytes::Cuda(target)) => {
-                let to = CopyPlace::Device(target, *offset);
-                let ticket = queue.gather(to, CopyPlace::Device(memory, 0), &fragments);
+            (Bounce::Gpu { memory, gatherer, .. }, Bytes::Cuda(target))
+                if gatherer.reaches(target.device()) =>
+            {
+                let to = (CopyPlace::Device(target, *offset), bytes);
+                let ticket = gatherer.gather(to, None, memory, &fragments);
                 ticket.map(|ticket| Gathering { ticket, pinned: None })
             }
-            (Bounce::Gpu { memory, device, queue, spare }, Bytes::Host(_)) => {
+            (Bounce::Gpu { memory, gatherer, spare }, target) => {
                 let pinned = match spare.pop() {
                     Some(pinned) => pinned,
-                    None => device.pinned(MESSAGE_BYTES_MAX).map_err(|error| error.to_string())?,
+                    None => gatherer.pinned(MESSAGE_BYTES_MAX)?,
                 };
-                let to = CopyPlace::Host(&pinned, 0);
-                let ticket = queue.gather(to, CopyPlace::Device(memory, 0), &fragments);
+                let ticket = match target {
+                    Bytes::Cuda(target) => {
+                        let to = (CopyPlace::Device(target, *offset), bytes);
+                        gatherer.gather(to, Some(&pinned), memory, &fragments)
+                    }
+                    // The CPU takes it from there.
+                    Bytes::Host(_) => {
+                        let to = (CopyPlace::Host(&pinned, 0), bytes);
+                        gatherer.gather(to, None, memory, &fragments)
+                    }
+                };
                 ticket.map(|ticket| Gathering { ticket, pinned: Some(pinned) })
             }
         };
-        begun.map(Some).map_err(|error| error.to_string())
+        begun.map(Some)
     }
 
     /// Whether the message of so many bytes is in place.
@@ -149,12 +160,14 @@ impl Unpack {
         if !gathering.ticket.is_done().map_err(|error| error.to_string())? {
             return Ok(false);
         }
-        if let (Some(pinned), Some((Bytes::Host(memory), offset))) = (gathering.pinned.take(), to) {
-            let copied = pinned.copy_to(0, (memory, *offset), bytes);
-            copied.map_err(|error| error.to_string())?;
-            if let Bounce::Gpu { spare, .. } = &mut self.bounce {
-                spare.push(pinned);
+        let Bounce::Gpu { gatherer, spare, .. } = &mut self.bounce else { return Ok(true) };
+        gatherer.let_go();
+        if let Some(pinned) = gathering.pinned.take() {
+            if let Some((Bytes::Host(memory), offset)) = to {
+                let copied = pinned.copy_to(0, (memory, *offset), bytes);
+                copied.map_err(|error| error.to_string())?;
             }
+            spare.push(pinned);
         }
         Ok(true)
     }
@@ -181,22 +194,4 @@ impl Unpack {
 
 fn words(bytes: &[u8]) -> Vec<u64> {
     bytes.as_chunks().0.iter().copied().map(u64::from_ne_bytes).collect()
-}
-
-/// A few bytes of a GPU.
-fn read(memory: &DeviceMemory) -> Result<Vec<u8>, String> {
-    let failed = |error: GpuError| format!("the plugin's device handle: {error}");
-    let outside = |error: OutOfRange| error.to_string();
-    let (device, len) = (memory.device(), memory.len());
-    let pinned = device.pinned(len).map_err(failed)?;
-    let mut queue = Queue::new(device).map_err(failed)?;
-    let (to, from) = (CopyPlace::Host(&pinned, 0), CopyPlace::Device(memory, 0));
-    queue.push(to, from, len).map_err(outside)?;
-    let ticket = queue.begin().map_err(failed)?;
-    if !ticket.wait(Duration::from_secs(5)).map_err(failed)? {
-        return Err("the GPU did not copy the plugin's device handle within 5 s".to_owned());
-    }
-    let mut bytes = vec![0; len as usize];
-    pinned.read_at(0, &mut bytes).map_err(outside)?;
-    Ok(bytes)
 }

@@ -133,7 +133,7 @@ impl Connecting {
             _ => Ipv6Addr::from(part::<16>(handle, ADDRESS)).into(),
         };
         let address = SocketAddr::new(target, u16::from_be_bytes(part(handle, PORT)));
-        plugin.stage(device)?;
+        plugin.stages()?;
         let (_, source) = &plugin.settings.devices[device];
         let socket = start_connect(*source, None, address, &FlowOptions::default());
         let socket = socket.and_then(|socket| socket.set_tcp_nodelay(true).map(|()| socket));

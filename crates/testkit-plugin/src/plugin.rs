@@ -1,7 +1,7 @@
 //! What a process knows: the settings, and everything that a host has a pointer to. These pointers are
 //! numbers, so that a wrong one is an error and nothing else.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{CStr, CString, c_int};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,10 +24,14 @@ use crate::stage::{Stage, gpu};
 pub(crate) struct Plugin {
     pub(crate) settings: Settings,
     pub(crate) devices: Vec<Device>,
+    /// What memory of GPUs is sent with: one for each GPU that the settings name.
+    stages: Mutex<Option<Stages>>,
     /// Calls of the function that is to fail, and of the one that is slow.
     calls: AtomicU64,
     slow_calls: AtomicU64,
 }
+
+pub(crate) type Stages = Arc<[Arc<Stage>]>;
 
 /// What the connections of a device share.
 #[derive(Default)]
@@ -36,8 +40,6 @@ pub(crate) struct Device {
     pub(crate) moved: AtomicU64,
     /// What they receive with, in mode `unpack`.
     pool: Mutex<Option<Arc<Pool>>>,
-    /// What they send memory of a GPU with.
-    stage: Mutex<Option<Arc<Stage>>>,
 }
 
 /// What a number stands for.
@@ -98,7 +100,13 @@ pub(crate) fn init() -> Result<(), CallError> {
     {
         let devices = settings.devices.iter().map(|_| Device::default()).collect();
         let (calls, slow_calls) = (AtomicU64::new(0), AtomicU64::new(0));
-        state.plugin = Some(Arc::new(Plugin { settings, devices, calls, slow_calls }));
+        state.plugin = Some(Arc::new(Plugin {
+            settings,
+            devices,
+            stages: Mutex::default(),
+            calls,
+            slow_calls,
+        }));
     }
     Ok(())
 }
@@ -145,15 +153,22 @@ impl Plugin {
         Ok(pool.clone())
     }
 
-    /// What connections of a device send memory of its GPU with, if it has one. The first call makes it.
-    pub(crate) fn stage(&self, device: usize) -> Result<Option<Arc<Stage>>, CallError> {
-        let Some(index) = self.settings.gpu_of(device) else { return Ok(None) };
-        let mut stage = self.devices[device].stage.lock();
-        if stage.is_none() {
-            let gpu: Arc<dyn polyrail_gpu::Device> = gpu(index)?;
-            *stage = Some(Stage::new(&*gpu, Queue::new(&gpu)?)?);
+    /// What memory of GPUs is sent with, by whichever device. The first call makes it.
+    pub(crate) fn stages(&self) -> Result<Stages, CallError> {
+        let mut stages = self.stages.lock();
+        if let Some(stages) = &*stages {
+            return Ok(stages.clone());
         }
-        Ok(stage.clone())
+        let indices: BTreeSet<u32> = match &self.settings.mode {
+            Mode::UnpackGpu(gpus) => gpus.iter().copied().collect(),
+            Mode::Plain | Mode::Unpack => BTreeSet::new(),
+        };
+        let stage = |index| {
+            let gpu: Arc<dyn polyrail_gpu::Device> = gpu(index)?;
+            Stage::new(&*gpu, Queue::new(&gpu)?)
+        };
+        let made = indices.into_iter().map(stage).collect::<Result<Stages, _>>()?;
+        Ok(stages.insert(made).clone())
     }
 
     /// The index of a device, checked.

@@ -21,8 +21,8 @@ pub(crate) struct ReceiveEnd {
     coming: Coming,
     /// In mode `unpack`.
     bounce: Option<Bounce>,
-    /// Messages whose fragments a GPU is copying.
-    scattering: VecDeque<(Landed, Ticket, Part)>,
+    /// Messages whose fragments a GPU is copying, and whole ones that came behind one.
+    scattering: VecDeque<(Landed, Option<(Ticket, Part)>)>,
     /// Whole and not yet told of by a test.
     landed: VecDeque<Landed>,
     /// Told of and not yet consumed; in mode `unpack` only.
@@ -147,7 +147,7 @@ impl ReceiveEnd {
     /// TCPX lets hosts test the oldest request only (`tcpxTest` in `net_tcpx.cc`).
     fn check_turn(&self, number: u32) -> Result<(), CallError> {
         let landed = self.landed.front().map(|landed| landed.number);
-        let scattering = self.scattering.front().map(|(landed, _, _)| landed.number);
+        let scattering = self.scattering.front().map(|(landed, _)| landed.number);
         let posted = self.posted.front().map(|posted| posted.number);
         let expected = landed.or(scattering).or(posted).unwrap_or(0);
         match number == expected {
@@ -234,25 +234,26 @@ impl ReceiveEnd {
         let Body { bytes, landing, fragments, .. } = body;
         let fragments = if buffer.is_some() { Fragments::default() } else { fragments };
         let landed = Landed { number, room, bytes, fragments };
-        match (landing, &self.bounce) {
+        let copied = match (landing, &self.bounce) {
             (Landing::Stage(part), Some(bounce)) => {
                 let ticket = bounce.scatter(&part.memory, &landed.fragments)?;
-                match ticket {
-                    Some(ticket) => self.scattering.push_back((landed, ticket, part)),
-                    None => self.publish(landed)?,
-                }
+                ticket.map(|ticket| (ticket, part))
             }
-            _ => self.publish(landed)?,
-        }
-        Ok(())
+            _ => None,
+        };
+        // Messages are told of in their order, also if a later one needs no copy.
+        self.scattering.push_back((landed, copied));
+        self.finish_scattering()
     }
 
     fn finish_scattering(&mut self) -> Result<(), CallError> {
-        while let Some((_, ticket, _)) = self.scattering.front() {
-            if !ticket.is_done()? {
+        while let Some((_, copied)) = self.scattering.front() {
+            if let Some((ticket, _)) = copied
+                && !ticket.is_done()?
+            {
                 break;
             }
-            let Some((landed, _, _)) = self.scattering.pop_front() else { break };
+            let Some((landed, _)) = self.scattering.pop_front() else { break };
             self.publish(landed)?;
         }
         Ok(())

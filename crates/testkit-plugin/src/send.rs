@@ -1,7 +1,6 @@
 //! The sending end: messages one behind the other, each with its length in front.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use polyrail_gpu::{CopyPlace, DeviceMemory, Ticket};
 use polyrail_nccl_abi::MAX_REQUESTS;
@@ -10,9 +9,9 @@ use polyrail_sys::{IoVecs, Memory, Out};
 use crate::error::CallError;
 use crate::link::Link;
 use crate::metadata::MESSAGE_BYTES_MAX;
-use crate::plugin::Region;
+use crate::plugin::{Region, Stages};
 use crate::settings::Mode;
-use crate::stage::{Part, Stage};
+use crate::stage::Part;
 
 /// Bytes in front of a message: its length.
 pub(crate) const HEAD_BYTES: usize = 8;
@@ -23,7 +22,7 @@ pub(crate) struct SendEnd {
     queue: VecDeque<Message>,
     posted: u32,
     sent: u32,
-    stage: Option<Arc<Stage>>,
+    stages: Stages,
 }
 
 struct Message {
@@ -41,8 +40,8 @@ impl SendEnd {
     /// Whatever a GPU needs is there: later a kernel of the host may wait for a message, and making it would wait for
     /// that kernel.
     pub(crate) fn new(link: Link) -> Result<Self, CallError> {
-        let stage = link.plugin.stage(link.device)?;
-        Ok(Self { link, queue: VecDeque::new(), posted: 0, sent: 0, stage })
+        let stages = link.plugin.stages()?;
+        Ok(Self { link, queue: VecDeque::new(), posted: 0, sent: 0, stages })
     }
 
     /// Takes a message that begins `offset` bytes into the region, or has no room for it.
@@ -121,7 +120,9 @@ impl SendEnd {
     /// Begins to copy a message from the GPU, if there is room in the stage.
     fn stage(&mut self, from: &DeviceMemory) -> Result<Option<(Part, Ticket)>, CallError> {
         let none = CallError::Invalid("memory of CUDA is for SCATTER_MODE=unpack-gpu");
-        let stage = self.stage.as_ref().ok_or(none)?;
+        // Any GPU can copy from any other, but slower.
+        let own = self.stages.iter().find(|stage| stage.is_of(&**from.device()));
+        let stage = own.or(self.stages.first()).ok_or(none)?;
         let Some(part) = stage.take(from.len())? else { return Ok(None) };
         let (target, source) = (CopyPlace::Host(&part.memory, 0), CopyPlace::Device(from, 0));
         let mut queue = stage.queue();

@@ -1,4 +1,4 @@
-//! Pinned memory that messages of a device pass on their way from and to its GPU.
+//! Pinned memory that messages pass on their way from and to a GPU.
 
 use std::sync::Arc;
 
@@ -10,12 +10,13 @@ use polyrail_sys::Memory;
 use crate::error::CallError;
 use crate::metadata::MESSAGE_BYTES_MAX;
 
-/// Messages of all connections of a device that are on their way at a time.
+/// Messages that are on their way at a time.
 const PARTS: usize = 32;
 
-/// All connections of a device share it. Its copies are made one after the other, so a part may be lent again while a
+/// Connections share it. Its copies are made one after the other, so a part may be lent again while a
 /// copy of a connection that is gone still uses it: what that one writes, the next one's copy overwrites.
 pub(crate) struct Stage {
+    gpu: [u8; 16],
     queue: Mutex<Queue>,
     memory: Memory,
     free: Mutex<Vec<usize>>,
@@ -33,7 +34,12 @@ impl Stage {
     pub(crate) fn new(device: &dyn Device, queue: Queue) -> Result<Arc<Self>, CallError> {
         let memory = device.pinned(PARTS as u64 * MESSAGE_BYTES_MAX)?;
         let (queue, free) = (Mutex::new(queue), Mutex::new((0..PARTS).collect()));
-        Ok(Arc::new(Self { queue, memory, free }))
+        Ok(Arc::new(Self { gpu: device.identity().uuid, queue, memory, free }))
+    }
+
+    /// Whether it is that of the GPU.
+    pub(crate) fn is_of(&self, device: &dyn Device) -> bool {
+        self.gpu == device.identity().uuid
     }
 
     /// What copies from and to it.
