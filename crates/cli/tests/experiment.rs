@@ -304,6 +304,11 @@ fn moved(case: &Case) -> String {
     }
 }
 
+/// Ends a process that may have ended by itself, as children of an experiment do with it.
+fn end(pid: &str) {
+    Command::new("kill").args(["-9", pid]).stderr(Stdio::null()).status().unwrap();
+}
+
 fn kill(signal: &str, pid: &str) {
     assert!(
         Command::new("kill").args([signal, pid]).status().unwrap().success(),
@@ -348,7 +353,7 @@ fn one_experiment_at_a_time_changes_a_host_and_what_a_killed_one_left_is_known_t
     assert!(stderr.contains(&words), "{stderr}");
     child.kill().unwrap();
     child.wait().unwrap();
-    kill("-9", &sleeper);
+    end(&sleeper);
     let stderr = case.refused(other, 3);
     let remedy = format!("help: polyrail experiment undo {}", results.display());
     assert!(stderr.contains("still holds") && stderr.contains(&remedy), "{stderr}");
@@ -376,7 +381,7 @@ fn after_a_kill_undo_puts_the_host_back_and_so_does_the_next_start() {
         let sleeper = moved(&case);
         child.kill().unwrap();
         child.wait().unwrap();
-        kill("-9", &sleeper);
+        end(&sleeper);
         assert!(everything_below(machine.path()) != before, "the kill undid it");
         if undo_by_start {
             let stderr = case.refused(&["x.yml", "--sysroot", root], 2);

@@ -30,7 +30,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIST", value_parser = gpus)]
     pub(super) gpus: Option<Gpus>,
 
-    /// Endpoints in the machine's memory, 0 to 64 [default: 2 without GPUs, else 0].
+    /// Endpoints in the machine's memory, 0 to 64 [default: as many as make 2 endpoints with the GPUs].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=64))]
     pub(super) host: Option<u32>,
 

@@ -19,7 +19,8 @@ use crate::stdout::fitted;
 
 /// The plan has one sentinel after this many other steps.
 const SENTINEL_EVERY: u32 = 200;
-const DEFAULT_HOSTS: u32 = 2;
+/// Between one endpoint there is no link.
+const ENDPOINTS_MIN: usize = 2;
 /// Both ends are in this process, so the loopback is a rail to all of them: the rails of `polyrail bench`.
 const DEFAULT_RAILS: &str = "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4";
 
@@ -187,16 +188,16 @@ fn spots(args: &Args, notes: &mut Vec<String>) -> Result<Vec<Spot>, CommandError
         }
         (None, Err(error)) => notes.push(format!("no GPUs: {error}")),
     }
-    let hosts = args.host.unwrap_or(if spots.is_empty() { DEFAULT_HOSTS } else { 0 });
+    let hosts = args.host.unwrap_or(ENDPOINTS_MIN.saturating_sub(spots.len()) as u32);
     spots.extend((0..hosts).map(|_| Spot::Host));
-    if spots.len() < 2 {
+    if spots.len() < ENDPOINTS_MIN {
         let fault = match spots.len() {
             1 => "give 1 endpoint",
             _ => "give no endpoint",
         };
         let help = format!(
             "measure between endpoints in this machine's memory, too: --host {}",
-            hosts as usize + 2 - spots.len()
+            hosts as usize + ENDPOINTS_MIN - spots.len()
         );
         let error = CommandError::usage("--gpus and --host", "", fault, "2 endpoints or more");
         return Err(error.with_help(help));

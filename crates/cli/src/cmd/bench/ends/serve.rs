@@ -356,7 +356,10 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| serve(&server, &bank, &over, end));
             let peer = client.add_peer(&server.metadata()).unwrap();
-            Link::new(&client, peer, Interrupt::default()).say_good_bye();
+            let link = Link::new(&client, peer, Interrupt::default());
+            // One that is gone before it is accepted is not served.
+            link.ask(&Ask::Hello { control_version: CONTROL_VERSION }).unwrap();
+            link.say_good_bye();
             client.close();
             let was_gone = served.recv_timeout(Duration::from_secs(60));
             over.raise();
