@@ -1,5 +1,6 @@
 //! A plugin that is hosted: loading it, and what its devices are.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -145,6 +146,7 @@ impl Host {
         for number in 0..count {
             all.push(hosted(&name, number, net.properties(number)?)?);
         }
+        tell_apart(&mut all);
         let devices = chosen(&name, all, &wishes.devices)?;
         let wishes = Arc::new(wishes);
         let setup = Setup::start(net, wishes.clone()).map_err(HostError::Thread)?;
@@ -219,6 +221,9 @@ fn hosted(plugin: &str, number: usize, properties: Properties) -> Result<HostedD
     if properties.name.is_empty() {
         return Err(wrong("name", "empty".into(), "a name"));
     }
+    if properties.name.contains(char::is_control) {
+        return Err(wrong("name", format!("{:?}", properties.name), "a name that can be printed"));
+    }
     let Ok(speed_mbps) = u32::try_from(properties.speed_mbps) else {
         let value = format!("{} Mbit/s", properties.speed_mbps);
         return Err(wrong("speed", value, "0 (not known) and more"));
@@ -255,6 +260,19 @@ fn hosted(plugin: &str, number: usize, properties: Properties) -> Result<HostedD
         pci_path: properties.pci_path.filter(|path| path.is_dir()),
         name: properties.name,
     })
+}
+
+/// Devices of one name are known by it and their number.
+fn tell_apart(all: &mut [HostedDevice]) {
+    let mut count: HashMap<String, usize> = HashMap::new();
+    for device in all.iter() {
+        *count.entry(device.name.clone()).or_default() += 1;
+    }
+    for device in all {
+        if count.get(&device.name).is_some_and(|count| *count > 1) {
+            device.name = format!("{}#{}", device.name, device.number);
+        }
+    }
 }
 
 fn chosen(

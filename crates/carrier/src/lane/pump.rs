@@ -66,7 +66,7 @@ impl State {
             self.crc = post.continue_crc(self.crc)?;
             match post.ends {
                 Some(Ends::Checked(check)) if check.want != self.crc => {
-                    return Err("bytes came that have a wrong checksum".to_owned());
+                    return Err(wrong("bytes came that have a wrong checksum".to_owned()));
                 }
                 Some(_) => moved.messages += 1,
                 None => {}
@@ -84,10 +84,19 @@ impl State {
     }
 }
 
+/// Why a connection is given up here: the peer sees that it ends, and not why.
+fn wrong(why: String) -> String {
+    tracing::warn!(target: "polyrail::carrier", why, "what the plugin brought is of no use");
+    why
+}
+
 impl Posted {
     /// Whether the plugin is through with it. What makes it usable begins then.
     fn has_come(&mut self, way: &mut Way, unpack: &mut Option<Unpack>) -> Result<bool, String> {
-        let fail = |error: NetError| error.to_string();
+        let fail = |error: NetError| match error {
+            NetError::Answer { .. } => wrong(error.to_string()),
+            _ => error.to_string(),
+        };
         let comm = match way {
             Way::Sends(comm) => {
                 return Ok(comm.test(&mut self.request).map_err(fail)?.is_some());
@@ -99,14 +108,11 @@ impl Posted {
         // Some plugins never tell; the peer's announcement is what counts then.
         let got = if sizes.is_told() { sizes.first() } else { wanted };
         if got != wanted {
-            return Err(format!("{got} bytes came where the peer announced {wanted}"));
+            return Err(wrong(format!("{got} bytes came where the peer announced {wanted}")));
         }
         if let Some(unpack) = unpack {
             let gathering = unpack.take(got as u64, self.post.bytes.as_ref());
-            // The peer sees a connection that ends, and not why.
-            self.gathering = gathering.inspect_err(|why| {
-                tracing::warn!(target: "polyrail::carrier", why, "what the plugin brought can't be put together");
-            })?;
+            self.gathering = gathering.map_err(wrong)?;
         } else if matches!(self.post.bytes, Some((Bytes::Cuda(_), _))) {
             // The plugin says whether the GPU would see old bytes otherwise.
             self.flush = comm.iflush(&[self.post.part]).map_err(fail)?;

@@ -5,6 +5,7 @@
 
 use polyrail_carrier::{CpusOf, Host, HostedDevice, Wishes};
 use polyrail_config::{Config, parse_bindings};
+use polyrail_proto::hello::MAX_RAILS;
 use polyrail_sys::interfaces::Interface;
 
 use crate::base::error::{EngineError, origin_of};
@@ -52,6 +53,18 @@ pub(crate) fn select_all(
         why: error.to_string(),
         remedy: error.help(),
     })?;
+    let beside = if others.is_some() { own.len() } else { 0 };
+    let all = host.devices().len() + beside;
+    if all > MAX_RAILS {
+        return Err(EngineError::Plugin {
+            spec: spec.to_owned(),
+            origin: origin(),
+            why: format!(
+                "its devices and the rails beside them are {all} rails; allowed: 1 to {MAX_RAILS}"
+            ),
+            remedy: Some("name some of the devices as plugin:LIBRARY@NAME+NUMBER".to_owned()),
+        });
+    }
     let of_devices = host.devices().iter().enumerate().map(|(at, device)| ChosenRail {
         name: format!("{}:{}", host.name(), device.name),
         speed_mbps: device.speed_mbps,

@@ -156,7 +156,7 @@ impl EngineSettings {
             return Err(EngineError::NotHosted { setting, value, allowed });
         }
         if self.caller_driven {
-            let (setting, value, allowed) = ("progress", "caller", "proxies");
+            let (setting, value, allowed) = ("progress", "caller", "proxy");
             return Err(EngineError::NotHosted { setting, value, allowed });
         }
         Ok(())

@@ -131,6 +131,22 @@ pub struct RailShare {
     pub retransmits: u64,
     /// Chunks that the engine sent again over this or another rail.
     pub resent_chunks: u64,
+    /// Bytes that a hosted plugin carried, on its rail. What it did not carry took the rail's TCP connection.
+    #[serde(default)]
+    pub carried_bytes: u64,
+}
+
+impl RailShare {
+    /// Whether a plugin that the engine hosts is to carry its payload.
+    pub fn is_hosted(&self) -> bool {
+        is_hosted(&self.name)
+    }
+}
+
+/// Whether a plugin that an engine hosts is to carry the payload of the rail with this name.
+pub fn is_hosted(rail: &str) -> bool {
+    // Plugin and device. No interface has a colon in its name, and addresses stand behind an `@`.
+    rail.split('@').next().is_some_and(|name| name.contains(':'))
 }
 
 /// Percentiles of times in microseconds.
@@ -232,6 +248,7 @@ pub(crate) mod tests {
                 gb_per_s: 5.0,
                 retransmits: 0,
                 resent_chunks: 0,
+                carried_bytes: 0,
             }],
             cpu_seconds_per_gb: Some(0.4),
             against: Some(AgainstRaw {

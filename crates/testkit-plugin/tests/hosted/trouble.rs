@@ -31,6 +31,38 @@ fn no_devices() {
 }
 
 #[test]
+fn more_devices_than_an_engine_has_rails() {
+    let addresses: Vec<String> = (1..=65).map(|last| format!("127.0.0.{last}")).collect();
+    let devices = addresses.join(",");
+    inside(
+        "trouble::more_devices_than_an_engine_has_rails",
+        &[("SCATTER_DEVICES", &devices)],
+        || {
+            let error = engine(&double(), &[]).unwrap_err();
+            assert!(error.to_string().contains("are 65 rails; allowed: 1 to 64"), "{error}");
+            assert!(error.help().unwrap().contains("plugin:LIBRARY@NAME+NUMBER"));
+            let one = engine(&format!("{}@64", double()), &[]).unwrap();
+            assert_eq!(one.rails().len(), 1);
+        },
+    );
+}
+
+#[test]
+fn devices_of_one_name_are_told_apart_by_their_numbers() {
+    let test = "trouble::devices_of_one_name_are_told_apart_by_their_numbers";
+    inside(test, &[("SCATTER_DEVICES", "lo,lo,127.0.0.2")], || {
+        let names = |rails: &str| {
+            let engine = engine(rails, &[]).unwrap();
+            engine.rails().iter().map(|rail| rail.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&double()), ["Scatter:lo#0", "Scatter:lo#1", "Scatter:scatter2"]);
+        assert_eq!(names(&format!("{}@lo#1", double())), ["Scatter:lo#1"]);
+        let error = engine(&format!("{}@lo", double()), &[]).unwrap_err();
+        assert!(error.to_string().contains("0 (lo#0), 1 (lo#1)"), "{error}");
+    });
+}
+
+#[test]
 fn a_device_that_does_not_know_its_speed_and_lies_nowhere_is_a_rail_all_the_same() {
     let variables = [("SCATTER_SPEED", "0"), ("SCATTER_PCI", "/sys/devices/none")];
     let test =

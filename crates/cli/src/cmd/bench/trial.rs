@@ -216,6 +216,7 @@ fn sum(mut mine: Vec<RailDelta>, theirs: &[RailDelta]) -> Vec<RailDelta> {
         mine.tx_bytes += theirs.tx_bytes;
         mine.retransmits += theirs.retransmits;
         mine.resent_chunks += theirs.resent_chunks;
+        mine.carried_bytes += theirs.carried_bytes;
     }
     mine
 }

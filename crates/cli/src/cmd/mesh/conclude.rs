@@ -8,6 +8,8 @@ use super::report::{LayoutReport, PairReport, PatternReport};
 
 /// A pair that is slower in every round than this part of the one in the middle is named.
 const SLOW_SHARE: f64 = 0.8;
+/// A plugin that carries less of its rails' bytes is worth a word.
+const CARRIED: f64 = 0.99;
 /// More of them would hide each other.
 const NAMED: usize = 3;
 
@@ -20,6 +22,7 @@ pub(crate) fn conclusions(layouts: &[LayoutReport], rounds: u32) -> Vec<String> 
             told.extend(rates(&name, pattern, rounds));
             told.extend(slow_pairs(&name, &pattern.pairs));
             told.extend(sent_again(&name, pattern));
+            told.extend(left_by_plugins(&name, pattern));
         }
     }
     let Some((first, others)) = layouts.split_first() else { return told };
@@ -102,6 +105,22 @@ fn sent_again(name: &str, pattern: &PatternReport) -> Option<String> {
         )
     };
     (all > 0).then(text)
+}
+
+/// The payload of a hosted plugin takes TCP where the plugin can't, and the figures are those of TCP then.
+fn left_by_plugins(name: &str, pattern: &PatternReport) -> Option<String> {
+    let shares = pattern.nics.iter().filter(|nic| nic.tx_gb_per_s > 0.0);
+    let shares = shares.filter_map(|nic| Some((nic.carried_share?, nic)));
+    let (share, worst) = shares.min_by(|a, b| a.0.total_cmp(&b.0))?;
+    let text = || {
+        format!(
+            "{name}: of what node{} {} sent the hosted plugin carried {:.1} %, the rest took TCP: the log says why",
+            worst.node,
+            worst.name,
+            share * 100.0
+        )
+    };
+    (share < CARRIED).then(text)
 }
 
 /// What another layout makes of a pattern. A difference within what the rounds vary by is none.
@@ -225,11 +244,24 @@ mod tests {
             rx_gb_per_s: 1.0,
             retransmits,
             resent_chunks: 0,
+            carried_share: None,
             rx_dropped: 0,
             tx_dropped: 0,
             window_full_share: 0.0,
             socket_full_share: 0.0,
         }
+    }
+
+    #[test]
+    fn what_a_hosted_plugin_left_to_tcp_is_told_with_the_worst_device() {
+        let mut hosted = layout(Layout::One, 2.0, &[2.0]);
+        let device = |node, share| NicReport { carried_share: Some(share), ..nic(node, 0) };
+        hosted.patterns[0].nics = vec![device(0, 1.0), device(1, 0.995), nic(2, 0)];
+        assert_eq!(conclusions(&[hosted.clone()], 3).len(), 1);
+        hosted.patterns[0].nics[1] = device(1, 0.25);
+        let told = conclusions(&[hosted], 3);
+        let text = "all, layout one: of what node1 rail0 sent the hosted plugin carried 25.0 %";
+        assert!(told[1].starts_with(text), "{told:?}");
     }
 
     #[test]

@@ -19,6 +19,9 @@ pub(crate) struct RailCount {
     pub(crate) rx_bytes: u64,
     pub(crate) retransmits: u64,
     pub(crate) resent_chunks: u64,
+    /// What a hosted plugin carried of the bytes sent.
+    #[serde(default)]
+    pub(crate) carried_bytes: u64,
     /// Flows that sent.
     pub(crate) flows: u64,
     /// Time that they had something to send and no room in the window, all together.
@@ -161,6 +164,7 @@ fn rails(before: &Stats, after: &Stats) -> Vec<RailCount> {
                     continue;
                 }
                 sum.flows += 1;
+                sum.carried_bytes += since(flow.carried_bytes, old.map(|old| old.carried_bytes));
                 let window = since(flow.window_full_ns, old.map(|old| old.window_full_ns));
                 let socket = since(flow.socket_full_ns, old.map(|old| old.socket_full_ns));
                 sum.window_full_s += window as f64 / 1e9;
@@ -178,6 +182,7 @@ impl RailCount {
         self.rx_bytes += more.rx_bytes;
         self.retransmits += more.retransmits;
         self.resent_chunks += more.resent_chunks;
+        self.carried_bytes += more.carried_bytes;
         self.window_full_s += more.window_full_s;
         self.socket_full_s += more.socket_full_s;
     }

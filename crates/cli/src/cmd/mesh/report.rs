@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use polyrail_report::{Host, Spread, Tool, median};
+use polyrail_report::{Host, Spread, Tool, is_hosted, median};
 use serde::{Deserialize, Serialize};
 
 use super::counters::{Machine, RailCount};
@@ -98,6 +98,8 @@ pub(crate) struct NicReport {
     pub(crate) rx_gb_per_s: f64,
     pub(crate) retransmits: u64,
     pub(crate) resent_chunks: u64,
+    /// The part of its bytes that a hosted plugin carried, if it is a device of one; the rest took TCP.
+    pub(crate) carried_share: Option<f64>,
     pub(crate) rx_dropped: u64,
     pub(crate) tx_dropped: u64,
     /// The part of the time in which a flow that sent had no room in its window, and in its socket.
@@ -314,6 +316,8 @@ impl Tally {
             rx_gb_per_s: rate(nic.count.rx_bytes, nic.rx_seconds),
             retransmits: nic.count.retransmits,
             resent_chunks: nic.count.resent_chunks,
+            carried_share: is_hosted(&nic.count.name)
+                .then(|| share(nic.count.carried_bytes as f64, nic.count.tx_bytes as f64)),
             rx_dropped: dropped.map_or(0, |nic| nic.rx_dropped),
             tx_dropped: dropped.map_or(0, |nic| nic.tx_dropped),
             window_full_share: share(nic.count.window_full_s, nic.flow_seconds).min(1.0),

@@ -79,6 +79,7 @@ fn add(sums: &mut Vec<RailDelta>, rails: &[RailDelta]) {
                 sum.tx_bytes += rail.tx_bytes;
                 sum.retransmits += rail.retransmits;
                 sum.resent_chunks += rail.resent_chunks;
+                sum.carried_bytes += rail.carried_bytes;
             }
         }
     }
@@ -93,6 +94,7 @@ fn shares(rails: &[RailDelta], seconds: f64) -> Vec<RailShare> {
         gb_per_s: rail.tx_bytes as f64 / 1e9 / seconds,
         retransmits: rail.retransmits,
         resent_chunks: rail.resent_chunks,
+        carried_bytes: rail.carried_bytes,
     };
     rails.iter().map(share).collect()
 }

@@ -31,6 +31,7 @@ pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
              `--set log_level=info` tells which"
         ));
     }
+    remarks.extend(left_by_plugins(report));
     let over_rails = |result: &BenchResult| is_shared(result) && bytes_on_rails(result) > 0;
     if let Some(sizes) = sizes(report, over_rails) {
         let bytes = report.results.iter().filter(|result| is_shared(result));
@@ -56,6 +57,34 @@ pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
     }
     remarks
 }
+
+/// The payload of a hosted plugin takes TCP where the plugin can't, and the figures are those of TCP then.
+fn left_by_plugins(report: &BenchReport) -> Option<String> {
+    let hosted = |result: &BenchResult| {
+        let mut all = (0, 0);
+        for rail in result.rails.iter().filter(|rail| rail.is_hosted()) {
+            all = (all.0 + rail.bytes, all.1 + rail.carried_bytes);
+        }
+        all
+    };
+    let is_left = |result: &BenchResult| {
+        let (bytes, carried) = hosted(result);
+        result.size_bytes >= CARRIED_FROM && (carried as f64) < CARRIED * bytes as f64
+    };
+    let sizes = sizes(report, is_left)?;
+    let left = report.results.iter().filter(|result| is_left(result)).map(hosted);
+    let (bytes, carried) = left.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    Some(format!(
+        "the hosted plugin carried {:.1} % of its rails' bytes ({sizes}), the rest took TCP: the logs of both ends \
+         say why",
+        carried as f64 / bytes as f64 * 100.0
+    ))
+}
+
+/// Shorter pieces take the rail's TCP connection in any case.
+const CARRIED_FROM: u64 = 4 << 10;
+/// A plugin that carries less of its rails' bytes is worth a remark.
+const CARRIED: f64 = 0.99;
 
 /// Bindings may name interfaces that other machines have; here they bind nothing.
 fn bindings_of_no_rail(report: &BenchReport) -> Option<String> {
@@ -200,6 +229,26 @@ mod tests {
         );
         assert!(remarks[1].starts_with("3 chunks were sent again"), "{remarks:?}");
         assert!(remarks[1].contains("(1000003B)"), "{remarks:?}");
+    }
+
+    #[test]
+    fn what_a_hosted_plugin_left_to_tcp_is_remarked() {
+        let mut report = report(2, false);
+        report.results.iter_mut().for_each(|result| result.spread_gb_per_s.max = 130.0);
+        report.results.iter_mut().for_each(|result| result.spread_gb_per_s.min = 120.0);
+        for result in &mut report.results {
+            let mut rail = result.rails[0].clone();
+            (rail.name, rail.bytes, rail.carried_bytes) = ("Scatter:eth1".into(), 2000, 2000);
+            result.rails = vec![rail];
+        }
+        assert_eq!(remarks(&report), Vec::<String>::new());
+        report.results[1].rails[0].carried_bytes = 500;
+        let remarks = remarks(&report);
+        let begin =
+            "the hosted plugin carried 25.0 % of its rails' bytes (1000003B), the rest took TCP";
+        assert!(remarks[0].starts_with(begin), "{remarks:?}");
+        report.results[1].rails[0].name = "lo@::1".into();
+        assert_eq!(super::remarks(&report), Vec::<String>::new(), "a rail of our own");
     }
 
     #[test]

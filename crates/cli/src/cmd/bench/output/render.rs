@@ -278,6 +278,7 @@ pub(crate) mod tests {
             gb_per_s: 1.0,
             retransmits: 0,
             resent_chunks: 0,
+            carried_bytes: 0,
         };
         BenchResult {
             size_bytes,

@@ -107,4 +107,6 @@ pub(crate) struct RailDelta {
     pub(crate) rx_bytes: u64,
     pub(crate) retransmits: u64,
     pub(crate) resent_chunks: u64,
+    #[serde(default)]
+    pub(crate) carried_bytes: u64,
 }

@@ -125,6 +125,7 @@ impl Snapshot {
             rail.rx_bytes = rail.rx_bytes.saturating_sub(before.rx_bytes);
             rail.retransmits = rail.retransmits.saturating_sub(before.retransmits);
             rail.resent_chunks = rail.resent_chunks.saturating_sub(before.resent_chunks);
+            rail.carried_bytes = rail.carried_bytes.saturating_sub(before.carried_bytes);
         }
         rails
     }
@@ -253,6 +254,7 @@ fn by_rail(stats: &Stats) -> Vec<RailDelta> {
         rails[at].rx_bytes += rail.rx_bytes;
         rails[at].retransmits += rail.retransmits;
         rails[at].resent_chunks += rail.resent_chunks;
+        rails[at].carried_bytes += rail.flows.iter().map(|flow| flow.carried_bytes).sum::<u64>();
     }
     rails
 }
