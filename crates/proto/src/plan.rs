@@ -222,7 +222,7 @@ impl ChunkSize {
         if self.rails < 2 {
             return self.most;
         }
-        let least = (self.most / TAPERED_LEAST).next_multiple_of(PAGE_BYTES).min(self.most);
+        let least = (self.most / TAPERED_LEAST).next_multiple_of(PAGE_BYTES).clamp(1, self.most);
         let share = left / (TAPER * self.rails).min(MAX_SHARES);
         share.next_multiple_of(PAGE_BYTES).clamp(least, self.most)
     }
@@ -305,6 +305,17 @@ mod tests {
         assert_eq!(four[four.len() - 2], 128 << 10);
         assert_eq!(sizes(1 << 20, 4), [128 << 10; 8]);
         assert_eq!(sizes(100 << 10, 4), [100 << 10], "one that is small stays whole");
+    }
+
+    #[test]
+    fn chunks_of_a_few_bytes_are_not_empty_at_the_end_either() {
+        for chunk_bytes in 1..6 {
+            let plan = Plan::for_rails([segment(0, 0, 9)], chunk_bytes, 2).unwrap();
+            let bytes: Vec<u64> =
+                (0..plan.chunk_count()).map(|chunk| plan.chunk_bytes(chunk).into()).collect();
+            assert_eq!(bytes.iter().sum::<u64>(), 9);
+            assert!(bytes.iter().all(|bytes| (1..=chunk_bytes).contains(bytes)), "{bytes:?}");
+        }
     }
 
     proptest! {
