@@ -7,9 +7,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use polyrail_gpu::Ticket;
-
 use crate::lane::Way;
+use crate::unpack::Gathering;
 
 /// How long a GPU may take to copy what is under way, which takes microseconds.
 const GATHER_LIMIT: Duration = Duration::from_secs(10);
@@ -22,7 +21,7 @@ pub(crate) struct Closer(Sender<Option<Closing>>);
 pub(crate) struct Closing {
     way: Option<Way>,
     /// Copies that may still read its bounce buffer.
-    gathered: Vec<Ticket>,
+    gathered: Vec<Gathering>,
     is_closed: Arc<AtomicBool>,
 }
 
@@ -47,19 +46,20 @@ impl Closer {
 
 impl Closing {
     /// `is_closed` is set when the plugin has closed it.
-    pub(crate) fn new(way: Way, gathered: Vec<Ticket>, is_closed: Arc<AtomicBool>) -> Self {
+    pub(crate) fn new(way: Way, gathered: Vec<Gathering>, is_closed: Arc<AtomicBool>) -> Self {
         Self { way: Some(way), gathered, is_closed }
     }
 
     /// Whether no kernel reads the bounce buffer any more. A GPU that has failed reads nothing.
-    fn is_read(&self) -> bool {
+    fn is_read(&mut self) -> bool {
         let until = Instant::now() + GATHER_LIMIT;
-        while self.gathered.iter().any(|ticket| matches!(ticket.is_done(), Ok(false))) {
+        while self.gathered.iter().any(|one| matches!(one.ticket.is_done(), Ok(false))) {
             if Instant::now() > until {
                 return false;
             }
             std::thread::sleep(Duration::from_micros(50));
         }
+        self.gathered.drain(..).for_each(|one| one.gatherer.let_go());
         true
     }
 }

@@ -25,9 +25,10 @@ pub(crate) struct Gatherer {
 }
 
 impl Gatherers {
-    /// That of the GPU.
+    /// That of the GPU. One that has failed copies nothing more, and is replaced.
     pub(crate) fn of(&mut self, device: &Arc<dyn Device>) -> Result<Arc<Gatherer>, GpuError> {
         let uuid = device.identity().uuid;
+        self.0.retain(|known| !known.queue.lock().has_failed());
         if let Some(known) = self.0.iter().find(|known| known.device.identity().uuid == uuid) {
             return Ok(known.clone());
         }
@@ -63,12 +64,9 @@ impl Gatherer {
         queue.begin().map_err(|error| error.to_string())
     }
 
-    /// Lets go of memory that has been copied.
+    /// Lets go of memory that has been copied, which the queue else does when it is next used.
     pub(crate) fn let_go(&self) {
-        // Whoever has it does this, too.
-        if let Some(mut queue) = self.queue.try_lock() {
-            queue.under_way();
-        }
+        self.queue.lock().under_way();
     }
 
     pub(crate) fn pinned(&self, bytes: u64) -> Result<Memory, String> {
@@ -149,6 +147,19 @@ mod tests {
             assert!(ticket.wait(Duration::from_secs(30)).unwrap());
             assert_eq!(FakeDevice::contents(&target), b"-hello world-");
         }
+    }
+
+    #[test]
+    fn a_gatherer_that_has_failed_is_replaced() {
+        let fake = FakeDevice::new(0, Duration::ZERO, 1);
+        let device: Arc<dyn Device> = fake.clone();
+        let mut gatherers = Gatherers::default();
+        let failed = gatherers.of(&device).unwrap();
+        fake.fail_after(0);
+        assert!(failed.read(&fake.memory(&[7; 24])).is_err());
+        let next = gatherers.of(&device).unwrap();
+        assert!(!Arc::ptr_eq(&failed, &next));
+        assert_eq!(next.read(&fake.memory(&[7; 24])).unwrap(), [7; 24]);
     }
 
     #[test]

@@ -289,8 +289,7 @@ impl Shared {
         state.unpack = None;
         let _ = self.broken.set(why);
         state.waiting.clear();
-        let gatherings = state.posted.drain(..).filter_map(|posted| posted.gathering);
-        let gathered = gatherings.map(|gathering| gathering.ticket).collect();
+        let gathered = state.posted.drain(..).filter_map(|posted| posted.gathering).collect();
         self.closer.close(Closing::new(way, gathered, self.is_closed.clone()));
     }
 }

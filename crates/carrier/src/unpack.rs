@@ -48,6 +48,7 @@ enum Bounce {
 /// A message on its way out of the bounce buffer.
 pub(crate) struct Gathering {
     pub(crate) ticket: Ticket,
+    pub(crate) gatherer: Arc<Gatherer>,
     /// It goes to the host, or to a GPU that kernels don't reach, by way of this memory.
     pinned: Option<Memory>,
 }
@@ -127,7 +128,8 @@ impl Unpack {
             {
                 let to = (CopyPlace::Device(target, *offset), bytes);
                 let ticket = gatherer.gather(to, None, memory, &fragments);
-                ticket.map(|ticket| Gathering { ticket, pinned: None })
+                let gatherer = gatherer.clone();
+                ticket.map(|ticket| Gathering { ticket, gatherer, pinned: None })
             }
             (Bounce::Gpu { memory, gatherer, spare }, target) => {
                 let pinned = match spare.pop() {
@@ -145,7 +147,8 @@ impl Unpack {
                         gatherer.gather(to, None, memory, &fragments)
                     }
                 };
-                ticket.map(|ticket| Gathering { ticket, pinned: Some(pinned) })
+                let gatherer = gatherer.clone();
+                ticket.map(|ticket| Gathering { ticket, gatherer, pinned: Some(pinned) })
             }
         };
         begun.map(Some)
@@ -160,8 +163,8 @@ impl Unpack {
         if !gathering.ticket.is_done().map_err(|error| error.to_string())? {
             return Ok(false);
         }
-        let Bounce::Gpu { gatherer, spare, .. } = &mut self.bounce else { return Ok(true) };
-        gatherer.let_go();
+        gathering.gatherer.let_go();
+        let Bounce::Gpu { spare, .. } = &mut self.bounce else { return Ok(true) };
         if let Some(pinned) = gathering.pinned.take() {
             if let Some((Bytes::Host(memory), offset)) = to {
                 let copied = pinned.copy_to(0, (memory, *offset), bytes);
