@@ -23,8 +23,8 @@ mod units;
 mod wrap;
 
 pub use bench::{
-    AgainstAlone, AgainstRaw, AgainstSample, Baseline, BenchReport, BenchResult, Host, Lab,
-    LatencyUs, Limit, LimitKind, LoneRail, MemoryPlace, PathConsidered, PathTaken,
+    AgainstAlone, AgainstRaw, AgainstSample, Baseline, BenchReport, BenchResult, CARRIED_LEAST,
+    Host, Lab, LatencyUs, Limit, LimitKind, LoneRail, MemoryPlace, PathConsidered, PathTaken,
     PayloadProtection, PeerSample, PeerView, PlacedBy, PlacedThread, Placement, Protection,
     ProvenBy, RailShare, SCHEMA_VERSION, Sample, Setting, SweepRow, Tool, Tried, is_hosted,
 };

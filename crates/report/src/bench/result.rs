@@ -136,12 +136,8 @@ pub struct RailShare {
     pub carried_bytes: u64,
 }
 
-impl RailShare {
-    /// Whether a plugin that the engine hosts is to carry its payload.
-    pub fn is_hosted(&self) -> bool {
-        is_hosted(&self.name)
-    }
-}
+/// A hosted plugin that carries a smaller part of its rails' bytes is worth a word.
+pub const CARRIED_LEAST: f64 = 0.99;
 
 /// Whether a plugin that an engine hosts is to carry the payload of the rail with this name.
 pub fn is_hosted(rail: &str) -> bool {

@@ -2,14 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use polyrail_report::{Spread, show_gb_per_s, show_ratio};
+use polyrail_report::{CARRIED_LEAST, Spread, show_gb_per_s, show_ratio};
 
 use super::report::{LayoutReport, PairReport, PatternReport};
 
 /// A pair that is slower in every round than this part of the one in the middle is named.
 const SLOW_SHARE: f64 = 0.8;
-/// A plugin that carries less of its rails' bytes is worth a word.
-const CARRIED: f64 = 0.99;
 /// More of them would hide each other.
 const NAMED: usize = 3;
 
@@ -120,7 +118,7 @@ fn left_by_plugins(name: &str, pattern: &PatternReport) -> Option<String> {
             share * 100.0
         )
     };
-    (share < CARRIED).then(text)
+    (share < CARRIED_LEAST).then(text)
 }
 
 /// What another layout makes of a pattern. A difference within what the rounds vary by is none.

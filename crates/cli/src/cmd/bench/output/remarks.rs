@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 
 use polyrail::PathKind;
 use polyrail_config::parse_bindings;
-use polyrail_report::{BenchReport, BenchResult, Setting, Spread, show_micros, show_size};
+use polyrail_report::{
+    BenchReport, BenchResult, CARRIED_LEAST, Setting, Spread, is_hosted, show_micros, show_size,
+};
 
 use crate::cmd::bench::options::TRIED_SETTINGS;
 
@@ -62,14 +64,14 @@ pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
 fn left_by_plugins(report: &BenchReport) -> Option<String> {
     let hosted = |result: &BenchResult| {
         let mut all = (0, 0);
-        for rail in result.rails.iter().filter(|rail| rail.is_hosted()) {
+        for rail in result.rails.iter().filter(|rail| is_hosted(&rail.name)) {
             all = (all.0 + rail.bytes, all.1 + rail.carried_bytes);
         }
         all
     };
     let is_left = |result: &BenchResult| {
         let (bytes, carried) = hosted(result);
-        result.size_bytes >= CARRIED_FROM && (carried as f64) < CARRIED * bytes as f64
+        result.size_bytes >= CARRIED_FROM && (carried as f64) < CARRIED_LEAST * bytes as f64
     };
     let sizes = sizes(report, is_left)?;
     let left = report.results.iter().filter(|result| is_left(result)).map(hosted);
@@ -83,8 +85,6 @@ fn left_by_plugins(report: &BenchReport) -> Option<String> {
 
 /// Shorter pieces take the rail's TCP connection in any case.
 const CARRIED_FROM: u64 = 4 << 10;
-/// A plugin that carries less of its rails' bytes is worth a remark.
-const CARRIED: f64 = 0.99;
 
 /// Bindings may name interfaces that other machines have; here they bind nothing.
 fn bindings_of_no_rail(report: &BenchReport) -> Option<String> {
