@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use polyrail_nccl_abi::{
-    DEVICE_HOST, DEVICE_UNPACK, Library, LoadError, Net, NetError, Properties, UNPACK_VERSION,
+    DEVICE_HOST, DEVICE_UNPACK, LoadError, NetError, Properties, UNPACK_VERSION,
 };
 use thiserror::Error;
 
+use crate::calls;
 use crate::lane::Lane;
+use crate::loading::{self, Opened};
 use crate::setup::{Job, Setup, Told};
-use crate::signals::Signals;
-use crate::tcpx::{self, Wishes};
+use crate::tcpx::Wishes;
 use crate::threads::{PluginThread, of_plugins};
 use crate::unpack::MESSAGE_BYTES_MAX;
 
@@ -97,6 +99,14 @@ pub enum HostError {
     /// The thread for slow calls can't be started.
     #[error("a thread for the plugin can't be started: {0}")]
     Thread(std::io::Error),
+    /// It does not return from a call by which it is loaded.
+    #[error("the plugin has not returned from `{function}` for {} s", limit.as_secs())]
+    Hangs {
+        /// NCCL's name of the function, or `dlopen`.
+        function: &'static str,
+        /// For how long.
+        limit: Duration,
+    },
 }
 
 impl HostError {
@@ -107,7 +117,10 @@ impl HostError {
                 "name it as NCCL_NET_PLUGIN does: a path, a file name, or what is between libnccl-net- and .so"
                     .into(),
             ),
-            Self::Net(_) | Self::NoDevices { .. } | Self::Property { .. } => {
+            Self::Net(_)
+            | Self::NoDevices { .. }
+            | Self::Property { .. }
+            | Self::Hangs { .. } => {
                 Some("`polyrail nccl try` says what the plugin can do, call by call".into())
             }
             Self::NoSuchDevice { .. } | Self::Twice { .. } => {
@@ -120,31 +133,15 @@ impl HostError {
 
 impl Host {
     /// Loads a plugin, named as `NCCL_NET_PLUGIN` names one, by its newest table. The plugin's code runs in this
-    /// process: what it does there nobody can contain, and if it does not return from a call, neither does this.
-    /// GPUDirect-TCPX gets what is wished in variables of the environment.
+    /// process: what it does there nobody can contain. A thread of its own loads and initializes
+    /// it, and is left alone if that takes longer than [`Wishes::load_limit`]. GPUDirect-TCPX gets what is wished in variables of the environment.
     pub fn load(plugin: &str, wishes: Wishes) -> Result<Self, HostError> {
-        let signals = Signals::now();
-        let loaded = Library::open(plugin).map_err(HostError::from);
-        let loaded = loaded.and_then(|library| {
-            if let Some((_, table)) = library.tables().last() {
-                tcpx::tell(table, &wishes);
-            }
-            Ok(Net::open(&library, None, None)?)
-        });
-        let changed = signals.restore();
-        if !changed.is_empty() {
-            tracing::warn!(target: "polyrail::carrier", plugin, ?changed,
-                "the plugin changed what happens at signals; it is as before again");
-        }
-        let net = loaded?;
+        calls::allow(wishes.call_limit);
+        let Opened { net, devices } = loading::open(plugin, &wishes)?;
         let (name, version) = (net.name(), net.version());
-        let count = net.devices()?;
-        if count == 0 {
-            return Err(HostError::NoDevices { name });
-        }
-        let mut all = Vec::with_capacity(count);
-        for number in 0..count {
-            all.push(hosted(&name, number, net.properties(number)?)?);
+        let mut all = Vec::with_capacity(devices.len());
+        for (number, properties) in devices.into_iter().enumerate() {
+            all.push(hosted(&name, number, properties)?);
         }
         tell_apart(&mut all);
         let devices = chosen(&name, all, &wishes.devices)?;
@@ -180,7 +177,7 @@ impl Host {
     pub fn accept(
         &self,
         device: usize,
-        limit: std::time::Duration,
+        limit: Duration,
         is_wanted: impl Fn() -> bool + Send + 'static,
         listening: impl FnOnce(Result<Vec<u8>, String>) + Send + 'static,
         accepted: impl FnOnce(Result<Lane, String>) + Send + 'static,
@@ -195,7 +192,7 @@ impl Host {
         &self,
         device: usize,
         handle: &[u8],
-        limit: std::time::Duration,
+        limit: Duration,
         is_wanted: impl Fn() -> bool + Send + 'static,
         connected: impl FnOnce(Result<Lane, String>) + Send + 'static,
     ) {

@@ -9,12 +9,13 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use polyrail_gpu::{Completion, GpuError, Ticket};
 use polyrail_nccl_abi::{HostMemory, NetError, Part, RecvComm, Region, Request, SendComm};
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::bytes::{Bytes, Holder};
+use crate::calls;
 use crate::closing::{Closer, Closing};
 use crate::gatherer::Gatherers;
 use crate::unpack::{Gathering, Unpack};
@@ -46,12 +47,17 @@ pub struct Check {
     pub want: u32,
 }
 
+/// Who waits for a lane looks so often whether that is worth while.
+const LOOK: Duration = Duration::from_millis(10);
+
 pub(crate) enum Way {
     Sends(SendComm),
     Receives(RecvComm),
 }
 
 struct Shared {
+    /// Tells lanes of this process apart; from 1 on.
+    number: u64,
     state: Mutex<State>,
     /// Messages that are through.
     completed: AtomicU64,
@@ -118,7 +124,9 @@ impl Lane {
             scratch: None,
             crc: 0,
         };
+        static NUMBERS: AtomicU64 = AtomicU64::new(1);
         Self(Arc::new(Shared {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             state: Mutex::new(state),
             completed: AtomicU64::new(0),
             begun: AtomicU64::new(0),
@@ -147,7 +155,7 @@ impl Lane {
     /// left, or are in place; it fails when the lane is closed before. Pieces of memory that the caller
     /// keeps must stay until then, and be [forgotten](Self::forget) before they are freed.
     pub fn post(&self, pieces: impl IntoIterator<Item = Piece>, check: Option<Check>) -> Ticket {
-        let mut state = self.0.state.lock();
+        let Some(mut state) = self.0.lock() else { return self.ticket(true) };
         let mut posts = Vec::new();
         for Piece { holder, bytes, offset, len } in pieces {
             let State { way: Some(way), regions, unpack, .. } = &mut *state else {
@@ -180,7 +188,7 @@ impl Lane {
     /// Receives a message of pieces of these lengths and throws it away. The ticket says when that is done.
     pub fn discard(&self, lens: impl IntoIterator<Item = u64>) -> Ticket {
         let lens: Vec<usize> = lens.into_iter().map(|len| len as usize).collect();
-        let mut state = self.0.state.lock();
+        let Some(mut state) = self.0.lock() else { return self.ticket(true) };
         let most = lens.iter().copied().max().unwrap_or_default();
         let region = match state.scratch(most) {
             Some(Ok(region)) => region,
@@ -223,6 +231,7 @@ impl Lane {
     /// Moves on what was posted. Does nothing if another thread does that just now.
     pub fn poll(&self) {
         if let Some(mut state) = self.0.state.try_lock() {
+            calls::moves(self.0.number);
             self.0.pump(&mut state);
         }
     }
@@ -254,9 +263,10 @@ impl Lane {
     }
 
     /// The holder's memory is about to be freed, and no message of it is under way. Says whether the plugin has
-    /// forgotten it; else it has when the lane [is closed](Self::is_closed), which it will be.
+    /// forgotten it; else it has when the lane [is closed](Self::is_closed), which it will be unless it
+    /// [is given up](Self::is_given_up).
     pub fn forget(&self, holder: Holder) -> bool {
-        let mut state = self.0.state.lock();
+        let Some(mut state) = self.0.lock() else { return false };
         let State { way: Some(way), regions, .. } = &mut *state else { return self.is_closed() };
         let Some(at) = regions.iter().position(|(known, _)| *known == holder) else { return true };
         let (_, region) = regions.swap_remove(at);
@@ -275,18 +285,50 @@ impl Lane {
         self.0.is_closed.load(Ordering::Acquire)
     }
 
+    /// Whether a call that moves it on, or what it waits for to be closed, has not returned for longer than it may
+    /// ([`stuck`](crate::stuck)). Its tickets fail, and the plugin may touch what it has for ever.
+    pub fn is_given_up(&self) -> bool {
+        self.0.is_given_up()
+    }
+
     /// Closes the connection, soon and on another thread. From then on every ticket of it fails. Does nothing if
     /// it was closed before.
     pub fn close(&self) {
-        let mut state = self.0.state.lock();
-        self.0.break_off(&mut state, "the connection was closed".to_owned());
+        let why = "the connection was closed".to_owned();
+        match self.0.lock() {
+            Some(mut state) => self.0.break_off(&mut state, why),
+            // Whoever is inside does that, should he come back.
+            None => drop(self.0.broken.set(why)),
+        }
     }
 }
 
 impl Shared {
+    /// To call the plugin; none if that does not return to another thread.
+    fn lock(&self) -> Option<MutexGuard<'_, State>> {
+        loop {
+            if let Some(state) = self.state.try_lock_for(LOOK) {
+                calls::moves(self.number);
+                return Some(state);
+            }
+            calls::stuck();
+            if self.is_given_up() {
+                return None;
+            }
+        }
+    }
+
+    fn is_given_up(&self) -> bool {
+        let waits = || self.broken.get().is_some() && !self.is_closed.load(Ordering::Acquire);
+        calls::are_given_up(|call| {
+            call.lane == Some(self.number) || (call.function.starts_with("close") && waits())
+        })
+    }
+
     fn break_off(&self, state: &mut State, why: String) {
         let Some(way) = state.way.take() else { return };
         state.unpack = None;
+        // Another thread may have said why.
         let _ = self.broken.set(why);
         state.waiting.clear();
         let gathered = state.posted.drain(..).filter_map(|posted| posted.gathering).collect();
@@ -301,7 +343,14 @@ impl Completion for Shared {
             let text = self.broken.get().cloned().unwrap_or_default();
             return Err(GpuError::Driver { call: "plugin", name: "closed".to_owned(), text });
         }
-        Ok(self.completed.load(Ordering::Acquire))
+        let completed = self.completed.load(Ordering::Acquire);
+        match self.is_given_up() {
+            true => {
+                let text = "a call has not returned".to_owned();
+                Err(GpuError::Driver { call: "plugin", name: "stuck".to_owned(), text })
+            }
+            false => Ok(completed),
+        }
     }
 }
 

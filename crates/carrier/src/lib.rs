@@ -8,10 +8,12 @@
 //! long is done on threads of the host's own: one listens, one connects, one closes.
 
 mod bytes;
+mod calls;
 mod closing;
 mod gatherer;
 mod host;
 mod lane;
+mod loading;
 mod setup;
 mod signals;
 mod tcpx;
@@ -19,6 +21,7 @@ mod threads;
 mod unpack;
 
 pub use bytes::{Bytes, Holder};
+pub use calls::{Stuck, stuck};
 pub use host::{Host, HostError, HostedDevice};
 pub use lane::{Check, Lane, Piece};
 pub use tcpx::{CpusOf, Wishes};

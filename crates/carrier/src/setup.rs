@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use polyrail_nccl_abi::{Connector, Handle, Listener, Net, RecvComm, SendComm};
 
+use crate::calls;
 use crate::closing::Closer;
 use crate::gatherer::Gatherers;
 use crate::lane::{Lane, Way};
@@ -132,8 +133,9 @@ impl Drop for Setup {
             std::thread::sleep(Duration::from_millis(1));
         }
         if is_left(&threads) {
-            tracing::error!(target: "polyrail::carrier", plugin = self.plugin,
-                "the plugin does not return from a call, and is left alone; `polyrail nccl try` says from which");
+            let functions = calls::under_way();
+            tracing::error!(target: "polyrail::carrier", plugin = self.plugin, ?functions,
+                "the plugin does not return from a call, and is left alone");
         }
     }
 }

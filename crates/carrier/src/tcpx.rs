@@ -2,6 +2,7 @@
 //! set stay as they are.
 
 use std::path::Path;
+use std::time::Duration;
 
 /// What stands in the name of its tables.
 const NAME: &str = "GPUDirectTCPX";
@@ -22,7 +23,7 @@ pub struct CpusOf {
 }
 
 /// What a plugin is asked for.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Wishes {
     /// Devices by name or number; none are all.
     pub devices: Vec<String>,
@@ -32,6 +33,25 @@ pub struct Wishes {
     pub rx: Vec<CpusOf>,
     /// The interface for connections that carry no payload.
     pub control: Option<String>,
+    /// How long a call may take before it is [given up](crate::stuck); zero for ever. Of several hosts of a process the
+    /// longest counts.
+    pub call_limit: Duration,
+    /// How long it may take to load and initialize it: drivers that begin take seconds.
+    pub load_limit: Duration,
+}
+
+impl Default for Wishes {
+    /// Nothing, and a minute to load it.
+    fn default() -> Self {
+        Self {
+            devices: Vec::new(),
+            tx: Vec::new(),
+            rx: Vec::new(),
+            control: None,
+            call_limit: Duration::ZERO,
+            load_limit: Duration::from_secs(60),
+        }
+    }
 }
 
 impl Wishes {

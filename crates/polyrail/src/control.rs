@@ -59,6 +59,8 @@ pub(crate) struct Control {
     retries: VecDeque<Retry>,
     /// Peers without any flow, and since when.
     cut_off: Vec<(Arc<PeerShared>, Instant)>,
+    /// Functions from which a plugin does not return, as far as was said.
+    stuck: Vec<&'static str>,
     probes: Slab<Probe>,
     leaving: Vec<Leaving>,
     absences: Absences,
@@ -78,6 +80,7 @@ impl Control {
             second_tries: SecondTries::default(),
             retries: VecDeque::new(),
             cut_off: Vec::new(),
+            stuck: Vec::new(),
             probes: Slab::new(),
             leaving: Vec::new(),
             absences: Absences::new(Instant::now()),

@@ -19,7 +19,11 @@ impl Shared {
                 // Whoever reads this number finds the bytes in place.
                 self.completed.fetch_add(messages, Ordering::Release);
             }
-            Err(why) => self.break_off(state, why),
+            Err(why) => return self.break_off(state, why),
+        }
+        // While the plugin was called, somebody has given it up.
+        if let Some(why) = self.broken.get().cloned() {
+            self.break_off(state, why);
         }
     }
 }

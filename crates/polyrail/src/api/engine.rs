@@ -19,9 +19,11 @@ use crate::api::builder::EngineBuilder;
 use crate::api::error::EngineError;
 use crate::api::rails::RailInfo;
 use crate::base::invitation::Invitation;
+use crate::base::pause::wait_patiently;
 use crate::diag::stats::Stats;
 pub(crate) use crate::engine::peer_handle::Peer;
 pub(crate) use crate::engine::state::EngineShared;
+use crate::memory::lanes::Patience;
 
 /// What one process runs to move memory to and from others.
 ///
@@ -242,10 +244,18 @@ impl Drop for EngineHandle {
         }
         drop(self.metrics.take());
         self.shared.close();
+        let mut patience = Patience::default();
         for thread in self.threads.take().into_iter().flatten() {
             // An observer may be the last to let go of an engine, on one of its own threads.
             if thread.thread().id() == std::thread::current().id() {
                 continue;
+            }
+            // One that is within a plugin that does not return is left alone, with what it has.
+            if self.shared.host.is_some() {
+                wait_patiently(|| thread.is_finished() || patience.is_over());
+                if !thread.is_finished() {
+                    continue;
+                }
             }
             if thread.join().is_err() {
                 tracing::error!(target: "polyrail::proxy", "a thread of the engine panicked");

@@ -51,6 +51,15 @@ pub enum LostReason {
         /// What went wrong last: rail, addresses, error.
         last_problem: Option<String>,
     },
+    /// A plugin that this engine hosts does not return from a call: what was given to it for the peer, or by the peer,
+    /// is in its hands for as long, also the memory.
+    #[error("the plugin that this engine hosts has not returned from `{function}` for {}", seconds(*.silence))]
+    Plugin {
+        /// NCCL's name of the function.
+        function: &'static str,
+        /// For how long.
+        silence: Duration,
+    },
     /// It refuses this engine on every flow.
     #[error("{0}")]
     Refused(Refusal),

@@ -6,11 +6,14 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use polyrail_proto::Time;
+use polyrail_proto::hello::Capabilities;
 
 use super::Control;
+use crate::base::reason::LostReason;
 use crate::control::handshake::{Cause, Handshake};
 use crate::engine::life::{PeerEvent, PeerState};
 use crate::engine::peer::{PeerShared, silent_for};
+use crate::engine::proxy_handle::ProxyHandle;
 
 impl Control {
     /// The thread is awake: others get the time that it was away.
@@ -22,6 +25,7 @@ impl Control {
     pub(super) fn tick(&mut self, now: Instant, time: Time) {
         let mut busy = !self.retries.is_empty() || self.engine.settings.caller_driven;
         self.engine.control.ticking.store(false, Ordering::Release);
+        busy |= self.look_at_plugin();
         for peer in self.engine.peers() {
             busy |= self.look_after(&peer, now, time);
         }
@@ -34,6 +38,39 @@ impl Control {
         if busy || !self.cut_off.is_empty() {
             self.engine.control.ticking.store(true, Ordering::Release);
         }
+    }
+
+    /// A proxy that is within a plugin's call moves nothing else. If the plugin does not return, peers that it carries
+    /// payload for are lost: what they wait for will not come. Says whether something of such peers is left to be ended.
+    fn look_at_plugin(&mut self) -> bool {
+        if self.engine.host.is_none() {
+            return false;
+        }
+        let stuck = polyrail_carrier::stuck();
+        for call in &stuck {
+            if !self.stuck.contains(&call.function) {
+                let (function, thread) = (call.function, call.thread.name());
+                let seconds = call.lasted.as_secs_f32();
+                tracing::error!(target: "polyrail::carrier", function, thread, seconds,
+                    "the plugin does not return from a call; memory that it has stays in use");
+            }
+        }
+        self.stuck = stuck.iter().map(|call| call.function).collect();
+        if let Some(call) = stuck.iter().find(|call| call.holds_payload()) {
+            for peer in self.engine.peers() {
+                if peer.card.capabilities.contains(Capabilities::CARRIERS) {
+                    let why = LostReason::Plugin { function: call.function, silence: call.lasted };
+                    self.engine.lose_peer(&peer, PeerEvent::Silent, why);
+                }
+            }
+        }
+        let is_stuck = |proxy: &ProxyHandle| {
+            stuck.iter().any(|call| proxy.thread.get() == Some(&call.thread.id()))
+        };
+        let proxies = self.engine.proxies.all.iter().enumerate();
+        let proxies: Vec<usize> =
+            proxies.filter(|(_, proxy)| is_stuck(proxy)).map(|(at, _)| at).collect();
+        self.engine.end_held(&proxies)
     }
 
     /// Says whether anything is outstanding with the peer.

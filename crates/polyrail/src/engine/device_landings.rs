@@ -24,14 +24,20 @@ impl RxSide {
     /// Finds out which copies are done.
     pub(crate) fn settle(&mut self) {
         for landing in &mut self.landings {
-            let Some(tickets) = landing.tickets.as_ref().filter(|_| landing.settled.is_none())
-            else {
+            if landing.settled.is_some() {
                 continue;
-            };
-            let landed = match all_done(tickets) {
-                Ok(false) => continue,
-                Ok(true) => Ok(()),
-                Err(_) => Err(RefusalCode::Device),
+            }
+            let landed = match &landing.tickets {
+                Some(tickets) => match all_done(tickets) {
+                    Ok(false) => continue,
+                    Ok(true) => Ok(()),
+                    Err(_) => Err(RefusalCode::Device),
+                },
+                // The plugin has it, and does not return.
+                None if landing.lane.as_ref().is_some_and(Lane::is_given_up) => {
+                    Err(RefusalCode::Device)
+                }
+                None => continue,
             };
             landing.settled = Some(self.receiver.handle_landed(landing.id, landed));
         }
@@ -79,11 +85,21 @@ impl RxSide {
         self.landings.iter().any(|landing| landing.is_orphan)
     }
 
-    pub(crate) fn begun(&mut self, id: LandingId, tickets: Tickets, lane: Option<&Lane>) {
-        if let Some(landing) = self.landings.iter_mut().find(|landing| landing.id == id) {
-            landing.tickets = Some(tickets);
-            landing.lane = lane.cloned();
+    /// A plugin is to bring it.
+    pub(crate) fn begins_on(&mut self, id: LandingId, lane: &Lane) {
+        if let Some(landing) = self.landing(id) {
+            landing.lane = Some(lane.clone());
         }
+    }
+
+    pub(crate) fn begun(&mut self, id: LandingId, tickets: Tickets) {
+        if let Some(landing) = self.landing(id) {
+            landing.tickets = Some(tickets);
+        }
+    }
+
+    fn landing(&mut self, id: LandingId) -> Option<&mut Landing> {
+        self.landings.iter_mut().find(|landing| landing.id == id)
     }
 
     /// Connections of plugins that bring something.
@@ -113,7 +129,7 @@ impl RxSide {
 
     /// Its flow is gone.
     pub(crate) fn orphan(&mut self, id: LandingId) {
-        if let Some(landing) = self.landings.iter_mut().find(|landing| landing.id == id) {
+        if let Some(landing) = self.landing(id) {
             landing.is_orphan = true;
         }
     }

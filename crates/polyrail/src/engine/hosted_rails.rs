@@ -3,6 +3,8 @@
 //! A device of the plugin is a rail like any other: it has flows of its own, whose heads and acknowledgements take
 //! a TCP connection. The plugin carries their payload.
 
+use std::time::Duration;
+
 use polyrail_carrier::{CpusOf, Host, HostedDevice, Wishes};
 use polyrail_config::{Config, parse_bindings};
 use polyrail_proto::hello::MAX_RAILS;
@@ -46,6 +48,9 @@ pub(crate) fn select_all(
         tx: cpus_of(&config.tx_bindings),
         rx: cpus_of(&config.rx_bindings),
         control: others.as_ref().and_then(|_| Some(own.first()?.interface.clone())),
+        // Before the peers' patience is over: who asks why a peer is gone is to hear of the plugin.
+        call_limit: Duration::from_millis(config.peer_timeout_ms.into()) * 3 / 4,
+        ..Wishes::default()
     };
     let host = Host::load(plugin, wishes).map_err(|error| EngineError::Plugin {
         spec: spec.to_owned(),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::MutexGuard;
 use polyrail_proto::hello::Capabilities;
 use polyrail_proto::message::Message;
-use polyrail_proto::{Failure, Time};
+use polyrail_proto::{Failure, FlowIndex, Time};
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::callback;
@@ -146,7 +146,12 @@ impl EngineShared {
             ends.finishes.push(Finish::Failed(op, Failure::PeerLost));
         }
         drain_tx(&mut tx, &mut ends);
+        let is_held = self.host.is_some() && tx.sender.is_busy();
         drop(tx);
+        if is_held {
+            self.held.lock().push(peer.clone());
+            self.control.nudge();
+        }
         self.end_awaited(peer, |_| true, Failure::PeerLost, &mut ends);
         ends.tell();
         for proxy in &self.proxies.all {
@@ -160,6 +165,30 @@ impl EngineShared {
         peer.ending.come();
         self.help();
         true
+    }
+
+    /// These proxies are within a plugin that does not return: operations with peers that are gone end, whatever the
+    /// proxies have of them. They find their flows down, should they come back. Says whether others have something yet.
+    pub(crate) fn end_held(&self, proxies: &[usize]) -> bool {
+        let held = std::mem::take(&mut *self.held.lock());
+        held.iter()
+            .for_each(|peer| proxies.iter().for_each(|proxy| self.end_flows_of(peer, *proxy)));
+        let mut left = self.held.lock();
+        left.extend(held.into_iter().filter(|peer| peer.tx().sender.is_busy()));
+        !left.is_empty()
+    }
+
+    fn end_flows_of(&self, peer: &PeerShared, proxy: usize) {
+        let mut ends = self.ends();
+        let mut tx = peer.tx();
+        for (flow, slot) in (0..).map(FlowIndex).zip(&peer.flows) {
+            if slot.proxy == proxy {
+                tx.sender.handle_flow_down(flow);
+            }
+        }
+        drain_tx(&mut tx, &mut ends);
+        drop(tx);
+        ends.tell();
     }
 
     fn leaving(&self) -> MutexGuard<'_, Vec<(Arc<PeerShared>, Instant)>> {

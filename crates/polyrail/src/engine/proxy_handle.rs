@@ -1,8 +1,9 @@
 //! How others talk to proxies. Proxies themselves are in a layer above, with the flows that they
 //! drive.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::SegQueue;
@@ -27,6 +28,8 @@ pub(crate) const DRIVE_TRIES: u32 = 12;
 pub(crate) struct ProxyHandle {
     pub(crate) name: String,
     pub(crate) cpus: Vec<u32>,
+    /// Its thread, once that runs.
+    pub(crate) thread: OnceLock<ThreadId>,
     /// CPUs that its thread may use, as the system says.
     pub(crate) actual_cpus: Mutex<Vec<u32>>,
     pub(crate) poller: Poller,
@@ -136,6 +139,7 @@ impl ProxyHandle {
         Ok(Self {
             name,
             cpus,
+            thread: OnceLock::new(),
             actual_cpus: Mutex::default(),
             poller: Poller::new()?,
             signal: Signal::new(),

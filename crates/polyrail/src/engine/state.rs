@@ -99,6 +99,8 @@ pub(crate) struct EngineShared {
     pub(crate) next_peer: AtomicU32,
     /// Peers that were removed where nobody may wait, and until when they hear of it.
     pub(crate) leaving: Mutex<Vec<(Arc<PeerShared>, Instant)>>,
+    /// Peers that are gone, while a proxy has something of theirs yet: it may be within a plugin that does not return.
+    pub(crate) held: Mutex<Vec<Arc<PeerShared>>>,
     /// It takes no operations and no peers any more.
     closed: Arc<AtomicBool>,
     /// Its threads are to end.
@@ -178,6 +180,7 @@ impl EngineShared {
             names: ProvenNames::default(),
             next_peer: AtomicU32::new(1),
             leaving: Mutex::default(),
+            held: Mutex::default(),
             closed: Arc::default(),
             closing: AtomicBool::new(false),
             bells,

@@ -41,9 +41,14 @@ impl Gate {
 
     /// Closes the gate and waits until the last pin is gone.
     pub(crate) fn close(&self) {
+        self.close_unless(|| false);
+    }
+
+    /// Closes the gate and waits until the last pin is gone, or that is given up.
+    pub(crate) fn close_unless(&self, mut is_given_up: impl FnMut() -> bool) {
         self.state.fetch_or(CLOSED, Ordering::AcqRel);
         // Acquire pairs with the release of each pin: its system call is over.
-        while self.state.load(Ordering::Acquire) != CLOSED {
+        while self.state.load(Ordering::Acquire) != CLOSED && !is_given_up() {
             yield_now();
         }
     }

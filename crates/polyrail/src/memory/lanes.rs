@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use polyrail_carrier::{Bytes, Holder, Lane, Piece};
+use polyrail_carrier::{Bytes, Holder, Lane, Piece, Stuck};
 use polyrail_gpu::Ticket;
 
 use crate::base::driving::is_driving;
@@ -63,8 +63,12 @@ impl Lanes {
         wait_for_lanes(busy, || all.iter().all(is_through));
         for Known { lane, .. } in &all {
             if !lane.forget(self.holder) {
-                wait_patiently(|| lane.is_closed());
+                wait_patiently(|| lane.is_closed() || is_given_up(lane));
             }
+        }
+        if all.iter().any(|known| known.lane.is_given_up()) {
+            tracing::error!(target: "polyrail::carrier",
+                "a plugin does not return from a call, and may touch the memory of a region that has ended");
         }
         self.known.lock().clear();
     }
@@ -86,7 +90,33 @@ pub(crate) fn wait_for_lanes<L: Iterator<Item = Lane>>(
             busy().for_each(|lane| lane.close());
         }
     }
-    wait_patiently(is_over);
+    wait_patiently(|| {
+        // What it is that waits fails if the plugin does not return.
+        polyrail_carrier::stuck();
+        is_over()
+    });
+}
+
+fn is_given_up(lane: &Lane) -> bool {
+    polyrail_carrier::stuck();
+    lane.is_given_up()
+}
+
+/// Whether who waits for others that use memory gives up: they are within a plugin that does not return. To be asked
+/// while one waits.
+#[derive(Default)]
+pub(crate) struct Patience(Option<Instant>);
+
+impl Patience {
+    /// Those that are not within the plugin take microseconds.
+    const OF_OTHERS: Duration = Duration::from_secs(1);
+
+    pub(crate) fn is_over(&mut self) -> bool {
+        if !polyrail_carrier::stuck().iter().any(Stuck::holds_payload) {
+            return false;
+        }
+        self.0.get_or_insert_with(Instant::now).elapsed() > Self::OF_OTHERS
+    }
 }
 
 /// As plugins get to see it; none if none can.

@@ -12,7 +12,7 @@ use crate::base::error::RegionError;
 use crate::memory::access::{Access, check_range};
 use crate::memory::gate::Gate;
 use crate::memory::keepsake::Kept;
-use crate::memory::lanes::Lanes;
+use crate::memory::lanes::{Lanes, Patience};
 use crate::memory::region_memory::{LastCopies, RegionMemory};
 use crate::memory::registry::Registry;
 use crate::memory::remote_region::describe;
@@ -217,7 +217,8 @@ impl Registration {
         {
             registry.remove(self.core.key.slot);
         }
-        self.core.gate.close();
+        let mut patience = Patience::default();
+        self.core.gate.close_unless(|| patience.is_over());
         self.core.kept.end(&self.core);
         self.core.copies.wait();
         self.core.lanes.end();

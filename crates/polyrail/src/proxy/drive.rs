@@ -125,6 +125,7 @@ impl DriveState<'_> {
 impl Proxy {
     /// The proxy thread: drives until the engine closes.
     pub(crate) fn run(&self, engine: &Arc<EngineShared>, spin: Duration) {
+        let _ = self.thread.set(std::thread::current().id());
         if !self.cpus.is_empty()
             && let Err(error) = bind_current(&self.cpus)
         {

@@ -52,9 +52,12 @@ impl<S: Source> Sender<S> {
     }
 
     /// Gives back the chunk that `flow` pulled last, which can't go out there now; any flow may
-    /// pull it. No byte of it may have been sent. Don't call `handle_written` for it.
+    /// pull it. No byte of it may have been sent. Don't call `handle_written` for it. Of a flow that is down nothing counts.
     pub fn hand_back(&mut self, flow: FlowIndex) {
         let state = &mut self.flows[flow.0 as usize];
+        if !state.up {
+            return;
+        }
         debug_assert!(state.written < state.pulled);
         let Some((handle, chunk, load)) = state.in_flight.pop_back() else { return };
         state.pulled -= 1;
@@ -67,9 +70,12 @@ impl<S: Source> Sender<S> {
 
     /// The oldest frame of `flow` that was not written yet is now wholly with the kernel: nothing
     /// reads its memory any more. The driver must call this for each frame that it pulled, even if
-    /// the acknowledgement was faster; a transfer does not end before.
+    /// the acknowledgement was faster; a transfer does not end before. Of a flow that is down nothing counts.
     pub fn handle_written(&mut self, flow: FlowIndex) {
         let state = &mut self.flows[flow.0 as usize];
+        if !state.up {
+            return;
+        }
         debug_assert!(state.written < state.pulled);
         let written = state.early.pop_front().or_else(|| {
             let index = (state.written - state.acknowledged) as usize;

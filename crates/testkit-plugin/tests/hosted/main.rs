@@ -7,6 +7,7 @@ mod carried;
 mod lanes;
 mod near;
 mod silent;
+mod stuck;
 mod threads;
 mod trouble;
 

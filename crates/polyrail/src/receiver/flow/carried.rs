@@ -98,10 +98,12 @@ impl Incoming {
             }
             ChunkEnd::Announced { id, ring: None, check, targets, places } => {
                 let check = check.map(|(want, begun)| Check { begun, want });
+                // Before the plugin is called, which may not return.
+                peer.rx().begins_on(*id, &self.lane);
                 *end = match self.receive_into(targets, places, check) {
                     Some(ticket) => {
                         let tickets = SmallVec::from_elem(ticket.clone(), 1);
-                        peer.rx().begun(*id, tickets, Some(&self.lane));
+                        peer.rx().begun(*id, tickets);
                         ChunkEnd::Coming { id: *id, ticket }
                     }
                     None => {

@@ -152,7 +152,7 @@ impl Arrivals {
             let (id, mut rx) = (*id, peer.rx());
             arrival.end = match begun {
                 Ok(tickets) => {
-                    rx.begun(id, tickets.clone(), None);
+                    rx.begun(id, tickets.clone());
                     ChunkEnd::Copying { id, tickets }
                 }
                 Err(CopyError::RegionDropped) => {

@@ -1,0 +1,226 @@
+//! Calls into plugins that are under way, by thread. Nobody can make one return, so whoever waits for something behind
+//! it asks here whether that is worth while.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use polyrail_nccl_abi::{Call, Observer};
+use polyrail_sys::threads::monotonic_ns;
+
+/// NCCL's names of the functions, in front those that are called most often.
+const FUNCTIONS: &[&str] = &[
+    "test",
+    "irecv",
+    "isend",
+    "irecvConsumed",
+    "iflush",
+    "regMr",
+    "deregMr",
+    "regMrDmaBuf",
+    "connect",
+    "accept",
+    "listen",
+    "closeSend",
+    "closeRecv",
+    "closeListen",
+    "getProperties",
+    "devices",
+    "init",
+    "finalize",
+    "getDeviceMr",
+    LOAD,
+];
+
+/// What a library does while it is loaded.
+pub(crate) const LOAD: &str = "dlopen";
+
+/// Between two looks so much time counts at most: in the rest this process, or who looks, had no CPU.
+const LOOK_GAP: Duration = Duration::from_millis(100);
+
+/// A call of a plugin that has not returned for longer than it may.
+#[derive(Clone, Debug)]
+pub struct Stuck {
+    /// The thread that is inside.
+    pub thread: std::thread::Thread,
+    /// NCCL's name of the function.
+    pub function: &'static str,
+    /// For how long, as far as somebody has looked.
+    pub lasted: Duration,
+    /// The lane that it is for; it stands still, and so does the thread that moved it on.
+    pub(crate) lane: Option<u64>,
+}
+
+impl Stuck {
+    /// Whether payload stands still behind it, and the memory that the plugin was given for it is in use for ever.
+    pub fn holds_payload(&self) -> bool {
+        self.lane.is_some()
+    }
+}
+
+/// What a thread is at.
+struct Thread {
+    handle: std::thread::Thread,
+    /// A place in [`FUNCTIONS`], from 1 on; 0 for nothing.
+    function: AtomicU8,
+    /// Calls that it has begun.
+    begun: AtomicU64,
+    /// The lane that it has moved on last; 0 for none.
+    lane: AtomicU64,
+    is_given_up: AtomicBool,
+    look: Mutex<Look>,
+}
+
+/// What was seen of a thread.
+#[derive(Default)]
+struct Look {
+    begun: u64,
+    at_ns: u64,
+    lasted: Duration,
+}
+
+thread_local! {
+    static HERE: RefCell<Option<Arc<Thread>>> = const { RefCell::new(None) };
+}
+
+static THREADS: Mutex<Vec<Weak<Thread>>> = Mutex::new(Vec::new());
+
+/// How many calls are given up at the moment.
+static GIVEN_UP: AtomicUsize = AtomicUsize::new(0);
+
+/// In nanoseconds; the longest that any host allows.
+static LIMIT: AtomicU64 = AtomicU64::new(0);
+
+/// A call may take so long.
+pub(crate) fn allow(limit: Duration) {
+    LIMIT.fetch_max(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+}
+
+/// Notes each call of a plugin.
+pub(crate) fn observer() -> Observer {
+    Arc::new(|call| match call {
+        Call::Begins(function) => here(|thread| thread.begins(function)),
+        Call::Ends(_) => here(Thread::ends),
+    })
+}
+
+/// Does something that no observer sees.
+pub(crate) fn within<T>(function: &'static str, run: impl FnOnce() -> T) -> T {
+    here(|thread| thread.begins(function));
+    let done = run();
+    here(Thread::ends);
+    done
+}
+
+/// This thread moves the lane on.
+pub(crate) fn moves(lane: u64) {
+    here(|thread| thread.lane.store(lane, Ordering::Relaxed));
+}
+
+/// What this thread is in.
+pub(crate) fn function_here() -> Option<&'static str> {
+    let thread = HERE.try_with(|here| here.borrow().clone()).ok()??;
+    thread.function()
+}
+
+/// What all threads are in.
+pub(crate) fn under_way() -> Vec<&'static str> {
+    let threads = THREADS.lock();
+    threads.iter().filter_map(|thread| thread.upgrade()?.function()).collect()
+}
+
+/// Looks at all threads: calls that are given up, since they have not returned for longer than a host allows. To be
+/// asked again and again by whoever waits; only time in which somebody does counts.
+pub fn stuck() -> Vec<Stuck> {
+    let limit = match LIMIT.load(Ordering::Relaxed) {
+        0 => return Vec::new(),
+        limit => Duration::from_nanos(limit),
+    };
+    let now = monotonic_ns();
+    let mut threads = THREADS.lock();
+    threads.retain(|thread| thread.strong_count() > 0);
+    threads.iter().filter_map(|thread| thread.upgrade()?.look(now, limit)).collect()
+}
+
+/// Whether such calls are given up, as far as was seen.
+pub(crate) fn are_given_up(such: impl Fn(&Stuck) -> bool) -> bool {
+    // To ask is cheap as long as all is well.
+    if GIVEN_UP.load(Ordering::Relaxed) == 0 {
+        return false;
+    }
+    let given_up = |thread: &Weak<Thread>| {
+        let thread = thread.upgrade()?;
+        let is_given_up = thread.is_given_up.load(Ordering::Relaxed);
+        let lasted = thread.look.lock().lasted;
+        thread.function().filter(|_| is_given_up).map(|function| thread.stuck(function, lasted))
+    };
+    THREADS.lock().iter().filter_map(given_up).any(|call| such(&call))
+}
+
+fn here(run: impl FnOnce(&Thread)) {
+    let run = |here: &RefCell<Option<Arc<Thread>>>| {
+        run(here.borrow_mut().get_or_insert_with(Thread::new));
+    };
+    // A thread that ends may close something on its last way.
+    let _ = HERE.try_with(run);
+}
+
+impl Thread {
+    fn new() -> Arc<Self> {
+        let thread = Arc::new(Self {
+            handle: std::thread::current(),
+            function: AtomicU8::new(0),
+            begun: AtomicU64::new(0),
+            lane: AtomicU64::new(0),
+            is_given_up: AtomicBool::new(false),
+            look: Mutex::default(),
+        });
+        THREADS.lock().push(Arc::downgrade(&thread));
+        thread
+    }
+
+    fn begins(&self, function: &'static str) {
+        let place = FUNCTIONS.iter().position(|known| *known == function);
+        let place = place.map_or(FUNCTIONS.len(), |place| place) + 1;
+        self.begun.store(self.begun.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.function.store(place as u8, Ordering::Relaxed);
+    }
+
+    fn ends(&self) {
+        self.function.store(0, Ordering::Relaxed);
+        if self.is_given_up.load(Ordering::Relaxed)
+            && self.is_given_up.swap(false, Ordering::AcqRel)
+        {
+            GIVEN_UP.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    fn function(&self) -> Option<&'static str> {
+        let place = usize::from(self.function.load(Ordering::Relaxed)).checked_sub(1)?;
+        Some(FUNCTIONS.get(place).copied().unwrap_or("a function"))
+    }
+
+    fn look(&self, now: u64, limit: Duration) -> Option<Stuck> {
+        let function = self.function()?;
+        let mut look = self.look.lock();
+        let gap = Duration::from_nanos(now.saturating_sub(look.at_ns)).min(LOOK_GAP);
+        look.at_ns = now;
+        let begun = self.begun.load(Ordering::Relaxed);
+        look.lasted = if look.begun == begun { look.lasted + gap } else { Duration::ZERO };
+        look.begun = begun;
+        if look.lasted < limit {
+            return None;
+        }
+        if !self.is_given_up.swap(true, Ordering::AcqRel) {
+            GIVEN_UP.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(self.stuck(function, look.lasted))
+    }
+
+    fn stuck(&self, function: &'static str, lasted: Duration) -> Stuck {
+        let lane = Some(self.lane.load(Ordering::Relaxed)).filter(|lane| *lane > 0);
+        Stuck { thread: self.handle.clone(), function, lasted, lane }
+    }
+}
