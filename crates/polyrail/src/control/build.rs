@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use polyrail_carrier::{Host, HostedDevice};
 use polyrail_config::{BindDevice, Binding, Config, expand_file_name};
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::Card;
@@ -19,7 +20,7 @@ use crate::base::error::{EngineError, origin_of};
 use crate::control::Control;
 use crate::control::secrets::credentials;
 use crate::engine::control_handle::ControlHandle;
-use crate::engine::hosted_rails::select_all;
+use crate::engine::hosted_rails::{bound_as, select_all};
 use crate::engine::joining::Hook;
 use crate::engine::observer::Observer;
 use crate::engine::placement::{Placement, bindings};
@@ -75,7 +76,8 @@ pub(crate) fn start(
             Some(Trace::new(path.clone(), config.trace_events).map_err(refused)?)
         }
     };
-    let (proxies, all) = make_proxies(&config, &settings, &rails)?;
+    let devices = plugin.as_ref().map_or(&[][..], Host::devices);
+    let (proxies, all) = make_proxies(&config, &settings, &rails, devices)?;
     let parts = Parts {
         proxies,
         control: ControlHandle::new().map_err(system("epoll"))?,
@@ -181,6 +183,7 @@ fn make_proxies(
     config: &Config,
     settings: &EngineSettings,
     rails: &[ChosenRail],
+    devices: &[HostedDevice],
 ) -> Result<(ProxySet, Vec<Arc<Proxy>>), EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
     // One for each rail and for each channel to a peer, but no more than can run at once beside
@@ -191,7 +194,7 @@ fn make_proxies(
     };
     let automatic = wanted.clamp(1, busy_cpus(settings.payload)?.max(2)) as u32;
     let number = |setting: u32| if setting == 0 { automatic } else { setting };
-    let interfaces: Vec<&str> = rails.iter().map(|rail| rail.interface.as_str()).collect();
+    let interfaces = bound_as(rails, devices);
     let mut all = Vec::new();
     let mut add = |prefix: &str, count: u32, cpus: &[u32], bindings: &[Binding]| {
         let start = all.len();

@@ -81,6 +81,17 @@ pub(crate) fn select_all(
     Ok((rails, Some(host)))
 }
 
+/// The interfaces by which bindings name the rails. A device of the plugin comes first: its TCP connection may take
+/// another interface, and whoever binds `eth1` means all that serves the device eth1.
+pub(crate) fn bound_as<'a>(
+    rails: &'a [ChosenRail],
+    devices: &'a [HostedDevice],
+) -> Vec<Vec<&'a str>> {
+    let device = |rail: &ChosenRail| Some(devices.get(rail.hosted?)?.name.as_str());
+    let names = |rail: &'a ChosenRail| device(rail).into_iter().chain([rail.interface.as_str()]);
+    rails.iter().map(|rail| names(rail).collect()).collect()
+}
+
 fn cpus_of(bindings: &str) -> Vec<CpusOf> {
     // The configuration has checked them.
     let bindings = parse_bindings(bindings).unwrap_or_default();
@@ -135,6 +146,26 @@ mod tests {
         let eth0 = Some("eth0".to_owned());
         assert_eq!(parsed("eth0, plugin:ofi@eth1+3"), (eth0, Some(("ofi", vec!["eth1", "3"]))));
         assert_eq!(parsed("plugin:/a@b/c.so@0"), (None, Some(("/a@b/c.so", vec!["0"]))));
+    }
+
+    #[test]
+    fn bindings_name_a_hosted_rail_by_its_device_first() {
+        let interfaces = polyrail_sys::interfaces::list().unwrap();
+        let lo = interfaces.iter().find(|interface| interface.loopback).unwrap();
+        let device = HostedDevice {
+            number: 0,
+            name: "eth1".to_owned(),
+            pci_path: None,
+            speed_mbps: None,
+            takes_host: true,
+            takes_cuda: false,
+            unpacks: false,
+            max_bytes: 1 << 20,
+        };
+        let own = ChosenRail::of(lo);
+        let hosted = ChosenRail { hosted: Some(0), ..own.clone() };
+        let name = lo.name.as_str();
+        assert_eq!(bound_as(&[own, hosted], &[device]), [vec![name], vec!["eth1", name]]);
     }
 
     #[test]

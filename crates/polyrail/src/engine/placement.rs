@@ -28,18 +28,20 @@ pub(crate) struct RailProxies {
 }
 
 impl Placement {
-    /// Places `count` proxies, at least one, on rails with these interfaces.
+    /// Places `count` proxies, at least one, on rails with these interfaces: those of a rail, of which
+    /// the first that is bound counts.
     ///
     /// Without bindings every proxy serves every rail, on the CPUs of `list`. With bindings, the
     /// rails of one interface are served by proxies of their own on the interface's CPUs; those that
     /// are not named go by `list`. Fewer proxies than interfaces serve several each.
-    pub(crate) fn new(interfaces: &[&str], count: u32, list: &[u32], bindings: &[Binding]) -> Self {
+    pub(crate) fn new(rails: &[Vec<&str>], count: u32, list: &[u32], bindings: &[Binding]) -> Self {
         let count = count.max(1) as usize;
-        let bound = |interface: &str| bindings.iter().position(|b| b.interface == interface);
+        let of_name = |interface: &&str| bindings.iter().position(|b| b.interface == **interface);
+        let bound = |interfaces: &Vec<&str>| interfaces.iter().find_map(of_name);
         // A group is a bound interface, or all that are not bound.
         let mut groups: Vec<Option<usize>> = Vec::new();
-        for interface in interfaces {
-            let group = bound(interface);
+        for interfaces in rails {
+            let group = bound(interfaces);
             if !groups.contains(&group) {
                 groups.push(group);
             }
@@ -66,18 +68,18 @@ impl Placement {
             list.sort_unstable();
             list.dedup();
         }
-        let mut rails = vec![0; groups.len()];
+        let mut counts = vec![0; groups.len()];
         let mut of_rail = Vec::new();
-        for interface in interfaces {
-            let group = bound(interface);
+        for interfaces in rails {
+            let group = bound(interfaces);
             // The groups were made of these interfaces.
             let Some(at) = groups.iter().position(|other| *other == group) else { continue };
             let proxies = served_by[at].clone();
-            of_rail.push((at, RailProxies { proxies, rails: 0, position: rails[at] }));
-            rails[at] += 1;
+            of_rail.push((at, RailProxies { proxies, rails: 0, position: counts[at] }));
+            counts[at] += 1;
         }
         let of_rail =
-            of_rail.into_iter().map(|(at, rail)| RailProxies { rails: rails[at], ..rail });
+            of_rail.into_iter().map(|(at, rail)| RailProxies { rails: counts[at], ..rail });
         Self { of_rail: of_rail.collect(), cpus }
     }
 
@@ -163,7 +165,8 @@ mod tests {
     use super::*;
 
     fn place(interfaces: &[&str], count: u32, list: &[u32], text: &str) -> Placement {
-        Placement::new(interfaces, count, list, &parse_bindings(text).unwrap())
+        let rails: Vec<Vec<&str>> = interfaces.iter().map(|name| vec![*name]).collect();
+        Placement::new(&rails, count, list, &parse_bindings(text).unwrap())
     }
 
     fn proxies(placement: &Placement) -> Vec<&[usize]> {
@@ -220,6 +223,21 @@ mod tests {
     fn an_interface_that_begins_like_another_is_another() {
         let placement = place(&["eth10", "eth1"], 2, &[], "eth1:3");
         assert_eq!(placement.cpus, [vec![], vec![3]]);
+    }
+
+    #[test]
+    fn a_hosted_device_is_bound_by_its_name_and_else_by_the_interface_of_its_connection() {
+        let hosted = [vec!["eth1", "eth0"], vec!["eth2", "eth0"], vec!["eth0"]];
+        let place = |text| Placement::new(&hosted, 3, &[7], &parse_bindings(text).unwrap());
+        let placement = place("eth0:0;eth1:1;eth2:2");
+        assert_eq!(proxies(&placement), [[0], [1], [2]]);
+        assert_eq!(placement.cpus, [[1], [2], [0]]);
+        let placement = place("eth1:1;eth0:0");
+        assert_eq!(proxies(&placement), [vec![0, 2], vec![1], vec![1]]);
+        assert_eq!(placement.cpus, [[1], [0], [1]]);
+        let placement = place("eth2:2");
+        assert_eq!(proxies(&placement), [vec![0, 2], vec![1], vec![0, 2]]);
+        assert_eq!(placement.cpus, [[7], [2], [7]]);
     }
 
     #[test]
