@@ -144,6 +144,14 @@ pub fn stuck() -> Vec<Stuck> {
     threads.iter().filter_map(|thread| thread.upgrade()?.look(now, limit)).collect()
 }
 
+/// Whether a thread is inside a call that moves payload.
+pub fn is_inside() -> bool {
+    let is_inside = |thread: Arc<Thread>| {
+        thread.function.load(Ordering::Relaxed) > 0 && thread.lane.load(Ordering::Relaxed) > 0
+    };
+    THREADS.lock().iter().filter_map(Weak::upgrade).any(is_inside)
+}
+
 /// Whether such calls are given up, as far as was seen.
 pub(crate) fn are_given_up(such: impl Fn(&Stuck) -> bool) -> bool {
     // To ask is cheap as long as all is well.

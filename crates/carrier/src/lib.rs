@@ -21,7 +21,7 @@ mod threads;
 mod unpack;
 
 pub use bytes::{Bytes, Holder};
-pub use calls::{Stuck, stuck};
+pub use calls::{Stuck, is_inside, stuck};
 pub use host::{Host, HostError, HostedDevice};
 pub use lane::{Check, Lane, Piece};
 pub use tcpx::{CpusOf, Wishes};

@@ -12,6 +12,9 @@ const DAEMON_BY_DEFAULT: &str = "/tmp";
 /// Bytes of a message for each socket and turn. The plugin takes 0 if the variable is not set, and sends nothing; this is
 /// Google's value.
 const CHUNK_BYTES: &str = "524288";
+/// How long the plugin waits after each `accept`, until rules of flow steering hold: Google's value. By itself it waits 5 s
+/// (`connect.cc`), which is longer than an engine waits for a connection.
+const STEERING_MICROS: &str = "500000";
 
 /// CPUs for the threads that serve an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +94,10 @@ fn variables(
     is_interface: impl Fn(&str) -> bool,
     has_daemon: impl Fn(&str) -> bool,
 ) -> Vec<(&'static str, String)> {
-    let mut all = vec![("NCCL_DYNAMIC_CHUNK_SIZE", CHUNK_BYTES.to_owned())];
+    let mut all = vec![
+        ("NCCL_DYNAMIC_CHUNK_SIZE", CHUNK_BYTES.to_owned()),
+        ("NCCL_GPUDIRECTTCPX_PROGRAM_FLOW_STEERING_WAIT_MICROS", STEERING_MICROS.to_owned()),
+    ];
     for (name, bindings) in [
         ("NCCL_GPUDIRECTTCPX_TX_BINDINGS", &wishes.tx),
         ("NCCL_GPUDIRECTTCPX_RX_BINDINGS", &wishes.rx),
@@ -143,10 +149,12 @@ mod tests {
             tx: vec![bound("eth1", &[8, 9, 10, 112, 114, 115]), bound("eth2", &[60])],
             rx: Vec::new(),
             control: Some("eth0".to_owned()),
+            ..Wishes::default()
         };
         let said = variables(&wishes, |name| name.starts_with("eth"), |folder| folder == DAEMON);
         let expected = [
             ("NCCL_DYNAMIC_CHUNK_SIZE", "524288"),
+            ("NCCL_GPUDIRECTTCPX_PROGRAM_FLOW_STEERING_WAIT_MICROS", "500000"),
             ("NCCL_GPUDIRECTTCPX_TX_BINDINGS", "eth1:8-10,112-112,114-115;eth2:60-60"),
             ("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "=eth1,eth2"),
             ("NCCL_GPUDIRECTTCPX_CTRL_DEV", "eth0"),
@@ -155,7 +163,7 @@ mod tests {
         assert_eq!(said, expected.map(|(name, value)| (name, value.to_owned())));
         let by_number = Wishes { devices: vec!["1".to_owned()], ..Wishes::default() };
         let said = variables(&by_number, |name| name.starts_with("eth"), |_| true);
-        assert_eq!(said.len(), 1, "{said:?}");
+        assert_eq!(said.len(), 2, "{said:?}");
     }
 
     #[test]

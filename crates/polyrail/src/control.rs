@@ -136,6 +136,7 @@ impl Control {
 
     /// Until when to sleep; `None` while nothing can change by itself.
     fn limit(&self, next_tick: Instant) -> Option<Duration> {
+        let settings = &self.engine.settings;
         let retries = self.retries.iter().map(|retry| retry.due);
         let handshakes = self.handshakes.iter().map(|(_, handshake)| handshake.deadline);
         let ticking = self.engine.control.ticking.load(Ordering::Acquire);
@@ -143,7 +144,9 @@ impl Control {
         let probes = self.probes.iter().map(|(_, probe)| probe.due);
         let leaving = self.leaving.iter().map(|leaving| leaving.until);
         let due = retries.chain(handshakes).chain(probes).chain(tick).chain(leaving);
-        let due = due.chain(self.accepting.again).chain(self.second_tries.due()).min();
+        // Nobody tells that a proxy is inside a plugin that does not return.
+        let look = self.engine.host.as_ref().map(|_| Instant::now() + settings.peer_timeout / 8);
+        let due = due.chain(self.accepting.again).chain(look).chain(self.second_tries.due()).min();
         let limit = due.map(|due| due.saturating_duration_since(Instant::now()));
         // A signal handler can only set a flag; somebody has to look at it.
         if self.dump.is_on() { Some(limit.unwrap_or(TICK * 4).min(TICK * 4)) } else { limit }

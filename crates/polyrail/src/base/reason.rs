@@ -53,7 +53,7 @@ pub enum LostReason {
     },
     /// A plugin that this engine hosts does not return from a call: what was given to it for the peer, or by the peer,
     /// is in its hands for as long, also the memory.
-    #[error("the plugin that this engine hosts has not returned from `{function}` for {}", seconds(*.silence))]
+    #[error("given up, since the plugin that this engine hosts has not returned from `{function}` for {}", seconds(*.silence))]
     Plugin {
         /// NCCL's name of the function.
         function: &'static str,

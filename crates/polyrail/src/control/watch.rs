@@ -41,7 +41,8 @@ impl Control {
     }
 
     /// A proxy that is within a plugin's call moves nothing else. If the plugin does not return, peers that it carries
-    /// payload for are lost: what they wait for will not come. Says whether something of such peers is left to be ended.
+    /// payload for are lost: what they wait for will not come. Says whether one may be inside, or something of such peers
+    /// is left to be ended.
     fn look_at_plugin(&mut self) -> bool {
         if self.engine.host.is_none() {
             return false;
@@ -70,7 +71,7 @@ impl Control {
         let proxies = self.engine.proxies.all.iter().enumerate();
         let proxies: Vec<usize> =
             proxies.filter(|(_, proxy)| is_stuck(proxy)).map(|(at, _)| at).collect();
-        self.engine.end_held(&proxies)
+        self.engine.end_held(&proxies) || polyrail_carrier::is_inside()
     }
 
     /// Says whether anything is outstanding with the peer.

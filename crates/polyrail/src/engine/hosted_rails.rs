@@ -49,7 +49,7 @@ pub(crate) fn select_all(
         rx: cpus_of(&config.rx_bindings),
         control: others.as_ref().and_then(|_| Some(own.first()?.interface.clone())),
         // Before the peers' patience is over: who asks why a peer is gone is to hear of the plugin.
-        call_limit: Duration::from_millis(config.peer_timeout_ms.into()) * 3 / 4,
+        call_limit: Duration::from_millis(config.peer_timeout_ms) * 3 / 4,
         ..Wishes::default()
     };
     let host = Host::load(plugin, wishes).map_err(|error| EngineError::Plugin {

@@ -186,6 +186,11 @@ impl BenchError {
             Self::Post(error) => error.help(),
             Self::Region(error) => error.help(),
             Self::Transfer(error) => error.help(),
+            Self::Gone { why: LostReason::Plugin { .. }, .. } => Some(
+                "`polyrail nccl try` says what the plugin can do, call by call; rails without it \
+                 need none"
+                    .into(),
+            ),
             Self::Gone { .. } => Some(
                 "look at the other end why it ended, start it again, and then this bench; what was \
                  measured before is printed"
