@@ -239,17 +239,23 @@ fn is_label(label: &str) -> bool {
 
 /// Up to `columns` numbers, and the rest of the line.
 fn counts(text: &str, columns: usize) -> (Vec<u64>, &str) {
-    let mut counts = Vec::new();
-    let mut rest = text;
+    // By bytes: a sampler reads some 200 columns of as many rows, again and again.
+    let bytes = text.as_bytes();
+    let length = |from: usize, is_in: fn(&u8) -> bool| {
+        bytes[from..].iter().take_while(|byte| is_in(byte)).count()
+    };
+    let mut counts = Vec::with_capacity(columns);
+    let mut at = 0;
     while counts.len() < columns {
-        let (next, behind) = word(rest);
-        match next.parse() {
-            Ok(count) if next.bytes().all(|byte| byte.is_ascii_digit()) => counts.push(count),
+        let begin = at + length(at, u8::is_ascii_whitespace);
+        let end = begin + length(begin, u8::is_ascii_digit);
+        match text[begin..end].parse() {
+            Ok(count) if bytes.get(end).is_none_or(u8::is_ascii_whitespace) => counts.push(count),
             _ => break,
         }
-        rest = behind;
+        at = end;
     }
-    (counts, rest)
+    (counts, &text[at..])
 }
 
 #[cfg(test)]

@@ -43,6 +43,7 @@ use crate::engine::control_handle::ControlCommand;
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::state::EngineShared;
+use crate::path::asking::ask_patiently;
 
 /// How often peers are looked after while anything is outstanding.
 const TICK: Duration = Duration::from_millis(50);
@@ -185,6 +186,9 @@ impl Control {
                     self.flows_lost(&peer);
                     self.engine.control.nudge();
                 }
+            }
+            ControlCommand::Ask { peer, question } => {
+                ask_patiently(&self.engine, &peer, &question);
             }
             ControlCommand::PeerLeft { peer } => self.hears_bye(peer, Instant::now()),
             ControlCommand::Decided { question, verdict } => self.decide(question, &verdict),

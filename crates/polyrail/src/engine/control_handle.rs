@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crossbeam_queue::SegQueue;
 use polyrail_proto::FlowIndex;
 use polyrail_proto::hello::Metadata;
+use polyrail_proto::message::Message;
 use polyrail_sys::Poller;
 
 use crate::base::invitation::Invitation;
@@ -42,6 +43,11 @@ pub(crate) enum ControlCommand {
     },
     PeerLeft {
         peer: Arc<PeerShared>,
+    },
+    /// The peer is asked something, by a thread that can wait for its lock.
+    Ask {
+        peer: Arc<PeerShared>,
+        question: Message,
     },
     Decided {
         question: u64,
@@ -78,6 +84,10 @@ impl ControlHandle {
 
     pub(crate) fn peer_left(&self, peer: Arc<PeerShared>) {
         self.command(ControlCommand::PeerLeft { peer });
+    }
+
+    pub(crate) fn ask(&self, peer: Arc<PeerShared>, question: Message) {
+        self.command(ControlCommand::Ask { peer, question });
     }
 
     /// The user has said whether a peer may join.

@@ -9,12 +9,32 @@ use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::driving::is_driving;
 use crate::engine::op::Purpose;
-use crate::engine::peer::PeerShared;
+use crate::engine::peer::{Locked, PeerShared, TxSide};
 use crate::engine::state::EngineShared;
 
-/// Asks, unless the peer is gone; says whether it asked.
-pub(crate) fn ask(engine: &Arc<EngineShared>, peer: &Arc<PeerShared>, question: &Message) -> bool {
-    let mut tx = peer.tx();
+/// Asks, unless the peer is gone; says whether it asks. Whoever posts waits for no lock of the peer: where somebody
+/// holds it, perhaps without a CPU, the control thread asks.
+pub(crate) fn ask(engine: &Arc<EngineShared>, peer: &Arc<PeerShared>, question: Message) -> bool {
+    match peer.try_tx() {
+        Some(tx) => ask_holding(engine, peer, tx, &question),
+        None => {
+            engine.control.ask(peer.clone(), question);
+            !peer.is_gone()
+        }
+    }
+}
+
+/// The same, once the lock is free.
+pub(crate) fn ask_patiently(engine: &Arc<EngineShared>, peer: &Arc<PeerShared>, question: &Message) {
+    ask_holding(engine, peer, peer.tx(), question);
+}
+
+fn ask_holding(
+    engine: &Arc<EngineShared>,
+    peer: &Arc<PeerShared>,
+    mut tx: Locked<'_, TxSide>,
+    question: &Message,
+) -> bool {
     // With the lock held: whoever loses a peer ends what it was asked after that.
     if peer.is_gone() {
         return false;
@@ -41,4 +61,42 @@ pub(crate) fn wait_for_answer(
         engine.wait_until(Some(until), || is_answered() || peer.is_gone(), sleep);
     }
     may_wait
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use polyrail_config::Config;
+
+    use super::*;
+    use crate::api::engine::Engine;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn who_asks_waits_for_no_lock_of_the_peer_and_the_peer_is_asked() {
+        let config = Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();
+        let engine = || Engine::builder().config(config.clone()).build().unwrap();
+        let (a, b) = (engine(), engine());
+        let to_b = a.add_peer(&b.metadata()).unwrap();
+        let (asks, asked) = mpsc::channel();
+        let held = to_b.shared.tx();
+        std::thread::scope(|scope| {
+            let (a, to_b) = (&a, &to_b);
+            scope.spawn(move || {
+                asks.send(ask(a.shared(), &to_b.shared, Message::Bye)).unwrap();
+            });
+            let is_asked = asked.recv_timeout(Duration::from_secs(10));
+            drop(held);
+            assert_eq!(is_asked, Ok(true), "it waits for the lock");
+        });
+        // What it hears is that this one has closed.
+        let to_a = b.accept_peer(LONG).expect("it comes");
+        let until = Instant::now() + LONG;
+        while to_a.lost().is_none() {
+            assert!(Instant::now() < until, "{}", b.dump());
+            std::thread::yield_now();
+        }
+    }
 }

@@ -23,7 +23,7 @@ pub(crate) fn want(engine: &Arc<EngineShared>, peer: &Arc<PeerShared>, of: Carri
     // It is a position on a card, of at most 64 rails.
     let question = Message::CarrierWanted { of, rail: to_rail as u16, plugin };
     let until = Instant::now() + engine.settings.connect_timeout;
-    peer.carriers.begin(End::Sending, of, Coming::Asked(until)) && ask(engine, peer, &question)
+    peer.carriers.begin(End::Sending, of, Coming::Asked(until)) && ask(engine, peer, question)
 }
 
 /// A peer wants a carrier for a flow towards us.

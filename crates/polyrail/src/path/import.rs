@@ -46,7 +46,7 @@ pub(crate) fn import(
         Copying::Cpus => host_patience(engine, peer.instance()),
     };
     if imports.is_first(id) {
-        let is_asked = ask(engine, peer, &Message::RegionWanted { key: remote.key });
+        let is_asked = ask(engine, peer, Message::RegionWanted { key: remote.key });
         if !is_asked {
             imports.forget(id);
             return Err("the peer is gone".into());
@@ -89,7 +89,7 @@ pub(crate) fn import_known(
     // The peer looks for it before it answers.
     engine.proofs.own(engine.card.instance)?;
     if imports.is_first(id) {
-        if !ask(engine, peer, &Message::RegionWanted { key }) {
+        if !ask(engine, peer, Message::RegionWanted { key }) {
             imports.forget(id);
         }
         return Ok(None);

@@ -80,7 +80,7 @@ pub(super) fn find_out(
         }
     };
     if sharing.is_first() {
-        let is_asked = ask(engine, peer, &Message::MemoryShown { place: place_of(page) });
+        let is_asked = ask(engine, peer, Message::MemoryShown { place: place_of(page) });
         if !is_asked {
             return Err("the peer is gone".into());
         }

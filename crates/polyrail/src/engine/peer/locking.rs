@@ -36,6 +36,12 @@ impl PeerShared {
         self.lock(&self.tx)
     }
 
+    /// The sending half, unless somebody holds it.
+    pub(crate) fn try_tx(&self) -> Option<Locked<'_, TxSide>> {
+        let held = HoldsUserLock::begin();
+        self.tx.try_lock().map(|guard| Locked { guard, _held: held })
+    }
+
     /// The receiving half. See [`Self::tx`].
     pub(crate) fn rx(&self) -> Locked<'_, RxSide> {
         self.lock(&self.rx)
