@@ -19,7 +19,7 @@ mod threads;
 mod unpack;
 
 pub use bytes::{Bytes, Holder};
-pub use host::{Host, HostError, HostedDevice};
+pub use host::{DEVICES_MAX, Host, HostError, HostedDevice};
 pub use lane::{Check, Lane, Piece};
 pub use tcpx::{CpusOf, Wishes};
 pub use threads::PluginThread;
