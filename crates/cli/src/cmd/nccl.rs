@@ -1,8 +1,5 @@
 //! `polyrail nccl`: the plugin for NCCL and RCCL, and plugins of others.
 
-mod canary;
-mod carried;
-mod findings;
 mod trial;
 mod tune;
 mod variables;
