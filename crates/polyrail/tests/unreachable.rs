@@ -108,10 +108,10 @@ fn an_unknown_interface_is_told_with_those_that_could_be_named() {
         let error = try_build(&[("rails", spec)]).unwrap_err();
         assert_eq!(error.exit_code(), code, "{error}");
         match error {
-            EngineError::Rails { spec: got, origin, why, usable, .. } => {
+            EngineError::Rails { spec: got, origin, why, allowed, .. } => {
                 assert_eq!((got.as_str(), *origin), (spec, Origin::Set));
                 assert!(why.contains(part), "{why}");
-                assert!(usable.contains("lo (127.0.0.1)"), "{usable}");
+                assert!(allowed.contains("lo (127.0.0.1)"), "{allowed}");
             }
             other => panic!("{other}"),
         }
