@@ -169,6 +169,7 @@ fn a_rail_that_can_never_be_reached_is_named_while_the_others_carry_all() {
     let rails = &a.stats().peers[0].rails;
     assert_eq!((rails[1].name.as_str(), rails[1].tx_bytes), ("lo@127.0.0.2", 0));
     assert!(rails[1].flows.iter().all(|flow| !flow.up), "{rails:?}");
+    assert!(rails.iter().all(|rail| !rail.hosted), "{rails:?}");
     let dump = a.dump();
     let pair = format!("rail lo@127.0.0.2 (127.0.0.2 to {closed}): Connection refused");
     assert!(dump.contains(&pair), "{dump}");
