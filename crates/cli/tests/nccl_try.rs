@@ -128,6 +128,11 @@ fn what_fails_to_end_something_makes_the_trial_fail_in_the_end() {
             "the rest was tried: {found:#}"
         );
     }
+    // Beside another fault they stand above it.
+    let output = try_it(plugin(), "irecv=full,closeListen=3", &["--timeout", "200ms"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("\ncloseListen of the plugin gave 3 (an internal error).\n"), "{text}");
+    assert!(text.contains("\nIt fails: irecv took no more than 0 of 1"), "{text}");
     let (_, both) = found("closeListen=3,finalize=2", &[]);
     let text = both["fault"]["text"].as_str().unwrap();
     assert!(text.ends_with("6 times; finalize of the plugin gave 2 (a system error)"), "{text}");
@@ -152,7 +157,8 @@ fn only_what_passed_whole_ends_with_every_byte_being_right() {
             "It brings wrong data: device 0: byte 0 of a message of 1 bytes is wrong.",
         ),
     ] {
-        let output = try_it(plugin(), told, &["--timeout", "200ms"]);
+        let limit: &[&str] = if told == "irecv=full" { &["--timeout", "200ms"] } else { &[] };
+        let output = try_it(plugin(), told, limit);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let right: Vec<&str> = text.lines().filter(|line| line.starts_with("Every byte")).collect();
         assert_eq!(right.join(""), bytes, "{told}: {text}");

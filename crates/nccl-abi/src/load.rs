@@ -79,13 +79,14 @@ impl LoadError {
             Self::Open { name, why } if why.ends_with("Permission denied") => {
                 format!("let this user read {name} and enter the folders above it")
             }
-            Self::Open { name, .. } => format!(
-                "`ldd {name}` lists the libraries that it needs: install those that are not found, or name their \
+            Self::Open { .. } => {
+                "`ldd FILE` lists the libraries that it needs: install those that are not found, or name their \
                  folders in LD_LIBRARY_PATH"
-            ),
-            Self::NoTable { name } => format!(
-                "name a net plugin of NCCL; `nm -D {name}` lists what a library exports"
-            ),
+                    .to_owned()
+            }
+            Self::NoTable { .. } => {
+                "name a net plugin of NCCL; `nm -D FILE` lists what a library exports".to_owned()
+            }
         }
     }
 }

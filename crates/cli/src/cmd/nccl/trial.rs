@@ -43,7 +43,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     device: Vec<u16>,
 
-    /// The longest that each call into the plugin may take, and each connection and each message, which are several calls.
+    /// The longest that each call into the plugin may take, and each connection and round of messages, which are several calls.
     #[arg(long, value_name = "TIME", default_value = "20s",
         value_parser = time_within(Duration::from_millis(100), Duration::from_secs(3600), "100ms to 1h"))]
     timeout: Duration,

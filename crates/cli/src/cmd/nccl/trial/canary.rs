@@ -29,7 +29,7 @@ pub(super) struct Task {
     pub(super) version: Option<u32>,
     /// All if it is empty.
     pub(super) devices: Vec<usize>,
-    /// For each call, connection and message.
+    /// For each call, connection and round of messages.
     pub(super) timeout_ms: u64,
 }
 

@@ -243,9 +243,10 @@ impl Findings {
         if !sentences.is_empty() {
             say!("\n{}", sentences.join("\n"));
         }
-        for fault in &self.close_faults {
-            say!("\n{}.", fault.words());
-        }
+        // Where nothing else failed, they are the end.
+        let end = self.fault.as_ref().map(|fault| fault.text.as_str()).unwrap_or_default();
+        let others = self.close_faults.iter().map(CloseFault::words);
+        others.filter(|words| !end.contains(words)).for_each(|words| say!("\n{words}."));
         if !self.said.is_empty() {
             say!("\nIt said:\n  {}", self.said.join("\n  "));
         }
