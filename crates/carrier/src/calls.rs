@@ -102,7 +102,7 @@ pub(crate) fn allow(limit: Duration) {
 pub(crate) fn observer() -> Observer {
     Arc::new(|call| match call {
         Call::Begins(function) => here(|thread| thread.begins(function)),
-        Call::Ends(_) => here(Thread::ends),
+        Call::Ends(..) => here(Thread::ends),
     })
 }
 

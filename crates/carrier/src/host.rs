@@ -18,6 +18,9 @@ use crate::tcpx::Wishes;
 use crate::threads::{PluginThread, of_plugins};
 use crate::unpack::MESSAGE_BYTES_MAX;
 
+/// The most devices of a plugin that an engine makes rails of: an engine has no more rails.
+pub const DEVICES_MAX: usize = 64;
+
 /// A plugin that this process has loaded. It stays loaded as long as the process runs.
 pub struct Host {
     name: String,
@@ -63,6 +66,16 @@ pub enum HostError {
     NoDevices {
         /// The plugin's name for itself.
         name: String,
+    },
+    /// It has more devices than an engine takes, and none is named.
+    #[error(
+        "plugin {name} has {count} devices; allowed: 1 to {DEVICES_MAX}, or some that are named"
+    )]
+    TooMany {
+        /// The plugin's name for itself.
+        name: String,
+        /// How many it has.
+        count: usize,
     },
     /// A device says of itself what can't be, or what is not supported.
     #[error("device {device} of plugin {name}: {field} is {value}, allowed is {allowed}")]
@@ -113,15 +126,12 @@ impl HostError {
     /// What to do about it, if that is known.
     pub fn help(&self) -> Option<String> {
         match self {
-            Self::Load(_) => Some(
-                "name it as NCCL_NET_PLUGIN does: a path, a file name, or what is between libnccl-net- and .so"
-                    .into(),
-            ),
-            Self::Net(_)
-            | Self::NoDevices { .. }
-            | Self::Property { .. }
-            | Self::Hangs { .. } => {
+            Self::Load(error) => Some(error.help()),
+            Self::Net(_) | Self::NoDevices { .. } | Self::Property { .. } | Self::Hangs { .. } => {
                 Some("`polyrail nccl try` says what the plugin can do, call by call".into())
+            }
+            Self::TooMany { .. } => {
+                Some("name some of the devices as plugin:LIBRARY@NAME+NUMBER".into())
             }
             Self::NoSuchDevice { .. } | Self::Twice { .. } => {
                 Some("name devices as plugin:LIBRARY@NAME+NUMBER, or none for all".into())

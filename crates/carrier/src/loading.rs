@@ -9,7 +9,7 @@ use std::time::Duration;
 use polyrail_nccl_abi::{Library, Net, Properties};
 
 use crate::calls;
-use crate::host::HostError;
+use crate::host::{DEVICES_MAX, HostError};
 use crate::signals::Signals;
 use crate::tcpx::{self, Wishes};
 use crate::threads;
@@ -76,6 +76,10 @@ fn opened(plugin: &str, wishes: &Wishes) -> Result<Opened, HostError> {
     let count = net.devices()?;
     if count == 0 {
         return Err(HostError::NoDevices { name: net.name() });
+    }
+    // Before each of them is asked for.
+    if count > DEVICES_MAX && wishes.devices.is_empty() {
+        return Err(HostError::TooMany { name: net.name(), count });
     }
     let devices = (0..count).map(|number| net.properties(number)).collect::<Result<_, _>>()?;
     Ok(Opened { net, devices })

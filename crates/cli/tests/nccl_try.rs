@@ -95,9 +95,6 @@ fn an_error_of_each_call_is_named() {
         "test",
         "irecvConsumed",
         "iflush",
-        "deregMr",
-        "closeSend",
-        "closeRecv",
     ];
     for call in calls {
         let (code, found) = found(&format!("{call}=3,getProperties=flush"), &["--table", "12"]);
@@ -107,6 +104,78 @@ fn an_error_of_each_call_is_named() {
         let warned = format!("{call} is told to fail with 3");
         assert!(strings(&found["said"]).contains(&warned.as_str()), "{found:#}");
     }
+}
+
+#[test]
+fn what_fails_to_end_something_makes_the_trial_fail_in_the_end() {
+    for (call, text) in [
+        // What has failed is tried again when the connection is closed.
+        ("deregMr", "deregMr of the plugin gave 3 (an internal error), 8 times"),
+        ("closeSend", "closeSend of the plugin gave 3 (an internal error), 3 times"),
+        ("closeRecv", "closeRecv of the plugin gave 3 (an internal error), 3 times"),
+        ("closeListen", "closeListen of the plugin gave 3 (an internal error), 3 times"),
+        ("finalize", "finalize of the plugin gave 3 (an internal error)"),
+    ] {
+        let (code, found) = found(&format!("{call}=3"), &["--table", "11", "--device", "0"]);
+        assert_eq!((code, &found["verdict"]), (1, &"fails".into()), "{call}: {found:#}");
+        assert_eq!(
+            (&found["fault"]["call"], &found["fault"]["text"]),
+            (&call.into(), &text.into())
+        );
+        assert_eq!(found["close_faults"][0]["call"], call);
+        assert!(
+            !found["transfers"].as_array().unwrap().is_empty(),
+            "the rest was tried: {found:#}"
+        );
+    }
+    // Beside another fault they stand above it.
+    let output = try_it(plugin(), "irecv=full,closeListen=3", &["--timeout", "200ms"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("\ncloseListen of the plugin gave 3 (an internal error).\n"), "{text}");
+    assert!(text.contains("\nIt fails: irecv took no more than 0 of 1"), "{text}");
+    let (_, both) = found("closeListen=3,finalize=2", &[]);
+    let text = both["fault"]["text"].as_str().unwrap();
+    assert!(text.ends_with("6 times; finalize of the plugin gave 2 (a system error)"), "{text}");
+}
+
+#[test]
+fn only_what_passed_whole_ends_with_every_byte_being_right() {
+    for (told, bytes, end) in [
+        (
+            "finalize=3",
+            "Every byte that came was right.",
+            "It fails: finalize of the plugin gave 3 (an internal error).",
+        ),
+        (
+            "irecv=full",
+            "",
+            "It fails: irecv took no more than 0 of 1 messages of 0 bytes in 200ms.",
+        ),
+        (
+            "test=flip",
+            "",
+            "It brings wrong data: device 0: byte 0 of a message of 1 bytes is wrong.",
+        ),
+    ] {
+        let limit: &[&str] = if told == "irecv=full" { &["--timeout", "200ms"] } else { &[] };
+        let output = try_it(plugin(), told, limit);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let right: Vec<&str> = text.lines().filter(|line| line.starts_with("Every byte")).collect();
+        assert_eq!(right.join(""), bytes, "{told}: {text}");
+        assert!(text.ends_with(&format!("\n{end}\n")), "{told}: {text}");
+    }
+}
+
+#[test]
+fn a_number_of_devices_that_no_engine_takes_is_refused() {
+    let (code, absurd) = found("devices=absurd", &[]);
+    let text = "devices of the plugin gave 2000000 devices; 0 to 640 are possible";
+    assert_eq!((code, &absurd["fault"]["text"]), (1, &text.into()));
+    let (code, crowd) = found("devices=crowd", &[]);
+    let text = "the plugin has 65 devices; an engine takes 1 to 64: name some with --device";
+    assert_eq!((code, &crowd["fault"]["text"]), (1, &text.into()));
+    let (code, named) = found("devices=crowd", &["--device", "64"]);
+    assert_eq!((code, &named["verdict"]), (0, &"works".into()), "{named:#}");
 }
 
 #[test]
@@ -134,6 +203,10 @@ fn a_call_that_does_not_return_ends_by_the_deadline_and_leaves_no_process() {
     assert_eq!(code, 1);
     assert_eq!(hung["fault"]["text"], "`regMr` did not return in 200ms");
     assert!(begun.elapsed() < Duration::from_secs(30));
+    // Its own process can't tell this; whoever waits for it does, 2 s later.
+    let (code, stopped) = found("regMr=stop", &["--timeout", "200ms"]);
+    let text = "nothing came from its process any more in `regMr`";
+    assert_eq!((code, &stopped["fault"]["text"]), (1, &text.into()));
     for (told, says) in [
         ("connect=never", "connect gave no connection of device 0 to itself in 200ms"),
         ("accept=never", "accept gave no connection of device 0 to itself in 200ms"),
@@ -243,7 +316,12 @@ fn what_is_no_plugin_is_told() {
     let output = try_it("not-installed", "", &[]);
     assert_eq!(output.status.code(), Some(3));
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(error.contains("libnccl-net-not-installed.so"), "{error}");
+    assert!(error.contains("tried: not-installed, libnccl-net-not-installed.so"), "{error}");
+    assert!(error.contains("name it as NCCL_NET_PLUGIN does"), "{error}");
+    let output = try_it("libc.so.6", "", &[]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("libc.so.6 exports no ncclNetPlugin_v5"), "{error}");
+    assert!(error.contains("name a net plugin of NCCL"), "{error}");
     let (code, found) = found("", &["--device", "7"]);
     assert_eq!(
         (code, &found["fault"]["text"]),

@@ -1,6 +1,7 @@
 //! Finds and loads a plugin the way NCCL does, and asks it what NCCL asks first.
 
 use std::fs;
+use std::io;
 use std::mem::ManuallyDrop;
 
 use libloading::os::unix::{Library as System, RTLD_LOCAL, RTLD_NOW};
@@ -35,28 +36,59 @@ pub const NCCL_RELEASES: &[Release] = &[
 /// Why NCCL can't use a library as a plugin.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// The dynamic loader refused it.
-    #[error("{name}: {why}")]
-    Open {
-        /// What was asked for.
-        name: String,
-        /// The loader's words.
-        why: String,
+    /// No file is there that the name may mean.
+    #[error("there is no such library; tried: {}", tried.join(", "))]
+    Missing {
+        /// The files, in the order in which they were sought.
+        tried: Vec<String>,
     },
-    /// It is no whole library, so the loader was not asked.
+    /// It is no whole library for this machine.
     #[error("{name}: {fault}; allowed: a shared library")]
     File {
-        /// What was asked for.
+        /// The file.
         name: String,
         /// A sentence about the file.
         fault: String,
     },
+    /// The dynamic loader refused it.
+    #[error("{name}: {why}")]
+    Open {
+        /// The file.
+        name: String,
+        /// The loader's words.
+        why: String,
+    },
     /// It exports none of the tables.
     #[error("{name} exports no ncclNetPlugin_v5 to _v12")]
     NoTable {
-        /// What was asked for.
+        /// The file.
         name: String,
     },
+}
+
+impl LoadError {
+    /// What to do about it.
+    pub fn help(&self) -> String {
+        match self {
+            Self::Missing { .. } => "name it as NCCL_NET_PLUGIN does: a path, a file name, or what is between \
+                 libnccl-net- and .so; what has no slash is sought in LD_LIBRARY_PATH and in the system's folders"
+                .to_owned(),
+            Self::File { .. } => {
+                "name the plugin's own file, whole and built for this kind of machine".to_owned()
+            }
+            Self::Open { name, why } if why.ends_with("Permission denied") => {
+                format!("let this user read {name} and enter the folders above it")
+            }
+            Self::Open { .. } => {
+                "`ldd FILE` lists the libraries that it needs: install those that are not found, or name their \
+                 folders in LD_LIBRARY_PATH"
+                    .to_owned()
+            }
+            Self::NoTable { .. } => {
+                "name a net plugin of NCCL; `nm -D FILE` lists what a library exports".to_owned()
+            }
+        }
+    }
 }
 
 /// A loaded plugin. It stays loaded as long as the process runs.
@@ -82,25 +114,22 @@ pub enum Table {
 }
 
 impl Library {
-    /// Loads by the value of `NCCL_NET_PLUGIN`: a path or a file name, else what is between
+    /// Loads by the value of `NCCL_NET_PLUGIN`, as NCCL since 2.21 does: a path or a file name, else what is between
     /// `libnccl-net-` and `.so`. The library's code runs.
     pub fn open(name: &str) -> Result<Self, LoadError> {
-        let literal = name.contains('/') || (name.starts_with("lib") && name.ends_with(".so"));
-        let suffixed = format!("libnccl-net-{name}.so");
-        let file = if literal { name } else { &suffixed };
-        // The loader would wait for a pipe, and end the process for a file that is cut off. Without a slash only
-        // the loader knows which file is meant.
-        if let Some(fault) = Some(file).filter(|file| file.contains('/')).and_then(fault) {
-            return Err(LoadError::File { name: file.to_owned(), fault });
+        let (mut tried, mut refused) = (Vec::new(), None);
+        for file in files(name) {
+            match load(&file) {
+                Ok(handle) => return Self::of(file, handle),
+                Err(LoadError::Missing { .. }) => tried.push(file),
+                // A folder in LD_LIBRARY_PATH may have the plugin's short name.
+                Err(error) => refused = refused.or(Some(error)),
+            }
         }
-        // SAFETY: loading runs the library's constructors, which is what the caller asked for.
-        let handle = unsafe { System::open(Some(file), RTLD_NOW | RTLD_LOCAL) };
-        let handle = handle.map_err(|error| {
-            let why = std::error::Error::source(&error).unwrap_or(&error).to_string();
-            // The loader's words begin with the name that it was given.
-            let why = why.strip_prefix(&format!("{file}: ")).unwrap_or(&why).to_owned();
-            LoadError::Open { name: file.to_owned(), why }
-        })?;
+        Err(refused.unwrap_or(LoadError::Missing { tried }))
+    }
+
+    fn of(name: String, handle: System) -> Result<Self, LoadError> {
         let has = |version: &u32| {
             let symbol = format!("ncclNetPlugin_v{version}\0");
             // SAFETY: only the address is taken.
@@ -108,9 +137,9 @@ impl Library {
         };
         let versions: Vec<u32> = (5..=12).filter(has).collect();
         if versions.is_empty() {
-            return Err(LoadError::NoTable { name: file.to_owned() });
+            return Err(LoadError::NoTable { name });
         }
-        Ok(Self { name: file.to_owned(), handle: ManuallyDrop::new(handle), versions })
+        Ok(Self { name, handle: ManuallyDrop::new(handle), versions })
     }
 
     /// The file, as the loader was asked for it.
@@ -162,6 +191,53 @@ impl Library {
         self.table(version).map(|table| table.name()).unwrap_or_default()
     }
 }
+
+/// The files that a name may mean, in NCCL's order. What has `.so` in it is no part of a name.
+fn files(name: &str) -> Vec<String> {
+    let is_file = name.contains('/') || name.contains(".so");
+    let suffixed = (!is_file).then(|| format!("libnccl-net-{name}.so"));
+    [name.to_owned()].into_iter().chain(suffixed).collect()
+}
+
+fn load(file: &str) -> Result<System, LoadError> {
+    let is_path = file.contains('/');
+    let missing = || LoadError::Missing { tried: vec![file.to_owned()] };
+    let damaged = |fault| LoadError::File { name: file.to_owned(), fault };
+    // The loader would wait for a pipe, and end the process for a file that is cut off. Without a slash only
+    // the loader knows which file is meant.
+    if is_path {
+        if fs::metadata(file).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            return Err(missing());
+        }
+        if let Some(fault) = fault(file) {
+            return Err(damaged(fault));
+        }
+    }
+    // SAFETY: loading runs the library's constructors, which is what the caller asked for.
+    let handle = unsafe { System::open(Some(file), RTLD_NOW | RTLD_LOCAL) };
+    handle.map_err(|error| {
+        let why = std::error::Error::source(&error).unwrap_or(&error).to_string();
+        // The loader's words begin with the name of the file that they are about, which may be one that this one needs.
+        let Some(about_it) = why.strip_prefix(&format!("{file}: ")) else {
+            return LoadError::Open { name: file.to_owned(), why };
+        };
+        match about_it {
+            // That is also what it says of a file for another processor.
+            _ if about_it.ends_with("No such file or directory") => match is_path {
+                true => damaged("it was built for another kind of processor".to_owned()),
+                false => missing(),
+            },
+            _ if NO_LIBRARY.iter().any(|words| about_it.contains(words)) => {
+                damaged(format!("the loader takes it for none ({about_it})"))
+            }
+            _ => LoadError::Open { name: file.to_owned(), why: about_it.to_owned() },
+        }
+    })
+}
+
+/// What glibc's loader says of a file that is no library for this machine.
+const NO_LIBRARY: [&str; 5] =
+    ["ELF", "file too short", "cannot read file data", "cannot dynamically load", "can be loaded"];
 
 /// Why a file is no library that can be loaded; what can't be read is left to the loader, which says why.
 fn fault(file: &str) -> Option<String> {
@@ -232,9 +308,13 @@ mod tests {
     #[test]
     fn what_is_no_plugin_is_told() {
         let missing = Library::open("no-such-plugin").err().unwrap().to_string();
-        assert_eq!(missing.matches("libnccl-net-no-such-plugin.so").count(), 1, "{missing}");
+        let tried =
+            "there is no such library; tried: no-such-plugin, libnccl-net-no-such-plugin.so";
+        assert_eq!(missing, tried);
+        let missing = Library::open("/none/libnccl-net.so").err().unwrap().to_string();
+        assert_eq!(missing, "there is no such library; tried: /none/libnccl-net.so");
         let other = Library::open("libc.so.6").err();
-        assert!(matches!(other, Some(LoadError::Open { .. })), "a suffix is added: {other:?}");
+        assert!(matches!(other, Some(LoadError::NoTable { .. })), "a file name: {other:?}");
         let other = Library::open("/lib64/ld-linux-x86-64.so.2").err();
         assert!(matches!(other, Some(LoadError::NoTable { .. })), "{other:?}");
     }

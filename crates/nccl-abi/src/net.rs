@@ -48,6 +48,9 @@ pub use self::raw::{Call, MAX_GROUP, Observer};
 pub use self::setup::{Connector, Listener};
 use crate::{HANDLE_BYTES, Library, Table};
 
+/// The most devices that a plugin can have: NCCL's list of NICs has room for no more (`NCCL_TOPO_MAX_NODES` of 2.30).
+const DEVICES_MAX: usize = 640;
+
 /// What a listener gives, and who connects to it needs.
 pub type Handle = [u8; HANDLE_BYTES];
 
@@ -98,12 +101,13 @@ impl Net {
     /// How many devices it has.
     ///
     /// # Errors
-    /// If the plugin refuses, or tells a negative number.
+    /// If the plugin refuses, or tells a number that can't be.
     pub fn devices(&self) -> Result<usize, NetError> {
         let count = self.0.devices()?;
-        usize::try_from(count).map_err(|_| NetError::Answer {
+        let possible = usize::try_from(count).ok().filter(|count| *count <= DEVICES_MAX);
+        possible.ok_or_else(|| NetError::Answer {
             function: "devices",
-            answer: format!("{count} devices; 0 or more are possible"),
+            answer: format!("{count} devices; 0 to {DEVICES_MAX} are possible"),
         })
     }
 

@@ -215,8 +215,8 @@ fn an_observer_hears_of_each_call_in_its_order() {
     ];
     assert_eq!(begun, expected);
     for pair in heard.chunks(2) {
-        let [Call::Begins(begun), Call::Ends(ended)] = pair else { panic!("{pair:?}") };
-        assert_eq!(begun, ended);
+        let [Call::Begins(begun), Call::Ends(ended, code)] = pair else { panic!("{pair:?}") };
+        assert_eq!((begun, *code), (ended, Some(0)));
     }
 }
 
@@ -239,9 +239,49 @@ fn what_is_no_plugin_of_a_known_version_is_told() {
         assert!(matches!(error, LoadError::File { .. }), "{error}");
         assert!(error.to_string().contains(part), "{error}");
     }
+    let mut foreign = whole.clone();
+    // The kind of processor, in the header: one that nobody has.
+    foreign[18..20].copy_from_slice(&[0xfe, 0xfe]);
+    let path = folder.join("foreign.so");
+    std::fs::write(&path, foreign).unwrap();
+    let error = Library::open(path.to_str().unwrap()).err().unwrap().to_string();
+    assert!(error.contains("it was built for another kind of processor"), "{error}");
     let error = Net::open(library(), Some(13), None).err().unwrap();
     assert_eq!(
         error.to_string(),
-        "the plugin has no table of version 13; it has [5, 6, 7, 8, 9, 10, 11, 12]"
+        "the plugin has no table of version 13; it has versions 5, 6, 7, 8, 9, 10, 11 and 12"
     );
+}
+
+#[test]
+fn the_help_fits_the_way_in_which_something_is_no_plugin() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (empty, needy) = (folder.join("empty.so"), folder.join("needy.so"));
+    std::fs::write(&empty, "").unwrap();
+    let source = folder.join("needy.c");
+    std::fs::write(&source, "extern int nobody(void); int somebody(void) { return nobody(); }")
+        .unwrap();
+    let status =
+        Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&needy).arg(source).status();
+    assert!(status.unwrap().success());
+    for (path, says, helps) in [
+        (
+            Path::new("not-installed"),
+            "tried: not-installed, libnccl-net-not-installed.so",
+            "LD_LIBRARY_PATH",
+        ),
+        (Path::new("/none/a.so"), "tried: /none/a.so", "name it as NCCL_NET_PLUGIN does"),
+        (folder, "it is no regular file", "name the plugin's own file"),
+        (&empty, "it is empty", "name the plugin's own file"),
+        (&needy, "undefined symbol: nobody", "`ldd "),
+        (
+            Path::new("libc.so.6"),
+            "libc.so.6 exports no ncclNetPlugin_v5 to _v12",
+            "a net plugin of NCCL",
+        ),
+    ] {
+        let error = Library::open(path.to_str().unwrap()).err().unwrap();
+        assert!(error.to_string().contains(says), "{error}");
+        assert!(error.help().contains(helps), "{error}: {}", error.help());
+    }
 }

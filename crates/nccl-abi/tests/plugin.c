@@ -57,6 +57,9 @@ static int fault(const char *function) {
     while (says(function, "hang")) {
         pause();
     }
+    if (says(function, "stop")) {
+        raise(SIGSTOP);
+    }
     if (says(function, "unbound") && !getenv("NCCL_GPUDIRECTTCPX_TX_BINDINGS")) {
         return 3;
     }
@@ -136,20 +139,25 @@ static int init_v11(void **ctx, uint64_t id, struct abi_comm_config *config, abi
     return init_v10(log, profiler);
 }
 
+static int device_count(void) {
+    return says("devices", "none") ? 0 : says("devices", "negative") ? -1 : says("devices", "crowd") ? 65 :
+        says("devices", "absurd") ? 2000000 : 2;
+}
+
 static int devices(int *count) {
     CALL("devices");
-    *count = says("devices", "none") ? 0 : says("devices", "negative") ? -1 : 2;
+    *count = device_count();
     return ABI_SUCCESS;
 }
 
 static int properties_v12(int dev, struct abi_properties_v12 *to) {
     static char *const names[] = {"test0", "test1"};
     CALL("getProperties");
-    if (dev < 0 || dev > 1) {
+    if (dev < 0 || dev >= device_count()) {
         return ABI_INVALID_ARGUMENT;
     }
     *to = (struct abi_properties_v12){
-        .name = says("getProperties", "no-name") ? NULL : says("getProperties", "same-name") ? names[0] : names[dev],
+        .name = says("getProperties", "no-name") ? NULL : says("getProperties", "same-name") ? names[0] : names[dev % 2],
         .pci_path = says("getProperties", "pci") ? "0000:zz" : NULL,
         .guid = 100 + (uint64_t)dev,
         .pointers = says("getProperties", "no-kind") ? 0 : says("getProperties", "kinds") ? 0x41 :
@@ -233,7 +241,7 @@ static int listen_v11(void *ctx, int dev, void *handle, void **listen_comm) {
     (void)ctx;
     litters("listen");
     CALL("listen");
-    if (dev < 0 || dev > 1) {
+    if (dev < 0 || dev >= device_count()) {
         return ABI_INVALID_ARGUMENT;
     }
     if (says("listen", "null")) {

@@ -108,10 +108,10 @@ fn an_unknown_interface_is_told_with_those_that_could_be_named() {
         let error = try_build(&[("rails", spec)]).unwrap_err();
         assert_eq!(error.exit_code(), code, "{error}");
         match error {
-            EngineError::Rails { spec: got, origin, why, usable, .. } => {
+            EngineError::Rails { spec: got, origin, why, allowed, .. } => {
                 assert_eq!((got.as_str(), *origin), (spec, Origin::Set));
                 assert!(why.contains(part), "{why}");
-                assert!(usable.contains("lo (127.0.0.1)"), "{usable}");
+                assert!(allowed.contains("lo (127.0.0.1)"), "{allowed}");
             }
             other => panic!("{other}"),
         }
@@ -169,6 +169,7 @@ fn a_rail_that_can_never_be_reached_is_named_while_the_others_carry_all() {
     let rails = &a.stats().peers[0].rails;
     assert_eq!((rails[1].name.as_str(), rails[1].tx_bytes), ("lo@127.0.0.2", 0));
     assert!(rails[1].flows.iter().all(|flow| !flow.up), "{rails:?}");
+    assert!(rails.iter().all(|rail| !rail.hosted), "{rails:?}");
     let dump = a.dump();
     let pair = format!("rail lo@127.0.0.2 (127.0.0.2 to {closed}): Connection refused");
     assert!(dump.contains(&pair), "{dump}");

@@ -21,7 +21,7 @@ pub use limit::{Limit, LimitKind};
 pub use memory::{MemoryPlace, PathConsidered, PathTaken};
 pub use placement::{PlacedBy, PlacedThread, Placement};
 pub use protection::{PayloadProtection, Protection, ProvenBy};
-pub use result::{BenchResult, CARRIED_LEAST, LatencyUs, PeerSample, RailShare, Sample, is_hosted};
+pub use result::{BenchResult, CARRIED_LEAST, LatencyUs, PeerSample, RailShare, Sample};
 pub use tried::Tried;
 
 /// The version of [`BenchReport`].

@@ -1,8 +1,5 @@
 //! `polyrail nccl`: the plugin for NCCL and RCCL, and plugins of others.
 
-mod canary;
-mod carried;
-mod findings;
 mod trial;
 mod tune;
 mod variables;
@@ -206,10 +203,15 @@ fn load(name: &str) -> Result<(Library, Option<PathBuf>), Refusal> {
     let file = format!("libnccl-net-{name}.so");
     let folders = near_folders();
     let installed = folders.iter().find(|folder| folder.join(&file).exists());
-    if let Some(folder) = installed.filter(|_| matches!(fault, LoadError::Open { .. })) {
+    let refused =
+        |fault: &LoadError, help: &str| refuse(exit::ENVIRONMENT, fault.to_string(), help);
+    if !matches!(fault, LoadError::Missing { .. }) {
+        return Err(refused(&fault, &fault.help()));
+    }
+    if let Some(folder) = installed {
         let path = folder.join(&file).display().to_string();
         let library = Library::open(&path);
-        let library = library.map_err(|error| refuse(exit::ENVIRONMENT, error.to_string(), ""))?;
+        let library = library.map_err(|error| refused(&error, &error.help()))?;
         return Ok((library, Some(folder.clone())));
     }
     let help = format!(
@@ -221,7 +223,7 @@ fn load(name: &str) -> Result<(Library, Option<PathBuf>), Refusal> {
         },
         listed(&folders)
     );
-    Err(refuse(exit::ENVIRONMENT, fault.to_string(), &help))
+    Err(refused(&fault, &help))
 }
 
 /// The library that NCCL would load by this name. For `polyrail` also the one that was built in the

@@ -8,7 +8,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NetError {
     /// The library has no table of this version.
-    #[error("the plugin has no table of version {version}; it has {has:?}")]
+    #[error("the plugin has no table of version {version}; it has {}", listed(has))]
     NoVersion {
         /// What was asked for.
         version: u32,
@@ -44,6 +44,16 @@ pub enum NetError {
     Misuse(String),
 }
 
+/// As in "versions 7, 8 and 11".
+fn listed(versions: &[u32]) -> String {
+    let all: Vec<String> = versions.iter().map(u32::to_string).collect();
+    match all.as_slice() {
+        [] => "none".to_owned(),
+        [one] => format!("version {one}"),
+        [others @ .., last] => format!("versions {} and {last}", others.join(", ")),
+    }
+}
+
 /// What NCCL calls the results.
 fn meaning(code: c_int) -> &'static str {
     match code {
@@ -55,5 +65,18 @@ fn meaning(code: c_int) -> &'static str {
         6 => "a remote error",
         7 => "in progress",
         _ => "an unknown result",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_listed_as_people_do() {
+        let says = |has: &[u32]| NetError::NoVersion { version: 9, has: has.to_vec() }.to_string();
+        assert_eq!(says(&[8]), "the plugin has no table of version 9; it has version 8");
+        assert!(says(&[7, 8]).ends_with("it has versions 7 and 8"));
+        assert!(says(&[7, 8, 11]).ends_with("it has versions 7, 8 and 11"));
     }
 }

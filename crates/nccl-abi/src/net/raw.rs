@@ -20,8 +20,8 @@ pub type Observer = Arc<dyn Fn(Call) + Send + Sync>;
 pub enum Call {
     /// The function is called, on this thread.
     Begins(&'static str),
-    /// It has returned.
-    Ends(&'static str),
+    /// It has returned this `ncclResult_t`; `None` if the table has no such function.
+    Ends(&'static str, Option<c_int>),
 }
 
 /// The most messages of a grouped receive.
@@ -52,7 +52,7 @@ macro_rules! call {
             $($(Table::$version(table) => table.$field.map(|function| function $arguments),)+)+
             _ => None,
         };
-        raw.observe(Call::Ends($name));
+        raw.observe(Call::Ends($name, code));
         match code {
             None => Err(NetError::Missing { function: $name, version: raw.table.version() }),
             Some(0) => Ok(()),

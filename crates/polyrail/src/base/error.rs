@@ -28,8 +28,8 @@ pub enum EngineError {
     /// The configuration is wrong.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// `rails` names no usable interface.
-    #[error("rails = `{spec}` ({}): {why}; allowed: auto, or what is usable here: {usable}", origin.place())]
+    /// `rails` can't be used as it is written.
+    #[error("rails = `{spec}` ({}): {why}; allowed: {allowed}", origin.place())]
     Rails {
         /// The value of the setting.
         spec: String,
@@ -39,8 +39,10 @@ pub enum EngineError {
         why: String,
         /// Whether another value mends it; otherwise this machine lacks something.
         is_wrong: bool,
-        /// Interfaces that could be named.
-        usable: String,
+        /// What could stand there: the interfaces, the form of a plugin, or how many rails.
+        allowed: String,
+        /// What to do about it.
+        remedy: String,
     },
     /// The plugin that `rails` names can't be hosted.
     #[error("rails = `{spec}` ({}): {why}", origin.place())]

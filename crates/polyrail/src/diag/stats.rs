@@ -83,6 +83,8 @@ pub struct PeerStats {
 pub struct RailStats {
     /// The local rail.
     pub name: String,
+    /// Whether a hosted plugin is to carry its payload.
+    pub hosted: bool,
     /// Payload sent and acknowledged or on its way.
     pub tx_bytes: u64,
     /// Payload that landed from flows that arrive at this rail.
@@ -214,6 +216,7 @@ impl EngineShared {
             let arrivals = &peer.arrivals[index];
             let mut stats = RailStats {
                 name: rail.name.clone(),
+                hosted: self.rails[index].hosted.is_some(),
                 rx_bytes: arrivals.rx_bytes.get(),
                 rx_chunks: arrivals.rx_chunks.get(),
                 discarded_bytes: arrivals.discarded_bytes.get(),

@@ -5,16 +5,18 @@
 
 use std::time::Duration;
 
-use polyrail_carrier::{CpusOf, Host, HostedDevice, Wishes};
+use polyrail_carrier::{CpusOf, DEVICES_MAX, Host, HostError, HostedDevice, Wishes};
 use polyrail_config::{Config, parse_bindings};
 use polyrail_proto::hello::MAX_RAILS;
 use polyrail_sys::interfaces::Interface;
 
 use crate::base::error::{EngineError, origin_of};
-use crate::engine::rail_selection::{ChosenRail, Unfit, select, usable};
+use crate::engine::rail_selection::{Allowed, ChosenRail, Unfit, check_count, select, too_many};
 
 /// What stands in front of a plugin among the rails.
 const PREFIX: &str = "plugin:";
+/// A plugin whose devices can't all be rails is not asked for each of them.
+const _: () = assert!(DEVICES_MAX == MAX_RAILS);
 
 /// The plugin among the rails.
 #[derive(Debug, PartialEq, Eq)]
@@ -31,18 +33,23 @@ pub(crate) fn select_all(
 ) -> Result<(Vec<ChosenRail>, Option<Host>), EngineError> {
     let spec = config.rails.as_str();
     let origin = || origin_of(config, "rails");
-    let fail = |Unfit { why, is_wrong }| EngineError::Rails {
-        spec: spec.to_owned(),
-        origin: origin(),
-        why,
-        is_wrong,
-        usable: usable(interfaces),
+    let fail = |Unfit { why, is_wrong, allowed }| {
+        let (allowed, remedy) = allowed.told(interfaces);
+        EngineError::Rails {
+            spec: spec.to_owned(),
+            origin: origin(),
+            why,
+            is_wrong,
+            allowed,
+            remedy: remedy.to_owned(),
+        }
     };
-    let (others, plugin) = split(spec).map_err(|why| fail(Unfit::wrong(why.to_owned())))?;
-    let Some(PluginSpec { plugin, devices }) = plugin else {
-        return Ok((select(spec, interfaces).map_err(fail)?, None));
-    };
+    let (others, plugin) = split(spec).map_err(fail)?;
     let own = select(others.as_deref().unwrap_or("auto"), interfaces).map_err(fail)?;
+    let beside = if others.is_some() { own.len() } else { 0 };
+    let named = plugin.as_ref().map_or(0, |plugin| plugin.devices.len());
+    check_count(beside + named).map_err(fail)?;
+    let Some(PluginSpec { plugin, devices }) = plugin else { return Ok((own, None)) };
     let wishes = Wishes {
         devices: devices.into_iter().map(str::to_owned).collect(),
         tx: cpus_of(&config.tx_bindings),
@@ -52,24 +59,16 @@ pub(crate) fn select_all(
         call_limit: Duration::from_millis(config.peer_timeout_ms) * 3 / 4,
         ..Wishes::default()
     };
-    let host = Host::load(plugin, wishes).map_err(|error| EngineError::Plugin {
-        spec: spec.to_owned(),
-        origin: origin(),
-        why: error.to_string(),
-        remedy: error.help(),
-    })?;
-    let beside = if others.is_some() { own.len() } else { 0 };
-    let all = host.devices().len() + beside;
-    if all > MAX_RAILS {
-        return Err(EngineError::Plugin {
+    let host = Host::load(plugin, wishes).map_err(|error| match error {
+        HostError::TooMany { count, .. } => fail(too_many(beside + count)),
+        error => EngineError::Plugin {
             spec: spec.to_owned(),
             origin: origin(),
-            why: format!(
-                "its devices and the rails beside them are {all} rails; allowed: 1 to {MAX_RAILS}"
-            ),
-            remedy: Some("name some of the devices as plugin:LIBRARY@NAME+NUMBER".to_owned()),
-        });
-    }
+            why: error.to_string(),
+            remedy: error.help(),
+        },
+    })?;
+    check_count(beside + host.devices().len()).map_err(fail)?;
     let of_devices = host.devices().iter().enumerate().map(|(at, device)| ChosenRail {
         name: format!("{}:{}", host.name(), device.name),
         speed_mbps: device.speed_mbps,
@@ -99,25 +98,29 @@ fn cpus_of(bindings: &str) -> Vec<CpusOf> {
     cpus.collect()
 }
 
-/// Separates a plugin from the other rails.
-fn split(spec: &str) -> Result<(Option<String>, Option<PluginSpec<'_>>), &'static str> {
+/// Separates a plugin from the other rails. Without one they are all.
+fn split(spec: &str) -> Result<(Option<String>, Option<PluginSpec<'_>>), Unfit> {
     let is_plugin = |word: &&str| word.trim().starts_with(PREFIX);
     let (plugins, others): (Vec<&str>, Vec<&str>) = spec.split(',').partition(is_plugin);
-    let Some(first) = plugins.first() else { return Ok((None, None)) };
+    let Some(first) = plugins.first() else { return Ok((Some(spec.to_owned()), None)) };
+    let wrong = |why: &str| Err(Unfit::wrong(why.to_owned(), Allowed::Plugin));
     if plugins.len() > 1 {
-        return Err("an engine hosts one plugin; name several devices as plugin:NAME@dev1+dev2");
+        return wrong("it names more than one plugin");
     }
     let others = (!others.is_empty()).then(|| others.join(","));
     if others.as_deref().is_some_and(|others| others.trim_start().starts_with('^')) {
-        return Err("beside a plugin, name the rails instead of those to leave out");
+        return wrong("it leaves out interfaces (^) beside a plugin");
     }
     let named = first.trim().strip_prefix(PREFIX).unwrap_or_default();
     let (plugin, devices) = match named.rsplit_once('@') {
         Some((plugin, devices)) => (plugin, devices.split('+').collect()),
         None => (named, Vec::new()),
     };
-    if plugin.is_empty() || devices.iter().any(|device: &&str| device.is_empty()) {
-        return Err("write plugin:PATH, or plugin:PATH@DEVICE+DEVICE by names or numbers");
+    if plugin.is_empty() {
+        return wrong("it names no library of the plugin");
+    }
+    if devices.iter().any(|device: &&str| device.is_empty()) {
+        return wrong("a device of the plugin has no name");
     }
     Ok((others, Some(PluginSpec { plugin, devices })))
 }
@@ -133,15 +136,23 @@ fn control_of(device: &HostedDevice, other: &ChosenRail, interfaces: &[Interface
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::error::Explain;
 
     fn parsed(spec: &str) -> (Option<String>, Option<(&str, Vec<&str>)>) {
         let (others, plugin) = split(spec).unwrap();
         (others, plugin.map(|it| (it.plugin, it.devices)))
     }
 
+    fn refused(spec: &str) -> EngineError {
+        let config = Config::builder().set("rails", spec).unwrap();
+        let interfaces = polyrail_sys::interfaces::list().unwrap();
+        select_all(&config.build().unwrap(), &interfaces).unwrap_err()
+    }
+
     #[test]
     fn a_plugin_stands_alone_or_among_other_rails_with_or_without_devices() {
-        assert_eq!(parsed("eth1,eth2"), (None, None));
+        let own = Some("eth1,eth2".to_owned());
+        assert_eq!(parsed("eth1,eth2"), (own, None));
         assert_eq!(parsed("plugin:/a/b.so"), (None, Some(("/a/b.so", vec![]))));
         let eth0 = Some("eth0".to_owned());
         assert_eq!(parsed("eth0, plugin:ofi@eth1+3"), (eth0, Some(("ofi", vec!["eth1", "3"]))));
@@ -169,28 +180,45 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_plugin_or_two_is_refused() {
-        for wrong in [
-            "plugin:",
-            "plugin:@0",
-            "plugin:x@",
-            "plugin:x@0+",
-            "plugin:a,plugin:b",
-            "^eth0,plugin:a",
+    fn what_names_no_plugin_or_two_is_refused_with_the_form_of_one() {
+        for (wrong, why) in [
+            ("plugin:", "it names no library of the plugin"),
+            ("plugin:@0", "it names no library of the plugin"),
+            ("plugin:x@", "a device of the plugin has no name"),
+            ("plugin:x@0+", "a device of the plugin has no name"),
+            ("plugin:a,plugin:b", "it names more than one plugin"),
+            ("^eth0,plugin:a", "it leaves out interfaces (^) beside a plugin"),
         ] {
-            assert!(split(wrong).is_err(), "{wrong}");
+            let error = refused(wrong);
+            let text = error.to_string();
+            assert!(text.contains(&format!("{why}; allowed: plugin:LIBRARY, or ")), "{text}");
+            assert!(error.help().is_some_and(|help| help.contains("plugin:/opt")), "{error:?}");
+            assert_eq!(error.exit_code(), 2);
+        }
+    }
+
+    #[test]
+    fn too_many_rails_are_told_in_one_way_whoever_brings_them() {
+        let addresses: Vec<String> = (1..=65).map(|at| format!("127.0.0.{at}")).collect();
+        let devices: Vec<String> = (0..65).map(|at| at.to_string()).collect();
+        let (own, all) = (addresses.join(","), devices.join("+"));
+        // The plugin is not even looked for.
+        let beside = format!("127.0.0.1,plugin:/none/a.so@{}", devices[..64].join("+"));
+        for spec in [own, format!("plugin:/none/a.so@{all}"), beside] {
+            let text = refused(&spec).to_string();
+            assert!(text.ends_with("these are 65 rails; allowed: 1 to 64"), "{text}");
         }
     }
 
     #[test]
     fn a_plugin_that_is_not_there_is_an_error_of_the_rails() {
-        use crate::base::error::Explain;
-
-        let config = Config::builder().set("rails", "plugin:/none/libnccl-net.so").unwrap();
-        let interfaces = polyrail_sys::interfaces::list().unwrap();
-        let error = select_all(&config.build().unwrap(), &interfaces).unwrap_err();
+        let error = refused("plugin:/none/libnccl-net.so");
         let text = error.to_string();
         assert!(text.contains("rails = `plugin:/none/libnccl-net.so`"), "{text}");
+        assert!(text.ends_with("tried: /none/libnccl-net.so"), "{text}");
         assert!(error.help().is_some_and(|help| help.contains("NCCL_NET_PLUGIN")));
+        let error = refused("plugin:libc.so.6");
+        assert!(error.to_string().contains("libc.so.6 exports no ncclNetPlugin_v5"), "{error}");
+        assert!(error.help().is_some_and(|help| help.contains("a net plugin of NCCL")));
     }
 }

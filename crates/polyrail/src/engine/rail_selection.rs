@@ -28,16 +28,61 @@ pub(crate) struct Unfit {
     pub(crate) why: String,
     /// Whether another list mends it; otherwise this machine lacks something.
     pub(crate) is_wrong: bool,
+    pub(crate) allowed: Allowed,
+}
+
+/// What can stand in a list of rails, as far as it matters for what is wrong with one.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Allowed {
+    Interfaces,
+    Plugin,
+    Count,
 }
 
 impl Unfit {
-    pub(super) fn wrong(why: String) -> Self {
-        Self { why, is_wrong: true }
+    pub(super) fn wrong(why: String, allowed: Allowed) -> Self {
+        Self { why, is_wrong: true, allowed }
+    }
+
+    fn no_interface(why: String) -> Self {
+        Self::wrong(why, Allowed::Interfaces)
     }
 
     fn lacking(why: String) -> Self {
-        Self { why, is_wrong: false }
+        Self { why, is_wrong: false, allowed: Allowed::Interfaces }
     }
+}
+
+impl Allowed {
+    /// In words, with what helps.
+    pub(super) fn told(&self, interfaces: &[Interface]) -> (String, &'static str) {
+        match self {
+            Self::Interfaces => (
+                format!("auto, or what is usable here: {}", usable(interfaces)),
+                "name some of these in `rails`; `polyrail topo` lists all interfaces",
+            ),
+            Self::Plugin => (
+                "plugin:LIBRARY, or plugin:LIBRARY@DEVICE+DEVICE, once, alone or beside interfaces and addresses that are \
+                 named"
+                    .to_owned(),
+                "name a library as NCCL_NET_PLUGIN does, and its devices by name or number: \
+                 eth0,plugin:/opt/libnccl-net.so@eth1+eth2",
+            ),
+            Self::Count => (
+                format!("1 to {MAX_RAILS}"),
+                "name fewer interfaces or addresses, and some devices of a plugin as plugin:LIBRARY@NAME+NUMBER",
+            ),
+        }
+    }
+}
+
+/// Whether an engine can have so many rails, whoever brings them.
+pub(super) fn check_count(rails: usize) -> Result<(), Unfit> {
+    if rails <= MAX_RAILS { Ok(()) } else { Err(too_many(rails)) }
+}
+
+pub(super) fn too_many(rails: usize) -> Unfit {
+    Unfit::wrong(format!("these are {rails} rails"), Allowed::Count)
 }
 
 /// Chooses rails as users of `NCCL_SOCKET_IFNAME` expect.
@@ -63,12 +108,9 @@ pub(crate) fn select(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, U
     } else {
         named(spec, all)?
     };
-    match rails.len() {
-        0 => Err(Unfit::lacking("no interface that is up matches".to_owned())),
-        count if count > MAX_RAILS => {
-            Err(Unfit::wrong(format!("it names more than {MAX_RAILS} rails")))
-        }
-        _ => Ok(rails),
+    match rails.is_empty() {
+        true => Err(Unfit::lacking("no interface that is up matches".to_owned())),
+        false => Ok(rails),
     }
 }
 
@@ -195,7 +237,7 @@ fn named(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, Unfit> {
                 let pattern = Pattern { exact, names: vec![word] };
                 let matching: Vec<_> = all.iter().filter(|i| pattern.matches(&i.name)).collect();
                 if matching.is_empty() {
-                    return Err(Unfit::wrong(format!("there is no interface {word}")));
+                    return Err(Unfit::no_interface(format!("there is no interface {word}")));
                 }
                 let up = one_per_interface(matching.into_iter().filter(|i| i.up));
                 if up.is_empty() {
@@ -223,7 +265,7 @@ fn by_address(address: IpAddr, all: &[Interface]) -> Result<ChosenRail, Unfit> {
         Some(interface) => {
             Err(Unfit::lacking(format!("interface {} with {address} is down", interface.name)))
         }
-        None => Err(Unfit::wrong(format!("no interface has the address {address}"))),
+        None => Err(Unfit::no_interface(format!("no interface has the address {address}"))),
     }
 }
 
@@ -237,7 +279,7 @@ fn name_apart(rails: &mut [ChosenRail]) {
     }
 }
 
-pub(super) fn usable(all: &[Interface]) -> String {
+fn usable(all: &[Interface]) -> String {
     let up = all.iter().filter(|i| i.up).map(|i| format!("{} ({})", i.name, i.address));
     let names: Vec<_> = up.collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
@@ -311,6 +353,15 @@ mod tests {
         assert!(error("=eth3").contains("eth3 is down"));
         assert!(error("10.9.9.9").contains("no interface has the address 10.9.9.9"));
         assert!(error("^eth,ib,docker").contains("no interface that is up matches"));
+    }
+
+    #[test]
+    fn more_rails_than_an_engine_takes_are_told_with_how_many_it_does() {
+        assert!(check_count(MAX_RAILS).is_ok());
+        let unfit = check_count(MAX_RAILS + 1).unwrap_err();
+        let (allowed, help) = unfit.allowed.told(&host());
+        assert_eq!((unfit.why.as_str(), allowed.as_str()), ("these are 65 rails", "1 to 64"));
+        assert!(help.contains("plugin:LIBRARY@"), "{help}");
     }
 
     fn rail(address: &str) -> RailCard {

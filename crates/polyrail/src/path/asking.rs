@@ -25,7 +25,11 @@ pub(crate) fn ask(engine: &Arc<EngineShared>, peer: &Arc<PeerShared>, question: 
 }
 
 /// The same, once the lock is free.
-pub(crate) fn ask_patiently(engine: &Arc<EngineShared>, peer: &Arc<PeerShared>, question: &Message) {
+pub(crate) fn ask_patiently(
+    engine: &Arc<EngineShared>,
+    peer: &Arc<PeerShared>,
+    question: &Message,
+) {
     ask_holding(engine, peer, peer.tx(), question);
 }
 

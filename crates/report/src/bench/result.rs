@@ -134,16 +134,13 @@ pub struct RailShare {
     /// Bytes that a hosted plugin carried, on its rail. What it did not carry took the rail's TCP connection.
     #[serde(default)]
     pub carried_bytes: u64,
+    /// Whether a hosted plugin was to carry its payload.
+    #[serde(default)]
+    pub hosted: bool,
 }
 
 /// A hosted plugin that carries a smaller part of its rails' bytes is worth a word.
 pub const CARRIED_LEAST: f64 = 0.99;
-
-/// Whether a plugin that an engine hosts is to carry the payload of the rail with this name.
-pub fn is_hosted(rail: &str) -> bool {
-    // Plugin and device. No interface has a colon in its name, and addresses stand behind an `@`.
-    rail.split('@').next().is_some_and(|name| name.contains(':'))
-}
 
 /// Percentiles of times in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -245,6 +242,7 @@ pub(crate) mod tests {
                 retransmits: 0,
                 resent_chunks: 0,
                 carried_bytes: 0,
+                hosted: false,
             }],
             cpu_seconds_per_gb: Some(0.4),
             against: Some(AgainstRaw {

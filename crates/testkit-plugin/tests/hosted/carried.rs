@@ -33,6 +33,7 @@ fn writes_reads_and_messages_arrive_over_two_devices() {
         let (one, two, peer) = pair(&[("chunk_bytes", "256KiB")]);
         assert_eq!(one.rails().len(), 2);
         write_until_all_carry((&one, &two, &peer));
+        assert!(one.stats().peers[0].rails.iter().all(|rail| rail.hosted));
 
         let (near, far) =
             (one.register(vec![0; SIZE]).unwrap(), two.register(pattern(SIZE, 9)).unwrap());

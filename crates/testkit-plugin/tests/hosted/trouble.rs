@@ -31,6 +31,18 @@ fn no_devices() {
 }
 
 #[test]
+fn too_many_devices_are_refused_before_the_plugin_is_asked_for_each() {
+    let addresses: Vec<String> = (1..=65).map(|last| format!("127.0.0.{last}")).collect();
+    let devices = addresses.join(",");
+    let variables = [("SCATTER_DEVICES", devices.as_str()), ("SCATTER_FAIL_CALL", "getProperties")];
+    let test = "trouble::too_many_devices_are_refused_before_the_plugin_is_asked_for_each";
+    inside(test, &variables, || {
+        let error = engine(&double(), &[]).unwrap_err();
+        assert!(error.to_string().contains("these are 65 rails; allowed: 1 to 64"), "{error}");
+    });
+}
+
+#[test]
 fn more_devices_than_an_engine_has_rails() {
     let addresses: Vec<String> = (1..=65).map(|last| format!("127.0.0.{last}")).collect();
     let devices = addresses.join(",");

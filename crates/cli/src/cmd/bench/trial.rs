@@ -217,6 +217,7 @@ fn sum(mut mine: Vec<RailDelta>, theirs: &[RailDelta]) -> Vec<RailDelta> {
         mine.retransmits += theirs.retransmits;
         mine.resent_chunks += theirs.resent_chunks;
         mine.carried_bytes += theirs.carried_bytes;
+        mine.hosted |= theirs.hosted;
     }
     mine
 }

@@ -121,11 +121,10 @@ impl CollectiveError {
             Self::Wrong { .. } => {
                 "don't use this plugin for data; for Polyrail's own, please report it with the command line"
             }
-            Self::Load(_)
-            | Self::Rank(_)
-            | Self::System { .. }
-            | Self::Protocol { .. }
-            | Self::Interrupted => return None,
+            Self::Load(error) => return Some(error.help()),
+            Self::Rank(_) | Self::System { .. } | Self::Protocol { .. } | Self::Interrupted => {
+                return None;
+            }
         };
         Some(text.to_owned())
     }

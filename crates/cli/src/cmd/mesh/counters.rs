@@ -22,6 +22,9 @@ pub(crate) struct RailCount {
     /// What a hosted plugin carried of the bytes sent.
     #[serde(default)]
     pub(crate) carried_bytes: u64,
+    /// Whether a plugin was to carry it.
+    #[serde(default)]
+    pub(crate) hosted: bool,
     /// Flows that sent.
     pub(crate) flows: u64,
     /// Time that they had something to send and no room in the window, all together.
@@ -153,6 +156,7 @@ fn rails(before: &Stats, after: &Stats) -> Vec<RailCount> {
             let old = old_rails.iter().find(|old| old.name == rail.name);
             let since = |now: u64, then: Option<u64>| now.saturating_sub(then.unwrap_or(0));
             let sum = rails.entry(&rail.name).or_default();
+            sum.hosted = rail.hosted;
             sum.tx_bytes += since(rail.tx_bytes, old.map(|old| old.tx_bytes));
             sum.rx_bytes += since(rail.rx_bytes, old.map(|old| old.rx_bytes));
             sum.retransmits += since(rail.retransmits, old.map(|old| old.retransmits));
@@ -183,6 +187,7 @@ impl RailCount {
         self.retransmits += more.retransmits;
         self.resent_chunks += more.resent_chunks;
         self.carried_bytes += more.carried_bytes;
+        self.hosted |= more.hosted;
         self.window_full_s += more.window_full_s;
         self.socket_full_s += more.socket_full_s;
     }
@@ -243,6 +248,7 @@ mod tests {
         let silent = FlowSnapshot { flow: 1, window_full_ns: full_ns, ..FlowSnapshot::default() };
         let rail = RailStats {
             name: "eth1".into(),
+            hosted: true,
             tx_bytes: bytes,
             flows: vec![sending, silent],
             ..RailStats::default()
@@ -262,6 +268,9 @@ mod tests {
         assert_eq!((rail.tx_bytes, rail.flows), (8_000, 2), "a flow that sent nothing is none");
         assert!((rail.window_full_s - 4.0).abs() < 1e-9, "{rail:?}");
         assert!((rail.socket_full_s - 2.0).abs() < 1e-9, "{rail:?}");
+        let mut sum = RailCount::default();
+        sum.add(rail);
+        assert!(rail.hosted && sum.hosted);
     }
 
     #[test]

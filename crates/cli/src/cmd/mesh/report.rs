@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use polyrail_report::{Host, Spread, Tool, is_hosted, median};
+use polyrail_report::{Host, Spread, Tool, median};
 use serde::{Deserialize, Serialize};
 
 use super::counters::{Machine, RailCount};
@@ -316,7 +316,9 @@ impl Tally {
             rx_gb_per_s: rate(nic.count.rx_bytes, nic.rx_seconds),
             retransmits: nic.count.retransmits,
             resent_chunks: nic.count.resent_chunks,
-            carried_share: is_hosted(&nic.count.name)
+            carried_share: nic
+                .count
+                .hosted
                 .then(|| share(nic.count.carried_bytes as f64, nic.count.tx_bytes as f64)),
             rx_dropped: dropped.map_or(0, |nic| nic.rx_dropped),
             tx_dropped: dropped.map_or(0, |nic| nic.tx_dropped),

@@ -1,5 +1,12 @@
 //! `polyrail nccl try`: tries a plugin in a process of its own, so that nothing it does harms this one.
 
+mod canary;
+mod carried;
+mod findings;
+mod left;
+mod pair;
+mod watch;
+
 use std::env;
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
@@ -15,8 +22,8 @@ use parking_lot::Mutex;
 use polyrail_report::exit;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::canary::{self, Event, Failure, Task};
-use super::findings::{Fault, Findings, Verdict};
+use self::canary::{Event, Failure, Task};
+use self::findings::{CloseFault, Fault, Findings, Verdict};
 use super::{Refusal, refuse};
 use crate::stdout::say;
 use crate::values::{library_name, time_within};
@@ -36,7 +43,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     device: Vec<u16>,
 
-    /// How long a call, a connection or a message may take.
+    /// The longest that each call into the plugin may take, and each connection and round of messages, which are several calls.
     #[arg(long, value_name = "TIME", default_value = "20s",
         value_parser = time_within(Duration::from_millis(100), Duration::from_secs(3600), "100ms to 1h"))]
     timeout: Duration,
@@ -50,7 +57,7 @@ pub(super) struct Args {
     canary: bool,
 }
 
-/// How much longer than the canary's own deadlines it may be silent: then a call has not returned.
+/// How much longer than a call may take the canary may be silent: then it is stopped, and can't tell so itself.
 const GRACE: Duration = Duration::from_secs(2);
 /// How long the end of a process and of its output may take.
 const NEWS: Duration = Duration::from_secs(2);
@@ -58,8 +65,6 @@ const LOOK: Duration = Duration::from_millis(5);
 /// What is kept of what a plugin says.
 const SAID_MAX: usize = 20;
 const LAST_WORDS: usize = 5;
-const NO_PLUGIN_HELP: &str =
-    "name a net plugin for NCCL: a path, a file name, or what is between libnccl-net- and .so";
 
 /// Runs the subcommand.
 pub(super) fn run(args: &Args) -> Result<(), Refusal> {
@@ -74,7 +79,7 @@ pub(super) fn run(args: &Args) -> Result<(), Refusal> {
     if args.canary {
         return canary::work(&task).map_err(failed);
     }
-    let findings = find(args, task).map_err(failed)?;
+    let (findings, help) = find(args, task).map_err(failed)?;
     if args.json {
         let text = serde_json::to_string_pretty(&findings).map_err(|error| failed(error.into()))?;
         say!("{text}");
@@ -84,18 +89,18 @@ pub(super) fn run(args: &Args) -> Result<(), Refusal> {
     match findings.verdict.exit_code() {
         exit::OK => Ok(()),
         code => {
-            let help = if findings.verdict == Verdict::NoPlugin { NO_PLUGIN_HELP } else { "" };
             let text = findings.fault.map_or("it has no device".to_owned(), |fault| fault.text);
             let named = match text.starts_with(&args.library) {
                 true => text,
                 false => format!("{}: {text}", args.library),
             };
-            Err(refuse(code, named, help))
+            Err(refuse(code, named, &help))
         }
     }
 }
 
-fn find(args: &Args, task: Task) -> io::Result<Findings> {
+/// What was found, and what helps, if that is known.
+fn find(args: &Args, task: Task) -> io::Result<(Findings, String)> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut command = Command::new(env::current_exe()?);
     command.args(["nccl", "try", "--canary", &args.library]);
@@ -127,6 +132,7 @@ fn find(args: &Args, task: Task) -> io::Result<Findings> {
         findings: Findings::new(&args.library),
         call: "dlopen".to_owned(),
         words: Vec::new(),
+        help: String::new(),
     };
     ours.set_read_timeout(Some(args.timeout + GRACE))?;
     hearing.listen(ours, &mut child, args.timeout)?;
@@ -135,7 +141,7 @@ fn find(args: &Args, task: Task) -> io::Result<Findings> {
     for line in said.lock().drain(..) {
         keep(&mut hearing.findings.said, line);
     }
-    Ok(hearing.findings)
+    Ok((hearing.findings, hearing.help))
 }
 
 fn keep(lines: &mut Vec<String>, line: String) {
@@ -191,6 +197,8 @@ struct Hearing {
     findings: Findings,
     call: String,
     words: Vec<String>,
+    /// What to do about a fault.
+    help: String,
 }
 
 impl Hearing {
@@ -207,10 +215,8 @@ impl Hearing {
                 Ok(0) => break,
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.fault(
-                        Verdict::Fails,
-                        format!("`{}` did not return in {timeout:?}", self.call),
-                    );
+                    let text = format!("nothing came from its process any more in `{}`", self.call);
+                    self.fault(Verdict::Fails, text);
                     return Ok(());
                 }
                 // The end of a process that has not read everything.
@@ -255,6 +261,7 @@ impl Hearing {
                 }
             }
             Event::Left(left) => found.left = left,
+            Event::NotClosed(fault) => found.close_faults.push(fault),
             Event::Log { is_warning, text } => {
                 if is_warning {
                     keep(&mut found.said, text.clone());
@@ -263,10 +270,21 @@ impl Hearing {
                 let surplus = self.words.len().saturating_sub(LAST_WORDS);
                 self.words.drain(..surplus);
             }
-            Event::Failed(Failure::Load(text)) => self.fault(Verdict::NoPlugin, text),
+            Event::Failed(Failure::Load(text, help)) => {
+                self.help = help;
+                self.fault(Verdict::NoPlugin, text);
+            }
             Event::Failed(Failure::Call(text)) => self.fault(Verdict::Fails, text),
             Event::Failed(Failure::Data(text)) => self.fault(Verdict::WrongData, text),
-            Event::Done => found.judge(),
+            Event::Done => match found.close_faults.first() {
+                None => found.judge(),
+                Some(first) => {
+                    self.call.clone_from(&first.call);
+                    let all: Vec<String> =
+                        found.close_faults.iter().map(CloseFault::words).collect();
+                    self.fault(Verdict::Fails, all.join("; "));
+                }
+            },
         }
         is_last
     }

@@ -142,11 +142,8 @@ impl Explain for EngineError {
     fn help(&self) -> Option<String> {
         match self {
             Self::Config(error) => error.help(),
-            Self::Rails { .. } => Some(
-                "name some of these in `rails`; `polyrail topo` lists all interfaces".to_owned(),
-            ),
             Self::Listen { source, .. } => Some(listen_help(source.kind()).to_owned()),
-            Self::Metrics { remedy, .. } => Some(remedy.clone()),
+            Self::Rails { remedy, .. } | Self::Metrics { remedy, .. } => Some(remedy.clone()),
             Self::Secrets(error) => Some(error.help().to_owned()),
             Self::Certificates(error) => Some(error.help().to_owned()),
             Self::Forked => Some(FORKED.to_owned()),

@@ -95,6 +95,7 @@ fn shares(rails: &[RailDelta], seconds: f64) -> Vec<RailShare> {
         retransmits: rail.retransmits,
         resent_chunks: rail.resent_chunks,
         carried_bytes: rail.carried_bytes,
+        hosted: rail.hosted,
     };
     rails.iter().map(share).collect()
 }

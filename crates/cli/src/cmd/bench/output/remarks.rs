@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use polyrail::PathKind;
 use polyrail_config::parse_bindings;
 use polyrail_report::{
-    BenchReport, BenchResult, CARRIED_LEAST, Setting, Spread, is_hosted, show_micros, show_size,
+    BenchReport, BenchResult, CARRIED_LEAST, Setting, Spread, show_micros, show_size,
 };
 
 use crate::cmd::bench::options::TRIED_SETTINGS;
@@ -64,7 +64,7 @@ pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
 fn left_by_plugins(report: &BenchReport) -> Option<String> {
     let hosted = |result: &BenchResult| {
         let mut all = (0, 0);
-        for rail in result.rails.iter().filter(|rail| is_hosted(&rail.name)) {
+        for rail in result.rails.iter().filter(|rail| rail.hosted) {
             all = (all.0 + rail.bytes, all.1 + rail.carried_bytes);
         }
         all
@@ -238,7 +238,7 @@ mod tests {
         report.results.iter_mut().for_each(|result| result.spread_gb_per_s.min = 120.0);
         for result in &mut report.results {
             let mut rail = result.rails[0].clone();
-            (rail.name, rail.bytes, rail.carried_bytes) = ("Scatter:eth1".into(), 2000, 2000);
+            (rail.hosted, rail.bytes, rail.carried_bytes) = (true, 2000, 2000);
             result.rails = vec![rail];
         }
         assert_eq!(remarks(&report), Vec::<String>::new());
@@ -247,7 +247,7 @@ mod tests {
         let begin =
             "the hosted plugin carried 25.0 % of its rails' bytes (1000003B), the rest took TCP";
         assert!(remarks[0].starts_with(begin), "{remarks:?}");
-        report.results[1].rails[0].name = "lo@::1".into();
+        report.results[1].rails[0].hosted = false;
         assert_eq!(super::remarks(&report), Vec::<String>::new(), "a rail of our own");
     }
 

@@ -279,6 +279,7 @@ pub(crate) mod tests {
             retransmits: 0,
             resent_chunks: 0,
             carried_bytes: 0,
+            hosted: false,
         };
         BenchResult {
             size_bytes,

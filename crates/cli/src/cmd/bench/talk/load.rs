@@ -109,4 +109,7 @@ pub(crate) struct RailDelta {
     pub(crate) resent_chunks: u64,
     #[serde(default)]
     pub(crate) carried_bytes: u64,
+    /// Whether a plugin was to carry it.
+    #[serde(default)]
+    pub(crate) hosted: bool,
 }

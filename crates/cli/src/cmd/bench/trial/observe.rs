@@ -247,7 +247,8 @@ fn by_rail(stats: &Stats) -> Vec<RailDelta> {
     let mut rails: Vec<RailDelta> = Vec::new();
     for rail in stats.peers.iter().flat_map(|peer| &peer.rails) {
         let at = rails.iter().position(|known| known.name == rail.name).unwrap_or_else(|| {
-            rails.push(RailDelta { name: rail.name.clone(), ..RailDelta::default() });
+            let (name, hosted) = (rail.name.clone(), rail.hosted);
+            rails.push(RailDelta { name, hosted, ..RailDelta::default() });
             rails.len() - 1
         });
         rails[at].tx_bytes += rail.tx_bytes;

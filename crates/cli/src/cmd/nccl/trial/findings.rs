@@ -20,6 +20,7 @@ pub(super) struct Findings {
     pub(super) transfers: Vec<Transfer>,
     pub(super) not_tried: Vec<String>,
     pub(super) left: Left,
+    pub(super) close_faults: Vec<CloseFault>,
     /// Lines that it logged as warnings or wrote to standard output or error.
     pub(super) said: Vec<String>,
     pub(super) fault: Option<Fault>,
@@ -78,10 +79,21 @@ pub(super) struct Thread {
     pub(super) cpus: String,
 }
 
-/// What ended the trial early.
+/// A function that was to end something, and failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct CloseFault {
+    /// NCCL's name of it.
+    pub(super) call: String,
+    /// What it gave.
+    pub(super) text: String,
+    /// How often it did.
+    pub(super) times: u32,
+}
+
+/// What ended the trial early, or makes it fail in the end.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Fault {
-    /// NCCL's name of the function that was called last, `dlopen`, or `exit` for the end of the process.
+    /// NCCL's name of the function that failed or was called last, `dlopen`, or `exit` for the end of the process.
     pub(super) call: String,
     pub(super) text: String,
     /// The last lines of its log before that, of any level.
@@ -153,6 +165,15 @@ impl DeviceFound {
     }
 }
 
+impl CloseFault {
+    pub(super) fn words(&self) -> String {
+        match self.times {
+            1 => self.text.clone(),
+            times => format!("{}, {times} times", self.text),
+        }
+    }
+}
+
 impl Left {
     fn sentences(&self) -> Vec<String> {
         let mut all = Vec::new();
@@ -192,7 +213,7 @@ impl Findings {
         Self { schema_version: SCHEMA_VERSION, library: library.to_owned(), ..Self::default() }
     }
 
-    /// Judges what is there, if nothing has ended the trial.
+    /// Judges what is there, if nothing has failed.
     pub(super) fn judge(&mut self) {
         let is_odd =
             self.devices.iter().any(|device| !device.faults.is_empty()) || self.left.is_odd();
@@ -222,8 +243,15 @@ impl Findings {
         if !sentences.is_empty() {
             say!("\n{}", sentences.join("\n"));
         }
+        // Where nothing else failed, they are the end.
+        let end = self.fault.as_ref().map(|fault| fault.text.as_str()).unwrap_or_default();
+        let others = self.close_faults.iter().map(CloseFault::words);
+        others.filter(|words| !end.contains(words)).for_each(|words| say!("\n{words}."));
         if !self.said.is_empty() {
             say!("\nIt said:\n  {}", self.said.join("\n  "));
+        }
+        if let Some(fault) = self.fault.as_ref().filter(|fault| !fault.last_words.is_empty()) {
+            say!("\nIts last words:\n  {}", fault.last_words.join("\n  "));
         }
         say!("\n{}", self.conclusion());
     }
@@ -273,26 +301,28 @@ impl Findings {
             ]);
         }
         if !self.transfers.is_empty() {
-            say!("\n{}\nEvery byte was right.", fitted(&table).trim_end());
+            say!("\n{}", fitted(&table).trim_end());
+            match (self.verdict, &self.fault) {
+                (Verdict::WrongData, _) => {}
+                (_, Some(_)) => say!("Every byte that came was right."),
+                (_, None) => say!("Every byte was right."),
+            }
         }
         for what in &self.not_tried {
             say!("Not tried: {what}.");
         }
     }
 
+    /// What matters most, for the end.
     fn conclusion(&self) -> String {
-        let words = match &self.fault {
-            Some(fault) if fault.last_words.is_empty() => return fault.text.clone(),
-            Some(fault) => {
-                let words = fault.last_words.join("\n  ");
-                return format!("{}\nIts last words:\n  {words}", fault.text);
-            }
-            None => self.verdict,
-        };
-        match words {
-            Verdict::NoDevice => "It has no device.".to_owned(),
+        let fault = self.fault.as_ref().map(|fault| fault.text.as_str()).unwrap_or_default();
+        match self.verdict {
+            Verdict::Works => "It works.".to_owned(),
             Verdict::WorksOddly => "It works, but for what is said above.".to_owned(),
-            _ => "It works.".to_owned(),
+            Verdict::NoDevice => "It has no device.".to_owned(),
+            Verdict::NoPlugin => format!("It can't be loaded: {fault}."),
+            Verdict::Fails => format!("It fails: {fault}."),
+            Verdict::WrongData => format!("It brings wrong data: {fault}."),
         }
     }
 }
