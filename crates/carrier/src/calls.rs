@@ -1,7 +1,7 @@
 //! Calls into plugins that are under way, by thread. Nobody can make one return, so whoever waits for something behind
 //! it asks here whether that is worth while.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -83,6 +83,8 @@ struct Look {
 
 thread_local! {
     static HERE: RefCell<Option<Arc<Thread>>> = const { RefCell::new(None) };
+    /// What this thread is in. Nothing has to be dropped, so that it is there yet when a plugin ends the process.
+    static FUNCTION: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
 
 static THREADS: Mutex<Vec<Weak<Thread>>> = Mutex::new(Vec::new());
@@ -101,17 +103,27 @@ pub(crate) fn allow(limit: Duration) {
 /// Notes each call of a plugin.
 pub(crate) fn observer() -> Observer {
     Arc::new(|call| match call {
-        Call::Begins(function) => here(|thread| thread.begins(function)),
-        Call::Ends(..) => here(Thread::ends),
+        Call::Begins(function) => begins(function),
+        Call::Ends(..) => ends(),
     })
 }
 
 /// Does something that no observer sees.
 pub(crate) fn within<T>(function: &'static str, run: impl FnOnce() -> T) -> T {
-    here(|thread| thread.begins(function));
+    begins(function);
     let done = run();
-    here(Thread::ends);
+    ends();
     done
+}
+
+fn begins(function: &'static str) {
+    FUNCTION.set(Some(function));
+    here(|thread| thread.begins(function));
+}
+
+fn ends() {
+    FUNCTION.set(None);
+    here(Thread::ends);
 }
 
 /// This thread moves the lane on.
@@ -121,8 +133,7 @@ pub(crate) fn moves(lane: u64) {
 
 /// What this thread is in.
 pub(crate) fn function_here() -> Option<&'static str> {
-    let thread = HERE.try_with(|here| here.borrow().clone()).ok()??;
-    thread.function()
+    FUNCTION.get()
 }
 
 /// What all threads are in.

@@ -328,3 +328,24 @@ fn what_is_no_plugin_is_told() {
         (1, &"there is no device 7; the plugin has 2".into())
     );
 }
+
+/// Exit code and standard error of a bench over the plugin, if that is told this.
+fn bench(told: &str) -> (Option<i32>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    command.args(["bench", "--sizes", "64KiB", "--rounds", "1", "--time", "100ms"]);
+    command.args(["--set", &format!("rails=plugin:{}", plugin())]);
+    let output = command.env("TEST_PLUGIN", told).env("XDG_STATE_HOME", folder.path()).output();
+    let output = output.unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_plugin_that_exits_within_an_engine_is_named() {
+    for function in ["init", "listen"] {
+        let (code, text) = bench(&format!("{function}=exit"));
+        assert_ne!(code, Some(0), "{text}");
+        let named = format!("error: a plugin that this process hosts has ended it, from `{function}`");
+        assert!(text.contains(&named), "{text}");
+    }
+}

@@ -88,9 +88,13 @@ const CARRIED_FROM: u64 = 4 << 10;
 
 /// Bindings may name interfaces that other machines have; here they bind nothing.
 fn bindings_of_no_rail(report: &BenchReport) -> Option<String> {
-    let rails = report.results.iter().flat_map(|result| &result.rails);
+    let rails = || report.results.iter().flat_map(|result| &result.rails);
+    // A hosted rail goes by its device, or by the interface of its connection, of which a report says nothing.
+    if rails().any(|rail| rail.hosted) {
+        return None;
+    }
     let interface = |name: &str| name.split('@').next().unwrap_or_default().to_owned();
-    let rails: BTreeSet<String> = rails.map(|rail| interface(&rail.name)).collect();
+    let rails: BTreeSet<String> = rails().map(|rail| interface(&rail.name)).collect();
     let values = ["tx_bindings", "rx_bindings"].map(|name| report.config.get(name));
     let texts = values.into_iter().flatten().filter_map(|setting| setting.value.as_str());
     let bindings = texts.flat_map(|text| parse_bindings(text).unwrap_or_default());
