@@ -368,6 +368,8 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
     // Another test's lab may come or go while this looks.
     let tidy = || !Path::new("/run/netns").exists() || Path::new("/run/polyrail-labs").exists();
     let settled = (0..100).any(|_| {
+        // What stays since another test's lab had it open goes with the next list.
+        stdout(&polyrail(&["ls"]).output().unwrap());
         // It looks again: another process tidies up.
         std::thread::sleep(Duration::from_millis(20));
         foreign || tidy()
@@ -536,8 +538,16 @@ fn a_user_without_root_gets_a_lab_where_user_namespaces_are_allowed() {
     assert!(seen.contains("rail0:") && seen.contains("rail1:"), "{seen}");
     assert!(stdout(&lab(&["set", &name, "0", "--down"])).contains("off at b"));
     assert!(stdout(&lab(&["set", &name, "0", "--up"])).contains(" up "));
-    let listed = stdout(&lab(&["ls"]));
-    assert!(listed.contains(&format!("{name}  ready  (user-namespace")), "{listed}");
+    // While another test builds a lab of this user, all are told as changing.
+    let wait_listed = |state: &str| {
+        let told = format!("{name}  {state}");
+        let is_listed = (0..250).any(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            stdout(&lab(&["ls"])).contains(&told)
+        });
+        assert!(is_listed, "{told}: {}", stdout(&lab(&["ls"])));
+    };
+    wait_listed("ready  (user-namespace");
     if running_as_root() {
         assert!(!ok(&["ls"]).contains(&name), "a user's lab is not root's");
         // The folder of records may vanish, as at logout; the lab stays within reach.
@@ -545,8 +555,7 @@ fn a_user_without_root_gets_a_lab_where_user_namespaces_are_allowed() {
         let folders = [format!("/run/user/{NOBODY}/polyrail"), format!("/tmp/polyrail-{NOBODY}")];
         let removed = folders.iter().map(|folder| Path::new(folder).join("lab").join(&record));
         assert_eq!(removed.filter(|path| fs::remove_file(path).is_ok()).count(), 1);
-        let listed = stdout(&lab(&["ls"]));
-        assert!(listed.contains(&format!("{name}  broken: its record is missing")), "{listed}");
+        wait_listed("broken: its record is missing");
     }
     assert_eq!(stdout(&lab(&["down", &name])), "");
     assert_eq!(traces(&name), [""; 0]);
