@@ -1,7 +1,7 @@
 //! Calls into plugins that are under way, by thread. Nobody can make one return, so whoever waits for something behind
 //! it asks here whether that is worth while.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -82,7 +82,7 @@ struct Look {
 }
 
 thread_local! {
-    static HERE: RefCell<Option<Arc<Thread>>> = const { RefCell::new(None) };
+    static HERE: OnceCell<Arc<Thread>> = const { OnceCell::new() };
     /// What this thread is in. Nothing has to be dropped, so that it is there yet when a plugin ends the process.
     static FUNCTION: Cell<Option<&'static str>> = const { Cell::new(None) };
 }
@@ -179,11 +179,8 @@ pub(crate) fn are_given_up(such: impl Fn(&Stuck) -> bool) -> bool {
 }
 
 fn here(run: impl FnOnce(&Thread)) {
-    let run = |here: &RefCell<Option<Arc<Thread>>>| {
-        run(here.borrow_mut().get_or_insert_with(Thread::new));
-    };
     // A thread that ends may close something on its last way.
-    let _ = HERE.try_with(run);
+    let _ = HERE.try_with(|here| run(here.get_or_init(Thread::new)));
 }
 
 impl Thread {
