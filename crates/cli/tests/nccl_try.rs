@@ -345,7 +345,8 @@ fn a_plugin_that_exits_within_an_engine_is_named() {
     for function in ["init", "listen"] {
         let (code, text) = bench(&format!("{function}=exit"));
         assert_ne!(code, Some(0), "{text}");
-        let named = format!("error: a plugin that this process hosts has ended it, from `{function}`");
+        let named =
+            format!("error: a plugin that this process hosts has ended it, from `{function}`");
         assert!(text.contains(&named), "{text}");
     }
 }

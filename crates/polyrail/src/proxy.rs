@@ -173,10 +173,15 @@ impl Proxy {
             sends: false,
             hasty,
         };
-        // To ask is cheaper than to try.
-        while !self.commands.is_empty()
-            && let Some(command) = self.commands.pop()
-        {
+        let mut is_put_off = false;
+        while let Some(command) = core.next_command(self) {
+            // A caller waits for nobody, and who holds a lock of the peer may have no CPU for long.
+            if hasty && command.peer().is_some_and(|peer| peer.is_held()) {
+                core.put_off(command);
+                self.wake();
+                is_put_off = true;
+                break;
+            }
             is_unannounced = false;
             core.obey(command, self, &mut pass);
         }
@@ -186,6 +191,7 @@ impl Proxy {
             worked |= core.read_ready(self, &mut pass);
         }
         worked |= core.write_wanted(self, &mut pass);
+        core.is_held_up |= is_put_off;
         // In this order: whoever is through with telling has told.
         if is_unannounced && worked && !core.is_being_told() && !self.signal.is_told() {
             self.counters.rescues.fetch_add(1, Ordering::Relaxed);

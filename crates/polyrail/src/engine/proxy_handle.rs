@@ -79,6 +79,21 @@ pub(crate) enum ProxyCommand {
     Resume { peer: Arc<PeerShared> },
 }
 
+impl ProxyCommand {
+    /// Whose locks it takes.
+    pub(crate) fn peer(&self) -> Option<&Arc<PeerShared>> {
+        match self {
+            Self::AddTx { peer, .. }
+            | Self::SayBye { peer }
+            | Self::DropPeer { peer }
+            | Self::Probe { peer }
+            | Self::Resume { peer } => Some(peer),
+            Self::AddRx { arriving } | Self::AddBoth { arriving } => Some(&arriving.peer),
+            Self::Copying(_) | Self::LetGo => None,
+        }
+    }
+}
+
 /// A connection that brings a flow of a peer.
 pub(crate) struct Arriving {
     pub(crate) peer: Arc<PeerShared>,

@@ -18,6 +18,7 @@ use crate::engine::finish::Finish;
 use crate::engine::op::Op;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
+use crate::engine::proxy_handle::ProxyCommand;
 use crate::memory::tickets::Tickets;
 use crate::receiver::flow::RxFlow;
 use crate::sender::flow::TxFlow;
@@ -56,7 +57,9 @@ pub(super) struct Core {
     pub(super) copiers: Copiers,
     pub(super) next_check: u64,
     pub(super) finishes: Vec<Finish>,
-    /// The last pass left something to send, for which somebody else held a lock.
+    /// What the last pass did not obey, since somebody else held a lock.
+    put_off: Option<ProxyCommand>,
+    /// The last pass left something to send or to obey, for which somebody else held a lock.
     pub(super) is_held_up: bool,
     pub(super) rounds: u32,
     /// Of callers that poll.
@@ -125,6 +128,7 @@ impl Core {
             copiers: Copiers::default(),
             next_check: 0,
             finishes: Vec::new(),
+            put_off: None,
             is_held_up: false,
             rounds: 0,
             interruptions: Interruptions::default(),

@@ -64,11 +64,14 @@ impl DerefMut for DrivenCore<'_> {
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use polyrail_config::Config;
 
+    use polyrail_sys::threads::monotonic_ns;
+
     use crate::api::engine::Engine;
+    use crate::engine::proxy_handle::ProxyCommand;
 
     const LONG: Duration = Duration::from_secs(30);
 
@@ -105,6 +108,31 @@ mod tests {
             });
             // Nobody calls a any more.
             assert_eq!(b.wait_notification(LONG).expect("it comes").data, b"second");
+        }
+    }
+
+    #[test]
+    fn a_caller_obeys_no_command_that_has_to_wait_for_a_lock() {
+        let (a, b) = (engine(&[("progress", "caller")]), engine(&[]));
+        let to_b = a.add_peer(&b.metadata()).unwrap();
+        a.notify(&to_b, b"so that a flow is up").unwrap().join().unwrap();
+        let held = to_b.shared.tx();
+        let proxies = &a.shared().proxies;
+        proxies.all[0].command(ProxyCommand::DropPeer { peer: to_b.shared.clone() });
+        let (passes, passed) = mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let sent = proxies.driven[0].try_send(a.shared(), monotonic_ns(), u32::MAX);
+                passes.send(sent.is_some()).unwrap();
+            });
+            let has_passed = passed.recv_timeout(Duration::from_secs(10));
+            drop(held);
+            assert_eq!(has_passed, Ok(true), "it waits for the lock");
+        });
+        let until = Instant::now() + LONG;
+        while to_b.flows().up > 0 {
+            assert!(Instant::now() < until, "the command is forgotten: {}", a.dump());
+            a.progress();
         }
     }
 }

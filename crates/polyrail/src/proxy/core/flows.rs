@@ -20,6 +20,18 @@ use crate::receiver::flow::RxFlow;
 use crate::sender::flow::TxFlow;
 
 impl Core {
+    /// The command that is to be obeyed next, in the order in which they were given.
+    pub(in crate::proxy) fn next_command(&mut self, proxy: &Proxy) -> Option<ProxyCommand> {
+        // To ask is cheaper than to try.
+        let pop = || if proxy.commands.is_empty() { None } else { proxy.commands.pop() };
+        self.put_off.take().or_else(pop)
+    }
+
+    /// Another pass is to obey it, before all others.
+    pub(in crate::proxy) fn put_off(&mut self, command: ProxyCommand) {
+        self.put_off = Some(command);
+    }
+
     pub(in crate::proxy) fn obey(
         &mut self,
         command: ProxyCommand,
