@@ -54,7 +54,11 @@ impl Context {
         let unknown = options.interfaces.iter().find(|name| topology.nic(name).is_none());
         if let Some(name) = unknown {
             let known: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();
-            return Err(DoctorError::NoInterface { name: name.clone(), known: known.join(", ") });
+            let known = match known.as_slice() {
+                [] => "none, as there is no card".to_owned(),
+                known => known.join(", "),
+            };
+            return Err(DoctorError::NoInterface { name: name.clone(), known });
         }
         let all_cpus = topology.cpus.possible.union(&topology.cpus.online);
         let beyond = options.workers.as_ref().filter(|cpus| !cpus.is_subset(&all_cpus));
@@ -224,7 +228,8 @@ mod tests {
         let options = Options { interfaces: vec!["eth9".into()], ..Options::default() };
         let message = Context::read(&host.root(), options).unwrap_err().to_string();
         assert!(
-            message.starts_with("interface `eth9`: does not exist; allowed: eth0, eth1"),
+            message.contains("`eth9`: is no network card of this machine")
+                && message.contains("; allowed: eth0, eth1"),
             "{message}"
         );
     }

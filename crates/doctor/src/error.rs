@@ -14,7 +14,9 @@ pub enum DoctorError {
     #[error(transparent)]
     Machine(#[from] ReadError),
     /// An interface that is not there.
-    #[error("interface `{name}`: does not exist; allowed: {known}")]
+    #[error(
+        "interface `{name}`: is no network card of this machine (virtual interfaces don't count); allowed: {known}"
+    )]
     NoInterface {
         /// The name that was given.
         name: String,

@@ -38,7 +38,7 @@ pub(crate) use self::memory::{Bank, Buffers, Needs, Store};
 use self::options::Role;
 pub(crate) use self::options::{Args, Layout, MemoryKind, Verify, check_options, place_together};
 use crate::config_args::{print_warnings, told};
-use crate::stdout::{refuse, start_log, tell};
+use crate::stdout::{refuse, start_log};
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -63,8 +63,7 @@ fn start(args: &Args) -> Result<u8, BenchError> {
     start_log(&config)?;
     match role {
         Role::Listen { address } => {
-            tell!("threads: {}", placed.why);
-            ends::listen(config, Bank::open(args.mem)?, address)
+            ends::listen(config, Bank::open(args.mem)?, address, &placed.why)
         }
         Role::ServeParent => ends::serve_parent(config, Bank::open(args.mem)?).map(|()| exit::OK),
         Role::NcclRank => rivals::run_nccl_rank(config, &Bank::open(args.mem)?).map(|()| exit::OK),

@@ -12,14 +12,16 @@ use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::memory::Bank;
 use crate::stdout::{say, tell};
 
-/// Serves clients until Ctrl-C, which is the usual end and no failure.
+/// Serves clients until Ctrl-C, which is the usual end and no failure. `threads` says where they were placed.
 pub(crate) fn listen(
     config: Config,
     bank: Bank,
     address: Option<SocketAddr>,
+    threads: &str,
 ) -> Result<u8, BenchError> {
     let interrupt = Interrupt::install()?;
     let engine = Engine::builder().config(config).build()?;
+    tell!("threads: {threads}");
     let addresses = engine.addresses();
     let wanted = address.filter(|address| !address.ip().is_unspecified());
     if let Some(address) = wanted

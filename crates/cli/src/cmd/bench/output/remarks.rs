@@ -34,6 +34,7 @@ pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
         ));
     }
     remarks.extend(left_by_plugins(report));
+    remarks.extend(too_short_for_plugins(report));
     let over_rails = |result: &BenchResult| is_shared(result) && bytes_on_rails(result) > 0;
     if let Some(sizes) = sizes(report, over_rails) {
         let bytes = report.results.iter().filter(|result| is_shared(result));
@@ -85,6 +86,17 @@ fn left_by_plugins(report: &BenchReport) -> Option<String> {
 
 /// Shorter pieces take the rail's TCP connection in any case.
 const CARRIED_FROM: u64 = 4 << 10;
+
+/// Where such pieces are all that was sent, the plugin has no part in the figures.
+fn too_short_for_plugins(report: &BenchReport) -> Option<String> {
+    let is_short = |result: &BenchResult| {
+        result.size_bytes < CARRIED_FROM && result.rails.iter().any(|rail| rail.hosted)
+    };
+    let sizes = sizes(report, is_short)?;
+    Some(format!(
+        "a hosted plugin carries nothing below 4KiB ({sizes}): these figures are those of TCP"
+    ))
+}
 
 /// Bindings may name interfaces that other machines have; here they bind nothing.
 fn bindings_of_no_rail(report: &BenchReport) -> Option<String> {
@@ -251,6 +263,12 @@ mod tests {
         let begin =
             "the hosted plugin carried 25.0 % of its rails' bytes (1000003B), the rest took TCP";
         assert!(remarks[0].starts_with(begin), "{remarks:?}");
+        report.results[1].size_bytes = 1024;
+        let remarks = super::remarks(&report);
+        assert!(
+            remarks[0].starts_with("a hosted plugin carries nothing below 4KiB (1KiB)"),
+            "{remarks:?}"
+        );
         report.results[1].rails[0].hosted = false;
         assert_eq!(super::remarks(&report), Vec::<String>::new(), "a rail of our own");
     }
