@@ -15,7 +15,14 @@ const GATHER_LIMIT: Duration = Duration::from_secs(10);
 
 /// The way to the thread. It ends by [`Closer::stop`].
 #[derive(Clone)]
-pub(crate) struct Closer(Sender<Option<Closing>>);
+pub(crate) struct Closer(Sender<Work>);
+
+/// What the thread does, in order.
+enum Work {
+    Close(Closing),
+    Run(Box<dyn FnOnce() + Send>),
+    Stop,
+}
 
 /// A connection on which nothing is posted any more. Where this ends, by whichever thread, it is closed.
 pub(crate) struct Closing {
@@ -28,19 +35,32 @@ pub(crate) struct Closing {
 impl Closer {
     pub(crate) fn start() -> std::io::Result<(Self, JoinHandle<()>)> {
         let (closer, inbox) = channel();
-        let run = move || inbox.iter().map_while(|closing: Option<Closing>| closing).for_each(drop);
+        let run = move || {
+            for work in inbox {
+                match work {
+                    Work::Close(closing) => drop(closing),
+                    Work::Run(run) => run(),
+                    Work::Stop => return,
+                }
+            }
+        };
         let thread = Builder::new().name("pr-carrier-end".to_owned()).spawn(run)?;
         Ok((Self(closer), thread))
     }
 
     /// Closes it soon, on the thread; or at once on this one, if that has stopped.
     pub(crate) fn close(&self, closing: Closing) {
-        let _ = self.0.send(Some(closing));
+        let _ = self.0.send(Work::Close(closing));
+    }
+
+    /// Runs it soon, on the thread; drops it if that has stopped.
+    pub(crate) fn run(&self, run: impl FnOnce() + Send + 'static) {
+        let _ = self.0.send(Work::Run(Box::new(run)));
     }
 
     /// The thread ends when all is closed that it was given before.
     pub(crate) fn stop(&self) {
-        let _ = self.0.send(None);
+        let _ = self.0.send(Work::Stop);
     }
 }
 

@@ -5,6 +5,7 @@ mod pump;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use polyrail_nccl_abi::{HostMemory, NetError, Part, RecvComm, Region, Request, S
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::bytes::{Bytes, Holder};
-use crate::calls;
+use crate::calls::{self, Stuck};
 use crate::closing::{Closer, Closing};
 use crate::gatherer::Gatherers;
 use crate::unpack::{Gathering, Unpack};
@@ -67,6 +68,8 @@ struct Shared {
     broken: OnceLock<String>,
     /// The plugin has closed the connection: nothing is touched any more.
     is_closed: Arc<AtomicBool>,
+    /// Somebody waits for what the thread that closes is to do first.
+    awaits_closer: AtomicBool,
     closer: Closer,
 }
 
@@ -133,6 +136,7 @@ impl Lane {
             progressed_ns: AtomicU64::new(monotonic_ns()),
             broken: OnceLock::new(),
             is_closed: Arc::default(),
+            awaits_closer: AtomicBool::new(false),
             closer,
         }))
     }
@@ -280,6 +284,34 @@ impl Lane {
         }
     }
 
+    /// The same on the thread that closes connections, for who must not be within the plugin for ever: it is given up as
+    /// any call is.
+    pub fn forget_elsewhere(&self, holder: Holder) -> bool {
+        let (tell, told) = sync_channel(1);
+        let lane = self.clone();
+        self.0.awaits_closer.store(true, Ordering::Relaxed);
+        self.0.closer.run(move || {
+            let has_forgotten = lane.forget(holder);
+            // Nobody waits any more if it was given up.
+            let _ = tell.send(has_forgotten);
+        });
+        let has_forgotten = loop {
+            match told.recv_timeout(LOOK) {
+                Ok(has_forgotten) => break has_forgotten,
+                Err(RecvTimeoutError::Timeout) => {
+                    calls::stuck();
+                    if self.is_given_up() {
+                        return false;
+                    }
+                }
+                // The thread has stopped.
+                Err(RecvTimeoutError::Disconnected) => break self.forget(holder),
+            }
+        };
+        self.0.awaits_closer.store(false, Ordering::Relaxed);
+        has_forgotten
+    }
+
     /// Whether the plugin has closed the connection: it touches nothing any more.
     pub fn is_closed(&self) -> bool {
         self.0.is_closed.load(Ordering::Acquire)
@@ -319,9 +351,15 @@ impl Shared {
     }
 
     fn is_given_up(&self) -> bool {
-        let waits = || self.broken.get().is_some() && !self.is_closed.load(Ordering::Acquire);
+        let waits = || {
+            let is_closing = self.broken.get().is_some() && !self.is_closed.load(Ordering::Acquire);
+            is_closing || self.awaits_closer.load(Ordering::Relaxed)
+        };
+        // What the thread that closes is in.
+        let is_of_closer =
+            |call: &Stuck| call.function.starts_with("close") || call.function == "deregMr";
         calls::are_given_up(|call| {
-            call.lane == Some(self.number) || (call.function.starts_with("close") && waits())
+            call.lane == Some(self.number) || (is_of_closer(call) && waits())
         })
     }
 

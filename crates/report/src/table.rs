@@ -61,9 +61,11 @@ impl Table {
             for (index, (cell, width)) in cells.iter().zip(widths).enumerate() {
                 let gap = if index == 0 { "" } else { GAP };
                 let part = cell.get(at).map_or("", String::as_str);
+                // A width in a format may be 65535 at most, and a name can be longer.
+                let pad = " ".repeat(width.saturating_sub(part.chars().count()));
                 line += &match self.columns[index].1 {
-                    Align::Left => format!("{gap}{part:<width$}"),
-                    Align::Right => format!("{gap}{part:>width$}"),
+                    Align::Left => format!("{gap}{part}{pad}"),
+                    Align::Right => format!("{gap}{pad}{part}"),
                 };
             }
             text += line.trim_end();

@@ -50,6 +50,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn start(args: &Args) -> Result<u8, BenchError> {
     let role = args.role()?;
+    // First of all: what takes long from here on is told in it.
+    start_log(&told(args.resolve_config(&role, &[])?))?;
     let placed = args.place(&role)?;
     let config = args.resolve_config(&role, &placed.mine)?;
     // Other processes of the run have the same settings.
@@ -60,7 +62,6 @@ fn start(args: &Args) -> Result<u8, BenchError> {
     if !matches!(role, Role::Listen { .. } | Role::ServeParent | Role::NcclRank) {
         args.check_schedule(&config)?;
     }
-    start_log(&config)?;
     match role {
         Role::Listen { address } => {
             ends::listen(config, Bank::open(args.mem)?, address, &placed.why)

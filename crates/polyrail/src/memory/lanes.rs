@@ -62,7 +62,9 @@ impl Lanes {
         let busy = || all.iter().filter(|known| !is_through(known)).map(|known| known.lane.clone());
         wait_for_lanes(busy, || all.iter().all(is_through));
         for Known { lane, .. } in &all {
-            if !lane.forget(self.holder) {
+            // Whoever moves data may wait for the plugin, which others see.
+            let forget = if is_driving() { Lane::forget } else { Lane::forget_elsewhere };
+            if !forget(lane, self.holder) {
                 wait_patiently(|| lane.is_closed() || is_given_up(lane));
             }
         }

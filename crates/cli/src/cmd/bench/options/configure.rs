@@ -75,7 +75,7 @@ impl Args {
     /// The CPUs of the progress threads, where the settings leave them open.
     pub(crate) fn place(&self, role: &Role) -> Result<Placed, BenchError> {
         let config = self.resolve_config(role, &[])?;
-        Ok(place(&config, role, self.inside_lab.is_some(), self.place))
+        Ok(place(&config, role, self.inside_lab.is_some(), self.place)?)
     }
 
     /// The engine picks interfaces, except where its choice can't fit the role.

@@ -4,7 +4,7 @@
 //! ends are on this machine, threads of all rails and directions share one pool for each end: whole
 //! cores of the node with the most, so that what one end writes is in a cache of the other.
 
-use polyrail::Config;
+use polyrail::{Config, EngineError};
 use polyrail_config::{Progress, ProxyLayout};
 use polyrail_host::bindings::{Options, suggest};
 use polyrail_host::{CpuSet, Sysroot, Topology};
@@ -31,30 +31,32 @@ pub(crate) fn place(
     role: &Role,
     inside_lab: bool,
     wanted: PlaceThreads,
-) -> Placed {
+) -> Result<Placed, EngineError> {
     let settings = [&config.tx_cpus, &config.rx_cpus, &config.tx_bindings, &config.rx_bindings];
     if settings.iter().any(|setting| !setting.is_empty()) {
-        return Placed { by: PlacedBy::Settings, ..Placed::nothing("by the settings") };
+        return Ok(Placed { by: PlacedBy::Settings, ..Placed::nothing("by the settings") });
     }
     if wanted == PlaceThreads::None {
-        return Placed::nothing("not asked for");
+        return Ok(Placed::nothing("not asked for"));
     }
     if config.progress == Progress::Caller {
-        return Placed::nothing("callers move the data, and their threads are never bound");
+        return Ok(Placed::nothing("callers move the data, and their threads are never bound"));
     }
     let topology = match Topology::read(&Sysroot::live()) {
         Ok(topology) => topology,
-        Err(error) => return Placed::nothing(&error.to_string()),
+        Err(error) => return Ok(Placed::nothing(&error.to_string())),
     };
-    match role {
+    Ok(match role {
         // Whoever started this process has placed it.
         Role::ServeParent => Placed::nothing("by the process that measures"),
         Role::NcclRank => Placed::nothing("its threads do nothing"),
         Role::Lab { rates } => both_here(config, rates.len(), &topology),
-        Role::Both => both_here(config, rails(config), &topology),
-        Role::Connect(_) if inside_lab => both_here(config, rails(config), &topology),
-        Role::Connect(_) | Role::Listen { .. } => by_interface(config, &topology),
-    }
+        Role::Both => both_here(config, polyrail::rails(config)?.len(), &topology),
+        Role::Connect(_) if inside_lab => {
+            both_here(config, polyrail::rails(config)?.len(), &topology)
+        }
+        Role::Connect(_) | Role::Listen { .. } => by_interface(config, &topology)?,
+    })
 }
 
 /// Settings that place the threads of engines that all send and receive in this process, one transfer at a
@@ -62,7 +64,8 @@ pub(crate) fn place(
 /// would have them there.
 pub(crate) fn place_together(config: &Config) -> Vec<(&'static str, String)> {
     let placed = place(config, &Role::Both, false, PlaceThreads::Auto);
-    together(&placed)
+    // Without any rails, the engine refuses to start and says why.
+    placed.map_or_else(|_| Vec::new(), |placed| together(&placed))
 }
 
 fn together(placed: &Placed) -> Vec<(&'static str, String)> {
@@ -82,22 +85,19 @@ impl Placed {
 }
 
 /// The rails lead elsewhere: each interface's threads go near it.
-fn by_interface(config: &Config, topology: &Topology) -> Placed {
-    let rails = match polyrail::rails(config) {
-        Ok(rails) => rails,
-        // The engine will say the same, and end the run.
-        Err(error) => return Placed::nothing(&error.to_string()),
-    };
+fn by_interface(config: &Config, topology: &Topology) -> Result<Placed, EngineError> {
+    let rails = polyrail::rails(config)?;
     let mut interfaces: Vec<String> = rails.into_iter().map(|rail| rail.interface).collect();
     interfaces.sort_unstable();
     interfaces.dedup();
     if let Some(name) = interfaces.iter().find(|name| topology.nic(name).is_none()) {
-        return Placed::nothing(&format!("{name} has no device that threads could be near"));
+        let why = format!("{name} has no device that threads could be near");
+        return Ok(Placed::nothing(&why));
     }
     let count = interfaces.len();
     let suggestion = suggest(topology, &Options { interfaces, ..Options::default() });
     if !suggestion.notes.is_empty() || suggestion.tx.entries.len() != count {
-        return Placed::nothing(&suggestion.notes.join("; "));
+        return Ok(Placed::nothing(&suggestion.notes.join("; ")));
     }
     let (tx, rx) = (suggestion.tx.to_string(), suggestion.rx.to_string());
     let why = format!("sending {tx}, receiving {rx}");
@@ -105,12 +105,7 @@ fn by_interface(config: &Config, topology: &Topology) -> Placed {
         ProxyLayout::Split => vec![("tx_bindings", tx), ("rx_bindings", rx)],
         ProxyLayout::Merged => vec![("tx_bindings", tx)],
     };
-    Placed { by: PlacedBy::Topology, why, mine, theirs: Vec::new() }
-}
-
-fn rails(config: &Config) -> usize {
-    // Without any rails, the engine refuses to start and says why.
-    polyrail::rails(config).map_or(1, |rails| rails.len())
+    Ok(Placed { by: PlacedBy::Topology, why, mine, theirs: Vec::new() })
 }
 
 /// Both ends are here: one node's cores are divided between them.
@@ -207,15 +202,16 @@ mod tests {
     #[test]
     fn what_the_settings_say_is_left_alone() {
         for setting in [("tx_cpus", "0"), ("rx_bindings", "lo:0")] {
-            let placed = place(&config(&[setting]), &Role::Both, false, PlaceThreads::Auto);
+            let placed =
+                place(&config(&[setting]), &Role::Both, false, PlaceThreads::Auto).unwrap();
             assert_eq!((placed.by, placed.mine.len()), (PlacedBy::Settings, 0));
         }
         let caller = config(&[("progress", "caller")]);
-        let placed = place(&caller, &Role::Both, false, PlaceThreads::Auto);
+        let placed = place(&caller, &Role::Both, false, PlaceThreads::Auto).unwrap();
         assert!(placed.why.contains("never bound"), "{}", placed.why);
-        let placed = place(&config(&[]), &Role::Both, false, PlaceThreads::None);
+        let placed = place(&config(&[]), &Role::Both, false, PlaceThreads::None).unwrap();
         assert_eq!((placed.by, placed.why.as_str()), (PlacedBy::Nobody, "not asked for"));
-        let placed = place(&config(&[]), &Role::ServeParent, false, PlaceThreads::Auto);
+        let placed = place(&config(&[]), &Role::ServeParent, false, PlaceThreads::Auto).unwrap();
         assert_eq!(placed.by, PlacedBy::Nobody);
     }
 
@@ -223,7 +219,7 @@ mod tests {
     fn interfaces_without_a_device_are_near_nothing() {
         let fixture = fixtures::a3_high();
         let topology = Topology::read(&fixture.root()).unwrap();
-        let placed = by_interface(&config(&[]), &topology);
+        let placed = by_interface(&config(&[]), &topology).unwrap();
         assert_eq!(placed.why, "lo has no device that threads could be near");
     }
 }
