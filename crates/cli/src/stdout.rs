@@ -1,7 +1,9 @@
 //! Everything that the command writes for people: results on standard output, the rest on standard
 //! error.
 
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -162,8 +164,34 @@ pub(crate) fn put(text: &str) -> Result<(), NobodyReads> {
 }
 
 fn put_raw(text: &str) -> Result<(), NobodyReads> {
+    to_stdout(write_own(text))
+}
+
+/// Standard output as this process had it, once it is kept.
+static OWN: OnceLock<File> = OnceLock::new();
+
+/// From now on standard output is this program's alone: what libraries in this process print there goes to standard
+/// error. For who tells programs something, before it loads what others wrote.
+pub(crate) fn keep() -> io::Result<()> {
+    if OWN.get().is_none() {
+        let own = io::stdout().as_fd().try_clone_to_owned()?;
+        rustix::stdio::dup2_stdout(io::stderr())?;
+        let _ = OWN.set(own.into());
+    }
+    Ok(())
+}
+
+/// Tells the process that started this one, in a line.
+pub(crate) fn tell_starter(line: &str) -> io::Result<()> {
+    write_own(&format!("{line}\n"))
+}
+
+fn write_own(text: &str) -> io::Result<()> {
+    if let Some(mut own) = OWN.get() {
+        return own.write_all(text.as_bytes());
+    }
     let mut stdout = io::stdout().lock();
-    to_stdout(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
+    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
 }
 
 /// The same for a command that ends with it, and with `code`.

@@ -329,24 +329,34 @@ fn what_is_no_plugin_is_told() {
     );
 }
 
-/// Exit code and standard error of a bench over the plugin, if that is told this.
-fn bench(told: &str) -> (Option<i32>, String) {
+/// Exit code, standard output and standard error of a bench over the plugin, if that is told this.
+fn bench(told: &str) -> (Option<i32>, String, String) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
-    command.args(["bench", "--sizes", "64KiB", "--rounds", "1", "--time", "100ms"]);
+    command.args(["bench", "--sizes", "64KiB", "--rounds", "1", "--time", "100ms", "--json", "-"]);
     command.args(["--set", &format!("rails=plugin:{}", plugin())]);
     let output = command.env("TEST_PLUGIN", told).env("XDG_STATE_HOME", folder.path()).output();
     let output = output.unwrap();
-    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    let [out, errors] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    (output.status.code(), out, errors)
 }
 
 #[test]
 fn a_plugin_that_exits_within_an_engine_is_named() {
     for function in ["init", "listen"] {
-        let (code, text) = bench(&format!("{function}=exit"));
+        let (code, _, text) = bench(&format!("{function}=exit"));
         assert_ne!(code, Some(0), "{text}");
         let named =
             format!("error: a plugin that this process hosts has ended it, from `{function}`");
         assert!(text.contains(&named), "{text}");
     }
+}
+
+#[test]
+fn what_a_plugin_prints_is_no_part_of_what_programs_read() {
+    let (code, out, errors) = bench("init=print");
+    assert_eq!(code, Some(0), "{errors}");
+    let document: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}"));
+    fit::fits("bench", &document, "init=print");
+    assert!(errors.contains("hello from init"), "{errors}");
 }

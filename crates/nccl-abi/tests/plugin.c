@@ -48,6 +48,10 @@ static int fault(const char *function) {
     if (says(function, "exit")) {
         exit(7);
     }
+    if (says(function, "print")) {
+        printf("hello from %s", function);
+        fflush(stdout);
+    }
     if (says(function, "crash")) {
         *(volatile int *)NULL = 1;
     }

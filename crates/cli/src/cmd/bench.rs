@@ -38,7 +38,7 @@ pub(crate) use self::memory::{Bank, Buffers, Needs, Store};
 use self::options::Role;
 pub(crate) use self::options::{Args, Layout, MemoryKind, Verify, check_options, place_together};
 use crate::config_args::{print_warnings, told};
-use crate::stdout::{refuse, start_log};
+use crate::stdout::{keep, refuse, start_log};
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -50,6 +50,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn start(args: &Args) -> Result<u8, BenchError> {
     let role = args.role()?;
+    if args.is_for_programs() {
+        keep().map_err(|source| BenchError::system("keeping standard output", source))?;
+    }
     // First of all: what takes long from here on is told in it.
     start_log(&told(args.resolve_config(&role, &[])?))?;
     let placed = args.place(&role)?;

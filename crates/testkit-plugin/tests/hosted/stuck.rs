@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use polyrail::{LostReason, TransferError};
 use polyrail_carrier::{Host, HostError, Wishes};
 
-use crate::{DEADLINE, inside, library, pair, pattern, wait_for};
+use crate::{DEADLINE, carried, inside, library, pair, pattern, wait_for};
 
 const SIZE: usize = 256 << 10;
 
@@ -64,6 +64,25 @@ fn irecv_names_itself_and_holds_nobody() {
 #[test]
 fn reg_mr_names_itself_and_holds_nobody() {
     a_call_that_never_returns("stuck::reg_mr_names_itself_and_holds_nobody", "regMr", 5);
+}
+
+#[test]
+fn dereg_mr_holds_no_region_and_no_engine() {
+    let test = "stuck::dereg_mr_holds_no_region_and_no_engine";
+    inside(test, &[("SCATTER_SLOW_CALL", "deregMr:0:3600000")], || {
+        let (one, two, peer) = pair(&[("peer_timeout_ms", "2000")]);
+        let from = one.register(pattern(SIZE, 1)).unwrap();
+        let to = two.register(vec![0; SIZE]).unwrap();
+        let remote = one.import(&to.describe()).unwrap();
+        wait_for("something is carried", || {
+            one.write(&peer, &from.all(), &remote.all()).unwrap().join().unwrap();
+            carried(&one.stats()).iter().any(|bytes| *bytes > 0)
+        });
+        let begin = Instant::now();
+        drop((from, to));
+        drop((one, two));
+        assert!(begin.elapsed() < Duration::from_secs(30), "to drop all took {:?}", begin.elapsed());
+    });
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! A rank: a process that loads a plugin and does what the one that started it says, in lines of JSON.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::args::Contestant;
 use super::error::CollectiveError;
 use crate::cmd::bench::Interrupt;
+use crate::stdout::{keep, tell_starter};
 
 /// The first line: what the rank is.
 #[derive(Serialize, Deserialize)]
@@ -83,6 +84,7 @@ pub(crate) fn work() -> Result<(), CollectiveError> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| {
         CollectiveError::System { step: "asking for a signal", source: error.into() }
     })?;
+    keep().map_err(|source| CollectiveError::System { step: "keeping standard output", source })?;
     let lines = lines();
     // It stays when it has failed: its end would be a failure of the others, and theirs is told as well.
     let mut rank = None;
@@ -151,9 +153,7 @@ fn parse<T: for<'t> Deserialize<'t>>(line: &str) -> Result<T, CollectiveError> {
 }
 
 fn reply(reply: &Reply) -> Result<(), CollectiveError> {
-    let written = serde_json::to_string(reply).map_err(io::Error::from).and_then(|text| {
-        let mut stdout = io::stdout().lock();
-        writeln!(stdout, "{text}").and_then(|()| stdout.flush())
-    });
+    let text = serde_json::to_string(reply).map_err(io::Error::from);
+    let written = text.and_then(|text| tell_starter(&text));
     written.map_err(|source| CollectiveError::System { step: "writing a reply", source })
 }

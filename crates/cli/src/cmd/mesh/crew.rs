@@ -16,7 +16,7 @@ use super::follow;
 use super::meet::meet;
 use super::plan::Grid;
 use super::talk::{Heard, Inbox, Order, Said, write};
-use crate::stdout::start_log;
+use crate::stdout::{keep, start_log};
 
 /// This worker, and the way to all others.
 pub(crate) struct Crew {
@@ -39,6 +39,7 @@ pub(crate) fn work(args: &Args, seat: &Seat) -> Result<u8, MeshError> {
     if !seat.by_starter() {
         end_with_parent();
     }
+    keep().map_err(|error| MeshError::system("keeping standard output", error))?;
     let config = config(args, seat)?;
     start_log(&config)?;
     let crew = Crew::gather(args, seat, config)?;

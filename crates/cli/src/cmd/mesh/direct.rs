@@ -1,7 +1,6 @@
 //! The first worker: it gives the orders, and collects what was counted.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +11,7 @@ use super::error::MeshError;
 use super::plan::{Pair, Pattern};
 use super::report::{PatternReport, Tally};
 use super::talk::{About, Answer, Done, Order, Said, SetUp};
-use crate::stdout::excerpt;
+use crate::stdout::{excerpt, tell_starter};
 
 /// What the process that started the workers hears, one line each as it comes: what ends this worker early leaves what it
 /// has told.
@@ -47,10 +46,8 @@ pub(crate) fn direct(crew: &Crew, args: &Args) -> Option<Failed> {
 /// Tells the process that started this one.
 pub(crate) fn tell(told: &Told) -> Result<(), MeshError> {
     let failed = |source| MeshError::system("writing the result", source);
-    let mut line = serde_json::to_string(told).map_err(|error| failed(error.into()))?;
-    line.push('\n');
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush()).map_err(failed)
+    let line = serde_json::to_string(told).map_err(|error| failed(error.into()))?;
+    tell_starter(&line).map_err(failed)
 }
 
 struct Director<'c> {

@@ -1,7 +1,7 @@
 //! How workers meet that one process started, in a lab or on hosts: it carries each engine's metadata to all others.
 //! No port and no folder is needed for that, and nobody else sees the metadata.
 
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead};
 
 use polyrail::{Engine, Peer};
 use polyrail_report::exit;
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::MeshError;
 use super::talk::VERSION;
+use crate::stdout::tell_starter;
 
 /// The rendezvous in a seat of such a worker.
 pub(crate) const BY_STARTER: &str = "starter";
@@ -35,8 +36,7 @@ pub(crate) fn meet(
     let own = Introduction { mesh: VERSION, metadata: engine.metadata() };
     let failed = |source| MeshError::system("telling this engine's metadata", source);
     let line = serde_json::to_string(&own).map_err(|error| failed(error.into()))?;
-    let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{line}").and_then(|()| stdout.flush()).map_err(failed)?;
+    tell_starter(&line).map_err(failed)?;
     let mut line = String::new();
     let read = io::stdin().lock().read_line(&mut line);
     let step = "hearing of the others";

@@ -3,7 +3,7 @@
 //! It prints the address it listens on, with an invitation, as its first line, and ends when its standard input does,
 //! so that it never outlives the process that started it.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -18,6 +18,7 @@ use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{MemoryKind, Placed, Server, like, settings_for_child};
+use crate::stdout::{keep, tell_starter};
 
 /// The serving process; it is ended when this is dropped.
 pub(crate) struct Served {
@@ -83,12 +84,11 @@ impl Drop for Served {
 /// Serves the process at the other end of standard input and output.
 pub(crate) fn serve_parent(config: Config, bank: Bank) -> Result<(), BenchError> {
     Interrupt::ignore_signals()?;
+    let failed = |source| BenchError::system("writing the address", source);
+    keep().map_err(failed)?;
     let engine = Engine::builder().config(config).build()?;
     let server = Server::of(&engine).map_or(String::new(), |server| server.to_string());
-    let mut stdout = io::stdout().lock();
-    writeln!(stdout, "{server}")
-        .and_then(|()| stdout.flush())
-        .map_err(|source| BenchError::system("writing the address", source))?;
+    tell_starter(&server).map_err(failed)?;
     let over = Interrupt::default();
     over.raise_when_stdin_ends();
     // The client reports its own errors.

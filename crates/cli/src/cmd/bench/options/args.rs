@@ -141,7 +141,7 @@ pub(crate) struct Args {
     /// Write the report as JSON; - is standard output [default:
     /// bench.json in ~/.local/state/polyrail, which the next bench replaces].
     #[arg(long, value_name = "FILE", value_parser = file_or_stdout(), help_heading = OUTPUT)]
-    json: Option<OutFile>,
+    pub(super) json: Option<OutFile>,
 
     /// Write no report to a file.
     #[arg(long, conflicts_with = "json", help_heading = OUTPUT)]

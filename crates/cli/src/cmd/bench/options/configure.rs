@@ -72,6 +72,11 @@ impl Args {
         Ok(())
     }
 
+    /// Whether a program reads standard output.
+    pub(crate) fn is_for_programs(&self) -> bool {
+        [&self.json, &self.csv].into_iter().flatten().any(|file| file.as_os_str() == "-")
+    }
+
     /// The CPUs of the progress threads, where the settings leave them open.
     pub(crate) fn place(&self, role: &Role) -> Result<Placed, BenchError> {
         let config = self.resolve_config(role, &[])?;
