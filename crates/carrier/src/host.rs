@@ -217,6 +217,16 @@ impl std::fmt::Debug for Host {
     }
 }
 
+/// Why no host takes a device that says this of itself.
+pub fn refusal(properties: &Properties) -> Option<String> {
+    match hosted("", 0, properties.clone()) {
+        Err(HostError::Property { field, value, allowed, .. }) => {
+            Some(format!("{field} is {value}, allowed is {allowed}"))
+        }
+        _ => None,
+    }
+}
+
 fn hosted(plugin: &str, number: usize, properties: Properties) -> Result<HostedDevice, HostError> {
     let wrong = |field, value: String, allowed| {
         let device = match properties.name.as_str() {

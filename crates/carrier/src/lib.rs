@@ -22,7 +22,7 @@ mod unpack;
 
 pub use bytes::{Bytes, Holder};
 pub use calls::{Stuck, is_inside, stuck};
-pub use host::{DEVICES_MAX, Host, HostError, HostedDevice};
+pub use host::{DEVICES_MAX, Host, HostError, HostedDevice, refusal};
 pub use lane::{Check, Lane, Piece};
 pub use tcpx::{CpusOf, Wishes};
 pub use threads::PluginThread;

@@ -81,7 +81,11 @@ fn dereg_mr_holds_no_region_and_no_engine() {
         let begin = Instant::now();
         drop((from, to));
         drop((one, two));
-        assert!(begin.elapsed() < Duration::from_secs(30), "to drop all took {:?}", begin.elapsed());
+        assert!(
+            begin.elapsed() < Duration::from_secs(30),
+            "to drop all took {:?}",
+            begin.elapsed()
+        );
     });
 }
 

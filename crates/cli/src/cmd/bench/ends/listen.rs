@@ -1,9 +1,10 @@
 //! `bench --listen`: the serving end by itself.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use polyrail::{Config, Engine};
+use polyrail::{Config, Engine, LostReason};
 use polyrail_report::exit;
 
 use super::serve::serve;
@@ -40,9 +41,15 @@ pub(crate) fn listen(
         );
         tell!("the last line lets in whoever has it, until this process ends; end with Ctrl-C");
     }
+    let lost = RefCell::new(None);
     serve(&engine, &Arc::new(bank), &interrupt, |peer, result| {
         match result {
             Ok(()) => tell!("served {}", peer.name()),
+            // What hosts it serves nobody any more.
+            Err(error @ BenchError::Gone { why: LostReason::Plugin { .. }, .. }) => {
+                lost.replace(Some(error));
+                return false;
+            }
             Err(BenchError::Gone { why, .. }) => {
                 tell!("served {}, which went away before it was done: {why}", peer.name());
             }
@@ -50,5 +57,5 @@ pub(crate) fn listen(
         }
         true
     });
-    Ok(exit::OK)
+    lost.into_inner().map_or(Ok(exit::OK), Err)
 }

@@ -132,6 +132,8 @@ impl Verdict {
 impl DeviceFound {
     pub(super) fn new(props: &Properties) -> Self {
         let pci = props.pci_path.as_ref();
+        let refused = polyrail_carrier::refusal(props);
+        let refused = refused.map(|why| format!("is one that no engine of Polyrail takes: {why}"));
         Self {
             name: props.name.clone(),
             pci_path: pci.map(|path| path.display().to_string()),
@@ -145,7 +147,7 @@ impl DeviceFound {
             force_flush: props.force_flush,
             device_type: props.device_type,
             device_version: props.device_version,
-            faults: props.faults(),
+            faults: props.faults().into_iter().chain(refused).collect(),
         }
     }
 
