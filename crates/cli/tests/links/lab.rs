@@ -542,6 +542,7 @@ fn a_user_without_root_gets_a_lab_where_user_namespaces_are_allowed() {
     let wait_listed = |state: &str| {
         let told = format!("{name}  {state}");
         let is_listed = (0..250).any(|_| {
+            // It looks again: the other test is through at some time.
             std::thread::sleep(Duration::from_millis(20));
             stdout(&lab(&["ls"])).contains(&told)
         });
