@@ -100,7 +100,7 @@ fn checks_are_listed_and_explained_and_an_unknown_one_is_refused() {
 #[test]
 fn wrong_values_name_option_value_and_range() {
     for (arguments, parts) in [
-        (["--nic", "eth99"], ["interface `eth99`: does not exist", "allowed: "]),
+        (["--nic", "eth99"], ["interface `eth99`: is no network card", "allowed: "]),
         (["--rtt", "1h"], ["--rtt", "1h"]),
         (["--workers", "8-"], ["--workers", "8-"]),
         (["--workers", "8190"], ["workers `8190`: names CPUs that don't exist", "allowed: 0"]),
@@ -225,7 +225,7 @@ fn sample_refuses_what_is_not_there() {
             2,
             "process `4294967295`: does not exist; allowed: a process of this machine",
         ),
-        ("--nic", "eth99", 2, "interface `eth99`: does not exist; allowed: "),
+        ("--nic", "eth99", 2, "interface `eth99`: is no network card of this machine"),
         ("--interval", "1ms", 2, "`1ms`: out of range; allowed: 100ms to 1h"),
         ("--out", "/none/x.jsonl", 2, "`/none/x.jsonl`: can't be written: /none: "),
         ("--sysroot", "/none", 2, "`/none`: can't be opened"),
