@@ -225,7 +225,7 @@ fn sample_refuses_what_is_not_there() {
             2,
             "process `4294967295`: does not exist; allowed: a process of this machine",
         ),
-        ("--nic", "eth99", 2, "interface `eth99`: is no network card of this machine"),
+        ("--nic", "eth99", 2, "interface `eth99`: does not exist; allowed: "),
         ("--interval", "1ms", 2, "`1ms`: out of range; allowed: 100ms to 1h"),
         ("--out", "/none/x.jsonl", 2, "`/none/x.jsonl`: can't be written: /none: "),
         ("--sysroot", "/none", 2, "`/none`: can't be opened"),
