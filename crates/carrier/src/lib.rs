@@ -24,5 +24,6 @@ pub use bytes::{Bytes, Holder};
 pub use calls::{Stuck, is_inside, stuck};
 pub use host::{DEVICES_MAX, Host, HostError, HostedDevice, refusal};
 pub use lane::{Check, Lane, Piece};
+pub use loading::limit_exit;
 pub use tcpx::{CpusOf, Wishes};
 pub use threads::PluginThread;

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread::Builder;
 use std::time::Duration;
@@ -25,9 +26,13 @@ pub(crate) struct Opened {
 const FIRST_WORD: Duration = Duration::from_secs(2);
 const NEXT_WORDS: Duration = Duration::from_secs(10);
 
+/// Whether a plugin's code may be in this process.
+static IS_LOADED: AtomicBool = AtomicBool::new(false);
+
 /// Loads the plugin and initializes it.
 pub(crate) fn open(plugin: &str, wishes: &Wishes) -> Result<Opened, HostError> {
     name_who_exits();
+    IS_LOADED.store(true, Ordering::Relaxed);
     let limit = wishes.load_limit;
     let (tell, told) = sync_channel(1);
     let (name, wishes) = (plugin.to_owned(), wishes.clone());
@@ -83,6 +88,27 @@ fn opened(plugin: &str, wishes: &Wishes) -> Result<Opened, HostError> {
     }
     let devices = (0..count).map(|number| net.properties(number)).collect::<Result<_, _>>()?;
     Ok(Opened { net, devices })
+}
+
+/// For a program that is about to end: what plugins have left to do then may take so long. After that the process ends
+/// without it, with exit code 1.
+pub fn limit_exit(limit: Duration) {
+    if !IS_LOADED.load(Ordering::Relaxed) {
+        return;
+    }
+    let end = move || {
+        // The time is the limit.
+        std::thread::sleep(limit);
+        let _ = writeln!(
+            std::io::stderr(),
+            "error: a plugin that this process hosts has kept it from ending for {} s",
+            limit.as_secs()
+        );
+        // SAFETY: it returns to nobody.
+        unsafe { libc::_exit(1) }
+    };
+    // Without the thread it ends when the plugin lets it.
+    let _ = Builder::new().name("pr-exit".to_owned()).spawn(end);
 }
 
 /// A plugin that calls `exit` ends the process as if all were well, unless somebody says so.

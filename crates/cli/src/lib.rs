@@ -18,6 +18,7 @@ mod version;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -89,10 +90,12 @@ enum Command {
 pub fn main() -> ExitCode {
     // Without it a command still does all that it can.
     let _ = signals::outlive_large_files();
-    stdout::concluded(match usage::parse::<Cli>() {
+    let code = stdout::concluded(match usage::parse::<Cli>() {
         Ok(cli) => run(cli.command),
         Err(code) => code,
-    })
+    });
+    polyrail_carrier::limit_exit(Duration::from_secs(10));
+    code
 }
 
 fn run(chosen: Command) -> ExitCode {

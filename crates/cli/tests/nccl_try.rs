@@ -368,3 +368,13 @@ fn what_a_plugin_prints_is_no_part_of_what_programs_read() {
     fit::fits("bench", &document, "init=print");
     assert!(errors.contains("hello from init"), "{errors}");
 }
+
+#[test]
+fn a_plugin_that_keeps_the_process_from_ending_is_told() {
+    let begin = Instant::now();
+    let (code, out, errors) = bench("end=hang");
+    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+    assert!(serde_json::from_str::<Value>(&out).is_ok(), "what was measured is there: {out}");
+    assert_eq!(code, Some(1), "{errors}");
+    assert!(errors.contains("has kept it from ending for 10 s"), "{errors}");
+}

@@ -42,6 +42,13 @@ static bool says(const char *function, const char *what) {
     return false;
 }
 
+static int fault(const char *function);
+
+/* What can happen at the end of the process. */
+__attribute__((destructor)) static void ends(void) {
+    fault("end");
+}
+
 /* What can happen in each function. */
 static int fault(const char *function) {
     char number[2] = "1";

@@ -50,7 +50,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn start(args: &Args) -> Result<u8, BenchError> {
     let role = args.role()?;
-    if args.is_for_programs() {
+    // One that makes a lab has another process write there.
+    if args.is_for_programs() && !matches!(role, Role::Lab { .. }) {
         keep().map_err(|source| BenchError::system("keeping standard output", source))?;
     }
     // First of all: what takes long from here on is told in it.
