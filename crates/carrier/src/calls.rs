@@ -34,6 +34,9 @@ const FUNCTIONS: &[&str] = &[
     LOAD,
 ];
 
+/// So many of them, in front, are called for a lane.
+const OF_LANES: u8 = 8;
+
 /// What a library does while it is loaded.
 pub(crate) const LOAD: &str = "dlopen";
 
@@ -157,9 +160,7 @@ pub fn stuck() -> Vec<Stuck> {
 
 /// Whether a thread is inside a call that moves payload.
 pub fn is_inside() -> bool {
-    let is_inside = |thread: Arc<Thread>| {
-        thread.function.load(Ordering::Relaxed) > 0 && thread.lane.load(Ordering::Relaxed) > 0
-    };
+    let is_inside = |thread: Arc<Thread>| thread.lane().is_some();
     THREADS.lock().iter().filter_map(Weak::upgrade).any(is_inside)
 }
 
@@ -236,7 +237,35 @@ impl Thread {
     }
 
     fn stuck(&self, function: &'static str, lasted: Duration) -> Stuck {
-        let lane = Some(self.lane.load(Ordering::Relaxed)).filter(|lane| *lane > 0);
-        Stuck { thread: self.handle.clone(), function, lasted, lane }
+        Stuck { thread: self.handle.clone(), function, lasted, lane: self.lane() }
+    }
+
+    /// The lane that a call is for. A thread that closes or connects may have moved one on before.
+    fn lane(&self) -> Option<u64> {
+        let is_of_lane = (1..=OF_LANES).contains(&self.function.load(Ordering::Relaxed));
+        Some(self.lane.load(Ordering::Relaxed)).filter(|lane| is_of_lane && *lane > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_moves_a_lane_on_holds_its_payload() {
+        let thread = Thread::new();
+        thread.lane.store(7, Ordering::Relaxed);
+        for (function, lane) in [
+            ("test", Some(7)),
+            ("deregMr", Some(7)),
+            ("regMrDmaBuf", Some(7)),
+            ("connect", None),
+            ("closeSend", None),
+        ] {
+            thread.begins(function);
+            assert_eq!(thread.stuck(function, Duration::ZERO).lane, lane, "{function}");
+            thread.ends();
+            assert_eq!(thread.lane(), None);
+        }
     }
 }

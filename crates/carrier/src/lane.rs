@@ -4,7 +4,7 @@ mod pump;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -68,8 +68,8 @@ struct Shared {
     broken: OnceLock<String>,
     /// The plugin has closed the connection: nothing is touched any more.
     is_closed: Arc<AtomicBool>,
-    /// Somebody waits for what the thread that closes is to do first.
-    awaits_closer: AtomicBool,
+    /// How many wait for what the thread that closes is to do first.
+    await_closer: AtomicUsize,
     closer: Closer,
 }
 
@@ -136,7 +136,7 @@ impl Lane {
             progressed_ns: AtomicU64::new(monotonic_ns()),
             broken: OnceLock::new(),
             is_closed: Arc::default(),
-            awaits_closer: AtomicBool::new(false),
+            await_closer: AtomicUsize::new(0),
             closer,
         }))
     }
@@ -289,7 +289,7 @@ impl Lane {
     pub fn forget_elsewhere(&self, holder: Holder) -> bool {
         let (tell, told) = sync_channel(1);
         let lane = self.clone();
-        self.0.awaits_closer.store(true, Ordering::Relaxed);
+        self.0.await_closer.fetch_add(1, Ordering::Relaxed);
         self.0.closer.run(move || {
             let has_forgotten = lane.forget(holder);
             // Nobody waits any more if it was given up.
@@ -308,7 +308,7 @@ impl Lane {
                 Err(RecvTimeoutError::Disconnected) => break self.forget(holder),
             }
         };
-        self.0.awaits_closer.store(false, Ordering::Relaxed);
+        self.0.await_closer.fetch_sub(1, Ordering::Relaxed);
         has_forgotten
     }
 
@@ -353,7 +353,7 @@ impl Shared {
     fn is_given_up(&self) -> bool {
         let waits = || {
             let is_closing = self.broken.get().is_some() && !self.is_closed.load(Ordering::Acquire);
-            is_closing || self.awaits_closer.load(Ordering::Relaxed)
+            is_closing || self.await_closer.load(Ordering::Relaxed) > 0
         };
         // What the thread that closes is in.
         let is_of_closer =
