@@ -60,7 +60,8 @@ int sl_close_comm(void *memory) {
         pthread_detach(thread);
     }
     for (int i = 0; sl_fault("close-waits") && i < ABI_REQUESTS_MAX; i++) {
-        struct sl_request *request = &comm->requests[i];
+        /* The oldest first: in another order the other end would find wrong bytes, which is another fault. */
+        struct sl_request *request = &comm->requests[(comm->next_request + i) % ABI_REQUESTS_MAX];
         for (int done = 0; request->used && sl_test(request, &done, NULL) == ABI_SUCCESS && !done;) {
         }
     }
