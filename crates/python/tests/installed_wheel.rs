@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 const RUN: &str =
     "apt-get install python3-venv, and cargo test -p polyrail-python, with the internet";
@@ -85,21 +86,31 @@ fn install_and_test(python: &Path, wheel: &Path, tests: &[&str]) {
 #[test]
 fn the_installed_wheel_passes_its_tests() {
     let base = std::env::var("TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    let python = match environment(&base, "python", &[], NEEDED) {
-        Ok(python) => python,
-        Err(why) => return polyrail_skip::skip(why, RUN),
-    };
-    let wheel = build_wheel(&python);
-    assert!(text(&wheel).contains("-cp311-abi3-"), "{wheel:?} is for every Python since 3.11");
-    install_and_test(&python, &wheel, &[]);
-
     // A distribution's package has PyTorch for its own interpreter alone.
     let bases = [base.as_str(), "/usr/bin/python3"];
-    let Some(base) = bases.into_iter().find(|base| can(base, "import torch").is_ok()) else {
-        return polyrail_skip::skip(format!("none of {bases:?} has PyTorch"), RUN_TORCH);
+    let has_torch = bases.into_iter().find(|base| can(base, "import torch").is_ok());
+    // Pip uses one CPU, and the compiler waits for it.
+    let (built, torch) = thread::scope(|scope| {
+        let torch = scope.spawn(|| {
+            let base = has_torch.ok_or_else(|| format!("none of {bases:?} has PyTorch"))?;
+            environment(base, "torch", &["--system-site-packages"], &["numpy", "pytest"])
+        });
+        let built = environment(&base, "python", &[], NEEDED).map(|python| {
+            let wheel = build_wheel(&python);
+            (python, wheel)
+        });
+        (built, torch.join().unwrap())
+    });
+    let (python, wheel) = match built {
+        Ok(built) => built,
+        Err(why) => return polyrail_skip::skip(why, RUN),
     };
-    match environment(base, "torch", &["--system-site-packages"], &["numpy", "pytest"]) {
-        Ok(python) => install_and_test(&python, &wheel, &["tests/test_torch.py"]),
-        Err(why) => polyrail_skip::skip(why, RUN_TORCH),
-    }
+    assert!(text(&wheel).contains("-cp311-abi3-"), "{wheel:?} is for every Python since 3.11");
+    thread::scope(|scope| {
+        scope.spawn(|| install_and_test(&python, &wheel, &[]));
+        match torch {
+            Ok(python) => install_and_test(&python, &wheel, &["tests/test_torch.py"]),
+            Err(why) => polyrail_skip::skip(why, RUN_TORCH),
+        }
+    });
 }
