@@ -197,7 +197,7 @@ fn thinned<T>(points: Vec<T>) -> Vec<T> {
 
 fn range(numbers: impl Iterator<Item = f64>) -> Option<[f64; 3]> {
     let mut sorted: Vec<f64> = numbers.collect();
-    sorted.sort_by(f64::total_cmp);
+    sorted.sort_unstable_by(f64::total_cmp);
     let (low, high) = (*sorted.first()?, *sorted.last()?);
     Some([low, crate::stats::median(&sorted), high])
 }

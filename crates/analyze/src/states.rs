@@ -50,9 +50,9 @@ pub(crate) fn source_states(
         times.entry((one.path, one.src)).or_default().push(time_ns);
     }
     let found = more.into_iter().filter_map(|((path, src), mut more)| {
-        more.sort_by(f64::total_cmp);
+        more.sort_unstable_by(f64::total_cmp);
         let mut times = times.remove(&(path, src))?;
-        times.sort_by(f64::total_cmp);
+        times.sort_unstable_by(f64::total_cmp);
         let at = two_clusters(&more)?;
         let states = [&more[..at], &more[at..]].map(|part| State::of(part, more.len()));
         let apart_ns = states[1].median_ns - states[0].median_ns;

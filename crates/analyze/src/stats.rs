@@ -224,7 +224,7 @@ mod tests {
         let spread = |from: f64, count: usize| (0..count).map(move |at| from + at as f64 * 0.1);
         let sorted = |numbers: Vec<f64>| {
             let mut numbers = numbers;
-            numbers.sort_by(f64::total_cmp);
+            numbers.sort_unstable_by(f64::total_cmp);
             numbers
         };
         let two = sorted(spread(100.0, 6).chain(spread(110.0, 4)).collect());
@@ -262,7 +262,7 @@ mod tests {
                     _ => 60.0 * next(),
                 })
                 .collect();
-            numbers.sort_by(f64::total_cmp);
+            numbers.sort_unstable_by(f64::total_cmp);
             let at = two_clusters(&numbers).unwrap();
             assert!((165..190).contains(&at), "{seed}: {at}");
         }
@@ -286,7 +286,7 @@ mod tests {
             ];
             for (form, number) in forms.into_iter().enumerate() {
                 let mut numbers: Vec<f64> = (0..100).map(|_| number()).collect();
-                numbers.sort_by(f64::total_cmp);
+                numbers.sort_unstable_by(f64::total_cmp);
                 assert_eq!(two_clusters(&numbers), None, "form {form}, seed {seed}");
             }
         }

@@ -259,6 +259,6 @@ fn far_from(sorted: &[f64]) -> impl Fn(f64) -> bool + use<> {
 
 fn sorted(samples: &[&Sample], of: impl Fn(&Sample) -> Option<f64>) -> Vec<f64> {
     let mut numbers: Vec<f64> = samples.iter().filter_map(|sample| of(sample)).collect();
-    numbers.sort_by(f64::total_cmp);
+    numbers.sort_unstable_by(f64::total_cmp);
     numbers
 }

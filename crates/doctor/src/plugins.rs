@@ -53,7 +53,7 @@ fn in_folders<'a>(folders: impl Iterator<Item = &'a Path>) -> Vec<PluginProbe> {
     for folder in folders {
         let Ok(entries) = fs::read_dir(folder) else { continue };
         let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
-        files.sort();
+        files.sort_unstable();
         for path in files {
             let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
             if !name.starts_with(FILE) || !name.contains(".so") {

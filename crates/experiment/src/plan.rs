@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(plan.cells.len(), 6);
         assert_eq!(plan.cells[0], [0, 0]);
         let mut sorted = plan.cells.clone();
-        sorted.sort();
+        sorted.sort_unstable();
         sorted.dedup();
         assert_eq!(sorted.len(), 6);
         let all = plan.comparisons();

@@ -35,7 +35,7 @@ pub fn interval(differences: &[f64], miss: f64) -> Option<Interval> {
     for (at, one) in differences.iter().enumerate() {
         means.extend(differences[at..].iter().map(|other| f64::midpoint(*one, *other)));
     }
-    means.sort_by(f64::total_cmp);
+    means.sort_unstable_by(f64::total_cmp);
     let estimate = polyrail_report::median_of_sorted(&means)?;
     Some(Interval { estimate, low: means[place - 1], high: means[means.len() - place] })
 }

@@ -139,7 +139,7 @@ impl Interrupts {
             .iter()
             .filter(|irq| irq.pci == Some(pci) || irq.pci.is_none() && by_name(irq))
             .collect();
-        irqs.sort_by_key(|irq| (irq.hwirq, irq.number));
+        irqs.sort_unstable_by_key(|irq| (irq.hwirq, irq.number));
         irqs
     }
 

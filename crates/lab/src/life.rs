@@ -461,7 +461,7 @@ fn names(registry: &Registry) -> Result<Vec<String>, LabError> {
     } else {
         names.extend(orphans().map(|(lab, _)| lab));
     }
-    names.sort();
+    names.sort_unstable();
     names.dedup();
     Ok(names)
 }

@@ -407,7 +407,7 @@ mod tests {
         fs::write(registry.directory.join("-bad-.json"), "").unwrap();
         fs::write(registry.directory.join("other.txt"), "").unwrap();
         let mut labs = registry.labs().unwrap();
-        labs.sort();
+        labs.sort_unstable();
         assert_eq!(labs, ["bytes", "cut", "empty", "future"]);
     }
 

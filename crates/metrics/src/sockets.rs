@@ -122,7 +122,7 @@ pub(crate) fn sockets_in(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
             found.push((name, entry.path()));
         }
     }
-    found.sort();
+    found.sort_unstable();
     Ok(found)
 }
 

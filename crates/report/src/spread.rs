@@ -35,7 +35,7 @@ impl Spread {
     /// Sorts the samples; `None` without any. NaNs are left out.
     pub fn of(samples: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = samples.into_iter().filter(|value| !value.is_nan()).collect();
-        sorted.sort_by(f64::total_cmp);
+        sorted.sort_unstable_by(f64::total_cmp);
         let (min, max) = (*sorted.first()?, *sorted.last()?);
         Some(Self { median: median_of_sorted(&sorted)?, min, max })
     }

@@ -205,7 +205,7 @@ impl StateDir {
                 ids.push(name.to_owned());
             }
         }
-        ids.sort();
+        ids.sort_unstable();
         let sessions = ids.into_iter().map(|id| Session::read(&self.path.join(&id).join(FILE), id));
         // A session killed before its first line was on the disk has changed nothing.
         sessions.filter_map(Result::transpose).collect()

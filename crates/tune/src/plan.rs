@@ -306,7 +306,7 @@ fn state_hash(online: &str, values: &[(&Target, Option<String>)]) -> String {
         .iter()
         .map(|(target, value)| format!("{target:?}\t{}", value.as_deref().unwrap_or("-")))
         .collect();
-    lines.sort();
+    lines.sort_unstable();
     lines.push(online.to_owned());
     format!("{:016x}", fnv1a(lines.join("\n").as_bytes()))
 }

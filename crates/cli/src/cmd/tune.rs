@@ -252,7 +252,7 @@ fn put_back(
     let used = sessions.iter().filter_map(|session| session.name.strip_prefix("tune "));
     known.extend(used.map(str::to_owned));
     if !known.iter().any(|known| known == profile) {
-        known.sort();
+        known.sort_unstable();
         known.dedup();
         let fault = "is not known and was never applied";
         return Err(TuneError::argument("profile", profile, fault, known.join(", ")));

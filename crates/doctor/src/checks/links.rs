@@ -100,7 +100,7 @@ fn alike(
     let (rails, aside) = cx.data_rails();
     let rails: Vec<_> = rails.into_iter().filter(|nic| nic.is_up()).collect();
     let mut kinds: Vec<_> = rails.iter().map(|nic| kind(nic)).collect();
-    kinds.sort();
+    kinds.sort_unstable();
     kinds.dedup();
     for kind_here in kinds {
         let group: Vec<_> = rails.iter().filter(|nic| kind(nic) == kind_here).collect();

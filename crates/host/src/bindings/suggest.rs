@@ -133,7 +133,7 @@ fn group<'a>(
             None => groups.push((node, vec![nic])),
         }
     }
-    groups.sort_by_key(|(node, _)| *node);
+    groups.sort_unstable_by_key(|(node, _)| *node);
     groups
 }
 

@@ -152,7 +152,7 @@ pub(super) fn read_gpus(root: &Sysroot) -> Result<Vec<Gpu>, ReadError> {
             gpus.push(Gpu { index: 0, node, driver, model, pci, details: None });
         }
     }
-    gpus.sort_by_key(|gpu| gpu.pci.address);
+    gpus.sort_unstable_by_key(|gpu| gpu.pci.address);
     for (index, gpu) in gpus.iter_mut().enumerate() {
         gpu.index = index;
     }

@@ -133,7 +133,7 @@ impl Topology {
                 (distance.is_none(), distance, speed)
             };
             let mut order: Vec<usize> = (0..candidates.len()).collect();
-            order.sort_by_key(|at| (merit(*at), taken[*at], *at));
+            order.sort_unstable_by_key(|at| (merit(*at), taken[*at], *at));
             let Some((best, others)) = order.split_first() else {
                 choices.push(Choice::none(gpu.index));
                 continue;

@@ -163,7 +163,7 @@ fn read_vectors(
             name: irq.actions.join(", "),
         })
         .collect();
-    vectors.sort_by_key(|vector| (vector.index, vector.irq));
+    vectors.sort_unstable_by_key(|vector| (vector.index, vector.irq));
     vectors.dedup_by_key(|vector| vector.irq);
     Ok(vectors)
 }

@@ -213,7 +213,7 @@ impl Machine {
             sum.dropped += cpu.dropped;
             sum.squeezed += cpu.squeezed;
         }
-        self.cpus.sort_by_key(|cpu| cpu.cpu);
+        self.cpus.sort_unstable_by_key(|cpu| cpu.cpu);
         for nic in &more.nics {
             match self.nics.iter_mut().find(|known| known.name == nic.name) {
                 None => self.nics.push(nic.clone()),

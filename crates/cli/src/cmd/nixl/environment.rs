@@ -77,6 +77,6 @@ pub(super) fn entries(folder: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut names: Vec<String> = names.collect();
-    names.sort();
+    names.sort_unstable();
     names
 }

@@ -132,7 +132,7 @@ pub(crate) fn least_ratio(noise: f64) -> f64 {
 /// which a quarter on each side is left out.
 pub(crate) fn noise(rates: &[f64]) -> f64 {
     let mut sorted = rates.to_vec();
-    sorted.sort_by(f64::total_cmp);
+    sorted.sort_unstable_by(f64::total_cmp);
     let aside = sorted.len() / 4;
     let middle = &sorted[aside..sorted.len() - aside];
     let spread = Spread::of(middle.iter().copied());
