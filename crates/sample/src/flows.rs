@@ -57,7 +57,8 @@ impl Flows {
                 Some(Flow { pid, connection })
             })
             .collect();
-        flows.sort_unstable_by_key(|flow| (flow.pid, flow.connection.local, flow.connection.remote));
+        flows
+            .sort_unstable_by_key(|flow| (flow.pid, flow.connection.local, flow.connection.remote));
         Ok(flows)
     }
 }
