@@ -53,7 +53,8 @@ pub fn list() -> io::Result<Vec<Interface>> {
             (index, interface)
         })
         .collect();
-    found.sort_unstable_by_key(|(index, _)| *index);
+    // Stable, as an interface can have several addresses.
+    found.sort_by_key(|(index, _)| *index);
     Ok(found.into_iter().map(|(_, interface)| interface).collect())
 }
 
