@@ -88,11 +88,11 @@ fn the_installed_wheel_passes_its_tests() {
     let base = std::env::var("TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     // A distribution's package has PyTorch for its own interpreter alone.
     let bases = [base.as_str(), "/usr/bin/python3"];
-    let has_torch = bases.into_iter().find(|base| can(base, "import torch").is_ok());
+    let with_torch = bases.into_iter().find(|base| can(base, "import torch").is_ok());
     // Pip uses one CPU, and the compiler waits for it.
     let (built, torch) = thread::scope(|scope| {
         let torch = scope.spawn(|| {
-            let base = has_torch.ok_or_else(|| format!("none of {bases:?} has PyTorch"))?;
+            let base = with_torch.ok_or_else(|| format!("none of {bases:?} has PyTorch"))?;
             environment(base, "torch", &["--system-site-packages"], &["numpy", "pytest"])
         });
         let built = environment(&base, "python", &[], NEEDED).map(|python| {
