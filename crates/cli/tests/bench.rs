@@ -25,6 +25,13 @@ fn bench(options: &str) -> Output {
     polyrail().args(options.split_whitespace()).output().unwrap()
 }
 
+/// What it says on standard error beside its progress, which it shows where a busy machine makes it slow.
+fn said(output: &Output) -> String {
+    let errors = String::from_utf8(output.stderr.clone()).unwrap();
+    let is_progress = |line: &str| line.contains(" so far");
+    errors.split_inclusive('\n').filter(|line| !is_progress(line)).collect()
+}
+
 /// Runs it, quickly, and reads its report from standard output.
 fn report(options: &str) -> BenchReport {
     let output = polyrail()
@@ -164,6 +171,7 @@ fn people_get_a_table_the_limit_and_the_place_of_the_json() {
         command.env("TMPDIR", folder.path().join("tmp")).output().unwrap()
     };
     let output = run(&["--sizes", "64KiB", "--against", "raw"]);
+    let errors = said(&output);
     let text = String::from_utf8(output.stdout).unwrap();
     for part in ["size", "per s", "GB/s", "p50", "p99", "CPU s/GB", "rails %", "ratio"] {
         assert!(text.contains(part), "{part}:\n{text}");
@@ -175,7 +183,6 @@ fn people_get_a_table_the_limit_and_the_place_of_the_json() {
     let report: BenchReport =
         serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     assert_eq!(report.results.len(), 1);
-    let errors = String::from_utf8(output.stderr).unwrap();
     assert_eq!(errors, "", "without a terminal there is no bar");
 
     let again = run(&["--sizes", "8", "--sample"]);
@@ -205,11 +212,12 @@ fn a_report_goes_nowhere_where_nobody_asked_for_it_or_there_is_no_home() {
         command.env_remove("XDG_STATE_HOME").env_remove("HOME");
         let output = command.envs(home.map(|home| ("HOME", home))).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let errors = said(&output);
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(!text.contains("JSON: "), "{text}");
         let left = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(left, 0, "{options:?} left something");
-        String::from_utf8(output.stderr).unwrap()
+        errors
     };
     assert_eq!(run(&["--no-json"], folder.path().to_str()), "");
     for home in [None, Some("/proc")] {
@@ -527,11 +535,15 @@ fn signal(child: &Child, name: &str) {
     rustix::process::kill_process(pid, signal).unwrap();
 }
 
-/// Returns when its progress tells of a round, with what it says from then on.
-fn wait_until_it_measures(child: &mut Child) -> BufReader<ChildStderr> {
+/// Returns when its progress tells of this round or a later one, with what it says from then on.
+fn wait_for_round(child: &mut Child, wanted: u32) -> BufReader<ChildStderr> {
     let mut said = BufReader::new(child.stderr.take().unwrap());
     let mut line = String::new();
-    while !line.contains(": round ") {
+    let round = |line: &str| -> Option<u32> {
+        let (_, rest) = line.split_once(": round ")?;
+        rest.split(|one: char| !one.is_ascii_digit()).next()?.parse().ok()
+    };
+    while round(&line).is_none_or(|round| round < wanted) {
         line.clear();
         assert_ne!(said.read_line(&mut line).unwrap(), 0, "it is over");
     }
@@ -586,7 +598,7 @@ fn a_client_that_is_killed_does_not_keep_the_server_from_the_next() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let _said = wait_until_it_measures(&mut first);
+    let _said = wait_for_round(&mut first, 1);
     signal(&first, "KILL");
     first.wait().unwrap();
     // It takes the server until its deadline to be sure that the first one is gone.
@@ -614,7 +626,8 @@ fn ctrl_c_ends_a_run_in_order_with_what_was_measured() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = wait_until_it_measures(&mut child);
+    // One round is over.
+    let mut said = wait_for_round(&mut child, 2);
     signal(&child, "INT");
     let status = child.wait().unwrap();
     assert_eq!(status.code(), Some(exit::INTERRUPTED.into()));

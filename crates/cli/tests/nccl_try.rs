@@ -3,8 +3,9 @@
 
 mod fit;
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -337,22 +338,29 @@ fn what_is_no_plugin_is_told() {
     );
 }
 
-/// Exit code, standard output and standard error of a bench over the plugin, if that is told this.
-fn bench(told: &str) -> (Option<i32>, String, String) {
+/// Exit code, standard output and standard error of a bench over the plugin, if that is told this; and how long it went on
+/// after it had begun to report.
+fn bench(told: &str) -> (Option<i32>, String, String, Duration) {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
     command.args(["bench", "--sizes", "64KiB", "--rounds", "1", "--time", "100ms", "--json", "-"]);
     command.args(["--set", &format!("rails=plugin:{}", plugin())]);
-    let output = command.env("TEST_PLUGIN", told).env("XDG_STATE_HOME", folder.path()).output();
-    let output = output.unwrap();
-    let [out, errors] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
-    (output.status.code(), out, errors)
+    command.env("TEST_PLUGIN", told).env("XDG_STATE_HOME", folder.path());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let (mut out, mut errors) = (String::new(), String::new());
+    stdout.by_ref().take(1).read_to_string(&mut out).unwrap();
+    let reports = Instant::now();
+    stdout.read_to_string(&mut out).unwrap();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    let status = child.wait().unwrap();
+    (status.code(), out, errors, reports.elapsed())
 }
 
 #[test]
 fn a_plugin_that_exits_within_an_engine_is_named() {
     for function in ["init", "listen"] {
-        let (code, _, text) = bench(&format!("{function}=exit"));
+        let (code, _, text, _) = bench(&format!("{function}=exit"));
         assert_ne!(code, Some(0), "{text}");
         let named =
             format!("error: a plugin that this process hosts has ended it, from `{function}`");
@@ -362,7 +370,7 @@ fn a_plugin_that_exits_within_an_engine_is_named() {
 
 #[test]
 fn what_a_plugin_prints_is_no_part_of_what_programs_read() {
-    let (code, out, errors) = bench("init=print");
+    let (code, out, errors, _) = bench("init=print");
     assert_eq!(code, Some(0), "{errors}");
     let document: Value = serde_json::from_str(&out).unwrap_or_else(|_| panic!("{out}"));
     fit::fits("bench", &document, "init=print");
@@ -371,9 +379,8 @@ fn what_a_plugin_prints_is_no_part_of_what_programs_read() {
 
 #[test]
 fn a_plugin_that_keeps_the_process_from_ending_is_told() {
-    let begin = Instant::now();
-    let (code, out, errors) = bench("end=hang");
-    assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", begin.elapsed());
+    let (code, out, errors, end) = bench("end=hang");
+    assert!(end < Duration::from_secs(60), "{end:?}");
     assert!(serde_json::from_str::<Value>(&out).is_ok(), "what was measured is there: {out}");
     assert_eq!(code, Some(1), "{errors}");
     assert!(errors.contains("has kept it from ending for 10 s"), "{errors}");

@@ -19,7 +19,7 @@ use crate::error::{During, LabError};
 use crate::holder::HolderId;
 use crate::namespaces::Identity;
 use crate::privilege;
-use crate::processes::ProcessId;
+use crate::processes::{ProcessId, who_locks};
 use crate::spec::validate_name;
 
 /// The file of one lab.
@@ -70,6 +70,26 @@ pub(crate) struct Lock<'a> {
 pub(crate) const SCHEMA_VERSION: u32 = 1;
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How long one process may have the lock before others take it for hung. Where many take turns, the last one waits
+/// longer than any of them works.
+struct Patience {
+    holder: Option<i32>,
+    until: Instant,
+}
+
+impl Patience {
+    fn new(now: Instant) -> Self {
+        Self { holder: None, until: now + PATIENCE }
+    }
+
+    fn ends(&mut self, holder: Option<i32>, now: Instant) -> bool {
+        if holder.is_some() && holder != self.holder {
+            *self = Self { holder, until: now + PATIENCE };
+        }
+        now > self.until
+    }
+}
+
 impl Registry {
     pub(crate) fn current() -> Self {
         let privileged = privilege::is_root();
@@ -102,10 +122,10 @@ impl Registry {
         &self,
         go_on: &dyn Fn() -> Result<(), LabError>,
     ) -> Result<Lock<'_>, LabError> {
-        let deadline = Instant::now() + PATIENCE;
+        let mut patience = Patience::new(Instant::now());
         loop {
             go_on()?;
-            let late = Instant::now() > deadline;
+            let late = patience.ends(self.holder(), Instant::now());
             match self.make_directory() {
                 // Somebody finished with the last lab and removed the directory under our feet, or
                 // while it was being made, which then finds it there and gone.
@@ -126,6 +146,11 @@ impl Registry {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// The process that changes labs right now, if it can be seen from here.
+    fn holder(&self) -> Option<i32> {
+        File::open(&self.directory).ok().and_then(who_locks)
     }
 
     /// The lock, if there is anything to lock and no other process has it just now. Dropping it removes
@@ -321,6 +346,23 @@ pub(crate) fn boot_id() -> Result<String, LabError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn patience_ends_with_one_process_and_not_with_many_that_take_turns() {
+        let begin = Instant::now();
+        let mut patience = Patience::new(begin);
+        for turn in 1..=100 {
+            assert!(
+                !patience.ends(Some(turn), begin + PATIENCE / 2 * turn.unsigned_abs()),
+                "{turn}"
+            );
+        }
+        let last = begin + PATIENCE * 50;
+        assert!(!patience.ends(Some(100), last + PATIENCE));
+        // One that is not seen may be the same.
+        assert!(patience.ends(None, last + PATIENCE * 2));
+        assert!(patience.ends(Some(100), last + PATIENCE * 2));
+    }
 
     fn registry(directory: &Path) -> Registry {
         Registry { directory: directory.join("polyrail/lab"), privileged: false }

@@ -491,7 +491,7 @@ fn down_goes_on_after_a_lab_that_is_not_there() {
     ok(&["up", &two, "--rails", "1gbit"]);
     let text = refusal(2, &run(&["down", &one, "no-such-lab", &two]));
     assert!(text.contains("no-such-lab"), "{text}");
-    assert_eq!((traces(&one), traces(&two)), (vec![], vec![]));
+    assert_eq!((traces(&one), traces(&two)), (vec![], vec![]), "{text}");
 }
 
 /// A copy of the program that every user can run, and the folder it lies in.

@@ -84,6 +84,7 @@ mod tests {
         let engine = || Engine::builder().config(config.clone()).build().unwrap();
         let (a, b) = (engine(), engine());
         let to_b = a.add_peer(&b.metadata()).unwrap();
+        let to_a = b.add_peer(&a.metadata()).unwrap();
         let (asks, asked) = mpsc::channel();
         let held = to_b.shared.tx();
         std::thread::scope(|scope| {
@@ -96,7 +97,6 @@ mod tests {
             assert_eq!(is_asked, Ok(true), "it waits for the lock");
         });
         // What it hears is that this one has closed.
-        let to_a = b.accept_peer(LONG).expect("it comes");
         let until = Instant::now() + LONG;
         while to_a.lost().is_none() {
             assert!(Instant::now() < until, "{}", b.dump());
