@@ -1,5 +1,8 @@
 //! "Did you mean".
 
+/// All variables of ours begin so: it is no part of what a name is known by.
+const OF_VARIABLES: &str = "polyrail_";
+
 /// Longer names are never compared: they can't be a typing error, and comparing costs their length.
 const LONGEST_NAME: usize = 64;
 
@@ -13,17 +16,19 @@ pub(crate) fn closest<'a>(
     }
     // `Chunk-Bytes` is the right name in the wrong clothes.
     let name = name.replace('-', "_").to_lowercase();
+    let name = name.strip_prefix(OF_VARIABLES).unwrap_or(&name);
     let allowed_edits = (name.chars().count() / 3).max(1);
     candidates
         .into_iter()
         .filter_map(|candidate| {
             let lower = candidate.to_lowercase();
-            let edits = strsim::damerau_levenshtein(&name, &lower);
+            let lower = lower.strip_prefix(OF_VARIABLES).unwrap_or(&lower);
+            let edits = strsim::damerau_levenshtein(name, lower);
             if edits <= allowed_edits {
                 return Some((edits, candidate));
             }
             // A name cut short, like `window` for `window_chunks`, ranks after every misspelling.
-            let is_cut_short = name.len() >= 3 && lower.starts_with(&name);
+            let is_cut_short = name.len() >= 3 && lower.starts_with(name);
             is_cut_short.then_some((LONGEST_NAME + edits, candidate))
         })
         .min_by_key(|&(edits, _)| edits)
@@ -46,6 +51,13 @@ mod tests {
     #[test]
     fn a_name_cut_short_finds_the_whole() {
         assert_eq!(closest("window", NAMES), Some("window_chunks"));
+    }
+
+    #[test]
+    fn what_all_variables_begin_with_makes_none_of_them_alike() {
+        let variables = ["POLYRAIL_AUTH", "POLYRAIL_CHUNK_BYTES"];
+        assert_eq!(closest("POLYRAIL_NOSUCH", variables), None);
+        assert_eq!(closest("POLYRAIL_CHNUK_BYTES", variables), Some("POLYRAIL_CHUNK_BYTES"));
     }
 
     #[test]
