@@ -118,7 +118,7 @@ fn certificates_go_beside_metadata_invitations_and_secrets() {
 fn a_fleet_changes_from_a_secret_to_certificates_without_an_interruption() {
     let (ca, folder) = (Ca::new("ca"), tempfile::tempdir().unwrap());
     let path = folder.path().join("secret");
-    std::fs::write(&path, "s".repeat(40)).unwrap();
+    std::fs::write(&path, "st".repeat(20)).unwrap();
     std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     let secret = [("secret_file", path.to_str().unwrap()), ("hello_timeout_ms", "1000")];
     let (before, after) = (one_rail(&secret), ca.engine("after.example.org"));

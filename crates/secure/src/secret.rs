@@ -18,6 +18,7 @@ const SECRET_BYTES: usize = 32;
 /// The fewest characters of a secret in a file. Whoever records a handshake can try secrets on it, so
 /// they must be as hard to guess as a key: 32 hexadecimal digits are 128 bits.
 const LEAST_CHARACTERS: usize = 32;
+const MOST_CHARACTERS: usize = 1024;
 /// The most secrets in a file: each costs a try for every stranger.
 const SECRETS_MAX: usize = 8;
 
@@ -179,14 +180,14 @@ impl Keyring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SecretsError {
     /// It holds no secret, or too many.
-    #[error("{count} secrets, allowed are 1 to {SECRETS_MAX}, one on each line")]
+    #[error("{count} secrets; allowed: 1 to {SECRETS_MAX}, one on each line")]
     Count {
         /// How many lines with a secret it has.
         count: usize,
     },
     /// A secret could be guessed.
     #[error(
-        "the secret on line {line} has {characters} characters, allowed are {LEAST_CHARACTERS} or \
+        "the secret on line {line} has {characters} characters; allowed: {LEAST_CHARACTERS} or \
          more, none of them a space"
     )]
     Weak {
@@ -195,6 +196,26 @@ pub enum SecretsError {
         /// Its length.
         characters: usize,
     },
+    /// A secret is far longer than anything that people or programs make.
+    #[error(
+        "the secret on line {line} has {characters} characters; allowed: {LEAST_CHARACTERS} to \
+         {MOST_CHARACTERS}"
+    )]
+    Long {
+        /// Counted from 1.
+        line: usize,
+        /// Its length.
+        characters: usize,
+    },
+    /// A secret is no text that anybody wrote: so a file looks whose bytes a loss of power took.
+    #[error(
+        "the secret on line {line} is one character over and over, or has control characters; allowed: \
+         random letters and digits"
+    )]
+    Blank {
+        /// Counted from 1.
+        line: usize,
+    },
 }
 
 /// Reads the text of a secret file: one secret on each line; empty lines and those that begin with `#`
@@ -202,7 +223,8 @@ pub enum SecretsError {
 /// interruption.
 ///
 /// # Errors
-/// If there is no secret, or there are more than 8, or one has fewer than 32 characters.
+/// If there is no secret, or there are more than 8, or one has fewer than 32 characters or more than 1024, is one
+/// character over and over, or has control characters.
 pub fn read_secrets(text: &str) -> Result<Vec<Secret>, SecretsError> {
     let mut secrets = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -213,6 +235,13 @@ pub fn read_secrets(text: &str) -> Result<Vec<Secret>, SecretsError> {
         let characters = line.chars().count();
         if characters < LEAST_CHARACTERS || line.contains(char::is_whitespace) {
             return Err(SecretsError::Weak { line: index + 1, characters });
+        }
+        if characters > MOST_CHARACTERS {
+            return Err(SecretsError::Long { line: index + 1, characters });
+        }
+        let is_uniform = line.chars().skip(1).zip(line.chars()).all(|(one, before)| one == before);
+        if is_uniform || line.contains(char::is_control) {
+            return Err(SecretsError::Blank { line: index + 1 });
         }
         secrets.push(Secret::derived("polyrail secret", line.as_bytes()));
     }
@@ -243,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_text_has_one_secret_a_line() {
-        let (one, two) = ("a".repeat(32), new_secret().unwrap());
+        let (one, two) = ("ab".repeat(16), new_secret().unwrap());
         let secrets = read_secrets(&format!("# of today\n{one}\n\n  {two}  \n")).unwrap();
         assert_eq!(secrets.len(), 2);
         assert!(secrets[0] == Secret::derived("polyrail secret", one.as_bytes()));
@@ -252,6 +281,13 @@ mod tests {
         let (line, characters) = (2, 5);
         assert_eq!(refused(&format!("{two}\nshort\n")), SecretsError::Weak { line, characters });
         assert!(matches!(refused(&format!("{one} {two}")), SecretsError::Weak { .. }));
+        let line = 1;
+        for blank in ["\0".repeat(64), "a".repeat(64), format!("{two}\u{1b}")] {
+            assert_eq!(refused(&blank), SecretsError::Blank { line });
+        }
+        let characters = 1025;
+        assert_eq!(refused(&"0f".repeat(513)[1..]), SecretsError::Long { line, characters });
+        assert_eq!(read_secrets(&"0f".repeat(512)).unwrap().len(), 1);
         assert_eq!(refused("# nothing\n"), SecretsError::Count { count: 0 });
         assert_eq!(refused(&format!("{one}\n").repeat(9)), SecretsError::Count { count: 9 });
     }

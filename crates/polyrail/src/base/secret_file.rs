@@ -101,8 +101,12 @@ pub(crate) fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, SecretFile
         return Err(SecretFileError::Exposed { path: path.to_owned(), mode, owner });
     }
     // As large as it can become: it leaves no copy where it grows.
-    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_MAX as usize + 1));
-    file.take(FILE_MAX).read_to_end(&mut bytes).map_err(failed)?;
+    let mut bytes = Zeroizing::new(Vec::with_capacity(FILE_MAX as usize + 2));
+    file.take(FILE_MAX + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > FILE_MAX {
+        let why = format!("it is longer than {} KiB; allowed: as much, or less", FILE_MAX >> 10);
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidData, why)));
+    }
     Ok(bytes)
 }
 
@@ -124,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_secret_file_is_private() {
-        let secret = "a".repeat(32);
+        let secret = "ab".repeat(16);
         assert_eq!(read_file(file(&secret, 0o600).path()).unwrap().len(), 1);
         assert_eq!(read_file(file(&secret, 0o400).path()).unwrap().len(), 1);
         for mode in [0o640, 0o604, 0o660, 0o777] {
@@ -135,6 +139,11 @@ mod tests {
         let error = read_file(file("short", 0o600).path()).unwrap_err();
         assert!(matches!(error, SecretFileError::Text { .. }), "{error}");
         assert!(matches!(read_file(Path::new("/none")), Err(SecretFileError::Read { .. })));
+        // What a loss of power leaves, and what is no file of secrets.
+        let error = read_file(file(&"\0".repeat(64), 0o600).path()).unwrap_err().to_string();
+        assert!(error.contains("the secret on line 1 is one character over and over"), "{error}");
+        let error = read_file(file(&"# \n".repeat(1 << 15), 0o600).path()).unwrap_err().to_string();
+        assert!(error.contains("it is longer than 64 KiB; allowed: "), "{error}");
         let folder = tempfile::tempdir().unwrap();
         // Nobody ever writes to it: whoever opens it as a file would wait for ever.
         let fifo = folder.path().join("fifo");

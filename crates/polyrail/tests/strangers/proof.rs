@@ -178,7 +178,7 @@ fn a_secret_file_lets_in_who_has_one_of_its_secrets() {
     // The file is what counts, not its name.
     let copy = file(folder.path(), "copy", &["a"]);
     works(&with_secret(&copy), &with_secret(&old));
-    let secret = &read_secrets(&"c".repeat(40)).unwrap()[0];
+    let secret = &read_secrets(&"cd".repeat(20)).unwrap()[0];
     let hello = Hello::Introduction(metadata(&card(&["127.0.0.1:9".parse().unwrap()])));
     assert_eq!(tries(&changing, Proof::Secret, secret, &hello), UNPROVEN);
 }
@@ -204,15 +204,15 @@ fn a_secret_file_that_can_not_be_used_is_refused_with_field_value_and_what_is_al
     }
     let (text, help, _) = build(&folder.path().join("none"));
     assert!(text.contains("No such file") && help.contains("polyrail secret new"), "{text}");
-    fs::write(&path, format!("{}\n", "a".repeat(40)).repeat(9)).unwrap();
+    fs::write(&path, format!("{}\n", "ab".repeat(20)).repeat(9)).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     let (text, help, _) = build(&path);
-    assert!(text.contains("9 secrets, allowed are 1 to 8"), "{text}");
+    assert!(text.contains("9 secrets; allowed: 1 to 8"), "{text}");
     assert!(help.contains("remove the oldest lines"), "{help}");
     fs::write(&path, "short").unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     let (text, ..) = build(&path);
-    assert!(text.contains("line 1 has 5 characters, allowed are 32 or more"), "{text}");
+    assert!(text.contains("line 1 has 5 characters; allowed: 32 or more"), "{text}");
     assert!(!text.contains("short"), "a secret in a message: {text}");
 }
 
