@@ -35,6 +35,7 @@ pub(crate) struct Unfit {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Allowed {
     Interfaces,
+    Loopback,
     Plugin,
     Count,
 }
@@ -60,6 +61,10 @@ impl Allowed {
             Self::Interfaces => (
                 format!("auto, or what is usable here: {}", usable(interfaces)),
                 "name some of these in `rails`; `polyrail topo` lists all interfaces",
+            ),
+            Self::Loopback => (
+                format!("a loopback interface that is up, or what is usable here: {}", usable(interfaces)),
+                "`ip link set lo up` (as root) brings it up; or name rails that are usable here",
             ),
             Self::Plugin => (
                 "plugin:LIBRARY, or plugin:LIBRARY@DEVICE+DEVICE, once, alone or beside interfaces and addresses that are \
@@ -260,6 +265,11 @@ fn named(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, Unfit> {
 fn by_address(address: IpAddr, all: &[Interface]) -> Result<ChosenRail, Unfit> {
     let own = all.iter().find(|i| i.address == address);
     let network = all.iter().find(|i| i.loopback && address.is_loopback() && address.is_ipv4());
+    // A new network namespace has such an interface without an address.
+    if address.is_loopback() && !all.iter().any(|i| i.loopback && i.up) {
+        let why = format!("the loopback interface is down, and {address} with it");
+        return Err(Unfit { allowed: Allowed::Loopback, ..Unfit::lacking(why) });
+    }
     match own.or(network) {
         Some(interface) if interface.up => Ok(ChosenRail { address, ..ChosenRail::of(interface) }),
         Some(interface) => {
@@ -352,6 +362,10 @@ mod tests {
         assert!(usable(&host()).contains("eth1 (10.0.1.2)"));
         assert!(error("=eth3").contains("eth3 is down"));
         assert!(error("10.9.9.9").contains("no interface has the address 10.9.9.9"));
+        // A new network namespace has its loopback interface without an address.
+        let unfit = select("127.0.0.1", &[interface("eth1", "10.0.1.2")]).unwrap_err();
+        assert_eq!(unfit.why, "the loopback interface is down, and 127.0.0.1 with it");
+        assert!(unfit.allowed.told(&[]).1.contains("`ip link set lo up`") && !unfit.is_wrong);
         assert!(error("^eth,ib,docker").contains("no interface that is up matches"));
     }
 
