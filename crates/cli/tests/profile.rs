@@ -226,6 +226,35 @@ fn a_folder_of_other_endpoints_is_not_resumed() {
 }
 
 #[test]
+fn a_profile_is_resumed_with_the_settings_that_it_was_begun_with() {
+    let (_root, dir) = folder();
+    let begin = ["--paths", "tcp", "--sizes", "8", "--reps", "1", "--set", "chunk_bytes=64KiB"];
+    assert!(profile(&[&["--out", path(&dir)], &begin[..]].concat()).status.success());
+    let resume = |more: &[&str]| profile(&[&["--resume", path(&dir)], more].concat());
+
+    let output = resume(&["--set", "chunk_bytes=128KiB", "--preset", "latency"]);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("`: was begun with other settings: preset was `balanced`, "), "{error}");
+    assert!(error.contains("chunk_bytes was `64KiB`, and here it is `128KiB` ("), "{error}");
+    assert!(error.contains("; allowed: ") && error.contains("help: "), "{error}");
+    let mut by_environment = polyrail(&["profile", "--gpus", "none", "--resume", path(&dir)]);
+    let output = by_environment.env("POLYRAIL_CHANNELS", "1").output().unwrap();
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("channels was `0`, and here it is `1` (env POLYRAIL_C"), "{error}");
+
+    // What is the same, or changes nothing that is measured, is taken.
+    for more in [&["--set", "chunk_bytes=64KiB", "--set", "log_level=info"][..], &[]] {
+        let output = resume(more);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        let settings = Folder::open(&dir).unwrap().run().settings.clone();
+        assert_eq!(settings["engine"], serde_json::json!({"chunk_bytes": "64KiB"}));
+        assert_eq!(settings["first_arguments"][3], "--out");
+    }
+}
+
+#[test]
 fn a_folder_in_use_is_refused_before_anything_else() {
     let (_root, dir) = folder();
     let small = ["--paths", "host", "--sizes", "8", "--reps", "1"];

@@ -1,8 +1,9 @@
 //! Makes endpoints and a plan from the options.
 
+use std::collections::BTreeMap;
 use std::fs;
 
-use polyrail_config::Config;
+use polyrail_config::{Config, Row};
 use polyrail_gpu::Device;
 use polyrail_gpu::cuda::Cuda;
 use polyrail_profile::{EndpointKind, Folder, Load, PathKind, Plan, PlanBuilder, default_sizes};
@@ -24,6 +25,14 @@ const ENDPOINTS_MIN: usize = 2;
 /// Both ends are in this process, so the loopback is a rail to all of them: the rails of `polyrail bench`.
 const DEFAULT_RAILS: &str = "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4";
 
+/// Where `run.yml` has the settings of the engine.
+pub(super) const ENGINE: &str = "engine";
+/// Groups of settings that change no time that is measured here.
+const WITHOUT_EFFECT: [&str; 3] = ["Rendezvous", "NCCL plugin", "Seeing inside"];
+
+/// Settings by name, as text that reads back.
+type Values = BTreeMap<String, String>;
+
 /// Everything that is known before memory is taken.
 pub(super) struct Choice {
     pub(super) options: StationOptions,
@@ -34,6 +43,8 @@ pub(super) struct Choice {
     pub(super) notes: Vec<String>,
     /// How NCCL moves bytes, if it does.
     pub(super) nccl_mode: Mode,
+    /// The settings that somebody gave; not known of a profile that an older version began.
+    pub(super) engine: Option<Values>,
 }
 
 impl Choice {
@@ -49,7 +60,7 @@ impl Choice {
         let gpus = spots.iter().filter(|spot| matches!(spot, Spot::Gpu(_))).count();
         let library = nccl::library(args, resumed.as_ref(), gpus, &mut notes)?;
         let nccl_mode = Mode::of(args, resumed.as_ref());
-        let config = config(args)?;
+        let (config, engine) = config(args, resumed.as_ref())?;
         let mut options = StationOptions {
             spots,
             hostname: hostname(),
@@ -69,7 +80,7 @@ impl Choice {
         let mut paths: Vec<PathKind> = plan.configurations.iter().map(|one| one.path).collect();
         paths.sort_unstable();
         paths.dedup();
-        let choice = Self { options, plan, paths, notes, nccl_mode };
+        let choice = Self { options, plan, paths, notes, nccl_mode, engine };
         choice.refuse_too_large()?;
         Ok(choice)
     }
@@ -220,17 +231,105 @@ fn spots_of(folder: &Folder) -> Option<Vec<Spot>> {
 }
 
 /// The engine's settings, but always with `path = tcp`: otherwise the path `tcp` would measure another one.
-fn config(args: &Args) -> Result<Config, CommandError> {
+/// A profile that is resumed keeps its own. The second are those to record.
+fn config(args: &Args, resumed: Option<&Folder>) -> Result<(Config, Option<Values>), CommandError> {
     let given = args.config.builder()?.build()?;
     let mut builder = args.config.builder()?.set("path", "tcp")?;
-    if !given.origin("rails").is_some_and(|origin| origin.is_explicit()) {
+    let mut engine = Some(engine_values(&given));
+    let mut has_rails = given.origin("rails").is_some_and(|origin| origin.is_explicit());
+    if let Some(folder) = resumed {
+        engine = begun_with(folder);
+        if let Some(before) = &engine {
+            refuse_other_settings(folder, &given, before)?;
+            for (name, value) in before {
+                builder = builder.set(name, value)?;
+            }
+            has_rails |= before.contains_key("rails");
+        }
+    }
+    if !has_rails {
         builder = builder.set("rails", DEFAULT_RAILS)?;
     }
     // The CPUs that the two ends of a bench would have; here all engines send and all receive.
     for (name, cpus) in place_together(&builder.clone().build()?) {
         builder = builder.set(name, &cpus)?;
     }
-    Ok(builder.build()?)
+    Ok((builder.build()?, engine))
+}
+
+/// Whether a setting changes what is measured here. Names of files are of this machine.
+fn has_effect(row: &Row) -> bool {
+    let is_elsewhere = row.name.ends_with("_file") || ["path", "listen_port"].contains(&row.name);
+    !WITHOUT_EFFECT.contains(&row.group) && !is_elsewhere
+}
+
+fn engine_values(config: &Config) -> Values {
+    let rows = config.rows().into_iter();
+    rows.filter(|row| has_effect(row) && (row.is_changed() || row.origin.is_explicit()))
+        .map(|row| (row.name.to_owned(), row.value))
+        .collect()
+}
+
+/// The settings that a profile was begun with, if it tells.
+fn begun_with(folder: &Folder) -> Option<Values> {
+    let text = |(name, value): (&String, &serde_json::Value)| {
+        Some((name.clone(), value.as_str()?.to_owned()))
+    };
+    folder.run().settings.get(ENGINE)?.as_object()?.iter().map(text).collect()
+}
+
+/// Samples of other settings would stand beside those that are there, and nothing would tell them apart.
+fn refuse_other_settings(
+    folder: &Folder,
+    given: &Config,
+    before: &Values,
+) -> Result<(), CommandError> {
+    let differs = |row: Row| {
+        let then = before.get(row.name).unwrap_or(&row.default);
+        let is_other = row.origin.is_explicit() && has_effect(&row) && row.value != *then;
+        let (name, now, place) = (row.name, &row.value, row.origin.place());
+        is_other.then(|| format!("{name} was `{then}`, and here it is `{now}` ({place})"))
+    };
+    let differences: Vec<String> = given.rows().into_iter().filter_map(differs).collect();
+    refuse_differences(folder, "settings", &differences)
+}
+
+/// Variables of NCCL that change what it does; those of its log don't.
+pub(super) fn refuse_other_environment(
+    folder: &Folder,
+    now: &BTreeMap<String, String>,
+) -> Result<(), CommandError> {
+    let is_telling = |name: &str| name.starts_with("NCCL_") && !name.starts_with("NCCL_DEBUG");
+    let before = &folder.run().environment;
+    let names: std::collections::BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+    let shown = |value: Option<&String>| value.map_or("not set".into(), |text| format!("`{text}`"));
+    let differences: Vec<String> = names
+        .into_iter()
+        .filter(|name| is_telling(name) && before.get(*name) != now.get(*name))
+        .map(|name| {
+            let (then, now) = (shown(before.get(name)), shown(now.get(name)));
+            format!("{name} was {then}, and here it is {now}")
+        })
+        .collect();
+    refuse_differences(folder, "variables", &differences)
+}
+
+fn refuse_differences(
+    folder: &Folder,
+    what: &str,
+    differences: &[String],
+) -> Result<(), CommandError> {
+    if differences.is_empty() {
+        return Ok(());
+    }
+    let error = CommandError::usage(
+        "--resume",
+        folder.dir().display().to_string(),
+        format!("was begun with other {what}: {}", differences.join("; ")),
+        "those that it was begun with",
+    );
+    let help = "leave them out, and it goes on with its own; or begin another profile: --out";
+    Err(error.with_help(if what == "settings" { help } else { "set them as they were" }))
 }
 
 fn new_plan(args: &Args, options: &StationOptions) -> Result<Plan, CommandError> {

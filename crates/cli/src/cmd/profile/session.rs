@@ -17,7 +17,7 @@ use polyrail_report::{counted, exit, median, show_size};
 use serde_json::{Value, json};
 
 use super::args::{Args, Switch, Way};
-use super::choice::Choice;
+use super::choice::{Choice, ENGINE, refuse_other_environment};
 use super::error::CommandError;
 use super::interrupt::Caught;
 use super::lock::Locked;
@@ -29,6 +29,9 @@ use crate::stdout::tell;
 
 /// What is noted of a table that a folder no longer had.
 const LOST: &str = "was missing when the profile was resumed";
+
+/// The command line that began a profile, once another one went on with it.
+const FIRST_ARGUMENTS: &str = "first_arguments";
 
 /// Wall clock and reference clock may move apart by so much before a folder can't be resumed.
 const RESUME_APART_NS: i64 = 1_000_000_000;
@@ -59,6 +62,9 @@ pub(super) fn fill(
     }
     let _locked = args.lock_clocks.map(|mhz| Locked::lock(&identities, mhz)).transpose()?;
     let mut run_file = about(&choice);
+    if let Some(dir) = args.resume.as_ref().filter(|_| choice.paths.contains(&PathKind::Nccl)) {
+        refuse_other_environment(&Folder::open(dir)?, &run_file.environment)?;
+    }
     run_file.settings.insert("locked_clocks_mhz".into(), json!(args.lock_clocks));
     let watcher = open_watcher(&devices, &mut run_file);
     refuse_rewarm(args, &choice.paths, watcher.as_ref())?;
@@ -282,6 +288,9 @@ fn about(choice: &Choice) -> Run {
         run.settings.insert(MODE.into(), json!(choice.nccl_mode.word()));
     }
     run.settings.insert("rails".into(), json!(choice.options.config.rails));
+    if let Some(engine) = &choice.engine {
+        run.settings.insert(ENGINE.into(), json!(engine));
+    }
     run
 }
 
@@ -351,6 +360,9 @@ fn resume(dir: &PathBuf, run: &mut Run) -> Result<Recorder, CommandError> {
     }
     run.unix_ns = before.unix_ns;
     run.reference_ns = before.reference_ns;
+    let begun_with = before.settings.get(FIRST_ARGUMENTS).cloned();
+    let first = begun_with.unwrap_or_else(|| json!(before.arguments));
+    run.settings.insert(FIRST_ARGUMENTS.into(), first);
     let stays = |note: &String| note.contains("breaks") || note.ends_with(LOST);
     run.notes.extend(before.notes.into_iter().filter(stays).chain(lost));
     run.notes.push(format!("resumed {} times", recorder.session()));
