@@ -6,7 +6,7 @@ use polyrail_profile::{Endpoint, Folder, Metric, Part, PathKind, Plan, Run, Samp
 use serde::Serialize;
 
 use crate::compare::Comparison;
-use crate::conclusion::conclusions;
+use crate::conclusion::{conclusions, noisy_paths};
 use crate::devices::{Clocks, Thermal, clocks, thermals};
 use crate::drift::{Drift, drifts};
 use crate::error::AnalyzeError;
@@ -44,7 +44,7 @@ pub struct Analysis {
     pub links: Vec<Link>,
     /// Pairs whose directions differ.
     pub asymmetries: Vec<Asymmetry>,
-    /// Links that are worse than others of their path.
+    /// Links that are worse than others of their path, where that is not too noisy.
     pub slow_links: Vec<SlowLink>,
     /// Sources whose transfers are in one of two states.
     pub states: Vec<SourceStates>,
@@ -178,6 +178,9 @@ impl Analysis {
             predictions: None,
             configurations,
         };
+        // Of noise alone some links look slower than others.
+        let noisy = noisy_paths(&analysis);
+        analysis.slow_links.retain(|one| !noisy.contains(&one.path));
         analysis.warnings = missing.iter().map(|part| analysis.lacks(*part, run)).collect();
         analysis.warnings.extend(analysis.warn(run.reason.as_deref(), taken));
         analysis.conclusions = conclusions(&analysis, taken);

@@ -183,7 +183,9 @@ fn warnings(now: &Analysis, base: &Analysis) -> Vec<String> {
             base.about.hostname, now.about.hostname
         ));
     }
-    if now.about.models != base.about.models {
+    // One of them may have more endpoints, or not know a model.
+    let mut models = now.about.models.iter().zip(&base.about.models);
+    if models.any(|(one, other)| one.is_some() && other.is_some() && one != other) {
         warnings.push("the devices are of different models".into());
     }
     for one in &now.metrics {

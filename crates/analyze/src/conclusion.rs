@@ -1,6 +1,8 @@
 //! What a reader should know first: whether the figures can be used, and what they come to.
 
-use polyrail_profile::{State, Word};
+use std::collections::BTreeSet;
+
+use polyrail_profile::{PathKind, State, Word};
 use polyrail_report::{show_gb_per_s, show_micros, show_size};
 
 use crate::analysis::Analysis;
@@ -30,10 +32,15 @@ pub(crate) fn conclusions(analysis: &Analysis, taken: usize) -> Vec<String> {
     if let Some(worst) =
         analysis.slow_links.iter().max_by(|a, b| a.slower_percent.total_cmp(&b.slower_percent))
     {
+        // A link may be slow with small transfers and with large ones.
+        let slow: BTreeSet<_> =
+            analysis.slow_links.iter().map(|one| (one.path, one.src, one.dst)).collect();
+        let noisy = noisy_paths(analysis);
+        let compared = analysis.links.iter().filter(|link| !noisy.contains(&link.path));
         told.push(format!(
             "{} of {} links are slower than the median link of their path, by {:.0} % at most",
-            analysis.slow_links.len(),
-            analysis.links.len(),
+            slow.len(),
+            compared.count(),
             worst.slower_percent
         ));
     }
@@ -55,10 +62,21 @@ fn incomplete(analysis: &Analysis, taken: usize) -> Option<String> {
     ))
 }
 
+/// Paths whose links can't be compared.
+pub(crate) fn noisy_paths(analysis: &Analysis) -> Vec<PathKind> {
+    let is_noisy = |one: &&PathFigures| too_noisy(analysis, one).is_some();
+    analysis.path_figures.iter().filter(is_noisy).map(|one| one.path).collect()
+}
+
 /// Why the figures of a path say little, if so.
 fn too_noisy(analysis: &Analysis, one: &PathFigures) -> Option<String> {
-    let remedy = "end other programs (`top` names them, `polyrail sample` shows what they take) and repeat it \
-                  with more --reps";
+    let mut remedy =
+        "end other programs (`top` names them, `polyrail sample` shows what they take) and repeat it \
+         with more --reps"
+            .to_owned();
+    if one.links > 2 {
+        remedy.insert_str(0, "which of its links are slow can't be told; ");
+    }
     let path = one.path.word();
     let own = || analysis.configurations.iter().filter(|each| each.path == one.path);
     let are_telling = |count: usize, all: usize| count as f64 >= TELLING_SHARE * all as f64;
@@ -130,6 +148,11 @@ mod tests {
         let told = conclusions(&analysis, 0);
         assert!(told[0].starts_with("too noisy to use: over nccl only 9 of 20 "), "{told:?}");
         assert!(told[0].contains("more --reps") && told[1].starts_with("nccl: "), "{told:?}");
+        assert!(!told[0].contains("slow"), "two links are not compared: {told:?}");
+        analysis.path_figures[0].links = 6;
+        let told = conclusions(&analysis, 0);
+        assert!(told[0].contains("; which of its links are slow can't be told; end "), "{told:?}");
+        assert_eq!(noisy_paths(&analysis), [PathKind::Nccl]);
         analysis.path_figures[0].large = 0;
         for one in &mut analysis.configurations {
             one.cv_percent = Some(30.0);

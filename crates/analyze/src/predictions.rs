@@ -42,7 +42,8 @@ pub enum PointVerdict {
     TooFast,
     /// It predicts more time than was measured.
     TooSlow,
-    /// The measurement has too few samples to say.
+    /// The measurement has too few samples to say, or is too noisy: the interval of its median reaches farther
+    /// than 20 %.
     Unclear,
 }
 
@@ -129,6 +130,9 @@ pub struct Judgement {
     /// Every point.
     pub points: Vec<JudgedPoint>,
 }
+
+/// An interval that reaches farther from the median, in percent, holds predictions that are right and wrong.
+const WIDE_PERCENT: f64 = 20.0;
 
 const REQUIRED: &[&str] = &["src", "dst", "size_bytes", "predicted_time_ns"];
 const OPTIONAL: &[&str] = &["path", "simulator"];
@@ -249,6 +253,29 @@ impl Judgement {
             points,
         })
     }
+
+    /// How many predictions the measurements are too noisy to judge, as a conclusion.
+    pub fn too_noisy(&self) -> Option<String> {
+        let is_noisy =
+            |point: &&JudgedPoint| point.verdict == PointVerdict::Unclear && point.is_wide();
+        let noisy = self.points.iter().filter(is_noisy).count();
+        let all = self.points.len();
+        (noisy > 0).then(|| {
+            format!(
+                "too noisy to judge {noisy} of {all} predictions: the measured times vary so much that the \
+                 interval of their median reaches farther than {WIDE_PERCENT} %; repeat the profile on a \
+                 quiet machine, with more --reps"
+            )
+        })
+    }
+}
+
+impl JudgedPoint {
+    fn is_wide(&self) -> bool {
+        let reach = |(low, high): (f64, f64)| (high - self.measured_ns).max(self.measured_ns - low);
+        let wide_ns = self.measured_ns * WIDE_PERCENT / 100.0;
+        self.interval_ns.is_some_and(|interval| reach(interval) > wide_ns)
+    }
 }
 
 fn judge(
@@ -264,14 +291,7 @@ fn judge(
         analysis.links.iter().find(|link| (link.src, link.dst, link.path) == (src, dst, path));
     let error_percent = (predicted_ns / one.median_ns - 1.0) * 100.0;
     let is_inside = one.interval_ns.map(|(low, high)| (low..=high).contains(&predicted_ns));
-    let verdict = match is_inside {
-        _ if error_percent.abs() <= 2.0 => PointVerdict::Right,
-        Some(true) => PointVerdict::Right,
-        None => PointVerdict::Unclear,
-        Some(false) if error_percent < 0.0 => PointVerdict::TooFast,
-        Some(false) => PointVerdict::TooSlow,
-    };
-    Some(JudgedPoint {
+    let mut point = JudgedPoint {
         src,
         dst,
         path,
@@ -281,8 +301,17 @@ fn judge(
         predicted_ns,
         error_percent,
         regime: link.and_then(|link| link.usable_model()?.regime(size_bytes)),
-        verdict,
-    })
+        verdict: PointVerdict::Unclear,
+    };
+    point.verdict = match is_inside {
+        _ if error_percent.abs() <= 2.0 => PointVerdict::Right,
+        Some(true) if point.is_wide() => PointVerdict::Unclear,
+        Some(true) => PointVerdict::Right,
+        None => PointVerdict::Unclear,
+        Some(false) if error_percent < 0.0 => PointVerdict::TooFast,
+        Some(false) => PointVerdict::TooSlow,
+    };
+    Some(point)
 }
 
 fn summary<'a>(points: impl Iterator<Item = &'a JudgedPoint> + Clone) -> ErrorSummary {

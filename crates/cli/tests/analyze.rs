@@ -82,6 +82,20 @@ fn a_report_takes_the_place_of_no_file_of_the_profile() {
 }
 
 #[test]
+fn a_report_goes_to_standard_output_by_a_dash() {
+    let (root, dir) = profile(&machine());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+    let output =
+        command.current_dir(&root).args(["analyze", &dir, "--html", "-"]).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).starts_with("<!doctype html>") && output.stderr.is_empty());
+    assert!(!root.path().join("-").exists());
+    let output = analyze(&[&dir, "--html", "-", "--json"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--html <FILE> `-`: is standard output, where --json"));
+}
+
+#[test]
 fn a_line_through_two_sizes_is_not_called_right() {
     let root = tempfile::tempdir().unwrap();
     for (sizes, untold) in [("8,1MiB", true), ("8,64KiB,1MiB", false)] {

@@ -53,9 +53,19 @@ function signed(value) {
   return `${value > 0 ? "+" : ""}${digits(value)} %`;
 }
 
-// An axis: maps data to pixels, and places its marks.
-function axis(values, { log = false, zero = false, show = digits, base = 10 }, from, to) {
+// Those within three interquartile ranges of the quartiles, unless nearly all are equal.
+function inside(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  const quartile = (share) => sorted[Math.round((sorted.length - 1) * share)];
+  const [low, high] = [quartile(0.25), quartile(0.75)];
+  return high > low ? values.filter((value) => value >= low - 3 * (high - low) && value <= high + 3 * (high - low)) : values;
+}
+
+// An axis: maps data to pixels, and places its marks. Nothing lies below `least`; a fenced axis puts what is far from
+// the rest at its edge.
+function axis(values, { log = false, zero = false, least = -Infinity, fenced = false, show = digits, base = 10 }, from, to) {
   let finite = values.filter((value) => Number.isFinite(value) && (!log || value > 0));
+  if (fenced) finite = inside(finite);
   if (!finite.length) finite = [log ? 1 : 0, 1];
   let low = finite.reduce((a, b) => Math.min(a, b)), high = finite.reduce((a, b) => Math.max(a, b));
   if (zero) [low, high] = [Math.min(low, 0), Math.max(high, 0)];
@@ -70,12 +80,13 @@ function axis(values, { log = false, zero = false, show = digits, base = 10 }, f
   } else {
     const rough = (high - low) / 6, scale = 10 ** Math.floor(Math.log10(rough));
     const step = scale * [1, 2, 5, 10].find((one) => one * scale >= rough);
-    low = Math.floor(low / step) * step;
+    low = Math.max(Math.floor(low / step) * step, least);
     high = Math.ceil(high / step) * step;
-    for (let at = low; at <= high + step / 2; at += step) marks.push(Math.abs(at) < step / 1e6 ? 0 : at);
+    for (let at = Math.ceil(low / step) * step; at <= high + step / 2; at += step) marks.push(Math.abs(at) < step / 1e6 ? 0 : at);
   }
   const place = log ? Math.log : (value) => value;
-  const at = (value) => from + (place(value) - place(low)) / (place(high) - place(low)) * (to - from);
+  const kept = (value) => fenced ? Math.min(Math.max(value, low), high) : value;
+  const at = (value) => from + (place(kept(value)) - place(low)) / (place(high) - place(low)) * (to - from);
   return { at, marks, show };
 }
 

@@ -161,10 +161,10 @@ function variance() {
 function drift() {
   if (!data.drift.length) return;
   const title = { sentinel: "sentinel", small: "≤ 4 KiB", large: "≥ 1 MiB" };
-  section("Drift", "Time of each sample divided by the median of its configuration, as medians of slices of the profile. A trend is significant if samples without a trend show it less than once in a hundred times (Mann-Kendall).",
+  section("Drift", "Time of each sample divided by the median of its configuration, as medians of slices of the profile. A trend is significant if samples without a trend show it less than once in a hundred times (Mann-Kendall). Slices far from all others stand at the edge of the chart.",
     legend(data.drift.map((one, index) => [title[one.of], colorOf(index)])),
     figure(chart("drift", data.drift.map((one, index) => ({ name: title[one.of], color: colorOf(index), points: one.series.map(([minute, ratio]) => [minute, (ratio - 1) * 100]) })),
-      { label: "minutes", show: digits }, { label: "longer than the median, %", zero: true, show: digits })),
+      { label: "minutes", show: digits }, { label: "longer than the median, %", zero: true, least: -100, fenced: true, show: digits })),
     table(["samples", "how many", "trend", "start to end", "per minute", "per °C", "correlation with temperature"], data.drift.map((one) =>
       [title[one.of], one.samples, one.has_trend ? "yes" : "no", signed(one.from_start_to_end_percent), one.percent_per_minute === null ? "–" : signed(one.percent_per_minute),
         one.percent_per_degree === null ? "–" : signed(one.percent_per_degree), digits(one.temperature_correlation)])));
@@ -226,7 +226,7 @@ function predictions() {
   const found = data.predictions;
   if (!found) return;
   const simulator = found.simulators.join(", ") || "the simulator";
-  section("Simulator against measurement", `${found.file}, ${simulator}. The error is predicted / measured − 1: below zero the simulator is too optimistic. Right means inside the confidence interval of the median, or within 2 % of it. Measured: ${paths.map((path) => `${path} by ${metricOf[path]}`).join(", ")}.`);
+  section("Simulator against measurement", `${found.file}, ${simulator}. The error is predicted / measured − 1: below zero the simulator is too optimistic. Right means inside the confidence interval of the median, or within 2 % of it; unclear, inside one that reaches farther than 20 %. Measured: ${paths.map((path) => `${path} by ${metricOf[path]}`).join(", ")}.`);
   const errors = (one) => [one.points, signed(one.bias_percent), showPercent(one.mape_percent), showPercent(one.median_abs_percent), digits(one.geometric_mean_ratio), signed(one.worst_percent), showPercent(one.right_percent)];
   const heads = ["points", "bias", "mean error", "median error", "geometric mean ratio", "worst", "right"];
   main.append(table(["over", ...heads], [["all", ...errors(found.total)],

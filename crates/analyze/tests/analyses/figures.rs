@@ -197,6 +197,18 @@ fn regimes_breaks_and_rates_of_links_are_found() {
 }
 
 #[test]
+fn models_are_compared_of_the_endpoints_that_both_have() {
+    let (_root, _, base) = analyse(&machine(PathKind::Nccl));
+    let mut now = base.clone();
+    let warnings = |now: &Analysis| Comparison::of(now, &base).unwrap().warnings;
+    now.about.models.pop();
+    now.about.models[1] = None;
+    assert!(warnings(&now).is_empty(), "{:?}", warnings(&now));
+    now.about.models[0] = Some("another".into());
+    assert_eq!(warnings(&now), ["the devices are of different models"]);
+}
+
+#[test]
 fn sizes_around_breaks_refine_the_plan() {
     let (_root, folder, analysis) = analyse(&machine(PathKind::Nccl));
     let sizes = analysis.sizes_around_breaks(4);

@@ -61,6 +61,27 @@ fn each_point_is_judged_with_its_sign() {
 }
 
 #[test]
+fn what_is_too_noisy_to_judge_is_not_called_right() {
+    let (_root, mut analysis, text) = profile();
+    assert_eq!(judge(&text, &analysis).unwrap().too_noisy(), None);
+    let one = analysis.configurations.iter_mut().find(|one| one.size_bytes == 1024).unwrap();
+    one.interval_ns = Some((0.5 * one.median_ns, 3.0 * one.median_ns));
+    let (src, dst, median_ns) = (one.src, one.dst, one.median_ns);
+    let verdict = |factor: f64| {
+        let heading = "src,dst,size_bytes,predicted_time_ns";
+        let text = format!("{heading}\n{src},{dst},1024,{}\n", median_ns * factor);
+        let judged = judge(&text, &analysis).unwrap();
+        (judged.points[0].verdict, judged.too_noisy())
+    };
+    let (wide, told) = verdict(2.36);
+    assert_eq!(wide, PointVerdict::Unclear);
+    let told = told.unwrap();
+    assert!(told.starts_with("too noisy to judge 1 of 1 predictions: "), "{told}");
+    assert_eq!(verdict(1.01), (PointVerdict::Right, None));
+    assert_eq!(verdict(4.0), (PointVerdict::TooSlow, None));
+}
+
+#[test]
 fn stars_stand_for_all_and_later_lines_for_exceptions() {
     let (_root, analysis, _) = profile();
     let text = "src,dst,size_bytes,predicted_time_ns\n*,*,1024,1000\n0,*,1024,5000\n*,*,777,5\n";

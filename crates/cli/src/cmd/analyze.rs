@@ -20,7 +20,7 @@ use crate::files::OutFile;
 use crate::progress::Progress;
 use crate::stdout::{complain, print, refuse, tell};
 use crate::unwritten::Unwritten;
-use crate::values::{Refusal, file_to_read, file_to_write, folder_to_read, folder_to_write};
+use crate::values::{Refusal, file_or_stdout, file_to_read, folder_to_read, folder_to_write};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args, Debug)]
@@ -59,8 +59,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "METRIC", value_parser = time)]
     metric: Option<Metric>,
 
-    /// Write the report, one file that needs no network.
-    #[arg(long, value_name = "FILE", value_parser = file_to_write())]
+    /// Write the report, one file that needs no network; `-` is standard output, in place of tables.
+    #[arg(long, value_name = "FILE", value_parser = file_or_stdout())]
     html: Option<OutFile>,
 
     /// Print JSON.
@@ -109,13 +109,24 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         complain(&format!("--html <FILE> `{}`: {fault}", path.display()), Some(help));
         return ExitCode::from(exit::USAGE);
     }
+    let is_to_stdout = is_stdout(args);
+    if is_to_stdout && args.json {
+        let fault = "is standard output, where --json writes; allowed: a file, such as report.html";
+        complain(&format!("--html <FILE> `-`: {fault}"), Some("leave --json out, or name a file"));
+        return ExitCode::from(exit::USAGE);
+    }
     match execute(args) {
+        Ok((analysis, code)) if is_to_stdout => print(&html(&analysis), code),
         Ok((analysis, code)) => {
             let text = if args.json { json(&analysis) } else { render::text(&analysis) };
             print(&text, code)
         }
         Err(error) => refuse(&error, error.help(), error.exit_code()),
     }
+}
+
+fn is_stdout(args: &Args) -> bool {
+    args.html.as_deref() == Some(Path::new("-"))
 }
 
 /// An older report may lie there, too.
@@ -136,7 +147,9 @@ fn execute(args: &Args) -> Result<(Analysis, u8), Failure> {
     }
     if let Some(file) = &args.predictions {
         let predictions = read_predictions(file)?;
-        analysis.predictions = Some(Judgement::of(&analysis, file, &predictions)?);
+        let judgement = Judgement::of(&analysis, file, &predictions)?;
+        analysis.conclusions.extend(judgement.too_noisy());
+        analysis.predictions = Some(judgement);
     }
     drop(waiting);
     let out = args.out.clone().unwrap_or_else(|| args.dir.join("export"));
@@ -152,7 +165,7 @@ fn execute(args: &Args) -> Result<(Analysis, u8), Failure> {
             tell!("{}", path.display());
         }
     }
-    if let Some(path) = &args.html {
+    if let Some(path) = args.html.as_ref().filter(|_| !is_stdout(args)) {
         files::replace(path, html(&analysis)).map_err(Unwritten::at(path))?;
         tell!("{}", path.display());
     }
