@@ -4,18 +4,22 @@
 mod fit;
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 use tempfile::TempDir;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const SSHD: &str = "/usr/sbin/sshd";
 
-/// Hosts `one` and `two`, which are this machine, and `gone`, which nobody reaches.
+/// Hosts `one` and `two`, which are this machine, `gone`, which nobody reaches, and `mute`, which takes a connection and
+/// says nothing.
 struct Hosts {
     folder: TempDir,
 }
@@ -53,7 +57,7 @@ impl Hosts {
         );
         fs::write(hosts.at("sshd_config"), server).unwrap();
         let client = format!(
-            "Host gone\n  ProxyCommand false\nHost one two\n  ProxyCommand {SSHD} -i -f {folder}/sshd_config\n  \
+            "Host gone\n  ProxyCommand false\nHost mute\n  ProxyCommand sleep 600\nHost one two\n  ProxyCommand {SSHD} -i -f {folder}/sshd_config\n  \
              IdentityFile {folder}/user\n  IdentitiesOnly yes\nHost *\n  StrictHostKeyChecking no\n  \
              UserKnownHostsFile {folder}/known\n  LogLevel ERROR\n"
         );
@@ -171,6 +175,32 @@ fn a_host_that_cant_be_reached_or_has_no_or_another_polyrail_is_named_and_nothin
         "{said}"
     );
     assert!(!hosts.at("other-started").exists());
+}
+
+#[test]
+fn a_host_that_says_nothing_is_named_while_it_is_asked_and_ctrl_c_blames_no_host() {
+    let Some(hosts) = Hosts::new() else { return };
+    let mut child = hosts.mesh("mute,two", own()).process_group(0).spawn().unwrap();
+    let group = Pid::from_child(&child);
+    let mut said = String::new();
+    let mut words = BufReader::new(child.stderr.take().unwrap());
+    words.read_line(&mut said).unwrap();
+    assert!(said.starts_with("polyrail: asking mute which polyrail it has; "), "{said}");
+    // As a terminal does: `ssh` gets it, too.
+    kill_process_group(group, Signal::INT).unwrap();
+    words.read_to_string(&mut said).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{said}");
+    assert!(said.ends_with("interrupted\n") && !said.contains("has no polyrail"), "{said}");
+}
+
+#[test]
+fn a_host_that_says_nothing_is_given_up() {
+    let Some(hosts) = Hosts::new() else { return };
+    let begin = Instant::now();
+    let said =
+        refusal(4, &hosts.mesh("mute,two", own()).args(["--timeout", "1s"]).output().unwrap());
+    assert!(said.contains("host `mute` can't be reached"), "{said}");
+    assert!(begin.elapsed() < DEADLINE, "{said}");
 }
 
 #[test]

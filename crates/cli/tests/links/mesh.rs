@@ -270,9 +270,15 @@ fn a_node_that_never_comes_is_named() {
     // Later, so that the first one is there: it goes on waiting, and this one gives up while it does.
     wait_for("the first node", || has_members(folder.path(), 1));
     let said = refusal(4, &by_hand(folder.path(), 3, 2, "--timeout 2s").output().unwrap());
-    assert!(said.contains("2 of 3 members of the group `mesh-one`"), "{said}");
+    assert!(said.contains("2 of 3 processes of this mesh are there"), "{said}");
+    let options = format!(
+        "--rendezvous dir://{} --nodes 3 --layout one --group mesh",
+        folder.path().display()
+    );
+    assert!(said.contains(&options), "what can be compared with the other nodes: {said}");
     assert!(said.contains("missing: node1") && said.contains("\nhelp: "), "{said}");
     let said = refusal(4, &first.wait_with_output().unwrap());
+    assert!(said.contains("layout one: waiting for node1"), "it says so while it waits: {said}");
     assert!(said.contains("missing: node1"), "{said}");
 }
 

@@ -10,12 +10,13 @@ use polyrail_rendezvous::{Group, Membership, join};
 use polyrail_report::exit;
 
 use super::args::{Args, Seat};
-use super::direct::{self, Told};
+use super::direct::{self, Failed, Told};
 use super::error::MeshError;
 use super::follow;
 use super::meet::meet;
 use super::plan::Grid;
 use super::talk::{Heard, Inbox, Order, Said, write};
+use crate::progress::show_time;
 use crate::stdout::{keep, start_log};
 
 /// This worker, and the way to all others.
@@ -42,8 +43,22 @@ pub(crate) fn work(args: &Args, seat: &Seat) -> Result<u8, MeshError> {
     keep().map_err(|error| MeshError::system("keeping standard output", error))?;
     let config = config(args, seat)?;
     start_log(&config)?;
+    match gather_and_work(args, seat, config) {
+        // It would stand beside the bar of the process that started this one, unless that process says it.
+        Err(error) if tells(seat) => {
+            direct::tell(&Told::End(Some(Failed::of(&error))))?;
+            Ok(error.exit_code())
+        }
+        done => done,
+    }
+}
+
+fn gather_and_work(args: &Args, seat: &Seat, config: Config) -> Result<u8, MeshError> {
     let crew = Crew::gather(args, seat, config)?;
     if crew.me > 0 {
+        if tells(seat) {
+            say(seat, format!("{} gives the orders", crew.name(0)))?;
+        }
         follow::follow(&crew)?;
         return Ok(exit::OK);
     }
@@ -58,6 +73,22 @@ pub(crate) fn work(args: &Args, seat: &Seat) -> Result<u8, MeshError> {
     let code = failed.as_ref().map_or(exit::OK, |failed| failed.code);
     direct::tell(&Told::End(failed))?;
     Ok(code)
+}
+
+/// Whether this worker tells the process that started it how far the nodes are in finding each other.
+fn tells(seat: &Seat) -> bool {
+    !seat.by_starter() && seat.index == 0
+}
+
+fn say(seat: &Seat, what: String) -> Result<(), MeshError> {
+    direct::tell(&Told::Doing(format!("layout {}: {what}", seat.layout.name())))
+}
+
+/// `node1, node2, node3 and 5 more`.
+fn named(names: &[&str]) -> String {
+    let more = names.len().saturating_sub(MOST_NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    names[..names.len().min(MOST_NAMED)].join(", ") + &more
 }
 
 /// Nothing more is written to standard input: it ends when the process that started this one does, in
@@ -118,6 +149,10 @@ impl Crew {
             membership =
                 membership.name(name).map_err(|error| MeshError::Rendezvous(error.into()))?;
         }
+        let at_most = show_time(args.timeout);
+        if tells(seat) {
+            say(seat, format!("waiting for the other nodes, at most {at_most}"))?;
+        }
         let group = join(&engine, &membership)?;
         let names: Vec<String> = (0..grid.workers())
             .map(|worker| match name {
@@ -128,6 +163,7 @@ impl Crew {
         let number = |name: &str| names.iter().position(|known| known == name);
         let me = number(group.name()).ok_or_else(|| outside(group.name(), &grid))?;
         let until = Instant::now() + args.timeout;
+        let mut told = Vec::new();
         let found = loop {
             // Somebody of another group of the same name, or of more nodes, is no member of this mesh.
             let members = group.members();
@@ -136,22 +172,29 @@ impl Crew {
             if known.len() + 1 == grid.workers() {
                 break known;
             }
+            let is_there =
+                |worker: &usize| *worker == me || known.iter().any(|(number, _)| number == worker);
+            let missing = (0..grid.workers()).filter(|worker| !is_there(worker));
+            let missing: Vec<&str> = missing.map(|worker| &*names[worker]).collect();
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let is_there = |worker: &usize| {
-                    *worker == me || known.iter().any(|(number, _)| number == worker)
-                };
-                let missing = (0..grid.workers()).filter(|worker| !is_there(worker));
                 return Err(MeshError::Missing {
-                    group: group_name,
                     there: known.len() + 1,
                     wanted: grid.workers(),
-                    missing: missing
-                        .map(|worker| names[worker].clone())
-                        .collect::<Vec<_>>()
-                        .join(", "),
+                    missing: missing.join(", "),
                     waited: args.timeout,
+                    options: format!(
+                        "--rendezvous {} --nodes {} --layout {} --group {}",
+                        seat.place,
+                        seat.nodes,
+                        seat.layout.name(),
+                        args.group
+                    ),
                 });
+            }
+            if told != missing && tells(seat) {
+                say(seat, format!("waiting for {}, at most {at_most}", named(&missing)))?;
+                told = missing;
             }
             // It returns with the first news.
             let _ = group.next_event(left.min(LOOK));
@@ -234,6 +277,8 @@ fn outside(name: &str, grid: &Grid) -> MeshError {
     )
 }
 
+/// Nodes that a line names.
+const MOST_NAMED: usize = 3;
 /// A prefix that takes every rail of a lab.
 const LAB_RAILS: &str = "rail";
 /// How often to look whether somebody has come that no event tells of.

@@ -34,13 +34,16 @@ pub(crate) struct Failed {
     pub(crate) code: u8,
 }
 
+impl Failed {
+    pub(crate) fn of(error: &MeshError) -> Self {
+        let (message, help, code) = (error.to_string(), error.help(), error.exit_code());
+        Self { message, help, code }
+    }
+}
+
 /// Measures everything, and tells of it; why it ended early, if it did.
 pub(crate) fn direct(crew: &Crew, args: &Args) -> Option<Failed> {
-    let failed = Director { crew, args }.run().err();
-    failed.map(|error| {
-        let (message, help, code) = (error.to_string(), error.help(), error.exit_code());
-        Failed { message, help, code }
-    })
+    Director { crew, args }.run().err().map(|error| Failed::of(&error))
 }
 
 /// Tells the process that started this one.

@@ -54,9 +54,9 @@ pub(crate) enum MeshError {
     /// The lab ended while it was measured.
     #[error("lab `{name}` is gone: {why}")]
     LabGone { name: String, why: String },
-    #[error("{there} of {wanted} members of the group `{group}` are there after {} s; missing: {missing}",
+    #[error("{there} of {wanted} processes of this mesh are there after {} s; missing: {missing}; this node has {options}",
         waited.as_secs())]
-    Missing { group: String, there: usize, wanted: usize, missing: String, waited: Duration },
+    Missing { there: usize, wanted: usize, missing: String, waited: Duration, options: String },
     #[error("host `{host}` {}: {why}", fault.words())]
     Host { host: String, fault: Fault, why: String },
     #[error("{who} speaks version {theirs} of the mesh, and {here} version {ours}")]
@@ -174,8 +174,8 @@ impl MeshError {
             Self::LabGone { .. } => "make it again with `polyrail lab up`, and leave it until the \
                                      mesh is over"
                 .into(),
-            Self::Missing { .. } => "start `polyrail mesh` with the same --rendezvous, --nodes, \
-                                     --layout and --group on each node, or give --timeout"
+            Self::Missing { .. } => "start `polyrail mesh` with these options on each node, or give \
+                                     a longer --timeout"
                 .into(),
             Self::Host { host, fault: Fault::Away, .. } => {
                 format!("see that `ssh -o BatchMode=yes {host} true` works, or give --ssh-config")

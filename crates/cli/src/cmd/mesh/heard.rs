@@ -12,7 +12,7 @@ pub(crate) struct Heard<'r> {
     pub(crate) report: &'r mut MeshReport,
     pub(crate) layout: Layout,
     pub(crate) processes: usize,
-    /// Starts with the first word: the first worker may be on another node.
+    /// Starts with the first word.
     pub(crate) progress: &'r mut Option<Progress>,
     /// How long this layout and those after it take at least.
     pub(crate) left: Duration,
@@ -22,7 +22,12 @@ pub(crate) struct Heard<'r> {
 
 impl Heard<'_> {
     pub(crate) fn take(&mut self, told: Told) {
-        let progress = self.progress.get_or_insert_with(Progress::new);
+        if matches!(told, Told::Nodes(_)) && self.report.layouts.is_empty() {
+            // What is to be done is known from here on. The one before ends first: a terminal shows one.
+            *self.progress = None;
+            *self.progress = Some(Progress::new());
+        }
+        let progress = self.progress.get_or_insert_with(|| Progress::waiting("starting"));
         match told {
             Told::Nodes(nodes) => {
                 progress.plan_time(self.left);

@@ -7,7 +7,7 @@
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use rustix::io::ioctl_fionbio;
 
 use super::error::MeshError;
 use crate::cmd::bench::Interrupt;
+use crate::progress::{Progress, show_time};
 use crate::stdout::excerpt;
 use crate::values::Refusal;
 
@@ -121,11 +122,18 @@ impl Remote {
             let step = || format!("starting `{}`", Path::new(command.get_program()).display());
             asked.push(Asked(child.map_err(|source| MeshError::system(step(), source))?));
         }
-        let until = Instant::now() + self.timeout + CONNECTED;
+        // `ssh` may wait for longer than its own limit, as for a host that takes a connection and says nothing.
+        let patience = self.timeout + CONNECTED;
+        let until = Instant::now() + patience;
+        let asking = |host: &str| format!("asking {host} which polyrail it has");
+        let progress = Progress::waiting(&asking(&self.hosts[0]));
+        progress.plan_time(patience);
+        progress.bound("at most");
         for (child, host) in asked.iter_mut().zip(&self.hosts) {
+            progress.say(asking(host));
             let fault = match child.answer(until, interrupt)? {
                 Some(answer) => answer.fault(&self.program),
-                None => Some((Fault::Away, format!("no answer for {} s", self.timeout.as_secs()))),
+                None => Some((Fault::Away, format!("no answer for {}", show_time(patience)))),
             };
             if let Some((fault, why)) = fault {
                 return Err(MeshError::Host { host: host.clone(), fault, why });
@@ -134,6 +142,9 @@ impl Remote {
         Ok(())
     }
 }
+
+/// How long a signal to all processes of this run may take from one to the next.
+const SIGNALLED: Duration = Duration::from_millis(100);
 
 /// Beyond the time for connecting, for the login and the program.
 const CONNECTED: Duration = Duration::from_secs(5);
@@ -163,7 +174,7 @@ impl Fault {
 struct Asked(Child);
 
 struct Answer {
-    code: Option<i32>,
+    status: ExitStatus,
     stdout: String,
     stderr: String,
 }
@@ -190,8 +201,16 @@ impl Asked {
             }
             thread::sleep(Duration::from_millis(20));
         };
+        // Ctrl-C ends `ssh`, too, and maybe before it is known here.
+        let soon = Instant::now() + SIGNALLED;
+        while !status.success() && Instant::now() < soon {
+            if interrupt.is_raised() {
+                return Err(MeshError::Interrupted);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
         let (stdout, stderr) = (what_is_in(self.0.stdout.take()), what_is_in(self.0.stderr.take()));
-        Ok(Some(Answer { code: status.code(), stdout, stderr }))
+        Ok(Some(Answer { status, stdout, stderr }))
     }
 }
 
@@ -224,7 +243,9 @@ impl Answer {
             self.stdout.lines().filter_map(|line| line.strip_prefix("polyrail ")).next_back();
         let version = theirs.map(|line| excerpt(&crate::version::build_of(line.trim_end())));
         let ours = crate::version::build();
-        match (self.code, version) {
+        match (self.status.code(), version) {
+            // Nothing is known of the host, then.
+            (None, _) => Some((Fault::Away, format!("who asked it was ended ({})", self.status))),
             (Some(0), Some(version)) if version == ours => None,
             (Some(0), Some(version)) => {
                 let why = format!("its polyrail is {version}, and this one is {ours}");
@@ -259,6 +280,8 @@ fn quoted(word: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::process::ExitStatusExt;
+
     use super::*;
 
     #[test]
@@ -295,7 +318,7 @@ mod tests {
     fn each_fault_of_a_host_is_told_apart() {
         let answer = |code, stdout: &str, stderr: &str| {
             let (stdout, stderr) = (stdout.to_owned(), stderr.to_owned());
-            Answer { code: Some(code), stdout, stderr }.fault("p")
+            Answer { status: ExitStatus::from_raw(code << 8), stdout, stderr }.fault("p")
         };
         let own = format!("welcome\npolyrail {}\n", crate::version::VERSION);
         assert_eq!(answer(0, &own, ""), None);
@@ -315,5 +338,9 @@ mod tests {
         let (fault, why) = answer(127, "", "sh: p: not found\n").unwrap();
         assert_eq!(fault, Fault::NoProgram);
         assert_eq!(why, "`p --version` told no version: sh: p: not found");
+        let (stdout, stderr) = (String::new(), String::new());
+        let killed = Answer { status: ExitStatus::from_raw(9), stdout, stderr };
+        let (fault, why) = killed.fault("p").unwrap();
+        assert_eq!((fault, &*why), (Fault::Away, "who asked it was ended (signal: 9 (SIGKILL))"));
     }
 }

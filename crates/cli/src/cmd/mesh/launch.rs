@@ -30,6 +30,7 @@ use crate::cmd::bench::Interrupt;
 use crate::cmd::lab::tell_of_abandoned;
 use crate::config_args::print_warnings;
 use crate::files;
+use crate::progress::{Progress, show_time};
 use crate::stdout::tell;
 use crate::unwritten::Unwritten;
 
@@ -278,7 +279,7 @@ fn measure(
         }
     }
     if place.introduces() {
-        workers.introduce(args.timeout, interrupt)?;
+        workers.introduce(&heard, args.timeout, interrupt)?;
     }
     workers.finish(&mut heard, interrupt)
 }
@@ -316,10 +317,21 @@ impl Workers {
     }
 
     /// Carries the metadata of each to all others.
-    fn introduce(&mut self, timeout: Duration, interrupt: &Interrupt) -> Result<(), MeshError> {
+    fn introduce(
+        &mut self,
+        heard: &Heard<'_>,
+        timeout: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<(), MeshError> {
         let until = Instant::now() + timeout;
+        let at_most = show_time(timeout);
+        let own = heard.progress.is_none().then(|| Progress::waiting("starting"));
+        let progress = heard.progress.as_ref().or(own.as_ref());
         let mut heard = Vec::new();
         for number in 0..self.0.len() {
+            if let Some(progress) = progress {
+                progress.say(format!("waiting for {}, at most {at_most}", self.0[number].name));
+            }
             let one = loop {
                 // Before anything else: the signal may have ended the workers, too.
                 if interrupt.is_raised() {
