@@ -34,7 +34,19 @@ pub fn plan(
             let allowed = format!("what `polyrail nic {} {nic}` shows", group.name());
             return Err(TuneError::argument("setting", name, fault, allowed));
         };
-        if let Some(max) = maximum(machine, nic, &target).filter(|max| value > max) {
+        let max = maximum(machine, nic, &target);
+        // Nothing could be received or sent any more.
+        if group == Group::Rings && *value == 0 && ["rx", "tx"].contains(&name.as_str()) {
+            let most = max.map_or_else(|| "or more".to_owned(), |max| format!("to {max} on {nic}"));
+            let (given, allowed) = (format!("{name}=0"), format!("1 {most}"));
+            return Err(TuneError::argument(
+                "setting",
+                given,
+                "leaves no room for packets",
+                allowed,
+            ));
+        }
+        if let Some(max) = max.filter(|max| value > max) {
             let (given, allowed) = (format!("{name}={value}"), format!("{max} on {nic}, or less"));
             return Err(TuneError::argument("setting", given, "is too large", allowed));
         }

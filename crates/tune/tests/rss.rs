@@ -1,11 +1,12 @@
-//! RSS tables as plans: a driver made of a string stands in for a real one, which the virtual
+//! RSS tables and rings as plans: a driver made of a string stands in for a real one, which the virtual
 //! machine test has.
 
 mod common;
 
 use common::{Shaky, Standin, two_nics};
 use polyrail_host::Sysroot;
-use polyrail_tune::nic::{Spread, plan_rss};
+use polyrail_nic::Group;
+use polyrail_tune::nic::{Spread, plan, plan_rss};
 use polyrail_tune::{
     ApplyOptions, Blame, Plan, RealDisk, StateDir, Target, TuneError, Which, apply, reset,
 };
@@ -91,4 +92,17 @@ fn a_plan_with_a_table_that_can_not_be_is_no_plan() {
     let text = plan.to_json().replace("0-1 x64", "0*4294967295");
     let error = Plan::parse(&text).unwrap_err().to_string();
     assert!(error.contains("spreads packets of eth1 wrongly: `0*4294967295`"), "{error}");
+}
+
+#[test]
+fn a_ring_that_holds_no_packet_is_refused() {
+    let fixture = two_nics(24);
+    let rings = Target::Ethtool { nic: "eth1".to_owned(), setting: "rings.rx".to_owned() };
+    let is_mine = |target: &Target| matches!(target, Target::Ethtool { .. });
+    let mut machine = Standin::new(fixture.root(), is_mine).with(rings, "256");
+    let mut planned = |size| plan(&mut machine, "eth1", Group::Rings, &[("rx".to_owned(), size)]);
+    let error = planned(0).unwrap_err();
+    assert_eq!(error.blame(), Blame::Input);
+    assert_eq!(error.to_string(), "setting `rx=0`: leaves no room for packets; allowed: 1 or more");
+    assert_eq!(planned(128).unwrap().changes[0].new, "128");
 }

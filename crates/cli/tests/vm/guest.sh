@@ -562,6 +562,8 @@ says "--partial"
 expect 0 su nobody -c 'polyrail experiment /tmp/partial.yml --out /tmp/partial --partial'
 says "left out: host_profile=rings.yml channels=2: "
 says "8 blocks of 2 cells"
+expect 2 polyrail nic rings eth1 rx=0 --allow-disruptive --dry-run
+says "leaves no room for packets; allowed: 1 "
 expect 3 su nobody -c 'polyrail nic rings eth1 rx=128'
 says "CAP_NET_ADMIN"
 sed -i /channels/d /tmp/partial.yml
