@@ -15,6 +15,32 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// What looks like a plugin from the outside, so that texts tell files apart.
+fn plugin(text: &str) -> String {
+    format!("{:\0<64}ncclNetPlugin_v8 {text}", "\x7fELF\x02\x01")
+}
+
+#[test]
+fn a_file_that_is_no_plugin_is_not_installed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, goal) = (folder.path().join("from.so"), folder.path().join("goal"));
+    let library = plugin("");
+    for (content, fault) in [
+        ("root:x:0:0::/root:/bin/sh", "it does not begin as a library"),
+        ("", "it is empty"),
+        (&library[..64], "it has no table ncclNetPlugin_v5 to v12"),
+    ] {
+        fs::write(&from, content).unwrap();
+        let arguments = ["install", goal.to_str().unwrap(), "--from", from.to_str().unwrap()];
+        let output = polyrail(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{content}");
+        let error = text(&output.stderr);
+        assert!(error.contains(&format!("is no plugin: {fault}")), "{error}");
+        assert!(error.contains("; allowed: a net plugin\nhelp: "), "{error}");
+        assert!(!goal.exists());
+    }
+}
+
 #[test]
 fn a_plugin_that_is_not_there_is_told_with_what_to_do() {
     let output = polyrail(&["check", "not-installed"]);
@@ -31,7 +57,8 @@ fn what_is_installed_has_both_names_and_replaces_what_was_there() {
     let installed = folder.path().join("opt/new");
     let path = installed.to_str().unwrap();
     for content in ["first", "second"] {
-        fs::write(&built, content).unwrap();
+        let content = plugin(content);
+        fs::write(&built, &content).unwrap();
         let output = polyrail(&["install", path, "--from", built.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         for name in ["libnccl-net-polyrail.so", "librccl-net-polyrail.so"] {
@@ -96,7 +123,7 @@ fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {
         assert!(error.contains(sought.to_str().unwrap()), "{sought:?}: {error}");
     }
     // `cargo install` leaves the library where it was built.
-    fs::write(target.join("libnccl_net_polyrail.so"), "repository").unwrap();
+    fs::write(target.join("libnccl_net_polyrail.so"), plugin("repository")).unwrap();
     fs::write(work.join("Cargo.lock"), "").unwrap();
     let deep = work.join("crates/cli");
     fs::create_dir_all(&deep).unwrap();
@@ -109,11 +136,12 @@ fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {
         let output = output.unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let installed = elsewhere.join("libnccl-net-polyrail.so");
-        assert_eq!(fs::read_to_string(&installed).unwrap(), "repository");
+        assert_eq!(fs::read_to_string(&installed).unwrap(), plugin("repository"));
         fs::remove_dir_all(&elsewhere).unwrap();
     }
     for (folder, content) in [(&target, "repository"), (&other, "path"), (&lib, "home")] {
-        fs::write(folder.join("libnccl_net_polyrail.so"), content).unwrap();
+        let content = plugin(content);
+        fs::write(folder.join("libnccl_net_polyrail.so"), &content).unwrap();
         let output = run(&["install", goal]);
         assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
         let installed = fs::read_to_string(format!("{goal}/libnccl-net-polyrail.so"));

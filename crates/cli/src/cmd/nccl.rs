@@ -10,10 +10,10 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_host::{Sysroot, Topology};
-use polyrail_nccl_abi::{Library, LoadError, NCCL_RELEASES, Net, NetError, Properties};
+use polyrail_nccl_abi::{Library, LoadError, NCCL_RELEASES, Net, NetError, Properties, damage};
 use polyrail_report::{Align, Table, exit};
 
-use crate::stdout::{complain, fitted, print, say, tell};
+use crate::stdout::{complain, excerpt, fitted, print, say, tell};
 use crate::unwritten::Unwritten;
 use crate::values::{file_to_read, folder_to_read, folder_to_write, library_name};
 pub(super) use trial::how;
@@ -362,6 +362,7 @@ fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
             })?
         }
     };
+    refuse_no_plugin(&from, help)?;
     fs::create_dir_all(folder).map_err(Unwritten::at(folder))?;
     let (nccl, rccl) = (folder.join(FOR_NCCL), folder.join(FOR_RCCL));
     // A running job may have the old file mapped, so replace the file instead of writing into it.
@@ -382,6 +383,26 @@ fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
     say!("now: eval \"$(polyrail nccl env --folder {})\"", quoted(folder));
     Ok(())
 }
+
+/// Refuses a file in which NCCL would find no plugin. It is not loaded: that runs its code, and needs what it is linked
+/// to, which may be on other machines only.
+fn refuse_no_plugin(from: &Path, help: &str) -> Result<(), Refusal> {
+    let shown = || excerpt(&from.to_string_lossy());
+    let bytes = fs::read(from).map_err(|error| {
+        let text = format!("--from `{}`: can't be read: {error}; allowed: the plugin", shown());
+        refuse(exit::of_io(&error), text, help)
+    })?;
+    let has_table = || bytes.windows(TABLE.len()).any(|name| name == TABLE);
+    let fault = damage(&bytes)
+        .or_else(|| (!has_table()).then(|| "it has no table ncclNetPlugin_v5 to v12".to_owned()));
+    fault.map_or(Ok(()), |fault| {
+        let text = format!("--from `{}`: is no plugin: {fault}; allowed: a net plugin", shown());
+        Err(refuse(exit::USAGE, text, help))
+    })
+}
+
+/// How the names begin of what a net plugin exports.
+const TABLE: &[u8] = b"ncclNetPlugin_v";
 
 /// For a shell.
 pub(super) fn quoted(path: &Path) -> String {

@@ -44,7 +44,7 @@ const WITH_RESULT: &str = "\
     nccl env --conf --gpus 8
     nccl variables
     nccl variables --markdown
-    nccl install plugin --from file
+    nccl install plugin --from library
     secret new
     peers --set rendezvous=dir:///RENDEZVOUS --group nobody
     sample --time 100ms --interval 100ms --sysroot COPY
@@ -94,6 +94,8 @@ impl Place {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("file"), "x").unwrap();
+        let library = format!("{:\0<64}ncclNetPlugin_v8", "\x7fELF\x02\x01");
+        fs::write(folder.path().join("library"), library).unwrap();
         fs::write(folder.path().join("binary"), b"a: \xff\n").unwrap();
         fs::create_dir(folder.path().join("group")).unwrap();
         let experiment = "bench: --sizes 8\nfactors:\n  channels: [1, 2]\n";
@@ -210,7 +212,7 @@ fn what_can_not_be_read_or_written_has_one_code_in_all_commands() {
             "secret new file/x
             topo snapshot file/x
             man file/x
-            nccl install file/x --from file
+            nccl install file/x --from library
             profile --out file/x --gpus none --host 2
             experiment experiment.yml --out file/x
             bench --set log_file=file/x
@@ -236,7 +238,7 @@ fn what_can_not_be_read_or_written_has_one_code_in_all_commands() {
             "secret new /sys/x
             topo snapshot /sys/x --sysroot COPY
             man /sys/x
-            nccl install /sys/x --from file
+            nccl install /sys/x --from library
             profile --out /sys/x --gpus none --host 2 --sizes 8 --reps 1
             experiment experiment.yml --out /sys/x
             analyze profile --html /sys/x
