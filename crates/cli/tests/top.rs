@@ -177,7 +177,10 @@ fn an_engine_that_lets_nobody_look_is_named_with_the_remedy() {
     let told = errors(&output);
     assert_eq!(output.status.code(), Some(3), "{told}");
     assert!(told.contains("has an engine that lets nobody look"), "{told}");
-    assert!(told.contains("help: leave out top_socket=off there"), "{told}");
+    assert!(
+        told.contains("help: look again; if that stays so, leave out top_socket=off there"),
+        "{told}"
+    );
 }
 
 #[test]

@@ -77,7 +77,10 @@ impl Unseen {
             Self::Namespace { why } => {
                 format!("is in a network namespace that can't be entered: {why}")
             }
-            Self::Off => "has an engine that lets nobody look".to_owned(),
+            Self::Off => {
+                "has an engine that lets nobody look, or that has just begun or is about to end"
+                    .to_owned()
+            }
         }
     }
 
@@ -96,7 +99,7 @@ impl Unseen {
                  as with `polyrail lab exec NAME NODE -- polyrail top`"
             }
             Self::Off => {
-                "leave out top_socket=off there, and see that program and command are of one version; \
+                "look again; if that stays so, leave out top_socket=off there, and see that program and command are of one version; \
                  `metrics_listen` serves the same figures to Prometheus"
             }
         }

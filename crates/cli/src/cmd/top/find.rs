@@ -104,7 +104,8 @@ impl Finder {
                 user if user == own.as_raw() || own.is_root() => Err(Unseen::Off),
                 user => Err(Unseen::Forbidden { user }),
             };
-            if is_there(process.pid) {
+            // The list is some seconds old, and an engine may end while the others are asked.
+            if found.contains_key(&process.pid) || still_has_engine(process.pid) {
                 found.entry(process.pid).or_insert_with(unseen);
             }
         }
@@ -179,6 +180,10 @@ fn process(pid: u32) -> Option<Process> {
     }
     let user = fs::metadata(&folder).ok()?.uid();
     has_engine.then_some(Process { pid, user, networks })
+}
+
+fn still_has_engine(pid: u32) -> bool {
+    process(pid).is_some()
 }
 
 /// Whether a user namespace with this map knows a user. Root of one, as in a lab, may not look at the

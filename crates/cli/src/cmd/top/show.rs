@@ -93,17 +93,26 @@ fn rails(interval: &Interval) -> Table {
                     process.pid.to_string(),
                     engine.name.clone(),
                     rail.name.clone(),
-                    show_gb_per_s(rail.sent_gb_per_s),
-                    show_gb_per_s(rail.received_gb_per_s),
+                    rate(rail.sent_gb_per_s),
+                    rate(rail.received_gb_per_s),
                     rail.retransmits.to_string(),
                     rail.resent_chunks.to_string(),
-                    rail.round_trip_us.map_or("-".into(), show_micros),
+                    format!("{:>6}", rail.round_trip_us.map_or("-".into(), show_micros)),
                     format!("{}/{}", rail.flows_up, rail.flows_up + rail.flows_down),
                 ]);
             }
         }
     }
     table
+}
+
+/// As wide as any other: columns that change with the figures move the names of rails, and break them.
+fn rate(gb_per_s: f64) -> String {
+    if gb_per_s > 0.0 && gb_per_s < 0.01 {
+        "<.01".to_owned()
+    } else {
+        format!("{:>4}", show_gb_per_s(gb_per_s))
+    }
 }
 
 fn screen(interval: &Interval, now: &str, events: &VecDeque<String>) -> Vec<String> {
@@ -188,9 +197,8 @@ mod tests {
         assert_eq!(single, "a eth1: 1 chunk to be sent again (towards b)");
     }
 
-    #[test]
-    fn the_columns_of_a_screen_fit_into_80() {
-        let rail = |name: &str| RailChange {
+    fn rail(name: &str) -> RailChange {
+        RailChange {
             name: name.into(),
             sent_bytes: 0,
             received_bytes: 0,
@@ -201,36 +209,63 @@ mod tests {
             flows_up: 16,
             flows_down: 16,
             round_trip_us: Some(1234.5),
+        }
+    }
+
+    fn shown(engine: &str, rail: RailChange) -> String {
+        let engine = EngineChange {
+            name: engine.into(),
+            run: String::new(),
+            peers: 1,
+            operations: 0,
+            copied_gb_per_s: 0.0,
+            shared_gb_per_s: 0.0,
+            rails: vec![rail],
         };
+        let process = ProcessChange {
+            pid: 4_194_304,
+            name: "bench".into(),
+            seconds: 1.0,
+            engines: vec![engine],
+            threads: Vec::new(),
+        };
+        let interval = Interval {
+            schema_version: 1,
+            unix_ms: 0,
+            processes: vec![process],
+            events: Vec::new(),
+            unseen: Vec::new(),
+        };
+        rails(&interval).fitted(Some(80))
+    }
+
+    #[test]
+    fn the_columns_of_a_screen_fit_into_80() {
         for (engine, name) in
             [("vm:16277", "lo@127.0.0.1"), ("node-0123:4194304", "enp129s0f0np0@10.1.2.3")]
         {
-            let engine = EngineChange {
-                name: engine.into(),
-                run: String::new(),
-                peers: 1,
-                operations: 0,
-                copied_gb_per_s: 0.0,
-                shared_gb_per_s: 0.0,
-                rails: vec![rail(name)],
-            };
-            let process = ProcessChange {
-                pid: 4_194_304,
-                name: "bench".into(),
-                seconds: 1.0,
-                engines: vec![engine],
-                threads: Vec::new(),
-            };
-            let interval = Interval {
-                schema_version: 1,
-                unix_ms: 0,
-                processes: vec![process],
-                events: Vec::new(),
-                unseen: Vec::new(),
-            };
-            let text = rails(&interval).fitted(Some(80));
+            let text = shown(engine, rail(name));
             assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
             assert!(text.contains("16/32") && text.contains(&show_micros(1234.5)), "{text}");
+        }
+    }
+
+    #[test]
+    fn whatever_the_figures_are_columns_stay_where_they_are_and_names_whole() {
+        let headings = |rail: RailChange| {
+            let text = shown("vm:16277", rail);
+            assert!(text.contains(" lo@127.0.0.1 "), "{text}");
+            text.lines().take(2).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let usual = headings(rail("lo@127.0.0.1"));
+        for rate in [0.0, 0.0012, 0.12, 1.23, 123.0] {
+            for round_trip_us in [None, Some(98.7), Some(100.0), Some(1234.5)] {
+                let mut rail = rail("lo@127.0.0.1");
+                (rail.sent_gb_per_s, rail.received_gb_per_s) = (rate, rate);
+                rail.round_trip_us = round_trip_us;
+                (rail.retransmits, rail.resent_chunks) = (0, 0);
+                assert_eq!(headings(rail), usual, "{rate} {round_trip_us:?}");
+            }
         }
     }
 }
