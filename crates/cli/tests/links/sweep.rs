@@ -53,6 +53,16 @@ fn a_sweep_measures_every_cell_with_the_default_among_them_and_maps_them() {
     assert_eq!(json["proof"].is_null(), is_default, "{json:#}");
 }
 
+#[test]
+fn the_default_alone_is_nothing_to_compare() {
+    let default = "chunk_bytes=512KiB";
+    let output = polyrail(&["sweep", "--over", default, "--rounds", "1"]);
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains(&format!("`{default}` has nothing but the default")), "{told}");
+    assert!(told.contains("; allowed: ") && told.contains("config help chunk_bytes"), "{told}");
+}
+
 /// Settings that make every transfer wait: nothing could be plainer.
 #[test]
 fn what_is_plainly_worse_is_not_recommended_and_no_file_is_written() {

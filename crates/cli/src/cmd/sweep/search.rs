@@ -334,6 +334,22 @@ fn experiment(wanted: &Wanted) -> Result<Experiment, RunError> {
         }
         factors.push(factor(over));
     }
+    // There would be one cell, and nothing that it could be slower than.
+    if let Some(first) = factors.first().filter(|_| factors.iter().all(|one| one.levels.len() == 1))
+    {
+        return Err(RunError::Command {
+            file: "--over".to_owned(),
+            fault: format!(
+                "`{}={}` has nothing but the default, which is among the values in any case; allowed: one other value \
+                 at least",
+                first.name, first.levels[0]
+            ),
+            help: Some(format!(
+                "`polyrail config help {}` tells which values there are",
+                first.name
+            )),
+        });
+    }
     let is_latency = wanted.bench.iter().any(|word| word == "--latency");
     let (figure, better) = match is_latency {
         true => (Figure::parse("/results/0/latency_us/p50"), Better::Lower),
