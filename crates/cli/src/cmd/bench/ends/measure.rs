@@ -104,7 +104,7 @@ impl Bench<'_> {
         let name = show_size(size);
         self.progress.say(format!("{name} {}: warming up", schedule.op.name()));
         let trial = self.set_up(self.link, schedule, size, self.watch)?;
-        rounds.path = trial.example().map(path_of);
+        rounds.path = trial.example().map(|one| path_of(one, self.link.engine.config()));
         let count = self.transfers(&trial)?;
         self.progress.spend(self.pace(size, None).warmup);
         let mut rivals = Vec::new();
@@ -156,7 +156,7 @@ impl Bench<'_> {
     /// How a transfer of this size would go, without moving any.
     pub(crate) fn explain(&self, size: u64) -> Result<Option<PathTaken>, BenchError> {
         let trial = self.set_up(self.link, self.schedule, size, None)?;
-        let path = trial.example().map(path_of);
+        let path = trial.example().map(|one| path_of(one, self.link.engine.config()));
         trial.tear_down()?;
         Ok(path)
     }

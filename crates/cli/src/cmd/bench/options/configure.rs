@@ -11,6 +11,10 @@ use super::placement::{Placed, place};
 use super::role::Role;
 use crate::cmd::bench::error::BenchError;
 
+/// Why it proposes settings that nobody gave.
+const RAILS_ALONE: &str =
+    "bench measures rails unless told otherwise; --path auto allows the other ways";
+
 impl Args {
     /// The settings in effect for this role.
     ///
@@ -30,10 +34,10 @@ impl Args {
         let is_host = |mem: &MemoryKind| *mem == MemoryKind::Host;
         let is_between_hosts = is_host(&self.mem) && is_host(&self.peer_mem);
         if is_between_hosts && !is_given("single_copy") && !is_given("path") {
-            builder = builder.set("single_copy", "off")?;
+            builder = builder.propose("single_copy", "off", RAILS_ALONE)?;
             // Connections of callers would share memory.
             if given.progress == Progress::Caller {
-                builder = builder.set("path", "tcp")?;
+                builder = builder.propose("path", "tcp", RAILS_ALONE)?;
             }
         }
         if let Role::Listen { address: Some(address) } = role {
@@ -183,6 +187,9 @@ pub(crate) mod tests {
             ("--peer-mem cuda:0 --set single_copy=off", SingleCopy::Off),
         ] {
             assert_eq!(config(text).single_copy, expected, "{text}");
+            let is_ours =
+                matches!(config(text).origin("single_copy"), Some(Origin::Proposal { .. }));
+            assert_eq!(is_ours, text.is_empty(), "{text}");
         }
     }
 

@@ -1,14 +1,20 @@
 //! Which way the bytes take between two memories, and why: the engine's choice, for people.
 
-use polyrail::{PathKind, PreparedTransfer, TransferPath};
+use polyrail::{Config, PathKind, PreparedTransfer, TransferPath};
+use polyrail_config::Origin;
 use polyrail_report::{PathConsidered, PathTaken, show_size};
 
 /// The name of the way over rails.
 pub(crate) const TCP: &str = "tcp";
 
 /// The way of a request, with all that were looked at.
-pub(crate) fn path_of(prepared: &PreparedTransfer) -> PathTaken {
+pub(crate) fn path_of(prepared: &PreparedTransfer, config: &Config) -> PathTaken {
     let mut path = explain(prepared.path());
+    for name in ["single_copy", "path"] {
+        if let Some(Origin::Proposal { because }) = config.origin(name) {
+            add_who_set_it(&mut path, name, because);
+        }
+    }
     let near = prepared.near_rails();
     if !near.is_empty()
         && let Some(rails) = path.considered.last_mut()
@@ -16,6 +22,15 @@ pub(crate) fn path_of(prepared: &PreparedTransfer) -> PathTaken {
         rails.why += &format!("; those near its GPU go first: {}", near.join(", "));
     }
     path
+}
+
+/// Who reads that a setting forbids a way has not set it.
+fn add_who_set_it(path: &mut PathTaken, name: &str, because: &str) {
+    let begin = format!("the setting {name} says ");
+    let ways = path.considered.iter_mut().map(|way| &mut way.why);
+    for why in ways.chain([&mut path.why]).filter(|why| why.starts_with(&begin)) {
+        *why += &format!(" ({because})");
+    }
 }
 
 /// For people: the ways of these sizes, each once.
@@ -77,6 +92,21 @@ mod tests {
              path of 1GiB: peer copy\n  peer copy: possible: of something\n  \
              tcp: possible: the next choice\n"
         );
+    }
+
+    #[test]
+    fn a_setting_that_nobody_gave_is_told_with_who_did() {
+        let why = "the setting single_copy says off";
+        let mut path = TransferPath::new(PathKind::Tcp, why);
+        path.not_possible.push((PathKind::PeerCopy, "no device".into()));
+        path.not_possible.push((PathKind::SingleCopy, why.into()));
+        let mut path = explain(&path);
+        add_who_set_it(&mut path, "path", "x");
+        assert_eq!(path.why, why);
+        add_who_set_it(&mut path, "single_copy", "by bench");
+        let whys: Vec<&str> = path.considered.iter().map(|way| &*way.why).collect();
+        let told = "the setting single_copy says off (by bench)";
+        assert_eq!((&*path.why, whys), (told, vec!["no device", told, "no faster way is"]));
     }
 
     #[test]

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use polyrail::PathKind;
 use polyrail_config::parse_bindings;
 use polyrail_report::{
-    BenchReport, BenchResult, CARRIED_LEAST, Setting, Spread, show_micros, show_size,
+    BenchReport, BenchResult, CARRIED_LEAST, RailShare, Setting, Spread, show_micros, show_size,
 };
 
+use super::path::TCP;
 use crate::cmd::bench::options::TRIED_SETTINGS;
 
 /// One sentence for each disturbance, with the sizes that it touched.
@@ -28,11 +29,14 @@ pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
     }
     if let Some(sizes) = sizes(report, |result| resent_chunks(result) > 0) {
         let resent: u64 = report.results.iter().map(resent_chunks).sum();
+        let rails = rails(report, |_, rail| rail.resent_chunks > 0);
         remarks.push(format!(
-            "{resent} chunks were sent again because flows died or stalled ({sizes}); \
-             `--set log_level=info` tells which"
+            "{resent} chunks were sent again because flows of {} died or stalled ({sizes}); \
+             `--set log_level=info` tells when",
+            named(&rails)
         ));
     }
+    remarks.extend(idle_rails(report));
     remarks.extend(left_by_plugins(report));
     remarks.extend(too_short_for_plugins(report));
     let over_rails = |result: &BenchResult| is_shared(result) && bytes_on_rails(result) > 0;
@@ -60,6 +64,51 @@ pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
     }
     remarks
 }
+
+/// Rails that the verdict does not name already: it does where they are the limit, or are down.
+fn idle_rails(report: &BenchReport) -> Option<String> {
+    let is_idle = |result: &BenchResult, rail: &RailShare| {
+        let all = bytes_on_rails(result) as f64;
+        let is_elsewhere = result.path.as_ref().is_some_and(|path| path.taken != TCP);
+        let is_told = result.ping_pong
+            || is_elsewhere
+            || [&*rail.name, BUSY_RAILS].iter().any(|word| result.limit.because.contains(word));
+        !is_told && (rail.bytes as f64) < IDLE_SHARE * all / result.rails.len() as f64
+    };
+    let sizes = sizes(report, |result| result.rails.iter().any(|rail| is_idle(result, rail)))?;
+    let idle = rails(report, is_idle);
+    Some(format!(
+        "{} stood idle ({sizes}): so few bytes were under way that the other rails took them all; a larger --depth would \
+         reach {}, and make it faster only if the limit leaves room",
+        named(&idle),
+        if idle.len() == 1 { "it" } else { "them" }
+    ))
+}
+
+/// A rail with less than this part of what each would carry, were all alike, stands idle; a slow one does not.
+const IDLE_SHARE: f64 = 0.04;
+/// With this a verdict says how many rails had work.
+const BUSY_RAILS: &str = "rails busy";
+
+/// Rails of which that holds at any size, each once.
+fn rails(
+    report: &BenchReport,
+    is_meant: impl Fn(&BenchResult, &RailShare) -> bool,
+) -> BTreeSet<&str> {
+    let rails =
+        report.results.iter().flat_map(|result| result.rails.iter().map(move |it| (result, it)));
+    rails.filter(|(result, rail)| is_meant(result, rail)).map(|(_, rail)| &*rail.name).collect()
+}
+
+/// `rail0, rail1 and 62 more`.
+fn named(rails: &BTreeSet<&str>) -> String {
+    let names: Vec<&str> = rails.iter().copied().take(NAMED_MAX).collect();
+    let more = rails.len() - names.len();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    names.join(", ") + &more
+}
+
+const NAMED_MAX: usize = 4;
 
 /// The payload of a hosted plugin takes TCP where the plugin can't, and the figures are those of TCP then.
 fn left_by_plugins(report: &BenchReport) -> Option<String> {
@@ -243,8 +292,27 @@ mod tests {
             remarks[0].starts_with("the samples lie far apart (1GiB, 1000003B)"),
             "{remarks:?}"
         );
-        assert!(remarks[1].starts_with("3 chunks were sent again"), "{remarks:?}");
-        assert!(remarks[1].contains("(1000003B)"), "{remarks:?}");
+        let text = "3 chunks were sent again because flows of 127.0.0.1 died or stalled (1000003B)";
+        assert!(remarks[1].starts_with(text), "{remarks:?}");
+    }
+
+    #[test]
+    fn rails_without_work_are_remarked_where_the_verdict_does_not_tell_of_them() {
+        let mut report = report(8, false);
+        let told = |report: &BenchReport| idle_rails(report).unwrap_or_default();
+        for rail in 1..7 {
+            report.results[1].rails[rail].bytes = 0;
+        }
+        let text = "127.0.0.2, 127.0.0.3, 127.0.0.4, 127.0.0.5 and 2 more stood idle (1000003B): ";
+        assert!(told(&report).starts_with(text), "{}", told(&report));
+        assert!(remarks(&report).contains(&told(&report)));
+        report.results[1].limit.because = "depth 2 keeps 2 of 8 rails busy".into();
+        assert_eq!(told(&report), "", "it was said");
+        report.results[1].limit.because =
+            "127.0.0.2, 127.0.0.3, 127.0.0.4, 127.0.0.5, 127.0.0.6 are down".into();
+        assert!(told(&report).starts_with("127.0.0.7 stood idle"), "{}", told(&report));
+        report.results[1].rails.iter_mut().for_each(|rail| rail.bytes = 0);
+        assert_eq!(told(&report), "", "nothing took a rail");
     }
 
     #[test]

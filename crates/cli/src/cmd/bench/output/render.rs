@@ -8,6 +8,7 @@ use polyrail_report::{
 use super::path::{TCP, explanation};
 use super::tables::{against_alone, against_raw, baselines, sweep, tried};
 use super::words::{SHARES_MAX, micros, plural};
+use crate::cmd::bench::judge::least_ratio;
 
 /// Tables, what limits each size, and remarks. Sentences keep to so many columns, if a width is given.
 pub(crate) fn text(report: &BenchReport, explain_path: bool, width: Option<usize>) -> String {
@@ -240,7 +241,20 @@ fn why(result: &BenchResult) -> Option<String> {
     let each: Vec<String> = each.collect();
     if each.is_empty() {
         let count = counted(result.tried.len() as u64, "change");
-        return Some(format!("why at {size}: none of {count} makes it faster"));
+        // It gained what is worth a word, and in each round, and only the noise speaks against it.
+        let is_hidden =
+            |tried: &&Tried| tried.ratio.median >= least_ratio(0.0) && tried.ratio.min > 1.0;
+        let hidden = result.tried.iter().filter(is_hidden);
+        let best = hidden.max_by(|a, b| a.ratio.median.total_cmp(&b.ratio.median));
+        let Some(Tried { change, ratio, .. }) = best else {
+            return Some(format!("why at {size}: none of {count} makes it faster"));
+        };
+        let [middle, least, most] = [ratio.median, ratio.min, ratio.max].map(show_ratio);
+        return Some(format!(
+            "why at {size}: whether one of {count} makes it faster can't be told, as the rate varies too much by \
+             itself: {change} came to {middle} × ({least} to {most}), which may be chance; end other programs, or give \
+             --why again"
+        ));
     }
     Some(format!("why at {size}: {}", each.join("; ")))
 }
@@ -430,6 +444,28 @@ pub(crate) mod tests {
         report.results[0].path = Some(PathTaken { taken, why, considered: Vec::new() });
         let shared = text(&report, false, None);
         assert!(shared.contains("\nproof: certificate\n\n"), "{shared}");
+    }
+
+    #[test]
+    fn what_the_noise_may_hide_is_not_called_no_help() {
+        let tried = |change: &str, median: f64, min: f64| Tried {
+            change: change.into(),
+            gb_per_s: 1.0,
+            ratio: Spread { median, min, max: 1.78 },
+            helps: false,
+        };
+        let told = |all: &[Tried]| {
+            let mut report = report(1, false);
+            report.results[0].tried = all.to_vec();
+            why(&report.results[0]).unwrap()
+        };
+        let slower = tried("channels=1", 0.9, 0.8);
+        let by_chance = tried("channels=4", 1.3, 0.9);
+        let text = told(&[slower.clone(), by_chance]);
+        assert_eq!(text, "why at 1GiB: none of 2 changes makes it faster");
+        let text = told(&[slower, tried("depth=64", 1.2, 1.1), tried("without eth1", 1.68, 1.35)]);
+        assert!(text.contains("faster can't be told, as the rate varies"), "{text}");
+        assert!(text.contains("without eth1 came to 1.68 × (1.35 to 1.78)"), "{text}");
     }
 
     #[test]
