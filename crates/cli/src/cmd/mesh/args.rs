@@ -109,7 +109,7 @@ pub(crate) struct Args {
         value_parser = time_within(Duration::ZERO, LONGEST, "0s to 10min"), help_heading = HOW)]
     pub(crate) warmup: Duration,
 
-    /// Rounds of each step; after each, every byte is compared.
+    /// Rounds of each step; after each, what has come to lie in memory is compared.
     #[arg(long, value_name = "N", default_value_t = 3,
         value_parser = clap::value_parser!(u32).range(1..=1000), help_heading = HOW)]
     pub(crate) rounds: u32,
