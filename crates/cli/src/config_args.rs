@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command};
 use polyrail::Explain;
 use polyrail_config::{Config, ConfigBuilder, ConfigError};
 use polyrail_log::LogError;
 use polyrail_report::exit;
 
-use crate::stdout::{self, tell};
+use crate::stdout::{self, excerpt, tell};
 use crate::values::{completed, file_to_read, presets, setting, setting_pair, setting_pairs};
 
 /// Options that choose settings; flatten them into a subcommand's arguments.
@@ -56,6 +58,56 @@ impl ConfigArgs {
     }
 }
 
+/// Options that give a setting a value: the command, or nothing for all, the option and the setting.
+const OPTIONS: &[(&str, &str, &str)] = &[
+    ("", "preset", "preset"),
+    ("mesh", "rendezvous", "rendezvous"),
+    ("bench", "rails", "rails"),
+    ("bench", "path", "path"),
+    ("bench", "channels", "channels"),
+    ("bench", "sockets", "sockets"),
+    ("bench", "window", "window_chunks"),
+    ("bench", "chunk", "chunk_bytes"),
+    ("bench", "proxies", "tx_proxies"),
+    ("bench", "proxies", "rx_proxies"),
+    ("bench", "congestion", "congestion"),
+    ("bench", "tx_bindings", "tx_bindings"),
+    ("bench", "rx_bindings", "rx_bindings"),
+    ("bench", "verbose_bindings", "verbose_bindings"),
+];
+
+/// What is wrong with the first setting to which a command line gives two values, of which only one would count.
+pub(crate) fn given_twice(command: &Command, matches: &ArgMatches) -> Option<String> {
+    if let Some((name, below)) = matches.subcommand() {
+        return given_twice(command.find_subcommand(name)?, below);
+    }
+    let pairs: Vec<&String> = matches.try_get_many("set").ok()??.collect();
+    let name_of = |pair: &str| pair.split('=').next().unwrap_or_default().trim().to_owned();
+    pairs.iter().enumerate().find_map(|(place, pair)| {
+        let name = name_of(pair);
+        let is_given = |(of, id, setting): &&(&str, &str, &str)| {
+            *setting == name
+                && (of.is_empty() || *of == command.get_name())
+                && matches.value_source(id) == Some(ValueSource::CommandLine)
+        };
+        let option = OPTIONS.iter().find(is_given).and_then(|(_, id, _)| {
+            command.get_arguments().find(|argument| argument.get_id() == id)
+        });
+        let fault = match option {
+            Some(option) => format!("gives `{name}` a value, as {option} does"),
+            None if pairs[..place].iter().any(|other| name_of(other) == name) => {
+                format!("gives `{name}` a second value")
+            }
+            None => return None,
+        };
+        let shown = excerpt(pair);
+        Some(format!(
+            "--set <NAME=VALUE> `{shown}`: {fault}; allowed: one value for each setting\n\
+             help: leave one of them out"
+        ))
+    })
+}
+
 /// Says on standard error what is wrong, and how to mend it.
 pub(crate) fn refuse(error: &ConfigError) -> ExitCode {
     stdout::refuse(error, error.help(), error.exit_code())
@@ -83,5 +135,61 @@ pub(crate) fn told(config: Config) -> Config {
     match config.log_file.is_empty() {
         true => config.without_warnings(),
         false => config,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_has_one_value_on_a_command_line() {
+        let refused = |line: &str| {
+            let mut command = crate::command();
+            let words = std::iter::once("polyrail").chain(line.split(' '));
+            let matches = command.try_get_matches_from_mut(words).unwrap();
+            given_twice(&command, &matches)
+        };
+        for (line, fault) in [
+            (
+                "bench --set channels=1 --set channels=2",
+                "`channels=2`: gives `channels` a second value;",
+            ),
+            (
+                "bench --chunk 1MiB --set chunk_bytes=2MiB",
+                "gives `chunk_bytes` a value, as --chunk <SIZE> does;",
+            ),
+            ("bench --proxies 3 --set rx_proxies=1", "as --proxies <N|TX,RX> does;"),
+            ("config show --preset cpu --set preset=latency", "as --preset <NAME> does;"),
+            ("mesh --rendezvous slurm:// --set rendezvous=mpi://", "as --rendezvous <PLACE> does;"),
+        ] {
+            let told = refused(line).unwrap_or_default();
+            assert!(
+                told.starts_with("--set <NAME=VALUE> `") && told.contains(fault),
+                "{line}: {told}"
+            );
+        }
+        for line in [
+            "bench --set channels=1 --set sockets=2 --chunk 1MiB",
+            "collective all_reduce --channels 4 --set channels=2",
+        ] {
+            assert_eq!(refused(line), None, "{line}");
+        }
+    }
+
+    /// The help of such an option names its setting.
+    #[test]
+    fn every_option_for_a_setting_is_known() {
+        let command = crate::command();
+        let bench = command.find_subcommand("bench").unwrap();
+        for argument in bench.get_arguments() {
+            let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+            let named = help.split_once("(setting").map_or("", |(_, rest)| rest);
+            let named = named.split(')').next().unwrap_or_default();
+            for setting in named.split('`').skip(1).step_by(2) {
+                let id = argument.get_id().as_str();
+                assert!(OPTIONS.contains(&("bench", id, setting)), "{id}: {setting}");
+            }
+        }
     }
 }

@@ -12,6 +12,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory, Error, FromArgMatches};
 use polyrail_report::exit;
 
+use crate::config_args::given_twice;
 use crate::outputs::{are_written, hinted, written_over};
 use crate::stdout::{excerpt, set_remedy, tell};
 use crate::unwritten::to_stdout;
@@ -55,7 +56,8 @@ fn read_by<Cli: FromArgMatches>(mut command: Command, words: &[OsString]) -> Res
     let matches = command.try_get_matches_from_mut(all);
     let read = matches.and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches)?;
-        Ok((cli, written_over(&command, &matches)))
+        let fault = given_twice(&command, &matches);
+        Ok((cli, fault.or_else(|| written_over(&command, &matches))))
     });
     let error = match read {
         Ok((cli, None)) => return Ok(cli),
@@ -210,6 +212,13 @@ fn message(error: &Error, line: &Line<'_>) -> String {
         }
         ErrorKind::ArgumentConflict => {
             let other = told(ContextKind::PriorArg).unwrap_or_default();
+            if let Some(name) = told(ContextKind::InvalidSubcommand) {
+                let text = format!(
+                    "command `{name}`: cannot be used behind {other}; allowed: one of them"
+                );
+                let help = format!("give what `{name}` has of these options behind it");
+                return format!("{text}\nhelp: {help}");
+            }
             match other == field || other.is_empty() {
                 true => (
                     format!("{field}: is given twice; allowed: once"),

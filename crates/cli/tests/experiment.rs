@@ -185,6 +185,10 @@ fn what_is_wrong_is_named_before_anything_runs() {
             "bench: --rx-bindings lo:0\nfactors:\n  bindings: [none, 'lo:0']\n",
             "bench gives `rx_bindings`, which is varied",
         ),
+        (
+            "bench: --chunk 1MiB\nsettings:\n  chunk_bytes: 2MiB\nfactors:\n  channels: [1, 2]\n",
+            "bench gives `chunk_bytes`, as `settings` does",
+        ),
     ] {
         let case = Case::new(text);
         let stderr = case.refused(&["x.yml"], 2);

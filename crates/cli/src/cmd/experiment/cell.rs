@@ -102,6 +102,12 @@ pub(in crate::cmd) fn check_command(experiment: &Experiment, plan: &Plan) -> Res
                 format!("bench gives `{name}`, which is varied as well; allowed: one of them");
             return Err(fault(what, Some(format!("take `{name}` out of the options of bench"))));
         }
+        let is_of_all =
+            |name: &&&str| experiment.settings.iter().any(|(of_all, _)| of_all == **name);
+        if let Some(name) = given.iter().find(is_of_all) {
+            let what = format!("bench gives `{name}`, as `settings` does; allowed: one of them");
+            return Err(fault(what, Some(format!("take `{name}` out of the options of bench"))));
+        }
     }
     Ok(())
 }
@@ -170,8 +176,10 @@ impl<'a> Runner<'a> {
 
     fn command(&self, cell: usize) -> Command {
         let words = self.experiment.words_of(self.plan, cell);
-        let settings = self.experiment.settings_of(self.plan, cell);
+        let mut settings = self.experiment.settings_of(self.plan, cell);
         let bindings = self.bindings(cell);
+        // As for factors, which win over what is given for every cell.
+        settings.retain(|(name, _)| !bindings.iter().any(|(bound, _)| bound == name));
         let mut command = match &self.experiment.measure {
             Measure::Bench(_) => {
                 let mut command = Command::new(&self.program);
