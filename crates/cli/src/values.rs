@@ -140,7 +140,21 @@ pub(crate) fn time_within(
     move |text| match time(text) {
         Ok(time) if (least..=most).contains(&time) => Ok(time),
         Ok(_) => Err(Refusal::new("out of range", allowed)),
-        Err(refusal) => Err(refusal.within(allowed)),
+        Err(refusal) => {
+            let refusal = refusal.within(allowed);
+            // Where only the unit is missing, the help adds one: only what is then allowed helps.
+            let mut with_units = ["s", "ms"]
+                .iter()
+                .filter_map(|unit| time(&format!("{text}{unit}")).ok())
+                .peekable();
+            let is_helpful = with_units.peek().is_none()
+                || with_units.all(|time| (least..=most).contains(&time));
+            Err(if is_helpful {
+                refusal
+            } else {
+                refusal.with_help(format!("write a number with its unit: {allowed}"))
+            })
+        }
     }
 }
 

@@ -152,6 +152,10 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         fs::create_dir(&folder).unwrap();
         fs::set_permissions(&folder, Permissions::from_mode(mode)).unwrap();
     }
+    // What a loss of power leaves of a secret.
+    let blank = scratch.path().join("blank");
+    fs::write(&blank, [0; 64]).unwrap();
+    fs::set_permissions(&blank, Permissions::from_mode(0o600)).unwrap();
     // The report of the last run.
     let state = scratch.path().join(".local/state/polyrail");
     fs::create_dir_all(&state).unwrap();
@@ -262,7 +266,37 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         sample --time 0s
         analyze folder --metric bandwidth
         profile --plan --gpus none --host 2 --pairs 0-5
-        profile --plan --gpus none --host 2 --load same-sink --paths tcp";
+        profile --plan --gpus none --host 2 --load same-sink --paths tcp
+        bench --sizes 1MiB --block-bytes 4096
+        bench --against raw --nccl-modes p2p
+        bench --against raw --nccl-lib file
+        bench --chunk 1MiB --set chunk_bytes=2MiB
+        bench --proxies 3 --set tx_proxies=1
+        bench --set chunk_bytes=1MiB --set chunk_bytes=2MiB
+        bench --lab 2x1gbit --rails lo
+        bench --lab 2x1gbit --rails 2
+        bench --lab 2x1gbit --rails rail0,rail2
+        bench --lab 2x1gbit --set rails=10.77.0.1
+        bench --set secret_file=blank
+        mesh --rendezvous dir:///tmp --set rendezvous=slurm:// --nodes 2
+        mesh --lab x --lab-rails 1gbit
+        mesh --hosts a,b --lab-rails 1gbit
+        doctor --explain bbr-without-fq --json
+        doctor --list --nic lo
+        doctor --list --dry-run
+        doctor --fleet file --rtt 1ms
+        doctor --fleet file --workers 0
+        doctor --fleet file --devmem
+        doctor --rtt 0
+        experiment file --dry-run --json
+        tune apply latency --dry-run --confirm-within 5s
+        profile --plan --gpus none --lock-clocks 1000
+        profile --plan --gpus none --host 2 --thermal-warmup off --rewarm 5
+        lab set x rail0 --up --side a
+        lab set x rail0 --rate 1gbit --side a
+        topo --json snapshot x
+        topo --sysroot folder snapshot x
+        nccl install goal --from file";
     for line in lines.lines().map(str::trim) {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let (code, stdout, stderr) = outcome(&words, scratch.path());

@@ -50,11 +50,12 @@ pub(crate) struct Args {
     sysroot: Option<MachineCopy>,
 
     /// List all checks, and examine nothing.
-    #[arg(long, conflicts_with_all = ["explain", "fix", "undo", "fleet"])]
+    #[arg(long, conflicts_with_all = ["explain", "fix", "undo", "fleet"], conflicts_with_all = OF_A_HOST)]
     list: bool,
 
     /// Explain a check: what it reads, why it matters and what mends it.
-    #[arg(long, value_name = "ID", value_parser = check_id, conflicts_with_all = ["fix", "undo", "fleet"])]
+    #[arg(long, value_name = "ID", value_parser = check_id,
+        conflicts_with_all = ["json", "fix", "undo", "fleet"], conflicts_with_all = OF_A_HOST)]
     explain: Option<String>,
 
     /// Mend what a check has found; --undo takes it back.
@@ -75,9 +76,13 @@ pub(crate) struct Args {
     state_dir: Option<PathBuf>,
 
     /// Compare the reports of several hosts, made with --json, and name the odd one out.
-    #[arg(long, value_name = "FILE", num_args = 1.., value_parser = file_to_read())]
+    #[arg(long, value_name = "FILE", num_args = 1.., value_parser = file_to_read(),
+        conflicts_with_all = OF_A_HOST)]
     fleet: Vec<PathBuf>,
 }
+
+/// What only the examination of a host reads.
+const OF_A_HOST: &[&str] = &["nic", "rtt", "workers", "devmem", "sysroot", "dry_run"];
 
 const EXAMPLES: &str = "\
 Examples:

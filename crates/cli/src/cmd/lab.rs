@@ -117,9 +117,9 @@ struct SetArgs {
     #[arg(long, conflicts_with = "up")]
     down: bool,
 
-    /// Which end `--down` switches off.
-    #[arg(long, value_name = "NODE", requires = "down", default_value = "b", value_parser = node)]
-    side: String,
+    /// Which end `--down` switches off [default: b].
+    #[arg(long, value_name = "NODE", value_parser = node)]
+    side: Option<String>,
 
     /// Mend the rail: all ends are switched on, with their addresses and routes.
     #[arg(long)]
@@ -220,7 +220,12 @@ fn open(name: &str, node: &str) -> Result<(Lab, Node), LabError> {
 }
 
 fn set(args: &SetArgs) -> Result<String, LabError> {
-    let (lab, at) = open(&args.name, &args.side)?;
+    // clap forgives a missing --down where --up is given, which excludes it.
+    if let Some(side) = args.side.as_ref().filter(|_| !args.down) {
+        let (value, allowed) = (side.clone(), "with --down, whose end it names".to_owned());
+        return Err(LabError::BadValue { field: "--side", value, allowed });
+    }
+    let (lab, at) = open(&args.name, args.side.as_deref().unwrap_or("b"))?;
     let rail = lab.rail(&args.rail)?;
     if let Some(rate) = args.rate {
         lab.set_rate(rail, rate)?;

@@ -39,6 +39,7 @@ fn execute(args: &Args) -> Result<(String, u8), CommandError> {
     if !args.restore_clocks.is_empty() {
         return lock::guard(&args.restore_clocks).map(|()| (String::new(), exit::OK));
     }
+    args.refuse_unused()?;
     let signals = Caught::new()?;
     // Finding devices and warming them takes long; who can't have the folder learns it before.
     let claim = args.resume.as_ref().map(Folder::claim).transpose()?;

@@ -35,7 +35,7 @@ pub(crate) struct Args {
 
     /// The speed of each rail of that lab, like 2x1gbit or 4gbit,1gbit.
     #[arg(long, value_name = "RATES", requires = "lab_nodes", value_parser = rates,
-        help_heading = WHERE)]
+        conflicts_with_all = ["lab", "rendezvous", "nodes", "node"], help_heading = WHERE)]
     pub(crate) lab_rails: Option<Rates>,
 
     /// Measure between these hosts: start the others by `ssh`, which must need no password. `localhost` is this host.

@@ -72,7 +72,8 @@ pub(crate) struct Args {
     blocks: Option<u64>,
 
     /// Size of each of the --blocks.
-    #[arg(long, value_name = "SIZE", requires = "blocks", value_parser = size, help_heading = WHAT)]
+    #[arg(long, value_name = "SIZE", requires = "blocks", value_parser = size,
+        conflicts_with_all = ["sizes", "segments"], help_heading = WHAT)]
     block_bytes: Option<u64>,
 
     /// Transfers outstanding at once [default: 16, fewer where they exceed 256 MiB].
@@ -124,14 +125,13 @@ pub(crate) struct Args {
     why: bool,
 
     /// How NCCL moves the bytes for --against nccl: p2p, or over sockets as THREADSxSOCKETS, where 0x0 is
-    /// its default.
-    #[arg(long, value_name = "LIST", default_value = "0x0,4x4,8x8,p2p", value_delimiter = ',',
-        help_heading = HOW)]
-    nccl_modes: Vec<NcclMode>,
+    /// its default [default: 0x0,4x4,8x8,p2p].
+    #[arg(long, value_name = "LIST", value_delimiter = ',', help_heading = HOW)]
+    pub(super) nccl_modes: Vec<NcclMode>,
 
     /// The library NCCL [default: libnccl.so.2 where the loader finds it].
     #[arg(long, value_name = "FILE", value_parser = library(), help_heading = HOW)]
-    nccl_lib: Option<PathBuf>,
+    pub(super) nccl_lib: Option<PathBuf>,
 
     /// Numbers of channels to measure in turn, like 1,2,4,8,16.
     #[arg(long, value_name = "LIST", value_delimiter = ',',
@@ -294,7 +294,10 @@ impl Args {
             verify: self.verify,
             against,
             channels: self.channels_list.clone(),
-            nccl_modes: self.nccl_modes.clone(),
+            nccl_modes: match self.nccl_modes.is_empty() {
+                true => NcclMode::DEFAULT.to_vec(),
+                false => self.nccl_modes.clone(),
+            },
             nccl_library: self.nccl_lib.clone(),
             why: self.why,
             dry_run: self.dry_run,

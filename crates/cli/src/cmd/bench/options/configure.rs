@@ -10,6 +10,7 @@ use super::near::{NEAR, near_rails};
 use super::placement::{Placed, place};
 use super::role::Role;
 use crate::cmd::bench::error::BenchError;
+use crate::stdout::excerpt;
 
 /// Why it proposes settings that nobody gave.
 const RAILS_ALONE: &str =
@@ -25,6 +26,11 @@ impl Args {
         more: &[(&str, String)],
     ) -> Result<Config, BenchError> {
         let given = self.builder()?.build()?;
+        if let Role::Lab { rates } = role
+            && given.origin("rails") == Some(&Origin::Set)
+        {
+            self.refuse_rails_outside(&given.rails, rates.len())?;
+        }
         let mut builder = self.builder()?;
         if let Some(rails) = self.default_rails(role, given.origin("rails")) {
             builder = builder.set("rails", &rails)?;
@@ -69,6 +75,16 @@ impl Args {
             let reason = "takes two processes";
             return Err(BenchError::usage("--against", "raw", reason, "without --one-process"));
         }
+        let modes: Vec<String> = self.nccl_modes.iter().map(ToString::to_string).collect();
+        let modes = Some(modes.join(",")).filter(|modes| !modes.is_empty());
+        let library = self.nccl_lib.as_ref().map(|path| excerpt(&path.to_string_lossy()));
+        let mut of_nccl = [("--nccl-modes", modes), ("--nccl-lib", library)].into_iter();
+        if let Some((option, value)) = of_nccl.find_map(|(option, value)| Some((option, value?)))
+            && !nccl
+        {
+            let reason = "is for what is measured against NCCL";
+            return Err(BenchError::usage(option, value, reason, "with --against nccl"));
+        }
         if nccl {
             // Now, and not only when its turn comes.
             Nccl::load(schedule.nccl_library.as_deref())?;
@@ -85,6 +101,26 @@ impl Args {
     pub(crate) fn place(&self, role: &Role) -> Result<Placed, BenchError> {
         let config = self.resolve_config(role, &[])?;
         Ok(place(&config, role, self.inside_lab.is_some(), self.place)?)
+    }
+
+    /// Refuses rails that no lab with this number of rails has. The addresses of one end are not at the other.
+    fn refuse_rails_outside(&self, rails: &str, count: usize) -> Result<(), BenchError> {
+        let (is_exact, list) = rails.strip_prefix('=').map_or((false, rails), |list| (true, list));
+        let is_inside = |word: &str| {
+            let mut names = (0..count).map(|rail| format!("{LAB_RAILS}{rail}"));
+            word.starts_with("plugin:")
+                || names.any(|name| if is_exact { name == word } else { name.starts_with(word) })
+        };
+        if rails == "auto"
+            || rails.starts_with('^')
+            || list.split(',').map(str::trim).all(is_inside)
+        {
+            return Ok(());
+        }
+        let option = if self.rails.is_some() { "--rails" } else { "--set rails" };
+        let value = self.rails.as_deref().unwrap_or(rails);
+        let allowed = format!("rail0 to rail{}, which --lab makes", count - 1);
+        Err(BenchError::usage(option, value, "is not in the lab", allowed))
     }
 
     /// The engine picks interfaces, except where its choice can't fit the role.

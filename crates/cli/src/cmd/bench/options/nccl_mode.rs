@@ -13,6 +13,14 @@ pub(crate) enum NcclMode {
 }
 
 impl NcclMode {
+    /// Those that are measured where nobody chooses.
+    pub(super) const DEFAULT: [Self; 4] =
+        [Self::socket(0, 0), Self::socket(4, 4), Self::socket(8, 8), Self::Peer];
+
+    const fn socket(threads: u32, sockets: u32) -> Self {
+        Self::Socket { threads, sockets }
+    }
+
     /// As in the report.
     pub(crate) fn name(self) -> String {
         match self {
