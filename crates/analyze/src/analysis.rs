@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use polyrail_profile::{Endpoint, Folder, Metric, Part, PathKind, Plan, Run, Sample, State, Word};
+use polyrail_profile::{
+    Endpoint, Folder, Metric, Part, PathKind, Plan, Run, Sample, State, Word, shown_path,
+};
 use serde::Serialize;
 
 use crate::compare::Comparison;
@@ -139,7 +141,7 @@ impl Analysis {
             Ok(folder.metadata(endpoint.rank)?.and_then(|metadata| metadata.model))
         });
         let about = About {
-            dir: folder.dir().display().to_string(),
+            dir: shown_path(folder.dir()),
             hostname: run.hostname.clone(),
             kernel: run.kernel.clone(),
             polyrail_version: run.polyrail_version.clone(),

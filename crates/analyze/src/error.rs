@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use polyrail_profile::ProfileError;
+use polyrail_profile::{ProfileError, shown_path};
 
 /// A profile, a table of predictions or an export that can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -13,7 +13,7 @@ pub enum AnalyzeError {
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// There is nothing to look at.
-    #[error("{}: no sample has {what}", dir.display())]
+    #[error("{}: no sample has {what}", shown_path(dir))]
     Empty {
         /// The folder.
         dir: PathBuf,
@@ -53,7 +53,7 @@ pub enum AnalyzeError {
         why: String,
     },
     /// The system refused.
-    #[error("can't {action} {}: {source}", path.display())]
+    #[error("can't {action} {}: {source}", shown_path(path))]
     Io {
         /// What was tried.
         action: &'static str,

@@ -1,10 +1,11 @@
 //! A simulator's predictions, judged point by point.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::Path;
 
-use polyrail_profile::{Cells, PathKind, ProfileError, Table, Unknown, Word};
+use polyrail_profile::{
+    Cells, PathKind, ProfileError, Table, Unknown, Word, read_limited, shown_path,
+};
 use serde::Serialize;
 
 use crate::analysis::Analysis;
@@ -134,6 +135,9 @@ pub struct Judgement {
 /// An interval that reaches farther from the median, in percent, holds predictions that are right and wrong.
 const WIDE_PERCENT: f64 = 20.0;
 
+/// A million predictions have 50 MB.
+const TABLE_MAX: u64 = 256 << 20;
+
 const REQUIRED: &[&str] = &["src", "dst", "size_bytes", "predicted_time_ns"];
 const OPTIONAL: &[&str] = &["path", "simulator"];
 
@@ -143,7 +147,7 @@ const OPTIONAL: &[&str] = &["path", "simulator"];
 /// # Errors
 /// If the file can't be read, a column is missing, or a cell is out of range.
 pub fn read_predictions(path: &Path) -> Result<Vec<Prediction>, AnalyzeError> {
-    let bytes = fs::read(path).map_err(|source| AnalyzeError::Io {
+    let bytes = read_limited(path, TABLE_MAX).map_err(|source| AnalyzeError::Io {
         action: "read",
         path: path.into(),
         source,
@@ -184,7 +188,7 @@ impl Judgement {
         file: &Path,
         predictions: &[Prediction],
     ) -> Result<Self, AnalyzeError> {
-        let file = file.display().to_string();
+        let file = shown_path(file);
         let usual_path = if predictions.iter().any(|one| one.path.is_none()) {
             Some(analysis.one_path("a table of predictions without the column path")?)
         } else {

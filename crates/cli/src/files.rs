@@ -49,6 +49,17 @@ pub(crate) fn state_folder() -> Option<PathBuf> {
     Some(of_user?.join("polyrail"))
 }
 
+/// The text of a file that people or this command wrote: none of them comes near 16 MiB.
+///
+/// # Errors
+/// Of the system; a larger file, or one that is no UTF-8 text.
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
+    let bytes = polyrail_host::read_limited(path, 16 << 20)?;
+    String::from_utf8(bytes).map_err(|_| {
+        io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8")
+    })
+}
+
 /// Writes a whole file, in place of an older one: where the disk is full or this process is killed, the
 /// older one stays, and nobody reads a part of either.
 ///
@@ -106,6 +117,15 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+
+    #[test]
+    fn a_large_file_is_refused_by_its_size() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("large");
+        fs::File::create(&path).unwrap().set_len(10 << 30).unwrap();
+        let error = read_text(&path).unwrap_err();
+        assert_eq!(error.to_string(), "it is larger than 16 MiB; allowed: a smaller file");
+    }
 
     #[test]
     fn a_file_is_replaced_whole_or_not_at_all() {

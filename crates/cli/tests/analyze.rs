@@ -297,6 +297,31 @@ fn files_that_are_no_text_and_times_that_are_none_are_bad_input_with_their_place
 }
 
 #[test]
+fn a_large_table_of_predictions_is_not_read() {
+    let (root, dir) = profile(&machine());
+    let large = root.path().join("large.csv");
+    fs::File::create(&large).unwrap().set_len(3 << 30).unwrap();
+    let output = analyze(&[&dir, "--predictions", large.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = text(&output.stderr);
+    assert!(error.contains("large.csv: it is larger than 256 MiB; allowed: "), "{error}");
+}
+
+#[test]
+fn the_name_of_a_folder_is_one_line() {
+    let (root, dir) = profile(&machine());
+    let odd = root.path().join("w\n\u{1b}[31mX");
+    fs::rename(&dir, &odd).unwrap();
+    let odd = odd.to_str().unwrap();
+    let output = analyze(&[odd]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("/w\\u000a\\u001b[31mX: "), "{}", text(&output.stdout));
+    fs::write(format!("{odd}/run.yml"), "x").unwrap();
+    let error = analyze(&[odd]).stderr;
+    assert!(text(&error).contains("/w\\u000a\\u001b[31mX/run.yml"), "{}", text(&error));
+}
+
+#[test]
 fn names_in_a_folder_do_not_steer_the_terminal() {
     let (_root, dir) = profile(&machine());
     let path = Path::new(&dir).join("run.yml");

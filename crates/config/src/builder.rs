@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use polyrail_yaml::{Position, excerpt};
+use polyrail_yaml::{Position, excerpt, harmless};
 
 use crate::alias::{self, Alias, WITHOUT_COUNTERPART};
 use crate::choices::Preset;
@@ -76,7 +76,7 @@ impl ConfigBuilder {
     /// The file can't be read, is larger than [`FILE_LIMIT_BYTES`], or is refused by
     /// [`ConfigBuilder::yaml`].
     pub fn file(self, path: &Path) -> Result<Self, ConfigError> {
-        let name = path.display().to_string();
+        let name = harmless(&path.display().to_string(), &[]);
         let unreadable = |error: io::Error| {
             let (kind, reason) = (error.kind(), error.to_string());
             ConfigError::Read { path: name.clone(), kind, reason }

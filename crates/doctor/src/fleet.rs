@@ -1,9 +1,9 @@
 //! Which host of a fleet differs from the others, and in what.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
 
+use polyrail_host::read_limited;
 use serde::{Deserialize, Serialize};
 
 use crate::error::DoctorError;
@@ -37,6 +37,9 @@ pub struct Difference {
     pub others: BTreeMap<String, Vec<String>>,
 }
 
+/// No report of a host comes near.
+const REPORT_MAX: u64 = 64 << 20;
+
 /// Reads reports that `polyrail doctor --json` wrote.
 ///
 /// # Errors
@@ -47,7 +50,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Vec<Report>, DoctorError> {
 
 fn read_one(path: &Path) -> Result<Report, DoctorError> {
     let unreadable = |source| DoctorError::Unreadable { path: path.into(), source };
-    let bytes = fs::read(path).map_err(unreadable)?;
+    let bytes = read_limited(path, REPORT_MAX).map_err(unreadable)?;
     let not_json =
         |fault: String| DoctorError::NotJson { path: path.into(), wanted: "a report", fault };
     let report: Report =
@@ -169,6 +172,8 @@ impl Comparison {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use crate::report::Summary;
 
@@ -228,6 +233,9 @@ mod tests {
         let path = folder.path().join("x.json");
         let message = |paths: &[PathBuf]| read(paths).unwrap_err().to_string();
         assert!(message(std::slice::from_ref(&path)).contains("x.json can't be read"));
+        fs::File::create(&path).unwrap().set_len(3 << 30).unwrap();
+        let error = read_one(&path).unwrap_err().to_string();
+        assert!(error.contains("larger than 64 MiB; allowed: a smaller file"), "{error}");
         fs::write(&path, "{}").unwrap();
         assert!(message(std::slice::from_ref(&path)).contains("x.json is not a report"));
         let mut report = host("a", &[]);

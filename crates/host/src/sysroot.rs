@@ -11,6 +11,8 @@ use tree::Tree;
 
 /// Files of `/proc` and `/sys` are short; anything longer comes from elsewhere.
 const LONGEST_FILE_BYTES: u64 = 64 << 20;
+/// The numbers of `/dev/null`.
+const NULL_DEVICE: u64 = 0x103;
 
 /// Where `/proc` and `/sys` are looked for. Cheap to clone, and safe to share between threads.
 #[derive(Clone, Debug)]
@@ -317,12 +319,49 @@ fn read_text(path: &Path) -> io::Result<String> {
     use std::io::Read;
     let mut text = String::new();
     // /proc and /sys state wrong sizes, so limit the bytes read.
-    let mut limited = fs::File::open(path)?.take(LONGEST_FILE_BYTES + 1);
+    let mut limited = open_file(path)?.take(LONGEST_FILE_BYTES + 1);
     limited.read_to_string(&mut text)?;
     if text.len() as u64 > LONGEST_FILE_BYTES {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "more than 64 MiB"));
     }
     Ok(text)
+}
+
+/// Opens a file to read. In the copy of a machine a pipe may have its name, which would be waited for for ever.
+///
+/// # Errors
+/// Of the system; [`io::ErrorKind::InvalidData`] for a pipe, a socket or a device.
+pub fn open_file(path: &Path) -> io::Result<fs::File> {
+    use std::os::unix::fs::MetadataExt;
+    let found = fs::metadata(path)?;
+    // Whoever reads a folder is told so by the system. Containers hide files behind /dev/null.
+    if found.is_file() || found.is_dir() || found.rdev() == NULL_DEVICE {
+        return fs::File::open(path);
+    }
+    let fault = "it is a pipe, a socket or a device; allowed: a file";
+    Err(io::Error::new(io::ErrorKind::InvalidData, fault))
+}
+
+/// The bytes of a file of at most `most` bytes: the size is looked at first, as a larger one takes its size in memory.
+///
+/// # Errors
+/// Of the system; [`io::ErrorKind::InvalidData`] for a larger file.
+pub fn read_limited(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    use std::io::Read;
+    let file = fs::File::open(path)?;
+    let mut bytes = Vec::new();
+    let mut size = file.metadata()?.len();
+    if size <= most {
+        // Files of the system and pipes state no size.
+        size = file.take(most + 1).read_to_end(&mut bytes)? as u64;
+    }
+    match size > most {
+        true => {
+            let fault = format!("it is larger than {} MiB; allowed: a smaller file", most >> 20);
+            Err(io::Error::new(io::ErrorKind::InvalidData, fault))
+        }
+        false => Ok(bytes),
+    }
 }
 
 /// Names that are not text are left out.
@@ -368,6 +407,19 @@ mod tests {
         fs::write(root.path("/sys/devices/d1/speed"), "100000\n").unwrap();
         symlink("../devices/d1", root.path("/sys/class/it")).unwrap();
         (folder, root)
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_a_file_is_not_waited_for() {
+        let (_folder, root) = tree();
+        let pipe = root.path("/sys/pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let error = root.read("/sys/pipe").unwrap_err();
+        assert!(error.to_string().contains("it is a pipe, a socket or a device; allowed: a file"));
+        assert!(!error.is_absent());
+        assert!(
+            open_file(Path::new("/dev/null")).is_ok() && open_file(Path::new("/dev/zero")).is_err()
+        );
     }
 
     #[test]

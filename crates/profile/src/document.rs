@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::error::Category;
 
-use crate::error::{NEWER, ProfileError, VERSION};
+use crate::error::{NEWER, ProfileError, VERSION, shown_path};
 use crate::fault::told;
 use crate::yaml::{self, Lines};
 
@@ -97,7 +97,7 @@ pub(crate) fn in_file(
             fault_at(path, line_of(&field), &field, format!("`{value}`; allowed: {allowed}"))
         }
         ProfileError::Clock { clock, fault } => {
-            let (file, fault) = (path.display().to_string(), format!("clock {clock}: {fault}"));
+            let (file, fault) = (shown_path(path), format!("clock {clock}: {fault}"));
             ProfileError::Line { file, line: 0, fault }
         }
         other => other,
@@ -105,6 +105,6 @@ pub(crate) fn in_file(
 }
 
 pub(crate) fn fault_at(path: &Path, line: u64, field: &str, fault: String) -> ProfileError {
-    let (file, field) = (path.display().to_string(), polyrail_yaml::excerpt(field));
+    let (file, field) = (shown_path(path), polyrail_yaml::excerpt(field));
     ProfileError::Field { file, line, field, fault }
 }

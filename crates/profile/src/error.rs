@@ -1,14 +1,19 @@
 //! What is wrong with a plan, a folder or a file, and where.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// A name for a message: in one line, and without what would steer a terminal.
+pub fn shown_path(path: &Path) -> String {
+    polyrail_yaml::harmless(&path.display().to_string(), &[])
+}
 
 /// A plan or a folder that can't be written, read or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
     /// The system refused.
-    #[error("can't {action} {}: {source}", path.display())]
+    #[error("can't {action} {}: {source}", shown_path(path))]
     Io {
         /// What was tried, such as `write`.
         action: &'static str,
@@ -18,7 +23,10 @@ pub enum ProfileError {
         source: io::Error,
     },
     /// Not a profile folder.
-    #[error("{} is not a profile folder: it has no {missing}; allowed: a folder with a profile", dir.display())]
+    #[error(
+        "{} is not a profile folder: it has no {missing}; allowed: a folder with a profile",
+        shown_path(dir)
+    )]
     Foreign {
         /// The folder.
         dir: PathBuf,
@@ -26,13 +34,13 @@ pub enum ProfileError {
         missing: &'static str,
     },
     /// A new profile can't go where something is.
-    #[error("{} is not empty; allowed: a new folder, or an empty one", dir.display())]
+    #[error("{} is not empty; allowed: a new folder, or an empty one", shown_path(dir))]
     NotEmpty {
         /// The folder.
         dir: PathBuf,
     },
     /// Another process writes to the profile.
-    #[error("another process is writing to {}", dir.display())]
+    #[error("another process is writing to {}", shown_path(dir))]
     Busy {
         /// The folder.
         dir: PathBuf,

@@ -12,12 +12,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use self::appender::lock_table;
+pub use self::files::read_limited;
 pub(crate) use self::files::replace;
 use self::files::{is_there, json_text, read_text};
 pub use self::recorder::Recorder;
 use crate::clock::{Alignment, Anchor};
 use crate::document::{Document, fault_at, in_file, read_json, read_yaml};
-use crate::error::ProfileError;
+use crate::error::{ProfileError, shown_path};
 use crate::plan::Plan;
 use crate::run::{Metadata, Run};
 use crate::sample::Sample;
@@ -182,7 +183,7 @@ impl Folder {
             };
             // This program writes no line twice and none over several lines.
             return Err(ProfileError::Line {
-                file: path.display().to_string(),
+                file: shown_path(&path),
                 line: place as u64 + 2,
                 fault,
             });
@@ -220,7 +221,7 @@ impl Folder {
         let ranks = self.plan.endpoints.len();
         match looks.iter().position(|look| look.rank as usize >= ranks) {
             Some(place) => Err(ProfileError::Cell {
-                file: self.dir.join(TEMPERATURES).display().to_string(),
+                file: shown_path(&self.dir.join(TEMPERATURES)),
                 // As for samples: no line is over several, and none is twice.
                 line: place as u64 + 2,
                 column: "rank".into(),

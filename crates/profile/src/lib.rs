@@ -60,8 +60,8 @@ mod trace;
 mod yaml;
 
 pub use clock::{Aligned, Alignment, Anchor, AnchorMethod, Clock, ClockFit, Triangle, Window};
-pub use error::ProfileError;
-pub use folder::{Claim, Folder, Part, Recorder};
+pub use error::{ProfileError, shown_path};
+pub use folder::{Claim, Folder, Part, Recorder, read_limited};
 pub use order::SplitMix64;
 pub use plan::{
     Configuration, Endpoint, EndpointKind, Load, PLAN_VERSION, PathKind, Plan, PlanBuilder,

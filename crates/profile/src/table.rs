@@ -9,7 +9,7 @@ use csv_core::ReadRecordResult;
 use polyrail_report::csv_line;
 use polyrail_yaml::excerpt;
 
-use crate::error::ProfileError;
+use crate::error::{ProfileError, shown_path};
 
 /// A value that is one of a few words.
 pub trait Word: Copy + PartialEq + 'static {
@@ -126,7 +126,7 @@ pub(crate) fn read_row<R: ReadRow>(
     path: &Path,
     line: u64,
 ) -> Result<R, ProfileError> {
-    let file = path.display().to_string();
+    let file = shown_path(path);
     let fields: Vec<Option<usize>> = (0..R::COLUMNS.len()).map(Some).collect();
     R::read(&Cells { record, fields: &fields, names: R::COLUMNS, file: &file, line })
 }
@@ -139,7 +139,7 @@ pub(crate) fn utf8<'a>(bytes: &'a [u8], path: &Path) -> Result<&'a str, ProfileE
         let found = bytes.get(at).copied().unwrap_or(0);
         let fault =
             format!("is not UTF-8 text: 0x{found:02x} at byte {at} of the file; allowed: UTF-8");
-        ProfileError::Line { file: path.display().to_string(), line: 1 + before, fault }
+        ProfileError::Line { file: shown_path(path), line: 1 + before, fault }
     })
 }
 
@@ -176,7 +176,7 @@ impl<'a> Table<'a> {
         optional: &[&'static str],
         unknown: Unknown,
     ) -> Result<Self, ProfileError> {
-        let file = path.display().to_string();
+        let file = shown_path(path);
         let names = [required, optional].concat();
         let fault = |fault: String| ProfileError::Columns {
             file: file.clone(),

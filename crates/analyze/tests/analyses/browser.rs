@@ -65,6 +65,12 @@ fn every_chart_is_drawn_without_complaint_and_nothing_is_asked_of_a_network() {
     assert_eq!(browser.value(wide), true, "nothing sticks out");
     conclusion_and_words(&mut browser);
 
+    let marks = |values: &str| {
+        format!("axis({values}, {{ zero: true, least: -100, fenced: true }}, 0, 100).marks.join()")
+    };
+    // One value far from all others flattens nothing, and no time is shorter by more than all.
+    assert_eq!(browser.value(&marks("[-2, -1, 0, 1, 2, 900]")), "-2,-1,0,1,2");
+    assert_eq!(browser.value(&marks("[-90, 0, 100, 200, 300, 900]")), "0,200,400,600,800,1000");
     if let Some(path) = std::env::var_os("ANALYZE_SCREENSHOT") {
         fs::write(path, browser.screenshot(1_500)).unwrap();
     }

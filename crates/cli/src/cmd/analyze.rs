@@ -11,7 +11,7 @@ use polyrail_analyze::export::{Target, export};
 use polyrail_analyze::{
     Analysis, AnalyzeError, Comparison, Judgement, Options, Verdict, html, read_predictions,
 };
-use polyrail_profile::{Folder, Metric, PathKind, ProfileError, Word};
+use polyrail_profile::{Folder, Metric, PathKind, ProfileError, Word, shown_path};
 use polyrail_report::exit;
 
 use crate::cmd::profile::Way;
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     if let Some(path) = args.html.as_deref().filter(|path| is_of_profile(path, &args.dir)) {
         let fault = "is a file of the profile; allowed: another file, such as report.html";
         let help = "the report would take the place of what was measured";
-        complain(&format!("--html <FILE> `{}`: {fault}", path.display()), Some(help));
+        complain(&format!("--html <FILE> `{}`: {fault}", shown_path(path)), Some(help));
         return ExitCode::from(exit::USAGE);
     }
     let is_to_stdout = is_stdout(args);
@@ -162,12 +162,12 @@ fn execute(args: &Args) -> Result<(Analysis, u8), Failure> {
         for file in files {
             let path = dir.join(&file.name);
             fs::write(&path, &file.bytes).map_err(Unwritten::at(&path))?;
-            tell!("{}", path.display());
+            tell!("{}", shown_path(&path));
         }
     }
     if let Some(path) = args.html.as_ref().filter(|_| !is_stdout(args)) {
         files::replace(path, html(&analysis)).map_err(Unwritten::at(path))?;
-        tell!("{}", path.display());
+        tell!("{}", shown_path(&path));
     }
     let code = verdict(&analysis, args.max_error);
     Ok((analysis, code))

@@ -2,7 +2,6 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -23,6 +22,7 @@ use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
+use crate::files;
 use crate::machine_args::MachineCopy;
 use crate::progress::{Progress, show_time};
 use crate::stdout::{self, tell};
@@ -158,7 +158,7 @@ pub(crate) fn read_argument(
     path: &Path,
     allowed: &str,
 ) -> Result<String, TuneError> {
-    fs::read_to_string(path).map_err(|source| match exit::of_io(&source) {
+    files::read_text(path).map_err(|source| match exit::of_io(&source) {
         exit::USAGE => {
             let fault = format!("can't be read: {source}");
             TuneError::argument(field, path.display().to_string(), fault, allowed)

@@ -16,12 +16,12 @@ mod folder;
 mod host;
 pub(super) mod run;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_experiment::{Experiment, Report};
+use polyrail_profile::shown_path;
 use polyrail_report::exit;
 
 use self::claim::Claim;
@@ -29,6 +29,7 @@ use self::error::RunError;
 use self::folder::Folder;
 use self::host::HostFactors;
 use self::run::Run;
+use crate::files;
 use crate::machine_args::MachineCopy;
 use crate::stdout::{columns, print, refuse, tell};
 use crate::values::{file_to_read, folder_to_read, folder_to_write};
@@ -111,8 +112,8 @@ fn undo(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<ExitCode, RunErr
 }
 
 fn execute(args: &Running, file: &Path) -> Result<ExitCode, RunError> {
-    let text = fs::read_to_string(file).map_err(RunError::unread(file))?;
-    let experiment = Experiment::parse(&text, &file.display().to_string())?;
+    let text = files::read_text(file).map_err(RunError::unread(file))?;
+    let experiment = Experiment::parse(&text, &shown_path(file))?;
     let (cells, _) = experiment.plan(|_| true)?;
     cell::check_command(&experiment, &cells)?;
     let folder = args

@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use polyrail_experiment::ExperimentError;
+use polyrail_profile::shown_path;
 use polyrail_report::exit;
 use polyrail_tune::{Blame, TuneError};
 
@@ -19,15 +20,21 @@ pub(in crate::cmd) enum RunError {
     Tune(#[from] TuneError),
     #[error(transparent)]
     Unwritten(#[from] Unwritten),
-    #[error("can't read {}: {source}; allowed: a file of UTF-8 text that this user may read", path.display())]
+    #[error(
+        "can't read {}: {source}; allowed: a file of UTF-8 text that this user may read",
+        shown_path(path)
+    )]
     Unread { path: PathBuf, source: io::Error },
-    #[error("can't {action} {}: {source}", path.display())]
+    #[error("can't {action} {}: {source}", shown_path(path))]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     /// The command of every cell is wrong.
     #[error("{file}: {fault}")]
     Command { file: String, fault: String, help: Option<String> },
     /// The results folder can't be used.
-    #[error("the results folder {} {fault}; allowed: results of the same run, or a new name", path.display())]
+    #[error(
+        "the results folder {} {fault}; allowed: results of the same run, or a new name",
+        shown_path(path)
+    )]
     Folder { path: PathBuf, fault: String, help: &'static str },
     /// The baseline would be what another experiment has applied just then.
     #[error("another experiment changes this host{}", of(folder.as_deref()))]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use polyrail_analyze::{Analysis, Options};
 use polyrail_profile::{
     Claim, Configuration, Folder, Load, Metric, Part, PathKind, Plan, Recorder, Run, State, Step,
-    Temperature, Word, allowed_environment,
+    Temperature, Word, allowed_environment, shown_path,
 };
 use polyrail_profiler::{
     Hooks, Limits, Outcome, Rewarm, Rewarmed, Station, WARMING, Watcher, busy_devices,
@@ -239,7 +239,7 @@ fn finish(
     for failure in &outcome.failures {
         tell!("polyrail: {failure}");
     }
-    let dir = recorder.folder().dir().display();
+    let dir = shown_path(recorder.folder().dir());
     let left = recorder.remaining().len();
     let mut text = format!(
         "{} in {}, preparing included, {left} left, {} wrong: {dir}\n",
