@@ -145,10 +145,10 @@ fn auth_none_needs_both_ends() {
     assert_eq!(tries(&open, Proof::Capability, &guess, &hello), UNPROVEN);
 }
 
-/// A secret file, of one letter for each secret.
+/// A secret file, of one letter and zeros for each secret.
 fn file(folder: &Path, name: &str, letters: &[&str]) -> PathBuf {
     let path = folder.join(name);
-    let lines: Vec<String> = letters.iter().map(|letter| letter.repeat(40)).collect();
+    let lines: Vec<String> = letters.iter().map(|letter| format!("{letter}0").repeat(20)).collect();
     fs::write(&path, lines.join("\n")).unwrap();
     fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
     path
@@ -178,7 +178,7 @@ fn a_secret_file_lets_in_who_has_one_of_its_secrets() {
     // The file is what counts, not its name.
     let copy = file(folder.path(), "copy", &["a"]);
     works(&with_secret(&copy), &with_secret(&old));
-    let secret = &read_secrets(&"cd".repeat(20)).unwrap()[0];
+    let secret = &read_secrets(&"c0".repeat(20)).unwrap()[0];
     let hello = Hello::Introduction(metadata(&card(&["127.0.0.1:9".parse().unwrap()])));
     assert_eq!(tries(&changing, Proof::Secret, secret, &hello), UNPROVEN);
 }
