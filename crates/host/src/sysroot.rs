@@ -357,7 +357,7 @@ pub fn read_limited(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     }
     match size > most {
         true => {
-            let fault = format!("it is larger than {} MiB; allowed: a smaller file", most >> 20);
+            let fault = format!("it is larger than {} MiB, the most that is read", most >> 20);
             Err(io::Error::new(io::ErrorKind::InvalidData, fault))
         }
         false => Ok(bytes),
