@@ -44,6 +44,7 @@ use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::state::EngineShared;
 use crate::path::asking::ask_patiently;
+use crate::path::try_shared;
 
 /// How often peers are looked after while anything is outstanding.
 const TICK: Duration = Duration::from_millis(50);
@@ -157,6 +158,7 @@ impl Control {
         match command {
             ControlCommand::Connect { peer } => {
                 self.note_cut_off(&peer);
+                try_shared::prepare(&self.engine, &peer);
                 for flow in 0..peer.layout.flows() {
                     self.start_flow(
                         peer.clone(),

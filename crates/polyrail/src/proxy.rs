@@ -58,7 +58,7 @@ enum Reads {
 struct Sent {
     /// Something moved.
     worked: bool,
-    /// Something is left, for which somebody else holds a lock.
+    /// Something is left, for which somebody else holds a lock, or which memory has to be got for.
     is_held_up: bool,
 }
 

@@ -25,6 +25,7 @@ use crate::device::wire::Wire;
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{Arriving, ProxyCommand};
 use crate::engine::state::EngineShared;
+use crate::path::try_shared;
 
 /// How long accepting pauses when the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
@@ -151,6 +152,7 @@ impl Control {
                 let duplex =
                     duplex && own.contains(Capabilities::DUPLEX) && peer.answers(flow.flows);
                 let stream = self.accept_stream(&peer, key, flow.stream);
+                try_shared::prepare(&self.engine, &peer);
                 let then = Then {
                     duplex,
                     stream,

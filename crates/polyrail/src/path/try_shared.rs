@@ -12,6 +12,7 @@ use polyrail_proto::wire::SharedPlace;
 use polyrail_sys::SharedMemory;
 
 use crate::device::shared_page::{Backoff, PAGE_BYTES, Trial, create, open, place_of};
+use crate::engine::local_engines::engine_here;
 use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
@@ -157,6 +158,15 @@ fn pin(engine: &EngineShared, page: &polyrail_sys::Memory) -> Result<(), String>
         device.pin(page).map_err(|error| error.to_string())?;
     }
     Ok(())
+}
+
+/// Makes the page that peers on this host are shown, before anybody posts: to get memory can take as long as others keep
+/// the CPUs. What fails is told once a transfer wants it.
+pub(crate) fn prepare(engine: &EngineShared, peer: &PeerShared) {
+    let may_share = peer.same_host && engine.config.path != PathChoice::Tcp;
+    if may_share && engine_here(peer.instance()).is_none() {
+        let _ = page(engine);
+    }
 }
 
 fn page(engine: &EngineShared) -> Result<&SharedMemory, String> {

@@ -371,6 +371,7 @@ impl Core {
                 };
                 left.note(flow, pass.now);
                 stuck |= flow.stuck;
+                self.is_held_up |= flow.lacks_ring;
                 match wrote {
                     Ok(wrote) => worked |= wrote,
                     Err(down) => broken.push((*key, down)),

@@ -73,6 +73,8 @@ pub(crate) struct TxFlow {
     denied: bool,
     /// At the last visit something was left that this flow could not take.
     pub(crate) stuck: bool,
+    /// A caller has left a chunk for which memory has to be got first.
+    pub(crate) lacks_ring: bool,
     pub(crate) readable: bool,
     /// The end is behind the bytes that are there, and no event will tell of it again.
     pub(crate) ended: bool,
@@ -109,6 +111,7 @@ impl TxFlow {
             writable: true,
             denied: false,
             stuck: false,
+            lacks_ring: false,
             readable: true,
             ended: false,
             acks: None,
@@ -147,6 +150,7 @@ impl TxFlow {
             self.writable = self.wire.stream().is_some_and(SharedStream::has_room);
         }
         self.stuck = !self.writable;
+        self.lacks_ring = false;
         self.advance_carrier(pass)?;
         while self.writable && written < VISIT_BYTES {
             let between = self.is_between_frames();

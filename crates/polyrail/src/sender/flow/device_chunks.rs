@@ -63,6 +63,11 @@ impl TxFlow {
         !self.is_carried(chunk) && (is_on_device(chunk) || self.is_shared(chunk))
     }
 
+    /// Whether there is a ring for a chunk that is staged.
+    pub(super) fn has_ring_for(&self, chunk: &Chunk<Outgoing>) -> bool {
+        self.shared.is_some() || self.ring.is_some() && !self.is_shared(chunk)
+    }
+
     /// Whether the payload of a chunk is left where the peer takes it itself.
     fn is_shared(&self, chunk: &Chunk<Outgoing>) -> bool {
         chunk.header.payload_len > 0 && chunk.source.is_shared() && self.peer.sharing.may_work()
@@ -193,6 +198,7 @@ impl TxFlow {
         if let Some(shared) = &mut self.shared {
             return shared.pin_for(device);
         }
+        debug_assert!(!pass.hasty, "a caller makes no ring");
         let settings = &pass.engine.settings;
         let (wanted, least) = (settings.staging_bytes, settings.largest_chunk());
         let make = || SharedRing::new(device, wanted, least, &self.peer.tx_stock);

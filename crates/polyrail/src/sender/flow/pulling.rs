@@ -48,6 +48,13 @@ impl TxFlow {
             };
             bytes += u64::from(chunk.header.payload_len);
             // Asked once: there is room for one, and shared memory may come back at any moment.
+            if self.is_staged(&chunk) && pass.hasty && !self.has_ring_for(&chunk) {
+                // To get memory for one takes milliseconds and more: no caller waits for that.
+                tx.sender.hand_back(self.flow);
+                drain_tx(&mut tx, pass);
+                self.lacks_ring = true;
+                break;
+            }
             if self.is_staged(&chunk) {
                 staged = Some(chunk);
             } else {
