@@ -167,7 +167,7 @@ fn execute(args: &Args) -> Result<(Analysis, u8), Failure> {
     }
     if let Some(path) = args.html.as_ref().filter(|_| !is_stdout(args)) {
         files::replace(path, html(&analysis)).map_err(Unwritten::at(path))?;
-        tell!("{}", shown_path(&path));
+        tell!("{}", shown_path(path));
     }
     let code = verdict(&analysis, args.max_error);
     Ok((analysis, code))
