@@ -321,7 +321,7 @@ fn what_can_not_be_measured_is_refused_with_what_can() {
         ),
         (&["--out", out, "--paths", "tcp", "--load", "disjoint"], "takes 4 endpoints; here are 2"),
         (&["--out", out, "--load", "same-sink", "--host", "3"], "no meaning for the path host"),
-        (&["--out", out, "--lock-clocks", "1500"], "has no GPU to lock"),
+        (&["--out", out, "--lock-clocks", "1500"], "there is no GPU whose clocks to lock"),
         (&["--out", out, "--rewarm", "5"], "needs NVML"),
         (&["--out", out, "--rewarm", "0"], "1 to 50"),
         (&["--out", out, "--sizes", "0"], "is zero"),
