@@ -110,8 +110,8 @@ pub(crate) fn prepare_directory(note: &Path) -> Result<(), LabError> {
 
 /// Undoes [`prepare_directory`] if it did something and nobody else uses the directory.
 ///
-/// Where a program that only looks at the directory keeps it busy, the note stays, so that the next
-/// one to tidy up tries again.
+/// Where somebody keeps it, with a namespace of his own or by looking at it, the note stays, so that the next one to
+/// tidy up tries again.
 pub(crate) fn release_directory(note: &Path) -> Result<(), LabError> {
     let Ok(made) = fs::read_to_string(note) else { return Ok(()) };
     let directory = Path::new(DIRECTORY);
@@ -125,8 +125,10 @@ pub(crate) fn release_directory(note: &Path) -> Result<(), LabError> {
         }
         std::thread::sleep(Duration::from_millis(2));
     }
-    if made == NOTE_DIRECTORY {
-        let _ = fs::remove_dir(directory);
+    let is_kept =
+        || fs::remove_dir(directory).is_err_and(|it| it.kind() != io::ErrorKind::NotFound);
+    if in_use() || made == NOTE_DIRECTORY && is_kept() {
+        return Ok(());
     }
     fs::remove_file(note).during_path("removing", note)
 }
