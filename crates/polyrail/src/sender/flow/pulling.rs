@@ -48,17 +48,16 @@ impl TxFlow {
             };
             bytes += u64::from(chunk.header.payload_len);
             // Asked once: there is room for one, and shared memory may come back at any moment.
-            if self.is_staged(&chunk) && pass.hasty && !self.has_ring_for(&chunk) {
+            if !self.is_staged(&chunk) {
+                pulled.push(chunk);
+            } else if pass.hasty && !self.has_ring_for(&chunk) {
                 // To get memory for one takes milliseconds and more: no caller waits for that.
                 tx.sender.hand_back(self.flow);
                 drain_tx(&mut tx, pass);
                 self.lacks_ring = true;
                 break;
-            }
-            if self.is_staged(&chunk) {
-                staged = Some(chunk);
             } else {
-                pulled.push(chunk);
+                staged = Some(chunk);
             }
         }
         let is_none = pulled.is_empty() && staged.is_none();
