@@ -315,6 +315,19 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
         stdout(&run(&["down", name]));
         whole
     };
+    // While another test changes labs of this user, an unfinished one is told as changing.
+    let list = || {
+        let until = Instant::now() + Duration::from_secs(60);
+        loop {
+            let listed = stdout(&run(&["ls"]));
+            if !listed.contains(&format!("{name}  changing")) {
+                return listed;
+            }
+            assert!(Instant::now() < until, "{listed}");
+            // It looks again: the other test is through at some time.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
     let mut whole = build().min(build()).min(build());
     let mut interrupted = 0;
     for step in 0..60 {
@@ -325,7 +338,7 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
             3 => kill_once(&mut up, || matches!(record(name), Stage::Namespaces)),
             _ => kill_after(&mut up, delay),
         }
-        let listed = stdout(&run(&["ls"]));
+        let listed = list();
         if listed.contains(&format!("{name}  broken")) {
             interrupted += 1;
         } else if step % 2 == 1 {
@@ -440,10 +453,11 @@ enum Stage {
 }
 
 fn record(lab: &str) -> Stage {
+    let user = user_of_labs();
     let folders = [
         "/run/polyrail-labs/lab".to_owned(),
-        format!("/run/user/{NOBODY}/polyrail/lab"),
-        format!("/tmp/polyrail-{NOBODY}/lab"),
+        format!("/run/user/{user}/polyrail/lab"),
+        format!("/tmp/polyrail-{user}/lab"),
     ];
     let text = folders
         .iter()
@@ -504,6 +518,11 @@ pub(crate) fn public_copy() -> (tempfile::TempDir, PathBuf) {
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_polyrail")).arg(&program).status();
     assert!(copied.unwrap().success());
     (folder, program)
+}
+
+/// Who runs what [`as_nobody`] runs: only root can become somebody else.
+fn user_of_labs() -> u32 {
+    if running_as_root() { NOBODY } else { fs::metadata("/proc/self").unwrap().uid() }
 }
 
 fn as_nobody(program: &Path, args: &[&str]) -> Command {
