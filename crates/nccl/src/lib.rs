@@ -10,6 +10,7 @@
 //! `wire.rs`. There is one engine-level peer for each other process, whatever the number of
 //! communicators and channels, so the number of TCP connections does not grow with them.
 
+mod allocator;
 mod batch;
 mod device;
 mod end;

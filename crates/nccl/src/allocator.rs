@@ -1,0 +1,114 @@
+//! Where the plugin's own memory comes from.
+//!
+//! The C library grows the heap of each thread by `mprotect`, page by page, and that waits for the lock of
+//! the process's address space. Where CPUs are short, a thread that holds the lock waits 50 ms and more for
+//! a CPU, and NCCL's thread waits with it in the middle of `isend`. mimalloc asks for memory seldom, and
+//! for much of it.
+//!
+//! Valgrind and the sanitizers watch the heap of the C library, so that is used where one of them is.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+
+use mimalloc::MiMalloc;
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator;
+
+struct Allocator;
+
+const UNKNOWN: u8 = 0;
+const WATCHED: u8 = 1;
+const ALONE: u8 = 2;
+
+/// Threads that find out at the same time find the same.
+static HEAP: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+fn is_watched() -> bool {
+    match HEAP.load(Relaxed) {
+        UNKNOWN => {
+            let watched = has_sanitizer() || has_valgrind();
+            HEAP.store(if watched { WATCHED } else { ALONE }, Relaxed);
+            watched
+        }
+        heap => heap == WATCHED,
+    }
+}
+
+/// What each sanitizer's runtime exports, without which none starts.
+const SANITIZERS: [&CStr; 3] = [c"__asan_init", c"__tsan_init", c"__lsan_init"];
+
+fn has_sanitizer() -> bool {
+    // SAFETY: the names end with a NUL, and what is found is only compared with null.
+    SANITIZERS
+        .iter()
+        .any(|name| unsafe { !libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()).is_null() })
+}
+
+/// Valgrind puts its own `malloc` in front of the C library's by `LD_PRELOAD`.
+fn has_valgrind() -> bool {
+    // SAFETY: the name ends with a NUL, and the text is read before anything can change it. An allocator
+    // can't ask `std::env`, which allocates.
+    let preloaded = unsafe { libc::getenv(c"LD_PRELOAD".as_ptr()) };
+    // SAFETY: both are texts that end with a NUL.
+    !preloaded.is_null() && unsafe { !libc::strstr(preloaded, c"/vgpreload_".as_ptr()).is_null() }
+}
+
+// SAFETY: both allocators keep the contract, and which of them is used never changes.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the contract of this same function.
+        unsafe { if is_watched() { System.alloc(layout) } else { MiMalloc.alloc(layout) } }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe {
+            if is_watched() { System.alloc_zeroed(layout) } else { MiMalloc.alloc_zeroed(layout) }
+        }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as above; `memory` came from the same allocator.
+        unsafe {
+            if is_watched() {
+                System.dealloc(memory, layout)
+            } else {
+                MiMalloc.dealloc(memory, layout)
+            }
+        }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as above; `memory` came from the same allocator.
+        unsafe {
+            if is_watched() {
+                System.realloc(memory, layout, size)
+            } else {
+                MiMalloc.realloc(memory, layout, size)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn below_valgrind_the_heap_that_it_watches_is_used() {
+        if std::env::var_os("LD_PRELOAD").is_some_and(|list| list == "/none/vgpreload_core.so") {
+            assert!(is_watched());
+            return;
+        }
+        assert!(!is_watched());
+        let name = "allocator::tests::below_valgrind_the_heap_that_it_watches_is_used";
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        // The loader passes by what it can't load.
+        let output =
+            again.args(["--exact", name]).env("LD_PRELOAD", "/none/vgpreload_core.so").output();
+        let said = String::from_utf8(output.unwrap().stdout).unwrap();
+        assert!(said.contains("1 passed"), "{said}");
+    }
+}
