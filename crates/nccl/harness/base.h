@@ -66,7 +66,8 @@ struct footprint footprint_now(void);
 /* A moment of this thread, and what it took since: by the clock, and by its own doing, which leaves out that it waited
  * for a CPU that others had. */
 struct moment {
-    uint64_t at_ns, waited_ns;
+    uint64_t at_ns, ran_ns, waited_ns;
+    long sleeps;
 };
 
 struct taken {

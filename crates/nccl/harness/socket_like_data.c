@@ -95,6 +95,11 @@ int sl_close_comm(void *memory) {
 
 int sl_isend(void *comm, void *data, size_t bytes, int tag, void *mhandle, void *phandle, void **request) {
     (void)tag, (void)mhandle, (void)phandle;
+    if (sl_fault("isend-sleeps")) {
+        pause_us(300000);
+    }
+    for (uint64_t begun_ns = now_ns(); sl_fault("isend-computes") && now_ns() - begun_ns < 300000000;) {
+    }
     return request_new(comm, data, bytes, request);
 }
 
