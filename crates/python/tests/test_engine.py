@@ -334,6 +334,8 @@ def test_a_notification_that_nobody_keeps_ends_with_its_timeout_or_is_cancelled(
         metadata = told.recv_bytes()
         # It does not answer, and is not given up yet.
         os.kill(child.pid, signal.SIGSTOP)
+        # Until its threads have stopped it takes connections, and then a notification may have arrived.
+        assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1])
         nobody_keeps(a, a.add_peer(metadata))
     finally:
         child.kill()
