@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use polyrail_lab::{Privilege, availability};
 use serde_json::Value;
 
+use crate::mesh::wait_for;
+
 /// A user with no rights at all.
 const NOBODY: u32 = 65534;
 
@@ -317,16 +319,12 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
     };
     // While another test changes labs of this user, an unfinished one is told as changing.
     let list = || {
-        let until = Instant::now() + Duration::from_secs(60);
-        loop {
-            let listed = stdout(&run(&["ls"]));
-            if !listed.contains(&format!("{name}  changing")) {
-                return listed;
-            }
-            assert!(Instant::now() < until, "{listed}");
-            // It looks again: the other test is through at some time.
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let mut listed = String::new();
+        wait_for("nobody else changes labs", || {
+            listed = stdout(&run(&["ls"]));
+            !listed.contains(&format!("{name}  changing"))
+        });
+        listed
     };
     let mut whole = build().min(build()).min(build());
     let mut interrupted = 0;

@@ -54,7 +54,7 @@ fn assert_tidy(process: u32) {
     assert!(labs.iter().all(|lab| lab.name != format!("mesh-{process}")), "the lab is left");
 }
 
-fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
+pub(crate) fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
     let until = Instant::now() + DEADLINE;
     while !is_there() {
         assert!(Instant::now() < until, "{what}");
