@@ -29,6 +29,9 @@ fn refuses(what: &str) -> c_int {
 
 #[no_mangle] pub extern "C" fn nvmlInit_v2() -> c_int { 0 }
 #[no_mangle] pub extern "C" fn nvmlShutdown() -> c_int { 0 }
+#[no_mangle] pub extern "C" fn nvmlErrorString(code: c_int) -> *const c_char {
+    if code == 4 { c"Insufficient Permissions".as_ptr() } else { std::ptr::null() }
+}
 #[no_mangle] pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(
     uuid: *const c_char, device: *mut *mut c_void) -> c_int {
     let name = unsafe { CStr::from_ptr(uuid) }.to_owned();

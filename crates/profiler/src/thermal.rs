@@ -1,21 +1,16 @@
 //! Temperature, power and clocks of NVIDIA's devices while they are measured, through NVML, which
 //! is opened at run time. Only [`crate::ClockLock`] changes settings.
 
-use std::ffi::OsStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nvml_wrapper::Nvml;
-use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
-use nvml_wrapper::enums::device::GpuLockedClocksSetting;
 use parking_lot::Mutex;
 use polyrail_gpu::Identity;
+use polyrail_nvml::{Clock, LIBRARY, Nvml};
 use polyrail_profile::{Recorder, Temperature};
 
 use crate::reference_ns;
 
-/// Under which name every driver installs it, also in containers.
-const LIBRARY: &str = "libnvidia-ml.so.1";
 /// Five looks a second: power is a mean over a second anyway, and a look takes some 100 µs.
 const EVERY: Duration = Duration::from_millis(200);
 
@@ -106,7 +101,7 @@ impl Thermometer for NvmlThermometer {
     }
 
     fn driver(&self) -> Option<String> {
-        self.nvml.sys_driver_version().ok()
+        self.nvml.driver_version().ok()
     }
 }
 
@@ -119,12 +114,12 @@ impl NvmlThermometer {
         Temperature {
             at_ns,
             rank,
-            temperature_c: device.temperature(TemperatureSensor::Gpu).ok().map(f64::from),
+            temperature_c: device.temperature_c().ok().map(f64::from),
             memory_temperature_c: None,
-            power_w: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
-            sm_clock_mhz: device.clock_info(Clock::SM).ok(),
-            memory_clock_mhz: device.clock_info(Clock::Memory).ok(),
-            clock_reasons: device.current_throttle_reasons().ok().map(|reasons| reasons.bits()),
+            power_w: device.power_mw().ok().map(|milliwatts| f64::from(milliwatts) / 1e3),
+            sm_clock_mhz: device.clock_mhz(Clock::Sm).ok(),
+            memory_clock_mhz: device.clock_mhz(Clock::Memory).ok(),
+            clock_reasons: device.clock_reasons().ok(),
         }
     }
 }
@@ -134,13 +129,13 @@ pub fn busy_devices(devices: &[Identity]) -> Vec<Foreign> {
     let Ok(nvml) = open_library() else { return Vec::new() };
     let mut found = Vec::new();
     for identity in devices {
-        let Ok(device) = nvml.device_by_uuid(uuid_text(identity)) else { continue };
-        for process in device.running_compute_processes().unwrap_or_default() {
-            let name = std::fs::read_to_string(format!("/proc/{}/comm", process.pid)).ok();
-            if process.pid != std::process::id() {
+        let Ok(device) = nvml.device_by_uuid(&uuid_text(identity)) else { continue };
+        for pid in device.compute_processes().unwrap_or_default() {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).ok();
+            if pid != std::process::id() {
                 found.push(Foreign {
                     device: identity.index,
-                    pid: process.pid,
+                    pid,
                     name: name.map(|name| name.trim().to_owned()),
                 });
             }
@@ -160,12 +155,9 @@ pub fn device_names(devices: &[Identity]) -> Vec<String> {
 /// A sentence with the reason: no NVML, no permission, a device that can't.
 pub(crate) fn lock_clocks(names: &[String], mhz: u32) -> Result<(), String> {
     let nvml = open_library()?;
-    let setting = GpuLockedClocksSetting::Numeric { min_clock_mhz: mhz, max_clock_mhz: mhz };
     for name in names {
-        let mut device = nvml.device_by_uuid(name.as_str()).map_err(|error| error.to_string())?;
-        device
-            .set_gpu_locked_clocks(setting.clone())
-            .map_err(|error| format!("{name}: {error}"))?;
+        let device = nvml.device_by_uuid(name).map_err(|error| error.to_string())?;
+        device.lock_clocks(mhz).map_err(|error| format!("{name}: {error}"))?;
     }
     Ok(())
 }
@@ -178,16 +170,14 @@ pub fn unlock_clocks(names: &[String]) -> Result<(), String> {
     let nvml = open_library()?;
     let mut ended = Ok(());
     for name in names {
-        let device = nvml.device_by_uuid(name.as_str());
-        let reset = device.and_then(|mut device| device.reset_gpu_locked_clocks());
+        let reset = nvml.device_by_uuid(name).and_then(|device| device.reset_clocks());
         ended = ended.and(reset.map_err(|error| format!("{name}: {error}")));
     }
     ended
 }
 
 fn open_library() -> Result<Nvml, String> {
-    let opened = Nvml::builder().lib_path(OsStr::new(LIBRARY)).init();
-    opened.map_err(|error| format!("NVML tells nothing: {error}"))
+    Nvml::open(LIBRARY).map_err(|error| format!("NVML tells nothing: {error}"))
 }
 
 /// As NVML writes it: `GPU-8f3c…`.

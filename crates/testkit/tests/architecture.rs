@@ -58,7 +58,7 @@ const RULES: &[Rule] = &[
     },
     // It shares the grammar of bindings with the settings; its tests use its own fixtures, which
     // are behind a feature.
-    Rule { name: "host", below: &["config"], for_tests: &["host"], ..Rule::ORDINARY },
+    Rule { name: "host", below: &["config", "nvml"], for_tests: &["host"], ..Rule::ORDINARY },
     Rule { name: "pattern", is_pure: true, ..Rule::ORDINARY },
     Rule { name: "doctor", below: &["host", "nic", "tune"], ..Rule::ORDINARY },
     Rule { name: "sample", below: &["host", "netlink"], ..Rule::ORDINARY },
@@ -95,6 +95,8 @@ const RULES: &[Rule] = &[
     Rule { name: "collective", below: &["nccl-abi"], may_be_unsafe: true, ..Rule::ORDINARY },
     // Calls of two foreign libraries.
     Rule { name: "nccl-ref", below: &["gpu"], may_be_unsafe: true, ..Rule::ORDINARY },
+    // Calls of a foreign library.
+    Rule { name: "nvml", may_be_unsafe: true, ..Rule::ORDINARY },
     // It forks and enters namespaces, which nobody else does.
     Rule { name: "lab", below: &["netlink", "sys"], may_be_unsafe: true, ..Rule::ORDINARY },
     Rule {
@@ -115,7 +117,7 @@ const RULES: &[Rule] = &[
     // Its tests use a device that needs no GPU, which is behind a feature.
     Rule {
         name: "profiler",
-        below: &["gpu", "nccl-ref", "polyrail", "profile", "report", "sys"],
+        below: &["gpu", "nccl-ref", "nvml", "polyrail", "profile", "report", "sys"],
         for_tests: &["gpu"],
         ..Rule::ORDINARY
     },

@@ -1,13 +1,10 @@
 //! Asks the library itself.
 
-use std::ffi::OsStr;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use nvml_wrapper::enum_wrappers::device::{P2pCapabilitiesIndex, P2pStatus};
-use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
+use polyrail_nvml::{Device, LIBRARY, Nvml, NvmlError};
 
 use super::{NvLink, NvLinkAccess, NvmlGpu, NvmlReport, SCHEMA_VERSION};
 
@@ -18,8 +15,6 @@ pub struct NvmlAbsent {
     reason: String,
 }
 
-/// The name under which every driver installs it, also in containers.
-const LIBRARY: &str = "libnvidia-ml.so.1";
 /// Without the persistence daemon the driver wakes each GPU first, which takes seconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// More than any GPU has; the library refuses numbers beyond a GPU's last.
@@ -56,7 +51,7 @@ fn ask_within(library: &'static str, patience: Duration) -> Result<NvmlReport, N
     spawned.map_err(|error| absent(format!("no thread to ask it on: {error}")))?;
     match receiver.recv_timeout(patience) {
         Ok(Ok(report)) => Ok(report),
-        Ok(Err(error)) => Err(absent(words(&error))),
+        Ok(Err(error)) => Err(absent(error.to_string())),
         Err(mpsc::RecvTimeoutError::Timeout) => {
             Err(absent(format!("{library} did not answer within {} s", patience.as_secs())))
         }
@@ -67,17 +62,14 @@ fn ask_within(library: &'static str, patience: Duration) -> Result<NvmlReport, N
 }
 
 fn ask_library(library: &str) -> Result<NvmlReport, NvmlError> {
-    let nvml = Nvml::builder().lib_path(OsStr::new(library)).init()?;
+    let nvml = Nvml::open(library)?;
     let mut asking = Asking::default();
-    let cuda = asking.said("CUDA version", nvml.sys_cuda_driver_version());
+    let cuda = asking.said("CUDA version", nvml.cuda_version());
     let mut report = NvmlReport {
         schema_version: SCHEMA_VERSION,
-        driver_version: asking.said("driver version", nvml.sys_driver_version()),
-        cuda_version: cuda.map(|version| {
-            let major = cuda_driver_version_major(version);
-            format!("{major}.{}", cuda_driver_version_minor(version))
-        }),
-        nvml_version: asking.said("version of NVML", nvml.sys_nvml_version()),
+        driver_version: asking.said("driver version", nvml.driver_version()),
+        cuda_version: cuda.map(|(major, minor)| format!("{major}.{minor}")),
+        nvml_version: asking.said("version of NVML", nvml.nvml_version()),
         ..NvmlReport::default()
     };
     let count = asking.said("number of GPUs", nvml.device_count()).unwrap_or(0);
@@ -94,10 +86,8 @@ fn ask_library(library: &str) -> Result<NvmlReport, NvmlError> {
                 continue;
             };
             let what = format!("GPU {index}: NVLink to GPU {other_index}");
-            let status = device.p2p_status(other, P2pCapabilitiesIndex::NvLink);
-            let status = asking.said(&what, status);
-            if let Some(status) = status.filter(|status| *status != P2pStatus::Unknown) {
-                let is_possible = status == P2pStatus::Ok;
+            let reaches = asking.said(&what, device.reaches_over_nvlink(other)).flatten();
+            if let Some(is_possible) = reaches {
                 report.gpus[at].nvlink_access.push(NvLinkAccess { address, is_possible });
             }
         }
@@ -112,8 +102,8 @@ impl Asking {
         match answer {
             Ok(value) => Some(value),
             Err(error) => {
-                tracing::debug!(target: "polyrail::host", "NVML: {what}: {}", words(&error));
-                self.refusals.push(format!("{what}: {}", words(&error)));
+                tracing::debug!(target: "polyrail::host", "NVML: {what}: {error}");
+                self.refusals.push(format!("{what}: {error}"));
                 None
             }
         }
@@ -121,20 +111,17 @@ impl Asking {
 
     fn gpu(&mut self, index: u32, device: &Device<'_>) -> NvmlGpu {
         let what = |name: &str| format!("GPU {index}: {name}");
-        let pci = self.said(&what("PCI address"), device.pci_info());
+        let pci = self.said(&what("PCI address"), device.pci_address());
         NvmlGpu {
-            address: pci.and_then(|pci| pci.bus_id.parse().ok()),
+            address: pci.and_then(|address| address.parse().ok()),
             name: self.said(&what("name"), device.name()),
             uuid: self.said(&what("UUID"), device.uuid()),
-            memory_bytes: self
-                .said(&what("memory"), device.memory_info())
-                .map(|memory| memory.total),
-            pcie_generation: self.said(&what("PCIe generation"), device.current_pcie_link_gen()),
+            memory_bytes: self.said(&what("memory"), device.memory_bytes()),
+            pcie_generation: self.said(&what("PCIe generation"), device.pcie_generation()),
             pcie_generation_max: self
-                .said(&what("highest PCIe generation"), device.max_pcie_link_gen()),
-            pcie_width_lanes: self.said(&what("PCIe width"), device.current_pcie_link_width()),
-            pcie_width_max_lanes: self
-                .said(&what("highest PCIe width"), device.max_pcie_link_width()),
+                .said(&what("highest PCIe generation"), device.pcie_generation_max()),
+            pcie_width_lanes: self.said(&what("PCIe width"), device.pcie_width()),
+            pcie_width_max_lanes: self.said(&what("highest PCIe width"), device.pcie_width_max()),
             nvlinks: self.nvlinks(index, device),
             nvlink_access: Vec::new(),
         }
@@ -144,37 +131,24 @@ impl Asking {
     fn nvlinks(&mut self, index: u32, device: &Device<'_>) -> Option<Vec<NvLink>> {
         let mut links = Vec::new();
         for number in 0..MOST_LINKS {
-            let link = device.link_wrapper_for(number);
             let what = format!("GPU {index}: NVLink {number}");
-            let is_active = match link.is_active() {
+            let is_active = match device.nvlink_is_active(number) {
                 Ok(is_active) => Some(is_active),
                 // No more links. Some GPUs without any link answer this, too.
-                Err(NvmlError::InvalidArg | NvmlError::NotSupported) if number > 0 => break,
+                Err(error) if number > 0 && error.is_no_such_thing() => break,
                 Err(error) if number > 0 => self.said(&what, Err(error)),
                 refused => Some(self.said(&what, refused)?),
             };
-            // Don't ask for the kind of device: the binding's call for it does not pass the
-            // library's answer on. The addresses tell as much.
             let remote = match is_active {
-                Some(true) => self.said(&format!("{what}: other end"), link.remote_pci_info()),
+                Some(true) => {
+                    self.said(&format!("{what}: other end"), device.nvlink_remote(number))
+                }
                 _ => None,
             };
-            let remote = remote.and_then(|pci| pci.bus_id.parse().ok());
+            let remote = remote.and_then(|address| address.parse().ok());
             links.push(NvLink { is_active, remote });
         }
         Some(links)
-    }
-}
-
-/// The library's words. The loader's error names the file.
-fn words(error: &NvmlError) -> String {
-    match error {
-        NvmlError::LibloadingError(error) => {
-            use std::error::Error;
-            let source = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-            source.trim().to_owned()
-        }
-        error => error.to_string(),
     }
 }
 
