@@ -67,11 +67,13 @@ struct footprint footprint_now(void);
  * for a CPU that others had. */
 struct moment {
     uint64_t at_ns, ran_ns, waited_ns;
-    long sleeps;
+    long sleeps, disk_faults;
 };
 
+/* How often the thread slept, and how often memory that it touched had to come from a disk, say why it took that. */
 struct taken {
     uint64_t wall_ns, own_ns;
+    long sleeps, disk_faults;
 };
 
 struct moment moment_now(void);

@@ -58,18 +58,19 @@ static uint64_t ran_ns(void) {
     return (uint64_t)ran.tv_sec * 1000000000u + (uint64_t)ran.tv_nsec;
 }
 
-/* How often this thread has waited for something else than a CPU. */
-static long sleeps(void) {
+/* What this thread has waited for other than a CPU. */
+static struct rusage waits(void) {
     struct rusage usage;
     getrusage(RUSAGE_THREAD, &usage);
-    return usage.ru_nvcsw;
+    return usage;
 }
 
 struct moment moment_now(void) {
     is_timed = true;
     yielded_ns = 0;
     uint64_t waited = waited_ns();
-    return (struct moment){now_ns(), ran_ns(), waited, sleeps()};
+    struct rusage waits_now = waits();
+    return (struct moment){now_ns(), ran_ns(), waited, waits_now.ru_nvcsw, waits_now.ru_majflt};
 }
 
 struct taken taken_since(struct moment begun) {
@@ -78,8 +79,15 @@ struct taken taken_since(struct moment begun) {
     uint64_t busy_ns = ran_ns() - begun.ran_ns + yielded_ns;
     uint64_t own_ns = waited < wall_ns ? wall_ns - waited : 0;
     is_timed = false;
-    bool has_slept = sleeps() != begun.sleeps;
-    return (struct taken){.wall_ns = wall_ns, .own_ns = has_slept || own_ns < busy_ns ? own_ns : busy_ns};
+    struct rusage since = waits();
+    struct taken taken = {.wall_ns = wall_ns,
+                          .own_ns = own_ns,
+                          .sleeps = since.ru_nvcsw - begun.sleeps,
+                          .disk_faults = since.ru_majflt - begun.disk_faults};
+    if (taken.sleeps == 0 && busy_ns < own_ns) {
+        taken.own_ns = busy_ns;
+    }
+    return taken;
 }
 
 /* In place of the C library's: what a thread waits for because it gave its turn away counts. */

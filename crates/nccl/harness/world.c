@@ -124,8 +124,10 @@ void call_ends(enum caller caller) {
     uint64_t own_ms = taken.own_ns / 1000000;
     unsigned limit_ms = caller == CALLER_PROGRESS ? settings.post_limit_ms : settings.call_limit_ms;
     if (own_ms > (uint64_t)limit_ms * settings.patience) {
-        fail("%s took %llu ms, and %llu more for want of a CPU: it blocks the thread that drives all other connections",
-             call->name, (unsigned long long)own_ms, (unsigned long long)(taken.wall_ns / 1000000 - own_ms));
+        fail("%s took %llu ms (it slept %ld times, %ld pages came from a disk), and %llu more for want of a CPU: "
+             "it blocks the thread that drives all other connections",
+             call->name, (unsigned long long)own_ms, taken.sleeps, taken.disk_faults,
+             (unsigned long long)(taken.wall_ns / 1000000 - own_ms));
     }
 }
 
