@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs};
 
@@ -106,6 +106,12 @@ impl Engines {
 
 /// Starts the exporter on any port, and waits until it says which.
 fn exporter(folder: &Path) -> (Process, SocketAddr) {
+    let (process, address, _) = exporter_that_tells(folder);
+    (process, address)
+}
+
+/// The same, with what it writes to standard error from then on.
+fn exporter_that_tells(folder: &Path) -> (Process, SocketAddr, BufReader<ChildStderr>) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_polyrail"))
         .args(["exporter", "--listen", "127.0.0.1:0", "--dir"])
         .arg(folder)
@@ -113,10 +119,11 @@ fn exporter(folder: &Path) -> (Process, SocketAddr) {
         .spawn()
         .unwrap();
     let mut line = String::new();
-    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    let mut told = BufReader::new(child.stderr.take().unwrap());
+    told.read_line(&mut line).unwrap();
     let address = line.trim().strip_prefix("metrics are at http://").unwrap_or_default();
     let address = address.strip_suffix("/metrics").unwrap_or_default().parse();
-    (Process(child), address.unwrap_or_else(|_| panic!("it said {line}")))
+    (Process(child), address.unwrap_or_else(|_| panic!("it said {line}")), told)
 }
 
 /// The body of the answer, if it is one.
@@ -310,6 +317,34 @@ fn a_port_in_use_is_refused_in_the_form_of_the_house() {
     let start = format!("polyrail: --listen `{address}`: can't listen: ");
     assert!(told.starts_with(&start) && told.contains("; allowed: "), "{told}");
     assert!(told.lines().nth(1).is_some_and(|line| line.starts_with("help: ")), "{told}");
+}
+
+#[test]
+fn a_folder_that_goes_is_told_once_and_so_is_its_return() {
+    let parent = tempfile::tempdir().unwrap();
+    let folder = parent.path().join("sockets");
+    fs::create_dir(&folder).unwrap();
+    let (exporter, address, mut told) = exporter_that_tells(&folder);
+    let is_readable = |readable: u32| {
+        let says = format!("polyrail_exporter_folder_readable {readable}\n");
+        // A page is handed out again for a moment.
+        wait_for(&says, || get(address, "/metrics").is_some_and(|page| page.contains(&says)));
+    };
+    is_readable(1);
+    fs::remove_dir(&folder).unwrap();
+    is_readable(0);
+    fs::create_dir(&folder).unwrap();
+    is_readable(1);
+    drop(exporter);
+    let mut text = String::new();
+    told.read_to_string(&mut text).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(
+        lines[0].contains("the folder can't be read") && lines[0].contains("os error 2"),
+        "{text}"
+    );
+    assert!(lines[1].contains("the folder can be read again"), "{text}");
 }
 
 #[test]

@@ -68,6 +68,7 @@ impl Exporter {
             version: version.to_owned(),
             failures: [0; Silence::ALL.len()],
             removed: 0,
+            was_readable: true,
         };
         let render = Box::new(move || round.text());
         let running = Running::start(THREAD, bound.listener, render).map_err(failed)?;
@@ -86,6 +87,8 @@ struct Round {
     version: String,
     failures: [u64; Silence::ALL.len()],
     removed: u64,
+    /// In the round before, so that a folder that goes, or comes back, is told once.
+    was_readable: bool,
 }
 
 impl Round {
@@ -93,6 +96,7 @@ impl Round {
         let start = Instant::now();
         let listed = sockets_in(&self.folder);
         let is_readable = listed.is_ok();
+        self.tell_of_folder(listed.as_ref().err());
         let listed = listed.unwrap_or_default();
         let in_folder = listed.len();
         // Whoever may put a socket there chooses its name, which goes into labels and the log.
@@ -136,6 +140,22 @@ impl Round {
             tracing::error!(target: "polyrail::engine", %error, "the exporter's own metrics");
         }
         all.text(Format::OpenMetrics)
+    }
+}
+
+impl Round {
+    fn tell_of_folder(&mut self, error: Option<&io::Error>) {
+        let folder = harmless(&self.folder.to_string_lossy(), &[]);
+        match error {
+            Some(error) if self.was_readable => {
+                tracing::warn!(target: "polyrail::engine", folder, %error, "no metrics of any process: the folder can't be read");
+            }
+            None if !self.was_readable => {
+                tracing::warn!(target: "polyrail::engine", folder, "the folder can be read again");
+            }
+            _ => {}
+        }
+        self.was_readable = error.is_none();
     }
 }
 

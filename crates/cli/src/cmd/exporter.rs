@@ -5,12 +5,14 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use polyrail_config::Config;
 use polyrail_metrics::Exporter;
 use polyrail_report::exit;
 use signal_hook::low_level::pipe;
 
+use crate::config_args;
 use crate::signals;
-use crate::stdout::{complain, refuse, tell};
+use crate::stdout::{complain, refuse, start_log, tell};
 use crate::values::{folder_of_sockets, socket_address};
 
 /// Arguments of the subcommand.
@@ -40,6 +42,14 @@ Prometheus and Grafana.";
 
 /// Runs the subcommand until Ctrl-C.
 pub(crate) fn run(args: &Args) -> ExitCode {
+    let config = match Config::builder().env().build() {
+        Ok(config) => config,
+        Err(error) => return config_args::refuse(&error),
+    };
+    if let Err(error) = start_log(&config) {
+        let help = Some(error.help().to_owned());
+        return refuse(&error, help, config_args::code_of_log(&error));
+    }
     let stopped = match stopped() {
         Ok(stopped) => stopped,
         Err(error) => {

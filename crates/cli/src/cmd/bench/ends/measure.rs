@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use polyrail_report::{AgainstSample, BenchResult, Histogram, PathTaken, show_size};
+use polyrail_report::{AgainstSample, BenchResult, Histogram, PathTaken, show_gb_per_s, show_size};
 
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
@@ -128,14 +128,19 @@ impl Bench<'_> {
         let mut turns = self.turns(size, None);
         for round in 0..u64::from(schedule.rounds) {
             self.interrupt.check()?;
-            self.progress.say(format!("{name} {}: round {}", schedule.op.name(), round + 1));
+            // A first figure long before the table.
+            let before = rounds.engine.last().map(|taken| taken.sample.gb_per_s());
+            let before =
+                before.map_or(String::new(), |rate| format!(" after {} GB/s", show_gb_per_s(rate)));
+            let op = schedule.op.name();
+            self.progress.say(format!("{name} {op}: round {}{before}", round + 1));
             let taken = turns.take(|| trial.sample(schedule.verify, count, round))?;
             if let Some((client, pieces, turns)) = &mut raw {
                 rounds.raw.push(turns.take(|| client.round(*pieces))?);
             }
             for ((rival, turns), standing) in rivals.iter_mut().zip(&mut rounds.standings) {
                 self.interrupt.check()?;
-                let (op, kind) = (schedule.op.name(), &standing.kind);
+                let kind = &standing.kind;
                 self.progress.say(format!("{name} {op}: round {}, {kind}", round + 1));
                 standing.turns.push(turns.take(|| rival.turn(round))?);
             }
