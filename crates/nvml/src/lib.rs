@@ -20,7 +20,7 @@ pub const LIBRARY: &str = "libnvidia-ml.so.1";
 /// `NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE`, `NVML_DEVICE_NAME_V2_BUFFER_SIZE` and the others are
 /// at most this.
 const TEXT_BYTES: usize = 96;
-/// More processes than a look asks for again, each time with room for those that came meanwhile.
+/// How often [`Device::compute_processes`] asks at most, each time with more room.
 const LOOKS: usize = 4;
 
 /// Why there is no answer.
