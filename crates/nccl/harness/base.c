@@ -1,14 +1,16 @@
 #include "base.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { POISON = 0xee };
+enum { POISON = 0xee, FILES_MAX = 4096 };
 
 struct settings settings = {
     .abi = 12,
@@ -105,6 +107,19 @@ void *pages(size_t bytes) {
 
 void pages_free(void *at, size_t bytes) {
     munmap(at, bytes);
+}
+
+void reserve_files(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur == 0) {
+        return;
+    }
+    int last = limit.rlim_cur > FILES_MAX ? FILES_MAX - 1 : (int)limit.rlim_cur - 1;
+    int fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, last);
+    if (fd >= 0) {
+        /* The table never shrinks. */
+        close(fd);
+    }
 }
 
 struct footprint footprint_now(void) {

@@ -53,6 +53,12 @@ void pages_free(void *at, size_t bytes);
  * it does not know tells otherwise, and who believes that call crashes. It is refused from now on. */
 void refuse_auxv_under_valgrind(void);
 
+/* Makes room in the process's table of files for as many as it may have open, 4096 at most; before it has threads. The
+ * kernel enlarges the table for the 65th file, the 257th and so on, and with several threads the call that opens that one, and
+ * all that open one meanwhile, wait until each CPU has gone through the scheduler: a second where CPUs are busy. No plugin can
+ * change that. */
+void reserve_files(void);
+
 struct footprint {
     int threads, fds;
     size_t resident_bytes;

@@ -202,6 +202,7 @@ void collect_log(int level, unsigned long subsystems, const char *file, int line
 static _Noreturn void process_runs(int process, int ranks, void (*run)(struct rank *)) {
     /* A harness that is killed leaves nobody behind. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    reserve_files();
     struct seat *seats = calloc((size_t)ranks, sizeof *seats);
     for (int i = 0; i < ranks; i++) {
         seats[i].rank.number = process * ranks + i;

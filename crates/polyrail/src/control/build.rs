@@ -3,6 +3,7 @@
 use std::io::ErrorKind::AddrInUse;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -13,6 +14,7 @@ use polyrail_config::{BindDevice, Binding, Config, expand_file_name};
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::Card;
 use polyrail_sys::interfaces::{boot_id, host_name, list};
+use polyrail_sys::process::reserve_descriptors;
 use polyrail_sys::tcp;
 use socket2::Socket;
 
@@ -50,6 +52,10 @@ pub(crate) fn start(
     let credentials = credentials(&config, &host)?;
     let instance = InstanceId(credentials.identity.public().instance());
     let listeners = listen_all(&rails, &settings, &Ports::of(&config, instance))?;
+    if let Some(listener) = listeners.first() {
+        // A proxy that opens a file for one peer would hold up all others.
+        reserve_descriptors(listener.as_fd());
+    }
     let mut cards = Vec::with_capacity(rails.len());
     for (rail, listener) in rails.iter().zip(&listeners) {
         let address = listener.local_addr().map_err(system("listener"))?;
