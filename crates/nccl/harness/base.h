@@ -55,7 +55,7 @@ void refuse_auxv_under_valgrind(void);
 
 /* Makes room in the process's table of files for as many as it may have open, 4096 at most; before it has threads. The
  * kernel enlarges the table for the 65th file, the 257th and so on, and with several threads the call that opens that one, and
- * all that open one meanwhile, wait until each CPU has gone through the scheduler: a second where CPUs are busy. No plugin can
+ * all that open one meanwhile, wait until each CPU has gone through the scheduler: 0.4 s and more where CPUs are busy. No plugin can
  * change that. */
 void reserve_files(void);
 

@@ -33,10 +33,10 @@ pub fn descriptor_limit() -> u64 {
 ///
 /// The kernel enlarges the table for the 65th file, the 257th and so on. With several threads, whoever opens that one and all
 /// who open one meanwhile wait until each CPU has gone through the scheduler (`expand_files` in `fs/file.c` of Linux 6.18): 17 ms
-/// on idle CPUs, a second on busy ones. So call it before threads run that must not wait. Where it fails, the table grows when
+/// on idle CPUs, 0.4 s and more on busy ones. So call it before threads run that must not wait. Where it fails, the table grows when
 /// it has to.
 pub fn reserve_descriptors(any: BorrowedFd<'_>) {
-    if let Ok(last) = i32::try_from(descriptor_limit().min(RESERVED) - 1) {
+    if let Ok(last) = i32::try_from(descriptor_limit().min(RESERVED).saturating_sub(1)) {
         // Closed at once: the table never shrinks.
         let _ = rustix::io::fcntl_dupfd_cloexec(any, last);
     }
