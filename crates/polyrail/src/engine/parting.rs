@@ -61,17 +61,23 @@ impl EngineShared {
         if is_reachable {
             peer.tx().tell(Time(monotonic_ns()), &Message::Bye, Purpose::Tell);
             self.send_soon(peer);
-        } else if peer.has_arrivals()
-            && peer.card.capabilities.contains(Capabilities::BYE_TO_SENDER)
-        {
-            // It has connected to this engine, which has nothing up towards it.
-            peer.byes_due.store(self.proxies.all.len(), Ordering::Release);
-            for proxy in &self.proxies.all {
-                proxy.command(ProxyCommand::SayBye { peer: peer.clone() });
-            }
-            return true;
         }
-        is_reachable
+        let has_arrivals = peer.has_arrivals() && !peer.is_gone();
+        if has_arrivals {
+            // It has connected to this engine, which may have nothing up towards it.
+            let says_bye =
+                !is_reachable && peer.card.capabilities.contains(Capabilities::BYE_TO_SENDER);
+            self.settle(peer, says_bye);
+        }
+        is_reachable || has_arrivals
+    }
+
+    /// A user who was told of what landed here may end this engine at once: whoever sent it is told as well.
+    fn settle(&self, peer: &Arc<PeerShared>, says_bye: bool) {
+        peer.unsettled.store(self.proxies.all.len(), Ordering::Release);
+        for proxy in &self.proxies.all {
+            proxy.command(ProxyCommand::Settle { peer: peer.clone(), says_bye });
+        }
     }
 
     /// The peer has said good-bye.

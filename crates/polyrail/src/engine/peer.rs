@@ -111,8 +111,8 @@ pub(crate) struct PeerShared {
     pub(crate) arrivals: Vec<ArrivalStats>,
     /// Flows towards us that are connected.
     pub(crate) rx_flows_up: AtomicU32,
-    /// Proxies that have yet to say good-bye on those.
-    pub(crate) byes_due: AtomicUsize,
+    /// Proxies that have yet to settle what those brought, before they end.
+    pub(crate) unsettled: AtomicUsize,
     pub(crate) audit: Audit,
     /// How many threads have asked proxies to send and not woken them yet.
     pub(crate) announcing: AtomicU32,
@@ -191,7 +191,7 @@ impl PeerShared {
             asked: AtomicU64::new(0),
             arrivals: (0..options.rails).map(|_| ArrivalStats::default()).collect(),
             rx_flows_up: AtomicU32::new(0),
-            byes_due: AtomicUsize::new(0),
+            unsettled: AtomicUsize::new(0),
             audit: Audit::default(),
             announcing: AtomicU32::new(0),
             watches: AtomicU32::new(0),
@@ -249,10 +249,10 @@ impl PeerShared {
         }
     }
 
-    /// Whether something is under way to it that can arrive.
+    /// Whether something is under way to it that can arrive, or it waits for acknowledgements that can leave.
     pub(crate) fn is_busy(&self) -> bool {
         let is_sending = || self.tx().sender.is_busy() && self.flows_up() > 0;
-        self.byes_due.load(Ordering::Acquire) > 0 || is_sending()
+        self.unsettled.load(Ordering::Acquire) > 0 || is_sending()
     }
 }
 

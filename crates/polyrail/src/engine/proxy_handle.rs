@@ -64,8 +64,9 @@ pub(crate) enum ProxyCommand {
     AddRx { arriving: Arriving },
     /// Data both ways on one connection, by flows of the same number.
     AddBoth { arriving: Arriving },
-    /// The peer is told good-bye on flows that come from it.
-    SayBye { peer: Arc<PeerShared> },
+    /// Connections of the peer are about to end: all that has landed is acknowledged, and if `says_bye`, the
+    /// peer is told good-bye behind that on flows that come from it.
+    Settle { peer: Arc<PeerShared>, says_bye: bool },
     /// The peer is gone: its flows are closed.
     DropPeer { peer: Arc<PeerShared> },
     /// Whether the peer is still there, on flows that come from it, is to be found out.
@@ -84,7 +85,7 @@ impl ProxyCommand {
     pub(crate) fn peer(&self) -> Option<&Arc<PeerShared>> {
         match self {
             Self::AddTx { peer, .. }
-            | Self::SayBye { peer }
+            | Self::Settle { peer, .. }
             | Self::DropPeer { peer }
             | Self::Probe { peer }
             | Self::Resume { peer } => Some(peer),

@@ -1,5 +1,6 @@
 //! The flows of a proxy, and which of them have something to do. How they come and go: `flows`.
 
+mod acknowledging;
 mod flows;
 mod polling;
 
@@ -9,6 +10,7 @@ use std::sync::atomic::Ordering;
 use polyrail_sys::PollEvent;
 use slab::Slab;
 
+use self::acknowledging::Settling;
 use super::Proxy;
 use super::ack_hold::AckHold;
 use crate::device::shared_stream::SharedStream;
@@ -47,6 +49,8 @@ pub(super) struct Core {
     pub(super) is_unannounced: bool,
     /// Some have to wait for a device, or for another thread in a system call.
     withholds_acks: bool,
+    /// Peers whose connections are about to end, until all that they brought is acknowledged.
+    settling: Vec<Settling>,
     /// Flows that devices copy into place for, and peers whose flow is gone before that was done.
     landing: Vec<usize>,
     orphans: Vec<Arc<PeerShared>>,
@@ -121,6 +125,7 @@ impl Core {
             ack_hold: AckHold::new(),
             is_unannounced: false,
             withholds_acks: false,
+            settling: Vec::new(),
             landing: Vec::new(),
             orphans: Vec::new(),
             leaving: Tickets::new(),
@@ -384,37 +389,10 @@ impl Core {
         }
         for (key, down) in broken {
             worked = true;
-            // What the peer said last is there to be read.
-            if let Some(AnyFlow::Tx(flow)) = self.flows.get_mut(key) {
-                flow.readable = true;
-                let _ = flow.read(pass);
-            }
+            self.read_last(key, pass);
             self.drop_flow(key, down, proxy, pass);
         }
         worked
-    }
-
-    /// Whether acknowledgements may leave with this pass, if there are any.
-    pub(super) fn may_acknowledge(&mut self, pass: &Pass<'_>) -> bool {
-        if !pass.engine.settings.caller_driven {
-            return true;
-        }
-        if !self.owes_acks() {
-            self.ack_hold.release();
-            return true;
-        }
-        self.ack_hold.is_over(pass.now, pass.for_caller, pass.sends)
-    }
-
-    /// Forgets what is owed on flows whose acknowledgements have left with an answer. Says whether
-    /// any are owed.
-    fn owes_acks(&mut self) -> bool {
-        let Self { owing, flows, .. } = self;
-        owing.retain(|key| match flows.get(*key) {
-            Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) => flow.owes_acks(),
-            _ => false,
-        });
-        !owing.is_empty()
     }
 
     /// Nobody has driven this proxy since the check was due: that time is no silence of its peers.
@@ -471,46 +449,6 @@ impl Core {
                 }
             }
         }
-    }
-
-    /// Sends the acknowledgements that wait.
-    pub(super) fn flush_owed(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
-        let mut still_owing = Vec::new();
-        self.withholds_acks = false;
-        while let Some(key) = self.owing.pop() {
-            let flushed = match self.flows.get_mut(key) {
-                Some(AnyFlow::Rx(flow)) => flow.flush_acks().map(|withholds| {
-                    self.withholds_acks |= withholds;
-                    if withholds {
-                        still_owing.push(key);
-                    }
-                }),
-                Some(AnyFlow::Both(flow, arriving)) => {
-                    if flow.take_along(arriving) {
-                        let wrote = flow.write(pass, None).map(drop);
-                        // That may have begun something new.
-                        let of_peer = |o: &&mut Outbound| Arc::ptr_eq(&o.peer, &flow.peer);
-                        if let Some(outbound) = self.outbound.iter_mut().find(of_peer) {
-                            outbound.left.note(flow, pass.now);
-                        }
-                        if arriving.withholds_acks() {
-                            self.withholds_acks = true;
-                            still_owing.push(key);
-                        }
-                        wrote
-                    } else {
-                        // In the middle of a frame: when that is out, or with it.
-                        still_owing.push(key);
-                        Ok(())
-                    }
-                }
-                _ => continue,
-            };
-            if let Err(down) = flushed {
-                self.drop_flow(key, down, proxy, pass);
-            }
-        }
-        self.owing.append(&mut still_owing);
     }
 }
 

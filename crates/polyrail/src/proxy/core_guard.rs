@@ -119,9 +119,9 @@ mod tests {
         let to_b = a.add_peer(&b.metadata()).unwrap();
         // Nobody but this test drives it.
         let proxy = Proxy::new("apart".to_owned(), Vec::new(), false).unwrap();
-        let due = &to_b.shared.byes_due;
+        let due = &to_b.shared.unsettled;
         due.store(1, Ordering::Release);
-        proxy.command(ProxyCommand::SayBye { peer: to_b.shared.clone() });
+        proxy.command(ProxyCommand::Settle { peer: to_b.shared.clone(), says_bye: false });
         let pass = |reads| {
             proxy.pass(&mut proxy.lock(), a.shared(), monotonic_ns(), reads);
             due.load(Ordering::Acquire)

@@ -149,18 +149,20 @@ impl RxFlow {
         self.acks.show_life(pass.now, Duration::ZERO);
     }
 
-    /// Says good-bye to the sender, at once: the connection is about to end.
-    pub(crate) fn say_bye(&mut self) {
+    /// The connection is about to end: all that landed is to be acknowledged, whether or not it is time to, and
+    /// if `says_bye`, a good-bye follows. To be called until [`Self::is_settled`].
+    pub(crate) fn settle(&mut self, says_bye: bool) {
         if self.acks.is_behind() {
             self.acks.note();
         }
-        // What has landed is acknowledged first.
-        if self.acks.are_withheld() && self.peer.rx().is_quiet() {
-            self.acks.clear();
+        if says_bye && !self.is_copying() {
+            self.acks.say_bye();
         }
-        self.acks.say_bye();
-        // A connection that is broken tells nobody.
-        let _ = self.flush_acks();
+    }
+
+    /// Whether the sender has been told of all that came.
+    pub(crate) fn is_settled(&self) -> bool {
+        !self.is_copying() && !self.acks.is_behind() && !self.owes_acks()
     }
 
     pub(crate) fn wire(&self) -> &Wire {

@@ -121,6 +121,18 @@ pub(crate) fn write_header(payload: u32, pieces: u16) -> ChunkHeader {
     }
 }
 
+/// A notification that is the whole of a transfer.
+pub(crate) fn notice(transfer: u64, floor: u64) -> Vec<u8> {
+    let header = ChunkHeader {
+        flags: Flags::NOTIFY,
+        meta_len: 1,
+        transfer: TransferId(transfer),
+        floor: TransferId(floor),
+        ..write_header(0, 0)
+    };
+    frame(header, &[], b"x", &[])
+}
+
 /// The key of a region, as only its description has it.
 pub(crate) fn key_of(region: &Region) -> RegionKey {
     let bytes = region.describe();
@@ -251,6 +263,13 @@ impl Stranger {
     /// Says frames at once, each in a record of its own.
     pub(crate) fn say_each(&mut self, frames: impl IntoIterator<Item = Vec<u8>>) {
         let bytes: Vec<u8> = frames.into_iter().flat_map(|frame| self.sealed(&frame)).collect();
+        self.write(&bytes);
+    }
+
+    /// Says something, and the beginning of what comes next.
+    pub(crate) fn say_and_begin(&mut self, bytes: &[u8], next: &[u8]) {
+        let (mut bytes, next) = (self.sealed(bytes), self.sealed(next));
+        bytes.extend_from_slice(&next[..next.len() / 2]);
         self.write(&bytes);
     }
 

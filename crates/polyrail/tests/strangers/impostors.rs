@@ -5,29 +5,18 @@
 use std::net::TcpListener;
 
 use crate::common::stranger::{
-    self, Stranger, card_of, frame, hello, key_of, metadata, metadata_of, write_header,
+    self, Stranger, card_of, frame, hello, key_of, metadata, metadata_of, notice, write_header,
 };
 use crate::common::*;
 use polyrail::{Engine, Invitation, LostReason};
 use polyrail_proto::TransferId;
 use polyrail_proto::hello::{Card, FlowHello, Hello, Kind, RefusedCode, Reply};
 use polyrail_proto::message::Message;
-use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Place, WireOp};
+use polyrail_proto::wire::{AckFrame, ChunkHeader, Place, WireOp};
 use polyrail_secure::{Identity, Keyring, Responder};
 
 /// The session of the first peer that an engine knows, which is easy to guess.
 const SESSION: u64 = 1 << 48;
-
-fn notice(transfer: u64, floor: u64) -> Vec<u8> {
-    let header = ChunkHeader {
-        flags: Flags::NOTIFY,
-        meta_len: 1,
-        transfer: TransferId(transfer),
-        floor: TransferId(floor),
-        ..write_header(0, 0)
-    };
-    frame(header, &[], b"x", &[])
-}
 
 fn control(number: u64, message: &Message) -> Vec<u8> {
     let (meta, transfer) = (message.encode(), TransferId(number));

@@ -7,6 +7,7 @@ mod common;
 mod admission;
 mod hostile;
 mod impostors;
+mod leaving;
 mod liars;
 mod proof;
 mod sealed;

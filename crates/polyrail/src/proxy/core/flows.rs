@@ -8,6 +8,7 @@ use polyrail_proto::FlowIndex;
 use polyrail_secure::Keys;
 use polyrail_sys::tcp;
 
+use super::acknowledging::Settling;
 use super::{AnyFlow, Core, Left, Outbound};
 use crate::device::wire::Wire;
 use crate::engine::finish::drain_tx;
@@ -72,15 +73,8 @@ impl Core {
                     self.watch(key, &socket, proxy, pass);
                 }
             }
-            ProxyCommand::SayBye { peer } => {
-                for (_, flow) in &mut self.flows {
-                    if let AnyFlow::Rx(flow) = flow
-                        && Arc::ptr_eq(&flow.peer, &peer)
-                    {
-                        flow.say_bye();
-                    }
-                }
-                peer.byes_due.fetch_sub(1, Ordering::AcqRel);
+            ProxyCommand::Settle { peer, says_bye } => {
+                self.settling.push(Settling { peer, says_bye });
             }
             ProxyCommand::DropPeer { peer } => {
                 let of_peer = |flow: &AnyFlow| Arc::ptr_eq(flow.peer(), &peer);
@@ -195,11 +189,17 @@ impl Core {
         match flow {
             AnyFlow::Tx(flow) => {
                 self.tx_lost(key, &flow, &why, proxy, pass);
+                // What the kernel still holds is sent again elsewhere: it must not arrive later.
+                let _ = tcp::reset_on_close(&**flow.wire().socket());
                 self.leaving.extend(flow.into_tickets());
             }
             AnyFlow::Rx(flow) => self.rx_lost(&flow, &why, proxy, pass),
             AnyFlow::Both(flow, arriving) => {
                 self.tx_lost(key, &flow, &why, proxy, pass);
+                // Acknowledgements that the kernel still holds are for the peer to read.
+                if flow.is_in_flight() || !flow.peer.is_gone() {
+                    let _ = tcp::reset_on_close(&**flow.wire().socket());
+                }
                 self.leaving.extend(flow.into_tickets());
                 self.rx_lost(&arriving, &why, proxy, pass);
             }
@@ -217,13 +217,12 @@ impl Core {
         proxy: &Proxy,
         pass: &mut Pass<'_>,
     ) {
-        // What the kernel still holds is sent again elsewhere: it must not arrive later. Nothing is sent again to a
-        // peer that is gone, and what was said last is for it to read.
+        // What is in memory is sent again elsewhere: it must not arrive later. Nothing is sent again to a peer that
+        // is gone, and what was said last is for it to read.
         let socket = flow.wire().socket();
         if !flow.peer.is_gone() {
             flow.wire().abandon_stream();
         }
-        let _ = tcp::reset_on_close(&**socket);
         let _ = proxy.poller.remove(socket.as_fd());
         flow.carrier_lost(&why.0);
         for outbound in &mut self.outbound {

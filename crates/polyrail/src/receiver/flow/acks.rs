@@ -43,6 +43,16 @@ pub(super) struct Acks {
     sealed: Vec<u8>,
     /// When it was last said that this end lives.
     life_ns: u64,
+    bye: Bye,
+}
+
+/// The last word of this end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bye {
+    NotYet,
+    /// Once all else is said.
+    Due,
+    Said,
 }
 
 impl Acks {
@@ -58,6 +68,7 @@ impl Acks {
             cleared: Vec::new(),
             sealed: Vec::new(),
             life_ns: 0,
+            bye: Bye::NotYet,
         }
     }
 
@@ -129,14 +140,18 @@ impl Acks {
         }
     }
 
-    /// This end leaves.
+    /// This end leaves: it says so, once, behind all that is withheld now.
     pub(super) fn say_bye(&mut self) {
-        self.cleared.extend_from_slice(&AckFrame::Bye.encode());
+        if self.bye == Bye::NotYet {
+            self.bye = Bye::Due;
+        }
     }
 
     /// Whether there is nothing to send, now or later.
     pub(super) fn are_out(&self) -> bool {
-        self.cleared.is_empty() && self.withheld.is_empty() && self.sealed.is_empty()
+        let is_empty =
+            self.cleared.is_empty() && self.withheld.is_empty() && self.sealed.is_empty();
+        is_empty && self.bye != Bye::Due
     }
 
     /// An error if the sender takes no acknowledgements and goes on sending.
@@ -147,11 +162,13 @@ impl Acks {
 
     /// Moves what may leave to `out`, sealed.
     pub(super) fn take(&mut self, sealer: &mut Sealer, out: &mut Vec<u8>) {
+        self.conclude();
         seal(&mut self.cleared, sealer, out);
     }
 
     /// Sends of what may leave what the socket takes.
     pub(super) fn send(&mut self, sealer: &mut Sealer, wire: &Wire) -> io::Result<()> {
+        self.conclude();
         loop {
             if self.sealed.is_empty() {
                 seal(&mut self.cleared, sealer, &mut self.sealed);
@@ -166,6 +183,14 @@ impl Acks {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),
             }
+        }
+    }
+
+    /// Says the last word, if it is time for it.
+    fn conclude(&mut self) {
+        if self.bye == Bye::Due && !self.are_withheld() {
+            self.cleared.extend_from_slice(&AckFrame::Bye.encode());
+            self.bye = Bye::Said;
         }
     }
 }

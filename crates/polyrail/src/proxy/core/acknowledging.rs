@@ -1,0 +1,195 @@
+//! Acknowledgements of what arrives: when they leave, and that none is missing when connections end.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{AnyFlow, Core, Outbound};
+use crate::engine::pass::Pass;
+use crate::engine::peer::PeerShared;
+use crate::proxy::Proxy;
+
+/// A peer whose connections are about to end: see
+/// [`ProxyCommand::Settle`](crate::engine::proxy_handle::ProxyCommand::Settle).
+pub(super) struct Settling {
+    pub(super) peer: Arc<PeerShared>,
+    pub(super) says_bye: bool,
+}
+
+impl Core {
+    /// Whether acknowledgements may leave with this pass, if there are any.
+    pub(in crate::proxy) fn may_acknowledge(&mut self, pass: &Pass<'_>) -> bool {
+        if !pass.engine.settings.caller_driven {
+            return true;
+        }
+        if !self.owes_acks() || !self.settling.is_empty() {
+            self.ack_hold.release();
+            return true;
+        }
+        self.ack_hold.is_over(pass.now, pass.for_caller, pass.sends)
+    }
+
+    /// Forgets what is owed on flows whose acknowledgements have left with an answer. Says whether
+    /// any are owed.
+    fn owes_acks(&mut self) -> bool {
+        let Self { owing, flows, .. } = self;
+        owing.retain(|key| match flows.get(*key) {
+            Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) => flow.owes_acks(),
+            _ => false,
+        });
+        !owing.is_empty()
+    }
+
+    /// Sends the acknowledgements that wait.
+    pub(in crate::proxy) fn flush_owed(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
+        self.settle();
+        let mut still_owing = Vec::new();
+        self.withholds_acks = false;
+        while let Some(key) = self.owing.pop() {
+            let flushed = match self.flows.get_mut(key) {
+                Some(AnyFlow::Rx(flow)) => flow.flush_acks().map(|withholds| {
+                    self.withholds_acks |= withholds;
+                    if withholds {
+                        still_owing.push(key);
+                    }
+                }),
+                Some(AnyFlow::Both(flow, arriving)) => {
+                    if flow.take_along(arriving) {
+                        let wrote = flow.write(pass, None).map(drop);
+                        // That may have begun something new.
+                        let of_peer = |o: &&mut Outbound| Arc::ptr_eq(&o.peer, &flow.peer);
+                        if let Some(outbound) = self.outbound.iter_mut().find(of_peer) {
+                            outbound.left.note(flow, pass.now);
+                        }
+                        if arriving.withholds_acks() {
+                            self.withholds_acks = true;
+                            still_owing.push(key);
+                        }
+                        wrote
+                    } else {
+                        // In the middle of a frame: when that is out, or with it.
+                        still_owing.push(key);
+                        Ok(())
+                    }
+                }
+                _ => continue,
+            };
+            if let Err(down) = flushed {
+                self.read_last(key, pass);
+                self.drop_flow(key, down, proxy, pass);
+            }
+        }
+        self.owing.append(&mut still_owing);
+        self.note_settled();
+    }
+
+    /// Has flows that are about to end owe whatever their senders were not told of.
+    fn settle(&mut self) {
+        for Settling { peer, says_bye } in &self.settling {
+            for (key, flow) in &mut self.flows {
+                if let AnyFlow::Rx(flow) | AnyFlow::Both(_, flow) = flow
+                    && Arc::ptr_eq(&flow.peer, peer)
+                {
+                    flow.settle(*says_bye);
+                    if flow.owes_acks() && !self.owing.contains(&key) {
+                        self.owing.push(key);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whoever ends connections hears that all is said on them.
+    fn note_settled(&mut self) {
+        let Self { settling, flows, .. } = self;
+        settling.retain(|Settling { peer, .. }| {
+            let is_settled = |flow: &AnyFlow| match flow {
+                AnyFlow::Rx(flow) => flow.is_settled(),
+                AnyFlow::Both(flow, arriving) => arriving.is_settled() && !flow.is_unfinished(),
+                AnyFlow::Tx(_) => true,
+            };
+            let mut of_peer = flows.iter().filter(|(_, flow)| Arc::ptr_eq(flow.peer(), peer));
+            let stays = !of_peer.all(|(_, flow)| is_settled(flow));
+            if !stays {
+                peer.unsettled.fetch_sub(1, Ordering::AcqRel);
+            }
+            stays
+        });
+    }
+
+    /// A connection is broken: what the peer said last is there to be read.
+    pub(super) fn read_last(&mut self, key: usize, pass: &mut Pass<'_>) {
+        match self.flows.get_mut(key) {
+            Some(AnyFlow::Tx(flow)) => {
+                flow.readable = true;
+                let _ = flow.read(pass);
+            }
+            Some(AnyFlow::Both(flow, arriving)) => {
+                arriving.readable = true;
+                let _ = arriving.read(pass);
+                let _ = flow.take_acks(arriving.take_acks(), pass);
+            }
+            Some(AnyFlow::Rx(_)) | None => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::{Duration, Instant};
+
+    use polyrail_config::Config;
+    use polyrail_gpu::{Completion, GpuError, Ticket};
+
+    use crate::api::engine::Engine;
+    use crate::engine::life::PeerEvent;
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    /// Copies that a device has finished.
+    struct Finished(AtomicU64);
+
+    impl Completion for Finished {
+        fn completed(&self) -> Result<u64, GpuError> {
+            Ok(self.0.load(Ordering::Acquire))
+        }
+    }
+
+    fn engine(progress: &str) -> Engine {
+        let settings = [("rails", "127.0.0.1"), ("path", "tcp"), ("progress", progress)];
+        let builder = settings
+            .iter()
+            .fold(Config::builder(), |builder, (name, value)| builder.set(name, value).unwrap());
+        Engine::builder().config(builder.build().unwrap()).build().unwrap()
+    }
+
+    #[test]
+    fn connections_end_when_acknowledgements_that_had_to_wait_have_left() {
+        // Nothing of b moves by itself but what its control thread drives now and then.
+        let (a, b) = (engine("proxy"), engine("caller"));
+        let to_b = a.add_peer(&b.metadata()).unwrap();
+        a.notify(&to_b, b"first").unwrap().detach();
+        assert_eq!(b.wait_notification(LONG).expect("it comes").data, b"first");
+        let peer = b.peers()[0].shared.clone();
+        let finished = Arc::new(Finished(AtomicU64::new(0)));
+        peer.rx().ending.push(Ticket::new(finished.clone(), 1));
+        let second = a.notify(&to_b, b"second").unwrap();
+        assert_eq!(b.wait_notification(LONG).expect("it comes").data, b"second");
+
+        assert!(b.shared().begin_bye(&peer, PeerEvent::Close));
+        for _ in 0..10 {
+            b.progress();
+        }
+        assert!(peer.is_busy() && second.try_wait().is_none(), "a device still copies");
+
+        finished.0.store(1, Ordering::Release);
+        let until = Instant::now() + LONG;
+        while peer.is_busy() {
+            b.progress();
+            assert!(Instant::now() < until, "{}", b.dump());
+        }
+        b.close();
+        second.join().unwrap();
+    }
+}
