@@ -101,11 +101,15 @@ def test_a_forked_process_has_no_part_in_the_group(place):
     with engine("a", rendezvous=place) as a, engine("b", rendezvous=place) as b:
         one, two = a.join("g", name="one"), b.join("g", name="two")
         one.wait_for(2, timeout=SOON)
+        two.wait_for(2, timeout=SOON)
         child = multiprocessing.get_context("fork").Process(target=leaves_it_alone, args=(one,))
         child.start()
         child.join(SOON)
         assert child.exitcode == 7
-        assert [member.name for member in two.members()] == ["one"]
+        # Whoever sees who comes later would see that one has left.
+        with engine("c", rendezvous=place) as c, c.join("g", name="three"):
+            members = two.wait_for(3, timeout=SOON)
+            assert sorted(member.name for member in members) == ["one", "three"]
 
 
 def rank(number, size, place, told):
