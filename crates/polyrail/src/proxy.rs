@@ -213,6 +213,11 @@ impl Proxy {
         }
         if core.may_acknowledge(&pass) {
             core.flush_owed(self, &mut pass);
+            // What was read last on a connection that broke may have ended transfers.
+            if pass.tell() {
+                worked = true;
+                self.wake_sleeper();
+            }
         }
         core.finishes = pass.ends.finishes;
         core.copiers = pass.copiers;
