@@ -71,7 +71,7 @@ pub(crate) fn noisy_paths(analysis: &Analysis) -> Vec<PathKind> {
 /// Why the figures of a path say little, if so.
 fn too_noisy(analysis: &Analysis, one: &PathFigures) -> Option<String> {
     let mut remedy =
-        "end other programs (`top` names them, `polyrail sample` shows what they take) and repeat it \
+        "end other programs (the system's `top` names them, `polyrail sample` shows what they take) and repeat it \
          with more --reps"
             .to_owned();
     if one.links > 2 {

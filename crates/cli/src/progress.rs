@@ -324,10 +324,10 @@ impl State {
         let (elapsed, here) = (now - self.begin, now - self.since);
         let mut line = String::new();
         if here >= SHORT && here + SHORT <= elapsed {
-            line += &format!(", {} already", show_time(here));
+            line += &format!(", {} already", show_passed(here));
         }
         if elapsed >= SHORT {
-            line += &format!("; {} so far", show_time(elapsed));
+            line += &format!("; {} so far", show_passed(elapsed));
         }
         if let Some(whole) = self.whole() {
             // It counts down until the next part is done, and then knows better. What is late already will be late by
@@ -368,9 +368,17 @@ pub(crate) fn show_taken(time: Duration) -> String {
     }
 }
 
+/// How long something has taken so far: `4 min 10 s`.
+fn show_passed(time: Duration) -> String {
+    in_seconds(time.as_secs())
+}
+
 /// How long something will take: `4 min 10 s`.
 pub(crate) fn show_time(time: Duration) -> String {
-    let seconds = time.as_secs_f64().ceil() as u64;
+    in_seconds(time.as_secs_f64().ceil() as u64)
+}
+
+fn in_seconds(seconds: u64) -> String {
     if seconds < 60 {
         format!("{seconds} s")
     } else {
@@ -402,7 +410,7 @@ mod tests {
             bound: "about",
             is_over: false,
         };
-        assert_eq!(state.line(at(3)), "warming up; 3 s so far");
+        assert_eq!(state.line(at(4) - Duration::from_millis(1)), "warming up; 3 s so far");
         assert_eq!(state.line(at(15)), "warming up, 12 s already; 15 s so far");
         (state.share, state.stepped) = (0.25, at(20));
         let text = "warming up, 17 s already; 20 s so far, about 1 min 0 s left";

@@ -289,7 +289,7 @@ fn profiles() -> Vec<String> {
 
 fn never_applied(what: &'static str) -> TuneError {
     let remedy = "`polyrail tune apply PROFILE` carries one out";
-    TuneError::NeverApplied { what, allowed: "after `polyrail tune apply`", remedy }
+    TuneError::NeverApplied { what, allowed: "what `polyrail tune apply` carried out", remedy }
 }
 
 fn revert(session: &str, after: Duration, place: &Where) -> Result<ExitCode, TuneError> {

@@ -9,6 +9,8 @@ use crate::shell;
 /// there, too.
 const NEEDS: &[&str] = &[
     "root",
+    "root or user namespaces",
+    "bbr",
     "a GPU",
     "two GPUs",
     "four GPUs",

@@ -191,6 +191,11 @@ impl BenchError {
                  need none"
                     .into(),
             ),
+            Self::Gone { why: LostReason::Unreachable { .. }, .. } => Some(
+                "see that the other end still runs, and that these rails reach it: their addresses \
+                 (--rails), the routes, a firewall; `polyrail topo` shows the interfaces"
+                    .into(),
+            ),
             Self::Gone { .. } => Some(
                 "look at the other end why it ended, start it again, and then this bench; what was \
                  measured before is printed"

@@ -39,7 +39,9 @@ pub(crate) fn listen(
              on this host: polyrail bench --connect {address}\n\
              elsewhere:    polyrail bench --connect {address}/{invitation}"
         );
-        tell!("the last line lets in whoever has it, until this process ends; end with Ctrl-C");
+        tell!(
+            "the line with `elsewhere` lets in whoever has it, until this process ends; end with Ctrl-C"
+        );
     }
     let lost = RefCell::new(None);
     serve(&engine, &Arc::new(bank), &interrupt, |peer, result| {
