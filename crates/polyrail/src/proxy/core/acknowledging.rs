@@ -116,6 +116,24 @@ impl Core {
         });
     }
 
+    /// The connection ends now: what has landed since it was settled is acknowledged, as far as that may be said and
+    /// the socket takes it.
+    pub(super) fn acknowledge_last(&mut self, key: usize, pass: &mut Pass<'_>) {
+        match self.flows.get_mut(key) {
+            Some(AnyFlow::Rx(flow)) => {
+                flow.settle(false);
+                let _ = flow.flush_acks();
+            }
+            Some(AnyFlow::Both(flow, arriving)) => {
+                arriving.settle(false);
+                if flow.take_along(arriving) {
+                    let _ = flow.write(pass, None);
+                }
+            }
+            Some(AnyFlow::Tx(_)) | None => {}
+        }
+    }
+
     /// A connection is broken: what the peer said last is there to be read.
     pub(super) fn read_last(&mut self, key: usize, pass: &mut Pass<'_>) {
         match self.flows.get_mut(key) {
@@ -143,6 +161,7 @@ mod tests {
     use polyrail_gpu::{Completion, GpuError, Ticket};
 
     use crate::api::engine::Engine;
+    use crate::base::reason::LostReason;
     use crate::engine::life::PeerEvent;
 
     const LONG: Duration = Duration::from_secs(30);
@@ -190,6 +209,23 @@ mod tests {
             assert!(Instant::now() < until, "{}", b.dump());
         }
         b.close();
+        second.join().unwrap();
+    }
+
+    #[test]
+    fn what_landed_after_all_was_settled_is_acknowledged_too() {
+        let (a, b) = (engine("proxy"), engine("caller"));
+        let to_b = a.add_peer(&b.metadata()).unwrap();
+        a.notify(&to_b, b"first").unwrap().detach();
+        assert_eq!(b.wait_notification(LONG).expect("it comes").data, b"first");
+        let peer = b.peers()[0].shared.clone();
+        let finished = Arc::new(Finished(AtomicU64::new(0)));
+        peer.rx().ending.push(Ticket::new(finished.clone(), 1));
+        let second = a.notify(&to_b, b"second").unwrap();
+        assert_eq!(b.wait_notification(LONG).expect("it comes").data, b"second");
+        finished.0.store(1, Ordering::Release);
+        peer.happens(PeerEvent::Close);
+        assert!(b.shared().lose_peer(&peer, PeerEvent::Told, LostReason::EngineClosed));
         second.join().unwrap();
     }
 }

@@ -81,6 +81,7 @@ impl Core {
                 let keys: Vec<usize> =
                     self.flows.iter().filter(|(_, f)| of_peer(f)).map(|(key, _)| key).collect();
                 for key in keys {
+                    self.acknowledge_last(key, pass);
                     self.drop_flow(key, Down("the peer is gone".into()), proxy, pass);
                 }
                 self.outbound.retain(|outbound| !Arc::ptr_eq(&outbound.peer, &peer));
