@@ -151,6 +151,21 @@ fn a_cell_that_fails_ends_the_run_by_name_and_resume_measures_its_block_anew() {
     );
 }
 
+/// Nothing can be written to a file at all.
+#[test]
+fn an_experiment_that_can_not_begin_leaves_nothing_behind_and_begins_later() {
+    let case = Case::new(KNOWN);
+    let mut command = Command::new("bash");
+    let script = "trap '' XFSZ; ulimit -f 0; exec \"$@\"";
+    command.args(["-c", script, "bash", env!("CARGO_BIN_EXE_polyrail"), "experiment", "x.yml"]);
+    let output = command.current_dir(case.folder.path()).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("cells.jsonl"), "{stderr}");
+    assert!(!case.at("known-results").exists());
+    case.good(&["x.yml"]);
+}
+
 #[test]
 fn results_of_another_experiment_are_not_continued_and_a_torn_line_is() {
     let case = Case::new(FAILS_ONCE);

@@ -306,6 +306,23 @@ fn a_disk_that_fills_up_ends_the_run_with_the_reason_and_keeps_whole_lines() {
     assert_eq!(folder.samples().unwrap().len(), folder.plan().steps().len());
 }
 
+/// Nothing can be written to a file at all.
+#[test]
+fn a_profile_that_can_not_begin_leaves_nothing_behind_and_begins_later() {
+    let (_root, dir) = folder();
+    let arguments = ["--gpus", "none", "--paths", "host", "--sizes", "8", "--reps", "3"];
+    let mut command = Command::new("bash");
+    let script = "trap '' XFSZ; ulimit -f 0; exec \"$@\"";
+    command.args(["-c", script, "bash", env!("CARGO_BIN_EXE_polyrail"), "profile"]);
+    let output = command.args(["--out", path(&dir)]).args(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("can't write"), "{}", text(&output.stderr));
+    assert!(!dir.exists());
+
+    let output = profile(&[&["--out", path(&dir)], &arguments[2..]].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
 #[test]
 fn what_can_not_be_measured_is_refused_with_what_can() {
     let (_root, dir) = folder();

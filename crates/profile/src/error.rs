@@ -133,7 +133,7 @@ impl ProfileError {
                  /usr/share/doc/polyrail/docs) describes each field"
             }
             Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
-                "free some space and go on with --resume; every complete line was kept"
+                "free some space; if the folder is there, go on with --resume, as every complete line was kept"
             }
             _ => return None,
         };

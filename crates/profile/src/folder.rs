@@ -11,7 +11,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use self::appender::lock_table;
+use self::appender::{Appender, lock_table};
 pub use self::files::read_limited;
 pub(crate) use self::files::replace;
 use self::files::{is_there, json_text, read_text};
@@ -66,17 +66,33 @@ impl Folder {
     /// `plan.json` before anything is measured.
     ///
     /// # Errors
-    /// A folder that holds something, or that can't be written.
+    /// A folder that holds something, or that can't be written. Nothing is left behind then but parent folders.
     pub fn create(dir: impl AsRef<Path>, plan: &Plan, run: &Run) -> Result<Recorder, ProfileError> {
         let dir = dir.as_ref();
         plan.check()?;
+        let is_new = !dir.exists();
         fs::create_dir_all(dir).map_err(ProfileError::io("create", dir))?;
         refuse_full(dir)?;
         let folder = Self { dir: dir.into(), plan: plan.clone(), run: run.clone() };
-        let samples = folder.appender::<Sample>(SAMPLES)?;
-        folder.write_run(run)?;
-        folder.write_plan()?;
-        folder.recorder(samples, 0, HashSet::new())
+        let begun = folder.begin();
+        if begun.is_err() {
+            // The half of a profile could neither be resumed nor begun again.
+            for name in [PLAN, RUN, SAMPLES] {
+                let _ = fs::remove_file(dir.join(name));
+            }
+            if is_new {
+                // Not if it holds what somebody else has put there.
+                let _ = fs::remove_dir(dir);
+            }
+        }
+        folder.recorder(begun?, 0, HashSet::new())
+    }
+
+    fn begin(&self) -> Result<Appender, ProfileError> {
+        let samples = self.appender::<Sample>(SAMPLES)?;
+        self.write_run(&self.run)?;
+        self.write_plan()?;
+        Ok(samples)
     }
 
     /// Checks that a profile can begin here, before minutes go into preparation. Leaves nothing

@@ -67,6 +67,7 @@ impl Folder {
                 "leave --resume out, or name the folder with --out",
             ));
         }
+        let is_new = !path.exists();
         fs::create_dir_all(path).map_err(Unwritten::at(path))?;
         let cells = OpenOptions::new()
             .read(true)
@@ -81,7 +82,13 @@ impl Folder {
             folder.read(&file, &first, plan.cells.len())?;
             folder.line(&json!(Line::Resumed { resumed_unix_ms: host::unix_ms() }))?;
         } else {
-            folder.line(&first)?;
+            folder.line(&first).inspect_err(|_| {
+                // A file without its first line is of no experiment, so it could not be resumed.
+                let _ = fs::remove_file(&file);
+                if is_new {
+                    let _ = fs::remove_dir(path);
+                }
+            })?;
         }
         Ok(folder)
     }
