@@ -75,7 +75,8 @@ impl Folder {
         refuse_full(dir)?;
         let folder = Self { dir: dir.into(), plan: plan.clone(), run: run.clone() };
         let begun = folder.begin();
-        if begun.is_err() {
+        // What another process has just begun here is left alone.
+        if begun.as_ref().is_err_and(|error| !matches!(error, ProfileError::Busy { .. })) {
             // The half of a profile could neither be resumed nor begun again.
             for name in [PLAN, RUN, SAMPLES] {
                 let _ = fs::remove_file(dir.join(name));
