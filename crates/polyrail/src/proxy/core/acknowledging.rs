@@ -161,8 +161,10 @@ mod tests {
     use polyrail_gpu::{Completion, GpuError, Ticket};
 
     use crate::api::engine::Engine;
+    use crate::api::transfer::Transfer;
     use crate::base::reason::LostReason;
     use crate::engine::life::PeerEvent;
+    use crate::engine::peer::PeerShared;
 
     const LONG: Duration = Duration::from_secs(30);
 
@@ -183,10 +185,9 @@ mod tests {
         Engine::builder().config(builder.build().unwrap()).build().unwrap()
     }
 
-    #[test]
-    fn connections_end_when_acknowledgements_that_had_to_wait_have_left() {
-        // Nothing of b moves by itself but what its control thread drives now and then.
-        let (a, b) = (engine("proxy"), engine("caller"));
+    /// b was told of something that it may not acknowledge before a copy is finished: the peer, as b knows it, the
+    /// copy, and what was sent. Nothing of b moves by itself but what its control thread drives now and then.
+    fn withheld(a: &Engine, b: &Engine) -> (Arc<PeerShared>, Arc<Finished>, Transfer) {
         let to_b = a.add_peer(&b.metadata()).unwrap();
         a.notify(&to_b, b"first").unwrap().detach();
         assert_eq!(b.wait_notification(LONG).expect("it comes").data, b"first");
@@ -195,7 +196,13 @@ mod tests {
         peer.rx().ending.push(Ticket::new(finished.clone(), 1));
         let second = a.notify(&to_b, b"second").unwrap();
         assert_eq!(b.wait_notification(LONG).expect("it comes").data, b"second");
+        (peer, finished, second)
+    }
 
+    #[test]
+    fn connections_end_when_acknowledgements_that_had_to_wait_have_left() {
+        let (a, b) = (engine("proxy"), engine("caller"));
+        let (peer, finished, second) = withheld(&a, &b);
         assert!(b.shared().begin_bye(&peer, PeerEvent::Close));
         for _ in 0..10 {
             b.progress();
@@ -215,14 +222,7 @@ mod tests {
     #[test]
     fn what_landed_after_all_was_settled_is_acknowledged_too() {
         let (a, b) = (engine("proxy"), engine("caller"));
-        let to_b = a.add_peer(&b.metadata()).unwrap();
-        a.notify(&to_b, b"first").unwrap().detach();
-        assert_eq!(b.wait_notification(LONG).expect("it comes").data, b"first");
-        let peer = b.peers()[0].shared.clone();
-        let finished = Arc::new(Finished(AtomicU64::new(0)));
-        peer.rx().ending.push(Ticket::new(finished.clone(), 1));
-        let second = a.notify(&to_b, b"second").unwrap();
-        assert_eq!(b.wait_notification(LONG).expect("it comes").data, b"second");
+        let (peer, finished, second) = withheld(&a, &b);
         finished.0.store(1, Ordering::Release);
         peer.happens(PeerEvent::Close);
         assert!(b.shared().lose_peer(&peer, PeerEvent::Told, LostReason::EngineClosed));
