@@ -3,7 +3,8 @@
 //! * [`Memory`]: bytes that the kernel and peers write behind Rust's back, reached by copies and by
 //!   vectored I/O, never by reference.
 //! * [`SharedMemory`]: such bytes that two processes have open; [`SharedWord`]: a word of them.
-//! * [`OtherProcess`], [`ForeignMemory`]: memory of another process, which the kernel copies.
+//! * [`OtherProcess`], [`ForeignMemory`], [`ForeignCopy`]: memory of another process, which the kernel copies;
+//!   [`GuardPage`]: what ends that for good.
 //! * [`Badge`], [`Bearer`]: which process has a name, on the kernel's word; [`peer_credentials`]: who is
 //!   at the other end of a Unix connection.
 //! * [`PerProcess`]: what a forked copy of the process has anew.
@@ -15,6 +16,8 @@
 mod badge;
 mod checksum;
 mod event_fd;
+mod foreign_copy;
+mod guard_page;
 pub mod interfaces;
 mod io;
 mod memory;
@@ -30,11 +33,11 @@ pub mod threads;
 pub use badge::{Badge, Bearer, peer_credentials};
 pub use checksum::crc32c;
 pub use event_fd::EventFd;
+pub use foreign_copy::{Direction, ForeignCopy};
+pub use guard_page::GuardPage;
 pub use io::{In, IoVecs, MAX_IO_PIECES, Out, receive, send};
 pub use memory::{Memory, OutOfRange};
-pub use other_process::{
-    Direction, ForeignCopy, ForeignMemory, Guard, OtherProcess, may_copy_between_processes,
-};
+pub use other_process::{ForeignMemory, Guard, OtherProcess, may_copy_between_processes};
 pub use per_process::PerProcess;
 pub use poller::{PollEvent, Poller};
 pub use shared_memory::SharedMemory;

@@ -215,7 +215,7 @@ impl fmt::Debug for Memory {
     }
 }
 
-fn page_bytes() -> usize {
+pub(crate) fn page_bytes() -> usize {
     // SAFETY: it takes a number, and changes nothing.
     let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(bytes).unwrap_or(4096)

@@ -1,41 +1,37 @@
-//! Memory of another process of this machine, copied by the kernel: `process_vm_readv` and
-//! `process_vm_writev`.
+//! Memory of another process of this machine, which the kernel copies: [`ForeignCopy`](crate::ForeignCopy).
 //!
 //! The kernel allows that to whoever may trace the process: the same user, where neither
 //! `ptrace_scope`, a seccomp filter, nor `PR_SET_DUMPABLE` forbids it; or one with `CAP_SYS_PTRACE`.
 
 use std::io;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::memory::{Memory, OutOfRange};
+use crate::memory::OutOfRange;
 use crate::process::Process;
-use crate::threads::monotonic_ns;
 
-/// Pieces that one call copies.
-const PIECES: usize = 64;
-/// How old a look at the guard may be when the copy begins. Far less than anybody waits for a
-/// process that is stopped, and far more than the look takes.
-const FRESH_NS: u64 = 20_000_000;
+/// Words of a guard.
+pub(crate) const WORDS: usize = 2;
+pub(crate) const WORD_BYTES: usize = size_of::<u64>();
 
 /// Another process. Only what its memory holds tells it from a later one of the same number: see
 /// [`Guard`].
 #[derive(Debug)]
 pub struct OtherProcess {
-    number: Pid,
+    pub(crate) number: Pid,
 }
 
-/// Two words in another process that have these values as long as memory of it may be used. Their
-/// owner draws them at random, and clears them before it uses the memory for something else.
+/// Two words in another process that have these values as long as memory of it may be used. Each begins a
+/// [`GuardPage`](crate::GuardPage). Their owner draws them at random, and closes the page before it uses the memory
+/// for something else.
 #[derive(Clone, Copy, Debug)]
 pub struct Guard {
     /// Where they are in that process.
-    pub places: [u64; 2],
+    pub places: [u64; WORDS],
     /// What they hold.
-    pub values: [u64; 2],
+    pub values: [u64; WORDS],
 }
 
 /// Bytes in another process. That process may unmap them at any time; then copies fail.
@@ -44,28 +40,7 @@ pub struct ForeignMemory {
     process: Arc<OtherProcess>,
     base: u64,
     len: u64,
-    guard: Guard,
-}
-
-/// Which way bytes are copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// From the other process to this one.
-    FromOther,
-    /// From this process to the other one.
-    ToOther,
-}
-
-/// Pieces that one system call copies, between this process and memory of another one.
-pub struct ForeignCopy<'a> {
-    direction: Direction,
-    memory: &'a ForeignMemory,
-    local: [libc::iovec; PIECES],
-    foreign: [libc::iovec; PIECES],
-    count: usize,
-    bytes: u64,
-    /// The local memory.
-    borrowed: PhantomData<&'a Memory>,
+    pub(crate) guard: Guard,
 }
 
 impl OtherProcess {
@@ -98,12 +73,11 @@ impl OtherProcess {
         }
     }
 
-    fn words(&self, places: [u64; 2]) -> io::Result<[u64; 2]> {
-        let mut words = [0_u64; 2];
-        let len = size_of::<u64>();
-        let local = libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: 2 * len };
-        let foreign = places
-            .map(|at| libc::iovec { iov_base: at as usize as *mut libc::c_void, iov_len: len });
+    fn words(&self, places: [u64; WORDS]) -> io::Result<[u64; WORDS]> {
+        let mut words = [0_u64; WORDS];
+        let local =
+            libc::iovec { iov_base: words.as_mut_ptr().cast(), iov_len: WORDS * WORD_BYTES };
+        let foreign = places.map(|at| piece_at(at, WORD_BYTES));
         let number = self.number.as_raw_pid();
         // SAFETY: the local piece is `words`, which lives here. The foreign ones are addresses of
         // another process (`open` refuses this one), which the kernel checks.
@@ -111,10 +85,15 @@ impl OtherProcess {
             unsafe { libc::process_vm_readv(number, &raw const local, 1, foreign.as_ptr(), 2, 0) };
         match usize::try_from(read) {
             Err(_) => Err(io::Error::last_os_error()),
-            Ok(read) if read == 2 * len => Ok(words),
+            Ok(read) if read == WORDS * WORD_BYTES => Ok(words),
             Ok(_) => Err(Errno::FAULT.into()),
         }
     }
+}
+
+/// Bytes in another process.
+pub(crate) fn piece_at(address: u64, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: address as usize as *mut libc::c_void, iov_len: len }
 }
 
 impl ForeignMemory {
@@ -136,85 +115,18 @@ impl ForeignMemory {
     /// Whether they may be used now: `ESTALE` if not. What the other process is, too, is certain
     /// then: nobody else holds these words there.
     pub fn check(&self) -> io::Result<()> {
-        if self.process.words(self.guard.places)? == self.guard.values {
-            return Ok(());
-        }
-        Err(Errno::STALE.into())
+        self.found(self.process.words(self.guard.places)?)
     }
 
-    fn address(&self, offset: u64, len: u64) -> Result<u64, OutOfRange> {
+    /// Whether these words, found in its guard, say that it may be used.
+    pub(crate) fn found(&self, words: [u64; WORDS]) -> io::Result<()> {
+        if words == self.guard.values { Ok(()) } else { Err(Errno::STALE.into()) }
+    }
+
+    pub(crate) fn address(&self, offset: u64, len: u64) -> Result<u64, OutOfRange> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.base + offset),
             _ => Err(OutOfRange { offset, len, size: self.len }),
-        }
-    }
-}
-
-impl<'a> ForeignCopy<'a> {
-    /// No pieces yet.
-    pub fn new(direction: Direction, memory: &'a ForeignMemory) -> Self {
-        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let (local, foreign) = ([none; PIECES], [none; PIECES]);
-        Self { direction, memory, local, foreign, count: 0, bytes: 0, borrowed: PhantomData }
-    }
-
-    /// Whether there is room for one more piece of that memory.
-    pub fn takes(&self, memory: &ForeignMemory) -> bool {
-        self.count < PIECES && std::ptr::eq(self.memory, memory)
-    }
-
-    /// Adds a piece, if there is room.
-    pub fn push(
-        &mut self,
-        (local, local_offset): (&'a Memory, u64),
-        foreign_offset: u64,
-        len: u64,
-    ) -> Result<(), OutOfRange> {
-        let here = local.at(local_offset, len)?;
-        let there = self.memory.address(foreign_offset, len)?;
-        if self.count == PIECES {
-            return Err(OutOfRange { offset: PIECES as u64, len: 1, size: PIECES as u64 });
-        }
-        // Both ranges were checked, so their length fits.
-        self.local[self.count] = libc::iovec { iov_base: here.cast(), iov_len: len as usize };
-        self.foreign[self.count] =
-            libc::iovec { iov_base: there as usize as *mut libc::c_void, iov_len: len as usize };
-        self.count += 1;
-        self.bytes += len;
-        Ok(())
-    }
-
-    /// Copies all pieces, if the other memory may be used; makes sure of it before and after. A
-    /// process that is stopped in the few instructions between the look before and the copy, and
-    /// continued much later, goes unnoticed until after the copy.
-    ///
-    /// An error leaves some of the pieces copied. `ESTALE`: the memory may not be used any more;
-    /// `ESRCH`: the process has ended; `EFAULT`: it has no such memory; `EPERM`: this process may not.
-    pub fn run(&self) -> io::Result<()> {
-        let call = match self.direction {
-            Direction::FromOther => libc::process_vm_readv,
-            Direction::ToOther => libc::process_vm_writev,
-        };
-        let (number, count) = (self.memory.process.number, self.count as libc::c_ulong);
-        loop {
-            let before = monotonic_ns();
-            self.memory.check()?;
-            // A system call is where a process stops that is told to. The clock takes none.
-            if monotonic_ns() - before < FRESH_NS {
-                break;
-            }
-        }
-        // SAFETY: the local pieces were checked against memories that are borrowed for as long as
-        // this value lives, and that are only reached by copies. The foreign ones are addresses of
-        // another process (`open` refuses this one), which the kernel checks.
-        let copied = unsafe {
-            call(number.as_raw_pid(), self.local.as_ptr(), count, self.foreign.as_ptr(), count, 0)
-        };
-        match u64::try_from(copied) {
-            Err(_) => Err(io::Error::last_os_error()),
-            Ok(copied) if copied == self.bytes => self.memory.check(),
-            // It stops at the first page that is not there.
-            Ok(_) => Err(Errno::FAULT.into()),
         }
     }
 }
@@ -243,6 +155,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::{Direction, ForeignCopy, Memory};
 
     fn child() -> (std::process::Child, Process) {
         let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();

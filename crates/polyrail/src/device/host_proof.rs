@@ -7,8 +7,9 @@
 //!
 //! And whoever copies looks at two words in the other process before and after each piece: one of
 //! the region, one of the peer. They are random, and their owner clears them when it ends the region
-//! or gives the peer up. So a process that was stopped meanwhile and goes on finds that it may not,
-//! and a process that has become another program does not pass for the peer.
+//! or gives the peer up. So a process that has become another program does not pass for the peer. Whoever writes
+//! also writes to the pages of these words, in the same system call, and the owner closes the pages. So a process
+//! that was stopped meanwhile, be it just before that call, goes on and finds that it may not.
 
 use std::io;
 use std::sync::Arc;
@@ -18,33 +19,38 @@ use polyrail_proto::InstanceId;
 use polyrail_proto::message::Offer;
 use polyrail_sys::process::{Process, namespace, user};
 use polyrail_sys::{
-    Badge, Bearer, ForeignMemory, Guard, Memory, OtherProcess, may_copy_between_processes,
+    Badge, Bearer, ForeignMemory, Guard, GuardPage, Memory, OtherProcess,
+    may_copy_between_processes,
 };
 
-const MAGIC: [u8; 4] = *b"PRH1";
+const MAGIC: [u8; 4] = *b"PRH2";
 const WORDS: usize = 7;
 const OFFER_BYTES: usize = 4 + 8 * WORDS;
 
-/// A word that says whether others may still copy.
+/// Says whether others may still copy.
 pub(crate) struct Lease {
-    word: Memory,
+    page: GuardPage,
     value: u64,
 }
 
 impl Lease {
     pub(crate) fn new() -> Result<Self, String> {
         let value = getrandom::u64().map_err(|error| format!("no random bits: {error}"))?;
-        Ok(Self { word: Memory::from(value.to_ne_bytes().to_vec()), value })
+        let page = GuardPage::new(value).map_err(|error| format!("no memory: {error}"))?;
+        Ok(Self { page, value })
     }
 
     /// From now on nobody may begin to copy.
     pub(crate) fn revoke(&self) {
-        // It has eight bytes.
-        let _ = self.word.write_at(0, &[0; 8]);
+        if let Err(error) = self.page.close() {
+            tracing::error!(target: "polyrail::share", %error, "a process that is stopped just before it \
+                writes here can't be kept from it when it goes on");
+        }
     }
 
-    fn place(&self) -> Result<u64, String> {
-        self.word.address(0, 8).map(|at| at as u64).map_err(|error| error.to_string())
+    /// All who could copy have said that they do not any more.
+    pub(crate) fn allow_reuse(&self) {
+        self.page.allow_reuse();
     }
 }
 
@@ -91,8 +97,8 @@ impl HostProof {
             self.process.started,
             base as u64,
             memory.len(),
-            one.place()?,
-            two.place()?,
+            one.page.place(),
+            two.page.place(),
             one.value,
             two.value,
         ];

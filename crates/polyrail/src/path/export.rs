@@ -6,7 +6,7 @@
 //! as it does for a cancel.
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
@@ -30,7 +30,12 @@ use crate::memory::region_memory::RegionMemory;
 use crate::path::host::no_single_copy;
 
 /// Who was offered a region.
-pub(crate) struct Exports(Mutex<Offers>);
+#[derive(Default)]
+pub(crate) struct Exports {
+    offers: Mutex<Offers>,
+    /// All who were offered host memory look at it before they copy.
+    lease: OnceLock<Lease>,
+}
 
 enum Offers {
     Open(Vec<Offered>),
@@ -44,8 +49,6 @@ struct Offered {
     offer: Offer,
     /// The peer takes copies of them at any time.
     _descriptors: Vec<OwnedFd>,
-    /// The peer looks at it before it copies.
-    lease: Option<Lease>,
 }
 
 /// A peer that is to let go of a region.
@@ -84,16 +87,15 @@ fn make_offer(
     if let Some(offer) = exports.offered_to(peer) {
         return Ok(offer);
     }
-    let ((offer, _descriptors), lease) = match &*region.memory {
-        RegionMemory::Device(memory) => (device_offer(memory)?, None),
+    let (offer, _descriptors) = match &*region.memory {
+        RegionMemory::Device(memory) => device_offer(memory)?,
         RegionMemory::Host(memory) => {
-            let (offer, lease) = host_offer(engine, peer, memory)?;
-            ((offer, Vec::new()), Some(lease))
+            (host_offer(engine, peer, memory, exports.lease()?)?, Vec::new())
         }
         RegionMemory::Foreign(_) => return Err("it is another process's".into()),
     };
     let (engine, peer) = (Arc::downgrade(engine), peer.clone());
-    exports.add(Offered { engine, peer, offer, _descriptors, lease })
+    exports.add(Offered { engine, peer, offer, _descriptors })
 }
 
 fn device_offer(memory: &DeviceMemory) -> Result<(Offer, Vec<OwnedFd>), String> {
@@ -111,19 +113,18 @@ fn host_offer(
     engine: &EngineShared,
     peer: &PeerShared,
     memory: &Memory,
-) -> Result<(Offer, Lease), String> {
+    lease: &Lease,
+) -> Result<Offer, String> {
     if let Some(why) = no_single_copy(engine) {
         return Err(format!("the peer: {why}"));
     }
     is_neighbour(peer.instance())?;
-    let (lease, of_peer) = (Lease::new()?, peer.lease()?);
-    let offer = engine.proofs.own(engine.card.instance)?.offer(memory, [&lease, of_peer])?;
-    Ok((offer, lease))
+    engine.proofs.own(engine.card.instance)?.offer(memory, [lease, peer.lease()?])
 }
 
-impl Default for Exports {
+impl Default for Offers {
     fn default() -> Self {
-        Self(Mutex::new(Offers::Open(Vec::new())))
+        Self::Open(Vec::new())
     }
 }
 
@@ -140,8 +141,11 @@ impl Keepsake for Exports {
             return;
         }
         let begin = Instant::now();
-        for release in releases {
-            release.wait(begin);
+        releases.iter().for_each(|release| release.wait(begin));
+        if let Some(lease) = self.lease.get()
+            && releases.iter().all(|release| release.is_confirmed())
+        {
+            lease.allow_reuse();
         }
         // Their file descriptors are not needed any more.
         *self.lock() = Offers::Ended(Vec::new());
@@ -151,12 +155,22 @@ impl Keepsake for Exports {
 /// Whether the peer has this region of host memory open, or may have it open any moment.
 pub(crate) fn is_offered(region: &RegionCore, peer: &Arc<PeerShared>) -> bool {
     region.kept.kept::<Exports>().is_some_and(|exports| match &*exports.lock() {
-        Offers::Open(all) => all.iter().any(|it| Arc::ptr_eq(&it.peer, peer) && it.lease.is_some()),
+        Offers::Open(all) => {
+            exports.lease.get().is_some() && all.iter().any(|it| Arc::ptr_eq(&it.peer, peer))
+        }
         Offers::Ended(_) => false,
     })
 }
 
 impl Exports {
+    fn lease(&self) -> Result<&Lease, String> {
+        if self.lease.get().is_none() {
+            // Another one may be first.
+            let _ = self.lease.set(Lease::new()?);
+        }
+        self.lease.get().ok_or_else(|| "there is no lease".to_owned())
+    }
+
     /// What the peer was offered before: it may ask as often as it likes.
     fn offered_to(&self, peer: &Arc<PeerShared>) -> Option<Offer> {
         match &*self.lock() {
@@ -190,8 +204,10 @@ impl Exports {
         match &mut *offers {
             Offers::Ended(releases) => (releases.clone(), false),
             Offers::Open(all) => {
-                // Whoever does not hear of it finds this.
-                all.iter().filter_map(|offered| offered.lease.as_ref()).for_each(Lease::revoke);
+                if let Some(lease) = self.lease.get() {
+                    // Whoever does not hear of it finds this.
+                    lease.revoke();
+                }
                 let release = |offered| Arc::new(Release { offered, latch: Arc::default() });
                 let releases: Vec<_> = all.drain(..).map(release).collect();
                 *offers = Offers::Ended(releases.clone());
@@ -201,7 +217,7 @@ impl Exports {
     }
 
     fn lock(&self) -> MutexGuard<'_, Offers> {
-        self.0.lock()
+        self.offers.lock()
     }
 }
 
@@ -218,6 +234,11 @@ impl Release {
         tx.tell(Time(monotonic_ns()), &Message::RegionEnded { key: region.key }, purpose);
         drop(tx);
         engine.send_soon(peer);
+    }
+
+    /// Whether the peer has said that it has let go of the region: who is gone has not.
+    fn is_confirmed(&self) -> bool {
+        self.latch.is_set() && !self.offered.peer.is_gone()
     }
 
     /// Waits until the peer has let go of the region, which it has been told at `begin`.
@@ -254,7 +275,7 @@ mod tests {
                 let file = std::fs::File::open("/dev/null").unwrap();
                 let (engine, peer) = (Weak::new(), peer.clone());
                 let _descriptors = vec![file.into()];
-                let new = Offered { engine, peer, offer: offer(), _descriptors, lease: None };
+                let new = Offered { engine, peer, offer: offer(), _descriptors };
                 assert_eq!(exports.add(new), Ok(offer()));
             }
         }
@@ -267,7 +288,7 @@ mod tests {
         one.set_gone(crate::engine::life::PeerEvent::Bye, crate::LostReason::Closed);
         let (engine, peer) = (Weak::new(), two.clone());
         let _descriptors = Vec::new();
-        exports.add(Offered { engine, peer, offer: offer(), _descriptors, lease: None }).unwrap();
+        exports.add(Offered { engine, peer, offer: offer(), _descriptors }).unwrap();
         assert_eq!(count(&exports), 1, "a peer that is gone is forgotten");
     }
 }

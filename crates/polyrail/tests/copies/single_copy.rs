@@ -395,7 +395,9 @@ fn a_writer_that_is_killed_or_stopped_in_mid_copy_keeps_no_region_from_ending() 
         }
         let mut found = vec![0; PUPPET_BYTES];
         memory.read_at(0, &mut found).unwrap();
-        assert!(found == mine, "{signal:?}: a late copy landed");
+        let is_late = |byte: &u8| *byte != 0xee;
+        let late = [found.iter().position(is_late), found.iter().rposition(is_late)];
+        assert_eq!(late, [None; 2], "{signal:?}: a late copy landed");
     }
 }
 
