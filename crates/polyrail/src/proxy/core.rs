@@ -314,8 +314,9 @@ impl Core {
             }
             let stays = rx.has_orphans();
             drop(rx);
-            for arrived in arrivals {
-                worked = true;
+            worked |= !arrivals.is_empty();
+            // A peer that is gone was told that this is lost.
+            for arrived in arrivals.into_iter().filter(|_| !peer.is_gone()) {
                 // Its flow is gone already.
                 let _ = pass.arrived(peer, arrived);
             }

@@ -117,8 +117,11 @@ impl Core {
     }
 
     /// The connection ends now: what has landed since it was settled is acknowledged, as far as that may be said and
-    /// the socket takes it.
+    /// the socket takes it. That a copy is done, other proxies find, too, and tell the user.
     pub(super) fn acknowledge_last(&mut self, key: usize, pass: &mut Pass<'_>) {
+        if let Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) = self.flows.get_mut(key) {
+            while matches!(flow.collect(pass), Ok(true)) {}
+        }
         match self.flows.get_mut(key) {
             Some(AnyFlow::Rx(flow)) => {
                 flow.settle(false);
@@ -158,13 +161,17 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use polyrail_config::Config;
+    use polyrail_gpu::fake::FakeDevice;
     use polyrail_gpu::{Completion, GpuError, Ticket};
+    use polyrail_sys::Memory;
 
     use crate::api::engine::Engine;
+    use crate::api::request::Request;
     use crate::api::transfer::Transfer;
     use crate::base::reason::LostReason;
     use crate::engine::life::PeerEvent;
     use crate::engine::peer::PeerShared;
+    use crate::memory::region::Region;
 
     const LONG: Duration = Duration::from_secs(30);
 
@@ -210,11 +217,7 @@ mod tests {
         assert!(peer.is_busy() && second.try_wait().is_none(), "a device still copies");
 
         finished.0.store(1, Ordering::Release);
-        let until = Instant::now() + LONG;
-        while peer.is_busy() {
-            b.progress();
-            assert!(Instant::now() < until, "{}", b.dump());
-        }
+        until(&b, || !peer.is_busy());
         b.close();
         second.join().unwrap();
     }
@@ -224,8 +227,70 @@ mod tests {
         let (a, b) = (engine("proxy"), engine("caller"));
         let (peer, finished, second) = withheld(&a, &b);
         finished.0.store(1, Ordering::Release);
-        peer.happens(PeerEvent::Close);
-        assert!(b.shared().lose_peer(&peer, PeerEvent::Told, LostReason::EngineClosed));
+        lose(&b, &peer);
         second.join().unwrap();
+    }
+
+    /// b holds back the copy of what a wrote to memory of its device.
+    struct Held {
+        device: Arc<FakeDevice>,
+        _target: Region,
+        /// As b knows it.
+        peer: Arc<PeerShared>,
+        write: Transfer,
+    }
+
+    fn held(a: &Engine, b: &Engine) -> Held {
+        const BYTES: usize = 64 << 10;
+        let device = FakeDevice::new(9, Duration::ZERO, 5);
+        device.hold(true);
+        let target = b.register(device.memory(&[0; BYTES])).unwrap();
+        let source = a.register(Memory::from(vec![1; BYTES])).unwrap();
+        let to_b = a.add_peer(&b.metadata()).unwrap();
+        let there = a.import(&target.describe()).unwrap().all();
+        let request = Request::write(&to_b).segment(source.all(), there);
+        let write = a.post(request.notification(b"it is there".to_vec())).unwrap();
+        until(b, || device.is_holding());
+        let peer = b.peers()[0].shared.clone();
+        Held { device, _target: target, peer, write }
+    }
+
+    fn until(b: &Engine, is_so: impl Fn() -> bool) {
+        let until = Instant::now() + LONG;
+        while !is_so() {
+            b.progress();
+            assert!(Instant::now() < until, "{}", b.dump());
+        }
+    }
+
+    fn lose(b: &Engine, peer: &Arc<PeerShared>) {
+        peer.happens(PeerEvent::Close);
+        assert!(b.shared().lose_peer(peer, PeerEvent::Told, LostReason::EngineClosed));
+    }
+
+    #[test]
+    fn what_was_copied_and_not_looked_at_before_connections_end_is_acknowledged_or_not_told() {
+        let (a, b) = (engine("proxy"), engine("caller"));
+        let Held { device, _target, peer, write } = held(&a, &b);
+        device.hold(false);
+        let began = Instant::now();
+        while device.copied().is_zero() {
+            assert!(began.elapsed() < LONG, "nothing is copied");
+            std::thread::yield_now();
+        }
+        lose(&b, &peer);
+        let is_done = write.join().is_ok();
+        assert_eq!(b.take_notifications().len(), usize::from(is_done));
+    }
+
+    #[test]
+    fn what_is_copied_after_connections_have_ended_is_not_told() {
+        let (a, b) = (engine("proxy"), engine("caller"));
+        let Held { device, _target, peer, write } = held(&a, &b);
+        lose(&b, &peer);
+        write.join().unwrap_err();
+        device.hold(false);
+        until(&b, || !peer.rx().has_orphans());
+        assert_eq!(b.take_notifications().len(), 0);
     }
 }
