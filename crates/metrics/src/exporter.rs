@@ -13,6 +13,7 @@ use crate::ask::{Silence, ask_all};
 use crate::exposition::{Exposition, Format};
 use crate::families::exporter as families;
 use crate::http::Listener;
+use crate::process::PORT_HELP;
 use crate::samples::Samples;
 use crate::server::{Running, THREAD};
 use crate::sockets::{call, on_port, pid_in, remove_dead, sockets_in};
@@ -44,6 +45,7 @@ impl ExporterError {
             io::ErrorKind::AddrInUse => {
                 "one exporter serves all processes of a host; choose another port for a second one"
             }
+            io::ErrorKind::PermissionDenied => PORT_HELP,
             _ => "`ip addr` lists the addresses of this host",
         }
         .to_owned()

@@ -64,6 +64,8 @@ impl ServeError {
         match self.source.kind() {
             io::ErrorKind::AddrInUse => format!("give each process a place of its own; {share}"),
             io::ErrorKind::NotFound => "make the folder: `mkdir -p` with its name".to_owned(),
+            // Of places only ports have no folder.
+            io::ErrorKind::PermissionDenied if !self.value.contains('/') => PORT_HELP.to_owned(),
             io::ErrorKind::PermissionDenied => {
                 "name a folder that this user can write to, or change its permissions".to_owned()
             }
@@ -71,6 +73,10 @@ impl ServeError {
         }
     }
 }
+
+/// For an address whose port this process may not have.
+pub(crate) const PORT_HELP: &str =
+    "a port below 1024 takes root, or CAP_NET_BIND_SERVICE; choose one from 1024 on";
 
 /// A source whose figures are served until this is dropped.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{LONG, body, get, status, wait_for};
 use polyrail_config::MetricsListen;
 use polyrail_metrics::families::engine as families;
-use polyrail_metrics::{Registration, Samples, Source, serve};
+use polyrail_metrics::{Registration, Samples, ServeError, Source, serve};
 use polyrail_skip::HeldPort;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -194,6 +194,14 @@ fn a_place_that_can_not_be_had_is_refused_with_value_and_remedy() {
     drop(taken);
     // The refusal has left nothing behind.
     drop(serve(&place, "host", Arc::new(Counting::default())).unwrap());
+
+    // Root may have every port.
+    let denied = |value: &str| {
+        let (value, source) = (value.to_owned(), ErrorKind::PermissionDenied.into());
+        ServeError { value, allowed: "", source }.help()
+    };
+    assert!(denied("127.0.0.1:80").contains("from 1024 on"));
+    assert!(denied("dir:/root").contains("name a folder"));
 
     let long = folder.path().join("x".repeat(200));
     let error = serve(&at(&long), "host", Arc::new(Counting::default())).unwrap_err();

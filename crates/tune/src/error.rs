@@ -99,7 +99,7 @@ pub enum TuneError {
         pid: Option<u32>,
     },
     /// The backup or the journal can't be read or written.
-    #[error("can't read or write {}: {source}", path.display())]
+    #[error("can't read or write {}: {source}; allowed: a place that can be read and written", path.display())]
     Journal {
         /// The file or folder.
         path: PathBuf,
