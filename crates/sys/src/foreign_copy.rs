@@ -8,11 +8,16 @@ use rustix::io::Errno;
 use crate::guard_page::SCRATCH_OFFSET;
 use crate::memory::{Memory, OutOfRange};
 use crate::other_process::{ForeignMemory, WORD_BYTES, WORDS, piece_at};
+use crate::threads::monotonic_ns;
 
 /// Pieces that one call copies.
 const PIECES: usize = 64;
 /// What one call takes: the pieces, and the guard before and after them.
 const PLACES: usize = WORDS + PIECES + WORDS;
+
+/// How old the look may be that says which program it is when a write begins. Far less than a process is stopped
+/// for, and far more than the look takes.
+const FRESH_NS: u64 = 20_000_000;
 
 /// Which way bytes are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,9 +84,15 @@ impl<'a> ForeignCopy<'a> {
         match self.direction {
             Direction::FromOther => self.read(),
             Direction::ToOther => {
-                // The process may have become another program, whose page has no such word.
-                self.memory.check()?;
-                self.write()
+                // The process may have become another program, whose pages have no such words. A system call is where a
+                // process stops that is told to; the clock takes none.
+                loop {
+                    let before = monotonic_ns();
+                    self.memory.check()?;
+                    if monotonic_ns() - before < FRESH_NS {
+                        return self.write();
+                    }
+                }
             }
         }
     }

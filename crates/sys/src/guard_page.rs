@@ -4,11 +4,12 @@
 use std::io;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect};
 
 use crate::memory::page_bytes;
+use crate::per_process::PerProcess;
 
 /// Pages that one mapping brings.
 const AT_ONCE: usize = 16;
@@ -16,7 +17,7 @@ const AT_ONCE: usize = 16;
 pub(crate) const SCRATCH_OFFSET: u64 = 8;
 
 /// Open pages that no other process knows of.
-static UNKNOWN: Mutex<Vec<Page>> = Mutex::new(Vec::new());
+static UNKNOWN: PerProcess<Mutex<Vec<Page>>> = PerProcess::new();
 
 /// A page that begins with a word which others read, and a byte which they write to, before and after they copy
 /// from and to memory of this process. Once it is closed the word is gone, and the kernel writes nothing there.
@@ -55,14 +56,18 @@ impl GuardPage {
     /// From now on nobody's look finds the word, and nobody's write begins. One that has begun may still go on for
     /// as long as the kernel takes for it.
     ///
-    /// An error, for want of kernel memory, leaves the word cleared and the page open.
+    /// An error, mostly as the process has `vm.max_map_count` mappings, leaves the word cleared and the page open.
     pub fn close(&self) -> io::Result<()> {
         if self.is_closed.swap(true, Ordering::AcqRel) {
             // A closed page can't be stored to.
             return Ok(());
         }
         self.page.word().store(0, Ordering::SeqCst);
-        self.page.set_access(MprotectFlags::READ)?;
+        if let Err(error) = self.page.set_access(MprotectFlags::READ) {
+            // Whoever closes it next tries again.
+            self.is_closed.store(false, Ordering::Release);
+            return Err(error);
+        }
         // SAFETY: it is the page's own memory, which nothing refers to; it reads as zero afterwards. Only a hint:
         // the memory may be locked.
         let _ =
@@ -82,14 +87,18 @@ impl Drop for GuardPage {
             // The word is cleared in any case.
             let _ = self.close();
         } else if self.page.set_access(MprotectFlags::READ | MprotectFlags::WRITE).is_ok() {
-            UNKNOWN.lock().unwrap_or_else(PoisonError::into_inner).push(Page(self.page.0));
+            unknown().push(Page(self.page.0));
         }
     }
 }
 
+fn unknown() -> MutexGuard<'static, Vec<Page>> {
+    UNKNOWN.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Page {
     fn take() -> io::Result<Self> {
-        let mut unknown = UNKNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut unknown = unknown();
         if let Some(page) = unknown.pop() {
             return Ok(page);
         }

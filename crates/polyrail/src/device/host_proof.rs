@@ -5,14 +5,14 @@
 //! made to write into any process that it may trace. So each engine takes a name in the kernel, made
 //! of its instance number: the kernel then says which process has that name, and which user that is.
 //!
-//! And whoever copies looks at two words in the other process before and after each piece: one of
+//! And whoever copies looks at two words in the other process: one of
 //! the region, one of the peer. They are random, and their owner clears them when it ends the region
 //! or gives the peer up. So a process that has become another program does not pass for the peer. Whoever writes
 //! also writes to the pages of these words, in the same system call, and the owner closes the pages. So a process
 //! that was stopped meanwhile, be it just before that call, goes on and finds that it may not.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use polyrail_proto::InstanceId;
@@ -38,6 +38,17 @@ impl Lease {
         let value = getrandom::u64().map_err(|error| format!("no random bits: {error}"))?;
         let page = GuardPage::new(value).map_err(|error| format!("no memory: {error}"))?;
         Ok(Self { page, value })
+    }
+
+    /// The one that is kept there, new if there was none.
+    pub(crate) fn of(place: &OnceLock<Self>) -> Result<&Self, String> {
+        if place.get().is_none()
+            && let Err(late) = place.set(Self::new()?)
+        {
+            // Another thread was first, and nobody knows of this one.
+            late.allow_reuse();
+        }
+        place.get().ok_or_else(|| "there is no lease".to_owned())
     }
 
     /// From now on nobody may begin to copy.

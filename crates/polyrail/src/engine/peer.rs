@@ -209,12 +209,9 @@ impl PeerShared {
 
     /// What its process looks at before it copies from and to memory here; revoked when it is gone.
     pub(crate) fn lease(&self) -> Result<&Lease, String> {
-        if self.lease.get().is_none() {
-            // Another one may be first.
-            let _ = self.lease.set(Lease::new()?);
-        }
+        let lease = Lease::of(&self.lease)?;
         // Whoever ends it looks for this afterwards.
-        self.lease.get().filter(|_| !self.is_gone()).ok_or_else(|| "the peer is gone".to_owned())
+        if self.is_gone() { Err("the peer is gone".to_owned()) } else { Ok(lease) }
     }
 
     pub(crate) fn name(&self) -> &str {

@@ -90,7 +90,7 @@ fn make_offer(
     let (offer, _descriptors) = match &*region.memory {
         RegionMemory::Device(memory) => device_offer(memory)?,
         RegionMemory::Host(memory) => {
-            (host_offer(engine, peer, memory, exports.lease()?)?, Vec::new())
+            (host_offer(engine, peer, memory, &exports.lease)?, Vec::new())
         }
         RegionMemory::Foreign(_) => return Err("it is another process's".into()),
     };
@@ -113,13 +113,14 @@ fn host_offer(
     engine: &EngineShared,
     peer: &PeerShared,
     memory: &Memory,
-    lease: &Lease,
+    lease: &OnceLock<Lease>,
 ) -> Result<Offer, String> {
     if let Some(why) = no_single_copy(engine) {
         return Err(format!("the peer: {why}"));
     }
     is_neighbour(peer.instance())?;
-    engine.proofs.own(engine.card.instance)?.offer(memory, [lease, peer.lease()?])
+    let proof = engine.proofs.own(engine.card.instance)?;
+    proof.offer(memory, [Lease::of(lease)?, peer.lease()?])
 }
 
 impl Default for Offers {
@@ -163,14 +164,6 @@ pub(crate) fn is_offered(region: &RegionCore, peer: &Arc<PeerShared>) -> bool {
 }
 
 impl Exports {
-    fn lease(&self) -> Result<&Lease, String> {
-        if self.lease.get().is_none() {
-            // Another one may be first.
-            let _ = self.lease.set(Lease::new()?);
-        }
-        self.lease.get().ok_or_else(|| "there is no lease".to_owned())
-    }
-
     /// What the peer was offered before: it may ask as often as it likes.
     fn offered_to(&self, peer: &Arc<PeerShared>) -> Option<Offer> {
         match &*self.lock() {

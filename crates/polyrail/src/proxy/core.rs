@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use polyrail_sys::PollEvent;
 use slab::Slab;
 
-use self::acknowledging::Settling;
+use self::acknowledging::{Settling, tell_last};
 use super::Proxy;
 use super::ack_hold::AckHold;
 use crate::device::shared_stream::SharedStream;
@@ -315,11 +315,7 @@ impl Core {
             let stays = rx.has_orphans();
             drop(rx);
             worked |= !arrivals.is_empty();
-            // A peer that is gone was told that this is lost.
-            for arrived in arrivals.into_iter().filter(|_| !peer.is_gone()) {
-                // Its flow is gone already.
-                let _ = pass.arrived(peer, arrived);
-            }
+            tell_last(peer, arrivals, 0, pass);
             stays
         });
         if before != (self.orphans.len(), self.leaving.len()) {

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use polyrail_proto::wire::WireOp;
+
 use super::{AnyFlow, Core, Outbound};
 use crate::engine::pass::Pass;
-use crate::engine::peer::PeerShared;
+use crate::engine::peer::{Arrived, PeerShared};
 use crate::proxy::Proxy;
 
 /// A peer whose connections are about to end: see
@@ -117,7 +119,7 @@ impl Core {
     }
 
     /// The connection ends now: what has landed since it was settled is acknowledged, as far as that may be said and
-    /// the socket takes it. That a copy is done, other proxies find, too, and tell the user.
+    /// the socket takes it. What was copied and not looked at is looked at before: the user will hear of it in any case.
     pub(super) fn acknowledge_last(&mut self, key: usize, pass: &mut Pass<'_>) {
         if let Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) = self.flows.get_mut(key) {
             while matches!(flow.collect(pass), Ok(true)) {}
@@ -151,6 +153,22 @@ impl Core {
             }
             Some(AnyFlow::Rx(_)) | None => {}
         }
+    }
+}
+
+/// Tells the user what became of transfers of flows that are gone. With so many flows of a peer that is gone left,
+/// nobody acknowledges a write any more, so its sender is told that it is lost, and the user is told nothing.
+pub(super) fn tell_last(
+    peer: &Arc<PeerShared>,
+    arrivals: Vec<Arrived>,
+    flows_left: u32,
+    pass: &mut Pass<'_>,
+) {
+    let is_last = peer.is_gone() && peer.rx_flows_up.load(Ordering::Acquire) <= flows_left;
+    let is_lost = |arrived: &Arrived| matches!(arrived, Arrived::Whole(landed, None) if landed.op == WireOp::Write);
+    for arrived in arrivals.into_iter().filter(|arrived| !(is_last && is_lost(arrived))) {
+        // What the peer did wrong makes no difference any more.
+        let _ = pass.arrived(peer, arrived);
     }
 }
 

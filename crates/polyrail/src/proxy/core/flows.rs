@@ -8,7 +8,7 @@ use polyrail_proto::FlowIndex;
 use polyrail_secure::Keys;
 use polyrail_sys::tcp;
 
-use super::acknowledging::Settling;
+use super::acknowledging::{Settling, tell_last};
 use super::{AnyFlow, Core, Left, Outbound};
 use crate::device::wire::Wire;
 use crate::engine::finish::drain_tx;
@@ -80,8 +80,9 @@ impl Core {
                 let of_peer = |flow: &AnyFlow| Arc::ptr_eq(flow.peer(), &peer);
                 let keys: Vec<usize> =
                     self.flows.iter().filter(|(_, f)| of_peer(f)).map(|(key, _)| key).collect();
+                // All before one of them ends: what one has copied may complete what another brought.
+                keys.iter().for_each(|key| self.acknowledge_last(*key, pass));
                 for key in keys {
-                    self.acknowledge_last(key, pass);
                     self.drop_flow(key, Down("the peer is gone".into()), proxy, pass);
                 }
                 self.outbound.retain(|outbound| !Arc::ptr_eq(&outbound.peer, &peer));
@@ -260,10 +261,7 @@ impl Core {
             arrivals.push(arrived);
         }
         drop(rx);
-        for arrived in arrivals {
-            // It is ending anyway.
-            let _ = pass.arrived(&flow.peer, arrived);
-        }
+        tell_last(&flow.peer, arrivals, 1, pass);
         flow.peer.rx_flows_up.fetch_sub(1, Ordering::AcqRel);
         pass.engine.control.arrival_lost(flow.peer.clone(), flow.flow, why.0.clone());
     }
