@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use polyrail_host::snapshot::{self, SnapshotError};
 use polyrail_host::{ReadError, Sysroot};
 use polyrail_report::exit;
-use polyrail_tune::TuneError;
 
 use crate::stdout::complain;
 use crate::values::{Refusal, place_to_read, refuse_endless, sound};
@@ -61,22 +60,6 @@ impl MachineCopy {
     /// The copy, or the running machine if none was named.
     pub(crate) fn root(copy: Option<&Self>) -> Sysroot {
         copy.map_or_else(Sysroot::live, |copy| copy.root.clone())
-    }
-
-    /// Refuses to write into an archive, which is unpacked for reading and then gone.
-    ///
-    /// # Errors
-    /// [`TuneError::Argument`] if it is one.
-    pub(crate) fn require_writable(copy: Option<&Self>) -> Result<(), TuneError> {
-        match copy {
-            Some(copy) if !copy.path.is_dir() => Err(TuneError::argument(
-                "--sysroot",
-                copy.path.display().to_string(),
-                "is an archive, in which nothing can be changed",
-                "an unpacked archive, or --dry-run",
-            )),
-            _ => Ok(()),
-        }
     }
 }
 

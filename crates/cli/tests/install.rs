@@ -33,7 +33,7 @@ fn the_version_tells_the_commit_the_build_and_the_features() {
     assert!(is_hex || commit == "unknown", "{line}");
     let build = if cfg!(debug_assertions) { ", debug, " } else { ", release, " };
     assert!(rest.contains(build) && rest.contains(std::env::consts::ARCH), "{line}");
-    assert!(rest.ends_with(", features: none)"), "{line}");
+    assert!(rest.ends_with(", features: all-commands)"), "{line}");
 }
 
 #[test]

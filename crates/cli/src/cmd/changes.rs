@@ -114,7 +114,7 @@ impl Where {
 
     /// Refuses to change an archive.
     pub(crate) fn require_writable(&self) -> Result<(), TuneError> {
-        MachineCopy::require_writable(self.sysroot.as_ref())
+        require_writable(self.sysroot.as_ref())
     }
 
     pub(crate) fn machine(&self) -> SysMachine {
@@ -518,4 +518,20 @@ fn spawn_guard(place: &Where, session: &str, after: Duration) -> io::Result<()> 
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.spawn().map(|_| ())
+}
+
+/// Refuses to write into an archive, which is unpacked for reading and then gone.
+///
+/// # Errors
+/// [`TuneError::Argument`] if it is one.
+pub(crate) fn require_writable(copy: Option<&MachineCopy>) -> Result<(), TuneError> {
+    match copy {
+        Some(copy) if !copy.path.is_dir() => Err(TuneError::argument(
+            "--sysroot",
+            copy.path.display().to_string(),
+            "is an archive, in which nothing can be changed",
+            "an unpacked archive, or --dry-run",
+        )),
+        _ => Ok(()),
+    }
 }

@@ -15,6 +15,7 @@ use polyrail_tune::{
 };
 
 use super::changes::{Document, SCHEMA_VERSION, ssh_interface};
+use crate::cmd::changes::require_writable;
 use crate::machine_args::MachineCopy;
 use crate::progress::Progress;
 use crate::stdout::{columns, fitted, print, refuse};
@@ -212,7 +213,7 @@ fn fix(args: &Args, root: &Sysroot, id: &str) -> Result<(String, u8), Failure> {
     if args.dry_run {
         return Ok((if args.json { plan.to_json() } else { changes(&plan) }, exit::OK));
     }
-    MachineCopy::require_writable(args.sysroot.as_ref())?;
+    require_writable(args.sysroot.as_ref())?;
     // A ring that is resized drops the link for a moment: `tune` can do that and go back by itself.
     let ssh = if root.is_live() { ssh_interface(root) } else { None };
     refuse_disruptive(&plan, &Reach::read(root, ssh)?, false)?;
@@ -246,7 +247,7 @@ fn undo(args: &Args, root: &Sysroot, id: Option<&str>) -> Result<(String, u8), F
         None => "doctor".to_owned(),
         Some(id) => format!("doctor {}", find(id)?.id),
     };
-    MachineCopy::require_writable(args.sysroot.as_ref())?;
+    require_writable(args.sysroot.as_ref())?;
     let mut machine = SysMachine::new(root.clone());
     let state = state(args, root);
     let restored = reset(&mut machine, &mut RealDisk, &state, &name, &Which::Latest, false)?;

@@ -176,13 +176,6 @@ fn up(args: &UpArgs) -> Result<String, LabError> {
     Ok(show::table(lab.rails()))
 }
 
-/// Tells which labs went before one that a command has made for itself.
-pub(crate) fn tell_of_abandoned(lab: &Lab) {
-    for name in lab.abandoned() {
-        tell!("polyrail: removed lab `{name}`: the process that made it for itself has ended");
-    }
-}
-
 fn exec(args: &ExecArgs) -> ExitCode {
     let found = open(&args.name, &args.node);
     let (lab, node) = match found {

@@ -8,7 +8,7 @@ use polyrail_lab::{Lab, LabError, LabGuard, LabSpec, Node};
 
 use super::args::{Args, Contestant};
 use super::error::CollectiveError;
-use crate::cmd::lab::tell_of_abandoned;
+use crate::own_labs::tell_of_abandoned;
 
 /// Where the ranks run.
 pub(crate) enum Place {

@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::error::RunError;
 use super::host;
+use crate::cmd::changes::require_writable;
 use crate::machine_args::MachineCopy;
 use crate::unwritten::Unwritten;
 
@@ -35,7 +36,7 @@ impl Claim {
         if !experiment.factors.iter().any(|factor| factor.kind.is_of_host()) {
             return Ok(None);
         }
-        MachineCopy::require_writable(sysroot)?;
+        require_writable(sysroot)?;
         match Self::take(&MachineCopy::root(sysroot), folder) {
             Err(RunError::Unwritten(error)) if error.kind() == ErrorKind::PermissionDenied => {
                 Ok(None)

@@ -15,7 +15,7 @@ use polyrail_tune::{
 };
 
 use super::error::RunError;
-use crate::cmd::changes::{read_argument, ssh_interface};
+use crate::cmd::changes::{read_argument, require_writable, ssh_interface};
 use crate::machine_args::MachineCopy;
 use crate::stdout::tell;
 
@@ -89,7 +89,7 @@ impl HostFactors {
             notes: Vec::new(),
         };
         if experiment.factors.iter().any(|factor| factor.kind.is_of_host()) {
-            MachineCopy::require_writable(sysroot)?;
+            require_writable(sysroot)?;
         }
         for factor in &experiment.factors {
             let (mut plans, mut denied) = (Vec::new(), Vec::new());

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::spawn::Served;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::{MemoryKind, Placed};
-use crate::cmd::lab::tell_of_abandoned;
+use crate::own_labs::tell_of_abandoned;
 use crate::signals;
 
 /// Builds a lab of these rails, measures in it, and removes it; returns the client's exit code.
