@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::cmd;
+use crate::usage::prepared;
 use crate::version::VERSION;
 
 /// Move memory between machines over every network interface at once, on plain TCP.
@@ -77,14 +78,14 @@ pub(crate) fn run(cli: Cli) -> ExitCode {
         Command::Bench(args) => cmd::bench::run(&args),
         Command::Bindings(args) => cmd::bindings::run(&args),
         Command::Collective(args) => cmd::collective::run(&args),
-        Command::Completions(args) => cmd::completions::run(&args, crate::command()),
+        Command::Completions(args) => cmd::completions::run(&args, prepared(Cli::command())),
         Command::Config(args) => cmd::config::run(args),
         Command::Doctor(args) => cmd::doctor::run(&args),
         Command::Experiment(args) => cmd::experiment::run(&args),
         Command::Exporter(args) => cmd::exporter::run(&args),
         Command::Irq(args) => cmd::irq::run(&args),
         Command::Lab(args) => cmd::lab::run(args),
-        Command::Man(args) => cmd::man::run(&args, crate::command()),
+        Command::Man(args) => cmd::man::run(&args, prepared(Cli::command())),
         Command::Mesh(args) => cmd::mesh::run(&args),
         Command::Nccl(args) => cmd::nccl::run(args),
         Command::Nic(args) => cmd::nic::run(&args),
