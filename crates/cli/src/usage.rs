@@ -203,6 +203,10 @@ fn message(error: &Error, line: &Line<'_>) -> String {
             let word = excerpt(&told(ContextKind::InvalidSubcommand).unwrap_or_default());
             let near = told(ContextKind::SuggestedSubcommand).filter(|near| !near.is_empty());
             let help = near.map(|near| format!("did you mean `{}`?", near.replace(", ", "` or `")));
+            let help = help.or_else(|| {
+                let whole = "this program has no other command; `cargo build --release` builds all";
+                (!cfg!(feature = "all-commands")).then(|| whole.to_owned())
+            });
             (format!("command `{word}`: does not exist; allowed: {}", line.commands()), help)
         }
         ErrorKind::TooManyValues | ErrorKind::WrongNumberOfValues => {

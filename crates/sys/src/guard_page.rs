@@ -64,7 +64,7 @@ impl GuardPage {
         }
         self.page.word().store(0, Ordering::SeqCst);
         if let Err(error) = self.page.set_access(MprotectFlags::READ) {
-            // Whoever closes it next tries again.
+            // Its end tries again.
             self.is_closed.store(false, Ordering::Release);
             return Err(error);
         }

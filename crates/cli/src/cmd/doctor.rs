@@ -14,8 +14,7 @@ use polyrail_tune::{
     refuse_disruptive, reset,
 };
 
-use super::changes::{Document, SCHEMA_VERSION, ssh_interface};
-use crate::cmd::changes::require_writable;
+use super::changes::{Document, SCHEMA_VERSION, require_writable, ssh_interface};
 use crate::machine_args::MachineCopy;
 use crate::progress::Progress;
 use crate::stdout::{columns, fitted, print, refuse};

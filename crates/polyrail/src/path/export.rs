@@ -119,8 +119,8 @@ fn host_offer(
         return Err(format!("the peer: {why}"));
     }
     is_neighbour(peer.instance())?;
-    let proof = engine.proofs.own(engine.card.instance)?;
-    proof.offer(memory, [Lease::of(lease)?, peer.lease()?])
+    let (proof, of_peer) = (engine.proofs.own(engine.card.instance)?, peer.lease()?);
+    proof.offer(memory, [Lease::of(lease)?, of_peer])
 }
 
 impl Default for Offers {

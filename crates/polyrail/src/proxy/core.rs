@@ -308,14 +308,8 @@ impl Core {
         self.orphans.retain(|peer| {
             let mut rx = peer.rx();
             rx.settle();
-            let mut arrivals = Vec::new();
-            while let Some(arrived) = rx.poll_arrived() {
-                arrivals.push(arrived);
-            }
             let stays = rx.has_orphans();
-            drop(rx);
-            worked |= !arrivals.is_empty();
-            tell_last(peer, arrivals, 0, pass);
+            worked |= tell_last(peer, rx, 0, pass);
             stays
         });
         if before != (self.orphans.len(), self.leaving.len()) {

@@ -222,17 +222,24 @@ impl RxFlow {
         let mut any = false;
         let peer = self.peer.clone();
         self.arrivals.poll_carrier(&peer, pass)?;
-        while let Some((arrival, settled)) = self.arrivals.next(&peer, pass)? {
-            any = true;
-            self.conclude(&arrival, settled, pass);
-        }
+        let next = loop {
+            match self.arrivals.next(&peer, pass) {
+                Ok(Some((arrival, settled))) => {
+                    any = true;
+                    self.conclude(&arrival, settled, pass);
+                }
+                Ok(None) => break Ok(()),
+                Err(down) => break Err(down),
+            }
+        };
+        // Also before an error: what was concluded is acknowledged.
         if any {
             self.take_events();
             self.deliver(pass)?;
             while self.waits_for_room && self.go_on(pass)? {}
             self.acknowledge(pass.now);
         }
-        Ok(any)
+        next.map(|()| any)
     }
 
     /// The flow is gone. Says whether devices still copy what it brought.

@@ -7,7 +7,7 @@ use polyrail_proto::wire::WireOp;
 
 use super::{AnyFlow, Core, Outbound};
 use crate::engine::pass::Pass;
-use crate::engine::peer::{Arrived, PeerShared};
+use crate::engine::peer::{Arrived, Locked, PeerShared, RxSide};
 use crate::proxy::Proxy;
 
 /// A peer whose connections are about to end: see
@@ -156,20 +156,32 @@ impl Core {
     }
 }
 
-/// Tells the user what became of transfers of flows that are gone. With so many flows of a peer that is gone left,
-/// nobody acknowledges a write any more, so its sender is told that it is lost, and the user is told nothing.
+/// Tells the user what became of transfers of flows that are gone; says whether anything did. Once at most
+/// `flows_left` flows of a peer that is gone are up, nobody acknowledges a write any more: its sender is told that it is
+/// lost, and the user is told nothing.
 pub(super) fn tell_last(
     peer: &Arc<PeerShared>,
-    arrivals: Vec<Arrived>,
+    mut rx: Locked<'_, RxSide>,
     flows_left: u32,
     pass: &mut Pass<'_>,
-) {
-    let is_last = peer.is_gone() && peer.rx_flows_up.load(Ordering::Acquire) <= flows_left;
-    let is_lost = |arrived: &Arrived| matches!(arrived, Arrived::Whole(landed, None) if landed.op == WireOp::Write);
-    for arrived in arrivals.into_iter().filter(|arrived| !(is_last && is_lost(arrived))) {
-        // What the peer did wrong makes no difference any more.
-        let _ = pass.arrived(peer, arrived);
+) -> bool {
+    let mut arrivals = Vec::new();
+    while let Some(arrived) = rx.poll_arrived() {
+        arrivals.push(arrived);
     }
+    // With the lock held: once it is released another flow may acknowledge what it has brought, and end.
+    let is_last = peer.is_gone() && peer.rx_flows_up.load(Ordering::Acquire) <= flows_left;
+    drop(rx);
+    let any = !arrivals.is_empty();
+    for arrived in arrivals {
+        let is_write =
+            matches!(&arrived, Arrived::Whole(landed, None) if landed.op == WireOp::Write);
+        if !(is_last && is_write) {
+            // What the peer did wrong makes no difference any more.
+            let _ = pass.arrived(peer, arrived);
+        }
+    }
+    any
 }
 
 #[cfg(test)]

@@ -256,12 +256,7 @@ impl Core {
         if flow.abandon(&mut rx) && !self.orphans.iter().any(|peer| Arc::ptr_eq(peer, &flow.peer)) {
             self.orphans.push(flow.peer.clone());
         }
-        let mut arrivals = Vec::new();
-        while let Some(arrived) = rx.poll_arrived() {
-            arrivals.push(arrived);
-        }
-        drop(rx);
-        tell_last(&flow.peer, arrivals, 1, pass);
+        tell_last(&flow.peer, rx, 1, pass);
         flow.peer.rx_flows_up.fetch_sub(1, Ordering::AcqRel);
         pass.engine.control.arrival_lost(flow.peer.clone(), flow.flow, why.0.clone());
     }
