@@ -1,5 +1,7 @@
 //! The report: one self-contained HTML file.
 
+use polyrail_report::{json_in_markup, markup};
+
 use crate::analysis::Analysis;
 
 /// The report of an analysis. It holds its data, style and script, asks nothing of any network, and
@@ -15,9 +17,8 @@ pub fn html(analysis: &Analysis) -> String {
 /// The script finds the data as text of the element `data`, draws into the element `report`, and may call the
 /// drawing functions of `report/charts.js`. It must be the caller's own text; title and data may be anybody's.
 pub fn page(title: &str, json: &str, script: &str) -> String {
-    // Text in the data must not close the element that holds it.
-    let json = json.replace('<', "\\u003c");
-    let title = escape(title);
+    let json = json_in_markup(json);
+    let title = markup(title);
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -36,9 +37,3 @@ pub fn page(title: &str, json: &str, script: &str) -> String {
 pub const STYLE: &str = include_str!("report/style.css");
 const CHARTS: &str = include_str!("report/charts.js");
 const PAGE: &str = include_str!("report/page.js");
-
-fn escape(text: &str) -> String {
-    // A page has no use for control characters, and a terminal that shows its source obeys them.
-    let text = text.replace(char::is_control, "\u{fffd}");
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}

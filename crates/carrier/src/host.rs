@@ -238,7 +238,7 @@ fn hosted(plugin: &str, number: usize, properties: Properties) -> Result<HostedD
     if properties.name.is_empty() {
         return Err(wrong("name", "empty".into(), "a name"));
     }
-    if properties.name.contains(char::is_control) {
+    if properties.name.contains(polyrail_text::steers) {
         return Err(wrong("name", format!("{:?}", properties.name), "a name that can be printed"));
     }
     let Ok(speed_mbps) = u32::try_from(properties.speed_mbps) else {

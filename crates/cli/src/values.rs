@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, PossibleValue, TypedValueParser};
-use polyrail_config::{Config, ConfigError};
+use polyrail_config::{Config, ConfigError, steers};
 use polyrail_host::CpuSet;
 use polyrail_host::bindings::Bindings;
 use polyrail_lab::{LabError, LabSpec, Rate};
@@ -250,7 +250,7 @@ pub(crate) fn setting_pairs() -> Vec<String> {
 
 /// What can be the name of a network interface; whether there is one, the machine knows.
 pub(crate) fn interface(text: &str) -> Result<String, Refusal> {
-    let is_bad = |one: char| one == '/' || one == ':' || one.is_whitespace() || one.is_control();
+    let is_bad = |one: char| one == '/' || one == ':' || one.is_whitespace() || steers(one);
     if text.is_empty() || text.len() > 15 || text.starts_with('-') || text.contains(is_bad) {
         let allowed = "1 to 15 characters without `/`, `:` and spaces, such as eth1";
         let refusal = Refusal::new("can't be the name of an interface", allowed);
@@ -296,7 +296,7 @@ pub(crate) fn address(text: &str) -> Result<String, Refusal> {
     let Some((host, port)) = text.rsplit_once(':') else {
         return Err(Refusal::new("has no port", allowed));
     };
-    let is_bad = |one: char| one.is_control() || one.is_whitespace() || one == '/';
+    let is_bad = |one: char| steers(one) || one.is_whitespace() || one == '/';
     if host.is_empty() || host.starts_with('-') || host.contains(is_bad) {
         return Err(Refusal::new("has no address before the port", allowed));
     }
@@ -522,8 +522,8 @@ fn path(
 
 /// A file with such a name is hard to see and to remove.
 fn refuse_control(path: &Path, allowed: &str) -> Result<(), Refusal> {
-    match path.to_string_lossy().contains(char::is_control) {
-        true => Err(Refusal::new("has control characters", allowed)),
+    match path.to_string_lossy().contains(steers) {
+        true => Err(Refusal::new("has control characters or marks of writing direction", allowed)),
         false => Ok(()),
     }
 }

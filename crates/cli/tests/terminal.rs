@@ -1,5 +1,7 @@
 //! Text from outside reaches a terminal through one function, and figures come from one median.
 
+mod sinks;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -5,7 +5,9 @@ mod fit;
 #[allow(dead_code, reason = "it has a main of its own")]
 mod rail_cut;
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::thread;
@@ -200,6 +202,49 @@ fn another_user_sees_nothing_and_is_told_whose_the_engine_is() {
     assert_eq!(output.status.code(), Some(3), "{told}");
     assert!(told.contains("belongs to user 0"), "{told}");
     assert!(told.contains("help: run `polyrail top` as that user or as root"), "{told}");
+}
+
+/// Listens under the name of an engine's socket.
+fn squat(pid: u32, number: u32) -> UnixListener {
+    let name = format!("polyrail-top-{pid}-{number:08x}");
+    UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap()
+}
+
+#[test]
+fn a_process_that_forges_lines_is_named_and_its_text_is_not_shown() {
+    let own = std::process::id();
+    let listener = squat(own, 10);
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(
+                b"HTTP/1.1 200 OK\r\n\r\n# TYPE polyrail_peers gauge\n\
+                  polyrail_peers{engine=\"x\\n9 forged eth0: cut\"} 1\n# EOF\n",
+            );
+        }
+    });
+    let output = polyrail(&format!("top {own} --count 1 --interval 200ms")).output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", errors(&output));
+    assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
+    let says = "hung up, or said something that is no metrics";
+    assert!(errors(&output).contains(says), "{}", errors(&output));
+    assert!(!errors(&output).contains("forged"), "{}", errors(&output));
+}
+
+#[test]
+fn names_that_another_process_squats_on_keep_nobody_waiting() {
+    let engine = listening("");
+    let pid = engine.0.id();
+    // No process has the numbers from the first half, and that of the engine is not this process's.
+    let squatted: Vec<UnixListener> =
+        (0..600).map(|at| squat(if at % 2 == 0 { u32::MAX - at } else { pid }, at)).collect();
+    let start = Instant::now();
+    let output = polyrail(&format!("top {pid} --count 1 --interval 200ms")).output().unwrap();
+    // Two looks; each would take 10 s if all were asked, 64 at a time.
+    assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
+    assert!(String::from_utf8_lossy(&output.stdout).contains(&pid.to_string()));
+    drop(squatted);
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn binding(entry: &str, column: usize) -> Result<Binding, BindingsError> {
 
 /// What the kernel takes as a name, less the signs of this grammar.
 fn is_interface(name: &str) -> bool {
-    let is_fine = |c: char| !c.is_whitespace() && !c.is_control() && !"/:;,".contains(c);
+    let is_fine = |c: char| !c.is_whitespace() && !polyrail_yaml::steers(c) && !"/:;,".contains(c);
     !matches!(name, "" | "." | "..")
         && name.len() <= LONGEST_NAME_BYTES
         && name.chars().all(is_fine)

@@ -233,8 +233,10 @@ fn check_text(text: &str) -> Result<(), Invalid> {
         let reason = format!("is longer than {LONGEST_TEXT_BYTES} bytes");
         return Err(Invalid::because(reason));
     }
-    if text.chars().any(char::is_control) {
-        return Err(Invalid::because("has a control character or a line break in it"));
+    if text.contains(polyrail_yaml::steers) {
+        return Err(Invalid::because(
+            "has a control character, a line break or a mark of writing direction in it",
+        ));
     }
     Ok(())
 }
@@ -314,7 +316,10 @@ mod tests {
         ] {
             assert_eq!(kind.parse(&long).unwrap_err().reason, "is longer than 4096 bytes");
             let reason = kind.parse("a\nb").unwrap_err().reason;
-            assert_eq!(reason, "has a control character or a line break in it");
+            assert_eq!(
+                reason,
+                "has a control character, a line break or a mark of writing direction in it"
+            );
         }
     }
 

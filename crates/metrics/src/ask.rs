@@ -11,8 +11,6 @@ use socket2::Socket;
 use crate::server::timespec;
 use crate::sockets::Called;
 
-/// Processes that are asked at a time.
-pub(crate) const AT_A_TIME: usize = 64;
 /// How long a process may take for its answer.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(1);
 /// The most bytes of one answer.
@@ -69,9 +67,10 @@ impl AsFd for Question {
     }
 }
 
-/// The texts of so many processes, in their order; `connect` calls each by its number.
+/// The texts of so many processes, in their order; `connect` calls each by its number, and `at_a_time` are asked together.
 pub(crate) fn ask_all(
     count: usize,
+    at_a_time: usize,
     mut connect: impl FnMut(usize) -> Called,
 ) -> Vec<Result<String, Silence>> {
     let mut answers: Vec<Result<String, Silence>> =
@@ -80,7 +79,7 @@ pub(crate) fn ask_all(
     let mut asked: Vec<Question> = Vec::new();
     let mut left = MOST_BYTES_OF_ALL;
     loop {
-        while asked.len() < AT_A_TIME
+        while asked.len() < at_a_time
             && let Some(index) = waiting.pop_front()
         {
             let until = Instant::now() + DEADLINE;

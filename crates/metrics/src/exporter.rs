@@ -20,6 +20,8 @@ use crate::sockets::{call, on_port, pid_in, remove_dead, sockets_in};
 
 /// Sockets of a folder that are asked.
 const MOST_SOCKETS: usize = 256;
+/// Those that are asked at a time.
+const AT_A_TIME: usize = 64;
 
 /// Serves the metrics of all processes with a socket in a folder, until it is dropped.
 #[derive(Debug)]
@@ -108,7 +110,7 @@ impl Round {
         let sockets = sockets.into_iter().take(MOST_SOCKETS);
         let (names, paths): (Vec<String>, Vec<PathBuf>) = sockets.unzip();
         let ignored = in_folder - names.len();
-        let answers = ask_all(paths.len(), |index| call(&paths[index]));
+        let answers = ask_all(paths.len(), AT_A_TIME, |index| call(&paths[index]));
         let mut all = Exposition::default();
         let mut own = Samples::default();
         for ((name, path), answer) in names.iter().zip(&paths).zip(answers) {

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
+use polyrail_config::steers;
 use thiserror::Error;
 
 /// Families with their samples.
@@ -263,7 +264,7 @@ pub(crate) fn parse(line: &str) -> Result<Line<'_>, &'static str> {
         else {
             return Err("is no description");
         };
-        if !is_name(name) || text.contains(|one: char| one.is_control() || "\\\"".contains(one)) {
+        if !is_name(name) || text.contains(|one: char| steers(one) || "\\\"".contains(one)) {
             return Err("has a name or text that is not valid");
         }
         return Ok(Line::Meta { what, name, text });
@@ -291,10 +292,20 @@ pub(crate) fn parse(line: &str) -> Result<Line<'_>, &'static str> {
     Ok(Line::Sample { name, labels, value })
 }
 
-/// Refuses labels that are not valid, and those that are `given` already.
+/// The longest value of a label.
+const LONGEST_VALUE_BYTES: usize = 1024;
+/// Of those that an engine writes, in characters, each of which has 6 bytes at most when it is escaped.
+pub(crate) const LONGEST_OWN_VALUE: usize = 160;
+const _: () = assert!(6 * LONGEST_OWN_VALUE + 3 < LONGEST_VALUE_BYTES);
+
+/// Refuses labels that are not valid, those that are `given` already, and values that no engine writes: they would steer a
+/// terminal, or begin a line of their own there.
 fn check_labels(text: &str, given: &[(&str, &str)]) -> Result<(), &'static str> {
     let labels = labels(text)?;
-    for (index, (name, _)) in labels.iter().enumerate() {
+    for (index, (name, value)) in labels.iter().enumerate() {
+        if value.contains(steers) || value.len() > LONGEST_VALUE_BYTES {
+            return Err("has a label that steers a terminal, or is too long");
+        }
         let is_valid = is_name(name) && !name.contains(':') && !name.starts_with("__");
         let mut others = labels[..index].iter().map(|(other, _)| other.as_str());
         let is_given = given.iter().any(|(other, _)| other == name);
@@ -456,6 +467,9 @@ polyrail_engine_info{version=\"1\"} 1
             ("a{pid=\"9\"} 1\n", "has a label that is not valid, or given twice"),
             ("a{x=\"\\q\"} 1\n", "has a label's value without an end"),
             ("a 1\na 1\n", "gives the same labels again"),
+            ("a{x=\"y\\nz\"} 1\n", "has a label that steers a terminal, or is too long"),
+            ("a{x=\"\u{1b}[2J\"} 1\n", "has a label that steers a terminal, or is too long"),
+            ("a{x=\"\u{202e}\"} 1\n", "has a label that steers a terminal, or is too long"),
         ] {
             let is_whole = text.is_empty() || text.contains('#');
             let text = if is_whole { text.to_owned() } else { format!("{family}{text}") };

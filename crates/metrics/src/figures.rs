@@ -41,12 +41,12 @@ mod tests {
     #[test]
     fn each_sample_has_its_labels_as_they_were_before_they_were_written() {
         let text = "# HELP a_bytes A.\n# TYPE a_bytes counter\n# UNIT a_bytes bytes\n\
-            a_bytes_total{engine=\"a}\\\"{ \\\\\\n\",rail=\"eth1\"} 5\n\
+            a_bytes_total{engine=\"a}\\\"{ \\\\\",rail=\"eth1\"} 5\n\
             # HELP b B.\n# TYPE b gauge\nb 2.5\n# EOF\n";
         let figures = read(text).unwrap();
         assert_eq!(figures.len(), 2);
         assert_eq!((&*figures[0].name, figures[0].value), ("a_bytes_total", 5.0));
-        assert_eq!((figures[0].label("engine"), figures[0].label("rail")), ("a}\"{ \\\n", "eth1"));
+        assert_eq!((figures[0].label("engine"), figures[0].label("rail")), ("a}\"{ \\", "eth1"));
         assert_eq!((figures[1].value, figures[1].label("rail")), (2.5, ""));
         assert!(read("b 2.5\n# EOF\n").is_err());
     }

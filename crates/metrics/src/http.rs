@@ -1,11 +1,11 @@
 //! One request on one connection, step by step and never waiting.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail_sys::peer_credentials;
 use rustix::event::PollFlags;
@@ -16,6 +16,10 @@ use crate::exposition::Format;
 /// The most bytes of a request's head.
 pub(crate) const HEAD_BYTES: usize = 8 << 10;
 const MOST_HEADERS: usize = 64;
+/// How long the head of a request may take to arrive.
+const HEAD_DEADLINE: Duration = Duration::from_secs(2);
+/// How long a connection may take altogether.
+const DEADLINE: Duration = Duration::from_secs(10);
 /// What is read of a peer that goes on sending after its answer.
 const MOST_IGNORED: usize = 64 << 10;
 /// They may look at everything.
@@ -37,9 +41,19 @@ pub(crate) enum Stream {
     Unix(UnixStream),
 }
 
+/// The client at the other end, as far as the kernel says: connections of one client share its places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Client {
+    /// An address. Of IPv6 it is the network, in which a host may take any address.
+    Host(IpAddr),
+    /// A user of this host.
+    User(u32),
+}
+
 /// A connection with its request.
 pub(crate) struct Connection {
     stream: Stream,
+    pub(crate) client: Client,
     stage: Stage,
     pub(crate) since: Instant,
 }
@@ -76,24 +90,40 @@ pub(crate) enum Asked {
 }
 
 impl Listener {
-    pub(crate) fn accept(&self) -> io::Result<Stream> {
-        let stream = match self {
-            Self::Tcp(listener) => Stream::Tcp(listener.accept()?.0),
-            Self::Unix(listener) => Stream::Unix(listener.accept()?.0),
+    pub(crate) fn accept(&self) -> io::Result<Connection> {
+        let (stream, client) = match self {
+            Self::Tcp(listener) => {
+                let (stream, address) = listener.accept()?;
+                (Stream::Tcp(stream), Client::at(address.ip()))
+            }
+            Self::Unix(listener) => {
+                let stream = listener.accept()?.0;
+                let (_, user) = peer_credentials(&stream)?;
+                (Stream::Unix(stream), Client::User(user))
+            }
             Self::Abstract(listener) => {
                 let stream = listener.accept()?.0;
                 let (_, user) = peer_credentials(&stream)?;
                 if user != geteuid().as_raw() && user != ROOT_USER {
                     return Err(ErrorKind::ConnectionAborted.into());
                 }
-                Stream::Unix(stream)
+                (Stream::Unix(stream), Client::User(user))
             }
         };
         match &stream {
             Stream::Tcp(stream) => stream.set_nonblocking(true)?,
             Stream::Unix(stream) => stream.set_nonblocking(true)?,
         }
-        Ok(stream)
+        Ok(Connection { stream, client, stage: Stage::Reading(Vec::new()), since: Instant::now() })
+    }
+}
+
+impl Client {
+    fn at(address: IpAddr) -> Self {
+        Self::Host(match address.to_canonical() {
+            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+            ip => ip,
+        })
     }
 }
 
@@ -116,8 +146,13 @@ impl AsFd for Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: Stream) -> Self {
-        Self { stream, stage: Stage::Reading(Vec::new()), since: Instant::now() }
+    /// When the server drops it.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.since
+            + match self.stage {
+                Stage::Reading(_) => HEAD_DEADLINE,
+                Stage::Writing { .. } | Stage::Closing { .. } => DEADLINE,
+            }
     }
 
     /// What to wait for.

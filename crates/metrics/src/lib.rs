@@ -27,6 +27,6 @@ mod sockets;
 pub use examine::examine;
 pub use exporter::{Exporter, ExporterError};
 pub use figures::Figure;
-pub use local::{Answer, NoAnswer, THREAD as LOCAL_THREAD, ask_local};
+pub use local::{Answer, Answers, NoAnswer, THREAD as LOCAL_THREAD, ask_local};
 pub use process::{Registration, ServeError, serve, serve_local, set_rank};
 pub use samples::{Samples, Source};

@@ -1,6 +1,8 @@
 //! Servers that processes of the same user, and of root, reach by an abstract name, which has no file: so
 //! they are there in every process, whatever folders there are, and leave nothing behind.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
@@ -8,9 +10,11 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use polyrail_sys::peer_credentials;
 use rustix::process::geteuid;
+use socket2::Socket;
 
 use crate::ask::{Silence, ask_all};
 use crate::figures::{Figure, read};
@@ -25,8 +29,24 @@ const PREFIX: &str = "polyrail-top-";
 const TABLE: &str = "/proc/thread-self/net/unix";
 /// In the table's flags: somebody listens.
 const LISTENS: u32 = 1 << 16;
-/// Processes that are asked.
-const MOST_ASKED: usize = 1024;
+/// Names that are called, and how long that may take. Any user of the host may listen under any number of them.
+const MOST_CALLED: usize = 16_384;
+const CALL_DEADLINE: Duration = Duration::from_millis(500);
+/// Sockets of a process that are asked: one for each copy of this crate that was loaded into it.
+const MOST_OF_PROCESS: usize = 4;
+/// Sockets of the calling user that are asked, and of any other user.
+const MOST_OF_USER: usize = 256;
+/// Sockets of all other users together that are asked.
+const MOST_OF_OTHERS: usize = 384;
+
+/// Answers of processes.
+#[derive(Clone, Debug, Default)]
+pub struct Answers {
+    /// One for each socket that was asked.
+    pub answers: Vec<Answer>,
+    /// Sockets under such a name that were not asked: there are more than one process, user or look may have.
+    pub not_asked: usize,
+}
 
 /// What a process said that serves its metrics under an abstract name.
 #[derive(Clone, Debug)]
@@ -60,56 +80,151 @@ pub(crate) fn listen() -> io::Result<Bound> {
 }
 
 /// Asks the processes in the calling thread's network namespace that serve their metrics under an
-/// abstract name, or only one of them. Takes a second for each 64 that hang.
+/// abstract name, or only one of them. Takes two seconds at most, however many of them hang: processes of the calling user
+/// are asked first, then all others.
 ///
 /// # Errors
-/// If the kernel does not tell the names.
-pub fn ask_local(only: Option<u32>) -> io::Result<Vec<Answer>> {
-    let paths = names(&fs::read(TABLE)?);
-    let mut answers: Vec<Option<Answer>> = vec![None; paths.len()];
-    let texts = ask_all(paths.len(), |index| {
-        let called = call(&paths[index]);
-        let Called::Connected(socket) = &called else { return called };
-        let Ok((process, user)) = peer_credentials(socket) else { return Called::Dead };
-        if only.is_some() && process != only {
-            return Called::Dead;
-        }
-        let figures = Err(NoAnswer::Forbidden);
-        answers[index] = Some(Answer { process, user, figures });
-        let own = geteuid().as_raw();
-        if own == user || own == ROOT_USER { called } else { Called::Dead }
-    });
-    for (answer, text) in answers.iter_mut().zip(texts) {
-        let Some(answer) = answer else { continue };
-        answer.figures = match text {
-            Ok(text) => read(&text).map_err(|_| NoAnswer::Garbage),
-            Err(Silence::Dead) => continue,
-            Err(Silence::Timeout) => Err(NoAnswer::Late),
-            Err(Silence::Garbage | Silence::TooLarge | Silence::System) => Err(NoAnswer::Garbage),
-        };
-    }
-    Ok(answers.into_iter().flatten().collect())
+/// If the kernel does not list the names.
+pub fn ask_local(only: Option<u32>) -> io::Result<Answers> {
+    let mut found = Found::default();
+    found.call_all(names(&fs::read(TABLE)?, only), only);
+    let own = geteuid().as_raw();
+    let (own, others): (Vec<Held>, Vec<Held>) =
+        found.held.into_iter().partition(|held| held.answer.user == own);
+    let answers = [own, others].into_iter().flat_map(asked).collect();
+    Ok(Answers { answers, not_asked: found.not_asked })
 }
 
-/// The names of these servers in a table of Unix sockets, as paths that begin with a zero byte. Names of
-/// other programs may hold any bytes.
-fn names(table: &[u8]) -> Vec<PathBuf> {
+/// Asks all of these at once.
+fn asked(mut held: Vec<Held>) -> Vec<Answer> {
+    let count = held.len();
+    let connect = |index: usize| held[index].socket.take().map_or(Called::Dead, Called::Connected);
+    let texts = ask_all(count, count, connect);
+    let figures = |text: Result<String, Silence>| match text {
+        Ok(text) => read(&text).map_err(|_| NoAnswer::Garbage),
+        Err(Silence::Dead) => Err(NoAnswer::Forbidden),
+        Err(Silence::Timeout) => Err(NoAnswer::Late),
+        Err(Silence::Garbage | Silence::TooLarge | Silence::System) => Err(NoAnswer::Garbage),
+    };
+    let each = held.into_iter().zip(texts);
+    each.map(|(held, text)| Answer { figures: figures(text), ..held.answer }).collect()
+}
+
+/// A name of such a server.
+#[derive(Debug, PartialEq, Eq)]
+struct Name {
+    path: PathBuf,
+    /// The process in it, as its own PID namespace numbers it.
+    pid: u32,
+    /// A later socket has a higher one.
+    inode: u64,
+}
+
+/// A process to ask.
+struct Held {
+    answer: Answer,
+    /// `None`: this user may not ask it.
+    socket: Option<Socket>,
+}
+
+/// The processes to ask, with a bound for each process and user.
+#[derive(Default)]
+struct Found {
+    held: Vec<Held>,
+    not_asked: usize,
+    of_process: HashMap<(u32, u32), usize>,
+    of_user: HashMap<u32, usize>,
+    of_others: usize,
+    /// Numbers of processes in their own namespaces.
+    namespaced: HashMap<u32, Vec<u32>>,
+}
+
+impl Found {
+    fn call_all(&mut self, names: Vec<Name>, only: Option<u32>) {
+        let until = Instant::now() + CALL_DEADLINE;
+        let mut names = names.into_iter();
+        for name in names.by_ref().take(MOST_CALLED) {
+            match call(&name.path) {
+                Called::Connected(socket) => self.add(&name, socket, only),
+                Called::Dead | Called::Full => {}
+                Called::Failed(_) => self.not_asked += 1,
+            }
+            if Instant::now() >= until {
+                break;
+            }
+        }
+        self.not_asked += names.count();
+    }
+
+    fn add(&mut self, name: &Name, socket: Socket, only: Option<u32>) {
+        let Ok((process, user)) = peer_credentials(&socket) else { return };
+        if only.is_some() && process != only || !self.is_named_after(name, process) {
+            return;
+        }
+        let own = geteuid().as_raw();
+        let of_process = self.of_process.entry((user, process.unwrap_or(name.pid))).or_default();
+        let of_user = self.of_user.entry(user).or_default();
+        let is_other = user != own;
+        if *of_process >= MOST_OF_PROCESS
+            || *of_user >= MOST_OF_USER
+            || is_other && self.of_others >= MOST_OF_OTHERS
+        {
+            self.not_asked += 1;
+            return;
+        }
+        *of_process += 1;
+        *of_user += 1;
+        self.of_others += usize::from(is_other);
+        let may_ask = !is_other || own == ROOT_USER;
+        let answer = Answer { process, user, figures: Err(NoAnswer::Forbidden) };
+        self.held.push(Held { answer, socket: may_ask.then_some(socket) });
+    }
+
+    /// Whether the process that listens is the one in the name. Otherwise another process squats on the name. Of processes
+    /// outside the calling process's PID namespace the kernel gives no number to compare.
+    fn is_named_after(&mut self, name: &Name, process: Option<u32>) -> bool {
+        let Some(process) = process.filter(|process| *process != name.pid) else { return true };
+        self.namespaced.entry(process).or_insert_with(|| own_numbers(process)).contains(&name.pid)
+    }
+}
+
+/// The numbers of a process in its own PID namespaces.
+fn own_numbers(process: u32) -> Vec<u32> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
+    numbers.split_whitespace().filter_map(|number| number.parse().ok()).collect()
+}
+
+/// The names of these servers in a table of Unix sockets, as paths that begin with a zero byte: those of `first` before the
+/// others, and later sockets before earlier ones. Names of other programs may hold any bytes.
+fn names(table: &[u8], first: Option<u32>) -> Vec<Name> {
     let name_in = |line: &[u8]| {
         let line = std::str::from_utf8(line).ok()?;
         let mut words = line.split_ascii_whitespace();
         let flags = u32::from_str_radix(words.nth(3)?, 16).ok()?;
-        let name = words.nth(3)?.strip_prefix('@')?;
-        let is_one = flags & LISTENS != 0 && name.starts_with(PREFIX) && words.next().is_none();
+        let inode = words.nth(2)?.parse().ok()?;
+        let name = words.next()?.strip_prefix('@')?;
+        let (pid, random) = name.strip_prefix(PREFIX)?.split_once('-')?;
+        let pid = pid.parse().ok()?;
+        let is_one = flags & LISTENS != 0
+            && u32::from_str_radix(random, 16).is_ok()
+            && words.next().is_none();
         let path = || OsString::from_vec([b"\0", name.as_bytes()].concat());
-        is_one.then(|| PathBuf::from(path()))
+        is_one.then(|| Name { path: PathBuf::from(path()), pid, inode })
     };
-    let found = table.split(|byte| *byte == b'\n').filter_map(name_in);
-    found.take(MOST_ASKED).collect()
+    let mut found: Vec<Name> = table.split(|byte| *byte == b'\n').filter_map(name_in).collect();
+    found.sort_by_key(|name| (Some(name.pid) != first, Reverse(name.inode)));
+    found
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Mutex, PoisonError};
+
     use super::*;
+
+    /// For tests that look at all sockets of this process.
+    static ALONE: Mutex<()> = Mutex::new(());
 
     #[test]
     fn only_names_of_this_form_that_somebody_listens_on_are_asked() {
@@ -119,18 +234,36 @@ mod tests {
             002: 00000002 00000000 00010000 0001 01 102 /run/polyrail-top-9-00ff\n\
             003: 00000002 00000000 00010000 0001 01 103 @\xff\xfe\n\
             004: 00000002 00000000 00010000 0001 01 104\n\
-            005: 00000002 00000000 00010000 0001 01 105 @polyrail-00ff\n";
-        assert_eq!(names(table), [PathBuf::from("\0polyrail-top-7-00ff")]);
-        assert_eq!(names(b"garbage\n\n"), Vec::<PathBuf>::new());
+            005: 00000002 00000000 00010000 0001 01 105 @polyrail-00ff\n\
+            006: 00000002 00000000 00010000 0001 01 106 @polyrail-top-x-00ff\n\
+            007: 00000002 00000000 00010000 0001 01 107 @polyrail-top-7-ghost\n";
+        let only = Name { path: PathBuf::from("\0polyrail-top-7-00ff"), pid: 7, inode: 100 };
+        assert_eq!(names(table, None), [only]);
+        assert_eq!(names(b"garbage\n\n", None), []);
+    }
+
+    #[test]
+    fn the_process_that_is_asked_for_comes_first_and_then_the_latest_socket() {
+        let line = |pid: u32, inode: u32| {
+            format!("0: 2 0 00010000 0001 01 {inode} @polyrail-top-{pid}-0000000a\n")
+        };
+        let table = [line(7, 3), line(8, 9), line(9, 12), line(7, 4)].concat();
+        let order = |first| {
+            let names = names(table.as_bytes(), first);
+            names.into_iter().map(|name| name.inode).collect::<Vec<_>>()
+        };
+        assert_eq!(order(None), [12, 9, 4, 3]);
+        assert_eq!(order(Some(7)), [4, 3, 12, 9]);
     }
 
     #[test]
     fn a_process_that_hangs_is_late_and_one_that_is_asked_for_alone_is_asked_alone() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let Bound { listener, .. } = listen().unwrap();
         let own = std::process::id();
         let of_this = |only| {
             let answers = ask_local(only).unwrap();
-            answers.into_iter().find(|answer| answer.process == Some(own))
+            answers.answers.into_iter().find(|answer| answer.process == Some(own))
         };
         let answer = of_this(Some(own)).expect("it listens");
         assert_eq!(answer.figures.unwrap_err(), NoAnswer::Late);
@@ -138,5 +271,25 @@ mod tests {
         assert!(of_this(Some(u32::MAX)).is_none());
         drop(listener);
         assert!(of_this(Some(own)).is_none(), "it left something behind");
+    }
+
+    #[test]
+    fn names_that_others_squat_on_are_not_asked_and_many_of_a_process_are_counted() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = std::process::id();
+        let squat = |pid: u32, number: u32| {
+            let name = format!("{PREFIX}{pid}-{number:08x}");
+            UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap()
+        };
+        // No process has such a number, and the kernel says that this one listens.
+        let others: Vec<UnixListener> = (0..300).map(|at| squat(u32::MAX - at, at)).collect();
+        let own_names: Vec<UnixListener> = (0..300).map(|at| squat(own, at)).collect();
+        let start = Instant::now();
+        let answers = ask_local(Some(own)).unwrap();
+        // 64 at a time would take 5 s for those of this process, and as long again for the others.
+        assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+        assert_eq!(answers.answers.len(), MOST_OF_PROCESS);
+        assert_eq!(answers.not_asked, own_names.len() - MOST_OF_PROCESS);
+        drop((others, own_names));
     }
 }

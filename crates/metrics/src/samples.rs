@@ -3,12 +3,14 @@
 use std::fmt;
 use std::sync::Mutex;
 
+use polyrail_config::shortened;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::exposition::LONGEST_OWN_VALUE;
 use crate::families::{Family, Kind, PREFIX, all};
 
 /// The figures of one moment, of any number of engines.
@@ -49,7 +51,7 @@ enum Value {
 impl Samples {
     /// From now on, figures are those of this engine.
     pub(crate) fn of(&mut self, common: Vec<(&'static str, String)>) {
-        self.common = common;
+        self.common = common.into_iter().map(|(name, it)| (name, value_of(&it))).collect();
     }
 
     /// Adds a number that only grows, or one that is whole.
@@ -81,7 +83,9 @@ impl Samples {
 
     fn add(&mut self, family: &'static Family, labels: &[&str], value: Value) {
         assert_eq!(labels.len(), family.labels.len(), "{}: labels", family.name);
-        let own = family.labels.iter().copied().zip(labels.iter().map(|one| (*one).to_owned()));
+        // What reads them refuses labels that steer a terminal, and all else with them.
+        let labels = labels.iter().map(|one| value_of(one));
+        let own = family.labels.iter().copied().zip(labels);
         let row = Row { labels: self.common.iter().cloned().chain(own).collect(), value };
         match self.rows.iter_mut().find(|(one, _)| std::ptr::eq(*one, family)) {
             Some((_, rows)) => rows.push(row),
@@ -121,6 +125,11 @@ impl Collector for Collected {
         }
         Ok(())
     }
+}
+
+/// A value of a label, as readers take it.
+fn value_of(text: &str) -> String {
+    shortened(text, LONGEST_OWN_VALUE)
 }
 
 fn kind(family: &Family) -> MetricType {

@@ -1,5 +1,6 @@
 //! A server with a bound on everything: one thread, a few connections, small heads, deadlines.
 
+use std::cmp::Reverse;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -13,15 +14,15 @@ use crate::exposition::{Exposition, Format};
 use crate::http::{Asked, Connection, Listener, Step};
 
 /// Connections at a time. One more takes the place of the one that needs its place least.
-pub(crate) const MOST_CONNECTIONS: usize = 16;
-/// How long a connection may take altogether.
-const DEADLINE: Duration = Duration::from_secs(10);
+const MOST_CONNECTIONS: usize = 64;
 /// A text is used again for this long, so that scrapers can't keep the engine busy.
 const FRESH: Duration = Duration::from_millis(100);
 /// And for as many times as long as it took to make.
 const FRESH_TIMES: u32 = 4;
 /// Connections accepted before those that are there have their turn again.
-const MOST_ACCEPTED: usize = 64;
+const MOST_ACCEPTED: usize = 32;
+/// So a connection has had a turn before others can take its place.
+const _: () = assert!(MOST_ACCEPTED < MOST_CONNECTIONS);
 /// How long to accept nobody when the system has no room for another connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -124,7 +125,7 @@ impl Server {
                 true => connection.step(&mut |asked| pages.of(asked)),
                 false => Step::Waits,
             };
-            step == Step::Waits && now.duration_since(connection.since) < DEADLINE
+            step == Step::Waits && now < connection.deadline()
         });
         if is_called {
             self.accept();
@@ -135,7 +136,7 @@ impl Server {
     /// Waits for something to do: whether somebody calls, and which connections can go on.
     fn wait(&mut self, now: Instant) -> io::Result<(bool, Vec<bool>)> {
         self.paused_until = self.paused_until.filter(|until| *until > now);
-        let deadlines = self.connections.iter().map(|connection| connection.since + DEADLINE);
+        let deadlines = self.connections.iter().map(Connection::deadline);
         let next = deadlines.chain(self.paused_until).min();
         let timeout = next.map(|next| timespec(next.saturating_duration_since(now)));
         let calls = if self.paused_until.is_none() { PollFlags::IN } else { PollFlags::empty() };
@@ -156,8 +157,8 @@ impl Server {
 
     fn accept(&mut self) {
         for _ in 0..MOST_ACCEPTED {
-            let stream = match self.listener.accept() {
-                Ok(stream) => stream,
+            let mut connection = match self.listener.accept() {
+                Ok(connection) => connection,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 // Who called has hung up, or may not ask.
                 Err(error)
@@ -172,7 +173,6 @@ impl Server {
                     return;
                 }
             };
-            let mut connection = Connection::new(stream);
             // Mostly the request is there already, and the answer fits into the socket.
             let pages = &mut self.pages;
             if connection.step(&mut |asked| pages.of(asked)) == Step::Over {
@@ -185,9 +185,13 @@ impl Server {
         }
     }
 
+    /// Drops a connection of the client that has most: the oldest one of those that give their places most readily.
     fn make_room(&mut self) {
-        let places = self.connections.iter().enumerate();
-        let least = places.min_by_key(|(_, one)| (one.rank(), one.since)).map(|(place, _)| place);
+        let all = &self.connections;
+        let of_client = |client| all.iter().filter(|one| one.client == client).count();
+        let need = |one: &Connection| (Reverse(of_client(one.client)), one.rank(), one.since);
+        let places = all.iter().enumerate();
+        let least = places.min_by_key(|(_, one)| need(one)).map(|(place, _)| place);
         if let Some(place) = least {
             self.connections.swap_remove(place);
         }

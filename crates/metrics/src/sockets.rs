@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use socket2::{Domain, SockAddr, Socket, Type};
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::http::Listener;
 
@@ -15,6 +15,8 @@ const PREFIX: &str = "polyrail-";
 const SUFFIX: &str = ".sock";
 /// Who owns the file and their group may ask.
 const MODE: u32 = 0o660;
+/// Connections that the kernel holds until the server accepts them.
+const BACKLOG: i32 = 1024;
 /// Entries of a folder that are looked at.
 const MOST_ENTRIES: usize = 4096;
 
@@ -43,7 +45,10 @@ pub(crate) enum Called {
 }
 
 pub(crate) fn on_port(address: SocketAddr) -> io::Result<Bound> {
-    Ok(Bound { listener: Listener::Tcp(TcpListener::bind(address)?), file: None })
+    let listener = TcpListener::bind(address)?;
+    // The library asks for 128: where more come at once, the kernel drops them, and a scraper tries again after a second.
+    SockRef::from(&listener).listen(BACKLOG)?;
+    Ok(Bound { listener: Listener::Tcp(listener), file: None })
 }
 
 /// Listens at this path; a socket there that nobody listens on any more is replaced.

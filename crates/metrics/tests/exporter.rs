@@ -72,7 +72,8 @@ fn what_processes_say_is_merged_with_their_labels() {
     let _engine = engine_in(folder.path());
     let page = scrape(&exporter(folder.path()), "application/openmetrics-text");
     let pid = std::process::id();
-    let labels = format!("pid=\"{pid}\",engine=\"an engine with a \\\"name\\\"\\n\",rank=\"3\"");
+    let labels =
+        format!("pid=\"{pid}\",engine=\"an engine with a \\\"name\\\"\\\\u000a\",rank=\"3\"");
     for line in [
         format!("polyrail_operations{{{labels}}} 7\n"),
         format!("polyrail_proxy_cpu_seconds_total{{{labels},proxy=\"pr-tx0\"}} 0.25\n"),

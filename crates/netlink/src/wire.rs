@@ -209,7 +209,7 @@ pub(crate) fn verdict(reply: &Reply<'_>) -> Option<Verdict> {
     };
     let said = words.and_then(|words| find(words, NLMSGERR_ATTR_MSG)).map(text);
     let said = said.filter(|said| !said.is_empty());
-    let printable = |c: char| if c.is_control() { ' ' } else { c };
+    let printable = |c: char| if polyrail_text::steers(c) { ' ' } else { c };
     Some(Verdict {
         errno,
         said: said.map(|said| said.chars().take(SAID_CHARS).map(printable).collect()),

@@ -26,7 +26,7 @@ pub enum DecodeError {
         /// The allowed values.
         allowed: &'static str,
     },
-    /// A text is not UTF-8 or has control characters.
+    /// A text is not UTF-8, or has characters that steer a terminal.
     #[error("field {field} of {what} is not readable text")]
     Text {
         /// What was being read.
@@ -114,7 +114,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn text(&mut self, field: &'static str, max: usize) -> Result<String, DecodeError> {
         let len = self.count(field, max, "a shorter text")?;
         match std::str::from_utf8(self.slice(field, len)?) {
-            Ok(text) if !text.chars().any(char::is_control) => Ok(text.to_owned()),
+            Ok(text) if !text.contains(polyrail_text::steers) => Ok(text.to_owned()),
             _ => Err(DecodeError::Text { what: self.what, field }),
         }
     }
@@ -136,10 +136,10 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends a text of at most `max` bytes; cuts a longer one at a character's boundary. Control
-/// characters, which no reader takes, become spaces: an error that holds a line break still arrives.
+/// Appends a text of at most `max` bytes; cuts a longer one at a character's boundary. Characters
+/// that steer a terminal, which no reader takes, become spaces: an error that holds a line break still arrives.
 pub(crate) fn put_text(out: &mut Vec<u8>, text: &str, max: usize) {
-    let text = text.replace(char::is_control, " ");
+    let text = text.replace(polyrail_text::steers, " ");
     let mut end = text.len().min(max).min(usize::from(u16::MAX));
     while !text.is_char_boundary(end) {
         end -= 1;

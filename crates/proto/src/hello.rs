@@ -20,7 +20,7 @@ mod prefix;
 use polyrail_secure::{CAPABILITY_BYTES, Capability, MAX_SHOWN_BYTES};
 use thiserror::Error;
 
-pub use self::card::{Capabilities, Card, Metadata, RailCard};
+pub use self::card::{Capabilities, Card, MAX_NAME_BYTES, Metadata, RailCard};
 pub use self::prefix::{Kind, Prefix};
 pub use crate::codec::DecodeError;
 use crate::codec::{Reader, put_text};

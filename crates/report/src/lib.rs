@@ -30,7 +30,7 @@ pub use bench::{
 };
 pub use csv::csv_line;
 pub use histogram::Histogram;
-pub use polyrail_config::show_size;
+pub use polyrail_config::{cell, json_in_markup, markup, show_size};
 pub use show::{
     counted, show_count, show_gb_per_s, show_memory, show_micros, show_rate, show_ratio,
 };

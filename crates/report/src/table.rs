@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use polyrail_config::harmless;
+
 use crate::wrap::{width, words, wrapped};
 
 /// The alignment of a cell in its column.
@@ -27,11 +29,11 @@ impl Table {
         self
     }
 
-    /// Adds a row; cells that are missing stay empty, and those without a column are left out. A tab would move what comes
-    /// behind it, and is a space.
+    /// Adds a row; cells that are missing stay empty, and those without a column are left out. A tab becomes a space, since it
+    /// would move the cells behind it. A cell is one line: names in it come from peers and devices.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         let mut cells: Vec<String> =
-            cells.into_iter().map(|cell| cell.replace('\t', " ")).collect();
+            cells.into_iter().map(|cell| harmless(&cell.replace('\t', " "), &[])).collect();
         cells.resize(self.columns.len(), String::new());
         self.rows.push(cells);
     }
@@ -189,5 +191,13 @@ mod tests {
         let mut table = Table::default().column("x", Align::Left).column("y", Align::Left);
         table.row(["4096\t16384".into(), "z".into()]);
         assert_eq!(table.to_string(), "x           y\n4096 16384  z\n");
+    }
+
+    #[test]
+    fn a_name_with_a_line_break_forges_no_row() {
+        let mut table = Table::default().column("x", Align::Left).column("y", Align::Left);
+        table.row(["a\n9 forged".into(), "\u{1b}[2J\u{202e}".into()]);
+        assert_eq!(table.to_string().lines().count(), 2);
+        assert!(table.to_string().contains("a\\u000a9 forged  \\u001b[2J\\u202e"), "{table}");
     }
 }

@@ -240,7 +240,7 @@ pub fn read_secrets(text: &str) -> Result<Vec<Secret>, SecretsError> {
             return Err(SecretsError::Long { line: index + 1, characters });
         }
         let is_uniform = line.chars().skip(1).zip(line.chars()).all(|(one, before)| one == before);
-        if is_uniform || line.contains(char::is_control) {
+        if is_uniform || line.contains(polyrail_text::steers) {
             return Err(SecretsError::Blank { line: index + 1 });
         }
         secrets.push(Secret::derived("polyrail secret", line.as_bytes()));

@@ -87,7 +87,7 @@ const RULES: &[Rule] = &[
     // Plugins get the addresses of its memory.
     Rule {
         name: "carrier",
-        below: &["gpu", "nccl-abi", "sys"],
+        below: &["gpu", "nccl-abi", "sys", "text"],
         may_be_unsafe: true,
         ..Rule::ORDINARY
     },
@@ -143,18 +143,19 @@ const RULES: &[Rule] = &[
     // The old ethtool call and fanotify.
     Rule { name: "nic", below: &["netlink"], may_be_unsafe: true, ..Rule::ORDINARY },
     // Options of netlink sockets.
-    Rule { name: "netlink", may_be_unsafe: true, ..Rule::ORDINARY },
+    Rule { name: "netlink", below: &["text"], may_be_unsafe: true, ..Rule::ORDINARY },
     Rule { name: "config", below: &["yaml"], is_pure: true, ..Rule::ORDINARY },
-    Rule { name: "yaml", is_pure: true, ..Rule::ORDINARY },
+    Rule { name: "yaml", below: &["text"], is_pure: true, ..Rule::ORDINARY },
     Rule {
         name: "proto",
-        below: &["secure"],
+        below: &["secure", "text"],
         for_tests: &["testkit"],
         is_pure: true,
         ..Rule::ORDINARY
     },
     // Keys and handshakes take random bits from the system.
-    Rule { name: "secure", ..Rule::ORDINARY },
+    Rule { name: "secure", below: &["text"], ..Rule::ORDINARY },
+    Rule { name: "text", is_pure: true, ..Rule::ORDINARY },
     // It shares the grammar of sizes and times with the settings.
     Rule { name: "report", below: &["config"], is_pure: true, ..Rule::ORDINARY },
     // Its example `chaos` runs engines in a lab.
@@ -184,7 +185,8 @@ const FOR_ALL_TESTS: &str = "skip";
 
 /// What programs of others may build on, and what that needs. Nothing else is published.
 const PUBLIC: &[&str] = &[
-    "carrier", "config", "gpu", "metrics", "nccl-abi", "polyrail", "proto", "secure", "sys", "yaml",
+    "carrier", "config", "gpu", "metrics", "nccl-abi", "polyrail", "proto", "secure", "sys",
+    "text", "yaml",
 ];
 
 /// Crates through which a pure crate could reach the operating system.
@@ -522,6 +524,20 @@ fn nothing_is_left_half_done() {
         }
     }
     assert_none(faults);
+}
+
+/// Characters that steer a terminal are more than the control characters, and a second list of them would lack some.
+#[test]
+fn one_function_decides_which_characters_steer_a_terminal() {
+    let word = ["is_", "control"].concat();
+    let is_of_program = |path: &PathBuf| path.components().any(|part| part.as_os_str() == "src");
+    let files: Vec<PathBuf> = rust_files(&crates()).into_iter().filter(is_of_program).collect();
+    assert!(files.len() > 50, "the walk found no more than {} files", files.len());
+    let has_own = |path: &&PathBuf| read(path).contains(&word);
+    let faults = files.iter().filter(has_own);
+    assert_none(
+        faults.map(|it| format!("{}: use `steers` of crates/text", it.display())).collect(),
+    );
 }
 
 #[test]

@@ -4,14 +4,12 @@
 //! people write. The caller knows what the values mean, and reports a wrong one with [`Fault::new`].
 #![forbid(unsafe_code)]
 
-mod harmless;
-
 use std::collections::HashMap;
 use std::fmt;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, StrInput};
 
-pub use harmless::{harmless, shortened};
+pub use polyrail_text::{cell, harmless, json_in_markup, markup, shortened, steers};
 
 /// A value and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Subcommand;
+use polyrail_config::steers;
 use polyrail_report::{Align, Table, exit};
 use polyrail_tune::profile::{self, Aim, Profile, Subject};
 use polyrail_tune::{RealDisk, TuneError, Which, reset};
@@ -273,7 +274,7 @@ fn confirm(place: &Where) -> Result<ExitCode, TuneError> {
 
 /// Reads what can be the name of a profile: users' own are called as their files are.
 fn profile_name(text: &str) -> Result<String, Refusal> {
-    let is_bad = |one: char| one == '/' || one.is_control();
+    let is_bad = |one: char| one == '/' || steers(one);
     if text.is_empty() || text.len() > 255 || text.starts_with('-') || text.contains(is_bad) {
         let refusal = Refusal::new("is no name of a profile", "what `polyrail tune list` shows");
         return Err(refusal.with_help("name a file of your own with --profile-file"));

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use polyrail_config::markup;
+
 use super::Report;
 use super::text::{median_of, notes, show_figure, summary};
 use crate::effect::{Effect, Verdict, show};
@@ -12,7 +14,7 @@ const LABELS: f64 = 260.0;
 const ROW: f64 = 26.0;
 
 pub(super) fn html(report: &Report, style: &str) -> String {
-    let name = escape(&report.name);
+    let name = markup(&report.name);
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -20,8 +22,8 @@ pub(super) fn html(report: &Report, style: &str) -> String {
          img-src data:\">\n<meta name=\"color-scheme\" content=\"light dark\">\n<link rel=\"icon\" \
          href=\"data:,\">\n<title>{name}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n\
          <h1>{name}</h1>\n<p>{}</p>\n<p class=\"soft\">{}.</p>\n",
-        escape(&report.about),
-        escape(&summary(report)),
+        markup(&report.about),
+        markup(&summary(report)),
     );
     page.push_str("<h2>Effects</h2>\n");
     page.push_str(&drawing(&report.effects));
@@ -33,15 +35,15 @@ pub(super) fn html(report: &Report, style: &str) -> String {
         let _ = writeln!(
             page,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"{}\">{}</td></tr>",
-            escape(&level(effect)),
-            escape(&effect.baseline),
-            escape(&shown),
+            markup(&level(effect)),
+            markup(&effect.baseline),
+            markup(&shown),
             class(effect.verdict),
-            escape(verdict),
+            markup(verdict),
         );
     }
     page.push_str("</table></div>\n<h2>Cells</h2>\n<div class=\"scroll\"><table>\n");
-    let median = escape(&median_of(report));
+    let median = markup(&median_of(report));
     let _ = writeln!(page, "<tr><th>cell</th><th>{median}</th><th>least</th><th>most</th></tr>");
     for cell in &report.cells {
         let figures = cell.figure.map(|one| [one.median, one.min, one.max].map(show_figure));
@@ -49,12 +51,12 @@ pub(super) fn html(report: &Report, style: &str) -> String {
         let _ = writeln!(
             page,
             "<tr><td>{}</td><td>{median}</td><td>{min}</td><td>{max}</td></tr>",
-            escape(&cell.label)
+            markup(&cell.label)
         );
     }
     page.push_str("</table></div>\n<h2>Notes</h2>\n<ul>\n");
     for note in notes(report) {
-        let _ = writeln!(page, "<li>{}</li>", escape(&note));
+        let _ = writeln!(page, "<li>{}</li>", markup(&note));
     }
     let host = &report.host;
     let machine = format!(
@@ -66,7 +68,7 @@ pub(super) fn html(report: &Report, style: &str) -> String {
         report.version,
         report.seed
     );
-    let _ = writeln!(page, "<li>{}</li>\n</ul>\n</main>\n</body>\n</html>", escape(&machine));
+    let _ = writeln!(page, "<li>{}</li>\n</ul>\n</main>\n</body>\n</html>", markup(&machine));
     page
 }
 
@@ -88,7 +90,7 @@ fn drawing(effects: &[Effect]) -> String {
             svg,
             "<text class=\"strong\" x=\"12\" y=\"{:.1}\">{}</text>",
             y + 4.0,
-            escape(&level(effect))
+            markup(&level(effect))
         );
         if let (Some(low), Some(high), Some(percent)) =
             (effect.low_percent, effect.high_percent, effect.percent)
@@ -128,8 +130,4 @@ fn class(verdict: Verdict) -> &'static str {
         Verdict::NoEffect => "",
         Verdict::Undecided => "unclear",
     }
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

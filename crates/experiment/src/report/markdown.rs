@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use polyrail_config::steers;
+
 use super::Report;
 use super::text::{median_of, notes, show_figure, summary};
 use crate::spec::Measure;
@@ -69,7 +71,7 @@ fn escape(text: &str) -> String {
                 out.push('\\');
                 out.push(one);
             }
-            '\n' | '\r' => out.push(' '),
+            one if steers(one) => out.push(' '),
             _ => out.push(one),
         }
     }
@@ -78,7 +80,7 @@ fn escape(text: &str) -> String {
 
 /// Text for a span of code, which knows no escape.
 fn code(text: &str) -> String {
-    text.replace(['`', '\n', '\r'], "'")
+    text.replace(|one| one == '`' || steers(one), "'")
 }
 
 #[cfg(test)]
@@ -87,7 +89,7 @@ mod tests {
 
     #[test]
     fn text_from_a_file_ends_no_cell_and_no_span() {
-        assert_eq!(escape("a|b\n*c*"), "a\\|b \\*c\\*");
-        assert_eq!(code("a`b"), "a'b");
+        assert_eq!(escape("a|b\n*c*\u{1b}[2J"), "a\\|b \\*c\\* \\[2J");
+        assert_eq!(code("a`b\u{202e}"), "a'b'");
     }
 }

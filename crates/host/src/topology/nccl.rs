@@ -5,6 +5,8 @@
 
 use std::fmt::Write;
 
+use polyrail_config::markup;
+
 use super::{PciBridge, PciFunction, PciLink, Topology};
 use crate::cpuset::CpuSet;
 use crate::pci::PciAddress;
@@ -62,7 +64,7 @@ fn open_cpu(text: &mut String, topology: &Topology, node: Option<u32>, cpus: &Cp
     if let (Some(vendor), Some((family, model))) =
         (&topology.cpus.vendor, topology.cpus.family_model)
     {
-        let vendor = escape(vendor);
+        let vendor = markup(vendor);
         put(
             text,
             &format!(
@@ -117,7 +119,7 @@ fn write_branch(text: &mut String, branch: &Branch<'_>, depth: usize) {
     };
     push(text, depth, &format!("<pci busid=\"{}\" class=\"0x{class:06x}\"", branch.address));
     if let Some(link) = branch.link {
-        let speed = escape(&link.speed);
+        let speed = markup(&link.speed);
         put(text, &format!(" link_speed=\"{speed}\" link_width=\"{}\"", link.width));
     }
     match &branch.content {
@@ -133,7 +135,7 @@ fn write_branch(text: &mut String, branch: &Branch<'_>, depth: usize) {
             text.push_str(">\n");
             push(text, depth + 1, "<nic>\n");
             for (name, speed) in names {
-                push(text, depth + 2, &format!("<net name=\"{}\"", escape(name)));
+                push(text, depth + 2, &format!("<net name=\"{}\"", markup(name)));
                 if let Some(speed) = speed {
                     put(text, &format!(" speed=\"{speed}\""));
                 }
@@ -152,8 +154,4 @@ fn push(text: &mut String, depth: usize, line: &str) {
 fn put(text: &mut String, more: &str) {
     // Writing to a string cannot fail.
     let _ = text.write_str(more);
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('"', "&quot;").replace('<', "&lt;").replace('>', "&gt;")
 }

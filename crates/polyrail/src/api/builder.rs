@@ -60,7 +60,8 @@ impl EngineBuilder {
         self
     }
 
-    /// What peers call this engine in messages; host name and process id if not given.
+    /// Name of this engine in messages of its peers, in metrics and logs: 1 to 128 bytes in one line. The default is host name and
+    /// process id.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());

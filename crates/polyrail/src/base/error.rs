@@ -56,6 +56,14 @@ pub enum EngineError {
         /// What to do about it, if that is known.
         remedy: Option<String>,
     },
+    /// The name of the engine can't be shown to peers.
+    #[error("name = `{got}`: {why}; allowed: 1 to 128 bytes of text in one line")]
+    Name {
+        /// The beginning of the name, escaped.
+        got: String,
+        /// The rule that it breaks.
+        why: &'static str,
+    },
     /// Rails of a plugin don't go with another setting.
     #[error("rails of a plugin don't go with {setting} = {value}, allowed is {allowed}")]
     NotHosted {

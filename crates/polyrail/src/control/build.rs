@@ -10,9 +10,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use polyrail_carrier::{Host, HostedDevice};
-use polyrail_config::{BindDevice, Binding, Config, expand_file_name};
+use polyrail_config::{BindDevice, Binding, Config, expand_file_name, harmless, shortened, steers};
 use polyrail_proto::InstanceId;
-use polyrail_proto::hello::Card;
+use polyrail_proto::hello::{Card, MAX_NAME_BYTES};
 use polyrail_sys::interfaces::{boot_id, host_name, list};
 use polyrail_sys::process::reserve_descriptors;
 use polyrail_sys::tcp;
@@ -42,8 +42,11 @@ pub(crate) fn start(
     apart: bool,
 ) -> Result<(Arc<EngineShared>, Vec<JoinHandle<()>>), EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
+    name.as_deref().map_or(Ok(()), check_name)?;
     let interfaces = list().map_err(system("interfaces"))?;
-    let (rails, plugin) = select_all(&config, &interfaces)?;
+    let (mut rails, plugin) = select_all(&config, &interfaces)?;
+    // Devices and plugins choose their names, and these go to logs, metrics and peers.
+    rails.iter_mut().for_each(|rail| rail.name = harmless(&rail.name, &[]));
     let settings = EngineSettings::new(&config, rails.len())?;
     if plugin.is_some() {
         settings.check_hosted()?;
@@ -65,7 +68,7 @@ pub(crate) fn start(
     let card = Card {
         instance,
         host: boot_id().map_err(system("boot id"))?.0,
-        name: name.unwrap_or_else(|| format!("{host}:{pid}")),
+        name: name.unwrap_or_else(|| format!("{}:{pid}", harmless(&host, &[]))),
         capabilities: settings.capabilities(plugin.is_some()),
         rails: cards,
     };
@@ -108,6 +111,23 @@ pub(crate) fn start(
     }
     Ok((shared, threads))
 }
+
+/// Refuses a name that would be cut short on its way to peers, or that steers the terminal which shows it.
+fn check_name(name: &str) -> Result<(), EngineError> {
+    let why = if name.is_empty() {
+        "is empty"
+    } else if name.len() > MAX_NAME_BYTES {
+        "is longer than 128 bytes"
+    } else if name.contains(steers) {
+        "has a control character, a line break or a mark of writing direction in it"
+    } else {
+        return Ok(());
+    };
+    Err(EngineError::Name { got: shortened(name, SHOWN_OF_NAME), why })
+}
+
+/// Characters of a wrong name that its error shows.
+const SHOWN_OF_NAME: usize = 60;
 
 /// The ports that an engine tries, in this order.
 struct Ports {

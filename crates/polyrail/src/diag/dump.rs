@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use polyrail_config::expand_file_name;
+use polyrail_config::{expand_file_name, harmless};
 use polyrail_proto::{FlowIndex, Time};
 use polyrail_sys::interfaces::host_name;
 use polyrail_sys::threads::monotonic_ns;
@@ -62,7 +62,8 @@ pub(crate) fn text(engine: &Arc<EngineShared>) -> String {
     let mut out = String::new();
     // Writing to a String can't fail.
     let _ = write_engine(&mut out, engine);
-    out
+    // Peers, plugins and the system chose some of its words.
+    harmless(&out, &['\n'])
 }
 
 fn write_engine(out: &mut String, engine: &Arc<EngineShared>) -> std::fmt::Result {

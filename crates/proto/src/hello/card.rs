@@ -10,7 +10,8 @@ use crate::codec::{DecodeError, Reader, put_text};
 use crate::id::InstanceId;
 use crate::wire::WIRE_VERSION;
 
-const MAX_NAME_BYTES: usize = 128;
+/// The longest name of an engine or a rail.
+pub const MAX_NAME_BYTES: usize = 128;
 
 /// Features that both ends must have for either to use them; one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -239,3 +239,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_name_that_steers_a_terminal_is_refused_and_never_sent() {
+    for steers in ["\u{1b}[2J", "\n", "\0", "\u{9b}", "\u{202e}", "\u{2028}"] {
+        let named = |name: String| {
+            let mut metadata = metadata();
+            metadata.card.name = name;
+            metadata.encode()
+        };
+        let sent = Metadata::decode(&named(format!("a{steers}b"))).unwrap();
+        assert!(!sent.card.name.contains(polyrail_text::steers), "{:?}", sent.card.name);
+        // As a peer with another program would send it.
+        let mut forged = named(format!("name:{}", "x".repeat(steers.len())));
+        let at = forged.windows(5).position(|part| part == b"name:").unwrap() + 5;
+        forged[at..at + steers.len()].copy_from_slice(steers.as_bytes());
+        let refused = Metadata::decode(&forged).unwrap_err();
+        assert!(refused.to_string().contains("name"), "{refused}");
+    }
+}

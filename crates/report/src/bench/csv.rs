@@ -1,5 +1,7 @@
 //! The report as a spreadsheet: one line per size.
 
+use polyrail_config::cell;
+
 use super::BenchReport;
 use crate::csv::csv_line;
 
@@ -14,7 +16,7 @@ impl BenchReport {
             let number =
                 |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
             let share = |rail: &crate::RailShare| format!("{}={:.4}", rail.name, rail.share);
-            text += &csv_line([
+            let fields = [
                 result.size_bytes.to_string(),
                 result.op.clone(),
                 result.segments.to_string(),
@@ -42,7 +44,9 @@ impl BenchReport {
                 number(alone.map(|alone| alone.sum_gb_per_s)),
                 number(alone.map(|alone| alone.ratio)),
                 result.limit.verdict.to_string(),
-            ]);
+            ];
+            // The names of rails come from devices.
+            text += &csv_line(fields.iter().map(|field| cell(field)));
         }
         text
     }

@@ -11,6 +11,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use polyrail_config::steers;
 use polyrail_sys::process::kill_with_this_thread;
 use rustix::io::ioctl_fionbio;
 
@@ -70,7 +71,7 @@ const PROGRAM_MAX: usize = 4096;
 pub(crate) fn program(text: &str) -> Result<String, Refusal> {
     let allowed =
         "a command or a path without control characters, such as /opt/polyrail/bin/polyrail";
-    let is_bad = text.starts_with('-') || text.chars().any(char::is_control);
+    let is_bad = text.starts_with('-') || text.contains(steers);
     if text.is_empty() || text.len() > PROGRAM_MAX || is_bad {
         return Err(Refusal::new("is no command", allowed));
     }

@@ -5,7 +5,7 @@ mod table;
 
 use std::fmt::Write as _;
 
-use polyrail_config::Config;
+use polyrail_config::{Config, steers};
 use polyrail_report::{Align, Table};
 
 pub(super) use self::table::TABLE;
@@ -60,7 +60,7 @@ impl Values {
                 value.parse::<i64>().is_ok_and(|value| (*least..=*most).contains(&value))
             }
             Self::Words(words) => words.iter().any(|word| word.eq_ignore_ascii_case(value)),
-            Self::Text(_) => !value.is_empty() && !value.chars().any(char::is_control),
+            Self::Text(_) => !value.is_empty() && !value.contains(steers),
         }
     }
 }

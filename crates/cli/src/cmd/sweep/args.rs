@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use polyrail_config::Config;
+use polyrail_config::{Config, steers};
 use polyrail_experiment::Design;
 
 use crate::cmd::bench::check_options;
@@ -174,7 +174,7 @@ fn bench(text: &str) -> Result<Bench, Refusal> {
     if words.is_empty() {
         return Err(refused("is empty"));
     }
-    if text.chars().any(char::is_control) {
+    if text.contains(steers) {
         return Err(refused("has a control character"));
     }
     let ours = ["--json", "--csv", "--listen", "--why"];

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use polyrail_config::steers;
 use polyrail_experiment::{Better, Effect, HeatMap, Sensitivity, unit_of};
 use polyrail_report::{Align, Host, Spread, Table, counted};
 use serde::Serialize;
@@ -159,7 +160,7 @@ const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█']
 
 /// Text that can't end a comment.
 fn line(text: &str) -> String {
-    text.chars().map(|one| if one.is_control() { ' ' } else { one }).collect()
+    text.replace(steers, " ")
 }
 
 #[cfg(test)]

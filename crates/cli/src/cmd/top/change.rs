@@ -21,6 +21,8 @@ pub(super) struct Interval {
     pub(super) processes: Vec<ProcessChange>,
     pub(super) events: Vec<Event>,
     pub(super) unseen: Vec<UnseenProcess>,
+    /// Sockets of engines, or under the names of such, that were not asked.
+    pub(super) sockets_not_asked: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -122,6 +124,7 @@ impl Watch {
             processes: Vec::new(),
             events: Vec::new(),
             unseen: Vec::new(),
+            sockets_not_asked: look.not_asked,
         };
         for (pid, why) in &look.unseen {
             let process = UnseenProcess { pid: *pid, why: why.reason() };

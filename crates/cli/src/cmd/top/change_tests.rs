@@ -20,7 +20,7 @@ fn process(at: Instant, run: &str, rails: &[(&str, RailLook)]) -> ProcessLook {
 
 fn look(at: Instant, process: Option<ProcessLook>) -> Look {
     let found = process.map(|process| (std::process::id(), Ok(process)));
-    Look::new(at, found.into_iter().collect())
+    Look::new(at, found.into_iter().collect(), 0)
 }
 
 fn up(sent_bytes: u64) -> RailLook {
@@ -92,7 +92,7 @@ fn an_engine_that_ends_is_told_and_one_that_is_late_is_not_taken_for_one() {
     let one = |run| process(Instant::now(), run, &[("eth1", up(1))]);
     let mut watch = Watch::begin(look(begin, Some(one("1"))));
     let late = [(std::process::id(), Err(Unseen::Late))];
-    let interval = watch.next(Look::new(begin, late.into()));
+    let interval = watch.next(Look::new(begin, late.into(), 0));
     assert_eq!(interval.events, []);
     assert_eq!(interval.unseen[0].why, "does not answer");
     assert!(!watch.is_empty());

@@ -6,10 +6,11 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use polyrail_metrics::{Answer, LOCAL_THREAD, NoAnswer, ask_local};
+use polyrail_config::harmless;
+use polyrail_metrics::{Answers, LOCAL_THREAD, NoAnswer, ask_local};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::error::TopError;
@@ -20,6 +21,8 @@ const CONTROL: &str = "pr-control";
 /// How often to search all threads of the machine. New engines in the namespaces that are known are found
 /// at each look.
 const SEARCH_EVERY: Duration = Duration::from_secs(5);
+/// Other network namespaces that a look enters, the oldest first.
+const MOST_VISITS: usize = 64;
 
 /// Looks at processes with engines.
 pub(super) struct Finder {
@@ -70,8 +73,10 @@ impl Finder {
         self.search();
         let mut found: BTreeMap<u32, Result<ProcessLook, Unseen>> = BTreeMap::new();
         let at = Instant::now();
-        let add = |found: &mut BTreeMap<_, _>, answers: Vec<Answer>| {
-            for answer in answers {
+        let mut not_asked = 0;
+        let mut add = |found: &mut BTreeMap<_, _>, answers: Answers| {
+            not_asked += answers.not_asked;
+            for answer in answers.answers {
                 let Some(pid) = answer.process else { continue };
                 let seen = match answer.figures {
                     Ok(figures) => Ok(ProcessLook::of(pid, &figures)),
@@ -90,8 +95,17 @@ impl Finder {
             Ok(answers) => add(&mut found, answers),
             Err(error) => self.all_fail(here, &error, &mut found),
         }
-        for (there, file) in self.elsewhere(here) {
-            match visit(file, self.only) {
+        // All at once: any user may make namespaces in which nothing answers.
+        let mut visits = Vec::new();
+        for (index, (there, file)) in self.elsewhere(here).into_iter().enumerate() {
+            visits.push((
+                there,
+                if index < MOST_VISITS { visit(file, self.only) } else { Err(too_many()) },
+            ));
+        }
+        for (there, visitor) in visits {
+            let panicked = |_| Err(io::Error::other("a thread panicked"));
+            match visitor.and_then(|visitor| visitor.join().unwrap_or_else(panicked)) {
                 Ok(answers) => add(&mut found, answers),
                 Err(error) => self.all_fail(Some(there), &error, &mut found),
             }
@@ -109,7 +123,7 @@ impl Finder {
                 found.entry(process.pid).or_insert_with(unseen);
             }
         }
-        Look::new(at, found)
+        Look::new(at, found, not_asked)
     }
 
     /// Brings the list of processes up to date, now and then.
@@ -152,14 +166,17 @@ impl Finder {
 
 /// Asks those in the network namespace of this file. A namespace belongs to a thread, so one that ends
 /// right away visits it.
-fn visit(file: PathBuf, only: Option<u32>) -> io::Result<Vec<Answer>> {
+fn visit(file: PathBuf, only: Option<u32>) -> io::Result<JoinHandle<io::Result<Answers>>> {
     let ask = move || {
         let namespace = File::open(file)?;
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
         ask_local(only)
     };
-    let visitor = thread::Builder::new().name("top-visitor".into()).spawn(ask)?;
-    visitor.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+    thread::Builder::new().name("top-visitor".into()).spawn(ask)
+}
+
+fn too_many() -> io::Error {
+    io::Error::other(format!("there are more than {MOST_VISITS} with engines"))
 }
 
 /// `None`: it has no engine, or is gone.
@@ -206,10 +223,10 @@ pub(super) fn is_there(pid: u32) -> bool {
     Path::new("/proc").join(pid.to_string()).exists()
 }
 
-/// The name of a process or thread.
+/// The name of a process or thread, which may hold any bytes.
 pub(super) fn name(folder: &Path) -> Option<String> {
     let name = fs::read(folder.join("comm")).ok()?;
-    Some(String::from_utf8_lossy(&name).trim_end().to_owned())
+    Some(harmless(String::from_utf8_lossy(&name).trim_end(), &[]))
 }
 
 /// Entries of a folder that are numbers.

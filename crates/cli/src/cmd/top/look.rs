@@ -14,6 +14,8 @@ pub(super) struct Look {
     pub(super) at: Instant,
     pub(super) processes: BTreeMap<u32, ProcessLook>,
     pub(super) unseen: BTreeMap<u32, Unseen>,
+    /// Sockets that were not asked, since others hold too many.
+    pub(super) not_asked: usize,
 }
 
 /// A process with its engines.
@@ -65,7 +67,11 @@ pub(super) struct ThreadLook {
 const OURS: &str = "pr-";
 
 impl Look {
-    pub(super) fn new(at: Instant, found: BTreeMap<u32, Result<ProcessLook, Unseen>>) -> Self {
+    pub(super) fn new(
+        at: Instant,
+        found: BTreeMap<u32, Result<ProcessLook, Unseen>>,
+        not_asked: usize,
+    ) -> Self {
         let (mut processes, mut unseen) = (BTreeMap::new(), BTreeMap::new());
         for (pid, result) in found {
             match result {
@@ -73,7 +79,7 @@ impl Look {
                 Err(why) => drop(unseen.insert(pid, why)),
             }
         }
-        Self { at, processes, unseen }
+        Self { at, processes, unseen, not_asked }
     }
 
     pub(super) fn engines(&self) -> usize {

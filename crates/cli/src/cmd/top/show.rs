@@ -72,6 +72,7 @@ fn lines(interval: &Interval) -> Vec<String> {
     }
     let unseen = interval.unseen.iter();
     lines.extend(unseen.map(|process| format!("{} {}", process.pid, process.why)));
+    lines.extend(not_asked(interval));
     lines
 }
 
@@ -132,6 +133,7 @@ fn screen(interval: &Interval, now: &str, events: &VecDeque<String>) -> Vec<Stri
     screen.extend(events.iter().cloned());
     let unseen = interval.unseen.iter();
     screen.extend(unseen.map(|process| format!("process {} {}", process.pid, process.why)));
+    screen.extend(not_asked(interval));
     screen
 }
 
@@ -143,6 +145,14 @@ fn apart(engine: &EngineChange) -> impl Iterator<Item = String> {
     let alone = engine.rails.is_empty().then(|| "no peer".to_owned());
     let copied = moved("copied", engine.copied_gb_per_s);
     [alone, copied, moved("shared", engine.shared_gb_per_s)].into_iter().flatten()
+}
+
+fn not_asked(interval: &Interval) -> Option<String> {
+    match interval.sockets_not_asked {
+        0 => None,
+        1 => Some("1 more socket was not asked".to_owned()),
+        count => Some(format!("{count} more sockets were not asked")),
+    }
 }
 
 fn threads(process: &ProcessChange) -> String {
@@ -235,6 +245,7 @@ mod tests {
             processes: vec![process],
             events: Vec::new(),
             unseen: Vec::new(),
+            sockets_not_asked: 0,
         };
         rails(&interval).fitted(Some(80))
     }

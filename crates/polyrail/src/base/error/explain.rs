@@ -155,6 +155,7 @@ impl Explain for EngineError {
             Self::CongestionDenied { line, .. } => Some(format!(
                 "let an administrator allow it, which holds until the next boot: `{line}`"
             )),
+            Self::Name { .. } => Some("name the engine by letters, digits and signs".to_owned()),
             Self::Cpus { .. } => Some(
                 "name CPUs of this process; `taskset`, cgroups and containers say which it may use"
                     .to_owned(),
@@ -174,6 +175,7 @@ impl Explain for EngineError {
             | Self::Output { source, .. } => of_file(source.kind()),
             Self::Rails { is_wrong: true, .. }
             | Self::Congestion { .. }
+            | Self::Name { .. }
             | Self::NotHosted { .. }
             | Self::Secrets(_)
             | Self::Certificates(_) => USAGE,

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use polyrail_config::steers;
 use polyrail_report::parse_sizes;
 
 use super::choices::{Against, Op, PlaceThreads, Verify};
@@ -375,7 +376,7 @@ fn rails(text: &str) -> Result<String, Refusal> {
 }
 
 fn rail_list(text: &str) -> Result<String, Refusal> {
-    let is_bad = |one: char| one.is_control() || one.is_whitespace() || one == '/';
+    let is_bad = |one: char| steers(one) || one.is_whitespace() || one == '/';
     if text.is_empty() || text.starts_with('-') || text.contains(is_bad) {
         let allowed = "a number, interfaces or addresses such as eth1,eth2, or near";
         return Err(Refusal::new("is no list of rails", allowed)

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use polyrail_config::steers;
 use polyrail_experiment::{Better, Effect, Experiment, Plan, show};
 use polyrail_report::{Align, Host, Spread, Table};
 use serde::Serialize;
@@ -208,5 +209,5 @@ fn shown(variables: &Variables) -> String {
 
 /// Text that can't end a comment.
 fn line(text: &str) -> String {
-    text.chars().map(|one| if one.is_control() { ' ' } else { one }).collect()
+    text.replace(steers, " ")
 }

@@ -1,0 +1,117 @@
+//! Makes text from other programs and machines safe to show.
+//!
+//! Names and messages come from peers, devices, files and the environment, and any of them may hold escape
+//! sequences of a terminal, line breaks, or characters that reverse the direction of writing. [`steers`] decides which
+//! characters these are, for every place that refuses or escapes them.
+#![forbid(unsafe_code)]
+
+use std::borrow::Cow;
+
+/// Whether a character steers the terminal or the layout that shows it: control characters, the ends of lines and paragraphs of
+/// Unicode, and the characters that change the direction of writing.
+pub fn steers(one: char) -> bool {
+    match one {
+        '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}' => true,
+        '\u{2028}' | '\u{2029}' => true,
+        '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Escapes the characters that [`steers`] finds, but those in `keep`.
+///
+/// The form is that of JSON (`\u001b`), so the result stays valid where the text is JSON.
+pub fn harmless(text: &str, keep: &[char]) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for one in text.chars() {
+        match steers(one) && !keep.contains(&one) {
+            true => shown.push_str(&format!("\\u{:04x}", u32::from(one))),
+            false => shown.push(one),
+        }
+    }
+    shown
+}
+
+/// The first `most` characters of a text, in one line and [`harmless`].
+pub fn shortened(text: &str, most: usize) -> String {
+    let beginning: String = text.chars().take(most).collect();
+    let dots = if beginning.len() < text.len() { "..." } else { "" };
+    harmless(&beginning, &[]) + dots
+}
+
+/// The text as content or attribute of an element of HTML or XML. XML can't hold control characters, even escaped: U+FFFD
+/// takes the place of what [`steers`].
+pub fn markup(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for one in text.chars() {
+        match one {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            one if steers(one) => safe.push('\u{fffd}'),
+            one => safe.push(one),
+        }
+    }
+    safe
+}
+
+/// JSON as content of a `<script>` element, which no text in it can end.
+pub fn json_in_markup(json: &str) -> String {
+    json.replace('<', "\\u003c")
+}
+
+/// The text as a cell of a spreadsheet, in one line. A spreadsheet would compute a cell that begins as a formula does; an
+/// apostrophe in front keeps it text. Numbers stay as they are.
+pub fn cell(text: &str) -> Cow<'_, str> {
+    let is_formula = text.starts_with(['=', '+', '-', '@']) && text.parse::<f64>().is_err();
+    match text.contains(steers) || is_formula {
+        false => Cow::Borrowed(text),
+        true => Cow::Owned(format!("{}{}", if is_formula { "'" } else { "" }, harmless(text, &[]))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_excerpt_is_one_line_that_says_where_it_was_cut() {
+        assert_eq!(shortened("a\u{1b}b", 3), "a\\u001bb");
+        assert_eq!(shortened("a\nbc", 3), "a\\u000ab...");
+    }
+
+    #[test]
+    fn a_character_that_steers_a_terminal_is_escaped_and_the_rest_stays() {
+        assert_eq!(harmless("Wörter × 2\n\tend", &['\n', '\t']), "Wörter × 2\n\tend");
+        assert_eq!(harmless("a\nb\0", &[]), "a\\u000ab\\u0000");
+        assert_eq!(harmless("\u{1b}]0;x\u{7}\u{9b}2J", &['\n']), "\\u001b]0;x\\u0007\\u009b2J");
+        assert_eq!(harmless("a\u{202e}b\u{2067}\u{61c}", &[]), "a\\u202eb\\u2067\\u061c");
+        assert_eq!(harmless("a\u{2028}b\u{85}", &[]), "a\\u2028b\\u0085");
+    }
+
+    #[test]
+    fn markup_has_no_element_attribute_or_control_character_of_the_text() {
+        assert_eq!(
+            markup("</script><b a=\"'\">&\u{1b}\n"),
+            "&lt;/script&gt;&lt;b a=&quot;&#39;&quot;&gt;&amp;\u{fffd}\u{fffd}"
+        );
+        assert_eq!(json_in_markup("[\"</script>\"]"), "[\"\\u003c/script>\"]");
+    }
+
+    #[test]
+    fn a_cell_is_never_a_formula_and_a_number_stays_one() {
+        for formula in ["=cmd|' /C calc'!A0", "+1+1", "-1+1", "@SUM(A1)", "-"] {
+            assert_eq!(cell(formula), format!("'{formula}"));
+        }
+        for plain in ["-1.5", "+3", "1e-3", "", "eth0=0.5", "a\"b,c"] {
+            assert_eq!(cell(plain), plain);
+        }
+        assert_eq!(cell("=a\r\nb"), "'=a\\u000d\\u000ab");
+        // A tab in front would hide the formula from a check, and not from a spreadsheet.
+        assert_eq!(cell("\t=1+1"), "\\u0009=1+1");
+    }
+}
