@@ -106,7 +106,7 @@ fn metrics_have_it_in_labels_and_in_no_line_of_its_own() {
 fn a_process_that_writes_it_raw_is_left_out_and_its_socket_is_named_harmlessly() {
     let folder = tempfile::tempdir().unwrap();
     let name = NAME.replace(['\0', '/'], "");
-    let listener = UnixListener::bind(folder.path().join(format!("{:.40}.sock", name))).unwrap();
+    let listener = UnixListener::bind(folder.path().join(format!("{name:.40}.sock"))).unwrap();
     thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             let _ = stream.read(&mut [0; 4096]);
@@ -124,7 +124,7 @@ fn a_process_that_writes_it_raw_is_left_out_and_its_socket_is_named_harmlessly()
     check("exporter", &page, page.lines().count());
     let written = WRITTEN.lock().unwrap().clone();
     check("log", &written, written.lines().count());
-    assert!(written.contains("no metrics") && written.contains("=1+1\\u000a9"), "{written:?}");
+    assert!(written.contains("no metrics") && written.contains("u000a9 forged"), "{written:?}");
     assert!(!page.contains("polyrail_regions{"), "{page}");
     assert!(page.contains("polyrail_up{") && page.contains("} 0\n"), "{page}");
 }
