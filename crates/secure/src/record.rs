@@ -339,6 +339,38 @@ mod tests {
         out.split_off(begin)
     }
 
+    /// Records by another implementation (Python's `cryptography` and `hmac`) under a secret of 32 bytes of 1, each with
+    /// its number: the key, the mask, the nonce, the authenticated lengths and the tag are as the module says.
+    #[test]
+    fn records_are_those_that_another_implementation_seals() {
+        let known = |number: u64, bytes: &[u8], raw| {
+            let (mut sealer, mut opener) = ends();
+            (sealer.0.number, opener.0.number) = (number, number);
+            let sealed = record(&mut sealer, bytes, raw);
+            let (lengths, rest) = sealed.split_first_chunk().unwrap();
+            let mut opened = rest.to_vec();
+            opener.open(RecordHeader::decode(lengths).unwrap(), &mut opened).unwrap();
+            assert_eq!(opened[..bytes.len()], *bytes);
+            sealed
+        };
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let words = "05000000070000002d73ea912788db6360498f3e230efd4a1e69f6a917";
+        assert_eq!(hex(&known(0, b"words", 7)), words);
+        assert_eq!(hex(&known(1, b"", 0)), "0000000000000000f27c62de831a8629f7194cfcd4079129");
+        let renewed = "05000000000000008600955cc71eee5d22eaabd63e369a0a240887998c";
+        assert_eq!(hex(&known(REKEY_RECORDS, b"words", 0)), renewed);
+        // The tag covers every encrypted byte. These lengths go through all the code of a cipher: whole strides and a rest.
+        for (len, tag) in [
+            (1021, "d1f4fa6db3dd90045c98fd7eb86e6550"),
+            (64 << 10, "7a63995d6286db42fb2c134338f8c7ee"),
+            (MAX_SEALED_BYTES, "489f8df67a0ac8eb1eb90f3ea6739812"),
+        ] {
+            let bytes: Vec<u8> = (0..len).map(|n| (n * 7 + n / 256) as u8).collect();
+            let sealed = known(2, &bytes, 0);
+            assert_eq!(hex(&sealed[sealed.len() - TAG_BYTES..]), tag, "{len} bytes");
+        }
+    }
+
     /// The same, sealed and not encrypted.
     fn ends_within_a_host() -> (Sealer, Opener) {
         let (one, other) = (Keys::new([1; 32], [2; 32]), Keys::new([2; 32], [1; 32]));
