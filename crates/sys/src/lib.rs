@@ -11,11 +11,13 @@
 //! * [`IoVecs`], [`send`], [`receive`]: one system call over many pieces of memory.
 //! * [`crc32c`]: the checksum of bytes that come in pieces.
 //! * [`Poller`]: epoll with a wake-up; [`EventFd`]: that wake-up for others.
+//! * [`files`]: files that another user may have made, and how they are opened.
 //! * [`tcp`], [`interfaces`], [`threads`]: what the engine asks of sockets, links and CPUs.
 
 mod badge;
 mod checksum;
 mod event_fd;
+pub mod files;
 mod foreign_copy;
 mod guard_page;
 pub mod interfaces;

@@ -1,0 +1,37 @@
+//! Files that another user may have made, or may replace: whose word counts, and where a write goes.
+//!
+//! A process with privileges obeys journals and settings, and writes results and logs to folders that others may write.
+//! Every such file is opened here, part by part of its path, and judged by what was opened and not by what a name meant
+//! a moment before:
+//!
+//! * [`open_trusted`], [`require_trusted`]: files and folders that decide what the process does.
+//! * [`open_to_write`], [`replace`], [`make_folders`]: files that the process writes.
+//! * [`Below`]: files of the copy of a machine, whose links never lead out of it.
+//!
+//! Root and processes with capabilities trust root and their own user only. Other processes can do no more than the user who
+//! runs them, so for them the system's own permissions decide, and links in folders such as `/tmp` as with
+//! `fs.protected_symlinks=1`.
+
+mod below;
+mod privilege;
+mod trust;
+mod walk;
+mod write;
+
+pub use below::{Below, refuse_links};
+pub use privilege::{is_privileged, user_outside};
+pub use trust::{open_trusted, require_trusted};
+pub use write::{Opening, make_folders, open_to_write, replace, set_mode};
+
+use std::io;
+
+/// The number of `/dev/null`.
+const NULL_DEVICE: u64 = 0x103;
+
+/// A file that is not what it may be. Its kind differs from that of the system's own refusals.
+fn refused(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+#[cfg(test)]
+mod tests;

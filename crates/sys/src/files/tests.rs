@@ -1,0 +1,243 @@
+//! What another user may lay, and what then happens. Those tests need root, who can make files of another user.
+
+use std::fs::{self, Permissions};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, mkfifoat};
+
+use super::*;
+
+/// The user whose files root must not believe.
+const OTHER: u32 = 65534;
+
+/// A new folder of this user, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("polyrail-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.at(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn mode(&self, name: &str, mode: u32) {
+        fs::set_permissions(self.at(name), Permissions::from_mode(mode)).unwrap();
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn give(path: &Path) {
+    std::os::unix::fs::lchown(path, Some(OTHER), Some(OTHER)).unwrap();
+}
+
+fn needs_root() {
+    polyrail_skip::skip("needs root", "sudo cargo test -p polyrail-sys files");
+}
+
+fn text(path: &Path) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn root_trusts_its_own_file_and_none_that_others_can_change() {
+    if !is_privileged() {
+        return needs_root();
+    }
+    let folder = Folder::new("trust");
+    let file = folder.file("of/f", "mine");
+    let mut read = String::new();
+    open_trusted(&file, false).unwrap().read_to_string(&mut read).unwrap();
+    assert_eq!(read, "mine");
+    let why = |path: &Path| {
+        let error = open_trusted(path, false).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+        error.to_string()
+    };
+    folder.mode("of/f", 0o664);
+    assert!(why(&file).contains("has mode 0664"));
+    folder.mode("of/f", 0o644);
+    folder.mode("of", 0o777);
+    assert!(why(&file).contains("has mode 0777"));
+    // As in /tmp, others can't rename the file there.
+    folder.mode("of", 0o1777);
+    open_trusted(&file, false).unwrap();
+    give(&file);
+    assert!(why(&file).contains("belongs to user 65534"));
+    chown(&file, Some(0), Some(0)).unwrap();
+    give(&folder.at("of"));
+    assert!(why(&file).contains("belongs to user 65534"));
+    assert!(require_trusted(&folder.at("of/not/there")).is_err());
+    require_trusted(&folder.at("not/there")).unwrap();
+}
+
+#[test]
+fn a_link_of_another_user_leads_root_nowhere_and_one_of_root_does() {
+    if !is_privileged() {
+        return needs_root();
+    }
+    let folder = Folder::new("links");
+    let file = folder.file("real/f", "old");
+    for name in ["last", "middle"] {
+        symlink(if name == "last" { "real/f" } else { "real" }, folder.at(name)).unwrap();
+    }
+    for path in [folder.at("last"), folder.at("middle/f"), folder.at("real/../middle/../real/f")] {
+        open_trusted(&path, false).unwrap();
+        replace(&path, b"new").unwrap();
+        assert_eq!(text(&file), "new", "{}", path.display());
+    }
+    assert!(folder.at("last").is_symlink(), "it stays a link");
+    give(&folder.at("last"));
+    give(&folder.at("middle"));
+    fs::write(&file, "old").unwrap();
+    for path in [folder.at("last"), folder.at("middle/f"), folder.at("middle/g")] {
+        let refused = [
+            open_trusted(&path, false).err(),
+            open_to_write(&path, Opening::Append, 0o600).err(),
+            open_to_write(&path, Opening::Truncate, 0o600).err(),
+            replace(&path, b"theirs").err(),
+            make_folders(&path.join("more"), 0o700).err(),
+        ];
+        for error in refused {
+            let error = error.unwrap();
+            assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+            assert!(error.to_string().contains("belongs to user 65534"), "{error}");
+        }
+    }
+    assert_eq!(text(&file), "old");
+    assert!(!folder.at("real/g").exists() && !folder.at("real/more").exists());
+}
+
+#[test]
+fn root_writes_to_no_second_name_and_to_no_file_of_another_user_in_a_shared_folder() {
+    if !is_privileged() {
+        return needs_root();
+    }
+    let folder = Folder::new("names");
+    let file = folder.file("secret", "old");
+    fs::create_dir(folder.at("shared")).unwrap();
+    folder.mode("shared", 0o1777);
+    fs::hard_link(&file, folder.at("shared/log")).unwrap();
+    let error = open_to_write(&folder.at("shared/log"), Opening::Append, 0o600).unwrap_err();
+    assert!(error.to_string().contains("one of 2 names"), "{error}");
+    let theirs = folder.file("shared/theirs", "");
+    give(&theirs);
+    assert!(open_to_write(&theirs, Opening::Append, 0o600).is_err());
+    let pipe = folder.at("shared/pipe");
+    mkfifoat(CWD, &pipe, Mode::RUSR | Mode::WUSR).unwrap();
+    give(&pipe);
+    // It does not wait for a reader.
+    assert!(open_to_write(&pipe, Opening::Truncate, 0o600).is_err());
+    assert!(open_trusted(&pipe, false).is_err());
+    // In a folder of that user, their files are theirs anyway.
+    give(&folder.at("shared"));
+    open_to_write(&theirs, Opening::Append, 0o600).unwrap();
+    assert_eq!(text(&file), "old");
+}
+
+#[test]
+fn any_user_writes_where_the_system_allows_it() {
+    let folder = Folder::new("any");
+    let path = folder.at("a/b/f");
+    make_folders(path.parent().unwrap(), 0o755).unwrap();
+    let new = |opening| open_to_write(&path, opening, 0o640);
+    write!(new(Opening::New).unwrap(), "one").unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777 & !0o640, 0);
+    assert_eq!(new(Opening::New).unwrap_err().kind(), ErrorKind::AlreadyExists);
+    write!(new(Opening::Append).unwrap(), " two").unwrap();
+    let mut read = String::new();
+    new(Opening::ReadAppend).unwrap().read_to_string(&mut read).unwrap();
+    assert_eq!(read, "one two");
+    write!(new(Opening::Write).unwrap(), "ONE").unwrap();
+    assert_eq!(text(&path), "ONE two");
+    write!(new(Opening::Truncate).unwrap(), "3").unwrap();
+    assert_eq!(text(&path), "3");
+    folder.mode("a/b/f", 0o604);
+    replace(&path, b"whole").unwrap();
+    assert_eq!(
+        (text(&path).as_str(), fs::metadata(&path).unwrap().mode() & 0o777),
+        ("whole", 0o604)
+    );
+    assert_eq!(fs::read_dir(folder.at("a/b")).unwrap().count(), 1, "no draft is left");
+    replace(Path::new("/dev/null"), b"gone").unwrap();
+    assert!(make_folders(&path.join("g"), 0o755).is_err());
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let descriptor = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&writer));
+    replace(Path::new(&descriptor), b"by number").unwrap();
+    drop(writer);
+    read.clear();
+    reader.read_to_string(&mut read).unwrap();
+    assert_eq!(read, "by number");
+}
+
+#[test]
+fn of_many_who_make_a_file_at_once_each_gets_it() {
+    let folder = Folder::new("many");
+    let threads = 8;
+    let barrier = std::sync::Barrier::new(threads);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                for round in 0..100 {
+                    barrier.wait();
+                    let path = folder.at(&format!("log{round}"));
+                    let mut file = open_to_write(&path, Opening::Append, 0o600).unwrap();
+                    file.write_all(b"x").unwrap();
+                }
+            });
+        }
+    });
+    assert!((0..100).all(|round| text(&folder.at(&format!("log{round}"))).len() == threads));
+}
+
+#[test]
+fn no_link_leads_out_of_a_copy_of_a_machine() {
+    let folder = Folder::new("below");
+    let outside = folder.file("outside", "secret");
+    folder.file("copy/sys/devices/d/speed", "10");
+    let copy = folder.at("copy");
+    fs::create_dir_all(copy.join("sys/class")).unwrap();
+    symlink("../devices/d", copy.join("sys/class/relative")).unwrap();
+    symlink("/sys/devices/d", copy.join("sys/class/absolute")).unwrap();
+    symlink(&outside, copy.join("sys/out")).unwrap();
+    symlink("../../../../../../outside", copy.join("sys/up")).unwrap();
+    symlink("loop", copy.join("sys/loop")).unwrap();
+    fs::hard_link(&outside, copy.join("sys/second")).unwrap();
+    let find = |path: &str| Below::find(&copy, Path::new(path));
+    for class in ["relative", "absolute"] {
+        let found = find(&format!("/sys/class/{class}/speed")).unwrap();
+        assert_eq!(found.path(), Path::new("/sys/devices/d/speed"));
+        write!(found.open_to_write(true).unwrap(), "20").unwrap();
+        assert_eq!(text(&copy.join("sys/devices/d/speed")), "20");
+    }
+    for path in ["/sys/out", "/sys/up", "/../outside", "/sys/loop"] {
+        assert!(find(path).is_err(), "{path}");
+    }
+    for path in ["/sys/out", "/sys/second", "/sys/class"] {
+        let found = Below::find_link(&copy, Path::new(path)).unwrap();
+        assert_eq!(found.open_to_write(true).unwrap_err().kind(), ErrorKind::InvalidData, "{path}");
+    }
+    assert_eq!(text(&outside), "secret");
+    let links = |path: &str| refuse_links(&copy, Path::new(path));
+    assert!(links("/sys/class/relative/speed").unwrap_err().to_string().contains("is a link"));
+    links("/sys/devices/d/speed").unwrap();
+    links("/sys/devices/not/there").unwrap();
+}

@@ -1,0 +1,96 @@
+//! Files whose word counts: journals that are undone, settings that are obeyed.
+
+use std::env;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
+
+use super::privilege::is_privileged;
+use super::walk::{Place, Purpose, Walk, judge_trusted};
+use super::{NULL_DEVICE, refused};
+
+/// Opens a regular file that decides what this process does, for reading, or with `to_append` for appending too.
+///
+/// Where the process [has privileges](is_privileged), the file, every folder on its way and every link must belong to root
+/// or to this user, and nobody else may write them; a folder such as `/tmp` may be on the way. What was opened is
+/// judged, so others can't replace it in between. Never waits for a pipe. `/dev/null` can be read.
+///
+/// # Errors
+/// Of the system; [`io::ErrorKind::InvalidData`] for a file that is not trusted, with what is wrong;
+/// [`io::ErrorKind::InvalidInput`] for a pipe, a socket, a folder or a device.
+pub fn open_trusted(path: &Path, to_append: bool) -> io::Result<File> {
+    let place = find(path)?;
+    let Some(found) = &place.found else { return Err(io::ErrorKind::NotFound.into()) };
+    if found.st_rdev == NULL_DEVICE && !to_append {
+        return File::open("/dev/null");
+    }
+    require_regular(found)?;
+    let access = if to_append { OFlags::RDWR | OFlags::APPEND } else { OFlags::RDONLY };
+    let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = openat(&place.folder, &place.name, flags, Mode::empty())?;
+    let stat = fstat(&file)?;
+    require_regular(&stat)?;
+    if is_privileged() {
+        judge_trusted(&stat, path)?;
+    }
+    if to_append && stat.st_nlink > 1 {
+        let fault = format!(
+            "{} is one of {} names of a file; allowed: a file of one name",
+            path.display(),
+            stat.st_nlink
+        );
+        return Err(refused(fault));
+    }
+    Ok(File::from(file))
+}
+
+/// Checks that nobody but root and this user can change what is in a folder, or lay one of its name if it is not there
+/// yet. Always so for a process without privileges.
+///
+/// # Errors
+/// As [`open_trusted`].
+pub fn require_trusted(folder: &Path) -> io::Result<()> {
+    let mut folder = absolute(folder)?;
+    if !is_privileged() {
+        return Ok(());
+    }
+    let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    loop {
+        match find(&folder) {
+            Ok(place) => match &place.found {
+                Some(stat) => return judge_trusted(stat, &folder),
+                // Its folder was judged on the way.
+                None => return Ok(()),
+            },
+            Err(error) if is_missing(&error) && folder.pop() => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn find(path: &Path) -> io::Result<Place> {
+    let walk = Walk {
+        purpose: Purpose::Trust,
+        root: Path::new("/"),
+        makes_folders: None,
+        follows_last: true,
+    };
+    walk.to(&absolute(path)?)
+}
+
+/// The path from the root, so that every folder above is judged. `..` stays: it may lead through a link.
+fn absolute(path: &Path) -> io::Result<PathBuf> {
+    match path.is_absolute() {
+        true => Ok(path.to_owned()),
+        false => Ok(env::current_dir()?.join(path)),
+    }
+}
+
+fn require_regular(found: &Stat) -> io::Result<()> {
+    match FileType::from_raw_mode(found.st_mode) {
+        FileType::RegularFile => Ok(()),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
+    }
+}

@@ -1,0 +1,181 @@
+//! Files that the process writes, perhaps in a folder where others may write.
+
+use std::fs::{File, Permissions};
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, renameat, unlinkat};
+use rustix::io::Errno;
+
+use super::privilege::{is_privileged, is_trusted};
+use super::refused;
+use super::walk::{Place, Purpose, Walk};
+
+/// How a file is opened that the process writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// It must not be there yet. Text goes behind what is there.
+    New,
+    /// Made if it is not there; an older text is gone.
+    Truncate,
+    /// Made if it is not there; an older text stays.
+    Write,
+    /// As [`Self::Write`], and may be read.
+    Keep,
+    /// Made if it is not there; text goes behind an older one. Never waits for a pipe.
+    Append,
+    /// As [`Self::Append`], and may be read.
+    ReadAppend,
+}
+
+/// Opens a file to write it; `mode` is for a new one.
+///
+/// No link is followed that another user has laid, on the whole way. In a process [with
+/// privileges](is_privileged) these are refused, too: a file of another user, except in a folder of that user; a pipe of another user; and
+/// a second name of a file, in a folder where others may make names.
+///
+/// # Errors
+/// Of the system; [`io::ErrorKind::InvalidData`] for what is refused, with the reason.
+pub fn open_to_write(path: &Path, opening: Opening, mode: u32) -> io::Result<File> {
+    loop {
+        match open(&find(path)?, opening, mode) {
+            // Another process has made it just now: look at that one.
+            Err(error)
+                if error.kind() == io::ErrorKind::AlreadyExists && opening != Opening::New => {}
+            opened => return opened,
+        }
+    }
+}
+
+/// Writes a whole file, in place of an older one: where the disk is full or this process is killed, the older one stays, and
+/// no reader sees a part of either. A device or pipe is written to. Follows links as [`open_to_write`] does.
+///
+/// # Errors
+/// As [`open_to_write`]. Nothing is left of the new file then.
+pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let place = find(path)?;
+    let is_regular = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    if place.is_of_kernel || place.found.as_ref().is_some_and(|found| !is_regular(found)) {
+        return open(&place, Opening::Truncate, 0o666)?.write_all(bytes);
+    }
+    static DRAFTS: AtomicU64 = AtomicU64::new(0);
+    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
+    let mut draft = place.name.clone();
+    draft.push(format!(".{}.{number}.draft", std::process::id()));
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut file = match openat(&place.folder, &draft, flags, Mode::from_raw_mode(0o666)) {
+        Ok(file) => File::from(file),
+        Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => return Err(errno.into()),
+        // A file in a folder where this user makes none.
+        Err(_) => return open(&place, Opening::Truncate, 0o666)?.write_all(bytes),
+    };
+    let keep_mode = |file: &File| match &place.found {
+        Some(old) => file.set_permissions(Permissions::from_mode(old.st_mode & 0o777)),
+        None => Ok(()),
+    };
+    let rename = || Ok(renameat(&place.folder, &draft, &place.folder, &place.name)?);
+    let written = file.write_all(bytes).and_then(|()| keep_mode(&file)).and_then(|()| rename());
+    if written.is_err() {
+        // The first failure is reported.
+        let _ = unlinkat(&place.folder, &draft, AtFlags::empty());
+    }
+    written
+}
+
+/// Sets the permissions of what has this very name: never of what a link leads to, which another user may lay meanwhile.
+///
+/// # Errors
+/// Of the system, also where `/proc` is not mounted.
+pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
+    let file = openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    if FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::Symlink {
+        return Err(Errno::LOOP.into());
+    }
+    let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
+    std::fs::set_permissions(opened, Permissions::from_mode(mode))
+}
+
+/// Makes a folder and those above it that are missing. Follows links as [`open_to_write`] does.
+///
+/// # Errors
+/// As [`open_to_write`], and if something else than a folder has the name.
+pub fn make_folders(path: &Path, mode: u32) -> io::Result<()> {
+    let place = walk(Some(mode)).to(path)?;
+    match place.name == "." {
+        true => Ok(()),
+        false => Err(Errno::NOTDIR.into()),
+    }
+}
+
+fn find(path: &Path) -> io::Result<Place> {
+    walk(None).to(path)
+}
+
+fn walk(makes_folders: Option<u32>) -> Walk<'static> {
+    Walk { purpose: Purpose::Write, root: Path::new("/"), makes_folders, follows_last: true }
+}
+
+/// Opens the end of a path, and judges what was opened.
+fn open(place: &Place, opening: Opening, mode: u32) -> io::Result<File> {
+    use OFlags as O;
+    if let Some(found) = &place.found {
+        if opening == Opening::New {
+            return Err(Errno::EXIST.into());
+        }
+        judge(place, found)?;
+    }
+    let how = match opening {
+        Opening::New => O::WRONLY | O::CREATE | O::EXCL | O::APPEND,
+        // Emptied when it has been judged.
+        Opening::Truncate => O::WRONLY | O::CREATE,
+        Opening::Write => O::WRONLY | O::CREATE,
+        Opening::Keep => O::RDWR | O::CREATE,
+        Opening::Append => O::WRONLY | O::APPEND | O::CREATE | O::NONBLOCK,
+        Opening::ReadAppend => O::RDWR | O::APPEND | O::CREATE | O::NONBLOCK,
+    };
+    // A new file must be new: else it may be a link or a file that another user has laid just now.
+    let how = if place.found.is_none() && how.contains(O::CREATE) { how | O::EXCL } else { how };
+    let how = if place.is_of_kernel { how & !O::CREATE } else { how | O::NOFOLLOW };
+    let flags = how | O::NOCTTY | O::CLOEXEC;
+    let file = openat(&place.folder, &place.name, flags, Mode::from_raw_mode(mode))?;
+    if let Some(found) = place.found.as_ref().filter(|_| !place.is_of_kernel) {
+        let now = fstat(&file)?;
+        if (now.st_dev, now.st_ino) != (found.st_dev, found.st_ino) {
+            judge(place, &now)?;
+        }
+    }
+    let file = File::from(file);
+    if opening == Opening::Truncate && file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    Ok(file)
+}
+
+/// Refuses what another user may have laid so that this process writes to it.
+fn judge(place: &Place, found: &Stat) -> io::Result<()> {
+    let kind = FileType::from_raw_mode(found.st_mode);
+    let can_be_laid = matches!(kind, FileType::RegularFile | FileType::Fifo);
+    if !is_privileged() || place.is_of_kernel || !can_be_laid {
+        return Ok(());
+    }
+    let (folder, shown) = (&place.folder_stat, place.path.display());
+    let is_shared = !is_trusted(folder.st_uid) || folder.st_mode & 0o022 != 0;
+    if !is_trusted(found.st_uid) {
+        let is_at_home = kind == FileType::RegularFile && found.st_uid == folder.st_uid;
+        let fault = format!(
+            "{shown} belongs to user {}; allowed: files of root and of this user",
+            found.st_uid
+        );
+        return if is_at_home { Ok(()) } else { Err(refused(fault)) };
+    }
+    match is_shared && found.st_nlink > 1 {
+        false => Ok(()),
+        true => Err(refused(format!(
+            "{shown} is one of {} names of a file, in a folder where others may make names; allowed: a file of one name",
+            found.st_nlink
+        ))),
+    }
+}
