@@ -1,8 +1,7 @@
 //! Files that a command writes where its user said.
 
-use std::fs::{self, OpenOptions};
-use std::io::ErrorKind::{QuotaExceeded, StorageFull};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
@@ -60,42 +59,12 @@ pub(crate) fn read_text(path: &Path) -> io::Result<String> {
     })
 }
 
-/// Writes a whole file, in place of an older one: where the disk is full or this process is killed, the
-/// older one stays, and nobody reads a part of either.
+/// Writes a whole file instead of an older one, as [`polyrail_sys::files::replace`] does.
 ///
 /// # Errors
 /// Of the system. Nothing is left of the new file then, unless only its folder can't be written.
 pub(crate) fn replace(path: &Path, bytes: impl AsRef<[u8]>) -> io::Result<()> {
-    // Whoever has opened `/dev/stdout` goes on with that very file.
-    let is_of_process = path.starts_with("/dev") || path.starts_with("/proc");
-    // A link goes on pointing to the file.
-    let path = fs::canonicalize(path).unwrap_or_else(|_| path.into());
-    let old = fs::metadata(&path).ok();
-    let draft = draft_of(&path);
-    if old.as_ref().is_some_and(|old| !old.is_file()) || is_of_process {
-        return fs::write(&path, bytes);
-    }
-    // Nobody else's file or link of that name is written to.
-    let mut file = match OpenOptions::new().write(true).create_new(true).open(&draft) {
-        Ok(file) => file,
-        Err(error) if matches!(error.kind(), StorageFull | QuotaExceeded) => return Err(error),
-        // A file in a folder where this user makes none.
-        Err(_) => return fs::write(&path, bytes),
-    };
-    let written = file
-        .write_all(bytes.as_ref())
-        .and_then(|()| old.map_or(Ok(()), |old| file.set_permissions(old.permissions())))
-        .and_then(|()| fs::rename(&draft, &path));
-    if written.is_err() {
-        // What is told is why it could not be written.
-        let _ = fs::remove_file(&draft);
-    }
-    written
-}
-
-/// A name beside it that no other process uses.
-pub(crate) fn draft_of(path: &Path) -> PathBuf {
-    path.with_extension(format!("{}.draft", std::process::id()))
+    polyrail_sys::files::replace(path, bytes.as_ref())
 }
 
 /// Whether both name the same file, which may not be there yet.
@@ -146,17 +115,6 @@ mod tests {
         let names: Vec<_> =
             fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names.len(), 3, "{names:?}");
-    }
-
-    #[test]
-    fn a_link_that_somebody_else_has_laid_is_not_followed() {
-        let folder = tempfile::tempdir().unwrap();
-        let [path, target] = ["report.json", "target"].map(|name| folder.path().join(name));
-        fs::write(&target, "theirs").unwrap();
-        symlink("target", draft_of(&path)).unwrap();
-        replace(&path, "ours").unwrap();
-        assert_eq!(fs::read_to_string(&target).unwrap(), "theirs");
-        assert_eq!(fs::read_to_string(&path).unwrap(), "ours");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use polyrail_report::exit;
 
 /// A place that can't be written.
 #[derive(Debug, thiserror::Error)]
-#[error("can't write to {place}: {source}; allowed: {}", allowed(source))]
+#[error("can't write to {place}: {source}{}", allowed(source))]
 pub(crate) struct Unwritten {
     place: String,
     source: io::Error,
@@ -20,12 +20,14 @@ const STDOUT: &str = "standard output";
 fn allowed(source: &io::Error) -> &'static str {
     match source.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
-            "a place with room"
+            "; allowed: a place with room"
         }
-        ErrorKind::PermissionDenied => "a place where this user may write",
-        ErrorKind::NotFound => "a place in a folder that exists",
-        ErrorKind::AlreadyExists => "a new file",
-        _ => "a place that can be written to",
+        ErrorKind::PermissionDenied => "; allowed: a place where this user may write",
+        ErrorKind::NotFound => "; allowed: a place in a folder that exists",
+        ErrorKind::AlreadyExists => "; allowed: a new file",
+        // A file that another user may have laid: the error says itself what is allowed.
+        ErrorKind::InvalidData => "",
+        _ => "; allowed: a place that can be written to",
     }
 }
 

@@ -337,3 +337,39 @@ fn rails_that_are_not_there_are_told_with_where_they_were_named() {
         }
     }
 }
+
+#[test]
+fn root_obeys_no_settings_of_another_user_whose_home_it_has() {
+    if !rustix::process::geteuid().is_root() {
+        return polyrail_skip::skip("needs root", "sudo cargo test -p polyrail-cli --test config");
+    }
+    let home = tempfile::tempdir().unwrap();
+    let folder = home.path().join(".config/polyrail");
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("config.yml");
+    let log = home.path().join("log");
+    std::fs::write(&file, format!("log_file: {}\n", log.display())).unwrap();
+    let show = || {
+        let shown = polyrail(&["show", "--origin"])
+            .env("HOME", home.path())
+            .env_remove("XDG_CONFIG_HOME")
+            .output();
+        let shown = shown.unwrap();
+        (stdout(&shown).to_owned(), String::from_utf8(shown.stderr.clone()).unwrap())
+    };
+    let (settings, _) = show();
+    assert!(settings.contains(log.to_str().unwrap()), "its own are obeyed: {settings}");
+    for path in [file.as_path(), home.path()] {
+        std::os::unix::fs::chown(path, Some(65534), None).unwrap();
+        let (settings, warning) = show();
+        assert!(!settings.contains(log.to_str().unwrap()), "{settings}");
+        let (name, why) = (file.display().to_string(), "belongs to user 65534");
+        assert!(
+            warning.contains(&format!("{name} is ignored")) && warning.contains(why),
+            "{warning}"
+        );
+        assert_eq!(warning.matches("is ignored").count(), 1, "{warning}");
+        std::os::unix::fs::chown(path, Some(0), None).unwrap();
+    }
+    assert!(!log.exists());
+}

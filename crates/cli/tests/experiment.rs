@@ -569,3 +569,62 @@ fn the_experiment_that_ships_has_the_cells_that_it_promises() {
     let baseline = [("irq", "default"), ("bindings", "none"), ("channels", "1")];
     assert_eq!(plan.levels(0), baseline);
 }
+
+#[test]
+fn no_journal_is_undone_in_a_folder_that_another_user_has_prepared() {
+    let case = Case::new(KNOWN);
+    let session = case.at("known-results/host/20261128-000000-000000-1");
+    fs::create_dir_all(&session).unwrap();
+    let target = case.at("target");
+    fs::write(&target, "new\n").unwrap();
+    let host = serde_json::json!({"boot_id": "b", "hostname": "h", "kernel": "k", "machine": "m"});
+    let plan = serde_json::json!({"schema_version": 1, "name": "tune x", "host": host, "online_cpus": "0",
+        "state_hash": "0", "changes": [], "unchanged": [], "skipped": [], "warnings": []});
+    let lines = [
+        serde_json::json!({"step": "begin", "journal_version": 1, "name": "tune x", "host": host, "state_hash": "0", "plan": plan}),
+        serde_json::json!({"step": "write", "number": 0, "target": {"kind": "file", "path": target}, "old": "old", "new": "new"}),
+        serde_json::json!({"step": "written", "number": 0}),
+        serde_json::json!({"step": "committed"}),
+    ];
+    let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    fs::write(session.join("journal.jsonl"), text).unwrap();
+    let message = case.refused(&["x.yml"], 2);
+    assert!(message.contains("has a folder `host` for journals, but no results"), "{message}");
+    // Nor where the results are there, too.
+    fs::write(case.at("known-results/cells.jsonl"), "").unwrap();
+    if rustix::process::geteuid().is_root() {
+        std::os::unix::fs::chown(case.at("known-results"), Some(65534), None).unwrap();
+        for words in [&["x.yml"][..], &["undo", "known-results"]] {
+            let message = case.refused(words, 3);
+            assert!(message.contains("belongs to user 65534"), "{message}");
+        }
+    }
+    assert_eq!(fs::read_to_string(&target).unwrap(), "new\n");
+}
+
+#[test]
+fn root_measures_in_a_folder_of_another_user_and_follows_no_link_of_theirs() {
+    if !rustix::process::geteuid().is_root() {
+        return polyrail_skip::skip(
+            "needs root",
+            "sudo cargo test -p polyrail-cli --test experiment",
+        );
+    }
+    let case = Case::new(KNOWN);
+    let of_other =
+        |name: &str| std::os::unix::fs::lchown(case.at(name), Some(65534), None).unwrap();
+    fs::create_dir(case.at("known-results")).unwrap();
+    of_other("known-results");
+    case.good(&["x.yml"]);
+    fs::remove_file(case.at("known-results/report.md")).unwrap();
+    fs::write(case.at("target"), "mine").unwrap();
+    std::os::unix::fs::symlink("../target", case.at("known-results/report.md")).unwrap();
+    of_other("known-results/report.md");
+    let output = case.run(&["x.yml", "--resume"]);
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        message.contains("the link ") && message.contains("belongs to user 65534"),
+        "{message}"
+    );
+    assert_eq!(fs::read_to_string(case.at("target")).unwrap(), "mine");
+}

@@ -76,12 +76,16 @@ impl ConfigBuilder {
     /// The file can't be read, is larger than [`FILE_LIMIT_BYTES`], or is refused by
     /// [`ConfigBuilder::yaml`].
     pub fn file(self, path: &Path) -> Result<Self, ConfigError> {
+        self.opened_file(path, open(path))
+    }
+
+    fn opened_file(self, path: &Path, opened: io::Result<File>) -> Result<Self, ConfigError> {
         let name = harmless(&path.display().to_string(), &[]);
         let unreadable = |error: io::Error| {
             let (kind, reason) = (error.kind(), error.to_string());
             ConfigError::Read { path: name.clone(), kind, reason }
         };
-        let bytes = read_limited(path).map_err(unreadable)?;
+        let bytes = opened.and_then(read_limited).map_err(unreadable)?;
         if bytes.len() > FILE_LIMIT_BYTES {
             return Err(ConfigError::TooLarge { path: name, limit_bytes: FILE_LIMIT_BYTES });
         }
@@ -126,8 +130,9 @@ impl ConfigBuilder {
         for warning in found.warnings {
             self.warn(warning);
         }
-        let Some(path) = found.file else { return self };
-        match self.clone().file(&path) {
+        let Some((path, opened)) = found.file else { return self };
+        let opened = opened.unwrap_or_else(|| open(&path));
+        match self.clone().opened_file(&path, opened) {
             Ok(mut with_file) => {
                 for given in &mut with_file.given[self.given.len()..] {
                     given.layer = Layer::FoundFile;
@@ -421,9 +426,9 @@ fn unknown(name: &str, origin: Origin) -> ConfigError {
     ConfigError::Unknown { name: excerpt(name), origin: Some(origin), suggestion }
 }
 
-/// Reads no more than the limit and one byte, of a regular file: a named pipe would wait until somebody writes. And of
-/// `/dev/null`, which people name for a file that holds nothing.
-fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
+/// Opens a regular file: a named pipe would wait until another process writes. Or `/dev/null`, which people name for a
+/// file that holds nothing.
+fn open(path: &Path) -> io::Result<File> {
     let kind = fs::metadata(path)?.file_type();
     if !kind.is_file() && path != Path::new("/dev/null") {
         let what = match kind {
@@ -434,8 +439,13 @@ fn read_limited(path: &Path) -> io::Result<Vec<u8>> {
         };
         return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {what}")));
     }
+    File::open(path)
+}
+
+/// Reads no more than the limit and one byte.
+fn read_limited(file: File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(FILE_LIMIT_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    file.take(FILE_LIMIT_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

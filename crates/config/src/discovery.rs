@@ -1,9 +1,11 @@
 //! Finds the file of settings that applies where nobody names one.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io::ErrorKind;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+
+use polyrail_sys::files::open_trusted;
 
 /// Names the file; an empty value means that there is none.
 pub(crate) const VARIABLE: &str = "POLYRAIL_CONFIG";
@@ -15,34 +17,38 @@ pub(crate) const OF_HOST: &str = "/etc/polyrail/config.yml";
 const OF_USER: &str = "polyrail/config.yml";
 
 /// What was found.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Found {
-    pub(crate) file: Option<PathBuf>,
+    /// Its path, and the file if nothing but the path was given by the user.
+    pub(crate) file: Option<(PathBuf, Option<io::Result<File>>)>,
     pub(crate) warnings: Vec<String>,
 }
 
 /// The first file that there is. One that the user names need not be there yet: reading it then says so.
 pub(crate) fn find(variable: &dyn Fn(&str) -> Option<OsString>, of_host: &Path) -> Found {
     if let Some(named) = variable(VARIABLE) {
-        let file = (!named.is_empty()).then(|| PathBuf::from(named));
+        let file = (!named.is_empty()).then(|| (PathBuf::from(named), None));
         return Found { file, warnings: Vec::new() };
     }
     let folder = |name: &str| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let of_user = folder("XDG_CONFIG_HOME").or_else(|| Some(folder("HOME")?.join(".config")));
     let mut found = Found::default();
     for path in of_user.map(|folder| folder.join(OF_USER)).into_iter().chain([of_host.to_owned()]) {
-        match fs::metadata(&path) {
-            Ok(_) => {
-                found.file = Some(path);
-                break;
-            }
+        let shown = path.display();
+        match open_trusted(&path, false) {
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
-            // A service may run with the HOME of somebody else.
-            Err(error) => {
-                found
-                    .warnings
-                    .push(format!("{} can't be looked at and is ignored: {error}", path.display()));
+            // `sudo` may keep the HOME of the user who calls it. Root obeys no settings that another user can write.
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                found.warnings.push(format!("{shown} is ignored: {error}"));
+            }
+            // A service may run with the HOME of another user.
+            Err(error) if fs::metadata(&path).is_err() => {
+                found.warnings.push(format!("{shown} can't be looked at and is ignored: {error}"));
+            }
+            opened => {
+                found.file = Some((path, Some(opened)));
+                break;
             }
         }
     }
@@ -64,13 +70,13 @@ mod tests {
             let get = move |wanted: &str| {
                 pairs.iter().find(|(name, _)| name == wanted).map(|(_, value)| value.clone())
             };
-            find(&get, host).file
+            find(&get, host).file.map(|(path, _)| path)
         };
         assert_eq!(of(&[]), Some(host.to_owned()));
         assert_eq!(of(&[("HOME", "/no/such/home")]), Some(host.to_owned()));
         assert_eq!(of(&[("POLYRAIL_CONFIG", "/not/there")]), Some(PathBuf::from("/not/there")));
         assert_eq!(of(&[("POLYRAIL_CONFIG", "")]), None);
         let none = find(&|_| None, Path::new("/no/such/file"));
-        assert_eq!(none, Found::default());
+        assert!(none.file.is_none() && none.warnings.is_empty(), "{none:?}");
     }
 }

@@ -4,13 +4,14 @@
 //! Answers that are missing have their reason in `errors`.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
 
 use polyrail_host::{Nic, Sysroot};
 use polyrail_nic::{
     Ethtool, Limits, NicError, Offloads, RouteQuery, Routes, driver_stats, ntuple_rules, offloads,
 };
+use polyrail_sys::files;
 use serde::{Deserialize, Serialize};
 
 use crate::error::DoctorError;
@@ -334,8 +335,9 @@ impl Probes {
     pub fn save(&self, root: &Sysroot) -> Result<(), DoctorError> {
         let path = root.path(FILE);
         let write = || {
-            fs::create_dir_all(path.parent().unwrap_or(&path))?;
-            fs::write(&path, self.to_json())
+            files::refuse_links(root.root(), Path::new(FILE))?;
+            files::make_folders(path.parent().unwrap_or(&path), 0o777)?;
+            files::replace(&path, self.to_json().as_bytes())
         };
         write().map_err(|source| DoctorError::Unreadable { path: path.clone(), source })
     }

@@ -23,7 +23,7 @@ pub use counters::{
 pub use cpuset::{CpuSet, CpuSetError, CpuSetFault, LAST_CPU};
 pub use interrupts::{Interrupts, InterruptsError, Irq, NamedRow};
 pub use pci::{BadPciAddress, PciAddress};
-pub use sysroot::{ReadError, Sysroot, open_file, read_limited};
+pub use sysroot::{ReadError, Sysroot, read_limited};
 pub use topology::{
     Cache, CacheKind, Choice, Cpu, Cpus, Distance, Gpu, GpuDetails, GpuPath, Nic, NicDetails, Node,
     NvLinkPeer, NvmlSystem, PciBridge, PciFunction, PciLink, Rival, Topology, Vector,

@@ -2,11 +2,13 @@
 
 pub(crate) mod tree;
 
+use std::ffi::OsString;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
+use polyrail_sys::files::Below;
 use tree::Tree;
 
 /// Files of `/proc` and `/sys` are short; anything longer comes from elsewhere.
@@ -104,10 +106,27 @@ impl Sysroot {
         }
     }
 
+    /// Opens a file to read. In a copy, links lead to places in the copy, and a pipe is refused, which would be waited for.
+    ///
+    /// # Errors
+    /// Of the system; [`io::ErrorKind::InvalidData`] for a pipe, a socket or a device.
+    pub fn open(&self, absolute: impl AsRef<Path>) -> io::Result<fs::File> {
+        match &self.archive {
+            None if self.is_live() => open_live(&self.path(absolute)),
+            None => self.below(absolute)?.open(),
+            Some(archive) => Below::find(archive.on_disk()?, absolute.as_ref())?.open(),
+        }
+    }
+
+    fn below(&self, absolute: impl AsRef<Path>) -> io::Result<Below> {
+        Below::find(&self.root, absolute.as_ref())
+    }
+
     /// Whether there is something at `absolute`.
     pub fn exists(&self, absolute: impl AsRef<Path>) -> bool {
         match &self.archive {
-            None => self.path(absolute).exists(),
+            None if self.is_live() => self.path(absolute).exists(),
+            None => self.below(absolute).is_ok(),
             Some(archive) => archive.is_folder(absolute.as_ref()).is_some(),
         }
     }
@@ -115,7 +134,8 @@ impl Sysroot {
     /// Whether there is a folder at `absolute`.
     pub fn is_folder(&self, absolute: impl AsRef<Path>) -> bool {
         match &self.archive {
-            None => self.path(absolute).is_dir(),
+            None if self.is_live() => self.path(absolute).is_dir(),
+            None => self.below(absolute).is_ok_and(|found| found.is_folder()),
             Some(archive) => archive.is_folder(absolute.as_ref()) == Some(true),
         }
     }
@@ -123,11 +143,10 @@ impl Sysroot {
     /// Whether the file at `absolute` says by its mode that nobody may write it. Archives don't
     /// record it.
     pub fn is_read_only(&self, absolute: impl AsRef<Path>) -> bool {
-        let mode = match &self.archive {
-            None => fs::metadata(self.path(absolute)).ok(),
-            Some(_) => None,
-        };
-        mode.is_some_and(|file| file.permissions().readonly())
+        match &self.archive {
+            None => self.below(absolute).is_ok_and(|found| found.mode() & 0o222 == 0),
+            Some(_) => false,
+        }
     }
 
     /// The text of a file, without the newline and spaces at its end.
@@ -136,7 +155,7 @@ impl Sysroot {
     /// [`ReadError`] names the path: not there, not allowed, not text, above 64 MiB.
     pub fn read(&self, absolute: impl AsRef<Path>) -> Result<String, ReadError> {
         let text = match &self.archive {
-            None => read_text(&self.path(&absolute)),
+            None => self.open(&absolute).and_then(read_text),
             Some(archive) => archive.content(absolute.as_ref()).and_then(|content| {
                 let text = String::from_utf8(content.to_vec());
                 text.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no text"))
@@ -184,7 +203,8 @@ impl Sysroot {
     /// [`ReadError`] names the path. Names that are not text are left out: the kernel makes none.
     pub fn list(&self, absolute: impl AsRef<Path>) -> Result<Vec<String>, ReadError> {
         let names = match &self.archive {
-            None => names_on_disk(&self.path(&absolute)),
+            None if self.is_live() => names_on_disk(&self.path(&absolute)),
+            None => self.below(&absolute).and_then(|found| found.names()).map(only_text),
             Some(archive) => archive.names(absolute.as_ref()).map(|names| names.cloned().collect()),
         };
         let mut names =
@@ -206,14 +226,15 @@ impl Sysroot {
 
     /// Follows all links and answers with a path below the root, such as
     /// `/sys/devices/pci0000:00/0000:00:03.0` for `/sys/class/net/eth0/device`; `None` if it leads
-    /// nowhere, or out of the root.
+    /// nowhere. In a copy, no link leads out of the root.
     pub fn resolve(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
         if let Some(archive) = &self.archive {
             return archive.resolve(absolute.as_ref());
         }
-        let root = self.root.canonicalize().ok()?;
-        let target = self.path(absolute).canonicalize().ok()?;
-        Some(Path::new("/").join(target.strip_prefix(root).ok()?))
+        match self.is_live() {
+            true => self.path(absolute).canonicalize().ok(),
+            false => Some(self.below(absolute).ok()?.path().to_owned()),
+        }
     }
 
     /// The last part of where a link points, such as `gve` for `device/driver`. The target itself
@@ -225,7 +246,8 @@ impl Sysroot {
     /// What a link says; `None` if it is none.
     pub(crate) fn link(&self, absolute: impl AsRef<Path>) -> Option<PathBuf> {
         match &self.archive {
-            None => fs::read_link(self.path(absolute)).ok(),
+            None if self.is_live() => fs::read_link(self.path(absolute)).ok(),
+            None => Below::find_link(&self.root, absolute.as_ref()).ok()?.link().ok(),
             Some(archive) => archive.link(absolute.as_ref()).map(Path::to_owned),
         }
     }
@@ -233,10 +255,17 @@ impl Sysroot {
     /// The content of a file that is no link; `None` if it is something else or can't be read.
     pub(crate) fn content_of_file(&self, absolute: impl AsRef<Path>) -> Option<Vec<u8>> {
         match &self.archive {
-            None => {
+            None if self.is_live() => {
                 let path = self.path(absolute);
                 path.symlink_metadata().ok().filter(fs::Metadata::is_file)?;
                 fs::read(path).ok()
+            }
+            None => {
+                let found = Below::find_link(&self.root, absolute.as_ref()).ok()?;
+                let mut bytes = Vec::new();
+                let mut file = found.is_file().then(|| found.open().ok())??;
+                file.read_to_end(&mut bytes).ok()?;
+                Some(bytes)
             }
             Some(archive) => {
                 let path = absolute.as_ref();
@@ -315,11 +344,10 @@ pub(crate) fn short(text: &str) -> String {
     polyrail_config::shortened(text.trim(), 40)
 }
 
-fn read_text(path: &Path) -> io::Result<String> {
-    use std::io::Read;
+fn read_text(file: fs::File) -> io::Result<String> {
     let mut text = String::new();
     // /proc and /sys state wrong sizes, so limit the bytes read.
-    let mut limited = open_file(path)?.take(LONGEST_FILE_BYTES + 1);
+    let mut limited = file.take(LONGEST_FILE_BYTES + 1);
     limited.read_to_string(&mut text)?;
     if text.len() as u64 > LONGEST_FILE_BYTES {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "more than 64 MiB"));
@@ -327,14 +355,14 @@ fn read_text(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Opens a file to read. In the copy of a machine a pipe may have its name, which would be waited for for ever.
+/// Opens a file of this machine to read.
 ///
 /// # Errors
 /// Of the system; [`io::ErrorKind::InvalidData`] for a pipe, a socket or a device.
-pub fn open_file(path: &Path) -> io::Result<fs::File> {
+fn open_live(path: &Path) -> io::Result<fs::File> {
     use std::os::unix::fs::MetadataExt;
     let found = fs::metadata(path)?;
-    // Whoever reads a folder is told so by the system. Containers hide files behind /dev/null.
+    // The system itself refuses to read a folder. Containers hide files behind /dev/null.
     if found.is_file() || found.is_dir() || found.rdev() == NULL_DEVICE {
         return fs::File::open(path);
     }
@@ -347,7 +375,6 @@ pub fn open_file(path: &Path) -> io::Result<fs::File> {
 /// # Errors
 /// Of the system; [`io::ErrorKind::InvalidData`] for a larger file.
 pub fn read_limited(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    use std::io::Read;
     let file = fs::File::open(path)?;
     let mut bytes = Vec::new();
     let mut size = file.metadata()?.len();
@@ -366,8 +393,12 @@ pub fn read_limited(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 
 /// Names that are not text are left out.
 fn names_on_disk(folder: &Path) -> io::Result<Vec<String>> {
-    let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
-    Ok(names.collect::<io::Result<Vec<_>>>()?.into_iter().flatten().collect())
+    let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name()));
+    Ok(only_text(names.collect::<io::Result<Vec<_>>>()?))
+}
+
+fn only_text(names: Vec<OsString>) -> Vec<String> {
+    names.into_iter().filter_map(|name| name.into_string().ok()).collect()
 }
 
 fn is_absent(error: &io::Error) -> bool {
@@ -418,7 +449,7 @@ mod tests {
         assert!(error.to_string().contains("it is a pipe, a socket or a device; allowed: a file"));
         assert!(!error.is_absent());
         assert!(
-            open_file(Path::new("/dev/null")).is_ok() && open_file(Path::new("/dev/zero")).is_err()
+            open_live(Path::new("/dev/null")).is_ok() && open_live(Path::new("/dev/zero")).is_err()
         );
     }
 
@@ -437,8 +468,23 @@ mod tests {
     fn dots_do_not_lead_out_and_neither_do_links() {
         let (folder, root) = tree();
         assert_eq!(root.path("/../../etc"), folder.path().join("etc"));
-        symlink("/", root.path("/sys/class/out")).unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        fs::create_dir(outside.path().join("sub")).unwrap();
+        fs::write(outside.path().join("file"), "secret").unwrap();
+        let names = ["out", "file", "root"];
+        for (name, to) in
+            names.iter().zip([outside.path(), &outside.path().join("file"), Path::new("/")])
+        {
+            symlink(to, root.path("/sys/class").join(name)).unwrap();
+        }
+        assert!(root.read("/sys/class/file").is_err() && root.read("/sys/class/out/file").is_err());
+        assert!(root.list("/sys/class/out").is_err() && !root.exists("/sys/class/out"));
+        assert!(!root.is_folder("/sys/class/out") && root.open("/sys/class/file").is_err());
+        assert_eq!(root.content_of_file("/sys/class/file"), None);
         assert_eq!(root.resolve("/sys/class/out"), None);
+        // An absolute link means the root of the copy.
+        assert_eq!(root.resolve("/sys/class/root/sys/class"), Some(PathBuf::from("/sys/class")));
+        assert_eq!(root.list("/sys/class/root").unwrap(), ["sys"]);
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! Where records go.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use parking_lot::Mutex;
 use polyrail_config::harmless;
-use rustix::fs::OFlags;
+use polyrail_sys::files::{self, Opening};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Why a log can't be what the settings want.
@@ -99,9 +99,8 @@ pub(crate) struct State {
 impl Output {
     /// Opens a file, behind what it holds.
     pub(crate) fn append_to(path: PathBuf) -> Result<Self, LogError> {
-        // Otherwise opening a pipe, and writing to one that nobody empties, would wait.
-        let flags = OFlags::NONBLOCK.bits() as i32;
-        let opened = OpenOptions::new().append(true).create(true).custom_flags(flags).open(&path);
+        // It does not wait for a pipe, and the folder may be one where others make files.
+        let opened = files::open_to_write(&path, Opening::Append, 0o666);
         let kind = match &opened {
             Ok(file) => file.metadata(),
             Err(_) => std::fs::metadata(&path),

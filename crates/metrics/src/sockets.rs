@@ -1,12 +1,13 @@
 //! Listening, and the sockets in a folder: their names, and those that dead processes left.
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use polyrail_sys::files::set_mode;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::http::Listener;
@@ -89,7 +90,7 @@ fn bind(first: &Path, path: &Path) -> io::Result<Bound> {
     SockAddr::unix(path)?;
     let listener = UnixListener::bind(first)?;
     let finish = || {
-        fs::set_permissions(first, Permissions::from_mode(MODE))?;
+        set_mode(first, MODE)?;
         let inode = fs::symlink_metadata(first)?.ino();
         fs::rename(first, path)?;
         Ok(SocketFile { path: path.to_owned(), inode })

@@ -7,9 +7,11 @@ mod recorder;
 
 use std::collections::HashSet;
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+
+use polyrail_sys::files::{Opening, make_folders, open_to_write};
 
 use self::appender::{Appender, lock_table};
 pub use self::files::read_limited;
@@ -71,7 +73,7 @@ impl Folder {
         let dir = dir.as_ref();
         plan.check()?;
         let is_new = !dir.exists();
-        fs::create_dir_all(dir).map_err(ProfileError::io("create", dir))?;
+        make_folders(dir, 0o777).map_err(ProfileError::io("create", dir))?;
         refuse_full(dir)?;
         let folder = Self { dir: dir.into(), plan: plan.clone(), run: run.clone() };
         let begun = folder.begin();
@@ -104,10 +106,11 @@ impl Folder {
     pub fn try_out(dir: impl AsRef<Path>) -> Result<(), ProfileError> {
         let dir = dir.as_ref();
         let is_new = !dir.exists();
-        fs::create_dir_all(dir).map_err(ProfileError::io("create", dir))?;
+        make_folders(dir, 0o777).map_err(ProfileError::io("create", dir))?;
         refuse_full(dir)?;
         let file = dir.join(SAMPLES);
-        let tried = fs::write(&file, "").and_then(|()| fs::remove_file(&file));
+        let tried = open_to_write(&file, Opening::New, 0o666);
+        let tried = tried.and_then(|_| fs::remove_file(&file));
         if is_new {
             // A folder that is no longer empty belongs to somebody else.
             let _ = fs::remove_dir(dir);
@@ -124,7 +127,7 @@ impl Folder {
     pub fn claim(dir: impl AsRef<Path>) -> Result<Claim, ProfileError> {
         let folder = Self::open(dir)?;
         let path = folder.dir.join(SAMPLES);
-        let file = OpenOptions::new().read(true).write(true).open(&path);
+        let file = open_to_write(&path, Opening::Keep, 0o666);
         let file = file.map_err(ProfileError::io("open", &path))?;
         lock_table(&file, &path, &folder.dir)?;
         Ok(Claim { file })

@@ -4,7 +4,7 @@ mod chrome;
 mod log;
 mod perfetto;
 
-use std::fs;
+use polyrail_sys::files::make_folders;
 
 use crate::clock::{Aligned, Alignment};
 use crate::error::ProfileError;
@@ -60,7 +60,7 @@ impl Folder {
         let source = Source::read(self)?;
         replace(&self.dir().join("execution_log.csv"), log::write(&source).as_bytes())?;
         let kineto = self.dir().join(KINETO);
-        fs::create_dir_all(&kineto).map_err(ProfileError::io("create", &kineto))?;
+        make_folders(&kineto, 0o777).map_err(ProfileError::io("create", &kineto))?;
         for endpoint in &self.plan().endpoints {
             let rank = endpoint.rank;
             let pid = self.metadata(rank)?.map(|metadata| metadata.pid);

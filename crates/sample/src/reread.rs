@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use polyrail_host::{Sysroot, open_file};
+use polyrail_host::Sysroot;
 
 /// A file of `/proc` or `/sys`, held open.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct Reread {
 impl Reread {
     pub(crate) fn open(root: &Sysroot, absolute: impl AsRef<Path>) -> io::Result<Self> {
         let path = root.path(&absolute);
-        Ok(Self { file: open_file(&root.on_disk(absolute)?)?, path })
+        Ok(Self { file: root.open(absolute)?, path })
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -1,6 +1,9 @@
 //! The shape of the workspace: which crate may use which, where unsafe code may be, and what no
 //! file may contain. ARCHITECTURE.md has the picture; a failure here says what to do.
 
+#[path = "architecture/writes.rs"]
+mod writes;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -58,9 +61,14 @@ const RULES: &[Rule] = &[
     },
     // It shares the grammar of bindings with the settings; its tests use its own fixtures, which
     // are behind a feature.
-    Rule { name: "host", below: &["config", "nvml"], for_tests: &["host"], ..Rule::ORDINARY },
+    Rule {
+        name: "host",
+        below: &["config", "nvml", "sys"],
+        for_tests: &["host"],
+        ..Rule::ORDINARY
+    },
     Rule { name: "pattern", is_pure: true, ..Rule::ORDINARY },
-    Rule { name: "doctor", below: &["host", "nic", "tune"], ..Rule::ORDINARY },
+    Rule { name: "doctor", below: &["host", "nic", "sys", "tune"], ..Rule::ORDINARY },
     Rule { name: "sample", below: &["host", "netlink"], ..Rule::ORDINARY },
     // Foreign code calls it and hands it pointers.
     Rule {
@@ -113,7 +121,7 @@ const RULES: &[Rule] = &[
         ..Rule::ORDINARY
     },
     // Pure data; of the system it uses files.
-    Rule { name: "profile", below: &["report", "yaml"], ..Rule::ORDINARY },
+    Rule { name: "profile", below: &["report", "sys", "yaml"], ..Rule::ORDINARY },
     // Its tests use a device that needs no GPU, which is behind a feature.
     Rule {
         name: "profiler",
@@ -138,13 +146,14 @@ const RULES: &[Rule] = &[
     // Built on what programs of others see. The engine knows nothing of it.
     Rule { name: "rendezvous", below: &["config", "polyrail", "proto"], ..Rule::ORDINARY },
     // For programs whose log it is; the engine only says what happens, by `tracing`.
-    Rule { name: "log", below: &["config"], ..Rule::ORDINARY },
-    Rule { name: "tune", below: &["host", "nic", "yaml"], ..Rule::ORDINARY },
+    Rule { name: "log", below: &["config", "sys"], ..Rule::ORDINARY },
+    Rule { name: "tune", below: &["host", "nic", "sys", "yaml"], ..Rule::ORDINARY },
     // The old ethtool call and fanotify.
     Rule { name: "nic", below: &["netlink"], may_be_unsafe: true, ..Rule::ORDINARY },
     // Options of netlink sockets.
     Rule { name: "netlink", below: &["text"], may_be_unsafe: true, ..Rule::ORDINARY },
-    Rule { name: "config", below: &["yaml"], is_pure: true, ..Rule::ORDINARY },
+    // From `sys` it takes whether the file of settings is one that it may obey.
+    Rule { name: "config", below: &["sys", "yaml"], is_pure: true, ..Rule::ORDINARY },
     Rule { name: "yaml", below: &["text"], is_pure: true, ..Rule::ORDINARY },
     Rule {
         name: "proto",

@@ -312,6 +312,10 @@ pub(crate) fn same(target: &Target, found: &str, wanted: &str) -> bool {
     if words(found) == words(wanted) {
         return true;
     }
+    if matches!(target, Target::Irq(_)) {
+        let list = polyrail_host::CpuSet::parse_list;
+        return matches!((list(found), list(wanted)), (Ok(found), Ok(wanted)) if found == wanted);
+    }
     let Target::File { path } = target else { return false };
     if !path.ends_with("_cpus") {
         return false;

@@ -106,6 +106,14 @@ pub enum TuneError {
         /// The system's answer.
         source: io::Error,
     },
+    /// Others can change a journal, or have made it. It would have this process write what they want.
+    #[error("the journals in {} are not used: {source}", path.display())]
+    Untrusted {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: io::Error,
+    },
     /// A journal that can't be understood.
     #[error("{}:{line}: {fault}", path.display())]
     BadJournal {
@@ -226,6 +234,10 @@ impl TuneError {
         let text = match self {
             Self::Read(error) => return error.help(),
             Self::Fault(fault) | Self::Denied { first: fault, .. } => return fault.help(),
+            Self::Untrusted { .. } => {
+                "a journal decides what is written to this host: keep it in a folder that only root and this user can \
+                 change, and don't undo one that another user has made"
+            }
             Self::Argument { field: "interface", .. } => "`polyrail topo` lists the interfaces",
             Self::NeverApplied { remedy, .. } => remedy,
             Self::NoSession { known_ids, .. } if known_ids.is_empty() => {

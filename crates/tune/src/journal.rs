@@ -6,12 +6,13 @@
 //! the file tells what to undo, whenever the process dies. Folders are never overwritten: the
 //! oldest old value of a boot is the pristine one.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use polyrail_host::Sysroot;
+use polyrail_sys::files::{self, Opening};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TuneError;
@@ -23,6 +24,8 @@ use crate::target::Target;
 #[derive(Clone, Debug)]
 pub struct StateDir {
     path: PathBuf,
+    /// The copy of a machine that the folder is in.
+    copy: Option<PathBuf>,
 }
 
 /// One line of a journal.
@@ -114,12 +117,16 @@ pub struct Session {
     pub old: Vec<(Target, String)>,
     /// The vectors that the kernel places itself, and the wishes that drivers refused.
     pub managed: Vec<Target>,
+    /// Every value that it has set, with its target, in order.
+    pub set: Vec<(Target, String)>,
     /// How far it came.
     pub status: Status,
     /// Whether someone confirmed it.
     pub is_confirmed: bool,
     /// Lines that could not be read, with their numbers; a torn last line is not among them.
     pub damaged: Vec<(usize, String)>,
+    /// A write whose result is not known yet.
+    under_way: Option<(Target, String)>,
     path: PathBuf,
 }
 
@@ -177,7 +184,24 @@ impl StateDir {
 
     /// A folder, which need not exist yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into() }
+        Self { path: path.into(), copy: None }
+    }
+
+    /// The default folder of a machine. In a copy, nothing on the way to a journal may be a link.
+    pub fn of(root: &Sysroot) -> Self {
+        let copy = (!root.is_live()).then(|| root.root().to_owned());
+        Self { path: root.path(Self::DEFAULT), copy }
+    }
+
+    /// Checks that nobody but root and this user can make or change a journal here, if this process has privileges: a
+    /// journal decides what it writes.
+    ///
+    /// # Errors
+    /// [`TuneError::Untrusted`] says what others may change; [`TuneError::Journal`] if the folder can't be looked at.
+    pub fn check(&self) -> Result<(), TuneError> {
+        let no_links = |copy: &PathBuf| files::refuse_links(copy, Path::new(Self::DEFAULT));
+        let checked = self.copy.as_ref().map_or(Ok(()), no_links);
+        checked.and_then(|()| files::require_trusted(&self.path)).map_err(failed(&self.path))
     }
 
     /// The folder.
@@ -188,20 +212,27 @@ impl StateDir {
     /// All sessions, the oldest first.
     ///
     /// # Errors
-    /// [`TuneError::Journal`] if the folder exists but can't be read; [`TuneError::BadJournal`] if
-    /// a session does not even name its machine.
+    /// [`TuneError::Journal`] if the folder exists but can't be read; [`TuneError::Untrusted`] if others may have made a
+    /// journal in it; [`TuneError::BadJournal`] if a session does not even name its machine.
     pub fn sessions(&self) -> Result<Vec<Session>, TuneError> {
-        let failed = |source| TuneError::Journal { path: self.path.clone(), source };
+        let failed = failed(&self.path);
+        match self.path.symlink_metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            _ => self.check()?,
+        }
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(failed(error)),
         };
+        // This program makes no links here.
+        let is_plain = |path: &Path| path.symlink_metadata().is_ok_and(|found| !found.is_symlink());
         let mut ids = Vec::new();
         for entry in entries {
-            let name = entry.map_err(failed)?.file_name();
+            let name = entry.map_err(&failed)?.file_name();
             let Some(name) = name.to_str() else { continue };
-            if self.path.join(name).join(FILE).is_file() {
+            let folder = self.path.join(name);
+            if is_plain(&folder) && is_plain(&folder.join(FILE)) {
                 ids.push(name.to_owned());
             }
         }
@@ -221,13 +252,11 @@ impl StateDir {
     ) -> Result<Journal<'a>, TuneError> {
         let id = new_id();
         let folder = self.path.join(&id);
-        let at = |path: &Path| {
-            let path = path.to_owned();
-            move |source| TuneError::Journal { path, source }
-        };
-        disk.make_folder(&folder).map_err(at(&folder))?;
+        // A journal that could not be undone later is not begun.
+        self.check()?;
+        disk.make_folder(&folder).map_err(failed(&folder))?;
         let path = folder.join(FILE);
-        let file = disk.create(&path).map_err(at(&path))?;
+        let file = disk.create(&path).map_err(failed(&path))?;
         let mut journal = Journal { disk, file, path, id };
         journal.add(&Entry::Begin {
             journal_version: VERSION,
@@ -242,7 +271,7 @@ impl StateDir {
         }
         // The names of folder and file must be on the disk, too.
         for folder in [&folder, &self.path] {
-            File::open(folder).and_then(|folder| folder.sync_all()).map_err(at(folder))?;
+            File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed(folder))?;
         }
         Ok(journal)
     }
@@ -251,12 +280,12 @@ impl StateDir {
 impl Session {
     /// Opens the journal to append to it.
     pub(crate) fn reopen<'a>(&self, disk: &'a mut dyn Disk) -> Result<Journal<'a>, TuneError> {
-        let failed = |source| TuneError::Journal { path: self.path.clone(), source };
-        let file = OpenOptions::new().append(true).open(&self.path).map_err(failed)?;
+        let failed = failed(&self.path);
+        let file = files::open_trusted(&self.path, true).map_err(&failed)?;
+        let text = content(&file).map_err(failed)?;
         let mut journal = Journal { disk, file, path: self.path.clone(), id: self.id.clone() };
         // The torn line of a killed process must not run into the next line. An empty line after it
         // tells it from a damaged one.
-        let text = fs::read(&self.path).map_err(failed)?;
         if text.last().is_some_and(|last| *last != b'\n') {
             journal.raw(b"\n\n")?;
         }
@@ -273,8 +302,8 @@ impl Session {
 
     /// `None` for a journal without a whole first line.
     fn read(path: &Path, id: String) -> Result<Option<Self>, TuneError> {
-        let failed = |source| TuneError::Journal { path: path.to_owned(), source };
-        let bytes = fs::read(path).map_err(failed)?;
+        let file = files::open_trusted(path, false);
+        let bytes = file.and_then(|file| content(&file)).map_err(failed(path))?;
         let text = String::from_utf8_lossy(&bytes);
         match parse(&text) {
             Ok(None) => Ok(None),
@@ -307,10 +336,14 @@ impl Session {
 
     fn take(&mut self, entry: Entry) {
         match entry {
-            Entry::Begin { .. } | Entry::Written { .. } | Entry::Restored { .. } => {}
-            Entry::Saved { target, old } | Entry::Write { target, old, .. } => {
+            Entry::Begin { .. } => {}
+            Entry::Saved { target, old } => self.old.push((target, old)),
+            Entry::Write { target, old, new, .. } => {
+                self.under_way = Some((target.clone(), new));
                 self.old.push((target, old));
             }
+            Entry::Written { .. } => self.set.extend(self.under_way.take()),
+            Entry::Restored { target, value } => self.set.push((target, value)),
             Entry::Managed { .. } | Entry::Refused { .. } | Entry::Failed { .. } => {
                 // This refers to the last write, which changed nothing.
                 if let Some((target, _)) = self.old.pop()
@@ -349,15 +382,20 @@ pub(crate) fn parse(text: &str) -> Result<Option<Session>, (usize, String)> {
         plan: *plan,
         old: Vec::new(),
         managed: Vec::new(),
+        set: Vec::new(),
         status: Status::Begun,
         is_confirmed: false,
         damaged: Vec::new(),
+        under_way: None,
         path: PathBuf::new(),
     };
     while let Some((number, line)) = lines.next() {
         let was_torn = lines.peek().is_some_and(|(_, next)| next.is_empty());
         match serde_json::from_str(line) {
-            Ok(entry) => session.take(entry),
+            Ok(entry) => match wrong_target(&entry) {
+                Some(fault) => session.damaged.push((number, fault)),
+                None => session.take(entry),
+            },
             Err(_) if line.is_empty() || was_torn => {}
             Err(error) => session.damaged.push((number, words(&error))),
         }
@@ -382,16 +420,47 @@ impl Journal<'_> {
 
 impl Disk for RealDisk {
     fn make_folder(&mut self, path: &Path) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(path)
+        files::make_folders(path, 0o700)
     }
 
     fn create(&mut self, path: &Path) -> io::Result<File> {
-        OpenOptions::new().create_new(true).append(true).mode(0o600).open(path)
+        files::open_to_write(path, Opening::New, 0o600)
     }
 
     fn append(&mut self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
         file.write_all(bytes)?;
         file.sync_data()
+    }
+}
+
+/// Says that an entry would have a reset write what no plan may write.
+fn wrong_target(entry: &Entry) -> Option<String> {
+    match entry {
+        Entry::Saved { target, .. }
+        | Entry::Write { target, .. }
+        | Entry::Restored { target, .. } => {
+            target.check().err().map(|fault| format!("the journal changes {fault}"))
+        }
+        _ => None,
+    }
+}
+
+/// The bytes of a journal. A longer one is none that this program wrote.
+fn content(file: &File) -> io::Result<Vec<u8>> {
+    const MOST: u64 = 64 << 20;
+    let mut bytes = Vec::new();
+    if file.take(MOST + 1).read_to_end(&mut bytes)? as u64 > MOST {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "more than 64 MiB"));
+    }
+    Ok(bytes)
+}
+
+/// An error of a file or folder of journals.
+fn failed(path: &Path) -> impl Fn(io::Error) -> TuneError {
+    let path = path.to_owned();
+    move |source| match source.kind() {
+        io::ErrorKind::InvalidData => TuneError::Untrusted { path: path.clone(), source },
+        _ => TuneError::Journal { path: path.clone(), source },
     }
 }
 

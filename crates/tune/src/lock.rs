@@ -1,10 +1,10 @@
 //! One instance at a time changes a host.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use polyrail_sys::files::{self, Opening};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::error::TuneError;
@@ -28,7 +28,8 @@ impl HostLock {
             true => Self::take_file(Path::new(LIVE)),
             false => {
                 let failed = |source| TuneError::Journal { path: state.path().to_owned(), source };
-                std::fs::create_dir_all(state.path()).map_err(failed)?;
+                state.check()?;
+                files::make_folders(state.path(), 0o777).map_err(failed)?;
                 Self::take_file(&state.path().join("lock"))
             }
         }
@@ -36,9 +37,7 @@ impl HostLock {
 
     fn take_file(path: &Path) -> Result<Self, TuneError> {
         let failed = |source| TuneError::Journal { path: path.to_owned(), source };
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut file = options.open(path).map_err(failed)?;
+        let mut file = files::open_to_write(path, Opening::Keep, 0o600).map_err(failed)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {

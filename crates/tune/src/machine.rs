@@ -1,14 +1,15 @@
 //! Values of the host: read, written, and what the kernel's refusals mean.
 
 use std::fmt;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use polyrail_host::{CpuSet, ReadError, Sysroot};
 use polyrail_nic::{
     Ethtool, NicError, RssTable, require_right_to_change, rss_table, set_rss_table,
 };
+use polyrail_sys::files::Below;
 
 use crate::balancer;
 use crate::irq::Vectors;
@@ -166,7 +167,7 @@ impl SysMachine {
         }
     }
 
-    fn open(&mut self, target: &Target) -> Result<(std::fs::File, PathBuf), Fault> {
+    fn open(&mut self, target: &Target) -> Result<(File, PathBuf), Fault> {
         let path = match target {
             Target::Irq(vector) => match self.number(vector)? {
                 Some(number) => PathBuf::from(format!("/proc/irq/{number}/smp_affinity_list")),
@@ -175,19 +176,27 @@ impl SysMachine {
             Target::File { path } => PathBuf::from(path),
             _ => return Err(gone(target)),
         };
-        let path = self.root.path(path);
         // Truncate as a shell does. A copy of the tree then behaves like kernel files, which ignore
         // truncation.
-        let opened = OpenOptions::new().write(true).truncate(true).open(&path);
-        match opened {
-            Ok(file) => Ok((file, path)),
-            Err(source) => Err(Fault {
-                what: path.display().to_string(),
-                step: Step::Open,
-                source,
-                said: None,
-            }),
-        }
+        let file = self.open_path(&path, true)?;
+        Ok((file, self.root.path(path)))
+    }
+
+    /// Opens the file of a value to write it. In a copy of a machine, links stay in the copy, and the file itself is no link
+    /// and has no second name: else its text would go to a file that is none of the copy.
+    fn open_path(&self, path: &Path, to_empty: bool) -> Result<File, Fault> {
+        let opened = match self.root.is_live() {
+            // Only the kernel makes files and links there.
+            true => OpenOptions::new().write(true).truncate(to_empty).open(path),
+            false => Below::find_link(self.root.root(), path)
+                .and_then(|found| found.open_to_write(to_empty)),
+        };
+        opened.map_err(|source| Fault {
+            what: self.root.path(path).display().to_string(),
+            step: Step::Open,
+            source,
+            said: None,
+        })
     }
 }
 
@@ -284,16 +293,7 @@ impl Machine for SysMachine {
                 return self.require_drivers(target);
             }
         };
-        let path = self.root.path(path);
-        match OpenOptions::new().write(true).open(&path) {
-            Ok(_) => Ok(()),
-            Err(source) => Err(Fault {
-                what: path.display().to_string(),
-                step: Step::Open,
-                source,
-                said: None,
-            }),
-        }
+        self.open_path(Path::new(&path), false).map(drop)
     }
 
     fn effective(&mut self, vector: &VectorId) -> Result<Option<String>, Fault> {

@@ -1,6 +1,8 @@
 //! A plan lists each change with old value, new value and reason. People read it before it is
 //! applied.
 
+use std::path::{Path, PathBuf};
+
 use polyrail_host::{CpuSet, Sysroot};
 use polyrail_nic::RssTable;
 use polyrail_yaml::excerpt;
@@ -209,13 +211,11 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Whoever made the plan, it may write only settings of the kernel and of devices.
+    /// Checks that the plan writes only settings of the kernel and of devices, whoever made it.
     pub(crate) fn check_files(&self) -> Result<(), TuneError> {
         for change in &self.changes {
-            if let Target::File { path } = &change.target {
-                check_path(path)
-                    .map_err(|fault| TuneError::BadPlan { reason: format!("changes {fault}") })?;
-            }
+            let bad = |fault| TuneError::BadPlan { reason: format!("changes {fault}") };
+            change.target.check().map_err(bad)?;
         }
         Ok(())
     }
@@ -280,10 +280,22 @@ pub(crate) fn online_cpus(root: &Sysroot) -> Result<String, TuneError> {
     Ok(root.read(ONLINE)?)
 }
 
-/// A plan or profile from elsewhere may not make root write to just any file.
+/// Checks that a file is one of the settings that this crate may write: a plan, profile or journal may come from elsewhere.
 pub(crate) fn check_path(path: &str) -> Result<(), String> {
     let roots = ["/proc/sys/", "/sys/class/net/", "/sys/devices/", "/sys/kernel/mm/"];
+    // The kernel runs the program that these name, as root.
+    let runs = [
+        "kernel/core_pattern",
+        "kernel/modprobe",
+        "kernel/hotplug",
+        "kernel/poweroff_cmd",
+        "fs/binfmt_misc",
+    ];
     let plain = !path.contains("/../") && !path.ends_with("/..") && !path.contains('\0');
+    let real: PathBuf = Path::new(path).components().collect();
+    if runs.iter().any(|name| real.starts_with(Path::new("/proc/sys").join(name))) {
+        return Err(format!("the file `{}`, which names a program that root runs", excerpt(path)));
+    }
     match plain && roots.iter().any(|root| path.starts_with(root)) {
         true => Ok(()),
         false => {

@@ -34,20 +34,23 @@ pub struct Restored {
     pub found: String,
     /// The current value, which is the one from before the session.
     pub value: String,
-    /// Why it could not be restored.
+    /// Why it was not restored.
     pub failure: Option<String>,
+    /// Something else has set the value since, so it was left as it is; `failure` says so.
+    #[serde(skip)]
+    pub is_of_others: bool,
 }
 
 /// Undoes the sessions that match `name` (see [`Session::is_of`]); an empty name matches all.
 ///
-/// Leaves sessions of earlier boots alone, because a reboot forgets what they changed. `force`
-/// undoes them, too, and uses the readable lines of damaged journals.
+/// Leaves sessions of earlier boots alone, because a reboot forgets what they changed, and values that something else has
+/// set since. `force` undoes these, too, and uses the readable lines of damaged journals.
 ///
 /// Returns what was restored; empty if there was nothing to do.
 ///
 /// # Errors
 /// [`TuneError`] before any change. A later failure is in [`Restored::failure`]; the session then
-/// stays open, so a reset can be tried again.
+/// stays open, so a reset can be tried again. It does not for a value that something else has set.
 pub fn reset(
     machine: &mut dyn Machine,
     disk: &mut dyn Disk,
@@ -91,18 +94,53 @@ pub fn reset(
     let old: Vec<_> = chosen.iter().flat_map(|session| session.old.iter().cloned()).collect();
     require_rights(machine, old.iter().map(|(target, _)| target))?;
     let _lock = HostLock::take(machine.root().is_live(), state)?;
-    let restored = put_back(machine, &old);
+    let of_others = if force { Vec::new() } else { changed_since(machine, &chosen) };
+    let old: Vec<_> = old
+        .into_iter()
+        .filter(|(target, _)| of_others.iter().all(|one| one.target != *target))
+        .collect();
+    let mut restored = put_back(machine, &old);
+    restored.extend(of_others);
     for session in chosen.into_iter().filter(|session| session.is_open()) {
         let mut journal = session.reopen(disk)?;
         for one in restored.iter().filter(|one| one.failure.is_none() && one.found != one.value) {
             let (target, value) = (one.target.clone(), one.value.clone());
             journal.add(&Entry::Restored { target, value })?;
         }
-        if restored.iter().all(|one| one.failure.is_none()) {
+        if restored.iter().all(|one| one.failure.is_none() || one.is_of_others) {
             journal.add(&Entry::Reset)?;
         }
     }
     Ok(restored)
+}
+
+/// The targets that have a value now which none of these sessions has found or set. A write whose end a journal does
+/// not tell may have left any value, so its target is not among them.
+fn changed_since(machine: &mut dyn Machine, sessions: &[&Session]) -> Vec<Restored> {
+    let mut found: Vec<Restored> = Vec::new();
+    for (target, old) in sessions.iter().flat_map(|session| &session.old) {
+        let of_target = |values: &&(Target, String)| values.0 == *target;
+        let set: Vec<_> =
+            sessions.iter().flat_map(|session| &session.set).filter(of_target).collect();
+        let Some((_, last)) = set.last() else { continue };
+        let Ok(Some(now)) = machine.read(target) else { continue };
+        let olds = sessions.iter().flat_map(|session| &session.old).filter(of_target);
+        let is_ours = olds.chain(set.iter().copied()).any(|(_, value)| same(target, &now, value));
+        if is_ours || found.iter().any(|one| one.target == *target) {
+            continue;
+        }
+        found.push(Restored {
+            target: target.clone(),
+            place: machine.place(target),
+            failure: Some(format!(
+                "something else has set it to {now} since it was set to {last} here; it stays so (it was {old} before)"
+            )),
+            found: now,
+            value: old.clone(),
+            is_of_others: true,
+        });
+    }
+    found
 }
 
 /// Restores the first value of each target: first the targets whose change makes drivers forget
@@ -127,6 +165,7 @@ fn put_one_back(machine: &mut dyn Machine, target: &Target, value: &str) -> Rest
         found: String::new(),
         value: value.to_owned(),
         failure: None,
+        is_of_others: false,
     };
     let mut try_it = || -> Result<(), TuneError> {
         let Some(found) = machine.read(target)? else {

@@ -5,6 +5,8 @@ use std::fmt;
 use polyrail_nic::Setting;
 use serde::{Deserialize, Serialize};
 
+use crate::plan::check_path;
+
 /// One thing that has a value. Its identity never depends on a number that a reboot, a driver or
 /// another machine would give to something else.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -84,6 +86,17 @@ impl Target {
     /// Whether it is a program rather than a value.
     pub fn is_balancer(&self) -> bool {
         matches!(self, Self::IrqbalanceService | Self::IrqbalanceProcess { .. })
+    }
+
+    /// Checks that it is a setting that this crate may write, whatever text named it.
+    ///
+    /// # Errors
+    /// A phrase that follows `changes`.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        match self {
+            Self::File { path } => check_path(path),
+            _ => Ok(()),
+        }
     }
 
     /// Whether a change may take the link down for a moment.

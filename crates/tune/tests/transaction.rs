@@ -10,8 +10,8 @@ use std::time::Duration;
 use common::{FullDisk, Shaky, Trouble, files, named, plan_of, two_nics};
 use polyrail_tune::irq::Policy;
 use polyrail_tune::{
-    ApplyOptions, Blame, Effect, Plan, RealDisk, State, StateDir, Status, TuneError, Which, apply,
-    is_good, reset, verify,
+    ApplyOptions, Blame, Effect, Machine, Plan, RealDisk, State, StateDir, Status, TuneError,
+    Which, apply, is_good, reset, verify,
 };
 
 const EIO: i32 = 5;
@@ -449,4 +449,121 @@ fn a_nic_that_vanished_since_the_plan_is_refused_and_with_force_reported_missing
     assert_eq!((count(Effect::Missing), count(Effect::Ok)), (8, 8));
     stage.reset(&Which::Latest).unwrap();
     assert_eq!(stage.files(), before);
+}
+
+#[test]
+fn a_value_that_something_else_has_set_since_stays_and_force_restores_it() {
+    let stage = Stage::new();
+    let before = stage.files();
+    let applied = stage.apply(&mut stage.machine()).unwrap();
+    let target = &applied.outcomes[0].change.target;
+    let path = stage.fixture.root().path(stage.machine().place(target));
+    fs::write(&path, "7\n").unwrap();
+    let restored = stage.reset(&Which::Latest).unwrap();
+    let left: Vec<_> = restored.iter().filter(|one| one.is_of_others).collect();
+    assert_eq!((left.len(), &left[0].target), (1, target));
+    let why = left[0].failure.as_deref().unwrap();
+    assert!(why.contains("something else has set it to 7"), "{why}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "7\n");
+    let mut now = stage.files();
+    let of_path =
+        now.iter().find(|(_, text)| *text == "7\n").map(|(path, _)| path.clone()).unwrap();
+    now.insert(of_path.clone(), before[&of_path].clone());
+    assert_eq!(now, before, "every other value is as before");
+    // Nothing of the session is left, so it is over.
+    assert_eq!(stage.reset(&Which::Latest).unwrap(), []);
+    reset(&mut stage.machine(), &mut RealDisk, &stage.state(), "irq", &Which::Pristine, true)
+        .unwrap();
+    assert_eq!(stage.files(), before);
+}
+
+#[test]
+fn a_journal_that_names_another_file_than_a_setting_restores_nothing_there() {
+    let stage = Stage::new();
+    let before = stage.files();
+    let session = stage.apply(&mut stage.machine()).unwrap().session.unwrap();
+    let root = stage.fixture.root();
+    let journal = stage.state().path().join(&session).join("journal.jsonl");
+    let whole = fs::read_to_string(&journal).unwrap();
+    let names = ["/etc/passwd", "/proc/sys/kernel/core_pattern"];
+    let mut all = whole.clone();
+    for (name, fault) in
+        names.into_iter().zip(["allowed: files below /proc/sys/", "a program that root runs"])
+    {
+        let path = root.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, "new\n").unwrap();
+        let target = format!("\"target\":{{\"kind\":\"file\",\"path\":\"{name}\"}}");
+        let lines = format!(
+            "{{\"step\":\"write\",\"number\":99,{target},\"old\":\"theirs\",\"new\":\"new\"}}\n\
+             {{\"step\":\"written\",\"number\":99}}\n"
+        );
+        fs::write(&journal, whole.clone() + &lines).unwrap();
+        let error = stage.reset(&Which::Latest).unwrap_err();
+        assert!(matches!(error, TuneError::BadJournal { .. }), "{error}");
+        assert!(error.to_string().contains(fault), "{error}");
+        all += &lines;
+    }
+    fs::write(&journal, all).unwrap();
+    reset(&mut stage.machine(), &mut RealDisk, &stage.state(), "irq", &Which::Latest, true)
+        .unwrap();
+    for path in names.map(|name| root.path(name)) {
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new\n");
+        fs::remove_file(path).unwrap();
+    }
+    assert_eq!(stage.files(), before);
+}
+
+#[test]
+fn root_undoes_and_begins_no_journal_that_another_user_can_change() {
+    if !polyrail_sys::files::is_privileged() {
+        return polyrail_skip::skip(
+            "needs root",
+            "sudo cargo test -p polyrail-tune --test transaction",
+        );
+    }
+    let stage = Stage::new();
+    let session = stage.apply(&mut stage.machine()).unwrap().session.unwrap();
+    let applied = stage.files();
+    let state = stage.state();
+    let folder = state.path().join(session);
+    for path in [folder.join("journal.jsonl"), folder, state.path().to_owned()] {
+        let give = |user| std::os::unix::fs::chown(&path, Some(user), Some(user)).unwrap();
+        give(65534);
+        let error = stage.reset(&Which::Latest).unwrap_err();
+        assert!(matches!(error, TuneError::Untrusted { .. }), "{error}");
+        assert!(error.to_string().contains("belongs to user 65534"), "{error}");
+        give(0);
+    }
+    assert_eq!(stage.files(), applied);
+    stage.reset(&Which::Latest).unwrap();
+    let before = stage.files();
+    std::os::unix::fs::chown(state.path(), Some(65534), None).unwrap();
+    let error = stage.apply(&mut stage.machine()).unwrap_err();
+    assert!(matches!(error, TuneError::Untrusted { .. }), "{error}");
+    assert_eq!(stage.files(), before, "what could not be undone later is not begun");
+}
+
+#[test]
+fn a_value_of_a_copy_of_a_machine_is_no_link_out_of_it_and_no_second_name() {
+    let stage = Stage::new();
+    let root = stage.fixture.root();
+    // On the file system of the copy, where a file of it can get a second name.
+    let folder = tempfile::tempdir_in(root.root().parent().unwrap()).unwrap();
+    let outside = folder.path().join("outside");
+    fs::write(&outside, "old").unwrap();
+    let core = root.path("/proc/sys/net/core");
+    fs::create_dir_all(&core).unwrap();
+    std::os::unix::fs::symlink(&outside, core.join("link")).unwrap();
+    fs::hard_link(&outside, core.join("second")).unwrap();
+    std::os::unix::fs::symlink(folder.path(), root.path("/proc/sys/net/away")).unwrap();
+    let mut machine = polyrail_tune::SysMachine::new(root);
+    for path in ["core/link", "core/second", "away/outside"] {
+        let target = polyrail_tune::Target::File { path: format!("/proc/sys/net/{path}") };
+        let fault = machine.write(&target, "new").unwrap_err();
+        assert!(machine.try_open(&target).is_err(), "{fault}");
+        let read = machine.read(&target).ok().flatten();
+        assert!(path == "core/second" || read.is_none(), "{path}: {read:?}");
+    }
+    assert_eq!(fs::read_to_string(&outside).unwrap(), "old");
 }

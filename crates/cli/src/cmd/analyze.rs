@@ -13,6 +13,7 @@ use polyrail_analyze::{
 };
 use polyrail_profile::{Folder, Metric, PathKind, ProfileError, Word, shown_path};
 use polyrail_report::exit;
+use polyrail_sys::files::make_folders;
 
 use crate::cmd::profile::Way;
 use crate::files;
@@ -158,10 +159,10 @@ fn execute(args: &Args) -> Result<(Analysis, u8), Failure> {
         let dir = out.join(name);
         // Everything is made before anything is written.
         let files = export(&analysis, target)?;
-        fs::create_dir_all(&dir).map_err(Unwritten::at(&dir))?;
+        make_folders(&dir, 0o777).map_err(Unwritten::at(&dir))?;
         for file in files {
             let path = dir.join(&file.name);
-            fs::write(&path, &file.bytes).map_err(Unwritten::at(&path))?;
+            files::replace(&path, &file.bytes).map_err(Unwritten::at(&path))?;
             tell!("{}", shown_path(&path));
         }
     }

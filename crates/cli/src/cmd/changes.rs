@@ -96,7 +96,8 @@ pub(crate) struct Undoing {
     #[arg(long)]
     pristine: bool,
 
-    /// Also undo what was changed before the last boot, and what a damaged journal still tells.
+    /// Also undo what was changed before the last boot, what something else has set since, and what a damaged journal
+    /// still tells.
     #[arg(long)]
     force: bool,
 }
@@ -330,8 +331,15 @@ pub(crate) fn undo(
         true => print_list("restored", &restored),
         false => print_table(&table, "every value is as it was before already"),
     };
-    let failed = restored.iter().filter(|one| one.failure.is_some()).count();
-    tell!("polyrail: {} values checked, {failed} could not be restored", restored.len());
+    let left = restored.iter().filter(|one| one.is_of_others).count();
+    let failed = restored.iter().filter(|one| one.failure.is_some()).count() - left;
+    let mut counts = format!("{} values checked, {failed} could not be restored", restored.len());
+    if left > 0 {
+        counts += &format!(
+            ", {left} stay, as something else has set them since (--pristine --force restores them)"
+        );
+    }
+    tell!("polyrail: {counts}");
     Ok(if failed > 0 { ExitCode::from(exit::ENVIRONMENT) } else { printed })
 }
 

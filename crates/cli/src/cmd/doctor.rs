@@ -203,7 +203,7 @@ fn list(as_json: bool) -> String {
 }
 
 fn state(args: &Args, root: &Sysroot) -> StateDir {
-    StateDir::new(args.state_dir.clone().unwrap_or_else(|| root.path(StateDir::DEFAULT)))
+    args.state_dir.clone().map_or_else(|| StateDir::of(root), StateDir::new)
 }
 
 fn fix(args: &Args, root: &Sysroot, id: &str) -> Result<(String, u8), Failure> {
@@ -250,7 +250,7 @@ fn undo(args: &Args, root: &Sysroot, id: Option<&str>) -> Result<(String, u8), F
     let mut machine = SysMachine::new(root.clone());
     let state = state(args, root);
     let restored = reset(&mut machine, &mut RealDisk, &state, &name, &Which::Latest, false)?;
-    let failed = restored.iter().any(|restored| restored.failure.is_some());
+    let failed = restored.iter().any(|one| one.failure.is_some() && !one.is_of_others);
     let code = if failed { exit::ENVIRONMENT } else { exit::OK };
     if args.json {
         return Ok((versioned(&BTreeMap::from([("restored", &restored)])), code));
@@ -259,6 +259,7 @@ fn undo(args: &Args, root: &Sysroot, id: Option<&str>) -> Result<(String, u8), F
     for restored in &restored {
         text += &match &restored.failure {
             None => format!("{}: {} -> {}\n", restored.target, restored.found, restored.value),
+            Some(why) if restored.is_of_others => format!("{} stays: {why}\n", restored.target),
             Some(why) => format!("{}: could not be restored: {why}\n", restored.target),
         };
     }

@@ -125,8 +125,12 @@ fn execute(args: &Running, file: &Path) -> Result<ExitCode, RunError> {
         None
     } else {
         folder::refuse_if_in_use(&folder)?;
-        // What a killed run left would be taken for the host's own state.
-        host::undo_open(&host_folder, args.sysroot.as_ref())?;
+        // What a killed run left would be taken for the host's own state. A folder that another user has prepared is
+        // none that a run has left.
+        match folder::has_results(&folder) {
+            true => drop(host::undo_open(&host_folder, args.sysroot.as_ref())?),
+            false => host::refuse_journals(&host_folder, &folder)?,
+        }
         Claim::take_for(&experiment, &folder, args.sysroot.as_ref())?
     };
     let host = HostFactors::plan(&experiment, host_folder, file, args.sysroot.as_ref())?;

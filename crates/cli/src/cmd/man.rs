@@ -2,7 +2,6 @@
 
 mod markdown;
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,6 +9,7 @@ use std::process::ExitCode;
 use clap::Command;
 use clap_mangen::Man;
 use polyrail_report::exit;
+use polyrail_sys::files::make_folders;
 
 use crate::files;
 use crate::stdout::{print, refuse_place, tell};
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args, mut command: Command) -> ExitCode {
     };
     let mut written = Vec::new();
     let done =
-        fs::create_dir_all(folder).and_then(|()| write_pages(&command, folder, &mut written));
+        make_folders(folder, 0o777).and_then(|()| write_pages(&command, folder, &mut written));
     match done {
         Ok(()) => {
             let lines = written.iter().map(|path| format!("{}\n", path.display()));

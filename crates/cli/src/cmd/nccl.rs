@@ -12,7 +12,9 @@ use clap::Subcommand;
 use polyrail_host::{Sysroot, Topology};
 use polyrail_nccl_abi::{Library, LoadError, NCCL_RELEASES, Net, NetError, Properties, damage};
 use polyrail_report::{Align, Table, exit};
+use polyrail_sys::files::{make_folders, open_trusted};
 
+use crate::files;
 use crate::stdout::{complain, excerpt, fitted, print, say, tell};
 use crate::unwritten::Unwritten;
 use crate::values::{file_to_read, folder_to_read, folder_to_write, library_name};
@@ -209,8 +211,9 @@ fn load(name: &str) -> Result<(Library, Option<PathBuf>), Refusal> {
         return Err(refused(&fault, &fault.help()));
     }
     if let Some(folder) = installed {
-        let path = folder.join(&file).display().to_string();
-        let library = Library::open(&path);
+        let path = folder.join(&file);
+        refuse_of_others(&path)?;
+        let library = Library::open(&path.display().to_string());
         let library = library.map_err(|error| refused(&error, &error.help()))?;
         return Ok((library, Some(folder.clone())));
     }
@@ -235,6 +238,9 @@ pub(super) fn find(name: &str) -> Result<Library, Refusal> {
     };
     let built = build_folders().into_iter().map(|folder| folder.join(BUILT));
     let path = built.filter(|_| name == "polyrail").find(|path| path.exists());
+    if let Some(path) = &path {
+        refuse_of_others(path)?;
+    }
     match path.as_deref().and_then(Path::to_str).map(Library::open) {
         Some(Ok(library)) => Ok(library),
         _ => Err(refusal),
@@ -263,6 +269,18 @@ pub(super) fn build_folders() -> Vec<PathBuf> {
     let here = std::env::current_dir().unwrap_or_else(|_| ".".into());
     let repository = here.ancestors().find(|folder| folder.join("Cargo.lock").exists());
     vec![repository.unwrap_or(&here).join("target/release")]
+}
+
+/// Refuses a library that was found and not named, where another user can change it: who loads it runs its code.
+pub(super) fn refuse_of_others(found: &Path) -> Result<(), Refusal> {
+    open_trusted(found, false).map(drop).map_err(|error| {
+        let text = format!("{} is not used: {error}", found.display());
+        refuse(
+            exit::of_io(&error),
+            text,
+            "if you trust it, name it: by --from, or by its whole path",
+        )
+    })
 }
 
 pub(super) fn listed(folders: &[PathBuf]) -> String {
@@ -357,20 +375,18 @@ fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
                 .extend(std::env::split_paths(&paths).filter(|path| !path.as_os_str().is_empty()));
             folders.extend(build_folders());
             let built = folders.iter().map(|folder| folder.join(BUILT)).find(|path| path.exists());
-            built.ok_or_else(|| {
+            let found = built.ok_or_else(|| {
                 refuse(exit::USAGE, format!("there is no {BUILT} in {}", listed(&folders)), help)
-            })?
+            })?;
+            refuse_of_others(&found)?;
+            found
         }
     };
     refuse_no_plugin(&from, help)?;
-    fs::create_dir_all(folder).map_err(Unwritten::at(folder))?;
+    make_folders(folder, 0o777).map_err(Unwritten::at(folder))?;
     let (nccl, rccl) = (folder.join(FOR_NCCL), folder.join(FOR_RCCL));
     // A running job may have the old file mapped, so replace the file instead of writing into it.
-    let draft = folder.join(format!(".{FOR_NCCL}.{}", std::process::id()));
-    let copied = fs::copy(&from, &draft).and_then(|_| fs::rename(&draft, &nccl));
-    if copied.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
+    let copied = fs::read(&from).and_then(|bytes| files::replace(&nccl, bytes));
     copied.map_err(Unwritten::at(&nccl))?;
     match fs::remove_file(&rccl) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

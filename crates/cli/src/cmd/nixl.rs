@@ -12,8 +12,12 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_report::exit;
+use polyrail_sys::files::make_folders;
 
-use crate::cmd::nccl::{Refusal, build_folders, how, listed, near_folders, quoted, refuse};
+use crate::cmd::nccl::{
+    Refusal, build_folders, how, listed, near_folders, quoted, refuse, refuse_of_others,
+};
+use crate::files;
 use crate::stdout::{complain, say};
 use crate::unwritten::Unwritten;
 use crate::values::{file_to_read, folder_to_read, folder_to_write};
@@ -152,11 +156,7 @@ fn install(nixl: &Nixl, folder: Option<&Path>, from: Option<PathBuf>) -> Result<
         return Err(refuse(exit::USAGE, text, &replace(&installed)));
     }
     // A running agent may have the old file mapped, so replace the file instead of writing into it.
-    let draft = plugins.join(format!(".{PLUGIN}.{}", std::process::id()));
-    let copied = fs::copy(&from, &draft).and_then(|_| fs::rename(&draft, &installed));
-    if copied.is_err() {
-        let _ = fs::remove_file(&draft);
-    }
+    let copied = fs::read(&from).and_then(|bytes| files::replace(&installed, bytes));
     copied.map_err(Unwritten::at(&installed))?;
     say!("{}", installed.display());
     match folder {
@@ -184,9 +184,11 @@ fn built(from: Option<PathBuf>) -> Result<PathBuf, Refusal> {
             let folders: Vec<PathBuf> =
                 near_folders().into_iter().chain(of_packages).chain(of_build).collect();
             let found = folders.iter().map(|folder| folder.join(PLUGIN)).find(|file| file.exists());
-            found.ok_or_else(|| {
+            let found = found.ok_or_else(|| {
                 refuse(exit::USAGE, format!("there is no {PLUGIN} in {}", listed(&folders)), help)
-            })?
+            })?;
+            refuse_of_others(&found)?;
+            found
         }
     };
     match backend(&file)?.unwrap_or_default().fault() {
@@ -204,11 +206,11 @@ fn mirror(nixl: &Nixl, folder: &Path) -> Result<PathBuf, Refusal> {
         return Err(refuse(exit::USAGE, text, "name a folder that is empty or not there yet"));
     }
     let plugins = folder.join("nixl/plugins");
-    fs::create_dir_all(&plugins).map_err(Unwritten::at(&plugins))?;
+    make_folders(&plugins, 0o777).map_err(Unwritten::at(&plugins))?;
     // Agents may be started from elsewhere.
     let folder = fs::canonicalize(folder).map_err(|error| unread(folder, &error))?;
     let (libraries, plugins) = (folder.join("nixl"), folder.join("nixl/plugins"));
-    fs::write(folder.join(OWN), "").map_err(Unwritten::at(&folder))?;
+    files::replace(&folder.join(OWN), "").map_err(Unwritten::at(&folder))?;
     let needed = nixl.needed();
     if let Some(name) = needed.file_name().filter(|_| needed.exists()) {
         link(&needed, &folder.join(name))?;

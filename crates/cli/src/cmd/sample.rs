@@ -1,6 +1,6 @@
 //! `polyrail sample`: what CPUs, interrupts, NICs, flows and threads do, second by second.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_report::{counted, exit, show_memory};
 use polyrail_sample::{Options, SampleError, Sampler};
+use polyrail_sys::files::{Opening, open_to_write};
 
 use crate::files::OutFile;
 use crate::machine_args::MachineCopy;
@@ -131,15 +132,14 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
 fn create(path: &Path, may_overwrite: bool) -> Result<std::fs::File, SampleError> {
     let failed = |source| SampleError::Write { path: path.into(), source };
     if may_overwrite {
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(path);
-        return file.map_err(failed);
+        return open_to_write(path, Opening::Truncate, 0o666).map_err(failed);
     }
-    match OpenOptions::new().write(true).create_new(true).open(path) {
+    match open_to_write(path, Opening::New, 0o666) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             // Pipes and terminals are there, too, and lose nothing.
             match path.metadata().map_err(failed)?.is_file() {
                 true => Err(SampleError::Exists { path: path.into() }),
-                false => OpenOptions::new().write(true).open(path).map_err(failed),
+                false => open_to_write(path, Opening::Write, 0o666).map_err(failed),
             }
         }
         opened => opened.map_err(failed),

@@ -1,12 +1,12 @@
 //! `polyrail secret`: makes secrets for `secret_file`.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_report::exit;
+use polyrail_sys::files::{Opening, open_to_write};
 
 use crate::files::OutFile;
 use crate::stdout::{complain, print, refuse_place, tell};
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         }
     };
     let Some(path) = file else { return print(&format!("{secret}\n"), exit::OK) };
-    let created = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let created = open_to_write(path, Opening::New, 0o600);
     let is_own = created.is_ok();
     match created.and_then(|mut file| writeln!(file, "{secret}")) {
         Ok(()) => {

@@ -13,6 +13,7 @@ use polyrail_host::snapshot::{self, Answers, SnapshotError};
 use polyrail_host::{Distance, Gpu, NicDetails, Sysroot, Topology};
 use polyrail_nic::Ethtool;
 use polyrail_report::{Align, Table, exit};
+use polyrail_sys::files::{Opening, open_to_write};
 use serde_json::{Value, json};
 
 use crate::files::OutFile;
@@ -277,7 +278,7 @@ fn take_snapshot(file: &Path, nvml: &NvmlArgs, machine: &MachineArgs) -> ExitCod
     let written = if is_stdout {
         snapshot::write(&root, name, &answers, io::stdout().lock())
     } else {
-        match fs::File::create_new(file) {
+        match open_to_write(file, Opening::New, 0o666) {
             Ok(out) => snapshot::write(&root, name, &answers, io::BufWriter::new(out)),
             Err(error) => return refuse_place(&Unwritten::at(file)(error)),
         }

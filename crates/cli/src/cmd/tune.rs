@@ -303,7 +303,8 @@ fn revert(session: &str, after: Duration, place: &Where) -> Result<ExitCode, Tun
         return Ok(ExitCode::SUCCESS);
     }
     let which = Which::Id(session.to_owned());
-    let restored = reset(&mut place.machine(), &mut RealDisk, &state, "", &which, false)?;
+    // The link may have failed, so a value that something else has set since goes back, too.
+    let restored = reset(&mut place.machine(), &mut RealDisk, &state, "", &which, true)?;
     let failed = restored.iter().any(|one| one.failure.is_some());
     Ok(ExitCode::from(if failed { exit::ENVIRONMENT } else { exit::OK }))
 }

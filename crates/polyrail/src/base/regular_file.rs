@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use polyrail_sys::files::{self, Opening};
 use rustix::fs::OFlags;
 
 /// Opens a regular file for reading, and nothing else: a named pipe would block until somebody
@@ -21,8 +22,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 /// Opens what the engine writes, behind what it holds: a regular file, which is made if it is not there, or a device such
 /// as `/dev/null`.
 pub(crate) fn append_to(path: &Path) -> io::Result<File> {
-    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
-    let opened = OpenOptions::new().append(true).create(true).custom_flags(flags).open(path);
+    let opened = files::open_to_write(path, Opening::Append, 0o666);
     let there = match &opened {
         Ok(file) => file.metadata(),
         // A pipe that nobody reads is not opened.

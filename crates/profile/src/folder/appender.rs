@@ -1,8 +1,10 @@
 //! A table that grows by whole lines, and the lock of whoever fills it. A line that was cut short is cut off.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+
+use polyrail_sys::files::{self, Opening};
 
 use crate::error::ProfileError;
 use crate::table::{ReadRow, read_row, write_row};
@@ -22,8 +24,7 @@ pub(super) struct Appender {
 impl Appender {
     /// Opens or begins a table. Whoever holds the lock on it is the one who fills the folder.
     pub(super) fn open(path: PathBuf, dir: &Path, heading: &str) -> Result<Self, ProfileError> {
-        let file =
-            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = files::open_to_write(&path, Opening::Keep, 0o666);
         let mut file = file.map_err(ProfileError::io("open", &path))?;
         lock_table(&file, &path, dir)?;
         let mut text = Vec::new();
@@ -81,6 +82,8 @@ pub(super) fn lock_table(file: &File, path: &Path, dir: &Path) -> Result<(), Pro
 
 #[cfg(test)]
 mod tests {
+    use std::fs::OpenOptions;
+
     use super::*;
     use crate::folder::tests::{plan, sample};
 

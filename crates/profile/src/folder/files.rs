@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::document::fault_at;
 use crate::error::{ProfileError, shown_path};
@@ -13,15 +13,7 @@ const TEXT_MAX: u64 = 256 << 20;
 
 /// Puts a file in its place as a whole, or leaves the old one.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), ProfileError> {
-    let mut new = path.as_os_str().to_owned();
-    new.push(".new");
-    let new = PathBuf::from(new);
-    let written = fs::write(&new, bytes).and_then(|()| fs::rename(&new, path));
-    written.map_err(|source| {
-        // A leftover temporary file only takes space.
-        let _ = fs::remove_file(&new);
-        ProfileError::io("write to", path)(source)
-    })
+    polyrail_sys::files::replace(path, bytes).map_err(ProfileError::io("write to", path))
 }
 
 /// The bytes of a file of at most `most` bytes: the size is looked at first, as a larger one takes its size in memory.

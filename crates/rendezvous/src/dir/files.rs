@@ -64,14 +64,14 @@ pub(super) fn state_at(path: &Path) -> io::Result<State> {
     }
 }
 
-/// Opens a regular file and nothing else: opening a named pipe would wait until somebody opens its other
-/// end, and opening some devices does something.
+/// Opens a regular file and nothing else: opening a named pipe would wait until another process opens its other
+/// end, opening some devices does something, and a link leads to a file that another user chose.
 pub(super) fn open(path: &Path, how: &mut OpenOptions) -> io::Result<File> {
     if !fs::metadata(path)?.is_file() {
         return Err(irregular());
     }
-    // Somebody may put another one in its place just now.
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    // Another process may replace it just now.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
     how.custom_flags(flags.bits() as i32).open(path)
 }
 

@@ -1,13 +1,13 @@
 //! One experiment at a time has a host: the baseline of a second one would be what the first one has applied. The file
 //! that is locked names the journals of whoever had it last, so what a killed run left is found from any folder.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{self, Path, PathBuf};
 
 use polyrail_experiment::Experiment;
 use polyrail_host::Sysroot;
+use polyrail_sys::files::{Opening, make_folders, open_to_write, refuse_links};
 use polyrail_tune::{Session, StateDir};
 use rustix::fs::{FlockOperation, flock};
 
@@ -49,11 +49,10 @@ impl Claim {
         let file = root.path(FILE);
         let failed = Unwritten::at(&file);
         if let Some(parent) = file.parent().filter(|_| !root.is_live()) {
-            fs::create_dir_all(parent).map_err(&failed)?;
+            refuse_links(root.root(), Path::new(FILE)).map_err(&failed)?;
+            make_folders(parent, 0o777).map_err(&failed)?;
         }
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut lock = options.open(&file).map_err(&failed)?;
+        let mut lock = open_to_write(&file, Opening::Keep, 0o600).map_err(&failed)?;
         let locked = flock(&lock, FlockOperation::NonBlockingLockExclusive);
         let mut text = String::new();
         lock.read_to_string(&mut text).map_err(&failed)?;

@@ -79,6 +79,11 @@ impl RunError {
                 }
                 _ => "run it as a user who may read and write there".to_owned(),
             }),
+            Self::Tune(TuneError::Untrusted { .. }) => Some(
+                "its journals decide what is written to this host: name a folder with --out that only root can change, \
+                 below folders that only root can change"
+                    .to_owned(),
+            ),
             Self::Tune(TuneError::HalfDone { .. }) => {
                 Some("`polyrail experiment undo` with the results folder tries again".to_owned())
             }

@@ -1,16 +1,18 @@
 //! The results folder. `cells.jsonl` begins with the experiment; each further line is a measured cell, or an end of the
 //! run between two looks, or the place where it went on.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use polyrail_experiment::{Experiment, Measured, Plan, Report, SCHEMA_VERSION, whole_blocks};
+use polyrail_sys::files::{Opening, make_folders, open_to_write};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::error::RunError;
+use crate::files::replace;
 use crate::host;
 use crate::unwritten::Unwritten;
 
@@ -68,13 +70,9 @@ impl Folder {
             ));
         }
         let is_new = !path.exists();
-        fs::create_dir_all(path).map_err(Unwritten::at(path))?;
-        let cells = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(&file)
-            .map_err(Unwritten::at(&file))?;
+        make_folders(path, 0o777).map_err(Unwritten::at(path))?;
+        let cells =
+            open_to_write(&file, Opening::ReadAppend, 0o666).map_err(Unwritten::at(&file))?;
         flock(&cells, FlockOperation::NonBlockingLockExclusive).map_err(|_| in_use(path))?;
         let mut folder = Self { path: path.to_owned(), cells, measured: Vec::new(), ends: 0 };
         let first = first_line(experiment, plan);
@@ -94,7 +92,8 @@ impl Folder {
     }
 
     fn read(&mut self, file: &Path, first: &Value, cells: usize) -> Result<(), RunError> {
-        let text = fs::read_to_string(file).map_err(RunError::unread(file))?;
+        let mut text = String::new();
+        self.cells.read_to_string(&mut text).map_err(RunError::unread(file))?;
         let path = self.path.clone();
         let fault = |fault: String, help: &'static str| RunError::Folder {
             path: path.clone(),
@@ -161,7 +160,7 @@ impl Folder {
             [("report.json", json(report)), ("report.md", report.markdown()), ("report.html", html)]
         {
             let path = self.path.join(name);
-            fs::write(&path, text).map_err(Unwritten::at(&path))?;
+            replace(&path, text).map_err(Unwritten::at(&path))?;
         }
         Ok(())
     }
@@ -180,9 +179,14 @@ impl Folder {
     }
 }
 
+/// Whether an experiment has run in a folder.
+pub(super) fn has_results(path: &Path) -> bool {
+    path.join(CELLS).exists()
+}
+
 /// Refuses a folder in which no experiment has run: "nothing to undo" would not be true of the one that was meant.
 pub(super) fn refuse_without_results(path: &Path) -> Result<(), RunError> {
-    match path.join(CELLS).exists() {
+    match has_results(path) {
         true => Ok(()),
         false => Err(RunError::Folder {
             path: path.to_owned(),
@@ -194,8 +198,10 @@ pub(super) fn refuse_without_results(path: &Path) -> Result<(), RunError> {
 
 /// Refuses a folder whose run is under way: what it changed on the host is no remainder.
 pub(super) fn refuse_if_in_use(path: &Path) -> Result<(), RunError> {
-    // Without the file nothing runs there.
-    let Ok(cells) = File::open(path.join(CELLS)) else { return Ok(()) };
+    // Without the file nothing runs there. A pipe of its name would be waited for.
+    let file = path.join(CELLS);
+    let opened = file.is_file().then(|| File::open(file));
+    let Some(Ok(cells)) = opened else { return Ok(()) };
     flock(&cells, FlockOperation::NonBlockingLockExclusive).map_err(|_| in_use(path))
 }
 

@@ -58,14 +58,35 @@ pub(super) fn undo_open(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<
     let mut machine = SysMachine::new(MachineCopy::root(sysroot));
     let mut values = 0;
     for id in open.into_iter().rev() {
-        values += put_back(&mut machine, &state, id)?;
+        values += put_back(&mut machine, &state, id, false)?;
     }
     tell!("polyrail: undid what an experiment that was killed left: {values} values");
     Ok(values)
 }
 
-fn put_back(machine: &mut SysMachine, state: &StateDir, id: String) -> Result<usize, TuneError> {
-    let restored = reset(machine, &mut RealDisk, state, "", &Which::Id(id), false)?;
+/// Refuses journals in a folder without results: no experiment has left them.
+pub(super) fn refuse_journals(journals: &Path, folder: &Path) -> Result<(), RunError> {
+    match journals.symlink_metadata() {
+        Err(_) => Ok(()),
+        Ok(_) => Err(RunError::Folder {
+            path: folder.to_owned(),
+            fault: format!("has a folder `{FOLDER}` for journals, but no results"),
+            help: "name another folder with --out: no experiment has made this one",
+        }),
+    }
+}
+
+/// Undoes a session; with `force` also values that something else has set since.
+fn put_back(
+    machine: &mut SysMachine,
+    state: &StateDir,
+    id: String,
+    force: bool,
+) -> Result<usize, TuneError> {
+    let mut restored = reset(machine, &mut RealDisk, state, "", &Which::Id(id), force)?;
+    for left in restored.extract_if(.., |one| one.is_of_others) {
+        tell!("polyrail: {} stays: {}", left.place, left.failure.unwrap_or_default());
+    }
     let failures: Vec<String> = restored.iter().filter_map(|one| one.failure.clone()).collect();
     match failures.is_empty() {
         true => Ok(restored.len()),
@@ -90,6 +111,7 @@ impl HostFactors {
         };
         if experiment.factors.iter().any(|factor| factor.kind.is_of_host()) {
             require_writable(sysroot)?;
+            host.state.check()?;
         }
         for factor in &experiment.factors {
             let (mut plans, mut denied) = (Vec::new(), Vec::new());
@@ -268,7 +290,7 @@ impl Applied<'_> {
     /// Puts every value back.
     pub(super) fn undo(mut self) -> Result<(), RunError> {
         while let Some(id) = self.sessions.pop() {
-            put_back(&mut self.host.machine, &self.host.state, id)?;
+            put_back(&mut self.host.machine, &self.host.state, id, true)?;
         }
         Ok(())
     }
@@ -277,7 +299,7 @@ impl Applied<'_> {
 impl Drop for Applied<'_> {
     fn drop(&mut self) {
         while let Some(id) = self.sessions.pop() {
-            if let Err(error) = put_back(&mut self.host.machine, &self.host.state, id) {
+            if let Err(error) = put_back(&mut self.host.machine, &self.host.state, id, true) {
                 tell!("polyrail: {error}");
                 tell!("help: `polyrail experiment undo` with the results folder tries again");
             }

@@ -6,12 +6,13 @@
 //! measured again.
 
 use std::collections::VecDeque;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use polyrail_experiment::Plan;
+use polyrail_sys::files::{Opening, open_to_write};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -76,12 +77,7 @@ impl Journal {
             let help = "leave --resume out, or name the file with --journal";
             return Err(fault("has no figures to go on with".to_owned(), help));
         }
-        let file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(path)
-            .map_err(Unwritten::at(path))?;
+        let file = open_to_write(path, Opening::ReadAppend, 0o666).map_err(Unwritten::at(path))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
             fault(
                 "is in use by another sweep".to_owned(),
@@ -102,7 +98,9 @@ impl Journal {
 
     fn read(&mut self, path: &Path, file: &File, plan: &Value) -> Result<(), RunError> {
         let fault = |fault: String, help| RunError::Folder { path: path.to_owned(), fault, help };
-        let text = fs::read_to_string(path).map_err(RunError::unread(path))?;
+        let mut text = String::new();
+        let mut reader = file;
+        reader.read_to_string(&mut text).map_err(RunError::unread(path))?;
         let whole = text.rfind('\n').map_or(0, |at| at + 1);
         let mut lines = text[..whole].lines().enumerate();
         let first = lines.next().and_then(|(_, line)| serde_json::from_str::<Value>(line).ok());

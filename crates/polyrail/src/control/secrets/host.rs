@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use polyrail_secure::{Secret, new_secret};
 use thiserror::Error;
 
+use polyrail_sys::files;
+
 use crate::base::regular_file::own_user;
 use crate::base::secret_file::{SecretFileError, read_file};
 
@@ -59,7 +61,7 @@ fn secret_in(shared: &Path) -> Result<Secret, HostSecretError> {
     let own = own_user();
     let own =
         own.map_err(|source| HostSecretError::System { path: "/proc/self".into(), source })?;
-    let folder = shared.join(format!("polyrail-{}", outer_user(own)));
+    let folder = shared.join(format!("polyrail-{}", files::user_outside(own)));
     let system = |source| HostSecretError::System { path: folder.clone(), source };
     match DirBuilder::new().mode(0o700).create(&folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(system(error)),
@@ -91,18 +93,6 @@ fn make(folder: &Path, path: &Path) -> io::Result<()> {
     });
     fs::remove_file(&draft)?;
     written
-}
-
-/// The number that this user has outside of a user namespace of its own, where it may be root: inside
-/// and outside it is the same user.
-fn outer_user(own: u32) -> u32 {
-    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-    let ranges = map.lines().filter_map(|line| {
-        let mut numbers = line.split_whitespace().map(str::parse::<u32>);
-        Some((numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?))
-    });
-    let mut inside = ranges.filter(|(first, _, count)| own >= *first && own - first < *count);
-    inside.next().map_or(own, |(first, outer, _)| outer + (own - first))
 }
 
 #[cfg(test)]

@@ -1,18 +1,19 @@
 //! Where the report goes: files that are written after every size, so that nothing measured is
 //! lost, and standard output at the end.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use console::Term;
 use polyrail_report::BenchReport;
+use polyrail_sys::files::{self, Opening};
 
 use super::render;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::Report;
-use crate::files::{LAST_REPORT, draft_of, replace, state_folder};
+use crate::files::{LAST_REPORT, replace, state_folder};
 use crate::stdout::{columns, complain, put, tell};
 use crate::unwritten::Unwritten;
 
@@ -121,7 +122,7 @@ impl Sink {
         if path == Path::new("-") {
             return Ok(Self::Stdout);
         }
-        let file = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let file = files::open_to_write(path, Opening::Write, 0o666);
         file.map_err(Unwritten::at(path))?;
         Ok(Self::File(path.into()))
     }
@@ -131,14 +132,13 @@ impl Sink {
 pub(crate) fn sample_file(path: Option<&Path>) -> Result<(PathBuf, File), BenchError> {
     let Some(path) = path else {
         let path = own_state_folder()?.join(LAST_SAMPLES);
-        let draft = draft_of(&path);
         let failed = Unwritten::at(&path);
         // A bench that still runs goes on with its own file, which then has no name.
-        let file = File::create(&draft).map_err(&failed)?;
-        fs::rename(&draft, &path).map_err(failed)?;
+        files::replace(&path, b"").map_err(&failed)?;
+        let file = files::open_to_write(&path, Opening::Write, 0o666).map_err(failed)?;
         return Ok((path, file));
     };
-    let file = OpenOptions::new().write(true).create(true).truncate(true).open(path);
+    let file = files::open_to_write(path, Opening::Truncate, 0o666);
     Ok((path.into(), file.map_err(Unwritten::at(path))?))
 }
 
@@ -150,14 +150,17 @@ fn own_state_folder() -> Result<PathBuf, Unwritten> {
         let failed = Unwritten::at("~/.local/state/polyrail".as_ref());
         return Err(failed(io::Error::new(io::ErrorKind::NotFound, "HOME names no folder")));
     };
-    own_folder(&path, rustix::process::geteuid().as_raw()).map_err(Unwritten::at(&path))?;
+    // Root may have the HOME of another user.
+    let trusted = files::require_trusted(&path);
+    let own = trusted.and_then(|()| own_folder(&path, rustix::process::geteuid().as_raw()));
+    own.map_err(Unwritten::at(&path))?;
     Ok(path)
 }
 
-/// Makes sure that a folder is there, is this user's and can be written. Another user may have placed a
-/// link of its name.
+/// Makes sure that a folder is there, is this user's and can be written. Another user may have placed a link of
+/// its name.
 fn own_folder(path: &Path, user: u32) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path)?;
+    files::make_folders(path, 0o700)?;
     let found = path.symlink_metadata()?;
     if !found.is_dir() || found.uid() != user {
         return Err(io::Error::other("it belongs to another user"));

@@ -1,0 +1,143 @@
+//! Finds files that production code opens for writing, makes, renames or links without `polyrail_sys::files`. Root may
+//! run that code in a folder where another user has laid a link.
+
+use std::path::Path;
+
+use super::{assert_none, crates, read, rust_files};
+
+/// Calls of the standard library that follow a link which another user has laid, or take its word.
+const CALLS: &[&str] = &[
+    "DirBuilder::new",
+    "File::create",
+    "File::options",
+    "OpenOptions::new",
+    "create_dir(",
+    "create_dir_all(",
+    "fs::copy(",
+    "fs::rename(",
+    "fs::set_permissions(",
+    "fs::write(",
+    "hard_link(",
+    " symlink(",
+    "(symlink(",
+    ":symlink(",
+];
+
+/// A file that may call some of them itself, and why.
+const ALLOWED: &[(&str, &[&str], &str)] = &[
+    (
+        "cli/src/cmd/nccl.rs",
+        &[":symlink("],
+        "makes a link of a fixed name, which fails if there is one",
+    ),
+    ("cli/src/cmd/nixl.rs", &["(symlink("], "makes a link, which fails if there is one"),
+    (
+        "host/src/sysroot/tree.rs",
+        &["create_dir(", "fs::write(", " symlink("],
+        "unpacks an archive into a temporary folder of this process alone",
+    ),
+    (
+        "lab/src/holder.rs",
+        &["fs::write("],
+        "writes files of /proc, where only the kernel makes any",
+    ),
+    (
+        "lab/src/named.rs",
+        &["create_dir(", "File::create", "fs::write("],
+        "writes to /run/netns and to the registry, which only root may",
+    ),
+    (
+        "lab/src/registry.rs",
+        &["DirBuilder::new", "File::options"],
+        "refuses a registry that others own or may write, and makes files that must be new",
+    ),
+    (
+        "metrics/src/sockets.rs",
+        &["fs::rename("],
+        "renames a socket, which replaces a link and does not follow it",
+    ),
+    (
+        "polyrail/src/base/metadata_file.rs",
+        &["OpenOptions::new", "fs::rename("],
+        "makes a draft that must be new and renames it, which replaces a link",
+    ),
+    ("polyrail/src/base/regular_file.rs", &["OpenOptions::new"], "opens for reading"),
+    (
+        "polyrail/src/control/secrets/host.rs",
+        &["DirBuilder::new", "OpenOptions::new", "hard_link("],
+        "refuses a folder that others own or may look into, and makes files that must be new",
+    ),
+    (
+        "rendezvous/src/dir.rs",
+        &["DirBuilder::new", "File::options"],
+        "sets the time of a file through `files::open`, which follows no link",
+    ),
+    (
+        "rendezvous/src/dir/files.rs",
+        &["File::options", "OpenOptions::new"],
+        "follows no link, and writes no text",
+    ),
+    (
+        "tune/src/machine.rs",
+        &["OpenOptions::new"],
+        "writes files of /proc and /sys, where only the kernel makes any",
+    ),
+];
+
+/// The module itself, and code for tests.
+const LEFT_OUT: &[&str] =
+    &["browser/", "host/src/fixtures", "skip/", "sys/src/files", "testkit-plugin/", "testkit/"];
+
+#[test]
+fn what_root_may_write_is_opened_by_one_module() {
+    let mut faults = Vec::new();
+    let mut used = Vec::new();
+    for path in rust_files(&crates()).iter().filter(|path| is_production(path)) {
+        let shown = path.strip_prefix(crates()).unwrap().to_str().unwrap().to_owned();
+        let allowed = ALLOWED.iter().find(|(file, ..)| *file == shown);
+        let text = read(path);
+        for (number, line) in without_tests(&text) {
+            for call in CALLS.iter().filter(|call| line.contains(**call)) {
+                match allowed {
+                    Some((_, calls, _)) if calls.contains(call) => used.push((shown.clone(), *call)),
+                    _ => faults.push(format!(
+                        "crates/{shown}:{number}: `{call}` follows links that another user may have laid: use \
+                         `polyrail_sys::files`, or say in {} why it can't happen",
+                        file!()
+                    )),
+                }
+            }
+        }
+    }
+    for (file, calls, _) in ALLOWED {
+        for call in calls.iter().filter(|call| !used.contains(&((*file).to_owned(), **call))) {
+            faults.push(format!("crates/{file} has no `{call}` any more: take it off the list"));
+        }
+    }
+    assert_none(faults);
+}
+
+#[test]
+fn tests_and_comments_are_left_out_of_the_search() {
+    let text = "fn a() {\n    fs::write(x)\n}\n// fs::write(y)\n#[cfg(test)]\nmod tests {\n    fs::write(z)\n}\n";
+    let lines: Vec<_> =
+        without_tests(text).filter(|(_, line)| line.contains("fs::write(")).collect();
+    assert_eq!(lines, [(2, "    fs::write(x)")]);
+}
+
+fn is_production(path: &Path) -> bool {
+    let inner = path.strip_prefix(crates()).unwrap();
+    let shown = inner.to_str().unwrap();
+    let file = path.file_stem().unwrap().to_str().unwrap();
+    let is_source = inner.iter().nth(1).is_some_and(|part| part == "src");
+    let is_of_tests = file.ends_with("tests") || inner.iter().any(|part| part == "tests");
+    is_source && !is_of_tests && !LEFT_OUT.iter().any(|start| shown.starts_with(start))
+}
+
+/// The lines with their numbers, up to the tests at the end of a source; not comments.
+fn without_tests(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let ends = ["\nmod tests {", "\npub(crate) mod tests {"];
+    let end = ends.iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());
+    let lines = text[..end].lines().enumerate().map(|(at, line)| (at + 1, line));
+    lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
+}
