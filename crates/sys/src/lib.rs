@@ -10,6 +10,7 @@
 //! * [`PerProcess`]: what a forked copy of the process has anew.
 //! * [`IoVecs`], [`send`], [`receive`]: one system call over many pieces of memory.
 //! * [`crc32c`]: the checksum of bytes that come in pieces.
+//! * [`without_write_signals`]: a write that fails instead of ending the process.
 //! * [`Poller`]: epoll with a wake-up; [`EventFd`]: that wake-up for others.
 //! * [`files`]: files that another user may have made, and how they are opened.
 //! * [`tcp`], [`interfaces`], [`threads`]: what the engine asks of sockets, links and CPUs.
@@ -29,6 +30,7 @@ mod poller;
 pub mod process;
 mod shared_memory;
 mod shared_word;
+mod signals;
 pub mod tcp;
 pub mod threads;
 
@@ -44,3 +46,4 @@ pub use per_process::PerProcess;
 pub use poller::{PollEvent, Poller};
 pub use shared_memory::SharedMemory;
 pub use shared_word::SharedWord;
+pub use signals::without_write_signals;

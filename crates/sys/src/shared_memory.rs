@@ -9,8 +9,10 @@ use rustix::fs::{
     fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create, open, statx,
 };
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use crate::memory::{Map, Memory};
+use crate::signals::without_write_signals;
 
 /// The token takes the first page, so that the bytes begin on a page of their own.
 const HEAD_BYTES: u64 = 4096;
@@ -29,10 +31,13 @@ impl SharedMemory {
     /// number that has been reused for another file does not pass for this memory.
     ///
     /// The pages are taken from the system when they are first touched, or by [`Self::populate`].
+    ///
+    /// # Errors
+    /// Shared memory is a file to the kernel, so it may have no more bytes than `RLIMIT_FSIZE` allows.
     pub fn create(bytes: u64, token: u128) -> io::Result<Self> {
         let size = bytes.checked_add(HEAD_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let file = memory_file()?;
-        ftruncate(&file, size)?;
+        enlarge(&file, size)?;
         fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         // The head is written here, and must be there for it.
         fallocate(&file, FallocateFlags::empty(), 0, HEAD_BYTES)?;
@@ -91,6 +96,21 @@ impl SharedMemory {
 
 fn wrong(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Gives an empty file its size. Every way to enlarge a memfd of ordinary pages is subject to `RLIMIT_FSIZE`.
+fn enlarge(file: &OwnedFd, size: u64) -> io::Result<()> {
+    match without_write_signals(|| ftruncate(file, size)) {
+        Err(Errno::FBIG) => {
+            let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+            let why = format!(
+                "a file may have {limit} bytes here (RLIMIT_FSIZE), shared memory of {size} needs more: \
+                 raise the limit (ulimit -f unlimited)"
+            );
+            Err(io::Error::new(io::ErrorKind::FileTooLarge, why))
+        }
+        enlarged => Ok(enlarged?),
+    }
 }
 
 /// Makes a memfd that nobody can execute, where the kernel knows that flag: `vm.memfd_noexec`
