@@ -214,8 +214,8 @@ settings! {
 
     /// Pinned host memory of all flows together, one half for sending and one for receiving. When
     /// it runs short, new flows get smaller staging rings, and finally none. Flows to the same peer
-    /// that have a ring then do the work. If no flow of a peer has one, its transfers of GPU memory
-    /// fail.
+    /// that have a ring then do the work. An eighth is kept for peers without a ring, one for each. If
+    /// that is used up, transfers of GPU memory wait until others give memory back: idle flows do at once.
     staging_limit_bytes: u64 = 8 * GIB, Kind::bytes(MIB, 1024 * GIB);
 }
 
@@ -401,7 +401,8 @@ settings! {
     notification_queue: u32 = 65_536, Kind::count("notifications", 1, 1 << 24);
 
     /// The most connections that an engine accepts, but no more than three quarters of the
-    /// process's file descriptors. A single peer gets at most seven eighths.
+    /// process's file descriptors. Peers that have connections share seven eighths; the rest is for peers
+    /// without any, one for each.
     flow_limit: u32 = 4096, Kind::count("flows", 16, 65_536);
 
     /// The most accepted connections that may be in the handshake at once.

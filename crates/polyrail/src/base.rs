@@ -1,6 +1,7 @@
 //! What every layer stands on: errors, calls of the user's code, ways to wait. Nothing here knows of
 //! an engine.
 
+pub(crate) mod budget;
 pub(crate) mod callback;
 pub(crate) mod certificate_files;
 pub(crate) mod driving;
@@ -10,7 +11,6 @@ pub(crate) mod invitation;
 pub(crate) mod latch;
 pub(crate) mod metadata_file;
 pub(crate) mod pause;
-pub(crate) mod places;
 pub(crate) mod published;
 pub(crate) mod reason;
 pub(crate) mod regular_file;

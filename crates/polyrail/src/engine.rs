@@ -4,6 +4,7 @@
 pub(crate) mod audit;
 pub(crate) mod awaited;
 pub(crate) mod begin;
+pub(crate) mod budgets;
 pub(crate) mod control_handle;
 pub(crate) mod counters;
 pub(crate) mod credentials;

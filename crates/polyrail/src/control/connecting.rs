@@ -169,7 +169,7 @@ impl Control {
     ) -> Result<StreamOffer, Cow<'static, str>> {
         self.engine.settings.may_share(peer)?;
         are_in_one_place(from, to)?;
-        StreamOffer::new(&self.engine.streams, &peer.streams)
+        StreamOffer::new(&peer.streams)
     }
 
     /// A connection that lasted is tried again at once: its reset often means nothing more. One that

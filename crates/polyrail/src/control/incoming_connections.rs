@@ -141,10 +141,9 @@ impl Control {
             let reason = format!("{} flows asked for, flow_limit is {limit}", flow.flows);
             return refused(RefusedCode::Limit, reason);
         }
+        // Before a newcomer becomes a peer.
         let limit = self.engine.connection_limit();
-        let arrivals: u32 =
-            self.engine.peers().iter().map(|p| p.quotas.flows.load(Ordering::Relaxed)).sum();
-        if arrivals >= limit {
+        if self.engine.budgets.connections.taken() >= limit.into() {
             return refused(RefusedCode::Limit, format!("flow limit of {limit} is reached"));
         }
         match self.engine.greet(&flow) {
@@ -208,7 +207,7 @@ impl Control {
         let own = own.as_socket().ok_or("its connection has no address")?;
         // Whoever is elsewhere has no business with descriptors of this host.
         are_in_one_place(own.ip(), handshake.remote.ip())?;
-        Ok(accept(place, &self.engine.streams, &peer.streams)?)
+        Ok(accept(place, &peer.streams)?)
     }
 
     pub(super) fn hand_over_arrival(&mut self, handshake: Handshake) {

@@ -1,112 +1,140 @@
-//! How much pinned memory rings may have, and which peers have any.
+//! Pinned memory of an engine: which peers have some, and how much.
 //!
 //! Rings for sending have one half of the limit and those for receiving the other, since whoever
-//! sends first would take it all, and then nothing could arrive. Within a half the first come have
-//! large rings; when it is used up, flows without leave the work to those that have one.
+//! sends first would take it all, and then nothing could arrive. Each half is a [`Budget`] that peers share. Flows
+//! without a ring leave the work to flows of their peer that have one. A peer without any waits until others give
+//! some back: idle rings at once, those of a stalled payload after a while.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
+use crate::base::budget::{Budget, PeerShare, Taken, Wanted};
 use crate::device::staging::Direction;
 
-/// What the rings of an engine may have together.
-pub(crate) struct Budget {
+/// Requests to give memory back are at least this far apart.
+const ASKED_EVERY_NS: u64 = 50_000_000;
+
+/// The pinned memory that the rings of an engine may have together.
+pub(crate) struct StagingBudget {
     limit: u64,
-    used: Mutex<Used>,
+    out: Arc<Budget>,
+    r#in: Arc<Budget>,
+    /// Held while one direction looks at what the other has.
+    taking: Mutex<()>,
+    /// When flows were last asked to give back what they don't need, by the monotonic clock.
+    asked_ns: AtomicU64,
 }
 
-#[derive(Default)]
-struct Used {
-    out: u64,
-    r#in: u64,
-}
-
-/// Of one peer and direction: who has pinned memory, taken from the engine's budget.
+/// Pinned memory of one peer and direction, taken from the engine's budget.
 pub(crate) struct Stock {
-    budget: Arc<Budget>,
+    budget: Arc<StagingBudget>,
     direction: Direction,
+    share: Arc<PeerShare>,
     holders: AtomicUsize,
     is_told: AtomicBool,
 }
 
-/// What a ring has of the budget: kept with the ring's memory, which copies keep longer than the
+/// One of those that have pinned memory, or are about to: kept with that memory, which copies keep longer than the
 /// ring.
-pub(crate) struct Allotment {
-    stock: Arc<Stock>,
-    bytes: u64,
-}
-
-/// One of those that have pinned memory, or are about to: kept with that memory, too.
 pub(crate) struct Holder(Arc<Stock>);
 
-impl Budget {
+/// Why there is no pinned memory.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Short {
+    pub(crate) why: String,
+    /// Others have it, and may give it back.
+    pub(crate) passes: bool,
+}
+
+impl StagingBudget {
     pub(crate) fn new(limit: u64) -> Arc<Self> {
-        Arc::new(Self { limit, used: Mutex::default() })
+        Arc::new(Self {
+            limit,
+            out: Budget::new(),
+            r#in: Budget::new(),
+            taking: Mutex::default(),
+            asked_ns: AtomicU64::new(0),
+        })
     }
 
     pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// For a peer that has none yet.
+    /// The stock of a peer that has no memory yet.
     pub(crate) fn stock(self: &Arc<Self>, direction: Direction) -> Arc<Stock> {
         Arc::new(Stock {
             budget: self.clone(),
             direction,
+            share: self.of(direction).share(),
             holders: AtomicUsize::new(0),
             is_told: AtomicBool::new(false),
         })
     }
 
-    /// Each change is whole, so that a panic elsewhere leaves it usable.
-    fn used(&self) -> MutexGuard<'_, Used> {
-        self.used.lock()
+    /// For people: the memory that is in use, if any.
+    pub(crate) fn text(&self) -> Option<String> {
+        let (out, r#in) = (self.out.taken(), self.r#in.taken());
+        let limit = self.limit;
+        (out + r#in > 0).then(|| {
+            format!("{out} bytes to send, {} to receive, staging_limit_bytes is {limit}", r#in)
+        })
     }
-}
 
-impl Used {
-    fn of(&mut self, direction: Direction) -> &mut u64 {
+    /// A peer that has no memory waits for some. Says whether flows are to be asked now.
+    pub(crate) fn must_ask(&self, now_ns: u64) -> bool {
+        let is_due = |asked: u64| (now_ns >= asked + ASKED_EVERY_NS).then_some(now_ns);
+        self.asked_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_due).is_ok()
+    }
+
+    fn of(&self, direction: Direction) -> &Arc<Budget> {
         match direction {
-            Direction::Out => &mut self.out,
-            Direction::In => &mut self.r#in,
+            Direction::Out => &self.out,
+            Direction::In => &self.r#in,
         }
     }
 
-    /// Whether there are so many bytes left. The first ring of a direction may have more than the
-    /// half if less would be of no use.
-    fn has_left(&mut self, limit: u64, direction: Direction, bytes: u64, least: u64) -> bool {
-        let whole = self.out.saturating_add(self.r#in).saturating_add(bytes) <= limit;
-        let used = *self.of(direction);
-        let is_first_and_least = used == 0 && bytes <= least;
-        whole && (used.saturating_add(bytes) <= limit / 2 || is_first_and_least)
+    /// The bytes that one direction may have. A ring that can't be smaller may have more than the half.
+    fn limit_of(&self, direction: Direction, wanted: Wanted) -> u64 {
+        let half = self.limit / 2;
+        let other = match direction {
+            Direction::Out => &self.r#in,
+            Direction::In => &self.out,
+        };
+        let is_large = wanted.amount > half && wanted.amount <= wanted.least;
+        let most = if is_large { self.limit } else { half };
+        most.min(self.limit.saturating_sub(other.taken()))
     }
 }
 
 impl Stock {
     /// Takes so many bytes; with fewer than `least` nobody could begin anything.
-    pub(crate) fn take(self: &Arc<Self>, bytes: u64, least: u64) -> Result<Allotment, String> {
-        let Budget { limit, .. } = *self.budget;
-        let mut used = self.budget.used();
-        if used.has_left(limit, self.direction, bytes, least) {
-            *used.of(self.direction) += bytes;
-            return Ok(Allotment { stock: self.clone(), bytes });
+    pub(crate) fn take(&self, bytes: u64, least: u64) -> Result<Taken, Short> {
+        let StagingBudget { limit, taking, .. } = &*self.budget;
+        let wanted = Wanted { amount: bytes, least };
+        let _taking = taking.lock();
+        if let Some(taken) = self.share.take(wanted, self.budget.limit_of(self.direction, wanted)) {
+            return Ok(taken);
         }
+        let (out, r#in) = (self.budget.out.taken(), self.budget.r#in.taken());
         let (to, half) = match self.direction {
-            Direction::Out => ("send", used.out),
-            Direction::In => ("receive", used.r#in),
+            Direction::Out => ("send", out),
+            Direction::In => ("receive", r#in),
         };
-        let all = used.out + used.r#in;
-        Err(format!(
+        let all = out + r#in;
+        let why = format!(
             "{bytes} bytes of pinned memory for a flow are more than is left of \
              staging_limit_bytes: {all} of {limit} are used, {half} of the half with which to {to}"
-        ))
+        );
+        Err(Short { why, passes: bytes <= *limit })
     }
 
     /// Whether [`Self::take`] would give a ring that can't be smaller.
     pub(crate) fn has_left(&self, bytes: u64) -> bool {
-        self.budget.used().has_left(self.budget.limit, self.direction, bytes, bytes)
+        let wanted = Wanted { amount: bytes, least: bytes };
+        self.share.has_left(wanted, self.budget.limit_of(self.direction, wanted))
     }
 
     /// Makes something of pinned memory, which enters. Whoever tries counts as one that has some, so
@@ -137,12 +165,6 @@ impl Stock {
     }
 }
 
-impl Drop for Allotment {
-    fn drop(&mut self) {
-        *self.stock.budget.used().of(self.stock.direction) -= self.bytes;
-    }
-}
-
 impl Drop for Holder {
     fn drop(&mut self) {
         self.0.holders.fetch_sub(1, Ordering::AcqRel);
@@ -155,21 +177,22 @@ mod tests {
 
     #[test]
     fn neither_direction_takes_what_the_other_needs() {
-        let budget = Budget::new(1000);
+        let budget = StagingBudget::new(1000);
         let (out, r#in) = (budget.stock(Direction::Out), budget.stock(Direction::In));
         let first = out.take(400, 100).unwrap();
-        let why = out.take(101, 100).map(drop).unwrap_err();
+        let why = out.take(101, 100).map(drop).unwrap_err().why;
         assert!(why.contains("400 of 1000 are used, 400 of the half with which to send"), "{why}");
-        let _second = out.take(100, 100).unwrap();
-        assert!(!out.has_left(1) && r#in.has_left(500) && !r#in.has_left(501));
-        let _other = r#in.take(500, 100).unwrap();
+        assert!(out.take(1, 100).is_err(), "the rest is for peers without any");
+        let _second = budget.stock(Direction::Out).take(100, 100).unwrap();
+        assert!(r#in.has_left(500) && !r#in.has_left(501));
+        let _other = r#in.take(400, 100).unwrap();
         drop(first);
         assert!(out.has_left(400) && !out.has_left(401));
     }
 
     #[test]
     fn whoever_fails_alone_tries_once_more_and_others_do_not() {
-        let stock = Budget::new(1000).stock(Direction::Out);
+        let stock = StagingBudget::new(1000).stock(Direction::Out);
         let tries = std::cell::Cell::new(0);
         let fail = || -> Result<(), ()> {
             tries.set(tries.get() + 1);
@@ -186,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_budget_for_one_ring_is_for_whoever_comes_first() {
-        let budget = Budget::new(1000);
+        let budget = StagingBudget::new(1000);
         let (out, r#in) = (budget.stock(Direction::Out), budget.stock(Direction::In));
         assert!(out.take(1000, 900).is_err(), "less would do");
         let only = out.take(900, 900).unwrap();

@@ -4,6 +4,7 @@
 //! connection is gone belongs nowhere else.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -11,22 +12,23 @@ use polyrail_carrier::Lane;
 use polyrail_proto::FlowIndex;
 use polyrail_proto::message::Carried;
 
-use crate::base::places::{Place, Places};
+use crate::base::budget::{Budget, PeerShare, Taken, Wanted};
 use crate::device::shared_page::Backoff;
 
 /// Connections that a peer may have come at a time, and listeners of the plugin for them. More flows than this do
 /// without.
-const MOST_ASKED: usize = 512;
+pub(crate) const MOST_ASKED: usize = 512;
+/// Listeners of the plugin for all peers together: each takes descriptors of the process.
+pub(crate) const LISTENERS_MAX: u64 = 4096;
 
 /// Those of a peer.
-#[derive(Default)]
 pub(crate) struct Carriers {
     /// For flows towards the peer, and for those from it.
     sending: Mutex<HashMap<Carried, Coming>>,
     arriving: Mutex<HashMap<Carried, Coming>>,
     /// Listeners that there are for it, each until its time is over: also those for connections of flows that have
     /// been connected again since.
-    listeners: Places,
+    listeners: Arc<PeerShare>,
     /// Flows whose carriers have failed, and until when they do without.
     failed: Mutex<HashMap<FlowIndex, Backoff>>,
 }
@@ -54,9 +56,20 @@ pub(crate) enum End {
 }
 
 impl Carriers {
+    /// Those of a peer without any, whose listeners count among those of all peers.
+    pub(crate) fn new(listeners: &Arc<Budget>) -> Self {
+        Self {
+            sending: Mutex::default(),
+            arriving: Mutex::default(),
+            listeners: listeners.share(),
+            failed: Mutex::default(),
+        }
+    }
+
     /// A listener for the peer, if there may be one more.
-    pub(crate) fn listen(&self) -> Option<Place> {
-        self.listeners.take(MOST_ASKED)
+    pub(crate) fn listen(&self) -> Option<Taken> {
+        let is_below = self.listeners.taken() < MOST_ASKED as u64;
+        is_below.then(|| self.listeners.take(Wanted::ONE, LISTENERS_MAX)).flatten()
     }
 
     /// A lane begins to come; says whether it may.
@@ -213,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_connects_a_flow_again_and_again_has_no_more_listeners_than_others() {
-        let carriers = Carriers::default();
+        let carriers = Carriers::new(&Budget::new());
         let mut listeners = Vec::new();
         for epoch in 0..2 * MOST_ASKED as u64 {
             // Each time in place of the one before.
@@ -227,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_does_not_answer_is_not_waited_for_for_ever() {
-        let carriers = Carriers::default();
+        let carriers = Carriers::new(&Budget::new());
         let asked = |limit: Duration| Coming::Asked(Instant::now() + limit);
         carriers.begin(End::Sending, of(1), asked(Duration::from_secs(3600)));
         assert!(matches!(carriers.take(End::Sending, of(1)), Some(Coming::Asked(_))));
@@ -243,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_peer_whose_plugin_does_not_accept_is_told_of_and_one_that_was_not_asked_says_nothing() {
-        let carriers = Carriers::default();
+        let carriers = Carriers::new(&Budget::new());
         let state = || carriers.take(End::Sending, of(1));
         carriers.accepted(of(1), Ok(()));
         assert!(state().is_none());

@@ -20,7 +20,7 @@ use polyrail_proto::{Failure, InstanceId, Time};
 use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::{Direction, ForeignCopy, ForeignMemory, Memory};
 
-use crate::device::budget::Budget;
+use crate::device::budget::StagingBudget;
 use crate::device::peer_copy::{CopyPart, Pinned, pin_all};
 use crate::device::stages::Stages;
 use crate::memory::region::RegionCore;
@@ -159,7 +159,7 @@ pub(crate) struct Piece<'a> {
 
 impl HostCopier {
     /// For an engine on a machine with so many CPUs, whose pinned memory counts against the budget.
-    pub(crate) fn new(cpus: usize, budget: &Arc<Budget>) -> Self {
+    pub(crate) fn new(cpus: usize, budget: &Arc<StagingBudget>) -> Self {
         let limit = (cpus / 2).clamp(1, THREADS_MAX);
         let (state, changed, stages) = (Mutex::default(), Condvar::new(), Stages::new(budget));
         let queue = Arc::new(Queue { state, changed, stages });

@@ -54,9 +54,9 @@ impl SharedRing {
         stock: &Arc<Stock>,
     ) -> Result<Self, String> {
         let make = |bytes| -> Result<(Ring, SharedMemory), String> {
-            let share = stock.take(bytes, least)?;
+            let taken = stock.take(bytes, least).map_err(|short| short.why)?;
             let shared = create(bytes)?;
-            let memory = shared.memory().clone().with(share);
+            let memory = shared.memory().clone().with(taken);
             let memory = match device {
                 Some(device) => pin(device, &memory, stock)?,
                 None => {
@@ -151,8 +151,8 @@ impl PeersRing {
             State::Open { memory, .. } => memory.clone(),
             State::Announced | State::Failed(_) => {
                 let bytes = self.place.bytes;
-                let share = stock.take(bytes, bytes)?;
-                open(self.place)?.with(share)
+                let taken = stock.take(bytes, bytes).map_err(|short| short.why)?;
+                open(self.place)?.with(taken)
             }
         };
         let memory = match device {
@@ -200,13 +200,13 @@ mod tests {
     use polyrail_gpu::{CopyPlace, Queue};
 
     use super::*;
-    use crate::device::budget::Budget;
+    use crate::device::budget::StagingBudget;
     use crate::device::staging::Direction;
 
     const RING: u64 = 1 << 16;
 
     fn stock(direction: Direction) -> Arc<Stock> {
-        Budget::new(RING).stock(direction)
+        StagingBudget::new(RING).stock(direction)
     }
 
     fn device() -> Arc<FakeDevice> {

@@ -9,7 +9,7 @@ use polyrail_gpu::{CopyPlace, Device, Queue};
 use polyrail_sys::{Direction, Memory};
 use smallvec::SmallVec;
 
-use crate::device::budget::{Budget, Stock};
+use crate::device::budget::{StagingBudget, Stock};
 use crate::device::host_copy::{Batch, PIECE_BYTES, PIECE_PARTS, Piece, Stop};
 use crate::device::staging;
 use crate::memory::region_memory::RegionMemory;
@@ -60,7 +60,7 @@ struct Lent<'a> {
 }
 
 impl Stages {
-    pub(crate) fn new(budget: &Arc<Budget>) -> Self {
+    pub(crate) fn new(budget: &Arc<StagingBudget>) -> Self {
         let stock = budget.stock(staging::Direction::Out);
         let is_allowed = budget.limit() >= LEAST_LIMIT;
         Self { stock, is_allowed, devices: Mutex::default(), returned: Condvar::new() }
@@ -185,10 +185,10 @@ fn copy_by_cpu(stage: &Memory, pieces: &Pieces<'_>) -> Result<(), Stop> {
 
 impl Stage {
     fn new(device: &Arc<dyn Device>, stock: &Arc<Stock>) -> Result<Self, String> {
-        let share = stock.take(STAGE_BYTES, 0)?;
+        let taken = stock.take(STAGE_BYTES, STAGE_BYTES).map_err(|short| short.why)?;
         let queue = Queue::new(device).map_err(|error| error.to_string())?;
         let memory = device.pinned(STAGE_BYTES).map_err(|error| error.to_string())?;
-        Ok(Self { queue, memory: memory.with(share) })
+        Ok(Self { queue, memory: memory.with(taken) })
     }
 }
 

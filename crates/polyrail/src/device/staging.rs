@@ -13,7 +13,7 @@ use polyrail_proto::wire::PLACE_BYTES;
 use polyrail_sys::Memory;
 use smallvec::SmallVec;
 
-use crate::device::budget::Stock;
+use crate::device::budget::{Short, Stock};
 use crate::memory::gate::Pin;
 use crate::memory::region::RegionCore;
 use crate::memory::region_memory::RegionMemory;
@@ -62,6 +62,8 @@ pub(crate) enum Direction {
 #[derive(Debug)]
 pub(crate) enum CopyError {
     RegionDropped,
+    /// Other peers have the pinned memory, and may give it back.
+    Short(String),
     Device(String),
 }
 
@@ -75,8 +77,8 @@ impl Ring {
         stock: &Arc<Stock>,
     ) -> Result<Self, CopyError> {
         let make = |bytes| -> Result<Self, CopyError> {
-            let share = stock.take(bytes, least).map_err(CopyError::Device)?;
-            Ok(Self::of(device.pinned(bytes)?.with((share, stock.enter()))))
+            let taken = stock.take(bytes, least)?;
+            Ok(Self::of(device.pinned(bytes)?.with((taken, stock.enter()))))
         };
         stock.insist(|| as_much_as_there_is(wanted, least, make))
     }
@@ -282,6 +284,12 @@ impl From<GpuError> for CopyError {
     }
 }
 
+impl From<Short> for CopyError {
+    fn from(Short { why, passes }: Short) -> Self {
+        if passes { Self::Short(why) } else { Self::Device(why) }
+    }
+}
+
 impl From<polyrail_sys::OutOfRange> for CopyError {
     fn from(error: polyrail_sys::OutOfRange) -> Self {
         Self::Device(error.to_string())
@@ -295,10 +303,10 @@ mod tests {
     use polyrail_gpu::fake::FakeDevice;
 
     use super::*;
-    use crate::device::budget::Budget;
+    use crate::device::budget::StagingBudget;
 
     fn stock(limit: u64) -> Arc<Stock> {
-        Budget::new(limit).stock(Direction::Out)
+        StagingBudget::new(limit).stock(Direction::Out)
     }
 
     fn ring(bytes: u64) -> Ring {
@@ -349,15 +357,15 @@ mod tests {
     #[test]
     fn rings_share_a_budget_and_give_their_part_back() {
         let device = FakeDevice::new(0, Duration::ZERO, 1);
-        // The half of it is for sending.
-        let stock = stock(20_000);
+        // The half of it is for sending, and an eighth of that for peers without any.
+        let stock = stock(22_000);
         let ring = |wanted| Ring::new(&*device, wanted, 1024, &stock);
         let first = ring(8192).unwrap();
         assert_eq!(first.memory().len(), 8192);
         assert_eq!(ring(8192).unwrap().memory().len(), 1024, "for a moment");
         let _second = ring(1024).unwrap();
-        let Err(CopyError::Device(why)) = ring(1024) else { panic!("more than there is") };
-        assert!(why.contains("staging_limit_bytes: 9216 of 20000"), "{why}");
+        let Err(CopyError::Short(why)) = ring(1024) else { panic!("more than there is") };
+        assert!(why.contains("staging_limit_bytes: 9216 of 22000"), "{why}");
         assert_eq!(stock.holders(), 2);
         drop(first);
         assert_eq!(stock.holders(), 1);

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use polyrail_proto::wire::SharedPlace;
 use polyrail_sys::{SharedMemory, SharedWord};
 
-use crate::base::places::{Place, Places};
+use crate::base::budget::{Budget, PeerShare, Taken, Wanted};
 use crate::device::shared_page::{Backoff, create, open, place_of};
 use crate::device::shared_stream::{BYTES, SharedStream, word};
 
@@ -26,14 +26,14 @@ const WITHDRAWN: u64 = 2;
 /// Why there is no stream where the other end did not want one.
 const NOT_OPENED: &str = "the peer did not open the memory that was offered, and its log says why";
 /// Streams of an engine, 64 MiB of memory: further connections use their sockets.
-const STREAMS_MAX: usize = 32;
-/// Those with one peer: others are to have some, too.
-const STREAMS_OF_A_PEER_MAX: usize = 8;
+pub(crate) const STREAMS_MAX: u64 = 32;
+/// The most streams with one peer.
+pub(crate) const STREAMS_OF_A_PEER_MAX: u64 = 8;
 
 /// The streams with one peer.
-#[derive(Default)]
 pub(crate) struct PeerStreams {
-    places: Places,
+    /// Among those of all peers.
+    share: Arc<PeerShare>,
     news: Mutex<News>,
 }
 
@@ -47,8 +47,7 @@ struct News {
 
 /// The place of a stream among those of its engine and of its peer.
 pub(crate) struct StreamPlace {
-    _of_engine: Place,
-    _of_peer: Place,
+    _taken: Taken,
 }
 
 /// A stream that the other end may open.
@@ -59,20 +58,23 @@ pub(crate) struct StreamOffer {
 }
 
 impl StreamPlace {
-    fn take(engine: &Places, peer: &PeerStreams) -> Result<Self, String> {
-        let full = |most, whose| format!("{most} connections{whose} have shared memory already");
-        let of_peer = peer.places.take(STREAMS_OF_A_PEER_MAX);
-        let of_peer = of_peer.ok_or_else(|| full(STREAMS_OF_A_PEER_MAX, " with the peer"))?;
-        let of_engine = engine.take(STREAMS_MAX).ok_or_else(|| full(STREAMS_MAX, ""))?;
-        Ok(Self { _of_engine: of_engine, _of_peer: of_peer })
+    fn take(peer: &PeerStreams) -> Result<Self, String> {
+        let full = |known, whose| format!("{known} connections{whose} have shared memory already");
+        let known = peer.share.taken();
+        if known >= STREAMS_OF_A_PEER_MAX {
+            return Err(full(known, " with the peer"));
+        }
+        let taken = peer.share.take(Wanted::ONE, STREAMS_MAX);
+        let taken = taken.ok_or_else(|| full(peer.share.taken_by_all(), ""))?;
+        Ok(Self { _taken: taken })
     }
 }
 
 impl StreamOffer {
-    /// For a connection to the peer, among all of the engine.
-    pub(crate) fn new(engine: &Places, peer: &PeerStreams) -> Result<Self, Cow<'static, str>> {
+    /// For a connection to the peer.
+    pub(crate) fn new(peer: &PeerStreams) -> Result<Self, Cow<'static, str>> {
         peer.may_be_offered()?;
-        let place = StreamPlace::take(engine, peer)?;
+        let place = StreamPlace::take(peer)?;
         let shared = create(BYTES)?;
         // Running out of memory later would kill the process.
         shared.populate().map_err(|error| format!("{BYTES} bytes: {error}"))?;
@@ -96,6 +98,11 @@ impl StreamOffer {
 }
 
 impl PeerStreams {
+    /// For a peer, of the budget of all.
+    pub(crate) fn new(budget: &Arc<Budget>) -> Self {
+        Self { share: budget.share(), news: Mutex::default() }
+    }
+
     /// Whether it opened what it was offered last, or that is long ago.
     fn may_be_offered(&self) -> Result<(), Cow<'static, str>> {
         let is_over = self.news.lock().backoff.is_none_or(|backoff| backoff.is_over());
@@ -144,16 +151,12 @@ pub(crate) fn are_in_one_place(from: IpAddr, to: IpAddr) -> Result<(), &'static 
     if is_one { Ok(()) } else { Err("both ends have not the same address") }
 }
 
-/// Opens what the peer offers, for a connection among all of the engine.
-pub(crate) fn accept(
-    place: SharedPlace,
-    engine: &Places,
-    peer: &PeerStreams,
-) -> Result<Arc<SharedStream>, String> {
+/// Opens what the peer offers for a connection.
+pub(crate) fn accept(place: SharedPlace, peer: &PeerStreams) -> Result<Arc<SharedStream>, String> {
     if place.bytes != BYTES {
         return Err(format!("{} bytes were offered, allowed is {BYTES}", place.bytes));
     }
-    let taken = StreamPlace::take(engine, peer)?;
+    let taken = StreamPlace::take(peer)?;
     let memory = open(place)?;
     let layout = word(&memory, LAYOUT_AT)?.load(Ordering::Acquire);
     if layout != LAYOUT {
@@ -172,9 +175,9 @@ pub(crate) fn accept(
 /// Both ends of a stream.
 #[cfg(test)]
 pub(crate) fn pair() -> (Arc<SharedStream>, Arc<SharedStream>) {
-    let (engine, peer) = (Places::default(), PeerStreams::default());
-    let offer = StreamOffer::new(&engine, &peer).unwrap();
-    let there = accept(offer.place(), &engine, &peer).unwrap();
+    let peer = PeerStreams::new(&Budget::new());
+    let offer = StreamOffer::new(&peer).unwrap();
+    let there = accept(offer.place(), &peer).unwrap();
     (offer.conclude().unwrap(), there)
 }
 
@@ -182,8 +185,8 @@ pub(crate) fn pair() -> (Arc<SharedStream>, Arc<SharedStream>) {
 mod tests {
     use super::*;
 
-    fn offer(engine: &Places, peer: &PeerStreams) -> Result<StreamOffer, Cow<'static, str>> {
-        StreamOffer::new(engine, peer)
+    fn offer(peer: &PeerStreams) -> Result<StreamOffer, Cow<'static, str>> {
+        StreamOffer::new(peer)
     }
 
     fn why<T>(result: Result<T, impl Into<Cow<'static, str>>>) -> Cow<'static, str> {
@@ -192,65 +195,73 @@ mod tests {
 
     #[test]
     fn what_nobody_opened_in_time_can_not_be_opened() {
-        let (engine, peer) = (Places::default(), PeerStreams::default());
-        let offer = offer(&engine, &peer).unwrap();
+        let peer = PeerStreams::new(&Budget::new());
+        let offer = offer(&peer).unwrap();
         let (place, shared) = (offer.place(), offer.shared.memory().clone());
         let wrong = SharedPlace { bytes: place.bytes - 1, ..place };
-        assert!(accept(wrong, &engine, &peer).is_err());
+        assert!(accept(wrong, &peer).is_err());
         let late = word(&shared, STATE_AT).unwrap();
         assert_eq!(why(offer.conclude()), NOT_OPENED);
         assert_eq!(late.load(Ordering::Relaxed), WITHDRAWN);
-        assert!(accept(place, &engine, &peer).is_err(), "its file is closed");
+        assert!(accept(place, &peer).is_err(), "its file is closed");
     }
 
     #[test]
     fn memory_of_another_layout_is_not_opened() {
-        let (engine, peer) = (Places::default(), PeerStreams::default());
-        let offer = offer(&engine, &peer).unwrap();
+        let peer = PeerStreams::new(&Budget::new());
+        let offer = offer(&peer).unwrap();
         let layout = word(offer.shared.memory(), LAYOUT_AT).unwrap();
         layout.store(LAYOUT + 1, Ordering::Relaxed);
-        let why_not = why(accept(offer.place(), &engine, &peer));
+        let why_not = why(accept(offer.place(), &peer));
         assert!(why_not.contains("has layout 3, this engine's is 2"), "{why_not}");
         assert_eq!(offer.state.load(Ordering::Relaxed), OFFERED);
         layout.store(LAYOUT, Ordering::Relaxed);
-        assert!(accept(offer.place(), &engine, &peer).is_ok());
+        assert!(accept(offer.place(), &peer).is_ok());
     }
 
     #[test]
     fn a_peer_has_a_share_of_the_streams_of_an_engine_which_gets_places_back() {
-        let engine = Places::default();
-        let mut peers: Vec<_> = (0..5).map(|_| PeerStreams::default()).collect();
-        let all = |peer| -> Vec<_> {
-            (0..STREAMS_OF_A_PEER_MAX).map(|_| offer(&engine, peer).unwrap()).collect()
-        };
-        let last = peers.pop().unwrap();
+        let budget = Budget::new();
+        let peers: Vec<_> = (0..9).map(|_| PeerStreams::new(&budget)).collect();
+        let all = |peer| -> Vec<_> { std::iter::from_fn(|| offer(peer).ok()).collect() };
         let mut offers = all(&peers[0]);
-        let why_not = why(offer(&engine, &peers[0]));
+        assert_eq!(offers.len() as u64, STREAMS_OF_A_PEER_MAX);
+        let why_not = why(offer(&peers[0]));
         assert!(why_not.contains("8 connections with the peer have"), "{why_not}");
-        offers.extend(peers[1..].iter().flat_map(all));
-        assert_eq!(offers.len(), STREAMS_MAX);
-        let why_not = why(offer(&engine, &last));
+        let numbers: Vec<usize> = peers[1..8]
+            .iter()
+            .map(|peer| {
+                let of_peer = all(peer);
+                let number = of_peer.len();
+                offers.extend(of_peer);
+                number
+            })
+            .collect();
+        assert_eq!(numbers, [8, 8, 4, 1, 1, 1, 1], "the last ones have one each");
+        assert_eq!(offers.len() as u64, STREAMS_MAX);
+        let last = &peers[8];
+        let why_not = why(offer(last));
         assert!(why_not.contains("32 connections have"), "{why_not}");
         drop(offers);
-        assert!(offer(&engine, &last).is_ok() && offer(&engine, &peers[0]).is_ok());
+        assert!(offer(last).is_ok() && offer(&peers[0]).is_ok());
     }
 
     #[test]
     fn a_peer_that_opens_nothing_is_offered_nothing_for_a_while() {
-        let (engine, peer) = (Places::default(), PeerStreams::default());
-        let offers = [offer(&engine, &peer), offer(&engine, &peer)];
+        let peer = PeerStreams::new(&Budget::new());
+        let offers = [offer(&peer), offer(&peer)];
         for offered in offers {
             assert!(peer.conclude(offered).is_none());
         }
-        assert_eq!(why(offer(&engine, &peer)), NOT_OPENED);
+        assert_eq!(why(offer(&peer)), NOT_OPENED);
         assert_eq!(peer.last(), Some(Err(NOT_OPENED.into())));
         assert!(peer.news.lock().backoff.unwrap().is_first(), "they failed together");
-        assert!(offer(&engine, &PeerStreams::default()).is_ok(), "another peer");
+        assert!(offer(&PeerStreams::new(&Budget::new())).is_ok(), "another peer");
         // Another try, after the pause, which it takes.
         peer.news.lock().backoff = None;
-        let offered = offer(&engine, &peer);
-        assert!(accept(offered.as_ref().unwrap().place(), &engine, &peer).is_ok());
+        let offered = offer(&peer);
+        assert!(accept(offered.as_ref().unwrap().place(), &peer).is_ok());
         assert!(peer.conclude(offered).is_some());
-        assert!(offer(&engine, &peer).is_ok() && peer.last() == Some(Ok(())));
+        assert!(offer(&peer).is_ok() && peer.last() == Some(Ok(())));
     }
 }

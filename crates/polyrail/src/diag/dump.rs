@@ -9,6 +9,7 @@ use polyrail_config::{expand_file_name, harmless};
 use polyrail_proto::{FlowIndex, Time};
 use polyrail_sys::interfaces::host_name;
 use polyrail_sys::threads::monotonic_ns;
+use polyrail_sys::without_write_signals;
 
 use crate::base::reason::seconds;
 use crate::base::regular_file;
@@ -43,7 +44,7 @@ impl DumpSignal {
             return;
         }
         let text = text(engine);
-        let written = match engine.config.dump_file.as_str() {
+        let write = || match engine.config.dump_file.as_str() {
             "" => io::stderr().write_all(text.as_bytes()),
             file => {
                 let path = expand_file_name(file, &host_name(), std::process::id());
@@ -51,6 +52,7 @@ impl DumpSignal {
                 file.and_then(|mut file| file.write_all(text.as_bytes()))
             }
         };
+        let written = without_write_signals(write);
         if let Err(error) = written {
             tracing::error!(target: "polyrail::engine", %error, "can't write the state dump");
         }
@@ -78,6 +80,9 @@ fn write_engine(out: &mut String, engine: &Arc<EngineShared>) -> std::fmt::Resul
         pool.limit(),
         engine.rescues()
     )?;
+    if let Some(staging) = engine.budgets.staging.text() {
+        writeln!(out, "  pinned memory of flows: {staging}")?;
+    }
     for rail in &card.rails {
         let speed = if rail.speed_mbps == 0 {
             String::new()

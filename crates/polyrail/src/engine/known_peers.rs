@@ -257,7 +257,7 @@ impl EngineShared {
             spins: self.pollers.are_allowed(),
             payload: self.settings.payload_for(card),
             rails: self.rails.len(),
-            staging: &self.staging,
+            budgets: &self.budgets,
             ending: Ending::new(self),
             closed_here: engine_here(card.instance).map(|engine| engine.closed()),
         };

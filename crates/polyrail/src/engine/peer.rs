@@ -14,7 +14,7 @@ use polyrail_proto::{InstanceId, ReceiverLimits, SenderConfig, Time};
 use polyrail_secure::{Capability, Keys};
 
 use crate::base::reason::LostReason;
-use crate::device::budget::{Budget, Stock};
+use crate::device::budget::Stock;
 use crate::device::carriers::Carriers;
 use crate::device::host_proof::Lease;
 use crate::device::shared_page::Sharing;
@@ -22,6 +22,7 @@ use crate::device::staging::Direction;
 use crate::device::stream_offer::PeerStreams;
 use crate::device::wire::Wire;
 use crate::engine::audit::Audit;
+use crate::engine::budgets::Budgets;
 use crate::engine::counters::ArrivalStats;
 use crate::engine::inbox::Share;
 use crate::engine::life::{Attempts, PeerState};
@@ -154,7 +155,8 @@ impl PeerShared {
         };
         let flows = layout.flow_slots(number, proxies);
         let pairs = layout.pairs.len();
-        let quotas = Arc::new(Quotas::new(options.ops_pool));
+        let connections = options.budgets.connections.share();
+        let quotas = Arc::new(Quotas::new(options.ops_pool, connections));
         let limits = ReceiverLimits { flows: options.flow_limit, ..ReceiverLimits::default() };
         Self {
             number,
@@ -162,11 +164,11 @@ impl PeerShared {
             same_host: options.same_host,
             tally: Tally::default(),
             sharing: Sharing::default(),
-            streams: PeerStreams::default(),
-            carriers: Carriers::default(),
+            streams: PeerStreams::new(&options.budgets.streams),
+            carriers: Carriers::new(&options.budgets.listeners),
             lease: OnceLock::new(),
-            tx_stock: options.staging.stock(Direction::Out),
-            rx_stock: options.staging.stock(Direction::In),
+            tx_stock: options.budgets.staging.stock(Direction::Out),
+            rx_stock: options.budgets.staging.stock(Direction::In),
             inbox_share: Share::default(),
             quotas: quotas.clone(),
             by_user: AtomicBool::new(false),
@@ -265,8 +267,8 @@ pub(crate) struct PeerOptions<'a> {
     pub(crate) payload: Payload,
     /// Local rails.
     pub(crate) rails: usize,
-    /// Pinned memory of all peers together.
-    pub(crate) staging: &'a Arc<Budget>,
+    /// Shared by all peers.
+    pub(crate) budgets: &'a Budgets,
     pub(crate) ending: Ending,
     /// Of an engine of this process: whether it has closed.
     pub(crate) closed_here: Option<Arc<AtomicBool>>,

@@ -41,7 +41,9 @@ impl EngineShared {
                     },
                 });
             }
-            Err(CopyError::Device(why)) => op.fail(TransferError::Device { why }),
+            Err(CopyError::Device(why) | CopyError::Short(why)) => {
+                op.fail(TransferError::Device { why });
+            }
         }
         true
     }

@@ -75,6 +75,9 @@ pub(crate) enum ProxyCommand {
     Copying(Arc<Op>),
     /// A region of a device has ended: its memory is not to be kept.
     LetGo,
+    /// A peer that has no pinned memory waits for some: flows give back what they don't use, and those whose payload has
+    /// stalled end.
+    GiveBack,
     /// Flows of the peer that were not read because its share of the inbox was full may be read
     /// again.
     Resume { peer: Arc<PeerShared> },
@@ -90,7 +93,7 @@ impl ProxyCommand {
             | Self::Probe { peer }
             | Self::Resume { peer } => Some(peer),
             Self::AddRx { arriving } | Self::AddBoth { arriving } => Some(&arriving.peer),
-            Self::Copying(_) | Self::LetGo => None,
+            Self::Copying(_) | Self::LetGo | Self::GiveBack => None,
         }
     }
 }

@@ -28,6 +28,7 @@ use polyrail_proto::{Plan, QuotaExceeded};
 
 use polyrail_sys::process::descriptor_limit;
 
+use crate::base::budget::{PeerShare, Taken, Wanted};
 use crate::base::seldom::Seldom;
 use crate::engine::counters::Counter;
 use crate::engine::peer::{OpRef, PeerShared};
@@ -46,8 +47,6 @@ const RECEIVE_PLACES_MAX: usize = 1 << 18;
 const ANSWERS_MAX: u32 = 1024;
 /// Connections of a peer for each flow that it says it has: old ones end later than new ones begin.
 const CONNECTIONS_PER_FLOW: u32 = 4;
-/// This part of `flow_limit` no peer takes alone.
-const RESERVE: u32 = 8;
 
 /// What a peer takes up at this moment.
 pub(crate) struct Quotas {
@@ -57,8 +56,8 @@ pub(crate) struct Quotas {
     reads: AtomicUsize,
     read_parts: AtomicUsize,
     answers: AtomicU32,
-    /// Connections from the peer: arriving, up, or about to be closed.
-    pub(crate) flows: AtomicU32,
+    /// Connections from the peer, among those of all peers.
+    connections: Arc<PeerShare>,
     /// How often it was refused a connection for that.
     pub(crate) flows_refused: Counter,
     pub(crate) logs: Logs,
@@ -80,19 +79,19 @@ pub(crate) struct Logs {
 
 /// A place among the connections that an engine accepts, held as long as the connection is.
 pub(crate) struct FlowPlace {
-    peer: Arc<PeerShared>,
+    _taken: Taken,
 }
 
 impl Quotas {
-    pub(crate) fn new(ops_pool: u32) -> Self {
+    pub(crate) fn new(ops_pool: u32, connections: Arc<PeerShare>) -> Self {
         Self {
             ops_pool: ops_pool as usize,
+            connections,
             receives: AtomicUsize::new(0),
             receive_places: AtomicUsize::new(0),
             reads: AtomicUsize::new(0),
             read_parts: AtomicUsize::new(0),
             answers: AtomicU32::new(0),
-            flows: AtomicU32::new(0),
             flows_refused: Counter::default(),
             logs: Logs::default(),
             breach: Mutex::default(),
@@ -206,19 +205,26 @@ impl FlowPlace {
     /// A place for one more connection of the peer, which says that it has so many flows; or why
     /// there is none. `limit`: connections of all peers.
     pub(crate) fn take(peer: &Arc<PeerShared>, flows: u32, limit: u32) -> Result<Self, String> {
-        let share = limit - limit / RESERVE;
-        let most = flows.saturating_mul(CONNECTIONS_PER_FLOW).min(share);
-        let quotas = &peer.quotas;
-        let known = quotas.flows.fetch_add(1, Ordering::Relaxed);
-        let place = Self { peer: peer.clone() };
-        if known < most {
-            return Ok(place);
+        let connections = &peer.quotas.connections;
+        let (known, most) = (connections.taken(), flows.saturating_mul(CONNECTIONS_PER_FLOW));
+        let refuse = |why| {
+            peer.quotas.flows_refused.add(1);
+            Err(why)
+        };
+        if known >= most.into() {
+            return refuse(format!(
+                "{known} connections of this peer are here, its quota is {most}: \
+                 {CONNECTIONS_PER_FLOW} for each of {flows} flows"
+            ));
         }
-        quotas.flows_refused.add(1);
-        Err(format!(
-            "{known} connections of this peer are here, its quota is {most}: \
-             {CONNECTIONS_PER_FLOW} for each of {flows} flows, and {share} of the flow limit of {limit}"
-        ))
+        match connections.take(Wanted::ONE, limit.into()) {
+            Some(taken) => Ok(Self { _taken: taken }),
+            None => refuse(format!(
+                "{known} connections of this peer and {} of all peers are here; flow_limit is {limit}, \
+                 and an eighth of it is for peers that have none",
+                connections.taken_by_all()
+            )),
+        }
     }
 }
 
@@ -232,12 +238,6 @@ impl EngineShared {
     }
 }
 
-impl Drop for FlowPlace {
-    fn drop(&mut self) {
-        self.peer.quotas.flows.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use polyrail_proto::RegionKey;
@@ -246,28 +246,33 @@ mod tests {
 
     use super::*;
     use crate::api::engine::Engine;
+    use crate::base::budget::Budget;
+
+    fn quotas() -> Quotas {
+        Quotas::new(64, Budget::new().share())
+    }
 
     #[test]
     fn a_peer_that_replaces_its_connections_quickly_has_few_at_once() {
         let [a, b] = [(); 2].map(|()| Engine::builder().build().unwrap());
         let peer = a.add_peer(&b.metadata()).unwrap().shared;
         let take = |flows| FlowPlace::take(&peer, flows, 64);
-        let before = peer.quotas.flows.load(Ordering::Relaxed);
+        let before = peer.quotas.connections.taken() as u32;
         let mut places: Vec<FlowPlace> = std::iter::from_fn(|| take(1).ok()).take(100).collect();
         assert_eq!(places.len() as u32, CONNECTIONS_PER_FLOW - before.min(CONNECTIONS_PER_FLOW));
         let why = take(1).err().unwrap();
-        assert!(why.contains("its quota is 4: 4 for each of 1 flows, and 56 of "), "{why}");
+        assert!(why.contains("its quota is 4: 4 for each of 1 flows"), "{why}");
         places.pop();
         assert!(take(1).is_ok());
         // With more flows it has more connections, up to its share of all.
         places.extend(std::iter::from_fn(|| take(1000).ok()).take(100));
-        assert!(places.len() <= 56 && peer.quotas.flows.load(Ordering::Relaxed) == 56);
+        assert!(places.len() <= 56 && peer.quotas.connections.taken() == 56);
         assert!(peer.quotas.flows_refused.get() >= 3);
     }
 
     #[test]
     fn what_is_over_makes_room() {
-        let quotas = Quotas::new(64);
+        let quotas = quotas();
         let key = RegionKey { slot: 0, generation: 1, nonce: 0 };
         let place = Place { key, offset: 0, len: 1 };
         let leave = CopyLeave::No;
@@ -303,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_read_of_any_size_is_served_if_it_is_alone() {
-        let quotas = Quotas::new(64);
+        let quotas = quotas();
         assert!(quotas.may_serve(usize::MAX));
         quotas.read_begins(&Plan::empty());
         assert!(quotas.may_serve(2 * READ_PARTS_MAX - 1) && !quotas.may_serve(2 * READ_PARTS_MAX));

@@ -16,15 +16,14 @@ use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::callback::Callbacks;
 use crate::base::invitation::Invitation;
-use crate::base::places::Places;
 use crate::base::reason::{ConnectReason, LostReason};
-use crate::device::budget::Budget;
 use crate::device::host_copy::HostCopier;
 use crate::device::host_proof::Proofs;
 use crate::device::imports::Imports;
 use crate::device::peer_copy::PeerCopyQueues;
 use crate::device::shared_page::Page;
 use crate::engine::awaited::Awaited;
+use crate::engine::budgets::Budgets;
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::counters::Counter;
 use crate::engine::credentials::Credentials;
@@ -79,15 +78,13 @@ pub(crate) struct EngineShared {
     pub(crate) admit: Option<Arc<Hook>>,
     /// The ways of messages between processes of this host.
     pub(crate) message_paths: Box<dyn MessagePaths>,
-    pub(crate) staging: Arc<Budget>,
+    pub(crate) budgets: Budgets,
     pub(crate) peer_copies: PeerCopyQueues,
     pub(crate) host_copies: HostCopier,
     pub(crate) proofs: Proofs,
     pub(crate) imports: Imports,
     /// What peers of this host open to see whether they can.
     pub(crate) page: Page,
-    /// Connections through shared memory.
-    pub(crate) streams: Places,
     pub(crate) peers: RwLock<Vec<Arc<PeerShared>>>,
     /// What moved with peers that are gone; added to while the list of peers is locked.
     pub(crate) past: Mutex<Totals>,
@@ -146,7 +143,7 @@ impl EngineShared {
         } = parts;
         let (callbacks, original) = (Arc::<Callbacks>::default(), Arc::<Original>::default());
         let bells = Arc::new(Bells::new(callbacks.clone()));
-        let staging = Budget::new(config.staging_limit_bytes);
+        let budgets = Budgets::new(config.staging_limit_bytes);
         Self {
             rescues: Counter::default(),
             near: NearRails::new(&rails, host.as_ref()),
@@ -166,13 +163,12 @@ impl EngineShared {
             )),
             callbacks,
             joined: Awaited::new(bells.clone()),
-            host_copies: HostCopier::new(settings.cpus, &staging),
-            staging,
+            host_copies: HostCopier::new(settings.cpus, &budgets.staging),
+            budgets,
             peer_copies: PeerCopyQueues::default(),
             proofs: Proofs::default(),
             imports: Imports::default(),
             page: Page::new(),
-            streams: Places::default(),
             peers: RwLock::default(),
             past: Mutex::default(),
             told: Mutex::default(),

@@ -397,6 +397,42 @@ impl Core {
         }
     }
 
+    /// A peer waits for pinned memory: frees idle rings, and ends flows in the middle of a payload that does not come.
+    fn give_back(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
+        let stalled = |(key, flow): (usize, &mut AnyFlow)| match flow {
+            AnyFlow::Rx(flow) | AnyFlow::Both(_, flow) => {
+                flow.holds_memory_in_vain(pass).then_some(key)
+            }
+            AnyFlow::Tx(_) => None,
+        };
+        let late: Vec<usize> = self.flows.iter_mut().filter_map(stalled).collect();
+        // Bytes may have come that this thread has not read.
+        if !late.is_empty() {
+            late.iter().for_each(|key| self.mark_readable(*key));
+            self.read_ready(proxy, pass);
+        }
+        for key in late {
+            if let Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) = self.flows.get_mut(key)
+                && !(pass.hasty && flow.peer.is_held())
+                && flow.holds_memory_in_vain(pass)
+            {
+                let why = "its payload does not come, and other peers wait for pinned memory";
+                self.drop_flow(key, Down(why.into()), proxy, pass);
+            }
+        }
+        for (_, flow) in &mut self.flows {
+            match flow {
+                AnyFlow::Tx(flow) => flow.give_back(),
+                AnyFlow::Rx(flow) => flow.give_back(),
+                AnyFlow::Both(flow, arriving) => {
+                    flow.give_back();
+                    arriving.give_back();
+                }
+            }
+        }
+        pass.copiers.let_go();
+    }
+
     pub(super) fn check_stalls(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
         // While it polls streams, nobody tells it that a peer of one has died.
         streams(&self.streamed, &self.flows).for_each(|(_, _, stream)| stream.note_event());

@@ -47,6 +47,8 @@ pub(crate) struct RxFlow {
     arrivals: Arrivals,
     /// The chunk that begins needs room in the ring, or is the first one that a plugin carries.
     waits_for_room: bool,
+    /// While other peers wait for pinned memory: which chunk was being read and how much of it was to come, and since when.
+    seen_left: Option<((u64, u32), u64)>,
     /// The peer's share of the inbox was full at the last visit.
     is_paused: bool,
     acks: Acks,
@@ -92,6 +94,7 @@ impl RxFlow {
             current: Current::default(),
             arrivals: Arrivals::default(),
             waits_for_room: false,
+            seen_left: None,
             is_paused: false,
             acks: Acks::new(window_chunks),
             is_landing: false,

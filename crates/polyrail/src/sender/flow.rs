@@ -56,6 +56,8 @@ pub(crate) struct TxFlow {
     carrier: Carrier,
     /// While others send what this flow, or the peer for this flow, has no pinned memory for.
     rest: Rest,
+    /// Since when the peer has had no pinned memory because other peers have all of it, by the monotonic clock.
+    short_since: Option<u64>,
     /// Frames so far, and those that the peer has acknowledged.
     sequence: u64,
     acknowledged: u64,
@@ -101,6 +103,7 @@ impl TxFlow {
             shared: None,
             carrier: Carrier::default(),
             rest: Rest::default(),
+            short_since: None,
             sequence: 0,
             acknowledged: 0,
             carried: 0,

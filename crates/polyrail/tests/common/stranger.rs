@@ -251,11 +251,16 @@ impl Stranger {
 
     /// Says the head of a frame sealed, and its payload as it is.
     pub(crate) fn say_raw(&mut self, head: &[u8], payload: &[u8]) {
+        self.begin_raw(head, payload.len() as u32, payload);
+    }
+
+    /// Says the head of a frame whose payload has so many bytes, and the first of them.
+    pub(crate) fn begin_raw(&mut self, head: &[u8], len: u32, payload: &[u8]) {
         let mut bytes = Vec::new();
         let sealer = &mut self.keys.as_mut().expect("the handshake is over").sealer;
         let begin = sealer.begin(&mut bytes);
         bytes.extend_from_slice(head);
-        sealer.seal(&mut bytes, begin, payload.len() as u32);
+        sealer.seal(&mut bytes, begin, len);
         bytes.extend_from_slice(payload);
         self.write(&bytes);
     }

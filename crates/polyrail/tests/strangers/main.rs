@@ -5,6 +5,7 @@
 mod common;
 
 mod admission;
+mod hoarders;
 mod hostile;
 mod impostors;
 mod leaving;

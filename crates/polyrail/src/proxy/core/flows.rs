@@ -101,6 +101,7 @@ impl Core {
             }
             ProxyCommand::Copying(op) => self.copying.push(op),
             ProxyCommand::LetGo => pass.copiers.let_go(),
+            ProxyCommand::GiveBack => self.give_back(proxy, pass),
             ProxyCommand::Resume { peer } => {
                 let of_peer = |flow: &AnyFlow| Arc::ptr_eq(flow.peer(), &peer);
                 let keys: Vec<usize> =

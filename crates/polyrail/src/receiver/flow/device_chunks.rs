@@ -158,7 +158,7 @@ impl Arrivals {
                 Err(CopyError::RegionDropped) => {
                     ChunkEnd::Settled(rx.give_up(id, RefusalCode::RegionDropped))
                 }
-                Err(CopyError::Device(error)) => {
+                Err(CopyError::Device(error) | CopyError::Short(error)) => {
                     tell(peer, &error);
                     ChunkEnd::Settled(rx.give_up(id, RefusalCode::Device))
                 }

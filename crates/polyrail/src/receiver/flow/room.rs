@@ -2,6 +2,7 @@
 //! or for the sender's ring to be opened, and what becomes of it without.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use polyrail_gpu::Device;
 use polyrail_proto::wire::{ChunkHeader, RefusalCode};
@@ -10,7 +11,7 @@ use super::RxFlow;
 use super::device_chunks::Arrivals;
 use crate::device::budget::Stock;
 use crate::device::shared_ring::PeersRing;
-use crate::device::staging::Ring;
+use crate::device::staging::{CopyError, Ring};
 use crate::engine::pass::{Down, Pass};
 
 impl RxFlow {
@@ -57,18 +58,7 @@ impl RxFlow {
             match made {
                 Some(Ok(ring)) => self.arrivals.ring = Some(ring),
                 Some(Err(error)) => {
-                    let why = format!("{error:?}");
-                    let code = if stock.holders() > 0 {
-                        self.tell_short(&stock, &why);
-                        RefusalCode::NoStaging
-                    } else {
-                        if let Some(others) = self.peer.quotas.logs.no_staging.left_out() {
-                            let name = self.peer.name();
-                            tracing::error!(target: "polyrail::staging", peer = name, why, others,
-                                "no staging");
-                        }
-                        RefusalCode::Device
-                    };
+                    let code = self.refusal_without_ring(&error, &stock, pass);
                     self.peer.rx().receiver.bar(self.flow, code);
                     self.current.land = false;
                 }
@@ -84,6 +74,35 @@ impl RxFlow {
         self.waits_for_room = false;
         self.take_in(false, pass)?;
         Ok(true)
+    }
+
+    /// There is no ring for the flow: the code for its sender, which sends the chunk again later, or by another flow, if
+    /// that can help.
+    fn refusal_without_ring(
+        &self,
+        error: &CopyError,
+        stock: &Stock,
+        pass: &Pass<'_>,
+    ) -> RefusalCode {
+        let why = format!("{error:?}");
+        if stock.holders() > 0 {
+            self.tell_short(stock, &why);
+            return RefusalCode::NoStaging;
+        }
+        let (name, others) = (self.peer.name(), self.peer.quotas.logs.no_staging.left_out());
+        if let CopyError::Short(why) = error {
+            // The peer sends the chunk again, until others have given some back.
+            pass.engine.want_staging(pass.now);
+            if let Some(others) = others {
+                tracing::warn!(target: "polyrail::staging", peer = name, why, others,
+                    "it waits for pinned memory that other peers have");
+            }
+            return RefusalCode::NoStaging;
+        }
+        if let Some(others) = others {
+            tracing::error!(target: "polyrail::staging", peer = name, why, others, "no staging");
+        }
+        RefusalCode::Device
     }
 
     /// A chunk lies in the sender's ring, which may have to be opened. Goes on with what came unless
@@ -149,6 +168,42 @@ impl RxFlow {
         let ring = ring.ok_or_else(|| Down("a chunk lies outside of what was announced".into()))?;
         let is_ready = ring.is_open(self.current.device().is_some()) && !self.arrivals.is_full();
         Ok(self.current.land && !is_ready)
+    }
+
+    /// Whether the flow holds pinned memory for a payload of which no byte has come for twice the time after which its
+    /// sender gives up a stalled flow. Notes what has come by now.
+    pub(crate) fn holds_memory_in_vain(&mut self, pass: &Pass<'_>) -> bool {
+        let left = self.reader.left();
+        if left == 0 || self.current.at.is_none() || self.current.is_carried {
+            self.seen_left = None;
+            return false;
+        }
+        let now = (self.current.began_ns, left);
+        match self.seen_left {
+            Some((seen, since_ns)) if seen == now => {
+                let patience = 2 * self.peer.stall(&pass.engine.settings);
+                Duration::from_nanos(pass.now.saturating_sub(since_ns)) >= patience
+            }
+            _ => {
+                self.seen_left = Some((now, pass.now));
+                false
+            }
+        }
+    }
+
+    /// Frees rings that nothing is in: peers without any wait for the memory.
+    pub(crate) fn give_back(&mut self) {
+        if !self.arrivals.is_empty() {
+            return;
+        }
+        if self.arrivals.ring.as_ref().is_some_and(Ring::is_idle) {
+            self.arrivals.drop_ring();
+        }
+        if self.current.header.is_none()
+            && let Some(ring) = &mut self.arrivals.peers_ring
+        {
+            ring.close();
+        }
     }
 
     /// Says once that there is pinned memory for some flows of the peer only.

@@ -2,10 +2,11 @@
 //! that the peer has open.
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use polyrail_gpu::{Device, Ticket};
 use polyrail_proto::wire::{AckFrame, RefusalCode};
-use polyrail_proto::{Chunk, Failure, Source};
+use polyrail_proto::{Chunk, Failure, Source, Time};
 
 use super::TxFlow;
 use super::frame::Body;
@@ -94,12 +95,14 @@ impl TxFlow {
             return Ok(true);
         }
         let ready = if is_shared { Ok(()) } else { self.prepare_ring(&chunk, pass) };
-        if let Err(CopyError::Device(why)) = &ready
-            && self.others_have_memory()
+        if let Err(CopyError::Device(why) | CopyError::Short(why)) = &ready
+            && (self.others_have_memory()
+                || matches!(ready, Err(CopyError::Short(_))) && self.waits_for_memory(pass))
         {
             self.leave_to_others(why, pass);
             return Ok(false);
         }
+        self.short_since = None;
         let len = u64::from(chunk.header.payload_len);
         match ready.and_then(|()| self.copy_to_ring(&chunk, len, is_shared, pass)) {
             Ok((body, tickets)) => {
@@ -126,6 +129,27 @@ impl TxFlow {
     fn others_have_memory(&self) -> bool {
         let shared = self.shared.as_ref().is_some_and(SharedRing::is_pinned);
         self.peer.tx_stock.holders() > usize::from(self.ring.is_some()) + usize::from(shared)
+    }
+
+    /// No flow to the peer has pinned memory, since flows to other peers have all of it. Says whether to wait for
+    /// some: for as long as a peer may be silent.
+    fn waits_for_memory(&mut self, pass: &Pass<'_>) -> bool {
+        let since = *self.short_since.get_or_insert(pass.now);
+        let waited = Duration::from_nanos(pass.now.saturating_sub(since));
+        if waited >= pass.engine.settings.peer_timeout {
+            return false;
+        }
+        pass.engine.want_staging(pass.now);
+        // The peer waits for this engine.
+        self.peer.tx().sender.handle_peer_at_work(Time(pass.now));
+        true
+    }
+
+    /// Frees a ring that nothing is in: peers without any wait for the memory.
+    pub(crate) fn give_back(&mut self) {
+        if self.staged.is_empty() && self.ring.as_ref().is_some_and(Ring::is_idle) {
+            self.ring = None;
+        }
     }
 
     /// The chunk that was pulled last needs pinned memory that can't be had.
@@ -280,7 +304,7 @@ impl TxFlow {
     fn fail(&self, chunk: &Chunk<Outgoing>, error: CopyError, pass: &mut Pass<'_>) -> Down {
         let (failure, why) = match error {
             CopyError::RegionDropped => (Failure::RegionDropped, "a region was dropped".into()),
-            CopyError::Device(why) => (Failure::Device, why),
+            CopyError::Device(why) | CopyError::Short(why) => (Failure::Device, why),
         };
         chunk.source.note_device_error(why.clone());
         let mut tx = self.peer.tx();

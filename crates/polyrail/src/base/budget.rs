@@ -1,0 +1,169 @@
+//! Budgets that peers share: bytes or places of which the engine has so many for all of them.
+//!
+//! A peer that has some may take what is left but for a reserve, which is for peers that have nothing yet. So one peer
+//! alone may take nearly all, and the next ones still get the least that they can work with, whatever others keep.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+/// This part of a budget is for peers that have nothing of it.
+const RESERVE: u64 = 8;
+/// The most that a peer may take of the reserve: bytes of the largest chunk, or places.
+const FIRST_MAX: u64 = 64 << 20;
+
+/// How much of a budget all peers have taken.
+#[derive(Debug, Default)]
+pub(crate) struct Budget {
+    taken: Mutex<u64>,
+}
+
+/// What one peer has taken of a budget.
+#[derive(Debug)]
+pub(crate) struct PeerShare {
+    budget: Arc<Budget>,
+    taken: AtomicU64,
+}
+
+/// An amount that a peer has taken; dropping it gives the amount back.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    share: Arc<PeerShare>,
+    amount: u64,
+}
+
+/// What a peer wants of a budget.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) amount: u64,
+    /// With less the peer could not work at all.
+    pub(crate) least: u64,
+}
+
+impl Wanted {
+    /// One place.
+    pub(crate) const ONE: Self = Self { amount: 1, least: 1 };
+}
+
+impl Budget {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::default()
+    }
+
+    /// The share of a peer that has nothing yet.
+    pub(crate) fn share(self: &Arc<Self>) -> Arc<PeerShare> {
+        Arc::new(PeerShare { budget: self.clone(), taken: AtomicU64::new(0) })
+    }
+
+    /// The amount that all peers have together.
+    pub(crate) fn taken(&self) -> u64 {
+        *self.taken.lock()
+    }
+}
+
+impl PeerShare {
+    /// Takes an amount of a budget that is `limit` in all. None is an error: the caller says what becomes of that.
+    pub(crate) fn take(self: &Arc<Self>, wanted: Wanted, limit: u64) -> Option<Taken> {
+        let mut all = self.budget.taken.lock();
+        let own = self.taken.load(Ordering::Relaxed);
+        let fits = is_left(wanted, (*all, own), limit);
+        fits.then(|| {
+            *all += wanted.amount;
+            // Changed with the lock held only.
+            self.taken.store(own + wanted.amount, Ordering::Relaxed);
+            Taken { share: self.clone(), amount: wanted.amount }
+        })
+    }
+
+    /// Whether [`Self::take`] would give it.
+    pub(crate) fn has_left(&self, wanted: Wanted, limit: u64) -> bool {
+        let all = self.budget.taken.lock();
+        is_left(wanted, (*all, self.taken.load(Ordering::Relaxed)), limit)
+    }
+
+    /// The amount that this peer has.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// The amount that all peers have together.
+    pub(crate) fn taken_by_all(&self) -> u64 {
+        self.budget.taken()
+    }
+}
+
+/// The part of a budget that only peers without any may take: room for one of them at least.
+fn reserve(limit: u64, least: u64) -> u64 {
+    (limit / RESERVE).max(least).min(limit / 2)
+}
+
+fn is_left(Wanted { amount, least }: Wanted, (all, own): (u64, u64), limit: u64) -> bool {
+    let is_first = own == 0 && amount <= least && amount <= FIRST_MAX;
+    let may_be_taken =
+        if is_first || all == 0 && amount <= least { limit } else { limit - reserve(limit, least) };
+    all.checked_add(amount).is_some_and(|all| all <= may_be_taken)
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        let mut all = self.share.budget.taken.lock();
+        *all -= self.amount;
+        self.share.taken.fetch_sub(self.amount, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes as much as the peer gets, in such pieces.
+    fn all_of(share: &Arc<PeerShare>, amount: u64, least: u64, limit: u64) -> Vec<Taken> {
+        std::iter::from_fn(|| share.take(Wanted { amount, least }, limit)).collect()
+    }
+
+    #[test]
+    fn one_peer_alone_may_take_all_but_the_reserve() {
+        for (limit, least, gets) in [(8000, 10, 7000), (32, 1, 28), (16, 1, 14), (2, 1, 1)] {
+            let budget = Budget::new();
+            let hog = all_of(&budget.share(), least, least, limit);
+            assert_eq!(hog.iter().map(|taken| taken.amount).sum::<u64>(), gets, "of {limit}");
+            drop(hog);
+            assert_eq!(budget.taken(), 0);
+        }
+    }
+
+    #[test]
+    fn each_of_those_that_come_later_gets_the_least() {
+        let budget = Budget::new();
+        let hogs = [budget.share(), budget.share()];
+        let _most: Vec<_> = hogs.iter().flat_map(|hog| all_of(hog, 10, 10, 8000)).collect();
+        let others: Vec<_> = (0..99).map(|_| budget.share()).collect();
+        let firsts: Vec<_> = others.iter().map(|share| all_of(share, 10, 10, 8000)).collect();
+        assert!(firsts.iter().all(|taken| taken.len() == 1), "one each");
+        assert!(hogs.iter().all(|hog| hog.take(Wanted { amount: 1, least: 1 }, 8000).is_none()));
+        let more = Wanted { amount: 20, least: 10 };
+        assert!(budget.share().take(more, 8000).is_none(), "more than the least is not reserved");
+    }
+
+    #[test]
+    fn a_budget_for_one_is_for_the_first_that_comes() {
+        let budget = Budget::new();
+        let [one, other] = [(); 2].map(|()| budget.share());
+        let all = Wanted { amount: 900, least: 900 };
+        assert!(one.take(Wanted { amount: 1000, least: 900 }, 1000).is_none(), "less would do");
+        let only = one.take(all, 1000).unwrap();
+        assert!(other.take(all, 1000).is_none() && !other.has_left(all, 1000));
+        drop(only);
+        assert!(other.has_left(all, 1000) && other.take(all, 1000).is_some());
+    }
+
+    #[test]
+    fn nobody_takes_the_reserve_by_calling_it_the_least() {
+        let (budget, limit) = (Budget::new(), 4 << 30);
+        let _hog = all_of(&budget.share(), 1 << 20, 1 << 20, limit);
+        let much = Wanted { amount: 512 << 20, least: 512 << 20 };
+        assert!(budget.share().take(much, limit).is_none());
+        assert!(budget.share().take(Wanted { amount: 2 << 20, least: 2 << 20 }, limit).is_some());
+    }
+}
