@@ -9,6 +9,7 @@ use std::sync::Once;
 use parking_lot::Mutex;
 use polyrail_config::harmless;
 use polyrail_sys::files::{self, Opening};
+use polyrail_sys::without_write_signals;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// Why a log can't be what the settings want.
@@ -79,7 +80,7 @@ pub type ToStderr = fn(&str);
 
 /// Nobody reads standard error, so nobody can learn that writing failed.
 pub(crate) fn to_stderr(line: &str) {
-    let _ = io::stderr().write_all(line.as_bytes());
+    let _ = without_write_signals(|| io::stderr().write_all(line.as_bytes()));
 }
 
 /// A file or standard error. Each record becomes one line, whatever outside text it holds.
@@ -130,7 +131,7 @@ impl Output {
         match self {
             Self::Stderr(write) => write(&line),
             Self::File { path, state, failed } => {
-                if let Err(error) = state.lock().append(&line) {
+                if let Err(error) = without_write_signals(|| state.lock().append(&line)) {
                     failed.call_once(|| {
                         to_stderr(&format!("polyrail: log_file {}: {error}\n", shown(path)));
                     });
@@ -206,5 +207,31 @@ mod tests {
         let last: Vec<&str> = rest.lines().rev().take(2).collect();
         assert_eq!(last[0], "after");
         assert!((1..9999).contains(&last[1].len()), "{}", last[1].len());
+    }
+
+    const LOG_FILE: &str = "POLYRAIL_TEST_LOG_FILE";
+
+    /// Run by the test below in a process whose files may have no bytes.
+    #[test]
+    fn in_a_limited_process() {
+        let limited = std::env::var_os(LOG_FILE);
+        let folder = tempfile::tempdir().unwrap();
+        let path = limited.clone().map_or_else(|| folder.path().join("log"), PathBuf::from);
+        Output::append_to(path.clone()).unwrap().write_line("a line");
+        let written = std::fs::metadata(path).unwrap().len();
+        assert_eq!(written, if limited.is_some() { 0 } else { 7 });
+    }
+
+    #[test]
+    fn a_log_beyond_the_limit_of_file_sizes_is_an_error_and_ends_no_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new("sh");
+        let script =
+            "ulimit -f 0; exec \"$0\" --nocapture --exact output::tests::in_a_limited_process";
+        child.args(["-c", script]).arg(std::env::current_exe().unwrap());
+        let ended = child.env(LOG_FILE, folder.path().join("log")).output().unwrap();
+        let text = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{} {text}", ended.status);
+        assert!(text.contains("log_file") && text.contains("File too large"), "{text}");
     }
 }

@@ -91,9 +91,7 @@ mod tests {
             drop(reader);
             without_write_signals(|| writer.write_all(b"x")).unwrap_err().to_string()
         }),
-        ("shared memory", || {
-            SharedMemory::create(1 << 20, 7).map(drop).unwrap_err().to_string()
-        }),
+        ("shared memory", || SharedMemory::create(1 << 20, 7).map(drop).unwrap_err().to_string()),
     ];
     const EXPECTED: [&str; 3] = [
         "File too large",

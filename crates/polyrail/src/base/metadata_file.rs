@@ -6,6 +6,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use polyrail_sys::without_write_signals;
+
 use crate::base::published::{EXTRA_MAX, Published};
 use crate::base::regular_file;
 
@@ -32,7 +34,7 @@ pub(crate) fn write(path: &Path, published: &Published) -> io::Result<()> {
     }
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft)?;
     // Nobody else takes this name again, so nobody else would remove what is left under it.
-    file.write_all(&published.encode())
+    without_write_signals(|| file.write_all(&published.encode()))
         .and_then(|()| fs::rename(draft, path))
         .inspect_err(|_| drop(fs::remove_file(draft)))
 }

@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use polyrail_proto::wire::ChunkHeader;
 use polyrail_proto::{FlowIndex, TransferId};
 use polyrail_sys::threads::monotonic_ns;
+use polyrail_sys::without_write_signals;
 use serde_json::{Value, json};
 
 use crate::base::regular_file;
@@ -126,7 +127,7 @@ impl Trace {
         if self.file.metadata()?.is_file() {
             self.file.set_len(0)?;
         }
-        self.write_to(BufWriter::new(&self.file), &engine.card.name, rail)
+        without_write_signals(|| self.write_to(BufWriter::new(&self.file), &engine.card.name, rail))
     }
 
     /// One event a line, so that a file that was cut short can be mended by hand.

@@ -6,6 +6,7 @@ mod common;
 mod device_trouble;
 mod devices;
 mod direct;
+mod file_limit;
 mod shared;
 mod shared_stream;
 mod single_copy;

@@ -9,6 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use polyrail_secure::{Secret, new_secret};
+use polyrail_sys::without_write_signals;
 use thiserror::Error;
 
 use polyrail_sys::files;
@@ -87,9 +88,11 @@ fn make(folder: &Path, path: &Path) -> io::Result<()> {
     let (text, name) = (new_secret()?, new_secret()?);
     let draft = folder.join(format!("{FILE}.{}", &name[..16]));
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
-    let written = writeln!(file, "{text}").and_then(|()| match fs::hard_link(&draft, path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        linked => linked,
+    let written = without_write_signals(|| writeln!(file, "{text}")).and_then(|()| {
+        match fs::hard_link(&draft, path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            linked => linked,
+        }
     });
     fs::remove_file(&draft)?;
     written
