@@ -32,6 +32,7 @@ pub use quota::QuotaExceeded;
 pub use range_set::RangeSet;
 pub use reader::{FrameReader, Need, ReaderEvent};
 pub use receiver::{
-    Landed, LandingId, Permission, Receiver, ReceiverLimits, ReceiverUsage, Settled, Verdict,
+    DeliveryId, Landed, LandingId, Permission, Receiver, ReceiverLimits, ReceiverUsage, Settled,
+    Verdict,
 };
 pub use sender::{Chunk, Failure, NewTransfer, Sender, SenderConfig, Source, TxEvent};

@@ -22,20 +22,30 @@
 //! is refused, so that its sender learns that its bytes are not here. What the sender's `floor` says
 //! is good for forgetting, and for nothing else.
 //!
+//! **No acknowledgement overtakes a delivery.** Drivers deliver complete transfers without their lock, so one thread may
+//! be about to deliver a transfer while another one reads a cancel of it, or a second copy of a chunk. An
+//! acknowledgement of those would tell the sender that the transfer is over, and its notification would come after that.
+//! If the transfer is itself a cancel, bytes would land after that. So from its last chunk to [`Receiver::end_delivery`]
+//! a transfer can make the receiver unquiet ([`Receiver::is_quiet`]).
+//!
 //! A chunk may be taken from a flow in the middle (its sender cancelled the transfer, the user
 //! dropped the region) while the flow is inside a system call for it. The call that takes it then
 //! says "not yet", the driver asks again, and sends no acknowledgement until
 //! [`Receiver::is_quiet`].
 //!
 //! Here are the types, and what the driver asks and says of whole transfers. `judging` has the verdicts,
-//! `landing` the flows and devices that write, `incoming` the transfers under way.
+//! `landing` the flows and devices that write, `incoming` the transfers under way, `delivering` those that are
+//! complete.
 
+mod delivering;
 mod incoming;
 mod judging;
 mod landing;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use self::delivering::Deliveries;
+pub use self::delivering::DeliveryId;
 use self::incoming::IncomingTransfer;
 use self::landing::Claim;
 use crate::id::TransferId;
@@ -66,6 +76,7 @@ pub struct Receiver {
     detached: BTreeMap<u64, Claim>,
     next_landing: u64,
     events: VecDeque<Landed>,
+    deliveries: Deliveries,
 }
 
 /// A chunk that a device copies into place.
@@ -183,14 +194,15 @@ impl Receiver {
             detached: BTreeMap::new(),
             next_landing: 0,
             events: VecDeque::new(),
+            deliveries: Deliveries::default(),
         }
     }
 
-    /// The peer gave the transfer up: nothing of it lands any more.
+    /// The peer gave the transfer up: nothing of it lands or is delivered any more.
     ///
-    /// Returns whether that holds already. If a flow is inside a system call for the transfer, ask
-    /// again and acknowledge nothing until [`Self::is_quiet`]: acknowledging the peer's cancel, or
-    /// a second copy of it on another flow, would tell the peer that nothing lands any more.
+    /// Returns whether that holds already. If a flow is inside a system call for the transfer, or a thread delivers
+    /// it, ask again and acknowledge nothing until [`Self::is_quiet`]: acknowledging the peer's cancel, or
+    /// a second copy of it on another flow, would tell the peer that this holds.
     pub fn retire(&mut self, transfer: TransferId) -> bool {
         // A transfer that is complete keeps its event: it was in place before the cancel came.
         if transfer >= self.floor {
@@ -202,7 +214,9 @@ impl Receiver {
             // The message is not acknowledged: its sender gave it up and waits for no answer.
             self.drop_incoming(transfer, OVER);
         }
-        !self.all_claims().any(|c| c.reading && c.target.is_some_and(|(t, _)| t == transfer))
+        self.deliveries.await_transfer(transfer);
+        let is_reading = |c: &Claim| c.reading && c.target.is_some_and(|(t, _)| t == transfer);
+        !self.all_claims().any(is_reading) && !self.deliveries.awaits(transfer)
     }
 
     /// The driver no longer wants the data of a read or receive. Chunks under way stop landing; the
@@ -237,7 +251,8 @@ impl Receiver {
         is_unused
     }
 
-    /// The next transfer that is complete.
+    /// The next transfer that is complete. [`Self::begin_delivery`] follows, unless all that this returned only
+    /// landed ([`Landed::is_delivered`]).
     pub fn poll_event(&mut self) -> Option<Landed> {
         self.events.pop_front()
     }

@@ -1,9 +1,9 @@
-//! Two copies of one chunk under way at once, as may happen after a rail failed.
+//! Two copies of one chunk under way at once, as may happen after a rail failed; and what overtakes a delivery.
 
 mod common;
 
 use common::{A, B, begin, chunk, receiver};
-use polyrail_proto::wire::{ChunkHeader, RefusalCode};
+use polyrail_proto::wire::{ChunkHeader, Flags, RefusalCode, WireOp};
 use polyrail_proto::{FlowIndex, Receiver, Settled, TransferId, Verdict};
 
 /// All of the flow's chunk in one read, if it may land at all.
@@ -94,4 +94,77 @@ fn a_driver_can_bar_the_places_of_a_chunk_that_is_landing() {
     assert!(r.bar(B, RefusalCode::RegionDropped), "not inside a call: true at once");
     assert!(!r.begin_landing(B));
     assert_eq!(r.handle_chunk_end(B, true), Settled::Refuse(RefusalCode::RegionDropped));
+}
+
+/// Transfer 1 is complete by flow A: a message, or a notification.
+fn complete(r: &mut Receiver) {
+    let header = ChunkHeader { op: WireOp::Control, ..chunk(1, 0, 1) };
+    assert_eq!(begin(r, A, header), Verdict::Land);
+    assert_eq!(r.handle_chunk_end(A, true), Settled::Ack);
+    assert!(r.poll_event().unwrap().is_delivered());
+}
+
+#[test]
+fn a_copy_is_acknowledged_once_the_first_one_is_delivered() {
+    let mut r = receiver();
+    complete(&mut r);
+    let delivery = r.begin_delivery(None);
+    assert!(r.is_quiet(), "a delivery disturbs nobody");
+    let copy = ChunkHeader { op: WireOp::Control, ..chunk(1, 0, 1) };
+    assert_eq!(begin(&mut r, B, copy), Verdict::Discard);
+    assert!(!r.is_quiet(), "if it is a cancel, it was not carried out yet");
+    r.end_delivery(delivery);
+    assert!(r.is_quiet());
+}
+
+#[test]
+fn a_cancel_is_confirmed_once_its_transfer_is_delivered() {
+    let mut r = receiver();
+    complete(&mut r);
+    let delivery = r.begin_delivery(None);
+    assert!(!r.retire(TransferId(1)) && !r.is_quiet(), "its notification would come after its end");
+    // Another thread delivers something else meanwhile.
+    begin(&mut r, B, ChunkHeader { op: WireOp::Control, ..chunk(2, 0, 1) });
+    r.handle_chunk_end(B, true);
+    let other = r.begin_delivery(None);
+    assert_ne!(delivery, other);
+    r.end_delivery(other);
+    assert!(!r.is_quiet());
+    r.end_delivery(delivery);
+    assert!(r.is_quiet() && r.retire(TransferId(1)));
+}
+
+#[test]
+fn a_delivery_goes_on_with_what_the_same_thread_takes_later() {
+    let mut r = receiver();
+    complete(&mut r);
+    let delivery = r.begin_delivery(None);
+    begin(&mut r, A, ChunkHeader { flags: Flags::NOTIFY, ..chunk(2, 0, 1) });
+    r.handle_chunk_end(A, true);
+    assert!(!r.retire(TransferId(2)), "no thread has taken it yet");
+    assert_eq!(r.begin_delivery(Some(delivery)), delivery);
+    assert!(!r.is_quiet());
+    r.end_delivery(delivery);
+    assert!(r.is_quiet());
+}
+
+#[test]
+fn what_a_device_completes_is_acknowledged_once_it_is_delivered() {
+    let mut r = receiver();
+    begin(&mut r, A, ChunkHeader { flags: Flags::NOTIFY, ..chunk(1, 0, 1) });
+    let landing = r.detach(A).unwrap();
+    assert_eq!(r.handle_landed(landing, Ok(())), Settled::Ack);
+    assert!(!r.is_quiet(), "any thread may take it before that of its flow");
+    let delivery = r.begin_delivery(None);
+    r.end_delivery(delivery);
+    assert!(r.is_quiet());
+}
+
+#[test]
+fn a_write_without_a_notification_is_over_when_it_has_landed() {
+    let mut r = receiver();
+    begin(&mut r, A, chunk(1, 0, 1));
+    r.handle_chunk_end(A, true);
+    assert_eq!(begin(&mut r, B, chunk(1, 0, 1)), Verdict::Discard);
+    assert!(r.retire(TransferId(1)) && r.is_quiet());
 }

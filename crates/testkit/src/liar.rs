@@ -324,6 +324,7 @@ impl Liar {
                 self.landed.insert(id, what);
             }
         }
+        let delivery = self.receiver.begin_delivery(None);
         while let Some(landed) = self.receiver.poll_event() {
             let id = landed.transfer.0;
             if !self.landed.contains_key(&(id, 0)) {
@@ -337,6 +338,7 @@ impl Liar {
                 self.receiver.retire(transfer);
             }
         }
+        self.receiver.end_delivery(delivery);
         Ok(())
     }
 

@@ -56,9 +56,9 @@ pub struct NodeSettings {
     pub silence: Duration,
     /// Time between attempts to connect.
     pub retry: Duration,
-    /// A system call takes up to this many nanoseconds.
+    /// A system call, or a delivery, takes up to this many nanoseconds.
     pub call_nanos: u64,
-    /// Now and then the thread loses its CPU inside a system call, for up to this long.
+    /// Now and then the thread loses its CPU meanwhile, for up to this long.
     pub long_call_nanos: u64,
     /// A fault in the driver, to see that the oracle notices.
     pub sabotage: Sabotage,
@@ -79,6 +79,8 @@ pub enum Sabotage {
     AcksUnquiet,
     /// Reports a region as gone while flows may still be writing it.
     DropsAtOnce,
+    /// Says that a thread has delivered what it has only taken.
+    ForgetsDeliveries,
 }
 
 /// An engine with one peer.
@@ -305,7 +307,11 @@ impl Node {
 
     /// Whether the node has nothing left to do or to wait for.
     pub fn is_idle(&self) -> bool {
-        !self.sender.is_busy() && self.leaving.is_empty() && self.dropping.is_empty()
+        let is_delivering = self.rx.iter().any(RxFlow::is_delivering);
+        !self.sender.is_busy()
+            && !is_delivering
+            && self.leaving.is_empty()
+            && self.dropping.is_empty()
     }
 
     /// Transfers from the peer that are under way.

@@ -74,8 +74,10 @@ pub struct Tally {
     pub sent_away: u64,
     /// Chunks taken from a flow while it was landing them.
     pub taken: u64,
-    /// Acknowledgements that were held back until a flow had left its system call.
+    /// Acknowledgements that were held back until a flow had left its system call, or a thread had delivered.
     pub held_back: u64,
+    /// Cancels, and copies of chunks, that came while another thread delivered their transfer.
+    pub overtaking: u64,
     /// Chunks that a dead flow gave back.
     pub given_back: u64,
     /// Outgoing flows closed since they stalled.
@@ -106,6 +108,7 @@ impl AddAssign for Tally {
         self.sent_away += other.sent_away;
         self.taken += other.taken;
         self.held_back += other.held_back;
+        self.overtaking += other.overtaking;
         self.given_back += other.given_back;
         self.stalled += other.stalled;
         self.flows_lost += other.flows_lost;

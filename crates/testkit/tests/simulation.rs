@@ -207,6 +207,25 @@ fn what_is_cancelled_or_late_has_no_effect_afterwards() {
     }
 }
 
+/// Threads that take long to deliver what came, so that cancels and second copies overtake them.
+fn slow_deliveries(rng: &mut Rng) -> Scenario {
+    let mut scenario = late_duplicates(rng);
+    scenario.load.menu = vec![Dish::Notify, Dish::WriteNotify, Dish::Write, Dish::SendReceive];
+    scenario.load.max_bytes = 4 << 10;
+    scenario.load.cancelled = 400;
+    scenario.load.patience = Duration::from_micros(300);
+    scenario.node.call_nanos = 100_000;
+    scenario
+}
+
+#[test]
+fn no_end_overtakes_its_notification() {
+    let tally = sweep("no_end_overtakes_its_notification", 80, slow_deliveries);
+    if whole_sweep() {
+        assert!(tally.overtaking > 20 && tally.held_back > 5 && tally.notified > 200, "{tally:?}");
+    }
+}
+
 #[test]
 fn a_dropped_region_is_never_written() {
     let tally = sweep("a_dropped_region_is_never_written", 60, |rng| {
@@ -383,6 +402,39 @@ fn the_oracle_catches_a_driver_that_acknowledges_while_a_flow_is_in_a_call() {
 fn the_oracle_catches_a_driver_that_frees_a_region_in_use() {
     let violation = caught(Sabotage::DropsAtOnce, cancelling);
     assert!(violation.what.contains("land"), "{violation}");
+}
+
+/// Runs a driver that forgets its deliveries, until a violation says this.
+fn catch_forgetting(what: &str, scenario: impl Fn(&mut Rng) -> Scenario) {
+    let run = |seed| {
+        let mut scenario = scenario(&mut Rng::new(seed));
+        scenario.node.sabotage = Sabotage::ForgetsDeliveries;
+        Simulation::new(&scenario, seed).run().err().filter(|it| it.what.contains(what))
+    };
+    let found = (0..number("POLYRAIL_SIM_SEEDS").unwrap_or(400)).find_map(run);
+    assert!(found.is_some(), "no violation says {what:?}");
+}
+
+#[test]
+fn the_oracle_catches_a_driver_whose_notifications_come_after_the_end() {
+    catch_forgetting("after its end true", slow_deliveries);
+    catch_forgetting("is done, but its notification was not delivered", slow_deliveries);
+}
+
+#[test]
+fn the_oracle_catches_a_driver_that_confirms_a_cancel_which_it_has_not_carried_out() {
+    let only_writes = |rng: &mut Rng| {
+        let mut scenario = slow_deliveries(rng);
+        scenario.load.menu = vec![Dish::Write];
+        scenario.load.max_bytes = 64 << 10;
+        scenario.load.cancelled = 900;
+        scenario.chaos.pause = Duration::from_micros(80);
+        scenario.rails.resize(4, scenario.rails[0]);
+        scenario.node.channels = 4;
+        scenario.node.call_nanos = 400_000;
+        scenario
+    };
+    catch_forgetting("land", only_writes);
 }
 
 #[test]

@@ -128,6 +128,11 @@ impl Request<Write> {
     /// the write are in place. At most `notification_bytes`. Each post brings it, unless
     /// [`crate::PreparedTransfer::post_with`] gives another one. Notifications have no order among each
     /// other.
+    ///
+    /// A notification never comes after the end of its transfer. When the transfer is done, the notification is in the
+    /// peer's inbox, or its observer has returned. When the transfer has failed, the peer may have got the notification
+    /// before that, and does not get it later. Only the loss of the peer ([`crate::TransferError::PeerLost`]) leaves open
+    /// what still happens there.
     #[must_use]
     pub fn notification(mut self, bytes: Vec<u8>) -> Self {
         self.spec.notification = Some(bytes);
@@ -196,7 +201,7 @@ impl<O: TwoSided> Request<O> {
 impl<O: Operation> Request<O> {
     /// The transfer fails if it is not complete after this time, which counts from each post. Without
     /// it, `transfer_timeout_ms` holds. A write or a send that has begun is over once the peer confirms that nothing of it
-    /// lands any more; while no rail reaches the peer, that is when the peer is given up
+    /// lands or is delivered any more; while no rail reaches the peer, that is when the peer is given up
     /// (`peer_timeout_ms`) at the latest.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {

@@ -148,8 +148,8 @@ impl Transfer {
     }
 
     /// Asks for an early end and returns at once. It is over when [`Self::wait`] says so: after
-    /// that, no byte of it is read here or lands at the peer. It may still turn out complete. The
-    /// peer has to confirm; while no rail reaches it, that may take until it is given up.
+    /// that, no byte of it is read here or lands at the peer, and its notification does not come. It may still turn out
+    /// complete. The peer has to confirm; while no rail reaches it, that may take until it is given up.
     ///
     /// A receive may be over before the peer has heard of its end. A send that met it there meanwhile is refused
     /// ([`RefusalCode::NotExpected`](crate::RefusalCode::NotExpected)), as no byte of it may land any more; it does not

@@ -421,7 +421,7 @@ pub enum TransferError {
         /// Why.
         code: RefusalCode,
     },
-    /// The peer is gone.
+    /// The peer is gone. It confirmed nothing: bytes of the transfer may still land there, and its notification may come.
     #[error("peer {peer} is gone: {why}")]
     PeerLost {
         /// The peer.

@@ -29,8 +29,8 @@ thread_local! {
 /// fine here; waiting is not, since nothing else moves on that proxy meanwhile. A panic is caught,
 /// logged and counted ([`crate::Stats::callback_panics`]).
 pub trait Observer: Send + Sync {
-    /// A notification arrived. What this returns goes to [`crate::Engine::take_notifications`] and
-    /// its like, by default all of it; `None`: nothing does, as this has taken it.
+    /// A notification arrived. Its transfer ends at the peer after this has returned. What this returns goes to
+    /// [`crate::Engine::take_notifications`] and its like, by default all of it; `None`: nothing does, as this has taken it.
     fn notified(&self, peer: &Peer, data: Vec<u8>) -> Option<Vec<u8>> {
         let _ = peer;
         Some(data)

@@ -46,7 +46,7 @@ pub(crate) use announcing::Announcing;
 pub(crate) use covering::covers;
 pub(crate) use ending::Ending;
 pub(crate) use flows::{FlowSlot, Layout};
-pub(crate) use halves::{Arrived, OpRef, ReadPart, RxSide, TxSide, WaitingReceive};
+pub(crate) use halves::{Arrived, Delivery, OpRef, ReadPart, RxSide, TxSide, WaitingReceive};
 pub(crate) use locking::Locked;
 pub(crate) use problems::silent_for;
 

@@ -1,10 +1,12 @@
 //! The receiving end of a flow. Here is a visit of its proxy; `receiving` reads payload into its place,
 //! `parsing` makes sense of what came, `current` is the chunk that is read, `acks` answers.
-//! `device_chunks` are copied into place later, and `room` finds the memory where they wait.
+//! `device_chunks` are copied into place later, `room` finds the memory where they wait, and `delivering`
+//! hands on what is complete.
 
 mod acks;
 mod carried;
 mod current;
+mod delivering;
 mod device_chunks;
 mod parsing;
 mod receiving;
@@ -24,7 +26,7 @@ use self::current::Current;
 use self::device_chunks::Arrivals;
 use crate::device::wire::Wire;
 use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::{Arrived, PeerShared, RxSide};
+use crate::engine::peer::{Delivery, PeerShared, RxSide};
 use crate::engine::proxy_handle::Arriving;
 use crate::engine::quotas::FlowPlace;
 
@@ -55,7 +57,7 @@ pub(crate) struct RxFlow {
     /// Bytes of the current chunk may go in place: [`Receiver::begin_landing`] was called, and its
     /// end was not.
     is_landing: bool,
-    arrived: Vec<Arrived>,
+    delivery: Delivery,
     way_back: WayBack,
     pub(crate) readable: bool,
     /// The end is behind the bytes that are there, and no event will tell of it again.
@@ -98,7 +100,7 @@ impl RxFlow {
             is_paused: false,
             acks: Acks::new(window_chunks),
             is_landing: false,
-            arrived: Vec::new(),
+            delivery: Delivery::default(),
             way_back: WayBack::Data(SmallVec::new()),
             readable: true,
             ended: false,
@@ -237,8 +239,8 @@ impl RxFlow {
         };
         // Also before an error: what was concluded is acknowledged.
         if any {
-            self.take_events();
-            self.deliver(pass)?;
+            self.delivery.take(&mut peer.rx());
+            self.deliver(false, pass)?;
             while self.waits_for_room && self.go_on(pass)? {}
             self.acknowledge(pass.now);
         }
@@ -266,7 +268,7 @@ impl RxFlow {
         self.arrivals.begin_copies(&peer, pass);
         // Also after something wrong: what came before it has landed, and a later copy would not be
         // told of.
-        let delivered = self.deliver(pass);
+        let delivered = self.deliver(goes_on && parsed.is_ok(), pass);
         parsed.and(delivered)
     }
 
@@ -298,20 +300,6 @@ impl RxFlow {
             let peer = self.peer.clone();
             self.landing_ended(&mut peer.rx());
         }
-    }
-
-    fn take_events(&mut self) {
-        let peer = self.peer.clone();
-        self.note_landed(&mut peer.rx());
-    }
-
-    fn deliver(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
-        let mut ended = Ok(());
-        for arrived in self.arrived.drain(..) {
-            // It has landed, and is not sent again.
-            ended = ended.and(pass.arrived(&self.peer, arrived));
-        }
-        ended
     }
 
     fn stats(&self) -> &crate::engine::counters::ArrivalStats {

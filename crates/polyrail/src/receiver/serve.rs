@@ -14,16 +14,31 @@ use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::inbox::Notification;
 use crate::engine::op::{Made, Op, Purpose};
 use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::{Arrived, OpRef, PeerShared, RxSide, TxSide};
+use crate::engine::peer::{Arrived, Delivery, Locked, OpRef, PeerShared, RxSide, TxSide};
 use crate::engine::peer_handle::Peer;
 use crate::memory::region::Touch;
 use crate::memory::region_list::RegionList;
 use crate::path::{carry, export, try_shared};
 
 impl Pass<'_> {
-    /// It is known what became of a transfer here. An error means that the peer breaks the rules: close
-    /// the flow that brought it.
-    pub(crate) fn arrived(&mut self, peer: &Arc<PeerShared>, arrived: Arrived) -> Result<(), Down> {
+    /// Delivers what one thread has taken. The lock comes back with the result, as more may have come. An error means that
+    /// the peer breaks the rules: close the flow that brought it.
+    pub(crate) fn deliver<'p>(
+        &mut self,
+        peer: &'p Arc<PeerShared>,
+        delivery: &mut Delivery,
+    ) -> (Locked<'p, RxSide>, Result<(), Down>) {
+        let mut result = Ok(());
+        for arrived in delivery.arrived.drain(..) {
+            // All of it: it has landed, and is not sent again.
+            result = result.and(self.arrived(peer, arrived));
+        }
+        let mut rx = peer.rx();
+        delivery.end(&mut rx);
+        (rx, result)
+    }
+
+    fn arrived(&mut self, peer: &Arc<PeerShared>, arrived: Arrived) -> Result<(), Down> {
         match arrived {
             Arrived::Whole(landed, op) => take(self, peer, landed, op),
             Arrived::Failed(op, error) => {
@@ -105,7 +120,7 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Resu
         Message::ReadFailed { read, code } => {
             let error = TransferError::Refused { peer: peer.name().to_owned(), code };
             let take = |rx: &mut RxSide| Some((rx.reads.remove(&read)?.op, error));
-            return fail(pass, peer, (WireOp::ReadData, read), take);
+            fail(peer, (WireOp::ReadData, read), take);
         }
         Message::ReadCancelled { read } => cancel_read(pass, peer, read),
         Message::ReceivePosted(posted) => {
@@ -126,7 +141,7 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Resu
             return handled;
         }
         Message::SendTooLong { receive, len } => {
-            return fail(pass, peer, (WireOp::SendData, receive), |rx| {
+            fail(peer, (WireOp::SendData, receive), |rx| {
                 let waiting = rx.receives.remove(&receive)?;
                 Some((waiting.op, TransferError::TooLong { len, capacity: waiting.capacity }))
             });
@@ -141,7 +156,7 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Resu
                 };
                 Some((op, error))
             };
-            return fail(pass, peer, (WireOp::SendData, receive), take);
+            fail(peer, (WireOp::SendData, receive), take);
         }
         Message::RegionWanted { key } => export::offer(pass, peer, key),
         Message::RegionOffered { key, offered } => {
@@ -168,20 +183,17 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Resu
     Ok(())
 }
 
-/// The peer has ended a read or receive.
+/// The peer has ended a read or receive. The caller delivers that next if nothing is landing for it, which is mostly so. Else
+/// the thread that lands it finds that it has failed.
 fn fail(
-    pass: &mut Pass<'_>,
-    peer: &Arc<PeerShared>,
+    peer: &PeerShared,
     which: (WireOp, u64),
     take: impl FnOnce(&mut RxSide) -> Option<(Arc<Op>, TransferError)>,
-) -> Result<(), Down> {
+) {
     let mut rx = peer.rx();
-    let Some((op, error)) = take(&mut rx) else { return Ok(()) };
-    rx.fail(which, op, error);
-    // Mostly nothing is landing; else whoever lands it finds that it has failed.
-    let arrived: Vec<Arrived> = std::iter::from_fn(|| rx.poll_arrived()).collect();
-    drop(rx);
-    arrived.into_iter().try_for_each(|arrived| pass.arrived(peer, arrived))
+    if let Some((op, error)) = take(&mut rx) {
+        rx.fail(which, op, error);
+    }
 }
 
 /// The peer says something of its receives, which may let sends go on.

@@ -31,14 +31,16 @@ impl Receiver {
         }
         let Some(incoming) = self.forget(transfer) else { return false };
         self.done.insert(transfer.0);
-        self.events.push_back(Landed {
+        let landed = Landed {
             op: incoming.op,
             flags: incoming.flags,
             context: incoming.context,
             transfer,
             meta: incoming.meta,
             bytes: incoming.bytes,
-        });
+        };
+        self.deliveries.add(&landed);
+        self.events.push_back(landed);
         true
     }
 

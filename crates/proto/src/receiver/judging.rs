@@ -45,6 +45,7 @@ impl Receiver {
         let id = header.transfer.0;
         let known = |proofs: &Proofs| if proofs.holds(head) { Verdict::Discard } else { OVER };
         if header.transfer < self.floor || self.done.contains(id) {
+            self.deliveries.await_transfer(header.transfer);
             return Ok(known(&self.proofs));
         }
         if let Some(incoming) = self.active.get(&id) {

@@ -75,7 +75,12 @@ impl Receiver {
         if ended.verdict != Some(Verdict::Land) {
             ended.target = None;
         }
-        self.settle(ended, landed)
+        let settled = self.settle(ended, landed);
+        if let Some((transfer, _)) = ended.target {
+            // The flow that acknowledges the chunk is perhaps not the one that delivers the transfer.
+            self.deliveries.await_transfer(transfer);
+        }
+        settled
     }
 
     fn settle(&mut self, ended: Claim, landed: Permission) -> Settled {
@@ -119,10 +124,12 @@ impl Receiver {
         }
     }
 
-    /// Whether no flow is inside a system call for a chunk that was taken from it. While one is, the
+    /// Whether acknowledgements may leave: no flow is inside a system call for a chunk that was taken from it, and
+    /// no thread delivers a transfer that the peer has cancelled, or of which it has sent a chunk again. Else the
     /// driver sends no acknowledgement on any flow; that is a matter of microseconds.
     pub fn is_quiet(&self) -> bool {
-        !self.all_claims().any(|c| c.reading && c.verdict != Some(Verdict::Land))
+        !self.deliveries.is_awaited()
+            && !self.all_claims().any(|c| c.reading && c.verdict != Some(Verdict::Land))
     }
 
     pub(super) fn all_claims(&self) -> impl Iterator<Item = &Claim> {

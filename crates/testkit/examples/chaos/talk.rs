@@ -87,7 +87,7 @@ pub(crate) enum Letter {
     Window { epoch: u64, window: Vec<u8>, exposed: Vec<u8>, exposed_seed: u64 },
     /// A write was reported done.
     Written(Mark),
-    /// A write was cancelled or ran into its deadline, and the window's owner has confirmed it.
+    /// A write has failed, and the window's owner has confirmed that nothing of it happens there any more.
     GivenUp(Mark),
     /// A slot of your window is as good as new.
     Free { epoch: u64, slot: u32 },

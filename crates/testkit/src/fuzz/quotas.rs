@@ -245,6 +245,7 @@ impl Transfers {
         } else {
             self.receiver.handle_flow_down(flow);
         }
+        // None of them is delivered: all are writes without a notification.
         while let Some(landed) = self.receiver.poll_event() {
             assert!(self.active.remove(&landed.transfer.0).is_some(), "{landed:?}");
         }

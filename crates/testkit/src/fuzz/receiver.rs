@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use arbitrary::{Result, Unstructured};
 use polyrail_proto::wire::{ChunkHeader, Flags, RefusalCode, WireOp};
 use polyrail_proto::{
-    FlowIndex, LandingId, Receiver, ReceiverLimits, Settled, TransferId, Verdict,
+    DeliveryId, FlowIndex, LandingId, Receiver, ReceiverLimits, Settled, TransferId, Verdict,
 };
 
 const FLOWS: u32 = 4;
@@ -42,6 +42,10 @@ struct Model {
     /// Chunks that were acknowledged as landed.
     landed: BTreeMap<u64, BTreeSet<u32>>,
     completed: BTreeSet<u64>,
+    /// Complete transfers that threads are delivering.
+    deliveries: Vec<(DeliveryId, Vec<u64>)>,
+    /// Those of them that the peer has cancelled, or of which it has sent a chunk again.
+    overtaken: BTreeSet<u64>,
     /// Transfers that the peer gave up: no flow may begin to write them.
     retired: BTreeSet<u64>,
     /// Contexts that the driver's gate refuses from now on.
@@ -57,6 +61,8 @@ pub(super) fn run(data: &[u8]) {
         copying: Vec::new(),
         landed: BTreeMap::new(),
         completed: BTreeSet::new(),
+        deliveries: Vec::new(),
+        overtaken: BTreeSet::new(),
         retired: BTreeSet::new(),
         expelled: BTreeSet::new(),
         floor: 1,
@@ -84,7 +90,7 @@ impl Model {
     fn call(&mut self, data: &mut Unstructured<'_>) -> Result<()> {
         let index = data.int_in_range(0..=FLOWS - 1)?;
         let (flow, state) = (FlowIndex(index), self.flows[index as usize]);
-        match data.int_in_range(0..=12)? {
+        match data.int_in_range(0..=13)? {
             0..=3 if state.chunk.is_none() => self.begin_chunk(index, data)?,
             0..=3 if state.inside => {
                 let more = self.receiver.end_landing(flow);
@@ -111,6 +117,8 @@ impl Model {
             7 => {
                 let transfer = data.int_in_range(1..=TRANSFERS)?;
                 let true_now = self.receiver.retire(TransferId(transfer));
+                self.note_overtaking(transfer);
+                assert!(!true_now || !self.overtaken.contains(&transfer), "it will be delivered");
                 assert!(true_now || !self.receiver.is_quiet(), "an acknowledgement could leave");
                 self.retired.insert(transfer);
             }
@@ -145,10 +153,27 @@ impl Model {
                 let landed = if intact { Ok(()) } else { Err(RefusalCode::Device) };
                 let settled = self.receiver.handle_landed(id, landed);
                 self.settled(state, settled, intact);
+                if let (Settled::Ack, Some((transfer, _))) = (settled, state.chunk) {
+                    // Another flow may acknowledge it.
+                    self.note_overtaking(transfer);
+                }
+            }
+            13 if !self.deliveries.is_empty() => {
+                let which = data.int_in_range(0..=self.deliveries.len() - 1)?;
+                let (id, transfers) = self.deliveries.swap_remove(which);
+                self.receiver.end_delivery(id);
+                self.overtaken.retain(|transfer| !transfers.contains(transfer));
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// The peer is about to learn that the transfer is over, and must not while it is being delivered.
+    fn note_overtaking(&mut self, transfer: u64) {
+        if self.deliveries.iter().any(|(_, transfers)| transfers.contains(&transfer)) {
+            self.overtaken.insert(transfer);
+        }
     }
 
     /// Whether the driver believes that the flow's chunk may land.
@@ -168,7 +193,8 @@ impl Model {
         let meta: &[u8] = if chunk == 0 { b"meta" } else { b"" };
         let header = ChunkHeader {
             op,
-            flags: Flags::NONE,
+            // Of the others some are not writes, and are delivered anyway.
+            flags: if transfer == TRANSFERS { Flags::NOTIFY } else { Flags::NONE },
             meta_len: meta.len() as u32,
             payload_len: 10 + chunk,
             pieces: 1,
@@ -200,6 +226,7 @@ impl Model {
         };
         if self.is_over(transfer) {
             assert_ne!(verdict, Verdict::Land, "a chunk of what is over");
+            self.note_overtaking(transfer);
         }
         let missed = verdict != Verdict::Land;
         let (chunk, verdict) = (Some((transfer, chunk)), Some(verdict));
@@ -233,8 +260,12 @@ impl Model {
                 assert!(!of_copy || !intact);
             }
         }
+        let mut taken = Vec::new();
         while let Some(landed) = self.receiver.poll_event() {
             let id = landed.transfer.0;
+            if landed.is_delivered() {
+                taken.push(id);
+            }
             assert!(self.completed.insert(id), "{id} completed twice");
             assert!(!self.retired.contains(&id), "{id} completed after its cancel");
             let inside = self.writers().any(|f| f.chunk.is_some_and(|c| c.0 == id));
@@ -242,6 +273,13 @@ impl Model {
             assert_eq!(landed.meta, b"meta");
             let count = self.landed[&id].len() as u64;
             assert_eq!(landed.bytes, 10 * count + count * (count - 1) / 2);
+        }
+        if !taken.is_empty() {
+            // Sometimes with what the same thread has taken before.
+            let earlier = self.deliveries.pop_if(|(_, before)| before.len() == 1);
+            let id = self.receiver.begin_delivery(earlier.as_ref().map(|(id, _)| *id));
+            taken.extend(earlier.into_iter().flat_map(|(_, before)| before));
+            self.deliveries.push((id, taken));
         }
     }
 
@@ -274,6 +312,7 @@ impl Model {
         assert!(held.meta_bytes <= LIMITS.meta_bytes, "{held:?}");
         assert!(held.proofs <= LIMITS.proofs + GONE, "{held:?}");
         let inside = self.writers().next().is_some();
-        assert!(inside || self.receiver.is_quiet());
+        assert!(self.overtaken.is_empty() || !self.receiver.is_quiet(), "an end could overtake");
+        assert!(inside || !self.overtaken.is_empty() || self.receiver.is_quiet());
     }
 }

@@ -2,7 +2,7 @@
 
 use polyrail_proto::matching::Match;
 use polyrail_proto::message::Message;
-use polyrail_proto::wire::{ChunkHeader, Flags, Place, RefusalCode, WireOp};
+use polyrail_proto::wire::{ChunkHeader, Place, RefusalCode, WireOp};
 use polyrail_proto::{
     Failure, Landed, NewTransfer, Permission, Segment, Source, TransferId, TxEvent,
 };
@@ -136,31 +136,6 @@ impl Node {
         self.wake_senders(world);
     }
 
-    /// Takes complete transfers out of the receiver.
-    pub(super) fn take_landed(&mut self, world: &mut World) {
-        while let Some(landed) = self.receiver.poll_event() {
-            match landed.op {
-                WireOp::Write if landed.flags.contains(Flags::NOTIFY) => {
-                    match landed.meta.try_into() {
-                        Ok(id) => world.notified(self.id, OpId(u32::from_le_bytes(id))),
-                        Err(meta) => world.oracle.violate(format!("notification is {meta:?}")),
-                    }
-                }
-                WireOp::Write => {}
-                WireOp::ReadData => {
-                    if let Some(id) = self.reads.remove(&landed.context) {
-                        self.over(world, id, Outcome::Done);
-                    }
-                }
-                WireOp::SendData => self.received(world, &landed),
-                WireOp::Control => match Message::decode(&landed.meta) {
-                    Ok(message) => self.hear(world, message),
-                    Err(error) => world.oracle.violate(format!("message: {error}")),
-                },
-            }
-        }
-    }
-
     /// Ends operations that only waited for flows to leave their system calls.
     pub(super) fn settle(&mut self, world: &mut World) {
         for leaving in std::mem::take(&mut self.leaving) {
@@ -245,7 +220,7 @@ impl Node {
         self.submit(world, NewTransfer { op: WireOp::Control, ..empty }, purpose);
     }
 
-    fn over(&mut self, world: &mut World, id: OpId, outcome: Outcome) {
+    pub(super) fn over(&mut self, world: &mut World, id: OpId, outcome: Outcome) {
         self.handles.remove(&id);
         world.ended(id, outcome);
     }
@@ -308,8 +283,7 @@ impl Node {
         }
     }
 
-    fn received(&mut self, world: &mut World, landed: &Landed) {
-        let Some(id) = self.receives.remove(&landed.context) else { return };
+    pub(super) fn received(&mut self, world: &mut World, id: OpId, landed: &Landed) {
         let send = world.oracle.operation(id).partner();
         let len = send.map(|send| world.oracle.operation(send).bytes());
         if len != Some(landed.bytes) {
@@ -319,12 +293,13 @@ impl Node {
         self.over(world, id, Outcome::Done);
     }
 
-    fn hear(&mut self, world: &mut World, message: Message) {
+    pub(super) fn hear(&mut self, world: &mut World, message: Message) {
         match message {
             // No need to check whether that holds already: no acknowledgement leaves before it
             // does.
             Message::Cancel { transfer } => {
                 self.receiver.retire(transfer);
+                self.note_overtaking(world, transfer);
             }
             Message::ReadRequest { read, pieces, .. } => {
                 let memory = &world.memories[self.id];

@@ -10,8 +10,10 @@ use crate::memory::Span;
 use crate::network::{ConnectionId, Direction};
 use crate::world::{Actor, World};
 
+mod delivery;
 mod stream;
 
+use delivery::Delivery;
 use stream::{Arriving, Call, Step, Stream};
 
 /// Steps of a flow in one turn: others may come in between.
@@ -23,9 +25,15 @@ pub(super) struct RxFlow {
     stream: Option<Stream>,
     next: Option<(ConnectionId, Time)>,
     epoch: u64,
+    delivery: Option<Delivery>,
 }
 
 impl RxFlow {
+    /// Whether its thread has taken something and not delivered it.
+    pub(super) fn is_delivering(&self) -> bool {
+        self.delivery.is_some()
+    }
+
     /// Whether the chunk that is being read goes into that slot.
     pub(super) fn touches(&self, slot: u32) -> bool {
         let chunk = self.stream.as_ref().and_then(|stream| stream.chunk.as_ref());
@@ -61,7 +69,7 @@ impl Node {
 
     /// A turn of the thread of an incoming flow.
     pub fn run_rx(&mut self, world: &mut World, flow: u32) {
-        if !self.go_on_with_call(world, flow) {
+        if !self.go_on_with_call(world, flow) || !self.go_on_with_delivery(world, flow) {
             return;
         }
         if self.lost {
@@ -100,7 +108,10 @@ impl Node {
                     self.receiver
                         .handle_chunk(FlowIndex(flow), &header, &places, &meta, || admission);
                 match handled {
-                    Ok(Verdict::Discard) => world.tally.discarded += 1,
+                    Ok(Verdict::Discard) => {
+                        world.tally.discarded += 1;
+                        self.note_overtaking(world, header.transfer);
+                    }
                     Ok(Verdict::Refuse(code)) => {
                         world.tally.refused += 1;
                         world.tally.sent_away += u64::from(code.frees_itself());
@@ -130,7 +141,7 @@ impl Node {
             }
             Ok(Step::End) => {
                 self.end_chunk(world, flow);
-                true
+                self.go_on_with_delivery(world, flow)
             }
             Ok(Step::Ack(ack)) => {
                 world.oracle.violate(format!("{ack:?} on flow {flow}, which carries data one way"));
@@ -223,7 +234,7 @@ impl Node {
     }
 
     /// Others may have waited for this.
-    fn left_call(&mut self, world: &mut World) {
+    pub(super) fn left_call(&mut self, world: &mut World) {
         self.settle(world);
         for flow in 0..self.rx.len() {
             let stream = self.rx[flow].stream.as_ref();
@@ -247,14 +258,16 @@ impl Node {
             world.tally.corrupt += u64::from(code == RefusalCode::Checksum);
             stream.refusals.push_back((stream.sequence, code));
         }
-        // Record the landing before the peer hears of it.
-        self.take_landed(world);
+        self.take_landed(world, flow);
         self.settle(world);
-        self.acknowledge(world, flow, false);
+        // The user learns of it before the peer does.
+        if self.rx[flow as usize].delivery.is_none() {
+            self.acknowledge(world, flow, false);
+        }
     }
 
     /// Writes acknowledgements that are due. `drained`: no more bytes wait to be read.
-    fn acknowledge(&mut self, world: &mut World, flow: u32, drained: bool) {
+    pub(super) fn acknowledge(&mut self, world: &mut World, flow: u32, drained: bool) {
         let quiet = self.receiver.is_quiet() || self.settings.sabotage == Sabotage::AcksUnquiet;
         let early = self.settings.sabotage == Sabotage::AcksEarly;
         let Some(stream) = &mut self.rx[flow as usize].stream else { return };

@@ -1,7 +1,7 @@
 //! The two halves of a peer: the sending and the receiving core, each with what waits for it here.
 //! `locking` is how one gets at them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +9,9 @@ use polyrail_gpu::Ticket;
 use polyrail_proto::matching::Matcher;
 use polyrail_proto::message::{CopyLeave, copied_bytes};
 use polyrail_proto::wire::{Place, WireOp};
-use polyrail_proto::{Landed, Receiver, ReceiverLimits, Sender, SenderConfig, TransferId};
+use polyrail_proto::{
+    DeliveryId, Landed, Receiver, ReceiverLimits, Sender, SenderConfig, TransferId,
+};
 use slab::Slab;
 
 use crate::base::error::TransferError;
@@ -50,8 +52,8 @@ pub(crate) struct RxSide {
     /// Parts of reads under way by their number.
     pub(crate) reads: HashMap<u64, ReadPart>,
     pub(crate) next_read: u64,
-    /// What became of transfers here and was not delivered yet.
-    arrived: VecDeque<Arrived>,
+    /// What became of transfers here, until a thread takes it.
+    arrived: Vec<Arrived>,
     /// Reads and receives that the peer ended, until nothing of them lands any more.
     failing: Vec<Failing>,
     /// Chunks that devices copy into place.
@@ -68,6 +70,14 @@ pub(crate) enum Arrived {
     Whole(Landed, Option<Arc<Op>>),
     /// The peer ended it, and nothing of it lands any more.
     Failed(Arc<Op>, TransferError),
+}
+
+/// What became of transfers here, taken by one thread to deliver it. A transfer that the peer cancels meanwhile, or of which a
+/// chunk comes again, is acknowledged after that ([`polyrail_proto::Receiver::begin_delivery`]).
+#[derive(Default)]
+pub(crate) struct Delivery {
+    pub(crate) arrived: Vec<Arrived>,
+    id: Option<DeliveryId>,
 }
 
 /// A read or receive that the peer ended.
@@ -135,13 +145,35 @@ impl TxSide {
     }
 }
 
+impl Delivery {
+    /// Takes all that is complete here or that the peer has ended.
+    pub(crate) fn take(&mut self, rx: &mut RxSide) {
+        rx.note_arrived();
+        if !rx.arrived.is_empty() {
+            self.arrived.append(&mut rx.arrived);
+            self.id = Some(rx.receiver.begin_delivery(self.id));
+        }
+    }
+
+    /// All that was taken is delivered.
+    pub(crate) fn end(&mut self, rx: &mut RxSide) {
+        if let Some(id) = self.id.take() {
+            rx.receiver.end_delivery(id);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.id.is_none()
+    }
+}
+
 impl RxSide {
     /// With nothing under way.
     pub(super) fn new(limits: ReceiverLimits) -> Self {
         Self {
             receiver: Receiver::new(limits),
             receives: HashMap::new(),
-            arrived: VecDeque::new(),
+            arrived: Vec::new(),
             failing: Vec::new(),
             next_receive: 1,
             reads: HashMap::new(),
@@ -150,12 +182,6 @@ impl RxSide {
             ending: Vec::new(),
             unquiet_ns: (0, 0),
         }
-    }
-
-    /// Takes the next transfer that is complete here, or that the peer has ended.
-    pub(crate) fn poll_arrived(&mut self) -> Option<Arrived> {
-        self.note_arrived();
-        self.arrived.pop_front()
     }
 
     /// The peer has ended a read or receive, which fails for that once nothing of it lands any
@@ -174,12 +200,15 @@ impl RxSide {
     /// operation otherwise.
     pub(crate) fn note_arrived(&mut self) {
         while let Some(landed) = self.receiver.poll_event() {
+            if !landed.is_delivered() {
+                continue;
+            }
             let op = match landed.op {
                 WireOp::ReadData => self.reads.remove(&landed.context).map(|part| part.op),
                 WireOp::SendData => self.receives.remove(&landed.context).map(|it| it.op),
                 WireOp::Write | WireOp::Control => None,
             };
-            self.arrived.push_back(Arrived::Whole(landed, op));
+            self.arrived.push(Arrived::Whole(landed, op));
         }
         if self.failing.is_empty() {
             return;

@@ -7,7 +7,7 @@ use polyrail_proto::wire::WireOp;
 
 use super::{AnyFlow, Core, Outbound};
 use crate::engine::pass::Pass;
-use crate::engine::peer::{Arrived, Locked, PeerShared, RxSide};
+use crate::engine::peer::{Arrived, Delivery, Locked, PeerShared, RxSide};
 use crate::proxy::Proxy;
 
 /// A peer whose connections are about to end: see
@@ -118,12 +118,15 @@ impl Core {
         });
     }
 
-    /// The connection ends now: what has landed since it was settled is acknowledged, as far as that may be said and
-    /// the socket takes it. What was copied and not looked at is looked at before: the user will hear of it in any case.
-    pub(super) fn acknowledge_last(&mut self, key: usize, pass: &mut Pass<'_>) {
+    /// The connection ends now: delivers what was copied and not looked at. The user hears of it in any case.
+    pub(super) fn collect_last(&mut self, key: usize, pass: &mut Pass<'_>) {
         if let Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) = self.flows.get_mut(key) {
             while matches!(flow.collect(pass), Ok(true)) {}
         }
+    }
+
+    /// Acknowledges what has landed since the connection was settled, as far as that may be said and the socket takes it.
+    pub(super) fn acknowledge_last(&mut self, key: usize, pass: &mut Pass<'_>) {
         match self.flows.get_mut(key) {
             Some(AnyFlow::Rx(flow)) => {
                 flow.settle(false);
@@ -159,29 +162,30 @@ impl Core {
 /// Tells the user what became of transfers of flows that are gone; says whether anything did. Once at most
 /// `flows_left` flows of a peer that is gone are up, nobody acknowledges a write any more: its sender is told that it is
 /// lost, and the user is told nothing.
-pub(super) fn tell_last(
-    peer: &Arc<PeerShared>,
-    mut rx: Locked<'_, RxSide>,
+pub(super) fn tell_last<'p>(
+    peer: &'p Arc<PeerShared>,
+    mut rx: Locked<'p, RxSide>,
     flows_left: u32,
     pass: &mut Pass<'_>,
 ) -> bool {
-    let mut arrivals = Vec::new();
-    while let Some(arrived) = rx.poll_arrived() {
-        arrivals.push(arrived);
-    }
-    // With the lock held: once it is released another flow may acknowledge what it has brought, and end.
-    let is_last = peer.is_gone() && peer.rx_flows_up.load(Ordering::Acquire) <= flows_left;
-    drop(rx);
-    let any = !arrivals.is_empty();
-    for arrived in arrivals {
-        let is_write =
-            matches!(&arrived, Arrived::Whole(landed, None) if landed.op == WireOp::Write);
-        if !(is_last && is_write) {
-            // What the peer did wrong makes no difference any more.
-            let _ = pass.arrived(peer, arrived);
+    let (mut delivery, mut any) = (Delivery::default(), false);
+    loop {
+        delivery.take(&mut rx);
+        // With the lock held: once it is released another flow may acknowledge what it has brought, and end.
+        let is_last = peer.is_gone() && peer.rx_flows_up.load(Ordering::Acquire) <= flows_left;
+        drop(rx);
+        if delivery.is_empty() {
+            return any;
         }
+        any = true;
+        let is_write = |arrived: &Arrived| match arrived {
+            Arrived::Whole(landed, _) => landed.op == WireOp::Write,
+            Arrived::Failed(..) => false,
+        };
+        delivery.arrived.retain(|arrived| !(is_last && is_write(arrived)));
+        // What the peer did wrong makes no difference any more.
+        (rx, _) = pass.deliver(peer, &mut delivery);
     }
-    any
 }
 
 #[cfg(test)]

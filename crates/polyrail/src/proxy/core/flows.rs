@@ -80,7 +80,9 @@ impl Core {
                 let of_peer = |flow: &AnyFlow| Arc::ptr_eq(flow.peer(), &peer);
                 let keys: Vec<usize> =
                     self.flows.iter().filter(|(_, f)| of_peer(f)).map(|(key, _)| key).collect();
-                // All before one of them ends: what one has copied may complete what another brought.
+                // All before one of them ends: what one has copied may complete what another brought. And all are
+                // delivered before one acknowledges.
+                keys.iter().for_each(|key| self.collect_last(*key, pass));
                 keys.iter().for_each(|key| self.acknowledge_last(*key, pass));
                 for key in keys {
                     self.drop_flow(key, Down("the peer is gone".into()), proxy, pass);

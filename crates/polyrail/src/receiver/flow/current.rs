@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::device_chunks::{Arrivals, ChunkEnd};
 use crate::device::staging::Ring;
 use crate::engine::pass::Down;
-use crate::engine::peer::{Arrived, Locked, PeerShared, RxSide, covers};
+use crate::engine::peer::{Locked, PeerShared, RxSide, covers};
 use crate::engine::quotas::Quotas;
 use crate::memory::gate::Pin;
 use crate::memory::region::Touch;
@@ -201,16 +201,6 @@ impl Current {
         let ring = self.at.and_then(|at| Some((arrivals.ring.as_ref()?.memory().clone(), at)));
         let targets = take(&mut self.targets);
         ChunkEnd::Announced { id, ring, check, targets, places }
-    }
-}
-
-/// Whether anybody here hears of it. Of a write without a notification nobody does.
-pub(super) fn is_told_of(arrived: &Arrived) -> bool {
-    match arrived {
-        Arrived::Whole(landed, _) => {
-            landed.op != WireOp::Write || landed.flags.contains(Flags::NOTIFY)
-        }
-        Arrived::Failed(..) => true,
     }
 }
 

@@ -5,7 +5,6 @@ use polyrail_proto::wire::Flags;
 use polyrail_proto::{Need, ReaderEvent, Settled, Verdict};
 use polyrail_sys::crc32c;
 
-use super::current::is_told_of;
 use super::device_chunks::{Arrival, ChunkEnd};
 use super::{RxFlow, WayBack};
 use crate::device::shared_ring::PeersRing;
@@ -90,21 +89,21 @@ impl RxFlow {
                             self.conclude(&arrival, settled, pass);
                         }
                     }
-                    self.note_landed(side);
+                    self.delivery.take(side);
                 }
             }
         }
         // A revoked flow's end may have completed a transfer that another flow brought.
-        self.note_landed(&mut rx);
-        if self.arrived.is_empty() {
+        self.delivery.take(&mut rx);
+        if self.delivery.is_empty() {
             self.look_ahead(goes_on, &mut rx, pass.now);
         }
         Ok(())
     }
 
-    /// What comes next needs the lock as well. Not if something is to be delivered first: a cancel
+    /// What comes next needs the lock as well. Not before all that came is delivered: a cancel
     /// among that waits until nothing is landing, and is acknowledged after that.
-    fn look_ahead(&mut self, goes_on: bool, side: &mut RxSide, now: u64) {
+    pub(super) fn look_ahead(&mut self, goes_on: bool, side: &mut RxSide, now: u64) {
         if goes_on {
             self.is_landing = self.reader.left_raw() > 0
                 && self.current.land
@@ -122,14 +121,6 @@ impl RxFlow {
     pub(super) fn landing_ended(&mut self, side: &mut RxSide) {
         if std::mem::take(&mut self.is_landing) && !side.receiver.end_landing(self.flow) {
             self.current.land = false;
-        }
-    }
-
-    pub(super) fn note_landed(&mut self, side: &mut RxSide) {
-        while let Some(arrived) = side.poll_arrived() {
-            if is_told_of(&arrived) {
-                self.arrived.push(arrived);
-            }
         }
     }
 

@@ -58,8 +58,9 @@ impl Worker {
                 }
             }
         }
-        let is_confirmed = running.peer.lost().is_none()
-            && matches!(result, Err(TransferError::Cancelled | TransferError::Deadline { .. }));
+        // The peer confirms each end but its own.
+        let is_confirmed =
+            running.peer.lost().is_none() && !matches!(result, Err(TransferError::PeerLost { .. }));
         self.settle(running, result.is_ok(), is_confirmed);
     }
 

@@ -9,8 +9,6 @@ use super::Worker;
 use crate::bytes::Shape;
 use crate::talk::{Letter, Mark, Oracle};
 
-/// How long a notification may come after the write was reported done.
-const NOTIFICATION_TIME: Duration = Duration::from_secs(10);
 /// How long a slot is watched after its operation has failed: late bytes would come meanwhile.
 pub(super) const WATCH_TIME: Duration = Duration::from_millis(500);
 const MARK_BYTES: usize = 29;
@@ -26,8 +24,6 @@ pub(super) struct Inbound {
     notified: Recent,
     /// Writes that failed.
     given_up: Recent,
-    /// Since when a notification is missing.
-    awaited: BTreeMap<Key, Duration>,
     watched: Vec<Watched>,
     /// Sends that have ended before their receive.
     sent: BTreeMap<Key, bool>,
@@ -65,7 +61,7 @@ impl Recent {
 
 impl Inbound {
     pub(super) fn is_quiet(&self) -> bool {
-        self.watched.is_empty() && self.awaited.is_empty()
+        self.watched.is_empty()
     }
 
     /// A window has ended, so nobody can look at its bytes.
@@ -78,7 +74,6 @@ impl Inbound {
         self.close_window(from);
         self.notified.0.retain(|key| key.0 != from);
         self.given_up.0.retain(|key| key.0 != from);
-        self.awaited.retain(|key, _| key.0 != from);
         self.sent.retain(|key, _| key.0 != from);
         self.received.retain(|key, _| key.0 != from);
     }
@@ -104,12 +99,9 @@ impl Worker {
             self.violation(Oracle::Wrong, &what);
         }
         self.verify(from, &mark, "at its notification");
-        if self.inbound.awaited.remove(&key).is_some() {
-            self.free_slot(from, &mark);
-        }
     }
 
-    /// A write was reported done at the other end, so its bytes are here.
+    /// A write was reported done at the other end, so its bytes are here, and its notification came before.
     pub(super) fn written(&mut self, from: usize, mark: Mark) {
         if !self.verify(from, &mark, "after it was reported done") {
             return;
@@ -117,11 +109,10 @@ impl Worker {
         self.tally.verified += 1;
         let key = (from, mark.id);
         if mark.notify && !self.inbound.notified.0.contains(&key) {
-            let now = self.clock.now();
-            self.inbound.awaited.insert(key, now);
-        } else {
-            self.free_slot(from, &mark);
+            let what = format!("write {key:?} was reported done before its notification came");
+            self.violation(Oracle::Lost, &what);
         }
+        self.free_slot(from, &mark);
     }
 
     pub(super) fn given_up(&mut self, from: usize, mark: Mark) {
@@ -153,13 +144,6 @@ impl Worker {
                 self.violation(Oracle::Wrong, &what);
             }
             self.free_slot(from, &mark);
-        }
-        let late = |_: &Key, since: &mut Duration| now >= *since + NOTIFICATION_TIME;
-        let late: Vec<Key> =
-            self.inbound.awaited.extract_if(.., late).map(|(key, _)| key).collect();
-        for key in late {
-            let what = format!("write {key:?} was reported done, and its notification is missing");
-            self.violation(Oracle::Lost, &what);
         }
     }
 

@@ -1,0 +1,74 @@
+//! Complete transfers on their way to the user: a flow must not acknowledge what overtakes them.
+
+use super::{Landed, Receiver};
+use crate::id::TransferId;
+use crate::wire::{Flags, WireOp};
+
+/// Complete transfers that one thread of the driver delivers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeliveryId(u64);
+
+#[derive(Debug, Default)]
+pub(super) struct Deliveries {
+    /// Complete transfers, the oldest first. Those that no thread has taken yet are the last.
+    undelivered: Vec<(TransferId, Option<DeliveryId>)>,
+    /// Those of them that acknowledgements wait for.
+    awaited: Vec<TransferId>,
+    next: u64,
+}
+
+impl Landed {
+    /// Whether the driver delivers something: a notification, the end of a read or receive, a message.
+    /// A write without a notification only lands.
+    pub fn is_delivered(&self) -> bool {
+        self.op != WireOp::Write || self.flags.contains(Flags::NOTIFY)
+    }
+}
+
+impl Receiver {
+    /// The calling thread begins to deliver all transfers that are complete and that no other thread has begun to
+    /// deliver; [`Self::poll_event`] returns them. `earlier` is a delivery of this thread that goes on with these.
+    pub fn begin_delivery(&mut self, earlier: Option<DeliveryId>) -> DeliveryId {
+        let Deliveries { undelivered, next, .. } = &mut self.deliveries;
+        let delivery = earlier.unwrap_or_else(|| {
+            *next += 1;
+            DeliveryId(*next)
+        });
+        let is_new = |(_, by): &&mut (TransferId, Option<DeliveryId>)| by.is_none();
+        undelivered.iter_mut().rev().take_while(is_new).for_each(|(_, by)| *by = Some(delivery));
+        delivery
+    }
+
+    /// All of the delivery has reached the user, or was carried out.
+    pub fn end_delivery(&mut self, delivery: DeliveryId) {
+        let Deliveries { undelivered, awaited, .. } = &mut self.deliveries;
+        undelivered.retain(|(_, by)| *by != Some(delivery));
+        awaited.retain(|transfer| undelivered.iter().any(|(other, _)| other == transfer));
+    }
+}
+
+impl Deliveries {
+    pub(super) fn add(&mut self, landed: &Landed) {
+        if landed.is_delivered() {
+            self.undelivered.push((landed.transfer, None));
+        }
+    }
+
+    /// Acknowledgements wait until the transfer is delivered, if it is complete and was not yet.
+    pub(super) fn await_transfer(&mut self, transfer: TransferId) {
+        let is_undelivered = self.undelivered.iter().any(|(other, _)| *other == transfer);
+        if is_undelivered && !self.awaited.contains(&transfer) {
+            self.awaited.push(transfer);
+        }
+    }
+
+    /// Whether acknowledgements wait for the transfer.
+    pub(super) fn awaits(&self, transfer: TransferId) -> bool {
+        self.awaited.contains(&transfer)
+    }
+
+    /// Whether acknowledgements wait for any transfer.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.awaited.is_empty()
+    }
+}
