@@ -22,7 +22,7 @@ pub use memory::{MemoryPlace, PathConsidered, PathTaken};
 pub use placement::{PlacedBy, PlacedThread, Placement};
 pub use protection::{PayloadProtection, Protection, ProvenBy};
 pub use result::{BenchResult, CARRIED_LEAST, LatencyUs, PeerSample, RailShare, Sample};
-pub use tried::Tried;
+pub use tried::{RatioInterval, Tried};
 
 /// The version of [`BenchReport`].
 pub const SCHEMA_VERSION: u32 = 1;

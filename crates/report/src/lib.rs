@@ -26,7 +26,7 @@ pub use bench::{
     AgainstAlone, AgainstRaw, AgainstSample, Baseline, BenchReport, BenchResult, CARRIED_LEAST,
     Host, Lab, LatencyUs, Limit, LimitKind, LoneRail, MemoryPlace, PathConsidered, PathTaken,
     PayloadProtection, PeerSample, PeerView, PlacedBy, PlacedThread, Placement, Protection,
-    ProvenBy, RailShare, SCHEMA_VERSION, Sample, Setting, SweepRow, Tool, Tried,
+    ProvenBy, RailShare, RatioInterval, SCHEMA_VERSION, Sample, Setting, SweepRow, Tool, Tried,
 };
 pub use csv::csv_line;
 pub use histogram::Histogram;

@@ -83,6 +83,9 @@ pub struct PeerStats {
 pub struct RailStats {
     /// The local rail.
     pub name: String,
+    /// Rail of the peer that it leads to; `None` where the peer has no rail in its network, or none of its address
+    /// family, and so no flow can take it.
+    pub partner: Option<String>,
     /// Whether a hosted plugin is to carry its payload.
     pub hosted: bool,
     /// Payload sent and acknowledged or on its way.
@@ -214,8 +217,11 @@ impl EngineShared {
     fn peer_stats(&self, peer: &PeerShared) -> PeerStats {
         let rail = |(index, rail): (usize, &RailCard)| {
             let arrivals = &peer.arrivals[index];
+            let mut pairs = peer.layout.pairs.iter();
+            let partner = pairs.find(|(local, _)| *local == index).map(|(_, remote)| *remote);
             let mut stats = RailStats {
                 name: rail.name.clone(),
+                partner: partner.map(|remote| peer.card.rails[remote].name.clone()),
                 hosted: self.rails[index].hosted.is_some(),
                 rx_bytes: arrivals.rx_bytes.get(),
                 rx_chunks: arrivals.rx_chunks.get(),

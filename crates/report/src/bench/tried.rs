@@ -12,9 +12,21 @@ pub struct Tried {
     /// Median rate with the change, in GB/s (10^9 bytes).
     pub gb_per_s: f64,
     /// The rate with the change over that without it, taken within each round: its median, least and
-    /// greatest value.
+    /// greatest value. Where the change was measured again, those rounds alone.
     pub ratio: Spread,
-    /// Whether the change makes it faster, by more than the rate varies without any change, and did so
-    /// again when it was tried anew.
+    /// Where the true ratio is: all intervals of a size together miss one in 5 of 100 runs at most. `None` for a change
+    /// that was not measured again, which nothing is concluded from.
+    #[serde(default)]
+    pub interval: Option<RatioInterval>,
+    /// Whether the change makes it faster: its interval is above 1.
     pub helps: bool,
+}
+
+/// Ends of the interval of a ratio.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RatioInterval {
+    /// The lower end.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
 }

@@ -1,7 +1,10 @@
 //! What keeps a size from being faster, and the measures for that. The rules are in `rules`, their order in
-//! `verdict`; the numbers that they compare come from `ends::yardsticks`. What can be changed to see whether it is
-//! the cause is in `suspects`; `ends::why` tries it.
+//! `verdict`; the numbers that they compare come from `ends::yardsticks`. Every cause that a
+//! verdict can name is in `causes`, with what can be changed to test it, which is in `suspects`; `ends::why` tries it, and
+//! `attempt` says what that came to.
 
+mod attempt;
+mod causes;
 mod down;
 mod evidence;
 mod machine;
@@ -10,8 +13,10 @@ mod rules;
 mod suspects;
 mod verdict;
 
+pub(crate) use self::attempt::{AGAIN, Attempt, Pairs, best_first};
+pub(crate) use self::causes::{Cause, untested};
 pub(crate) use self::evidence::{BesideRails, Deeper, Evidence, Line};
 pub(crate) use self::machine::{Copies, CopyRate, CopyRates, Use};
 pub(crate) use self::rules::MESSAGE_BYTES;
-pub(crate) use self::suspects::{Pairs, Scene, least_ratio, noise, suspects};
-pub(crate) use self::verdict::judge;
+pub(crate) use self::suspects::{Scene, suspects};
+pub(crate) use self::verdict::{Judged, judge};

@@ -15,7 +15,7 @@ mod role;
 mod schedule;
 
 pub(crate) use self::args::{Args, Report};
-pub(crate) use self::change::{BINDINGS, Change, TRIED_SETTINGS, changed_config};
+pub(crate) use self::change::{BINDINGS, Change, TRIED_SETTINGS, UNPROTECTED, changed_config};
 pub(crate) use self::check::check_options;
 pub(crate) use self::choices::{Against, Op, Verify, not_devices};
 pub(crate) use self::derived::{like, lone_rail_config, other_config, settings_for_child};

@@ -72,7 +72,7 @@ fn rates(name: &str, pattern: &PatternReport, rounds: u32) -> Option<String> {
 
 fn slow_pairs(name: &str, pairs: &[PairReport]) -> Option<String> {
     let median = middle(pairs)?.median;
-    // In every round: one slow round is chance.
+    // In every round: one slow round says little of the pair.
     let is_slow = |pair: &&PairReport| pair.gb_per_s.max < SLOW_SHARE * median;
     let mut slow: Vec<(f64, &PairReport)> =
         pairs.iter().filter(is_slow).map(|pair| (pair.gb_per_s.median / median, pair)).collect();
@@ -121,7 +121,7 @@ fn left_by_plugins(name: &str, pattern: &PatternReport) -> Option<String> {
     (share < CARRIED_LEAST).then(text)
 }
 
-/// What another layout makes of a pattern. A difference within what the rounds vary by is none.
+/// What another layout makes of a pattern. Nothing is concluded from a difference within what the rounds vary by.
 fn against(
     first: &LayoutReport,
     pattern: &PatternReport,
@@ -133,9 +133,9 @@ fn against(
     let ratio = there.median / here.median;
     let varies = here.half_range_percent() + there.half_range_percent();
     let verdict = if rounds == 1 {
-        "whether that is chance, a single round can't tell".to_owned()
+        "undecided, as a single round has no interval".to_owned()
     } else if (ratio - 1.0).abs() * 100.0 <= varies {
-        format!("no difference beyond what the rounds vary by, ± {varies:.0} %")
+        format!("undecided, within what the rounds vary by, ± {varies:.0} %")
     } else {
         format!("more than the rounds vary by, ± {varies:.0} %")
     };
@@ -206,8 +206,8 @@ mod tests {
     fn layouts_differ_only_by_more_than_the_rounds_vary() {
         let first = || layout(Layout::One, 2.0, &[2.0]);
         let told = conclusions(&[first(), layout(Layout::PerGpu, 2.02, &[2.0])], 3);
-        let text = "all: layout `per-gpu` makes 1.01 x what `one` makes: no difference beyond what the rounds vary \
-                    by, ± 2 %";
+        let text = "all: layout `per-gpu` makes 1.01 x what `one` makes: undecided, within what the rounds vary by, \
+                    ± 2 %";
         assert_eq!(told[2], text);
         let told = conclusions(&[first(), layout(Layout::PerGpu, 1.5, &[2.0])], 3);
         assert!(
@@ -217,13 +217,13 @@ mod tests {
     }
 
     #[test]
-    fn a_single_round_says_nothing_of_chance() {
+    fn a_single_round_decides_nothing() {
         let told = conclusions(
             &[layout(Layout::One, 2.0, &[2.0]), layout(Layout::PerGpu, 1.5, &[2.0])],
             1,
         );
         assert_eq!(told[0], "all, layout one: 2.00 GB/s in all");
-        assert!(told[2].ends_with("a single round can't tell"), "{told:?}");
+        assert!(told[2].ends_with("undecided, as a single round has no interval"), "{told:?}");
     }
 
     #[test]

@@ -115,7 +115,7 @@ impl SweepReport {
             (None, _) if self.interrupted => {
                 "no answer: interrupted before all was measured and confirmed".to_owned()
             }
-            (_, true) => "keep the default: no cell was faster".to_owned(),
+            (_, true) => "keep the default: the median of no cell was better".to_owned(),
             (None, false) => format!("keep the default: {} was not confirmed", settings.join(" ")),
             (Some(proof), false) if self.keep_default => {
                 format!("keep the default: {} against it: {}", settings.join(" "), proof.words)
@@ -222,7 +222,7 @@ mod tests {
     fn a_search_that_was_stopped_does_not_say_that_the_default_is_the_best() {
         let mut stopped = SweepReport { proof: None, ..report(&[]) };
         stopped.best.is_default = true;
-        assert!(stopped.text().contains("keep the default: no cell was faster"));
+        assert!(stopped.text().contains("keep the default: the median of no cell was better"));
         stopped.interrupted = true;
         let text = stopped.text();
         assert!(text.contains("no answer: interrupted") && !text.contains("keep"), "{text}");

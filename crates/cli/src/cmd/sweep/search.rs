@@ -272,7 +272,7 @@ impl Bench<'_> {
 fn early_end(budget: Option<Duration>, seconds: f64, search: &Search) -> Option<String> {
     let budget = budget.filter(|_| search.best() == 0)?.as_secs_f64();
     Some(format!(
-        "it ended after {seconds:.0} of {budget:.0} s: the last cell beside the default was not faster either, so there is \
+        "it ended after {seconds:.0} of {budget:.0} s: the median of the last cell beside the default was not better either, so there is \
          nothing to confirm; give --rounds in place of --budget to measure every cell several times"
     ))
 }

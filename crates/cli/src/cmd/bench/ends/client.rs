@@ -119,7 +119,8 @@ fn measure(
         by_certificate: !link.peer.proven_names().is_empty(),
     };
     let about = hello(&link)?;
-    report.protection = Some(connected.protection(&about.config));
+    let protection = connected.protection(&about.config);
+    report.protection = Some(protection);
     let boot_id = report.host.boot_id.as_ref();
     let same_host = boot_id.is_some() && boot_id == about.host.boot_id.as_ref();
     let (tool, host, config, there) = (about.tool, about.host, about.config, about.memory);
@@ -155,6 +156,7 @@ fn measure(
         copies: RefCell::default(),
         messages: RefCell::default(),
         line: line(&engine, rates),
+        payload: [protection.payload_sent, protection.payload_received],
         same_host,
         peer_on_host: there.pci.is_none(),
     };
@@ -337,16 +339,18 @@ fn note_of_congestion(engine: &Engine) -> Option<String> {
 }
 
 fn about_congestion(used: &str, controls: &CongestionControls) -> String {
-    let cost = if used == "reno" { "" } else { ", which may pace and cost half of the rate" };
-    let why = match controls.denies("cubic") {
-        true => format!(
-            "this user may not use cubic; an administrator allows it by `{}`",
+    let cost = if used == "bbr" { ", which paces" } else { "" };
+    let why = if controls.denies("cubic") {
+        format!(
+            ": this user may not use cubic; an administrator allows it by `{}`",
             controls.allow("cubic")
-        ),
-        false => "the kernel has no cubic; `sudo modprobe tcp_cubic` loads it where it is a module"
-            .into(),
+        )
+    } else if controls.usable.iter().any(|name| name == "cubic") {
+        String::new()
+    } else {
+        ": the kernel has no cubic; `sudo modprobe tcp_cubic` loads it where it is a module".into()
     };
-    format!("flows use {used}{cost}: {why}")
+    format!("flows use {used}{cost}{why}")
 }
 
 fn notes(schedule: &Schedule, same_host: bool, on_devices: bool) -> Vec<String> {
@@ -384,6 +388,11 @@ mod tests {
              `sudo sysctl -w net.ipv4.tcp_allowed_congestion_control=\"reno bbr cubic\"`"
         );
         let missing = about_congestion("bbr", &controls(&[]));
-        assert!(missing.contains("cost half of the rate: the kernel has no cubic"), "{missing}");
+        assert!(
+            missing.contains("flows use bbr, which paces: the kernel has no cubic"),
+            "{missing}"
+        );
+        let there = CongestionControls { usable: names(&["cubic"]), denied: Vec::new() };
+        assert_eq!(about_congestion("reno", &there), "flows use reno", "the reason is not known");
     }
 }

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use polyrail_report::{AgainstSample, BenchResult, Histogram, PathTaken, show_gb_per_s, show_size};
+use polyrail_report::{
+    AgainstSample, BenchResult, Histogram, PathTaken, PayloadProtection, show_gb_per_s, show_size,
+};
 
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
@@ -37,6 +39,8 @@ pub(crate) struct Bench<'a> {
     /// Transfers of 8 bytes per second, by depth.
     pub(crate) messages: RefCell<HashMap<u64, f64>>,
     pub(crate) line: Option<Line>,
+    /// How payload is protected that this end sends, and that it receives.
+    pub(crate) payload: [PayloadProtection; 2],
     pub(crate) same_host: bool,
     /// Whether the other end's memory is its machine's.
     pub(crate) peer_on_host: bool,
@@ -87,11 +91,11 @@ impl Bench<'_> {
             end = self.yardsticks(size, &rounds).map(|found| yardsticks = found);
             self.progress.spend(self.yardsticks_time(size));
         }
-        let mut tried = Vec::new();
+        let (mut result, causes) = self.result(size, rounds, raw_facts, &yardsticks);
         if end.is_ok() && self.schedule.why {
-            end = self.why(size, &rounds, &mut tried, notes);
+            end = self.why(size, result.path.as_ref(), &causes, &mut result.tried, notes);
         }
-        (Some(BenchResult { tried, ..self.result(size, rounds, raw_facts, &yardsticks) }), end)
+        (Some(result), end)
     }
 
     fn rounds(

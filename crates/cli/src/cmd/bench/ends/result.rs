@@ -5,21 +5,21 @@ use polyrail_report::{
 };
 
 use super::measure::{Bench, RawFacts, Rounds, Yardsticks};
-use crate::cmd::bench::judge::judge;
+use crate::cmd::bench::judge::{Cause, Judged, judge};
 use crate::cmd::bench::options::{Schedule, Verify};
 use crate::cmd::bench::rivals::{alone, baselines, sweep};
 use crate::cmd::bench::talk::RailDelta;
 use crate::cmd::bench::trial::Taken;
 
 impl Bench<'_> {
-    /// What the rounds come to.
+    /// What the rounds come to, and the causes that its verdict names.
     pub(crate) fn result(
         &self,
         size: u64,
         rounds: Rounds,
         raw_facts: Option<RawFacts>,
         yardsticks: &Yardsticks,
-    ) -> BenchResult {
+    ) -> (BenchResult, Vec<Cause>) {
         let schedule = self.schedule;
         let mut times = Histogram::default();
         let mut rails = Vec::new();
@@ -37,9 +37,10 @@ impl Bench<'_> {
         let latency_us = LatencyUs::of(&times);
         let rails = shares(&rails, seconds);
         let p50_us = latency_us.map(|latency| latency.p50);
-        let limit = judge(&self.evidence(size, spread.median, &rounds, &rails, p50_us, yardsticks));
+        let evidence = self.evidence(size, spread.median, &rounds, &rails, p50_us, yardsticks);
+        let Judged { limit, causes } = judge(&evidence);
         let rescues: Option<u64> = rounds.engine.iter().map(|taken| taken.rescues).sum();
-        BenchResult {
+        let result = BenchResult {
             size_bytes: size,
             op: schedule.op.name().into(),
             segments: schedule.segments,
@@ -67,7 +68,8 @@ impl Bench<'_> {
             limit,
             tried: Vec::new(),
             samples: samples().cloned().collect(),
-        }
+        };
+        (result, causes)
     }
 }
 

@@ -1,26 +1,32 @@
-//! `--why`: changes one thing after another, each in turn with the settings in effect, and sees whether the
-//! size gets faster. What helps is a cause, whatever the counters suggest.
+//! `--why`: changes one thing after another, each in turn with the settings in effect, and measures those again that looked
+//! best. A change whose interval is above 1 is a cause, whatever the counters suggest.
 
 use std::time::{Duration, Instant};
 
-use polyrail_report::{Tried, show_size};
+use polyrail_experiment::Dice;
+use polyrail_report::{PathTaken, PayloadProtection, Tried, show_size};
 use polyrail_sys::interfaces::CongestionControls;
 
-use super::measure::{Bench, Rounds};
+use super::measure::Bench;
 use super::pace::{Pace, Turns};
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::judge::{Pairs, Scene, least_ratio, noise, suspects};
+use crate::cmd::bench::judge::{
+    AGAIN, Attempt, Cause, Pairs, Scene, best_first, suspects, untested,
+};
 use crate::cmd::bench::options::{Change, Schedule};
 use crate::cmd::bench::output::TCP;
 use crate::cmd::bench::rivals::Other;
 use crate::cmd::bench::trial::Trial;
 
-const ROUNDS: u64 = 3;
+/// Rounds that choose what is measured again.
+const ROUNDS: u32 = 3;
+/// Rounds of what is measured again, and fewer where a round takes long. Both are enough for an interval.
+const ROUNDS_AGAIN: u32 = 16;
+const ROUNDS_AGAIN_SLOW: u32 = 8;
+const SLOW: Duration = Duration::from_secs(1);
 /// How long a turn of a round takes, unless a transfer takes longer.
-const SAMPLE: Duration = Duration::from_millis(200);
+const SAMPLE: Duration = Duration::from_millis(150);
 const WARMUP: Duration = Duration::from_millis(60);
-/// Of those that helped, so many are tried anew, the best ones first.
-const AGAIN: usize = 3;
 
 /// The settings in effect at work, and what came of changing them.
 struct Inquiry<'b> {
@@ -28,8 +34,9 @@ struct Inquiry<'b> {
     size: u64,
     trial: Trial<'b>,
     transfers: u64,
-    /// Rates without any change, in GB/s.
-    unchanged: Vec<f64>,
+    rounds_again: u32,
+    /// Pairs so far: their order is drawn by that, so that neither turn is always the first.
+    drawn: u64,
     /// What could not be tried, one sentence each.
     notes: &'b mut Vec<String>,
 }
@@ -40,26 +47,33 @@ impl Bench<'_> {
     pub(crate) fn why(
         &self,
         size: u64,
-        rounds: &Rounds,
+        path: Option<&PathTaken>,
+        causes: &[Cause],
         tried: &mut Vec<Tried>,
         notes: &mut Vec<String>,
     ) -> Result<(), BenchError> {
-        if let Some(path) = rounds.path.as_ref().filter(|path| path.taken != TCP) {
+        if let Some(path) = path.filter(|path| path.taken != TCP) {
             let taken = &path.taken;
             self.progress.spend(self.why_time(size));
             notes.push(format!("--why tried nothing: {taken} takes no rail"));
             return Ok(());
         }
+        for reason in untested(causes, &self.scene(size)) {
+            let size = show_size(size);
+            notes.push(format!("--why at {size} can't test all that the verdict names: {reason}"));
+        }
         let begin = Instant::now();
         let trial = self.set_up(self.link, self.schedule, size, None)?;
         let transfers = self.turn(&trial)?;
         let (planned, suspects) = (self.change_time(size), suspects(&self.scene(size)));
-        let turn = time_of_a_change(begin.elapsed()).max(planned);
+        let set_up = begin.elapsed().max(planned);
+        let turn = whole_time(set_up, suspects.len());
+        self.progress.extend(turn.saturating_sub(whole_time(planned, suspects.len())));
         let count = suspects.len() + AGAIN;
-        self.progress.extend((turn - planned) * count as u32);
-        let turns = Turns::new(self.progress, turn, count as u32);
-        let unchanged = Vec::new();
-        let mut inquiry = Inquiry { bench: self, size, trial, transfers, unchanged, notes };
+        let turns = Turns::new(self.progress, turn / count as u32, count as u32);
+        let rounds_again = rounds_again(set_up);
+        let mut inquiry =
+            Inquiry { bench: self, size, trial, transfers, rounds_again, drawn: 0, notes };
         inquiry.run(suspects, turns, tried)?;
         inquiry.trial.tear_down()
     }
@@ -67,17 +81,17 @@ impl Bench<'_> {
     /// How long all of it takes, as far as that is known before.
     pub(crate) fn why_time(&self, size: u64) -> Duration {
         match self.schedule.why {
-            true => self.change_time(size) * (suspects(&self.scene(size)).len() + AGAIN) as u32,
+            true => whole_time(self.change_time(size), suspects(&self.scene(size)).len()),
             false => Duration::ZERO,
         }
     }
 
-    /// The same for one change.
+    /// How long it takes to set up and warm up one change.
     fn change_time(&self, size: u64) -> Duration {
         let warmup = WARMUP.min(self.schedule.warmup);
         let schedule = Schedule { warmup, ..self.schedule.clone() };
         let gb_per_s = self.line.as_ref().map(|line| line.gb_per_s());
-        time_of_a_change(Pace::of(&schedule, size, gb_per_s).warmup)
+        Pace::of(&schedule, size, gb_per_s).warmup
     }
 
     /// Warms up, and says how many transfers make a turn.
@@ -102,6 +116,7 @@ impl Bench<'_> {
             depth: self.schedule.depth(size),
             ping_pong: self.schedule.latency,
             on_device: !self.bank.is_host() || !self.peer_on_host,
+            protected: self.payload.iter().any(|payload| *payload != PayloadProtection::None),
         }
     }
 }
@@ -113,12 +128,12 @@ impl Inquiry<'_> {
         mut turns: Turns<'_>,
         found: &mut Vec<Tried>,
     ) -> Result<(), BenchError> {
-        let mut seen = Vec::new();
+        let mut attempts = Vec::new();
         let (count, mut done, mut end) = (suspects.len(), 0, Ok(()));
         for (place, change) in suspects.into_iter().enumerate() {
             self.say(&format!("trying {change} ({} of {count})", place + 1));
-            match turns.take(|| self.pairs(&change)) {
-                Ok(Some(pairs)) => seen.push((change, pairs)),
+            match turns.take(|| self.pairs(&change, ROUNDS)) {
+                Ok(Some(pairs)) => attempts.push(Attempt::new(change, pairs)),
                 Ok(None) => {}
                 Err(error) => {
                     end = Err(error);
@@ -127,41 +142,31 @@ impl Inquiry<'_> {
             }
             done += 1;
         }
-        let noise = noise(&self.unchanged);
-        let mut tried: Vec<(Tried, Change)> = seen
-            .into_iter()
-            .filter_map(|(change, pairs)| Some((pairs.tried(&change, noise)?, change)))
-            .collect();
-        best_first(&mut tried);
-        let helping = tried.iter().filter(|(tried, _)| tried.helps).count();
-        // Of many changes one looks good by chance, but seldom twice.
-        for (place, (tried, change)) in tried[..helping].iter_mut().enumerate() {
-            tried.helps = false;
-            if place < AGAIN && end.is_ok() {
-                self.say(&format!("trying {change} again"));
-                match turns.take(|| self.pairs(change)) {
-                    Ok(again) => {
-                        if let Some(again) = again.and_then(|pairs| pairs.tried(change, noise)) {
-                            *tried = again;
-                        }
-                    }
+        let again = Attempt::to_measure_again(&attempts);
+        for place in again {
+            if end.is_ok() {
+                let change = attempts[place].change.clone();
+                self.say(&format!("measuring {change} again"));
+                match turns.take(|| self.pairs(&change, self.rounds_again)) {
+                    Ok(pairs) => attempts[place].again = pairs.unwrap_or_default(),
                     Err(error) => end = Err(error),
                 }
             }
         }
         turns.end();
+        let mut tried: Vec<Tried> = attempts.iter().filter_map(Attempt::tried).collect();
         best_first(&mut tried);
         if end.is_err() {
             let size = show_size(self.size);
             self.notes.push(format!(
-                "--why at {size} ended early, after {done} of {count} changes; what was not tried again does not count as \
-                 faster"
+                "--why at {size} ended early, after {done} of {count} changes; nothing is concluded from what was not \
+                 measured again"
             ));
         }
-        if !tried.is_empty() {
-            self.notes.push(rule(noise));
+        if tried.iter().any(|tried| tried.interval.is_some()) {
+            self.notes.push(rule(self.rounds_again));
         }
-        found.extend(tried.into_iter().map(|(tried, _)| tried));
+        found.extend(tried);
         end
     }
 
@@ -170,7 +175,7 @@ impl Inquiry<'_> {
     }
 
     /// Rates without and with a change, in turn; nothing but a note if no engines with it can be had.
-    fn pairs(&mut self, change: &Change) -> Result<Option<Pairs>, BenchError> {
+    fn pairs(&mut self, change: &Change, rounds: u32) -> Result<Option<Pairs>, BenchError> {
         let bench = self.bench;
         bench.interrupt.check()?;
         let other = match Other::open_changed(bench.link, change) {
@@ -200,12 +205,20 @@ impl Inquiry<'_> {
         let Schedule { verify, .. } = schedule;
         let changed = bench.set_up(&link, &schedule, self.size, None)?;
         let transfers = bench.turn(&changed)?;
-        let mut pairs = Pairs::default();
-        for round in 0..ROUNDS {
-            let without = self.trial.sample(verify, self.transfers, round)?.sample.gb_per_s();
-            let with = changed.sample(verify, transfers, round)?.sample.gb_per_s();
-            self.unchanged.push(without);
-            pairs.0.push([without, with]);
+        let mut pairs = Pairs::new();
+        for round in 0..u64::from(rounds) {
+            let mut pair = [0.0; 2];
+            let mut order = [0, 1];
+            Dice::of_part(bench.seed, self.drawn).shuffle(&mut order);
+            self.drawn += 1;
+            for with in order {
+                let (trial, transfers) = match with {
+                    0 => (&self.trial, self.transfers),
+                    _ => (&changed, transfers),
+                };
+                pair[with] = trial.sample(verify, transfers, round)?.sample.gb_per_s();
+            }
+            pairs.push(pair);
         }
         changed.tear_down()?;
         link.say_good_bye();
@@ -213,45 +226,50 @@ impl Inquiry<'_> {
     }
 }
 
-/// How long it takes to try a change where setting up and warming up took so long: that again, and a sample with and
-/// without the change in each round. A sample takes longer than it should where a few transfers do; warming up is twice
-/// as many of them.
-fn time_of_a_change(set_up: Duration) -> Duration {
-    set_up + SAMPLE.max(set_up / 2) * 2 * ROUNDS as u32
+/// How long a round takes, without and with a change, where setting up and warming up took so long. A sample takes longer
+/// than it should where a few transfers do; warming up is twice as many of them.
+fn time_of_a_round(set_up: Duration) -> Duration {
+    SAMPLE.max(set_up / 2) * 2
 }
 
-/// What makes a change one that helps.
-fn rule(noise: f64) -> String {
-    let (varied, gain) = (noise * 100.0, (least_ratio(noise) - 1.0) * 100.0);
+/// So many are decided on before the first of them.
+fn rounds_again(set_up: Duration) -> u32 {
+    if time_of_a_round(set_up) > SLOW { ROUNDS_AGAIN_SLOW } else { ROUNDS_AGAIN }
+}
+
+/// How long it takes to try so many changes, and to measure some again.
+fn whole_time(set_up: Duration, changes: usize) -> Duration {
+    let of = |rounds: u32| set_up + time_of_a_round(set_up) * rounds;
+    of(ROUNDS) * changes as u32 + of(rounds_again(set_up)) * AGAIN as u32
+}
+
+/// What is concluded, and from what.
+fn rule(rounds_again: u32) -> String {
     format!(
-        "without any change the middle half of all rates lay within ±{varied:.1} % while changes were tried; so a change \
-         counts as faster that gains {gain:.1} % or more by the median ratio and something in each pair, and does so \
-         again (the best {AGAIN} are tried again)"
+        "--why measured each change in {ROUNDS} rounds, and the {AGAIN} that looked best in {rounds_again} more, which alone \
+         count: a change is `faster` where the interval of its ratio there, `from` and `to`, is above 1; in 95 of 100 \
+         such runs all of these intervals hold the true ratio"
     )
-}
-
-/// Those that help before the others, each by how much it gains.
-fn best_first(tried: &mut [(Tried, Change)]) {
-    tried.sort_by(|(a, _), (b, _)| {
-        b.helps.cmp(&a.helps).then(b.ratio.median.total_cmp(&a.ratio.median))
-    });
 }
 
 #[cfg(test)]
 mod tests {
+    use polyrail_experiment::{MISS, ranks::fewest};
+
     use super::*;
 
     #[test]
-    fn the_rule_has_the_bounds_that_the_verdict_has() {
-        let quiet = rule(0.01);
-        assert!(quiet.contains("±1.0 %") && quiet.contains("gains 5.0 % or more"), "{quiet}");
-        let noisy = rule(0.123);
-        assert!(noisy.contains("±12.3 %") && noisy.contains("gains 24.6 % or more"), "{noisy}");
+    fn what_is_measured_again_has_rounds_enough_for_an_interval() {
+        let few = fewest(MISS / AGAIN as f64);
+        assert!(few <= ROUNDS_AGAIN_SLOW as usize, "{few}");
+        assert_eq!(rounds_again(Duration::from_millis(100)), ROUNDS_AGAIN);
+        assert_eq!(rounds_again(Duration::from_secs(2)), ROUNDS_AGAIN_SLOW);
     }
 
     #[test]
     fn a_change_takes_longer_over_a_slow_link() {
-        assert_eq!(time_of_a_change(Duration::from_millis(100)), Duration::from_millis(1300));
-        assert_eq!(time_of_a_change(Duration::from_secs(10)), Duration::from_secs(40));
+        let millis = Duration::from_millis;
+        assert_eq!(whole_time(millis(100), 2), millis(2 * (100 + 900) + 3 * (100 + 4800)));
+        assert_eq!(whole_time(millis(10_000), 1), millis(40_000 + 3 * 90_000));
     }
 }

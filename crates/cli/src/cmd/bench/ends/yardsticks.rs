@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use polyrail::PathKind;
-use polyrail_config::Payload;
-use polyrail_report::{RailShare, Spread, show_size};
+use polyrail_report::{PayloadProtection, RailShare, Spread, show_size};
 
 use super::measure::{Bench, Rounds, Yardsticks};
 use super::pace::filled;
@@ -159,6 +158,18 @@ impl Bench<'_> {
         channels * u64::from(config.window_chunks) * config.chunk_bytes
     }
 
+    /// How the payload is protected that moves, if it is.
+    fn payload_in_use(&self) -> Option<String> {
+        let [sent, received] = self.payload;
+        let in_use = match (self.schedule.bidir, self.schedule.op) {
+            (true, _) => vec![sent, received],
+            (false, Op::Read) => vec![received],
+            (false, _) => vec![sent],
+        };
+        let protected = in_use.into_iter().find(|payload| *payload != PayloadProtection::None);
+        protected.map(|payload| payload.to_string())
+    }
+
     /// The numbers of the sample in the middle.
     pub(crate) fn evidence(
         &self,
@@ -188,9 +199,7 @@ impl Bench<'_> {
             lost: most_lost(rails),
             beside_rails: self.beside_rails(rounds),
             window_full_share,
-            payload: Some(self.link.engine.config().payload)
-                .filter(|payload| *payload != Payload::None)
-                .map(|payload| payload.to_string()),
+            payload: self.payload_in_use(),
             ping_pong: self.schedule.latency,
             depth: self.schedule.depth(size),
             size,

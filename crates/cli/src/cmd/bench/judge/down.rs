@@ -1,16 +1,17 @@
 //! Rails that carry nothing while others do.
 
-use polyrail_report::{LimitKind, show_gb_per_s};
+use polyrail_report::{LimitKind, counted, show_gb_per_s};
 
+use super::causes::Cause;
 use super::evidence::{Evidence, Line};
 use super::rules::Candidate;
-use crate::cmd::bench::talk::{DownRail, NO_PARTNER};
+use crate::cmd::bench::talk::{DownRail, WhyDown};
 
 /// What the rails carry at most that carry anything.
 pub(super) fn line_of_others(evidence: &Evidence) -> Option<Line> {
     let Line { rails, source } = evidence.line.as_ref()?;
-    let is_down = |name: &str| evidence.local.down.iter().any(|rail| rail.name == name);
-    let (out, rails): (Vec<_>, Vec<_>) = rails.iter().cloned().partition(|(name, _)| is_down(name));
+    let (out, rails): (Vec<_>, Vec<_>) =
+        rails.iter().cloned().partition(|(name, _)| is_silent(evidence, name));
     let names: Vec<&str> = out.iter().map(|(name, _)| name.as_str()).collect();
     let source = match names.is_empty() {
         true => source.clone(),
@@ -19,29 +20,77 @@ pub(super) fn line_of_others(evidence: &Evidence) -> Option<Line> {
     Some(Line { rails, source })
 }
 
+/// Whether a rail here carries nothing, which the text behind the verdict tells.
+pub(super) fn is_silent(evidence: &Evidence, rail: &str) -> bool {
+    evidence.local.down.iter().any(|one| one.name == rail)
+}
+
 /// Nothing else is the limit.
 pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
     let rails = evidence.rails.len().max(1);
-    let is_down = |rail: &&DownRail| rail.why != NO_PARTNER;
-    let down = evidence.local.down.iter().chain(&evidence.peer.down).filter(is_down).count();
+    let mut all = evidence.local.down.iter().chain(&evidence.peer.down);
     let because = format!(
         "{} GB/s are what the rails carry that are up, of {rails} here",
         show_gb_per_s(evidence.gb_per_s)
     );
-    let candidate = Candidate { kind: LimitKind::Network, share: 1.0, from: 1.0, because };
-    (down > 0).then_some(candidate)
+    let (kind, cause) = (LimitKind::Network, Cause::RailDown);
+    let candidate = Candidate { kind, cause, share: 1.0, from: 1.0, because };
+    all.any(|rail| rail.why.is_fault()).then_some(candidate)
 }
 
-/// Each rail that is down, why, and what to look at; for behind any verdict.
+/// The rails of both ends that carry nothing, why, and what to look at; for behind any verdict.
 pub(super) fn names(evidence: &Evidence) -> String {
-    let told = |place: &'static str| {
-        move |DownRail { name, interface, why }: &DownRail| match why == NO_PARTNER {
-            true => format!("; {name} {place} is not used: {why}"),
-            false => format!(
-                "; {name} {place} is down: {why} (look at `ip -s link show {interface}` and `polyrail doctor` {place})"
+    let here = of_end(&evidence.local.down, HERE);
+    here + &of_end(&evidence.peer.down, "at the other side")
+}
+
+const HERE: &str = "here";
+
+/// The causes that [`names`] names.
+pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {
+    evidence.local.down.iter().chain(&evidence.peer.down).map(|rail| match rail.why {
+        WhyDown::Interface | WhyDown::NoRail | WhyDown::Disconnected => Cause::RailDown,
+        WhyDown::NoChannel { .. } => Cause::NoChannel,
+        WhyDown::NoPartner => Cause::NoPartner,
+    })
+}
+
+/// Rails that are left out for one reason are named together.
+fn of_end(rails: &[DownRail], place: &str) -> String {
+    let mut reasons: Vec<(WhyDown, Vec<&DownRail>)> = Vec::new();
+    for rail in rails {
+        match reasons.iter_mut().find(|(why, _)| *why == rail.why && !why.is_fault()) {
+            Some((_, same)) => same.push(rail),
+            None => reasons.push((rail.why, vec![rail])),
+        }
+    }
+    let told = |(why, rails): (WhyDown, Vec<&DownRail>)| {
+        let interface = rails.first().map_or("", |rail| rail.interface.as_str());
+        let names: Vec<&str> = rails.iter().map(|rail| rail.name.as_str()).collect();
+        let (names, is) = (names.join(", "), if names.len() == 1 { "is" } else { "are" });
+        let words = words(why, if place == HERE { "this end" } else { "that end" });
+        match why.is_fault() {
+            true => format!(
+                "; {names} {place} {is} down: {words} (look at `ip -s link show {interface}` and `polyrail doctor` {place})"
             ),
+            false => format!("; {names} {place} {is} not used: {words}"),
         }
     };
-    let here = evidence.local.down.iter().map(told("here"));
-    here.chain(evidence.peer.down.iter().map(told("at the other side"))).collect()
+    reasons.into_iter().map(told).collect()
+}
+
+/// The fact in words; `end` is the one that has the rail.
+fn words(why: WhyDown, end: &str) -> String {
+    match why {
+        WhyDown::Interface => "its interface is down or has no carrier".to_owned(),
+        WhyDown::NoRail => {
+            "its interface is down or has no carrier, so the engine has no such rail".to_owned()
+        }
+        WhyDown::Disconnected => "none of its flows is connected".to_owned(),
+        WhyDown::NoChannel { channels, rails } => {
+            let channels = counted(channels.into(), "channel");
+            format!("{end} has {channels} for {rails} rails (setting `channels`)")
+        }
+        WhyDown::NoPartner => "the end opposite announced no rail in its network".to_owned(),
+    }
 }

@@ -3,7 +3,8 @@
 
 use polyrail_report::{LimitKind, show_gb_per_s, show_rate, show_ratio, show_size};
 
-use super::down::line_of_others;
+use super::causes::Cause;
+use super::down::{is_silent, line_of_others};
 use super::evidence::{Deeper, Evidence, Line};
 use super::machine::CopyRate;
 use super::others::{others, without_ends};
@@ -12,6 +13,7 @@ use crate::cmd::bench::talk::{Load, OwnCpus, Throttled};
 /// A limit that may or may not be reached.
 pub(super) struct Candidate {
     pub(super) kind: LimitKind,
+    pub(super) cause: Cause,
     /// The part of the limit that was used: 1 is all of it.
     pub(super) share: f64,
     /// The part from which on it is the verdict.
@@ -52,7 +54,7 @@ pub(super) fn deeper(evidence: &Evidence) -> Option<Candidate> {
     let is_steady = !away(&evidence.local) && !away(&evidence.peer);
     let Candidate { because, .. } = depth(evidence);
     let because = format!("{because}; tried: depth {more} makes it {} x", show_ratio(ratio.median));
-    let candidate = Candidate { kind: LimitKind::Depth, share: 1.0, from: 1.0, because };
+    let candidate = Candidate { because, ..depth(evidence) };
     (is_steady && ratio.min >= DEPTH_GAIN).then_some(candidate)
 }
 
@@ -73,8 +75,10 @@ pub(super) fn network(evidence: &Evidence) -> Option<Candidate> {
         show_gb_per_s(line.gb_per_s()),
         line.source
     );
-    let because = because + &slow_rail(&line).map_or(String::new(), |slow| format!("; {slow}"));
-    Some(Candidate { kind: LimitKind::Network, share, from: NETWORK_SHARE, because })
+    let slow = slow_rail(&line);
+    let cause = if slow.is_some() { Cause::SlowRail } else { Cause::FullLinks };
+    let because = because + &slow.map_or(String::new(), |slow| format!("; {slow}"));
+    Some(Candidate { kind: LimitKind::Network, cause, share, from: NETWORK_SHARE, because })
 }
 
 /// A rail that is much slower than the one in the middle.
@@ -101,7 +105,13 @@ pub(super) fn memory(evidence: &Evidence) -> Option<Candidate> {
         if *threads == 1 { "thread" } else { "threads" },
         show_size(*footprint_bytes),
     );
-    Some(Candidate { kind: LimitKind::Memory, share, from: MEMORY_SHARE, because })
+    Some(Candidate {
+        kind: LimitKind::Memory,
+        cause: Cause::Memory,
+        share,
+        from: MEMORY_SHARE,
+        because,
+    })
 }
 
 pub(super) fn posting(evidence: &Evidence) -> Option<Candidate> {
@@ -111,7 +121,13 @@ pub(super) fn posting(evidence: &Evidence) -> Option<Candidate> {
         percent(share),
         show_rate(transfers_per_s(evidence))
     );
-    Some(Candidate { kind: LimitKind::Posting, share, from: THREAD_SHARE, because })
+    Some(Candidate {
+        kind: LimitKind::Posting,
+        cause: Cause::Posting,
+        share,
+        from: THREAD_SHARE,
+        because,
+    })
 }
 
 fn transfers_per_s(evidence: &Evidence) -> f64 {
@@ -127,8 +143,8 @@ pub(super) fn message_rate(evidence: &Evidence) -> Option<Candidate> {
             show_rate(reached),
             show_ratio(ratio.median)
         );
-        let kind = LimitKind::MessageRate;
-        let candidate = Candidate { kind, share: 1.0, from: 1.0, because };
+        let (kind, cause) = (LimitKind::MessageRate, Cause::MessageRate);
+        let candidate = Candidate { kind, cause, share: 1.0, from: 1.0, because };
         return (ratio.median < DEPTH_GAIN).then_some(candidate);
     }
     let most = evidence.messages_per_s?;
@@ -141,7 +157,8 @@ pub(super) fn message_rate(evidence: &Evidence) -> Option<Candidate> {
         evidence.depth
     );
     let (share, from) = (reached / most, MESSAGES_SHARE);
-    Some(Candidate { kind: LimitKind::MessageRate, share, from, because })
+    let (kind, cause) = (LimitKind::MessageRate, Cause::MessageRate);
+    Some(Candidate { kind, cause, share, from, because })
 }
 
 pub(super) fn device(evidence: &Evidence, path: &str) -> Candidate {
@@ -153,7 +170,7 @@ pub(super) fn device(evidence: &Evidence, path: &str) -> Candidate {
         show_gb_per_s(evidence.gb_per_s),
         evidence.depth
     );
-    Candidate { kind: LimitKind::Device, share: 1.0, from: 1.0, because }
+    Candidate { kind: LimitKind::Device, cause: Cause::Device, share: 1.0, from: 1.0, because }
 }
 
 pub(super) fn cpu(evidence: &Evidence) -> Vec<Candidate> {
@@ -227,7 +244,7 @@ fn away(load: &Load, kind: LimitKind, who: &str) -> Candidate {
         niceness(load),
         others(load)
     );
-    Candidate { kind, share, from: AWAY_SHARE, because }
+    Candidate { kind, cause: Cause::Away, share, from: AWAY_SHARE, because }
 }
 
 /// A process that lets others go first has chosen so.
@@ -244,39 +261,39 @@ fn throttled(load: &Load, kind: LimitKind, who: &str) -> Option<Candidate> {
          run out",
         percent(share)
     );
-    Some(Candidate { kind, share, from: THROTTLED_SHARE, because })
+    Some(Candidate { kind, cause: Cause::Quota, share, from: THROTTLED_SHARE, because })
 }
 
-/// Bytes that nobody reads, though who should is not busy.
+/// Receive buffers that stay full, though no thread there is busy.
 pub(super) fn no_room(evidence: &Evidence) -> Option<Candidate> {
     let busiest = evidence.peer.busiest_thread.as_ref().map_or(0.0, |(_, share)| *share);
     let share = evidence.local.no_room_share;
     let because = format!(
-        "the other side had no room for {} of the time, and its busiest thread used {} of a CPU: it reads \
-         too seldom",
+        "the receive windows of the other side held the flows up for {} of the time, and its busiest thread used {} of \
+         a CPU",
         percent(share),
         percent(busiest)
     );
-    let candidate = Candidate { kind: LimitKind::Peer, share, from: NO_ROOM_SHARE, because };
+    let (kind, cause) = (LimitKind::Peer, Cause::NoRoom);
+    let candidate = Candidate { kind, cause, share, from: NO_ROOM_SHARE, because };
     (busiest < IDLE_THREAD_SHARE).then_some(candidate)
 }
 
-/// Packets that did not arrive.
+/// Bytes that TCP sent again.
 pub(super) fn lost(evidence: &Evidence) -> Option<Candidate> {
     let (rail, share) = evidence.lost.clone()?;
-    let because =
-        format!("{rail} sent at least {:.1} % again: packets are lost on the way", share * 100.0);
-    Some(Candidate { kind: LimitKind::Network, share, from: LOST_SHARE, because })
+    let because = format!("{rail} sent at least {:.1} % of its bytes again", share * 100.0);
+    let (kind, cause) = (LimitKind::Network, Cause::Lost);
+    Some(Candidate { kind, cause, share, from: LOST_SHARE, because })
 }
 
 /// Packets that did not leave. TCP notices at once, sends less for a while, and counts nothing as sent again.
 pub(super) fn dropped(load: &Load, place: &str) -> Option<Candidate> {
     let (rail, share) = load.dropped.clone()?;
-    let because = format!(
-        "the queue of {rail} {place} dropped {:.1} % of its packets: it is too short for its rate",
-        share * 100.0
-    );
-    Some(Candidate { kind: LimitKind::Network, share, from: LOST_SHARE, because })
+    let because =
+        format!("the queue of {rail} {place} dropped {:.1} % of its packets", share * 100.0);
+    let (kind, cause) = (LimitKind::Network, Cause::ShortQueue);
+    Some(Candidate { kind, cause, share, from: LOST_SHARE, because })
 }
 
 fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate> {
@@ -292,11 +309,13 @@ fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate
     );
     // If all CPUs are busy, it still tells with which work.
     let hottest = load.hot.as_ref().map_or(String::new(), |hot| format!("; the busiest: {hot}"));
-    let process = Candidate { kind, share, from: CPUS_SHARE, because: because + &hottest };
+    let (cause, because) = (Cause::BusyCpus, because + &hottest);
+    let process = Candidate { kind, cause, share, from: CPUS_SHARE, because };
     // Where others keep the machine busy, that is a disturbance to be remarked, and no limit.
     let cpus = reachable(load).filter(|cpus| share >= cpus.busy / 3.0);
     let machine = cpus.map(|OwnCpus { busy, .. }| Candidate {
         kind,
+        cause,
         share: busy,
         from: CPUS_SHARE,
         because: format!(
@@ -323,14 +342,15 @@ fn crowded_out(load: &Load, kind: LimitKind, whose: &str) -> Option<Candidate> {
     let OwnCpus { count, busy } = reachable(load)?;
     let elsewhere = busy * count as f64 - load.process_cpus;
     let because = format!(
-        "other programs used {elsewhere:.2} of the {count} CPUs {whose}{}, and thread {name} waited for one {} of the \
-         time{}{}",
+        "other programs and softirqs used {elsewhere:.2} of the {count} CPUs {whose}{}, and thread {name} waited for one \
+         {} of the time{}{}",
         if load.own_cpus.is_some() { " that it may use" } else { "" },
         percent(*share),
         niceness(load),
         others(load)
     );
-    let candidate = Candidate { kind, share: *share, from: QUEUED_SHARE, because };
+    let cause = Cause::OtherPrograms;
+    let candidate = Candidate { kind, cause, share: *share, from: QUEUED_SHARE, because };
     (elsewhere > load.process_cpus).then_some(candidate)
 }
 
@@ -338,13 +358,14 @@ fn crowded_out(load: &Load, kind: LimitKind, whose: &str) -> Option<Candidate> {
 fn hot(load: &Load, kind: LimitKind, place: &str) -> Option<Candidate> {
     let hot = load.hot.as_ref()?;
     let share = hot.busy_percent / 100.0;
-    Some(Candidate { kind, share, from: THREAD_SHARE, because: format!("{place}, {hot}") })
+    let (cause, because) = (Cause::HotCpu, format!("{place}, {hot}"));
+    Some(Candidate { kind, cause, share, from: THREAD_SHARE, because })
 }
 
 pub(super) fn thread(load: &Load, kind: LimitKind, place: &str) -> Option<Candidate> {
     let (name, share) = load.busiest_thread.as_ref()?;
     let because = format!("thread {name} {place} used {} of its CPU", percent(*share));
-    Some(Candidate { kind, share: *share, from: THREAD_SHARE, because })
+    Some(Candidate { kind, cause: Cause::BusyThread, share: *share, from: THREAD_SHARE, because })
 }
 
 /// The window has room for more transfers at once, and nobody tried in vain whether they help.
@@ -363,9 +384,9 @@ pub(super) fn depth(evidence: &Evidence) -> Candidate {
     let because = if evidence.ping_pong {
         format!("one message of {size} at a time is bound by its latency{each} one way")
     } else if depth == 1 {
-        format!("depth 1 is bound by the latency of a transfer of {size}{each}; more would overlap")
+        format!("depth 1 is bound by the latency of a transfer of {size}{each}")
     } else if let Some(busy) = busy_rails(evidence) {
-        format!("depth {depth} keeps {busy}: more transfers of {size} would reach the others{each}")
+        format!("depth {depth} of {size} keeps {busy}{each}")
     } else {
         format!(
             "depth {depth} has {} outstanding{each}; the window has room for {}",
@@ -373,19 +394,21 @@ pub(super) fn depth(evidence: &Evidence) -> Candidate {
             show_size(window_bytes)
         )
     };
-    Candidate { kind: LimitKind::Depth, share: 1.0, from: 1.0, because }
+    let cause = if evidence.ping_pong { Cause::OneMessage } else { Cause::Depth };
+    Candidate { kind: LimitKind::Depth, cause, share: 1.0, from: 1.0, because }
 }
 
-/// How many rails have work, if not all do.
+/// How many rails have work, if not all do that could have some: no transfer reaches one that is down or has no channel.
 fn busy_rails(evidence: &Evidence) -> Option<String> {
-    let Evidence { rails, line, .. } = evidence;
+    let line = line_of_others(evidence);
+    let rails: Vec<&(String, f64)> =
+        evidence.rails.iter().filter(|(name, _)| !is_silent(evidence, name)).collect();
     let whole = line.as_ref().map_or(0.0, Line::gb_per_s);
     let due = |name: &str| {
-        let rates = line.iter().flat_map(|line| &line.rails);
-        let rate = rates.filter(|(rail, _)| rail == name).map(|(_, rate)| rate / whole).next();
-        rate.unwrap_or(1.0 / rails.len() as f64)
+        let rate = line.as_ref().and_then(|line| line.of_rail(name));
+        rate.map_or(1.0 / rails.len() as f64, |rate| rate / whole)
     };
-    let has_work = |(name, share): &&(String, f64)| *share >= IDLE_RAIL_SHARE * due(name);
+    let has_work = |(name, share): &&&(String, f64)| *share >= IDLE_RAIL_SHARE * due(name);
     let busy = rails.iter().filter(has_work).count();
     let of_line = line.as_ref().map_or(String::new(), |line| {
         let one_way = evidence.gb_per_s / evidence.ways as f64;
@@ -397,18 +420,14 @@ fn busy_rails(evidence: &Evidence) -> Option<String> {
 pub(super) fn window(evidence: &Evidence) -> Candidate {
     let share = evidence.window_full_share;
     let because = format!("the flows stood with a full window {} of the time", percent(share));
-    Candidate { kind: LimitKind::Window, share, from: WINDOW_SHARE, because }
+    Candidate { kind: LimitKind::Window, cause: Cause::Window, share, from: WINDOW_SHARE, because }
 }
 
-/// What is protected takes CPU time, which no trial shows: none goes without protection.
-pub(super) fn protection(evidence: &Evidence, verdict: LimitKind) -> String {
+/// What is protected takes CPU time. `--why` shows how much.
+pub(super) fn protection(evidence: &Evidence, verdict: LimitKind) -> Option<String> {
     let is_work = matches!(verdict, LimitKind::Cpu | LimitKind::Peer | LimitKind::Memory);
-    match &evidence.payload {
-        Some(payload) if is_work => {
-            format!("; payload={payload} takes CPU time for each byte, payload=none takes none")
-        }
-        _ => String::new(),
-    }
+    let payload = evidence.payload.as_ref().filter(|_| is_work)?;
+    Some(format!("; payload={payload} takes CPU time for each byte, payload=none takes none"))
 }
 
 fn percent(share: f64) -> String {

@@ -1,7 +1,7 @@
-//! What may make a size slow and can be changed for a trial, and what the trials come to.
+//! What can be changed for a trial, to see whether it is what makes a size slow.
 
 use polyrail::Config;
-use polyrail_report::{Spread, Tried, show_size};
+use polyrail_report::show_size;
 
 use crate::cmd::bench::options::{BINDINGS, Change, TRIED_SETTINGS};
 
@@ -21,6 +21,8 @@ pub(crate) struct Scene<'a> {
     pub(crate) ping_pong: bool,
     /// Whether an end has its memory on a device.
     pub(crate) on_device: bool,
+    /// Whether an end has payload protected.
+    pub(crate) protected: bool,
 }
 
 /// How many other congestion controls are tried.
@@ -33,110 +35,165 @@ const CHANNELS_MAX: u64 = 256;
 const WINDOW_MAX: u64 = 1024;
 const CHUNK_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=64 << 20;
 const STEP: u64 = 4;
-const BUFFERS: [&str; 2] = ["send_buffer_bytes", "recv_buffer_bytes"];
 /// More than a flow of any usual network needs.
 const BUFFER_BYTES: u64 = 4 << 20;
 /// Of pinned memory for each flow and direction.
 const STAGING_MAX: u64 = 256 << 20;
 
-/// The changes to try: back to the default where a setting is not at it, and from the default to both
-/// sides; then each rail.
-pub(crate) fn suspects(scene: &Scene<'_>) -> Vec<Change> {
-    let rows = scene.config.rows();
-    let changed: Vec<(String, String)> = rows
-        .iter()
-        .filter(|row| TRIED_SETTINGS.contains(&row.name) && row.is_changed())
-        .map(|row| (row.name.to_owned(), row.default.clone()))
-        .collect();
-    let is_changed = |name: &str| changed.iter().any(|(changed, _)| changed == name);
-    let mut changes = Vec::new();
-    let deeper = scene.depth.saturating_mul(STEP);
-    if !scene.ping_pong && deeper.saturating_mul(scene.size) <= OUTSTANDING_BYTES_MAX {
-        changes.push(Change::Depth(deeper));
-    }
-    // What belongs together is changed together: half of it would show little.
-    let numbers = ["tx_proxies", "rx_proxies"];
-    for group in [&BINDINGS[..], &numbers] {
-        let of_group: Vec<_> =
-            changed.iter().filter(|(name, _)| group.contains(&name.as_str())).cloned().collect();
-        if !of_group.is_empty() {
-            changes.push(Change::Settings(of_group));
+/// Something that `--why` changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Knob {
+    /// How many transfers are outstanding.
+    Depth,
+    /// The CPUs that threads are bound to.
+    Bindings,
+    /// The number of progress threads.
+    Proxies,
+    /// Whether payload is protected. It shows what protection costs: a diagnosis, and no advice.
+    Payload,
+    /// Settings that were changed and have no knob of their own.
+    Others,
+    Congestion,
+    Channels,
+    Window,
+    Chunk,
+    /// The buffers of sockets.
+    Buffers,
+    Staging,
+    Layout,
+    /// Each rail, left out.
+    Rails,
+}
+
+impl Knob {
+    const ALL: [Self; 13] = [
+        Self::Depth,
+        Self::Bindings,
+        Self::Proxies,
+        Self::Payload,
+        Self::Others,
+        Self::Congestion,
+        Self::Channels,
+        Self::Window,
+        Self::Chunk,
+        Self::Buffers,
+        Self::Staging,
+        Self::Layout,
+        Self::Rails,
+    ];
+
+    /// Its settings that go back to their defaults where they were changed.
+    fn settings(self) -> &'static [&'static str] {
+        match self {
+            Self::Depth | Self::Payload | Self::Rails | Self::Others => &[],
+            Self::Bindings => &BINDINGS,
+            Self::Proxies => &["tx_proxies", "rx_proxies"],
+            Self::Congestion => &["congestion"],
+            Self::Channels => &["channels"],
+            Self::Window => &["window_chunks"],
+            Self::Chunk => &["chunk_bytes"],
+            Self::Buffers => &["send_buffer_bytes", "recv_buffer_bytes"],
+            Self::Staging => &["staging_bytes"],
+            Self::Layout => &["proxy_layout"],
         }
     }
-    let is_alone = |name: &str| !BINDINGS.contains(&name) && !numbers.contains(&name);
-    let lone = changed.iter().filter(|(name, _)| is_alone(name) && name != "congestion");
-    changes.extend(lone.map(|pair| Change::Settings(vec![pair.clone()])));
-    let others = scene.congestions.iter().filter(|name| scene.congestion.as_ref() != Some(*name));
-    changes.extend(others.take(CONGESTIONS).map(|name| setting("congestion", name.clone())));
-    if !is_changed("channels") && scene.channels * 2 <= CHANNELS_MAX {
-        changes.push(setting("channels", (scene.channels * 2).to_string()));
+
+    /// What to try in this scene: back to the default where a setting is not at it, and from the default to both sides.
+    pub(crate) fn changes(self, scene: &Scene<'_>) -> Vec<Change> {
+        let back = scene.changed(self);
+        match self {
+            Self::Depth => scene.deeper().into_iter().collect(),
+            // What belongs together is changed together: half of it would show little.
+            Self::Bindings | Self::Proxies if !back.is_empty() => vec![Change::Settings(back)],
+            Self::Bindings | Self::Proxies => Vec::new(),
+            Self::Payload if scene.protected => vec![Change::Unprotected],
+            Self::Payload => Vec::new(),
+            Self::Congestion => scene.congestions(),
+            Self::Rails => scene.fewer_rails(),
+            _ if !back.is_empty() => {
+                back.into_iter().map(|pair| Change::Settings(vec![pair])).collect()
+            }
+            Self::Others => Vec::new(),
+            Self::Channels => {
+                let more = Some(scene.channels * 2).filter(|more| *more <= CHANNELS_MAX);
+                more.map(|more| setting("channels", more.to_string())).into_iter().collect()
+            }
+            Self::Window => {
+                let window = u64::from(scene.config.window_chunks) * STEP;
+                let is_possible = !scene.ping_pong && window <= WINDOW_MAX;
+                is_possible
+                    .then(|| setting("window_chunks", window.to_string()))
+                    .into_iter()
+                    .collect()
+            }
+            Self::Chunk => scene.chunks(),
+            // The kernel's limits may be too small for what it chooses itself.
+            Self::Buffers => {
+                let each = |name: &&str| ((*name).to_owned(), show_size(BUFFER_BYTES));
+                vec![Change::Settings(self.settings().iter().map(each).collect())]
+            }
+            Self::Staging => {
+                let staging = scene.config.staging_bytes * STEP;
+                let is_possible = scene.on_device && staging <= STAGING_MAX;
+                let value = || setting("staging_bytes", show_size(staging));
+                is_possible.then(value).into_iter().collect()
+            }
+            Self::Layout => vec![setting("proxy_layout", "merged".into())],
+        }
     }
-    let window = u64::from(scene.config.window_chunks) * STEP;
-    if !scene.ping_pong && !is_changed("window_chunks") && window <= WINDOW_MAX {
-        changes.push(setting("window_chunks", window.to_string()));
+}
+
+/// The changes to try.
+pub(crate) fn suspects(scene: &Scene<'_>) -> Vec<Change> {
+    Knob::ALL.iter().flat_map(|knob| knob.changes(scene)).collect()
+}
+
+impl Scene<'_> {
+    /// The settings of a knob that are not at their defaults, with these.
+    fn changed(&self, knob: Knob) -> Vec<(String, String)> {
+        let is_of = |knob: Knob, name: &str| knob.settings().contains(&name);
+        let is_meant = |name: &str| match knob {
+            Knob::Others => !Knob::ALL.iter().any(|other| is_of(*other, name)),
+            knob => is_of(knob, name),
+        };
+        let rows = self.config.rows();
+        let rows = rows.iter().filter(|row| TRIED_SETTINGS.contains(&row.name) && row.is_changed());
+        let rows = rows.filter(|row| is_meant(row.name));
+        rows.map(|row| (row.name.to_owned(), row.default.clone())).collect()
     }
-    if !is_changed("chunk_bytes") {
-        let chunk = scene.config.chunk_bytes;
-        let others = [chunk * STEP, chunk / STEP].into_iter().filter(|chunk| {
+
+    fn deeper(&self) -> Option<Change> {
+        let deeper = self.depth.saturating_mul(STEP);
+        let is_possible = deeper.saturating_mul(self.size) <= OUTSTANDING_BYTES_MAX;
+        (!self.ping_pong && is_possible).then_some(Change::Depth(deeper))
+    }
+
+    /// Others than the one in use, whatever chose that.
+    fn congestions(&self) -> Vec<Change> {
+        let others = self.congestions.iter().filter(|name| self.congestion.as_ref() != Some(*name));
+        others.take(CONGESTIONS).map(|name| setting("congestion", name.clone())).collect()
+    }
+
+    fn chunks(&self) -> Vec<Change> {
+        let chunk = self.config.chunk_bytes;
+        let others = [chunk * STEP, chunk / STEP].into_iter().filter(|other| {
             // A transfer of one chunk stays one.
-            CHUNK_BYTES.contains(chunk) && (*chunk).min(scene.config.chunk_bytes) < scene.size
+            CHUNK_BYTES.contains(other) && (*other).min(chunk) < self.size
         });
-        changes.extend(others.map(|chunk| setting("chunk_bytes", show_size(chunk))));
+        others.map(|chunk| setting("chunk_bytes", show_size(chunk))).collect()
     }
-    // The kernel's limits may be too small for what it chooses itself.
-    if !BUFFERS.iter().any(|name| is_changed(name)) {
-        let given = BUFFERS.iter().map(|name| ((*name).to_owned(), show_size(BUFFER_BYTES)));
-        changes.push(Change::Settings(given.collect()));
+
+    fn fewer_rails(&self) -> Vec<Change> {
+        if !(2..=RAILS_MAX).contains(&self.rails.len()) {
+            return Vec::new();
+        }
+        let rails = self.rails.iter().enumerate();
+        rails.map(|(rail, name)| Change::WithoutRail { rail, name: name.clone() }).collect()
     }
-    let staging = scene.config.staging_bytes * STEP;
-    if scene.on_device && !is_changed("staging_bytes") && staging <= STAGING_MAX {
-        changes.push(setting("staging_bytes", show_size(staging)));
-    }
-    if !is_changed("proxy_layout") {
-        changes.push(setting("proxy_layout", "merged".into()));
-    }
-    if (2..=RAILS_MAX).contains(&scene.rails.len()) {
-        let rails = scene.rails.iter().enumerate();
-        changes.extend(rails.map(|(rail, name)| Change::WithoutRail { rail, name: name.clone() }));
-    }
-    changes
 }
 
 fn setting(name: &str, value: String) -> Change {
     Change::Settings(vec![(name.to_owned(), value)])
-}
-
-/// Rates of a change and of none, in GB/s, in pairs that were measured one after the other.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Pairs(pub(crate) Vec<[f64; 2]>);
-
-/// Less is not worth a change.
-const LEAST_GAIN: f64 = 1.05;
-
-impl Pairs {
-    /// What this change comes to; `noise` is what the rate varies by without any change, as a part of it.
-    pub(crate) fn tried(&self, change: &Change, noise: f64) -> Option<Tried> {
-        let ratio = Spread::of(self.0.iter().map(|[without, with]| with / without))?;
-        let gb_per_s = Spread::of(self.0.iter().map(|[_, with]| *with))?.median;
-        let helps = ratio.median >= least_ratio(noise) && ratio.min > 1.0;
-        Some(Tried { change: change.to_string(), gb_per_s, ratio, helps })
-    }
-}
-
-/// The least ratio of what helps.
-pub(crate) fn least_ratio(noise: f64) -> f64 {
-    LEAST_GAIN.max(1.0 + 2.0 * noise)
-}
-
-/// What the rates of one thing vary by, as a part of their median: half of the span of the middle ones, of
-/// which a quarter on each side is left out.
-pub(crate) fn noise(rates: &[f64]) -> f64 {
-    let mut sorted = rates.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let aside = sorted.len() / 4;
-    let middle = &sorted[aside..sorted.len() - aside];
-    let spread = Spread::of(middle.iter().copied());
-    spread.map_or(0.0, |spread| spread.half_range_percent() / 100.0)
 }
 
 #[cfg(test)]
@@ -154,6 +211,7 @@ mod tests {
             depth: 16,
             ping_pong: false,
             on_device: false,
+            protected: false,
         }
     }
 
@@ -190,6 +248,22 @@ mod tests {
     }
 
     #[test]
+    fn protection_is_taken_off_where_either_end_has_it() {
+        let config = Config::default();
+        assert!(!names(&scene(&config)).contains(&"payload=none".to_owned()));
+        let protected = Scene { protected: true, ..scene(&config) };
+        assert!(names(&protected).contains(&"payload=none".to_owned()));
+    }
+
+    #[test]
+    fn every_setting_that_may_be_tried_goes_back_to_its_default_by_one_knob() {
+        for name in TRIED_SETTINGS {
+            let knobs = Knob::ALL.iter().filter(|knob| knob.settings().contains(&name)).count();
+            assert!(knobs <= 1, "{name}: {knobs}");
+        }
+    }
+
+    #[test]
     fn chunks_of_a_device_go_back_to_their_default_too() {
         let config = Config::builder().set_pair("gpu_chunk_bytes=16KiB").unwrap().build().unwrap();
         let on_device = Scene { on_device: true, ..scene(&config) };
@@ -214,27 +288,9 @@ mod tests {
             "chunk_bytes=512KiB",
             "congestion=reno",
         ];
-        assert_eq!(names[1..5], expected);
+        for name in expected {
+            assert!(names.contains(&name.to_owned()), "{name}: {names:?}");
+        }
         assert!(!names.iter().any(|name| name == "congestion=auto"), "{names:?}");
-    }
-
-    #[test]
-    fn a_change_helps_only_beyond_the_noise_and_in_every_round() {
-        let change = Change::Depth(4);
-        let helps =
-            |pairs: &[[f64; 2]], noise| Pairs(pairs.to_vec()).tried(&change, noise).unwrap().helps;
-        assert!(helps(&[[1.0, 1.2], [1.1, 1.3], [1.0, 1.15]], 0.02));
-        assert!(!helps(&[[1.0, 1.2], [1.1, 1.3], [1.0, 1.15]], 0.1), "within the noise");
-        assert!(!helps(&[[1.0, 1.2], [1.1, 1.3], [1.0, 0.99]], 0.02), "slower in one round");
-        assert!(!helps(&[[1.0, 1.04], [1.0, 1.03], [1.0, 1.04]], 0.0), "too little");
-        assert!(Pairs::default().tried(&change, 0.0).is_none());
-    }
-
-    #[test]
-    fn noise_leaves_out_the_odd_ones() {
-        assert_eq!(noise(&[]), 0.0);
-        let quiet = [1.0, 1.01, 1.0, 0.99, 1.0, 1.01, 0.5, 2.0];
-        assert!(noise(&quiet) <= 0.011, "{}", noise(&quiet));
-        assert!(noise(&[0.8, 1.0, 1.2]) >= 0.19);
     }
 }

@@ -32,7 +32,7 @@
 //! 11. `network` once more: a rail is down while others carry the bytes, and nothing above is the limit. A rail is
 //!     down if none of its flows is connected, or if its interface was down from the start. Rule 2 holds the rate
 //!     against the rails that are up. Behind every verdict stands which rails are down, why, and what to look at, and
-//!     which are not used, as no rail of the end opposite is in their network.
+//!     which are not used, as no rail of the end opposite is in their network or this end has no channel for them.
 //! 12. `window`: the sending flows stood with a full window at least half of the time.
 //!
 //! Of one message at a time (`--latency`) the depth is the verdict. Bytes that devices copied themselves
@@ -46,12 +46,19 @@
 
 use polyrail_report::{Limit, LimitKind};
 
+use super::causes::Cause;
 use super::down;
 use super::evidence::Evidence;
 use super::rules::{self, Candidate};
 
+/// A verdict, and every cause that its text names.
+pub(crate) struct Judged {
+    pub(crate) limit: Limit,
+    pub(crate) causes: Vec<Cause>,
+}
+
 /// Applies the rules.
-pub(crate) fn judge(evidence: &Evidence) -> Limit {
+pub(crate) fn judge(evidence: &Evidence) -> Judged {
     let mut candidates = vec![];
     if evidence.ping_pong {
         candidates.push(rules::depth(evidence));
@@ -84,40 +91,47 @@ pub(crate) fn judge(evidence: &Evidence) -> Limit {
         candidates.extend(down::rails_down(evidence));
         candidates.push(rules::window(evidence));
     }
-    let mut limit = decide(candidates, rules::tried_in_vain(evidence));
-    limit.because += &rules::protection(evidence, limit.verdict);
+    let (mut limit, cause) = decide(candidates, rules::tried_in_vain(evidence));
+    let mut causes = vec![cause];
+    if let Some(text) = rules::protection(evidence, limit.verdict) {
+        limit.because += &text;
+        causes.push(Cause::Protection);
+    }
     if evidence.beside_rails.is_none() {
         limit.because += &down::names(evidence);
+        causes.extend(down::causes(evidence));
     }
-    limit
+    Judged { limit, causes }
 }
 
 /// A limit that the transfer exceeds by more than this did not limit it.
 const PASSED_SHARE: f64 = 1.05;
 
 /// `excluded`: what was tried and is no limit.
-fn decide(candidates: Vec<Candidate>, excluded: Option<String>) -> Limit {
+fn decide(candidates: Vec<Candidate>, excluded: Option<String>) -> (Limit, Cause) {
     let (passed, candidates): (Vec<_>, Vec<_>) =
         candidates.into_iter().partition(|candidate| candidate.share > PASSED_SHARE);
     let nearness = |candidate: &Candidate| candidate.share / candidate.from;
     let reached = candidates.iter().find(|candidate| nearness(candidate) >= 1.0);
     let nearest = candidates.iter().max_by(|a, b| nearness(a).total_cmp(&nearness(b)));
-    let (verdict, mut because) = match (reached, nearest, passed.first()) {
-        (Some(Candidate { kind, because, .. }), ..) => (*kind, because.clone()),
-        (None, Some(Candidate { kind, because, .. }), _) => {
+    let (verdict, cause, mut because) = match (reached, nearest, passed.first()) {
+        (Some(Candidate { kind, cause, because, .. }), ..) => (*kind, *cause, because.clone()),
+        (None, Some(Candidate { kind, cause, because, .. }), _) => {
             let excluded = excluded.map_or(String::new(), |it| format!("{it}; "));
-            (*kind, format!("no limit is reached; {excluded}the nearest: {because}"))
+            (*kind, *cause, format!("no limit is reached; {excluded}the nearest: {because}"))
         }
-        (None, None, Some(Candidate { kind, .. })) => (*kind, "no limit is known".to_owned()),
+        (None, None, Some(Candidate { kind, cause, .. })) => {
+            (*kind, *cause, "no limit is known".to_owned())
+        }
         // A window or a device is always among them.
-        (None, None, None) => (LimitKind::Window, "nothing was measured".to_owned()),
+        (None, None, None) => (LimitKind::Window, Cause::Window, "nothing was measured".to_owned()),
     };
     for Candidate { kind, because: what, .. } in &passed {
         because += &format!(
             "; {kind} is not the limit: {what}, so that more is possible than was measured"
         );
     }
-    Limit { verdict, because }
+    (Limit { verdict, because }, cause)
 }
 
 #[cfg(test)]

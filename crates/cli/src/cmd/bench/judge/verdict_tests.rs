@@ -1,11 +1,13 @@
+use polyrail::Config;
+use polyrail_report::Spread;
 use polyrail_sample::{Hot, Work};
 
-use polyrail_report::Spread;
-
+use super::super::causes::{Test, untested};
 use super::super::evidence::{BesideRails, Deeper, Line};
 use super::super::machine::{Copies, CopyRate};
+use super::super::suspects::{Knob, Scene, suspects};
 use super::*;
-use crate::cmd::bench::talk::{DownRail, Load, NO_PARTNER, OwnCpus, Program, Throttled};
+use crate::cmd::bench::talk::{DownRail, Load, OwnCpus, Program, Throttled, WhyDown};
 
 /// Two machines with nothing to do.
 fn idle() -> Evidence {
@@ -47,7 +49,7 @@ fn copy(copies: Copies, gb_per_s: f64) -> CopyRate {
 fn verdict(change: impl FnOnce(&mut Evidence)) -> (LimitKind, String) {
     let mut evidence = idle();
     change(&mut evidence);
-    let Limit { verdict, because } = judge(&evidence);
+    let Limit { verdict, because } = judge(&evidence).limit;
     (verdict, because)
 }
 
@@ -181,8 +183,8 @@ fn a_side_that_does_not_run_or_does_not_read_is_the_limit() {
     let (kind, because) = verdict(|e| {
         (e.local.no_room_share, e.peer.busiest_thread) = (0.6, Some(("rx-0".into(), 0.1)));
     });
-    let text = "the other side had no room for 60 % of the time, and its busiest thread used 10 % of a CPU: \
-                it reads too seldom";
+    let text = "the receive windows of the other side held the flows up for 60 % of the time, and its busiest thread \
+                used 10 % of a CPU";
     assert_eq!((kind, because.as_str()), (LimitKind::Peer, text));
     // A reader that does what it can is no fault of the reader's program.
     let (_, because) = verdict(|e| {
@@ -194,7 +196,7 @@ fn a_side_that_does_not_run_or_does_not_read_is_the_limit() {
 #[test]
 fn packets_that_are_lost_are_the_limit_and_their_rail_is_named() {
     let (kind, because) = verdict(|e| e.lost = Some(("rail1".into(), 0.023)));
-    let text = "rail1 sent at least 2.3 % again: packets are lost on the way";
+    let text = "rail1 sent at least 2.3 % of its bytes again";
     assert_eq!((kind, because.as_str()), (LimitKind::Network, text));
     let (_, because) = verdict(|e| e.lost = Some(("rail1".into(), 0.002)));
     assert!(because.starts_with("no limit is reached"), "{because}");
@@ -255,7 +257,7 @@ fn too_few_outstanding_transfers_are_the_limit_by_what_they_leave_without_work()
         move |e: &mut Evidence| (e.depth, e.size, e.p50_us) = (depth, size, Some(9.5))
     };
     let (kind, because) = verdict(few(1, 8));
-    let text = "depth 1 is bound by the latency of a transfer of 8B, each taking 9.50us; more would overlap";
+    let text = "depth 1 is bound by the latency of a transfer of 8B, each taking 9.50us";
     assert_eq!((kind, because.as_str()), (LimitKind::Depth, text));
     let (kind, because) = verdict(few(4, 1 << 20));
     let text = "depth 4 has 4MiB outstanding, each taking 9.50us; the window has room for 32MiB";
@@ -265,8 +267,7 @@ fn too_few_outstanding_transfers_are_the_limit_by_what_they_leave_without_work()
         few(16, 64 << 10)(e);
         (e.gb_per_s, e.rails) = (4.8, rails([0.5, 0.5, 0.0, 0.0]));
     });
-    let text = "depth 16 keeps 2 of 4 rails busy, 0.48 of the sum of 4 rails in the lab: more transfers of \
-                64KiB would reach the others, each taking 9.50us";
+    let text = "depth 16 of 64KiB keeps 2 of 4 rails busy, 0.48 of the sum of 4 rails in the lab, each taking 9.50us";
     assert_eq!((kind, because.as_str()), (LimitKind::Depth, text));
     // A slow rail has little to carry, and is busy with it.
     let (_, because) = verdict(|e| {
@@ -318,7 +319,7 @@ fn threads_that_wait_for_cpus_which_others_have_are_the_limit() {
     };
     let (kind, because) = verdict(|e| crowd(&mut e.local, 0.4, 1.0));
     assert_eq!(kind, LimitKind::Cpu);
-    let words = "other programs used 7.90 of the 8 CPUs of this machine, and thread pr-tx0 waited for one 40 % of the time";
+    let words = "other programs and softirqs used 7.90 of the 8 CPUs of this machine, and thread pr-tx0 waited for one 40 % of the time";
     assert_eq!(because, words);
     let (kind, because) = verdict(|e| crowd(&mut e.peer, 0.4, 1.0));
     assert_eq!(kind, LimitKind::Peer);
@@ -346,7 +347,7 @@ fn a_process_that_may_use_some_cpus_is_crowded_out_on_these_alone() {
     };
     let (kind, because) = verdict(|e| crowd(&mut e.local, 1.0));
     assert_eq!(kind, LimitKind::Cpu);
-    let words = "other programs used 1.50 of the 2 CPUs of this machine that it may use, and thread pr-tx0 waited for \
+    let words = "other programs and softirqs used 1.50 of the 2 CPUs of this machine that it may use, and thread pr-tx0 waited for \
                  one 50 % of the time; other programs: hog (process 7) used 1.50";
     assert_eq!(because, words);
     let (_, because) = verdict(|e| {
@@ -364,9 +365,7 @@ fn a_queue_that_drops_packets_is_the_limit_and_its_rail_is_named() {
     let drops = |share: f64| Some(("rail2".to_owned(), share));
     let (kind, because) = verdict(|e| e.local.dropped = drops(0.05));
     assert_eq!(kind, LimitKind::Network);
-    let words =
-        "the queue of rail2 here dropped 5.0 % of its packets: it is too short for its rate";
-    assert_eq!(because, words);
+    assert_eq!(because, "the queue of rail2 here dropped 5.0 % of its packets");
     let (_, because) = verdict(|e| e.peer.dropped = drops(0.05));
     assert!(because.starts_with("the queue of rail2 at the other side"), "{because}");
     let (_, because) = verdict(|e| e.local.dropped = drops(0.004));
@@ -375,11 +374,8 @@ fn a_queue_that_drops_packets_is_the_limit_and_its_rail_is_named() {
 
 #[test]
 fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
-    let down = || DownRail {
-        name: "rail3".into(),
-        interface: "eth3".into(),
-        why: "none of its flows is connected".into(),
-    };
+    let down =
+        || DownRail { name: "rail3".into(), interface: "eth3".into(), why: WhyDown::Disconnected };
     let named =
         "; rail3 here is down: none of its flows is connected (look at `ip -s link show eth3`";
     let (kind, because) = verdict(|e| (e.gb_per_s, e.local.down) = (7.6, vec![down()]));
@@ -387,12 +383,14 @@ fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
     let words = "7.60 GB/s one way are 95 % of the 8.00 GB/s of 4 rails in the lab without rail3";
     assert!(because.starts_with(words) && because.contains(named), "{because}");
 
-    // Its user may have left it out.
-    let unused = || DownRail { why: NO_PARTNER.into(), ..down() };
-    let (kind, because) =
-        verdict(|e| (e.line, e.peer.down, e.depth) = (None, vec![unused()], 1 << 10));
+    // The settings have it left out.
+    let unused = |why| DownRail { why, ..down() };
+    let (kind, because) = verdict(|e| {
+        (e.line, e.peer.down, e.depth) = (None, vec![unused(WhyDown::NoPartner)], 1 << 10);
+    });
     assert_ne!(kind, LimitKind::Network);
-    let words = "; rail3 at the other side is not used: the end opposite has no rail in its";
+    let words =
+        "; rail3 at the other side is not used: the end opposite announced no rail in its network";
     assert!(because.contains(words) && !because.contains("down"), "{because}");
 
     // Their rates are not known, and nothing else is the limit.
@@ -406,6 +404,34 @@ fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
     let (kind, because) = verdict(|e| (e.local.process_cpus, e.peer.down) = (7.9, vec![down()]));
     assert_eq!(kind, LimitKind::Cpu);
     assert!(because.contains("; rail3 at the other side is down"), "{because}");
+}
+
+#[test]
+fn rails_without_a_channel_are_named_together_with_how_many_channels_there_are() {
+    // Recorded: `--lab 4x200mbit --channels 1`.
+    let silent = |name: &str| DownRail {
+        name: name.into(),
+        interface: name.into(),
+        why: WhyDown::NoChannel { channels: 1, rails: 4 },
+    };
+    let all = ["rail1", "rail2", "rail3"].map(silent).to_vec();
+    let one_channel = |e: &mut Evidence| {
+        e.line = Some(Line { rails: rails([0.025; 4]), source: "4 rails in the lab".into() });
+        (e.gb_per_s, e.local.down, e.peer.down) = (0.024, all.clone(), all.clone());
+        e.rails = rails([1.0, 0.0, 0.0, 0.0]);
+    };
+    let (kind, because) = verdict(one_channel);
+    assert_eq!(kind, LimitKind::Network);
+    let words = "0.024 GB/s one way are 96 % of the 0.025 GB/s of 4 rails in the lab without rail1, rail2, rail3; \
+                 rail1, rail2, rail3 here are not used: this end has 1 channel for 4 rails (setting `channels`); \
+                 rail1, rail2, rail3 at the other side are not used: that end has 1 channel for 4 rails (setting `channels`)";
+    assert_eq!(because, words);
+    // No transfer reaches them, however many there are.
+    let (_, because) = verdict(|e| {
+        one_channel(e);
+        (e.gb_per_s, e.depth, e.size) = (0.01, 2, 8 << 10);
+    });
+    assert!(!because.contains("rails busy"), "{because}");
 }
 
 fn tried(ratio: f64) -> Option<Deeper> {
@@ -522,4 +548,90 @@ fn protection_is_named_where_work_is_the_limit() {
         e.payload = Some("aead".into());
     });
     assert!(!because.contains("payload"), "the links are full: {because}");
+}
+
+/// Numbers of a run whose verdict names this cause.
+fn plant(cause: Cause, e: &mut Evidence) {
+    let silent = |why| DownRail { name: "rail3".into(), interface: "eth3".into(), why };
+    let hot = Hot {
+        cpu: 22,
+        work: Work::ReceiveCopy { thread: "pr-rx0".into() },
+        busy_percent: 98.0,
+        user_percent: 0.0,
+        system_percent: 37.0,
+        softirq_percent: 61.0,
+        steal_percent: 0.0,
+        rwnd_limited_percent: None,
+    };
+    match cause {
+        Cause::Depth => e.depth = 4,
+        Cause::OneMessage => e.ping_pong = true,
+        Cause::FullLinks => e.gb_per_s = 9.4,
+        Cause::SlowRail => {
+            e.gb_per_s = 2.9;
+            e.line = Some(Line { rails: rails([1.0, 1.0, 0.05, 1.0]), source: "the lab".into() });
+        }
+        Cause::Memory => (e.gb_per_s, e.line) = (19.0, None),
+        Cause::Posting => e.local.posting_share = Some(0.97),
+        Cause::MessageRate => (e.depth, e.size, e.deeper) = (64, 8, tried(1.01)),
+        Cause::Device => {
+            let path = BesideRails { name: "peer copy".into(), by_devices: true };
+            e.beside_rails = Some(path);
+        }
+        Cause::Away => e.local.away_share = 0.5,
+        Cause::Quota => e.local.throttled = Some(Throttled { cpus: 0.2, periods_share: 0.9 }),
+        Cause::BusyCpus => e.local.process_cpus = 7.9,
+        Cause::OtherPrograms => {
+            e.local.queued_thread = Some(("pr-tx0".into(), 0.4));
+            (e.local.machine_busy, e.local.machine_cpus) = (Some(1.0), 8);
+        }
+        Cause::HotCpu => e.local.hot = Some(hot),
+        Cause::BusyThread => e.local.busiest_thread = Some(("pr-tx0".into(), 0.99)),
+        Cause::NoRoom => e.local.no_room_share = 0.5,
+        Cause::Lost => e.lost = Some(("rail1".into(), 0.05)),
+        Cause::ShortQueue => e.local.dropped = Some(("rail1".into(), 0.05)),
+        Cause::RailDown => e.local.down = vec![silent(WhyDown::Disconnected)],
+        Cause::NoChannel => {
+            e.local.down = vec![silent(WhyDown::NoChannel { channels: 3, rails: 4 })];
+        }
+        Cause::NoPartner => e.peer.down = vec![silent(WhyDown::NoPartner)],
+        Cause::Window => e.window_full_share = 0.9,
+        Cause::Protection => {
+            (e.local.process_cpus, e.payload) = (7.9, Some("crc32c".into()));
+        }
+    }
+}
+
+#[test]
+fn every_cause_that_a_verdict_names_is_tested_by_why_or_has_a_reason_why_it_cannot_be() {
+    assert_eq!(Cause::ALL.len(), Cause::Protection as usize + 1, "a cause is missing in the list");
+    for cause in Cause::ALL {
+        let mut evidence = idle();
+        plant(cause, &mut evidence);
+        let causes = judge(&evidence).causes;
+        assert!(causes.contains(&cause), "{cause:?} is not among {causes:?}");
+        let few = Config::builder().set("channels", "3").unwrap().build().unwrap();
+        let config = if cause == Cause::NoChannel { few } else { Config::default() };
+        let scene = Scene {
+            config: &config,
+            rails: evidence.rails.iter().map(|(name, _)| name.clone()).collect(),
+            channels: 8,
+            congestion: Some("cubic".into()),
+            congestions: vec!["reno".into(), "cubic".into()],
+            size: evidence.size,
+            depth: evidence.depth,
+            ping_pong: evidence.ping_pong,
+            on_device: false,
+            protected: evidence.payload.is_some(),
+        };
+        match cause.test() {
+            Test::By(knobs) => {
+                let all = suspects(&scene);
+                let is_tried = |knob: &Knob| knob.changes(&scene).iter().any(|it| all.contains(it));
+                assert!(!knobs.is_empty() && knobs.iter().all(is_tried), "{cause:?}: {all:?}");
+                assert!(untested(&[cause], &scene).is_empty());
+            }
+            Test::Not(reason) => assert_eq!(untested(&[cause, cause], &scene), [reason]),
+        }
+    }
 }

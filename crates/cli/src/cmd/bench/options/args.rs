@@ -121,7 +121,7 @@ pub(crate) struct Args {
     against: Vec<Against>,
 
     /// Change one setting after another, each in turn with those in effect, and print what makes the size
-    /// faster: congestion control, chunks, channels, window, depth, threads, each rail.
+    /// faster: congestion control, chunks, channels, window, depth, threads, protection of payload, each rail.
     #[arg(long, help_heading = HOW)]
     why: bool,
 

@@ -14,6 +14,9 @@ use crate::cmd::bench::error::BenchError;
 pub(crate) enum Change {
     /// So many transfers outstanding.
     Depth(u64),
+    /// Payload is not protected. A listening end agrees to it, whatever its own settings are: what a bench moves is a pattern
+    /// that its client chose, and everything else stays as it is.
+    Unprotected,
     /// These values of settings, by name.
     Settings(Vec<(String, String)>),
     /// All rails but this one.
@@ -23,6 +26,9 @@ pub(crate) enum Change {
         name: String,
     },
 }
+
+/// [`Change::Unprotected`] as it is written.
+pub(crate) const UNPROTECTED: &str = "payload=none";
 
 /// Settings that decide how fast bytes move. A peer may ask for other values of these, and of no others:
 /// they name no file, let nobody in, and protect nothing.
@@ -57,6 +63,7 @@ impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Depth(depth) => write!(f, "depth={depth}"),
+            Self::Unprotected => f.write_str(UNPROTECTED),
             Self::Settings(settings) if settings.iter().all(is_no_binding) => {
                 f.write_str("threads not bound")
             }
@@ -79,6 +86,7 @@ pub(crate) fn changed_config(engine: &Engine, change: &Change) -> Result<Config,
     match change {
         // The engine is the same: it is only used otherwise.
         Change::Depth(_) => {}
+        Change::Unprotected => builder = builder.set_pair(UNPROTECTED)?,
         Change::Settings(settings) => {
             for (name, value) in settings {
                 if !TRIED_SETTINGS.contains(&name.as_str()) {
@@ -105,6 +113,8 @@ pub(crate) fn changed_config(engine: &Engine, change: &Change) -> Result<Config,
 
 #[cfg(test)]
 mod tests {
+    use polyrail_config::Payload;
+
     use super::*;
 
     fn engine() -> Engine {
@@ -127,6 +137,10 @@ mod tests {
         let without = config(&Change::WithoutRail { rail: 1, name: "x".into() });
         assert_eq!(without.rails, "127.0.0.1,127.0.0.3");
         assert_eq!(config(&Change::Depth(64)).window_chunks, 4);
+        let sealed = like(engine.config()).unwrap().set("payload", "aead").unwrap();
+        let sealed = Engine::builder().config(sealed.build().unwrap()).build().unwrap();
+        let open = changed_config(&sealed, &Change::Unprotected).unwrap();
+        assert_eq!((open.payload, open.window_chunks), (Payload::None, 4));
     }
 
     #[test]

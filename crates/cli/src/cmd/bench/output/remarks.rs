@@ -44,8 +44,8 @@ pub(crate) fn remarks(report: &BenchReport) -> Vec<String> {
         let bytes = report.results.iter().filter(|result| is_shared(result));
         let bytes: u64 = bytes.map(bytes_on_rails).sum();
         remarks.push(format!(
-            "{bytes} bytes went over the rails, since shared memory could not be had for all \
-             ({sizes}); `--set log_level=warn` tells why"
+            "{bytes} bytes went over the rails and not through shared memory ({sizes}); \
+             `--set log_level=warn` tells what could not be shared"
         ));
     }
     if report.config.get("auth").is_some_and(|auth| auth.value == "none") {
@@ -78,10 +78,10 @@ fn idle_rails(report: &BenchReport) -> Option<String> {
     let sizes = sizes(report, |result| result.rails.iter().any(|rail| is_idle(result, rail)))?;
     let idle = rails(report, is_idle);
     Some(format!(
-        "{} stood idle ({sizes}): so few bytes were under way that the other rails took them all; a larger --depth would \
-         reach {}, and make it faster only if the limit leaves room",
+        "{} stood idle ({sizes}), with less than {:.0} % of an even part of the bytes: --why tries more transfers at once, and \
+         each rail left out",
         named(&idle),
-        if idle.len() == 1 { "it" } else { "them" }
+        IDLE_SHARE * 100.0
     ))
 }
 
@@ -303,7 +303,7 @@ mod tests {
         for rail in 1..7 {
             report.results[1].rails[rail].bytes = 0;
         }
-        let text = "127.0.0.2, 127.0.0.3, 127.0.0.4, 127.0.0.5 and 2 more stood idle (1000003B): ";
+        let text = "127.0.0.2, 127.0.0.3, 127.0.0.4, 127.0.0.5 and 2 more stood idle (1000003B), ";
         assert!(told(&report).starts_with(text), "{}", told(&report));
         assert!(remarks(&report).contains(&told(&report)));
         report.results[1].limit.because = "depth 2 keeps 2 of 8 rails busy".into();

@@ -1,14 +1,14 @@
 //! The report for people.
 
 use polyrail_report::{
-    Align, BenchReport, BenchResult, MemoryPlace, PlacedBy, Placement, RailShare, Table, Tried,
-    counted, sentences, show_count, show_gb_per_s, show_rate, show_ratio, show_size,
+    Align, BenchReport, BenchResult, MemoryPlace, PlacedBy, Placement, RailShare, RatioInterval,
+    Table, Tried, counted, sentences, show_count, show_gb_per_s, show_rate, show_ratio, show_size,
 };
 
 use super::path::{TCP, explanation};
 use super::tables::{against_alone, against_raw, baselines, sweep, tried};
 use super::words::{SHARES_MAX, micros, plural};
-use crate::cmd::bench::judge::least_ratio;
+use crate::cmd::bench::options::UNPROTECTED;
 
 /// Tables, what limits each size, and remarks. Sentences keep to so many columns, if a width is given.
 pub(crate) fn text(report: &BenchReport, explain_path: bool, width: Option<usize>) -> String {
@@ -233,30 +233,32 @@ fn why(result: &BenchResult) -> Option<String> {
         return None;
     }
     let size = show_size(result.size_bytes);
-    let helping = result.tried.iter().filter(|tried| tried.helps);
-    let each = helping.map(|Tried { change, ratio, .. }| {
-        let [middle, least, most] = [ratio.median, ratio.min, ratio.max].map(show_ratio);
-        format!("{change} makes it {middle} × ({least} to {most})")
-    });
-    let each: Vec<String> = each.collect();
-    if each.is_empty() {
-        let count = counted(result.tried.len() as u64, "change");
-        // It gained what is worth a word, and in each round, and only the noise speaks against it.
-        let is_hidden =
-            |tried: &&Tried| tried.ratio.median >= least_ratio(0.0) && tried.ratio.min > 1.0;
-        let hidden = result.tried.iter().filter(is_hidden);
-        let best = hidden.max_by(|a, b| a.ratio.median.total_cmp(&b.ratio.median));
-        let Some(Tried { change, ratio, .. }) = best else {
-            return Some(format!("why at {size}: none of {count} makes it faster"));
+    let figures = |tried: &Tried| {
+        let RatioInterval { low, high } = tried.interval?;
+        let [middle, low, high] = [tried.ratio.median, low, high].map(show_ratio);
+        Some(format!("{middle} × ({low} to {high})"))
+    };
+    let helps = |tried: &Tried| {
+        let aside = match tried.change == UNPROTECTED {
+            true => ", which shows what protection costs, and is no advice to go without",
+            false => "",
         };
-        let [middle, least, most] = [ratio.median, ratio.min, ratio.max].map(show_ratio);
-        return Some(format!(
-            "why at {size}: whether one of {count} makes it faster can't be told, as the rate varies too much by \
-             itself: {change} came to {middle} × ({least} to {most}), which may be chance; end other programs, or give \
-             --why again"
-        ));
+        let figures = figures(tried).filter(|_| tried.helps)?;
+        Some(format!("{} makes it {figures}{aside}", tried.change))
+    };
+    let each: Vec<String> = result.tried.iter().filter_map(helps).collect();
+    if !each.is_empty() {
+        return Some(format!("why at {size}: {}", each.join("; ")));
     }
-    Some(format!("why at {size}: {}", each.join("; ")))
+    let count = counted(result.tried.len() as u64, "change");
+    let again =
+        result.tried.iter().filter_map(|it| Some(format!("{} {}", it.change, figures(it)?)));
+    let again: Vec<String> = again.collect();
+    let again = match again.is_empty() {
+        true => String::new(),
+        false => format!("; what looked best came to, when measured again, {}", again.join(", ")),
+    };
+    Some(format!("why at {size}: none of {count} is shown to make it faster{again}"))
 }
 
 /// Each rail's part in per cent; of many rails the least and the most.
@@ -447,25 +449,38 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_the_noise_may_hide_is_not_called_no_help() {
-        let tried = |change: &str, median: f64, min: f64| Tried {
+    fn a_change_helps_if_its_interval_excludes_one_and_otherwise_nothing_is_claimed() {
+        let tried = |change: &str, median: f64, interval: Option<[f64; 2]>| Tried {
             change: change.into(),
             gb_per_s: 1.0,
-            ratio: Spread { median, min, max: 1.78 },
-            helps: false,
+            ratio: Spread { median, min: 0.1, max: 9.0 },
+            interval: interval.map(|[low, high]| RatioInterval { low, high }),
+            helps: interval.is_some_and(|[low, _]| low > 1.0),
         };
         let told = |all: &[Tried]| {
             let mut report = report(1, false);
             report.results[0].tried = all.to_vec();
             why(&report.results[0]).unwrap()
         };
-        let slower = tried("channels=1", 0.9, 0.8);
-        let by_chance = tried("channels=4", 1.3, 0.9);
-        let text = told(&[slower.clone(), by_chance]);
-        assert_eq!(text, "why at 1GiB: none of 2 changes makes it faster");
-        let text = told(&[slower, tried("depth=64", 1.2, 1.1), tried("without eth1", 1.68, 1.35)]);
-        assert!(text.contains("faster can't be told, as the rate varies"), "{text}");
-        assert!(text.contains("without eth1 came to 1.68 × (1.35 to 1.78)"), "{text}");
+        let slower = tried("depth=64", 0.9, None);
+        let open = tried("channels=4", 1.3, Some([0.9, 1.5]));
+        let text = told(&[open.clone(), slower.clone()]);
+        assert_eq!(
+            text,
+            "why at 1GiB: none of 2 changes is shown to make it faster; what looked best came to, when measured again, \
+             channels=4 1.30 × (0.90 to 1.50)"
+        );
+        let text = told(&[slower]);
+        assert_eq!(text, "why at 1GiB: none of 1 change is shown to make it faster");
+        let faster = tried("channels=0", 4.0, Some([4.0, 4.01]));
+        let text = told(&[faster, open.clone()]);
+        assert_eq!(text, "why at 1GiB: channels=0 makes it 4.00 × (4.00 to 4.01)");
+        let text = told(&[tried("payload=none", 1.27, Some([1.25, 1.3])), open]);
+        assert!(
+            text.contains("1.27 × (1.25 to 1.30), which shows what protection costs"),
+            "{text}"
+        );
+        assert!(text.ends_with("and is no advice to go without"), "{text}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The report's tables of what was measured in turn with the engine.
 
 use polyrail_report::{
-    Align, BenchReport, Spread, Table, show_gb_per_s, show_micros, show_ratio, show_size,
+    Align, BenchReport, RatioInterval, Spread, Table, Tried, show_gb_per_s, show_micros,
+    show_ratio, show_size,
 };
 
 use super::words::{SHARES_MAX, micros, plural};
@@ -120,8 +121,8 @@ pub(crate) fn tried(report: &BenchReport) -> Option<Table> {
         .column("tried in turn", Align::Left)
         .column("GB/s", Align::Right)
         .column("ratio", Align::Right)
-        .column("least", Align::Right)
-        .column("most", Align::Right)
+        .column("from", Align::Right)
+        .column("to", Align::Right)
         .column("", Align::Left);
     let rows = || report.results.iter().flat_map(|of| of.tried.iter().map(move |one| (of, one)));
     for (result, tried) in rows() {
@@ -130,12 +131,27 @@ pub(crate) fn tried(report: &BenchReport) -> Option<Table> {
             tried.change.clone(),
             show_gb_per_s(tried.gb_per_s),
             show_ratio(tried.ratio.median),
-            show_ratio(tried.ratio.min),
-            show_ratio(tried.ratio.max),
-            if tried.helps { "faster".to_owned() } else { String::new() },
+            end(tried, |interval| interval.low),
+            end(tried, |interval| interval.high),
+            verdict(tried).to_owned(),
         ]);
     }
     rows().next().map(|_| table)
+}
+
+/// An end of the interval; empty for what was not measured again.
+fn end(tried: &Tried, end: impl Fn(RatioInterval) -> f64) -> String {
+    tried.interval.map_or(String::new(), |interval| show_ratio(end(interval)))
+}
+
+/// Nothing for what was not measured again.
+fn verdict(tried: &Tried) -> &'static str {
+    match tried.interval {
+        None => "",
+        Some(_) if tried.helps => "faster",
+        Some(interval) if interval.high < 1.0 => "slower",
+        Some(_) => "undecided",
+    }
 }
 
 pub(crate) fn sweep(report: &BenchReport) -> Option<Table> {

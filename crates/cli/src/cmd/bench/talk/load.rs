@@ -69,16 +69,35 @@ pub(crate) struct OwnCpus {
     pub(crate) busy: f64,
 }
 
-/// Why a rail has no flows. It may be meant so, so it is not down.
-pub(crate) const NO_PARTNER: &str =
-    "the end opposite has no rail in its network, or leaves it out by `rails`";
-
 /// A rail that carries nothing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct DownRail {
     pub(crate) name: String,
     pub(crate) interface: String,
-    pub(crate) why: String,
+    pub(crate) why: WhyDown,
+}
+
+/// What was found of a rail that carries nothing. Each is a fact that its end has looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum WhyDown {
+    /// The kernel says that its interface is down.
+    Interface,
+    /// The same, of an interface that is called like those of the rails and is none.
+    NoRail,
+    /// It has flows, and none of them is connected.
+    Disconnected,
+    /// It leads to a rail of the other end, and there are fewer channels than such rails, so that none fell to this one.
+    NoChannel { channels: u32, rails: u32 },
+    /// None of the rails that the other end has announced is in its network.
+    NoPartner,
+}
+
+impl WhyDown {
+    /// Whether something is broken. Otherwise the settings have the rail left out.
+    pub(crate) fn is_fault(self) -> bool {
+        matches!(self, Self::Interface | Self::NoRail | Self::Disconnected)
+    }
 }
 
 /// A process of an end's machine.

@@ -14,7 +14,7 @@ use crate::cmd::bench::error::Mismatch;
 use crate::cmd::bench::options::{Change, Layout, Op, Verify};
 
 /// Raised whenever a message changes; ends of different versions refuse each other.
-pub(crate) const CONTROL_VERSION: u32 = 5;
+pub(crate) const CONTROL_VERSION: u32 = 6;
 
 /// What the measuring end asks the serving end.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -1,9 +1,12 @@
-//! Rails that carry nothing: their flows are not connected, they have no partner, or their interface is down.
+//! Rails that carry nothing: their flows are not connected, they have no channel or no partner, or their interface is
+//! down.
+
+use std::collections::BTreeSet;
 
 use polyrail::{Engine, Stats};
 use polyrail_sys::interfaces::{self, Interface};
 
-use crate::cmd::bench::talk::{DownRail, NO_PARTNER};
+use crate::cmd::bench::talk::{DownRail, WhyDown};
 
 /// The rails of an engine that are down at this moment, while others are up.
 pub(crate) fn rails_down(engine: &Engine, stats: &Stats) -> Vec<DownRail> {
@@ -14,20 +17,28 @@ pub(crate) fn rails_down(engine: &Engine, stats: &Stats) -> Vec<DownRail> {
 
 /// `rails`: their names and interfaces.
 fn find(stats: &Stats, rails: &[(String, String)], interfaces: &[Interface]) -> Vec<DownRail> {
-    let flows = |name: &str| {
-        let rails = stats.peers.iter().flat_map(|peer| &peer.rails);
-        rails.filter(|rail| rail.name == name).flat_map(|rail| &rail.flows).collect::<Vec<_>>()
-    };
-    let is_up = |name: &str| flows(name).iter().any(|flow| flow.up);
+    let each = || stats.peers.iter().flat_map(|peer| &peer.rails);
+    let of = |name: &str| each().filter(|rail| rail.name == name).collect::<Vec<_>>();
+    let is_up = |name: &str| of(name).iter().flat_map(|rail| &rail.flows).any(|flow| flow.up);
     if !rails.iter().any(|(name, _)| is_up(name)) {
         return Vec::new();
     }
     let is_down = |interface: &str| interfaces.iter().any(|one| one.name == interface && !one.up);
+    // Channels go round the rails that have a partner, so those of all rails together are all that there are.
+    let channels: BTreeSet<u32> =
+        each().flat_map(|rail| &rail.flows).map(|flow| flow.channel).collect();
+    let led: BTreeSet<&str> =
+        each().filter(|rail| rail.partner.is_some()).map(|rail| rail.name.as_str()).collect();
     let of_engine = rails.iter().filter(|(name, _)| !is_up(name)).map(|(name, interface)| {
-        let why = match flows(name).len() {
-            _ if is_down(interface) => "its interface is down or has no carrier".to_owned(),
-            0 => NO_PARTNER.to_owned(),
-            _ => "none of its flows is connected".to_owned(),
+        let why = if is_down(interface) {
+            WhyDown::Interface
+        } else if of(name).iter().any(|rail| !rail.flows.is_empty()) {
+            WhyDown::Disconnected
+        } else if led.contains(name.as_str()) {
+            let [channels, rails] = [channels.len(), led.len()].map(|count| count as u32);
+            WhyDown::NoChannel { channels, rails }
+        } else {
+            WhyDown::NoPartner
         };
         DownRail { name: name.clone(), interface: interface.clone(), why }
     });
@@ -42,8 +53,7 @@ fn find(stats: &Stats, rails: &[(String, String)], interfaces: &[Interface]) -> 
         let name = one.name.clone();
         // It may have several addresses.
         if others.iter().all(|other| other.name != name) {
-            let why = "its interface is down or has no carrier, so the engine has no such rail";
-            others.push(DownRail { interface: name.clone(), name, why: why.to_owned() });
+            others.push(DownRail { interface: name.clone(), name, why: WhyDown::NoRail });
         }
     }
     of_engine.chain(others).collect()
@@ -60,18 +70,25 @@ mod tests {
 
     use super::*;
 
-    /// Rails `r0`, `r1` … with flows that are up or not, and interfaces of the same names that are up or not.
-    fn found(rails: &[(&str, &[bool])], interfaces: &[(&str, bool)]) -> Vec<(String, String)> {
-        let flow = |up: &bool| FlowSnapshot { up: *up, ..FlowSnapshot::default() };
-        let stats = |(name, flows): &(&str, &[bool])| RailStats {
+    /// A rail, whether it has a partner, and its flows, one for each channel of these numbers, that are up or not.
+    type Rail<'a> = (&'a str, bool, &'a [(u32, bool)]);
+
+    fn found(rails: &[Rail<'_>], interfaces: &[(&str, bool)]) -> Vec<(String, WhyDown)> {
+        let flow = |(channel, up): &(u32, bool)| FlowSnapshot {
+            channel: *channel,
+            up: *up,
+            ..FlowSnapshot::default()
+        };
+        let stats = |(name, has_partner, flows): &Rail<'_>| RailStats {
             name: (*name).to_owned(),
+            partner: has_partner.then(|| "theirs".to_owned()),
             flows: flows.iter().map(flow).collect(),
             ..RailStats::default()
         };
         let peer = PeerStats { rails: rails.iter().map(stats).collect(), ..PeerStats::default() };
         let stats = Stats { peers: vec![peer], ..Stats::default() };
         let names: Vec<_> =
-            rails.iter().map(|(name, _)| ((*name).to_owned(), (*name).to_owned())).collect();
+            rails.iter().map(|(name, ..)| ((*name).to_owned(), (*name).to_owned())).collect();
         let interface = |(name, up): &(&str, bool)| Interface {
             name: (*name).to_owned(),
             address: [10, 0, 0, 1].into(),
@@ -88,28 +105,37 @@ mod tests {
     #[test]
     fn a_rail_without_a_connected_flow_is_down_and_the_reason_is_told() {
         let up = [("r0", true), ("r1", true)];
-        assert_eq!(found(&[("r0", &[true, false]), ("r1", &[true])], &up), []);
+        let first: Rail<'_> = ("r0", true, &[(0, true), (2, false)]);
+        assert_eq!(found(&[first, ("r1", true, &[(1, true)])], &up), []);
         let down =
-            |interfaces| found(&[("r0", &[true, true]), ("r1", &[false, false])], interfaces);
-        let told = |why: &str| vec![("r1".to_owned(), why.to_owned())];
-        assert_eq!(down(&up), told("none of its flows is connected"));
+            |interfaces| found(&[first, ("r1", true, &[(1, false), (3, false)])], interfaces);
+        let told = |why: WhyDown| vec![("r1".to_owned(), why)];
+        assert_eq!(down(&up), told(WhyDown::Disconnected));
         let without = [("r0", true), ("r1", false)];
-        assert_eq!(down(&without), told("its interface is down or has no carrier"));
-        let alone = found(&[("r0", &[true]), ("r1", &[])], &up);
-        assert_eq!(alone, told(NO_PARTNER));
+        assert_eq!(down(&without), told(WhyDown::Interface));
+    }
+
+    #[test]
+    fn a_rail_without_flows_has_no_channel_or_no_partner_as_the_engine_paired_it() {
+        let up = [("r0", true), ("r1", true), ("r2", true)];
+        let one: Rail<'_> = ("r0", true, &[(0, true)]);
+        let why = WhyDown::NoChannel { channels: 1, rails: 2 };
+        let found = found(&[one, ("r1", true, &[]), ("r2", false, &[])], &up);
+        let told = [("r1".to_owned(), why), ("r2".to_owned(), WhyDown::NoPartner)];
+        assert_eq!(found, told);
     }
 
     #[test]
     fn an_interface_like_those_of_rails_that_was_down_from_the_start_is_named_once() {
         let interfaces =
             [("lo", true), ("r0", true), ("r1", false), ("r1", false), ("wlan0", false)];
-        let found = found(&[("r0", &[true])], &interfaces);
-        assert_eq!(found.len(), 1);
-        assert!(found[0].0 == "r1" && found[0].1.contains("no such rail"), "{found:?}");
+        let found = found(&[("r0", true, &[(0, true)])], &interfaces);
+        assert_eq!(found, [("r1".to_owned(), WhyDown::NoRail)]);
     }
 
     #[test]
     fn where_nothing_is_connected_no_rail_is_worse_than_others() {
-        assert_eq!(found(&[("r0", &[false]), ("r1", &[])], &[("r2", false)]), []);
+        let rails: [Rail<'_>; 2] = [("r0", true, &[(0, false)]), ("r1", true, &[])];
+        assert_eq!(found(&rails, &[("r2", false)]), []);
     }
 }

@@ -151,7 +151,7 @@ impl TuneReport {
         }
         text.push_str(&match self.keep_default {
             true if self.blocks == 0 => "\nno answer: nothing was measured\n".to_owned(),
-            true => "\nkeep the default: nothing is better by more than its noise\n".to_owned(),
+            true => "\nkeep the default: nothing is shown to be better\n".to_owned(),
             false => format!("\nbest: {}\n", shown(&self.best)),
         });
         for note in &self.notes {
