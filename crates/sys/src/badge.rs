@@ -1,5 +1,5 @@
-//! Which process has a name, on the kernel's word: a socket in the abstract namespace that somebody
-//! listens on. The kernel remembers who called `listen`, and tells whoever connects.
+//! Which process has a name, on the kernel's word: a socket in the abstract namespace that the process
+//! listens on. The kernel remembers which process called `listen`, and says so to those that connect.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -10,26 +10,51 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept, bind, connect, listen,
     socket_with,
 };
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-/// Whoever looks at a badge waits for nobody, so it only takes room until the bearer looks.
+use crate::process::user;
+
+/// Connections that may wait for the bearer. Those that look at a badge never wait.
 const BACKLOG: i32 = 128;
 
 /// A name that this process has as long as this value lives. Every process of the network namespace
-/// can see the name, and find out whose it is; nothing is ever read from them.
+/// can see the name, and find out which process has it; nothing is ever read from them.
 #[derive(Debug)]
 pub struct Badge(OwnedFd);
 
-/// Who has a name.
+/// Another process of this machine and of this user, or this one, on the kernel's word.
+/// [`Self::with_name`] alone makes one. Whatever reaches into a process needs one, so a number that a peer
+/// has named is never enough.
 #[derive(Debug)]
-pub struct Bearer {
-    /// The number of the process, as this process sees it; `None` in a PID namespace that it doesn't
-    /// see.
-    pub process: Option<u32>,
-    /// The user that it ran as when it took the name, as this process sees it.
-    pub user: u32,
-    connection: OwnedFd,
-    /// Of the process; `None` before Linux 6.5, which does not hand it out.
-    handle: Option<OwnedFd>,
+pub struct ProvenProcess {
+    pub(crate) number: Pid,
+    /// The process itself: no later process of the same number has it.
+    handle: OwnedFd,
+}
+
+/// Why the kernel's word on a process can't be had.
+#[derive(Debug, thiserror::Error)]
+pub enum Unproven {
+    /// No process of this network namespace has the name.
+    #[error("the other process is not in this network namespace")]
+    NotHere,
+    /// This process doesn't see the PID namespace of the other one.
+    #[error("the processes are in different PID namespaces (containers)")]
+    OtherNamespace,
+    /// Processes of different users keep out of each other's memory.
+    #[error("the processes are of different users ({own} and {theirs})")]
+    OtherUser {
+        /// The user of this process.
+        own: u32,
+        /// The user of the process that has the name, when it took it.
+        theirs: u32,
+    },
+    /// The process that took the name has ended.
+    #[error("the other process has ended")]
+    Ended,
+    /// A system call failed.
+    #[error("the kernel can't say which process the other one is: {0}")]
+    System(#[from] io::Error),
 }
 
 impl Badge {
@@ -43,7 +68,7 @@ impl Badge {
 
     /// Forgets who has looked, so that others can. Never blocks.
     pub fn make_room(&self) {
-        // As many as there may be: somebody may go on looking.
+        // Bounded: others may go on looking meanwhile.
         for _ in 0..=BACKLOG {
             if accept(&self.0).is_err() {
                 return;
@@ -52,30 +77,69 @@ impl Badge {
     }
 }
 
-impl Bearer {
-    /// Who has the name, in this network namespace. Never blocks.
+impl ProvenProcess {
+    /// The process that has the name, in this network namespace. Never blocks.
     ///
-    /// A process that took the name and has ended may have left it to a child. The kernel still tells
-    /// its number, which may be another process's by now. From Linux 6.5 on that is an error.
-    pub fn of(name: &str) -> io::Result<Self> {
+    /// A process that took the name and has ended may have left it to a child. Before Linux 6.5 the kernel
+    /// still tells its number then, which may be another process's by now. From 6.5 on that is an error.
+    pub fn with_name(name: &str) -> Result<Self, Unproven> {
         let connection = socket()?;
-        connect(&connection, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-        let (process, user) = peer_credentials(&connection)?;
-        let bearer = Self { process, user, handle: handle(&connection)?, connection };
-        match bearer.has_ended() {
-            false => Ok(bearer),
-            true => Err(Errno::SRCH.into()),
+        let address =
+            SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(io::Error::from)?;
+        match connect(&connection, &address) {
+            Err(Errno::CONNREFUSED) => return Err(Unproven::NotHere),
+            connected => connected.map_err(io::Error::from)?,
+        }
+        let (number, theirs) = peer_credentials(&connection)?;
+        let own = user();
+        if theirs != own {
+            return Err(Unproven::OtherUser { own, theirs });
+        }
+        let number = number.and_then(|number| Pid::from_raw(number.try_into().ok()?));
+        let number = number.ok_or(Unproven::OtherNamespace)?;
+        let handle = match handle(&connection) {
+            Ok(Some(handle)) => handle,
+            Ok(None) => pidfd_open(number, PidfdFlags::empty()).map_err(io::Error::from)?,
+            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {
+                return Err(Unproven::Ended);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let proven = Self { number, handle };
+        // As long as a process has the name, the number was not used for another one meanwhile.
+        match has_happened(&connection, PollFlags::empty()) || proven.has_ended() {
+            true => Err(Unproven::Ended),
+            false => Ok(proven),
         }
     }
 
-    /// Whether somebody still has the name that had it when this value was made, and the process that
-    /// took it has not ended: so until now its number was no other process's.
-    pub fn has_it(&self) -> bool {
-        !has_happened(&self.connection, PollFlags::empty()) && !self.has_ended()
+    /// Its number, as this process sees it. It is its own until [`Self::has_ended`].
+    pub fn number(&self) -> u32 {
+        self.number.as_raw_pid().unsigned_abs()
     }
 
-    fn has_ended(&self) -> bool {
-        self.handle.as_ref().is_some_and(|handle| has_happened(handle, PollFlags::IN))
+    /// Whether it has ended: until then its number is no other process's.
+    pub fn has_ended(&self) -> bool {
+        has_happened(&self.handle, PollFlags::IN)
+    }
+
+    /// A copy of one of its file descriptors. The kernel allows that to those who may trace the process: the
+    /// same user where `ptrace_scope` is 0, or one with `CAP_SYS_PTRACE`.
+    pub fn descriptor(&self, number: u32) -> io::Result<OwnedFd> {
+        let number = i32::try_from(number).map_err(|_| io::ErrorKind::InvalidInput)?;
+        Ok(pidfd_getfd(&self.handle, number, PidfdGetfdFlags::empty())?)
+    }
+
+    /// Where `/proc` shows one of its file descriptors. Look at [`Self::has_ended`] once it is open.
+    pub(crate) fn path_of_descriptor(&self, number: u32) -> String {
+        format!("/proc/{}/fd/{number}", self.number())
+    }
+
+    /// A process of this test, which needs no name.
+    #[cfg(test)]
+    pub(crate) fn assumed(number: u32) -> Self {
+        let number = Pid::from_raw(number.cast_signed()).unwrap();
+        Self { number, handle: pidfd_open(number, PidfdFlags::empty()).unwrap() }
     }
 }
 
@@ -143,6 +207,7 @@ pub fn peer_credentials(connection: impl AsFd) -> io::Result<(Option<u32>, u32)>
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
     use std::time::{Duration, Instant};
@@ -152,22 +217,22 @@ mod tests {
     #[test]
     fn a_name_is_one_process_s_until_it_lets_go_of_it() {
         let name = format!("polyrail-test-{}", std::process::id());
-        assert!(Bearer::of(&name).is_err(), "nobody has it");
+        let of_name = || ProvenProcess::with_name(&name);
+        assert!(matches!(of_name(), Err(Unproven::NotHere)), "no process has it");
         let badge = Badge::take(&name).unwrap();
         assert!(Badge::take(&name).is_err(), "it is taken");
-        let bearer = Bearer::of(&name).unwrap();
-        assert_eq!(bearer.process, Some(std::process::id()));
-        assert_eq!(bearer.user, rustix::process::geteuid().as_raw());
-        assert!(bearer.has_it());
+        let proven = of_name().unwrap();
+        assert_eq!(proven.number(), std::process::id());
+        assert!(!proven.has_ended());
         drop(badge);
         // A process that another test has just forked has the socket, too, until it becomes a program.
         let deadline = Instant::now() + Duration::from_secs(10);
-        while bearer.has_it() {
-            assert!(Instant::now() < deadline, "somebody still has it");
-            // It looks again: nobody tells.
+        while !matches!(of_name(), Err(Unproven::NotHere)) {
+            assert!(Instant::now() < deadline, "a process still has it");
+            // It looks again: no event says so.
             std::thread::sleep(Duration::from_millis(1));
         }
-        assert!(Bearer::of(&name).is_err(), "nobody has it any more");
+        assert!(!proven.has_ended(), "the proof outlives the name");
     }
 
     #[test]
@@ -201,15 +266,16 @@ mod tests {
         child.wait().unwrap();
         let own = format!("polyrail-test-own-{}", std::process::id());
         let badge = Badge::take(&own).unwrap();
-        if Bearer::of(&own).unwrap().handle.is_none() {
+        let connection = socket().unwrap();
+        connect(&connection, &SocketAddrUnix::new_abstract_name(own.as_bytes()).unwrap()).unwrap();
+        if handle(&connection).unwrap().is_none() {
             return polyrail_skip::skip(
                 "this kernel tells no handle of a process (it is older than Linux 6.5)",
                 "boot Linux 6.5 or later && cargo test -p polyrail-sys",
             );
         }
         drop(badge);
-        let error = Bearer::of(&name).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(Errno::SRCH.raw_os_error()));
+        assert!(matches!(ProvenProcess::with_name(&name), Err(Unproven::Ended)));
         // `cat` ends with its standard input.
         drop(stdin);
     }
@@ -219,10 +285,33 @@ mod tests {
         let name = format!("polyrail-test-again-{}", std::process::id());
         let badge = Badge::take(&name).unwrap();
         for _ in 0..5 {
-            // Nobody waits: when there is no room, that is an error.
-            while Bearer::of(&name).is_ok() {}
+            // Looking never blocks: when there is no room, that is an error.
+            while ProvenProcess::with_name(&name).is_ok() {}
             badge.make_room();
-            assert!(Bearer::of(&name).is_ok());
+            assert!(ProvenProcess::with_name(&name).is_ok());
         }
+    }
+
+    #[test]
+    fn a_process_that_has_ended_stays_ended_whatever_has_its_number() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let proven = ProvenProcess::assumed(child.id());
+        assert!(!proven.has_ended());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(proven.has_ended() && proven.descriptor(0).is_err());
+    }
+
+    #[test]
+    fn a_descriptor_of_a_proven_process_is_the_same_file() {
+        let own = ProvenProcess::assumed(std::process::id());
+        let (mut reader, writer) = io::pipe().unwrap();
+        let copy = own.descriptor(writer.as_raw_fd().unsigned_abs()).unwrap();
+        drop(writer);
+        std::fs::File::from(copy).write_all(b"x").unwrap();
+        let mut read = String::new();
+        reader.read_to_string(&mut read).unwrap();
+        assert_eq!(read, "x");
+        assert!(own.descriptor(1 << 20).is_err() && own.descriptor(u32::MAX).is_err());
     }
 }

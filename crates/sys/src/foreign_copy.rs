@@ -5,9 +5,9 @@ use std::marker::PhantomData;
 
 use rustix::io::Errno;
 
+use crate::foreign_memory::{ForeignMemory, WORD_BYTES, WORDS, piece_at};
 use crate::guard_page::SCRATCH_OFFSET;
 use crate::memory::{Memory, OutOfRange};
-use crate::other_process::{ForeignMemory, WORD_BYTES, WORDS, piece_at};
 use crate::threads::monotonic_ns;
 
 /// Pieces that one call copies.
@@ -171,8 +171,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::process::Process;
-    use crate::{Guard, GuardPage, OtherProcess};
+    use crate::{Guard, GuardPage, ProvenProcess};
 
     const OWNER: &str = "POLYRAIL_TEST_OWNER";
     const BYTES: usize = 64;
@@ -216,7 +215,7 @@ mod tests {
                 .unwrap();
             let mut output = BufReader::new(child.stdout.take().unwrap());
             let [one, two, base] = said(&mut output)[..] else { panic!("three places") };
-            let process = Arc::new(OtherProcess::open(Process::of(child.id()).unwrap()).unwrap());
+            let process = Arc::new(ProvenProcess::assumed(child.id()));
             let guard = Guard { places: [one, two], values: [7, 8] };
             let memory = process.memory(base, BYTES as u64, guard).unwrap();
             Self { child, output, memory }

@@ -3,10 +3,10 @@
 //! * [`Memory`]: bytes that the kernel and peers write behind Rust's back, reached by copies and by
 //!   vectored I/O, never by reference.
 //! * [`SharedMemory`]: such bytes that two processes have open; [`SharedWord`]: a word of them.
-//! * [`OtherProcess`], [`ForeignMemory`], [`ForeignCopy`]: memory of another process, which the kernel copies;
-//!   [`GuardPage`]: what ends that for good.
-//! * [`Badge`], [`Bearer`]: which process has a name, on the kernel's word; [`peer_credentials`]: who is
-//!   at the other end of a Unix connection.
+//! * [`ForeignMemory`], [`ForeignCopy`]: memory of another process, which the kernel copies; [`GuardPage`]: what
+//!   ends that for good.
+//! * [`Badge`], [`ProvenProcess`]: which process has a name, on the kernel's word, as the memory and the descriptors
+//!   of another process need it; [`peer_credentials`]: which process is at the other end of a Unix connection.
 //! * [`PerProcess`]: what a forked copy of the process has anew.
 //! * [`IoVecs`], [`send`], [`receive`]: one system call over many pieces of memory.
 //! * [`crc32c`]: the checksum of bytes that come in pieces.
@@ -20,11 +20,11 @@ mod checksum;
 mod event_fd;
 pub mod files;
 mod foreign_copy;
+mod foreign_memory;
 mod guard_page;
 pub mod interfaces;
 mod io;
 mod memory;
-mod other_process;
 mod per_process;
 mod poller;
 pub mod process;
@@ -34,14 +34,14 @@ mod signals;
 pub mod tcp;
 pub mod threads;
 
-pub use badge::{Badge, Bearer, peer_credentials};
+pub use badge::{Badge, ProvenProcess, Unproven, peer_credentials};
 pub use checksum::crc32c;
 pub use event_fd::EventFd;
 pub use foreign_copy::{Direction, ForeignCopy};
+pub use foreign_memory::{ForeignMemory, Guard, may_copy_between_processes};
 pub use guard_page::GuardPage;
 pub use io::{In, IoVecs, MAX_IO_PIECES, Out, receive, send};
 pub use memory::{Memory, OutOfRange};
-pub use other_process::{ForeignMemory, Guard, OtherProcess, may_copy_between_processes};
 pub use per_process::PerProcess;
 pub use poller::{PollEvent, Poller};
 pub use shared_memory::SharedMemory;

@@ -1,7 +1,6 @@
-//! What processes of one machine can take from each other.
+//! Processes of this machine: this one's limits, and what tells another one from those that had its number.
 
-use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -9,20 +8,11 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, PidfdFlags, PidfdGetfdFlags, Resource, Signal, getpid, getppid, getrlimit, pidfd_getfd,
-    pidfd_open, set_parent_process_death_signal, test_kill_process,
+    Pid, Resource, Signal, getpid, getppid, getrlimit, set_parent_process_death_signal,
+    test_kill_process,
 };
 
 use crate::memory::Map;
-
-/// A copy of another process's file descriptor. The system allows that to whoever may trace the
-/// process: the same user where `ptrace_scope` is 0, or one with `CAP_SYS_PTRACE`.
-pub fn descriptor_of(process: u32, descriptor: u32) -> io::Result<OwnedFd> {
-    let number = |value: u32| i32::try_from(value).map_err(|_| io::ErrorKind::InvalidInput);
-    let process = Pid::from_raw(number(process)?).ok_or(io::ErrorKind::InvalidInput)?;
-    let process = pidfd_open(process, PidfdFlags::empty())?;
-    Ok(pidfd_getfd(process, number(descriptor)?, PidfdGetfdFlags::empty())?)
-}
 
 /// How many file descriptors this process may have open.
 pub fn descriptor_limit() -> u64 {
@@ -178,8 +168,7 @@ fn mark_of(page: &Map) -> &AtomicU8 {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
-    use std::os::fd::{AsFd, AsRawFd};
+    use std::os::fd::AsFd;
 
     use super::*;
 
@@ -241,18 +230,5 @@ mod tests {
         let status = child.wait().unwrap();
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
         drop(input);
-    }
-
-    #[test]
-    fn a_descriptor_of_this_process_is_the_same_file() {
-        let (mut reader, writer) = io::pipe().unwrap();
-        let copy = descriptor_of(std::process::id(), writer.as_raw_fd() as u32).unwrap();
-        drop(writer);
-        std::fs::File::from(copy).write_all(b"x").unwrap();
-        let mut read = String::new();
-        reader.read_to_string(&mut read).unwrap();
-        assert_eq!(read, "x");
-        assert!(descriptor_of(std::process::id(), 1 << 20).is_err());
-        assert!(descriptor_of(0, 0).is_err() && descriptor_of(u32::MAX, 0).is_err());
     }
 }

@@ -11,15 +11,18 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
+use crate::badge::ProvenProcess;
 use crate::memory::{Map, Memory};
 use crate::signals::without_write_signals;
 
 /// The token takes the first page, so that the bytes begin on a page of their own.
 const HEAD_BYTES: u64 = 4096;
 const TOKEN_BYTES: usize = 16;
+/// On all memory of this kind.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// Memory of this process that others may open as long as this value lives; whoever has opened it
-/// keeps it. Its size never changes, so nobody can be made to touch pages that are gone.
+/// Memory of this process that others may open as long as this value lives; those that have opened it
+/// keep it. Its size never changes, so no process can be made to touch pages that are gone.
 pub struct SharedMemory {
     memory: Memory,
     file: OwnedFd,
@@ -27,8 +30,8 @@ pub struct SharedMemory {
 }
 
 impl SharedMemory {
-    /// Allocates `bytes` zeroed bytes. Whoever opens them presents the token, so a descriptor
-    /// number that has been reused for another file does not pass for this memory.
+    /// Allocates `bytes` zeroed bytes. Those who open them present the token, which is random, so a
+    /// descriptor number that has been reused for another file does not pass for this memory.
     ///
     /// The pages are taken from the system when they are first touched, or by [`Self::populate`].
     ///
@@ -38,7 +41,7 @@ impl SharedMemory {
         let size = bytes.checked_add(HEAD_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let file = memory_file()?;
         enlarge(&file, size)?;
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        fcntl_add_seals(&file, SEALS)?;
         // The head is written here, and must be there for it.
         fallocate(&file, FallocateFlags::empty(), 0, HEAD_BYTES)?;
         let whole = map(file.as_fd(), size)?;
@@ -67,17 +70,29 @@ impl SharedMemory {
         self.token
     }
 
-    /// Opens memory of another process, by its PID and the number of the descriptor there. The
-    /// kernel allows this to processes of the same user in the same PID namespace, where `/proc` is
-    /// mounted.
+    /// Opens memory of a process, by the number of the descriptor there. The kernel allows this to processes of
+    /// the same user in the same PID namespace, where `/proc` is mounted.
     ///
-    /// The other process may lie, so this looks at the file before it opens it, and never returns
-    /// memory whose pages can go away.
-    pub fn open(process: u32, descriptor: u32, bytes: u64, token: u128) -> io::Result<Memory> {
-        let file = reopen(&format!("/proc/{process}/fd/{descriptor}"))?;
-        // Without this seal the owner could shrink it.
-        if !fcntl_get_seals(&file)?.contains(SealFlags::SHRINK) {
-            return Err(wrong("it may become smaller"));
+    /// The process may lie about the file, so this looks at it before it opens it, takes only what
+    /// [`Self::create`] makes, and never returns memory whose pages can go away.
+    pub fn open(
+        process: &ProvenProcess,
+        descriptor: u32,
+        bytes: u64,
+        token: u128,
+    ) -> io::Result<Memory> {
+        // The head of any other memory may begin with zeroes.
+        if token == 0 {
+            return Err(wrong("its token is 0, which no memory of an engine has"));
+        }
+        let file = reopen(&process.path_of_descriptor(descriptor))?;
+        // Until here its number was no other process's.
+        if process.has_ended() {
+            return Err(Errno::SRCH.into());
+        }
+        // Without these seals the owner could shrink it, or it is not what an engine makes.
+        if !fcntl_get_seals(&file)?.contains(SEALS) {
+            return Err(wrong("its size may change"));
         }
         let size = bytes.checked_add(HEAD_BYTES).ok_or_else(|| wrong("it is too large"))?;
         let other = || wrong("that process has another file under this number");
@@ -164,13 +179,18 @@ fn map(file: impl AsFd, size: u64) -> io::Result<Memory> {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::process::{Command, Stdio};
 
     use super::*;
 
     const TOKEN: u128 = 77 << 100;
 
+    fn own() -> ProvenProcess {
+        ProvenProcess::assumed(std::process::id())
+    }
+
     fn opened(shared: &SharedMemory, bytes: u64, token: u128) -> io::Result<Memory> {
-        SharedMemory::open(std::process::id(), shared.descriptor(), bytes, token)
+        SharedMemory::open(&own(), shared.descriptor(), bytes, token)
     }
 
     #[test]
@@ -197,23 +217,41 @@ mod tests {
         assert!(refused(opened(&shared, 10_000, TOKEN + 1)).contains("another file"));
         assert!(refused(opened(&shared, 9_999, TOKEN)).contains("another file"));
         assert!(refused(opened(&shared, u64::MAX, TOKEN)).contains("too large"));
-        let own = std::process::id();
-        SharedMemory::open(own, 1 << 20, 10_000, TOKEN).unwrap_err();
-        SharedMemory::open(0, 0, 10_000, TOKEN).unwrap_err();
-        // Refused: an ordinary file, on a disk or in tmpfs, and a memfd without the seal, which
-        // could shrink.
+        let own = own();
+        SharedMemory::open(&own, 1 << 20, 10_000, TOKEN).unwrap_err();
+        // Refused: an ordinary file, on a disk or in tmpfs, and a memfd without all the seals.
         let try_file = |file: &dyn AsRawFd| {
-            refused(SharedMemory::open(own, file.as_raw_fd().unsigned_abs(), 0, 0))
+            refused(SharedMemory::open(&own, file.as_raw_fd().unsigned_abs(), 0, TOKEN))
         };
         for folder in [std::env::temp_dir(), "/dev/shm".into()] {
             assert_eq!(try_file(&file_in(&folder)), NOT_MEMORY, "{}", folder.display());
         }
         assert_eq!(try_file(&File::open("/proc/self/status").unwrap()), NOT_MEMORY);
-        assert!(try_file(&memory_file().unwrap()).contains("smaller"));
+        let app = memory_file().unwrap();
+        ftruncate(&app, HEAD_BYTES).unwrap();
+        for seals in [SealFlags::empty(), SealFlags::SHRINK] {
+            fcntl_add_seals(&app, seals).unwrap();
+            assert!(try_file(&app).contains("its size may change"), "{seals:?}");
+        }
+        // Memory of a program that an engine did not make begins with zeroes, mostly.
+        fcntl_add_seals(&app, SEALS).unwrap();
+        assert!(try_file(&app).contains("another file"));
+        let number = app.as_raw_fd().unsigned_abs();
+        assert!(refused(SharedMemory::open(&own, number, 0, 0)).contains("token is 0"));
         let huge = |flags| memfd_create("huge", flags | MemfdFlags::HUGETLB);
         let huge = memory_file_by(huge).unwrap();
         fcntl_add_seals(&huge, SealFlags::SHRINK).unwrap();
         assert_eq!(try_file(&huge), NOT_MEMORY);
+    }
+
+    #[test]
+    fn memory_of_a_process_that_has_ended_is_not_opened() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let process = ProvenProcess::assumed(child.id());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let error = SharedMemory::open(&process, 0, 0, TOKEN).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

@@ -56,13 +56,13 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
-    use crate::SharedMemory;
+    use crate::{ProvenProcess, SharedMemory};
 
     #[test]
     fn two_who_have_the_memory_open_have_the_same_word() {
         let mine = SharedMemory::create(64, 1).unwrap();
-        let opened =
-            SharedMemory::open(std::process::id(), mine.descriptor(), 64, mine.token()).unwrap();
+        let own = ProvenProcess::assumed(std::process::id());
+        let opened = SharedMemory::open(&own, mine.descriptor(), 64, mine.token()).unwrap();
         let (one, two) =
             (SharedWord::new(mine.memory(), 56).unwrap(), SharedWord::new(&opened, 56).unwrap());
         one.store(7, Ordering::Release);

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use polyrail_sys::SharedMemory;
+use polyrail_sys::{Badge, ProvenProcess, SharedMemory};
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -35,8 +35,11 @@ fn a_file_whose_file_system_never_answers_is_refused_at_once() {
     let file = File::from(file);
     let number = file.as_raw_fd().unsigned_abs();
     let ((tell, opened), (tell_size, size)) = (channel(), channel());
+    let name = format!("polyrail-test-fuse-{}", std::process::id());
+    let _badge = Badge::take(&name).unwrap();
+    let own = ProvenProcess::with_name(&name).unwrap();
     let opens = std::thread::spawn(move || {
-        tell.send(SharedMemory::open(std::process::id(), number, 4096, 0)).unwrap();
+        tell.send(SharedMemory::open(&own, number, 4096, 1)).unwrap();
     });
     let asks = std::thread::spawn(move || {
         tell_size.send(file.metadata().is_ok()).unwrap();

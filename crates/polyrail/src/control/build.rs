@@ -105,6 +105,12 @@ pub(crate) fn start(
     if !apart {
         crate::engine::local_engines::announce(&shared);
     }
+    if shared.settings.shared_stream
+        && let Err(why) = shared.proofs.badge()
+    {
+        // A peer asks the kernel for this engine's process before it says hello.
+        tracing::warn!(target: "polyrail::share", why, "no shared memory for connections");
+    }
     let threads = spawn(&shared, all, listeners).map_err(system("thread"))?;
     for warning in shared.config.warnings() {
         tracing::warn!(target: "polyrail::config", "{warning}");

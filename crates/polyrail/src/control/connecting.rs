@@ -106,7 +106,7 @@ impl Control {
         let engine = self.engine.clone();
         let (from, to) = peer.layout.pair_of(flow);
         let (rail, target) = (&engine.rails[from], peer.card.rails[to].address);
-        let options = engine.settings.flow_options(peer.same_host);
+        let options = engine.settings.flow_options(peer.says_same_host);
         let bound = device(rail, engine.settings.bind_device);
         let result = tcp::start_connect(rail.address, bound, target, &options);
         let result = match result {
@@ -169,7 +169,9 @@ impl Control {
     ) -> Result<StreamOffer, Cow<'static, str>> {
         self.engine.settings.may_share(peer)?;
         are_in_one_place(from, to)?;
-        StreamOffer::new(&peer.streams)
+        let proofs = &self.engine.proofs;
+        let (process, badge) = (peer.process.prove(proofs)?, proofs.badge()?);
+        StreamOffer::new(process, &badge, &peer.streams)
     }
 
     /// A connection that lasted is tried again at once: its reset often means nothing more. One that

@@ -205,9 +205,9 @@ impl Control {
         let place = place.ok_or("the peer offered no memory, and its dump says why")?;
         let own = handshake.socket.local_addr().map_err(|error| error.to_string())?;
         let own = own.as_socket().ok_or("its connection has no address")?;
-        // Whoever is elsewhere has no business with descriptors of this host.
         are_in_one_place(own.ip(), handshake.remote.ip())?;
-        Ok(accept(place, &peer.streams)?)
+        let process = peer.process.prove(&self.engine.proofs)?;
+        Ok(accept(process, place, &peer.streams)?)
     }
 
     pub(super) fn hand_over_arrival(&mut self, handshake: Handshake) {
@@ -216,7 +216,7 @@ impl Control {
         let Cause::Accepted { rail, then: Some(then) } = cause else { return };
         then.peer.note_origin(remote.ip());
         let _ = self.engine.control.poller.remove(socket.as_fd());
-        let options = self.engine.settings.flow_options(then.peer.same_host);
+        let options = self.engine.settings.flow_options(then.peer.says_same_host);
         if let Err(error) = tcp::apply(&socket, &options) {
             tracing::warn!(target: "polyrail::rail", %error, "socket options");
         }

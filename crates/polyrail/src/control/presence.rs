@@ -150,7 +150,7 @@ impl Control {
         let Some(probe) = self.probes.get_mut(key) else { return };
         let (from, to) = probe.peer.layout.pairs[probe.pair];
         let (rail, target) = (&self.engine.rails[from], probe.peer.card.rails[to].address);
-        let options = self.engine.settings.flow_options(probe.peer.same_host);
+        let options = self.engine.settings.flow_options(probe.peer.says_same_host);
         let bind = self.engine.settings.bind_device;
         let started = match tcp::start_connect(rail.address, device(rail, bind), target, &options) {
             // As flows are connected.

@@ -1,26 +1,27 @@
-//! How processes of one host prove to each other that they are what they say, before one tells the
-//! other an address of its memory, and before one copies from or to the other.
+//! Which process a peer is. [`PeerProcess::prove`] alone decides that, on the kernel's word, and everything that reaches
+//! into a process of this host takes what it returns: shared memory, rings, streams, single copies, descriptors.
 //!
-//! A peer says itself which host it is on and which process it is. Whoever believed that could be
-//! made to write into any process that it may trace. So each engine takes a name in the kernel, made
-//! of its instance number: the kernel then says which process has that name, and which user that is.
+//! A peer says itself which host it is on and which process it is. An engine that believed that could be
+//! made to read or write any process that it may trace. So each engine takes a name in the kernel, made
+//! of its instance number, which only the owner of a key pair can prove over the network: the kernel then says
+//! which process has that name, and which user that is.
 //!
-//! And whoever copies looks at two words in the other process: one of
+//! An engine that copies also looks at two words in the other process: one of
 //! the region, one of the peer. They are random, and their owner clears them when it ends the region
-//! or gives the peer up. So a process that has become another program does not pass for the peer. Whoever writes
+//! or gives the peer up. So a process that has become another program does not pass for the peer. Each write
 //! also writes to the pages of these words, in the same system call, and the owner closes the pages. So a process
 //! that was stopped meanwhile, be it just before that call, goes on and finds that it may not.
 
+use std::borrow::Cow;
 use std::io;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use polyrail_proto::InstanceId;
 use polyrail_proto::message::Offer;
-use polyrail_sys::process::{Process, namespace, user};
+use polyrail_sys::process::{Process, namespace};
 use polyrail_sys::{
-    Badge, Bearer, ForeignMemory, Guard, GuardPage, Memory, OtherProcess,
-    may_copy_between_processes,
+    Badge, ForeignMemory, Guard, GuardPage, Memory, ProvenProcess, may_copy_between_processes,
 };
 
 const MAGIC: [u8; 4] = *b"PRH2";
@@ -65,43 +66,96 @@ impl Lease {
     }
 }
 
-/// What this engine proves itself with, once it is needed.
-#[derive(Default)]
-pub(crate) struct Proofs(Mutex<Option<Arc<HostProof>>>);
+/// By what this engine proves to others which process it is, once that is needed.
+pub(crate) struct Proofs {
+    instance: InstanceId,
+    badge: Mutex<Option<Arc<Badge>>>,
+    process: Mutex<Option<Arc<HostProof>>>,
+}
 
-/// The name of an engine.
+/// What offers of host memory need to say.
 pub(crate) struct HostProof {
-    badge: Badge,
     process: Process,
 }
 
+/// The process of a peer, once the kernel has said which one it is.
+pub(crate) struct PeerProcess {
+    instance: InstanceId,
+    /// Why the kernel is not even asked.
+    obstacle: Option<&'static str>,
+    proven: OnceLock<Arc<ProvenProcess>>,
+}
+
 impl Proofs {
-    /// The proof of the engine with this number. What fails now may succeed for the next peer.
-    pub(crate) fn own(&self, instance: InstanceId) -> Result<Arc<HostProof>, String> {
-        let mut known = self.0.lock();
+    /// For the engine with this number.
+    pub(crate) fn new(instance: InstanceId) -> Self {
+        Self { instance, badge: Mutex::default(), process: Mutex::default() }
+    }
+
+    /// The engine's name in the kernel, by which peers find out which process it is. Take it before a peer has a
+    /// reason to look. An attempt that fails now may succeed for the next peer.
+    pub(crate) fn badge(&self) -> Result<Arc<Badge>, String> {
+        let mut known = self.badge.lock();
+        if let Some(badge) = &*known {
+            return Ok(badge.clone());
+        }
+        let badge = Badge::take(&name_of(self.instance))
+            .map_err(|error| format!("this process can't show which one it is: {error}"))?;
+        Ok(known.insert(Arc::new(badge)).clone())
+    }
+
+    /// The proof for offers of host memory.
+    pub(crate) fn own(&self) -> Result<Arc<HostProof>, String> {
+        let mut known = self.process.lock();
         if let Some(proof) = &*known {
             return Ok(proof.clone());
         }
-        let proof = Arc::new(HostProof::new(instance)?);
-        *known = Some(proof.clone());
-        Ok(proof)
+        may_copy_between_processes().map_err(|error| {
+            format!("a seccomp filter forbids this process to copy between processes: {error}")
+        })?;
+        self.badge()?;
+        let process = Process::own().ok_or("/proc is not mounted")?;
+        Ok(known.insert(Arc::new(HostProof { process })).clone())
+    }
+}
+
+impl PeerProcess {
+    /// That of the peer with this number; `obstacle`: why it can't be on this host, or need not be.
+    pub(crate) fn new(instance: InstanceId, obstacle: Option<&'static str>) -> Self {
+        Self { instance, obstacle, proven: OnceLock::new() }
+    }
+
+    /// Why the peer can't even claim to be reached by other ways than the rails: it says itself that it is on
+    /// another host, or the settings here leave only the rails.
+    pub(crate) fn obstacle(&self) -> Option<&'static str> {
+        self.obstacle
+    }
+
+    /// The peer's process, if it runs on this host as this user, in the same network and PID namespace, or why that
+    /// is not known. What succeeds once is remembered. From now on the peer can find out the same of this engine.
+    pub(crate) fn prove(&self, own: &Proofs) -> Result<&Arc<ProvenProcess>, Cow<'static, str>> {
+        if let Some(why) = self.obstacle {
+            return Err(why.into());
+        }
+        if let Some(proven) = self.proven.get() {
+            return Ok(proven);
+        }
+        own.badge()?.make_room();
+        let proven = ProvenProcess::with_name(&name_of(self.instance));
+        let proven = Arc::new(proven.map_err(|why| why.to_string())?);
+        // Another thread may have been first, and has found the same.
+        Ok(self.proven.get_or_init(|| proven))
     }
 }
 
 impl HostProof {
-    fn new(instance: InstanceId) -> Result<Self, String> {
-        may_copy_between_processes().map_err(|error| {
-            format!("a seccomp filter forbids this process to copy between processes: {error}")
-        })?;
-        let process = Process::own().ok_or("/proc is not mounted")?;
-        let badge = Badge::take(&name_of(instance))
-            .map_err(|error| format!("this process can't show who it is: {error}"))?;
-        Ok(Self { badge, process })
-    }
-
-    /// What a peer needs to copy from and to this memory, until one of the leases is revoked.
-    pub(crate) fn offer(&self, memory: &Memory, leases: [&Lease; 2]) -> Result<Offer, String> {
-        self.badge.make_room();
+    /// The offer by which a proven peer copies from and to this memory, until one of the leases is revoked.
+    pub(crate) fn offer(
+        &self,
+        _to: &ProvenProcess,
+        memory: &Memory,
+        leases: [&Lease; 2],
+    ) -> Result<Offer, String> {
         let base = memory.address(0, memory.len()).map_err(|error| error.to_string())?;
         let [one, two] = leases;
         let words: [u64; WORDS] = [
@@ -130,33 +184,13 @@ struct HostOffer {
     guard: Guard,
 }
 
-/// Whether an engine with this number runs here as the same user: nobody else is told addresses.
-pub(crate) fn is_neighbour(instance: InstanceId) -> Result<Bearer, String> {
-    let bearer = Bearer::of(&name_of(instance)).map_err(|error| match error.kind() {
-        io::ErrorKind::ConnectionRefused => {
-            "the other process is not in this network namespace".to_owned()
-        }
-        _ => format!("it can't be found out which process the other one is: {error}"),
-    })?;
-    let own = user();
-    if bearer.user != own {
-        let theirs = bearer.user;
-        return Err(format!("the processes are of different users ({own} and {theirs})"));
-    }
-    Ok(bearer)
-}
-
-/// The memory that a peer has offered; `known`: its process, if that was checked before.
-pub(crate) fn open(
-    instance: InstanceId,
-    offer: &Offer,
-    known: Option<Arc<OtherProcess>>,
-) -> Result<ForeignMemory, String> {
+/// The memory that a peer has offered.
+pub(crate) fn open(process: &Arc<ProvenProcess>, offer: &Offer) -> Result<ForeignMemory, String> {
     let host = HostOffer::decode(offer).ok_or("the peer offers something else")?;
-    let process = match known {
-        Some(process) => process,
-        None => Arc::new(open_process(instance, host)?),
-    };
+    must_be(process, offer.process, offer.namespace)?;
+    if Process::of(process.number()) != Some(host.process) || process.has_ended() {
+        return Err("the peer's process has ended".to_owned());
+    }
     let memory = process.memory(host.base, host.len, host.guard);
     let memory = memory.map_err(|error| error.to_string())?;
     memory.check().map_err(|error| match error.kind() {
@@ -169,25 +203,13 @@ pub(crate) fn open(
     Ok(memory)
 }
 
-fn open_process(instance: InstanceId, host: HostOffer) -> Result<OtherProcess, String> {
-    const OTHER_NAMESPACE: &str = "the processes are in different PID namespaces (containers)";
-    if namespace() != Some(host.process.namespace) {
-        return Err(OTHER_NAMESPACE.to_owned());
+/// Whether the peer's process is the one that it says it is: a number of this PID namespace.
+pub(crate) fn must_be(process: &ProvenProcess, number: u32, place: u64) -> Result<(), String> {
+    match (namespace() == Some(place), process.number() == number) {
+        (true, true) => Ok(()),
+        (false, _) => Err("the processes are in different PID namespaces (containers)".to_owned()),
+        (true, false) => Err("the peer says that it is another process".to_owned()),
     }
-    let bearer = is_neighbour(instance)?;
-    match bearer.process {
-        None => return Err(OTHER_NAMESPACE.to_owned()),
-        Some(number) if number != host.process.number => {
-            return Err("the peer says that it is another process".to_owned());
-        }
-        Some(_) => {}
-    }
-    let process = OtherProcess::open(host.process)
-        .map_err(|error| format!("the peer's process can't be found: {error}"))?;
-    if !bearer.has_it() {
-        return Err("the peer's process has ended".to_owned());
-    }
-    Ok(process)
 }
 
 /// Why the kernel refuses though the user is the same.
@@ -229,51 +251,77 @@ fn name_of(instance: InstanceId) -> String {
     format!("polyrail-{:032x}", instance.0)
 }
 
+/// A name of this process, and the process as a peer would know it.
+#[cfg(test)]
+pub(crate) fn neighbours() -> (Arc<Badge>, Arc<ProvenProcess>) {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let low = u128::from(std::process::id()) << 32 | u128::from(number);
+    let instance = InstanceId(0x7e57 << 100 | low);
+    let proofs = Proofs::new(instance);
+    let badge = proofs.badge().unwrap();
+    let process = PeerProcess::new(instance, None).prove(&proofs).unwrap().clone();
+    (badge, process)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const HERE: Option<&str> = None;
+
+    /// An engine of this process that has its name, and a peer that knows it.
+    fn pair(number: u128) -> (Proofs, PeerProcess) {
+        let instance = InstanceId(0x5eed_0000 + number);
+        (Proofs::new(instance), PeerProcess::new(instance, HERE))
+    }
+
     #[test]
     fn an_offer_says_what_it_was_made_of_and_this_process_is_no_other_one() {
-        let (proofs, instance) = (Proofs::default(), InstanceId(0x5eed_0000 + 1));
-        assert!(is_neighbour(instance).unwrap_err().contains("network namespace"));
-        let proof = proofs.own(instance).unwrap();
-        assert!(Arc::ptr_eq(&proof, &proofs.own(instance).unwrap()));
+        let ((proofs, peer), (others, _)) = (pair(1), pair(2));
+        assert!(peer.prove(&others).unwrap_err().contains("network namespace"));
+        let proof = proofs.own().unwrap();
+        assert!(Arc::ptr_eq(&proof, &proofs.own().unwrap()));
+        let process = peer.prove(&others).unwrap();
+        assert_eq!(process.number(), std::process::id());
         let memory = Memory::from(vec![1; 100]);
         let leases = [Lease::new().unwrap(), Lease::new().unwrap()];
-        let offer = proof.offer(&memory, leases.each_ref()).unwrap();
+        let offer = proof.offer(process, &memory, leases.each_ref()).unwrap();
         let host = HostOffer::decode(&offer).unwrap();
         assert_eq!((host.process, host.len), (Process::own().unwrap(), 100));
         assert_eq!(host.base, memory.address(0, 100).unwrap() as u64);
-        assert_eq!(is_neighbour(instance).unwrap().process, Some(std::process::id()));
-        let why = open(instance, &offer, None).unwrap_err();
+        let why = open(process, &offer).unwrap_err();
         assert!(why.contains("it is this process"), "{why}");
     }
 
     #[test]
     fn what_a_peer_says_of_another_process_is_not_believed() {
-        let (proofs, instance) = (Proofs::default(), InstanceId(0x5eed_0000 + 2));
+        let (proofs, peer) = pair(3);
         let leases = [Lease::new().unwrap(), Lease::new().unwrap()];
-        let proof = proofs.own(instance).unwrap();
-        let offer = proof.offer(&Memory::from(vec![1; 8]), leases.each_ref()).unwrap();
-        let mut child =
-            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let other = Process::of(child.id()).unwrap();
-        let mut claim = Offer { process: other.number, ..offer.clone() };
-        claim.export[4..12].copy_from_slice(&other.started.to_le_bytes());
-        let why = open(instance, &claim, None).unwrap_err();
+        let proof = proofs.own().unwrap();
+        let process = peer.prove(&proofs).unwrap();
+        let offer = proof.offer(process, &Memory::from(vec![1; 8]), leases.each_ref()).unwrap();
+        let why = open(process, &Offer { process: 1, ..offer.clone() }).unwrap_err();
         assert!(why.contains("says that it is another process"), "{why}");
-        let why = open(instance, &Offer { namespace: 1, ..offer.clone() }, None).unwrap_err();
+        let why = open(process, &Offer { namespace: 1, ..offer.clone() }).unwrap_err();
         assert!(why.contains("PID namespaces"), "{why}");
-        // And if the kernel's word were got round, the words are not there.
-        let process = Arc::new(OtherProcess::open(other).unwrap());
-        let why = open(instance, &claim, Some(process)).unwrap_err();
-        assert!(why.contains("can't be read") || why.contains("is not what"), "{why}");
+        let mut later = offer.clone();
+        later.export[4] ^= 1;
+        assert_eq!(open(process, &later).unwrap_err(), "the peer's process has ended");
         for wrong in [Vec::new(), vec![0; OFFER_BYTES], offer.export[1..].to_vec()] {
-            let why = open(instance, &Offer { export: wrong, ..offer.clone() }, None).unwrap_err();
+            let why = open(process, &Offer { export: wrong, ..offer.clone() }).unwrap_err();
             assert_eq!(why, "the peer offers something else");
         }
-        child.kill().unwrap();
-        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_peer_of_another_host_is_not_even_looked_for() {
+        let (proofs, _) = pair(4);
+        let peer = PeerProcess::new(proofs.instance, Some("the peer is on another host"));
+        proofs.badge().unwrap();
+        assert_eq!(peer.prove(&proofs).unwrap_err(), "the peer is on another host");
+        assert!(PeerProcess::new(proofs.instance, HERE).prove(&proofs).is_ok());
     }
 }

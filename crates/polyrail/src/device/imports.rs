@@ -1,14 +1,13 @@
 //! Memory of other processes of this host, as they offered it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use polyrail_gpu::Ticket;
 use polyrail_proto::message::Offer;
 use polyrail_proto::{InstanceId, RegionKey};
-use polyrail_sys::OtherProcess;
 
 use crate::memory::region::RegionCore;
 
@@ -21,8 +20,6 @@ const REMEMBERED: usize = 4096;
 pub(crate) struct Imports {
     regions: Mutex<HashMap<(InstanceId, RegionKey), Import>>,
     changed: Condvar,
-    /// The processes of peers whose host memory is open here.
-    processes: Mutex<HashMap<InstanceId, Weak<OtherProcess>>>,
     /// Why the last message to a peer took the rails though it was to be copied.
     obstacles: Mutex<HashMap<InstanceId, String>>,
 }
@@ -135,18 +132,6 @@ impl Imports {
             }
             _ => false,
         })
-    }
-
-    /// The peer's process, if memory of it is open here.
-    pub(crate) fn process(&self, instance: InstanceId) -> Option<Arc<OtherProcess>> {
-        self.processes.lock().get(&instance).and_then(Weak::upgrade)
-    }
-
-    /// This is the peer's process.
-    pub(crate) fn note_process(&self, instance: InstanceId, process: &Arc<OtherProcess>) {
-        let mut processes = self.processes.lock();
-        processes.retain(|_, process| process.strong_count() > 0);
-        processes.insert(instance, Arc::downgrade(process));
     }
 
     /// Whether the peer has left another question without an answer for too long.

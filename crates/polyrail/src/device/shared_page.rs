@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use polyrail_proto::wire::SharedPlace;
-use polyrail_sys::SharedMemory;
+use polyrail_sys::{Badge, ProvenProcess, SharedMemory};
 
 /// Bytes that are shown.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -52,16 +52,27 @@ pub(crate) struct Backoff {
 /// The page that an engine shows, once it is needed.
 pub(crate) type Page = OnceLock<SharedMemory>;
 
-/// Memory of the peer.
-pub(crate) fn open(place: SharedPlace) -> Result<polyrail_sys::Memory, String> {
+/// Memory of the peer, whose process this is: its place names no other one.
+pub(crate) fn open(
+    peer: &ProvenProcess,
+    place: SharedPlace,
+) -> Result<polyrail_sys::Memory, String> {
     let SharedPlace { process, descriptor, bytes, token } = place;
-    SharedMemory::open(process, descriptor, bytes, token).map_err(|error| {
+    if process != peer.number() {
+        let number = peer.number();
+        return Err(format!(
+            "memory of process {process} can't be opened: the peer is process {number} (in another \
+             PID namespace, a container, it has another number)"
+        ));
+    }
+    SharedMemory::open(peer, descriptor, bytes, token).map_err(|error| {
         format!("file descriptor {descriptor} of process {process} can't be opened: {error}")
     })
 }
 
-/// How the peer finds it.
-pub(crate) fn place_of(memory: &SharedMemory) -> SharedPlace {
+/// How the peer finds it, which looks at the badge before it opens any memory.
+pub(crate) fn place_of(badge: &Badge, memory: &SharedMemory) -> SharedPlace {
+    badge.make_room();
     SharedPlace {
         process: std::process::id(),
         descriptor: memory.descriptor(),

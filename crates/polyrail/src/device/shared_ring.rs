@@ -6,12 +6,13 @@
 //! out a place again only when the chunk there is acknowledged, and the receiver acknowledges when
 //! its device is done.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use polyrail_gpu::Device;
 use polyrail_proto::wire::SharedPlace;
-use polyrail_sys::{Memory, SharedMemory};
+use polyrail_sys::{Badge, Memory, ProvenProcess, SharedMemory};
 
 use crate::device::budget::Stock;
 use crate::device::shared_page::{Backoff, create, open, place_of};
@@ -21,9 +22,10 @@ use crate::device::staging::{Ring, as_much_as_there_is};
 pub(crate) struct SharedRing {
     pub(crate) ring: Ring,
     stock: Arc<Stock>,
-    shared: SharedMemory,
+    _shared: SharedMemory,
+    place: SharedPlace,
     is_pinned: bool,
-    /// Whether the peer was told of it on this connection.
+    /// Whether it was announced to the peer on this connection.
     is_announced: bool,
     /// Frames of the flow, counted from 1, whose payload lies here, also if it is sent, oldest first.
     frames: VecDeque<u64>,
@@ -46,8 +48,11 @@ enum State {
 }
 
 impl SharedRing {
-    /// See [`Ring::new`]. The memory is pinned for `device`, if there is one.
+    /// See [`Ring::new`]. The memory is pinned for `device`, if there is one. `badge`: the peer, whose process is known,
+    /// finds out by it which process this one is.
     pub(crate) fn new(
+        _peer: &ProvenProcess,
+        badge: &Badge,
         device: Option<&dyn Device>,
         wanted: u64,
         least: u64,
@@ -68,8 +73,9 @@ impl SharedRing {
         };
         let (ring, shared) = stock.insist(|| as_much_as_there_is(wanted, least, make))?;
         let (is_pinned, frames) = (device.is_some(), VecDeque::new());
-        let stock = stock.clone();
-        Ok(Self { ring, stock, shared, is_pinned, is_announced: false, frames })
+        let (stock, place) = (stock.clone(), place_of(badge, &shared));
+        let is_announced = false;
+        Ok(Self { ring, stock, _shared: shared, place, is_pinned, is_announced, frames })
     }
 
     /// Pins the memory, if it isn't yet.
@@ -97,7 +103,7 @@ impl SharedRing {
     pub(crate) fn note(&mut self, frame: u64) -> Option<SharedPlace> {
         self.keep(frame);
         let is_first = !std::mem::replace(&mut self.is_announced, true);
-        is_first.then(|| place_of(&self.shared))
+        is_first.then_some(self.place)
     }
 
     /// The peer is done with all frames up to this one.
@@ -123,6 +129,7 @@ impl PeersRing {
     /// milliseconds.
     pub(crate) fn open(
         &mut self,
+        peer: Result<&Arc<ProvenProcess>, Cow<'static, str>>,
         device: Option<&dyn Device>,
         stock: &Arc<Stock>,
     ) -> Result<(), String> {
@@ -133,7 +140,8 @@ impl PeersRing {
         if self.is_open(device.is_some()) || last.is_some_and(|backoff| !backoff.is_over()) {
             return Ok(());
         }
-        match stock.insist(|| self.opened(device, stock)) {
+        let peer = peer.map_err(Cow::into_owned);
+        match peer.and_then(|peer| stock.insist(|| self.opened(peer, device, stock))) {
             Ok(state) => self.state = state,
             Err(why) => {
                 let backoff = Backoff::after(last);
@@ -146,13 +154,18 @@ impl PeersRing {
         Ok(())
     }
 
-    fn opened(&self, device: Option<&dyn Device>, stock: &Arc<Stock>) -> Result<State, String> {
+    fn opened(
+        &self,
+        peer: &ProvenProcess,
+        device: Option<&dyn Device>,
+        stock: &Arc<Stock>,
+    ) -> Result<State, String> {
         let memory = match &self.state {
             State::Open { memory, .. } => memory.clone(),
             State::Announced | State::Failed(_) => {
                 let bytes = self.place.bytes;
                 let taken = stock.take(bytes, bytes).map_err(|short| short.why)?;
-                open(self.place)?.with(taken)
+                open(peer, self.place)?.with(taken)
             }
         };
         let memory = match device {
@@ -201,9 +214,25 @@ mod tests {
 
     use super::*;
     use crate::device::budget::StagingBudget;
+    use crate::device::host_proof::neighbours;
     use crate::device::staging::Direction;
 
     const RING: u64 = 1 << 16;
+
+    /// This process is both ends.
+    fn this_process() -> Arc<ProvenProcess> {
+        neighbours().1
+    }
+
+    fn ring_of(
+        device: Option<&dyn Device>,
+        wanted: u64,
+        least: u64,
+        stock: &Arc<Stock>,
+    ) -> Result<SharedRing, String> {
+        let (badge, process) = neighbours();
+        SharedRing::new(&process, &badge, device, wanted, least, stock)
+    }
 
     fn stock(direction: Direction) -> Arc<Stock> {
         StagingBudget::new(RING).stock(direction)
@@ -217,12 +246,12 @@ mod tests {
     fn a_ring_counts_once_at_either_end_also_when_it_is_pinned_later() {
         let device = device();
         let (here, there) = (stock(Direction::Out), stock(Direction::In));
-        let mut ring = SharedRing::new(None, RING, RING, &here).unwrap();
+        let mut ring = ring_of(None, RING, RING, &here).unwrap();
         ring.pin_for(Some(&*device)).unwrap();
         let mut peers = PeersRing::new(ring.note(1).unwrap());
-        peers.open(None, &there).unwrap();
+        peers.open(Ok(&this_process()), None, &there).unwrap();
         assert!(peers.is_open(false) && !peers.is_open(true));
-        peers.open(Some(&*device), &there).unwrap();
+        peers.open(Ok(&this_process()), Some(&*device), &there).unwrap();
         assert!(peers.is_open(true));
         for stock in [&here, &there] {
             assert!(stock.take(1, 1).is_err() && stock.holders() == 1, "it is all in use");
@@ -237,7 +266,7 @@ mod tests {
     fn a_ring_counts_until_the_last_copy_from_it_is_done() {
         let fake = device();
         let stock = stock(Direction::Out);
-        let ring = SharedRing::new(Some(&*fake), RING, RING, &stock).unwrap();
+        let ring = ring_of(Some(&*fake), RING, RING, &stock).unwrap();
         let target = fake.memory(&[0; 64]);
         let device: Arc<dyn Device> = fake.clone();
         let mut queue = Queue::new(&device).unwrap();
@@ -257,17 +286,17 @@ mod tests {
     #[test]
     fn a_ring_that_can_not_be_opened_is_left_alone_for_a_while() {
         let (device, theirs) = (device(), stock(Direction::In));
-        let mut ring = SharedRing::new(None, RING, RING, &stock(Direction::Out)).unwrap();
+        let mut ring = ring_of(None, RING, RING, &stock(Direction::Out)).unwrap();
         let mut peers = PeersRing::new(ring.note(1).unwrap());
         let taken = theirs.take(1, 1).unwrap();
-        let why = peers.open(Some(&*device), &theirs).unwrap_err();
+        let why = peers.open(Ok(&this_process()), Some(&*device), &theirs).unwrap_err();
         assert!(why.contains("staging_limit_bytes"), "{why}");
         drop(taken);
-        peers.open(Some(&*device), &theirs).unwrap();
+        peers.open(Ok(&this_process()), Some(&*device), &theirs).unwrap();
         assert!(peers.memory().is_none(), "it was tried a moment ago");
         // For so long it is left alone.
         std::thread::sleep(Backoff::SHORTEST);
-        peers.open(Some(&*device), &theirs).unwrap();
+        peers.open(Ok(&this_process()), Some(&*device), &theirs).unwrap();
         assert!(peers.is_open(true));
     }
 }

@@ -8,9 +8,11 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use polyrail_proto::wire::SharedPlace;
-use polyrail_sys::{SharedMemory, SharedWord};
+use polyrail_sys::{Badge, ProvenProcess, SharedMemory, SharedWord};
 
 use crate::base::budget::{Budget, PeerShare, Taken, Wanted};
+#[cfg(test)]
+use crate::device::host_proof::neighbours;
 use crate::device::shared_page::{Backoff, create, open, place_of};
 use crate::device::shared_stream::{BYTES, SharedStream, word};
 
@@ -53,6 +55,7 @@ pub(crate) struct StreamPlace {
 /// A stream that the other end may open.
 pub(crate) struct StreamOffer {
     shared: SharedMemory,
+    shown: SharedPlace,
     state: SharedWord,
     place: StreamPlace,
 }
@@ -71,8 +74,12 @@ impl StreamPlace {
 }
 
 impl StreamOffer {
-    /// For a connection to the peer.
-    pub(crate) fn new(peer: &PeerStreams) -> Result<Self, Cow<'static, str>> {
+    /// For a connection to the peer, whose process this is. `badge`: the peer finds out by it which process this one is.
+    pub(crate) fn new(
+        _process: &ProvenProcess,
+        badge: &Badge,
+        peer: &PeerStreams,
+    ) -> Result<Self, Cow<'static, str>> {
         peer.may_be_offered()?;
         let place = StreamPlace::take(peer)?;
         let shared = create(BYTES)?;
@@ -80,12 +87,12 @@ impl StreamOffer {
         shared.populate().map_err(|error| format!("{BYTES} bytes: {error}"))?;
         word(shared.memory(), LAYOUT_AT)?.store(LAYOUT, Ordering::Relaxed);
         let state = word(shared.memory(), STATE_AT)?;
-        Ok(Self { shared, state, place })
+        Ok(Self { shown: place_of(badge, &shared), shared, state, place })
     }
 
     /// How the other end finds it.
     pub(crate) fn place(&self) -> SharedPlace {
-        place_of(&self.shared)
+        self.shown
     }
 
     /// The other end has answered: the stream, if it has opened it before. It can't any more.
@@ -151,13 +158,17 @@ pub(crate) fn are_in_one_place(from: IpAddr, to: IpAddr) -> Result<(), &'static 
     if is_one { Ok(()) } else { Err("both ends have not the same address") }
 }
 
-/// Opens what the peer offers for a connection.
-pub(crate) fn accept(place: SharedPlace, peer: &PeerStreams) -> Result<Arc<SharedStream>, String> {
+/// Opens what the peer offers for a connection; `process` is the peer's.
+pub(crate) fn accept(
+    process: &ProvenProcess,
+    place: SharedPlace,
+    peer: &PeerStreams,
+) -> Result<Arc<SharedStream>, String> {
     if place.bytes != BYTES {
         return Err(format!("{} bytes were offered, allowed is {BYTES}", place.bytes));
     }
     let taken = StreamPlace::take(peer)?;
-    let memory = open(place)?;
+    let memory = open(process, place)?;
     let layout = word(&memory, LAYOUT_AT)?.load(Ordering::Acquire);
     if layout != LAYOUT {
         return Err(format!(
@@ -176,8 +187,9 @@ pub(crate) fn accept(place: SharedPlace, peer: &PeerStreams) -> Result<Arc<Share
 #[cfg(test)]
 pub(crate) fn pair() -> (Arc<SharedStream>, Arc<SharedStream>) {
     let peer = PeerStreams::new(&Budget::new());
-    let offer = StreamOffer::new(&peer).unwrap();
-    let there = accept(offer.place(), &peer).unwrap();
+    let (badge, process) = neighbours();
+    let offer = StreamOffer::new(&process, &badge, &peer).unwrap();
+    let there = accept(&process, offer.place(), &peer).unwrap();
     (offer.conclude().unwrap(), there)
 }
 
@@ -186,7 +198,12 @@ mod tests {
     use super::*;
 
     fn offer(peer: &PeerStreams) -> Result<StreamOffer, Cow<'static, str>> {
-        StreamOffer::new(peer)
+        let (badge, process) = neighbours();
+        StreamOffer::new(&process, &badge, peer)
+    }
+
+    fn accept(place: SharedPlace, peer: &PeerStreams) -> Result<Arc<SharedStream>, String> {
+        super::accept(&neighbours().1, place, peer)
     }
 
     fn why<T>(result: Result<T, impl Into<Cow<'static, str>>>) -> Cow<'static, str> {

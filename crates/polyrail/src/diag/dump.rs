@@ -115,7 +115,7 @@ fn write_engine(out: &mut String, engine: &Arc<EngineShared>) -> std::fmt::Resul
 
 fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std::fmt::Result {
     let now = Time(monotonic_ns());
-    let place = if peer.same_host { "this host" } else { "remote" };
+    let place = if peer.says_same_host { "this host" } else { "remote" };
     writeln!(
         out,
         "  peer {} ({}, {place}): {} of {} flows up, {} arriving, {} posted and not fetched",
@@ -140,7 +140,7 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
         writeln!(out, "    shared memory: {sharing}; {left} MB were left there for the peer")?;
     }
     if engine.settings.caller_driven
-        && peer.same_host
+        && peer.says_same_host
         && let Some(Err(why)) = peer.streams.last()
     {
         writeln!(out, "    no shared memory for connections: {why}")?;

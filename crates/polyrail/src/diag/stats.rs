@@ -240,7 +240,7 @@ impl EngineShared {
             name: peer.name().to_owned(),
             proven_names: peer.names.lock().to_vec(),
             instance: peer.instance().to_string(),
-            same_host: peer.same_host,
+            same_host: peer.says_same_host,
             peer_copy_bytes: peer.tally.peer_copy_bytes.get(),
             shared_bytes: peer.tally.shared_bytes.get(),
             quota_refusals: refused + peer.quotas.flows_refused.get(),

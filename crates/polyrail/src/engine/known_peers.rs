@@ -254,6 +254,11 @@ impl EngineShared {
             flow_limit: self.config.flow_limit,
             engine: self.card.instance,
             same_host: card.host == self.card.host,
+            obstacle: match (self.settings.shares, card.host == self.card.host) {
+                (true, true) => None,
+                (_, false) => Some("the peer is on another host"),
+                (false, true) => Some("the setting path says tcp"),
+            },
             spins: self.pollers.are_allowed(),
             payload: self.settings.payload_for(card),
             rails: self.rails.len(),

@@ -53,7 +53,7 @@ pub(super) fn is_wanted(op: &Op, receive: &PostedReceive, settings: &EngineSetti
     let prepared = &op.prepared;
     let pieces = prepared.plan.segments().len().max(receive.places.len());
     settings.single_copy
-        && prepared.peer.same_host
+        && prepared.peer.says_same_host
         && !prepared.touches_device
         && is_message_worth_a_copy(prepared.plan.bytes(), pieces)
 }

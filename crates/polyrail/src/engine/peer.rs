@@ -16,7 +16,7 @@ use polyrail_secure::{Capability, Keys};
 use crate::base::reason::LostReason;
 use crate::device::budget::Stock;
 use crate::device::carriers::Carriers;
-use crate::device::host_proof::Lease;
+use crate::device::host_proof::{Lease, PeerProcess};
 use crate::device::shared_page::Sharing;
 use crate::device::staging::Direction;
 use crate::device::stream_offer::PeerStreams;
@@ -63,7 +63,10 @@ pub(crate) struct PeerShared {
     pub(crate) payload: Payload,
     /// The engine whose peer it is.
     pub(crate) engine: InstanceId,
-    pub(crate) same_host: bool,
+    /// Its own word: good for choosing socket options and for people, and nothing else.
+    pub(crate) says_same_host: bool,
+    /// Its process on this host, on the kernel's word.
+    pub(crate) process: PeerProcess,
     /// What was moved to and from it, beside the rails' own counters.
     pub(crate) tally: Tally,
     /// Whether that can be done.
@@ -161,7 +164,8 @@ impl PeerShared {
         Self {
             number,
             engine: options.engine,
-            same_host: options.same_host,
+            says_same_host: options.same_host,
+            process: PeerProcess::new(card.instance, options.obstacle),
             tally: Tally::default(),
             sharing: Sharing::default(),
             streams: PeerStreams::new(&options.budgets.streams),
@@ -262,6 +266,8 @@ pub(crate) struct PeerOptions<'a> {
     pub(crate) flow_limit: u32,
     pub(crate) engine: InstanceId,
     pub(crate) same_host: bool,
+    /// Why its process is none of this host, or of no interest.
+    pub(crate) obstacle: Option<&'static str>,
     /// CPUs are to spare for waiting for a lock.
     pub(crate) spins: bool,
     pub(crate) payload: Payload,

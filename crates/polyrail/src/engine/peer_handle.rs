@@ -41,7 +41,7 @@ impl Peer {
 
     /// Whether it is on this host.
     pub fn is_same_host(&self) -> bool {
-        self.shared.same_host
+        self.shared.says_same_host
     }
 
     /// The number of its run, which no other engine has.

@@ -139,7 +139,7 @@ impl EngineSettings {
     /// Whether a connection to the peer may go through shared memory, or why not.
     pub(crate) fn may_share(&self, peer: &PeerShared) -> Result<(), &'static str> {
         let knows = peer.card.capabilities.contains(Capabilities::SHARED_STREAM);
-        match (peer.same_host, self.caller_driven, self.shared_stream, knows) {
+        match (peer.says_same_host, self.caller_driven, self.shared_stream, knows) {
             (true, _, true, true) => Ok(()),
             (false, ..) => Err("the peer is on another host"),
             (_, false, ..) => Err("the setting progress says proxy"),

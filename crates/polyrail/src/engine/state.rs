@@ -166,7 +166,7 @@ impl EngineShared {
             host_copies: HostCopier::new(settings.cpus, &budgets.staging),
             budgets,
             peer_copies: PeerCopyQueues::default(),
-            proofs: Proofs::default(),
+            proofs: Proofs::new(card.instance),
             imports: Imports::default(),
             page: Page::new(),
             peers: RwLock::default(),

@@ -118,7 +118,7 @@ fn copies(
     if !matches!(kind, OpKind::Write | OpKind::Read) {
         return Err("where a message goes is known when it meets its receive".into());
     }
-    if !peer.same_host {
+    if !peer.says_same_host {
         return Err("the peer is on another host".into());
     }
     let near = pairs.iter().find_map(|(local, _)| local.region.memory.device());

@@ -10,16 +10,17 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
 use parking_lot::{Mutex, MutexGuard};
+use polyrail_config::PathChoice;
 use polyrail_gpu::DeviceMemory;
 use polyrail_proto::message::{Message, Offer};
 use polyrail_proto::{RegionKey, Time};
-use polyrail_sys::Memory;
 use polyrail_sys::process::namespace;
 use polyrail_sys::threads::monotonic_ns;
+use polyrail_sys::{Memory, ProvenProcess};
 
 use crate::base::driving::is_driving;
 use crate::base::latch::Latch;
-use crate::device::host_proof::{Lease, is_neighbour};
+use crate::device::host_proof::Lease;
 use crate::engine::op::Purpose;
 use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
@@ -74,9 +75,9 @@ fn make_offer(
     peer: &Arc<PeerShared>,
     key: RegionKey,
 ) -> Result<Offer, String> {
-    if !peer.same_host {
-        return Err("only peers of the same host may have it".into());
-    }
+    let process = peer.process.prove(&engine.proofs);
+    let process =
+        process.map_err(|why| format!("only processes of this host may have it: {why}"))?;
     let region = engine.registry.region(key).ok_or("the region is gone")?;
     let instance = peer.instance();
     if !(region.allows(Touch::Read(instance)) && region.allows(Touch::Write(instance))) {
@@ -88,9 +89,9 @@ fn make_offer(
         return Ok(offer);
     }
     let (offer, _descriptors) = match &*region.memory {
-        RegionMemory::Device(memory) => device_offer(memory)?,
+        RegionMemory::Device(memory) => device_offer(engine, process, memory)?,
         RegionMemory::Host(memory) => {
-            (host_offer(engine, peer, memory, &exports.lease)?, Vec::new())
+            (host_offer(engine, (peer, process), memory, &exports.lease)?, Vec::new())
         }
         RegionMemory::Foreign(_) => return Err("it is another process's".into()),
     };
@@ -98,7 +99,14 @@ fn make_offer(
     exports.add(Offered { engine, peer, offer, _descriptors })
 }
 
-fn device_offer(memory: &DeviceMemory) -> Result<(Offer, Vec<OwnedFd>), String> {
+fn device_offer(
+    engine: &EngineShared,
+    _to: &ProvenProcess,
+    memory: &DeviceMemory,
+) -> Result<(Offer, Vec<OwnedFd>), String> {
+    if engine.config.path != PathChoice::Auto {
+        return Err(format!("the peer: the setting path says {}", engine.config.path));
+    }
     let export = memory.device().export(memory).map_err(|error| error.to_string())?;
     let (export, descriptors) = export.into_parts();
     let numbers = descriptors.iter().map(|descriptor| descriptor.as_raw_fd() as u32).collect();
@@ -107,20 +115,18 @@ fn device_offer(memory: &DeviceMemory) -> Result<(Offer, Vec<OwnedFd>), String> 
     Ok((Offer { process, namespace, descriptors: numbers, export }, descriptors))
 }
 
-/// Addresses are told to processes of the same user only, on the kernel's word: a peer can say of
-/// itself what it likes.
+/// Only a proven process has addresses told, as its user is this one.
 fn host_offer(
     engine: &EngineShared,
-    peer: &PeerShared,
+    (peer, process): (&PeerShared, &ProvenProcess),
     memory: &Memory,
     lease: &OnceLock<Lease>,
 ) -> Result<Offer, String> {
     if let Some(why) = no_single_copy(engine) {
         return Err(format!("the peer: {why}"));
     }
-    is_neighbour(peer.instance())?;
-    let (proof, of_peer) = (engine.proofs.own(engine.card.instance)?, peer.lease()?);
-    proof.offer(memory, [Lease::of(lease)?, of_peer])
+    let (proof, of_peer) = (engine.proofs.own()?, peer.lease()?);
+    proof.offer(process, memory, [Lease::of(lease)?, of_peer])
 }
 
 impl Default for Offers {

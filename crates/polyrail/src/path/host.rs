@@ -29,7 +29,7 @@ pub(super) fn choose(
     engine: &Arc<EngineShared>,
     request: &PathRequest<'_>,
 ) -> (TransferPath, Option<Copies>) {
-    if !request.peer.same_host {
+    if !request.peer.says_same_host {
         return (TransferPath::new(PathKind::Tcp, NO_DEVICE), None);
     }
     if let Err(why) = is_wanted(engine, request) {
@@ -164,7 +164,7 @@ pub(super) fn import_for_cpus(
         return Err("the peer may not both read and write it".into());
     }
     // What takes microseconds need not be done for each request.
-    engine.proofs.own(engine.card.instance)?;
+    engine.proofs.own()?;
     import(engine, peer, region, &Copying::Cpus)
 }
 

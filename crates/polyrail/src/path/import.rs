@@ -8,11 +8,11 @@ use std::time::Duration;
 use polyrail_gpu::{Device, Export};
 use polyrail_proto::message::{Message, Offer};
 use polyrail_proto::{InstanceId, RegionKey};
-use polyrail_sys::ForeignMemory;
-use polyrail_sys::process::{descriptor_limit, descriptor_of, namespace};
+use polyrail_sys::ProvenProcess;
+use polyrail_sys::process::descriptor_limit;
 
 use crate::device::host_proof;
-use crate::device::imports::{Import, Imports, Offered, OpenedBy};
+use crate::device::imports::{Import, Offered, OpenedBy};
 use crate::device::peer_copy::Copying;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
@@ -41,6 +41,8 @@ pub(crate) fn import(
 ) -> Result<Arc<RegionCore>, Cow<'static, str>> {
     let id = (peer.instance(), remote.key);
     let imports = &engine.imports;
+    // The peer looks for it before it answers.
+    engine.proofs.badge()?;
     let limit = match by {
         Copying::Device(_) => Duration::MAX,
         Copying::Cpus => host_patience(engine, peer.instance()),
@@ -58,7 +60,7 @@ pub(crate) fn import(
     let mut regions = imports.lock();
     match regions.get_mut(&id) {
         Some(Import::Offered(offered)) => {
-            let region = open(imports, peer, remote.key, offered, by)?;
+            let region = open(engine, peer, remote.key, offered, by)?;
             if region.memory.len() != remote.len() {
                 return Err("the peer offered memory of another size".into());
             }
@@ -87,7 +89,7 @@ pub(crate) fn import_known(
     let id = (peer.instance(), key);
     let imports = &engine.imports;
     // The peer looks for it before it answers.
-    engine.proofs.own(engine.card.instance)?;
+    engine.proofs.own()?;
     if imports.is_first(id) {
         if !ask(engine, peer, Message::RegionWanted { key }) {
             imports.forget(id);
@@ -96,7 +98,7 @@ pub(crate) fn import_known(
     }
     match imports.lock().get_mut(&id) {
         Some(Import::Offered(offered)) => {
-            open(imports, peer, key, offered, &Copying::Cpus).map(Some)
+            open(engine, peer, key, offered, &Copying::Cpus).map(Some)
         }
         Some(Import::Refused(why)) => Err(refused(why)),
         Some(Import::Asked | Import::Overdue | Import::Ended) | None => Ok(None),
@@ -109,7 +111,7 @@ fn refused(why: &str) -> Cow<'static, str> {
 
 /// What the peer has offered, as `by` can copy from and to it.
 fn open(
-    imports: &Imports,
+    engine: &EngineShared,
     peer: &PeerShared,
     key: RegionKey,
     offered: &mut Offered,
@@ -125,9 +127,15 @@ fn open(
     if let Some((_, region)) = offered.open.iter().find(|(known, _)| *known == opened_by) {
         return Ok(region.clone());
     }
+    let process = peer.process.prove(&engine.proofs);
     let memory = match by {
-        Copying::Device(device) => RegionMemory::Device(open_offer(&offered.offer, device)?),
-        Copying::Cpus => match open_host(imports, peer, &offered.offer) {
+        Copying::Device(device) => {
+            RegionMemory::Device(open_offer(process?, &offered.offer, device)?)
+        }
+        Copying::Cpus => match process
+            .map_err(Cow::into_owned)
+            .and_then(|process| host_proof::open(process, &offered.offer))
+        {
             Ok(memory) => RegionMemory::Foreign(memory),
             Err(why) => {
                 // Nothing that it depends on is likely to change.
@@ -144,22 +152,13 @@ fn open(
     Ok(region)
 }
 
-fn open_host(imports: &Imports, peer: &PeerShared, offer: &Offer) -> Result<ForeignMemory, String> {
-    let instance = peer.instance();
-    let memory = host_proof::open(instance, offer, imports.process(instance))?;
-    imports.note_process(instance, memory.process());
-    Ok(memory)
-}
-
+/// Memory of a device of the peer, whose process this is.
 fn open_offer(
+    process: &ProvenProcess,
     offer: &Offer,
     device: &Arc<dyn Device>,
 ) -> Result<polyrail_gpu::DeviceMemory, Cow<'static, str>> {
-    if !offer.descriptors.is_empty() && Some(offer.namespace) != namespace() {
-        return Err("it takes file descriptors, and the peer's container numbers processes for \
-                    itself"
-            .into());
-    }
+    host_proof::must_be(process, offer.process, offer.namespace)?;
     let (number, most) = (offer.descriptors.len() as u64, descriptor_limit() / 4);
     if number > most {
         return Err(format!(
@@ -168,7 +167,7 @@ fn open_offer(
         )
         .into());
     }
-    let taken = offer.descriptors.iter().map(|number| descriptor_of(offer.process, *number));
+    let taken = offer.descriptors.iter().map(|number| process.descriptor(*number));
     let taken: Result<Vec<OwnedFd>, _> = taken.collect();
     let taken =
         taken.map_err(|error| format!("can't take the peer's file descriptors: {error}"))?;
@@ -179,8 +178,10 @@ fn open_offer(
 #[cfg(test)]
 mod tests {
     use polyrail_gpu::fake::FakeDevice;
+    use polyrail_sys::process::namespace;
 
     use super::*;
+    use crate::device::host_proof::neighbours;
 
     #[test]
     fn an_offer_of_more_descriptors_than_this_process_can_spare_is_not_taken() {
@@ -188,10 +189,14 @@ mod tests {
         let device: Arc<dyn Device> = FakeDevice::new(9, Duration::ZERO, 5);
         let number = usize::try_from(most).unwrap().saturating_add(1).min(1 << 24);
         let descriptors = vec![u32::MAX; number];
-        let namespace = namespace().unwrap_or(0);
+        let (namespace, (_badge, process)) = (namespace().unwrap_or(0), neighbours());
         let offer = Offer { process: std::process::id(), namespace, descriptors, export: vec![7] };
-        let why = open_offer(&offer, &device).err().unwrap();
+        let why = open_offer(&process, &offer, &device).err().unwrap();
         let is_many = number as u64 > most;
         assert_eq!(why.contains(&format!("at most {most} are taken")), is_many, "{why}");
+        // Descriptors of a process that the peer is not are not even looked at.
+        let other = Offer { process: 1, descriptors: vec![0], ..offer };
+        let why = open_offer(&process, &other, &device).err().unwrap();
+        assert_eq!(why, "the peer says that it is another process");
     }
 }

@@ -30,13 +30,13 @@ impl MessagePaths for HostPaths {
     ) -> CopyLeave {
         if receive.touches_device {
             let knows = peer.card.capabilities.contains(Capabilities::SHARED_RECEIVES);
-            let shares = peer.same_host && knows && engine.settings.shares;
+            let shares = knows && peer.process.obstacle().is_none();
             return if shares { CopyLeave::Share } else { CopyLeave::No };
         }
         let knows = peer.card.capabilities.contains(Capabilities::COPIED_MESSAGES);
         let is_short =
             !is_message_worth_a_copy(receive.plan.bytes(), receive.plan.segments().len());
-        if !peer.same_host || !knows || is_short {
+        if !peer.says_same_host || !knows || is_short {
             return CopyLeave::No;
         }
         if engine_here(peer.instance()).is_some() {

@@ -26,7 +26,7 @@ const MOST_PIECES: usize = 256;
 /// Whether a request is between a device's memory here and another process's host memory.
 pub(super) fn is_mixed(request: &PathRequest<'_>) -> bool {
     matches!(request.kind, OpKind::Write | OpKind::Read)
-        && request.peer.same_host
+        && request.peer.says_same_host
         && engine_here(request.peer.instance()).is_none()
         && request.pairs.iter().all(|(local, remote)| {
             local.region.memory.device().is_some() && !remote.region.is_on_device()

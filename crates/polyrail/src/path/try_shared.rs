@@ -63,8 +63,8 @@ pub(super) fn find_out(
     engine: &Arc<EngineShared>,
     peer: &Arc<PeerShared>,
 ) -> Result<(), Cow<'static, str>> {
-    if !peer.same_host {
-        return Err("the peer is on another host".into());
+    if let Some(why) = peer.process.obstacle() {
+        return Err(why.into());
     }
     if !peer.card.capabilities.contains(Capabilities::SHARED_MEMORY) {
         return Err("the peer is of a version without it".into());
@@ -73,15 +73,15 @@ pub(super) fn find_out(
     if let Some(why) = sharing.lock().trouble() {
         return Err(why.to_owned().into());
     }
-    let page = match page(engine) {
-        Ok(page) => page,
+    let place = match shown_page(engine) {
+        Ok(place) => place,
         Err(why) => {
             sharing.fail(why.clone());
             return Err(why.into());
         }
     };
     if sharing.is_first() {
-        let is_asked = ask(engine, peer, Message::MemoryShown { place: place_of(page) });
+        let is_asked = ask(engine, peer, Message::MemoryShown { place });
         if !is_asked {
             return Err("the peer is gone".into());
         }
@@ -105,7 +105,7 @@ pub(crate) fn shown(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, place: SharedPl
         if last.is_some_and(|last| last.elapsed() < Backoff::SHORTEST) {
             return Err("the peer was asked a moment ago".to_owned());
         }
-        let memory = open_page(peer, place).map_err(|why| {
+        let memory = open_page(engine, peer, place).map_err(|why| {
             if last.is_none() {
                 tracing::warn!(target: "polyrail::share", peer = name, why, "no shared memory");
             } else {
@@ -113,8 +113,8 @@ pub(crate) fn shown(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, place: SharedPl
             }
             NOT_OPENED.to_owned()
         })?;
-        let own = pin(engine, &memory).and_then(|()| page(engine));
-        own.map(place_of).map_err(|why| format!("the peer: {why}"))
+        let own = pin(engine, &memory).and_then(|()| shown_page(engine));
+        own.map_err(|why| format!("the peer: {why}"))
     };
     let message = Message::MemorySeen { seen: answer() };
     peer.tx().answer(Time(pass.now), &message);
@@ -131,7 +131,7 @@ pub(crate) fn seen(
         tracing::debug!(target: "polyrail::share", peer = peer.name(), "answers what nobody asked");
         return;
     }
-    let looked = seen.and_then(|place| pin(engine, &open_page(peer, place)?));
+    let looked = seen.and_then(|place| pin(engine, &open_page(engine, peer, place)?));
     let mut state = peer.sharing.lock();
     match looked {
         Ok(()) => state.known = Trial::Works,
@@ -145,11 +145,22 @@ pub(crate) fn seen(
 }
 
 /// Opens what the peer shows.
-fn open_page(peer: &PeerShared, place: SharedPlace) -> Result<polyrail_sys::Memory, String> {
-    if !peer.same_host || place.bytes != PAGE_BYTES {
+fn open_page(
+    engine: &EngineShared,
+    peer: &PeerShared,
+    place: SharedPlace,
+) -> Result<polyrail_sys::Memory, String> {
+    let process = peer.process.prove(&engine.proofs)?;
+    if place.bytes != PAGE_BYTES {
         return Err("it was asked to open something else than such a page".into());
     }
-    open(place)
+    open(process, place)
+}
+
+/// The place of the page that this engine shows.
+fn shown_page(engine: &EngineShared) -> Result<SharedPlace, String> {
+    let badge = engine.proofs.badge()?;
+    page(engine).map(|page| place_of(&badge, page))
 }
 
 /// Has a device pin a page for a moment, as it is done with rings.
@@ -163,8 +174,7 @@ fn pin(engine: &EngineShared, page: &polyrail_sys::Memory) -> Result<(), String>
 /// Makes the page that peers on this host are shown, before anybody posts: to get memory can take as long as others keep
 /// the CPUs. What fails is told once a transfer wants it.
 pub(crate) fn prepare(engine: &EngineShared, peer: &PeerShared) {
-    let may_share = peer.same_host && engine.config.path != PathChoice::Tcp;
-    if may_share && engine_here(peer.instance()).is_none() {
+    if peer.process.obstacle().is_none() && engine_here(peer.instance()).is_none() {
         let _ = page(engine);
     }
 }

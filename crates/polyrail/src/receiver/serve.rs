@@ -221,6 +221,13 @@ fn serve_read(
     pieces: &[ReadPiece],
     shared: bool,
 ) -> Result<(), Down> {
+    if shared && let Some(why) = peer.process.obstacle() {
+        return Err(
+            peer.breach(&format_args!("read {read} is asked for in shared memory, but {why}"))
+        );
+    }
+    // A peer whose process is not known has its rails.
+    let shared = shared && peer.process.prove(&pass.engine.proofs).is_ok();
     let now = Time(pass.now);
     let made = read_data(pass, peer, (read, shared), pieces);
     let mut tx = peer.tx();

@@ -4,6 +4,7 @@
 //! program of its own says why at its head.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+pub(crate) mod acquaintance;
 pub(crate) mod devices;
 pub(crate) mod meddler;
 pub(crate) mod pki;

@@ -16,6 +16,7 @@ use polyrail_secure::{
     Capability, Identity, Initiator, Keyring, Keys, Opener, Proof, RECORD_HEADER_BYTES,
     RecordHeader, Responder,
 };
+use polyrail_sys::Badge;
 use socket2::SockRef;
 
 use super::LONG;
@@ -39,6 +40,8 @@ const RECORD_BYTES: usize = 64 << 10;
 struct Known {
     by_instance: HashMap<InstanceId, Arc<Identity>>,
     by_address: HashMap<SocketAddr, Arc<Identity>>,
+    /// The names in the kernel of those that really are on this host.
+    badges: Vec<Badge>,
 }
 
 static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
@@ -63,6 +66,18 @@ pub(crate) fn card(addresses: &[SocketAddr]) -> Card {
         capabilities: Capabilities::CHECKSUM,
         rails: addresses.iter().map(rail).collect(),
     }
+}
+
+/// The card of a stranger that only says that it is on the engine's host.
+pub(crate) fn claiming_this_host(engine: &Engine, card: Card) -> Card {
+    Card { host: card_of(engine).host, ..card }
+}
+
+/// The card of a stranger on the engine's host. Its process is this one, as the kernel confirms.
+pub(crate) fn on_this_host(engine: &Engine, card: Card) -> Card {
+    let badge = Badge::take(&format!("polyrail-{:032x}", card.instance.0)).unwrap();
+    KNOWN.lock().unwrap().badges.push(badge);
+    claiming_this_host(engine, card)
 }
 
 /// The key pair of a card, or that of nobody.
@@ -261,6 +276,17 @@ impl Stranger {
         let begin = sealer.begin(&mut bytes);
         bytes.extend_from_slice(head);
         sealer.seal(&mut bytes, begin, len);
+        bytes.extend_from_slice(payload);
+        self.write(&bytes);
+    }
+
+    /// Says the head of a frame sealed, and of its payload, which is announced as so many bytes, only these.
+    pub(crate) fn say_beginning(&mut self, head: &[u8], announced: u32, payload: &[u8]) {
+        let mut bytes = Vec::new();
+        let sealer = &mut self.keys.as_mut().expect("the handshake is over").sealer;
+        let begin = sealer.begin(&mut bytes);
+        bytes.extend_from_slice(head);
+        sealer.seal(&mut bytes, begin, announced);
         bytes.extend_from_slice(payload);
         self.write(&bytes);
     }

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet};
-use crate::common::stranger::{Stranger, card, card_of, hello};
+use crate::common::stranger::{Stranger, card, hello, on_this_host};
 use crate::common::*;
 use polyrail::{Engine, Request};
 use polyrail_proto::hello::{Capabilities, Card, FlowHello};
@@ -260,7 +260,7 @@ fn stranger_with(engine: &Engine, place: SharedPlace) -> Stranger {
     let own = card(&["127.0.0.1:9".parse().unwrap()]);
     let capabilities =
         own.capabilities.with(Capabilities::DUPLEX).with(Capabilities::SHARED_STREAM);
-    let own = Card { host: card_of(engine).host, capabilities, ..own };
+    let own = on_this_host(engine, Card { capabilities, ..own });
     let hello =
         FlowHello { capabilities: Capabilities::DUPLEX, stream: Some(place), ..hello(engine, own) };
     Stranger::welcome_at(engine, hello)

@@ -1,15 +1,13 @@
-//! Peers that were welcome and then break the protocol, or touch what they may not.
+//! Peers that were welcome and then break the protocol, or touch what they may not. `attacks` has those that do so
+//! on purpose, beside an honest peer.
 
-use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use crate::common::stranger::{
-    Stranger, card, card_of, frame, hello, key_of, metadata, write_header,
-};
+use crate::common::acquaintance::Acquaintance;
+use crate::common::stranger::{Stranger, card, frame, hello, key_of, on_this_host, write_header};
 use crate::common::*;
-use polyrail::{Access, Engine, Flows, Memory, Peer, Registrable, RemoteRegion};
-use polyrail_proto::hello::{Capabilities, Card, Hello};
+use polyrail::{Access, Memory, Registrable};
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Place, RefusalCode, SharedPlace, WireOp};
 use polyrail_proto::{RegionKey, TransferId};
@@ -116,8 +114,7 @@ fn a_ring_that_can_not_be_opened_or_does_not_hold_what_is_said_changes_nothing()
         frame(header, &[place], &[], &[])
     };
     let neighbour = || {
-        let mut card = card(&["127.0.0.1:9".parse().unwrap()]);
-        card.host = card_of(&engine).host;
+        let card = on_this_host(&engine, card(&["127.0.0.1:9".parse().unwrap()]));
         Stranger::welcome_at(&engine, hello(&engine, card))
     };
     for ring in [
@@ -200,67 +197,6 @@ fn chunks_for_places_that_a_peer_may_not_touch_are_refused_and_change_nothing() 
     assert_eq!(discarded, 9 * 64);
 }
 
-/// An engine that has a flow to a stranger and one from it.
-struct Acquaintance {
-    listener: TcpListener,
-    /// What the engine sends comes here.
-    from_engine: Stranger,
-    to_engine: Stranger,
-    peer: Peer,
-    card: Card,
-}
-
-impl Acquaintance {
-    fn of(engine: &Engine) -> Self {
-        Self::on(engine, card(&[]).host)
-    }
-
-    /// One that claims to be on that host.
-    fn on(engine: &Engine, host: u128) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let own = Card { host, ..card(&[listener.local_addr().unwrap()]) };
-        let peer = engine.add_peer(&metadata(&own).encode()).unwrap();
-        let (mut from_engine, asked) = Stranger::accept(&listener);
-        let Hello::Flow(asked) = asked else { panic!("{asked:?}") };
-        // A version that knows nothing of shared memory takes the flow as well.
-        assert_eq!(asked.capabilities, Capabilities::CHECKSUM);
-        from_engine.welcome(&own);
-        let to_engine = Stranger::welcome_at(engine, hello(engine, own.clone()));
-        wait_for("the flow to be up", || peer.flows() == Flows { up: 1, total: 1 });
-        Self { listener, from_engine, to_engine, peer, card: own }
-    }
-
-    /// A region of the stranger, as it would describe it if it had any memory.
-    fn region(&self, engine: &Engine) -> RemoteRegion {
-        let mut description = zeroed(engine, 4096).describe();
-        description[6..22].copy_from_slice(&self.card.instance.0.to_le_bytes());
-        engine.import(&description).unwrap()
-    }
-
-    /// Sends a message, as transfer and frame `number`.
-    fn say(&mut self, number: u64, message: &Message) {
-        let meta = message.encode();
-        let header = ChunkHeader {
-            op: WireOp::Control,
-            meta_len: meta.len() as u32,
-            transfer: TransferId(number),
-            ..write_header(0, 0)
-        };
-        self.to_engine.say(&frame(header, &[], &meta, &[]));
-    }
-
-    /// The next message of the engine, acknowledged as frame `sequence`.
-    fn message(&mut self, sequence: u64) -> Message {
-        let mut head = [0; 56];
-        self.from_engine.read_exact(&mut head).unwrap();
-        let header = ChunkHeader::decode(&head).unwrap();
-        let mut meta = vec![0; header.meta_len as usize];
-        self.from_engine.read_exact(&mut meta).unwrap();
-        self.from_engine.say(&AckFrame::Ack { sequence }.encode());
-        Message::decode(&meta).unwrap()
-    }
-}
-
 #[test]
 fn one_that_hangs_up_right_behind_its_last_bytes_is_not_kept() {
     let engine = one_rail(&[]);
@@ -285,7 +221,7 @@ fn the_answer_to_a_read_may_touch_only_what_the_read_asked_for() {
     let mut other = Acquaintance::of(&engine);
     let region =
         engine.register(Memory::from(vec![GUARD; 4096]).with_access(Access::LOCAL)).unwrap();
-    let theirs = other.region(&engine);
+    let theirs = other.region(&engine, 4096);
     let slice = region.slice(1024, 1024).unwrap();
     let read = engine.read(&other.peer, &slice, &theirs.slice(0, 1024).unwrap()).unwrap();
     let Message::ReadRequest { read: number, pieces, shared: false } = other.message(1) else {
@@ -354,7 +290,7 @@ fn one_that_shows_memory_which_is_not_its_own_does_not_hear_what_is_there() {
         SharedPlace { token: 6, ..place(own, memory.descriptor()) },
         SharedPlace { bytes: 8192, ..place(own, memory.descriptor()) },
     ] {
-        let mut other = Acquaintance::on(&engine, card_of(&engine).host);
+        let mut other = Acquaintance::neighbour(&engine);
         other.say(1, &Message::MemoryShown { place: shown });
         let Message::MemorySeen { seen: Err(why) } = other.message(1) else { panic!("{shown:?}") };
         heard.push(why);
@@ -367,7 +303,7 @@ fn one_that_shows_memory_which_is_not_its_own_does_not_hear_what_is_there() {
     let why = "the peer can't open memory of this process; its log says why";
     assert_eq!(heard, [why; 5]);
     // An honest one hears where the engine's is.
-    let mut other = Acquaintance::on(&engine, card_of(&engine).host);
+    let mut other = Acquaintance::neighbour(&engine);
     other.say(1, &Message::MemoryShown { place: place(own, memory.descriptor()) });
     let seen = other.message(1);
     let Message::MemorySeen { seen: Ok(theirs) } = seen else { panic!("{seen:?}") };

@@ -54,8 +54,12 @@ impl RxFlow {
                     self.waits_for_room = self.must_wait(&header)?;
                 }
                 ReaderEvent::Ring(place) => {
-                    if !self.peer.same_host || self.arrivals.peers_ring.is_some() {
-                        return Err(Down("shared memory was announced that can't be".into()));
+                    // Its process is proven before the ring is opened, without the lock.
+                    if let Some(why) = self.peer.process.obstacle() {
+                        return Err(Down(format!("shared memory was announced, but {why}")));
+                    }
+                    if self.arrivals.peers_ring.is_some() {
+                        return Err(Down("shared memory was announced twice".into()));
                     }
                     self.arrivals.peers_ring = Some(PeersRing::new(place));
                 }

@@ -128,7 +128,8 @@ impl RxFlow {
         } else {
             let device = self.current.device().map(|device| &**device);
             let peers_ring = self.arrivals.peers_ring.as_mut();
-            let opened = peers_ring.map_or(Ok(()), |ring| ring.open(device, &stock));
+            let process = self.peer.process.prove(&pass.engine.proofs);
+            let opened = peers_ring.map_or(Ok(()), |ring| ring.open(process, device, &stock));
             if let Err(why) = opened
                 && let Some(others) = self.peer.quotas.logs.no_staging.left_out()
             {

@@ -225,7 +225,10 @@ impl TxFlow {
         debug_assert!(!pass.hasty, "a caller makes no ring");
         let settings = &pass.engine.settings;
         let (wanted, least) = (settings.staging_bytes, settings.largest_chunk());
-        let make = || SharedRing::new(device, wanted, least, &self.peer.tx_stock);
+        let proofs = &pass.engine.proofs;
+        let (process, badge) = (self.peer.process.prove(proofs)?, proofs.badge()?);
+        let stock = &self.peer.tx_stock;
+        let make = || SharedRing::new(process, &badge, device, wanted, least, stock);
         let mut made = make();
         if made.is_err() && self.ring.as_ref().is_some_and(Ring::is_idle) {
             // There may be enough for one of both.

@@ -7,21 +7,13 @@ use std::io;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use rustix::process::Pid;
 
+use crate::badge::ProvenProcess;
 use crate::memory::OutOfRange;
-use crate::process::Process;
 
 /// Words of a guard.
 pub(crate) const WORDS: usize = 2;
 pub(crate) const WORD_BYTES: usize = size_of::<u64>();
-
-/// Another process. Only what its memory holds tells it from a later one of the same number: see
-/// [`Guard`].
-#[derive(Debug)]
-pub struct OtherProcess {
-    pub(crate) number: Pid,
-}
 
 /// Two words in another process that have these values as long as memory of it may be used. Each begins a
 /// [`GuardPage`](crate::GuardPage). Their owner draws them at random, and closes the page before it uses the memory
@@ -37,39 +29,29 @@ pub struct Guard {
 /// Bytes in another process. That process may unmap them at any time; then copies fail.
 #[derive(Clone, Debug)]
 pub struct ForeignMemory {
-    process: Arc<OtherProcess>,
+    process: Arc<ProvenProcess>,
     base: u64,
     len: u64,
     pub(crate) guard: Guard,
 }
 
-impl OtherProcess {
-    /// That process. This one is refused: a copy to an address that somebody else has told must not
-    /// change what this program's own references point to.
-    pub fn open(process: Process) -> io::Result<Self> {
-        if process.number == std::process::id() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is this process"));
-        }
-        let number = i32::try_from(process.number).ok().and_then(Pid::from_raw);
-        let number = number.ok_or(io::ErrorKind::InvalidInput)?;
-        if process.has_ended() {
-            return Err(Errno::SRCH.into());
-        }
-        Ok(Self { number })
-    }
-
-    /// `len` bytes of it from this address on, as it has told.
+impl ProvenProcess {
+    /// `len` bytes of it from this address on, as it has told. This process is refused: a copy to an address
+    /// that a peer has told must not change what this program's own references point to.
     pub fn memory(
         self: &Arc<Self>,
         base: u64,
         len: u64,
         guard: Guard,
-    ) -> Result<ForeignMemory, OutOfRange> {
+    ) -> io::Result<ForeignMemory> {
+        if self.number() == std::process::id() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is this process"));
+        }
         match base.checked_add(len) {
             Some(end) if usize::try_from(end).is_ok() => {
                 Ok(ForeignMemory { process: self.clone(), base, len, guard })
             }
-            _ => Err(OutOfRange { offset: base, len, size: u64::MAX }),
+            _ => Err(io::Error::other(OutOfRange { offset: base, len, size: u64::MAX })),
         }
     }
 
@@ -80,7 +62,7 @@ impl OtherProcess {
         let foreign = places.map(|at| piece_at(at, WORD_BYTES));
         let number = self.number.as_raw_pid();
         // SAFETY: the local piece is `words`, which lives here. The foreign ones are addresses of
-        // another process (`open` refuses this one), which the kernel checks.
+        // another process (`memory` refuses this one), which the kernel checks.
         let read =
             unsafe { libc::process_vm_readv(number, &raw const local, 1, foreign.as_ptr(), 2, 0) };
         match usize::try_from(read) {
@@ -108,7 +90,7 @@ impl ForeignMemory {
     }
 
     /// Whose they are.
-    pub fn process(&self) -> &Arc<OtherProcess> {
+    pub(crate) fn process(&self) -> &ProvenProcess {
         &self.process
     }
 
@@ -157,9 +139,9 @@ mod tests {
     use super::*;
     use crate::{Direction, ForeignCopy, Memory};
 
-    fn child() -> (std::process::Child, Process) {
+    fn child() -> (std::process::Child, Arc<ProvenProcess>) {
         let child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let process = Process::of(child.id()).unwrap();
+        let process = Arc::new(ProvenProcess::assumed(child.id()));
         (child, process)
     }
 
@@ -203,26 +185,19 @@ mod tests {
     }
 
     #[test]
-    fn this_process_and_one_that_started_at_another_time_are_refused() {
-        let own = Process::own().unwrap();
-        let error = OtherProcess::open(own).unwrap_err();
+    fn memory_of_this_process_is_refused() {
+        let own = Arc::new(ProvenProcess::assumed(std::process::id()));
+        let guard = Guard { places: [0; WORDS], values: [0; WORDS] };
+        let error = own.memory(0, 1, guard).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
-        let (mut child, process) = child();
-        OtherProcess::open(process).unwrap();
-        let later = Process { started: process.started + 1, ..process };
-        let error = OtherProcess::open(later).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(Errno::SRCH.raw_os_error()));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(OtherProcess::open(process).is_err());
     }
 
     /// Where the child's program begins, once it has begun.
-    fn program(process: Process) -> u64 {
+    fn program(process: &ProvenProcess) -> u64 {
         let began = Instant::now();
         loop {
             assert!(began.elapsed() < Duration::from_secs(30), "it does not begin");
-            let maps = std::fs::read_to_string(format!("/proc/{}/maps", process.number)).unwrap();
+            let maps = std::fs::read_to_string(format!("/proc/{}/maps", process.number())).unwrap();
             // Before, it is a copy of this program.
             let first = maps.lines().next().filter(|line| {
                 line.contains("cat") || line.contains("busybox") || line.contains("coreutils")
@@ -236,9 +211,8 @@ mod tests {
 
     #[test]
     fn bytes_of_a_child_are_copied_while_its_words_are_what_they_should_be() {
-        let (mut child, process) = child();
-        let other = Arc::new(OtherProcess::open(process).unwrap());
-        let begin = program(process);
+        let (mut child, other) = child();
+        let begin = program(&other);
         // The first bytes of every program are known well enough to be read first.
         let places = [begin, begin + 8];
         let values = other.words(places).unwrap();
