@@ -392,7 +392,7 @@ settings! {
 
 "Limits" {
 
-    /// Size of the largest notification.
+    /// Size of the largest notification that may be posted here. Peers go by their own setting, so up to 64 KiB may arrive.
     notification_bytes: u64 = 64 * KIB, Kind::bytes(0, 64 * KIB);
 
     /// Notifications that may wait in the inbox, with 1 KiB for each on average (1 MiB for all at

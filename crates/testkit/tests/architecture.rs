@@ -236,6 +236,39 @@ const BANNED: &[(&str, &str, &str)] = &[
 
 const LINES_MAX: usize = 700;
 
+/// Ways into another process, and the only sources that may take them. The engine's lead through `ProvenProcess`, which
+/// `device/host_proof.rs` alone asks the kernel for. `lab` and `sample` look at processes for their own user.
+const INTO_PROCESSES: &[(&str, &[&str])] = &[
+    ("pidfd_getfd", &["sys/src/badge.rs"]),
+    ("pidfd_open", &["lab/src/processes.rs", "sys/src/badge.rs", "tune/src/balancer.rs"]),
+    ("process_vm_", &["sys/src/foreign_copy.rs", "sys/src/foreign_memory.rs", "sys/src/memory.rs"]),
+    (
+        "/fd/{",
+        &[
+            // Of the process itself.
+            "cli/src/cmd/nccl/trial/left.rs",
+            "cli/src/files.rs",
+            "lab/src/holder.rs",
+            "nic/src/writers.rs",
+            "sys/src/badge.rs",
+            "sys/src/shared_memory.rs",
+        ],
+    ),
+    ("/fd\"", &["cli/src/cmd/nccl/trial/left.rs", "lab/src/holder.rs", "sample/src/flows.rs"]),
+    ("/mem\"", &[]),
+    ("ptrace(", &[]),
+    ("shm_open", &[]),
+    ("ProvenProcess::with_name(", &["polyrail/src/device/host_proof.rs", "sys/src/badge.rs"]),
+    (
+        "SharedMemory::open(",
+        &[
+            "polyrail/src/device/shared_page.rs",
+            "sys/src/shared_memory.rs",
+            "sys/src/shared_word.rs",
+        ],
+    ),
+];
+
 impl Rule {
     const ORDINARY: Self =
         Self { name: "", below: &[], for_tests: &[], may_be_unsafe: false, is_pure: false };
@@ -325,6 +358,29 @@ fn rust_files(folder: &Path) -> Vec<PathBuf> {
 
 fn assert_none(faults: Vec<String>) {
     assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
+}
+
+#[test]
+fn only_the_modules_named_here_reach_into_other_processes() {
+    let mut faults = Vec::new();
+    for (way, allowed) in INTO_PROCESSES {
+        for rule in RULES {
+            for path in rust_files(&rule.folder().join("src")) {
+                let name = path.strip_prefix(crates()).unwrap().to_str().unwrap();
+                if read(&path).contains(way) && !allowed.contains(&name) {
+                    faults.push(format!(
+                        "{name} has `{way}`: take a `ProvenProcess` and what `polyrail-sys` does with it"
+                    ));
+                }
+            }
+        }
+        for name in *allowed {
+            if !read(&crates().join(name)).contains(way) {
+                faults.push(format!("{name} has no `{way}` any more: take it out of the list"));
+            }
+        }
+    }
+    assert_none(faults);
 }
 
 #[test]

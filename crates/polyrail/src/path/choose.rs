@@ -125,6 +125,9 @@ fn copies(
     let by_near = near.map(|device| Copying::Device(device.clone()));
     let mut known: HashMap<RegionKey, Arc<RegionCore>> = HashMap::new();
     let here = engine_here(peer.instance());
+    if here.as_ref().is_some_and(|other| other.config.path != PathChoice::Auto) {
+        return Err("the peer's settings forbid it".into());
+    }
     let mut parts = Vec::with_capacity(pairs.len());
     for (local, remote) in pairs {
         let key = remote.region.key;

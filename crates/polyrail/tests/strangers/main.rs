@@ -5,6 +5,7 @@
 mod common;
 
 mod admission;
+mod attacks;
 mod hoarders;
 mod hostile;
 mod impostors;
@@ -12,4 +13,5 @@ mod leaving;
 mod liars;
 mod proof;
 mod sealed;
+mod settings;
 mod stallers;

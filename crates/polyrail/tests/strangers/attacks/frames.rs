@@ -54,8 +54,7 @@ fn a_refusal_of_any_code_completes_no_write_and_is_not_answered_in_a_loop() {
             let (since, mut frames) = (Instant::now(), 0_u64);
             while since.elapsed() < SILENCE && liar.next().is_ok() {
                 frames += 1;
-                let refusal =
-                    AckFrame::Refusal { sequence: frames, code: RefusalCode::StaleKey };
+                let refusal = AckFrame::Refusal { sequence: frames, code: RefusalCode::StaleKey };
                 let mut refusal = refusal.encode();
                 refusal[1] = code;
                 liar.from_engine.say(&refusal);
@@ -160,7 +159,8 @@ fn transfers_that_are_begun_without_end_or_with_gaps_are_bounded() {
                 frame(header, &[victim.place(0, 1)], &[], &[GUARD])
             };
             liar.say_all((1..=20_000).map(begun));
-            liar.stream.shutdown(std::net::Shutdown::Write).unwrap();
+            // The engine may have hung up on it.
+            let _ = liar.stream.shutdown(std::net::Shutdown::Write);
             assert!(reader.join().unwrap() > 0, "no answer");
         }
     });
@@ -191,7 +191,7 @@ fn notifications_of_many_identities_that_are_not_taken_are_bounded() {
             .collect();
         let waiting = victim.engine.stats().notifications_waiting;
         let limit = victim.engine.config().notification_queue;
-        assert!(u64::from(waiting) <= limit.into(), "{waiting} wait, {limit} may");
+        assert!(waiting as u64 <= u64::from(limit), "{waiting} wait, {limit} may");
         drop(guests);
         victim.engine.take_notifications();
     });
@@ -263,8 +263,12 @@ fn claims_that_a_message_was_copied_are_believed_of_no_peer_that_could_not() {
 fn unasked(victim: &Victim) -> Vec<Message> {
     let key = victim.key;
     let place = SharedPlace { process: 1, descriptor: 3, bytes: 4096, token: 5 };
-    let offer =
-        Offer { process: 1, namespace: 0, descriptors: (0..4096).collect(), export: vec![7; 40_000] };
+    let offer = Offer {
+        process: 1,
+        namespace: 0,
+        descriptors: (0..4096).collect(),
+        export: vec![7; 40_000],
+    };
     let of = Carried { flow: FlowIndex(u32::MAX), epoch: u64::MAX };
     let posted = |receive, places, leave| {
         Message::ReceivePosted(PostedReceive { receive, tag: 1, places, leave })

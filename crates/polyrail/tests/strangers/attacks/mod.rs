@@ -50,7 +50,8 @@ const IMPATIENT: &[(&str, &str)] = &[("peer_timeout_ms", "2000"), ("reconnect_ma
 
 /// Runs an attack beside an honest engine that compares.
 fn trial(settings: &[(&str, &str)], attack: impl FnOnce(&Victim)) {
-    let settings = [&[("rails", "127.0.0.1"), ("single_copy", "auto")], settings].concat();
+    let own = [("rails", "127.0.0.1"), ("channels", "1"), ("single_copy", "auto")];
+    let settings = [&own, settings].concat();
     let build = || builder().config(config(&settings)).apart().build().unwrap();
     let (engine, honest) = (build(), build());
     let region = engine.register(Memory::from(vec![GUARD; GUARD_BYTES])).unwrap();
