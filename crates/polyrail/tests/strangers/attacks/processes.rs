@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::process::{Child, Command, Stdio};
 
-use polyrail::Memory;
+use polyrail::{Memory, Request};
 use polyrail_gpu::fake::FakeDevice;
 use polyrail_proto::RegionKey;
 use polyrail_proto::TransferId;
@@ -269,15 +269,25 @@ fn offers_of_host_memory_of_another_process_or_of_this_one_are_not_taken() {
     });
 }
 
-/// Has the engine write to a region of the liar, which answers with this offer: the payload comes over the rails.
-fn takes_rails(victim: &Victim, liar: &mut Acquaintance, from: &polyrail::Region, offer: &Offer) {
+/// Has the engine write to a region of the liar, which answers with this offer: the payload comes over the rails. Says
+/// why the engine took those.
+fn takes_rails(
+    victim: &Victim,
+    liar: &mut Acquaintance,
+    from: &polyrail::Region,
+    offer: &Offer,
+) -> String {
     let engine = &victim.engine;
     let mut description = from.describe();
     description[6..22].copy_from_slice(&liar.card.instance.0.to_le_bytes());
     let there = engine.import(&description).unwrap();
     std::thread::scope(|scope| {
         let peer = liar.peer.clone();
-        let write = scope.spawn(move || engine.write(&peer, &from.all(), &there.all()).unwrap());
+        let write = scope.spawn(move || {
+            let request = Request::write(&peer).segment(from.all(), there.all());
+            let prepared = engine.prepare(request).unwrap();
+            (prepared.post().unwrap(), prepared.path().to_string())
+        });
         liar.from_engine.stream.set_read_timeout(Some(LONG)).unwrap();
         let (mut sequence, mut said) = (0, 0);
         loop {
@@ -302,10 +312,11 @@ fn takes_rails(victim: &Victim, liar: &mut Acquaintance, from: &polyrail::Region
                 _ => {}
             }
         }
-        let write = write.join().unwrap();
+        let (write, why) = write.join().unwrap();
         write.cancel();
         engine.remove_peer(&liar.peer);
-    });
+        why
+    })
 }
 
 #[test]
@@ -320,17 +331,19 @@ fn offers_of_device_memory_have_no_descriptor_of_a_third_process_taken() {
             descriptors,
             export: vec![7; 100],
         };
-        for offer in [
-            offer(third.child.id(), (0..200).collect()),
-            offer(third.child.id(), Vec::new()),
-            offer(std::process::id(), vec![1 << 20]),
-            offer(std::process::id(), (0..250).collect()),
+        let (another, own) = ("says that it is another process", "");
+        for (offer, found) in [
+            (offer(third.child.id(), (0..200).collect()), another),
+            (offer(third.child.id(), Vec::new()), another),
+            (offer(std::process::id(), vec![1 << 20]), own),
+            (offer(std::process::id(), (0..200).collect()), own),
         ] {
-            for mut liar in
-                [Acquaintance::impostor(&victim.engine), Acquaintance::neighbour(&victim.engine)]
-            {
-                takes_rails(victim, &mut liar, &region, &offer);
-            }
+            let mut impostor = Acquaintance::impostor(&victim.engine);
+            let why = takes_rails(victim, &mut impostor, &region, &offer);
+            assert!(why.contains("not in this network namespace"), "{why}");
+            let mut neighbour = Acquaintance::neighbour(&victim.engine);
+            let why = takes_rails(victim, &mut neighbour, &region, &offer);
+            assert!(why.contains(found), "{why}");
         }
     });
 }
