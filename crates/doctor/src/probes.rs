@@ -345,6 +345,8 @@ impl Probes {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -1,4 +1,5 @@
 use std::collections::HashSet;
+use std::fs;
 
 use serde_json::Value;
 

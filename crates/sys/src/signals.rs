@@ -78,8 +78,11 @@ mod tests {
     use super::*;
     use crate::SharedMemory;
 
-    /// Places that write, each with the error that it is to return in a process whose files may have 4 KiB.
-    const PLACES: [(&str, fn() -> String); 3] = [
+    /// A place that writes and returns its error.
+    type Place = (&'static str, fn() -> String);
+
+    /// Places that write, in a process whose files may have 4 KiB.
+    const PLACES: [Place; 3] = [
         ("file", || {
             let path = std::env::temp_dir().join(format!("polyrail-limit-{}", std::process::id()));
             let mut file = std::fs::File::create_new(&path).unwrap();

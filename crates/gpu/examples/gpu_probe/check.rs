@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use polyrail_gpu::cuda::{Cuda, CudaDevice, Method, QueueOptions};
 use polyrail_gpu::{CopyPlace, Device, DeviceMemory, GpuError, Queue};
-use polyrail_sys::{Memory, SharedMemory};
+use polyrail_sys::{Badge, Memory, ProvenProcess, SharedMemory};
 
 use super::ground::{
     Dice, Ground, Outcome, contents, download, finish, pattern, queue, queue_of, same, upload,
@@ -129,8 +129,12 @@ fn spot(ground: &Ground, kind: Kind, bytes: &[u8]) -> Outcome<Spot> {
         Kind::Shared => {
             let (len, token) = (bytes.len() as u64, 0x1234_5678);
             let shared = SharedMemory::create(len, token)?;
-            let (process, descriptor) = (std::process::id(), shared.descriptor());
-            let opened = SharedMemory::open(process, descriptor, len, token)?;
+            // This process plays the other end, too.
+            let name = format!("polyrail-gpu-probe-{}", std::process::id());
+            let badge = Badge::take(&name)?;
+            let process = ProvenProcess::with_name(&name)?;
+            drop(badge);
+            let opened = SharedMemory::open(&process, shared.descriptor(), len, token)?;
             let ends = [ground.device.pin(shared.memory())?, ground.peer.pin(&opened)?];
             ends[0].write_at(0, bytes)?;
             Ok(Spot::Shared(shared, ends))

@@ -9,10 +9,8 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use polyrail_secure::{Secret, new_secret};
-use polyrail_sys::without_write_signals;
+use polyrail_sys::{files, without_write_signals};
 use thiserror::Error;
-
-use polyrail_sys::files;
 
 use crate::base::regular_file::own_user;
 use crate::base::secret_file::{SecretFileError, read_file};
@@ -106,7 +104,7 @@ mod tests {
     use super::*;
 
     fn folder_of(shared: &Path) -> PathBuf {
-        shared.join(format!("polyrail-{}", outer_user(own_user().unwrap())))
+        shared.join(format!("polyrail-{}", files::user_outside(own_user().unwrap())))
     }
 
     #[test]
