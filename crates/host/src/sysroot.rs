@@ -233,7 +233,7 @@ impl Sysroot {
         }
         match self.is_live() {
             true => self.path(absolute).canonicalize().ok(),
-            false => Some(self.below(absolute).ok()?.path().to_owned()),
+            false => Below::resolve(&self.root, absolute.as_ref()).ok(),
         }
     }
 

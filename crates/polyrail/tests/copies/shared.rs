@@ -45,6 +45,16 @@ fn moved(engine: &Engine) -> (u64, u64) {
     (rails, peers.iter().map(|peer| peer.shared_bytes).sum())
 }
 
+/// The way that carried `len` bytes between two counts of [`moved`]. A busy machine stalls rails, and then they carry chunks again.
+fn way_of(len: usize, before: (u64, u64), after: (u64, u64)) -> &'static str {
+    let len = len as u64;
+    match (after.0 - before.0, after.1 - before.1) {
+        (rails, 0) if rails >= len => "rails",
+        (0, shared) if shared == len => "shared memory",
+        _ => "both, or less than all",
+    }
+}
+
 #[test]
 fn a_write_arrives_byte_exact_in_any_size_and_no_rail_carries_a_byte() {
     let (here, there) = (device(0), device(1));
@@ -121,26 +131,24 @@ fn a_message_from_host_memory_to_a_device_takes_it_once_it_is_known_to_work() {
         let receive = p.a.receive(&p.to_b, 3, &inbox.all()).unwrap();
         finished(&p.b.send(&p.to_a, 3, &source.all()).unwrap());
         finished(&receive);
-        let after = moved(&p.b);
-        (after.0 - before.0, after.1 - before.1)
+        way_of(len, before, moved(&p.b))
     };
     for mode in MODES {
         let p = apart(mode, mode);
         let source = filled(&p.b, len, 9);
         let ((inbox, memory), room) = (on(&here, &p.a, &zeros), zeroed(&p.a, len));
-        wait_for("shared memory", || send(&p, &source, &inbox).1 > 0);
+        wait_for("shared memory", || send(&p, &source, &inbox) == "shared memory");
         inbox.write_at(0, &zeros).unwrap();
-        assert_eq!(send(&p, &source, &inbox), (0, len as u64), "{mode:?}");
+        assert_eq!(send(&p, &source, &inbox), "shared memory", "{mode:?}");
         assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
         // Short ones keep to the rails.
         let short = p.a.receive(&p.to_b, 4, &inbox.all()).unwrap();
         let before = moved(&p.b);
         finished(&p.b.send(&p.to_a, 4, &source.slice(0, 65_536).unwrap()).unwrap());
         finished(&short);
-        let after = moved(&p.b);
-        assert_eq!((after.0 - before.0, after.1 - before.1), (65_536, 0), "{mode:?}");
+        assert_eq!(way_of(65_536, before, moved(&p.b)), "rails", "{mode:?}");
         // Between host memories it stays as it was.
-        assert_eq!(send(&p, &source, &room), (len as u64, 0), "{mode:?}");
+        assert_eq!(send(&p, &source, &room), "rails", "{mode:?}");
     }
     let tcp: &[(&str, &str)] = &[("path", "tcp")];
     for (receiver, sender) in [(tcp, &[][..]), (&[][..], tcp)] {
@@ -148,7 +156,7 @@ fn a_message_from_host_memory_to_a_device_takes_it_once_it_is_known_to_work() {
         let source = filled(&p.b, len, 9);
         let (inbox, memory) = on(&here, &p.a, &zeros);
         for _ in 0..5 {
-            assert_eq!(send(&p, &source, &inbox), (len as u64, 0), "{receiver:?} {sender:?}");
+            assert_eq!(send(&p, &source, &inbox), "rails", "{receiver:?} {sender:?}");
         }
         assert!(FakeDevice::contents(&memory) == want);
     }

@@ -6,9 +6,12 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Dir, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
+use rustix::fs::{
+    CWD, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat, openat2, readlinkat,
+};
+use rustix::io::Errno;
 
-use super::walk::{Place, Purpose, Walk};
+use super::walk::{FOLDER, LOOK, Place, Purpose, Walk};
 use super::{NULL_DEVICE, refused};
 
 /// A file or folder below a root.
@@ -35,7 +38,22 @@ impl Below {
         Self::of(root, absolute, false)
     }
 
+    /// The path below the root that `absolute` leads to, without links.
+    ///
+    /// # Errors
+    /// Of the system.
+    pub fn resolve(root: &Path, absolute: &Path) -> io::Result<PathBuf> {
+        Ok(Self::part_by_part(root, absolute, true)?.place.path)
+    }
+
     fn of(root: &Path, absolute: &Path, follows_last: bool) -> io::Result<Self> {
+        if let Some(found) = Self::at_once(root, absolute, follows_last)? {
+            return Ok(found);
+        }
+        Self::part_by_part(root, absolute, follows_last)
+    }
+
+    fn part_by_part(root: &Path, absolute: &Path, follows_last: bool) -> io::Result<Self> {
         let walk = Walk { purpose: Purpose::Below, root, makes_folders: None, follows_last };
         let place = walk.to(&Path::new("/").join(absolute))?;
         match place.found {
@@ -44,9 +62,33 @@ impl Below {
         }
     }
 
-    /// The path below the root, without links.
-    pub fn path(&self) -> &Path {
-        &self.place.path
+    /// Asks the kernel for the folder in a single call. `None` if the name in it is a link to follow, or if the kernel
+    /// has no such call (before Linux 5.6): walking there finds it as well, in three calls for each part.
+    fn at_once(root: &Path, absolute: &Path, follows_last: bool) -> io::Result<Option<Self>> {
+        let absolute = Path::new("/").join(absolute);
+        let (Some(above), Some(name)) = (absolute.parent(), absolute.file_name()) else {
+            return Ok(None);
+        };
+        let root = openat(CWD, root, FOLDER, Mode::empty())?;
+        let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let folder = match openat2(&root, above, FOLDER, Mode::empty(), within) {
+            // The kernel gives up where something is renamed meanwhile; a container may refuse the call.
+            Err(Errno::NOSYS | Errno::PERM | Errno::AGAIN) => return Ok(None),
+            folder => folder?,
+        };
+        let found = fstat(openat(&folder, name, LOOK, Mode::empty())?)?;
+        if follows_last && FileType::from_raw_mode(found.st_mode) == FileType::Symlink {
+            return Ok(None);
+        }
+        let place = Place {
+            folder_stat: fstat(&folder)?,
+            folder,
+            name: name.to_owned(),
+            found: Some(found),
+            path: absolute.clone(),
+            is_of_kernel: false,
+        };
+        Ok(Some(Self { place, found }))
     }
 
     /// Whether it is a folder.
@@ -93,7 +135,7 @@ impl Below {
     /// # Errors
     /// Of the system; [`io::ErrorKind::InvalidData`] for another file, with the reason.
     pub fn open_to_write(&self, to_empty: bool) -> io::Result<File> {
-        let shown = self.path().display();
+        let shown = self.place.path.display();
         if !self.is_file() || self.found.st_nlink != 1 {
             let fault = "is a link, a second name of a file, or no regular file";
             return Err(refused(format!(
@@ -128,7 +170,7 @@ impl Below {
         let now = fstat(&file)?;
         match (now.st_dev, now.st_ino) == (self.found.st_dev, self.found.st_ino) {
             true => Ok(file),
-            false => Err(refused(format!("{} was replaced just now", self.path().display()))),
+            false => Err(refused(format!("{} was replaced just now", self.place.path.display()))),
         }
     }
 

@@ -223,8 +223,10 @@ fn no_link_leads_out_of_a_copy_of_a_machine() {
     fs::hard_link(&outside, copy.join("sys/second")).unwrap();
     let find = |path: &str| Below::find(&copy, Path::new(path));
     for class in ["relative", "absolute"] {
-        let found = find(&format!("/sys/class/{class}/speed")).unwrap();
-        assert_eq!(found.path(), Path::new("/sys/devices/d/speed"));
+        let path = format!("/sys/class/{class}/speed");
+        let found = find(&path).unwrap();
+        let resolved = Below::resolve(&copy, Path::new(&path)).unwrap();
+        assert_eq!(resolved, Path::new("/sys/devices/d/speed"));
         write!(found.open_to_write(true).unwrap(), "20").unwrap();
         assert_eq!(text(&copy.join("sys/devices/d/speed")), "20");
     }

@@ -85,7 +85,8 @@ impl Walk<'_> {
                     way.pop();
                 } else if folder.path != Path::new("/") {
                     let above = openat(&folder.fd, "..", FOLDER, Mode::empty())?;
-                    way = vec![self.judged(above, folder.path.join(".."))?];
+                    let stat = fstat(&above)?;
+                    way = vec![self.judged(above, stat, folder.path.join(".."))?];
                 }
                 continue;
             }
@@ -106,8 +107,7 @@ impl Walk<'_> {
             let stat = fstat(&fd)?;
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => {
-                    let folder = self.judged(fd, path)?;
-                    way.push(folder);
+                    way.push(self.judged(fd, stat, path)?);
                 }
                 FileType::Symlink if is_last && !self.follows_last => {
                     return Ok(end(way, part, Some(stat), path));
@@ -137,12 +137,12 @@ impl Walk<'_> {
 
     fn open(&self, path: &Path, shown: PathBuf) -> io::Result<Folder> {
         let fd = openat(CWD, path, FOLDER, Mode::empty())?;
-        self.judged(fd, shown)
+        let stat = fstat(&fd)?;
+        self.judged(fd, stat, shown)
     }
 
     /// A folder, unless what is in it can't count.
-    fn judged(&self, fd: OwnedFd, path: PathBuf) -> io::Result<Folder> {
-        let stat = fstat(&fd)?;
+    fn judged(&self, fd: OwnedFd, stat: Stat, path: PathBuf) -> io::Result<Folder> {
         if self.purpose == Purpose::Trust && is_privileged() {
             judge_trusted(&stat, &path)?;
         }
@@ -209,8 +209,8 @@ fn is_sticky(folder: &Stat) -> bool {
 }
 
 /// Opens nothing but the name itself.
-const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+pub(super) const LOOK: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+pub(super) const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 fn end(mut way: Vec<Folder>, name: OsString, found: Option<Stat>, path: PathBuf) -> Place {
     // A way always has a folder: `to` looks at the last one before it goes on.

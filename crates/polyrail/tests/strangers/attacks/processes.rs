@@ -17,7 +17,7 @@ use polyrail_proto::wire::{AckFrame, ChunkHeader, Place, RefusalCode, SharedPlac
 use polyrail_sys::SharedMemory;
 use polyrail_sys::process::{Process, namespace};
 
-use super::{IMPATIENT, SILENCE, Victim, heard, trial};
+use super::{IMPATIENT, Victim, heard, trial};
 use crate::common::acquaintance::Acquaintance;
 use crate::common::devices::{device, on};
 use crate::common::stranger::{
@@ -107,12 +107,14 @@ fn a_ring_is_not_opened_where_only_rails_are_wanted_or_for_another_host() {
     trial(&[("path", "tcp")], |victim| {
         let mut liar = Acquaintance::neighbour(&victim.engine);
         liar.to_engine.say(&place.encode());
-        assert!(heard(&mut liar.to_engine).is_closed, "path says tcp");
+        wait_for("the flow to be closed: path says tcp", || heard(&mut liar.to_engine).is_closed);
     });
     trial(&[], |victim| {
         let mut liar = Acquaintance::of(&victim.engine);
         liar.to_engine.say(&place.encode());
-        assert!(heard(&mut liar.to_engine).is_closed, "it says that it is elsewhere");
+        wait_for("the flow to be closed: it says that it is elsewhere", || {
+            heard(&mut liar.to_engine).is_closed
+        });
     });
 }
 
@@ -167,7 +169,7 @@ fn shared_read(victim: &Victim, liar: &mut Acquaintance) -> Option<ChunkHeader> 
     let to_key = RegionKey { slot: 1, generation: 1, nonce: 1 };
     let pieces = vec![ReadPiece { from: victim.place(0, 256 << 10), to_key, to_offset: 0 }];
     liar.say(1, &Message::ReadRequest { read: 1, shared: true, pieces });
-    liar.from_engine.stream.set_read_timeout(Some(SILENCE * 10)).unwrap();
+    liar.from_engine.stream.set_read_timeout(Some(LONG)).unwrap();
     liar.next().ok().map(|(header, ..)| header)
 }
 
