@@ -251,6 +251,8 @@ const INTO_PROCESSES: &[(&str, &[&str])] = &[
             "lab/src/holder.rs",
             "nic/src/writers.rs",
             "sys/src/badge.rs",
+            "sys/src/files/tests.rs",
+            "sys/src/files/write.rs",
             "sys/src/shared_memory.rs",
         ],
     ),

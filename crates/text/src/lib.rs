@@ -10,10 +10,10 @@ use std::borrow::Cow;
 /// Whether a character steers the terminal or the layout that shows it: control characters, the ends of lines and paragraphs of
 /// Unicode, and the characters that change the direction of writing.
 pub fn steers(one: char) -> bool {
-    let is_control = matches!(one, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}');
+    let controls = matches!(one, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}');
     let ends_line = matches!(one, '\u{2028}' | '\u{2029}');
     let turns_writing = matches!(one, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    is_control || ends_line || turns_writing
+    controls || ends_line || turns_writing
 }
 
 /// Escapes the characters that [`steers`] finds, but those in `keep`.

@@ -47,10 +47,9 @@ fn moved(engine: &Engine) -> (u64, u64) {
 
 /// The way that carried `len` bytes between two counts of [`moved`]. A busy machine stalls rails, and then they carry chunks again.
 fn way_of(len: usize, before: (u64, u64), after: (u64, u64)) -> &'static str {
-    let len = len as u64;
     match (after.0 - before.0, after.1 - before.1) {
-        (rails, 0) if rails >= len => "rails",
-        (0, shared) if shared == len => "shared memory",
+        (rails, 0) if rails >= len as u64 => "rails",
+        (0, shared) if shared == len as u64 => "shared memory",
         _ => "both, or less than all",
     }
 }
