@@ -12,7 +12,8 @@ use crate::probes::{NicProbe, Probes};
 /// What the checks assume, where the host can't tell.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// The interfaces that are meant to be rails. Empty: all interfaces that belong to a device.
+    /// The interfaces that are meant to be rails; a bond stands for the cards below it. Empty: all
+    /// interfaces that belong to a device, except representors.
     pub interfaces: Vec<String>,
     /// The round-trip time between hosts.
     pub rtt: Duration,
@@ -29,6 +30,7 @@ pub struct Context {
     topology: Topology,
     probes: Probes,
     options: Options,
+    notes: Vec<String>,
 }
 
 impl Default for Options {
@@ -49,17 +51,19 @@ impl Context {
     /// # Errors
     /// [`DoctorError`] if the machine can't be read at all, or an interface in the options is not
     /// there.
-    pub fn read(root: &Sysroot, options: Options) -> Result<Self, DoctorError> {
+    pub fn read(root: &Sysroot, mut options: Options) -> Result<Self, DoctorError> {
         let topology = Topology::read(root)?;
-        let unknown = options.interfaces.iter().find(|name| topology.nic(name).is_none());
-        if let Some(name) = unknown {
+        let followed = topology.follow(&options.interfaces).map_err(|name| {
             let known: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();
             let known = match known.as_slice() {
                 [] => "none, as there is no card".to_owned(),
                 known => known.join(", "),
             };
-            return Err(DoctorError::NoInterface { name: name.clone(), known });
-        }
+            DoctorError::NoInterface { name, known }
+        })?;
+        options.interfaces = followed.nics;
+        let mut notes = followed.notes;
+        notes.extend(topology.unread.clone());
         let all_cpus = topology.cpus.possible.union(&topology.cpus.online);
         let beyond = options.workers.as_ref().filter(|cpus| !cpus.is_subset(&all_cpus));
         if let Some(workers) = beyond {
@@ -67,7 +71,12 @@ impl Context {
             return Err(DoctorError::NoCpu { workers, known });
         }
         let probes = Probes::take(root, &topology.nics)?;
-        Ok(Self { root: root.clone(), topology, probes, options })
+        Ok(Self { root: root.clone(), topology, probes, options, notes })
+    }
+
+    /// Interfaces that stand for cards, and values that can't be read, one sentence each.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     pub(crate) fn root(&self) -> &Sysroot {
@@ -89,7 +98,10 @@ impl Context {
     /// The interfaces that are meant to be rails.
     pub(crate) fn rails(&self) -> Vec<&Nic> {
         let wanted = &self.options.interfaces;
-        let is_wanted = |nic: &&Nic| wanted.is_empty() || wanted.contains(&nic.name);
+        let is_wanted = |nic: &&Nic| match wanted.is_empty() {
+            true => !self.topology.is_representor(&nic.name),
+            false => wanted.contains(&nic.name),
+        };
         self.topology.nics.iter().filter(is_wanted).collect()
     }
 

@@ -9,6 +9,8 @@ use crate::pci::PciAddress;
 use crate::sysroot::{ReadError, Sysroot, short};
 
 const PATH: &str = "/proc/interrupts";
+/// Words of the name of a chip after the first one: `Hyper-V PCIe MSI`.
+const CHIP_WORDS: usize = 3;
 
 /// The file at one moment.
 ///
@@ -20,8 +22,11 @@ pub struct Interrupts {
     pub cpus: Vec<u32>,
     /// Numbered interrupts, in the file's order.
     pub irqs: Vec<Irq>,
-    /// Rows with a name in place of a number: `LOC`, `RES`, `CAL`, `TLB` and so on.
+    /// Rows with a name instead of a number: `LOC`, `RES`, `CAL`, `TLB`, on s390 `I/O` and so on.
     pub named: Vec<NamedRow>,
+    /// Rows that say something else than the kernel writes. They are left out of the others.
+    #[serde(skip)]
+    pub unread: Vec<InterruptsError>,
 }
 
 /// A numbered interrupt.
@@ -55,9 +60,9 @@ pub struct NamedRow {
     pub description: String,
 }
 
-/// A text that is not `/proc/interrupts`.
+/// A text that is not `/proc/interrupts`, or a row that is none of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is not a table of interrupts: line {line}: {fault}")]
+#[error("line {line}: {fault}")]
 pub struct InterruptsError {
     /// The line, counted from 1.
     pub line: usize,
@@ -91,8 +96,9 @@ impl Interrupts {
     /// Reads the text of the file.
     ///
     /// # Errors
-    /// [`InterruptsError`] with the line: a heading that is no list of CPUs, a row without a label
-    /// or a number twice. Rows with fewer counts than CPUs get zeros only if they are numbered.
+    /// [`InterruptsError`] for a heading that is no list of CPUs: then no count can be understood.
+    /// A row without a label, or with a number for the second time, goes to [`Self::unread`]. Rows
+    /// with fewer counts than CPUs get zeros only if they are numbered.
     pub fn parse(text: &str) -> Result<Self, InterruptsError> {
         let mut lines = text.lines().enumerate().map(|(at, line)| (at + 1, line));
         let heading = lines.next().map_or("", |(_, line)| line);
@@ -100,16 +106,18 @@ impl Interrupts {
         let mut table = Self { cpus, ..Self::default() };
         let mut seen = HashSet::new();
         for (line, text) in lines.filter(|(_, text)| !text.trim().is_empty()) {
-            let fail = |fault: String| InterruptsError { line, fault };
-            let (label, rest) = text
-                .split_once(':')
-                .filter(|(label, _)| is_label(label.trim()))
-                .ok_or_else(|| fail(format!("`{}` has no label before a colon", short(text))))?;
+            let found = text.split_once(':').filter(|(label, _)| is_label(label.trim()));
+            let Some((label, rest)) = found else {
+                let fault = format!("`{}` has no label before a colon", short(text));
+                table.unread.push(InterruptsError { line, fault });
+                continue;
+            };
             let (counts, rest) = counts(rest, table.cpus.len());
             let label = label.trim();
             match label.parse::<u32>() {
                 Ok(number) if !seen.insert(number) => {
-                    return Err(fail(format!("interrupt {number} is there twice")));
+                    let fault = format!("interrupt {number} is there twice");
+                    table.unread.push(InterruptsError { line, fault });
                 }
                 Ok(number) => table.irqs.push(Irq::new(number, counts, rest, table.cpus.len())),
                 Err(_) => table.named.push(NamedRow {
@@ -149,7 +157,8 @@ impl Interrupts {
     }
 
     fn parsed(root: &Sysroot, text: &str) -> Result<Self, ReadError> {
-        Self::parse(text).map_err(|error| root.content(PATH, error.to_string()))
+        Self::parse(text)
+            .map_err(|error| root.content(PATH, format!("is not a table of interrupts: {error}")))
     }
 }
 
@@ -185,27 +194,42 @@ impl Irq {
     /// Takes chip, number and flow off the front and leaves the actions.
     ///
     /// x86 writes `PCI-MSI 34078723-edge name`, since 6.3 `PCI-MSIX-0000:00:03.0 1-edge name`;
-    /// ARM writes `GICv3 27 Level name`; old kernels write `IO-APIC-edge name`.
+    /// Hyper-V's chip has spaces: `Hyper-V PCIe MSI 4018143232-edge name`. ARM writes
+    /// `GICv3 27 Level name`. Chips without a number: `IO-APIC-edge name`, `xen-pirq -msi-x name`.
     fn take_chip<'a>(&mut self, text: &'a str) -> &'a str {
-        let (chip, rest) = word(text);
-        chip.clone_into(&mut self.chip);
+        let (first, rest) = word(text);
+        first.clone_into(&mut self.chip);
         let (second, after) = word(rest);
-        let (digits, flow) = second.split_once('-').unwrap_or((second, ""));
-        let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-        let Some(hwirq) = is_number.then(|| digits.parse().ok()).flatten() else {
-            return rest;
-        };
-        self.hwirq = Some(hwirq);
-        if !flow.is_empty() {
+        if let Some(flow) = second.strip_prefix('-') {
             self.flow = Some(flow.to_owned());
             return after;
         }
-        let (third, behind) = word(after);
-        if matches!(third, "Level" | "Edge") {
-            self.flow = Some(third.to_lowercase());
-            return behind;
+        let mut behind = rest;
+        for _ in 0..CHIP_WORDS {
+            let (found, after) = word(behind);
+            let (digits, flow) = found.split_once('-').unwrap_or((found, ""));
+            let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+            let Some(hwirq) = is_number.then(|| digits.parse().ok()).flatten() else {
+                behind = after;
+                continue;
+            };
+            let chip = &text.trim_start()[..text.trim_start().len() - behind.len()];
+            chip.trim_end().clone_into(&mut self.chip);
+            self.hwirq = Some(hwirq);
+            let (third, last) = word(after);
+            return match flow {
+                "" if matches!(third, "Level" | "Edge") => {
+                    self.flow = Some(third.to_lowercase());
+                    last
+                }
+                "" => after,
+                flow => {
+                    self.flow = Some(flow.to_owned());
+                    after
+                }
+            };
         }
-        after
+        rest
     }
 }
 
@@ -234,7 +258,7 @@ pub(crate) fn heading_cpus(heading: &str) -> Result<Vec<u32>, String> {
 }
 
 fn is_label(label: &str) -> bool {
-    !label.is_empty() && label.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    !label.is_empty() && !label.contains(char::is_whitespace)
 }
 
 /// Up to `columns` numbers, and the rest of the line.
@@ -331,17 +355,45 @@ MIS:          0
     }
 
     #[test]
-    fn a_wrong_table_is_refused_at_its_line() {
-        for (text, line, fault) in [
-            ("", 1, "the heading names no CPU"),
-            ("CPU0 GPU1", 1, "the heading `GPU1` is no CPU"),
-            ("CPU1 CPU0", 1, "the heading `CPU0` is out of order"),
-            ("CPU0\n 1: 5 x\n2 5", 3, "`2 5` has no label before a colon"),
-            ("CPU0\n 1: 5 x\n 1: 5 x", 3, "interrupt 1 is there twice"),
+    fn a_heading_that_names_no_cpus_is_refused() {
+        for (text, fault) in [
+            ("", "the heading names no CPU"),
+            ("CPU0 GPU1", "the heading `GPU1` is no CPU"),
+            ("CPU1 CPU0", "the heading `CPU0` is out of order"),
         ] {
-            let error = InterruptsError { line, fault: fault.to_owned() };
+            let error = InterruptsError { line: 1, fault: fault.to_owned() };
             assert_eq!(Interrupts::parse(text), Err(error), "{text}");
         }
+    }
+
+    #[test]
+    fn an_odd_row_is_left_out_and_the_others_are_read() {
+        let text = "CPU0\n 1: 5 x\n2 5\n 1: 6 y\nI/O: 7  I/O interrupts\n 3: 9 z";
+        let table = Interrupts::parse(text).unwrap();
+        let unread: Vec<String> = table.unread.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            unread,
+            ["line 3: `2 5` has no label before a colon", "line 4: interrupt 1 is there twice"]
+        );
+        assert_eq!(table.irqs.iter().map(|irq| irq.total()).collect::<Vec<_>>(), [5, 9]);
+        assert_eq!(table.named("I/O").unwrap().counts, [7]);
+    }
+
+    #[test]
+    fn chips_with_spaces_and_without_a_number_leave_the_handlers_alone() {
+        let text = "CPU0\n 24: 1 Hyper-V PCIe MSI 4018143232-edge      mlx5_comp0@pci:c7d1:00:02.0\n\
+                    25: 1  xen-pirq    -msi-x     eth4-TxRx-0\n 26: 1  xen-dyn    -event     eth0-q0-tx\n";
+        let table = Interrupts::parse(text).unwrap();
+        let seen = |number| {
+            let irq = table.irq(number).unwrap();
+            (irq.chip.as_str(), irq.hwirq, irq.flow.as_deref(), irq.actions[0].as_str())
+        };
+        assert_eq!(
+            seen(24),
+            ("Hyper-V PCIe MSI", Some(4_018_143_232), Some("edge"), "mlx5_comp0@pci:c7d1:00:02.0")
+        );
+        assert_eq!(seen(25), ("xen-pirq", None, Some("msi-x"), "eth4-TxRx-0"));
+        assert_eq!(seen(26), ("xen-dyn", None, Some("event"), "eth0-q0-tx"));
     }
 
     #[test]

@@ -13,9 +13,11 @@ pub mod fixtures;
 mod interrupts;
 pub mod nvml;
 mod pci;
+mod ports;
 pub mod snapshot;
 mod sysroot;
 mod topology;
+mod values;
 
 pub use counters::{
     CountersError, CpuTicks, NetDev, NetDevCounters, Softirqs, Softnet, SoftnetCpu, Stat,
@@ -23,8 +25,11 @@ pub use counters::{
 pub use cpuset::{CpuSet, CpuSetError, CpuSetFault, LAST_CPU};
 pub use interrupts::{Interrupts, InterruptsError, Irq, NamedRow};
 pub use pci::{BadPciAddress, PciAddress};
+pub use ports::Ports;
 pub use sysroot::{ReadError, Sysroot, read_limited};
 pub use topology::{
-    Cache, CacheKind, Choice, Cpu, Cpus, Distance, Gpu, GpuDetails, GpuPath, Nic, NicDetails, Node,
-    NvLinkPeer, NvmlSystem, PciBridge, PciFunction, PciLink, Rival, Topology, Vector,
+    Cache, CacheKind, Choice, Cpu, Cpus, Distance, Followed, Gpu, GpuDetails, GpuPath, Nic,
+    NicDetails, Node, NvLinkPeer, NvmlSystem, PciBridge, PciFunction, PciLink, Rival, Topology,
+    Vector,
 };
+pub use values::Values;

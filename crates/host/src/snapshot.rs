@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::nvml::{self, NvmlReport};
 use crate::sysroot::{ReadError, Sysroot};
+use crate::topology::Cpus;
 
 /// Files, with `*` for any name in a folder. What a machine does not have is left out.
 const FILES: &[&str] = &[
@@ -115,6 +116,7 @@ const NET_FILES: &[&str] = &[
     "mtu",
     "napi_defer_hard_irqs",
     "operstate",
+    "phys_port_name",
     "queues/*/*",
     "queues/*/byte_queue_limits/*",
     "speed",
@@ -122,6 +124,7 @@ const NET_FILES: &[&str] = &[
     "threaded",
     "tx_queue_len",
     "type",
+    "uevent",
 ];
 
 /// Words in the name of a file that keep it out, whatever the lists say.
@@ -207,8 +210,8 @@ pub fn write(
     answers: &Answers<'_>,
     out: impl Write,
 ) -> Result<SnapshotSummary, SnapshotError> {
-    root.read("/sys/devices/system/cpu/online")?;
-    let recorded = if root.is_live() { None } else { NvmlReport::read(root)? };
+    Cpus::read_online(root)?;
+    let recorded = if root.is_live() { None } else { NvmlReport::read(root).ok().flatten() };
     let nvml = answers.nvml.or(recorded.as_ref());
     let mut archive = Archive {
         root,
@@ -274,6 +277,12 @@ impl<W: Write> Archive<'_, W> {
             }
             for file in NET_FILES {
                 self.matching(&format!("{folder}/{file}"))?;
+            }
+            let is_layer = |entry: &str| {
+                entry == "master" || entry.starts_with("lower_") || entry.starts_with("upper_")
+            };
+            for entry in self.names(&folder).iter().filter(|entry| is_layer(entry)) {
+                self.link(&format!("{folder}/{entry}"))?;
             }
         }
         self.programs()?;

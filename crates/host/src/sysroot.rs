@@ -149,21 +149,21 @@ impl Sysroot {
         }
     }
 
-    /// The text of a file, without the newline and spaces at its end.
+    /// The text of a file, without newlines, spaces and the NULs of some copies at its end. Bytes
+    /// that are no text become U+FFFD, so that the rest of a table stays readable.
     ///
     /// # Errors
-    /// [`ReadError`] names the path: not there, not allowed, not text, above 64 MiB.
+    /// [`ReadError`] names the path: not there, not allowed, above 64 MiB.
     pub fn read(&self, absolute: impl AsRef<Path>) -> Result<String, ReadError> {
         let text = match &self.archive {
             None => self.open(&absolute).and_then(read_text),
-            Some(archive) => archive.content(absolute.as_ref()).and_then(|content| {
-                let text = String::from_utf8(content.to_vec());
-                text.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "it is no text"))
-            }),
+            Some(archive) => {
+                archive.content(absolute.as_ref()).map(|bytes| text_of(bytes.to_vec()))
+            }
         };
         let mut text =
             text.map_err(|source| ReadError::Io { path: self.path(absolute), source })?;
-        text.truncate(text.trim_end().len());
+        text.truncate(text.trim_end_matches(|c: char| c.is_whitespace() || c == '\0').len());
         Ok(text)
     }
 
@@ -345,14 +345,19 @@ pub(crate) fn short(text: &str) -> String {
 }
 
 fn read_text(file: fs::File) -> io::Result<String> {
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     // /proc and /sys state wrong sizes, so limit the bytes read.
     let mut limited = file.take(LONGEST_FILE_BYTES + 1);
-    limited.read_to_string(&mut text)?;
-    if text.len() as u64 > LONGEST_FILE_BYTES {
+    limited.read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > LONGEST_FILE_BYTES {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, "more than 64 MiB"));
     }
-    Ok(text)
+    Ok(text_of(bytes))
+}
+
+fn text_of(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// Opens a file of this machine to read.

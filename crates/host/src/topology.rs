@@ -4,6 +4,7 @@ mod cpus;
 mod devices;
 mod distance;
 mod gpus;
+mod layers;
 mod nccl;
 mod nics;
 mod nodes;
@@ -14,12 +15,16 @@ pub use cpus::{Cache, CacheKind, Cpu, Cpus};
 pub use devices::{Gpu, PciBridge, PciFunction, PciLink};
 pub use distance::{Choice, Distance, Rival};
 pub use gpus::{GpuDetails, GpuPath, NvLinkPeer, NvmlSystem};
+pub use layers::Followed;
+use layers::Layers;
 pub use nics::{Nic, NicDetails, Vector};
 pub use nodes::Node;
 
 use crate::cpuset::CpuSet;
 use crate::interrupts::Interrupts;
+use crate::ports::Ports;
 use crate::sysroot::{ReadError, Sysroot};
+use crate::values::Values;
 
 /// What was found. Anything that the machine does not tell is `None`, never a guess.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -42,6 +47,12 @@ pub struct Topology {
     pub allowed_cpus: Option<CpuSet>,
     /// What the machine does not tell, and the consequence, one sentence each.
     pub unknown: Vec<String>,
+    /// Values that are damaged or can't be read, in one line, which [`Self::unknown`] has as well.
+    #[serde(skip)]
+    pub unread: Option<String>,
+    /// Which interface carries the packets of which.
+    #[serde(skip)]
+    pub(crate) layers: Layers,
 }
 
 impl Topology {
@@ -51,15 +62,23 @@ impl Topology {
     /// of a snapshot. See [`Topology::add_nvml`].
     ///
     /// # Errors
-    /// [`ReadError`] if there are no CPUs to be found or a file says what the kernel never writes;
-    /// a file that is not there is `None` in the result.
+    /// [`ReadError`] if no CPUs can be found. Any other value that is missing, damaged or can't be
+    /// read is `None` in the result; [`Self::unread`] lists those that are damaged.
     pub fn read(root: &Sysroot) -> Result<Self, ReadError> {
-        let cpus = Cpus::read(root)?;
-        let nodes = Node::read_all(root)?;
-        let interrupts = Interrupts::read_optional(root)?;
-        let (nics, virtual_interfaces) = nics::read_all(root, interrupts.as_ref())?;
-        let gpus = devices::read_gpus(root)?;
-        let allowed_cpus = if root.is_live() { cpus::read_allowed(root)? } else { None };
+        let values = Values::of(root);
+        let cpus = Cpus::read(&values)?;
+        let nodes = Node::read_all(&values);
+        let interrupts = values.keep(Interrupts::read_optional(root)).flatten();
+        for odd in interrupts.iter().flat_map(|table| &table.unread) {
+            values.keep::<()>(Err(root.content("/proc/interrupts", odd.to_string())));
+        }
+        let ports = Ports::gather(&values);
+        let (nics, virtual_interfaces) = nics::read_all(&values, interrupts.as_ref(), &ports);
+        let names: Vec<String> =
+            nics.iter().map(|nic| &nic.name).chain(&virtual_interfaces).cloned().collect();
+        let layers = Layers::read(&values, &names, ports);
+        let gpus = devices::read_gpus(&values);
+        let allowed_cpus = if root.is_live() { cpus::read_allowed(&values) } else { None };
         let mut topology = Self {
             cpus,
             nodes,
@@ -69,6 +88,8 @@ impl Topology {
             nvml: None,
             allowed_cpus,
             unknown: Vec::new(),
+            unread: None,
+            layers,
         };
         topology.unknown = topology.find_unknown();
         if interrupts.is_none() && !topology.nics.is_empty() {
@@ -76,8 +97,10 @@ impl Topology {
             topology.unknown.push(sentence.to_owned());
         }
         if !root.is_live() {
-            topology.add_recorded_nvml(root)?;
+            values.keep(topology.add_recorded_nvml(root));
         }
+        topology.unread = values.unread();
+        topology.unknown.extend(topology.unread.clone());
         Ok(topology)
     }
 

@@ -184,24 +184,101 @@ fn five_hundred_cpus_and_no_nodes_are_both_read() {
 }
 
 #[test]
-fn a_tree_without_cpus_or_with_nonsense_is_an_error_that_names_the_file() {
+fn a_tree_without_cpus_is_an_error_and_nonsense_is_unknown_and_named() {
     let folder = tempfile::tempdir().unwrap();
     let error = Topology::read(&Sysroot::at(folder.path())).unwrap_err();
     assert!(error.is_absent() && error.to_string().contains("/sys/devices/system/cpu/online"));
     let fixture = fixtures::laptop();
+    let before = Topology::read(&fixture.root()).unwrap();
+    assert_eq!(before.unread, None);
     for (path, text, fault) in [
         ("/sys/devices/system/cpu/online", "", "cpu/online names no CPU"),
         ("/sys/devices/system/node/node0/cpulist", "0-", "node0/cpulist has the item `0-`"),
         ("/sys/devices/system/node/node0/distance", "10 x", "distance has `10 x`, not numbers"),
         ("/proc/interrupts", "what", "interrupts is not a table of interrupts: line 1"),
+        ("/sys/class/net/enp0s31f6/mtu", "-5", "mtu has `-5`, which is no value"),
     ] {
-        let before = fixture.root().read(path).unwrap();
+        let right = fixture.root().read(path).unwrap();
         fixture.write(path, text);
-        let error = Topology::read(&fixture.root()).unwrap_err().to_string();
-        assert!(error.contains(fault), "{error}");
-        fixture.write(path, &before);
+        let topology = Topology::read(&fixture.root()).unwrap();
+        let line = topology.unread.clone().unwrap();
+        assert!(line.contains(fault) && topology.unknown.contains(&line), "{line}");
+        assert_eq!(topology.cpus.online, before.cpus.online);
+        fixture.write(path, &right);
     }
-    Topology::read(&fixture.root()).unwrap();
+    assert_eq!(Topology::read(&fixture.root()).unwrap(), before);
+}
+
+/// Four cards with `eth3` and `eth4` below `bond0`, which a VLAN uses, and `eth5` below a VLAN.
+fn layered() -> fixtures::Fixture {
+    let mut machine = fixtures::Machine::with_cpus(8).with_nodes(&[(0, "0-3"), (1, "4-7")]);
+    for slot in 3..=6u32 {
+        machine.devices.push(fixtures::Device {
+            path: format!("pci0000:00/0000:00:{slot:02x}.0"),
+            node: i32::from(slot < 5),
+            class: 0x02_0000,
+            interfaces: vec![format!("eth{slot}")],
+            ..Default::default()
+        });
+    }
+    for name in ["bond0", "bond0.205", "eth5.9"] {
+        machine.virtual_interfaces.push(name.to_owned());
+    }
+    let fixture = machine.build();
+    for (upper, lower) in
+        [("bond0", "eth3"), ("bond0", "eth4"), ("bond0.205", "bond0"), ("eth5.9", "eth5")]
+    {
+        let folder = fixture.path().join("sys/class/net").join(upper);
+        std::os::unix::fs::symlink(format!("../{lower}"), folder.join(format!("lower_{lower}")))
+            .unwrap();
+    }
+    fixture
+}
+
+#[test]
+fn an_interface_above_others_leads_to_the_cards_that_carry_its_packets() {
+    let topology = Topology::read(&layered().root()).unwrap();
+    let carriers = |name: &str| -> Vec<String> {
+        topology.carriers(name).iter().map(|nic| nic.name.clone()).collect()
+    };
+    for name in ["bond0", "bond0.205"] {
+        assert_eq!(carriers(name), ["eth3", "eth4"], "{name}");
+    }
+    assert_eq!((carriers("eth5.9"), carriers("eth6")), (vec!["eth5".into()], vec!["eth6".into()]));
+    assert!(carriers("lo").is_empty() && carriers("none").is_empty());
+    let rails: Vec<&str> = topology.nics.iter().map(|nic| topology.rail_of(&nic.name)).collect();
+    assert_eq!(rails, ["bond0", "bond0", "eth5", "eth6"], "a VLAN takes nothing over");
+    assert_eq!((topology.node_of("bond0"), topology.node_of("eth5.9")), (Some(1), Some(0)));
+    let followed = topology.follow(&["bond0".to_owned(), "eth6".to_owned()]).unwrap();
+    assert_eq!(followed.nics, ["eth3", "eth4", "eth6"]);
+    assert_eq!(
+        followed.notes,
+        ["bond0 sends and receives by eth3 and eth4, whose queues count here"]
+    );
+    assert_eq!(topology.follow(&["lo".to_owned()]), Err("lo".to_owned()));
+}
+
+#[test]
+fn suggestions_name_the_bond_and_not_its_members() {
+    let topology = Topology::read(&layered().root()).unwrap();
+    let names = |interfaces: &[&str]| -> Vec<String> {
+        let interfaces = interfaces.iter().map(|name| (*name).to_owned()).collect();
+        let options = polyrail_host::bindings::Options { interfaces, ..Default::default() };
+        let suggestion = polyrail_host::bindings::suggest(&topology, &options);
+        suggestion.tx.entries.into_iter().map(|(name, _)| name).collect()
+    };
+    assert_eq!(names(&[]), ["eth5", "eth6", "bond0"], "in the order of nodes");
+    assert_eq!(names(&["bond0.205"]), ["bond0.205"]);
+}
+
+#[test]
+fn links_between_interfaces_survive_a_snapshot() {
+    let fixture = layered();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let answers = polyrail_host::snapshot::Answers::default();
+    polyrail_host::snapshot::write(&fixture.root(), "copy", &answers, &file).unwrap();
+    let replayed = polyrail_host::snapshot::open(file.path()).unwrap();
+    assert_eq!(Topology::read(&replayed).unwrap(), Topology::read(&fixture.root()).unwrap());
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn bindings(topology: &Topology, interfaces: &[&str]) -> Option<String> {
     let usable = topology.usable_cpus().difference(&topology.cpus.isolated);
     let mut entries: Vec<String> = Vec::new();
     for interface in interfaces {
-        let node = topology.nic(interface).and_then(|nic| topology.node(nic.node?));
+        let node = topology.node_of(interface).and_then(|node| topology.node(node));
         let cpus = node.map(|node| node.cpus.intersection(&usable)).unwrap_or_default();
         let entry = format!("{interface}:{cpus}");
         if !cpus.is_empty() && !entries.contains(&entry) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use polyrail_host::{CpuSet, Interrupts, Sysroot};
+use polyrail_host::{CpuSet, Interrupts, PciAddress, Ports, Sysroot};
 
 use crate::counters::per_cpu_counts;
 use crate::record::{NicStart, VectorStart};
@@ -84,17 +84,30 @@ pub(crate) fn nics(root: &Sysroot, missing: &mut Vec<String>) -> Vec<NicStart> {
         }
     };
     let table = Interrupts::read(root).map_err(|error| missing.push(error.to_string())).ok();
+    let ports = Ports::read(root);
     let nic = |name: String| {
         let device = root.resolve(Path::new("/sys/class/net").join(&name).join("device"))?;
         let vectors = table.as_ref().map_or_else(Vec::new, |table| {
             let numbers = msi_irqs(root, &device);
             let named = table.irqs.iter().filter(|irq| numbers.contains(&irq.number));
             let handled = named.filter(|irq| !irq.actions.is_empty());
-            handled.map(|irq| vector(root, irq.number, &irq.actions)).collect()
+            let function = function(&device);
+            let own = handled.filter(|irq| {
+                let served = |function| {
+                    ports.served(function, &irq.actions.join(", ")).contains(&name.as_str())
+                };
+                function.is_none_or(served)
+            });
+            own.map(|irq| vector(root, irq.number, &irq.actions)).collect()
         });
         Some(NicStart { name, vectors })
     };
     names.into_iter().filter_map(nic).collect()
+}
+
+/// The PCI function that a device is, or belongs to.
+fn function(device: &Path) -> Option<PciAddress> {
+    device.iter().rev().find_map(|part| part.to_str()?.parse().ok())
 }
 
 /// The vectors of the PCI function that a device belongs to: virtio's is the one above.

@@ -30,11 +30,11 @@ impl HostId {
     /// [`ReadError`] if `/proc` of the running machine is not there.
     pub fn read(root: &Sysroot) -> Result<Self, ReadError> {
         let told = |name: Result<String, ReadError>| match name {
-            Err(error) if error.is_absent() && !root.is_live() => Ok(NOT_TOLD.to_owned()),
+            Err(_) if !root.is_live() => Ok(NOT_TOLD.to_owned()),
             name => name,
         };
         let hostname = told(root.hostname())?;
-        let machine = match root.read_optional("/etc/machine-id")? {
+        let machine = match root.read_optional("/etc/machine-id").ok().flatten() {
             Some(id) if !id.is_empty() => id,
             // Images without one differ by their name.
             _ => hostname.clone(),

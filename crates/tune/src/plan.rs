@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use polyrail_host::{CpuSet, Sysroot};
+use polyrail_host::{CpuSet, Cpus, Sysroot};
 use polyrail_nic::RssTable;
 use polyrail_yaml::excerpt;
 use serde::{Deserialize, Serialize};
@@ -90,8 +90,6 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// No plan comes near: a change takes some hundred bytes, and the largest hosts need a few thousand
 /// changes.
 pub const PLAN_LIMIT_BYTES: usize = 16 << 20;
-
-const ONLINE: &str = "/sys/devices/system/cpu/online";
 
 impl Plan {
     /// Begins a plan for the machine below `root`, without changes.
@@ -277,7 +275,7 @@ pub struct Difference {
 
 /// The CPUs that are online, as a list in the kernel's own words.
 pub(crate) fn online_cpus(root: &Sysroot) -> Result<String, TuneError> {
-    Ok(root.read(ONLINE)?)
+    Ok(Cpus::read_online(root)?.to_string())
 }
 
 /// Checks that a file is one of the settings that this crate may write: a plan, profile or journal may come from elsewhere.

@@ -2,7 +2,7 @@
 
 mod rule;
 
-use polyrail_host::{CpuSet, Sysroot, Topology};
+use polyrail_host::{CpuSet, Nic, Sysroot, Topology};
 use polyrail_yaml::{Entry, Fault, excerpt};
 
 use crate::error::TuneError;
@@ -94,13 +94,14 @@ pub fn plan(
     profile: &Profile,
     nics: &[String],
 ) -> Result<Plan, TuneError> {
-    let known: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();
-    if let Some(nic) = nics.iter().find(|nic| !known.contains(&nic.as_str())) {
-        return Err(TuneError::unknown_interface(nic, &known));
-    }
+    let mut followed = topology.follow(nics).map_err(|nic| {
+        let known: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();
+        TuneError::unknown_interface(&nic, &known)
+    })?;
+    let nics = &followed.nics;
     let mut plan = Plan::begin(format!("tune {}", profile.name), machine.root())?;
     for rule in &profile.rules {
-        let targets = targets(machine.root(), topology, rule, nics)?;
+        let targets = targets(machine.root(), topology, rule, nics);
         if targets.is_empty() {
             plan.skipped.push(Skipped {
                 target: rule.subject.as_target(),
@@ -115,6 +116,8 @@ pub fn plan(
             one(&mut plan, machine, topology, rule, target, &context)?;
         }
     }
+    plan.warnings.append(&mut followed.notes);
+    plan.warnings.extend(topology.unread.clone());
     plan.wish_of_drivers();
     Ok(plan.seal())
 }
@@ -208,14 +211,18 @@ fn targets(
     topology: &Topology,
     rule: &Rule,
     nics: &[String],
-) -> Result<Vec<(Target, Context)>, TuneError> {
-    let chosen = topology.nics.iter().filter(|nic| nics.is_empty() || nics.contains(&nic.name));
+) -> Vec<(Target, Context)> {
+    let is_chosen = |nic: &&Nic| match nics.is_empty() {
+        true => !topology.is_representor(&nic.name),
+        false => nics.contains(&nic.name),
+    };
+    let chosen = topology.nics.iter().filter(is_chosen);
     let mut found = Vec::new();
     match &rule.subject {
         Subject::File(path) if rule.subject.is_of_nics() => {
             for nic in chosen {
                 let path = path.replace("{nic}", &nic.name);
-                let paths = expand(root, &path)?;
+                let paths = expand(root, &path);
                 let queues = paths.len();
                 for (at, path) in paths.into_iter().enumerate() {
                     let context = Context {
@@ -227,7 +234,7 @@ fn targets(
             }
         }
         Subject::File(path) => {
-            for path in expand(root, path)? {
+            for path in expand(root, path) {
                 let what = rule.subject.group().to_owned();
                 found.push((Target::File { path }, Context { what, queue: None }));
             }
@@ -239,20 +246,20 @@ fn targets(
             }
         }
     }
-    Ok(found)
+    found
 }
 
 /// The files that a path with one `*` at the end of a name stands for, in the order of numbers.
-fn expand(root: &Sysroot, path: &str) -> Result<Vec<String>, TuneError> {
+fn expand(root: &Sysroot, path: &str) -> Vec<String> {
     let Some((before, after)) = path.split_once('*') else {
-        return Ok(if root.exists(path) { vec![path.to_owned()] } else { Vec::new() });
+        return if root.exists(path) { vec![path.to_owned()] } else { Vec::new() };
     };
     let (folder, prefix) = before.rsplit_once('/').unwrap_or(("/", before));
     let numbered = |name: &&String| {
         name.strip_prefix(prefix)
             .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
     };
-    let names = root.list_optional(folder)?;
+    let names = root.list_optional(folder).unwrap_or_default();
     let paths = names.iter().filter(numbered).map(|name| format!("{folder}/{name}{after}"));
-    Ok(paths.filter(|path| root.exists(path)).collect())
+    paths.filter(|path| root.exists(path)).collect()
 }

@@ -322,3 +322,52 @@ proptest! {
         prop_assert!(is_nothing || Profile::parse(&text, "n", "f").is_err());
     }
 }
+
+/// A machine with one card of two ports, whose vectors both ports share, below a bond.
+fn two_ports() -> Fixture {
+    let mut machine = fixtures::Machine::with_cpus(8);
+    machine.virtual_interfaces.push("bond0".to_owned());
+    let name = |name: &str| (name.to_owned(), 0);
+    machine.devices.push(fixtures::Device {
+        path: "pci0000:00/0000:00:03.0".to_owned(),
+        class: 0x02_0000,
+        driver: "mlx4_core",
+        interfaces: vec!["eth0".to_owned(), "eth1".to_owned()],
+        vectors: vec![
+            name("mlx4-async@pci:0000:00:03.0"),
+            name("mlx4-1@0000:00:03.0"),
+            name("mlx4-2@0000:00:03.0"),
+            name("what"),
+        ],
+        ..Default::default()
+    });
+    let fixture = ready(machine.build());
+    for lower in ["eth0", "eth1"] {
+        let link = fixture.path().join(format!("sys/class/net/bond0/lower_{lower}"));
+        std::os::unix::fs::symlink(format!("../{lower}"), link).unwrap();
+    }
+    fixture
+}
+
+#[test]
+fn vectors_that_ports_share_are_planned_once_and_shown_as_shared() {
+    let fixture = two_ports();
+    let plan = planned(&fixture, Policy::Split, &PolicyOptions::default()).unwrap();
+    let what: Vec<&str> = plan.wanted().map(|(_, what, _)| what).collect();
+    assert_eq!(what, ["eth0,eth1 rx+tx 1", "eth0,eth1 rx+tx 2"]);
+    let skipped: Vec<&str> = plan.skipped.iter().map(|one| one.reason.as_str()).collect();
+    assert!(skipped[0].starts_with("serves the device and no queue"), "{skipped:?}");
+    assert!(skipped[1].starts_with("has a name that says no purpose"), "{skipped:?}");
+}
+
+#[test]
+fn a_bond_stands_for_its_members_and_the_plan_says_so() {
+    let fixture = two_ports();
+    let options = PolicyOptions { nics: vec!["bond0".to_owned()], ..PolicyOptions::default() };
+    let plan = planned(&fixture, Policy::Split, &options).unwrap();
+    assert_eq!(plan.wanted().count(), 2);
+    assert!(plan.warnings[0].starts_with("bond0 sends and receives by eth0 and eth1"), "{plan:?}");
+    let options = PolicyOptions { nics: vec!["lo".to_owned()], ..PolicyOptions::default() };
+    let error = planned(&fixture, Policy::Split, &options).unwrap_err().to_string();
+    assert!(error.contains("lo"), "{error}");
+}

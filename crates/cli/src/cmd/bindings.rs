@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::cmd::changes;
 use crate::config_args::{ConfigArgs, print_warnings, refuse};
 use crate::machine_args::{MachineArgs, refuse_machine, refuse_read};
-use crate::stdout::{complain, fitted, print};
+use crate::stdout::{complain, fitted, print, tell};
 use crate::values;
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
@@ -193,7 +193,7 @@ fn overview(
             .map(|name| {
                 json!({
                     "nic": name,
-                    "node": facts.topology.nic(name).and_then(|nic| nic.node),
+                    "node": facts.topology.node_of(name),
                     "tx": tx.cpus(name),
                     "rx": rx.cpus(name),
                     "irq": interrupts(name),
@@ -225,7 +225,7 @@ fn overview(
 }
 
 fn node_text(topology: &Topology, name: &str) -> String {
-    topology.nic(name).and_then(|nic| nic.node).map_or("?".to_owned(), |node| node.to_string())
+    topology.node_of(name).map_or("?".to_owned(), |node| node.to_string())
 }
 
 fn suggestion(args: &SuggestArgs) -> ExitCode {
@@ -237,9 +237,9 @@ fn suggestion(args: &SuggestArgs) -> ExitCode {
         Ok(topology) => topology,
         Err(error) => return refuse_read(error),
     };
-    if let Some(name) = args.nics.iter().find(|name| topology.nic(name).is_none()) {
+    if let Err(name) = topology.follow(&args.nics) {
         let known: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();
-        let error = TuneError::unknown_interface(name, &known);
+        let error = TuneError::unknown_interface(&name, &known);
         return changes::refuse(&error);
     }
     let options = Options {
@@ -261,6 +261,11 @@ fn suggestion(args: &SuggestArgs) -> ExitCode {
             document[name] = value;
         }
         return print(&format!("{document:#}\n"), code);
+    }
+    let named: Vec<String> = suggestion.tx.entries.iter().map(|(nic, _)| nic.clone()).collect();
+    let followed = topology.follow(&named).unwrap_or_default();
+    for note in followed.notes.iter().chain(&topology.unread) {
+        tell!("polyrail: {note}");
     }
     for note in &suggestion.notes {
         complain(note, suggestion.tx.is_empty().then_some(NOTHING_HELP));

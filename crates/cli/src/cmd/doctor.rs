@@ -17,7 +17,7 @@ use polyrail_tune::{
 use super::changes::{Document, SCHEMA_VERSION, require_writable, ssh_interface};
 use crate::machine_args::MachineCopy;
 use crate::progress::Progress;
-use crate::stdout::{columns, fitted, print, refuse};
+use crate::stdout::{columns, fitted, print, refuse, tell};
 use crate::values::{Refusal, file_to_read, folder_to_write, interface, some_cpus, time_within};
 
 /// Arguments of the subcommand.
@@ -159,7 +159,11 @@ fn report(args: &Args, root: &Sysroot) -> Result<Report, DoctorError> {
         devmem: args.devmem,
     };
     let _waiting = Progress::waiting("examining this host");
-    Ok(examine(&Context::read(root, options)?))
+    let context = Context::read(root, options)?;
+    for note in context.notes() {
+        tell!("polyrail: {note}");
+    }
+    Ok(examine(&context))
 }
 
 fn find(id: &str) -> Result<&'static polyrail_doctor::Check, DoctorError> {

@@ -229,12 +229,14 @@ fn show(args: &ShowArgs) -> Result<ExitCode, TuneError> {
     let _ = signals::end_at_once();
     let waiting =
         Progress::waiting(&format!("counting interrupts for {}", show_time(args.interval)));
-    let shown = irq::show(&root, &topology, &args.nics, args.interval)?;
-    drop(waiting);
-    let known = |nic: &&String| topology.nic(nic).is_none();
-    if let Some(nic) = args.nics.iter().find(known) {
+    let followed = topology.follow(&args.nics).map_err(|nic| {
         let names: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();
-        return Err(TuneError::unknown_interface(nic, &names));
+        TuneError::unknown_interface(&nic, &names)
+    })?;
+    let shown = irq::show(&root, &topology, &followed.nics, args.interval)?;
+    drop(waiting);
+    for note in followed.notes.iter().chain(&topology.unread) {
+        tell!("polyrail: {note}");
     }
     for (pid, name) in irq::rivals_running(&root) {
         tell!("polyrail: {name} (process {pid}) runs and may move interrupts by itself");

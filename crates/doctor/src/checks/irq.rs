@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use polyrail_host::{CpuSet, Nic};
-use polyrail_tune::irq::{Vector, Vectors};
+use polyrail_tune::irq::{Role, Vector, Vectors};
 
 use super::topology::no_rails_means_nothing;
 use crate::check::{Check, Cost, Evidence, Finding, Group, Outcome, Unknown};
@@ -161,7 +161,11 @@ fn placed<'a>(
         match queues.map(|vector| Ok((vector.clone(), cpus_of(cx, vector.irq)?))).collect() {
             Ok(vectors) if Vec::is_empty(&vectors) => {
                 let state = if nic.is_up() { "" } else { " (it is not up)" };
-                outcome.unknown(format!("{}: found no queue vectors{state}", nic.name));
+                let why = match known.of_nic(&nic.name).find(|one| one.role == Role::Unknown) {
+                    Some(one) => format!("the name `{}` of a vector says no queue", one.id.action),
+                    None => "found no queue vectors".to_owned(),
+                };
+                outcome.unknown(format!("{}: {why}{state}", nic.name));
             }
             Ok(vectors) => all.push(Placed { nic, vectors }),
             Err(Unknown(why)) => outcome.unknown(format!("{}: {why}", nic.name)),
@@ -302,7 +306,11 @@ fn irq_gve_pattern(cx: &Context) -> Result<Outcome, Unknown> {
 fn irq_nics_share_cpu(cx: &Context) -> Result<Outcome, Unknown> {
     let mut outcome = Outcome::default();
     let (rails, _) = cx.data_rails();
-    let all = placed(cx, &rails, &mut outcome)?;
+    let mut all = placed(cx, &rails, &mut outcome)?;
+    for one in &mut all {
+        // Ports of one device that share vectors can't have CPUs of their own.
+        one.vectors.retain(|(vector, _)| vector.nics.len() == 1);
+    }
     if all.len() < 2 && outcome.unknown.is_empty() {
         return Ok(Outcome::not_applicable("there are no two rails with vectors"));
     }

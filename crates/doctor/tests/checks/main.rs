@@ -1,6 +1,7 @@
 //! Runs each check on a healthy host, where it stays silent, and on a host with a single fault,
 //! where it fires. The hosts are folders of files.
 
+mod damaged;
 mod faults;
 mod host;
 

@@ -211,7 +211,7 @@ impl About<'_> {
 
     fn place(&mut self) {
         let topology = &self.facts.topology;
-        let Some(nic) = topology.nic(self.interface) else {
+        if topology.carriers(self.interface).is_empty() {
             let is_virtual = topology.virtual_interfaces.iter().any(|name| name == self.interface);
             if !is_virtual {
                 let names: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();
@@ -223,8 +223,9 @@ impl About<'_> {
                 self.add(LintId::UnknownInterface, false, CpuSet::new(), message);
             }
             return;
-        };
-        let Some(node) = nic.node.and_then(|id| topology.node(id)) else { return };
+        }
+        let node = topology.node_of(self.interface).and_then(|id| topology.node(id));
+        let Some(node) = node else { return };
         let far = self.cpus.intersection(&topology.cpus.online).difference(&node.cpus);
         let message = format!(
             "{} is on node {}, but CPU {far} is not: every byte crosses between nodes",

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::Bindings;
 use crate::cpuset::CpuSet;
-use crate::topology::{Nic, Topology};
+use crate::topology::Topology;
 
 /// Of 52 cores of a node, how many serve the program, sending and receiving; the rest is for
 /// interrupts. These are the proportions that Google publishes for its A3 machines.
@@ -78,8 +78,7 @@ pub fn suggest(topology: &Topology, options: &Options) -> Suggestion {
         let near = topology.cpus_near(node).unwrap_or_default().intersection(&usable);
         let cores = topology.cpus.cores(&near);
         if cores.is_empty() {
-            let names: Vec<&str> = nics.iter().map(|nic| nic.name.as_str()).collect();
-            suggestion.notes.push(format!("no CPU near {} can be used", names.join(", ")));
+            suggestion.notes.push(format!("no CPU near {} can be used", nics.join(", ")));
             continue;
         }
         let share = divide(node, &cores, &nics, options.shared, &mut suggestion.notes);
@@ -98,49 +97,71 @@ pub fn suggest(topology: &Topology, options: &Options) -> Suggestion {
 }
 
 /// The interfaces by node, each in the order of names.
-fn group<'a>(
-    topology: &'a Topology,
+fn group(
+    topology: &Topology,
     options: &Options,
     notes: &mut Vec<String>,
-) -> Vec<(Option<u32>, Vec<&'a Nic>)> {
-    let mut wanted: Vec<String> = options.interfaces.clone();
-    if wanted.is_empty() {
-        wanted = topology.choices().into_iter().filter_map(|choice| choice.nic).collect();
-    }
-    if wanted.is_empty() {
-        wanted =
-            topology.nics.iter().filter(|nic| nic.is_up()).map(|nic| nic.name.clone()).collect();
-    }
-    for name in wanted.iter().filter(|name| topology.nic(name).is_none()) {
-        notes.push(format!("{name} is not a network card of this machine"));
-    }
-    let mut groups: Vec<(Option<u32>, Vec<&Nic>)> = Vec::new();
-    for nic in topology.nics.iter().filter(|nic| wanted.contains(&nic.name)) {
+) -> Vec<(Option<u32>, Vec<String>)> {
+    let mut groups: Vec<(Option<u32>, Vec<String>)> = Vec::new();
+    for name in wanted(topology, options) {
+        let carriers = topology.carriers(&name);
+        let Some(first) = carriers.first() else {
+            notes.push(format!("{name} is not a network card of this machine"));
+            continue;
+        };
         // With one node there is nothing to choose, whatever the interface says.
         let node = match topology.nodes_with_cpus() {
             0 | 1 => topology.nodes.iter().find(|node| !node.cpus.is_empty()).map(|node| node.id),
-            _ => nic.node,
+            _ => first.node,
         };
         if topology.cpus_near(node).is_none() {
             notes.push(format!(
-                "{} is left out: the machine does not tell its node, and there are several",
-                nic.name
+                "{name} is left out: the machine does not tell its node, and there are several"
             ));
             continue;
         }
+        if let Some(far) = carriers.iter().find(|nic| nic.node != first.node) {
+            notes.push(format!(
+                "{name} has cards on several nodes: its CPUs are near {}, and the packets of {} \
+                 cross between nodes",
+                first.name, far.name
+            ));
+        }
         match groups.iter_mut().find(|(other, _)| *other == node) {
-            Some((_, nics)) => nics.push(nic),
-            None => groups.push((node, vec![nic])),
+            Some((_, names)) => names.push(name),
+            None => groups.push((node, vec![name])),
         }
     }
     groups.sort_unstable_by_key(|(node, _)| *node);
     groups
 }
 
+/// The interfaces to suggest for, in the order of the cards below them. A bond or bridge stands
+/// for its members, because it has their addresses.
+fn wanted(topology: &Topology, options: &Options) -> Vec<String> {
+    let mut wanted: Vec<String> = options.interfaces.clone();
+    if wanted.is_empty() {
+        let chosen = topology.choices().into_iter().filter_map(|choice| choice.nic);
+        wanted = chosen.map(|nic| topology.rail_of(&nic).to_owned()).collect();
+    }
+    if wanted.is_empty() {
+        let up = topology.nics.iter().filter(|nic| nic.is_up());
+        let cards = up.filter(|nic| !topology.is_representor(&nic.name));
+        wanted = cards.map(|nic| topology.rail_of(&nic.name).to_owned()).collect();
+    }
+    let place = |name: &String| {
+        let first = topology.carriers(name).first().map(|nic| nic.name.clone())?;
+        topology.nics.iter().position(|nic| nic.name == first)
+    };
+    wanted.sort_by_cached_key(|name| (place(name).unwrap_or(usize::MAX), name.clone()));
+    wanted.dedup();
+    wanted
+}
+
 fn divide(
     node: Option<u32>,
     cores: &[CpuSet],
-    nics: &[&Nic],
+    nics: &[String],
     shared: bool,
     notes: &mut Vec<String>,
 ) -> NodeShare {
@@ -154,7 +175,7 @@ fn divide(
         ));
     }
     let nics = nics.iter().zip(sending.into_iter().zip(receiving));
-    let nics = nics.map(|(nic, (tx, rx))| NicShare { nic: nic.name.clone(), tx, rx }).collect();
+    let nics = nics.map(|(nic, (tx, rx))| NicShare { nic: nic.clone(), tx, rx }).collect();
     NodeShare { node, app: union(app), tx: union(tx), rx: union(rx), irq: union(irq), nics }
 }
 

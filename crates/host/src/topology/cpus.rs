@@ -4,8 +4,9 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
-use crate::cpuset::CpuSet;
+use crate::cpuset::{CpuSet, LAST_CPU};
 use crate::sysroot::{ReadError, Sysroot};
+use crate::values::Values;
 
 const FOLDER: &str = "/sys/devices/system/cpu";
 
@@ -72,28 +73,30 @@ impl Cpus {
     /// Reads `/sys/devices/system/cpu` and `/proc/cpuinfo` below the root.
     ///
     /// # Errors
-    /// [`ReadError`] if the list of online CPUs is missing or empty, or a file is not as the kernel
-    /// writes it.
-    pub fn read(root: &Sysroot) -> Result<Self, ReadError> {
-        let path = format!("{FOLDER}/online");
-        root.read(&path)?;
-        let online = read_list(root, &path)?.unwrap_or_default();
-        if online.is_empty() {
-            return Err(root.content(path, "names no CPU"));
-        }
+    /// As [`Self::read_online`].
+    pub(super) fn read(values: &Values<'_>) -> Result<Self, ReadError> {
+        let online = online(values)?;
         let mut cpus = Self {
-            possible: read_list(root, &format!("{FOLDER}/possible"))?
+            possible: values
+                .cpus(format!("{FOLDER}/possible"))
+                .filter(|possible| !possible.is_empty())
                 .unwrap_or_else(|| online.clone()),
-            isolated: read_list(root, &format!("{FOLDER}/isolated"))?.unwrap_or_default(),
+            isolated: values.cpus(format!("{FOLDER}/isolated")).unwrap_or_default(),
+            list: online.iter().map(|id| Cpu::read(values, id)).collect(),
+            caches: read_caches(values, &online),
             online,
             ..Self::default()
         };
-        for id in cpus.online.iter() {
-            cpus.list.push(Cpu::read(root, id)?);
-        }
-        cpus.caches = read_caches(root, &cpus.online)?;
-        cpus.read_cpuinfo(root)?;
+        cpus.read_cpuinfo(values);
         Ok(cpus)
+    }
+
+    /// The CPUs that are online; all that have a folder, if the list of them is damaged.
+    ///
+    /// # Errors
+    /// [`ReadError`] of the list, if there are no folders, either.
+    pub fn read_online(root: &Sysroot) -> Result<CpuSet, ReadError> {
+        online(&Values::of(root))
     }
 
     /// The CPU of this number, if it is online.
@@ -138,8 +141,8 @@ impl Cpus {
         holds.then(|| rule.iter().map(terms).collect::<Vec<_>>().join(", "))
     }
 
-    fn read_cpuinfo(&mut self, root: &Sysroot) -> Result<(), ReadError> {
-        let Some(text) = root.read_optional("/proc/cpuinfo")? else { return Ok(()) };
+    fn read_cpuinfo(&mut self, values: &Values<'_>) {
+        let Some(text) = values.text("/proc/cpuinfo") else { return };
         // The first block is enough: sockets of different kinds do not exist.
         let first = text.split("\n\n").next().unwrap_or_default();
         let field = |name: &str| {
@@ -150,61 +153,70 @@ impl Cpus {
         self.vendor = field("vendor_id").or_else(|| field("CPU implementer"));
         self.model_name = field("model name");
         self.family_model = number("cpu family").zip(number("model"));
-        Ok(())
     }
 }
 
 impl Cpu {
-    fn read(root: &Sysroot, id: u32) -> Result<Self, ReadError> {
+    fn read(values: &Values<'_>, id: u32) -> Self {
         let file = |name: &str| format!("{FOLDER}/cpu{id}/topology/{name}");
         // `core_cpus_list` is the name since 5.2; the older one is still there.
-        let siblings = match read_list(root, &file("thread_siblings_list"))? {
-            Some(siblings) => Some(siblings),
-            None => read_list(root, &file("core_cpus_list"))?,
-        };
+        let siblings = values.cpus(file("thread_siblings_list"));
+        let siblings = siblings.or_else(|| values.cpus(file("core_cpus_list")));
         let mut siblings = siblings.unwrap_or_default();
         // If a machine hides its cores, assume one CPU per core.
         siblings.insert(id);
-        Ok(Self {
+        Self {
             id,
-            package: root.read_parsed(file("physical_package_id"))?,
-            core: root.read_parsed(file("core_id"))?,
+            package: values.parsed(file("physical_package_id")),
+            core: values.parsed(file("core_id")),
             siblings,
-        })
+        }
+    }
+}
+
+fn online(values: &Values<'_>) -> Result<CpuSet, ReadError> {
+    let (path, root) = (format!("{FOLDER}/online"), values.root());
+    let list = root.read(&path).and_then(|text| match CpuSet::parse_list(&text) {
+        Ok(list) if list.is_empty() => Err(root.content(&path, "names no CPU")),
+        list => list.map_err(|error| root.content(&path, error.to_string())),
+    });
+    if list.is_ok() {
+        return list;
+    }
+    let names = values.names(FOLDER);
+    let ids = names.iter().filter_map(|name| name.strip_prefix("cpu")?.parse().ok());
+    let folders: CpuSet = ids.filter(|id| *id <= LAST_CPU).collect();
+    match folders.is_empty() {
+        true => list,
+        false => {
+            values.keep(list);
+            Ok(folders)
+        }
     }
 }
 
 /// The CPUs that the calling thread may use, from `/proc/thread-self/status`.
-pub(super) fn read_allowed(root: &Sysroot) -> Result<Option<CpuSet>, ReadError> {
+pub(super) fn read_allowed(values: &Values<'_>) -> Option<CpuSet> {
     let path = "/proc/thread-self/status";
-    let Some(text) = root.read_optional(path)? else { return Ok(None) };
-    let list = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    match list.map(|list| CpuSet::parse_list(list.trim())).transpose() {
-        Ok(list) => Ok(list),
-        Err(error) => Err(root.content(path, format!("Cpus_allowed_list {error}"))),
-    }
+    let text = values.text(path)?;
+    let list = text.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    values.keep(
+        CpuSet::parse_list(list.trim())
+            .map_err(|error| values.root().content(path, format!("Cpus_allowed_list {error}"))),
+    )
 }
 
-/// A file with a list of CPUs; `None` if it is not there.
-pub(super) fn read_list(root: &Sysroot, path: &str) -> Result<Option<CpuSet>, ReadError> {
-    let Some(text) = root.read_optional(path)? else { return Ok(None) };
-    match CpuSet::parse_list(&text) {
-        Ok(list) => Ok(Some(list)),
-        Err(error) => Err(root.content(path, error.to_string())),
-    }
-}
-
-fn read_caches(root: &Sysroot, online: &CpuSet) -> Result<Vec<Cache>, ReadError> {
+fn read_caches(values: &Values<'_>, online: &CpuSet) -> Vec<Cache> {
     let mut caches: Vec<Cache> = Vec::new();
     // Read each cache at the first CPU that has it: one read for a socket, not a hundred.
     let mut known: HashSet<(String, u32)> = HashSet::new();
     for cpu in online.iter() {
         let folder = format!("{FOLDER}/cpu{cpu}/cache");
-        for index in root.list_optional(&folder)?.iter().filter(|name| name.starts_with("index")) {
+        for index in values.names(&folder).iter().filter(|name| name.starts_with("index")) {
             if known.contains(&(index.clone(), cpu)) {
                 continue;
             }
-            let Some(cache) = read_cache(root, &format!("{folder}/{index}"), cpu)? else {
+            let Some(cache) = read_cache(values, &format!("{folder}/{index}"), cpu) else {
                 continue;
             };
             known.extend(cache.cpus.iter().map(|cpu| (index.clone(), cpu)));
@@ -212,21 +224,21 @@ fn read_caches(root: &Sysroot, online: &CpuSet) -> Result<Vec<Cache>, ReadError>
         }
     }
     caches.sort_by_key(|cache| (cache.level, cache.cpus.first(), cache.kind as u8));
-    Ok(caches)
+    caches
 }
 
-fn read_cache(root: &Sysroot, folder: &str, cpu: u32) -> Result<Option<Cache>, ReadError> {
-    let Some(level) = root.read_parsed(format!("{folder}/level"))? else { return Ok(None) };
-    let kind = match root.read_optional(format!("{folder}/type"))?.as_deref() {
-        Some("Data") => CacheKind::Data,
-        Some("Instruction") => CacheKind::Instruction,
-        Some("Unified") => CacheKind::Unified,
-        _ => return Ok(None),
+fn read_cache(values: &Values<'_>, folder: &str, cpu: u32) -> Option<Cache> {
+    let level = values.parsed(format!("{folder}/level"))?;
+    let kind = match values.text(format!("{folder}/type"))?.as_str() {
+        "Data" => CacheKind::Data,
+        "Instruction" => CacheKind::Instruction,
+        "Unified" => CacheKind::Unified,
+        _ => return None,
     };
-    let size = root.read_optional(format!("{folder}/size"))?;
-    let mut cpus = read_list(root, &format!("{folder}/shared_cpu_list"))?.unwrap_or_default();
+    let size = values.text(format!("{folder}/size"));
+    let mut cpus = values.cpus(format!("{folder}/shared_cpu_list")).unwrap_or_default();
     cpus.insert(cpu);
-    Ok(Some(Cache { level, kind, size_bytes: size.and_then(|size| parse_size(&size)), cpus }))
+    Some(Cache { level, kind, size_bytes: size.and_then(|size| parse_size(&size)), cpus })
 }
 
 /// `48K` and `105M` as the kernel writes them: 1024 to a K.

@@ -6,9 +6,8 @@ use serde::Serialize;
 
 use crate::cpuset::CpuSet;
 use crate::pci::PciAddress;
-use crate::sysroot::{ReadError, Sysroot};
 use crate::topology::GpuDetails;
-use crate::topology::cpus::read_list;
+use crate::values::Values;
 
 const FOLDER: &str = "/sys/bus/pci/devices";
 
@@ -87,32 +86,29 @@ impl PciFunction {
 
     /// Reads the function that the device at `path` is, or belongs to: the device of a virtio
     /// interface is a child of it. `None` if it is not on a PCI bus.
-    pub(super) fn read(root: &Sysroot, path: &Path) -> Result<Option<(Self, String)>, ReadError> {
-        let Some(resolved) = root.resolve(path) else { return Ok(None) };
-        let Some(text) = resolved.to_str() else { return Ok(None) };
-        let Some((host_bridge, chain, folder)) = parts(text) else { return Ok(None) };
-        let Some((last, bridges)) = chain.split_last() else { return Ok(None) };
-        let bridges = bridges
-            .iter()
-            .map(|(address, folder)| {
-                Ok(PciBridge { address: *address, link: read_link(root, folder)? })
-            })
-            .collect::<Result<_, ReadError>>()?;
-        let hex = |name: &str| -> Result<Option<u32>, ReadError> {
-            let text = root.read_optional(format!("{folder}/{name}"))?;
-            Ok(text.and_then(|text| u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()))
+    pub(super) fn read(values: &Values<'_>, path: &Path) -> Option<(Self, String)> {
+        let resolved = values.root().resolve(path)?;
+        let (host_bridge, chain, folder) = parts(resolved.to_str()?)?;
+        let (last, bridges) = chain.split_last()?;
+        let bridge = |(address, folder): &Step| PciBridge {
+            address: *address,
+            link: read_link(values, folder),
+        };
+        let hex = |name: &str| -> Option<u32> {
+            let text = values.text(format!("{folder}/{name}"))?;
+            u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
         };
         let function = Self {
             address: last.0,
             host_bridge,
-            bridges,
-            class: hex("class")?,
-            vendor: hex("vendor")?.and_then(|id| id.try_into().ok()),
-            device: hex("device")?.and_then(|id| id.try_into().ok()),
-            link: read_link(root, &folder)?,
-            local_cpus: read_list(root, &format!("{folder}/local_cpulist"))?.unwrap_or_default(),
+            bridges: bridges.iter().map(bridge).collect(),
+            class: hex("class"),
+            vendor: hex("vendor").and_then(|id| id.try_into().ok()),
+            device: hex("device").and_then(|id| id.try_into().ok()),
+            link: read_link(values, &folder),
+            local_cpus: values.cpus(format!("{folder}/local_cpulist")).unwrap_or_default(),
         };
-        Ok(Some((function, folder)))
+        Some((function, folder))
     }
 
     fn is_gpu(&self) -> bool {
@@ -135,20 +131,20 @@ impl Gpu {
 }
 
 /// Every GPU, in the order of PCI addresses.
-pub(super) fn read_gpus(root: &Sysroot) -> Result<Vec<Gpu>, ReadError> {
+pub(super) fn read_gpus(values: &Values<'_>) -> Vec<Gpu> {
     let mut gpus = Vec::new();
-    for name in root.list_optional(FOLDER)? {
+    for name in values.names(FOLDER) {
         let path = format!("{FOLDER}/{name}");
         // Read the class first: machines have hundreds of devices, and only a few classes matter.
-        let class = root.read_optional(format!("{path}/class"))?.unwrap_or_default();
+        let class = values.text(format!("{path}/class")).unwrap_or_default();
         if !["0x0300", "0x0302", "0x0380", "0x1200"].iter().any(|gpu| class.starts_with(gpu)) {
             continue;
         }
-        let Some((pci, folder)) = PciFunction::read(root, Path::new(&path))? else { continue };
+        let Some((pci, folder)) = PciFunction::read(values, Path::new(&path)) else { continue };
         if pci.is_gpu() {
-            let driver = root.link_name(format!("{folder}/driver"));
-            let model = read_model(root, &pci)?;
-            let node = read_node(root, &folder)?;
+            let driver = values.root().link_name(format!("{folder}/driver"));
+            let model = read_model(values, &pci);
+            let node = read_node(values, &folder);
             gpus.push(Gpu { index: 0, node, driver, model, pci, details: None });
         }
     }
@@ -156,39 +152,35 @@ pub(super) fn read_gpus(root: &Sysroot) -> Result<Vec<Gpu>, ReadError> {
     for (index, gpu) in gpus.iter_mut().enumerate() {
         gpu.index = index;
     }
-    Ok(gpus)
+    gpus
 }
 
 /// The node in a device's folder; −1 and a missing file are both unknown.
-pub(super) fn read_node(root: &Sysroot, folder: &str) -> Result<Option<u32>, ReadError> {
-    let node: Option<i32> = root.read_parsed(format!("{folder}/numa_node"))?;
-    Ok(node.and_then(|node| node.try_into().ok()))
+pub(super) fn read_node(values: &Values<'_>, folder: &str) -> Option<u32> {
+    let node: i32 = values.parsed(format!("{folder}/numa_node"))?;
+    node.try_into().ok()
 }
 
-fn read_model(root: &Sysroot, pci: &PciFunction) -> Result<Option<String>, ReadError> {
+fn read_model(values: &Values<'_>, pci: &PciFunction) -> Option<String> {
     if pci.vendor != Some(NVIDIA) {
-        return Ok(None);
+        return None;
     }
-    let path = format!("/proc/driver/nvidia/gpus/{}/information", pci.address);
-    let text = root.read_optional(path)?.unwrap_or_default();
-    let model = text.lines().find_map(|line| line.strip_prefix("Model:"));
-    Ok(model.map(|model| model.trim().to_owned()))
+    let text = values.text(format!("/proc/driver/nvidia/gpus/{}/information", pci.address))?;
+    let model = text.lines().find_map(|line| line.strip_prefix("Model:"))?;
+    Some(model.trim().to_owned())
 }
 
-fn read_link(root: &Sysroot, folder: &str) -> Result<Option<PciLink>, ReadError> {
-    let text = |name: &str| root.read_optional(format!("{folder}/{name}"));
-    let (Some(speed), Some(width)) = (text("current_link_speed")?, text("current_link_width")?)
-    else {
-        return Ok(None);
-    };
+fn read_link(values: &Values<'_>, folder: &str) -> Option<PciLink> {
+    let text = |name: &str| values.text(format!("{folder}/{name}"));
+    let (speed, width) = (text("current_link_speed")?, text("current_link_width")?);
     // Devices without a link of their own, like those of virtual machines, say `Unknown` and 0.
-    let Some(width) = width.parse().ok().filter(|width| *width > 0) else { return Ok(None) };
-    Ok(Some(PciLink {
+    let width = width.parse().ok().filter(|width| *width > 0)?;
+    Some(PciLink {
         speed,
         width,
-        max_speed: text("max_link_speed")?,
-        max_width: text("max_link_width")?.and_then(|width| width.parse().ok()),
-    }))
+        max_speed: text("max_link_speed"),
+        max_width: text("max_link_width").and_then(|width| width.parse().ok()),
+    })
 }
 
 /// An address and its folder.

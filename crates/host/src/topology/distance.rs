@@ -123,7 +123,8 @@ impl Topology {
     /// The best interface of each GPU, by distance, then speed, then how many GPUs have it already,
     /// then name. Interfaces that are down are no candidates, and what is unknown comes last.
     pub fn choices(&self) -> Vec<Choice> {
-        let candidates: Vec<&Nic> = self.nics.iter().filter(|nic| nic.is_up()).collect();
+        let candidates: Vec<&Nic> =
+            self.nics.iter().filter(|nic| nic.is_up() && !self.is_representor(&nic.name)).collect();
         let mut taken = vec![0usize; candidates.len()];
         let mut choices = Vec::new();
         for gpu in &self.gpus {

@@ -7,7 +7,8 @@ use serde::Serialize;
 use super::devices::{PciFunction, read_node};
 use crate::interrupts::Interrupts;
 use crate::pci::PciAddress;
-use crate::sysroot::{ReadError, Sysroot};
+use crate::ports::Ports;
+use crate::values::Values;
 
 const FOLDER: &str = "/sys/class/net";
 
@@ -86,73 +87,81 @@ impl Nic {
     }
 }
 
+/// Numbers with which drivers say that they don't know the speed: −1 in 16 and in 32 bits, and 0.
+const NO_SPEED: &[u32] = &[0, 0xffff, u32::MAX];
+
 /// The interfaces with a device, and the names of those without; both sorted by name.
 pub(super) fn read_all(
-    root: &Sysroot,
+    values: &Values<'_>,
     interrupts: Option<&Interrupts>,
-) -> Result<(Vec<Nic>, Vec<String>), ReadError> {
+    ports: &Ports,
+) -> (Vec<Nic>, Vec<String>) {
     let mut nics = Vec::new();
     let mut without_device = Vec::new();
-    for name in root.list_optional(FOLDER)? {
+    for name in values.names(FOLDER) {
         let folder = format!("{FOLDER}/{name}");
         // Some files in this folder are no interfaces: `bonding_masters`.
-        if !root.is_folder(&folder) {
+        if !values.root().is_folder(&folder) {
             continue;
         }
-        match root.exists(format!("{folder}/device")) {
-            true => nics.push(read(root, name, &folder, interrupts)?),
+        match values.root().exists(format!("{folder}/device")) {
+            true => nics.push(read(values, name, &folder, interrupts, ports)),
             false => without_device.push(name),
         }
     }
-    Ok((nics, without_device))
+    (nics, without_device)
 }
 
 fn read(
-    root: &Sysroot,
+    values: &Values<'_>,
     name: String,
     folder: &str,
     interrupts: Option<&Interrupts>,
-) -> Result<Nic, ReadError> {
+    ports: &Ports,
+) -> Nic {
     let device = format!("{folder}/device");
-    let found = PciFunction::read(root, Path::new(&device))?;
+    let found = PciFunction::read(values, Path::new(&device));
     let (node, vectors) = match &found {
         Some((pci, pci_folder)) => {
-            (read_node(root, pci_folder)?, read_vectors(root, pci.address, pci_folder, interrupts)?)
+            let all = read_vectors(values, pci.address, pci_folder, interrupts);
+            let is_own =
+                |vector: &Vector| ports.served(pci.address, &vector.name).contains(&name.as_str());
+            (read_node(values, pci_folder), all.into_iter().filter(is_own).collect())
         }
-        None => (read_node(root, &device)?, Vec::new()),
+        None => (read_node(values, &device), Vec::new()),
     };
-    let queues = root.list_optional(format!("{folder}/queues"))?;
+    let queues = values.names(format!("{folder}/queues"));
     let count = |prefix: &str| queues.iter().filter(|queue| queue.starts_with(prefix)).count();
-    // −1 and 0 both stand for "not known".
-    let speed: Option<i64> = root.read_parsed(format!("{folder}/speed"))?;
-    Ok(Nic {
-        driver: root.link_name(format!("{device}/driver")),
+    let speed: Option<i64> = values.parsed(format!("{folder}/speed"));
+    let speed = speed.and_then(|speed| u32::try_from(speed).ok());
+    Nic {
+        driver: values.root().link_name(format!("{device}/driver")),
         node,
-        speed_mbps: speed.and_then(|speed| u32::try_from(speed).ok()).filter(|speed| *speed > 0),
-        mtu: root.read_parsed(format!("{folder}/mtu"))?,
-        operstate: root.read_optional(format!("{folder}/operstate"))?,
+        speed_mbps: speed.filter(|speed| !NO_SPEED.contains(speed)),
+        mtu: values.parsed(format!("{folder}/mtu")),
+        operstate: values.text(format!("{folder}/operstate")).filter(|text| !text.is_empty()),
         rx_queues: count("rx-"),
         tx_queues: count("tx-"),
         vectors,
         details: None,
         pci: found.map(|(pci, _)| pci),
         name,
-    })
+    }
 }
 
 /// The vectors that a handler serves. Where the table of interrupts tells, leave out the others in
 /// `msi_irqs`: drivers list some that do not exist.
 fn read_vectors(
-    root: &Sysroot,
+    values: &Values<'_>,
     address: PciAddress,
     folder: &str,
     interrupts: Option<&Interrupts>,
-) -> Result<Vec<Vector>, ReadError> {
-    let numbers = root.list_optional(format!("{folder}/msi_irqs"))?;
+) -> Vec<Vector> {
+    let numbers = values.names(format!("{folder}/msi_irqs"));
     let numbers = numbers.iter().filter_map(|number| number.parse().ok());
     let Some(interrupts) = interrupts else {
         let nameless = |irq| Vector { irq, index: None, name: String::new() };
-        return Ok(numbers.map(nameless).collect());
+        return numbers.map(nameless).collect();
     };
     let mut vectors: Vec<Vector> = numbers
         .filter_map(|number| interrupts.irq(number))
@@ -165,5 +174,5 @@ fn read_vectors(
         .collect();
     vectors.sort_unstable_by_key(|vector| (vector.index, vector.irq));
     vectors.dedup_by_key(|vector| vector.irq);
-    Ok(vectors)
+    vectors
 }

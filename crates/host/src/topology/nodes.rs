@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use super::cpus::read_list;
 use crate::cpuset::CpuSet;
-use crate::sysroot::{ReadError, Sysroot, short};
+use crate::sysroot::short;
+use crate::values::Values;
 
 const FOLDER: &str = "/sys/devices/system/node";
 
@@ -23,39 +23,35 @@ pub struct Node {
 
 impl Node {
     /// Reads every node that is online; none if the kernel was built without them.
-    pub(super) fn read_all(root: &Sysroot) -> Result<Vec<Self>, ReadError> {
-        let ids = match read_list(root, &format!("{FOLDER}/online"))? {
+    pub(super) fn read_all(values: &Values<'_>) -> Vec<Self> {
+        let ids: Vec<u32> = match values.cpus(format!("{FOLDER}/online")) {
             Some(ids) => ids.iter().collect(),
             // A container may show the nodes, but not this file.
             None => {
-                let names = root.list_optional(FOLDER)?;
+                let names = values.names(FOLDER);
                 let id = |name: &String| name.strip_prefix("node")?.parse().ok();
-                names.iter().filter_map(id).collect::<Vec<u32>>()
+                names.iter().filter_map(id).collect()
             }
         };
-        ids.iter().map(|id| Self::read(root, *id, &ids)).collect()
+        ids.iter().map(|id| Self::read(values, *id, &ids)).collect()
     }
 
-    fn read(root: &Sysroot, id: u32, ids: &[u32]) -> Result<Self, ReadError> {
+    fn read(values: &Values<'_>, id: u32, ids: &[u32]) -> Self {
         let file = |name: &str| format!("{FOLDER}/node{id}/{name}");
-        let distances = match root.read_optional(file("distance"))? {
-            Some(text) => {
-                let values =
-                    text.split_whitespace().map(str::parse).collect::<Result<Vec<u32>, _>>();
-                let values = values.map_err(|_| {
-                    root.content(file("distance"), format!("has `{}`, not numbers", short(&text)))
-                })?;
-                ids.iter().copied().zip(values).collect()
-            }
-            None => Vec::new(),
-        };
-        let meminfo = root.read_optional(file("meminfo"))?.unwrap_or_default();
-        Ok(Self {
+        let distances = values.text(file("distance")).and_then(|text| {
+            let numbers = text.split_whitespace().map(str::parse).collect::<Result<Vec<u32>, _>>();
+            values.keep(numbers.map_err(|_| {
+                let fault = format!("has `{}`, not numbers", short(&text));
+                values.root().content(file("distance"), fault)
+            }))
+        });
+        let meminfo = values.text(file("meminfo")).unwrap_or_default();
+        Self {
             id,
-            cpus: read_list(root, &file("cpulist"))?.unwrap_or_default(),
+            cpus: values.cpus(file("cpulist")).unwrap_or_default(),
             memory_bytes: meminfo.lines().find_map(total_bytes),
-            distances,
-        })
+            distances: ids.iter().copied().zip(distances.unwrap_or_default()).collect(),
+        }
     }
 }
 

@@ -104,7 +104,7 @@ impl IrqMap {
         for entry in &self.entries {
             // The name counts as a whole: `eth1` is not `eth10`.
             let is_device = |vector: &&Vector| {
-                vector.nic.as_deref() == Some(entry.device.as_str())
+                vector.nics.contains(&entry.device)
                     || vector.id.pci == entry.device.to_ascii_lowercase()
             };
             let of_device: Vec<&Vector> = vectors.list.iter().filter(is_device).collect();

@@ -20,7 +20,7 @@ pub(super) fn ask(root: &Sysroot, vectors: &mut Vectors) {
         let Ok(Some(index)) = index else { continue };
         let (Ok(napis), Ok(queues)) = (netdev.napis(index), netdev.queues(index)) else { continue };
         let told = by_irq(&napis, &queues);
-        let of_nic = vectors.list.iter_mut().filter(|vector| vector.nic.as_deref() == Some(&nic));
+        let of_nic = vectors.list.iter_mut().filter(|vector| vector.nics.contains(&nic));
         for vector in of_nic {
             if let Some((role, queue)) = told.get(&vector.irq) {
                 vector.role = *role;

@@ -43,8 +43,6 @@ pub struct PolicyOptions {
     pub rx_workers: BTreeMap<String, CpuSet>,
 }
 
-const NOT_A_QUEUE: &str = "serves the device and no queue; only a map can name it";
-
 impl Policy {
     /// Every policy, as the command line spells it.
     pub const ALL: &[(&str, Self)] = &[
@@ -75,22 +73,27 @@ pub fn plan(
 ) -> Result<Plan, TuneError> {
     let mut plan = Plan::begin("irq", machine.root())?;
     let vectors = Vectors::read_with_queues(machine.root())?;
-    let nics = chosen(&vectors, &options.nics)?;
-    let mut placer = Placer::new(topology, policy, options)?;
+    let nics = chosen(&vectors, topology, &options.nics, &mut plan.warnings)?;
+    let mut placer = Placer::new(topology, policy, options, &nics)?;
     // Count all interfaces of a node first, because they share its cores.
     for nic in &nics {
         placer.reserve(nic, &queues(&vectors, nic));
     }
     for nic in &nics {
         let wanted = placer.place(nic, &queues(&vectors, nic))?;
-        for vector in vectors.of_nic(nic) {
+        // Ports of one device may share vectors: the first port places them.
+        let is_first =
+            |vector: &&Vector| vector.nics.iter().find(|one| nics.contains(one)) == Some(nic);
+        for vector in vectors.of_nic(nic).filter(is_first) {
             let place = vector.queue.and_then(|queue| wanted.get(&(vector.role, queue)));
             match place {
-                Some((cpus, reason)) => want(&mut plan, machine, vector, cpus, reason)?,
-                None => skip(&mut plan, vector, NOT_A_QUEUE),
+                Some((cpus, reason)) => want(&mut plan, machine, vector, cpus, reason),
+                None => skip(&mut plan, vector, vector.role.why_skipped()),
             }
         }
     }
+    plan.warnings.extend(nameless(&vectors, &nics));
+    plan.warnings.extend(topology.unread.clone());
     plan.warnings.append(&mut placer.warnings);
     Ok(plan.seal())
 }
@@ -111,7 +114,7 @@ pub fn plan_from_map(
     for (vector, wanted) in map.resolve(&vectors, &topology.cpus.online)? {
         let Wanted { cpus, line } = wanted;
         match vector.role.is_queue() || with_others {
-            true => want(&mut plan, machine, vector, &cpus, &format!("line {line} of the map"))?,
+            true => want(&mut plan, machine, vector, &cpus, &format!("line {line} of the map")),
             false => skip(
                 &mut plan,
                 vector,
@@ -122,26 +125,19 @@ pub fn plan_from_map(
     Ok(plan.seal())
 }
 
-fn want(
-    plan: &mut Plan,
-    machine: &mut dyn Machine,
-    vector: &Vector,
-    cpus: &CpuSet,
-    reason: &str,
-) -> Result<(), TuneError> {
+fn want(plan: &mut Plan, machine: &mut dyn Machine, vector: &Vector, cpus: &CpuSet, reason: &str) {
     let target = Target::Irq(vector.id.clone());
-    let Some(old) = machine.read(&target)? else {
-        skip(plan, vector, "has no affinity to set");
-        return Ok(());
+    let old = match machine.read(&target) {
+        Ok(Some(old)) => old,
+        Ok(None) => return skip(plan, vector, "has no affinity to set"),
+        Err(fault) => return skip(plan, vector, &fault.to_string()),
     };
     // Since Linux 6.11 the kernel says by the file's mode that it places a vector itself.
     let path = format!("/proc/irq/{}/smp_affinity_list", vector.irq);
     if machine.root().is_read_only(path) {
-        skip(plan, vector, "is managed: the kernel places it itself");
-        return Ok(());
+        return skip(plan, vector, "is managed: the kernel places it itself");
     }
     plan.want(target, describe(vector), old, cpus.to_string(), reason);
-    Ok(())
 }
 
 fn skip(plan: &mut Plan, vector: &Vector, reason: &str) {
@@ -154,24 +150,58 @@ fn skip(plan: &mut Plan, vector: &Vector, reason: &str) {
 
 /// Such as `eth1 rx 3`.
 fn describe(vector: &Vector) -> String {
-    let nic = vector.nic.as_deref().unwrap_or(&vector.id.pci);
+    let nic = match vector.nics.is_empty() {
+        true => vector.id.pci.clone(),
+        false => vector.nics.join(","),
+    };
     match vector.queue {
         Some(queue) => format!("{nic} {} {queue}", vector.role.word()),
         None => format!("{nic} {}", vector.role.word()),
     }
 }
 
-fn chosen(vectors: &Vectors, nics: &[String]) -> Result<Vec<String>, TuneError> {
+/// The interfaces with interrupts of queues that the user means: a bond stands for its members.
+fn chosen(
+    vectors: &Vectors,
+    topology: &Topology,
+    nics: &[String],
+    notes: &mut Vec<String>,
+) -> Result<Vec<String>, TuneError> {
     let known = vectors.nics();
-    if let Some(nic) = nics.iter().find(|nic| !known.contains(nic)) {
+    if nics.is_empty() {
+        return Ok(known);
+    }
+    let refused = |nic: &String| {
         let known = match known.is_empty() {
             true => "none: no interface here has interrupts of its own".to_owned(),
             false => known.join(", "),
         };
         let fault = "has no interrupts of queues here";
-        return Err(TuneError::argument("interface", nic, fault, known));
+        TuneError::argument("interface", nic, fault, known)
+    };
+    let mut followed = topology.follow(nics).map_err(|nic| refused(&nic))?;
+    match followed.nics.iter().find(|nic| !known.contains(nic)) {
+        Some(nic) => Err(refused(nic)),
+        None => {
+            notes.append(&mut followed.notes);
+            Ok(followed.nics)
+        }
     }
-    Ok(if nics.is_empty() { known } else { nics.to_vec() })
+}
+
+/// Says which interfaces have vectors of which no name is understood.
+fn nameless(vectors: &Vectors, nics: &[String]) -> Vec<String> {
+    let without = nics.iter().filter(|nic| queues(vectors, nic).is_empty());
+    without
+        .map(|nic| {
+            let mut names = vectors.of_nic(nic).map(|vector| vector.id.action.as_str());
+            let name = names.next().unwrap_or_default();
+            format!(
+                "{nic}: the names of its interrupts, such as `{name}`, do not say which queues \
+                 they serve, so the plan leaves them alone; a map can place them"
+            )
+        })
+        .collect()
 }
 
 /// The roles and numbers of the queues of an interface.
@@ -186,6 +216,8 @@ struct Placer<'a> {
     topology: &'a Topology,
     policy: Policy,
     options: &'a PolicyOptions,
+    /// The interfaces with queues to place.
+    nics: &'a [String],
     /// The CPUs that interrupts may go to.
     pool: CpuSet,
     /// How many places each pool has.
@@ -200,6 +232,7 @@ impl<'a> Placer<'a> {
         topology: &'a Topology,
         policy: Policy,
         options: &'a PolicyOptions,
+        nics: &'a [String],
     ) -> Result<Self, TuneError> {
         let online = &topology.cpus.online;
         let mut pool = online.clone();
@@ -231,7 +264,7 @@ impl<'a> Placer<'a> {
             return Err(TuneError::argument("--avoid", given, fault, allowed));
         }
         let (asked, given) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { topology, policy, options, pool, asked, given, warnings: Vec::new() })
+        Ok(Self { topology, policy, options, nics, pool, asked, given, warnings: Vec::new() })
     }
 
     /// The CPUs for an interface, and their description. Warns if its node is unknown.
@@ -313,8 +346,7 @@ impl<'a> Placer<'a> {
         let near = |nic: &&Nic| {
             self.topology.cpus_near(nic.node).is_some_and(|cpus| pool.is_subset(&cpus))
         };
-        let of_plan =
-            |nic: &&Nic| self.options.nics.is_empty() || self.options.nics.contains(&nic.name);
+        let of_plan = |nic: &&Nic| self.nics.contains(&nic.name);
         (self.topology.nics.iter().filter(of_plan).filter(near).count() as u32).max(1)
     }
 
@@ -337,7 +369,8 @@ impl<'a> Placer<'a> {
                 Role::Tx => &self.options.tx_workers,
                 _ => &self.options.rx_workers,
             };
-            of.get(nic).filter(|cpus| !cpus.is_empty())
+            let of_rail = || of.get(self.topology.rail_of(nic));
+            of.get(nic).or_else(of_rail).filter(|cpus| !cpus.is_empty())
         };
         let mut places = Places::new();
         let mut alone = 0;

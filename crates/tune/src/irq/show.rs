@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polyrail_host::{CpuSet, Interrupts, ReadError, Sysroot, Topology};
+use polyrail_host::{CpuSet, Interrupts, ReadError, Sysroot, Topology, Values};
 use serde::Serialize;
 
 use super::role::Role;
@@ -11,7 +11,7 @@ use super::vectors::Vectors;
 /// A vector of a network interface, with everything the kernel says about where it goes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shown {
-    /// The interface.
+    /// The interface; several with commas, if ports of one device share the vector.
     pub nic: String,
     /// The node of its device; `None` if unknown.
     pub nic_node: Option<u32>,
@@ -62,18 +62,19 @@ pub fn show(
             Some(Interrupts::read(root)?)
         }
     };
+    let values = Values::of(root);
     let mut shown = Vec::new();
     for vector in &vectors.list {
-        let Some(nic) = &vector.nic else { continue };
-        if !nics.is_empty() && !nics.contains(nic) {
+        let Some(nic) = vector.nics.first() else { continue };
+        if !nics.is_empty() && !vector.nics.iter().any(|nic| nics.contains(nic)) {
             continue;
         }
         let file = |name: &str| {
-            let text = root.read_optional(format!("/proc/irq/{}/{name}", vector.irq));
-            text.map(|text| text.filter(|text| !text.is_empty()))
+            let text = values.text(format!("/proc/irq/{}/{name}", vector.irq));
+            text.filter(|text| !text.is_empty())
         };
-        let (wanted, effective) = (file("smp_affinity_list")?, file("effective_affinity_list")?);
-        let hint = file("affinity_hint")?.and_then(|mask| CpuSet::parse_mask(&mask).ok());
+        let (wanted, effective) = (file("smp_affinity_list"), file("effective_affinity_list"));
+        let hint = file("affinity_hint").and_then(|mask| CpuSet::parse_mask(&mask).ok());
         let nic_node = topology.nic(nic).and_then(|nic| nic.node);
         let near = nic_node.and_then(|node| topology.cpus_near(Some(node)));
         let goes_to = effective.as_ref().or(wanted.as_ref());
@@ -88,7 +89,7 @@ pub fn show(
         let came = delta.as_ref().unwrap_or(&first);
         let busiest = came.iter().filter(|(_, count)| *count > 0).max_by_key(|(_, count)| count);
         shown.push(Shown {
-            nic: nic.clone(),
+            nic: vector.nics.join(","),
             nic_node,
             pci: vector.id.pci.clone(),
             index: vector.id.index,

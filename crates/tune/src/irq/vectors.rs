@@ -1,10 +1,10 @@
 //! The interrupt vectors of PCI devices, by identity.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
-use polyrail_host::{Interrupts, Irq, PciAddress, ReadError, Sysroot};
+use polyrail_host::{Interrupts, Irq, PciAddress, Ports, ReadError, Sysroot, Values};
 
-use super::role::{Role, is_gve_block, role};
+use super::role::{Named, Role, is_gve_block, role};
 use crate::target::VectorId;
 
 /// A vector and its number at the moment.
@@ -14,8 +14,9 @@ pub struct Vector {
     pub id: VectorId,
     /// Its number, until the next restart of machine or driver.
     pub irq: u32,
-    /// The interface of its device; `None` if the device is not a network interface.
-    pub nic: Option<String>,
+    /// The interfaces that it serves; none if its device is not a network interface, several if
+    /// ports of one device share it.
+    pub nics: Vec<String>,
     /// What it serves.
     pub role: Role,
     /// The queue that it serves, counted from 0 in each direction.
@@ -31,22 +32,24 @@ pub struct Vectors {
 }
 
 const PCI_FOLDER: &str = "/sys/bus/pci/devices";
-const NET_FOLDER: &str = "/sys/class/net";
 
 impl Vectors {
     /// Reads them below the root.
     ///
     /// # Errors
-    /// [`ReadError`] if `/proc/interrupts` can't be read.
+    /// [`ReadError`] if `/proc/interrupts` can't be read. Devices whose files are damaged are left
+    /// out.
     pub fn read(root: &Sysroot) -> Result<Self, ReadError> {
         let interrupts = Interrupts::read(root)?;
         let by_number: HashMap<u32, &Irq> =
             interrupts.irqs.iter().map(|irq| (irq.number, irq)).collect();
-        let nics = nics_by_device(root)?;
+        let values = Values::of(root);
+        let ports = Ports::read(root);
         let mut list = Vec::new();
-        for device in root.list_optional(PCI_FOLDER)? {
+        for device in values.names(PCI_FOLDER) {
             let Ok(address) = device.parse::<PciAddress>() else { continue };
-            let numbers = root.list_optional(format!("{PCI_FOLDER}/{device}/msi_irqs"))?;
+            let folder = format!("{PCI_FOLDER}/{device}");
+            let numbers = values.names(format!("{folder}/msi_irqs"));
             let numbers: Vec<u32> = numbers.iter().filter_map(|name| name.parse().ok()).collect();
             // Their order is that of the device; the list has gaps where nobody handles one.
             let handled = numbers.iter().enumerate().filter_map(|(place, number)| {
@@ -55,7 +58,8 @@ impl Vectors {
                 let index = irq.pci.and(irq.hwirq).unwrap_or(place as u64);
                 Some((u32::try_from(index).ok()?, *irq))
             });
-            add(&mut list, &address.to_string(), nics.get(&device), handled.collect());
+            let driver = root.link_name(format!("{folder}/driver")).unwrap_or_default();
+            add(&mut list, address, &driver, &ports, &handled.collect::<Vec<_>>());
         }
         let numbers = list.iter().map(|vector: &Vector| (vector.id.clone(), vector.irq)).collect();
         Ok(Self { list, numbers })
@@ -79,7 +83,7 @@ impl Vectors {
 
     /// The vectors of one interface, whose name must match as a whole.
     pub fn of_nic<'a>(&'a self, nic: &'a str) -> impl Iterator<Item = &'a Vector> {
-        self.list.iter().filter(move |vector| vector.nic.as_deref() == Some(nic))
+        self.list.iter().filter(move |vector| vector.nics.iter().any(|known| known == nic))
     }
 
     /// The names of interfaces that have queue vectors, or vectors that may be some.
@@ -87,7 +91,7 @@ impl Vectors {
         // A driver whose names say nothing may still tell the kernel.
         let may_have = |vector: &&Vector| vector.role.is_queue() || vector.role == Role::Unknown;
         let queues = self.list.iter().filter(may_have);
-        let mut names: Vec<String> = queues.filter_map(|vector| vector.nic.clone()).collect();
+        let mut names: Vec<String> = queues.flat_map(|vector| vector.nics.clone()).collect();
         names.dedup();
         names.sort_by_key(|name| {
             let stem = name.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
@@ -99,37 +103,31 @@ impl Vectors {
     }
 }
 
-fn add(list: &mut Vec<Vector>, pci: &str, nic: Option<&String>, handled: Vec<(u32, &Irq)>) {
-    let is_block = |irq: &Irq| irq.actions.iter().any(|action| is_gve_block(action));
-    let blocks = handled.iter().filter(|(_, irq)| is_block(irq)).count() as u32;
+fn add(
+    list: &mut Vec<Vector>,
+    address: PciAddress,
+    driver: &str,
+    ports: &Ports,
+    handled: &[(u32, &Irq)],
+) {
+    let is_block = |(_, irq): &&(u32, &Irq)| irq.actions.iter().any(|name| is_gve_block(name));
+    let blocks = handled.iter().filter(is_block).count() as u32;
+    let vectors = handled.len() as u32;
     for (index, irq) in handled {
         // Vectors of MSI are never shared by devices, but ports of a PCI bridge have one together.
         let action = irq.actions.join(", ");
-        let (role, queue) = match nic {
-            Some(_) => role(&action, blocks),
-            None => (Role::Other, None),
+        let nics: Vec<String> =
+            ports.served(address, &action).into_iter().map(str::to_owned).collect();
+        let (role, queue) = match nics.is_empty() {
+            true => (Role::Other, None),
+            false => role(&Named { action: &action, driver, nics: &nics, vectors, blocks }),
         };
         list.push(Vector {
-            id: VectorId { pci: pci.to_owned(), index, action },
+            id: VectorId { pci: address.to_string(), index: *index, action },
             irq: irq.number,
-            nic: nic.cloned(),
+            nics,
             role,
             queue,
         });
     }
-}
-
-/// Interfaces by the PCI device they are of. Of several, the first by name.
-fn nics_by_device(root: &Sysroot) -> Result<BTreeMap<String, String>, ReadError> {
-    let mut found = BTreeMap::new();
-    for name in root.list_optional(NET_FOLDER)? {
-        let Some(path) = root.resolve(format!("{NET_FOLDER}/{name}/device")) else { continue };
-        // The device of a virtio interface is a child of the PCI function.
-        let names = path.iter().rev().filter_map(|part| part.to_str());
-        let device = names.into_iter().find(|part| part.parse::<PciAddress>().is_ok());
-        if let Some(device) = device {
-            found.entry(device.to_owned()).or_insert(name);
-        }
-    }
-    Ok(found)
 }

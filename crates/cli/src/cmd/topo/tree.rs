@@ -34,7 +34,12 @@ pub(super) fn render(topology: &Topology) -> String {
         branch(&mut text, entries.iter().filter(is_elsewhere));
     }
     if !topology.virtual_interfaces.is_empty() {
-        let names = topology.virtual_interfaces.join(", ");
+        let name = |name: &String| match topology.below(name) {
+            [] => name.clone(),
+            below => format!("{name} (above {})", below.join(" and ")),
+        };
+        let names: Vec<String> = topology.virtual_interfaces.iter().map(name).collect();
+        let names = names.join(", ");
         put(&mut text, &format!("\ninterfaces without a device: {names}\n"));
     }
     if !topology.unknown.is_empty() {
@@ -121,7 +126,7 @@ fn entries(topology: &Topology) -> Vec<Entry<'_>> {
     let nics = topology.nics.iter().map(|nic| Entry {
         node: nic.node,
         pci: nic.pci.as_ref(),
-        text: nic_text(nic),
+        text: nic_text(topology, nic),
     });
     let mut entries: Vec<Entry<'_>> = gpus.chain(nics).collect();
     entries.sort_by_key(|entry| {
@@ -196,7 +201,7 @@ fn pcie_text(details: &GpuDetails) -> Option<String> {
     Some(text)
 }
 
-fn nic_text(nic: &Nic) -> String {
+fn nic_text(topology: &Topology, nic: &Nic) -> String {
     let mut parts = vec![nic.driver.clone().unwrap_or_else(|| "no driver".to_owned())];
     parts.push(match nic.speed_mbps {
         Some(speed) if speed.is_multiple_of(1000) => format!("{} Gbit/s", speed / 1000),
@@ -205,6 +210,13 @@ fn nic_text(nic: &Nic) -> String {
     });
     parts.extend(nic.operstate.clone());
     parts.push(format!("{} RX and {} TX queues", nic.rx_queues, nic.tx_queues));
+    if topology.is_representor(&nic.name) {
+        let carriers = topology.carriers(&nic.name);
+        let names: Vec<&str> = carriers.iter().map(|nic| nic.name.as_str()).collect();
+        parts.push(format!("representor, its packets use the queues of {}", names.join(" and ")));
+    } else if topology.rail_of(&nic.name) != nic.name {
+        parts.push(format!("part of {}", topology.rail_of(&nic.name)));
+    }
     if !nic.vectors.is_empty() {
         parts.push(format!("{} interrupts", nic.vectors.len()));
     }

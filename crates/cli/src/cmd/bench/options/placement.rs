@@ -90,7 +90,7 @@ fn by_interface(config: &Config, topology: &Topology) -> Result<Placed, EngineEr
     let mut interfaces: Vec<String> = rails.into_iter().map(|rail| rail.interface).collect();
     interfaces.sort_unstable();
     interfaces.dedup();
-    if let Some(name) = interfaces.iter().find(|name| topology.nic(name).is_none()) {
+    if let Some(name) = interfaces.iter().find(|name| topology.carriers(name).is_empty()) {
         let why = format!("{name} has no device that threads could be near");
         return Ok(Placed::nothing(&why));
     }
