@@ -162,7 +162,6 @@ fn every_kind_of_config_error_ends_with_exit_code_2_and_a_help_line() {
         ("POLYRAIL_CONFIG", "/"),
         ("POLYRAIL_COLOUR", "red"),
         ("POLYRAIL_SOCKETS", "many"),
-        ("NCCL_DEBUG", "LOUD"),
     ] {
         let mut command = polyrail(&["show"]);
         command.env(name, value);
@@ -188,14 +187,39 @@ fn a_variable_that_is_not_text_is_refused_only_where_it_is_ours() {
     is_formed(&message);
 
     let mut alias = polyrail(&["show"]);
-    alias.env("NCCL_SOCKET_IFNAME", garbage);
-    assert!(refusal(alias).contains("NCCL_SOCKET_IFNAME is not UTF-8 text"));
+    let output = alias.env("NCCL_SOCKET_IFNAME", garbage).output().unwrap();
+    let warning = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{warning}");
+    assert!(
+        warning.contains("NCCL_SOCKET_IFNAME=eth\\xff is not UTF-8 text and is ignored"),
+        "{warning}"
+    );
 
     let mut foreign = polyrail(&["show"]);
     foreign.env("PS1", garbage).env(garbage, "1").env("NCCL_NET", "Socket");
     let output = foreign.output().unwrap();
     assert!(stdout(&output).contains("rails"));
     assert!(output.stderr.is_empty(), "{output:?}");
+}
+
+#[test]
+fn odd_values_of_nccl_and_service_links_of_kubernetes_stop_no_command() {
+    for (name, value, warning) in [
+        ("NCCL_DEBUG", "DEBUG", "NCCL_DEBUG=DEBUG is not a level of NCCL"),
+        ("NCCL_DEBUG_SUBSYS", "INIT,NET,", ""),
+        ("NCCL_NSOCKS_PERTHREAD", "64", "NCCL_NSOCKS_PERTHREAD=64 is read as 32"),
+        ("NCCL_DEBUG_FILE", "/nonexistent/n.%p.log", "NCCL_DEBUG_FILE is ignored"),
+        ("POLYRAIL_PORT", "tcp://10.96.0.7:9754", ""),
+        ("POLYRAIL_EXPORTER_SERVICE_PORT_METRICS", "9754", ""),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+        command.args(["bench", "--sizes", "64", "--iters", "1", "--rounds", "1", "--no-json"]);
+        let output = command.env(name, value).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{name}={value}: {said}");
+        assert_eq!(said.contains("warning"), !warning.is_empty(), "{name}={value}: {said}");
+        assert!(said.contains(warning), "{name}={value}: {said}");
+    }
 }
 
 #[test]

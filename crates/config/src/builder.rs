@@ -1,6 +1,5 @@
 //! Collects values from all layers and resolves them.
 
-use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,7 +8,7 @@ use std::path::Path;
 
 use polyrail_yaml::{Position, excerpt, harmless};
 
-use crate::alias::{self, Alias, WITHOUT_COUNTERPART};
+use crate::alias::{self, Alias, Variables, WITHOUT_COUNTERPART};
 use crate::choices::Preset;
 use crate::config::{Config, Origin};
 use crate::conflict;
@@ -17,6 +16,7 @@ use crate::discovery;
 use crate::error::{BadValue, ConfigError};
 use crate::kind::Invalid;
 use crate::preset;
+use crate::service_links;
 use crate::suggest;
 use crate::table::{ENV_PREFIX, Settings, Spec, TABLE, index_of, names};
 use crate::value::Value;
@@ -36,6 +36,8 @@ pub struct ConfigBuilder {
     /// What is wrong with the environment; [`ConfigBuilder::build`] reports it.
     deferred: Option<ConfigError>,
     warnings: Vec<String>,
+    /// Facts for those who look for a fault.
+    notes: Vec<String>,
 }
 
 /// A value somebody gave.
@@ -45,7 +47,6 @@ struct Given {
     index: usize,
     layer: Layer,
     origin: Origin,
-    /// An invalid value of an alias is an error only where no own name replaces it.
     value: Result<Value, ConfigError>,
 }
 
@@ -158,7 +159,12 @@ impl ConfigBuilder {
                 Ok(value) => variables.push((name, value)),
                 Err(value) => {
                     let value = excerpt(&bytes_shown(&value));
-                    self.defer(ConfigError::NotText { value, name });
+                    match name.starts_with(ENV_PREFIX) {
+                        true => self.defer(ConfigError::NotText { value, name }),
+                        false => {
+                            self.warn(format!("{name}={value} is not UTF-8 text and is ignored"))
+                        }
+                    }
                 }
             }
         }
@@ -167,7 +173,8 @@ impl ConfigBuilder {
 
     /// As [`ConfigBuilder::env`], from the variables given; those of other programs are ignored.
     pub fn env_from(mut self, variables: impl IntoIterator<Item = (String, String)>) -> Self {
-        let variables: BTreeMap<String, String> = variables.into_iter().collect();
+        let mut variables: Variables = variables.into_iter().collect();
+        self.set_links_aside(&mut variables);
         for (index, spec) in TABLE.iter().enumerate() {
             self.alias_env(index, spec, &variables);
             let name = spec.env_name();
@@ -197,6 +204,23 @@ impl ConfigBuilder {
             }
         }
         self
+    }
+
+    /// Takes Kubernetes' service links out of the variables.
+    fn set_links_aside(&mut self, variables: &mut Variables) {
+        let is_link =
+            |name: &str, value: &str| match is_setting(name) || NOT_SETTINGS.contains(&name) {
+                true => service_links::is_link_beside_host(name, variables),
+                false => name.starts_with(ENV_PREFIX) && service_links::is_link(name, value),
+            };
+        let links = variables.iter().filter(|(name, value)| is_link(name, value));
+        let links: Vec<String> = links.map(|(name, _)| name.clone()).collect();
+        if !links.is_empty() {
+            let names = links.join(", ");
+            self.notes
+                .push(format!("service links of Kubernetes are no settings: ignored {names}"));
+        }
+        links.iter().for_each(|name| drop(variables.remove(name)));
     }
 
     /// Gives a setting a value that wins over all other layers.
@@ -245,22 +269,53 @@ impl ConfigBuilder {
         }
         // Stable, so that within a layer the order of calls remains.
         self.given.sort_by_key(|given| given.layer);
+        loop {
+            let resolved = self.resolved()?;
+            match conflict::check(&resolved.settings, &resolved.origins) {
+                Ok(()) => {
+                    let Resolved { settings, origins } = resolved;
+                    return Ok(Config::new(settings, origins, self.warnings, self.notes));
+                }
+                Err(conflict) => self.drop_foreign(&conflict).ok_or(conflict)?,
+            }
+        }
+    }
+
+    fn resolved(&mut self) -> Result<Resolved, ConfigError> {
         let mut resolved = Resolved::default();
         if let Some(preset) = index_of("preset") {
-            resolved.take(&mut self, preset)?;
+            resolved.take(self, preset)?;
         }
-        for proposal in std::mem::take(&mut self.proposals) {
+        for proposal in self.proposals.clone() {
             resolved.put(proposal.index, proposal.value?, proposal.origin)?;
         }
         resolved.take_preset()?;
         for index in 0..TABLE.len() {
-            resolved.take(&mut self, index)?;
+            resolved.take(self, index)?;
         }
-        conflict::check(&resolved.settings, &resolved.origins)?;
-        Ok(Config::new(resolved.settings, resolved.origins, self.warnings))
+        Ok(resolved)
     }
 
-    fn alias_env(&mut self, index: usize, spec: &Spec, variables: &BTreeMap<String, String>) {
+    /// Gives up a value of another tool that conflicts with another setting, with a warning. `None` if there is no
+    /// such value.
+    fn drop_foreign(&mut self, error: &ConfigError) -> Option<()> {
+        let ConfigError::Conflict(conflict) = error else { return None };
+        let parties = [&conflict.second, &conflict.first];
+        let (at, party) = parties.into_iter().find_map(|party| {
+            let at = self.given.iter().position(|given| {
+                given.layer == Layer::AliasEnv
+                    && TABLE[given.index].name == party.name
+                    && given.origin == party.origin
+            });
+            Some((at?, party))
+        })?;
+        let Origin::Env { name } = &party.origin else { return None };
+        self.given.remove(at);
+        self.warn(format!("{name} is ignored: {conflict}"));
+        Some(())
+    }
+
+    fn alias_env(&mut self, index: usize, spec: &Spec, variables: &Variables) {
         let given: Vec<_> = spec
             .aliases
             .iter()
@@ -272,30 +327,43 @@ impl ConfigBuilder {
                 self.warn(format!("{} is empty and ignored", alias.env));
                 continue;
             }
+            let reading = (alias.read)(text, variables);
+            for warning in reading.warnings {
+                self.warn(format!("{}={} {warning}", alias.env, excerpt(text)));
+            }
+            let Some(ours) = reading.value else { continue };
             let origin = Origin::Env { name: alias.env.to_owned() };
-            let value = match self.translate(spec, alias, text, &origin) {
-                Ok(None) => continue,
-                Ok(Some(value)) => Ok(value),
-                Err(error) => Err(error),
+            let value = match alias.is_strict() {
+                true => parse(spec, &ours, &origin),
+                false => match self.lenient(spec, alias, (text, &ours)) {
+                    Some(value) => Ok(value),
+                    None => continue,
+                },
             };
             self.given.push(Given { index, layer: Layer::AliasEnv, origin, value });
         }
     }
 
-    fn translate(
+    /// Reads a value of another tool, with which that tool goes on: a number out of range becomes the nearest one, and
+    /// anything else that the setting does not take is ignored.
+    fn lenient(
         &mut self,
         spec: &Spec,
         alias: &Alias,
-        text: &str,
-        origin: &Origin,
-    ) -> Result<Option<Value>, ConfigError> {
-        let translated = (alias.translate)(text).map_err(|refused| {
-            invalid_value(spec, text, origin, refused.invalid, refused.allowed.to_owned())
-        })?;
-        for warning in translated.warnings {
-            self.warn(format!("{}={} {warning}", alias.env, excerpt(text)));
-        }
-        translated.value.map(|text| parse(spec, &text, origin)).transpose()
+        (given, ours): (&str, &str),
+    ) -> Option<Value> {
+        let invalid = match spec.kind.parse(ours) {
+            Ok(value) => return Some(value),
+            Err(invalid) => invalid,
+        };
+        let nearest = spec.kind.nearest(ours);
+        let (name, range) = (spec.name, spec.kind.range());
+        let taken = match &nearest {
+            Some(value) => format!("is read as {}", spec.kind.show(value)),
+            None => format!("{} and is ignored", invalid.reason),
+        };
+        self.warn(format!("{}={} {taken}; allowed for {name}: {range}", alias.env, excerpt(given)));
+        nearest
     }
 
     /// One variable may serve two settings, and then gives each warning twice.
@@ -364,9 +432,6 @@ impl Resolved {
 fn about_hidden(winner: &Given, loser: &Given) -> Result<Option<String>, ConfigError> {
     let name = TABLE[loser.index].name;
     match &loser.value {
-        Err(error) if loser.layer == Layer::AliasEnv && winner.layer > Layer::AliasEnv => {
-            Ok(Some(format!("{error}; ignored, because {name} comes from {}", winner.origin)))
-        }
         Err(error) => Err(error.clone()),
         Ok(value) => {
             let are_both_env = loser.layer == Layer::AliasEnv

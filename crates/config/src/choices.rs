@@ -126,6 +126,16 @@ choices! {
         Off = "off",
     }
 
+    /// Which address of an interface its rail takes.
+    AddressFamily {
+        /// IPv4, or IPv6 where the interface has no other.
+        Auto = "auto",
+        /// IPv4 alone.
+        Ipv4 = "ipv4",
+        /// IPv6 alone.
+        Ipv6 = "ipv6",
+    }
+
     /// How bytes travel where there is more than one way.
     PathChoice {
         /// The fastest that both ends can take.

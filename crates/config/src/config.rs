@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 
 use crate::builder::ConfigBuilder;
 use crate::choices::Preset;
-use crate::table::{Settings, TABLE, index_of};
+use crate::table::{ENV_PREFIX, Settings, TABLE, index_of};
 use crate::value::Value;
 
 /// Where a value came from.
@@ -46,6 +46,12 @@ impl Origin {
     /// Whether somebody gave this very value, rather than the table, the program or a preset.
     pub fn is_explicit(&self) -> bool {
         !matches!(self, Self::Default | Self::Proposal { .. } | Self::Preset(_))
+    }
+
+    /// Whether a variable of another tool gave the value, such as `NCCL_SOCKET_IFNAME`. That tool goes on where the
+    /// value does not fit the machine.
+    pub fn is_foreign(&self) -> bool {
+        matches!(self, Self::Env { name } if !name.starts_with(ENV_PREFIX))
     }
 
     /// As [`fmt::Display`], but for messages: with the column, and a phrase in place of `set`.
@@ -88,6 +94,7 @@ pub struct Config {
     /// One per row of the table, in its order.
     origins: Vec<Origin>,
     warnings: Vec<String>,
+    notes: Vec<String>,
 }
 
 /// One setting for people and for JSON.
@@ -176,21 +183,32 @@ impl Config {
         &self.warnings
     }
 
-    /// The same settings for somebody who has been told what there is to know about them.
+    /// Facts that help to find a fault, such as variables that look like settings and are ignored: one sentence each,
+    /// without a full stop.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// The same settings without [`Config::warnings`], for a program that has shown them.
     pub fn without_warnings(self) -> Self {
         Self { warnings: Vec::new(), ..self }
     }
 
     /// Only for the builder, which has checked everything.
-    pub(crate) fn new(settings: Settings, origins: Vec<Origin>, warnings: Vec<String>) -> Self {
-        Self { settings, origins, warnings }
+    pub(crate) fn new(
+        settings: Settings,
+        origins: Vec<Origin>,
+        warnings: Vec<String>,
+        notes: Vec<String>,
+    ) -> Self {
+        Self { settings, origins, warnings, notes }
     }
 }
 
 /// The defaults, without looking at the environment.
 impl Default for Config {
     fn default() -> Self {
-        Self::new(Settings::default(), vec![Origin::Default; TABLE.len()], Vec::new())
+        Self::new(Settings::default(), vec![Origin::Default; TABLE.len()], Vec::new(), Vec::new())
     }
 }
 

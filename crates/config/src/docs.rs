@@ -96,8 +96,11 @@ Any layer from the file on may name the preset. Its values still yield to every 
 `polyrail config help NAME` explains one.
 
 An unknown name, a value out of range, or two values that contradict each other are errors, and then
-nothing takes effect. An unknown `POLYRAIL_` variable is an error, too. A variable of another tool that has
-an invalid value is an error unless Polyrail's own name replaces it.
+nothing takes effect. An unknown `POLYRAIL_` variable is an error, too, unless it has the form of a service
+link, which Kubernetes sets in every pod for a Service whose name begins with polyrail
+(`POLYRAIL_PORT=tcp://10.96.0.7:9754`). Variables of other tools are read as those tools read them: a
+number out of range becomes the nearest one, and a value that the tool ignores is ignored, each with a
+warning.
 
 ## Values
 
@@ -158,7 +161,8 @@ fn other_tools(page: &mut String) {
     page.push_str(
         "\n## Environment names of other tools\n\n\
          Polyrail's own name wins over these, with a warning where the two differ. An empty variable\n\
-         is ignored.\n\n\
+         is ignored, and so is a value that conflicts with another setting. Numbers of NCCL are numbers\n\
+         of C: `0x10` is 16 and `010` is 8.\n\n\
          | Name | Setting | What differs |\n|---|---|---|\n",
     );
     let mut rows: Vec<(&str, Vec<&str>, &str)> = Vec::new();

@@ -150,6 +150,13 @@ impl Kind {
         }
     }
 
+    /// The allowed number that is nearest to the one of a text; `None` if either is not a number.
+    pub(crate) fn nearest(self, text: &str) -> Option<Value> {
+        let Self::Number { min, max, .. } = self else { return None };
+        let number: i128 = text.trim().parse().ok()?;
+        Some(Value::Number(number.clamp(min.into(), max.into()) as u64))
+    }
+
     /// Writes a value so that [`Kind::parse`] reads it back.
     pub(crate) fn show(self, value: &Value) -> String {
         match (self, value) {

@@ -43,6 +43,7 @@ mod number;
 mod peer_names;
 mod preset;
 mod rendezvous;
+mod service_links;
 mod signal;
 mod subsystems;
 mod suggest;
@@ -53,8 +54,8 @@ mod yaml;
 pub use bindings::{Binding, BindingsError, BindingsFault, parse_bindings};
 pub use builder::ConfigBuilder;
 pub use choices::{
-    Auth, BindDevice, LogFormat, LogLevel, NcclDevices, PathChoice, Payload, Polling, Preset,
-    Progress, ProxyLayout, SingleCopy, UnknownChoice,
+    AddressFamily, Auth, BindDevice, LogFormat, LogLevel, NcclDevices, PathChoice, Payload,
+    Polling, Preset, Progress, ProxyLayout, SingleCopy, UnknownChoice,
 };
 pub use config::{Config, Origin, Row};
 pub use cpus::{CpuListError, LAST_CPU, parse_cpu_ranges, parse_cpulist};

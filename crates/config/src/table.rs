@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 
 use crate::alias::{self, Alias};
 use crate::choices::{
-    Auth, BindDevice, LogFormat, LogLevel, NcclDevices, PathChoice, Payload, Polling, Preset,
-    Progress, ProxyLayout, SingleCopy,
+    AddressFamily, Auth, BindDevice, LogFormat, LogLevel, NcclDevices, PathChoice, Payload,
+    Polling, Preset, Progress, ProxyLayout, SingleCopy,
 };
 use crate::kind::{Invalid, Kind};
 use crate::number::{GIB, KIB, MIB};
@@ -164,9 +164,15 @@ settings! {
     /// Network interfaces to use as rails, separated by commas: `auto` (every interface that is up
     /// and routable, never docker, bridge or veth), names or prefixes (`eth` takes eth0, eth1,
     /// ...), `=eth1` for exactly that name, a leading `^` for all but the list, or IP addresses.
+    /// A leading `?` leaves out those of the list that are not there or down: `?eno1,eth0`.
     /// `plugin:NAME`: the devices of a net plugin of NCCL, named as in `NCCL_NET_PLUGIN`, which then carry
     /// payload; `plugin:NAME@eth1+2` takes two of its devices, by name or number.
-    rails: String = "auto", Kind::Interfaces, [alias::same("NCCL_SOCKET_IFNAME")];
+    rails: String = "auto", Kind::Interfaces, [alias::via("NCCL_SOCKET_IFNAME", alias::socket_ifname, "names of a list that are not there are left out; `:PORT` is ignored")];
+
+    /// Which address of an interface its rail takes: `auto` (IPv4, or IPv6 where there is no other), `ipv4` or `ipv6`
+    /// alone. Addresses that `rails` names are taken whatever their family.
+    address_family: AddressFamily = AddressFamily::Auto, Kind::Choice(AddressFamily::NAMES),
+        [alias::via("NCCL_SOCKET_FAMILY", alias::socket_family, "AF_INET is ipv4, AF_INET6 is ipv6")];
 
     /// Whether writes, reads and messages between host memories of one host are copied once, from memory to
     /// memory, instead of travelling over loopback. `auto`: inside one process, and between processes
@@ -184,7 +190,7 @@ settings! {
 
     /// TCP connections (flows) of each channel.
     sockets: u32 = 1, Kind::count("flows", 1, 32),
-        [alias::via("NCCL_NSOCKS_PERTHREAD", alias::nccl_count, "per channel, not per thread; -2 keeps Polyrail's value")];
+        [alias::via("NCCL_NSOCKS_PERTHREAD", alias::sockets, "per channel, not per thread; -2 keeps Polyrail's value")];
 
     /// Chunks that a channel may have sent and not yet acknowledged.
     window_chunks: u32 = 16, Kind::count("chunks", 1, 1024), [alias::same("UCCL_TCPX_WINDOW_SIZE")];
@@ -231,11 +237,11 @@ settings! {
 
     /// Number of proxies that send.
     tx_proxies: u32 = 0, Kind::count("threads", 1, 256).or_zero("auto: one per rail or channel, at most 3/8 of the CPUs (half of them if payload is not none) and no fewer than 2"),
-        [alias::via("NCCL_SOCKET_NTHREADS", alias::nccl_count, "per engine, not per connection; 0 is auto; -2 keeps Polyrail's value")];
+        [alias::via("NCCL_SOCKET_NTHREADS", alias::threads, "per engine, not per connection; 0 is auto; -2 keeps Polyrail's value")];
 
     /// Number of proxies that receive.
     rx_proxies: u32 = 0, Kind::count("threads", 1, 256).or_zero("auto: one per rail or channel, at most 3/8 of the CPUs (half of them if payload is not none) and no fewer than 2"),
-        [alias::via("NCCL_SOCKET_NTHREADS", alias::nccl_count, "per engine, not per connection; 0 is auto; -2 keeps Polyrail's value")];
+        [alias::via("NCCL_SOCKET_NTHREADS", alias::threads, "per engine, not per connection; 0 is auto; -2 keeps Polyrail's value")];
 
     /// CPUs that the sending proxies are pinned to, like `8-21,112-125`. The engine never changes
     /// the affinity of the program's own threads.
@@ -258,11 +264,11 @@ settings! {
     /// Passes a proxy makes over its active operations before it fetches new ones from the ops
     /// pool. An idle proxy fetches at once.
     append_freq: u32 = 8, Kind::count("passes", 1, 4096),
-        [alias::same("NCCL_PROGRESS_APPENDOP_FREQ")];
+        [alias::via("NCCL_PROGRESS_APPENDOP_FREQ", alias::count, "")];
 
     /// Operations that a proxy takes from the ops pool per fetch.
     append_batch: u32 = 16, Kind::count("operations", 1, 4096),
-        [alias::via("NCCL_PROXY_APPEND_BATCH_SIZE", alias::unchanged, "NCCL counts groups of operations")];
+        [alias::via("NCCL_PROXY_APPEND_BATCH_SIZE", alias::count, "NCCL counts groups of operations")];
 
     /// Operations that may be outstanding in the engine. When the pool is full, posting says so and
     /// loses nothing.
@@ -436,28 +442,28 @@ settings! {
 
     /// Signal on which the engine writes a dump of its state, by number or name, like `USR1`.
     dump_signal: u32 = 0, Kind::Signal,
-        [alias::via("NCCL_PROXY_DUMP_SIGNAL", alias::nccl_dump_signal, "-1 is off")];
+        [alias::via("NCCL_PROXY_DUMP_SIGNAL", alias::dump_signal, "-1 is off")];
 
     /// File the state dump is written to.
     dump_file: String = "", Kind::FileName("standard error");
 
     /// File for the trace of every chunk, as Chrome/Perfetto JSON.
     trace_file: String = "", Kind::FileName("off"),
-        [alias::via("RCCL_ENABLE_PROXY_TRACE", alias::rccl_proxy_trace, "1 writes polyrail-trace-%h-%p.json")];
+        [alias::via("RCCL_ENABLE_PROXY_TRACE", alias::proxy_trace, "1 writes polyrail-trace-%h-%p.json")];
 
     /// The most events that a trace holds. Later events are counted but not kept.
     trace_events: u32 = 1 << 20, Kind::count("events", 1024, 1 << 26);
 
     /// The least severe log records that are written.
     log_level: LogLevel = LogLevel::Warn, Kind::Choice(LogLevel::NAMES),
-        [alias::via("NCCL_DEBUG", alias::nccl_debug, "VERSION is error, ABORT is info, the others keep their names")];
+        [alias::via("NCCL_DEBUG", alias::debug, "VERSION is error, ABORT is info, the others keep their names")];
 
     /// Parts of Polyrail that write log records; `^` in front turns the list around.
     log_subsystems: String = "all", Kind::Subsystems,
-        [alias::via("NCCL_DEBUG_SUBSYS", alias::nccl_debug_subsys, "NCCL's names become Polyrail's")];
+        [alias::via("NCCL_DEBUG_SUBSYS", alias::debug_subsys, "NCCL's names become Polyrail's; unknown ones are left out")];
 
     /// File the log is written to, behind what it holds already. docs/logs.md explains the log.
-    log_file: String = "", Kind::FileName("standard error"), [alias::same("NCCL_DEBUG_FILE")];
+    log_file: String = "", Kind::FileName("standard error"), [alias::via("NCCL_DEBUG_FILE", alias::debug_file, "a file that can't be opened leaves the log on standard error")];
 
     /// How log records are written: lines for people (`text`), or one JSON document per line (`json`).
     log_format: LogFormat = LogFormat::Text, Kind::Choice(LogFormat::NAMES);

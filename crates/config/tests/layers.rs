@@ -197,12 +197,116 @@ fn an_automatic_or_empty_alias_changes_nothing_and_says_so() {
     assert_eq!(with_env(&[("NCCL_PROXY_DUMP_SIGNAL", "-1")]).dump_signal, 0);
 }
 
+/// Every alias of another tool, with values that the tool reads in another way than a person, and the setting's value
+/// then. An empty text is the default.
+const ODD_VALUES: &[(&str, &str, &str, &str)] = &[
+    ("NCCL_SOCKET_IFNAME", ",", "rails", ""),
+    ("NCCL_SOCKET_IFNAME", "eth0:5000", "rails", "eth0"),
+    ("NCCL_SOCKET_FAMILY", "AF_IPX", "address_family", ""),
+    ("NCCL_NSOCKS_PERTHREAD", "64", "sockets", "32"),
+    ("NCCL_NSOCKS_PERTHREAD", "0", "sockets", "1"),
+    ("NCCL_NSOCKS_PERTHREAD", "many", "sockets", ""),
+    ("NCCL_SOCKET_NTHREADS", "0x4", "tx_proxies", "4"),
+    ("NCCL_SOCKET_NTHREADS", "010", "rx_proxies", "8"),
+    ("NCCL_SOCKET_NTHREADS", "99", "tx_proxies", "16"),
+    ("NCCL_SOCKET_NTHREADS", "99999999999999999999", "rx_proxies", ""),
+    ("NCCL_PROGRESS_APPENDOP_FREQ", "0", "append_freq", "1"),
+    ("NCCL_PROGRESS_APPENDOP_FREQ", "8 passes", "append_freq", "8"),
+    ("NCCL_PROXY_APPEND_BATCH_SIZE", "5000", "append_batch", "4096"),
+    ("NCCL_PROXY_APPEND_BATCH_SIZE", "-9223372036854775808", "append_batch", "1"),
+    ("NCCL_PROXY_DUMP_SIGNAL", "9", "dump_signal", ""),
+    ("NCCL_PROXY_DUMP_SIGNAL", "USR1", "dump_signal", ""),
+    ("NCCL_DEBUG", "DEBUG", "log_level", ""),
+    ("NCCL_DEBUG", "NONE", "log_level", ""),
+    ("NCCL_DEBUG", "0", "log_level", ""),
+    ("NCCL_DEBUG_SUBSYS", "GRAPH,BOGUS", "log_subsystems", "rail,host"),
+    ("NCCL_DEBUG_SUBSYS", "BOGUS", "log_subsystems", ""),
+    ("NCCL_DEBUG_FILE", "a\nb", "log_file", ""),
+    ("NCCL_GPUDIRECTTCPX_TX_BINDINGS", "eth1", "tx_bindings", ""),
+    ("NCCL_GPUDIRECTTCPX_RX_BINDINGS", "eth1:9-8", "rx_bindings", ""),
+    ("UCCL_TCPX_NUM_CHANNELS", "1000", "channels", "256"),
+    ("UCCL_TCPX_WINDOW_SIZE", "4096", "window_chunks", "1024"),
+    ("UCCL_TCPX_WINDOW_SIZE", "-1", "window_chunks", "1"),
+    ("UCCL_TCPX_CHUNK_BYTES", "512K", "chunk_bytes", ""),
+    ("UCCL_TCPX_CHUNK_BYTES", "1", "chunk_bytes", "4KiB"),
+    ("UCCL_TCPX_DEBUG_BINDINGS", "2", "verbose_bindings", ""),
+    ("RCCL_ENABLE_PROXY_TRACE", "on", "trace_file", ""),
+    ("RCCL_ENABLE_PROXY_TRACE", "2", "trace_file", "polyrail-trace-%h-%p.json"),
+];
+
 #[test]
-fn an_invalid_alias_that_an_own_name_replaces_only_warns() {
-    let config = with_env(&[("NCCL_DEBUG", "LOUD"), ("POLYRAIL_LOG_LEVEL", "info")]);
-    assert_eq!(config.log_level, LogLevel::Info);
-    let [warning] = config.warnings() else { panic!("{:?}", config.warnings()) };
-    assert!(warning.contains("env NCCL_DEBUG") && warning.contains("ignored"), "{warning}");
+fn odd_values_of_other_tools_are_clamped_or_ignored_and_named_in_a_warning() {
+    for &(variable, text, setting, wanted) in ODD_VALUES {
+        let config = with_env(&[(variable, text)]);
+        let row = config.rows().into_iter().find(|row| row.name == setting).unwrap();
+        let wanted = if wanted.is_empty() { row.default.as_str() } else { wanted };
+        assert_eq!(row.value, wanted, "{variable}={text}");
+        let is_exact = text == "2" && setting == "trace_file";
+        let shown = text.replace('\n', "\\u000a");
+        let start = format!("{variable}={shown} ");
+        let is_told = config.warnings().iter().any(|warning| warning.starts_with(&start));
+        assert!(is_told || is_exact, "{start}: {:?}", config.warnings());
+    }
+}
+
+#[test]
+fn every_alias_of_another_tool_has_an_odd_value_here() {
+    let page = polyrail_config::markdown();
+    let also = page.lines().filter_map(|line| line.strip_prefix("- Also read: `"));
+    let aliases: Vec<&str> = also.filter_map(|line| line.split('`').next()).collect();
+    assert!(aliases.len() > 15, "{aliases:?}");
+    for alias in aliases.into_iter().filter(|alias| !alias.starts_with("POLYRAIL_")) {
+        assert!(ODD_VALUES.iter().any(|(variable, ..)| *variable == alias), "{alias}");
+    }
+}
+
+#[test]
+fn a_list_of_interfaces_that_serves_a_fleet_leaves_out_those_that_are_not_there() {
+    assert_eq!(with_env(&[("NCCL_SOCKET_IFNAME", "eno1,eth0")]).rails, "?eno1,eth0");
+    assert_eq!(with_env(&[("POLYRAIL_RAILS", "eno1,eth0")]).rails, "eno1,eth0");
+    let family = with_env(&[("NCCL_SOCKET_FAMILY", "AF_INET6")]);
+    assert_eq!(family.address_family, polyrail_config::AddressFamily::Ipv6);
+    assert_eq!(family.warnings(), [] as [&str; 0]);
+}
+
+#[test]
+fn a_value_of_another_tool_gives_way_to_a_setting_that_it_conflicts_with() {
+    let config = with_env(&[
+        ("POLYRAIL_PROGRESS", "caller"),
+        ("NCCL_SOCKET_NTHREADS", "4"),
+        ("NCCL_GPUDIRECTTCPX_TX_BINDINGS", "eth1:1"),
+    ]);
+    assert_eq!(config.progress, Progress::Caller);
+    assert_eq!((config.tx_proxies, config.rx_proxies, config.tx_bindings.as_str()), (0, 0, ""));
+    let about = |name: &str| config.warnings().iter().any(|warning| warning.starts_with(name));
+    assert!(about("NCCL_SOCKET_NTHREADS is ignored: progress"), "{:?}", config.warnings());
+    assert!(about("NCCL_GPUDIRECTTCPX_TX_BINDINGS is ignored: "), "{:?}", config.warnings());
+}
+
+#[test]
+fn service_links_of_kubernetes_are_noted_and_ignored() {
+    let config = with_env(&[
+        ("POLYRAIL_SERVICE_HOST", "10.96.0.7"),
+        ("POLYRAIL_SERVICE_PORT", "9754"),
+        ("POLYRAIL_PORT", "tcp://10.96.0.7:9754"),
+        ("POLYRAIL_PORT_9754_TCP_ADDR", "10.96.0.7"),
+        ("POLYRAIL_EXPORTER_SERVICE_PORT_METRICS", "9754"),
+        ("POLYRAIL_LISTEN_SERVICE_HOST", "10.96.0.8"),
+        ("POLYRAIL_LISTEN_PORT", "tcp://10.96.0.8:1"),
+    ]);
+    assert_eq!(config.settings(), Config::default().settings());
+    assert_eq!(config.warnings(), [] as [&str; 0]);
+    let [note] = config.notes() else { panic!("{:?}", config.notes()) };
+    assert!(note.contains("POLYRAIL_PORT_9754_TCP_ADDR") && note.contains("POLYRAIL_LISTEN_PORT"));
+    for (name, value) in [
+        ("POLYRAIL_PORT", "9754"),
+        ("POLYRAIL_LISTN_PORT", "9754"),
+        ("POLYRAIL_LISTEN_PORT", "tcp://10.96.0.7:9754"),
+    ] {
+        let given = [(name.to_owned(), value.to_owned())];
+        let error = Config::builder().env_from(given).build().unwrap_err();
+        assert!(error.to_string().contains(name), "{error}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use parking_lot::Mutex;
-use polyrail_config::{Config, LogFormat, LogLevel, Subsystems, expand_file_name};
+use polyrail_config::{Config, LogFormat, LogLevel, Origin, Subsystems, expand_file_name};
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -20,6 +20,9 @@ use crate::output::{LogError, Output, ToStderr, to_stderr};
 pub struct Settings {
     /// The file, with its marks; empty is standard error.
     pub file: String,
+    /// Whether the log goes to standard error if the file can't be opened: NCCL, too, goes on without the file of
+    /// `NCCL_DEBUG_FILE`.
+    pub is_optional: bool,
     /// How records are written.
     pub format: LogFormat,
     /// The least severe records.
@@ -38,6 +41,7 @@ impl Settings {
     pub fn of(config: &Config) -> Self {
         Self {
             file: config.log_file.clone(),
+            is_optional: config.origin("log_file").is_some_and(Origin::is_foreign),
             format: config.log_format,
             level: config.log_level,
             // The settings let only valid lists through.
@@ -66,7 +70,15 @@ impl Settings {
             "" => Output::Stderr(write),
             file => {
                 let name = expand_file_name(file, &host, std::process::id());
-                Output::append_to(PathBuf::from(name))?
+                match Output::append_to(PathBuf::from(name)) {
+                    Err(error) if self.is_optional => {
+                        write(&format!(
+                            "polyrail: warning: NCCL_DEBUG_FILE is ignored, and the log goes to standard error: {error}\n"
+                        ));
+                        Output::Stderr(write)
+                    }
+                    output => output?,
+                }
             }
         };
         let lines = fmt::layer().with_ansi(false).log_internal_errors(false).with_writer(output);

@@ -30,6 +30,7 @@ pub(crate) mod peer_handle;
 pub(crate) mod placement;
 pub(crate) mod posting;
 pub(crate) mod prepared;
+mod present_rails;
 pub(crate) mod proven_names;
 pub(crate) mod proxy_handle;
 pub(crate) mod quotas;

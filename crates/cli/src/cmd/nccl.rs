@@ -138,8 +138,7 @@ pub(super) fn refuse(code: u8, text: String, help: &str) -> Refusal {
 }
 
 fn check(library: Option<String>) -> Result<(), Refusal> {
-    let from_env = || std::env::var("NCCL_NET_PLUGIN").ok().filter(|name| !name.is_empty());
-    let name = library.or_else(from_env).unwrap_or_else(|| "polyrail".to_owned());
+    let name = library.or_else(plugin_of_environment).unwrap_or_else(|| "polyrail".to_owned());
     let (library, hidden) = load(&name)?;
     say!("{} is a plugin; its tables:", library.name());
     let mut tables = Table::default().column("version", Align::Right).column("name", Align::Left);
@@ -187,6 +186,20 @@ fn check(library: Option<String>) -> Result<(), Refusal> {
         }
         None => Ok(()),
     }
+}
+
+/// The first plugin of `NCCL_NET_PLUGIN`, which may be a list. `none` keeps NCCL from loading any.
+fn plugin_of_environment() -> Option<String> {
+    let value = std::env::var("NCCL_NET_PLUGIN").ok()?;
+    let name = value.split(',').map(str::trim).find(|name| !name.is_empty())?;
+    if name.eq_ignore_ascii_case("none") {
+        tell!(
+            "polyrail: warning: NCCL_NET_PLUGIN={name} keeps NCCL from loading a plugin; this checks `polyrail`, which \
+             NCCL loads once the variable is unset or names it"
+        );
+        return None;
+    }
+    Some(name.to_owned())
 }
 
 /// What the newest table tells.

@@ -11,6 +11,7 @@ use polyrail_proto::hello::MAX_RAILS;
 use polyrail_sys::interfaces::Interface;
 
 use crate::base::error::{EngineError, origin_of};
+use crate::engine::present_rails::{of_family, present};
 use crate::engine::rail_selection::{Allowed, ChosenRail, Unfit, check_count, select, too_many};
 
 /// What stands in front of a plugin among the rails.
@@ -45,7 +46,10 @@ pub(crate) fn select_all(
         }
     };
     let (others, plugin) = split(spec).map_err(fail)?;
-    let own = select(others.as_deref().unwrap_or("auto"), interfaces).map_err(fail)?;
+    let of_family = of_family(config.address_family, spec, interfaces);
+    let own = present(others.as_deref().unwrap_or("auto"), &of_family);
+    let own = own.and_then(|own| select(&own, &of_family));
+    let own = own.map_err(|unfit| fail(unfit.among(config.address_family)))?;
     let beside = if others.is_some() { own.len() } else { 0 };
     let named = plugin.as_ref().map_or(0, |plugin| plugin.devices.len());
     check_count(beside + named).map_err(fail)?;

@@ -119,7 +119,7 @@ pub(crate) fn bindings(
     (setting, text): (&'static str, &str),
 ) -> Result<Vec<Binding>, EngineError> {
     // The configuration has checked the syntax, so an error means none.
-    let bindings = parse_bindings(text).unwrap_or_default();
+    let mut bindings = parse_bindings(text).unwrap_or_default();
     if bindings.is_empty() {
         return Ok(bindings);
     }
@@ -130,7 +130,16 @@ pub(crate) fn bindings(
     }
     let numbers: Vec<String> = possible.iter().map(u32::to_string).collect();
     let (got, origin) = (text.to_owned(), origin_of(config, setting));
-    Err(EngineError::Cpus { setting, got, origin, allowed: numbers.join(",") })
+    if !origin.is_foreign() {
+        return Err(EngineError::Cpus { setting, got, origin, allowed: numbers.join(",") });
+    }
+    tracing::warn!(target: "polyrail::proxy", value = text, allowed = numbers.join(","),
+        "{}: CPUs that this process can't use are left out", origin.place());
+    bindings.retain_mut(|binding| {
+        binding.cpus.retain(|cpu| possible.contains(cpu));
+        !binding.cpus.is_empty()
+    });
+    Ok(bindings)
 }
 
 /// The CPUs that a thread of this process can be bound to: those of its cgroup that are online.
@@ -250,5 +259,16 @@ mod tests {
         let first = bindable_cpus().unwrap()[0];
         assert_eq!(of("tx_bindings", &format!("lo:{first}")).unwrap()[0].cpus, [first]);
         assert_eq!(of("rx_bindings", "").unwrap(), []);
+    }
+
+    #[test]
+    fn bindings_of_another_tool_lose_the_cpus_that_are_not_here() {
+        let first = bindable_cpus().unwrap()[0];
+        let text = format!("lo:{first},8000;eth1:8001");
+        let variable = ("NCCL_GPUDIRECTTCPX_TX_BINDINGS".to_owned(), text.clone());
+        let config = Config::builder().env_from([variable]).build().unwrap();
+        let left = bindings(&config, ("tx_bindings", &text)).unwrap();
+        assert_eq!(left.len(), 1);
+        assert_eq!((left[0].interface.as_str(), &left[0].cpus[..]), ("lo", &[first][..]));
     }
 }

@@ -41,6 +41,7 @@ const SETTINGS: &[(&str, Concerns)] = &[
     ("peer_timeout_ms", Peers("a_peer_that_acknowledges_nothing_new_is_given_up")),
     ("staging_limit_bytes", Peers("less_than_one_slot_is_an_error_that_says_so")),
     // How this engine moves what its own program posts, where it listens, and what it writes down.
+    ("address_family", Own),
     ("append_batch", Own),
     ("append_freq", Own),
     ("bind_device", Own),

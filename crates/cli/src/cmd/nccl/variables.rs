@@ -111,8 +111,9 @@ pub(super) fn is_read_by_plugin(name: &str) -> bool {
 }
 
 /// Those of NCCL that are a setting's other name and change how fast the plugin is.
-const READ_BY_PLUGIN: [&str; 5] = [
+const READ_BY_PLUGIN: [&str; 6] = [
     "NCCL_SOCKET_IFNAME",
+    "NCCL_SOCKET_FAMILY",
     "NCCL_NSOCKS_PERTHREAD",
     "NCCL_SOCKET_NTHREADS",
     "NCCL_PROGRESS_APPENDOP_FREQ",

@@ -1,0 +1,124 @@
+//! Rails of a list that serves several machines: `?eno1,eth0`, and addresses of one family.
+
+use std::net::IpAddr;
+
+use polyrail_config::AddressFamily;
+use polyrail_sys::interfaces::Interface;
+
+use crate::engine::rail_selection::{Allowed, Unfit, select};
+
+/// Leaves out the interfaces and addresses of an optional list that are not there or down. Other lists stay as they are.
+pub(super) fn present(spec: &str, all: &[Interface]) -> Result<String, Unfit> {
+    let Some(list) = spec.trim().strip_prefix('?') else { return Ok(spec.to_owned()) };
+    let (exact, list) = match list.strip_prefix('=') {
+        Some(list) => ("=", list),
+        None => ("", list),
+    };
+    let words = list.split(',').map(str::trim).filter(|word| !word.is_empty());
+    let (there, missing): (Vec<&str>, Vec<&str>) =
+        words.partition(|word| select(&format!("{exact}{word}"), all).is_ok());
+    if there.is_empty() {
+        let names = missing.join(", ");
+        return Err(Unfit::wrong(
+            format!("there is no interface {names} that is up"),
+            Allowed::Interfaces,
+        ));
+    }
+    if !missing.is_empty() {
+        tracing::info!(target: "polyrail::rail", missing = missing.join(", "), "interfaces of the list are not here");
+    }
+    Ok(format!("{exact}{}", there.join(",")))
+}
+
+/// The addresses that rails may have: those of a family, and those that `spec` names.
+pub(super) fn of_family(family: AddressFamily, spec: &str, all: &[Interface]) -> Vec<Interface> {
+    let words = spec.trim_start_matches(['?', '=', '^']).split(',');
+    let named: Vec<IpAddr> = words.filter_map(|word| word.trim().parse().ok()).collect();
+    let is_wanted = |interface: &&Interface| match (family, interface.address) {
+        (AddressFamily::Auto, _)
+        | (AddressFamily::Ipv4, IpAddr::V4(_))
+        | (AddressFamily::Ipv6, IpAddr::V6(_)) => true,
+        (_, address) => named
+            .iter()
+            .any(|named| *named == address || (named.is_loopback() && interface.loopback)),
+    };
+    all.iter().filter(is_wanted).cloned().collect()
+}
+
+impl Unfit {
+    /// Says which addresses were looked at, if not all.
+    pub(super) fn among(self, family: AddressFamily) -> Self {
+        match family {
+            AddressFamily::Auto => self,
+            family => Self { why: format!("{}, with address_family = {family}", self.why), ..self },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn interface(name: &str, address: &str) -> Interface {
+        let address: IpAddr = address.parse().unwrap();
+        Interface {
+            name: name.to_owned(),
+            address,
+            prefix_len: 24,
+            up: true,
+            loopback: address.is_loopback(),
+            virtual_kind: None,
+            speed_mbps: None,
+        }
+    }
+
+    fn host() -> Vec<Interface> {
+        vec![
+            interface("lo", "127.0.0.1"),
+            interface("eth0", "10.0.0.1"),
+            interface("eth0", "fd00::1"),
+            interface("eth1", "10.0.1.1"),
+            Interface { up: false, ..interface("eth2", "10.0.2.1") },
+        ]
+    }
+
+    fn chosen(family: AddressFamily, spec: &str) -> Result<Vec<String>, String> {
+        let all = of_family(family, spec, &host());
+        let rails = present(spec, &all).and_then(|spec| select(&spec, &all));
+        let rails = rails.map_err(|unfit| unfit.among(family).why)?;
+        Ok(rails.into_iter().map(|rail| rail.address.to_string()).collect())
+    }
+
+    #[test]
+    fn a_list_with_a_question_mark_takes_those_that_are_there_and_up() {
+        let chosen = |spec| chosen(AddressFamily::Auto, spec);
+        let one = Ok(vec!["10.0.0.1".to_owned()]);
+        for spec in
+            ["?eno1,eth0", "?=eno1,eth0", "?=eth0,=eth1", "? eth0 , eth2", "?10.0.0.1,10.9.9.9"]
+        {
+            assert_eq!(chosen(spec), one, "{spec}");
+        }
+        assert_eq!(chosen("?eth").unwrap().len(), 2);
+        assert_eq!(
+            chosen("?eno1,eth2").unwrap_err(),
+            "there is no interface eno1, eth2 that is up"
+        );
+        assert_eq!(chosen("eno1,eth0").unwrap_err(), "there is no interface eno1");
+    }
+
+    #[test]
+    fn a_family_chooses_among_the_addresses_that_are_not_named() {
+        use AddressFamily::{Ipv4, Ipv6};
+        for (family, spec, wanted) in [
+            (Ipv6, "auto", vec!["fd00::1"]),
+            (Ipv6, "?eth0,eth1", vec!["fd00::1"]),
+            (Ipv4, "eth0", vec!["10.0.0.1"]),
+            (Ipv6, "10.0.1.1,eth0", vec!["10.0.1.1", "fd00::1"]),
+            (Ipv6, "127.0.0.5", vec!["127.0.0.5"]),
+        ] {
+            assert_eq!(chosen(family, spec).unwrap(), wanted, "{family} {spec}");
+        }
+        let why = chosen(Ipv6, "eth1").unwrap_err();
+        assert_eq!(why, "there is no interface eth1, with address_family = ipv6");
+    }
+}
