@@ -284,6 +284,38 @@ fn without_proc_the_message_says_what_helps() {
     assert!(said.contains("\nhelp: /proc is not mounted here"), "{said}");
 }
 
+/// Files that containers hide and that an engine reads, or may read, while it starts and connects.
+const HIDDEN: [&str; 7] = [
+    "/proc/sys/kernel/random/boot_id",
+    "/proc/sys/net/ipv4/tcp_available_congestion_control",
+    "/proc/sys/net/core/somaxconn",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/stat",
+    "/proc/interrupts",
+];
+
+#[test]
+fn an_engine_starts_whichever_file_of_the_kernel_is_hidden() {
+    let can = Command::new("unshare").args(["--mount", "true"]).output();
+    if !can.is_ok_and(|output| output.status.success()) {
+        let run = "sudo -E cargo test -p polyrail-cli --test bench hidden";
+        return polyrail_skip::skip("a mount namespace needs root", run);
+    }
+    let files = HIDDEN.iter().copied().filter(|file| std::path::Path::new(file).exists());
+    let whole = ["/sys", "/proc/sys"].map(|folder| format!("mount -t tmpfs none {folder}"));
+    let masks = files.map(|file| format!("mount --bind /dev/null {file}")).chain(whole);
+    for mask in masks {
+        let script =
+            format!("{mask} && exec \"$0\" bench --sizes 64KiB --iters 2 --rounds 1 --no-json");
+        let mut command = Command::new("unshare");
+        let output = command.args(["--mount", "sh", "-c", &script]);
+        let output = output.arg(env!("CARGO_BIN_EXE_polyrail")).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{mask}: {said}");
+    }
+}
+
 #[test]
 fn with_an_interval_each_has_a_line_with_its_bytes_and_the_rate_of_each_rail() {
     let options = ["--sizes", "1MiB", "--rails", "2", "--time", "1s", "--rounds", "1"];

@@ -7,6 +7,7 @@ pub(crate) mod certificate_files;
 pub(crate) mod driving;
 pub(crate) mod error;
 pub(crate) mod handed_over;
+pub(crate) mod host_identity;
 pub(crate) mod invitation;
 pub(crate) mod latch;
 pub(crate) mod metadata_file;

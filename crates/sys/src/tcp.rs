@@ -112,7 +112,7 @@ pub fn apply(socket: &impl AsFd, options: &FlowOptions) -> io::Result<()> {
 }
 
 /// Whether a socket of this process may use a congestion control; finds out by trying.
-pub(crate) fn may_use(congestion: &str) -> bool {
+pub fn may_use(congestion: &str) -> bool {
     let families = [Domain::IPV4, Domain::IPV6];
     let socket =
         families.into_iter().find_map(|f| Socket::new(f, Type::STREAM, Some(Protocol::TCP)).ok());

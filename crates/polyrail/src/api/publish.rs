@@ -5,12 +5,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use polyrail_proto::hello::{HelloError, Metadata};
-use polyrail_sys::interfaces::boot_id;
 use polyrail_sys::process::Process;
 
 use crate::api::engine::{Engine, Peer};
 use crate::api::error::{EngineError, PeerError};
 use crate::base::handed_over::recognise;
+use crate::base::host_identity::host_identity;
 use crate::base::metadata_file::{self, invalid};
 use crate::base::published::Published;
 use crate::engine::local_engines::engine_here;
@@ -156,7 +156,7 @@ pub fn read_published(path: &Path) -> io::Result<Option<PublishedEngine>> {
     let Some(published) = metadata_file::read(path)? else { return Ok(None) };
     let Published { process, metadata, extra } = published;
     let card = Metadata::decode(&metadata).map_err(invalid)?;
-    let host = boot_id()?.0;
+    let host = host_identity()?;
     let has_ended = process.is_some_and(|process| has_ended(&card, &process, host));
     Ok(Some(PublishedEngine { metadata, extra, has_ended }))
 }

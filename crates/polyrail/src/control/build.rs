@@ -13,12 +13,13 @@ use polyrail_carrier::{Host, HostedDevice};
 use polyrail_config::{BindDevice, Binding, Config, expand_file_name, harmless, shortened, steers};
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::{Card, MAX_NAME_BYTES};
-use polyrail_sys::interfaces::{boot_id, host_name, list};
+use polyrail_sys::interfaces::{host_name, list};
 use polyrail_sys::process::reserve_descriptors;
 use polyrail_sys::tcp;
 use socket2::Socket;
 
 use crate::base::error::{EngineError, origin_of};
+use crate::base::host_identity::host_identity;
 use crate::control::Control;
 use crate::control::secrets::credentials;
 use crate::engine::control_handle::ControlHandle;
@@ -67,7 +68,7 @@ pub(crate) fn start(
     let pid = std::process::id();
     let card = Card {
         instance,
-        host: boot_id().map_err(system("boot id"))?.0,
+        host: host_identity().map_err(system("random bits"))?,
         name: name.unwrap_or_else(|| format!("{}:{pid}", harmless(&host, &[]))),
         capabilities: settings.capabilities(plugin.is_some()),
         rails: cards,
@@ -114,6 +115,9 @@ pub(crate) fn start(
     let threads = spawn(&shared, all, listeners).map_err(system("thread"))?;
     for warning in shared.config.warnings() {
         tracing::warn!(target: "polyrail::config", "{warning}");
+    }
+    for note in shared.config.notes() {
+        tracing::debug!(target: "polyrail::config", "{note}");
     }
     Ok((shared, threads))
 }

@@ -9,7 +9,7 @@ use polyrail_config::{
 use polyrail_proto::hello::{Capabilities, Card};
 use polyrail_proto::wire::{ChunkHeader, Flags};
 use polyrail_sys::interfaces::CongestionControls;
-use polyrail_sys::tcp::FlowOptions;
+use polyrail_sys::tcp::{FlowOptions, may_use};
 use polyrail_sys::threads::allowed_cpus;
 
 use crate::base::error::{EngineError, origin_of};
@@ -218,15 +218,22 @@ impl Congestion {
     const UNPACED: [&str; 2] = ["cubic", "reno"];
 
     fn parse(config: &Config) -> Result<Self, EngineError> {
-        let controls = || {
-            let system = |source| EngineError::System { what: "congestion controls", source };
-            CongestionControls::read().map_err(system)
-        };
         match config.congestion.as_str() {
-            "auto" => Ok(Self::Auto { here: Self::unpaced(&controls()?.usable) }),
+            "auto" => Ok(Self::Auto { here: Self::unpaced(&Self::known("").usable) }),
             "system" => Ok(Self::System),
-            name => Self::named(name, &controls()?, origin_of(config, "congestion")),
+            name => Self::named(name, &Self::known(name), origin_of(config, "congestion")),
         }
+    }
+
+    /// The kernel's controls. Where a container hides its list, those that a socket takes of `name` and the
+    /// unpaced ones.
+    fn known(name: &str) -> CongestionControls {
+        let is_list = |all: &CongestionControls| !(all.usable.is_empty() && all.denied.is_empty());
+        CongestionControls::read().ok().filter(is_list).unwrap_or_else(|| {
+            let tried = [name].into_iter().chain(Self::UNPACED);
+            let usable = tried.filter(|name| !name.is_empty() && may_use(name));
+            CongestionControls { usable: usable.map(str::to_owned).collect(), denied: Vec::new() }
+        })
     }
 
     fn named(
