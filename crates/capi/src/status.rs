@@ -212,7 +212,9 @@ impl From<RegionError> for Failure {
     fn from(error: RegionError) -> Self {
         let status = match &error {
             RegionError::OutOfBounds { .. } => Status::PolyrailErrRange,
-            RegionError::NotThere { .. } => Status::PolyrailErrArgument,
+            RegionError::NotThere { .. } | RegionError::Protected { .. } => {
+                Status::PolyrailErrArgument
+            }
             RegionError::Ended => Status::PolyrailErrRegionClosed,
             RegionError::Description { .. } => Status::PolyrailErrFormat,
             RegionError::TooMany { .. } => Status::PolyrailErrLimit,

@@ -286,8 +286,8 @@ impl Engine {
     }
 
     /// Registers `nbytes` of memory by its address, of the host or, with `cuda=True`, of a GPU. `keep` is an
-    /// object that the region keeps, the owner of the memory. Of host memory the first and the last byte are
-    /// looked at; memory that goes while it is registered crashes the process.
+    /// object that the region keeps, the owner of the memory. Host memory has to allow what `access` grants;
+    /// memory that goes while it is registered crashes the process.
     #[pyo3(signature = (address, nbytes, *, cuda = false, keep = None, access = "all", granted_to = None))]
     fn register_address(
         slf: &Bound<'_, Self>,

@@ -205,6 +205,22 @@ def test_memory_by_address_is_kept_by_its_owner(pair):
         assert refused.value.reason == "not_there" and "cuda=True" in refused.value.help
 
 
+def test_memory_that_can_not_be_written_is_registered_for_reads_alone(pair):
+    a, b, to_b, to_a = pair
+    c = ctypes.CDLL(None, use_errno=True)
+    c.mmap.restype = ctypes.c_void_p
+    c.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
+    address = c.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    for access in ["all", "write"]:
+        with pytest.raises(polyrail.RegionError, match="mapped read-only") as refused:
+            a.register_address(address, 4096, access=access)
+        assert "PROT_WRITE" in refused.value.help
+    region = a.register_address(address, 4096, access="read")
+    target = bytearray(b"x" * 4096)
+    b.read(to_a, b.register(target), b.import_region(region.describe())).wait(SOON)
+    assert target == bytes(4096)
+
+
 def test_a_single_element_without_dimensions_is_registered(pair):
     a, b, to_b, _ = pair
     source, target = numpy.array(7, dtype="i8"), numpy.array(0, dtype="i8")

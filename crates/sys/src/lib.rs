@@ -7,6 +7,7 @@
 //!   ends that for good.
 //! * [`Badge`], [`ProvenProcess`]: which process has a name, on the kernel's word, as the memory and the descriptors
 //!   of another process need it; [`peer_credentials`]: which process is at the other end of a Unix connection.
+//! * [`first_denied`]: which memory of this process may be read and written.
 //! * [`PerProcess`]: what a forked copy of the process has anew.
 //! * [`IoVecs`], [`send`], [`receive`]: one system call over many pieces of memory.
 //! * [`crc32c`]: the checksum of bytes that come in pieces.
@@ -24,6 +25,7 @@ mod foreign_memory;
 mod guard_page;
 pub mod interfaces;
 mod io;
+mod mappings;
 mod memory;
 mod per_process;
 mod poller;
@@ -41,6 +43,7 @@ pub use foreign_copy::{Direction, ForeignCopy};
 pub use foreign_memory::{ForeignMemory, Guard, may_copy_between_processes};
 pub use guard_page::GuardPage;
 pub use io::{In, IoVecs, MAX_IO_PIECES, Out, receive, send};
+pub use mappings::{Denied, Protection, first_denied};
 pub use memory::{Memory, OutOfRange};
 pub use per_process::PerProcess;
 pub use poller::{PollEvent, Poller};

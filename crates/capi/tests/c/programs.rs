@@ -17,7 +17,7 @@ struct Program {
     watched: Option<&'static [&'static str]>,
 }
 
-const PROGRAMS: [Program; 10] = [
+const PROGRAMS: [Program; 11] = [
     Program { source: "examples/hello", says: "4194304 bytes are in place", watched: Some(&[]) },
     Program {
         source: "examples/segments",
@@ -34,6 +34,11 @@ const PROGRAMS: [Program; 10] = [
         watched: Some(&["1500"]),
     },
     Program { source: "tests/c/ends", says: "all ends are told", watched: Some(&[]) },
+    Program {
+        source: "tests/c/protected",
+        says: "read-only memory takes no writes",
+        watched: Some(&[]),
+    },
     Program { source: "tests/c/looks", says: "100000 looks without a system call", watched: None },
     Program { source: "tests/c/forks", says: "both processes go on", watched: None },
 ];

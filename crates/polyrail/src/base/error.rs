@@ -273,6 +273,20 @@ pub enum RegionError {
         /// The address that can't be read.
         at: usize,
     },
+    /// Some part of the memory does not allow what peers may do with the region.
+    #[error("peers may {needs} the {len} bytes from {base:#x} on, but address {at:#x} is {allows}")]
+    Protected {
+        /// The address of the first byte.
+        base: usize,
+        /// Bytes to register.
+        len: u64,
+        /// The first address that does not allow it.
+        at: usize,
+        /// What peers may do: `read`, `write`, or `read and write`.
+        needs: &'static str,
+        /// What the mapping allows, such as `mapped read-only`.
+        allows: &'static str,
+    },
     /// The registration table is full.
     #[error("{limit} regions are registered, no more are possible")]
     TooMany {

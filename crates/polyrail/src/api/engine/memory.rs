@@ -1,13 +1,16 @@
 //! Memory of an engine: what it registers, mailboxes, and descriptions of what peers have registered.
 
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use polyrail_config::SingleCopy;
+use polyrail_sys::{Memory, Protection, first_denied};
 
 use super::Engine;
 use crate::api::error::RegionError;
 use crate::api::register::Registrable;
+use crate::memory::access::Access;
 use crate::memory::region::Region;
+use crate::memory::region_memory::RegionMemory;
 use crate::memory::registry::{Mailbox, OpenMailbox};
 use crate::memory::remote_region::RemoteRegion;
 
@@ -37,8 +40,9 @@ impl Engine {
     ///
     /// # Errors
     /// The first or the last byte of host memory can't be read, which says that the address or the length is
-    /// wrong; what lies between is not looked at, and nothing is with `single_copy=off`. A device, or its driver, does not do what was asked.
-    /// The engine is closed.
+    /// wrong; with `single_copy=off` the engine does not try that. Host memory does not allow what peers may do with it:
+    /// some part is not mapped, can't be read though peers may read it, or can't be written though peers may write it.
+    /// A device, or its driver, does not do what was asked. The engine is closed.
     pub fn register(&self, memory: impl Registrable) -> Result<Region, RegionError> {
         self.check_open()?;
         let (memory, access, granted) = memory.exposed().into_parts();
@@ -48,6 +52,9 @@ impl Engine {
         if let Some((memory, at)) = host.and_then(|host| Some((host, host.missing()?))) {
             let (base, len) = (memory.address(0, 0).unwrap_or(at), memory.len());
             return Err(RegionError::NotThere { base, len, at });
+        }
+        if let RegionMemory::Host(memory) = &memory {
+            check_protection(memory, access)?;
         }
         self.shared().registry.register(self.shared().card.instance, memory, access, granted)
     }
@@ -73,5 +80,45 @@ impl Engine {
             shared if shared.is_closed() => Err(RegionError::Closed),
             _ => Ok(()),
         }
+    }
+}
+
+/// Refuses memory that does not allow what peers may do with it: a peer's write would end this process.
+fn check_protection(memory: &Memory, access: Access) -> Result<(), RegionError> {
+    static REPORT: Once = Once::new();
+    let needs = Protection { read: access.remote_read, write: access.remote_write };
+    if memory.is_empty() || !(needs.read || needs.write) {
+        return Ok(());
+    }
+    let (base, len) = (memory.address(0, 0)?, memory.len());
+    match first_denied(base, len, needs) {
+        Ok(None) => Ok(()),
+        Ok(Some(denied)) => {
+            let (does, allows) = (words(needs), denied.protection.map_or("not mapped", words_of));
+            Err(RegionError::Protected { base, len, at: denied.at, needs: does, allows })
+        }
+        Err(error) => {
+            REPORT.call_once(|| {
+                tracing::info!(target: "polyrail::engine", %error,
+                    "regions are registered without a look at their protection: /proc/self/maps is hidden");
+            });
+            Ok(())
+        }
+    }
+}
+
+fn words(needs: Protection) -> &'static str {
+    match needs {
+        Protection { write: false, .. } => "read",
+        Protection { read: false, .. } => "write",
+        _ => "read and write",
+    }
+}
+
+fn words_of(mapping: Protection) -> &'static str {
+    match mapping {
+        Protection { read: false, write: false } => "mapped without access",
+        Protection { write: false, .. } => "mapped read-only",
+        _ => "mapped write-only",
     }
 }

@@ -47,6 +47,9 @@ const NO_PROOF: &str = "add the peer by its metadata or an invitation, or give b
      /dev/shm/polyrail-UID can't be used, which is warned of; with auth=none at both ends anybody may connect";
 
 /// What helps who registers what is no memory.
+const PROTECTED: &str = "grant only what the memory allows (Access::READ, POLYRAIL_REMOTE_READ, access=\"read\" in Python), or map it \
+     with PROT_READ and PROT_WRITE before it is registered";
+
 const NOT_THERE: &str = "give an address that is mapped, with its length in bytes; memory of a GPU has to be registered as \
      such: Cuda::memory_at, POLYRAIL_CUDA in C, cuda=True in Python, VRAM in NIXL";
 
@@ -267,6 +270,7 @@ impl Explain for RegionError {
                     .to_owned(),
             ),
             Self::NotThere { .. } => Some(NOT_THERE.to_owned()),
+            Self::Protected { .. } => Some(PROTECTED.to_owned()),
             Self::TooMany { .. } => Some(
                 "end regions that nobody needs, or register one large region and take parts of it"
                     .to_owned(),
