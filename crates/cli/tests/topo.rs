@@ -260,3 +260,27 @@ fn text_of_a_foreign_machine_does_not_steer_the_terminal() {
     assert_eq!(code, 2);
     assert!(stderr.starts_with("polyrail: --sysroot") && !steers(&stderr), "{stderr}");
 }
+
+#[test]
+fn interrupts_that_a_container_hides_are_named_and_end_no_topology() {
+    let script = "mount --bind /dev/null /proc/interrupts && exec \"$@\"";
+    let hidden = |args: &[&str]| {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_polyrail")]);
+        command.args(args).output().unwrap()
+    };
+    if !hidden(&["--version"]).status.success() {
+        let run = "sudo -E cargo test -p polyrail-cli --test topo hide";
+        return polyrail_skip::skip("a mount namespace needs root", run);
+    }
+    assert!(hidden(&["topo", "--tree"]).status.success());
+    for args in [&["irq", "show", "--interval", "0s"][..], &["irq", "plan"]] {
+        let output = hidden(args);
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{args:?}: {text}");
+        assert!(
+            text.contains("/proc/interrupts is empty: this container hides"),
+            "{args:?}: {text}"
+        );
+    }
+}

@@ -76,7 +76,12 @@ impl Interrupts {
     /// # Errors
     /// [`ReadError`] with the path.
     pub fn read(root: &Sysroot) -> Result<Self, ReadError> {
-        Self::parsed(root, &root.read(PATH)?)
+        match root.read(PATH)? {
+            text if text.is_empty() => {
+                Err(root.content(PATH, "is empty: this container hides the machine's interrupts"))
+            }
+            text => Self::parsed(root, &text),
+        }
     }
 
     /// As [`Self::read`]; `None` if the file is not there, must not be read, or is empty: containers
