@@ -17,6 +17,10 @@ pub struct HostId {
     pub kernel: String,
     /// A hash of what the machine is known by, which does not reveal it.
     pub machine: String,
+    /// A hash of the folder of a copy of a machine; empty for the machine itself. A copy may hold the machine's
+    /// own names, and what was changed in a copy is never undone on the machine.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub copy: String,
 }
 
 /// Stands in for values that a copy lacks.
@@ -44,11 +48,24 @@ impl HostId {
             kernel: told(root.kernel())?,
             machine: format!("{:016x}", fnv1a(machine.as_bytes())),
             hostname,
+            copy: match root.is_live() {
+                true => String::new(),
+                false => {
+                    let folder = root.root();
+                    let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+                    format!("{:016x}", fnv1a(folder.as_os_str().as_encoded_bytes()))
+                }
+            },
         })
     }
 
     /// Whether `other` is the same machine since the same boot.
     pub fn is_same_boot(&self, other: &Self) -> bool {
-        self.boot_id == other.boot_id && self.machine == other.machine
+        self.boot_id == other.boot_id && self.machine == other.machine && self.is_same_place(other)
+    }
+
+    /// Whether both are the machine itself, or the same copy of one.
+    pub fn is_same_place(&self, other: &Self) -> bool {
+        self.copy == other.copy
     }
 }

@@ -62,7 +62,10 @@ pub fn reset(
     let here = HostId::read(machine.root())?;
     let sessions = state.sessions()?;
     let of_name = |session: &&Session| session.is_of(name);
-    let of_boot = |session: &&Session| force || session.host.is_same_boot(&here);
+    let of_boot = |session: &&Session| {
+        let host = &session.host;
+        host.is_same_boot(&here) || force && host.is_same_place(&here)
+    };
     let chosen: Vec<&Session> = match which {
         Which::Latest => {
             let open = |session: &&Session| session.is_open();

@@ -567,3 +567,19 @@ fn a_value_of_a_copy_of_a_machine_is_no_link_out_of_it_and_no_second_name() {
     }
     assert_eq!(fs::read_to_string(&outside).unwrap(), "old");
 }
+
+#[test]
+fn a_session_of_a_copy_that_has_the_names_of_another_machine_is_undone_there_alone() {
+    let (copy, other) = (Stage::new(), Stage::new());
+    copy.apply(&mut copy.machine()).unwrap();
+    let before = other.files();
+    for force in [false, true] {
+        // Both have one name, boot and kernel, and root keeps the sessions of both in one folder.
+        let mut machine = other.machine();
+        let undone =
+            reset(&mut machine, &mut RealDisk, &copy.state(), "irq", &Which::Latest, force);
+        assert_eq!(undone.unwrap(), [], "force {force}");
+        assert_eq!(other.files(), before, "force {force}");
+    }
+    assert!(!copy.reset(&Which::Latest).unwrap().is_empty());
+}
