@@ -20,6 +20,8 @@ pub(crate) fn settings_for_child(config: &Config, theirs: &[(&str, String)]) -> 
                 .collect(),
             // Two processes of one machine can't listen on one port, but on two of a range.
             "listen_port" if config.listen_ports == 1 => "0".to_owned(),
+            // The other process reads the variable of NCCL itself, and goes on where that names no file of its own.
+            "log_file" if row.origin.is_foreign() => continue,
             // Nor write one file, except where its name tells them apart.
             "log_file" | "dump_file" | "trace_file"
                 if !row.value.is_empty() && !row.value.contains("%p") =>

@@ -171,7 +171,7 @@ table! {
         "NCCL_SOCKET_IFNAME" "2.3.5" "" true "all but lo and docker" Text("beginnings of names with commas between; = in front is exact, ^ excludes");
             "which interfaces to use; read by the plugin, too", ""
         "NCCL_SOCKET_FAMILY" "2.3.5" "" true "both" Words(&["AF_INET", "AF_INET6"]);
-            "addresses of which family", ""
+            "addresses of which family; read by the plugin, too", ""
         "NCCL_SOCKET_NTHREADS" "2.4.8" "" true "-2" Whole(-2, 16);
             "threads of a connection; the plugin takes it as its number of proxies", "4 with 4 sockets for each, NCCL's own transport: all_reduce 1 MiB 232 us, 458 without (two H200)"
         "NCCL_NSOCKS_PERTHREAD" "2.4.8" "" true "-2" Whole(-2, 64);
