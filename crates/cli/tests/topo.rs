@@ -248,13 +248,16 @@ fn text_of_a_foreign_machine_does_not_steer_the_terminal() {
     }
     assert!(quietly(&["topo", "--sysroot", root]).contains("\\u001b]0;owned\\u0007\\u009b2J"));
 
+    // A damaged value is unknown, and the tools go on.
     fixture.write("/sys/devices/system/cpu/online", evil);
-    let file = format!("{root}/{evil}");
-    for (arguments, root) in [(&["topo"][..], root), (&["doctor"], root), (&["topo"], &file)] {
-        let (code, stdout, stderr) = outcome(&[arguments, &["--sysroot", root]].concat());
-        assert!(code != 0 && stdout.is_empty() && stderr.contains("]0;owned"), "{stderr}");
-        assert!(!steers(&stderr), "{stderr}");
+    for arguments in [&["topo"][..], &["doctor"]] {
+        let (_, stdout, stderr) = outcome(&[arguments, &["--sysroot", root]].concat());
+        assert!(!stdout.is_empty() && !steers(&stdout) && !steers(&stderr), "{stdout}{stderr}");
     }
+    let file = format!("{root}/{evil}");
+    let (code, stdout, stderr) = outcome(&["topo", "--sysroot", &file]);
+    assert!(code != 0 && stdout.is_empty() && stderr.contains("]0;owned"), "{stderr}");
+    assert!(!steers(&stderr), "{stderr}");
     // clap prints what this option's parser says.
     let (code, _, stderr) = outcome(&["sample", "--sysroot", &file]);
     assert_eq!(code, 2);
