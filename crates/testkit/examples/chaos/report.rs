@@ -16,8 +16,9 @@ use crate::talk::{Oracle, Tally, first_line};
 /// A process may need this much more memory than at the beginning. A flow may keep the memory of the
 /// region that it used last, 3 or 6 MiB of it.
 const RSS_SPARE_KIB: u64 = 48 << 10;
-/// The name that an engine takes in the kernel when it first copies within the host.
-const LATE_DESCRIPTORS: u64 = 1;
+/// When an engine first copies within the host, it takes a name in the kernel. For each peer that it then copies to or from it
+/// holds a descriptor of that process; the peers of the same side of the lab can prove which one they are.
+const LATE_DESCRIPTORS: u64 = 1 + (WORKERS as u64 / 2 - 1);
 /// Where such a copy is not possible each flow has a ring, which begins with its first large chunk.
 const RINGS: u64 = (CHANNELS * (WORKERS - 1)) as u64;
 /// Violations of which everything is kept; of later ones the first line.
