@@ -74,6 +74,8 @@ pub(crate) enum BenchError {
     Region(#[from] RegionError),
     #[error("the other side did not answer `{ask}` for {} s", waited.as_secs())]
     Silent { ask: &'static str, waited: Duration },
+    #[error("it asked nothing for {} s", waited.as_secs())]
+    Mute { waited: Duration },
     #[error("no transfer ended for {} s", waited.as_secs())]
     Stuck { waited: Duration, dump: String },
     #[error("the other side answered `{ask}` with something else: {answer}")]
@@ -166,6 +168,7 @@ impl BenchError {
             }
             Self::Gone { .. }
             | Self::Silent { .. }
+            | Self::Mute { .. }
             | Self::Stuck { .. }
             | Self::Protocol { .. } => exit::PEER,
             Self::Mismatch(_) => exit::DATA,

@@ -52,6 +52,7 @@ fn serve_one(
     let link = Link::new(engine, peer.clone(), stop.clone());
     let mut session = Session::new(&link, bank, stop);
     while let Some(ask) = session.next_ask()? {
+        session.has_asked = true;
         match ask {
             Ask::StillThere => {}
             Ask::Bye => {
@@ -73,6 +74,7 @@ struct Session<'l> {
     link: &'l Link<'l>,
     bank: &'l Arc<Bank>,
     stop: &'l Interrupt,
+    has_asked: bool,
     prepared: Option<Prepared<'l>>,
     /// The sample under way, or how it failed.
     sample: Option<(Snapshot, Result<Option<Ran>, BenchError>)>,
@@ -103,6 +105,7 @@ impl<'l> Session<'l> {
             link,
             bank,
             stop,
+            has_asked: false,
             prepared: None,
             sample: None,
             raw: None,
@@ -113,7 +116,8 @@ impl<'l> Session<'l> {
 
     /// The next question, or `None` when the service is to end.
     fn next_ask(&self) -> Result<Option<Ask>, BenchError> {
-        let mut heard = Instant::now();
+        let started = Instant::now();
+        let mut heard = started;
         loop {
             if let Some(bytes) = self.link.next(SLICE) {
                 match serde_json::from_slice(&bytes) {
@@ -127,6 +131,9 @@ impl<'l> Session<'l> {
             if let Some(why) = self.link.peer.lost() {
                 let peer = self.link.peer.name().to_owned();
                 return Err(BenchError::Gone { peer, why });
+            }
+            if !self.has_asked && started.elapsed() > FIRST_ASK {
+                return Err(BenchError::Mute { waited: started.elapsed() });
             }
             if heard.elapsed() > KEEP_ALIVE {
                 // Its delivery fails when the client is gone.
@@ -334,6 +341,8 @@ const SLICE: Duration = Duration::from_millis(200);
 /// How long a client may take to be gone that has said good-bye.
 const PARTING: Duration = Duration::from_secs(1);
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
+/// How long a client may take for its first question, while others wait for their turn.
+const FIRST_ASK: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -364,6 +373,32 @@ mod tests {
             let was_gone = served.recv_timeout(Duration::from_secs(60));
             over.raise();
             assert_eq!(was_gone, Ok(true), "it was taken off the list, and would connect again");
+        });
+    }
+
+    #[test]
+    fn a_client_that_asks_nothing_does_not_keep_others_waiting() {
+        let engine = || {
+            let config = Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();
+            Engine::builder().config(config).build().unwrap()
+        };
+        let (server, silent, client) = (engine(), engine(), engine());
+        let bank = Arc::new(Bank::open(MemoryKind::Host).unwrap());
+        let (tell, served) = channel();
+        let end = |_: &Peer, result: Result<(), BenchError>| {
+            tell.send(result.err().map(|error| error.to_string())).is_ok()
+        };
+        let over = Interrupt::default();
+        thread::scope(|scope| {
+            scope.spawn(|| serve(&server, &bank, &over, end));
+            silent.add_peer(&server.metadata()).unwrap();
+            let why = served.recv_timeout(Duration::from_secs(60));
+            let peer = client.add_peer(&server.metadata()).unwrap();
+            let link = Link::new(&client, peer, Interrupt::default());
+            let answer = link.ask(&Ask::Hello { control_version: CONTROL_VERSION });
+            over.raise();
+            assert_eq!(why, Ok(Some("it asked nothing for 10 s".to_owned())));
+            assert!(matches!(answer, Ok(Answer::Hello(_))));
         });
     }
 }
