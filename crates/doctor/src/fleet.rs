@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use polyrail_host::read_limited;
+use polyrail_text::harmless;
 use serde::{Deserialize, Serialize};
 
 use crate::error::DoctorError;
@@ -138,7 +139,7 @@ fn values(report: &Report) -> BTreeMap<String, String> {
 }
 
 impl Comparison {
-    /// The comparison for people.
+    /// The comparison for people. Reports come from other hosts, so their text can't steer the terminal or begin a line.
     pub fn text(&self) -> String {
         let count = self.hosts.len();
         if self.differences.is_empty() {
@@ -147,23 +148,26 @@ impl Comparison {
         let mut text = match self.odd.as_slice() {
             [] => format!("{count} hosts differ, and none is the odd one out\n"),
             [(host, things), rest @ ..] => {
+                let host = harmless(host, &[]);
                 let mut line =
                     format!("{host} differs most from the other hosts, in {things} things");
                 for (host, things) in rest {
-                    line += &format!("; {host} in {things}");
+                    line += &format!("; {} in {things}", harmless(host, &[]));
                 }
                 line + "\n"
             }
         };
         for Difference { what, usual, others } in &self.differences {
-            text += &format!("\n{what}\n");
+            text += &format!("\n{}\n", harmless(what, &[]));
             if let Some(usual) = usual {
+                let usual = harmless(usual, &[]);
                 let others: usize = others.values().map(Vec::len).sum();
                 text += &format!("  {usual}  ({} of {count})\n", count - others);
             }
             for (value, hosts) in others {
                 let mark = if usual.is_some() { '>' } else { ' ' };
-                text += &format!("{mark} {value}  ({})\n", hosts.join(", "));
+                let (value, hosts) = (harmless(value, &[]), harmless(&hosts.join(", "), &[]));
+                text += &format!("{mark} {value}  ({hosts})\n");
             }
         }
         text
@@ -204,6 +208,16 @@ mod tests {
         let text = comparison.text();
         assert!(text.starts_with("b differs most from the other hosts, in 1 things\n"), "{text}");
         assert!(text.contains("\neth1: MTU\n  8896  (2 of 3)\n> 1500  (b)\n"), "{text}");
+    }
+
+    #[test]
+    fn a_line_break_in_a_report_forges_no_line() {
+        let forged = "1500\n  9000  (3 of 3)\u{1b}[2K";
+        let reports = [host("a\nb differs", &[("MTU\nx", forged)]), host("c", &[])];
+        let text = compare(&reports).unwrap().text();
+        // What differs has a line, and so has each of its two values.
+        assert_eq!(text.lines().filter(|line| !line.is_empty()).count(), 4, "{text}");
+        assert!(!text.contains('\u{1b}'), "{text}");
     }
 
     #[test]
