@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use polyrail_sys::files::set_mode;
+use polyrail_sys::files::{set_mode, without_links};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::http::Listener;
@@ -54,6 +54,10 @@ pub(crate) fn on_port(address: SocketAddr) -> io::Result<Bound> {
 
 /// Listens at this path; a socket there that nobody listens on any more is replaced.
 pub(crate) fn on_path(path: &Path) -> io::Result<Bound> {
+    let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = without_links(folder.unwrap_or(Path::new(".")))?;
+    let path = &folder.join(name);
     if let Ok(found) = fs::symlink_metadata(path) {
         if !found.file_type().is_socket() {
             return Err(io::Error::new(ErrorKind::AlreadyExists, "it is there, and no socket"));
@@ -66,12 +70,12 @@ pub(crate) fn on_path(path: &Path) -> io::Result<Bound> {
             Called::Failed(error) => return Err(error),
         }
     }
-    let folder = path.parent().unwrap_or(Path::new("/"));
     bind(&folder.join(format!(".{}", unique_name()?)), path)
 }
 
 /// Listens on a socket with a name of its own in this folder. Those of dead processes are removed.
 pub(crate) fn in_folder(folder: &Path) -> io::Result<Bound> {
+    let folder = &without_links(folder)?;
     if let Ok(found) = sockets_in(folder) {
         for (_, path) in found {
             if matches!(call(&path), Called::Dead) {
@@ -213,6 +217,26 @@ mod tests {
         fs::write(&path, "mine").unwrap();
         assert_eq!(on_path(&path).unwrap_err().kind(), ErrorKind::AlreadyExists);
         assert_eq!(fs::read(&path).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn root_listens_in_no_folder_that_a_link_of_another_user_leads_to() {
+        if !rustix::process::geteuid().is_root() {
+            return polyrail_skip::skip(
+                "needs root",
+                "sudo cargo test -p polyrail-metrics sockets",
+            );
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+        fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        drop((in_folder(&link).unwrap(), on_path(&link.join("metrics.sock")).unwrap()));
+        std::os::unix::fs::lchown(&link, Some(65534), Some(65534)).unwrap();
+        for result in [in_folder(&link), on_path(&link.join("metrics.sock"))] {
+            assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidData);
+        }
+        assert_eq!(fs::read_dir(&real).unwrap().count(), 0);
     }
 
     #[test]

@@ -6,13 +6,14 @@
 //! is noticed at once. Members take away the files of those that are dead for certain.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, DirBuilder, File, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use polyrail::{Engine, read_published};
+use polyrail_sys::files::{make_folders, without_links};
 
 use self::files::{Holder, State, has_ended, open, read, state_at};
 use crate::backend::{Backend, News, Own};
@@ -94,9 +95,11 @@ impl Dir {
     }
 
     /// The folder's parts that are missing are made for this user only.
-    fn make_folder(&self) -> Result<(), RendezvousError> {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
-        made.map_err(|source| unusable("folder of the rendezvous", &self.folder, source))
+    fn make_folder(&mut self) -> Result<(), RendezvousError> {
+        let made = make_folders(&self.folder, 0o700).and_then(|()| without_links(&self.folder));
+        self.folder =
+            made.map_err(|source| unusable("folder of the rendezvous", &self.folder, source))?;
+        Ok(())
     }
 
     /// Keeps others from joining at the same time under the same name. The lock goes with the process.

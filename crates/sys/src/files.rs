@@ -21,7 +21,7 @@ mod write;
 pub use below::{Below, refuse_links};
 pub use privilege::{is_privileged, user_outside};
 pub use trust::{open_trusted, require_trusted};
-pub use write::{Opening, make_folders, open_to_write, replace, set_mode};
+pub use write::{Opening, make_folders, open_to_write, replace, set_mode, without_links};
 
 use std::io;
 

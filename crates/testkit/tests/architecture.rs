@@ -68,7 +68,7 @@ const RULES: &[Rule] = &[
         ..Rule::ORDINARY
     },
     Rule { name: "pattern", is_pure: true, ..Rule::ORDINARY },
-    Rule { name: "doctor", below: &["host", "nic", "sys", "tune"], ..Rule::ORDINARY },
+    Rule { name: "doctor", below: &["host", "nic", "sys", "text", "tune"], ..Rule::ORDINARY },
     Rule { name: "sample", below: &["host", "netlink"], ..Rule::ORDINARY },
     // Foreign code calls it and hands it pointers.
     Rule {
@@ -144,7 +144,7 @@ const RULES: &[Rule] = &[
     // Built on what programs of others see; no other crate uses it.
     Rule { name: "otel", below: &["config", "polyrail"], ..Rule::ORDINARY },
     // Built on what programs of others see. The engine knows nothing of it.
-    Rule { name: "rendezvous", below: &["config", "polyrail", "proto"], ..Rule::ORDINARY },
+    Rule { name: "rendezvous", below: &["config", "polyrail", "proto", "sys"], ..Rule::ORDINARY },
     // For programs whose log it is; the engine only says what happens, by `tracing`.
     Rule { name: "log", below: &["config", "sys"], ..Rule::ORDINARY },
     Rule { name: "tune", below: &["host", "nic", "sys", "yaml"], ..Rule::ORDINARY },

@@ -6,6 +6,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use polyrail_sys::files::without_links;
 use polyrail_sys::without_write_signals;
 
 use crate::base::published::{EXTRA_MAX, Published};
@@ -14,13 +15,17 @@ use crate::base::regular_file;
 /// The most bytes of a file that is read: no engine writes more.
 const FILE_MAX: u64 = EXTRA_MAX as u64 + (1 << 20);
 
-/// Writes the file such that others see it whole or not at all. Only its owner may read it.
+/// Writes the file such that others see it whole or not at all. Only its owner may read it. A link to its folder counts if
+/// [`polyrail_sys::files`] follows it.
 pub(crate) fn write(path: &Path, published: &Published) -> io::Result<()> {
     let got = published.extra.len();
     if got > EXTRA_MAX {
         let why = format!("extra has {got} bytes, allowed is 0 to {EXTRA_MAX}");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let path = &without_links(folder.unwrap_or(Path::new(".")))?.join(name);
     // Threads of one process may write the same file: each has a draft of its own.
     static DRAFTS: AtomicU64 = AtomicU64::new(0);
     let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
@@ -109,6 +114,22 @@ mod tests {
         }
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         assert!(read(&path).unwrap().is_some());
+    }
+
+    #[test]
+    fn root_publishes_through_no_link_of_another_user() {
+        if !rustix::process::geteuid().is_root() {
+            return polyrail_skip::skip("needs root", "sudo cargo test -p polyrail metadata_file");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (real, link) = (folder.path().join("real"), folder.path().join("link"));
+        fs::create_dir(&real).unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        write(&link.join("rank0"), &published(b"")).unwrap();
+        std::os::unix::fs::lchown(&link, Some(65534), Some(65534)).unwrap();
+        let error = write(&link.join("rank1"), &published(b"")).unwrap_err().to_string();
+        assert!(error.contains("belongs to user 65534"), "{error}");
+        assert_eq!(fs::read_dir(&real).unwrap().count(), 1);
     }
 
     #[test]

@@ -105,6 +105,7 @@ fn a_link_of_another_user_leads_root_nowhere_and_one_of_root_does() {
         assert_eq!(text(&file), "new", "{}", path.display());
     }
     assert!(folder.at("last").is_symlink(), "it stays a link");
+    assert_eq!(without_links(&folder.at("middle")).unwrap(), folder.at("real"));
     give(&folder.at("last"));
     give(&folder.at("middle"));
     fs::write(&file, "old").unwrap();
@@ -122,6 +123,7 @@ fn a_link_of_another_user_leads_root_nowhere_and_one_of_root_does() {
             assert!(error.to_string().contains("belongs to user 65534"), "{error}");
         }
     }
+    assert_eq!(without_links(&folder.at("middle")).unwrap_err().kind(), ErrorKind::InvalidData);
     assert_eq!(text(&file), "old");
     assert!(!folder.at("real/g").exists() && !folder.at("real/more").exists());
 }

@@ -4,7 +4,7 @@ use std::fs::{File, Permissions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, renameat, unlinkat};
@@ -103,10 +103,24 @@ pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
 /// # Errors
 /// As [`open_to_write`], and if something else than a folder has the name.
 pub fn make_folders(path: &Path, mode: u32) -> io::Result<()> {
-    let place = walk(Some(mode)).to(path)?;
-    match place.name == "." {
-        true => Ok(()),
-        false => Err(Errno::NOTDIR.into()),
+    folder_of(walk(Some(mode)).to(path)?).map(drop)
+}
+
+/// The path of a folder without links, to make files in it by other means than this module's. Follows links as
+/// [`open_to_write`] does.
+///
+/// # Errors
+/// As [`open_to_write`], and if there is no folder of that name.
+pub fn without_links(folder: &Path) -> io::Result<PathBuf> {
+    folder_of(find(folder)?)
+}
+
+fn folder_of(place: Place) -> io::Result<PathBuf> {
+    match (place.name == ".", place.found) {
+        (true, _) if place.path.as_os_str().is_empty() => Ok(PathBuf::from(".")),
+        (true, _) => Ok(place.path),
+        (false, None) => Err(Errno::NOENT.into()),
+        (false, Some(_)) => Err(Errno::NOTDIR.into()),
     }
 }
 
