@@ -161,9 +161,10 @@ settings! {
 }
 
 "Rails, channels and chunks" {
-    /// Network interfaces to use as rails, separated by commas: `auto` (every interface that is up
-    /// and routable, never docker, bridge or veth), names or prefixes (`eth` takes eth0, eth1,
-    /// ...), `=eth1` for exactly that name, a leading `^` for all but the list, or IP addresses.
+    /// Network interfaces to use as rails, separated by commas: `auto` (those that lead to other hosts: NICs
+    /// and what is made on them, in a pod its own interface; tunnels only if nothing else does), names or prefixes
+    /// (`eth` takes eth0, eth1, ...), `=eth1` for exactly that name, a leading `^` for what `auto` takes of those that
+    /// are not in the list, or IP addresses.
     /// A leading `?` leaves out those of the list that are not there or down: `?eno1,eth0`.
     /// `plugin:NAME`: the devices of a net plugin of NCCL, named as in `NCCL_NET_PLUGIN`, which then carry
     /// payload; `plugin:NAME@eth1+2` takes two of its devices, by name or number.

@@ -179,31 +179,31 @@ impl Probes {
 
     fn ask_routes(&mut self, root: &Sysroot, nics: &[Nic]) -> Result<(), NicError> {
         let mut routes = Routes::open()?;
-        let addresses = match if_addrs::get_if_addrs() {
+        let addresses = match polyrail_sys::interfaces::list() {
             Ok(addresses) => addresses,
             Err(source) => return Err(NicError::Open { what: "the list of addresses", source }),
         };
         for interface in addresses {
-            let if_addrs::IfAddr::V4(address) = &interface.addr else { continue };
+            let IpAddr::V4(address) = interface.address else { continue };
             if !nics.iter().any(|nic| nic.name == interface.name) {
                 continue;
             }
-            let Some(destination) = neighbour(address.ip, address.netmask) else { continue };
+            let Some(destination) = neighbour(address, interface.prefix_len) else { continue };
             let query = RouteQuery {
                 destination: destination.into(),
-                source: Some(address.ip.into()),
+                source: Some(address.into()),
                 interface: None,
             };
             let leaves_by = match routes.get(&query) {
                 Ok(route) => route.interface.and_then(|index| interface_name(root, index)),
                 Err(error) => {
-                    self.errors.insert(format!("route from {}", address.ip), error.to_string());
+                    self.errors.insert(format!("route from {address}"), error.to_string());
                     None
                 }
             };
             self.routes.push(RouteProbe {
                 nic: interface.name.clone(),
-                source: address.ip.into(),
+                source: address.into(),
                 destination: destination.into(),
                 leaves_by,
             });
@@ -268,9 +268,10 @@ fn is_devmem(name: &str) -> bool {
 
 /// An address that packets from `address` would go to: another one of its network, or one far away
 /// where the network has no other.
-fn neighbour(address: Ipv4Addr, netmask: Ipv4Addr) -> Option<Ipv4Addr> {
-    let (address, mask) = (u32::from(address), u32::from(netmask));
-    if mask.count_ones() >= 31 {
+fn neighbour(address: Ipv4Addr, prefix_len: u8) -> Option<Ipv4Addr> {
+    let address = u32::from(address);
+    let mask = u32::MAX.checked_shl(32 - u32::from(prefix_len.min(32))).unwrap_or(0);
+    if prefix_len >= 31 {
         // An address from the range for documentation: nobody owns it, so every route to it is a
         // default route.
         return Some(Ipv4Addr::new(192, 0, 2, 1));
@@ -351,12 +352,12 @@ mod tests {
 
     #[test]
     fn a_neighbour_is_on_the_same_network_or_far_away() {
-        let neighbour = |address: &str, mask: &str| {
-            neighbour(address.parse().unwrap(), mask.parse().unwrap()).unwrap().to_string()
+        let neighbour = |address: &str, mask: u8| {
+            neighbour(address.parse().unwrap(), mask).unwrap().to_string()
         };
-        assert_eq!(neighbour("10.0.1.7", "255.255.255.0"), "10.0.1.1");
-        assert_eq!(neighbour("10.0.1.1", "255.255.255.252"), "10.0.1.2");
-        assert_eq!(neighbour("10.0.1.7", "255.255.255.255"), "192.0.2.1");
+        assert_eq!(neighbour("10.0.1.7", 24), "10.0.1.1");
+        assert_eq!(neighbour("10.0.1.1", 30), "10.0.1.2");
+        assert_eq!(neighbour("10.0.1.7", 32), "192.0.2.1");
     }
 
     #[test]

@@ -4,7 +4,9 @@
 //!   every length in it.
 //! * [`Socket`] holds conversations: [`Socket::request`] and [`Socket::dump`].
 //!
-//! This crate does not know what a message means; its users do: `polyrail-nic` asks about interfaces,
+//! * [`Link`], [`LinkAddress`] and [`RoutedLinks`] are the interfaces, their addresses and the routes over them.
+//!
+//! All other messages have a meaning for the users of this crate only: `polyrail-nic` asks about settings of interfaces,
 //! `polyrail-lab` makes some, and `polyrail-sample` asks about TCP connections.
 //!
 //! We wrote it by hand. `netlink-bindings` is generated from the kernel's own descriptions and knows
@@ -13,9 +15,11 @@
 //! sockets.
 #![deny(unsafe_code)]
 
+mod links;
 mod socket;
 mod wire;
 
+pub use links::{Below, Link, LinkAddress, RoutedLinks};
 pub use socket::{Error, Protocol, Socket, open, refusal};
 #[doc(hidden)]
 pub use wire::examine;

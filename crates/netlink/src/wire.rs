@@ -216,10 +216,11 @@ pub(crate) fn verdict(reply: &Reply<'_>) -> Option<Verdict> {
     })
 }
 
-/// For fuzzing: how many messages of any bytes could be verdicts.
+/// For fuzzing: how many messages of any bytes could be verdicts, and the links, addresses and routes in them.
 #[doc(hidden)]
 pub fn examine(bytes: &[u8]) -> usize {
-    replies(bytes).flatten().filter_map(|reply| verdict(&reply)).count()
+    let verdicts = replies(bytes).flatten().filter_map(|reply| verdict(&reply)).count();
+    verdicts + crate::links::examine(bytes)
 }
 
 #[cfg(test)]

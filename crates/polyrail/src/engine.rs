@@ -2,6 +2,7 @@
 //! begin and end.
 
 pub(crate) mod audit;
+mod automatic_rails;
 pub(crate) mod awaited;
 pub(crate) mod begin;
 pub(crate) mod budgets;
@@ -15,6 +16,7 @@ pub(crate) mod hosted_rails;
 pub(crate) mod inbox;
 pub(crate) mod joining;
 pub(crate) mod known_peers;
+pub(crate) mod left_out;
 pub(crate) mod life;
 pub(crate) mod local_engines;
 pub(crate) mod message_copying;

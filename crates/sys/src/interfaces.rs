@@ -1,61 +1,241 @@
 //! Network interfaces, as far as rails are concerned.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
+pub use polyrail_netlink::Below;
+use polyrail_netlink::{Error, Link, LinkAddress, Protocol, RoutedLinks, Socket};
+
+pub use self::kind::Kind;
 use crate::tcp::may_use;
+
+mod kind;
+
+/// Flags of addresses, which `libc` has for other systems only.
+const IFA_F_TEMPORARY: u32 = 0x01;
+const IFA_F_OPTIMISTIC: u32 = 0x04;
+const IFA_F_DADFAILED: u32 = 0x08;
+const IFA_F_DEPRECATED: u32 = 0x20;
+const IFA_F_TENTATIVE: u32 = 0x40;
 
 /// An address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
+    /// The interface's number in this network namespace.
+    pub index: u32,
     /// Its name, such as `eth1`.
     pub name: String,
-    /// One of its addresses.
+    /// Its kind.
+    pub kind: Kind,
+    /// One of its addresses; unspecified (`0.0.0.0`) if it has none.
     pub address: IpAddr,
     /// Bits of the address that name its network.
     pub prefix_len: u8,
-    /// Whether it is up and has a carrier.
+    /// Whether peers can reach the address.
+    pub state: AddressState,
+    /// Whether the interface is up and has a carrier.
     pub up: bool,
     /// Whether it leads only to this machine.
     pub loopback: bool,
-    /// Whether it is a bridge, one end of a veth pair, or another device of containers.
-    pub virtual_kind: Option<&'static str>,
-    /// Speed of the link in Mbit/s, if the driver tells.
-    pub speed_mbps: Option<u32>,
+    /// Bytes of its longest packet.
+    pub mtu: u32,
+    /// The number of the interface that it is a member of.
+    pub master: Option<u32>,
+    /// The interface that it is made on; the other end, of a veth.
+    pub below: Below,
+    /// The routes over it, which are only asked for where no NIC has an address.
+    pub routes: Routes,
 }
 
-/// All addresses of all interfaces, ordered by interface index, then as the system lists them.
+/// Whether peers can reach an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum AddressState {
+    /// They can.
+    Preferred,
+    /// They can, but it goes away before others of its interface: deprecated, or temporary for privacy.
+    Passing,
+    /// Not yet: the kernel is finding out whether another host has it.
+    Tentative,
+    /// No: another host has it.
+    Duplicate,
+    /// No: it is valid only together with a link.
+    LinkLocal,
+    /// The interface has none.
+    Missing,
+}
+
+/// Routes over an interface, other than to its own networks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Routes {
+    /// There is none, or nobody asked.
+    #[default]
+    None,
+    /// To some networks.
+    Networks,
+    /// To everywhere.
+    Default,
+}
+
+impl Interface {
+    /// A NIC that is up, as tests describe one; the loopback interface, if the address is of that.
+    pub fn described(index: u32, name: &str, address: IpAddr) -> Self {
+        let loopback = address.is_loopback();
+        Self {
+            index,
+            name: name.to_owned(),
+            kind: if loopback { Kind::Loopback } else { Kind::Nic },
+            address,
+            prefix_len: if address.is_ipv4() { 24 } else { 64 },
+            state: if address.is_unspecified() {
+                AddressState::Missing
+            } else if is_link_local(address) {
+                AddressState::LinkLocal
+            } else {
+                AddressState::Preferred
+            },
+            up: true,
+            loopback,
+            mtu: 1500,
+            master: None,
+            below: Below::Nothing,
+            routes: Routes::None,
+        }
+    }
+
+    /// Whether peers can reach its address.
+    pub fn is_usable(&self) -> bool {
+        self.state.is_usable()
+    }
+}
+
+impl AddressState {
+    /// Whether peers can reach the address now.
+    pub fn is_usable(self) -> bool {
+        matches!(self, Self::Preferred | Self::Passing)
+    }
+
+    fn of(address: &LinkAddress) -> Self {
+        let has = |flag: u32| address.flags & flag != 0;
+        // The number means "secondary" for IPv4.
+        let is_temporary = address.address.is_ipv6() && has(IFA_F_TEMPORARY);
+        if is_link_local(address.address) {
+            Self::LinkLocal
+        } else if has(IFA_F_DADFAILED) {
+            Self::Duplicate
+        } else if has(IFA_F_TENTATIVE) && !has(IFA_F_OPTIMISTIC) {
+            Self::Tentative
+        } else if is_temporary || has(IFA_F_DEPRECATED) {
+            Self::Passing
+        } else {
+            Self::Preferred
+        }
+    }
+}
+
+/// The addresses of all interfaces that peers can reach, ordered by interface number, then as the system lists them.
+///
+/// # Errors
+/// The kernel lists no interfaces.
 pub fn list() -> io::Result<Vec<Interface>> {
-    let sysfs = Path::new("/sys/class/net");
-    let mut found: Vec<(u32, Interface)> = if_addrs::get_if_addrs()?
-        .into_iter()
-        .filter(|interface| !is_link_local(interface.ip()))
-        .map(|interface| {
-            let directory = sysfs.join(&interface.name);
-            let prefix_len = match &interface.addr {
-                if_addrs::IfAddr::V4(address) => address.prefixlen,
-                if_addrs::IfAddr::V6(address) => address.prefixlen,
+    let mut all = survey()?;
+    all.retain(Interface::is_usable);
+    Ok(all)
+}
+
+/// All addresses of all interfaces, in the order of [`list`]. An interface without an address is there once.
+///
+/// # Errors
+/// The kernel lists no interfaces.
+pub fn survey() -> io::Result<Vec<Interface>> {
+    let mut socket = Socket::open(Protocol::Route)?;
+    let links = Link::all(&mut socket).map_err(failed)?;
+    let addresses = LinkAddress::all(&mut socket).map_err(failed)?;
+    // Kernels before 5.14 leave the devices to sysfs.
+    let is_told = links.iter().any(|link| link.parent_device.is_some());
+    let has_device = |link: &Link| match is_told {
+        true => link.parent_device.is_some(),
+        false => sysfs(&link.name).join("device").exists(),
+    };
+    let mut all = describe(&links, &addresses, has_device);
+    let is_way_out =
+        |one: &Interface| one.up && one.is_usable() && matches!(one.kind, Kind::Nic | Kind::Bond);
+    // A table may have a million routes.
+    if !all.iter().any(is_way_out) || all.iter().any(|one| one.kind == Kind::OpenVswitch) {
+        let routed = RoutedLinks::all(&mut socket).map_err(failed)?;
+        for one in &mut all {
+            let has = |links: &BTreeSet<u32>| links.contains(&one.index);
+            one.routes = match has(&routed.default) {
+                true => Routes::Default,
+                false if has(&routed.any) => Routes::Networks,
+                false => Routes::None,
             };
-            let loopback = interface.is_loopback();
-            let index = interface.index.unwrap_or(u32::MAX);
-            let interface = Interface {
-                address: interface.ip(),
-                prefix_len,
-                up: interface.is_oper_up() || loopback,
-                loopback,
-                virtual_kind: virtual_kind(&interface.name, &directory),
-                speed_mbps: speed(&directory),
-                name: interface.name,
-            };
-            (index, interface)
-        })
-        .collect();
-    // Stable, as an interface can have several addresses.
-    found.sort_by_key(|(index, _)| *index);
-    Ok(found.into_iter().map(|(_, interface)| interface).collect())
+        }
+    }
+    Ok(all)
+}
+
+/// Speed of a link in Mbit/s, if its driver tells.
+pub fn speed_mbps(name: &str) -> Option<u32> {
+    let told = fs::read_to_string(sysfs(name).join("speed")).ok()?;
+    // Negative or unreadable where the driver does not know.
+    told.trim().parse().ok().filter(|speed| *speed > 0)
+}
+
+fn describe(
+    links: &[Link],
+    addresses: &[LinkAddress],
+    has_device: impl Fn(&Link) -> bool,
+) -> Vec<Interface> {
+    let mut of_link: BTreeMap<u32, Vec<&LinkAddress>> = BTreeMap::new();
+    for address in addresses {
+        of_link.entry(address.link).or_default().push(address);
+    }
+    let mut links: Vec<&Link> = links.iter().collect();
+    links.sort_by_key(|link| link.index);
+    let mut all = Vec::with_capacity(links.len().max(addresses.len()));
+    for link in links {
+        let has = |flag: i32| link.flags & flag as u32 != 0;
+        let bare = Interface {
+            index: link.index,
+            name: link.name.clone(),
+            kind: Kind::of(link, has_device(link)),
+            address: Ipv4Addr::UNSPECIFIED.into(),
+            prefix_len: 0,
+            state: AddressState::Missing,
+            up: has(libc::IFF_UP) && (has(libc::IFF_RUNNING) || has(libc::IFF_LOOPBACK)),
+            loopback: has(libc::IFF_LOOPBACK),
+            mtu: link.mtu,
+            master: link.master,
+            below: link.below,
+            routes: Routes::None,
+        };
+        match of_link.get(&link.index) {
+            None => all.push(bare),
+            Some(addresses) => all.extend(addresses.iter().map(|address| Interface {
+                address: address.address,
+                prefix_len: address.prefix_len,
+                state: AddressState::of(address),
+                ..bare.clone()
+            })),
+        }
+    }
+    all
+}
+
+fn sysfs(name: &str) -> std::path::PathBuf {
+    Path::new("/sys/class/net").join(name)
+}
+
+fn failed(error: Error) -> io::Error {
+    match error {
+        Error::Refused { source, .. } => source,
+        other => io::Error::new(io::ErrorKind::InvalidData, other),
+    }
 }
 
 /// An identity of this boot of this machine: the same in all its processes and containers. As
@@ -126,34 +306,6 @@ fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-fn virtual_kind(name: &str, directory: &Path) -> Option<&'static str> {
-    if directory.join("bridge").exists() {
-        return Some("bridge");
-    }
-    let named = |prefix: &str| name.starts_with(prefix);
-    if named("docker") || named("br-") || named("virbr") || named("cni") || named("flannel") {
-        return Some("container network");
-    }
-    if named("veth") || is_veth(directory) {
-        return Some("veth");
-    }
-    (named("tun") || named("tap") || named("wg")).then_some("tunnel")
-}
-
-/// A veth has no device behind it and its link is another interface's index.
-fn is_veth(directory: &Path) -> bool {
-    let read = |file: &str| fs::read_to_string(directory.join(file)).ok();
-    let differs = read("iflink").zip(read("ifindex")).is_some_and(|(link, index)| link != index);
-    differs
-        && !directory.join("device").exists()
-        && read("uevent").is_none_or(|text| !text.contains("DEVTYPE=vlan"))
-}
-
-/// Negative or unreadable where the driver does not know.
-fn speed(directory: &Path) -> Option<u32> {
-    fs::read_to_string(directory.join("speed")).ok()?.trim().parse().ok().filter(|speed| *speed > 0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,6 +315,56 @@ mod tests {
         let all = list().unwrap();
         let lo = all.iter().find(|i| i.address == IpAddr::from([127, 0, 0, 1])).unwrap();
         assert!(lo.up && lo.loopback && lo.prefix_len == 8, "{lo:?}");
+        assert!(all.iter().all(|one| one.is_usable() && !is_link_local(one.address)), "{all:?}");
+        let survey = survey().unwrap();
+        assert!(survey.len() >= all.len() && survey.is_sorted_by_key(|one| one.index));
+    }
+
+    #[test]
+    fn each_address_has_its_state_and_an_interface_without_one_is_there_once() {
+        let running = (libc::IFF_UP | libc::IFF_RUNNING) as u32;
+        let link = |index, name: &str, flags| Link {
+            index,
+            name: name.to_owned(),
+            flags,
+            ..Link::default()
+        };
+        let links = [
+            link(9, "eth9", libc::IFF_UP as u32),
+            link(1, "lo", (libc::IFF_UP | libc::IFF_LOOPBACK) as u32),
+            link(2, "eth0", running),
+        ];
+        let address = |text: &str, flags| LinkAddress {
+            link: 2,
+            address: text.parse().unwrap(),
+            prefix_len: 64,
+            flags,
+            scope: 0,
+        };
+        let addresses = [
+            address("10.0.0.1", 0x80),
+            // Secondary, which has the number of "temporary".
+            address("10.0.0.2", 0x81),
+            address("fe80::1", 0x80),
+            address("fd00::1", IFA_F_TENTATIVE),
+            address("fd00::2", IFA_F_TENTATIVE | IFA_F_DADFAILED),
+            address("fd00::3", IFA_F_TENTATIVE | IFA_F_OPTIMISTIC),
+            address("fd00::4", IFA_F_TEMPORARY),
+            address("fd00::5", IFA_F_DEPRECATED),
+            address("169.254.3.4", 0x80),
+        ];
+        let all = describe(&links, &addresses, |link| link.index == 2);
+        use AddressState::{Duplicate, LinkLocal, Missing, Passing, Preferred, Tentative};
+        let states: Vec<AddressState> = all.iter().map(|one| one.state).collect();
+        let of_eth0 = [
+            Preferred, Preferred, LinkLocal, Tentative, Duplicate, Preferred, Passing, Passing,
+            LinkLocal,
+        ];
+        assert_eq!(states, [&[Missing], &of_eth0[..], &[Missing]].concat());
+        let (lo, eth0, eth9) = (&all[0], &all[1], &all[10]);
+        assert!(lo.up && lo.loopback && lo.kind == Kind::Loopback, "{lo:?}");
+        assert!(eth0.up && eth0.kind == Kind::Nic, "{eth0:?}");
+        assert!(!eth9.up && eth9.kind == Kind::Other && eth9.address.is_unspecified(), "{eth9:?}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use polyrail::LeftOut;
 use polyrail_config::Config;
 use polyrail_doctor::Probes;
 use polyrail_host::nvml::{NvmlAbsent, NvmlReport};
@@ -127,12 +128,26 @@ fn show(args: &ShowArgs) -> ExitCode {
     } else {
         let tree = tree::render(&topology);
         let matrix = if topology.gpus.is_empty() { String::new() } else { matrix(&topology) };
+        let rails = if root.is_live() && !args.tree { rails() } else { String::new() };
         match args.tree || matrix.is_empty() {
-            true => tree,
-            false => format!("{tree}\n{matrix}"),
+            true => tree + &rails,
+            false => format!("{tree}\n{matrix}{rails}"),
         }
     };
     print(&text, exit::OK)
+}
+
+/// The rails that an engine takes here without any settings, and the interfaces that it leaves out.
+fn rails() -> String {
+    let config = Config::default();
+    let (rails, left_out) = match (polyrail::rails(&config), polyrail::left_out(&config)) {
+        (Ok(rails), Ok(left_out)) => (rails, left_out),
+        (Err(error), _) | (_, Err(error)) => return format!("\n{error}\n"),
+    };
+    let rails = rails.iter().map(|rail| format!("{} {}", rail.interface, rail.address.ip()));
+    let rails = rails.collect::<Vec<_>>().join(", ");
+    let left_out = LeftOut::line(&left_out).map(|line| format!("left out: {line}\n"));
+    format!("\nrails = auto takes {rails}\n{}", left_out.unwrap_or_default())
 }
 
 /// Asks NVML about the running machine, if it has a GPU that NVML would know.

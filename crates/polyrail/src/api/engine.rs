@@ -21,6 +21,7 @@ use crate::api::rails::RailInfo;
 use crate::base::invitation::Invitation;
 use crate::base::pause::wait_patiently;
 use crate::diag::stats::Stats;
+use crate::engine::left_out::LeftOut;
 pub(crate) use crate::engine::peer_handle::Peer;
 pub(crate) use crate::engine::state::EngineShared;
 use crate::memory::lanes::Patience;
@@ -142,6 +143,11 @@ impl Engine {
         let shared = self.shared();
         let rails = shared.rails.iter().zip(&shared.card.rails);
         rails.map(|(rail, card)| RailInfo::new(rail, card.address)).collect()
+    }
+
+    /// The interfaces that are no rails, with the reasons, as they were when the engine began.
+    pub fn left_out(&self) -> Vec<LeftOut> {
+        self.shared().left_out.clone()
     }
 
     /// The number of this run of the engine, which no other has.

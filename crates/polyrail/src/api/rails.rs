@@ -3,19 +3,33 @@
 use std::net::SocketAddr;
 
 use polyrail_config::Config;
+use polyrail_sys::interfaces::Interface;
 
 use crate::api::error::EngineError;
 use crate::engine::hosted_rails::select_all;
+use crate::engine::left_out::{self, LeftOut};
 use crate::engine::rail_selection::ChosenRail;
 
 /// The rails that an engine with this configuration would have. Their addresses have port 0. A plugin among
 /// them is loaded for that. See
 /// [`crate::Engine`].
 pub fn rails(config: &Config) -> Result<Vec<RailInfo>, EngineError> {
-    let system = |source| EngineError::System { what: "interfaces", source };
-    let interfaces = polyrail_sys::interfaces::list().map_err(system)?;
-    let (rails, _host) = select_all(config, &interfaces)?;
+    let (_, rails) = chosen(config)?;
     Ok(rails.iter().map(|rail| RailInfo::new(rail, SocketAddr::new(rail.address, 0))).collect())
+}
+
+/// The interfaces that would be no rails of an engine with this configuration, with the reasons. A plugin among the
+/// rails is loaded for that.
+pub fn left_out(config: &Config) -> Result<Vec<LeftOut>, EngineError> {
+    let (interfaces, rails) = chosen(config)?;
+    Ok(left_out::left_out(config, &interfaces, &rails))
+}
+
+fn chosen(config: &Config) -> Result<(Vec<Interface>, Vec<ChosenRail>), EngineError> {
+    let system = |source| EngineError::System { what: "interfaces", source };
+    let interfaces = polyrail_sys::interfaces::survey().map_err(system)?;
+    let (rails, _host) = select_all(config, &interfaces)?;
+    Ok((interfaces, rails))
 }
 
 /// A rail of an [`crate::Engine`].

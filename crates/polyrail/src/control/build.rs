@@ -13,7 +13,7 @@ use polyrail_carrier::{Host, HostedDevice};
 use polyrail_config::{BindDevice, Binding, Config, expand_file_name, harmless, shortened, steers};
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::{Card, MAX_NAME_BYTES};
-use polyrail_sys::interfaces::{host_name, list};
+use polyrail_sys::interfaces::{host_name, survey};
 use polyrail_sys::process::reserve_descriptors;
 use polyrail_sys::tcp;
 use socket2::Socket;
@@ -25,6 +25,7 @@ use crate::control::secrets::credentials;
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::hosted_rails::{bound_as, select_all};
 use crate::engine::joining::Hook;
+use crate::engine::left_out;
 use crate::engine::observer::Observer;
 use crate::engine::placement::{Placement, bindings};
 use crate::engine::proxy_handle::{Drive, ProxySet};
@@ -44,8 +45,11 @@ pub(crate) fn start(
 ) -> Result<(Arc<EngineShared>, Vec<JoinHandle<()>>), EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
     name.as_deref().map_or(Ok(()), check_name)?;
-    let interfaces = list().map_err(system("interfaces"))?;
+    let interfaces = survey().map_err(system("interfaces"))?;
     let (mut rails, plugin) = select_all(&config, &interfaces)?;
+    let left_out = left_out::left_out(&config, &interfaces, &rails);
+    let remark = left_out::remark(&config, &interfaces, &rails);
+    left_out::log(&config, remark.as_deref(), &left_out);
     // Devices and plugins choose their names, and these go to logs, metrics and peers.
     rails.iter_mut().for_each(|rail| rail.name = harmless(&rail.name, &[]));
     let settings = EngineSettings::new(&config, rails.len())?;
@@ -99,6 +103,7 @@ pub(crate) fn start(
         credentials,
         card,
         rails,
+        left_out,
         host: plugin,
         config,
     };

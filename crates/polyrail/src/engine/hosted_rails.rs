@@ -8,11 +8,13 @@ use std::time::Duration;
 use polyrail_carrier::{CpusOf, DEVICES_MAX, Host, HostError, HostedDevice, Wishes};
 use polyrail_config::{Config, parse_bindings};
 use polyrail_proto::hello::MAX_RAILS;
-use polyrail_sys::interfaces::Interface;
+use polyrail_sys::interfaces::{Interface, speed_mbps};
 
 use crate::base::error::{EngineError, origin_of};
 use crate::engine::present_rails::{of_family, present};
-use crate::engine::rail_selection::{Allowed, ChosenRail, Unfit, check_count, select, too_many};
+use crate::engine::rail_selection::{
+    Allowed, ChosenRail, Unfit, check_count, one_per_interface, select, too_many,
+};
 
 /// What stands in front of a plugin among the rails.
 const PREFIX: &str = "plugin:";
@@ -49,7 +51,13 @@ pub(crate) fn select_all(
     let of_family = of_family(config.address_family, spec, interfaces);
     let own = present(others.as_deref().unwrap_or("auto"), &of_family);
     let own = own.and_then(|own| select(&own, &of_family));
-    let own = own.map_err(|unfit| fail(unfit.among(config.address_family)))?;
+    let mut own = own.map_err(|unfit| fail(unfit.among(config.address_family)))?;
+    let has_speed = |rail: &ChosenRail| {
+        interfaces.iter().any(|one| one.name == rail.interface && one.kind.has_speed())
+    };
+    for rail in own.iter_mut().filter(|rail| has_speed(rail)) {
+        rail.speed_mbps = speed_mbps(&rail.interface);
+    }
     let beside = if others.is_some() { own.len() } else { 0 };
     let named = plugin.as_ref().map_or(0, |plugin| plugin.devices.len());
     check_count(beside + named).map_err(fail)?;
@@ -132,9 +140,8 @@ fn split(spec: &str) -> Result<(Option<String>, Option<PluginSpec<'_>>), Unfit> 
 /// The rail that carries what the device does not: its own interface, or another one.
 fn control_of(device: &HostedDevice, other: &ChosenRail, interfaces: &[Interface]) -> ChosenRail {
     let is_its = |interface: &&Interface| interface.name == device.name && interface.up;
-    let mut its: Vec<&Interface> = interfaces.iter().filter(is_its).collect();
-    its.sort_by_key(|interface| interface.address.is_ipv6());
-    its.first().map_or_else(|| other.clone(), |interface| ChosenRail::of(interface))
+    let its = one_per_interface(interfaces.iter().filter(is_its)).pop();
+    its.unwrap_or_else(|| other.clone())
 }
 
 #[cfg(test)]

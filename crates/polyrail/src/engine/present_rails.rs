@@ -1,9 +1,9 @@
 //! Rails of a list that serves several machines: `?eno1,eth0`, and addresses of one family.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use polyrail_config::AddressFamily;
-use polyrail_sys::interfaces::Interface;
+use polyrail_sys::interfaces::{AddressState, Interface};
 
 use crate::engine::rail_selection::{Allowed, Unfit, select};
 
@@ -30,7 +30,8 @@ pub(super) fn present(spec: &str, all: &[Interface]) -> Result<String, Unfit> {
     Ok(format!("{exact}{}", there.join(",")))
 }
 
-/// The addresses that rails may have: those of a family, and those that `spec` names.
+/// The addresses that rails may have: those of a family, and those that `spec` names. An interface with no other ones
+/// stays, without an address.
 pub(super) fn of_family(family: AddressFamily, spec: &str, all: &[Interface]) -> Vec<Interface> {
     let words = spec.trim_start_matches(['?', '=', '^']).split(',');
     let named: Vec<IpAddr> = words.filter_map(|word| word.trim().parse().ok()).collect();
@@ -42,7 +43,16 @@ pub(super) fn of_family(family: AddressFamily, spec: &str, all: &[Interface]) ->
             .iter()
             .any(|named| *named == address || (named.is_loopback() && interface.loopback)),
     };
-    all.iter().filter(is_wanted).cloned().collect()
+    let mut rest: Vec<Interface> = Vec::with_capacity(all.len());
+    for interface in all {
+        if is_wanted(&interface) {
+            rest.push(interface.clone());
+        } else if !rest.iter().any(|one| one.index == interface.index) {
+            let address = Ipv4Addr::UNSPECIFIED.into();
+            rest.push(Interface { address, state: AddressState::Missing, ..interface.clone() });
+        }
+    }
+    rest
 }
 
 impl Unfit {
@@ -60,16 +70,8 @@ mod tests {
     use super::*;
 
     fn interface(name: &str, address: &str) -> Interface {
-        let address: IpAddr = address.parse().unwrap();
-        Interface {
-            name: name.to_owned(),
-            address,
-            prefix_len: 24,
-            up: true,
-            loopback: address.is_loopback(),
-            virtual_kind: None,
-            speed_mbps: None,
-        }
+        let index = name.bytes().fold(7, |sum: u32, byte| sum * 3 + u32::from(byte));
+        Interface::described(index, name, address.parse().unwrap())
     }
 
     fn host() -> Vec<Interface> {
@@ -119,6 +121,6 @@ mod tests {
             assert_eq!(chosen(family, spec).unwrap(), wanted, "{family} {spec}");
         }
         let why = chosen(Ipv6, "eth1").unwrap_err();
-        assert_eq!(why, "there is no interface eth1, with address_family = ipv6");
+        assert_eq!(why, "interface eth1 has no address, with address_family = ipv6");
     }
 }

@@ -3,9 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use polyrail_proto::hello::{MAX_RAILS, RailCard};
-use polyrail_sys::interfaces::Interface;
+use polyrail_sys::interfaces::{AddressState, Interface};
 
 use crate::base::error::PeerError;
+use crate::engine::automatic_rails::leading_out;
 
 /// A rail of this engine before it listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,24 +93,30 @@ pub(super) fn too_many(rails: usize) -> Unfit {
 
 /// Chooses rails as users of `NCCL_SOCKET_IFNAME` expect.
 ///
-/// * `auto`: every interface that is up and leads out of the machine, never a bridge, veth,
-///   container network or tunnel; if there is none, the loopback interface.
+/// * `auto`: every interface that is up and leads to other hosts, as [`leading_out`] judges; if there is none, the
+///   loopback interface.
 /// * `eth,ib`: interfaces whose name begins so. `=eth1,eth2`: exactly these. `^docker,lo`: all but
 ///   those that begin so; `^=docker0`: all but exactly these.
 /// * an address (`10.0.0.5`, `fd00::1`): that one. Addresses and names may be mixed.
 ///
-/// Interfaces that are named are taken whatever they are, if they are up.
+/// Interfaces that are named are taken whatever they are, if they are up. `^` names none: of the others it takes what
+/// `auto` would.
+///
+/// `all` has every interface, also those without an address.
 ///
 /// # Errors
 /// What is wrong with `spec`.
 pub(crate) fn select(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, Unfit> {
     let spec = spec.trim();
     let rails = if spec == "auto" {
-        automatic(all)
+        match automatic(all.iter(), all) {
+            rails if rails.is_empty() => one_per_interface(all.iter().filter(|i| i.loopback)),
+            rails => rails,
+        }
     } else if let Some(names) = spec.strip_prefix('^') {
         let pattern = Pattern::new(names);
-        let others = all.iter().filter(|i| i.up && !i.loopback && !pattern.matches(&i.name));
-        one_per_interface(others)
+        let others = all.iter().filter(|i| !i.loopback && !pattern.matches(&i.name));
+        automatic(others, all)
     } else {
         named(spec, all)?
     };
@@ -176,20 +183,21 @@ impl ChosenRail {
             interface: interface.name.clone(),
             address: interface.address,
             prefix_len: interface.prefix_len,
-            speed_mbps: interface.speed_mbps,
+            // Its file is read for rails only, as the kernel asks some devices then.
+            speed_mbps: None,
             loopback: interface.loopback,
             hosted: None,
         }
     }
 }
 
-struct Pattern<'a> {
+pub(super) struct Pattern<'a> {
     exact: bool,
     names: Vec<&'a str>,
 }
 
 impl<'a> Pattern<'a> {
-    fn new(text: &'a str) -> Self {
+    pub(super) fn new(text: &'a str) -> Self {
         let (exact, list) = match text.strip_prefix('=') {
             Some(list) => (true, list),
             None => (false, text),
@@ -198,35 +206,39 @@ impl<'a> Pattern<'a> {
         Self { exact, names }
     }
 
-    fn matches(&self, interface: &str) -> bool {
+    pub(super) fn matches(&self, interface: &str) -> bool {
         self.names
             .iter()
             .any(|name| if self.exact { interface == *name } else { interface.starts_with(name) })
     }
 }
 
-fn automatic(all: &[Interface]) -> Vec<ChosenRail> {
-    let leads_out = |i: &&Interface| i.up && !i.loopback && i.virtual_kind.is_none();
-    let rails = one_per_interface(all.iter().filter(leads_out));
-    if rails.is_empty() {
-        return one_per_interface(all.iter().filter(|i| i.loopback));
-    }
-    rails
+fn automatic<'a>(
+    candidates: impl Iterator<Item = &'a Interface>,
+    all: &'a [Interface],
+) -> Vec<ChosenRail> {
+    let best = best_addresses(candidates.filter(|i| i.up));
+    leading_out(&best, all).into_iter().map(ChosenRail::of).collect()
 }
 
-/// The first address of each interface, IPv4 if it has one.
-fn one_per_interface<'a>(interfaces: impl Iterator<Item = &'a Interface>) -> Vec<ChosenRail> {
-    let mut rails: Vec<ChosenRail> = Vec::new();
-    for interface in interfaces {
-        match rails.iter_mut().find(|rail| rail.interface == interface.name) {
-            None => rails.push(ChosenRail::of(interface)),
-            Some(rail) if rail.address.is_ipv6() && interface.address.is_ipv4() => {
-                *rail = ChosenRail::of(interface);
-            }
+pub(super) fn one_per_interface<'a>(
+    interfaces: impl Iterator<Item = &'a Interface>,
+) -> Vec<ChosenRail> {
+    best_addresses(interfaces).into_iter().map(ChosenRail::of).collect()
+}
+
+/// One address of each interface, if peers can reach one: the first that stays, IPv4 if there is one.
+fn best_addresses<'a>(interfaces: impl Iterator<Item = &'a Interface>) -> Vec<&'a Interface> {
+    let rank = |one: &Interface| (one.state, one.address.is_ipv6());
+    let mut best: Vec<&Interface> = Vec::new();
+    for interface in interfaces.filter(|i| i.is_usable()) {
+        match best.iter_mut().find(|one| one.name == interface.name) {
+            None => best.push(interface),
+            Some(one) if rank(interface) < rank(one) => *one = interface,
             Some(_) => {}
         }
     }
-    rails
+    best
 }
 
 fn named(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, Unfit> {
@@ -244,11 +256,16 @@ fn named(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, Unfit> {
                 if matching.is_empty() {
                     return Err(Unfit::no_interface(format!("there is no interface {word}")));
                 }
-                let up = one_per_interface(matching.into_iter().filter(|i| i.up));
+                let up: Vec<_> = matching.into_iter().filter(|i| i.up).collect();
                 if up.is_empty() {
                     return Err(Unfit::lacking(format!("interface {word} is down")));
                 }
-                up
+                let rails = one_per_interface(up.iter().copied());
+                if rails.is_empty() {
+                    let why = no_address(&up);
+                    return Err(Unfit::lacking(format!("interface {word} has no address{why}")));
+                }
+                rails
             }
         };
         for rail in found {
@@ -261,12 +278,44 @@ fn named(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, Unfit> {
     Ok(rails)
 }
 
+/// Words behind `no address`: ` that peers can reach: only fe80::1, which is link-local`.
+pub(super) fn no_address(addresses: &[&Interface]) -> String {
+    let told = addresses.iter().filter_map(|one| {
+        let address = one.address;
+        match one.state {
+            AddressState::LinkLocal => Some(format!("{address}, which is link-local")),
+            AddressState::Tentative => Some(format!(
+                "{address}, which is tentative: the kernel asks if another host has it"
+            )),
+            AddressState::Duplicate => Some(format!("{address}, which another host has, too")),
+            _ => None,
+        }
+    });
+    match told.collect::<Vec<_>>() {
+        told if told.is_empty() => String::new(),
+        told => format!(" that peers can reach: only {}", told.join("; ")),
+    }
+}
+
 /// An address of the loopback network needs not be configured to be usable.
 fn by_address(address: IpAddr, all: &[Interface]) -> Result<ChosenRail, Unfit> {
-    let own = all.iter().find(|i| i.address == address);
-    let network = all.iter().find(|i| i.loopback && address.is_loopback() && address.is_ipv4());
+    // It needs no scope, so peers of the same cable can reach it.
+    let is_fit =
+        |i: &&Interface| i.is_usable() || address.is_ipv4() && i.state == AddressState::LinkLocal;
+    let own: Vec<&Interface> = all.iter().filter(|i| i.address == address).collect();
+    if let Some(first) = own.first()
+        && !address.is_unspecified()
+        && !own.iter().any(is_fit)
+    {
+        let why = no_address(&own);
+        return Err(Unfit::lacking(format!("interface {} has no address{why}", first.name)));
+    }
+    let own = own.into_iter().find(is_fit);
+    let network = all
+        .iter()
+        .find(|i| i.loopback && i.is_usable() && address.is_loopback() && address.is_ipv4());
     // A new network namespace has such an interface without an address.
-    if address.is_loopback() && !all.iter().any(|i| i.loopback && i.up) {
+    if address.is_loopback() && !all.iter().any(|i| i.loopback && i.up && i.is_usable()) {
         let why = format!("the loopback interface is down, and {address} with it");
         return Err(Unfit { allowed: Allowed::Loopback, ..Unfit::lacking(why) });
     }
@@ -290,25 +339,24 @@ fn name_apart(rails: &mut [ChosenRail]) {
 }
 
 fn usable(all: &[Interface]) -> String {
-    let up = all.iter().filter(|i| i.up).map(|i| format!("{} ({})", i.name, i.address));
+    let up =
+        all.iter().filter(|i| i.up && i.is_usable()).map(|i| format!("{} ({})", i.name, i.address));
     let names: Vec<_> = up.collect();
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
 #[cfg(test)]
 mod tests {
+    use polyrail_sys::interfaces::Kind;
+
     use super::*;
 
     fn interface(name: &str, address: &str) -> Interface {
-        let address: IpAddr = address.parse().unwrap();
-        Interface {
-            name: name.to_owned(),
-            address,
-            prefix_len: if address.is_ipv4() { 24 } else { 64 },
-            up: true,
-            loopback: address.is_loopback(),
-            virtual_kind: name.starts_with("docker").then_some("bridge"),
-            speed_mbps: None,
+        let index = name.bytes().fold(7, |sum: u32, byte| sum * 3 + u32::from(byte));
+        let interface = Interface::described(index, name, address.parse().unwrap());
+        match name.starts_with("docker") {
+            true => Interface { kind: Kind::Bridge, ..interface },
+            false => interface,
         }
     }
 
@@ -335,8 +383,8 @@ mod tests {
     #[test]
     fn automatic_rails_lead_out_of_the_machine() {
         assert_eq!(names("auto"), ["eth1", "eth10", "ib0"]);
-        let only_lo = [interface("lo", "127.0.0.1"), interface("docker0", "172.17.0.1")];
-        let rails = select("auto", &only_lo).unwrap();
+        let down = Interface { up: false, ..interface("docker0", "172.17.0.1") };
+        let rails = select("auto", &[interface("lo", "127.0.0.1"), down]).unwrap();
         assert_eq!((rails.len(), rails[0].loopback), (1, true));
     }
 
@@ -367,6 +415,63 @@ mod tests {
         assert_eq!(unfit.why, "the loopback interface is down, and 127.0.0.1 with it");
         assert!(unfit.allowed.told(&[]).1.contains("`ip link set lo up`") && !unfit.is_wrong);
         assert!(error("^eth,ib,docker").contains("no interface that is up matches"));
+    }
+
+    #[test]
+    fn an_interface_without_an_address_is_there_and_lacks_one() {
+        let bare = |name: &str, address: &str, state| {
+            vec![Interface { state, ..interface(name, address) }]
+        };
+        for (all, spec, why) in [
+            (
+                bare("eth1", "0.0.0.0", AddressState::Missing),
+                "eth1",
+                "interface eth1 has no address",
+            ),
+            (
+                bare("eth1", "fe80::1", AddressState::LinkLocal),
+                "eth1",
+                "interface eth1 has no address that peers can reach: only fe80::1, which is link-local",
+            ),
+            (
+                bare("eth1", "fd00::1", AddressState::Duplicate),
+                "fd00::1",
+                "interface eth1 has no address that peers can reach: only fd00::1, which another host has, too",
+            ),
+        ] {
+            let unfit = select(spec, &all).unwrap_err();
+            assert_eq!((unfit.why.as_str(), unfit.is_wrong), (why, false));
+        }
+        let tentative = bare("eth1", "fd00::1", AddressState::Tentative);
+        assert!(
+            select("=eth1", &tentative).unwrap_err().why.contains("fd00::1, which is tentative")
+        );
+        // One that has another address is a rail.
+        let both = [tentative, vec![interface("eth1", "fd00::2")]].concat();
+        assert_eq!(select("eth1", &both).unwrap()[0].address.to_string(), "fd00::2");
+        // Two hosts on one cable, without a server that gives addresses.
+        let zeroconf = bare("eth1", "169.254.3.4", AddressState::LinkLocal);
+        assert_eq!(select("169.254.3.4", &zeroconf).unwrap().len(), 1);
+        assert!(!select("eth1", &zeroconf).unwrap_err().is_wrong);
+    }
+
+    #[test]
+    fn addresses_that_stay_come_first_and_then_ipv4() {
+        let chosen = |addresses: &[(&str, AddressState)]| {
+            let each = addresses
+                .iter()
+                .map(|(address, state)| Interface { state: *state, ..interface("eth1", address) });
+            select("auto", &each.collect::<Vec<_>>()).unwrap()[0].address.to_string()
+        };
+        use AddressState::{LinkLocal, Passing, Preferred, Tentative};
+        let v4 = ("10.0.0.1", Preferred);
+        assert_eq!(chosen(&[("fd00::1", Preferred), v4, ("10.0.0.2", Preferred)]), "10.0.0.1");
+        assert_eq!(
+            chosen(&[("fe80::1", LinkLocal), ("fd00::1", Passing), ("fd00::2", Preferred)]),
+            "fd00::2"
+        );
+        assert_eq!(chosen(&[("10.0.0.9", Tentative), ("fd00::1", Passing)]), "fd00::1");
+        assert_eq!(chosen(&[("10.0.0.9", Passing), ("fd00::1", Preferred)]), "fd00::1");
     }
 
     #[test]

@@ -29,6 +29,7 @@ use crate::engine::counters::Counter;
 use crate::engine::credentials::Credentials;
 use crate::engine::inbox::Inbox;
 use crate::engine::joining::Hook;
+use crate::engine::left_out::LeftOut;
 use crate::engine::life::PeerEvent;
 use crate::engine::message_copying::MessagePaths;
 use crate::engine::near_rails::NearRails;
@@ -60,6 +61,8 @@ pub(crate) struct EngineShared {
     pub(crate) credentials: Credentials,
     pub(crate) card: Card,
     pub(crate) rails: Vec<rail_selection::ChosenRail>,
+    /// The interfaces that are no rails, with the reasons.
+    pub(crate) left_out: Vec<LeftOut>,
     /// The plugin that some of them come from.
     pub(crate) host: Option<Host>,
     /// Which of those are near a GPU.
@@ -114,6 +117,7 @@ pub(crate) struct Parts {
     pub(crate) credentials: Credentials,
     pub(crate) card: Card,
     pub(crate) rails: Vec<rail_selection::ChosenRail>,
+    pub(crate) left_out: Vec<LeftOut>,
     pub(crate) host: Option<Host>,
     pub(crate) proxies: ProxySet,
     pub(crate) control: ControlHandle,
@@ -133,6 +137,7 @@ impl EngineShared {
             credentials,
             card,
             rails,
+            left_out,
             host,
             proxies,
             control,
@@ -187,6 +192,7 @@ impl EngineShared {
             credentials,
             card,
             rails,
+            left_out,
             host,
             proxies,
             control,

@@ -47,8 +47,8 @@ pub(crate) enum BenchError {
     System { step: String, source: io::Error },
     #[error(transparent)]
     Unwritten(#[from] Unwritten),
-    #[error("listening address {address} is on none of the rails: {rails}")]
-    NotARail { address: SocketAddr, rails: String },
+    #[error("listening address {address} is on none of the rails: {rails}{left_out}")]
+    NotARail { address: SocketAddr, rails: String, left_out: String },
     #[error("the other process ended before it was ready ({status})")]
     PeerStart { status: String, code: u8 },
     #[error(transparent)]

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use polyrail::{Config, Engine, LostReason};
+use polyrail::{Config, Engine, LeftOut, LostReason};
 use polyrail_report::exit;
 
 use super::serve::serve;
@@ -29,19 +29,28 @@ pub(crate) fn listen(
         && !addresses.iter().any(|rail| rail.ip() == address.ip())
     {
         let rails: Vec<String> = addresses.iter().map(|rail| rail.ip().to_string()).collect();
-        return Err(BenchError::NotARail { address, rails: rails.join(", ") });
+        let left_out = left_out(&engine);
+        return Err(BenchError::NotARail { address, rails: rails.join(", "), left_out });
     }
     let first = wanted.and_then(|wanted| addresses.iter().find(|rail| rail.ip() == wanted.ip()));
     if let Some(address) = first.or(addresses.first()) {
-        let invitation = engine.invitation();
-        say!(
-            "listening on {address}\n\
-             on this host: polyrail bench --connect {address}\n\
-             elsewhere:    polyrail bench --connect {address}/{invitation}"
-        );
-        tell!(
-            "the line with `elsewhere` lets in whoever has it, until this process ends; end with Ctrl-C"
-        );
+        say!("listening on {address}\non this host: polyrail bench --connect {address}");
+        let rails = engine.config().rails.trim();
+        let is_named = rails != "auto" && !rails.starts_with('^');
+        if address.ip().is_loopback() && !is_named {
+            say!(
+                "elsewhere:    not possible: only this host can reach {}, and no interface leads to other hosts{}",
+                address.ip(),
+                left_out(&engine)
+            );
+            tell!("end with Ctrl-C; `polyrail topo` lists the interfaces");
+        } else {
+            let invitation = engine.invitation();
+            say!("elsewhere:    polyrail bench --connect {address}/{invitation}");
+            tell!(
+                "the line with `elsewhere` lets in whoever has it, until this process ends; end with Ctrl-C"
+            );
+        }
     }
     let lost = RefCell::new(None);
     serve(&engine, &Arc::new(bank), &interrupt, |peer, result| {
@@ -60,4 +69,10 @@ pub(crate) fn listen(
         true
     });
     lost.into_inner().map_or(Ok(exit::OK), Err)
+}
+
+/// `; left out: …`, if any interface is.
+fn left_out(engine: &Engine) -> String {
+    let line = LeftOut::line(&engine.left_out());
+    line.map(|line| format!("; left out: {line}")).unwrap_or_default()
 }

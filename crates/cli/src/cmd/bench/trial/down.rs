@@ -90,13 +90,9 @@ mod tests {
         let names: Vec<_> =
             rails.iter().map(|(name, ..)| ((*name).to_owned(), (*name).to_owned())).collect();
         let interface = |(name, up): &(&str, bool)| Interface {
-            name: (*name).to_owned(),
-            address: [10, 0, 0, 1].into(),
-            prefix_len: 24,
             up: *up,
             loopback: *name == "lo",
-            virtual_kind: None,
-            speed_mbps: None,
+            ..Interface::described(1, name, [10, 0, 0, 1].into())
         };
         let interfaces: Vec<_> = interfaces.iter().map(interface).collect();
         find(&stats, &names, &interfaces).into_iter().map(|rail| (rail.name, rail.why)).collect()

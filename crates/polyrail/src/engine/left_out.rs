@@ -1,0 +1,165 @@
+//! The interfaces that are no rails, each with the reason.
+
+use parking_lot::Mutex;
+use polyrail_config::{AddressFamily, Config, harmless};
+use polyrail_sys::interfaces::{AddressState, Below, Interface, Kind};
+
+use crate::engine::automatic_rails::{Way, upper, way_of};
+use crate::engine::rail_selection::{ChosenRail, Pattern, no_address};
+
+/// An interface that is no rail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// The interface.
+    pub name: String,
+    /// Why it is no rail, such as `down`.
+    pub reason: String,
+}
+
+impl LeftOut {
+    /// One line for all, or `None` without any: `eth2, eth3 (down); docker0 (a bridge without a NIC)`.
+    pub fn line(left_out: &[Self]) -> Option<String> {
+        let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
+        for Self { name, reason } in left_out {
+            match groups.iter_mut().find(|(known, _)| known == reason) {
+                Some((_, names)) => names.push(name),
+                None => groups.push((reason, vec![name])),
+            }
+        }
+        let told = groups.iter().map(|(reason, names)| {
+            let shown = names[..names.len().min(NAMES_SHOWN)].join(", ");
+            match names.len().saturating_sub(NAMES_SHOWN) {
+                0 => format!("{shown} ({reason})"),
+                more => format!("{shown} and {more} more ({reason})"),
+            }
+        });
+        (!groups.is_empty()).then(|| told.collect::<Vec<_>>().join("; "))
+    }
+}
+
+/// Names that stand behind one reason in a line; the others are counted.
+const NAMES_SHOWN: usize = 8;
+
+/// The interfaces of this machine that are not among the rails. Interfaces that nobody takes for a rail are not
+/// listed: the loopback interface, and virtual ones without an address, unless nothing else is there.
+pub(crate) fn left_out(config: &Config, all: &[Interface], rails: &[ChosenRail]) -> Vec<LeftOut> {
+    let is_host_only = !is_named(config) && rails.iter().all(|rail| rail.address.is_loopback());
+    let mut found: Vec<LeftOut> = Vec::new();
+    for (at, interface) in all.iter().enumerate() {
+        let is_first = at == 0 || all[at - 1].index != interface.index;
+        let is_rail = rails.iter().any(|rail| rail.interface == interface.name);
+        if !is_first || is_rail || interface.loopback {
+            continue;
+        }
+        let addresses: Vec<&Interface> =
+            all.iter().filter(|one| one.index == interface.index).collect();
+        let has_one = addresses.iter().any(|one| !is_automatic(one.state));
+        let is_card = matches!(interface.kind, Kind::Nic | Kind::Bond | Kind::Vlan | Kind::Macvlan);
+        if has_one || is_card || is_host_only && interface.up && interface.master.is_none() {
+            found.push(LeftOut {
+                name: harmless(&interface.name, &[]),
+                reason: reason(config, &addresses, all),
+            });
+        }
+    }
+    found
+}
+
+/// What is unusual about rails that nobody named: that they are no NICs, or reach no other host.
+pub(crate) fn remark(config: &Config, all: &[Interface], rails: &[ChosenRail]) -> Option<String> {
+    let is_of_nic = |rail: &ChosenRail| {
+        let interface = all.iter().find(|one| one.name == rail.interface);
+        let is_own = rail.loopback && !rail.address.is_loopback();
+        is_own || interface.is_some_and(|one| way_of(one, all) >= Way::Container)
+    };
+    if is_named(config) || rails.iter().any(is_of_nic) {
+        return None;
+    }
+    let first = rails.first()?;
+    if first.loopback {
+        let address = first.address;
+        return Some(format!(
+            "no interface leads to other hosts: only this host can reach {address}"
+        ));
+    }
+    let kind = all.iter().find(|one| one.name == first.interface)?.kind;
+    Some(format!("no NIC leads to other hosts: rail {} is {kind}", first.name))
+}
+
+/// Writes to the log what is no rail and why, once for a process whose engines all find the same.
+pub(crate) fn log(config: &Config, remark: Option<&str>, left_out: &[LeftOut]) {
+    static LAST: Mutex<String> = Mutex::new(String::new());
+    let line = LeftOut::line(left_out).unwrap_or_default();
+    if line.is_empty() && remark.is_none() {
+        return;
+    }
+    if is_named(config) {
+        tracing::info!(target: "polyrail::rail", "interfaces that are no rails: {line}");
+        return;
+    }
+    let told = match remark {
+        None => format!("interfaces that are no rails: {line}"),
+        Some(remark) if line.is_empty() => remark.to_owned(),
+        Some(remark) => format!("{remark}; interfaces that are no rails: {line}"),
+    };
+    if std::mem::replace(&mut *LAST.lock(), told.clone()) != told {
+        tracing::warn!(target: "polyrail::rail", "{told}");
+    }
+}
+
+/// Whether `rails` says which interfaces it wants.
+fn is_named(config: &Config) -> bool {
+    let spec = config.rails.trim();
+    spec != "auto" && !spec.starts_with('^')
+}
+
+/// Addresses that every interface has that is up.
+fn is_automatic(state: AddressState) -> bool {
+    matches!(state, AddressState::LinkLocal | AddressState::Missing)
+}
+
+fn reason(config: &Config, addresses: &[&Interface], all: &[Interface]) -> String {
+    let interface = addresses[0];
+    let spec = config.rails.trim();
+    if let Some(upper) = upper(interface, all) {
+        return format!("a member of {}", harmless(&upper.name, &[]));
+    }
+    if !interface.up {
+        return "down".to_owned();
+    }
+    let usable: Vec<&&Interface> = addresses.iter().filter(|one| one.is_usable()).collect();
+    if usable.is_empty() {
+        return format!("no address{}", no_address(addresses));
+    }
+    let is_of_family = |one: &&&Interface| match config.address_family {
+        AddressFamily::Auto => true,
+        AddressFamily::Ipv4 => one.address.is_ipv4(),
+        AddressFamily::Ipv6 => one.address.is_ipv6(),
+    };
+    if !usable.iter().any(is_of_family) {
+        return format!("no address for address_family = {}", config.address_family);
+    }
+    if is_named(config) {
+        return "`rails` does not name it".to_owned();
+    }
+    if let Some(names) = spec.strip_prefix('^')
+        && Pattern::new(names).matches(&interface.name)
+    {
+        return "`rails` leaves it out".to_owned();
+    }
+    match (interface.kind, way_of(interface, all)) {
+        (Kind::Bridge, _) => "a bridge without a NIC".to_owned(),
+        (Kind::OpenVswitch, _) => "a port of Open vSwitch without the default route".to_owned(),
+        (Kind::Veth, Way::Host) => "a veth with both ends in this host".to_owned(),
+        (Kind::Bond, _) => "a bond without a NIC".to_owned(),
+        (Kind::Vlan | Kind::Macvlan, _) => match interface.below {
+            Below::Link(below) => {
+                let below = all.iter().find(|one| one.index == below);
+                let kind = below.map_or(interface.kind, |below| below.kind);
+                format!("{} on {kind}", interface.kind)
+            }
+            _ => interface.kind.to_string(),
+        },
+        (kind, _) => kind.to_string(),
+    }
+}
