@@ -3,7 +3,7 @@
 //! * [`Message`] builds a request; [`replies`] and [`attributes`] read an answer, and check
 //!   every length in it.
 //! * [`Socket`] holds conversations: [`Socket::request`] and [`Socket::dump`].
-//!
+//! * [`Routes`] asks which way the kernel would send.
 //! * [`Link`], [`LinkAddress`] and [`RoutedLinks`] are the interfaces, their addresses and the routes over them.
 //!
 //! All other messages have a meaning for the users of this crate only: `polyrail-nic` asks about settings of interfaces,
@@ -16,10 +16,12 @@
 #![deny(unsafe_code)]
 
 mod links;
+mod routes;
 mod socket;
 mod wire;
 
 pub use links::{Below, Link, LinkAddress, RoutedLinks};
+pub use routes::{LinkState, Route, Routes};
 pub use socket::{Error, Protocol, Socket, open, refusal};
 #[doc(hidden)]
 pub use wire::examine;

@@ -8,6 +8,7 @@ pub(crate) mod handshake;
 mod incoming_connections;
 mod leaving;
 mod presence;
+mod replacing;
 mod second_try;
 mod secrets;
 mod watch;
@@ -172,6 +173,10 @@ impl Control {
                 let text = format!("rail {}: {why}", self.rail_name(&peer, flow));
                 let name = peer.name();
                 tracing::info!(target: "polyrail::flow", peer = name, %flow, why = %text, "flow down");
+                let index = peer.layout.pair_index(flow);
+                if !peer.is_pair_up(index) {
+                    peer.layout.pairs.note_problem(index, why.to_string());
+                }
                 peer.note_problem(text);
                 if !peer.is_gone() && !self.is_leaving(&peer) {
                     self.note_cut_off(&peer);
@@ -285,9 +290,13 @@ impl Control {
         if handshake.is_undecided() {
             handshake.say_goodbye(RefusedCode::Undecided, "its user has not decided in time");
         }
+        let is_connecting = handshake.is_connecting();
         let Handshake { cause, remote, .. } = handshake;
         match cause {
             Cause::Accepted { rail, then } => self.arrival_failed(rail, then, remote, &why),
+            Cause::Flow { peer, flow, pause, pair, .. } if is_connecting => {
+                self.not_connected(&peer, (flow, pair), &why, pause);
+            }
             Cause::Flow { peer, flow, pause, .. } => self.flow_failed(&peer, flow, &why, pause),
             Cause::Introduction { answer, .. } => answer.give(Err(why)),
         }
@@ -300,6 +309,13 @@ impl Control {
     fn pair_text(&self, peer: &PeerShared, (from, to): (usize, usize), why: &str) -> String {
         let (local, target) = (&self.engine.card.rails[from], &peer.card.rails[to]);
         format!("rail {} ({} to {}): {why}", local.name, local.address.ip(), target.address)
+    }
+
+    /// As [`Self::way_text`], for where the rail is named already.
+    fn addresses_text(&self, peer: &PeerShared, flow: FlowIndex, why: &str) -> String {
+        let (from, to) = peer.layout.pair_of(flow);
+        let (local, target) = (&self.engine.card.rails[from], &peer.card.rails[to]);
+        format!("{} to {}: {why}", local.address.ip(), target.address)
     }
 
     fn rail_name(&self, peer: &PeerShared, flow: FlowIndex) -> String {

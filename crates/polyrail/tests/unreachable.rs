@@ -176,6 +176,51 @@ fn a_rail_that_can_never_be_reached_is_named_while_the_others_carry_all() {
 }
 
 #[test]
+fn a_pair_that_does_not_come_up_is_replaced_by_one_with_a_rail_that_is_free() {
+    for own in ["127.0.0.1,127.0.0.2", "127.0.0.1"] {
+        let (a, b) =
+            (engine(&[("rails", own)]), engine(&[("rails", "127.0.0.1,127.0.0.2,127.0.0.3")]));
+        let mut metadata = metadata_of(&b);
+        let last = own.split(',').count() - 1;
+        let port = ClosedPort::new(&format!("127.0.0.{}", last + 1));
+        metadata.card.rails[last].address = port.address;
+        let to_b = a.add_peer(&metadata.encode()).unwrap();
+        let (source, target) = (filled(&a, 1 << 20, 1), zeroed(&b, 1 << 20));
+        let there = remote(&a, &target);
+        wait_for("all flows", || to_b.flows().up == to_b.flows().total);
+        a.write(&to_b, &source.all(), &there.all()).unwrap().ended().unwrap();
+        assert!(bytes(&target) == pattern(1 << 20, 1));
+        let rails = &a.stats().peers[0].rails;
+        let partner = rails[last].partner.as_deref().unwrap();
+        assert_ne!(partner, format!("lo@127.0.0.{}", last + 1), "{rails:?}");
+        assert!(rails.iter().all(|rail| rail.idle_because.is_none()), "{rails:?}");
+        // The other end has it as it came to be.
+        let theirs = &b.stats().peers[0].rails;
+        let used = theirs.iter().find(|rail| rail.name == partner).unwrap();
+        assert_eq!(used.idle_because, None, "{theirs:?}");
+    }
+}
+
+#[test]
+fn a_rail_that_carries_nothing_says_why_at_both_ends() {
+    let (a, b) = (engine(&[]), engine(&[("rails", "127.0.0.1,127.0.0.2,127.0.0.3")]));
+    let mut metadata = metadata_of(&b);
+    let port = ClosedPort::new("127.0.0.2");
+    metadata.card.rails[1].address = port.address;
+    metadata.card.rails[2].address = metadata.card.rails[0].address;
+    let to_b = a.add_peer(&metadata.encode()).unwrap();
+    wait_for("the other flows", || to_b.flows() == Flows { up: 3, total: 4 });
+    let why =
+        |engine: &Engine, rail: usize| engine.stats().peers[0].rails[rail].idle_because.clone();
+    wait_for("the reason", || why(&a, 1).is_some());
+    let text = why(&a, 1).unwrap();
+    assert!(text.contains("Connection refused") && text.contains("127.0.0.2"), "{text}");
+    assert_eq!((why(&a, 0), why(&a, 2), why(&a, 3)), (None, None, None));
+    let text = why(&b, 2).unwrap();
+    assert!(text.starts_with("no connection of the peer arrived"), "{text}");
+}
+
+#[test]
 fn an_address_that_leads_to_another_engine_costs_its_rail_and_not_the_peer() {
     let (a, b, stranger) = (engine(&[]), engine(&[]), engine(&[]));
     let mut metadata = metadata_of(&b);

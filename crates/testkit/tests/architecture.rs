@@ -56,7 +56,7 @@ const RULES: &[Rule] = &[
     },
     Rule {
         name: "polyrail",
-        below: &["carrier", "config", "gpu", "metrics", "proto", "secure", "sys"],
+        below: &["carrier", "config", "gpu", "metrics", "netlink", "proto", "secure", "sys"],
         ..Rule::ORDINARY
     },
     // It shares the grammar of bindings with the settings; its tests use its own fixtures, which

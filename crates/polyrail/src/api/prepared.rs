@@ -81,7 +81,9 @@ impl PreparedTransfer {
             return Vec::new();
         }
         let (shared, pairs) = (self.engine.shared(), &self.prepared.peer.layout.pairs);
-        numbers(self.prepared.near).map(|pair| shared.rails[pairs[pair].0].name.clone()).collect()
+        numbers(self.prepared.near)
+            .map(|pair| shared.rails[pairs.at(pair).0].name.clone())
+            .collect()
     }
 
     /// Segments after merging.

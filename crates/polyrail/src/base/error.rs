@@ -220,7 +220,7 @@ pub enum PeerError {
         /// Rails there.
         remote: String,
         /// Why none fits.
-        why: &'static str,
+        why: String,
     },
     /// The bound on connections would be passed.
     #[error("{flows} connections to the peer, but flow_limit allows {limit}")]

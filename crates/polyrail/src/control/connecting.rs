@@ -39,6 +39,13 @@ pub(super) struct Retry {
     pause: Duration,
 }
 
+impl Retry {
+    /// Whether its flow takes the pair of rails at this position.
+    pub(super) fn is_of(&self, peer: &Arc<PeerShared>, pair: usize) -> bool {
+        Arc::ptr_eq(&self.peer, peer) && peer.layout.pair_index(self.flow) == pair
+    }
+}
+
 impl Control {
     pub(super) fn introduce(
         &mut self,
@@ -152,12 +159,12 @@ impl Control {
                     Err(why) => return self.flow_failed(&peer, flow, &why, pause),
                 };
                 let deadline = Instant::now() + engine.settings.connect_timeout.min(pause * 10);
-                let cause = Cause::Flow { peer, flow, epoch, pause, offer };
+                let cause = Cause::Flow { peer, flow, epoch, pair: (from, to), pause, offer };
                 // A new try would have to wait for the same thread behind this one.
                 let times = (deadline, engine.settings.peer_timeout);
                 self.begin(Handshake::connecting(socket, cause, target, times, greeting));
             }
-            Err(error) => self.flow_failed(&peer, flow, &error.into(), pause),
+            Err(error) => self.not_connected(&peer, (flow, (from, to)), &error.into(), pause),
         }
     }
 
@@ -196,6 +203,8 @@ impl Control {
         let pause = self.note_failure(peer, peer.layout.pair_index(flow), why, pause);
         let text = self.way_text(peer, flow, &why.to_string());
         tracing::debug!(target: "polyrail::flow", peer = peer.name(), %flow, why = %text, "no flow");
+        let of_pair = self.addresses_text(peer, flow, &why.to_string());
+        peer.layout.pairs.note_problem(peer.layout.pair_index(flow), of_pair);
         peer.note_problem(text);
         self.retries.push_back(Retry {
             due: Instant::now() + pause,

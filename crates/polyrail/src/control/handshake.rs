@@ -22,7 +22,7 @@ use crate::base::reason::{ConnectReason, THE_CONNECTION, Whose};
 use crate::device::shared_stream::SharedStream;
 use crate::device::stream_offer::StreamOffer;
 use crate::engine::credentials::Credentials;
-use crate::engine::peer::PeerShared;
+use crate::engine::peer::{PeerShared, RailPair};
 use crate::engine::proven_names::Names;
 use crate::engine::quotas::FlowPlace;
 use crate::engine::tasks::Answer;
@@ -78,6 +78,8 @@ pub(crate) enum Cause {
         peer: Arc<PeerShared>,
         flow: FlowIndex,
         epoch: u64,
+        /// The rails that it is tried on.
+        pair: RailPair,
         /// How long to wait before the next try if this one fails.
         pause: Duration,
         /// Memory that the other end may open, or why there is none.
@@ -123,6 +125,8 @@ impl FirstWords {
 pub(crate) struct Then {
     pub(crate) peer: Arc<PeerShared>,
     pub(crate) flow: FlowIndex,
+    /// Rail of the peer that it comes from, by its card.
+    pub(crate) from_rail: usize,
     pub(crate) epoch: u64,
     pub(crate) window_chunks: u32,
     /// Our flow of the same number goes back on this connection.
@@ -286,6 +290,11 @@ impl Handshake {
     /// Whether the other side has proven who it is.
     pub(crate) fn is_proven(&self) -> bool {
         matches!(self.talk, Talk::Introduced { .. } | Talk::Proven(_))
+    }
+
+    /// Whether there is no TCP connection yet.
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.stage == Stage::Connecting
     }
 
     /// The names on the certificate of the other side; none if it proved something else.

@@ -157,6 +157,7 @@ impl Control {
                     stream,
                     peer,
                     flow: FlowIndex(flow.flow),
+                    from_rail: flow.from_rail.into(),
                     epoch: flow.epoch,
                     window_chunks: flow.window_chunks,
                     place,
@@ -220,11 +221,16 @@ impl Control {
         if let Err(error) = tcp::apply(&socket, &options) {
             tracing::warn!(target: "polyrail::rail", %error, "socket options");
         }
-        let Then { peer, flow, epoch, window_chunks, duplex, stream, place } = then;
+        let Then { peer, flow, from_rail, epoch, window_chunks, duplex, stream, place } = then;
+        peer.arrivals[rail].connections.add(1);
         let place = Some(place);
         let wire = Wire::new(Arc::new(socket), stream);
         let keys = peer.keys_over(&wire, keys);
         if duplex {
+            // The peer has paired the rails.
+            if self.engine.host.is_none() && from_rail < peer.card.rails.len() {
+                peer.layout.pairs.set(peer.layout.pair_index(flow), (rail, from_rail));
+            }
             let proxy = peer.flows[flow.0 as usize].proxy;
             let arriving = Arriving { peer, flow, epoch, rail, window_chunks, wire, keys, place };
             self.hand_over(proxy, ProxyCommand::AddBoth { arriving });

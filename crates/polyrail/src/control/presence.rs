@@ -25,12 +25,15 @@ use crate::engine::peer::PeerShared;
 /// A connection to the listener of a peer that connects the flows itself, again and again until it
 /// is back or gone.
 pub(super) struct Probe {
-    peer: Arc<PeerShared>,
-    pair: usize,
+    pub(super) peer: Arc<PeerShared>,
+    /// The position of the pair of rails.
+    pub(super) pair: usize,
+    /// Asks whether the pair that was preferred at first works again, see `replacing`.
+    pub(super) is_return: bool,
     /// What is being connected; `None` until the next try is due.
-    socket: Option<Socket>,
+    pub(super) socket: Option<Socket>,
     pub(super) due: Instant,
-    pause: Duration,
+    pub(super) pause: Duration,
 }
 
 impl Control {
@@ -44,7 +47,14 @@ impl Control {
             let due = Instant::now();
             for pair in peer.pairs_that_lead_there() {
                 let (peer, pause) = (peer.clone(), CONFIRM);
-                self.probes.insert(Probe { peer, pair, socket: None, due, pause });
+                self.probes.insert(Probe {
+                    peer,
+                    pair,
+                    is_return: false,
+                    socket: None,
+                    due,
+                    pause,
+                });
             }
         }
         self.judge(peer);
@@ -123,7 +133,11 @@ impl Control {
             self.probes.iter().filter(|(_, probe)| probe.due <= now).map(|(key, _)| key).collect();
         for key in due {
             let Some(probe) = self.probes.get(key) else { continue };
-            if probe.peer.state() != PeerState::CutOff || probe.peer.connects_flows() {
+            let is_over = match probe.is_return {
+                true => Self::has_returned(probe),
+                false => probe.peer.state() != PeerState::CutOff || probe.peer.connects_flows(),
+            };
+            if is_over {
                 self.forget_probe(key);
             } else if probe.socket.is_some() {
                 let why = ConnectReason::TimedOut { waiting_for: "the connection" };
@@ -148,7 +162,9 @@ impl Control {
 
     fn begin_probe(&mut self, key: usize, now: Instant) {
         let Some(probe) = self.probes.get_mut(key) else { return };
-        let (from, to) = probe.peer.layout.pairs[probe.pair];
+        let pairs = &probe.peer.layout.pairs;
+        let at = if probe.is_return { pairs.preferred(probe.pair) } else { pairs.at(probe.pair) };
+        let (from, to) = at;
         let (rail, target) = (&self.engine.rails[from], probe.peer.card.rails[to].address);
         let options = self.engine.settings.flow_options(probe.peer.says_same_host);
         let bind = self.engine.settings.bind_device;
@@ -178,6 +194,9 @@ impl Control {
         if let Some(socket) = probe.socket.take() {
             let _ = self.engine.control.poller.remove(socket.as_fd());
         }
+        if probe.is_return {
+            return self.return_probed(key, why.is_none(), now);
+        }
         let (peer, pair, pause) = (probe.peer.clone(), probe.pair, probe.pause);
         let pause = match why {
             None => {
@@ -185,7 +204,7 @@ impl Control {
                 pause
             }
             Some(why) => {
-                let (from, to) = peer.layout.pairs[pair];
+                let (from, to) = peer.layout.pairs.at(pair);
                 peer.note_problem(self.pair_text(&peer, (from, to), &why.to_string()));
                 self.note_failure(&peer, pair, &why, pause)
             }
@@ -198,7 +217,7 @@ impl Control {
     }
 
     fn is_probed(&self, peer: &Arc<PeerShared>) -> bool {
-        self.probes.iter().any(|(_, probe)| Arc::ptr_eq(&probe.peer, peer))
+        self.probes.iter().any(|(_, probe)| !probe.is_return && Arc::ptr_eq(&probe.peer, peer))
     }
 
     fn forget_probe(&mut self, key: usize) {

@@ -83,9 +83,11 @@ pub struct PeerStats {
 pub struct RailStats {
     /// The local rail.
     pub name: String,
-    /// Rail of the peer that it leads to; `None` where the peer has no rail in its network, or none of its address
-    /// family, and so no flow can take it.
+    /// Rail of the peer that it leads to; `None` if it is paired with none, see [`Self::idle_because`].
     pub partner: Option<String>,
+    /// Why it carries nothing towards the peer: it is paired with no rail, or its pair did not come up. `None` if a
+    /// flow is up on it.
+    pub idle_because: Option<String>,
     /// Whether a hosted plugin is to carry its payload.
     pub hosted: bool,
     /// Payload sent and acknowledged or on its way.
@@ -218,10 +220,11 @@ impl EngineShared {
         let rail = |(index, rail): (usize, &RailCard)| {
             let arrivals = &peer.arrivals[index];
             let mut pairs = peer.layout.pairs.iter();
-            let partner = pairs.find(|(local, _)| *local == index).map(|(_, remote)| *remote);
+            let partner = pairs.find(|(local, _)| *local == index).map(|(_, remote)| remote);
             let mut stats = RailStats {
                 name: rail.name.clone(),
                 partner: partner.map(|remote| peer.card.rails[remote].name.clone()),
+                idle_because: peer.why_idle(index),
                 hosted: self.rails[index].hosted.is_some(),
                 rx_bytes: arrivals.rx_bytes.get(),
                 rx_chunks: arrivals.rx_chunks.get(),

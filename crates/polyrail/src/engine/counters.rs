@@ -25,6 +25,8 @@ pub(crate) struct Counter(AtomicU64);
 /// Counters of flows that arrive at a rail from a peer.
 #[derive(Debug, Default)]
 pub(crate) struct ArrivalStats {
+    /// Connections that became flows.
+    pub(crate) connections: Counter,
     pub(crate) rx_bytes: Counter,
     pub(crate) rx_chunks: Counter,
     pub(crate) discarded_bytes: Counter,

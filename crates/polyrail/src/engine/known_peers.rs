@@ -12,18 +12,18 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use polyrail_proto::InstanceId;
-use polyrail_proto::hello::{Card, FlowHello, Metadata, RefusedCode};
+use polyrail_proto::hello::{Card, FlowHello, Metadata, RailCard, RefusedCode};
 
 use crate::base::error::PeerError;
 use crate::base::reason::LostReason;
 use crate::engine::life::{self, Action, HelloKind, PeerEvent, PeerState, Sessions};
 use crate::engine::local_engines::engine_here;
-use crate::engine::peer::{Ending, Layout, PeerOptions, PeerShared};
+use crate::engine::pairing::{Never, Pairing, Reach};
+use crate::engine::peer::{Ending, Layout, Pairs, PeerOptions, PeerShared};
 use crate::engine::peer_handle::Peer;
 use crate::engine::proven_names::Names;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::quotas::FlowPlace;
-use crate::engine::rail_selection;
 use crate::engine::sessions::{
     Parted, Parting, attempts_of, first_epoch, known_session_of, session_of,
 };
@@ -247,7 +247,7 @@ impl EngineShared {
             return Ok((known, false));
         }
         // Before the lock is taken, which everybody needs who looks for a peer.
-        let layout = self.layout(card)?;
+        let layout = self.layout(card, by_user)?;
         let options = PeerOptions {
             window_chunks: self.config.window_chunks,
             ops_pool: self.config.ops_pool,
@@ -294,8 +294,32 @@ impl EngineShared {
         }
     }
 
-    fn layout(&self, card: &Card) -> Result<Layout, PeerError> {
-        let pairs = rail_selection::pair(&self.card.rails, &card.rails)?;
+    /// `by_user`: whether this engine is to connect to it. One that came can answer on its own connections, whatever
+    /// is known of its addresses.
+    fn layout(&self, card: &Card, by_user: bool) -> Result<Layout, PeerError> {
+        let mut reach = self.reach(&card.rails);
+        let mut pairing = self.pairing_of(&card.rails, &reach).pair();
+        if pairing.pairs.is_empty() && !by_user {
+            for reach in reach.iter_mut().flatten() {
+                if *reach == Reach::Unreachable(Never::Loopback) {
+                    *reach = Reach::Unknown;
+                }
+            }
+            pairing = self.pairing_of(&card.rails, &reach).pair();
+        }
+        if pairing.pairs.is_empty() {
+            let names = |rails: &[RailCard]| {
+                let named = rails.iter().map(|rail| format!("{} {}", rail.name, rail.address));
+                named.collect::<Vec<_>>().join(", ")
+            };
+            return Err(PeerError::NoRailPair {
+                local: names(&self.card.rails),
+                remote: names(&card.rails),
+                why: self.pairing_of(&card.rails, &reach).why_none(),
+            });
+        }
+        self.log_idle(card, &pairing);
+        let pairs = Pairs::new(pairing);
         let channels = match self.config.channels {
             // At most four times MAX_RAILS, which fits.
             0 => pairs.len() as u32 * self.settings.channels_per_rail,
@@ -307,6 +331,21 @@ impl EngineShared {
             return Err(PeerError::FlowLimit { flows, limit: self.config.flow_limit });
         }
         Ok(layout)
+    }
+
+    /// Rails that no flow will take, and why.
+    fn log_idle(&self, card: &Card, pairing: &Pairing) {
+        let peer = &card.name;
+        for (rail, why) in self.card.rails.iter().zip(&pairing.idle_local) {
+            if let Some(why) = why {
+                tracing::info!(target: "polyrail::rail", peer, rail = rail.name, why, "rail is not used towards the peer");
+            }
+        }
+        for (rail, why) in card.rails.iter().zip(&pairing.idle_remote) {
+            if let Some(why) = why {
+                tracing::info!(target: "polyrail::rail", peer, rail = rail.name, why, "rail of the peer is not used");
+            }
+        }
     }
 
     pub(crate) fn parted(&self) -> MutexGuard<'_, Parted> {

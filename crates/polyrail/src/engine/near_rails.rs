@@ -57,7 +57,7 @@ impl NearRails {
         if first == 0 || of_devices.any(|other| other != first) {
             return 0;
         }
-        let is_near = |(_, (rail, _)): &(usize, &(usize, usize))| first >> rail & 1 == 1;
+        let is_near = |(_, (rail, _)): &(usize, (usize, usize))| first >> rail & 1 == 1;
         let pairs = peer.layout.pairs.iter().enumerate().filter(is_near);
         pairs.fold(0, |bits, (pair, _)| bits | 1 << pair)
     }

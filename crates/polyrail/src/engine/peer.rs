@@ -39,6 +39,7 @@ mod ending;
 mod flows;
 mod halves;
 mod locking;
+mod pairs;
 mod problems;
 mod standing;
 
@@ -48,6 +49,7 @@ pub(crate) use ending::Ending;
 pub(crate) use flows::{FlowSlot, Layout};
 pub(crate) use halves::{Arrived, Delivery, OpRef, ReadPart, RxSide, TxSide, WaitingReceive};
 pub(crate) use locking::Locked;
+pub(crate) use pairs::{Pairs, RailPair};
 pub(crate) use problems::silent_for;
 
 /// A peer. No thread holds the locks of `tx` and `rx` at once. Each is held for bookkeeping only,

@@ -1,11 +1,10 @@
-//! Which interfaces become rails, and which rail of a peer each one reaches.
+//! Which interfaces become rails.
 
 use std::net::{IpAddr, SocketAddr};
 
 use polyrail_proto::hello::{MAX_RAILS, RailCard};
 use polyrail_sys::interfaces::{AddressState, Interface};
 
-use crate::base::error::PeerError;
 use crate::engine::automatic_rails::leading_out;
 
 /// A rail of this engine before it listens.
@@ -124,47 +123,6 @@ pub(crate) fn select(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, U
         true => Err(Unfit::lacking("no interface that is up matches".to_owned())),
         false => Ok(rails),
     }
-}
-
-/// Which local rail goes with which rail of the peer.
-///
-/// Rails of one network belong together. Where networks tell nothing (all differ, or all are the
-/// same), rail k goes with rail k. A rail without a partner of its address family is left out.
-pub(crate) fn pair(
-    local: &[RailCard],
-    remote: &[RailCard],
-) -> Result<Vec<(usize, usize)>, PeerError> {
-    let mut taken = vec![0usize; remote.len()];
-    let mut pairs = Vec::new();
-    for (index, rail) in local.iter().enumerate() {
-        let family = |other: &RailCard| other.address.is_ipv4() == rail.address.is_ipv4();
-        // In order of preference: same network before routed, unused before used, own number.
-        let best = (0..remote.len()).filter(|at| family(&remote[*at])).min_by_key(|at| {
-            (!rail.same_network(&remote[*at]), taken[*at], *at != index % remote.len(), *at)
-        });
-        if let Some(at) = best {
-            taken[at] += 1;
-            pairs.push((index, at));
-        }
-    }
-    // Two local rails on one remote rail only where there are fewer remote ones; if some pair is
-    // in one network, pairs that are not have no route of their own and would share a wire.
-    let direct = |(a, b): &(usize, usize)| local[*a].same_network(&remote[*b]);
-    if pairs.iter().any(direct) {
-        pairs.retain(direct);
-    }
-    if pairs.is_empty() {
-        let names = |rails: &[RailCard]| {
-            let named = rails.iter().map(|rail| format!("{} {}", rail.name, rail.address));
-            named.collect::<Vec<_>>().join(", ")
-        };
-        return Err(PeerError::NoRailPair {
-            local: names(local),
-            remote: names(remote),
-            why: "their address families differ",
-        });
-    }
-    Ok(pairs)
 }
 
 impl ChosenRail {
@@ -481,44 +439,5 @@ mod tests {
         let (allowed, help) = unfit.allowed.told(&host());
         assert_eq!((unfit.why.as_str(), allowed.as_str()), ("these are 65 rails", "1 to 64"));
         assert!(help.contains("plugin:LIBRARY@"), "{help}");
-    }
-
-    fn rail(address: &str) -> RailCard {
-        let address = SocketAddr::new(address.parse().unwrap(), 1);
-        let prefix_len = if address.is_ipv4() { 24 } else { 64 };
-        RailCard { name: "r".to_owned(), address, prefix_len, speed_mbps: 0 }
-    }
-
-    fn rails(addresses: &[&str]) -> Vec<RailCard> {
-        addresses.iter().map(|address| rail(address)).collect()
-    }
-
-    #[test]
-    fn rails_of_one_network_are_paired_whatever_their_order() {
-        let local = rails(&["10.0.1.1", "10.0.2.1"]);
-        let remote = rails(&["10.0.2.2", "10.0.1.2"]);
-        assert_eq!(pair(&local, &remote).unwrap(), [(0, 1), (1, 0)]);
-    }
-
-    #[test]
-    fn where_networks_tell_nothing_rail_k_goes_with_rail_k() {
-        let local = rails(&["10.0.1.1", "10.0.2.1", "10.0.3.1"]);
-        let remote = rails(&["10.1.1.1", "10.1.2.1"]);
-        assert_eq!(pair(&local, &remote).unwrap(), [(0, 0), (1, 1), (2, 0)]);
-        let same = rails(&["10.0.1.1", "10.0.1.2"]);
-        assert_eq!(pair(&same, &same).unwrap(), [(0, 0), (1, 1)]);
-    }
-
-    #[test]
-    fn a_rail_without_a_network_in_common_is_left_out_when_others_have_one() {
-        let local = rails(&["10.0.1.1", "192.168.7.1"]);
-        let remote = rails(&["10.0.1.2", "172.16.5.1"]);
-        assert_eq!(pair(&local, &remote).unwrap(), [(0, 0)]);
-    }
-
-    #[test]
-    fn families_that_differ_are_told() {
-        let error = pair(&rails(&["10.0.1.1"]), &rails(&["fd00::1"])).unwrap_err().to_string();
-        assert!(error.contains("10.0.1.1") && error.contains("families differ"), "{error}");
     }
 }

@@ -244,7 +244,8 @@ impl Explain for PeerError {
             Self::Ended { .. } => "start the peer again, which publishes anew, or remove the file",
             Self::FlowLimit { .. } => "raise flow_limit, or lower channels or sockets",
             Self::NoRailPair { .. } => {
-                "name rails of the same address family at both ends in `rails`: `polyrail topo` lists the interfaces"
+                "name rails in `rails` that reach each other: `polyrail topo` lists the interfaces of a host, \
+                 `ip route get ADDRESS oif INTERFACE` the way to an address"
             }
             Self::Closed => CLOSED,
             Self::Forked => FORKED,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use polyrail_proto::{FlowIndex, Time};
 
+use super::pairs::{Pairs, RailPair};
 use super::{PeerShared, TxSide};
 use crate::base::reason::Flows;
 use crate::device::wire::Wire;
@@ -15,10 +16,9 @@ use crate::engine::sessions::first_epoch;
 use crate::engine::settings::EngineSettings;
 
 /// Which rails a direction uses, and how its flows lie on them.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Layout {
-    /// Local rail and rail of the peer, by their cards.
-    pub(crate) pairs: Vec<(usize, usize)>,
+    pub(crate) pairs: Pairs,
     pub(crate) channels: u32,
     pub(crate) sockets: u32,
 }
@@ -48,8 +48,8 @@ impl Layout {
     }
 
     /// Channels go round the rails, so that each rail has as many as any other, or one fewer.
-    pub(crate) fn pair_of(&self, flow: FlowIndex) -> (usize, usize) {
-        self.pairs[self.pair_index(flow)]
+    pub(crate) fn pair_of(&self, flow: FlowIndex) -> RailPair {
+        self.pairs.at(self.pair_index(flow))
     }
 
     pub(crate) fn pair_index(&self, flow: FlowIndex) -> usize {
@@ -102,6 +102,15 @@ impl PeerShared {
         let mut tx = self.tx();
         tx.sender.handle_flow_up(now, flow);
         tx.suspects.clear(self.layout.pair_index(flow));
+        drop(tx);
+        self.layout.pairs.note_up(self.layout.pair_index(flow));
+    }
+
+    /// Whether a flow is up on the pair at this position.
+    pub(crate) fn is_pair_up(&self, pair: usize) -> bool {
+        let of_pair = |index: &usize| self.layout.pair_index(FlowIndex(*index as u32)) == pair;
+        let is_up = |index: usize| self.flows[index].up.load(Ordering::Relaxed);
+        (0..self.flows.len()).filter(of_pair).any(is_up)
     }
 
     /// For how long nothing may go on with a rail. A plugin that accepts a connection may hold up whatever else its engine

@@ -19,6 +19,30 @@ impl PeerShared {
         self.last_problem.lock().clone()
     }
 
+    /// Why a rail here carries nothing towards it or from it; `None` if a connection is up on the rail.
+    pub(crate) fn why_idle(&self, local: usize) -> Option<String> {
+        let pairs = &self.layout.pairs;
+        let own: Vec<usize> = (0..pairs.len()).filter(|pair| pairs.at(*pair).0 == local).collect();
+        if own.iter().any(|pair| self.is_pair_up(*pair)) {
+            return None;
+        }
+        if !self.connects_flows() {
+            // The peer chooses the rails of the flows that it connects.
+            return match self.arrivals[local].connections.get() {
+                0 => {
+                    let none = "no connection of the peer arrived on it";
+                    let why = pairs.why_idle(local);
+                    Some(why.map_or_else(|| none.to_owned(), |why| format!("{none}: {why}")))
+                }
+                _ => own.iter().find_map(|pair| pairs.problem(*pair)),
+            };
+        }
+        if own.is_empty() {
+            return pairs.why_idle(local);
+        }
+        own.iter().find_map(|pair| pairs.problem(*pair))
+    }
+
     /// Why it is gone, or is about to be.
     pub(crate) fn lost_reason(&self) -> LostReason {
         self.lost.get().cloned().unwrap_or(LostReason::Removed)

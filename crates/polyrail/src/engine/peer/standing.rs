@@ -93,7 +93,7 @@ impl PeerShared {
     pub(crate) fn note_origin(&self, address: IpAddr) {
         let mut life = self.life.lock();
         for (index, (_, to)) in self.layout.pairs.iter().enumerate() {
-            if self.card.rails[*to].address.ip().to_canonical() == address.to_canonical() {
+            if self.card.rails[to].address.ip().to_canonical() == address.to_canonical() {
                 life.attempts.leads_there(index);
             }
         }

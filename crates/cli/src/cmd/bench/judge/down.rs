@@ -57,21 +57,23 @@ pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {
 
 /// Rails that are left out for one reason are named together.
 fn of_end(rails: &[DownRail], place: &str) -> String {
-    let mut reasons: Vec<(WhyDown, Vec<&DownRail>)> = Vec::new();
+    let mut reasons: Vec<(&DownRail, Vec<&DownRail>)> = Vec::new();
     for rail in rails {
-        match reasons.iter_mut().find(|(why, _)| *why == rail.why && !why.is_fault()) {
+        let is_same = |one: &DownRail| (one.why, &one.because) == (rail.why, &rail.because);
+        match reasons.iter_mut().find(|(one, _)| is_same(one) && !one.why.is_fault()) {
             Some((_, same)) => same.push(rail),
-            None => reasons.push((rail.why, vec![rail])),
+            None => reasons.push((rail, vec![rail])),
         }
     }
-    let told = |(why, rails): (WhyDown, Vec<&DownRail>)| {
-        let interface = rails.first().map_or("", |rail| rail.interface.as_str());
+    let told = |(first, rails): (&DownRail, Vec<&DownRail>)| {
+        let (why, interface) = (first.why, &first.interface);
         let names: Vec<&str> = rails.iter().map(|rail| rail.name.as_str()).collect();
         let (names, is) = (names.join(", "), if names.len() == 1 { "is" } else { "are" });
-        let words = words(why, if place == HERE { "this end" } else { "that end" });
+        let words = words(first, if place == HERE { "this end" } else { "that end" });
+        let state = if why == WhyDown::Disconnected { "not connected" } else { "down" };
         match why.is_fault() {
             true => format!(
-                "; {names} {place} {is} down: {words} (look at `ip -s link show {interface}` and `polyrail doctor` {place})"
+                "; {names} {place} {is} {state}: {words} (look at `ip -s link show {interface}` and `polyrail doctor` {place})"
             ),
             false => format!("; {names} {place} {is} not used: {words}"),
         }
@@ -80,17 +82,18 @@ fn of_end(rails: &[DownRail], place: &str) -> String {
 }
 
 /// The fact in words; `end` is the one that has the rail.
-fn words(why: WhyDown, end: &str) -> String {
-    match why {
+fn words(rail: &DownRail, end: &str) -> String {
+    let because = |otherwise: &str| rail.because.clone().unwrap_or_else(|| otherwise.to_owned());
+    match rail.why {
         WhyDown::Interface => "its interface is down or has no carrier".to_owned(),
         WhyDown::NoRail => {
             "its interface is down or has no carrier, so the engine has no such rail".to_owned()
         }
-        WhyDown::Disconnected => "none of its flows is connected".to_owned(),
+        WhyDown::Disconnected => because("none of its flows is connected"),
         WhyDown::NoChannel { channels, rails } => {
             let channels = counted(channels.into(), "channel");
             format!("{end} has {channels} for {rails} rails (setting `channels`)")
         }
-        WhyDown::NoPartner => "the end opposite announced no rail in its network".to_owned(),
+        WhyDown::NoPartner => because("it is paired with no rail of the end opposite"),
     }
 }

@@ -374,36 +374,40 @@ fn a_queue_that_drops_packets_is_the_limit_and_its_rail_is_named() {
 
 #[test]
 fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
-    let down =
-        || DownRail { name: "rail3".into(), interface: "eth3".into(), why: WhyDown::Disconnected };
-    let named =
-        "; rail3 here is down: none of its flows is connected (look at `ip -s link show eth3`";
+    let down = || DownRail {
+        name: "rail3".into(),
+        interface: "eth3".into(),
+        why: WhyDown::Disconnected,
+        because: None,
+    };
+    let named = "; rail3 here is not connected: none of its flows is connected (look at `ip -s link show eth3`";
     let (kind, because) = verdict(|e| (e.gb_per_s, e.local.down) = (7.6, vec![down()]));
     assert_eq!(kind, LimitKind::Network);
     let words = "7.60 GB/s one way are 95 % of the 8.00 GB/s of 4 rails in the lab without rail3";
     assert!(because.starts_with(words) && because.contains(named), "{because}");
 
     // The settings have it left out.
-    let unused = |why| DownRail { why, ..down() };
+    let because = Some("no route from 10.3.0.1".to_owned());
+    let unused = |why| DownRail { why, because: because.clone(), ..down() };
     let (kind, because) = verdict(|e| {
         (e.line, e.peer.down, e.depth) = (None, vec![unused(WhyDown::NoPartner)], 1 << 10);
     });
     assert_ne!(kind, LimitKind::Network);
-    let words =
-        "; rail3 at the other side is not used: the end opposite announced no rail in its network";
+    let words = "; rail3 at the other side is not used: no route from 10.3.0.1";
     assert!(because.contains(words) && !because.contains("down"), "{because}");
 
     // Their rates are not known, and nothing else is the limit.
     let (kind, because) =
         verdict(|e| (e.line, e.local.down, e.depth) = (None, vec![down()], 1 << 10));
     assert_eq!(kind, LimitKind::Network);
-    let words = "1.00 GB/s are what the rails carry that are up, of 4 here; rail3 here is down";
+    let words =
+        "1.00 GB/s are what the rails carry that are up, of 4 here; rail3 here is not connected";
     assert!(because.starts_with(words), "{because}");
 
     // Another limit is one all the same, and one at the other side counts as well.
     let (kind, because) = verdict(|e| (e.local.process_cpus, e.peer.down) = (7.9, vec![down()]));
     assert_eq!(kind, LimitKind::Cpu);
-    assert!(because.contains("; rail3 at the other side is down"), "{because}");
+    assert!(because.contains("; rail3 at the other side is not connected"), "{because}");
 }
 
 #[test]
@@ -413,6 +417,7 @@ fn rails_without_a_channel_are_named_together_with_how_many_channels_there_are()
         name: name.into(),
         interface: name.into(),
         why: WhyDown::NoChannel { channels: 1, rails: 4 },
+        because: None,
     };
     let all = ["rail1", "rail2", "rail3"].map(silent).to_vec();
     let one_channel = |e: &mut Evidence| {
@@ -552,7 +557,8 @@ fn protection_is_named_where_work_is_the_limit() {
 
 /// Numbers of a run whose verdict names this cause.
 fn plant(cause: Cause, e: &mut Evidence) {
-    let silent = |why| DownRail { name: "rail3".into(), interface: "eth3".into(), why };
+    let silent =
+        |why| DownRail { name: "rail3".into(), interface: "eth3".into(), why, because: None };
     let hot = Hot {
         cpu: 22,
         work: Work::ReceiveCopy { thread: "pr-rx0".into() },

@@ -75,6 +75,9 @@ pub(crate) struct DownRail {
     pub(crate) name: String,
     pub(crate) interface: String,
     pub(crate) why: WhyDown,
+    /// The engine's own reason, if it has one.
+    #[serde(default)]
+    pub(crate) because: Option<String>,
 }
 
 /// What was found of a rail that carries nothing. Each is a fact that its end has looked at.
@@ -89,7 +92,7 @@ pub(crate) enum WhyDown {
     Disconnected,
     /// It leads to a rail of the other end, and there are fewer channels than such rails, so that none fell to this one.
     NoChannel { channels: u32, rails: u32 },
-    /// None of the rails that the other end has announced is in its network.
+    /// It is paired with no rail of the other end.
     NoPartner,
 }
 

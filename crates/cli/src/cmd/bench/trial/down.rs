@@ -40,7 +40,8 @@ fn find(stats: &Stats, rails: &[(String, String)], interfaces: &[Interface]) -> 
         } else {
             WhyDown::NoPartner
         };
-        DownRail { name: name.clone(), interface: interface.clone(), why }
+        let because = of(name).into_iter().find_map(|rail| rail.idle_because.clone());
+        DownRail { name: name.clone(), interface: interface.clone(), why, because }
     });
     // An interface that was down when the engine began is no rail. One that is called like those of the rails would be.
     let is_like_rails = |one: &&Interface| {
@@ -53,7 +54,8 @@ fn find(stats: &Stats, rails: &[(String, String)], interfaces: &[Interface]) -> 
         let name = one.name.clone();
         // It may have several addresses.
         if others.iter().all(|other| other.name != name) {
-            others.push(DownRail { interface: name.clone(), name, why: WhyDown::NoRail });
+            let (why, because) = (WhyDown::NoRail, None);
+            others.push(DownRail { interface: name.clone(), name, why, because });
         }
     }
     of_engine.chain(others).collect()

@@ -1,0 +1,173 @@
+//! Other pairs of rails in place of those that do not come up. Flows that are up stay where they are;
+//! a pair is replaced only while none of its flows is, and only if another one may work.
+
+use std::io::ErrorKind;
+use std::net::Shutdown;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use polyrail_proto::FlowIndex;
+use polyrail_proto::hello::Capabilities;
+
+use super::Control;
+use crate::base::reason::{ConnectReason, THE_CONNECTION};
+use crate::control::presence::Probe;
+use crate::engine::peer::{PeerShared, RailPair};
+
+impl Control {
+    /// No TCP connection came up between the rails `pair`, which the flow had then.
+    pub(super) fn not_connected(
+        &mut self,
+        peer: &Arc<PeerShared>,
+        (flow, pair): (FlowIndex, RailPair),
+        why: &ConnectReason,
+        pause: Duration,
+    ) {
+        self.flow_failed(peer, flow, why, pause);
+        let (index, now) = (peer.layout.pair_index(flow), Instant::now());
+        if !is_about_the_way(why) || peer.is_gone() || peer.is_pair_up(index) {
+            return;
+        }
+        let times = peer.layout.pairs.note_failed(pair, now);
+        // A peer that has ended refuses on all of its rails.
+        let may_have_ended = is_refusal(why) && peer.flows_up() == 0;
+        if may_have_ended && (times < 2 || peer.pairs_that_lead_there().contains(&index)) {
+            return;
+        }
+        if peer.layout.pairs.at(index) == pair {
+            self.replace_pairs(peer, now);
+        }
+    }
+
+    /// Tries other rails for all pairs that failed.
+    fn replace_pairs(&mut self, peer: &Arc<PeerShared>, now: Instant) {
+        let engine = self.engine.clone();
+        // A plugin's connections are made for the rails that the flows began with.
+        if engine.host.is_some() && peer.card.capabilities.contains(Capabilities::CARRIERS) {
+            return;
+        }
+        let pairs = &peer.layout.pairs;
+        let (failing, others): (Vec<usize>, Vec<usize>) = (0..pairs.len())
+            .partition(|index| !peer.is_pair_up(*index) && pairs.has_failed(pairs.at(*index)));
+        let taken: Vec<RailPair> = others.iter().map(|index| pairs.at(*index)).collect();
+        let is_free = |rail: &usize, side: fn(&RailPair) -> usize| {
+            taken.iter().all(|pair| side(pair) != *rail)
+        };
+        let local: Vec<usize> =
+            (0..engine.rails.len()).filter(|rail| is_free(rail, |pair| pair.0)).collect();
+        let remote: Vec<usize> =
+            (0..peer.card.rails.len()).filter(|rail| is_free(rail, |pair| pair.1)).collect();
+        let failed = pairs.failed(now);
+        // Asks the kernel only if there may be another pair.
+        if local.iter().all(|from| remote.iter().all(|to| failed.contains(&(*from, *to)))) {
+            return;
+        }
+        let reach = engine.reach(&peer.card.rails);
+        let question = engine.pairing_of(&peer.card.rails, &reach);
+        let mut found = question.instead(&local, &remote, &failed);
+        let is_alone = peer.flows_up() == 0;
+        // First those that keep their rail here, whose proxies may be bound near it.
+        for keeps_rail in [true, false] {
+            for index in failing.iter().copied() {
+                let old = pairs.at(index);
+                if !failed.contains(&old) {
+                    continue;
+                }
+                let fits = |new: &RailPair| {
+                    (new.0 == old.0) == keeps_rail
+                        && (is_alone || !question.is_slow_beside(*new, pairs.preferred(index)))
+                };
+                if let Some(at) = found.iter().position(fits) {
+                    self.move_pair(peer, index, found.swap_remove(at));
+                }
+            }
+        }
+    }
+
+    fn move_pair(&mut self, peer: &Arc<PeerShared>, index: usize, new: RailPair) {
+        let old = peer.layout.pairs.at(index);
+        let why = peer.layout.pairs.problem(index);
+        tracing::info!(target: "polyrail::rail", peer = peer.name(), pair = self.pair_name(peer, old),
+            instead = self.pair_name(peer, new), why, "no connection: tries another pair of rails");
+        peer.layout.pairs.replace(index, new);
+        let now = Instant::now();
+        for retry in &mut self.retries {
+            if retry.is_of(peer, index) {
+                retry.due = now;
+            }
+        }
+        self.ask_for_return(peer, index, now);
+    }
+
+    fn pair_name(&self, peer: &PeerShared, (from, to): RailPair) -> String {
+        let (local, remote) = (&self.engine.card.rails[from], &peer.card.rails[to]);
+        let (from, to) = (local.address.ip(), remote.address);
+        format!("{} ({from}) to {} ({to})", local.name, remote.name)
+    }
+
+    /// Asks now and then whether the pair that was preferred works again, if it is faster.
+    fn ask_for_return(&mut self, peer: &Arc<PeerShared>, index: usize, now: Instant) {
+        let pairs = &peer.layout.pairs;
+        let speed = |(from, to): RailPair| {
+            let speeds = [self.engine.card.rails[from].speed_mbps, peer.card.rails[to].speed_mbps];
+            speeds.into_iter().filter(|speed| *speed > 0).min()
+        };
+        let is_asked = |probe: &Probe| {
+            probe.is_return && probe.pair == index && Arc::ptr_eq(&probe.peer, peer)
+        };
+        if speed(pairs.preferred(index)) > speed(pairs.at(index))
+            && !self.probes.iter().any(|(_, probe)| is_asked(probe))
+        {
+            let (pair, peer, pause) = (index, peer.clone(), RETURN);
+            let due = now + RETURN;
+            self.probes.insert(Probe { peer, pair, is_return: true, socket: None, due, pause });
+        }
+    }
+
+    /// Whether nothing is left to ask about the preferred pair.
+    pub(super) fn has_returned(probe: &Probe) -> bool {
+        let pairs = &probe.peer.layout.pairs;
+        probe.peer.is_gone() || pairs.at(probe.pair) == pairs.preferred(probe.pair)
+    }
+
+    /// The preferred pair was tried. If it works, its flows move back: what they have in flight is sent
+    /// again.
+    pub(super) fn return_probed(&mut self, key: usize, works: bool, now: Instant) {
+        let Some(probe) = self.probes.get_mut(key) else { return };
+        probe.pause = (probe.pause * 2).min(RETURN_MAX);
+        probe.due = now + probe.pause;
+        if !works {
+            return;
+        }
+        let (peer, index) = (probe.peer.clone(), probe.pair);
+        let pair = self.pair_name(&peer, peer.layout.pairs.preferred(index));
+        tracing::info!(target: "polyrail::rail", peer = peer.name(), pair,
+            "the rails work again: their flows move back");
+        peer.layout.pairs.replace(index, peer.layout.pairs.preferred(index));
+        for (flow, slot) in peer.flows.iter().enumerate() {
+            // The flow's proxy reads the end of the connection, and it is connected anew.
+            if peer.layout.pair_index(FlowIndex(flow as u32)) == index
+                && let Some(wire) = slot.wire.lock().as_ref()
+            {
+                let _ = wire.socket().shutdown(Shutdown::Both);
+            }
+        }
+    }
+}
+
+/// How long a preferred pair that failed is left alone before it is asked for, at first and at most.
+const RETURN: Duration = Duration::from_secs(5);
+const RETURN_MAX: Duration = Duration::from_secs(60);
+
+/// Whether other rails may do better.
+fn is_about_the_way(why: &ConnectReason) -> bool {
+    match why {
+        ConnectReason::TimedOut { waiting_for } => *waiting_for == THE_CONNECTION,
+        ConnectReason::System { .. } => true,
+        _ => false,
+    }
+}
+
+fn is_refusal(why: &ConnectReason) -> bool {
+    matches!(why, ConnectReason::System { kind: ErrorKind::ConnectionRefused, .. })
+}

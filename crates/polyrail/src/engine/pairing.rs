@@ -1,0 +1,348 @@
+//! Which rail here goes with which rail of the peer. Pure: [`crate::engine::reachability`] asks the
+//! kernel what reaches what, and the control thread replaces pairs that do not come up.
+//!
+//! The pairs are a matching of the greatest weight: as many pairs as possible first, then the more
+//! direct ones, the faster ones, equal names, and equal positions. Pairs of which only a try would tell
+//! are taken where there is nothing better.
+
+mod matching;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use polyrail_proto::hello::RailCard;
+
+/// How a rail here reaches a rail of the peer, as far as this host knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Both addresses are in one network.
+    SameSubnet,
+    /// A route says that the address is on the rail's link, or this host's own.
+    OnLinkRoute { prefix_len: u8 },
+    /// A route leads there through the rail and a gateway.
+    Route { prefix_len: u8 },
+    /// Only the default route through the rail leads there.
+    DefaultRoute,
+    /// The kernel could not be asked.
+    Unknown,
+    /// No route leads there through the rail.
+    NoRoute,
+    /// The rail's interface is down or has no carrier.
+    Down,
+    /// The addresses can never reach each other.
+    Unreachable(Never),
+}
+
+/// Why a connection between two addresses is impossible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Never {
+    Family,
+    /// The rail here is a loopback address, and the other one is not of this host.
+    Loopback,
+}
+
+/// The choice, and why the other rails are left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pairing {
+    /// Rails here and there by their positions on the cards, in this order.
+    pub(crate) pairs: Vec<(usize, usize)>,
+    /// By rail here: why it is in no pair.
+    pub(crate) idle_local: Vec<Option<String>>,
+    /// By rail of the peer: why it is in no pair.
+    pub(crate) idle_remote: Vec<Option<String>>,
+}
+
+/// What is paired.
+pub(crate) struct Question<'a> {
+    pub(crate) local: &'a [RailCard],
+    pub(crate) remote: &'a [RailCard],
+    /// By rail here, then by rail there.
+    pub(crate) reach: &'a [Vec<Reach>],
+    /// The user has named the rails here, so slow ones are wanted as well.
+    pub(crate) is_named: bool,
+}
+
+/// A rail this many times slower than the fastest pair is left out.
+const SLOW: u32 = 10;
+/// Addresses that a reason lists.
+const LISTED: usize = 4;
+
+impl Question<'_> {
+    /// Pairs the rails.
+    pub(crate) fn pair(&self) -> Pairing {
+        let mut pairs = self.matched(&|reach| reach.is_way());
+        let has_way = !pairs.is_empty();
+        if has_way {
+            self.share(&mut pairs, &|reach| reach.is_specific());
+        } else {
+            pairs = self.matched(&|reach| reach.is_try());
+            self.share(&mut pairs, &|reach| reach.is_try());
+        }
+        let slow = self.leave_out_slow(&mut pairs);
+        if has_way {
+            self.keep_for_later(&mut pairs);
+        }
+        pairs.sort_unstable();
+        let idle_local = (0..self.local.len()).map(|at| self.why_idle(at, &pairs, &slow)).collect();
+        let idle_remote = (0..self.remote.len()).map(|at| self.why_unused(at, &pairs, &slow));
+        Pairing { idle_remote: idle_remote.collect(), idle_local, pairs }
+    }
+
+    /// Pairs for these rails only, of which these have `failed`; each rail is in one pair at most.
+    pub(crate) fn instead(
+        &self,
+        local: &[usize],
+        remote: &[usize],
+        failed: &[(usize, usize)],
+    ) -> Vec<(usize, usize)> {
+        let may = |at: &(usize, usize), reach: Reach, fits: &dyn Fn(Reach) -> bool| {
+            local.contains(&at.0) && remote.contains(&at.1) && !failed.contains(at) && fits(reach)
+        };
+        let pairs = self.matched_where(&|at, reach| may(&at, reach, &Reach::is_way));
+        match pairs.is_empty() {
+            false => pairs,
+            // Nothing but a try would tell.
+            true => self.matched_where(&|at, reach| may(&at, reach, &|it| it == Reach::Unknown)),
+        }
+    }
+
+    fn matched(&self, fits: &dyn Fn(Reach) -> bool) -> Vec<(usize, usize)> {
+        self.matched_where(&|_, reach| fits(reach))
+    }
+
+    /// The end whose addresses come first is always the rows, so that both ends break ties alike.
+    fn matched_where(&self, fits: &dyn Fn((usize, usize), Reach) -> bool) -> Vec<(usize, usize)> {
+        let key = |rails: &[RailCard]| rails.iter().map(|rail| rail.address).collect::<Vec<_>>();
+        let weight = |local: usize, remote: usize| {
+            let reach = self.reach[local][remote];
+            fits((local, remote), reach).then(|| self.weight(local, remote, reach))
+        };
+        let (here, there) = (self.local.len(), self.remote.len());
+        if key(self.remote) < key(self.local) {
+            let turned = matching::heaviest(there, here, |remote, local| weight(local, remote));
+            turned.into_iter().map(|(remote, local)| (local, remote)).collect()
+        } else {
+            matching::heaviest(here, there, weight)
+        }
+    }
+
+    /// Each criterion outweighs the sum of all that follow, over 64 pairs.
+    fn weight(&self, local: usize, remote: usize, reach: Reach) -> i128 {
+        let (here, there) = (&self.local[local], &self.remote[remote]);
+        let speed = speed_of(here, there).unwrap_or_default().min(1 << 28);
+        // Names of loopback rails are their addresses, and tell nothing beside their order.
+        let is_named_alike = here.name == there.name && !here.address.ip().is_loopback();
+        let apart = local.abs_diff(remote) as i128;
+        const ONE_MORE: i128 = 1 << 100;
+        ONE_MORE
+            + (i128::from(reach.directness()) << 80)
+            + (i128::from(speed) << 40)
+            + (i128::from(is_named_alike) << 30)
+            + ((1 << 13) - apart * apart)
+    }
+
+    /// Rails that are left go with rails that are taken: all of those here, as they may add to what is sent, and
+    /// one there if the rail here is fast enough for all of its pairs.
+    fn share(&self, pairs: &mut Vec<(usize, usize)>, fits: &dyn Fn(Reach) -> bool) {
+        for local in 0..self.local.len() {
+            if pairs.iter().any(|(taken, _)| *taken == local) {
+                continue;
+            }
+            let taken = |remote: usize| pairs.iter().filter(|(_, other)| *other == remote).count();
+            let best = (0..self.remote.len())
+                .filter(|remote| fits(self.reach[local][*remote]))
+                .min_by_key(|remote| {
+                    let directness = self.reach[local][*remote].directness();
+                    let own = local % self.remote.len();
+                    (taken(*remote), u32::MAX - directness, *remote != own, *remote)
+                });
+            pairs.extend(best.map(|remote| (local, remote)));
+        }
+        for remote in 0..self.remote.len() {
+            let speed = u64::from(self.remote[remote].speed_mbps);
+            if speed == 0 || pairs.iter().any(|(_, taken)| *taken == remote) {
+                continue;
+            }
+            // A partner of unknown speed may take all.
+            let room = |local: usize| {
+                let partners = pairs.iter().filter(|(taken, _)| *taken == local);
+                let speeds = partners.map(|(_, other)| match self.remote[*other].speed_mbps {
+                    0 => u64::from(u32::MAX),
+                    speed => u64::from(speed),
+                });
+                u64::from(self.local[local].speed_mbps).saturating_sub(speeds.sum())
+            };
+            let fit = (0..self.local.len())
+                .filter(|local| fits(self.reach[*local][remote]) && room(*local) >= speed);
+            let best = fit.max_by_key(|local| room(*local));
+            pairs.extend(best.map(|local| (local, remote)));
+        }
+    }
+
+    /// Takes pairs out that are far slower than the fastest; returns them.
+    fn leave_out_slow(&self, pairs: &mut Vec<(usize, usize)>) -> Vec<(usize, usize)> {
+        let speed =
+            |(local, remote): &(usize, usize)| speed_of(&self.local[*local], &self.remote[*remote]);
+        let fastest = pairs.iter().filter_map(speed).max().unwrap_or_default();
+        let is_slow = |pair: &(usize, usize)| {
+            !self.is_named && speed(pair).is_some_and(|speed| speed <= fastest / SLOW)
+        };
+        let (slow, others) = pairs.iter().partition(|pair| is_slow(pair));
+        *pairs = others;
+        slow
+    }
+
+    /// An interface that is down now may come up again: it keeps the rail that it would reach.
+    fn keep_for_later(&self, pairs: &mut Vec<(usize, usize)>) {
+        let is_free = |(local, remote): (usize, usize), reach: Reach| {
+            reach == Reach::Down && !pairs.iter().any(|pair| pair.0 == local || pair.1 == remote)
+        };
+        pairs.extend(self.matched_where(&is_free));
+    }
+
+    /// Whether the first pair is far slower than the second, and the user has not named the rails.
+    pub(crate) fn is_slow_beside(&self, one: (usize, usize), other: (usize, usize)) -> bool {
+        let speed =
+            |(local, remote): (usize, usize)| speed_of(&self.local[local], &self.remote[remote]);
+        let fastest = speed(other).unwrap_or_default();
+        !self.is_named && speed(one).is_some_and(|speed| speed <= fastest / SLOW)
+    }
+
+    /// Why no rail here can go with any of the peer; for an error.
+    pub(crate) fn why_none(&self) -> String {
+        let mut reasons: Vec<String> = Vec::new();
+        for local in 0..self.local.len() {
+            reasons.extend(self.why_idle(local, &[], &[]).filter(|why| !reasons.contains(why)));
+        }
+        reasons.join("; ")
+    }
+
+    fn why_idle(
+        &self,
+        local: usize,
+        pairs: &[(usize, usize)],
+        slow: &[(usize, usize)],
+    ) -> Option<String> {
+        if pairs.iter().any(|(taken, _)| *taken == local) {
+            return None;
+        }
+        let rail = &self.local[local];
+        let (address, row) = (rail.address.ip(), &self.reach[local]);
+        if let Some(pair) = slow.iter().find(|pair| pair.0 == local) {
+            return Some(self.why_slow(*pair));
+        }
+        let there = |fits: &dyn Fn(&Reach) -> bool| -> Vec<usize> {
+            (0..row.len()).filter(|remote| fits(&row[*remote])).collect()
+        };
+        let ways = there(&|reach| reach.is_way());
+        if !ways.is_empty() {
+            return Some(format!(
+                "the peer has only {} that this one can reach, all paired",
+                rails(ways.len())
+            ));
+        }
+        if !there(&|reach| *reach == Reach::Down).is_empty() {
+            return Some("its interface is down or has no carrier".to_owned());
+        }
+        let no_route = there(&|reach| *reach == Reach::NoRoute);
+        if !no_route.is_empty() {
+            let to = self.listed(self.remote, &no_route);
+            return Some(format!("no route from {address} through this interface to {to}"));
+        }
+        let unknown = there(&|reach| *reach == Reach::Unknown);
+        if !unknown.is_empty() {
+            let to = self.listed(self.remote, &unknown);
+            return Some(format!(
+                "{address}/{} is in no network of the peer's rails ({to}), and other rails here are",
+                rail.prefix_len
+            ));
+        }
+        if there(&|reach| *reach == Reach::Unreachable(Never::Loopback)).is_empty() {
+            let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
+            return Some(format!("no rail of the peer has an {family} address"));
+        }
+        Some(format!("{address} is a loopback address, which reaches this host only"))
+    }
+
+    fn why_unused(
+        &self,
+        remote: usize,
+        pairs: &[(usize, usize)],
+        slow: &[(usize, usize)],
+    ) -> Option<String> {
+        if pairs.iter().any(|(_, taken)| *taken == remote) {
+            return None;
+        }
+        if let Some(pair) = slow.iter().find(|pair| pair.1 == remote) {
+            return Some(self.why_slow(*pair));
+        }
+        let ways = (0..self.local.len()).filter(|local| self.reach[*local][remote].is_way());
+        Some(match ways.count() {
+            0 => format!("no rail here has a way to {}", self.remote[remote].address.ip()),
+            ways => format!("only {} of the other end can reach it, all paired", rails(ways)),
+        })
+    }
+
+    fn why_slow(&self, (local, remote): (usize, usize)) -> String {
+        let speed = speed_of(&self.local[local], &self.remote[remote]).unwrap_or_default();
+        format!(
+            "{} at {speed} Mbit/s is left out beside rails that are {SLOW} times faster or more; \
+             name it in `rails` to use it",
+            self.local[local].name
+        )
+    }
+
+    fn listed(&self, rails: &[RailCard], at: &[usize]) -> String {
+        let addresses: BTreeSet<IpAddr> = at.iter().map(|at| rails[*at].address.ip()).collect();
+        let shown = addresses.iter().take(LISTED).map(IpAddr::to_string);
+        let shown = shown.collect::<Vec<_>>().join(", ");
+        match addresses.len().saturating_sub(LISTED) {
+            0 => shown,
+            more => format!("{shown} and {more} more"),
+        }
+    }
+}
+
+impl Reach {
+    /// Whether this host knows a way.
+    pub(crate) fn is_way(self) -> bool {
+        self.is_specific() || self == Self::DefaultRoute
+    }
+
+    /// Whether it is more than a default route.
+    fn is_specific(self) -> bool {
+        matches!(self, Self::SameSubnet | Self::OnLinkRoute { .. } | Self::Route { .. })
+    }
+
+    /// Whether a connection might come up.
+    fn is_try(self) -> bool {
+        !matches!(self, Self::Unreachable(_))
+    }
+
+    /// Greater where fewer hops and a longer prefix lead there.
+    fn directness(self) -> u32 {
+        match self {
+            Self::SameSubnet => 500,
+            Self::OnLinkRoute { prefix_len } => 200 + u32::from(prefix_len),
+            Self::Route { prefix_len } => 10 + u32::from(prefix_len),
+            Self::DefaultRoute => 4,
+            Self::Unknown => 3,
+            Self::NoRoute => 2,
+            Self::Down => 1,
+            Self::Unreachable(_) => 0,
+        }
+    }
+}
+
+/// Of a pair, in Mbit/s, as far as it is known.
+fn speed_of(local: &RailCard, remote: &RailCard) -> Option<u32> {
+    let known = [local.speed_mbps, remote.speed_mbps].into_iter().filter(|speed| *speed > 0);
+    known.min()
+}
+
+fn rails(count: usize) -> String {
+    format!("{count} rail{}", if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests;

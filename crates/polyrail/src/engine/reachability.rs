@@ -1,0 +1,144 @@
+//! Which rails here reach which rails of a peer, as the kernel's routes say.
+//!
+//! Addresses of one network need no route. For all others the kernel is asked for a route from the
+//! rail's address, through its interface. Where netlink is forbidden, as in some sandboxes, networks
+//! are all there is to go by.
+
+use std::net::IpAddr;
+use std::sync::Once;
+
+use polyrail_config::BindDevice;
+use polyrail_netlink::{LinkState, Route, Routes};
+use polyrail_proto::hello::RailCard;
+
+use crate::engine::pairing::{Never, Question, Reach};
+use crate::engine::rail_selection::ChosenRail;
+use crate::engine::state::EngineShared;
+
+static NOT_ASKED: Once = Once::new();
+
+impl EngineShared {
+    /// How each rail here reaches each of these, by rail here.
+    pub(crate) fn reach(&self, remote: &[RailCard]) -> Vec<Vec<Reach>> {
+        let mut routes = open();
+        let mut row = |(at, rail): (usize, &ChosenRail)| {
+            let card = &self.card.rails[at];
+            let link = routes.as_mut().and_then(|routes| note(routes.link(&rail.interface)));
+            let reach = |other: &RailCard| match link {
+                Some(Some(link)) if !link.is_up && !rail.loopback => Reach::Down,
+                Some(None) => Reach::Down,
+                link => self.reach_of(rail, card, other, routes.as_mut(), link.flatten()),
+            };
+            // A closure of its own, as `routes` is lent to it.
+            remote.iter().map(reach).collect()
+        };
+        self.rails.iter().enumerate().map(&mut row).collect()
+    }
+
+    fn reach_of(
+        &self,
+        rail: &ChosenRail,
+        card: &RailCard,
+        other: &RailCard,
+        routes: Option<&mut Routes>,
+        link: Option<LinkState>,
+    ) -> Reach {
+        let (from, to) = (rail.address, other.address.ip());
+        if from.is_ipv4() != to.is_ipv4() {
+            return Reach::Unreachable(Never::Family);
+        }
+        if card.same_network(other) {
+            return Reach::SameSubnet;
+        }
+        let (Some(routes), Some(link)) = (routes, link) else { return Reach::Unknown };
+        let is_bound = !rail.loopback && self.settings.bind_device != BindDevice::Off;
+        let through = is_bound.then_some(link.index);
+        let Some(found) = note(routes.find(to, Some(from), through)) else {
+            return Reach::Unknown;
+        };
+        let reach = found.map_or(Reach::NoRoute, |route| of_route(&route, link.index, from));
+        match reach {
+            Reach::NoRoute if from.is_loopback() => Reach::Unreachable(Never::Loopback),
+            reach => reach,
+        }
+    }
+
+    /// What is to be paired with these rails of a peer.
+    pub(crate) fn pairing_of<'a>(
+        &'a self,
+        remote: &'a [RailCard],
+        reach: &'a [Vec<Reach>],
+    ) -> Question<'a> {
+        let spec = self.config.rails.trim();
+        let is_named = spec != "auto" && !spec.starts_with('^');
+        Question { local: &self.card.rails, remote, reach, is_named }
+    }
+}
+
+/// What a route says of the rail with this interface and address.
+fn of_route(route: &Route, interface: u32, from: IpAddr) -> Reach {
+    if route.is_local {
+        let prefix_len = if from.is_ipv4() { 32 } else { 128 };
+        return Reach::OnLinkRoute { prefix_len };
+    }
+    // It would leave through another interface, and share that one's wire.
+    if route.interface.is_some_and(|found| found != interface) {
+        return Reach::NoRoute;
+    }
+    match (route.prefix_len, route.gateway) {
+        _ if route.is_down => Reach::Down,
+        (Some(0), _) => Reach::DefaultRoute,
+        (Some(prefix_len), None) => Reach::OnLinkRoute { prefix_len },
+        (Some(prefix_len), Some(_)) => Reach::Route { prefix_len },
+        // Kernels that do not tell which prefix matched.
+        (None, None) => Reach::OnLinkRoute { prefix_len: 0 },
+        (None, Some(_)) => Reach::DefaultRoute,
+    }
+}
+
+fn open() -> Option<Routes> {
+    note(Routes::open().map_err(|error| error.to_string()))
+}
+
+/// Says once that the kernel can't be asked.
+fn note<T, E: ToString>(asked: Result<T, E>) -> Option<T> {
+    asked
+        .map_err(|error| {
+            let why = error.to_string();
+            NOT_ASKED.call_once(|| {
+                tracing::warn!(target: "polyrail::rail", why,
+                    "the kernel can't be asked for routes: rails are paired by their networks alone");
+            });
+        })
+        .ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(prefix_len: Option<u8>, gateway: bool) -> Route {
+        Route {
+            interface: Some(3),
+            prefix_len,
+            gateway: gateway.then(|| [10, 0, 0, 1].into()),
+            source: None,
+            is_local: false,
+            is_down: false,
+        }
+    }
+
+    #[test]
+    fn a_route_counts_by_its_prefix_and_only_through_the_rail() {
+        let of = |route: Route| of_route(&route, 3, [10, 0, 0, 2].into());
+        assert_eq!(of(route(Some(24), false)), Reach::OnLinkRoute { prefix_len: 24 });
+        assert_eq!(of(route(Some(16), true)), Reach::Route { prefix_len: 16 });
+        assert_eq!(of(route(Some(0), true)), Reach::DefaultRoute);
+        assert_eq!(of(route(Some(0), false)), Reach::DefaultRoute);
+        assert_eq!(of(route(None, true)), Reach::DefaultRoute);
+        assert_eq!(of(Route { is_down: true, ..route(Some(16), true) }), Reach::Down);
+        assert_eq!(of(Route { interface: Some(4), ..route(Some(16), true) }), Reach::NoRoute);
+        let own = Route { is_local: true, interface: Some(1), ..route(Some(32), false) };
+        assert_eq!(of(own), Reach::OnLinkRoute { prefix_len: 32 });
+    }
+}
