@@ -27,7 +27,7 @@ fn in_namespace(script: &str) -> Option<Command> {
         command.args(user).arg("--net");
         command
     };
-    let trial = "ip link add a type veth peer name b && ip link add c type bridge";
+    let trial = "ip link add v1 type veth peer name v2 && ip link add br1 type bridge";
     if !unshare().args(["sh", "-c", trial]).output().is_ok_and(|it| it.status.success()) {
         let run = "sudo -E cargo test -p polyrail-cli --test interfaces";
         polyrail_skip::skip("no network namespaces, or no `ip`", run);

@@ -118,7 +118,7 @@ choices! {
 
     /// Whether sockets are bound to the device of their rail (`SO_BINDTODEVICE`).
     BindDevice {
-        /// Where the kernel allows it and the routes need it.
+        /// Connections where the peer can be reached so, listeners never.
         Auto = "auto",
         /// Always; an error where the kernel refuses.
         On = "on",

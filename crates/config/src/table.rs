@@ -312,7 +312,7 @@ settings! {
     notsent_bytes: u64 = 0, Kind::bytes(1, GIB).or_zero("off");
 
     /// Whether sockets are bound to the device of their rail (SO_BINDTODEVICE), in addition to its
-    /// source address.
+    /// address. With `auto` listeners are not, and connections are tried both ways.
     bind_device: BindDevice = BindDevice::Auto, Kind::Choice(BindDevice::NAMES);
 
     /// TCP port to listen on. With 0 each rail takes a free one of a range that a firewall can let through.

@@ -35,8 +35,8 @@ pub(crate) struct Attempt {
 }
 
 enum Stage {
-    /// Asking who listens at the address of this index.
-    Asking { at: usize, connecting: Connecting },
+    /// Asking who listens at any of the addresses.
+    Asking { connecting: Connecting },
     /// The peer is known but does not know yet that we wait: the engine had no room for the
     /// message.
     Greeting { peer: Peer },
@@ -74,8 +74,9 @@ impl Net {
         let stage = match engine.peer(handle.invitation.instance()) {
             Some(peer) => self.hello(engine, peer, &handle)?,
             None => {
-                let connecting = engine.connect_by(handle.addresses[0], &handle.invitation);
-                Stage::Asking { at: 0, connecting }
+                let invitation = Some(&handle.invitation);
+                let connecting = engine.connect_any(&handle.addresses, invitation);
+                Stage::Asking { connecting }
             }
         };
         Ok(Attempt { handle, stage })
@@ -84,23 +85,14 @@ impl Net {
     /// The next step; the connection once it is there.
     pub(crate) fn advance(&self, attempt: &mut Attempt) -> Result<Option<Arc<SendEnd>>, CallError> {
         match &mut attempt.stage {
-            Stage::Asking { at, connecting } => match connecting.try_wait() {
+            Stage::Asking { connecting } => match connecting.try_wait() {
                 None => Ok(None),
                 Some(Ok(peer)) => {
                     let engine = self.engine_for(peer.instance())?;
                     attempt.stage = self.hello(engine, peer, &attempt.handle)?;
                     Ok(None)
                 }
-                Some(Err(error)) => {
-                    let next = *at + 1;
-                    let Some(address) = attempt.handle.addresses.get(next) else {
-                        return Err(CallError::Broken(error.to_string()));
-                    };
-                    let engine = self.engine_for(attempt.handle.invitation.instance())?;
-                    let connecting = engine.connect_by(*address, &attempt.handle.invitation);
-                    attempt.stage = Stage::Asking { at: next, connecting };
-                    Ok(None)
-                }
+                Some(Err(error)) => Err(CallError::Broken(error.to_string())),
             },
             Stage::Greeting { peer } => {
                 let (peer, engine) =

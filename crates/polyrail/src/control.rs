@@ -6,10 +6,12 @@ pub(crate) mod build;
 mod connecting;
 pub(crate) mod handshake;
 mod incoming_connections;
+mod introductions;
 mod leaving;
 mod presence;
 mod replacing;
 mod second_try;
+pub(crate) mod second_way;
 mod secrets;
 mod watch;
 mod without_cpu;
@@ -35,6 +37,7 @@ use crate::control::asking_user::Admissions;
 use crate::control::connecting::Retry;
 use crate::control::handshake::{Cause, Handshake, Step};
 use crate::control::incoming_connections::Accepting;
+use crate::control::introductions::Introduction;
 use crate::control::leaving::Leaving;
 use crate::control::presence::Probe;
 use crate::control::second_try::SecondTries;
@@ -58,6 +61,7 @@ pub(crate) struct Control {
     engine: Arc<EngineShared>,
     accepting: Accepting,
     handshakes: Slab<Handshake>,
+    introductions: Slab<Introduction>,
     second_tries: SecondTries,
     retries: VecDeque<Retry>,
     /// Peers without any flow, and since when.
@@ -80,6 +84,7 @@ impl Control {
             engine,
             accepting,
             handshakes: Slab::new(),
+            introductions: Slab::new(),
             second_tries: SecondTries::default(),
             retries: VecDeque::new(),
             cut_off: Vec::new(),
@@ -125,6 +130,8 @@ impl Control {
             self.end_leaving(now);
             self.accept_again(now);
             self.end_second_tries(now);
+            self.begin_second_ways(now);
+            self.go_on_introducing(now);
             self.engine.send_what_is_left();
             self.retry_due(now);
             self.probe_due(now);
@@ -149,7 +156,13 @@ impl Control {
         let due = retries.chain(handshakes).chain(probes).chain(tick).chain(leaving);
         // Nobody tells that a proxy is inside a plugin that does not return.
         let look = self.engine.host.as_ref().map(|_| Instant::now() + settings.peer_timeout / 8);
-        let due = due.chain(self.accepting.again).chain(look).chain(self.second_tries.due()).min();
+        let due = due
+            .chain(self.second_way_due())
+            .chain(self.introduction_due())
+            .chain(self.accepting.again)
+            .chain(look)
+            .chain(self.second_tries.due())
+            .min();
         let limit = due.map(|due| due.saturating_duration_since(Instant::now()));
         // A signal handler can only set a flag; somebody has to look at it.
         if self.dump.is_on() { Some(limit.unwrap_or(TICK * 4).min(TICK * 4)) } else { limit }
@@ -197,10 +210,10 @@ impl Control {
             ControlCommand::Ask { peer, question } => {
                 ask_patiently(&self.engine, &peer, &question);
             }
-            ControlCommand::PeerLeft { peer } => self.hears_bye(peer, Instant::now()),
+            ControlCommand::PeerLeft { peer, says } => self.hears_bye(peer, says, Instant::now()),
             ControlCommand::Decided { question, verdict } => self.decide(question, &verdict),
-            ControlCommand::Introduce { address, invitation, answer } => {
-                self.introduce(address, invitation, answer);
+            ControlCommand::Introduce { addresses, invitation, answer } => {
+                self.introduce(addresses, invitation, answer);
             }
         }
     }
@@ -229,6 +242,7 @@ impl Control {
                 self.note_proven(remote, by);
                 self.receive(key, hello);
             }
+            Step::Failed(why) if self.goes_another_way(key, &why) => self.step(key),
             Step::Failed(why) => {
                 let handshake = self.handshakes.remove(key);
                 self.failed(handshake, why);
@@ -291,14 +305,20 @@ impl Control {
             handshake.say_goodbye(RefusedCode::Undecided, "its user has not decided in time");
         }
         let is_connecting = handshake.is_connecting();
-        let Handshake { cause, remote, .. } = handshake;
+        let Handshake { cause, remote, mut race, .. } = handshake;
+        let why = race.reason(why);
         match cause {
             Cause::Accepted { rail, then } => self.arrival_failed(rail, then, remote, &why),
             Cause::Flow { peer, flow, pause, pair, .. } if is_connecting => {
                 self.not_connected(&peer, (flow, pair), &why, pause);
             }
-            Cause::Flow { peer, flow, pause, .. } => self.flow_failed(&peer, flow, &why, pause),
-            Cause::Introduction { answer, .. } => answer.give(Err(why)),
+            Cause::Flow { peer, flow, pause, pair, .. } => {
+                if matches!(why, ConnectReason::TimedOut { .. }) {
+                    self.note_dead_end(&peer, pair, race.way);
+                }
+                self.flow_failed(&peer, flow, &why, pause);
+            }
+            Cause::Introduction { of, .. } => self.not_introduced(of, remote, why),
         }
     }
 

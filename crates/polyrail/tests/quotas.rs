@@ -64,7 +64,7 @@ fn refusals(peer: &mut Stranger, frames: impl Iterator<Item = Vec<u8>>) -> Vec<(
 fn hear(peer: &mut Stranger, refused: &mut Vec<(u64, RefusalCode)>) -> u64 {
     match peer.ack() {
         AckFrame::Ack { sequence } => sequence,
-        AckFrame::Bye => panic!("it leaves"),
+        AckFrame::Bye | AckFrame::Words(_) => panic!("it leaves"),
         AckFrame::Refusal { sequence, code } => {
             refused.push((sequence, code));
             sequence

@@ -130,7 +130,9 @@ fn rails_of_different_families_can_never_meet_and_both_are_named() {
     let error = own.add_peer(&metadata.encode()).unwrap_err();
     assert!(matches!(error, PeerError::NoRailPair { .. }), "{error}");
     let text = error.to_string();
-    for part in ["lo@127.0.0.3 127.0.0.3", "eth2 [fd00::2]:7000", "families differ"] {
+    for part in
+        ["lo@127.0.0.3 127.0.0.3", "eth2 [fd00::2]:7000", "no rail of the peer has an IPv4 address"]
+    {
         assert!(text.contains(part), "{part} is missing in: {text}");
     }
     assert_eq!(own.peers(), []);
@@ -285,6 +287,52 @@ fn connecting_to_nobody_fails_with_address_and_reason() {
     let error = engine.connect("[::1]:9".parse().unwrap()).join().unwrap_err().to_string();
     assert!(error.contains("no rail here has an address of that family"), "{error}");
     assert!(matches!(engine.connect(engine.addresses()[0]).join(), Err(PeerError::Myself)));
+}
+
+#[test]
+fn the_first_of_several_addresses_that_answers_counts() {
+    let (a, b) = (engine(&[("connect_timeout_ms", "20000")]), engine(&[]));
+    let (closed, mute) = (ClosedPort::new("127.0.0.1"), TcpListener::bind("127.0.0.1:0").unwrap());
+    let mute = mute.local_addr().unwrap();
+    let begin = std::time::Instant::now();
+    let addresses = [mute, closed.address, b.addresses()[0], b.addresses()[1]];
+    let peer = a.connect_any(&addresses, Some(&b.invitation())).join().unwrap();
+    assert_eq!(peer.instance(), b.instance());
+    // The first two are waited for no longer than it takes the third to answer.
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    let c = engine(&[("connect_timeout_ms", "300")]);
+    let error = c.connect_any(&[mute, closed.address], None).join().unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains(&closed.address.to_string()) && text.contains("a firewall"), "{text}");
+    // The word of an engine counts more.
+    let addresses = [closed.address, b.addresses()[0]];
+    let error = c.connect_any(&addresses, Some(&a.invitation())).join().unwrap_err();
+    assert!(error.to_string().contains(&b.addresses()[0].to_string()), "{error}");
+    let error = c.connect_any(&[], None).join().unwrap_err();
+    assert!(matches!(error, PeerError::Connect { why: ConnectReason::NoAnswer, .. }), "{error}");
+}
+
+#[test]
+fn a_peer_that_is_given_up_is_told_why_on_the_connections_that_are_left() {
+    let a = engine(&[]);
+    let b = engine(&[("peer_timeout_ms", "1000")]);
+    // As behind a firewall: only one of the two can connect to the other.
+    let mut metadata = metadata_of(&a);
+    let ips = metadata.card.rails.iter().map(|rail| rail.address.ip().to_string());
+    let ports: Vec<ClosedPort> = ips.map(|ip| ClosedPort::new(&ip)).collect();
+    for (rail, port) in metadata.card.rails.iter_mut().zip(&ports) {
+        rail.address = port.address;
+    }
+    let to_a = b.add_peer(&metadata.encode()).unwrap();
+    let to_b = a.add_peer(&b.metadata()).unwrap();
+    wait_for("the flows that can come up", || to_b.flows().are_all_up());
+    wait_for("the peer to be given up", || to_a.lost().is_some() && to_b.lost().is_some());
+    let LostReason::Unreachable { .. } = to_a.lost().unwrap() else { panic!("{to_a:?}") };
+    let why = to_b.lost().unwrap();
+    let LostReason::GivenUp { says } = &why else { panic!("{why}") };
+    assert!(says.starts_with("none of its connections to this engine came up for "), "{says}");
+    assert!(says.contains("Connection refused") && says.contains(": rail lo@127.0.0."), "{says}");
+    assert!(why.to_string().starts_with("it gave this engine up: none of"), "{why}");
 }
 
 /// Why an engine does not connect to what listens there, and what helps.

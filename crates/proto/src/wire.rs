@@ -47,7 +47,7 @@ mod error;
 mod refusal;
 mod ring;
 
-pub use self::ack::AckFrame;
+pub use self::ack::{AckFrame, MAX_WORDS_BYTES, Words};
 pub use self::chunk::{ChunkHeader, Flags, Place, WireOp};
 pub use self::error::WireError;
 pub use self::ring::SharedPlace;
@@ -76,6 +76,7 @@ const KIND_ACK: u8 = 2;
 const KIND_REFUSAL: u8 = 3;
 const KIND_RING: u8 = 4;
 const KIND_BYE: u8 = 5;
+const KIND_WORDS: u8 = 6;
 
 /// Why a receiver did not take a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

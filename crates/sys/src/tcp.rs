@@ -43,8 +43,45 @@ pub struct TcpInfo {
     pub receive_window_limited_us: u64,
     /// Time held up by a full send buffer, in microseconds.
     pub send_buffer_limited_us: u64,
+    /// Bytes of payload in a full segment.
+    pub segment_bytes: u32,
+    /// Segments that are sent and not acknowledged.
+    pub unacked: u32,
+    /// How often in a row the oldest of them was sent again.
+    pub timeouts: u8,
+    /// How often in a row the other kernel was asked for room in its window, and had none.
+    pub window_probes: u8,
     /// Delivery rate that the kernel estimated last, in bytes per second.
     pub delivery_bytes_per_second: u64,
+}
+
+impl TcpInfo {
+    /// The likely cause if nothing goes on, as far as the kernel knows one.
+    pub fn hindrance(&self) -> Option<String> {
+        /// Full segments that have certainly passed if that many bytes have.
+        const FULL_SEGMENTS: u64 = 4;
+        if self.window_probes > 0 {
+            return Some(
+                "the other end does not read: its receive window is full (is its process stopped?)"
+                    .to_owned(),
+            );
+        }
+        if self.timeouts == 0 || self.unacked == 0 {
+            return None;
+        }
+        let (bytes, times) = (self.segment_bytes, self.timeouts);
+        let have_passed = self.acked_bytes >= FULL_SEGMENTS * u64::from(bytes);
+        Some(if have_passed {
+            format!(
+                "sent again {times} times in a row without an answer: the link loses packets, or is cut"
+            )
+        } else {
+            format!(
+                "segments of {bytes} bytes are not acknowledged, smaller ones are: is the MTU on the way smaller \
+                 than that of this interface?"
+            )
+        })
+    }
 }
 
 /// A listening socket on `address`; non-blocking. Port 0 takes a free one.
@@ -83,6 +120,43 @@ pub fn start_connect(
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket),
         Err(error) => Err(error),
     }
+}
+
+/// Whether the end of an accepted connection's handshake arrived on the interface.
+pub fn arrived_on(socket: &Socket, interface: &str) -> io::Result<bool> {
+    let (level, info, options, kind, at) = match socket.local_addr()?.is_ipv4() {
+        true => (libc::IPPROTO_IP, libc::IP_PKTINFO, libc::IP_PKTOPTIONS, libc::IP_PKTINFO, 0),
+        false => {
+            let options = libc::IPV6_2292PKTOPTIONS;
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, options, libc::IPV6_PKTINFO, 16)
+        }
+    };
+    set_int(socket, level, info, 1)?;
+    let mut raw = [0u8; 256];
+    let mut len = raw.len() as libc::socklen_t;
+    let fd = socket.as_raw_fd();
+    // SAFETY: `raw` has room for `len` bytes, and the kernel writes at most that many.
+    let result =
+        unsafe { libc::getsockopt(fd, level, options, raw.as_mut_ptr().cast(), &raw mut len) };
+    let result = if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+    set_int(socket, level, info, 0)?;
+    result?;
+    // One control message: its length, level and type, then an address and an index (`struct in_pktinfo` begins with
+    // the index, `struct in6_pktinfo` ends with it).
+    let head = size_of::<libc::cmsghdr>();
+    let i32_at = |at: usize| i32::from_ne_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+    if (len as usize) < head + at + 4 || (i32_at(head - 8), i32_at(head - 4)) != (level, kind) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let name = std::ffi::CString::new(interface)?;
+    // SAFETY: `name` is a string that ends with a zero byte.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    Ok(index != 0 && i64::from(index) == i64::from(i32_at(head + at)))
+}
+
+/// Has a connection send by this device only, and hear only what arrives there.
+pub fn bind_to_device(socket: &Socket, device: &str) -> io::Result<()> {
+    bind_device(socket, Some(device))
 }
 
 /// Sets a flow's options on a connected or connecting socket.
@@ -161,6 +235,10 @@ pub fn info(socket: &impl AsFd) -> io::Result<TcpInfo> {
         u64::from_ne_bytes(bytes)
     };
     Ok(TcpInfo {
+        timeouts: raw[2],
+        window_probes: raw[3],
+        segment_bytes: u32_at(16),
+        unacked: u32_at(24),
         rtt_us: u32_at(68),
         congestion_window: u32_at(80),
         retransmits: u32_at(100).into(),
@@ -187,15 +265,18 @@ fn bind_device(socket: &Socket, device: Option<&str>) -> io::Result<()> {
 }
 
 fn set_bind_address_no_port(socket: &Socket) -> io::Result<()> {
-    let on: libc::c_int = 1;
+    set_int(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
+}
+
+fn set_int(socket: &Socket, level: i32, option: i32, value: i32) -> io::Result<()> {
     // SAFETY: the option takes an int, whose address and size are given.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::IPPROTO_IP,
-            libc::IP_BIND_ADDRESS_NO_PORT,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of_val(&value) as libc::socklen_t,
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
@@ -225,6 +306,32 @@ mod tests {
         assert_eq!((sent.acked_bytes, received.received_bytes), (100_001, 100_000));
         assert!(sent.congestion_window >= 1 && sent.rtt_us > 0, "{sent:?}");
         assert_eq!(sent.notsent_bytes, 0);
+    }
+
+    #[test]
+    fn the_interface_on_which_a_connection_arrived_is_known() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let _a = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let b = Socket::from(listener.accept().unwrap().0);
+            assert!(arrived_on(&b, "lo").unwrap(), "{address}");
+            assert!(!arrived_on(&b, "none-such").unwrap(), "{address}");
+        }
+    }
+
+    #[test]
+    fn a_stalled_connection_is_explained_by_its_counters() {
+        let stalled =
+            TcpInfo { segment_bytes: 8948, unacked: 10, timeouts: 3, ..TcpInfo::default() };
+        let mtu = TcpInfo { acked_bytes: 900, ..stalled };
+        assert!(mtu.hindrance().unwrap().contains("segments of 8948 bytes"), "{mtu:?}");
+        let cut = TcpInfo { acked_bytes: 1 << 30, ..stalled };
+        assert!(cut.hindrance().unwrap().starts_with("sent again 3 times"), "{cut:?}");
+        let full = TcpInfo { window_probes: 2, ..TcpInfo::default() };
+        assert!(full.hindrance().unwrap().contains("does not read"), "{full:?}");
+        for quiet in [TcpInfo::default(), TcpInfo { timeouts: 0, ..mtu }] {
+            assert_eq!(quiet.hindrance(), None);
+        }
     }
 
     #[test]

@@ -9,7 +9,9 @@ use polyrail_proto::hello::{
     Capabilities, Card, FlowHello, Hello, Kind, Metadata, RailCard, RefusedCode, Reply,
 };
 use polyrail_proto::message::{Carried, CopyLeave, Message, PostedReceive, ReadPiece};
-use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, Place, RefusalCode, SharedPlace, WireOp};
+use polyrail_proto::wire::{
+    AckFrame, ChunkHeader, Flags, Place, RefusalCode, SharedPlace, WireOp, Words,
+};
 use polyrail_proto::{FlowIndex, InstanceId, Plan, RegionKey, Segment, TransferId};
 use polyrail_secure::Capability;
 use polyrail_testkit::Rng;
@@ -74,6 +76,7 @@ fn wire(rng: &mut Rng) -> Vec<Vec<u8>> {
     inputs.push(refusals.iter().flat_map(|frame| frame.encode()).collect());
     inputs.push(AckFrame::Ack { sequence: 1 << 40 }.encode().to_vec());
     inputs.push(AckFrame::Bye.encode().to_vec());
+    inputs.push(Words::of("none of its connections came up").flat_map(AckFrame::encode).collect());
     // One large chunk after another, many small ones, some of everything.
     for (bytes, chunk_bytes, segment_bytes) in
         [(0, 1, 1), (1, 1, 1), (100, 1000, 10), (3000, 500, 700), (20_000, 18_000, 17_000)]

@@ -144,8 +144,10 @@ fn rails() -> String {
         (Ok(rails), Ok(left_out)) => (rails, left_out),
         (Err(error), _) | (_, Err(error)) => return format!("\n{error}\n"),
     };
+    let is_host_only = rails.iter().all(|rail| rail.address.ip().is_loopback());
     let rails = rails.iter().map(|rail| format!("{} {}", rail.interface, rail.address.ip()));
     let rails = rails.collect::<Vec<_>>().join(", ");
+    let rails = if is_host_only { rails + ", which only this host can reach" } else { rails };
     let left_out = LeftOut::line(&left_out).map(|line| format!("left out: {line}\n"));
     format!("\nrails = auto takes {rails}\n{}", left_out.unwrap_or_default())
 }

@@ -7,4 +7,5 @@ mod cut;
 mod fit;
 mod lab;
 mod mesh;
+mod one_way;
 mod sweep;

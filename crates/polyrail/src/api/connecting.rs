@@ -10,7 +10,7 @@ use polyrail_proto::hello::Metadata;
 
 use crate::api::engine::{Engine, Peer};
 use crate::api::error::PeerError;
-use crate::base::reason::ConnectReason;
+use crate::base::reason::{ConnectReason, Unmet};
 use crate::engine::tasks::{PendingAnswer, TaskPlace};
 
 /// A peer that is being connected to, by [`Engine::connect`]: wait for it, or await it.
@@ -34,8 +34,9 @@ use crate::engine::tasks::{PendingAnswer, TaskPlace};
 #[must_use = "wait for it, or await it"]
 pub struct Connecting {
     engine: Engine,
+    /// The first of those that are tried.
     address: SocketAddr,
-    answer: PendingAnswer<Result<Metadata, ConnectReason>>,
+    answer: PendingAnswer<Result<Metadata, Unmet>>,
     place: TaskPlace,
 }
 
@@ -43,7 +44,7 @@ impl Connecting {
     pub(crate) fn new(
         engine: Engine,
         address: SocketAddr,
-        answer: PendingAnswer<Result<Metadata, ConnectReason>>,
+        answer: PendingAnswer<Result<Metadata, Unmet>>,
     ) -> Self {
         Self { engine, address, answer, place: None }
     }
@@ -73,11 +74,11 @@ impl Connecting {
         self.engine.shared().is_forked().then_some(Err(PeerError::Forked))
     }
 
-    fn result(&self, answer: Option<Result<Metadata, ConnectReason>>) -> Result<Peer, PeerError> {
+    fn result(&self, answer: Option<Result<Metadata, Unmet>>) -> Result<Peer, PeerError> {
         let shared = self.engine.shared();
         match answer {
             Some(Ok(metadata)) => Ok(Peer { shared: shared.add_peer(metadata)? }),
-            Some(Err(why)) => Err(self.failed(why)),
+            Some(Err(Unmet { address, why })) => Err(PeerError::Connect { address, why }),
             None => Err(PeerError::Closed),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -23,6 +24,12 @@ pub enum LostReason {
     /// It closed, or removed this engine, and said so.
     #[error("it closed")]
     Closed,
+    /// It gave this engine up, and said why.
+    #[error("it gave this engine up: {says}")]
+    GivenUp {
+        /// Its own words, without characters that steer a terminal, at most a few hundred bytes.
+        says: String,
+    },
     /// No rail reached it for `peer_timeout_ms`.
     #[error("no rail reached it for {}{}", seconds(*.silence), problem(.last_problem.as_deref()))]
     Unreachable {
@@ -80,6 +87,28 @@ pub enum LostReason {
     OtherMetadata,
 }
 
+impl LostReason {
+    /// The reason in words for the peer, if this engine gives it up for something that the peer can't know.
+    pub(crate) fn words(&self) -> Option<String> {
+        let (last_problem, words) = match self {
+            Self::Unreachable { silence, last_problem } => {
+                let words = "none of its connections to this engine came up for";
+                (last_problem, format!("{words} {}", seconds(*silence)))
+            }
+            Self::NoProgress { silence, flows, last_problem } => {
+                let words = format!("nothing went on for {} with {flows} up", seconds(*silence));
+                (last_problem, words)
+            }
+            Self::Plugin { function, silence } => {
+                let words = "the plugin that it hosts has not returned from";
+                (&None, format!("{words} `{function}` for {}", seconds(*silence)))
+            }
+            _ => return None,
+        };
+        Some(words + &problem(last_problem.as_deref()))
+    }
+}
+
 /// Why nobody could be connected to; see [`crate::PeerError::Connect`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -108,7 +137,7 @@ pub enum ConnectReason {
         file: Option<PathBuf>,
     },
     /// It took longer than `connect_timeout_ms`, or `hello_timeout_ms` for one that came.
-    #[error("timed out waiting for {waiting_for}")]
+    #[error("timed out waiting for {waiting_for}{}", suspicion(.waiting_for))]
     TimedOut {
         /// For what.
         waiting_for: &'static str,
@@ -132,7 +161,7 @@ pub enum ConnectReason {
         limit: u32,
     },
     /// The system could not connect.
-    #[error("{text}")]
+    #[error("{text}{}", may_be(*.kind))]
     System {
         /// What kind of error it is.
         kind: io::ErrorKind,
@@ -142,6 +171,20 @@ pub enum ConnectReason {
     /// Nobody was there to take the answer, as in a callback on the thread that would.
     #[error("no answer")]
     NoAnswer,
+}
+
+impl ConnectReason {
+    /// Whether a kernel refused the connection: nobody listens there.
+    pub(crate) fn is_nobody(&self) -> bool {
+        matches!(self, Self::System { kind: io::ErrorKind::ConnectionRefused, .. })
+    }
+}
+
+/// An address at which an engine was not met, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unmet {
+    pub(crate) address: SocketAddr,
+    pub(crate) why: ConnectReason,
 }
 
 /// What [`ConnectReason::TimedOut`] names where nobody answered at all.
@@ -291,6 +334,27 @@ fn place(file: Option<&Path>) -> String {
     file.map_or_else(String::new, |file| {
         format!("; it is from certificate_file {}", file.display())
     })
+}
+
+/// The likely causes of a connection that the system refuses.
+fn may_be(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::ConnectionRefused => {
+            " (nothing listens there, another host or NIC has the address, or a firewall rejects it)"
+        }
+        io::ErrorKind::HostUnreachable => {
+            " (the host is down, the address is in no network of this interface, or a firewall rejects it)"
+        }
+        _ => "",
+    }
+}
+
+/// The likely causes of a connection that nobody answers.
+fn suspicion(waiting_for: &str) -> &'static str {
+    match waiting_for {
+        THE_CONNECTION => " (a firewall drops it, or no host there has the address)",
+        _ => "",
+    }
 }
 
 fn problem(last: Option<&str>) -> String {

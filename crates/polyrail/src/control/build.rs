@@ -13,6 +13,7 @@ use polyrail_carrier::{Host, HostedDevice};
 use polyrail_config::{BindDevice, Binding, Config, expand_file_name, harmless, shortened, steers};
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::{Card, MAX_NAME_BYTES};
+use polyrail_sys::arp::answers_for_others;
 use polyrail_sys::interfaces::{host_name, survey};
 use polyrail_sys::process::reserve_descriptors;
 use polyrail_sys::tcp;
@@ -21,6 +22,7 @@ use socket2::Socket;
 use crate::base::error::{EngineError, origin_of};
 use crate::base::host_identity::host_identity;
 use crate::control::Control;
+use crate::control::second_way::any_nic_answers;
 use crate::control::secrets::credentials;
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::hosted_rails::{bound_as, select_all};
@@ -52,7 +54,8 @@ pub(crate) fn start(
     left_out::log(&config, remark.as_deref(), &left_out);
     // Devices and plugins choose their names, and these go to logs, metrics and peers.
     rails.iter_mut().for_each(|rail| rail.name = harmless(&rail.name, &[]));
-    let settings = EngineSettings::new(&config, rails.len())?;
+    let mut settings = EngineSettings::new(&config, rails.len())?;
+    settings.any_nic_answers = any_nic_answers(&rails, &interfaces, answers_for_others);
     if plugin.is_some() {
         settings.check_hosted()?;
     }
@@ -174,15 +177,10 @@ fn listen_all(
 ) -> Result<Vec<Socket>, EngineError> {
     let listen_on = |rail: &ChosenRail, port: u16| {
         let address = SocketAddr::new(rail.address, port);
-        let device = device(rail, settings.bind_device);
+        // Packets for the address may arrive on another interface: where several are in one network any of them
+        // answers ARP, and a policy or a router may choose another way.
+        let device = Some(&*rail.interface).filter(|_| settings.bind_device == BindDevice::On);
         let result = tcp::listen(address, device);
-        // Without the privilege the automatic choice is to go by addresses alone.
-        let result = match result {
-            Err(error) if is_forbidden(&error) && settings.bind_device == BindDevice::Auto => {
-                tcp::listen(address, None)
-            }
-            result => result,
-        };
         let name = rail.name.clone();
         result.map_err(|source| EngineError::Listen { rail: name, address, source })
     };
@@ -206,7 +204,7 @@ fn listen_all(
     rails.iter().enumerate().map(listen).collect()
 }
 
-/// The device that a rail's sockets are bound to. Loopback addresses share one device and need
+/// The device that a rail's connections leave by. Loopback addresses share one device and need
 /// none.
 pub(crate) fn device(rail: &ChosenRail, bind: BindDevice) -> Option<&str> {
     match bind {

@@ -1,35 +1,26 @@
-//! What this engine connects: flows to its peers, which it tries again when they fail, and
-//! introductions to engines that the user names.
+//! Flows that this engine connects, and tries again when they fail.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use polyrail_config::BindDevice;
-use polyrail_proto::hello::{Capabilities, FlowHello, Hello, Metadata, RefusedCode, Reply};
-use polyrail_proto::{FlowIndex, InstanceId, Time};
-use polyrail_secure::{Proof, Secret};
-use polyrail_sys::tcp;
+use polyrail_proto::hello::{Capabilities, FlowHello, Hello, RefusedCode, Reply};
+use polyrail_proto::{FlowIndex, Time};
+use polyrail_secure::Proof;
 use polyrail_sys::threads::monotonic_ns;
 
 use super::Control;
-use crate::base::invitation::Invitation;
 use crate::base::reason::{ConnectReason, Refusal};
-use crate::control::build::{device, is_forbidden};
 use crate::control::handshake::{ANOTHER, Cause, FirstWords, Handshake};
+use crate::control::second_way::dial;
 use crate::device::stream_offer::{StreamOffer, are_in_one_place};
 use crate::device::wire::Wire;
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{Arriving, ProxyCommand};
 use crate::engine::sessions::epoch_of_hello;
-use crate::engine::tasks::Answer;
-
-/// Why nobody is welcome where an invitation should have led.
-const UNINVITED: &str = "another engine gave the invitation: this one was started again since, or \
-                         the address leads elsewhere";
 
 /// A flow that is connected again later.
 pub(super) struct Retry {
@@ -47,63 +38,6 @@ impl Retry {
 }
 
 impl Control {
-    pub(super) fn introduce(
-        &mut self,
-        address: SocketAddr,
-        invitation: Option<Invitation>,
-        answer: Answer<Result<Metadata, ConnectReason>>,
-    ) {
-        self.engine.credentials.renew();
-        let (to, proof) = match invitation {
-            Some(Invitation { instance, capability }) => {
-                (Some(instance), Some((Proof::Capability, capability.secret())))
-            }
-            None => (None, self.engine.credentials.keyring.read().to_stranger()),
-        };
-        match proof {
-            Some(proof) => self.introduce_by(address, to, proof, answer),
-            None => answer.give(Err(ConnectReason::NoProof)),
-        }
-    }
-
-    /// The same with this proof, to the engine with this number, if it is known.
-    fn introduce_by(
-        &mut self,
-        address: SocketAddr,
-        to: Option<InstanceId>,
-        (by, secret): (Proof, Secret),
-        answer: Answer<Result<Metadata, ConnectReason>>,
-    ) {
-        let engine = self.engine.clone();
-        let same_family = |rail: &&crate::engine::rail_selection::ChosenRail| {
-            rail.address.is_ipv4() == address.is_ipv4()
-        };
-        // The kernel's routes know best which way leads to a bare address.
-        let source = match address {
-            SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
-            SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
-        };
-        if !engine.rails.iter().any(|rail| same_family(&rail)) {
-            return answer.give(Err(ConnectReason::NoRail));
-        }
-        let own = &engine.credentials;
-        let hello = Hello::Introduction(own.metadata(&engine.card));
-        let greeting = match FirstWords::new(own, (by, &secret), to, hello) {
-            Ok(greeting) => greeting,
-            Err(why) => return answer.give(Err(why)),
-        };
-        let options = engine.settings.flow_options(false);
-        match tcp::start_connect(source, None, address, &options) {
-            Ok(socket) => {
-                let deadline = Instant::now() + engine.settings.connect_timeout;
-                let cause = Cause::Introduction { answer, by };
-                let times = (deadline, Duration::ZERO);
-                self.begin(Handshake::connecting(socket, cause, address, times, greeting));
-            }
-            Err(error) => answer.give(Err(error.into())),
-        }
-    }
-
     pub(super) fn start_flow(&mut self, peer: Arc<PeerShared>, flow: FlowIndex, pause: Duration) {
         // Of flows that answer, the other side connects.
         let unwanted = !peer.connects_flows() || peer.is_parting();
@@ -113,19 +47,9 @@ impl Control {
         let engine = self.engine.clone();
         let (from, to) = peer.layout.pair_of(flow);
         let (rail, target) = (&engine.rails[from], peer.card.rails[to].address);
-        let options = engine.settings.flow_options(peer.says_same_host);
-        let bound = device(rail, engine.settings.bind_device);
-        let result = tcp::start_connect(rail.address, bound, target, &options);
-        let result = match result {
-            Err(error)
-                if is_forbidden(&error) && engine.settings.bind_device == BindDevice::Auto =>
-            {
-                tcp::start_connect(rail.address, None, target, &options)
-            }
-            result => result,
-        };
-        match result {
-            Ok(socket) => {
+        let patience = engine.settings.connect_timeout.min(pause * 10);
+        match dial(&peer, (from, to), rail, &engine.settings, patience) {
+            Ok(dialed) => {
                 let epoch = peer.flows[flow.0 as usize].epoch.fetch_add(1, Ordering::Relaxed) + 1;
                 let own = &engine.credentials;
                 let offer = self.offer_stream(&peer, (rail.address, target.ip()));
@@ -150,6 +74,7 @@ impl Control {
                         .without(Capabilities::COPIED_MESSAGES)
                         .without(Capabilities::SHARED_RECEIVES)
                         .without(Capabilities::BYE_TO_SENDER)
+                        .without(Capabilities::REASONS)
                         .without(Capabilities::SHARED_STREAM),
                     stream: offer.as_ref().ok().map(StreamOffer::place),
                 });
@@ -158,11 +83,11 @@ impl Control {
                     Ok(greeting) => greeting,
                     Err(why) => return self.flow_failed(&peer, flow, &why, pause),
                 };
-                let deadline = Instant::now() + engine.settings.connect_timeout.min(pause * 10);
+                let deadline = Instant::now() + patience;
                 let cause = Cause::Flow { peer, flow, epoch, pair: (from, to), pause, offer };
                 // A new try would have to wait for the same thread behind this one.
                 let times = (deadline, engine.settings.peer_timeout);
-                self.begin(Handshake::connecting(socket, cause, target, times, greeting));
+                self.begin(Handshake::connecting(dialed, cause, target, times, greeting));
             }
             Err(error) => self.not_connected(&peer, (flow, (from, to)), &error.into(), pause),
         }
@@ -233,11 +158,21 @@ impl Control {
             return self.refused(handshake, reply);
         };
         self.engine.note_names(metadata.card.instance, handshake.names().clone());
+        let way = handshake.race.way;
         let Some((socket, cause, keys)) = handshake.into_flow() else { return };
         match cause {
-            Cause::Introduction { answer, .. } => answer.give(Ok(metadata)),
-            Cause::Flow { peer, flow, epoch, offer, .. } => {
+            Cause::Introduction { of, .. } => self.introduced(of, metadata),
+            Cause::Flow { peer, flow, epoch, pair, offer, .. } => {
                 self.note_reached(&peer);
+                self.note_way(&peer, pair, way);
+                let index = peer.layout.pair_index(flow);
+                if pair != peer.layout.pairs.at(index) {
+                    // Other rails were tried meanwhile. All flows of a position take the same ones.
+                    if peer.is_pair_up(index) {
+                        return self.start_flow(peer, flow, self.engine.settings.reconnect_min);
+                    }
+                    peer.layout.pairs.set(index, pair);
+                }
                 if peer.flows[flow.0 as usize].epoch.load(Ordering::Relaxed) == epoch {
                     let proxy = peer.flows[flow.0 as usize].proxy;
                     let stream = peer.streams.conclude(offer);
@@ -245,7 +180,7 @@ impl Control {
                     let keys = peer.keys_over(&wire, keys);
                     let duplex = metadata.card.capabilities.contains(Capabilities::DUPLEX);
                     let command = if duplex {
-                        let rail = peer.layout.pair_of(flow).0;
+                        let rail = pair.0;
                         let window_chunks = self.engine.config.window_chunks;
                         // This engine made the connection.
                         let place = None;
@@ -268,20 +203,8 @@ impl Control {
         let proven = handshake.is_proven();
         let Handshake { cause, remote, .. } = handshake;
         match cause {
-            Cause::Introduction { answer, by } => {
-                // An engine of an older version does not know what was tried.
-                let takes_none = [RefusedCode::NoCertificates, RefusedCode::Unproven];
-                if by == Proof::Certificate
-                    && takes_none.contains(&code)
-                    && let Some(secret) = self.first_secret()
-                {
-                    tracing::info!(target: "polyrail::peer", %remote,
-                        "no certificates are taken there: tries secret_file");
-                    return self.introduce_by(remote, None, (Proof::Secret, secret), answer);
-                }
-                let is_other = by == Proof::Capability && code == RefusedCode::Unproven;
-                let text = if is_other { UNINVITED.to_owned() } else { self.of_own(code, reason) };
-                answer.give(Err(ConnectReason::Refused(Refusal { code, text, proof: Some(by) })));
+            Cause::Introduction { of, by } => {
+                self.introduction_refused(of, by, remote, (code, reason));
             }
             Cause::Flow { peer, flow, .. } => {
                 // It only knows that a stranger came. Here it is known who was meant.
@@ -291,32 +214,5 @@ impl Control {
             }
             Cause::Accepted { .. } => {}
         }
-    }
-
-    /// The words of the engine that refuses; where they are about this engine's certificate, with which
-    /// one that is.
-    fn of_own(&self, code: RefusedCode, reason: String) -> String {
-        let own = &self.engine.credentials;
-        let (Some(certified), Some(files)) = (own.certified(), &own.certificates) else {
-            return reason;
-        };
-        match code {
-            RefusedCode::CertificateUntrusted
-            | RefusedCode::CertificateExpired
-            | RefusedCode::CertificateNotYetValid
-            | RefusedCode::CertificateUsage
-            | RefusedCode::NameNotAllowed
-            | RefusedCode::CertificateMalformed
-            | RefusedCode::CertificateStatement => {
-                let (names, file) = (certified.names().join(", "), files.file().display());
-                format!("{reason}; it is that of {names}, from certificate_file {file}")
-            }
-            _ => reason,
-        }
-    }
-
-    /// What is proven where certificates are not taken.
-    fn first_secret(&self) -> Option<Secret> {
-        self.engine.credentials.keyring.read().shared.first().cloned()
     }
 }

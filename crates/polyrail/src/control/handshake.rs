@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use polyrail_proto::hello::{
-    Hello, HelloError, Kind, MAX_BODY_BYTES, MAX_CERTIFIED_BYTES, Metadata, PREFIX_BYTES, Prefix,
+    Hello, HelloError, Kind, MAX_BODY_BYTES, MAX_CERTIFIED_BYTES, PREFIX_BYTES, Prefix,
     RefusedCode, Reply,
 };
 use polyrail_proto::{FlowIndex, InstanceId};
@@ -19,13 +19,13 @@ use polyrail_sys::{In, IoVecs, Out, receive, send};
 use socket2::Socket;
 
 use crate::base::reason::{ConnectReason, THE_CONNECTION, Whose};
+use crate::control::second_way::{Dialed, Race};
 use crate::device::shared_stream::SharedStream;
 use crate::device::stream_offer::StreamOffer;
 use crate::engine::credentials::Credentials;
-use crate::engine::peer::{PeerShared, RailPair};
+use crate::engine::peer::{PeerShared, RailPair, Way};
 use crate::engine::proven_names::Names;
 use crate::engine::quotas::FlowPlace;
-use crate::engine::tasks::Answer;
 
 /// Why a flow is not welcome where its peer should be.
 pub(crate) const ANOTHER: &str =
@@ -37,6 +37,8 @@ pub(crate) struct Handshake {
     pub(crate) cause: Cause,
     pub(crate) remote: SocketAddr,
     pub(crate) deadline: Instant,
+    /// The ways of a connection that is made here.
+    pub(crate) race: Race,
     /// How long the other side may take for its first words once there is a connection. Its kernel
     /// connects, so that says nothing of whether its threads have a CPU.
     patience: Duration,
@@ -85,8 +87,8 @@ pub(crate) enum Cause {
         /// Memory that the other end may open, or why there is none.
         offer: Result<StreamOffer, Cow<'static, str>>,
     },
-    /// We ask somebody who he is.
-    Introduction { answer: Answer<Result<Metadata, ConnectReason>>, by: Proof },
+    /// We ask somebody who he is; `of` is the number of the introduction.
+    Introduction { of: usize, by: Proof },
 }
 
 /// The first words of the side that connects.
@@ -242,7 +244,7 @@ impl Handshake {
 
     /// Connects to `to`, if that is known, and says `hello` there.
     pub(crate) fn connecting(
-        socket: Socket,
+        Dialed { socket, way, second }: Dialed,
         cause: Cause,
         remote: SocketAddr,
         (deadline, patience): (Instant, Duration),
@@ -251,7 +253,8 @@ impl Handshake {
         let FirstWords { initiator, first, to, hello } = greeting;
         let talk = Talk::FirstWords { initiator, to, hello: Box::new(hello) };
         let connecting = Self::new(socket, cause, remote, deadline, Stage::Connecting, talk);
-        Self { patience, output: Kind::First.framed(&first), ..connecting }
+        let race = Race::new(way, second);
+        Self { patience, race, output: Kind::First.framed(&first), ..connecting }
     }
 
     /// Goes as far as the socket allows.
@@ -371,6 +374,7 @@ impl Handshake {
             cause,
             remote,
             deadline,
+            race: Race::new(Way::Address, None),
             patience,
             stage,
             talk,
@@ -384,18 +388,12 @@ impl Handshake {
     }
 
     fn connect(&mut self) -> io::Result<Option<Step>> {
-        if let Some(error) = self.socket.take_error()? {
-            return Err(error);
+        if !self.race.connect(&mut self.socket)? {
+            return Ok(Some(Step::Waiting));
         }
-        match self.socket.peer_addr() {
-            Ok(_) => {
-                self.stage = Stage::Writing;
-                self.deadline = self.deadline.max(Instant::now() + self.patience);
-                Ok(None)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(Some(Step::Waiting)),
-            Err(error) => Err(error),
-        }
+        self.stage = Stage::Writing;
+        self.deadline = self.deadline.max(Instant::now() + self.patience);
+        Ok(None)
     }
 
     fn write(&mut self) -> io::Result<Option<Step>> {

@@ -227,6 +227,7 @@ impl Control {
         let wire = Wire::new(Arc::new(socket), stream);
         let keys = peer.keys_over(&wire, keys);
         if duplex {
+            self.bind_arrival(wire.socket(), rail, remote);
             // The peer has paired the rails.
             if self.engine.host.is_none() && from_rail < peer.card.rails.len() {
                 peer.layout.pairs.set(peer.layout.pair_index(flow), (rail, from_rail));

@@ -17,13 +17,16 @@ use crate::engine::peer::PeerShared;
 pub(super) struct Leaving {
     peer: Arc<PeerShared>,
     pub(super) until: Instant,
+    /// Its reason, if it gives this engine up.
+    says: Option<String>,
 }
 
 impl Control {
-    /// The peer says good-bye.
-    pub(super) fn hears_bye(&mut self, peer: Arc<PeerShared>, now: Instant) {
-        if !self.is_leaving(&peer) {
-            self.leaving.push(Leaving { peer, until: now + FAREWELL });
+    /// The peer says good-bye, on one of its connections after another.
+    pub(super) fn hears_bye(&mut self, peer: Arc<PeerShared>, says: Option<String>, now: Instant) {
+        match self.leaving.iter_mut().find(|leaving| Arc::ptr_eq(&leaving.peer, &peer)) {
+            Some(leaving) => leaving.says = leaving.says.take().or(says),
+            None => self.leaving.push(Leaving { peer, until: now + FAREWELL, says }),
         }
     }
 
@@ -35,10 +38,11 @@ impl Control {
     /// Ends the peers of which nothing more can come.
     pub(super) fn end_leaving(&mut self, now: Instant) {
         let engine = &self.engine;
-        self.leaving.retain(|Leaving { peer, until }| {
+        self.leaving.retain_mut(|Leaving { peer, until, says }| {
             let stays = peer.is_busy() && !peer.is_gone() && now < *until;
             if !stays {
-                engine.lose_peer(peer, PeerEvent::Bye, LostReason::Closed);
+                let given_up = says.take().map(|says| LostReason::GivenUp { says });
+                engine.lose_peer(peer, PeerEvent::Bye, given_up.unwrap_or(LostReason::Closed));
             }
             stays
         });

@@ -10,15 +10,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use polyrail_config::BindDevice;
 use polyrail_proto::FlowIndex;
 use polyrail_proto::hello::RefusedCode;
-use polyrail_sys::tcp;
 use socket2::Socket;
 
 use super::{Control, PROBE};
 use crate::base::reason::{ConnectReason, LostReason};
-use crate::control::build::{device, is_forbidden};
+use crate::control::second_way::dial;
 use crate::engine::life::{CONFIRM, PeerEvent, PeerState};
 use crate::engine::peer::PeerShared;
 
@@ -100,7 +98,7 @@ impl Control {
         pause: Duration,
     ) -> Duration {
         let is_nobody = match why {
-            ConnectReason::System { kind, .. } => *kind == ErrorKind::ConnectionRefused,
+            why if why.is_nobody() => true,
             // Whoever listens there does not take what the peer's own metadata proves: it is another
             // engine.
             ConnectReason::Refused(refusal) => refusal.code == RefusedCode::Unproven,
@@ -164,17 +162,10 @@ impl Control {
         let Some(probe) = self.probes.get_mut(key) else { return };
         let pairs = &probe.peer.layout.pairs;
         let at = if probe.is_return { pairs.preferred(probe.pair) } else { pairs.at(probe.pair) };
-        let (from, to) = at;
-        let (rail, target) = (&self.engine.rails[from], probe.peer.card.rails[to].address);
-        let options = self.engine.settings.flow_options(probe.peer.says_same_host);
-        let bind = self.engine.settings.bind_device;
-        let started = match tcp::start_connect(rail.address, device(rail, bind), target, &options) {
-            // As flows are connected.
-            Err(error) if is_forbidden(&error) && bind == BindDevice::Auto => {
-                tcp::start_connect(rail.address, None, target, &options)
-            }
-            started => started,
-        };
+        // One way is enough: where nobody answers it, the peer is not said to be gone.
+        let settings = &self.engine.settings;
+        let dialed = dial(&probe.peer, at, &self.engine.rails[at.0], settings, Duration::MAX);
+        let started = dialed.map(|dialed| dialed.socket);
         let started = started.and_then(|socket| {
             self.engine.control.poller.add(socket.as_fd(), PROBE + key as u64)?;
             Ok(socket)

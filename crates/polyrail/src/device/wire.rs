@@ -60,6 +60,14 @@ impl Wire {
         }
     }
 
+    /// The likely cause if nothing goes on, as far as the kernel knows one.
+    pub(crate) fn hindrance(&self) -> Option<String> {
+        match self.stream {
+            None => tcp::info(&*self.socket).ok()?.hindrance(),
+            Some(_) => None,
+        }
+    }
+
     /// Whether the other end has said something that nobody has read yet.
     pub(crate) fn has_unread(&self) -> bool {
         match &self.stream {

@@ -12,7 +12,7 @@ use polyrail_proto::message::Message;
 use polyrail_sys::Poller;
 
 use crate::base::invitation::Invitation;
-use crate::base::reason::ConnectReason;
+use crate::base::reason::Unmet;
 use crate::engine::joining::Admission;
 use crate::engine::peer::PeerShared;
 use crate::engine::tasks::Answer;
@@ -43,6 +43,8 @@ pub(crate) enum ControlCommand {
     },
     PeerLeft {
         peer: Arc<PeerShared>,
+        /// Its reason, if it said one.
+        says: Option<String>,
     },
     /// The peer is asked something, by a thread that can wait for its lock.
     Ask {
@@ -54,9 +56,9 @@ pub(crate) enum ControlCommand {
         verdict: Admission,
     },
     Introduce {
-        address: SocketAddr,
+        addresses: Vec<SocketAddr>,
         invitation: Option<Invitation>,
-        answer: Answer<Result<Metadata, ConnectReason>>,
+        answer: Answer<Result<Metadata, Unmet>>,
     },
 }
 
@@ -82,8 +84,8 @@ impl ControlHandle {
         self.command(ControlCommand::ArrivalLost { peer, flow, why });
     }
 
-    pub(crate) fn peer_left(&self, peer: Arc<PeerShared>) {
-        self.command(ControlCommand::PeerLeft { peer });
+    pub(crate) fn peer_left(&self, peer: Arc<PeerShared>, says: Option<String>) {
+        self.command(ControlCommand::PeerLeft { peer, says });
     }
 
     pub(crate) fn ask(&self, peer: Arc<PeerShared>, question: Message) {
@@ -97,11 +99,11 @@ impl ControlHandle {
 
     pub(crate) fn introduce(
         &self,
-        address: SocketAddr,
+        addresses: Vec<SocketAddr>,
         invitation: Option<Invitation>,
-        answer: Answer<Result<Metadata, ConnectReason>>,
+        answer: Answer<Result<Metadata, Unmet>>,
     ) {
-        self.command(ControlCommand::Introduce { address, invitation, answer });
+        self.command(ControlCommand::Introduce { addresses, invitation, answer });
     }
 
     /// The thread looks at none any more: whoever waits for an answer gets none.

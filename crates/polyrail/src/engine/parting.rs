@@ -80,12 +80,12 @@ impl EngineShared {
         }
     }
 
-    /// The peer has said good-bye.
-    pub(crate) fn hear_bye(&self, peer: &Arc<PeerShared>) {
+    /// The peer has said good-bye, and perhaps why.
+    pub(crate) fn hear_bye(&self, peer: &Arc<PeerShared>, says: Option<String>) {
         // No acknowledgement leaves before nothing here touches its regions any more.
         let copies = self.imports.end_all(peer.instance());
         peer.rx().ending.extend(copies);
-        self.control.peer_left(peer.clone());
+        self.control.peer_left(peer.clone(), says);
     }
 
     pub(crate) fn say_bye(self: &Arc<Self>, peers: &[Arc<PeerShared>], event: PeerEvent) {

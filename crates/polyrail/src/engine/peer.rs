@@ -42,6 +42,7 @@ mod locking;
 mod pairs;
 mod problems;
 mod standing;
+mod ways;
 
 pub(crate) use announcing::Announcing;
 pub(crate) use covering::covers;
@@ -51,6 +52,7 @@ pub(crate) use halves::{Arrived, Delivery, OpRef, ReadPart, RxSide, TxSide, Wait
 pub(crate) use locking::Locked;
 pub(crate) use pairs::{Pairs, RailPair};
 pub(crate) use problems::silent_for;
+pub(crate) use ways::{Way, Ways};
 
 /// A peer. No thread holds the locks of `tx` and `rx` at once. Each is held for bookkeeping only,
 /// never during a system call on a socket.
@@ -94,6 +96,8 @@ pub(crate) struct PeerShared {
     /// Who connects the flows towards it, as a number of [`Outward`].
     outward: AtomicU8,
     pub(crate) layout: Layout,
+    /// How connections of its pairs leave this host.
+    pub(crate) ways: Ways,
     /// Posted operations that wait for a proxy to fetch them.
     pub(crate) posted: ArrayQueue<Arc<Op>>,
     /// Proxies that send to it.
@@ -181,6 +185,7 @@ impl PeerShared {
             heard: AtomicU64::new(0),
             is_unused: AtomicBool::new(false),
             outward: AtomicU8::new(Outward::Unwanted as u8),
+            ways: Ways::default(),
             posted: ArrayQueue::new(options.ops_pool as usize),
             tx_proxies: TxProxies::new(flows::proxies_of(&flows)),
             life: Mutex::new(Life {

@@ -135,7 +135,7 @@ impl ChosenRail {
         }
     }
 
-    pub(super) fn of(interface: &Interface) -> Self {
+    pub(crate) fn of(interface: &Interface) -> Self {
         Self {
             name: interface.name.clone(),
             interface: interface.name.clone(),

@@ -22,7 +22,8 @@ const CAPABILITIES: Capabilities = Capabilities::CHECKSUM
     .with(Capabilities::SHARED_MEMORY)
     .with(Capabilities::COPIED_MESSAGES)
     .with(Capabilities::SHARED_RECEIVES)
-    .with(Capabilities::BYE_TO_SENDER);
+    .with(Capabilities::BYE_TO_SENDER)
+    .with(Capabilities::REASONS);
 
 pub(crate) struct EngineSettings {
     /// CPUs that this process may use.
@@ -46,6 +47,8 @@ pub(crate) struct EngineSettings {
     pub(crate) reconnect_min: Duration,
     pub(crate) reconnect_max: Duration,
     pub(crate) bind_device: BindDevice,
+    /// By rail, whether another NIC may receive what is sent to its address.
+    pub(crate) any_nic_answers: Vec<bool>,
     congestion: Congestion,
     flow: FlowOptions,
     /// CPUs may copy between host memories.
@@ -88,6 +91,7 @@ impl EngineSettings {
             reconnect_min: ms(config.reconnect_min_ms),
             reconnect_max: ms(config.reconnect_max_ms),
             bind_device: config.bind_device,
+            any_nic_answers: Vec::new(),
             congestion: Congestion::parse(config)?,
             flow: FlowOptions {
                 congestion: None,

@@ -16,7 +16,7 @@ use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::callback::Callbacks;
 use crate::base::invitation::Invitation;
-use crate::base::reason::{ConnectReason, LostReason};
+use crate::base::reason::{LostReason, Unmet};
 use crate::device::host_copy::HostCopier;
 use crate::device::host_proof::Proofs;
 use crate::device::imports::Imports;
@@ -233,17 +233,17 @@ impl EngineShared {
         peers.iter().find(|peer| peer.instance() == instance).cloned()
     }
 
-    /// Finds out who listens there. With an invitation it must be the engine that gave it.
+    /// Finds out who listens at one of these addresses. With an invitation it must be the engine that gave it.
     pub(crate) fn introduce(
         &self,
-        address: SocketAddr,
+        addresses: Vec<SocketAddr>,
         invitation: Option<Invitation>,
-    ) -> PendingAnswer<Result<Metadata, ConnectReason>> {
+    ) -> PendingAnswer<Result<Metadata, Unmet>> {
         if self.is_forked() {
             return PendingAnswer::of_nobody(&self.bells);
         }
         let (answer, asked) = question(&self.bells);
-        self.control.introduce(address, invitation, answer);
+        self.control.introduce(addresses, invitation, answer);
         if self.is_closing() {
             // The control thread may not look any more.
             self.control.forget_commands();

@@ -165,6 +165,11 @@ impl RxFlow {
         }
     }
 
+    /// The peer is given up: it is told so, and why.
+    pub(crate) fn say_why(&mut self, words: &str) {
+        self.acks.say_why(words);
+    }
+
     /// Whether the sender has been told of all that came.
     pub(crate) fn is_settled(&self) -> bool {
         !self.is_copying() && !self.acks.is_behind() && !self.owes_acks()

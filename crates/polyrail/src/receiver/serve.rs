@@ -178,7 +178,7 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Resu
         Message::CarrierAccepted { of, accepted } => {
             carry::accepted(pass.engine, peer, of, accepted);
         }
-        Message::Bye => pass.engine.hear_bye(peer),
+        Message::Bye => pass.engine.hear_bye(peer, None),
     }
     Ok(())
 }

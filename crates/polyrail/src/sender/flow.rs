@@ -82,6 +82,8 @@ pub(crate) struct TxFlow {
     pub(crate) ended: bool,
     /// Reads acknowledgements; on a connection that carries data both ways its other half does.
     acks: Option<FrameReader>,
+    /// What the peer has said so far of its reason for giving this engine up.
+    words: Vec<u8>,
     window_full_since: Option<u64>,
     socket_full_since: Option<u64>,
     quiet: Quiet,
@@ -117,6 +119,7 @@ impl TxFlow {
             lacks_ring: false,
             readable: true,
             ended: false,
+            words: Vec::new(),
             acks: None,
             window_full_since: None,
             socket_full_since: None,

@@ -25,7 +25,7 @@ impl<S: Source> Sender<S> {
         let (sequence, refused) = match ack {
             AckFrame::Ack { sequence } => (sequence, None),
             AckFrame::Refusal { sequence, code } => (sequence, Some(code)),
-            AckFrame::Bye => return Ok(()),
+            AckFrame::Bye | AckFrame::Words(_) => return Ok(()),
         };
         let sent = self.flows[flow.0 as usize].pulled;
         if sequence > sent {

@@ -92,6 +92,29 @@ fn acknowledgements_survive_the_wire() {
 }
 
 #[test]
+fn a_reason_travels_in_frames_of_acknowledgements_and_no_more_of_it_than_is_allowed() {
+    for text in ["a firewall?", "exactly 14 byt", &"no rail reached it ü".repeat(40)] {
+        let mut heard = Vec::new();
+        for frame in Words::of(text) {
+            let AckFrame::Words(words) = AckFrame::decode(&frame.encode()).unwrap() else {
+                panic!("{frame:?}")
+            };
+            assert_eq!(AckFrame::Words(words), frame);
+            heard.extend_from_slice(words.as_bytes());
+        }
+        assert!(text.len() > MAX_WORDS_BYTES || heard.len() == text.len());
+        assert!(heard.len() <= MAX_WORDS_BYTES);
+        assert!(text.starts_with(std::str::from_utf8(&heard).unwrap()));
+    }
+    let frame = Words::of("abc").next().unwrap().encode();
+    for (at, value) in [(1, 0), (1, 2), (1, 15), (1, 255), (9, 1)] {
+        let mut wrong = frame;
+        wrong[at] = value;
+        assert!(AckFrame::decode(&wrong).is_err(), "byte {at} is {value}");
+    }
+}
+
+#[test]
 fn payload_in_a_ring_is_not_on_the_wire() {
     let mut there = header();
     assert_eq!((there.payload_on_wire(), there.place_in_ring()), (30, None));

@@ -194,6 +194,20 @@ impl BenchError {
                  need none"
                     .into(),
             ),
+            Self::Gone { why: LostReason::GivenUp { says }, .. } => Some(
+                match says.contains("MTU") {
+                    true => {
+                        "`ping -M do -s 1472` between the rails tells which sizes pass: set the MTU of \
+                         the interfaces to that of the way, or let ICMP pass the firewalls on it"
+                    }
+                    false => {
+                        "see that the other end reaches this one as well: its reason names the \
+                         addresses; a firewall of this host may let connections out and none in (`nft \
+                         list ruleset`, `iptables -S`)"
+                    }
+                }
+                .into(),
+            ),
             Self::Gone { why: LostReason::Unreachable { .. }, .. } => Some(
                 "see that the other end still runs, and that these rails reach it: their addresses \
                  (--rails), the routes, a firewall; `polyrail topo` shows the interfaces"

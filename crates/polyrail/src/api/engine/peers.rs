@@ -1,6 +1,6 @@
 //! Which peers an engine has: it adds, meets, finds, watches and removes them.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use polyrail_proto::InstanceId;
@@ -37,7 +37,7 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn connect(&self, address: SocketAddr) -> Connecting {
-        Connecting::new(self.clone(), address, self.shared().introduce(address, None))
+        Connecting::new(self.clone(), address, self.shared().introduce(vec![address], None))
     }
 
     /// Adds the peer that listens on `address` and gave this invitation, once it has answered;
@@ -53,8 +53,35 @@ impl Engine {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn connect_by(&self, address: SocketAddr, invitation: &Invitation) -> Connecting {
-        let asked = self.shared().introduce(address, Some(invitation.clone()));
+        let asked = self.shared().introduce(vec![address], Some(invitation.clone()));
         Connecting::new(self.clone(), address, asked)
+    }
+
+    /// Adds the peer that listens on any of these addresses, as [`Engine::connect`] does, or as
+    /// [`Engine::connect_by`] with an invitation. They are tried one after the other, 200 ms apart or as soon as
+    /// one fails, and the first that answers counts: so it takes no more than one that can be reached from here.
+    ///
+    /// # Errors
+    /// The most telling one of all addresses: an engine's refusal before an error of the system.
+    /// [`PeerError::Connect`] with [`crate::ConnectReason::NoAnswer`] if there is no address.
+    ///
+    /// ```
+    #[doc = include_str!("../../../doc/two_engines.txt")]
+    /// let closed = std::net::SocketAddr::from(([127, 0, 0, 9], 9));
+    /// let addresses = [&[closed], &other.addresses()[..]].concat();
+    /// assert_eq!(engine.connect_any(&addresses, Some(&other.invitation())).join()?, peer);
+    /// assert!(engine.connect_any(&[closed], None).join().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn connect_any(
+        &self,
+        addresses: &[SocketAddr],
+        invitation: Option<&Invitation>,
+    ) -> Connecting {
+        let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+        let first = addresses.first().copied().unwrap_or(nowhere);
+        let asked = self.shared().introduce(addresses.to_vec(), invitation.cloned());
+        Connecting::new(self.clone(), first, asked)
     }
 
     /// The next peer that came to this engine by itself; waits at most `timeout`.

@@ -77,7 +77,8 @@ fn unconnected_help(kind: io::ErrorKind) -> Option<&'static str> {
     Some(match kind {
         io::ErrorKind::ConnectionRefused => {
             "nobody listens there: start the engine there first, and compare address and port with those \
-             that it tells"
+             that it prints; if it runs, the packets reach another interface or host (several NICs of one \
+             network answer ARP for each other: `polyrail doctor` there), or a firewall rejects them"
         }
         io::ErrorKind::TimedOut
         | io::ErrorKind::HostUnreachable

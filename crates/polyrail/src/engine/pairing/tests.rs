@@ -266,8 +266,8 @@ fn over_random_topologies_what_is_reachable_is_paired_and_nothing_else() {
             );
             assert!(!row.iter().any(|reach| reach.is_specific()) || is_paired(a), "seed {seed}");
         }
-        for b in 0..remote.len() {
-            assert_eq!(is_used(b), found.idle_remote[b].is_none(), "seed {seed}: {found:?}");
+        for (b, idle) in found.idle_remote.iter().enumerate() {
+            assert_eq!(is_used(b), idle.is_none(), "seed {seed}: {found:?}");
             let mut reaching = (0..local.len()).filter(|a| reach[*a][b].is_way());
             assert!(is_used(b) || reaching.all(is_paired), "seed {seed}: rail {b} there {found:?}");
         }

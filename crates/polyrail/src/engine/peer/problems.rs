@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use polyrail_proto::Time;
+use polyrail_proto::hello::Capabilities;
 use polyrail_sys::threads::monotonic_ns;
 
 use super::PeerShared;
 use crate::base::reason::{LostReason, MessageHalf, TransferProgress};
+use crate::device::wire::Wire;
 use crate::engine::pass::Down;
 
 impl PeerShared {
@@ -48,6 +50,12 @@ impl PeerShared {
         self.lost.get().cloned().unwrap_or(LostReason::Removed)
     }
 
+    /// What the peer is told as its connections end, if it is given up for a reason that it can't know.
+    pub(crate) fn parting_words(&self) -> Option<String> {
+        let is_heard = self.card.capabilities.contains(Capabilities::REASONS);
+        self.lost.get().filter(|_| is_heard)?.words()
+    }
+
     /// Where things stand with a transfer, for its error.
     pub(crate) fn progress(&self, message: Option<MessageHalf>) -> TransferProgress {
         let silence = self.tx().sender.silence(Time(monotonic_ns()));
@@ -59,6 +67,13 @@ impl PeerShared {
     fn what_holds(&self) -> Option<String> {
         let held_back = self.tx().sender.held_back();
         held_back.map(|code| code.reason().to_owned()).or_else(|| self.last_problem())
+    }
+
+    /// What the kernel knows of connections that are up, if it explains that nothing goes on.
+    fn hindrance(&self) -> Option<String> {
+        let each = self.flows.iter();
+        let mut found = each.filter_map(|slot| slot.wire.lock().as_ref().and_then(Wire::hindrance));
+        found.next()
     }
 
     /// The peer breaks the rules: says so in the log, and for the flow that brought it.
@@ -75,7 +90,9 @@ impl PeerShared {
 
 /// Why a peer with which nothing went on for `silence` is given up.
 pub(crate) fn silent_for(peer: &PeerShared, silence: Duration) -> LostReason {
-    let (flows, last_problem) = (peer.all_flows(), peer.what_holds());
+    // Connections that are up may show a cause that none has failed of.
+    let hindrance = peer.hindrance();
+    let (flows, last_problem) = (peer.all_flows(), hindrance.or_else(|| peer.what_holds()));
     match flows.up {
         0 => LostReason::Unreachable { silence, last_problem },
         _ => LostReason::NoProgress { silence, flows, last_problem },

@@ -9,6 +9,7 @@ use super::{AnyFlow, Core, Outbound};
 use crate::engine::pass::Pass;
 use crate::engine::peer::{Arrived, Delivery, Locked, PeerShared, RxSide};
 use crate::proxy::Proxy;
+use crate::receiver::flow::RxFlow;
 
 /// A peer whose connections are about to end: see
 /// [`ProxyCommand::Settle`](crate::engine::proxy_handle::ProxyCommand::Settle).
@@ -130,10 +131,12 @@ impl Core {
         match self.flows.get_mut(key) {
             Some(AnyFlow::Rx(flow)) => {
                 flow.settle(false);
+                tell_why(flow);
                 let _ = flow.flush_acks();
             }
             Some(AnyFlow::Both(flow, arriving)) => {
                 arriving.settle(false);
+                tell_why(arriving);
                 if flow.take_along(arriving) {
                     let _ = flow.write(pass, None);
                 }
@@ -156,6 +159,13 @@ impl Core {
             }
             Some(AnyFlow::Rx(_)) | None => {}
         }
+    }
+}
+
+/// A peer that is given up is told why, if it can't know.
+fn tell_why(flow: &mut RxFlow) {
+    if let Some(words) = flow.peer.parting_words() {
+        flow.say_why(&words);
     }
 }
 

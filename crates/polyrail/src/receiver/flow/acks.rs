@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use polyrail_proto::QuotaExceeded;
-use polyrail_proto::wire::{ACK_BYTES, AckFrame, RefusalCode};
+use polyrail_proto::wire::{ACK_BYTES, AckFrame, RefusalCode, Words};
 use polyrail_secure::{MAX_SEALED_BYTES, Sealer};
 use polyrail_sys::{IoVecs, Out};
 
@@ -44,6 +44,8 @@ pub(super) struct Acks {
     /// When it was last said that this end lives.
     life_ns: u64,
     bye: Bye,
+    /// The reason in front of the good-bye, in frames.
+    why: Vec<u8>,
 }
 
 /// The last word of this end.
@@ -69,6 +71,7 @@ impl Acks {
             sealed: Vec::new(),
             life_ns: 0,
             bye: Bye::NotYet,
+            why: Vec::new(),
         }
     }
 
@@ -147,6 +150,14 @@ impl Acks {
         }
     }
 
+    /// This end gives the sender up: says why, then [`Self::say_bye`].
+    pub(super) fn say_why(&mut self, words: &str) {
+        if self.bye != Bye::Said {
+            self.why = Words::of(words).flat_map(AckFrame::encode).collect();
+            self.bye = Bye::Due;
+        }
+    }
+
     /// Whether there is nothing to send, now or later.
     pub(super) fn are_out(&self) -> bool {
         let is_empty =
@@ -189,6 +200,7 @@ impl Acks {
     /// Says the last word, if it is time for it.
     fn conclude(&mut self) {
         if self.bye == Bye::Due && !self.are_withheld() {
+            self.cleared.append(&mut self.why);
             self.cleared.extend_from_slice(&AckFrame::Bye.encode());
             self.bye = Bye::Said;
         }
@@ -261,6 +273,25 @@ mod tests {
         acks.note_if_due(false, true, 2 * ACK_PAUSE_NS);
         acks.clear();
         assert_eq!(taken(&mut acks), [AckFrame::Ack { sequence: 2 }]);
+    }
+
+    #[test]
+    fn the_reason_for_giving_a_peer_up_is_said_once_behind_the_last_acknowledgement() {
+        let mut acks = Acks::new(8);
+        acks.landed();
+        acks.note();
+        acks.say_why("no way there");
+        acks.conclude();
+        assert_eq!(taken(&mut acks), [], "what is withheld comes first");
+        acks.clear();
+        acks.conclude();
+        let said = taken(&mut acks);
+        assert_eq!(said[0], AckFrame::Ack { sequence: 1 });
+        assert_eq!(said[1..2], Words::of("no way there").collect::<Vec<_>>());
+        assert_eq!(said[2..], [AckFrame::Bye]);
+        acks.say_why("another");
+        acks.conclude();
+        assert_eq!(taken(&mut acks), []);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-use polyrail_proto::wire::AckFrame;
+use polyrail_config::harmless;
+use polyrail_proto::wire::{AckFrame, MAX_WORDS_BYTES};
 use polyrail_proto::{FrameReader, ReaderEvent, Time};
 use polyrail_sys::{In, IoVecs};
 use smallvec::SmallVec;
@@ -53,6 +54,12 @@ impl TxFlow {
         let mut tx = peer.tx();
         for ack in acks {
             says_bye |= ack == AckFrame::Bye;
+            if let AckFrame::Words(words) = ack {
+                self.words.extend_from_slice(words.as_bytes());
+                if self.words.len() > MAX_WORDS_BYTES {
+                    return Err(Down(format!("a reason of more than {MAX_WORDS_BYTES} bytes")));
+                }
+            }
             let before = tx.sender.in_flight(self.flow);
             tx.sender
                 .handle_ack(Time(pass.now), self.flow, ack)
@@ -81,9 +88,18 @@ impl TxFlow {
         }
         drop(tx);
         if says_bye {
-            pass.engine.hear_bye(&peer);
+            pass.engine.hear_bye(&peer, self.reason());
         }
         Ok(())
+    }
+}
+
+impl TxFlow {
+    /// The reason of the peer for giving this engine up, if it said one. It is the peer's text.
+    fn reason(&mut self) -> Option<String> {
+        let words = std::mem::take(&mut self.words);
+        let says = harmless(&String::from_utf8_lossy(&words), &[]);
+        (!words.is_empty()).then_some(says)
     }
 }
 

@@ -201,7 +201,7 @@ impl TxFlow {
                 let slot = &self.peer.flows[self.flow.0 as usize];
                 self.rest.begin(now, true, slot);
             }
-            AckFrame::Refusal { .. } | AckFrame::Bye => {}
+            AckFrame::Refusal { .. } | AckFrame::Bye | AckFrame::Words(_) => {}
         }
     }
 

@@ -72,6 +72,7 @@ impl TxFlow {
         let silence = now.since(quiet_since);
         tx.patience = (patience * 2).min(settings.peer_timeout / 2);
         self.peer.suspect_rail_of(&mut tx, self.flow, now);
-        Err(Down(format!("no progress for {} ms", silence.as_millis())))
+        let why = self.wire.hindrance().map_or_else(String::new, |why| format!(": {why}"));
+        Err(Down(format!("no progress for {} ms{why}", silence.as_millis())))
     }
 }

@@ -103,7 +103,7 @@ fn heard(from: &mut Stranger) -> Heard {
             Ok(()) => match AckFrame::decode(&answer).unwrap() {
                 AckFrame::Ack { sequence } => heard.acknowledged = heard.acknowledged.max(sequence),
                 AckFrame::Refusal { .. } => heard.refused += 1,
-                AckFrame::Bye => {}
+                AckFrame::Bye | AckFrame::Words(_) => {}
             },
             Err(error) => {
                 use std::io::ErrorKind::{TimedOut, WouldBlock};

@@ -238,6 +238,7 @@ fn lost(why: &LostReason) -> &'static str {
     match why {
         LostReason::Removed => "removed",
         LostReason::Closed => "closed",
+        LostReason::GivenUp { .. } => "given up",
         LostReason::Unreachable { .. } => "unreachable",
         LostReason::NoProgress { .. } => "no progress",
         LostReason::Refused(_) => "refused",

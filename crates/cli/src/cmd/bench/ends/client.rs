@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail::{Config, Engine};
+use polyrail::{Config, Engine, Peer};
 use polyrail_lab::Rate;
 use polyrail_report::{BenchReport, BenchResult, Lab, PeerView, Placement, SCHEMA_VERSION, exit};
 use polyrail_sample::Attached;
@@ -110,7 +110,7 @@ fn measure(
 ) -> Result<(), BenchError> {
     let mut ending = EndTogether(vec![engine.clone()]);
     let progress = Progress::new();
-    progress.say(format!("connecting to {}", server.address));
+    progress.say(format!("connecting to {}", server.addresses[0]));
     interrupt.tell_beside(progress.beside());
     let link = Link::new(&engine, server.connect(&engine, interrupt)?, interrupt.clone());
     let connected = Connected {
@@ -171,6 +171,7 @@ fn measure(
         others.iter().map(|(_, link)| link).chain([&link]).for_each(Link::say_good_bye);
         return end;
     }
+    await_flows(&link.peer, interrupt)?;
     let start = |every| Intervals::start(&engine, every, progress.beside());
     let intervals = interval.map(start).transpose()?;
     for &size in &schedule.sizes {
@@ -262,6 +263,20 @@ fn hello(link: &Link<'_>) -> Result<About, BenchError> {
         }
     }
 }
+
+/// Waits until all flows are up, so that no rail joins in the middle of the first measurement. A rail that is down
+/// holds the run up for no longer than [`FLOWS_WITHIN`].
+fn await_flows(peer: &Peer, interrupt: &Interrupt) -> Result<(), BenchError> {
+    let begin = Instant::now();
+    while !peer.flows().are_all_up() && peer.lost().is_none() && begin.elapsed() < FLOWS_WITHIN {
+        interrupt.check()?;
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Flows that come up at all are up within this time: two ways of connecting, and a lost packet.
+const FLOWS_WITHIN: Duration = Duration::from_secs(1);
 
 /// A server notices within this time that its client is dead.
 const NOTICED_WITHIN: Duration = Duration::from_secs(2);

@@ -36,7 +36,10 @@ pub(crate) fn run_in_lab(
     tell_of_abandoned(&lab);
     let mut server = Served::start(lab.command(Side::B, &program), config, placed, peer_memory)?;
     let mut client = lab.command(Side::A, &program);
-    client.args(env::args_os().skip(1)).arg("--inside-lab").arg(server.server.address.to_string());
+    client
+        .args(env::args_os().skip(1))
+        .arg("--inside-lab")
+        .arg(server.server.addresses[0].to_string());
     client.stdin(Stdio::piped());
     kill_with_this_thread(&mut client);
     let status = client.spawn().and_then(|client| wait(client, &asked));

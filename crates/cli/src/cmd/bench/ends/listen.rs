@@ -11,7 +11,11 @@ use super::serve::serve;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::memory::Bank;
+use crate::cmd::bench::options::Server;
 use crate::stdout::{say, tell};
+
+/// Addresses in the line for the other machine: more make it hard to type.
+const SHOWN_ADDRESSES: usize = 4;
 
 /// Serves clients until Ctrl-C, which is the usual end and no failure. `threads` says where they were placed.
 pub(crate) fn listen(
@@ -45,8 +49,13 @@ pub(crate) fn listen(
             );
             tell!("end with Ctrl-C; `polyrail topo` lists the interfaces");
         } else {
-            let invitation = engine.invitation();
-            say!("elsewhere:    polyrail bench --connect {address}/{invitation}");
+            // The other machine may reach only some of them.
+            let others = addresses.iter().filter(|other| *other != address);
+            let mut all = vec![*address];
+            all.extend(others);
+            all.truncate(SHOWN_ADDRESSES);
+            let server = Server { addresses: all, invitation: Some(engine.invitation()) };
+            say!("elsewhere:    polyrail bench --connect {server}");
             tell!(
                 "the line with `elsewhere` lets in whoever has it, until this process ends; end with Ctrl-C"
             );

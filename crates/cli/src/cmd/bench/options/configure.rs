@@ -135,10 +135,10 @@ impl Args {
         match role {
             Role::Both => Some(loopback(DEFAULT_RAILS)),
             Role::NcclRank => Some(loopback(1)),
-            Role::Connect(super::Server { address, .. })
-            | Role::Listen { address: Some(address) }
-                if address.ip().is_loopback() =>
-            {
+            Role::Connect(super::Server { addresses, .. }) if addresses[0].ip().is_loopback() => {
+                Some(addresses[0].ip().to_string())
+            }
+            Role::Listen { address: Some(address) } if address.ip().is_loopback() => {
                 Some(address.ip().to_string())
             }
             _ => None,

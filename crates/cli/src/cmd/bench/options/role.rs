@@ -14,7 +14,8 @@ use crate::values::{Rates, Refusal, address};
 /// Where `bench --listen` serves.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
-    pub(crate) address: SocketAddr,
+    /// Addresses of one engine, the first to be tried in front; at least one.
+    pub(crate) addresses: Vec<SocketAddr>,
     /// What it lets this bench in for, if that is not a secret file or this user on this host.
     pub(crate) invitation: Option<Invitation>,
 }
@@ -22,15 +23,16 @@ pub(crate) struct Server {
 impl Server {
     /// Where an engine of this process serves, and its invitation.
     pub(crate) fn of(engine: &Engine) -> Option<Self> {
-        let address = engine.addresses().first().copied()?;
-        Some(Self { address, invitation: Some(engine.invitation()) })
+        let addresses = vec![engine.addresses().first().copied()?];
+        Some(Self { addresses, invitation: Some(engine.invitation()) })
     }
 
-    /// Checks how an address is written, and the invitation that a slash may follow it with. Never
-    /// shows the invitation.
+    /// Checks how addresses are written, with commas between them, and the invitation that a slash may follow them
+    /// with. Never shows the invitation.
     pub(crate) fn check(text: &str) -> Result<String, Refusal> {
         let (at, invitation) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
-        address(at).map_err(|refusal| refusal.showing(at))?;
+        let mut each = at.split(',');
+        each.try_for_each(|one| address(one).map(drop).map_err(|refusal| refusal.showing(at)))?;
         let parsed = invitation.map(str::parse::<Invitation>).transpose();
         parsed.map_err(|error: InvitationError| {
             if invitation == Some(PLACEHOLDER) {
@@ -48,11 +50,12 @@ impl Server {
         Ok(text.to_owned())
     }
 
-    /// An address, and behind a slash perhaps an invitation; what [`check`](Self::check) let through.
+    /// Addresses, and behind a slash perhaps an invitation; what [`check`](Self::check) let through.
     pub(crate) fn parse(text: &str) -> Result<Self, BenchError> {
         let (at, invitation) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
         let invitation = invitation.and_then(|invitation| invitation.parse().ok());
-        Ok(Self { address: resolve("--connect", at)?, invitation })
+        let addresses = at.split(',').map(|at| resolve("--connect", at));
+        Ok(Self { addresses: addresses.collect::<Result<_, _>>()?, invitation })
     }
 
     /// Connects to it, unless somebody asks for the end meanwhile.
@@ -61,10 +64,7 @@ impl Server {
         engine: &Engine,
         interrupt: &Interrupt,
     ) -> Result<Peer, BenchError> {
-        let connecting = match &self.invitation {
-            Some(invitation) => engine.connect_by(self.address, invitation),
-            None => engine.connect(self.address),
-        };
+        let connecting = engine.connect_any(&self.addresses, self.invitation.as_ref());
         loop {
             if let Some(answer) = connecting.wait(Interrupt::LOOK) {
                 return Ok(answer?);
@@ -76,10 +76,9 @@ impl Server {
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.invitation {
-            Some(invitation) => write!(f, "{}/{invitation}", self.address),
-            None => write!(f, "{}", self.address),
-        }
+        let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        f.write_str(&addresses.join(","))?;
+        self.invitation.as_ref().map_or(Ok(()), |invitation| write!(f, "/{invitation}"))
     }
 }
 
@@ -120,7 +119,7 @@ impl Args {
             return Ok(Role::NcclRank);
         }
         if let Some(address) = self.inside_lab {
-            return Ok(Role::Connect(Server { address, invitation: None }));
+            return Ok(Role::Connect(Server { addresses: vec![address], invitation: None }));
         }
         if let Some(listen) = &self.listen {
             let address = listen.as_deref().map(|at| resolve("--listen", at)).transpose()?;
@@ -151,7 +150,12 @@ mod tests {
     fn an_invitation_follows_the_address_and_is_not_shown_if_it_is_garbled() {
         let good = format!("pr2-{}", "0f".repeat(32));
         let server = Server::parse(&format!("10.0.0.1:7000/{good}")).unwrap();
-        assert_eq!(server.address, "10.0.0.1:7000".parse().unwrap());
+        assert_eq!(server.addresses, ["10.0.0.1:7000".parse().unwrap()]);
+        let several = format!("10.0.0.1:7000,[fd00::1]:7001/{good}");
+        let server = Server::parse(&Server::check(&several).unwrap()).unwrap();
+        assert_eq!((server.addresses.len(), server.to_string()), (2, several));
+        assert!(Server::check("10.0.0.1:7000,10.0.1.1").is_err());
+        let server = Server::parse(&format!("10.0.0.1:7000/{good}")).unwrap();
         assert_eq!(server.invitation.unwrap().to_string(), good);
         let told = without_invitation(&format!("--connect=10.0.0.1:7000/{good}"));
         assert_eq!(told, "--connect=10.0.0.1:7000/pr2-…");

@@ -111,7 +111,7 @@ impl Other {
             return Err(unexpected(&ask, &answer));
         };
         let Ok(invitation) = invitation.parse() else { return Err(unexpected(&ask, &answer)) };
-        let server = Server { address: *address, invitation: Some(invitation) };
+        let server = Server { addresses: vec![*address], invitation: Some(invitation) };
         let engine = Engine::builder().config(config).build()?;
         debug_assert_eq!(polyrail_profiler::drive::moved_bytes(&engine), 0);
         Ok(Self { kind, engine, server })

@@ -1,0 +1,383 @@
+//! Connections by two ways: bound to the rail's device, and to its address alone.
+//!
+//! A connection that is bound to a device hears nothing that arrives on another one. So it can't come up, or stalls
+//! later, where another NIC answers ARP for the rail's address, or where `rp_filter` drops what the routes would send
+//! by another NIC. After [`STAGGER`], or at once if the first way fails, the connection is tried by the other way
+//! too, and the first that comes up is taken (as RFC 8305 does for addresses).
+//!
+//! Rails for whose address another NIC of this host answers ([`any_nic_answers`]) begin with their address alone: a
+//! connection bound to the device may come up there and stall as soon as a peer asks again who has the address.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use polyrail_config::BindDevice;
+use polyrail_sys::interfaces::Interface;
+use polyrail_sys::tcp::{self, FlowOptions};
+use socket2::Socket;
+
+use super::Control;
+use crate::base::reason::ConnectReason;
+use crate::control::build::{device, is_forbidden};
+use crate::engine::peer::{PeerShared, Way};
+use crate::engine::rail_selection::ChosenRail;
+use crate::engine::settings::EngineSettings;
+
+/// How long one way has before the other is tried beside it.
+pub(super) const STAGGER: Duration = Duration::from_millis(200);
+
+/// A connection by its first way, and the other way where there is one.
+pub(crate) struct Dialed {
+    pub(crate) socket: Socket,
+    pub(crate) way: Way,
+    pub(crate) second: Option<SecondWay>,
+}
+
+/// The way that is left to try.
+pub(crate) struct SecondWay {
+    due: Instant,
+    way: Way,
+    source: IpAddr,
+    device: Option<String>,
+    target: SocketAddr,
+    options: FlowOptions,
+}
+
+impl SecondWay {
+    fn start(self) -> io::Result<(Socket, Way)> {
+        let device = self.device.as_deref();
+        let socket = tcp::start_connect(self.source, device, self.target, &self.options)?;
+        Ok((socket, self.way))
+    }
+}
+
+/// Begins to connect the pair of rails, by the way that led there last.
+pub(super) fn dial(
+    peer: &PeerShared,
+    pair: (usize, usize),
+    rail: &ChosenRail,
+    settings: &EngineSettings,
+    patience: Duration,
+) -> io::Result<Dialed> {
+    let target = peer.card.rails[pair.1].address;
+    let options = settings.flow_options(peer.says_same_host);
+    let begin = |device| tcp::start_connect(rail.address, device, target, &options);
+    let bound = device(rail, settings.bind_device);
+    if settings.bind_device != BindDevice::Auto || bound.is_none() {
+        let way = if bound.is_some() { Way::Device } else { Way::Address };
+        return Ok(Dialed { socket: begin(bound)?, way, second: None });
+    }
+    let of = |way| bound.filter(|_| way == Way::Device);
+    let way = peer.ways.first(pair, usual_way(settings, pair.0));
+    match begin(of(way)) {
+        Ok(socket) => {
+            let second = SecondWay {
+                // In time for the shortest connection that is waited for.
+                due: Instant::now() + STAGGER.min(patience / 2),
+                way: way.other(),
+                source: rail.address,
+                device: of(way.other()).map(str::to_owned),
+                target,
+                options,
+            };
+            Ok(Dialed { socket, way, second: Some(second) })
+        }
+        Err(first) => match begin(of(way.other())) {
+            Ok(socket) => Ok(Dialed { socket, way: way.other(), second: None }),
+            Err(second) => Err(if is_forbidden(&first) { second } else { first }),
+        },
+    }
+}
+
+/// The ways of a connection that has not come up yet, beside its socket.
+pub(crate) struct Race {
+    pub(crate) way: Way,
+    second: Option<SecondWay>,
+    /// The other way, once it is tried.
+    rival: Option<(Socket, Way)>,
+    /// Why one of them failed.
+    failed: Option<ConnectReason>,
+}
+
+impl Race {
+    pub(crate) fn new(way: Way, second: Option<SecondWay>) -> Self {
+        Self { way, second, rival: None, failed: None }
+    }
+
+    /// When the other way is to be tried, unless the first one is up by then.
+    fn due(&self) -> Option<Instant> {
+        self.second.as_ref().map(|second| second.due)
+    }
+
+    /// Looks at both ways. Once one is up, it is `socket`, and the other one is closed.
+    pub(crate) fn connect(&mut self, socket: &mut Socket) -> io::Result<bool> {
+        match (is_up(socket), &self.rival) {
+            (Ok(false), None) => return Ok(false),
+            (Ok(false), Some((rival, _))) => match is_up(rival) {
+                Ok(false) => return Ok(false),
+                Ok(true) => self.take_rival(socket),
+                Err(error) => {
+                    self.failed = Some(error.into());
+                    self.rival = None;
+                    return Ok(false);
+                }
+            },
+            (Ok(true), _) => {}
+            (Err(error), None) => return Err(error),
+            (Err(error), Some(_)) => {
+                self.failed = Some(error.into());
+                self.take_rival(socket);
+                return self.connect(socket);
+            }
+        }
+        (self.second, self.rival) = (None, None);
+        Ok(true)
+    }
+
+    /// The reason to report when the last way fails for `why`: a refusal by a kernel counts only if both ways met it.
+    pub(crate) fn reason(&mut self, why: ConnectReason) -> ConnectReason {
+        match self.failed.take() {
+            Some(failed) if why.is_nobody() && !failed.is_nobody() => failed,
+            _ => why,
+        }
+    }
+
+    fn take_rival(&mut self, socket: &mut Socket) {
+        if let Some((rival, way)) = self.rival.take() {
+            (*socket, self.way) = (rival, way);
+        }
+    }
+}
+
+fn is_up(socket: &Socket) -> io::Result<bool> {
+    if let Some(error) = socket.take_error()? {
+        return Err(error);
+    }
+    match socket.peer_addr() {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// By rail, whether packets for its address may arrive on another interface, which is in the same network and answers
+/// ARP for all addresses of this host.
+pub(crate) fn any_nic_answers(
+    rails: &[ChosenRail],
+    interfaces: &[Interface],
+    answers: impl Fn(&str) -> bool,
+) -> Vec<bool> {
+    let shares = |rail: &ChosenRail, other: &Interface| {
+        let (IpAddr::V4(a), IpAddr::V4(b)) = (rail.address, other.address) else { return false };
+        let bits = u32::from(rail.prefix_len.min(other.prefix_len));
+        let is_near = bits > 0 && (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits;
+        is_near && other.up && !other.loopback && other.name != rail.interface
+    };
+    let is_one = |rail: &ChosenRail| {
+        !rail.loopback && interfaces.iter().any(|other| shares(rail, other) && answers(&other.name))
+    };
+    rails.iter().map(is_one).collect()
+}
+
+/// Whether the address is in the rail's network.
+fn are_near(rail: &ChosenRail, address: IpAddr) -> bool {
+    let bits = u32::from(rail.prefix_len);
+    match (rail.address, address.to_canonical()) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits,
+        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits,
+        _ => false,
+    }
+}
+
+/// The way that a rail's connections take first before any has led to the peer.
+fn usual_way(settings: &EngineSettings, rail: usize) -> Way {
+    let any_answers = settings.any_nic_answers.get(rail).copied().unwrap_or(false);
+    if any_answers { Way::Address } else { Way::Device }
+}
+
+impl Control {
+    /// When the next connection is to be tried by its other way.
+    pub(super) fn second_way_due(&self) -> Option<Instant> {
+        let seconds = self.handshakes.iter().filter_map(|(_, handshake)| handshake.race.due());
+        seconds.min()
+    }
+
+    /// Tries the other way of connections that have not come up by the first one.
+    pub(super) fn begin_second_ways(&mut self, now: Instant) {
+        let is_due = |race: &Race| race.due().is_some_and(|due| due <= now);
+        let due = self.handshakes.iter().filter(|(_, handshake)| is_due(&handshake.race));
+        let due: Vec<usize> = due.map(|(key, _)| key).collect();
+        due.into_iter().for_each(|key| _ = self.begin_second_way(key));
+    }
+
+    /// The first way has failed: goes on by the other one. Returns whether there is one.
+    pub(super) fn goes_another_way(&mut self, key: usize, why: &ConnectReason) -> bool {
+        let begun = self.begin_second_way(key);
+        if let Some(handshake) = self.handshakes.get_mut(key)
+            && begun
+        {
+            handshake.race.failed = Some(why.clone());
+            handshake.race.take_rival(&mut handshake.socket);
+        }
+        begun
+    }
+
+    fn begin_second_way(&mut self, key: usize) -> bool {
+        let Some(handshake) = self.handshakes.get_mut(key) else { return false };
+        let Some(second) = handshake.race.second.take() else { return false };
+        let poller = &self.engine.control.poller;
+        let begun = second.start().and_then(|(socket, way)| {
+            poller.add(socket.as_fd(), key as u64)?;
+            Ok((socket, way))
+        });
+        match begun {
+            Ok(rival) => handshake.race.rival = Some(rival),
+            // The first way may still come up.
+            Err(error) => handshake.race.failed = Some(error.into()),
+        }
+        handshake.race.rival.is_some()
+    }
+
+    /// A flow is connected by this way: later ones of its rails take it first.
+    pub(super) fn note_way(&self, peer: &PeerShared, pair: (usize, usize), way: Way) {
+        let (bind, rail) = (self.engine.settings.bind_device, &self.engine.rails[pair.0]);
+        if bind != BindDevice::Auto || device(rail, bind).is_none() {
+            return;
+        }
+        if !peer.ways.prefer(pair, way, usual_way(&self.engine.settings, pair.0)) {
+            return;
+        }
+        let (rail, target) = (&rail.name, peer.card.rails[pair.1].address);
+        let how = match way {
+            Way::Device => "by the rail's device",
+            Way::Address => {
+                "by the rail's address, not by its device: the routes choose the NIC that sends (several NICs in one \
+                 network, rp_filter, or no privilege?)"
+            }
+        };
+        tracing::info!(target: "polyrail::rail", peer = peer.name(), rail, %target, "reached {how}");
+    }
+
+    /// Has a connection that came to a rail send by the rail's device, where that is known to be harmless: the peer is
+    /// in the rail's network, the connection arrived on the device, and no other NIC answers for the address.
+    /// Elsewhere the routes choose.
+    pub(super) fn bind_arrival(&self, socket: &Socket, rail: usize, remote: SocketAddr) {
+        let settings = &self.engine.settings;
+        let is_certain = settings.bind_device == BindDevice::Auto
+            && usual_way(settings, rail) == Way::Device
+            && are_near(&self.engine.rails[rail], remote.ip());
+        if let Some(device) = device(&self.engine.rails[rail], settings.bind_device)
+            && is_certain
+            && matches!(tcp::arrived_on(socket, device), Ok(true))
+        {
+            // Without it the routes choose, too.
+            let _ = tcp::bind_to_device(socket, device);
+        }
+    }
+
+    /// A connection came up and led nowhere: the other way is tried first next time.
+    pub(super) fn note_dead_end(&self, peer: &PeerShared, pair: (usize, usize), way: Way) {
+        let settings = &self.engine.settings;
+        if settings.bind_device == BindDevice::Auto {
+            peer.ways.prefer(pair, way.other(), usual_way(settings, pair.0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind;
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn connecting(to: SocketAddr) -> Socket {
+        let source = "127.0.0.1".parse().unwrap();
+        tcp::start_connect(source, None, to, &FlowOptions::default()).unwrap()
+    }
+
+    /// An address that refuses while the listener lives: nothing else takes its port.
+    fn refusing() -> (Socket, SocketAddr) {
+        let held = Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        held.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+        let address = held.local_addr().unwrap().as_socket().unwrap();
+        (held, address)
+    }
+
+    fn until_known(race: &mut Race, socket: &mut Socket) -> io::Result<bool> {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            match race.connect(socket) {
+                Ok(false) if Instant::now() < end => std::thread::yield_now(),
+                known => return known,
+            }
+        }
+    }
+
+    #[test]
+    fn the_way_that_comes_up_is_taken_whichever_it_is() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let good = listener.local_addr().unwrap();
+        let (_held, bad) = refusing();
+        for (first, second, way) in
+            [(good, bad, Way::Device), (bad, good, Way::Address), (good, good, Way::Device)]
+        {
+            let mut race = Race::new(Way::Device, None);
+            race.rival = Some((connecting(second), Way::Address));
+            let mut socket = connecting(first);
+            assert!(until_known(&mut race, &mut socket).unwrap());
+            assert_eq!((race.way, race.rival.is_some()), (way, false));
+            assert_eq!(socket.peer_addr().unwrap().as_socket(), Some(good));
+        }
+    }
+
+    #[test]
+    fn a_rail_begins_by_its_address_where_another_nic_of_its_network_answers_for_it() {
+        let interface = |name: &str, address: &str, prefix_len| Interface {
+            name: name.to_owned(),
+            address: address.parse().unwrap(),
+            prefix_len,
+            up: true,
+            loopback: false,
+            virtual_kind: None,
+            speed_mbps: None,
+        };
+        let all = [
+            interface("eth1", "10.0.0.11", 24),
+            interface("eth2", "10.0.0.12", 24),
+            interface("eth3", "10.0.1.13", 24),
+            interface("eth4", "10.0.2.14", 32),
+            interface("eth5", "10.0.2.15", 32),
+            interface("eth6", "fd00::16", 64),
+            interface("eth7", "fd00::17", 64),
+        ];
+        let rails: Vec<ChosenRail> = all.iter().map(ChosenRail::of).collect();
+        let answer = |answers: &dyn Fn(&str) -> bool| any_nic_answers(&rails, &all, answers);
+        assert_eq!(answer(&|_| true), [true, true, false, false, false, false, false]);
+        assert_eq!(answer(&|name| name != "eth1")[..2], [true, false]);
+        assert_eq!(answer(&|_| false), [false; 7]);
+    }
+
+    #[test]
+    fn nobody_listens_only_if_both_ways_say_so() {
+        let refused = || ConnectReason::from(io::Error::from(ErrorKind::ConnectionRefused));
+        let no_way = || ConnectReason::from(io::Error::from(ErrorKind::HostUnreachable));
+        for (first, last, said) in [
+            (Some(refused()), refused(), refused()),
+            (Some(no_way()), refused(), no_way()),
+            (Some(refused()), no_way(), no_way()),
+            (None, refused(), refused()),
+        ] {
+            let mut race = Race::new(Way::Device, None);
+            race.failed = first;
+            assert_eq!(race.reason(last), said);
+        }
+        let (_held, bad) = refusing();
+        let mut race = Race::new(Way::Device, None);
+        race.rival = Some((connecting(bad), Way::Address));
+        let error = until_known(&mut race, &mut connecting(bad)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    }
+}

@@ -1,0 +1,66 @@
+//! How connections to a peer leave this host: bound to the device of their rail, or to its address alone.
+
+use parking_lot::Mutex;
+
+/// What a connection is bound to beside its port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// Source address and device: packets leave by this NIC, and count only if they arrive on it.
+    Device,
+    /// Source address alone: the kernel's routes choose the NIC, and packets may arrive on any.
+    Address,
+}
+
+/// The way that each pair of rails takes first. Both are tried where the first one leads nowhere.
+#[derive(Debug, Default)]
+pub(crate) struct Ways {
+    /// The way by which pairs came up last.
+    known: Mutex<Vec<((usize, usize), Way)>>,
+}
+
+impl Way {
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::Device => Self::Address,
+            Self::Address => Self::Device,
+        }
+    }
+}
+
+impl Ways {
+    /// The way to try first; `usual` before any has led to the peer.
+    pub(crate) fn first(&self, pair: (usize, usize), usual: Way) -> Way {
+        let known = self.known.lock();
+        known.iter().find(|(of, _)| *of == pair).map_or(usual, |(_, way)| *way)
+    }
+
+    /// Has later connections of the pair take this way first. Returns whether that is another one than before.
+    pub(crate) fn prefer(&self, pair: (usize, usize), way: Way, usual: Way) -> bool {
+        let mut known = self.known.lock();
+        match known.iter_mut().find(|(of, _)| *of == pair) {
+            Some((_, before)) => std::mem::replace(before, way) != way,
+            None => {
+                known.push((pair, way));
+                way != usual
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Way::{Address, Device};
+    use super::*;
+
+    #[test]
+    fn a_pair_takes_the_way_first_that_led_to_the_peer_last() {
+        let ways = Ways::default();
+        assert_eq!((ways.first((1, 0), Device), ways.first((1, 0), Address)), (Device, Address));
+        assert!(!ways.prefer((0, 0), Device, Device));
+        assert!(ways.prefer((1, 0), Address, Device));
+        assert!(!ways.prefer((1, 0), Address, Device));
+        assert_eq!((ways.first((1, 0), Device), ways.first((0, 1), Device)), (Address, Device));
+        assert!(ways.prefer((1, 0), Device, Device));
+        assert_eq!(ways.first((1, 0), Address), Device);
+    }
+}
