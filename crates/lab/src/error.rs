@@ -50,6 +50,14 @@ pub enum LabError {
         /// Number of the lab's last node.
         last: usize,
     },
+    /// A program of the system is needed and missing.
+    #[error("the `{program}` program is missing")]
+    ProgramMissing {
+        /// Its name.
+        program: &'static str,
+        /// The package that has it.
+        package: &'static str,
+    },
     /// A lab of this name is already there.
     #[error("lab `{name}` is already up; allowed: a new name")]
     AlreadyUp {
@@ -165,6 +173,12 @@ impl LabError {
             }
             Self::BadValue { field: "rails", .. } => {
                 "write one rate per rail, such as 1gbit,1gbit or 4x1gbit".into()
+            }
+            Self::BadValue { field: "mtu", .. } => {
+                "`polyrail lab ls --json` shows the MTU and the network of each lab".into()
+            }
+            Self::ProgramMissing { package, .. } => {
+                format!("install the package {package}, such as by `apt install {package}`")
             }
             Self::UnknownLab { name, .. } => format!(
                 "`polyrail lab up {name} --rails 4x1gbit` makes it; each user sees only their own labs"

@@ -12,8 +12,10 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use crate::error::{During, LabError};
+use crate::firewall::{self, Firewall};
 use crate::life;
 use crate::namespaces::Namespaces;
+use crate::network::Network;
 use crate::node::{Form, Node};
 use crate::os;
 use crate::privilege::Privilege;
@@ -34,6 +36,7 @@ pub struct Lab {
     pub(crate) privilege: Privilege,
     pub(crate) queue_ms: u32,
     pub(crate) mtu: u32,
+    pub(crate) network: Network,
     pub(crate) form: Form,
     pub(crate) namespaces: Arc<Namespaces>,
     pub(crate) paths: Vec<PathBuf>,
@@ -66,6 +69,8 @@ pub struct LabInfo {
     pub is_switched: bool,
     /// The file that stands for the namespace of the switch, where it exists.
     pub switch: Option<PathBuf>,
+    /// Which addresses and routes the rails have; the default where the record can't be read.
+    pub network: Network,
     /// The rails that the kernel has now.
     pub rails: Vec<RailInfo>,
     /// How long a full queue holds a packet, in milliseconds; `None` if not recorded.
@@ -190,6 +195,11 @@ impl Lab {
         self.mtu
     }
 
+    /// Which addresses and routes the rails have.
+    pub fn network(&self) -> Network {
+        self.network
+    }
+
     /// How many nodes it has; 2 without a switch.
     pub fn nodes(&self) -> usize {
         self.form.nodes()
@@ -307,6 +317,39 @@ impl Lab {
     pub fn set_rate(&self, rail: usize, rate: Rate) -> Result<(), LabError> {
         self.check(rail)?;
         self.wiring.set_rate(rail, rate, self.queue_ms)
+    }
+
+    /// Changes the largest IP packet, in bytes, that passes the switch on a rail. The nodes keep the MTU that the lab was
+    /// built with, so larger packets vanish without a word: an MTU black hole.
+    ///
+    /// # Errors
+    /// [`LabError::UnknownRail`], [`LabError::BadValue`] without a switch or outside 1280 to the lab's own MTU,
+    /// [`LabError::System`].
+    pub fn set_mtu(&self, rail: usize, mtu: u32) -> Result<(), LabError> {
+        self.check(rail)?;
+        if !(1280..=self.mtu).contains(&mtu) {
+            let allowed = format!("1280 to {} bytes, the MTU of the lab", self.mtu);
+            return Err(LabError::bad("mtu", mtu, allowed));
+        }
+        if !self.is_switched() {
+            return Err(LabError::bad("mtu", mtu, "a lab with a switch: `lab up --nodes`"));
+        }
+        self.wiring.set_port_mtu(rail, mtu, mtu < self.mtu)
+    }
+
+    /// Sets what the end of a rail on `node` does with new TCP connections that come in there. The other direction stays
+    /// as it is. Runs `nft`.
+    ///
+    /// # Errors
+    /// [`LabError::UnknownRail`], [`LabError::UnknownNode`], [`LabError::ProgramMissing`], [`LabError::System`].
+    pub fn set_firewall(
+        &self,
+        rail: usize,
+        node: impl Into<Node>,
+        firewall: Firewall,
+    ) -> Result<(), LabError> {
+        self.check(rail)?;
+        firewall::set(self, rail, self.node(node)?, firewall)
     }
 
     /// Cuts or mends a rail. Cut, its end on side b is switched off and side a loses the carrier,

@@ -4,7 +4,8 @@
 //!
 //! Each rail is a pair of virtual Ethernet interfaces named `rail0`, `rail1`, … on both sides,
 //! with a token bucket at each end, an IPv4 and an IPv6 subnet of its own, and so its own routes.
-//! Everything goes through netlink; no other program is called.
+//! Other kinds of network than a subnet per rail: [`Network`]. Everything goes through netlink; no other program is
+//! called, except for a [`Firewall`].
 //!
 //! ```no_run
 //! use polyrail_lab::{Lab, LabSpec, Side};
@@ -20,12 +21,14 @@
 //! ```
 
 mod error;
+mod firewall;
 mod holder;
 mod lab;
 mod life;
 mod named;
 mod namespaces;
 mod netlink;
+mod network;
 mod node;
 mod os;
 mod privilege;
@@ -36,8 +39,10 @@ mod spec;
 mod wiring;
 
 pub use error::{Blame, LabError};
+pub use firewall::Firewall;
 pub use lab::{Lab, LabGuard, LabInfo, LabState};
 pub use netlink::{QueueCounts, queue_counts, token_buckets};
+pub use network::Network;
 pub use node::Node;
 pub use privilege::{Privilege, availability};
 pub use rate::Rate;

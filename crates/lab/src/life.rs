@@ -11,6 +11,7 @@ use crate::lab::{Lab, LabInfo, LabState};
 use crate::named;
 use crate::namespaces::{self, Identity, Namespaces};
 use crate::netlink::Netlink;
+use crate::network::Network;
 use crate::node::Form;
 use crate::privilege::Privilege;
 use crate::processes::{self, ProcessId};
@@ -96,7 +97,7 @@ pub(crate) fn open(name: &str) -> Result<Lab, LabError> {
     let net = remains.net.into_iter().collect::<Option<Vec<_>>>();
     let Some(net) = net else { return Err(broken("a namespace is missing")) };
     let namespaces = Namespaces { user: remains.user, net };
-    let wiring = Wiring::new(&namespaces, remains.form)?;
+    let wiring = Wiring::new(&namespaces, remains.form, record.network)?;
     finish(name, &record, namespaces, wiring)
 }
 
@@ -268,13 +269,14 @@ impl Remains {
             Some(Entry::Record(record)) => Some(record.clone()),
             _ => None,
         };
+        let network = record.as_ref().map_or_else(Network::default, |record| record.network);
         let there = |(net, path): (&Option<OwnedFd>, PathBuf)| net.as_ref().map(|_| path);
         let mut namespaces = self.net.iter().zip(self.paths).map(there).collect::<Vec<_>>();
         let switch = self.form.switch().and_then(|_| namespaces.pop()).flatten();
         let rails = match self.net.into_iter().collect::<Option<Vec<_>>>() {
             Some(net) => {
                 let namespaces = Namespaces { user: self.user, net };
-                Wiring::new(&namespaces, self.form).and_then(|wiring| wiring.observe())
+                Wiring::new(&namespaces, self.form, network).and_then(|wiring| wiring.observe())
             }
             None => Ok(Vec::new()),
         };
@@ -293,6 +295,7 @@ impl Remains {
             namespaces,
             is_switched: self.form.switch().is_some(),
             switch,
+            network,
             rails,
             queue_ms: record.as_ref().map(|record| record.queue_ms),
             mtu: record.as_ref().map(|record| record.mtu),
@@ -362,13 +365,14 @@ fn build(
     lock: &Lock<'_>,
     go_on: &dyn Fn() -> Result<(), LabError>,
 ) -> Result<Lab, LabError> {
-    let form = Form::of(spec.nodes);
+    let form = Form::of(spec.switched_nodes());
     let mut record = Record {
         schema_version: SCHEMA_VERSION,
         boot_id: registry::boot_id()?,
         ready: false,
         rails: spec.rails.len(),
-        nodes: spec.nodes,
+        nodes: spec.switched_nodes(),
+        network: spec.network,
         queue_ms: spec.queue_ms,
         mtu: spec.mtu,
         owner: spec.ends_with_process.then(ProcessId::own).flatten(),
@@ -391,7 +395,7 @@ fn build(
         hold(&spec.name, &mut record, &mut file, lock)?
     };
     go_on()?;
-    let wiring = Wiring::new(&namespaces, form)?;
+    let wiring = Wiring::new(&namespaces, form, spec.network)?;
     wiring.build(spec, &namespaces, go_on)?;
     record.ready = true;
     lock.write(&mut file, &spec.name, &record)?;
@@ -434,6 +438,7 @@ fn finish(
         privilege,
         queue_ms: record.queue_ms,
         mtu: record.mtu,
+        network: record.network,
         form: Form::of(record.nodes),
         namespaces: Arc::new(namespaces),
         paths,

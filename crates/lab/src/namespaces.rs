@@ -64,6 +64,20 @@ impl Namespaces {
         socket.map(Netlink::new).during(|| "opening a netlink socket in the lab".into())
     }
 
+    /// Writes a short text to a file of `/proc/sys/net` as `seat` sees it.
+    pub(crate) fn write_setting(&self, seat: usize, file: &CStr, text: &[u8]) -> Result<(), Errno> {
+        // Bare system calls only, with memory from the stack: fit for a forked child.
+        let write = || -> Result<(), Errno> {
+            self.enter(seat)?;
+            let file = fs::open(file, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+            rustix::io::write(file, text).map(drop)
+        };
+        match self.user {
+            None => on_own_thread(write),
+            Some(_) => in_child(write),
+        }
+    }
+
     /// A namespace belongs to a thread, so one that ends right away can do the visit.
     fn socket_by_thread(&self, seat: usize) -> Result<OwnedFd, Errno> {
         on_own_thread(|| {
@@ -123,6 +137,19 @@ pub(crate) fn on_own_thread<T: Send>(
         let handle = spawned.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
         handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
+}
+
+/// `work` in a forked child, whose errno comes back; it makes bare system calls only.
+fn in_child(work: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    // SAFETY: the caller makes bare system calls with memory from the stack.
+    let forked = unsafe { os::fork(|| work().map_or_else(Errno::raw_os_error, |()| 0)) };
+    let child = forked.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
+    let status = rustix::io::retry_on_intr(|| waitpid(Some(child), WaitOptions::empty()))?;
+    match status.and_then(|(_, status)| status.exit_status()) {
+        Some(0) => Ok(()),
+        Some(errno @ 1..=255) => Err(Errno::from_raw_os_error(errno)),
+        _ => Err(Errno::CHILD),
+    }
 }
 
 /// Two connected sockets that keep message borders and close on exec.

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{During, LabError};
 use crate::holder::HolderId;
 use crate::namespaces::Identity;
+use crate::network::Network;
 use crate::privilege;
 use crate::processes::{ProcessId, who_locks};
 use crate::spec::validate_name;
@@ -34,6 +35,8 @@ pub(crate) struct Record {
     /// How many nodes hang on the switch; `None` where there is no switch.
     #[serde(default)]
     pub(crate) nodes: Option<usize>,
+    #[serde(default)]
+    pub(crate) network: Network,
     pub(crate) queue_ms: u32,
     pub(crate) mtu: u32,
     /// The process that made the lab for itself.
@@ -375,6 +378,7 @@ mod tests {
             ready: false,
             rails: 2,
             nodes: None,
+            network: Network::Subnet,
             queue_ms: 10,
             mtu: 1500,
             owner: ProcessId::own(),

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use crate::error::LabError;
+use crate::network::Network;
 use crate::node::Node;
 use crate::rate::Rate;
 
@@ -17,6 +18,8 @@ pub struct LabSpec {
     pub rails: Vec<Rate>,
     /// How many nodes hang on a switch, 2 to 32; `None` joins sides a and b directly, without a switch.
     pub nodes: Option<usize>,
+    /// Which addresses and routes the rails have. Some networks need a switch, which 2 nodes then hang on by default.
+    pub network: Network,
     /// How long a full queue at the shaper holds a packet, in milliseconds; 1 to 1000.
     pub queue_ms: u32,
     /// The largest IP packet, in bytes; 1280 (IPv6 needs it) to 65535.
@@ -54,9 +57,9 @@ pub struct RailInfo {
 /// One end of a rail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RailEnd {
-    /// The IPv4 address, in a /24 of this rail alone.
+    /// The IPv4 address.
     pub ipv4: Ipv4Addr,
-    /// The IPv6 address, in a /64 of this rail alone; `None` when the kernel runs without IPv6.
+    /// The IPv6 address; `None` when the kernel runs without IPv6.
     pub ipv6: Option<Ipv6Addr>,
     /// How fast this end sends.
     pub rate: Rate,
@@ -82,7 +85,8 @@ impl LabSpec {
     pub fn new(name: impl Into<String>, rails: Vec<Rate>) -> Self {
         let (queue_ms, mtu) = (Self::DEFAULT_QUEUE_MS, Self::DEFAULT_MTU);
         let ends_with_process = false;
-        Self { name: name.into(), rails, nodes: None, queue_ms, mtu, ends_with_process }
+        let (nodes, network) = (None, Network::default());
+        Self { name: name.into(), rails, nodes, network, queue_ms, mtu, ends_with_process }
     }
 
     /// Reads rates separated by commas; `4x1gbit` stands for four rails of 1 Gbit/s.
@@ -118,6 +122,11 @@ impl LabSpec {
         validate_name(name)
     }
 
+    /// How many nodes hang on a switch, where there is one.
+    pub(crate) fn switched_nodes(&self) -> Option<usize> {
+        self.nodes.or_else(|| self.network.needs_switch().then_some(2))
+    }
+
     /// Checks every value without touching the system.
     ///
     /// # Errors
@@ -126,6 +135,15 @@ impl LabSpec {
         validate_name(&self.name)?;
         if self.rails.is_empty() || self.rails.len() > Self::MAX_RAILS {
             let allowed = format!("1 to {} rates", Self::MAX_RAILS);
+            return Err(LabError::bad("rails", self.rails.len(), allowed));
+        }
+        if self.network == Network::Pod && self.rails.len() != 1 {
+            let allowed = "1 rate in the network pod, where each node has one interface";
+            return Err(LabError::bad("rails", self.rails.len(), allowed));
+        }
+        if self.network == Network::Management && self.rails.len() < 2 {
+            let allowed =
+                "2 rates or more in the network management, whose first is the management subnet's";
             return Err(LabError::bad("rails", self.rails.len(), allowed));
         }
         if let Some(nodes) = self.nodes

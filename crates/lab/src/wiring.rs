@@ -10,11 +10,10 @@ use rustix::io::Errno;
 use crate::error::{During, LabError};
 use crate::namespaces::Namespaces;
 use crate::netlink::{Link, Netlink, PeerLink};
+use crate::network::Network;
 use crate::node::{Form, Node};
 use crate::rate::Rate;
-use crate::spec::{
-    LabSpec, RailEnd, RailInfo, Shape, Side, hardware_of, ipv4_of, ipv6_of, rail_index, rail_name,
-};
+use crate::spec::{LabSpec, RailEnd, RailInfo, Shape, Side, hardware_of, rail_index, rail_name};
 
 mod switch;
 
@@ -22,6 +21,7 @@ mod switch;
 #[derive(Debug)]
 pub(crate) struct Wiring {
     form: Form,
+    network: Network,
     sockets: Vec<Netlink>,
 }
 
@@ -32,9 +32,13 @@ const CARRIER_TIME: Duration = Duration::from_secs(5);
 const FIRST_INDEX: [u32; 2] = [100, 200];
 
 impl Wiring {
-    pub(crate) fn new(namespaces: &Namespaces, form: Form) -> Result<Self, LabError> {
+    pub(crate) fn new(
+        namespaces: &Namespaces,
+        form: Form,
+        network: Network,
+    ) -> Result<Self, LabError> {
         let sockets = (0..form.seats()).map(|seat| namespaces.netlink(seat));
-        Ok(Self { form, sockets: sockets.collect::<Result<_, _>>()? })
+        Ok(Self { form, network, sockets: sockets.collect::<Result<_, _>>()? })
     }
 
     /// Builds all rails of fresh namespaces and waits until they carry packets. Ends where `go_on`, which it asks before
@@ -48,6 +52,7 @@ impl Wiring {
         for seat in 0..self.form.seats() {
             self.set_up(seat, &self.find(seat, "lo")?, true)?;
         }
+        self.forward(namespaces)?;
         for rail in 0..spec.rails.len() {
             go_on()?;
             match self.form.switch() {
@@ -76,17 +81,24 @@ impl Wiring {
                 None => None,
                 Some(seat) => Some(*found[seat].get(&switch::port_name(rail, node))?),
             };
+            let (mut ipv4, mut ipv6_of) = (None, None);
+            for end in self.network.addresses(rail, node) {
+                match end.address {
+                    IpAddr::V4(address) => ipv4 = Some(address),
+                    IpAddr::V6(address) => ipv6_of = Some(address),
+                }
+            }
             Some(RailEnd {
-                ipv4: ipv4_of(rail, node),
-                ipv6: ipv6.then(|| ipv6_of(rail, node)),
+                ipv4: ipv4?,
+                ipv6: ipv6_of.filter(|_| ipv6),
                 rate,
                 port_rate: port.map(|(_, rate)| rate),
                 up: up && port.is_none_or(|(up, _)| up),
             })
         };
         let rail = |index: usize| {
-            if let Some(seat) = self.form.switch() {
-                found[seat].get(&rail_name(index))?;
+            if let (Some(seat), Some(bridge)) = (self.form.switch(), self.network.bridge(index)) {
+                found[seat].get(&rail_name(bridge))?;
             }
             let ends = self.form.all_nodes().map(|node| end(index, node));
             let ends = ends.collect::<Option<Vec<_>>>()?;
@@ -239,20 +251,31 @@ impl Wiring {
         let link = self.find(seat, &rail_name(rail))?;
         self.set_up(seat, &link, true)?;
         let ipv6 = has_ipv6();
-        let addresses = |node| {
-            let ipv4 = (IpAddr::from(ipv4_of(rail, node)), 24);
-            let ipv6_of = (IpAddr::from(ipv6_of(rail, node)), 64);
-            [ipv4, ipv6_of].into_iter().filter(move |(address, _)| address.is_ipv4() || ipv6)
-        };
-        for (address, bits) in addresses(node) {
-            let step = || format!("adding {address}/{bits} to {} on {place}", link.name);
-            socket.add_address(link.index, address, bits).during(step)?;
+        let is_there = |address: &IpAddr| address.is_ipv4() || ipv6;
+        for end in self.network.addresses(rail, node) {
+            if is_there(&end.address) {
+                let (address, bits) = (end.address, end.prefix_bits);
+                let step = || format!("adding {address}/{bits} to {} on {place}", link.name);
+                socket.add_address(link.index, address, bits).during(step)?;
+            }
+        }
+        for route in self.network.routes(rail, node).into_iter().flatten() {
+            if is_there(&route.to) {
+                let step = || format!("adding a route to {} to {} on {place}", route.to, link.name);
+                socket.add_route(link.index, &route).during(step)?;
+            }
+        }
+        if !self.network.tells_neighbours(rail) {
+            return Ok(());
         }
         for far in self.form.all_nodes().filter(|far| *far != node) {
-            for (address, _) in addresses(far) {
-                let step = || format!("telling {} on {place} where {address} is", link.name);
-                let hardware = hardware_of(rail, far);
-                socket.set_neighbour(link.index, address, hardware).during(step)?;
+            for end in self.network.addresses(rail, far) {
+                if is_there(&end.address) {
+                    let address = end.address;
+                    let step = || format!("telling {} on {place} where {address} is", link.name);
+                    let hardware = hardware_of(rail, far);
+                    socket.set_neighbour(link.index, address, hardware).during(step)?;
+                }
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
 use clap::{ArgGroup, Subcommand, value_parser};
-use polyrail_lab::{Blame, Lab, LabError, LabInfo, LabSpec, Node, Rate};
+use polyrail_lab::{Blame, Firewall, Lab, LabError, LabInfo, LabSpec, Network, Node, Rate};
 use polyrail_report::exit;
 
 use crate::signals;
@@ -33,6 +33,14 @@ enum Command {
     /// With --nodes the namespaces are polyrail-NAME-node0, polyrail-NAME-node1 and so on, and
     /// polyrail-NAME-switch with a bridge per rail. Each node has a port at each bridge, shaped in
     /// both directions: what many nodes send to one is limited by that one's port.
+    ///
+    /// With --network the rails get other addresses and routes than those of a subnet each:
+    /// host-routes gives each NIC a /32 in a network of its own, and a route by device, as on GCP;
+    /// routed puts a router between links of two addresses, as with BGP to the host;
+    /// management does so with all rails but the first, which is one subnet, as for management;
+    /// one-subnet puts all NICs on one Ethernet with the kernel's defaults, so that any NIC answers for all;
+    /// pod gives each node a subnet of its own and a default route, as pods of two hosts have them.
+    /// All but subnet and host-routes have a switch or router, and two nodes unless --nodes says more.
     Up(UpArgs),
     /// Run a program on one node of a lab.
     ///
@@ -66,6 +74,10 @@ struct UpArgs {
           value_parser = value_parser!(u64).range(2..=LabSpec::MAX_NODES as u64))]
     nodes: Option<u64>,
 
+    /// The rails' addresses and routes.
+    #[arg(long, value_name = "KIND", default_value_t = Network::Subnet, value_parser = network)]
+    network: Network,
+
     /// How long a full queue at the end of a rail holds a packet, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = LabSpec::DEFAULT_QUEUE_MS,
           value_parser = value_parser!(u32).range(1..=1000))]
@@ -98,7 +110,7 @@ struct ExecArgs {
 }
 
 #[derive(clap::Args)]
-#[command(group(ArgGroup::new("change").args(["rate", "down", "up"]).multiple(true).required(true)))]
+#[command(group(ArgGroup::new("change").args(["rate", "down", "up", "mtu", "firewall"]).multiple(true).required(true)))]
 struct SetArgs {
     /// The lab.
     #[arg(value_parser = lab_name)]
@@ -117,13 +129,23 @@ struct SetArgs {
     #[arg(long, conflicts_with = "up")]
     down: bool,
 
-    /// Which end `--down` switches off [default: b].
+    /// Which end `--down` switches off, or `--firewall` guards [default: b].
     #[arg(long, value_name = "NODE", value_parser = node)]
     side: Option<String>,
 
     /// Mend the rail: all ends are switched on, with their addresses and routes.
     #[arg(long)]
     up: bool,
+
+    /// The largest IP packet, in bytes, that the switch lets through on this rail. The nodes don't know, so that larger
+    /// ones vanish: an MTU black hole. The MTU of the lab ends it.
+    #[arg(long, value_name = "BYTES", value_parser = value_parser!(u32).range(1280..=65535))]
+    mtu: Option<u32>,
+
+    /// What the end on side b does with new TCP connections that come in there: drop, reject, or off to let them in. The
+    /// other direction stays open. Needs the program `nft`.
+    #[arg(long, value_name = "ANSWER", value_parser = firewall)]
+    firewall: Option<Firewall>,
 }
 
 #[derive(clap::Args)]
@@ -159,6 +181,7 @@ fn up(args: &UpArgs) -> Result<String, LabError> {
         rails: args.rails.0.clone(),
         // No more than the option takes.
         nodes: args.nodes.map(|nodes| nodes as usize),
+        network: args.network,
         queue_ms: args.queue_ms,
         mtu: args.mtu,
         ends_with_process: false,
@@ -214,14 +237,21 @@ fn open(name: &str, node: &str) -> Result<(Lab, Node), LabError> {
 
 fn set(args: &SetArgs) -> Result<String, LabError> {
     // clap forgives a missing --down where --up is given, which excludes it.
-    if let Some(side) = args.side.as_ref().filter(|_| !args.down) {
-        let (value, allowed) = (side.clone(), "with --down, whose end it names".to_owned());
+    if let Some(side) = args.side.as_ref().filter(|_| !args.down && args.firewall.is_none()) {
+        let allowed = "with --down or --firewall, whose end it names".to_owned();
+        let value = side.clone();
         return Err(LabError::BadValue { field: "--side", value, allowed });
     }
     let (lab, at) = open(&args.name, args.side.as_deref().unwrap_or("b"))?;
     let rail = lab.rail(&args.rail)?;
     if let Some(rate) = args.rate {
         lab.set_rate(rail, rate)?;
+    }
+    if let Some(mtu) = args.mtu {
+        lab.set_mtu(rail, mtu)?;
+    }
+    if let Some(firewall) = args.firewall {
+        lab.set_firewall(rail, at, firewall)?;
     }
     if args.down {
         lab.cut_at(rail, at)?;
@@ -260,6 +290,14 @@ fn node(text: &str) -> Result<String, Refusal> {
         text.parse::<Node>()?;
     }
     Ok(text.to_owned())
+}
+
+fn network(text: &str) -> Result<Network, Refusal> {
+    Ok(text.parse()?)
+}
+
+fn firewall(text: &str) -> Result<Firewall, Refusal> {
+    Ok(text.parse()?)
 }
 
 fn rate(text: &str) -> Result<Rate, Refusal> {

@@ -89,7 +89,7 @@ impl Drop for Cleanup<'_> {
 
 #[test]
 fn bad_arguments_name_the_field_the_value_and_what_is_allowed() {
-    let cases: [(&[&str], &[&str]); 18] = [
+    let cases: [(&[&str], &[&str]); 24] = [
         (&["up", "x", "--rails", "1000"], &["rate `1000`", "1mbit to 400gbit", "help: write a"]),
         (&["up", "x", "--rails", "0gbit"], &["rate `0gbit`", "1mbit to 400gbit"]),
         (&["up", "x", "--rails", "401gbit"], &["rate `401gbit`", "1mbit to 400gbit"]),
@@ -105,6 +105,15 @@ fn bad_arguments_name_the_field_the_value_and_what_is_allowed() {
             &["queue-ms `1000`", "1 to 83 ms"],
         ),
         (&["exec", "x", "c", "--", "true"], &["node `c`", "a, b, or 0 to 31"]),
+        (
+            &["up", "x", "--rails", "1gbit", "--network", "bgp"],
+            &["network `bgp`", "subnet, host-routes, routed, management, one-subnet, pod"],
+        ),
+        (&["up", "x", "--rails", "2x1gbit", "--network", "pod"], &["rails `2`", "1 rate"]),
+        (&["up", "x", "--rails", "1gbit", "--network", "management"], &["rails `1`", "2 rates"]),
+        (&["set", "x", "0", "--mtu", "68"], &["68", "1280 to 65535"]),
+        (&["set", "x", "0", "--firewall", "deny"], &["firewall `deny`", "off, drop, reject"]),
+        (&["set", "x", "0", "--mtu", "1400", "--side", "a"], &["--side `a`", "--firewall"]),
         (&["up", "x", "--rails", "1gbit", "--nodes", "0"], &["--nodes <N> `0`", "2 to 32"]),
         (&["up", "x", "--rails", "1gbit", "--nodes", "1"], &["--nodes <N> `1`", "2 to 32"]),
         (&["up", "x", "--rails", "1gbit", "--nodes", "33"], &["--nodes <N> `33`", "2 to 32"]),

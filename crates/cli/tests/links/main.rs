@@ -5,7 +5,11 @@ mod bench_lab;
 mod cut;
 #[path = "../fit/mod.rs"]
 mod fit;
+mod interfaces;
 mod lab;
 mod mesh;
+mod net;
+mod networks;
+mod nodes;
 mod one_way;
 mod sweep;

@@ -9,6 +9,7 @@ use polyrail_netlink::{
 use rustix::io::Errno;
 
 use super::{Netlink, QueueCounts};
+use crate::network::Route;
 use crate::spec::Shape;
 
 /// One interface of a namespace.
@@ -39,6 +40,7 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
 const RTM_NEWADDR: u16 = 20;
+const RTM_NEWROUTE: u16 = 24;
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_NEWQDISC: u16 = 36;
 const RTM_DELQDISC: u16 = 37;
@@ -53,6 +55,7 @@ const IFLA_OPERSTATE: u16 = 16;
 const IF_OPER_UP: u8 = 6;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_NET_NS_FD: u16 = 28;
+const IFLA_GSO_MAX_SEGS: u16 = 40;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
@@ -60,6 +63,14 @@ const VETH_INFO_PEER: u16 = 1;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_F_NODAD: u8 = 0x02;
+
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RT_TABLE_MAIN: u8 = 254;
+const RTPROT_STATIC: u8 = 4;
+const RT_SCOPE_LINK: u8 = 253;
+const RTN_UNICAST: u8 = 1;
 
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
@@ -148,6 +159,40 @@ impl Netlink {
         message.attribute(IFA_LOCAL, &octets);
         message.attribute(IFA_ADDRESS, &octets);
         self.change(message, NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    /// Adds a route; harmless when it is there already.
+    pub(crate) fn add_route(&self, index: u32, route: &Route) -> Result<(), Errno> {
+        let (family, octets) = family_and_octets(route.to);
+        let is_direct = route.gateway.is_none() && route.to.is_ipv4();
+        let scope = if is_direct { RT_SCOPE_LINK } else { 0 };
+        let kind = [RT_TABLE_MAIN, RTPROT_STATIC, scope, RTN_UNICAST];
+        // `struct rtmsg`, whose last field is flags.
+        let mut header = vec![family, route.prefix_bits, 0, 0];
+        header.extend_from_slice(&kind);
+        header.extend_from_slice(&[0; 4]);
+        let mut message = Message::new(RTM_NEWROUTE, &header);
+        if route.prefix_bits > 0 {
+            message.attribute(RTA_DST, &octets);
+        }
+        if let Some(gateway) = route.gateway {
+            message.attribute(RTA_GATEWAY, &family_and_octets(gateway).1);
+        }
+        message.attribute_u32(RTA_OIF, index);
+        self.change(message, NLM_F_CREATE | NLM_F_REPLACE)
+    }
+
+    pub(crate) fn set_mtu(&self, index: u32, mtu: u32) -> Result<(), Errno> {
+        let mut message = Message::new(RTM_NEWLINK, &link_header(index, 0, 0));
+        message.attribute_u32(IFLA_MTU, mtu);
+        self.change(message, 0)
+    }
+
+    /// Bounds how many packets of TCP an interface sends as one.
+    pub(crate) fn set_most_segments(&self, index: u32, segments: u32) -> Result<(), Errno> {
+        let mut message = Message::new(RTM_NEWLINK, &link_header(index, 0, 0));
+        message.attribute_u32(IFLA_GSO_MAX_SEGS, segments);
+        self.change(message, 0)
     }
 
     /// Sets the hardware address of an IP address permanently, so that the kernel need not ask for it.

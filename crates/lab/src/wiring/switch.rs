@@ -5,7 +5,7 @@
 
 use rustix::io::Errno;
 
-use super::Wiring;
+use super::{Wiring, has_ipv6};
 use crate::error::{During, LabError};
 use crate::namespaces::Namespaces;
 use crate::netlink::{Link, PeerLink};
@@ -18,8 +18,11 @@ const FIRST_END: u32 = 100;
 const FIRST_BRIDGE: u32 = 200;
 const FIRST_PORT: u32 = 300;
 
+/// The kernel's own bound on packets sent as one.
+const MOST_SEGMENTS: u32 = 65535;
+
 impl Wiring {
-    /// Makes the bridge of a rail, and joins every node to it.
+    /// Makes the bridge of a rail where it has one of its own, and joins every node to it, or to the router.
     pub(super) fn add_star(
         &self,
         rail: usize,
@@ -27,12 +30,17 @@ impl Wiring {
         namespaces: &Namespaces,
     ) -> Result<(), LabError> {
         let Some(seat) = self.form.switch() else { return Ok(()) };
-        let (name, bridge) = (rail_name(rail), FIRST_BRIDGE + rail as u32);
-        match self.sockets[seat].add_bridge(bridge, &name) {
-            Err(Errno::OPNOTSUPP) => {
-                return Err(LabError::KernelLacks { part: "bridge", option: "CONFIG_BRIDGE" });
+        let name = rail_name(rail);
+        let bridge = self.network.bridge(rail).map(|of| (of, FIRST_BRIDGE + of as u32));
+        if let Some((of, index)) = bridge
+            && of == rail
+        {
+            match self.sockets[seat].add_bridge(index, &name) {
+                Err(Errno::OPNOTSUPP) => {
+                    return Err(LabError::KernelLacks { part: "bridge", option: "CONFIG_BRIDGE" });
+                }
+                result => result.during(|| format!("making the bridge {name}"))?,
             }
-            result => result.during(|| format!("making the bridge {name}"))?,
         }
         for node in self.form.all_nodes() {
             let port_name = port_name(rail, node);
@@ -47,8 +55,10 @@ impl Wiring {
                     peer_namespace: namespaces.net(seat),
                 },
             )?;
-            let step = || format!("making {port_name} a port of the bridge {name}");
-            self.sockets[seat].set_bridge(port, bridge).during(step)?;
+            if let Some((of, index)) = bridge {
+                let step = || format!("making {port_name} a port of the bridge {}", rail_name(of));
+                self.sockets[seat].set_bridge(port, index).during(step)?;
+            }
         }
         Ok(())
     }
@@ -67,10 +77,65 @@ impl Wiring {
         }
     }
 
-    /// Switches the bridge of a rail on, and its ports.
+    /// Switches the bridge of a rail on, and its ports, which have addresses where a router forwards.
     pub(super) fn switch_ports_on(&self, seat: usize, rail: usize) -> Result<(), LabError> {
-        self.set_up(seat, &self.find(seat, &rail_name(rail))?, true)?;
-        self.ports(seat, rail)?.iter().try_for_each(|port| self.set_up(seat, port, true))
+        if let Some(bridge) = self.network.bridge(rail) {
+            self.set_up(seat, &self.find(seat, &rail_name(bridge))?, true)?;
+        }
+        for port in self.ports(seat, rail)? {
+            self.set_up(seat, &port, true)?;
+        }
+        for node in self.form.all_nodes() {
+            let Some(ends) = self.network.gateways(rail, node) else { continue };
+            let port = self.find(seat, &port_name(rail, node))?;
+            for end in ends.iter().filter(|end| end.address.is_ipv4() || has_ipv6()) {
+                let step = || format!("adding {} to {} of the router", end.address, port.name);
+                let added =
+                    self.sockets[seat].add_address(port.index, end.address, end.prefix_bits);
+                added.during(step)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the namespace between the nodes forward, where it is a router.
+    pub(super) fn forward(&self, namespaces: &Namespaces) -> Result<(), LabError> {
+        let Some(seat) = self.form.switch() else { return Ok(()) };
+        // The last rail: the first may be a subnet for management.
+        if self.network.bridge(LabSpec::MAX_RAILS - 1).is_some() {
+            return Ok(());
+        }
+        let mut files = vec![c"/proc/sys/net/ipv4/ip_forward"];
+        if has_ipv6() {
+            files.push(c"/proc/sys/net/ipv6/conf/all/forwarding");
+        }
+        for file in files {
+            let step = || format!("writing {}", file.to_string_lossy());
+            namespaces.write_setting(seat, file, b"1").during(step)?;
+        }
+        Ok(())
+    }
+
+    /// Changes the MTU of a rail's ports. If the nodes' is larger, they send each packet by itself: the kernel does not
+    /// hold a bundle of packets against the MTU of the other end of a veth.
+    pub(crate) fn set_port_mtu(
+        &self,
+        rail: usize,
+        mtu: u32,
+        is_smaller: bool,
+    ) -> Result<(), LabError> {
+        let Some(seat) = self.form.switch() else { return Ok(()) };
+        for port in self.ports(seat, rail)? {
+            let step = || format!("setting the MTU of {} on the switch to {mtu}", port.name);
+            self.sockets[seat].set_mtu(port.index, mtu).during(step)?;
+        }
+        let segments = if is_smaller { 1 } else { MOST_SEGMENTS };
+        for node in self.form.all_nodes() {
+            let link = self.find(node.index(), &rail_name(rail))?;
+            let step = || format!("bounding the bundles that {} on node {node} sends", link.name);
+            self.sockets[node.index()].set_most_segments(link.index, segments).during(step)?;
+        }
+        Ok(())
     }
 }
 

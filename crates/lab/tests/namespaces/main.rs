@@ -3,6 +3,7 @@
 //! What needs a permission that is not there skips a test, which says why.
 
 mod common;
+mod networks;
 mod root;
 mod rootless;
 mod switched;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use polyrail_lab::{Lab, LabInfo, LabState, Node, RailEnd, RailInfo, Rate, Side};
+use polyrail_lab::{Lab, LabInfo, LabState, Network, Node, RailEnd, RailInfo, Rate, Side};
 use serde_json::{Value, json};
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
@@ -52,6 +52,10 @@ pub(super) fn list(labs: &[LabInfo], json: bool) -> String {
         let gap = if index > 0 { "\n" } else { "" };
         let (privilege, processes) = (lab.privilege.name(), lab.processes);
         let plural = if processes == 1 { "" } else { "es" };
+        let network = match lab.network {
+            Network::Subnet => String::new(),
+            network => format!("{network}, "),
+        };
         let remedy = match lab.state {
             LabState::Broken { .. } => {
                 format!("; remove it with `polyrail lab down {}`", lab.name)
@@ -61,7 +65,7 @@ pub(super) fn list(labs: &[LabInfo], json: bool) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(
             text,
-            "{gap}{}  {}{remedy}  ({privilege}, {processes} process{plural} inside)",
+            "{gap}{}  {}{remedy}  ({network}{privilege}, {processes} process{plural} inside)",
             lab.name, lab.state
         );
         if !lab.rails.is_empty() {
@@ -113,6 +117,7 @@ fn lab_json(lab: &LabInfo) -> Value {
         "nodes": lab.namespaces,
         "is_switched": lab.is_switched,
         "switch": lab.switch,
+        "network": lab.network.name(),
         "queue_ms": lab.queue_ms,
         "mtu_bytes": lab.mtu,
         "processes": lab.processes,
