@@ -1,19 +1,24 @@
 //! Makes text from other programs and machines safe to show.
 //!
 //! Names and messages come from peers, devices, files and the environment, and any of them may hold escape
-//! sequences of a terminal, line breaks, or characters that reverse the direction of writing. [`steers`] decides which
+//! sequences of a terminal, line breaks, characters that reverse the direction of writing, or invisible ones that make two names look alike. [`steers`] decides which
 //! characters these are, for every place that refuses or escapes them.
 #![forbid(unsafe_code)]
 
 use std::borrow::Cow;
 
 /// Whether a character steers the terminal or the layout that shows it: control characters, the ends of lines and paragraphs of
-/// Unicode, and the characters that change the direction of writing.
+/// Unicode, the characters that change the direction of writing, and those that take up no room.
 pub fn steers(one: char) -> bool {
     let controls = matches!(one, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}');
     let ends_line = matches!(one, '\u{2028}' | '\u{2029}');
     let turns_writing = matches!(one, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    controls || ends_line || turns_writing
+    let is_invisible = matches!(
+        one,
+        '\u{ad}' | '\u{180e}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2065}' | '\u{206a}'..='\u{206f}' | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+    );
+    controls || ends_line || turns_writing || is_invisible
 }
 
 /// Escapes the characters that [`steers`] finds, but those in `keep`.
@@ -23,7 +28,10 @@ pub fn harmless(text: &str, keep: &[char]) -> String {
     let mut shown = String::with_capacity(text.len());
     for one in text.chars() {
         match steers(one) && !keep.contains(&one) {
-            true => shown.push_str(&format!("\\u{:04x}", u32::from(one))),
+            true => one
+                .encode_utf16(&mut [0; 2])
+                .iter()
+                .for_each(|unit| shown.push_str(&format!("\\u{unit:04x}"))),
             false => shown.push(one),
         }
     }
@@ -87,6 +95,8 @@ mod tests {
         assert_eq!(harmless("\u{1b}]0;x\u{7}\u{9b}2J", &['\n']), "\\u001b]0;x\\u0007\\u009b2J");
         assert_eq!(harmless("a\u{202e}b\u{2067}\u{61c}", &[]), "a\\u202eb\\u2067\\u061c");
         assert_eq!(harmless("a\u{2028}b\u{85}", &[]), "a\\u2028b\\u0085");
+        assert_eq!(harmless("a\u{200b}b\u{feff}\u{ad}", &[]), "a\\u200bb\\ufeff\\u00ad");
+        assert_eq!(harmless("\u{e0001}", &[]), "\\udb40\\udc01");
     }
 
     #[test]

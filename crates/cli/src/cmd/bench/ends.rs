@@ -2,6 +2,7 @@
 
 mod about;
 mod client;
+mod idle;
 mod inlab;
 mod intervals;
 mod listen;

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -152,7 +153,7 @@ fn measure(
         interrupt,
         progress: &progress,
         watch,
-        seed: crate::host::unix_ms() << 16 ^ u64::from(std::process::id()),
+        seed: RandomState::new().hash_one(0),
         copies: RefCell::default(),
         messages: RefCell::default(),
         line: line(&engine, rates),
@@ -285,7 +286,11 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Each end that is `on_host` takes its memory from this machine.
 fn check_memory(schedule: &Schedule, rails: usize, on_host: [bool; 2]) -> Result<(), BenchError> {
     let ends = on_host.into_iter().filter(|is| *is).count() as u64;
-    let needed_bytes = schedule.memory_bytes(rails) / 2 * ends;
+    check_free_memory(schedule.memory_bytes(rails) / 2 * ends)
+}
+
+/// Refuses to take more memory of this host than there is.
+pub(super) fn check_free_memory(needed_bytes: u64) -> Result<(), BenchError> {
     match crate::host::available_memory_bytes() {
         Some(available_bytes) if needed_bytes > available_bytes => {
             Err(BenchError::Memory { needed_bytes, available_bytes })

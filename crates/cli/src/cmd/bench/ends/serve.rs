@@ -1,6 +1,6 @@
 //! The end that is measured against: it answers one client, then the next.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,8 @@ use polyrail_report::{PeerSample, exit};
 use polyrail_profiler::drive::Ran;
 
 use super::about::{settings, threads, tool};
+use super::client::check_free_memory;
+use super::idle::Idle;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::memory::{Bank, Buffers};
@@ -52,7 +54,9 @@ fn serve_one(
     let link = Link::new(engine, peer.clone(), stop.clone());
     let mut session = Session::new(&link, bank, stop);
     while let Some(ask) = session.next_ask()? {
-        session.has_asked = true;
+        if !matches!(ask, Ask::StillThere) {
+            session.idle.note_question();
+        }
         match ask {
             Ask::StillThere => {}
             Ask::Bye => {
@@ -74,7 +78,7 @@ struct Session<'l> {
     link: &'l Link<'l>,
     bank: &'l Arc<Bank>,
     stop: &'l Interrupt,
-    has_asked: bool,
+    idle: Idle,
     prepared: Option<Prepared<'l>>,
     /// The sample under way, or how it failed.
     sample: Option<(Snapshot, Result<Option<Ran>, BenchError>)>,
@@ -96,6 +100,7 @@ struct Prepared<'l> {
 #[derive(Default)]
 struct Others {
     done: Interrupt,
+    engines: Vec<Weak<Engine>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -105,7 +110,7 @@ impl<'l> Session<'l> {
             link,
             bank,
             stop,
-            has_asked: false,
+            idle: Idle::new(),
             prepared: None,
             sample: None,
             raw: None,
@@ -116,8 +121,7 @@ impl<'l> Session<'l> {
 
     /// The next question, or `None` when the service is to end.
     fn next_ask(&self) -> Result<Option<Ask>, BenchError> {
-        let started = Instant::now();
-        let mut heard = started;
+        let mut heard = Instant::now();
         loop {
             if let Some(bytes) = self.link.next(SLICE) {
                 match serde_json::from_slice(&bytes) {
@@ -132,15 +136,22 @@ impl<'l> Session<'l> {
                 let peer = self.link.peer.name().to_owned();
                 return Err(BenchError::Gone { peer, why });
             }
-            if !self.has_asked && started.elapsed() > FIRST_ASK {
-                return Err(BenchError::Mute { waited: started.elapsed() });
-            }
+            self.check_idle()?;
             if heard.elapsed() > KEEP_ALIVE {
                 // Its delivery fails when the client is gone.
                 self.link.answer(&Answer::StillHere)?;
                 heard = Instant::now();
             }
         }
+    }
+
+    /// Refuses a client that keeps its turn without need. A round of the baseline has limits of its own.
+    fn check_idle(&self) -> Result<(), BenchError> {
+        if self.raw.as_ref().is_some_and(RawServer::is_in_round) {
+            return Ok(());
+        }
+        let link = self.link;
+        self.idle.check(link.has_refused_others(), link.engine, &self.others.engines)
     }
 
     /// The client closes its engine now. Were it taken off the list before, it would try to connect again.
@@ -177,6 +188,8 @@ impl<'l> Session<'l> {
                 spec.check()?;
                 // Free the old memory first, so that both never exist at once.
                 self.raw = None;
+                let bytes = if spec.ping_pong { spec.piece.saturating_mul(2) } else { spec.area };
+                check_free_memory(bytes.saturating_mul(spec.traffic().count() as u64))?;
                 let rails = self.link.engine.rails();
                 let addresses: Vec<_> = rails.iter().map(|rail| rail.address.ip()).collect();
                 let raw = self.raw.insert(RawServer::open(spec, &addresses)?);
@@ -226,12 +239,13 @@ impl<'l> Session<'l> {
             let allowed = format!("0 to {OTHERS_MAX}");
             return Err(BenchError::usage("engines", OTHERS_MAX + 1, "are too many", allowed));
         }
-        let engine = Engine::builder().config(config).build()?;
+        let engine = Arc::new(Engine::builder().config(config).build()?);
         let Some(&address) = engine.addresses().first() else {
             return Err(BenchError::Protocol { ask: "open", answer: "no address".into() });
         };
         let invitation = engine.invitation().to_string();
         let (done, bank) = (self.others.done.clone(), Arc::clone(self.bank));
+        self.others.engines.push(Arc::downgrade(&engine));
         self.others.threads.push(thread::spawn(move || {
             serve(&engine, &bank, &done, |_, _| false);
         }));
@@ -242,6 +256,11 @@ impl<'l> Session<'l> {
         set_up.check()?;
         // Free the old memory first, so that both never exist at once.
         self.prepared = None;
+        if self.bank.is_host() {
+            let ways =
+                u64::from(set_up.sends(End::Server)) + u64::from(set_up.receives(End::Server));
+            check_free_memory(set_up.layout.size.saturating_mul(set_up.layout.slots) * ways)?;
+        }
         if set_up.sample && self.watch.is_none() {
             self.watch = Some(Watch::open()?);
         }
@@ -261,7 +280,9 @@ impl<'l> Session<'l> {
         let before = Snapshot::begin(self.link.engine, self.watch.as_ref());
         let (link, stop) = (self.link, self.stop);
         // While its own part goes on, it does not look whether the client has finished.
-        let is_over = |is_idle: bool| stop.is_raised() || is_idle && link.has_news();
+        let (idle, others) = (&self.idle, &self.others.engines);
+        let is_held = || idle.check(link.has_refused_others(), link.engine, others).is_err();
+        let is_over = |is_idle: bool| stop.is_raised() || is_idle && (link.has_news() || is_held());
         let result = match self.prepared.as_ref().map(|prepared| &prepared.part) {
             None => return link.answer(&failed(&not_set_up())),
             Some(Part::Stream(work)) => {
@@ -341,8 +362,6 @@ const SLICE: Duration = Duration::from_millis(200);
 /// How long a client may take to be gone that has said good-bye.
 const PARTING: Duration = Duration::from_secs(1);
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
-/// How long a client may take for its first question, while others wait for their turn.
-const FIRST_ASK: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

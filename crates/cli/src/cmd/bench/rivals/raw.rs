@@ -139,7 +139,7 @@ impl RawServer {
         let wanted = self.spec.traffic().count();
         while self.flows.len() < wanted {
             let mut came = false;
-            for listener in &self.listeners {
+            for listener in &mut self.listeners {
                 if let Some(flow) = listener.accept(&self.spec)? {
                     self.flows.push(flow);
                     came = true;
@@ -173,6 +173,11 @@ impl RawServer {
         }
         self.round = Some(Round { cpu_seconds, threads });
         Ok(())
+    }
+
+    /// Whether connections are being measured.
+    pub(crate) fn is_in_round(&self) -> bool {
+        self.round.as_ref().is_some_and(|round| round.threads.iter().any(|it| !it.is_finished()))
     }
 
     /// Waits for the threads; the CPU time of the process since they were started.
@@ -242,6 +247,9 @@ const ACCEPT_MAX: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::net::TcpStream;
+
     use super::*;
 
     fn spec(to_us: bool, ping_pong: bool) -> RawSpec {
@@ -288,6 +296,24 @@ mod tests {
         flows.iter().for_each(|flow| flow.verify(&spec).unwrap());
         assert_eq!(flows.iter().map(Flow::landed_pieces).sum::<u64>(), 17);
         assert_eq!(server.flows.iter().map(Flow::landed_pieces).sum::<u64>(), 17);
+    }
+
+    #[test]
+    fn a_stranger_on_the_port_holds_up_nothing() {
+        let spec = spec(true, false);
+        let local: IpAddr = [127, 0, 0, 1].into();
+        let mut server = RawServer::open(spec.clone(), &[local]).unwrap();
+        let address = server.addresses().unwrap()[0];
+        let silent = TcpStream::connect(address).unwrap();
+        let mut wrong = TcpStream::connect(address).unwrap();
+        wrong.write_all(&[1; 64]).unwrap();
+        drop(TcpStream::connect(address).unwrap());
+        let connect = |(index, traffic)| Flow::connect(&spec, traffic, index, local, address);
+        let flows: Vec<_> = spec.traffic().map(|it| connect(it).unwrap()).collect();
+        let began = Instant::now();
+        server.accept(&Interrupt::default()).unwrap();
+        assert!(began.elapsed() < ACCEPT_MAX && server.flows.len() == flows.len());
+        drop(silent);
     }
 
     #[test]

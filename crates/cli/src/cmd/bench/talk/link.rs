@@ -1,6 +1,7 @@
 //! One end of the conversation: it asks, waits for answers, and notices other clients.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -19,13 +20,20 @@ pub(crate) struct Link<'a> {
     pub(crate) peer: Peer,
     /// Notifications that came while something else was awaited.
     waiting: Mutex<VecDeque<Vec<u8>>>,
+    has_refused_others: AtomicBool,
     interrupt: Interrupt,
 }
 
 impl<'a> Link<'a> {
     /// Waits for the other end are short once `interrupt` is raised.
     pub(crate) fn new(engine: &'a Engine, peer: Peer, interrupt: Interrupt) -> Self {
-        Self { engine, peer, waiting: Mutex::default(), interrupt }
+        Self {
+            engine,
+            peer,
+            waiting: Mutex::default(),
+            has_refused_others: AtomicBool::new(false),
+            interrupt,
+        }
     }
 
     /// Asks and waits for the answer. A failure at the other end becomes an error here.
@@ -102,9 +110,15 @@ impl<'a> Link<'a> {
         if is_ours {
             self.waiting().push_back(data);
         } else {
+            self.has_refused_others.store(true, Ordering::Relaxed);
             refuse_second(self.engine, &peer);
         }
         is_ours
+    }
+
+    /// Whether another client came while this one was served.
+    pub(crate) fn has_refused_others(&self) -> bool {
+        self.has_refused_others.load(Ordering::Relaxed)
     }
 
     /// Whether a message of the peer waits to be read.

@@ -31,6 +31,8 @@ pub(crate) struct Flow {
 /// A listening socket whose connections have the right options from the start.
 pub(crate) struct Listener {
     listener: TcpListener,
+    /// Connections whose greeting has not come.
+    ungreeted: Vec<TcpStream>,
 }
 
 impl Flow {
@@ -48,7 +50,7 @@ impl Flow {
             socket.connect_timeout(&to.into(), PATIENCE)?;
             let mut stream = TcpStream::from(socket);
             prepare(&stream)?;
-            stream.write_all(&greeting(traffic, index))?;
+            stream.write_all(&greeting(spec, traffic, index))?;
             Ok(stream)
         };
         Self::new(spec, traffic, index, connect().map_err(failed)?, false)
@@ -212,32 +214,49 @@ impl Listener {
             socket.set_nonblocking(true)?;
             Ok(socket.into())
         };
-        Ok(Self { listener: listen().map_err(failed)? })
+        Ok(Self { listener: listen().map_err(failed)?, ungreeted: Vec::new() })
     }
 
     pub(crate) fn address(&self) -> Result<SocketAddr, BenchError> {
         self.listener.local_addr().map_err(|source| BenchError::system("raw: address", source))
     }
 
-    /// A connection that waits to be taken, if there is one.
-    pub(crate) fn accept(&self, spec: &RawSpec) -> Result<Option<Flow>, BenchError> {
+    /// The next connection that greets as the measuring end does, if there is one. Others are dropped once they say
+    /// something else or end; one that says nothing holds up nothing.
+    pub(crate) fn accept(&mut self, spec: &RawSpec) -> Result<Option<Flow>, BenchError> {
         let failed = |source| BenchError::system("raw: accepting a connection", source);
-        let mut stream = match self.listener.accept() {
-            Ok((stream, _)) => stream,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(error) => return Err(failed(error)),
-        };
-        let mut greeting = [0; GREETING];
-        let greeted = stream
-            .set_nonblocking(false)
-            .and_then(|()| prepare(&stream))
-            .and_then(|()| stream.read_exact(&mut greeting));
-        greeted.map_err(failed)?;
-        match understand(greeting) {
-            Some((traffic, index)) => Flow::new(spec, traffic, index, stream, true).map(Some),
-            // Another program connected to the port.
-            None => Ok(None),
+        while self.ungreeted.len() < UNGREETED_MAX {
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    stream.set_nonblocking(true).map_err(failed)?;
+                    self.ungreeted.push(stream);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // The connection ended before it was taken.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(error) => return Err(failed(error)),
+            }
         }
+        let mut at = 0;
+        while let Some(stream) = self.ungreeted.get(at) {
+            let mut bytes = [0; GREETING];
+            match stream.peek(&mut bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => at += 1,
+                Ok(got) if (1..GREETING).contains(&got) => at += 1,
+                Ok(GREETING) => {
+                    let mut stream = self.ungreeted.swap_remove(at);
+                    let Some((traffic, index)) = understand(spec, bytes) else { continue };
+                    let greeted = stream
+                        .set_nonblocking(false)
+                        .and_then(|()| prepare(&stream))
+                        .and_then(|()| stream.read_exact(&mut bytes));
+                    greeted.map_err(failed)?;
+                    return Flow::new(spec, traffic, index, stream, true).map(Some);
+                }
+                _ => drop(self.ungreeted.swap_remove(at)),
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -277,27 +296,31 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))
 }
 
-const GREETING: usize = 5;
+/// Kind of traffic, index of the flow, and the seed of the measurement, which only its two ends know.
+const GREETING: usize = 13;
+/// Connections of strangers that are kept.
+const UNGREETED_MAX: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn greeting(traffic: Traffic, index: usize) -> [u8; GREETING] {
-    let mut bytes = [0; GREETING];
-    bytes[0] = match traffic {
+fn greeting(spec: &RawSpec, traffic: Traffic, index: usize) -> [u8; GREETING] {
+    let kind = match traffic {
         Traffic::ToServer => 1,
         Traffic::ToClient => 2,
         Traffic::PingPong => 3,
     };
-    bytes[1..].copy_from_slice(&(index as u32).to_le_bytes());
+    let mut bytes = [kind; GREETING];
+    bytes[1..5].copy_from_slice(&(index as u32).to_le_bytes());
+    bytes[5..].copy_from_slice(&spec.seed.to_le_bytes());
     bytes
 }
 
-fn understand(bytes: [u8; GREETING]) -> Option<(Traffic, usize)> {
-    let [kind, index @ ..] = bytes;
-    let traffic = match kind {
+fn understand(spec: &RawSpec, bytes: [u8; GREETING]) -> Option<(Traffic, usize)> {
+    let traffic = match bytes[0] {
         1 => Traffic::ToServer,
         2 => Traffic::ToClient,
         3 => Traffic::PingPong,
         _ => return None,
     };
-    Some((traffic, u32::from_le_bytes(index) as usize))
+    let index = u32::from_le_bytes(*bytes[1..].first_chunk()?) as usize;
+    (greeting(spec, traffic, index) == bytes).then_some((traffic, index))
 }
