@@ -217,7 +217,10 @@ fn where_there_is_nothing_to_show_a_sentence_says_so() {
     let fixture = fixtures::no_nics();
     let root = fixture.path().to_str().unwrap();
     for (arguments, sentence) in [
-        (&["irq", "show", "--interval", "0s"][..], "no network card here has interrupts\n"),
+        (
+            &["irq", "show", "--interval", "0s"][..],
+            "no network card here has interrupts of its own\n",
+        ),
         (&["irq", "plan"], "every value is as planned already\n"),
         (&["irq", "apply", "--dry-run"], "every value is as planned already\n"),
     ] {

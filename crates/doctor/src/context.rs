@@ -13,7 +13,7 @@ use crate::probes::{NicProbe, Probes};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// The interfaces that are meant to be rails; a bond stands for the cards below it. Empty: all
-    /// interfaces that belong to a device, except representors.
+    /// interfaces that belong to a device, except representors and those above another card.
     pub interfaces: Vec<String>,
     /// The round-trip time between hosts.
     pub rtt: Duration,
@@ -99,7 +99,8 @@ impl Context {
     pub(crate) fn rails(&self) -> Vec<&Nic> {
         let wanted = &self.options.interfaces;
         let is_wanted = |nic: &&Nic| match wanted.is_empty() {
-            true => !self.topology.is_representor(&nic.name),
+            // Azure's interface above its virtual function has that one's queues.
+            true => self.topology.carriers(&nic.name).iter().all(|card| card.name == nic.name),
             false => wanted.contains(&nic.name),
         };
         self.topology.nics.iter().filter(is_wanted).collect()

@@ -3,6 +3,7 @@
 //! For tests, here and in the crates above (feature `fixtures`). The folder goes away with the
 //! [`Fixture`].
 
+mod kinds;
 mod machine;
 mod machines;
 
@@ -10,7 +11,8 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-pub use machine::{Device, Machine};
+pub use kinds::{Kind, kind, kinds};
+pub use machine::{Chip, Device, Machine};
 pub use machines::{
     a3_high, container, cpu_holes, cpus_512, laptop, mlx5_four_nodes, no_nics, unknown_nodes,
 };

@@ -11,6 +11,8 @@ use crate::sysroot::{ReadError, Sysroot, short};
 const PATH: &str = "/proc/interrupts";
 /// Words of the name of a chip after the first one: `Hyper-V PCIe MSI`.
 const CHIP_WORDS: usize = 3;
+/// How the name of a chip ends that has the flow in it.
+const FLOWS_OF_CHIPS: &[&str] = &["-edge", "-level", "-fasteoi"];
 
 /// The file at one moment.
 ///
@@ -209,6 +211,10 @@ impl Irq {
             self.flow = Some(flow.to_owned());
             return after;
         }
+        // Linux 3.10 writes no number: `PCI-MSI-edge name`, and a name may begin with one.
+        if FLOWS_OF_CHIPS.iter().any(|flow| first.ends_with(flow)) {
+            return rest;
+        }
         let mut behind = rest;
         for _ in 0..CHIP_WORDS {
             let (found, after) = word(behind);
@@ -339,6 +345,14 @@ MIS:          0
         assert_eq!(seen(28), ("GICv3", Some(27), Some("level"), None));
         assert_eq!(seen(29).3, Some(pci("0001:01:00.0")));
         assert_eq!(seen(30), ("IO-APIC-fasteoi", None, None, None));
+    }
+
+    #[test]
+    fn an_old_chip_has_no_number_even_before_an_interface_called_100() {
+        let table = Interrupts::parse("CPU0\n 90: 5 IR-PCI-MSI-edge      100-q0\n").unwrap();
+        let irq = &table.irqs[0];
+        assert_eq!((irq.chip.as_str(), irq.hwirq), ("IR-PCI-MSI-edge", None));
+        assert_eq!(irq.actions, ["100-q0"]);
     }
 
     #[test]

@@ -65,9 +65,13 @@ impl Ports {
     }
 }
 
-/// The PCI function of an interface. The device of a virtio interface is a child of it.
+/// The PCI function of an interface. The device of a virtio interface is a child of it. The
+/// interrupts of a USB controller serve many devices, so an interface on USB has no function.
 fn function_of(root: &Sysroot, name: &str) -> Option<PciAddress> {
     let path = root.resolve(format!("{FOLDER}/{name}/device"))?;
+    if path.iter().filter_map(|part| part.to_str()).any(|part| part.starts_with("usb")) {
+        return None;
+    }
     path.iter().rev().filter_map(|part| part.to_str()?.parse().ok()).next()
 }
 

@@ -274,6 +274,8 @@ impl<W: Write> Archive<'_, W> {
             let Some(folder) = self.link(&format!("/sys/class/net/{name}"))? else { continue };
             if let Some(device) = self.link(&format!("{folder}/device"))? {
                 self.link(&format!("{device}/driver"))?;
+                // The device need not be on the PCI bus: those of Hyper-V and Xen have one of their own.
+                self.file(&format!("{device}/numa_node"))?;
             }
             for file in NET_FILES {
                 self.matching(&format!("{folder}/{file}"))?;

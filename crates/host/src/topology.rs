@@ -114,14 +114,42 @@ impl Topology {
         self.nodes.iter().find(|node| node.id == id)
     }
 
-    /// The CPUs near a device of this node: the node's own, or all that are online when there is
-    /// nothing to choose; `None` if the node is unknown and there are several.
+    /// The CPUs near a device of this node: those of [`Self::node_with_cpus`], or all that are online
+    /// when there is nothing to choose; `None` if the node is unknown and there are several.
     pub fn cpus_near(&self, node: Option<u32>) -> Option<CpuSet> {
-        match node.and_then(|id| self.node(id)) {
-            Some(node) => Some(node.cpus.intersection(&self.cpus.online)),
+        match self.node_with_cpus(node) {
+            Some(node) => Some(self.online_of(node)),
             None if self.nodes_with_cpus() <= 1 => Some(self.cpus.online.clone()),
             None => None,
         }
+    }
+
+    /// The node whose CPUs serve a device of this node: the node itself, or the nearest one if it
+    /// has none that are online, as nodes of memory alone. `None` if the machine does not tell.
+    pub fn node_with_cpus(&self, node: Option<u32>) -> Option<&Node> {
+        let own = self.node(node?)?;
+        if !self.online_of(own).is_empty() {
+            return Some(own);
+        }
+        let far = |node: &Node| own.distances.iter().find(|(id, _)| *id == node.id).map(|it| it.1);
+        let others = self.nodes.iter().filter(|node| !self.online_of(node).is_empty());
+        let known = others.filter_map(|node| Some((far(node)?, node)));
+        known.min_by_key(|(far, node)| (*far, node.id)).map(|(_, node)| node)
+    }
+
+    /// Whether CPUs are those of a node. `None` if some of them are, if the node has no CPUs, or if
+    /// it is unknown.
+    pub fn is_on_node(&self, node: Option<u32>, cpus: &CpuSet) -> Option<bool> {
+        let own = &self.node(node?)?.cpus;
+        match (own.is_empty() || cpus.is_empty(), cpus.is_subset(own), cpus.intersects(own)) {
+            (false, true, _) => Some(true),
+            (false, _, false) => Some(false),
+            _ => None,
+        }
+    }
+
+    fn online_of(&self, node: &Node) -> CpuSet {
+        node.cpus.intersection(&self.cpus.online)
     }
 
     /// The CPUs that threads can be put on: online, and allowed to this process if that is known.

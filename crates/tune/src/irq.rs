@@ -14,5 +14,5 @@ pub use policy::{Policy, PolicyOptions, plan, plan_from_map};
 pub use rivals::{rivals_running, stop_irqbalance};
 pub use role::Role;
 pub use show::{Shown, show};
-pub use vectors::{Vector, Vectors};
+pub use vectors::{Vector, Vectors, without_vectors};
 pub use watch::{Sighting, Watch, Writer};

@@ -371,3 +371,54 @@ fn a_bond_stands_for_its_members_and_the_plan_says_so() {
     let error = planned(&fixture, Policy::Split, &options).unwrap_err().to_string();
     assert!(error.contains("lo"), "{error}");
 }
+
+#[test]
+fn where_nothing_else_is_left_cpu_0_and_isolated_cpus_are_used() {
+    let options = PolicyOptions::default();
+    for (name, used) in [("one-cpu", "0"), ("one-core-two-threads", "0-1"), ("isolated", "0")] {
+        let fixture = ready(fixtures::kind(name).build());
+        let plan = planned(&fixture, Policy::Split, &options).unwrap();
+        let all = places(&plan).into_values().fold(CpuSet::new(), |all, one| all.union(&one));
+        assert_eq!(all, cpus(used), "{name}");
+    }
+    let fixture = ready(fixtures::kind("isolated").build());
+    let options = PolicyOptions { cpus: Some(cpus("4-7")), ..PolicyOptions::default() };
+    let plan = planned(&fixture, Policy::Split, &options).unwrap();
+    assert!(plan.warnings[0].starts_with("CPU 4-7: isolated at boot"), "{:?}", plan.warnings);
+}
+
+#[test]
+fn the_option_that_leaves_no_cpu_is_the_one_that_is_named() {
+    let fixture = ready(fixtures::kind("one-cpu").build());
+    let workers: BTreeMap<String, CpuSet> = [("eth0".to_owned(), cpus("0"))].into();
+    let (none, options) = (BTreeMap::new(), PolicyOptions::default());
+    for (avoid, tx, rx, field) in [
+        ("0", &none, &none, "--avoid `0`"),
+        ("", &workers, &none, "--tx-bindings `0`"),
+        ("", &none, &workers, "--rx-bindings `0`"),
+    ] {
+        let (tx_workers, rx_workers) = (tx.clone(), rx.clone());
+        let options =
+            PolicyOptions { avoid: cpus(avoid), tx_workers, rx_workers, ..options.clone() };
+        let error = planned(&fixture, Policy::Split, &options).unwrap_err().to_string();
+        let words = format!("{field}: leaves no CPU for `split`; allowed: some of 0, not all");
+        assert!(error.contains(&words), "{error}");
+    }
+}
+
+#[test]
+fn queues_that_ports_share_count_once_for_their_node() {
+    let fixture = ready(fixtures::kind("mlx4-two-ports").build());
+    let plan = planned(&fixture, Policy::Split, &PolicyOptions::default()).unwrap();
+    assert_eq!((plan.wanted().count(), plan.warnings.len()), (4, 0), "{:?}", plan.warnings);
+}
+
+#[test]
+fn a_node_without_cpus_has_those_of_the_nearest_one() {
+    let fixture = ready(fixtures::kind("cxl-memory").build());
+    let options = PolicyOptions { nics: vec!["eth1".to_owned()], ..PolicyOptions::default() };
+    let plan = planned(&fixture, Policy::Numa, &options).unwrap();
+    assert!(plan.warnings.is_empty(), "{:?}", plan.warnings);
+    let near = cpus("16-31");
+    assert!(places(&plan).values().all(|cpus| cpus.is_subset(&near)), "{plan:?}");
+}

@@ -235,7 +235,8 @@ fn show(args: &ShowArgs) -> Result<ExitCode, TuneError> {
     })?;
     let shown = irq::show(&root, &topology, &followed.nics, args.interval)?;
     drop(waiting);
-    for note in followed.notes.iter().chain(&topology.unread) {
+    let absent = irq::without_vectors(&root, &topology, &followed.nics)?;
+    for note in followed.notes.iter().chain(&topology.unread).chain(&absent) {
         tell!("polyrail: {note}");
     }
     for (pid, name) in irq::rivals_running(&root) {
@@ -243,7 +244,10 @@ fn show(args: &ShowArgs) -> Result<ExitCode, TuneError> {
     }
     Ok(match args.json {
         true => changes::print_list("vectors", &shown),
-        false => changes::print_table(&shown_table(&shown), "no network card here has interrupts"),
+        false => changes::print_table(
+            &shown_table(&shown),
+            "no network card here has interrupts of its own",
+        ),
     })
 }
 

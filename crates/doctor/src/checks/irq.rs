@@ -243,21 +243,31 @@ fn irq_off_node(cx: &Context) -> Result<Outcome, Unknown> {
     }
     each_rail(cx, |outcome, placed| {
         let name = &placed.nic.name;
-        let near = placed.nic.node.and_then(|node| cx.topology().cpus_near(Some(node)));
-        let (Some(node), Some(near)) = (placed.nic.node, near) else {
+        let node = placed.nic.node.and_then(|id| cx.topology().node(id));
+        let Some(node) = node else {
             outcome.unknown(format!("{name}: its node is not known"));
             return;
         };
-        let is_off = |cpus: &CpuSet| !cpus.is_subset(&near);
+        let place = |cpus: &CpuSet| cx.topology().is_on_node(Some(node.id), cpus);
+        let is_off = |cpus: &CpuSet| place(cpus) == Some(false);
         let off = placed.vectors.iter().filter(|(_, cpus)| is_off(cpus)).count();
         if off > 0 {
             let all = placed.vectors.len();
-            let mut finding =
-                Finding::new(format!("{off} of {all} vectors fire off node {node} ({near})"))
-                    .about(name)
-                    .command(plan_command(placed.nic));
+            let mut finding = Finding::new(format!(
+                "{off} of {all} vectors fire off node {} ({})",
+                node.id, node.cpus
+            ))
+            .about(name)
+            .command(plan_command(placed.nic));
             finding.evidence = placed.evidence(is_off);
             outcome.found(finding);
+        } else if node.cpus.is_empty() {
+            outcome.unknown(format!("{name}: its node {} has no CPUs", node.id));
+        } else if placed.vectors.iter().any(|(_, cpus)| place(cpus).is_none()) {
+            outcome.unknown(format!(
+                "{name}: its vectors may go to CPUs of several nodes, and the kernel does not tell \
+                 to which they go"
+            ));
         } else {
             outcome
                 .saw("/proc/irq/*/effective_affinity_list", format!("{name}: {}", placed.cpus()));
@@ -394,6 +404,7 @@ fn irqbalance_active(cx: &Context) -> Result<Outcome, Unknown> {
         }
     }
     match seen {
+        _ if !outcome.findings.is_empty() => Ok(outcome),
         0 => Err(Unknown("/proc has no processes (a copy of a machine has none)".into())),
         _ => {
             outcome.saw("/proc/*/comm", format!("{seen} processes, none of them irqbalance"));

@@ -67,7 +67,7 @@ fn link_down(cx: &Context) -> Result<Outcome, Unknown> {
         let path = format!("/sys/class/net/{name}/operstate");
         // IFF_UP: somebody wants it up. Spare ports of a card count as rails only if the user names
         // them.
-        let flags = cx.optional(&format!("/sys/class/net/{name}/flags"))?;
+        let flags = cx.optional(&format!("/sys/class/net/{name}/flags")).ok().flatten();
         let flags =
             flags.and_then(|text| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok());
         let is_wanted =

@@ -59,7 +59,13 @@ fn masks(
 fn rps_on(cx: &Context) -> Result<Outcome, Unknown> {
     let mut outcome = Outcome::default();
     for nic in cx.rails() {
-        let masks = masks(cx, nic, "rx-", "rps_cpus")?;
+        let masks = match masks(cx, nic, "rx-", "rps_cpus") {
+            Ok(masks) => masks,
+            Err(Unknown(why)) => {
+                outcome.unknown(why);
+                continue;
+            }
+        };
         if masks.is_empty() {
             outcome.unknown(format!("{}: no queue has a mask for RPS", nic.name));
             continue;
@@ -90,7 +96,13 @@ fn xps_unset(cx: &Context) -> Result<Outcome, Unknown> {
             outcome.saw(format!("/sys/class/net/{}/queues", nic.name), "one sending queue");
             continue;
         }
-        let masks = masks(cx, nic, "tx-", "xps_cpus")?;
+        let masks = match masks(cx, nic, "tx-", "xps_cpus") {
+            Ok(masks) => masks,
+            Err(Unknown(why)) => {
+                outcome.unknown(why);
+                continue;
+            }
+        };
         if masks.is_empty() {
             outcome.unknown(format!("{}: no queue has a mask for XPS", nic.name));
             continue;

@@ -4,6 +4,7 @@
 mod damaged;
 mod faults;
 mod host;
+mod kinds;
 
 use std::collections::BTreeSet;
 

@@ -200,8 +200,11 @@ impl About<'_> {
         let missing = self.cpus.difference(&all.possible);
         let message = format!("this machine has no CPU {missing}; its CPUs are {}", all.possible);
         self.add(LintId::NoSuchCpu, true, missing.clone(), message);
-        let offline = self.cpus.difference(&all.online).difference(&missing);
+        let offline = self.cpus.intersection(&all.offline);
         self.add(LintId::Offline, true, offline.clone(), format!("CPU {offline} is switched off"));
+        let hidden = self.cpus.difference(&all.online).difference(&missing).difference(&offline);
+        let message = format!("this container may not use CPU {hidden}; it sees {}", all.online);
+        self.add(LintId::OutsideCpuset, true, hidden, message);
         if let Some(allowed) = &topology.allowed_cpus {
             let outside = self.cpus.intersection(&all.online).difference(allowed);
             let message = format!("this process may not use CPU {outside}; it may use {allowed}");
@@ -225,7 +228,7 @@ impl About<'_> {
             return;
         }
         let node = topology.node_of(self.interface).and_then(|id| topology.node(id));
-        let Some(node) = node else { return };
+        let Some(node) = node.filter(|node| !node.cpus.is_empty()) else { return };
         let far = self.cpus.intersection(&topology.cpus.online).difference(&node.cpus);
         let message = format!(
             "{} is on node {}, but CPU {far} is not: every byte crosses between nodes",

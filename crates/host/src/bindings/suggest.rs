@@ -112,8 +112,16 @@ fn group(
         // With one node there is nothing to choose, whatever the interface says.
         let node = match topology.nodes_with_cpus() {
             0 | 1 => topology.nodes.iter().find(|node| !node.cpus.is_empty()).map(|node| node.id),
-            _ => first.node,
+            _ => topology.node_with_cpus(first.node).map(|node| node.id),
         };
+        if let (Some(own), Some(node)) = (first.node, node.filter(|node| Some(*node) != first.node))
+            && topology.nodes_with_cpus() > 1
+        {
+            notes.push(format!(
+                "{name} is at node {own}, which has no CPUs, and gets those of node {node}, the \
+                 nearest"
+            ));
+        }
         if topology.cpus_near(node).is_none() {
             notes.push(format!(
                 "{name} is left out: the machine does not tell its node, and there are several"
@@ -184,8 +192,10 @@ fn divide(
 fn roles<'a>(cores: &'a [CpuSet], place: &str, notes: &mut Vec<String>) -> [&'a [CpuSet]; 4] {
     let count = cores.len();
     if count < 4 {
-        notes
-            .push(format!("{place} has {count} usable cores; with fewer than 4, roles share them"));
+        notes.push(format!(
+            "{place} has {count} usable core{}; with fewer than 4, roles share them",
+            if count == 1 { "" } else { "s" }
+        ));
     }
     match count {
         0 | 1 => [cores; 4],

@@ -17,6 +17,9 @@ pub struct Cpus {
     pub online: CpuSet,
     /// Could be switched on without a restart.
     pub possible: CpuSet,
+    /// Switched off. A container may see fewer CPUs than are switched on.
+    #[serde(skip)]
+    pub offline: CpuSet,
     /// Kept free of ordinary threads by the boot option `isolcpus`.
     pub isolated: CpuSet,
     /// Each CPU that is online, in ascending order.
@@ -82,19 +85,26 @@ impl Cpus {
                 .filter(|possible| !possible.is_empty())
                 .unwrap_or_else(|| online.clone()),
             isolated: values.cpus(format!("{FOLDER}/isolated")).unwrap_or_default(),
-            list: online.iter().map(|id| Cpu::read(values, id)).collect(),
+            list: online.iter().map(|id| Cpu::read(values, id, &online)).collect(),
             caches: read_caches(values, &online),
             online,
             ..Self::default()
+        };
+        let not_online = cpus.possible.difference(&cpus.online);
+        // The file also lists CPUs that the kernel has no room for.
+        cpus.offline = match values.cpus(format!("{FOLDER}/offline")) {
+            Some(offline) => offline.intersection(&not_online),
+            None => not_online,
         };
         cpus.read_cpuinfo(values);
         Ok(cpus)
     }
 
-    /// The CPUs that are online; all that have a folder, if the list of them is damaged.
+    /// The CPUs that are online; all that have a folder or a row in `/proc/stat`, if the list of them
+    /// is damaged.
     ///
     /// # Errors
-    /// [`ReadError`] of the list, if there are no folders, either.
+    /// [`ReadError`] of the list, if there are neither.
     pub fn read_online(root: &Sysroot) -> Result<CpuSet, ReadError> {
         online(&Values::of(root))
     }
@@ -157,12 +167,13 @@ impl Cpus {
 }
 
 impl Cpu {
-    fn read(values: &Values<'_>, id: u32) -> Self {
+    fn read(values: &Values<'_>, id: u32, online: &CpuSet) -> Self {
         let file = |name: &str| format!("{FOLDER}/cpu{id}/topology/{name}");
         // `core_cpus_list` is the name since 5.2; the older one is still there.
         let siblings = values.cpus(file("thread_siblings_list"));
         let siblings = siblings.or_else(|| values.cpus(file("core_cpus_list")));
-        let mut siblings = siblings.unwrap_or_default();
+        // A container may see fewer CPUs than the files of each one name.
+        let mut siblings = siblings.unwrap_or_default().intersection(online);
         // If a machine hides its cores, assume one CPU per core.
         siblings.insert(id);
         Self {
@@ -185,12 +196,20 @@ fn online(values: &Values<'_>) -> Result<CpuSet, ReadError> {
     }
     let names = values.names(FOLDER);
     let ids = names.iter().filter_map(|name| name.strip_prefix("cpu")?.parse().ok());
-    let folders: CpuSet = ids.filter(|id| *id <= LAST_CPU).collect();
-    match folders.is_empty() {
+    let mut found: CpuSet = ids.filter(|id| *id <= LAST_CPU).collect();
+    if found.is_empty() {
+        // gVisor has no such folder.
+        let stat = root.read("/proc/stat").unwrap_or_default();
+        let rows = stat.lines().filter_map(|line| line.strip_prefix("cpu")?.split(' ').next());
+        found = rows.filter_map(|id| id.parse().ok()).filter(|id| *id <= LAST_CPU).collect();
+    }
+    match found.is_empty() {
         true => list,
         false => {
-            values.keep(list);
-            Ok(folders)
+            if list.as_ref().is_err_and(|error| !error.is_absent()) {
+                values.keep(list);
+            }
+            Ok(found)
         }
     }
 }

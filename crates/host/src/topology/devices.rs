@@ -196,10 +196,12 @@ fn parts(path: &str) -> Option<(String, Vec<Step>, String)> {
         let address: Option<PciAddress> = part.parse().ok();
         match address {
             Some(address) if host_bridge.is_some() => chain.push((address, folder.clone())),
-            _ if !chain.is_empty() => break,
+            // Behind a controller such as Intel's VMD there is a bus of its own.
             _ if part.starts_with("pci") && part.contains(':') => {
-                host_bridge = Some(part.to_owned())
+                host_bridge = Some(part.to_owned());
+                chain.clear();
             }
+            _ if !chain.is_empty() => break,
             _ => {}
         }
     }

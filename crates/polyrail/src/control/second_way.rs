@@ -336,13 +336,8 @@ mod tests {
     #[test]
     fn a_rail_begins_by_its_address_where_another_nic_of_its_network_answers_for_it() {
         let interface = |name: &str, address: &str, prefix_len| Interface {
-            name: name.to_owned(),
-            address: address.parse().unwrap(),
             prefix_len,
-            up: true,
-            loopback: false,
-            virtual_kind: None,
-            speed_mbps: None,
+            ..Interface::described(1, name, address.parse().unwrap())
         };
         let all = [
             interface("eth1", "10.0.0.11", 24),

@@ -1,9 +1,12 @@
 //! Which CPU each queue's interrupt should go to.
 
+mod placer;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use polyrail_host::{CpuSet, Nic, Topology};
+use polyrail_host::{CpuSet, Topology};
 
+use self::placer::{Placer, Places};
 use super::map::{IrqMap, Target as Wanted};
 use super::role::Role;
 use super::vectors::{Vector, Vectors};
@@ -74,17 +77,27 @@ pub fn plan(
     let mut plan = Plan::begin("irq", machine.root())?;
     let vectors = Vectors::read_with_queues(machine.root())?;
     let nics = chosen(&vectors, topology, &options.nics, &mut plan.warnings)?;
-    let mut placer = Placer::new(topology, policy, options, &nics)?;
+    // Ports of one device may share vectors: the first port places them.
+    let own = |nic: &str| -> Vec<&Vector> {
+        let is_first = |vector: &&Vector| {
+            vector.nics.iter().find(|one| nics.contains(one)).is_some_and(|first| first == nic)
+        };
+        vectors.list.iter().filter(is_first).collect()
+    };
+    let placing: Vec<String> =
+        nics.iter().filter(|nic| !queues(own(nic)).is_empty()).cloned().collect();
+    let mut placer = Placer::new(topology, policy, options, &placing)?;
     // Count all interfaces of a node first, because they share its cores.
-    for nic in &nics {
-        placer.reserve(nic, &queues(&vectors, nic));
+    for nic in &placing {
+        placer.reserve(nic, &queues(own(nic)));
     }
     for nic in &nics {
-        let wanted = placer.place(nic, &queues(&vectors, nic))?;
-        // Ports of one device may share vectors: the first port places them.
-        let is_first =
-            |vector: &&Vector| vector.nics.iter().find(|one| nics.contains(one)) == Some(nic);
-        for vector in vectors.of_nic(nic).filter(is_first) {
+        let own = own(nic);
+        let wanted = match placing.contains(nic) {
+            true => placer.place(nic, &queues(own.iter().copied()))?,
+            false => Places::new(),
+        };
+        for vector in own {
             let place = vector.queue.and_then(|queue| wanted.get(&(vector.role, queue)));
             match place {
                 Some((cpus, reason)) => want(&mut plan, machine, vector, cpus, reason),
@@ -93,6 +106,9 @@ pub fn plan(
         }
     }
     plan.warnings.extend(nameless(&vectors, &nics));
+    if options.nics.is_empty() {
+        plan.warnings.extend(vectors.missing(topology, &[]));
+    }
     plan.warnings.extend(topology.unread.clone());
     plan.warnings.append(&mut placer.warnings);
     Ok(plan.seal())
@@ -191,7 +207,7 @@ fn chosen(
 
 /// Says which interfaces have vectors of which no name is understood.
 fn nameless(vectors: &Vectors, nics: &[String]) -> Vec<String> {
-    let without = nics.iter().filter(|nic| queues(vectors, nic).is_empty());
+    let without = nics.iter().filter(|nic| queues(vectors.of_nic(nic)).is_empty());
     without
         .map(|nic| {
             let mut names = vectors.of_nic(nic).map(|vector| vector.id.action.as_str());
@@ -204,214 +220,8 @@ fn nameless(vectors: &Vectors, nics: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// The roles and numbers of the queues of an interface.
-fn queues(vectors: &Vectors, nic: &str) -> BTreeSet<(u32, Role)> {
-    let queues = vectors.of_nic(nic).filter(|vector| vector.role.is_queue());
+/// The numbers and roles of the queues that vectors serve.
+fn queues<'a>(vectors: impl IntoIterator<Item = &'a Vector>) -> BTreeSet<(u32, Role)> {
+    let queues = vectors.into_iter().filter(|vector| vector.role.is_queue());
     queues.filter_map(|vector| Some((vector.queue?, vector.role))).collect()
-}
-
-type Places = BTreeMap<(Role, u32), (CpuSet, String)>;
-
-struct Placer<'a> {
-    topology: &'a Topology,
-    policy: Policy,
-    options: &'a PolicyOptions,
-    /// The interfaces with queues to place.
-    nics: &'a [String],
-    /// The CPUs that interrupts may go to.
-    pool: CpuSet,
-    /// How many places each pool has.
-    asked: BTreeMap<CpuSet, u32>,
-    /// How many of them are taken.
-    given: BTreeMap<CpuSet, u32>,
-    warnings: Vec<String>,
-}
-
-impl<'a> Placer<'a> {
-    fn new(
-        topology: &'a Topology,
-        policy: Policy,
-        options: &'a PolicyOptions,
-        nics: &'a [String],
-    ) -> Result<Self, TuneError> {
-        let online = &topology.cpus.online;
-        let mut pool = online.clone();
-        if let Some(cpus) = &options.cpus {
-            let offline = cpus.difference(online);
-            if !offline.is_empty() || cpus.is_empty() {
-                let fault = "names CPUs that are not online";
-                let (given, online) = (cpus.to_string(), online.to_string());
-                return Err(TuneError::argument("--cpus", given, fault, online));
-            }
-            pool = cpus.clone();
-        }
-        pool = pool.difference(&options.avoid);
-        if policy == Policy::Split {
-            pool = pool.difference(&topology.cpus.isolated);
-            // Skip CPU 0 unless the user asks for it: it has the timer and every interrupt that
-            // nobody placed.
-            if options.cpus.is_none() {
-                pool = pool.difference(&topology.cpus.siblings(0));
-            }
-            for workers in options.tx_workers.values().chain(options.rx_workers.values()) {
-                pool = pool.difference(workers);
-            }
-        }
-        if pool.is_empty() {
-            let fault = format!("leaves no CPU for `{}`", policy.word());
-            let (given, allowed) =
-                (options.avoid.to_string(), format!("some of {online}, not all"));
-            return Err(TuneError::argument("--avoid", given, fault, allowed));
-        }
-        let (asked, given) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { topology, policy, options, nics, pool, asked, given, warnings: Vec::new() })
-    }
-
-    /// The CPUs for an interface, and their description. Warns if its node is unknown.
-    fn near(&self, nic: &str) -> (CpuSet, String, Option<String>) {
-        let nic_found: Option<&Nic> = self.topology.nic(nic);
-        let node = nic_found.and_then(|nic| nic.node);
-        match self.topology.cpus_near(node).map(|near| near.intersection(&self.pool)) {
-            Some(near) if !near.is_empty() => match node {
-                Some(node) => (near, format!("node {node}"), None),
-                None => (near, "the only node".to_owned(), None),
-            },
-            Some(_) => {
-                let warning = format!(
-                    "{nic}: none of the CPUs of its own node may be used; the plan uses all \
-                    others, which costs memory traffic between nodes"
-                );
-                (self.pool.clone(), "off its node".to_owned(), Some(warning))
-            }
-            None => {
-                let warning = format!(
-                    "{nic}: its NUMA node is unknown, so its interrupts go to any; --cpus names \
-                     better ones"
-                );
-                (self.pool.clone(), "node unknown".to_owned(), Some(warning))
-            }
-        }
-    }
-
-    fn reserve(&mut self, nic: &str, queues: &BTreeSet<(u32, Role)>) {
-        let (pool, _, warning) = match self.policy {
-            Policy::Spread | Policy::Colocate => (self.pool.clone(), String::new(), None),
-            _ => self.near(nic),
-        };
-        self.warnings.extend(warning);
-        *self.asked.entry(pool).or_default() += pairs(queues);
-    }
-
-    fn place(&mut self, nic: &str, queues: &BTreeSet<(u32, Role)>) -> Result<Places, TuneError> {
-        if self.policy == Policy::Colocate {
-            return self.beside_workers(nic, queues);
-        }
-        let (pool, words) = match self.policy {
-            Policy::Spread => (self.pool.clone(), "spread over all CPUs".to_owned()),
-            _ => {
-                let (pool, words, _) = self.near(nic);
-                (pool, words)
-            }
-        };
-        let order = cores_first(self.topology, &pool);
-        // Interfaces of one node follow each other, so that they share no core before they must.
-        let begin = match self.policy {
-            Policy::Spread | Policy::Split => *self.given.entry(pool.clone()).or_default(),
-            _ => 0,
-        };
-        *self.given.entry(pool.clone()).or_default() += pairs(queues);
-        let asked = self.asked.get(&pool).copied().unwrap_or_default();
-        if self.policy == Policy::Split && begin == 0 && asked > order.len() as u32 {
-            self.warnings.push(format!(
-                "{words} has {} CPUs for {asked} queues, so some share one; fewer queues are \
-                 better: {} for each interface (polyrail nic channels {nic})",
-                order.len(),
-                (order.len() as u32 / self.sharing(&pool)).max(1)
-            ));
-        }
-        let mut places = Places::new();
-        for (queue, role) in queues {
-            let at = match self.policy {
-                Policy::Single => 0,
-                _ => (begin + queue) as usize % order.len(),
-            };
-            let cpu = order[at];
-            places.insert((*role, *queue), (CpuSet::range(cpu, cpu), self.reason(cpu, &words)));
-        }
-        Ok(places)
-    }
-
-    /// How many interfaces take their CPUs from this pool.
-    fn sharing(&self, pool: &CpuSet) -> u32 {
-        let near = |nic: &&Nic| {
-            self.topology.cpus_near(nic.node).is_some_and(|cpus| pool.is_subset(&cpus))
-        };
-        let of_plan = |nic: &&Nic| self.nics.contains(&nic.name);
-        (self.topology.nics.iter().filter(of_plan).filter(near).count() as u32).max(1)
-    }
-
-    fn reason(&self, cpu: u32, words: &str) -> String {
-        let siblings = self.topology.cpus.siblings(cpu);
-        match (self.policy, siblings.first()) {
-            (Policy::Single, _) => format!("{words}, one CPU for all"),
-            (_, Some(first)) if first != cpu => format!("{words}, sibling of {first}"),
-            _ => words.to_owned(),
-        }
-    }
-
-    fn beside_workers(
-        &mut self,
-        nic: &str,
-        queues: &BTreeSet<(u32, Role)>,
-    ) -> Result<Places, TuneError> {
-        let workers = |role: Role| {
-            let of = match role {
-                Role::Tx => &self.options.tx_workers,
-                _ => &self.options.rx_workers,
-            };
-            let of_rail = || of.get(self.topology.rail_of(nic));
-            of.get(nic).or_else(of_rail).filter(|cpus| !cpus.is_empty())
-        };
-        let mut places = Places::new();
-        let mut alone = 0;
-        for (queue, role) in queues {
-            let Some(workers) = workers(*role) else {
-                let fault = format!("needs the CPUs of the workers of {nic}");
-                let allowed = "with --tx-bindings and --rx-bindings that name it";
-                return Err(TuneError::argument("--policy", "colocate", fault, allowed));
-            };
-            let order: Vec<u32> = workers.iter().collect();
-            let worker = order[*queue as usize % order.len()];
-            let siblings = self.topology.cpus.siblings(worker).intersection(&self.pool);
-            let free = siblings.difference(workers);
-            let (cpu, reason) = match free.first() {
-                Some(cpu) => (cpu, format!("sibling of worker CPU {worker}")),
-                None => {
-                    alone += 1;
-                    (worker, format!("worker CPU {worker} itself"))
-                }
-            };
-            places.insert((*role, *queue), (CpuSet::range(cpu, cpu), reason));
-        }
-        if alone > 0 {
-            self.warnings.push(format!(
-                "{nic}: {alone} queues go to the very CPU of a worker, because its core has no \
-                other free thread"
-            ));
-        }
-        Ok(places)
-    }
-}
-
-/// How many places the queues need: a receiving and a sending queue of one number share theirs.
-fn pairs(queues: &BTreeSet<(u32, Role)>) -> u32 {
-    queues.iter().map(|(queue, _)| queue + 1).max().unwrap_or(0)
-}
-
-/// The CPUs of a pool in the order of use: one thread of each core, then the others.
-fn cores_first(topology: &Topology, pool: &CpuSet) -> Vec<u32> {
-    let cores = topology.cpus.cores(pool);
-    let threads = cores.iter().map(CpuSet::len).max().unwrap_or(0);
-    let thread = |at: usize| cores.iter().filter_map(move |core| core.iter().nth(at));
-    (0..threads).flat_map(thread).collect()
 }

@@ -113,6 +113,7 @@ const FORMS: &[Form] = &[
     // meta/fbnic, chelsio/cxgb4.
     form("fbnic_fw", Role::Management),
     form("fbnic_mac", Role::Management),
+    form("*-fweventq", Role::Management),
     // ixgbe, igb, igc, ice, i40e, iavf, idpf, hns3, bnxt, ngbe, fbnic: `eth0-TxRx-3`. ena:
     // `eth0-Tx-Rx-3`. vmxnet3, nfp, liquidio, octeontx2: `eth0-rxtx-3`.
     form("*-txrx-#", Role::Both),
@@ -137,11 +138,13 @@ const FORMS: &[Form] = &[
     form("*-tx#", Role::Tx),
     form("*_rxq#", Role::Rx),
     form("*_txq#", Role::Tx),
+    // broadcom/tg3.c: the first vector is for the link.
+    Form { drivers: &["tg3"], name: "*-#", role: Role::Management },
 ];
 
 /// Drivers whose vector for the link is called like the interface, where queues have others.
 const LINK_BY_NAME: &[&str] =
-    &["e1000e", "igb", "igbvf", "igc", "ixgbe", "ixgbevf", "txgbe", "ngbe", "fm10k"];
+    &["e1000e", "igb", "igbvf", "igc", "ixgbe", "ixgbevf", "txgbe", "ngbe", "fm10k", "cxgb4"];
 
 /// What a driver of an interface says about one of its vectors.
 pub(super) struct Named<'a> {
@@ -255,6 +258,9 @@ mod tests {
             ("ixgbe", "eth4", MANAGEMENT),
             ("tg3", "eth4", UNKNOWN),
             ("tg3", "eth4-rx-1", rx(1)),
+            ("tg3", "eth4-0", MANAGEMENT),
+            ("cxgb4", "eth4", MANAGEMENT),
+            ("cxgb4", "eth4-FWeventq", MANAGEMENT),
             ("r8169", "enp3s0", UNKNOWN),
             ("bnxt_en", "eth0-TxRx-1", both(1)),
             ("bnxt_en", "eth10-tx-0", tx(0)),

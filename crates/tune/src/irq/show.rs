@@ -33,7 +33,8 @@ pub struct Shown {
     pub effective: Option<String>,
     /// The driver's wish; `None` if it has none.
     pub hint: Option<String>,
-    /// Whether it goes to CPUs of the interface's node; `None` if either is unknown.
+    /// Whether it goes to CPUs of the interface's node; `None` if either is unknown, or if it may go
+    /// to CPUs of other nodes, too.
     pub is_on_node: Option<bool>,
     /// How often it came since the machine was booted.
     pub total: u64,
@@ -76,7 +77,6 @@ pub fn show(
         let (wanted, effective) = (file("smp_affinity_list"), file("effective_affinity_list"));
         let hint = file("affinity_hint").and_then(|mask| CpuSet::parse_mask(&mask).ok());
         let nic_node = topology.nic(nic).and_then(|nic| nic.node);
-        let near = nic_node.and_then(|node| topology.cpus_near(Some(node)));
         let goes_to = effective.as_ref().or(wanted.as_ref());
         let goes_to = goes_to.and_then(|cpus| CpuSet::parse_list(cpus).ok());
         let counts = |table: &Interrupts| -> Vec<(u32, u64)> {
@@ -97,7 +97,7 @@ pub fn show(
             action: vector.id.action.clone(),
             role: vector.role,
             queue: vector.queue,
-            is_on_node: goes_to.zip(near).map(|(cpus, near)| cpus.is_subset(&near)),
+            is_on_node: goes_to.and_then(|cpus| topology.is_on_node(nic_node, &cpus)),
             wanted,
             effective,
             hint: hint.filter(|hint| !hint.is_empty()).map(|hint| hint.to_string()),

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use polyrail_host::{Interrupts, Irq, PciAddress, Ports, ReadError, Sysroot, Values};
+use polyrail_host::{
+    Interrupts, Irq, Nic, PciAddress, Ports, ReadError, Sysroot, Topology, Values,
+};
 
 use super::role::{Named, Role, is_gve_block, role};
 use crate::target::VectorId;
@@ -100,6 +102,41 @@ impl Vectors {
         });
         names.dedup();
         names
+    }
+}
+
+/// Says which of the interfaces (none means all) have no vectors, and why: what is left out
+/// without a word looks like an oversight.
+///
+/// # Errors
+/// As [`Vectors::read`].
+pub fn without_vectors(
+    root: &Sysroot,
+    topology: &Topology,
+    nics: &[String],
+) -> Result<Vec<String>, ReadError> {
+    Ok(Vectors::read(root)?.missing(topology, nics))
+}
+
+impl Vectors {
+    pub(super) fn missing(&self, topology: &Topology, nics: &[String]) -> Vec<String> {
+        let is_meant = |nic: &&Nic| match nics.is_empty() {
+            // An interface above another one, and a representor, use the vectors of another.
+            true => topology.carriers(&nic.name).iter().all(|carrier| carrier.name == nic.name),
+            false => nics.contains(&nic.name),
+        };
+        let bare = topology.nics.iter().filter(is_meant);
+        let (on_pci, others): (Vec<&Nic>, Vec<&Nic>) = bare
+            .filter(|nic| self.of_nic(&nic.name).next().is_none())
+            .partition(|nic| nic.pci.is_some());
+        let sentence = |nics: &[&Nic], what: &str| {
+            let names: Vec<&str> = nics.iter().map(|nic| nic.name.as_str()).collect();
+            (!names.is_empty()).then(|| format!("{}: {what}", names.join(", ")))
+        };
+        let shared = "no interrupts of its own are in use: it is down, or shares one with others";
+        let elsewhere =
+            "its device is on no PCI bus, so its interrupts are neither shown nor placed";
+        sentence(&others, elsewhere).into_iter().chain(sentence(&on_pci, shared)).collect()
     }
 }
 

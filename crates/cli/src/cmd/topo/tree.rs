@@ -58,9 +58,12 @@ fn heading(topology: &Topology) -> String {
     if let Some(rule) = cpus.sibling_rule() {
         parts[0].push_str(&format!(" ({rule})"));
     }
-    let offline = cpus.possible.difference(&cpus.online);
-    if !offline.is_empty() {
-        parts.push(format!("CPU {offline} offline"));
+    if !cpus.offline.is_empty() {
+        parts.push(format!("CPU {} offline", cpus.offline));
+    }
+    let hidden = cpus.possible.difference(&cpus.online).difference(&cpus.offline);
+    if !hidden.is_empty() {
+        parts.push(format!("CPU {hidden} hidden by a container"));
     }
     if !cpus.isolated.is_empty() {
         parts.push(format!("CPU {} isolated", cpus.isolated));
