@@ -60,7 +60,8 @@ impl TcpInfo {
     pub fn hindrance(&self) -> Option<String> {
         /// Full segments that have certainly passed if that many bytes have.
         const FULL_SEGMENTS: u64 = 4;
-        if self.window_probes > 0 {
+        // Probes with nothing to send ask only whether the other end is there.
+        if self.window_probes > 0 && self.notsent_bytes > 0 {
             return Some(
                 "the other end does not read: its receive window is full (is its process stopped?)"
                     .to_owned(),
@@ -327,7 +328,7 @@ mod tests {
         assert!(mtu.hindrance().unwrap().contains("segments of 8948 bytes"), "{mtu:?}");
         let cut = TcpInfo { acked_bytes: 1 << 30, ..stalled };
         assert!(cut.hindrance().unwrap().starts_with("sent again 3 times"), "{cut:?}");
-        let full = TcpInfo { window_probes: 2, ..TcpInfo::default() };
+        let full = TcpInfo { window_probes: 2, notsent_bytes: 1, ..TcpInfo::default() };
         assert!(full.hindrance().unwrap().contains("does not read"), "{full:?}");
         for quiet in [TcpInfo::default(), TcpInfo { timeouts: 0, ..mtu }] {
             assert_eq!(quiet.hindrance(), None);

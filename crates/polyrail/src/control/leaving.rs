@@ -24,6 +24,10 @@ pub(super) struct Leaving {
 impl Control {
     /// The peer says good-bye, on one of its connections after another.
     pub(super) fn hears_bye(&mut self, peer: Arc<PeerShared>, says: Option<String>, now: Instant) {
+        let says = says.map(|says| match peer.hindrance() {
+            Some(seen) if !says.contains(&seen) => format!("{says}; this engine sees: {seen}"),
+            _ => says,
+        });
         match self.leaving.iter_mut().find(|leaving| Arc::ptr_eq(&leaving.peer, &peer)) {
             Some(leaving) => leaving.says = leaving.says.take().or(says),
             None => self.leaving.push(Leaving { peer, until: now + FAREWELL, says }),

@@ -15,6 +15,7 @@ mod verdict;
 
 pub(crate) use self::attempt::{AGAIN, Attempt, Pairs, best_first};
 pub(crate) use self::causes::{Cause, untested};
+pub(crate) use self::down::silent_rails;
 pub(crate) use self::evidence::{BesideRails, Deeper, Evidence, Line};
 pub(crate) use self::machine::{Copies, CopyRate, CopyRates, Use};
 pub(crate) use self::rules::MESSAGE_BYTES;

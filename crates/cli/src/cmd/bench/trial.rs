@@ -19,6 +19,7 @@ use polyrail::PreparedTransfer;
 use polyrail_profiler::drive::Ran;
 use polyrail_report::{Histogram, Sample, Spread};
 
+pub(crate) use self::down::rails_down;
 pub(crate) use self::observe::{Poster, Snapshot};
 pub(crate) use self::part::Part;
 pub(crate) use self::watch::{Watch, attach};

@@ -70,7 +70,7 @@ impl PeerShared {
     }
 
     /// What the kernel knows of connections that are up, if it explains that nothing goes on.
-    fn hindrance(&self) -> Option<String> {
+    pub(crate) fn hindrance(&self) -> Option<String> {
         let each = self.flows.iter();
         let mut found = each.filter_map(|slot| slot.wire.lock().as_ref().and_then(Wire::hindrance));
         found.next()

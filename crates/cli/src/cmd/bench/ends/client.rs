@@ -26,7 +26,7 @@ use crate::cmd::bench::options::{
 use crate::cmd::bench::output::{Output, TCP, explanation, remarks, sample_file};
 use crate::cmd::bench::rivals::Other;
 use crate::cmd::bench::talk::{About, Answer, Ask, BUSY, CONTROL_VERSION, Link, unexpected};
-use crate::cmd::bench::trial::{Watch, attach};
+use crate::cmd::bench::trial::{Watch, attach, rails_down};
 use crate::progress::Progress;
 use crate::stdout::put;
 
@@ -169,7 +169,7 @@ fn measure(
         let paths: Result<Vec<_>, BenchError> = schedule.sizes.iter().map(explain).collect();
         let paths: Vec<_> = paths?.into_iter().flatten().collect();
         let _ = put(&explanation(paths.iter().map(|(size, path)| (*size, path))));
-        others.iter().map(|(_, link)| link).chain([&link]).for_each(Link::say_good_bye);
+        others.iter().map(|(_, link)| link).chain([&link]).for_each(say_good_bye);
         return end;
     }
     await_flows(&link.peer, interrupt)?;
@@ -198,7 +198,7 @@ fn measure(
         }
     }
     progress.clear();
-    others.iter().map(|(_, link)| link).chain([&link]).for_each(Link::say_good_bye);
+    others.iter().map(|(_, link)| link).chain([&link]).for_each(say_good_bye);
     end
 }
 
@@ -278,6 +278,11 @@ fn await_flows(peer: &Peer, interrupt: &Interrupt) -> Result<(), BenchError> {
 
 /// Flows that come up at all are up within this time: two ways of connecting, and a lost packet.
 const FLOWS_WITHIN: Duration = Duration::from_secs(1);
+
+/// Ends the service, and tells the server which rails here carry nothing.
+pub(super) fn say_good_bye(link: &Link<'_>) {
+    link.say_good_bye(rails_down(link.engine, &link.engine.stats()));
+}
 
 /// A server notices within this time that its client is dead.
 const NOTICED_WITHIN: Duration = Duration::from_secs(2);

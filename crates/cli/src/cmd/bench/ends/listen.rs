@@ -64,7 +64,7 @@ pub(crate) fn listen(
     let lost = RefCell::new(None);
     serve(&engine, &Arc::new(bank), &interrupt, |peer, result| {
         match result {
-            Ok(()) => tell!("served {}", peer.name()),
+            Ok(silent) => tell!("served {}{silent}", peer.name()),
             // What hosts it serves nobody any more.
             Err(error @ BenchError::Gone { why: LostReason::Plugin { .. }, .. }) => {
                 lost.replace(Some(error));

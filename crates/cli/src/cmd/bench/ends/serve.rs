@@ -14,13 +14,14 @@ use super::client::check_free_memory;
 use super::idle::Idle;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
+use crate::cmd::bench::judge::silent_rails;
 use crate::cmd::bench::memory::{Bank, Buffers};
 use crate::cmd::bench::options::{changed_config, lone_rail_config, other_config};
 use crate::cmd::bench::rivals::RawServer;
 use crate::cmd::bench::talk::{
     About, Answer, Ask, CONTROL_VERSION, Counted, End, Link, SetUp, process,
 };
-use crate::cmd::bench::trial::{Part, Poster, Snapshot, Watch, buffers_of, regions_of};
+use crate::cmd::bench::trial::{Part, Poster, Snapshot, Watch, buffers_of, rails_down, regions_of};
 
 /// Serves clients until `stop` is raised; after each one `served` hears how it went, and its `false`
 /// ends the service too.
@@ -28,7 +29,7 @@ pub(crate) fn serve(
     engine: &Engine,
     bank: &Arc<Bank>,
     stop: &Interrupt,
-    served: impl Fn(&Peer, Result<(), BenchError>) -> bool,
+    served: impl Fn(&Peer, Result<String, BenchError>) -> bool,
 ) {
     while !stop.is_raised() {
         let Some(peer) = engine.accept_peer(SLICE) else { continue };
@@ -44,13 +45,13 @@ pub(crate) fn serve(
     }
 }
 
-/// Answers until the client says good-bye, is gone, or `stop`.
+/// Answers until the client says good-bye, is gone, or `stop`. Returns the rails that carried nothing, in words.
 fn serve_one(
     engine: &Engine,
     bank: &Arc<Bank>,
     peer: &Peer,
     stop: &Interrupt,
-) -> Result<(), BenchError> {
+) -> Result<String, BenchError> {
     let link = Link::new(engine, peer.clone(), stop.clone());
     let mut session = Session::new(&link, bank, stop);
     while let Some(ask) = session.next_ask()? {
@@ -59,9 +60,10 @@ fn serve_one(
         }
         match ask {
             Ask::StillThere => {}
-            Ask::Bye => {
+            Ask::Bye { down } => {
+                let silent = silent_rails(&rails_down(engine, &engine.stats()), &down);
                 session.see_off();
-                break;
+                return Ok(silent);
             }
             Ask::Begin { transfers } => session.sample(transfers)?,
             other => {
@@ -70,7 +72,7 @@ fn serve_one(
             }
         }
     }
-    Ok(())
+    Ok(String::new())
 }
 
 /// What one client has asked for so far.
@@ -214,7 +216,7 @@ impl<'l> Session<'l> {
             }
             Ask::Threads => Ok(Answer::Threads { threads: threads(self.link.engine, true) }),
             // The caller takes these itself.
-            Ask::StillThere | Ask::Bye | Ask::Begin { .. } => Ok(Answer::Done),
+            Ask::StillThere | Ask::Bye { .. } | Ask::Begin { .. } => Ok(Answer::Done),
         }
     }
 
@@ -387,7 +389,7 @@ mod tests {
             let link = Link::new(&client, peer, Interrupt::default());
             // One that is gone before it is accepted is not served.
             link.ask(&Ask::Hello { control_version: CONTROL_VERSION }).unwrap();
-            link.say_good_bye();
+            link.say_good_bye(Vec::new());
             client.close();
             let was_gone = served.recv_timeout(Duration::from_secs(60));
             over.raise();
@@ -404,7 +406,7 @@ mod tests {
         let (server, silent, client) = (engine(), engine(), engine());
         let bank = Arc::new(Bank::open(MemoryKind::Host).unwrap());
         let (tell, served) = channel();
-        let end = |_: &Peer, result: Result<(), BenchError>| {
+        let end = |_: &Peer, result: Result<String, BenchError>| {
             tell.send(result.err().map(|error| error.to_string())).is_ok()
         };
         let over = Interrupt::default();

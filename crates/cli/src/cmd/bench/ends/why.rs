@@ -221,7 +221,7 @@ impl Inquiry<'_> {
             pairs.push(pair);
         }
         changed.tear_down()?;
-        link.say_good_bye();
+        super::client::say_good_bye(&link);
         Ok(Some(pairs))
     }
 }

@@ -1,5 +1,6 @@
 //! Rails that carry nothing while others do.
 
+use polyrail_config::shortened;
 use polyrail_report::{LimitKind, counted, show_gb_per_s};
 
 use super::causes::Cause;
@@ -44,7 +45,15 @@ pub(super) fn names(evidence: &Evidence) -> String {
     here + &of_end(&evidence.peer.down, "at the other side")
 }
 
+/// The rails that carried nothing while a client was served. Its part of the text comes from another host.
+pub(crate) fn silent_rails(own: &[DownRail], client: &[DownRail]) -> String {
+    let theirs = of_end(client, "at the other side");
+    of_end(own, HERE) + &shortened(&theirs, SHOWN_OF_CLIENT)
+}
+
 const HERE: &str = "here";
+/// Characters of the client's reasons that are shown.
+const SHOWN_OF_CLIENT: usize = 2000;
 
 /// The causes that [`names`] names.
 pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {

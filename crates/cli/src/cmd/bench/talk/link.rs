@@ -9,6 +9,7 @@ use polyrail::{Engine, Notification, Peer, Transfer};
 use polyrail_report::exit;
 use serde::Serialize;
 
+use super::load::DownRail;
 use super::messages::{Answer, Ask};
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
@@ -84,8 +85,8 @@ impl<'a> Link<'a> {
 
     /// Lets the server go on to its next client. It closes at once, so that it may be gone before
     /// it could say that it has heard.
-    pub(crate) fn say_good_bye(&self) {
-        let _ = self.say(&Ask::Bye);
+    pub(crate) fn say_good_bye(&self, down: Vec<DownRail>) {
+        let _ = self.say(&Ask::Bye { down });
     }
 
     /// The next notification of this peer, or `None` after `timeout`.

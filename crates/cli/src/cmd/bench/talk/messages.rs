@@ -8,13 +8,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use polyrail_report::{Host, MemoryPlace, PeerSample, PlacedThread, Setting, Tool};
 use serde::{Deserialize, Serialize};
 
-use super::load::{Load, RailDelta};
+use super::load::{DownRail, Load, RailDelta};
 use super::raw_spec::RawSpec;
 use crate::cmd::bench::error::Mismatch;
 use crate::cmd::bench::options::{Change, Layout, Op, Verify};
 
 /// Raised whenever a message changes; ends of different versions refuse each other.
-pub(crate) const CONTROL_VERSION: u32 = 6;
+pub(crate) const CONTROL_VERSION: u32 = 7;
 
 /// What the measuring end asks the serving end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -61,7 +61,10 @@ pub(crate) enum Ask {
     RawClose,
     /// Where the progress threads run.
     Threads,
-    Bye,
+    /// The end; with the client's rails that carried nothing.
+    Bye {
+        down: Vec<DownRail>,
+    },
 }
 
 /// One size's work.
@@ -205,7 +208,7 @@ impl Ask {
             Self::RawVerify => "raw_verify",
             Self::RawClose => "raw_close",
             Self::Threads => "threads",
-            Self::Bye => "bye",
+            Self::Bye { .. } => "bye",
         }
     }
 }
