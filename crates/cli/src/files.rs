@@ -1,9 +1,11 @@
 //! Files that a command writes where its user said.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+
+use polyrail_sys::files::{is_privileged, open_trusted};
 
 /// A file that a command writes, of a type of its own to tell it from those that it reads.
 #[derive(Clone, Debug)]
@@ -48,12 +50,35 @@ pub(crate) fn state_folder() -> Option<PathBuf> {
     Some(of_user?.join("polyrail"))
 }
 
-/// The text of a file that people or this command wrote: none of them comes near 16 MiB.
+/// The most bytes of a file that people or this command wrote: none of them comes near it.
+const TEXT_MAX: u64 = 16 << 20;
+
+/// The text of a file that people or this command wrote.
 ///
 /// # Errors
-/// Of the system; a larger file, or one that is no UTF-8 text.
+/// Of the system; a file larger than 16 MiB, or one that is no UTF-8 text.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
-    let bytes = polyrail_host::read_limited(path, 16 << 20)?;
+    text_of(polyrail_host::read_limited(path, TEXT_MAX)?)
+}
+
+/// As [`read_text`], of a file that only root and this user can change, where this process has privileges.
+///
+/// # Errors
+/// As [`read_text`]; [`io::ErrorKind::InvalidData`] names who can change the file.
+pub(crate) fn read_trusted_text(path: &Path) -> io::Result<String> {
+    if !is_privileged() {
+        return read_text(path);
+    }
+    let mut bytes = Vec::new();
+    let size = open_trusted(path, false)?.take(TEXT_MAX + 1).read_to_end(&mut bytes)?;
+    if size as u64 > TEXT_MAX {
+        let fault = format!("it is larger than {} MiB, the most that is read", TEXT_MAX >> 20);
+        return Err(io::Error::new(io::ErrorKind::InvalidData, fault));
+    }
+    text_of(bytes)
+}
+
+fn text_of(bytes: Vec<u8>) -> io::Result<String> {
     String::from_utf8(bytes).map_err(|_| {
         io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8")
     })

@@ -71,6 +71,57 @@ fn a_plan_of_this_machine_reads_back_and_a_dry_run_changes_nothing() {
 }
 
 #[test]
+fn root_writes_and_obeys_no_plan_that_another_user_can_change() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    if !rustix::process::geteuid().is_root() {
+        return polyrail_skip::skip("needs root", "sudo cargo test -p polyrail-cli --test irq");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let shared = folder.path().join("pub");
+    std::fs::create_dir(&shared).unwrap();
+    let mode = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    mode(&shared, 0o1777);
+    let path = shared.join("plan.json");
+    let file = path.to_str().unwrap();
+    std::fs::write(&path, "").unwrap();
+    mode(&path, 0o666);
+    chown(&path, Some(65534), Some(65534)).unwrap();
+    let refused = |output: Output, words: &str| {
+        assert_eq!(code(&output), 2, "{}", stderr(&output));
+        assert!(stderr(&output).contains(words), "{}", stderr(&output));
+    };
+    let (plan, apply) =
+        (["tune", "plan", "throughput", "-o", file], ["tune", "apply", "--plan", file]);
+    let apply = || polyrail(&[&apply[..], &["--dry-run"]].concat());
+    refused(polyrail(&plan), "belongs to user 65534");
+    assert_eq!(std::fs::read(&path).unwrap(), b"");
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(code(&polyrail(&plan)), 0);
+    let output = apply();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    mode(&path, 0o666);
+    refused(apply(), "has mode 0666");
+    refused(polyrail(&["irq", "apply", file, "--dry-run"]), "has mode 0666");
+    // The mode of an older file of root lets others write nothing new there.
+    assert_eq!(code(&polyrail(&plan)), 0);
+    assert_eq!(code(&apply()), 0);
+    // By a descriptor, what was opened is judged.
+    let open = || Stdio::from(std::fs::File::open(&path).unwrap());
+    let by_descriptor = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
+        command.args(["tune", "apply", "--plan", "/dev/stdin", "--dry-run"]).stdin(open());
+        command.output().unwrap()
+    };
+    let output = by_descriptor();
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    chown(&path, Some(65534), Some(65534)).unwrap();
+    refused(apply(), "belongs to user 65534");
+    refused(by_descriptor(), "belongs to user 65534");
+}
+
+#[test]
 fn what_cannot_be_used_is_refused_with_exit_code_2_and_a_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let bad = folder.path().join("bad.json");

@@ -86,6 +86,38 @@ fn what_is_installed_has_both_names_and_replaces_what_was_there() {
     assert!(text(&none.stderr).contains("`/`: holds no libnccl-net-polyrail.so; allowed: "));
 }
 
+#[test]
+fn root_leaves_no_library_that_another_user_can_change() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    if !rustix::process::geteuid().is_root() {
+        return polyrail_skip::skip("needs root", "sudo cargo test -p polyrail-cli --test nccl");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (built, goal) = (folder.path().join("built.so"), folder.path().join("goal"));
+    fs::write(&built, plugin("")).unwrap();
+    fs::create_dir(&goal).unwrap();
+    fs::set_permissions(&goal, fs::Permissions::from_mode(0o1777)).unwrap();
+    let library = goal.join("libnccl-net-polyrail.so");
+    fs::write(&library, "theirs").unwrap();
+    fs::set_permissions(&library, fs::Permissions::from_mode(0o777)).unwrap();
+    chown(&library, Some(65534), Some(65534)).unwrap();
+    let install =
+        || polyrail(&["install", goal.to_str().unwrap(), "--from", built.to_str().unwrap()]);
+    let output = install();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("belongs to user 65534"), "{}", text(&output.stderr));
+    chown(&library, Some(0), Some(0)).unwrap();
+    assert_eq!(install().status.code(), Some(0));
+    assert_eq!(fs::metadata(&library).unwrap().permissions().mode() & 0o777, 0o755);
+    // The second name is a link, in place of a link only.
+    let second = goal.join("librccl-net-polyrail.so");
+    fs::remove_file(&second).unwrap();
+    fs::write(&second, "a file").unwrap();
+    let output = install();
+    assert!(text(&output.stderr).contains("it is there, and no link"), "{}", text(&output.stderr));
+    assert_eq!(fs::read_to_string(&second).unwrap(), "a file");
+}
+
 /// As after `cargo install`: the program is in one folder, the library in another.
 #[test]
 fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {

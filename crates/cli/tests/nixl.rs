@@ -137,6 +137,62 @@ fn a_folder_of_its_own_has_links_as_the_package_has_files_and_goes_whole() {
 }
 
 #[test]
+fn only_links_that_install_made_are_removed() {
+    let scene = Scene::new();
+    let (environment, built, folder) =
+        (scene.text("env"), scene.text("built.so"), scene.text("own"));
+    let install = ["install", &environment, "--folder", &folder, "--from", &built];
+    assert_eq!(polyrail(&install).status.code(), Some(0));
+    let plugins = scene.path("own/nixl/plugins");
+    symlink("/dev/null", plugins.join("mine.so")).unwrap();
+    // A file that has the name of a link stays, too.
+    fs::remove_file(plugins.join("libplugin_UCX.so")).unwrap();
+    fs::write(plugins.join("libplugin_UCX.so"), "mine").unwrap();
+    let again = polyrail(&install);
+    assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
+    assert!(text(&again.stderr).contains("it is there, and no link"), "{}", text(&again.stderr));
+    let output = polyrail(&["uninstall", "--folder", &folder]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(files(&plugins), ["libplugin_UCX.so", "mine.so"]);
+    assert!(!scene.path("own/nixl/libnixl.so").is_symlink());
+}
+
+#[test]
+fn root_removes_nothing_by_a_folder_that_another_user_laid() {
+    if !rustix::process::geteuid().is_root() {
+        return polyrail_skip::skip("needs root", "sudo cargo test -p polyrail-cli --test nixl");
+    }
+    let scene = Scene::new();
+    let (victim, laid) = (scene.path("victim"), scene.path("laid"));
+    fs::create_dir_all(&victim).unwrap();
+    fs::create_dir_all(laid.join("nixl")).unwrap();
+    for name in ["localtime", "libplugin_UCX.so"] {
+        symlink("/dev/null", victim.join(name)).unwrap();
+    }
+    let marker = laid.join(".made-by-polyrail-nixl");
+    fs::write(&marker, "nixl/plugins/localtime\nnixl/plugins/libplugin_UCX.so\n").unwrap();
+    symlink(&victim, laid.join("nixl/plugins")).unwrap();
+    let uninstall = || polyrail(&["uninstall", "--folder", laid.to_str().unwrap()]);
+    // Links are not followed, whoever laid them.
+    assert_ne!(uninstall().status.code(), Some(0));
+    assert_eq!(files(&victim).len(), 2);
+    fs::remove_file(laid.join("nixl/plugins")).unwrap();
+    fs::rename(&victim, laid.join("nixl/plugins")).unwrap();
+    for theirs in [&marker, &laid.join("nixl"), &laid] {
+        let give = |user| std::os::unix::fs::chown(theirs, Some(user), Some(user)).unwrap();
+        give(65534);
+        let output = uninstall();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{}: {error}", theirs.display());
+        assert!(error.contains("belongs to user 65534"), "{error}");
+        assert_eq!(files(&laid.join("nixl/plugins")).len(), 2);
+        give(0);
+    }
+    assert_eq!(uninstall().status.code(), Some(0));
+    assert!(!laid.exists());
+}
+
+#[test]
 fn what_is_not_the_backend_is_neither_installed_nor_removed() {
     let scene = Scene::new();
     let (environment, built) = (scene.text("env"), scene.text("built.so"));

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use polyrail_config::harmless;
+use polyrail_sys::files::{Found, OpenFolder};
 use thiserror::Error;
 
 use crate::ask::{Silence, ask_all};
@@ -16,7 +17,7 @@ use crate::http::Listener;
 use crate::process::PORT_HELP;
 use crate::samples::Samples;
 use crate::server::{Running, THREAD};
-use crate::sockets::{call, on_port, pid_in, remove_dead, sockets_in};
+use crate::sockets::{Called, call, on_port, pid_in, remove_dead, sockets_in};
 
 /// Sockets of a folder that are asked.
 const MOST_SOCKETS: usize = 256;
@@ -98,25 +99,33 @@ struct Round {
 impl Round {
     fn text(&mut self) -> String {
         let start = Instant::now();
-        let listed = sockets_in(&self.folder);
+        // The sockets that are asked and removed are in this folder, whatever has its name by then.
+        let opened = OpenFolder::open(&self.folder);
+        let listed = opened.and_then(|folder| Ok((sockets_in(&folder)?, folder)));
         let is_readable = listed.is_ok();
         self.tell_of_folder(listed.as_ref().err());
-        let listed = listed.unwrap_or_default();
+        let (listed, folder) = listed.map_or((Vec::new(), None), |(listed, it)| (listed, Some(it)));
         let in_folder = listed.len();
         // Whoever may put a socket there chooses its name, which goes into labels and the log.
-        let shown = listed.into_iter().map(|(name, path)| (harmless(&name, &[]), path));
+        let shown = listed.into_iter().map(|socket| (harmless(&socket.0, &[]), socket));
         // Two may look alike then.
-        let sockets: BTreeMap<String, PathBuf> = shown.collect();
+        let sockets: BTreeMap<String, (String, Found)> = shown.collect();
         let sockets = sockets.into_iter().take(MOST_SOCKETS);
-        let (names, paths): (Vec<String>, Vec<PathBuf>) = sockets.unzip();
+        let (names, sockets): (Vec<String>, Vec<(String, Found)>) = sockets.unzip();
         let ignored = in_folder - names.len();
-        let answers = ask_all(paths.len(), AT_A_TIME, |index| call(&paths[index]));
+        let answers = ask_all(sockets.len(), AT_A_TIME, |index| match &folder {
+            Some(folder) => call(&folder.path_by_descriptor(&sockets[index].0)),
+            None => Called::Dead,
+        });
+        let is_removed = |(name, found): &(String, Found)| {
+            folder.as_ref().is_some_and(|folder| remove_dead(folder, name, found))
+        };
         let mut all = Exposition::default();
         let mut own = Samples::default();
-        for ((name, path), answer) in names.iter().zip(&paths).zip(answers) {
+        for ((name, socket), answer) in names.iter().zip(&sockets).zip(answers) {
             let result = match answer {
                 Ok(text) => add(&mut all, name, &text).map_err(|()| Silence::Garbage),
-                Err(Silence::Dead) if remove_dead(path) => {
+                Err(Silence::Dead) if is_removed(socket) => {
                     self.removed += 1;
                     continue;
                 }

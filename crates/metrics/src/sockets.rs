@@ -1,13 +1,12 @@
 //! Listening, and the sockets in a folder: their names, and those that dead processes left.
 
-use std::fs;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use polyrail_sys::files::{set_mode, without_links};
+use polyrail_sys::files::{Found, OpenFolder};
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
 use crate::http::Listener;
@@ -31,8 +30,9 @@ pub(crate) struct Bound {
 /// The file of a socket, which is removed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
-    path: PathBuf,
-    inode: u64,
+    folder: OpenFolder,
+    name: OsString,
+    found: Found,
 }
 
 /// What became of an attempt to connect to a socket.
@@ -54,59 +54,62 @@ pub(crate) fn on_port(address: SocketAddr) -> io::Result<Bound> {
 
 /// Listens at this path; a socket there that nobody listens on any more is replaced.
 pub(crate) fn on_path(path: &Path) -> io::Result<Bound> {
-    let name = path.file_name().ok_or(ErrorKind::InvalidInput)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = without_links(folder.unwrap_or(Path::new(".")))?;
-    let path = &folder.join(name);
-    if let Ok(found) = fs::symlink_metadata(path) {
-        if !found.file_type().is_socket() {
+    let (folder, name) = OpenFolder::of(path)?;
+    if let Some(found) = folder.find(&name)? {
+        if !found.is_socket() {
             return Err(io::Error::new(ErrorKind::AlreadyExists, "it is there, and no socket"));
         }
-        match call(path) {
-            Called::Dead => fs::remove_file(path)?,
+        match call(&folder.path_by_descriptor(&name)) {
+            Called::Dead => drop(folder.remove(&name, &found)?),
             Called::Connected(_) | Called::Full => {
                 return Err(io::Error::new(ErrorKind::AddrInUse, "another process serves there"));
             }
             Called::Failed(error) => return Err(error),
         }
     }
-    bind(&folder.join(format!(".{}", unique_name()?)), path)
+    bind(folder, name)
 }
 
 /// Listens on a socket with a name of its own in this folder. Those of dead processes are removed.
 pub(crate) fn in_folder(folder: &Path) -> io::Result<Bound> {
-    let folder = &without_links(folder)?;
-    if let Ok(found) = sockets_in(folder) {
-        for (_, path) in found {
-            if matches!(call(&path), Called::Dead) {
-                remove_dead(&path);
-            }
+    let folder = OpenFolder::open(folder)?;
+    for (name, found) in sockets_in(&folder).unwrap_or_default() {
+        if matches!(call(&folder.path_by_descriptor(&name)), Called::Dead) {
+            remove_dead(&folder, &name, &found);
         }
     }
-    let name = unique_name()?;
-    bind(&folder.join(format!(".{name}")), &folder.join(name))
+    let name = unique_name()?.into();
+    bind(folder, name)
 }
 
 /// Listens under another name first: a socket under its own name always has a listener, so one that
 /// has none is of a dead process.
-fn bind(first: &Path, path: &Path) -> io::Result<Bound> {
+fn bind(folder: OpenFolder, name: OsString) -> io::Result<Bound> {
     // The name of a file may be longer than one that can be connected to.
-    SockAddr::unix(path)?;
-    let listener = UnixListener::bind(first)?;
-    let finish = || {
-        set_mode(first, MODE)?;
-        let inode = fs::symlink_metadata(first)?.ino();
-        fs::rename(first, path)?;
-        Ok(SocketFile { path: path.to_owned(), inode })
-    };
-    match finish() {
-        Ok(file) => Ok(Bound { listener: Listener::Unix(listener), file: Some(file) }),
+    SockAddr::unix(folder.path().join(&name))?;
+    let first = format!(".{}", unique_name()?);
+    let listener = UnixListener::bind(folder.path_by_descriptor(&first))?;
+    match finish(&folder, first.as_ref(), &name) {
+        Ok(found) => {
+            let file = Some(SocketFile { folder, name, found });
+            Ok(Bound { listener: Listener::Unix(listener), file })
+        }
         Err(error) => {
-            // Nobody knows of it yet.
-            let _ = fs::remove_file(first);
+            // No client knows of it yet.
+            if let Ok(Some(found)) = folder.find(&first)
+                && found.is_socket()
+            {
+                let _ = folder.remove(&first, &found);
+            }
             Err(error)
         }
     }
+}
+
+fn finish(folder: &OpenFolder, first: &OsStr, name: &OsStr) -> io::Result<Found> {
+    let found = folder.set_mode_of_socket(first, MODE)?;
+    folder.rename(first, name)?;
+    Ok(found)
 }
 
 /// The process number, and what tells apart two processes that have the same one in two containers.
@@ -122,17 +125,15 @@ pub(crate) fn pid_in(name: &str) -> Option<&str> {
 }
 
 /// The sockets in a folder by name. Those that are not ready yet have a dot in front.
-pub(crate) fn sockets_in(folder: &Path) -> io::Result<Vec<(String, PathBuf)>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder)?.take(MOST_ENTRIES) {
-        let entry = entry?;
-        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        if is_socket && !name.starts_with('.') {
-            found.push((name, entry.path()));
-        }
-    }
-    found.sort_unstable();
+pub(crate) fn sockets_in(folder: &OpenFolder) -> io::Result<Vec<(String, Found)>> {
+    let names = folder.names(MOST_ENTRIES)?.into_iter();
+    let names = names.filter_map(|name| name.into_string().ok());
+    let found = names.filter(|name| !name.starts_with('.')).filter_map(|name| {
+        let found = folder.find(&name).ok().flatten().filter(Found::is_socket)?;
+        Some((name, found))
+    });
+    let mut found: Vec<_> = found.collect();
+    found.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
     Ok(found)
 }
 
@@ -154,26 +155,21 @@ pub(crate) fn call(path: &Path) -> Called {
     }
 }
 
-/// Removes a socket that nobody listens on; says whether it is gone.
-pub(crate) fn remove_dead(path: &Path) -> bool {
-    match fs::remove_file(path) {
-        Ok(()) => true,
-        Err(error) => error.kind() == ErrorKind::NotFound,
-    }
+/// Removes a socket without a listener if it has a name that only Polyrail gives; returns whether it is gone.
+pub(crate) fn remove_dead(folder: &OpenFolder, name: &str, found: &Found) -> bool {
+    pid_in(name).is_some() && folder.remove(name, found).unwrap_or(false)
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let is_ours = fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode);
-        if is_ours {
-            // Whoever finds it later recognizes it as dead.
-            let _ = fs::remove_file(&self.path);
-        }
+        // A process that finds it later recognizes it as dead.
+        let _ = self.folder.remove(&self.name, &self.found);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
@@ -182,11 +178,11 @@ mod tests {
     fn a_socket_has_a_name_of_its_own_and_goes_with_its_process() {
         let folder = tempfile::tempdir().unwrap();
         let (one, two) = (in_folder(folder.path()).unwrap(), in_folder(folder.path()).unwrap());
-        let names = sockets_in(folder.path()).unwrap();
+        let names = sockets_in(&OpenFolder::open(folder.path()).unwrap()).unwrap();
         assert_eq!(names.len(), 2);
         let pid = std::process::id().to_string();
         assert!(names.iter().all(|(name, _)| pid_in(name) == Some(pid.as_str())), "{names:?}");
-        let mode = fs::metadata(&names[0].1).unwrap().permissions().mode();
+        let mode = fs::metadata(folder.path().join(&names[0].0)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, MODE);
         drop((one, two));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
@@ -200,7 +196,7 @@ mod tests {
         let live = in_folder(folder.path()).unwrap();
         assert!(!stale.exists());
         let second = in_folder(folder.path()).unwrap();
-        assert_eq!(sockets_in(folder.path()).unwrap().len(), 2);
+        assert_eq!(sockets_in(&OpenFolder::open(folder.path()).unwrap()).unwrap().len(), 2);
         drop((live, second));
     }
 
@@ -237,6 +233,30 @@ mod tests {
             assert_eq!(result.unwrap_err().kind(), ErrorKind::InvalidData);
         }
         assert_eq!(fs::read_dir(&real).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_dead_socket_is_removed_from_the_folder_that_was_opened_and_by_its_name_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let (real, victim) = (folder.path().join("real"), folder.path().join("victim"));
+        for path in [&real, &victim] {
+            fs::create_dir(path).unwrap();
+            for name in ["polyrail-1-0.sock", "other.sock"] {
+                drop(UnixListener::bind(path.join(name)).unwrap());
+            }
+        }
+        let open = OpenFolder::open(&real).unwrap();
+        let listed = sockets_in(&open).unwrap();
+        fs::rename(&real, folder.path().join("away")).unwrap();
+        std::os::unix::fs::symlink(&victim, &real).unwrap();
+        let removed: Vec<bool> =
+            listed.iter().map(|(name, found)| remove_dead(&open, name, found)).collect();
+        assert_eq!(removed, [false, true], "{listed:?}");
+        assert_eq!(fs::read_dir(&victim).unwrap().count(), 2);
+        // A file took the socket's name.
+        let (name, found) = &listed[1];
+        fs::write(folder.path().join("away").join(name), "keep").unwrap();
+        assert!(!remove_dead(&open, name, found));
     }
 
     #[test]

@@ -152,6 +152,31 @@ fn bad_processes_cost_their_deadline_and_are_reported() {
 }
 
 #[test]
+fn a_folder_that_is_exchanged_while_a_process_answers_has_nothing_removed_elsewhere() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |name: &str| root.path().join(name);
+    for folder in ["sockets", "victim"] {
+        fs::create_dir(at(folder)).unwrap();
+    }
+    fs::write(at("victim/polyrail-2-a.sock"), "keep").unwrap();
+    drop(UnixListener::bind(at("sockets/polyrail-2-a.sock")).unwrap());
+    drop(UnixListener::bind(at("sockets/other.sock")).unwrap());
+    let (sockets, victim, away) = (at("sockets"), at("victim"), at("away"));
+    bad_process(&at("sockets/polyrail-1-a.sock"), move |mut stream| {
+        let _ = stream.read(&mut [0; 4096]);
+        fs::rename(&sockets, &away).unwrap();
+        std::os::unix::fs::symlink(&victim, &sockets).unwrap();
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n# EOF\n");
+    });
+    let page = scrape(&exporter(&at("sockets")), "");
+    assert!(at("sockets").is_symlink(), "{page}");
+    assert_eq!(fs::read_to_string(at("victim/polyrail-2-a.sock")).unwrap(), "keep");
+    assert!(!at("away/polyrail-2-a.sock").exists(), "{page}");
+    assert!(at("away/other.sock").exists(), "a name that Polyrail gives no socket");
+    assert!(page.contains("polyrail_exporter_sockets_removed_total 1\n"), "{page}");
+}
+
+#[test]
 fn a_process_with_a_full_queue_is_not_waited_for() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("polyrail-1-a.sock");

@@ -94,7 +94,7 @@ pub use api::connecting::Connecting;
 pub use api::engine::Engine;
 pub use api::gone::Gone;
 pub use api::prepared::PreparedTransfer;
-pub use api::publish::{PublishedEngine, read_published};
+pub use api::publish::{PublishedEngine, read_published, read_published_file};
 pub use api::rails::{RailInfo, left_out, rails};
 pub use api::register::{Registrable, WithAccess};
 pub use api::request::Request;

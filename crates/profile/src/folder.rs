@@ -11,7 +11,9 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use polyrail_sys::files::{Opening, make_folders, open_to_write};
+use polyrail_sys::files::{
+    OpenFolder, Opening, make_folders, open_to_write, remove_empty, remove_opened,
+};
 
 use self::appender::{Appender, lock_table};
 pub use self::files::read_limited;
@@ -73,19 +75,20 @@ impl Folder {
         let dir = dir.as_ref();
         plan.check()?;
         let is_new = !dir.exists();
-        make_folders(dir, 0o777).map_err(ProfileError::io("create", dir))?;
-        refuse_full(dir)?;
+        let opened = make_empty(dir)?;
         let folder = Self { dir: dir.into(), plan: plan.clone(), run: run.clone() };
         let begun = folder.begin();
         // What another process has just begun here is left alone.
         if begun.as_ref().is_err_and(|error| !matches!(error, ProfileError::Busy { .. })) {
             // The half of a profile could neither be resumed nor begun again.
             for name in [PLAN, RUN, SAMPLES] {
-                let _ = fs::remove_file(dir.join(name));
+                if let Ok(Some(found)) = opened.find(name) {
+                    let _ = opened.remove(name, &found);
+                }
             }
             if is_new {
                 // Not if it holds what somebody else has put there.
-                let _ = fs::remove_dir(dir);
+                let _ = remove_empty(dir);
             }
         }
         folder.recorder(begun?, 0, HashSet::new())
@@ -106,14 +109,13 @@ impl Folder {
     pub fn try_out(dir: impl AsRef<Path>) -> Result<(), ProfileError> {
         let dir = dir.as_ref();
         let is_new = !dir.exists();
-        make_folders(dir, 0o777).map_err(ProfileError::io("create", dir))?;
-        refuse_full(dir)?;
+        make_empty(dir)?;
         let file = dir.join(SAMPLES);
         let tried = open_to_write(&file, Opening::New, 0o666);
-        let tried = tried.and_then(|_| fs::remove_file(&file));
+        let tried = tried.and_then(|made| remove_opened(&file, &made).map(drop));
         if is_new {
             // A folder that is no longer empty belongs to somebody else.
-            let _ = fs::remove_dir(dir);
+            let _ = remove_empty(dir);
         }
         tried.map_err(ProfileError::io("write to", &file))
     }
@@ -324,10 +326,13 @@ impl Folder {
     }
 }
 
-fn refuse_full(dir: &Path) -> Result<(), ProfileError> {
-    match fs::read_dir(dir).map_err(ProfileError::io("read", dir))?.next() {
-        Some(_) => Err(ProfileError::NotEmpty { dir: dir.into() }),
-        None => Ok(()),
+/// Makes a folder, or opens one that is empty.
+fn make_empty(dir: &Path) -> Result<OpenFolder, ProfileError> {
+    let made = make_folders(dir, 0o777).and_then(|()| OpenFolder::open(dir));
+    let opened = made.map_err(ProfileError::io("create", dir))?;
+    match opened.names(1).map_err(ProfileError::io("read", dir))?.is_empty() {
+        true => Ok(opened),
+        false => Err(ProfileError::NotEmpty { dir: dir.into() }),
     }
 }
 

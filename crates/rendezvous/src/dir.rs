@@ -12,10 +12,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use polyrail::{Engine, read_published};
+use polyrail::Engine;
 use polyrail_sys::files::{make_folders, without_links};
 
-use self::files::{Holder, State, has_ended, open, read, state_at};
+use self::files::{Holder, State, has_ended, published, read, state_at};
 use crate::backend::{Backend, News, Own};
 use crate::error::RendezvousError;
 use crate::member::Found;
@@ -205,9 +205,8 @@ impl Dir {
         }
         let path = self.path_of(own.name.as_str());
         let failed = |source| unusable("file of this engine", &path, source);
-        match read_published(&path) {
-            Ok(Some(found)) if *found.metadata == *own.metadata => {
-                let file = open(&path, File::options().write(true)).map_err(failed)?;
+        match published(&path) {
+            Ok(Some((found, file))) if *found.metadata == *own.metadata => {
                 file.set_modified(SystemTime::now()).map_err(failed)?;
                 self.touched = Some(Instant::now());
                 Ok(())
@@ -308,9 +307,7 @@ impl Dir {
         for (name, state) in dead {
             let path = self.path_of(&name);
             // The name may have a new holder since.
-            if state_at(&path).is_ok_and(|now| now == state)
-                && let Err(error) = fs::remove_file(&path)
-            {
+            if let Err(error) = files::remove(&path, state) {
                 let path = path.display();
                 tracing::debug!(target: "polyrail::rendezvous", "{path} stays: {error}");
             }
@@ -343,9 +340,10 @@ impl Backend for Dir {
         let path = self.path_of(own.name.as_str());
         // Another may have taken the name after this engine was silent for too long.
         if let Ok(_lock) = self.lock(stop)
-            && read_published(&path)
-                .is_ok_and(|it| it.is_some_and(|it| *it.metadata == *own.metadata))
-            && let Err(error) = fs::remove_file(&path)
+            && let Ok(state) = state_at(&path)
+            && published(&path)
+                .is_ok_and(|it| it.is_some_and(|(it, _)| *it.metadata == *own.metadata))
+            && let Err(error) = files::remove(&path, state)
         {
             let path = path.display();
             tracing::warn!(target: "polyrail::rendezvous", "{path} can't be removed: {error}");

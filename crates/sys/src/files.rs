@@ -6,6 +6,7 @@
 //!
 //! * [`open_trusted`], [`require_trusted`]: files and folders that decide what the process does.
 //! * [`open_to_write`], [`replace`], [`make_folders`]: files that the process writes.
+//! * [`OpenFolder`], [`remove_opened`]: names that the process makes and removes.
 //! * [`Below`]: files of the copy of a machine, whose links never lead out of it.
 //!
 //! Root and processes with capabilities trust root and their own user only. Other processes can do no more than the user who
@@ -13,15 +14,17 @@
 //! `fs.protected_symlinks=1`.
 
 mod below;
+mod folder;
 mod privilege;
 mod trust;
 mod walk;
 mod write;
 
 pub use below::{Below, refuse_links};
+pub use folder::{Found, OpenFolder, remove_empty, remove_opened};
 pub use privilege::{is_privileged, user_outside};
 pub use trust::{open_trusted, require_trusted};
-pub use write::{Opening, make_folders, open_to_write, replace, set_mode, without_links};
+pub use write::{Opening, make_folders, open_to_write, replace, without_links};
 
 use std::io;
 

@@ -243,7 +243,7 @@ const INTO_PROCESSES: &[(&str, &[&str])] = &[
             "nic/src/writers.rs",
             "sys/src/badge.rs",
             "sys/src/files/tests.rs",
-            "sys/src/files/write.rs",
+            "sys/src/files/folder.rs",
             "sys/src/shared_memory.rs",
         ],
     ),

@@ -141,10 +141,10 @@ impl Where {
     }
 }
 
-/// Reads a plan file.
+/// Reads a plan file. A process with privileges obeys none that another user can change.
 pub(crate) fn read_plan(path: &Path) -> Result<Plan, TuneError> {
     let allowed = "what `irq plan -o` or `tune plan -o` wrote";
-    let text = read_argument("plan", path, allowed)?;
+    let text = files::read_trusted_text(path).map_err(unread("plan", path, allowed))?;
     Plan::parse(&text).map_err(|error| match error {
         TuneError::BadPlan { reason } => {
             TuneError::argument("plan", path.display().to_string(), reason, allowed)
@@ -159,13 +159,21 @@ pub(crate) fn read_argument(
     path: &Path,
     allowed: &str,
 ) -> Result<String, TuneError> {
-    files::read_text(path).map_err(|source| match exit::of_io(&source) {
+    files::read_text(path).map_err(unread(field, path, allowed))
+}
+
+fn unread(
+    field: &'static str,
+    path: &Path,
+    allowed: &str,
+) -> impl FnOnce(std::io::Error) -> TuneError {
+    move |source| match exit::of_io(&source) {
         exit::USAGE => {
             let fault = format!("can't be read: {source}");
             TuneError::argument(field, path.display().to_string(), fault, allowed)
         }
         _ => TuneError::Unread { field, path: path.to_owned(), source },
-    })
+    }
 }
 
 /// Prints a plan: what will change on standard output, the rest beside it.

@@ -12,7 +12,7 @@ use clap::Subcommand;
 use polyrail_host::{Sysroot, Topology};
 use polyrail_nccl_abi::{Library, LoadError, NCCL_RELEASES, Net, NetError, Properties, damage};
 use polyrail_report::{Align, Table, exit};
-use polyrail_sys::files::{make_folders, open_trusted};
+use polyrail_sys::files::{OpenFolder, make_folders, open_trusted};
 
 use crate::files;
 use crate::stdout::{complain, excerpt, fitted, print, say, tell};
@@ -397,17 +397,12 @@ fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
     };
     refuse_no_plugin(&from, help)?;
     make_folders(folder, 0o777).map_err(Unwritten::at(folder))?;
+    let opened = OpenFolder::open(folder).map_err(Unwritten::at(folder))?;
     let (nccl, rccl) = (folder.join(FOR_NCCL), folder.join(FOR_RCCL));
     // A running job may have the old file mapped, so replace the file instead of writing into it.
     let copied = fs::read(&from).and_then(|bytes| files::replace(&nccl, bytes));
     copied.map_err(Unwritten::at(&nccl))?;
-    match fs::remove_file(&rccl) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(Unwritten::at(&rccl)(error).into());
-        }
-        _ => {}
-    }
-    std::os::unix::fs::symlink(FOR_NCCL, &rccl).map_err(Unwritten::at(&rccl))?;
+    opened.put_link(FOR_RCCL, FOR_NCCL).map_err(Unwritten::at(&rccl))?;
     say!("{}\n{} -> {FOR_NCCL}", nccl.display(), rccl.display());
     say!("now: eval \"$(polyrail nccl env --folder {})\"", quoted(folder));
     Ok(())

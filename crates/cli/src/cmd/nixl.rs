@@ -2,17 +2,17 @@
 
 mod backend;
 mod environment;
+mod folder;
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_report::exit;
-use polyrail_sys::files::make_folders;
+use polyrail_sys::files::OpenFolder;
 
 use crate::cmd::nccl::{
     Refusal, build_folders, how, listed, near_folders, quoted, refuse, refuse_of_others,
@@ -22,7 +22,7 @@ use crate::stdout::{complain, say};
 use crate::unwritten::Unwritten;
 use crate::values::{file_to_read, folder_to_read, folder_to_write};
 use backend::Backend;
-use environment::{Nixl, entries};
+use environment::Nixl;
 
 /// What an agent looks for when it is asked for the backend POLYRAIL.
 const PLUGIN: &str = "libplugin_POLYRAIL.so";
@@ -30,9 +30,6 @@ const PLUGIN: &str = "libplugin_POLYRAIL.so";
 /// Where there is a file that can be installed.
 const GOOD: &str =
     "`polyrail nixl install` takes it from Polyrail's package, or from `make -C integrations/nixl`";
-
-/// What tells that this command made a folder of plugins.
-const OWN: &str = ".made-by-polyrail-nixl";
 
 /// The agent that `check` makes.
 const CHECK: &str = include_str!("nixl/check.py");
@@ -91,7 +88,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Command::Install { environment, folder, from } => {
             nixl(&environment).and_then(|nixl| install(&nixl, folder.as_deref(), from))
         }
-        Command::Uninstall { folder: Some(folder), .. } => remove_folder(&folder),
+        Command::Uninstall { folder: Some(folder), .. } => folder::remove(&folder),
         Command::Uninstall { environment, folder: None } => {
             nixl(&environment).and_then(|nixl| uninstall(&nixl))
         }
@@ -124,18 +121,18 @@ fn nixl(environment: &Environment) -> Result<Nixl, Refusal> {
 }
 
 fn unread(path: &Path, error: &std::io::Error) -> Refusal {
-    let text = format!("can't read {}: {error}; allowed: what this user may read", path.display());
+    let allowed = match error.kind() {
+        // A file that another user may have laid: the error says itself what is allowed.
+        ErrorKind::InvalidData => "",
+        _ => "; allowed: what this user may read",
+    };
+    let text = format!("can't read {}: {error}{allowed}", path.display());
     refuse(exit::of_io(error), text, "run it as a user who can")
 }
 
 /// What a file is; `None`: it is not there.
 fn backend(file: &Path) -> Result<Option<Backend>, Refusal> {
     Backend::of(file).map_err(|error| unread(file, &error))
-}
-
-/// Whether a file is the backend, so that it may be replaced and removed. One that is not there is not.
-fn is_ours(file: &Path) -> Result<bool, Refusal> {
-    Ok(backend(file)?.is_some_and(|backend| backend.is_ours))
 }
 
 /// How to replace a file that can't be the backend by a good one.
@@ -146,7 +143,7 @@ fn replace(installed: &Path) -> String {
 fn install(nixl: &Nixl, folder: Option<&Path>, from: Option<PathBuf>) -> Result<(), Refusal> {
     let from = built(from)?;
     let plugins = match folder {
-        Some(folder) => mirror(nixl, folder)?,
+        Some(folder) => folder::mirror(nixl, folder)?,
         None => nixl.plugins(),
     };
     let installed = plugins.join(PLUGIN);
@@ -197,79 +194,18 @@ fn built(from: Option<PathBuf>) -> Result<PathBuf, Refusal> {
     }
 }
 
-/// Makes a folder in which the backends of NIXL are links. They look for what they need from where they are, so
-/// its folders lie to each other as those of the package do. Returns the one for NIXL_PLUGIN_DIR.
-fn mirror(nixl: &Nixl, folder: &Path) -> Result<PathBuf, Refusal> {
-    let is_own = folder.join(OWN).exists();
-    if !is_own && !entries(folder).is_empty() {
-        let text = format!("{} has other files", folder.display());
-        return Err(refuse(exit::USAGE, text, "name a folder that is empty or not there yet"));
-    }
-    let plugins = folder.join("nixl/plugins");
-    make_folders(&plugins, 0o777).map_err(Unwritten::at(&plugins))?;
-    // Agents may be started from elsewhere.
-    let folder = fs::canonicalize(folder).map_err(|error| unread(folder, &error))?;
-    let (libraries, plugins) = (folder.join("nixl"), folder.join("nixl/plugins"));
-    files::replace(&folder.join(OWN), "").map_err(Unwritten::at(&folder))?;
-    let needed = nixl.needed();
-    if let Some(name) = needed.file_name().filter(|_| needed.exists()) {
-        link(&needed, &folder.join(name))?;
-    }
-    for (from, to) in [(nixl.libraries.clone(), libraries), (nixl.plugins(), plugins.clone())] {
-        for name in entries(&from).iter().filter(|name| name.contains(".so") && *name != PLUGIN) {
-            link(&from.join(name), &to.join(name))?;
-        }
-    }
-    Ok(plugins)
-}
-
-fn link(to: &Path, at: &Path) -> Result<(), Refusal> {
-    let to = fs::canonicalize(to).map_err(|error| unread(to, &error))?;
-    match fs::remove_file(at) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            return Err(Unwritten::at(at)(error).into());
-        }
-        _ => {}
-    }
-    Ok(symlink(to, at).map_err(Unwritten::at(at))?)
-}
-
 fn uninstall(nixl: &Nixl) -> Result<(), Refusal> {
-    let installed = nixl.plugins().join(PLUGIN);
-    if !installed.exists() {
-        say!("nothing to do: there is no {}", installed.display());
-        return Ok(());
-    }
-    if !is_ours(&installed)? {
-        let text = format!("{} is not Polyrail's", installed.display());
-        return Err(refuse(exit::USAGE, text, "remove it by hand if you don't need it"));
-    }
-    fs::remove_file(&installed).map_err(Unwritten::at(&installed))?;
-    say!("removed {}", installed.display());
-    Ok(())
-}
-
-/// Removes a folder of [`mirror`]: links and the backend, and nothing that somebody else has put there.
-fn remove_folder(folder: &Path) -> Result<(), Refusal> {
-    if !folder.join(OWN).exists() {
-        let text = format!("{} was not made by `polyrail nixl install --folder`", folder.display());
-        return Err(refuse(exit::USAGE, text, "name the folder that was given there"));
-    }
-    for part in [folder.join("nixl/plugins"), folder.join("nixl"), folder.to_owned()] {
-        for name in entries(&part) {
-            let file = part.join(&name);
-            if file.is_symlink() || (name == PLUGIN && is_ours(&file)?) || name == OWN {
-                fs::remove_file(&file).map_err(Unwritten::at(&file))?;
-            }
-        }
-        match fs::remove_dir(&part) {
-            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {
-                say!("left {}, which has other files", part.display());
-            }
-            result => result.map_err(Unwritten::at(&part))?,
+    let plugins = nixl.plugins();
+    let installed = plugins.join(PLUGIN);
+    let opened = OpenFolder::open(&plugins).map_err(|error| unread(&plugins, &error))?;
+    match folder::remove_backend(&opened)? {
+        None => say!("nothing to do: there is no {}", installed.display()),
+        Some(true) => say!("removed {}", installed.display()),
+        Some(false) => {
+            let text = format!("{} is not Polyrail's", installed.display());
+            return Err(refuse(exit::USAGE, text, "remove it by hand if you don't need it"));
         }
     }
-    say!("removed {}", folder.display());
     Ok(())
 }
 

@@ -1,6 +1,5 @@
 //! `polyrail sample`: what CPUs, interrupts, NICs, flows and threads do, second by second.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_report::{counted, exit, show_memory};
 use polyrail_sample::{Options, SampleError, Sampler};
-use polyrail_sys::files::{Opening, open_to_write};
+use polyrail_sys::files::{Opening, open_to_write, remove_opened};
 
 use crate::files::OutFile;
 use crate::machine_args::MachineCopy;
@@ -93,8 +92,12 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
     if root.is_live() {
         sampler = sampler.with_queues(read_queues());
     }
-    let (mut out, name): (Box<dyn Write>, String) = match &args.out {
-        Some(path) => (Box::new(create(path, args.force)?), path.display().to_string()),
+    let file = match &args.out {
+        Some(path) => Some((path, create(path, args.force)?)),
+        None => None,
+    };
+    let (mut out, name): (Box<dyn Write + '_>, String) = match &file {
+        Some((path, file)) => (Box::new(file), path.display().to_string()),
         None => (Box::new(Harmless::new(io::stdout().lock())), "standard output".into()),
     };
     let stopped = signals::caught().map_err(|source| SampleError::Thread { source })?;
@@ -113,11 +116,11 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
     };
     let end = polyrail_sample::run(&mut sampler, &mut *out, &name, goes_on);
     drop((progress, out));
-    if let (Err(_), Some(path), false) = (&end, &args.out, args.force)
-        && path.metadata().is_ok_and(|file| file.is_file() && file.len() == 0)
+    if let (Err(_), Some((path, file)), false) = (&end, &file, args.force)
+        && file.metadata().is_ok_and(|file| file.is_file() && file.len() == 0)
     {
         // An empty file would be in the way of the next try.
-        let _ = fs::remove_file(path);
+        let _ = remove_opened(path, file);
     }
     let end = end?;
     tell!(

@@ -1,12 +1,11 @@
 //! `polyrail secret`: makes secrets for `secret_file`.
 
-use std::fs;
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_report::exit;
-use polyrail_sys::files::{Opening, open_to_write};
+use polyrail_sys::files::{Opening, open_to_write, remove_opened};
 
 use crate::files::OutFile;
 use crate::stdout::{complain, print, refuse_place, tell};
@@ -48,18 +47,18 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     };
     let Some(path) = file else { return print(&format!("{secret}\n"), exit::OK) };
     let created = open_to_write(path, Opening::New, 0o600);
-    let is_own = created.is_ok();
-    match created.and_then(|mut file| writeln!(file, "{secret}")) {
+    let written = match &created {
+        Ok(file) => writeln!(&mut &*file, "{secret}").inspect_err(|_| {
+            // Part of a secret would be in the way of the next try.
+            let _ = remove_opened(path, file);
+        }),
+        Err(_) => Ok(()),
+    };
+    match created.and(written) {
         Ok(()) => {
             tell!("wrote {}, which only this user can read", path.display());
             ExitCode::from(exit::OK)
         }
-        Err(error) => {
-            if is_own {
-                // Part of a secret would be in the way of the next try.
-                let _ = fs::remove_file(path);
-            }
-            refuse_place(&Unwritten::at(path)(error))
-        }
+        Err(error) => refuse_place(&Unwritten::at(path)(error)),
     }
 }

@@ -1,6 +1,5 @@
 //! `polyrail topo`: CPUs, nodes, interfaces and GPUs, and how far they are apart.
 
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,7 +13,7 @@ use polyrail_host::snapshot::{self, Answers, SnapshotError};
 use polyrail_host::{Distance, Gpu, NicDetails, Sysroot, Topology};
 use polyrail_nic::Ethtool;
 use polyrail_report::{Align, Table, exit};
-use polyrail_sys::files::{Opening, open_to_write};
+use polyrail_sys::files::{Opening, open_to_write, remove_opened};
 use serde_json::{Value, json};
 
 use crate::files::OutFile;
@@ -296,7 +295,13 @@ fn take_snapshot(file: &Path, nvml: &NvmlArgs, machine: &MachineArgs) -> ExitCod
         snapshot::write(&root, name, &answers, io::stdout().lock())
     } else {
         match open_to_write(file, Opening::New, 0o666) {
-            Ok(out) => snapshot::write(&root, name, &answers, io::BufWriter::new(out)),
+            Ok(out) => snapshot::write(&root, name, &answers, io::BufWriter::new(&out))
+                .inspect_err(|error| {
+                    // Half an archive is worth nothing.
+                    if matches!(error, SnapshotError::Write(_) | SnapshotError::Read(_)) {
+                        let _ = remove_opened(file, &out);
+                    }
+                }),
             Err(error) => return refuse_place(&Unwritten::at(file)(error)),
         }
     };
@@ -319,15 +324,7 @@ fn take_snapshot(file: &Path, nvml: &NvmlArgs, machine: &MachineArgs) -> ExitCod
             let _ = to_stdout(Err(error));
             ExitCode::SUCCESS
         }
-        Err(error) => {
-            // Half an archive is worth nothing.
-            if !is_stdout && matches!(error, SnapshotError::Write(_) | SnapshotError::Read(_)) {
-                let _ = fs::remove_file(file);
-            }
-            match error {
-                SnapshotError::Write(error) => refuse_place(&Unwritten::at(file)(error)),
-                other => refuse_machine(&other),
-            }
-        }
+        Err(SnapshotError::Write(error)) => refuse_place(&Unwritten::at(file)(error)),
+        Err(other) => refuse_machine(&other),
     }
 }

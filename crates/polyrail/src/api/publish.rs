@@ -1,5 +1,6 @@
 //! Engines that find each other by a file.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -153,12 +154,22 @@ pub struct PublishedEngine {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn read_published(path: &Path) -> io::Result<Option<PublishedEngine>> {
-    let Some(published) = metadata_file::read(path)? else { return Ok(None) };
-    let Published { process, metadata, extra } = published;
-    let card = Metadata::decode(&metadata).map_err(invalid)?;
-    let host = host_identity()?;
-    let has_ended = process.is_some_and(|process| has_ended(&card, &process, host));
-    Ok(Some(PublishedEngine { metadata, extra, has_ended }))
+    metadata_file::read(path)?.map(PublishedEngine::of).transpose()
+}
+
+/// As [`read_published`], of a file that the caller has opened, and may have judged by its owner.
+pub fn read_published_file(file: &File) -> io::Result<PublishedEngine> {
+    PublishedEngine::of(metadata_file::read_open(file)?)
+}
+
+impl PublishedEngine {
+    fn of(published: Published) -> io::Result<Self> {
+        let Published { process, metadata, extra } = published;
+        let card = Metadata::decode(&metadata).map_err(invalid)?;
+        let host = host_identity()?;
+        let has_ended = process.is_some_and(|process| has_ended(&card, &process, host));
+        Ok(Self { metadata, extra, has_ended })
+    }
 }
 
 /// Whether the engine is gone that this process of `host` has published, as far as this host knows.

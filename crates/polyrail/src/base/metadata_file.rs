@@ -1,12 +1,11 @@
 //! Metadata in files, by which engines find each other.
 
-use std::fs::{self, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use polyrail_sys::files::without_links;
+use polyrail_sys::files::{Found, OpenFolder};
 use polyrail_sys::without_write_signals;
 
 use crate::base::published::{EXTRA_MAX, Published};
@@ -23,30 +22,28 @@ pub(crate) fn write(path: &Path, published: &Published) -> io::Result<()> {
         let why = format!("extra has {got} bytes, allowed is 0 to {EXTRA_MAX}");
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     }
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let path = &without_links(folder.unwrap_or(Path::new(".")))?.join(name);
+    let (folder, name) = OpenFolder::of(path)?;
     // Threads of one process may write the same file: each has a draft of its own.
     static DRAFTS: AtomicU64 = AtomicU64::new(0);
     let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
-    let mut draft = path.as_os_str().to_owned();
+    let mut draft = name.clone();
     draft.push(format!(".{}.{number}", std::process::id()));
-    let draft = Path::new(&draft);
     // One that was left by a process of the same number may have other permissions.
-    match fs::remove_file(draft) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    if let Some(left) = folder.find(&draft)? {
+        folder.remove(&draft, &left)?;
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(draft)?;
+    let mut file = folder.create(&draft, 0o600)?;
     // Nobody else takes this name again, so nobody else would remove what is left under it.
     without_write_signals(|| file.write_all(&published.encode()))
-        .and_then(|()| fs::rename(draft, path))
-        .inspect_err(|_| drop(fs::remove_file(draft)))
+        .and_then(|()| folder.rename(&draft, &name))
+        .inspect_err(|_| {
+            let _ = Found::of(&file).and_then(|found| folder.remove(&draft, &found));
+        })
 }
 
 /// What is in the file, `None` if it is not there yet. Never blocks on one that is no regular file.
 pub(crate) fn read(path: &Path) -> io::Result<Option<Published>> {
-    match read_regular(path) {
+    match regular_file::open(path).and_then(|file| bytes_in(&file)) {
         Ok(bytes) => Published::decode(bytes).map(Some).map_err(invalid),
         // What holds a lease on the file is asked to let go of it, and does so soon.
         Err(error) if is_early(error.kind()) => Ok(None),
@@ -54,14 +51,19 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<Published>> {
     }
 }
 
+/// The same of a file that is open.
+pub(crate) fn read_open(file: &File) -> io::Result<Published> {
+    regular_file::require(file)?;
+    Published::decode(bytes_in(file)?).map_err(invalid)
+}
+
 fn is_early(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::WouldBlock)
 }
 
-fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
-    let file = regular_file::open(path)?;
+fn bytes_in(file: &File) -> io::Result<Vec<u8>> {
     // Who can write it decides whom the reader takes for its peer.
-    regular_file::refuse_if_others_may_write(&file)?;
+    regular_file::refuse_if_others_may_write(file)?;
     let mut bytes = Vec::new();
     file.take(FILE_MAX + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > FILE_MAX {
@@ -77,6 +79,7 @@ pub(crate) fn invalid(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) 
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
     use std::path::PathBuf;

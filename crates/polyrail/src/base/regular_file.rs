@@ -15,8 +15,13 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
     // Somebody may have put another one in its place.
-    check(file.metadata()?.file_type())?;
+    require(&file)?;
     Ok(file)
+}
+
+/// Refuses an open file that is not a regular one.
+pub(crate) fn require(file: &File) -> io::Result<()> {
+    check(file.metadata()?.file_type())
 }
 
 /// Opens what the engine writes, behind what it holds: a regular file, which is made if it is not there, or a device such

@@ -1,16 +1,22 @@
 //! Rights of this process that its user does not have.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 use rustix::process::geteuid;
 use rustix::thread::{CapabilitySet, capabilities};
 
-/// Whether this process may do more than an ordinary user: it is root, or has a capability. Root of a user namespace that
-/// has one user only can do no more than that user.
+/// Whether this process may do more than an ordinary user: it is root, or has a capability. Root of a user namespace
+/// whose only user is an ordinary user outside can do no more than that user.
 pub fn is_privileged() -> bool {
     let may_more = geteuid().is_root()
         || capabilities(None).map_or(true, |sets| sets.effective != CapabilitySet::empty());
-    may_more && !has_one_user(&user_map())
+    may_more && !is_ordinary_outside(&user_map(), owner_of_settings)
+}
+
+/// The owner of `/proc/sys`, which is root of the host. A user namespace without that user shows the overflow user.
+fn owner_of_settings() -> Option<u32> {
+    fs::metadata("/proc/sys").ok().map(|found| found.uid())
 }
 
 /// The number that the user `own` has outside of this process's user namespace, where it may be root. The number
@@ -30,9 +36,16 @@ fn user_map() -> String {
     fs::read_to_string("/proc/self/uid_map").unwrap_or_default()
 }
 
-fn has_one_user(map: &str) -> bool {
-    let users = ranges(map).map(|(_, _, count)| u64::from(count)).sum::<u64>();
-    users == 1
+/// Whether a user namespace has one user, who is an ordinary user outside. The map names the user in the namespace above
+/// only; through several namespaces it is root of the host who owns what root of the host owns.
+fn is_ordinary_outside(map: &str, owner_of_settings: impl Fn() -> Option<u32>) -> bool {
+    let mut users = ranges(map);
+    match (users.next(), users.next()) {
+        (Some((inside, outside, 1)), None) => {
+            outside != 0 && owner_of_settings().is_some_and(|owner| owner != inside)
+        }
+        _ => false,
+    }
 }
 
 /// The first user inside, the first one outside, and the number of users.
@@ -45,13 +58,49 @@ fn ranges(map: &str) -> impl Iterator<Item = (u32, u32, u32)> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
-    fn root_of_a_namespace_with_one_user_is_an_ordinary_user() {
-        assert!(has_one_user("         0       1000          1\n"));
-        assert!(!has_one_user("         0          0 4294967295\n"));
-        assert!(!has_one_user("0 1000 1\n1 100000 65536\n"));
-        assert!(!has_one_user(""), "an unreadable map is no reason to trust more");
+    fn root_of_a_namespace_whose_only_user_is_an_ordinary_one_is_an_ordinary_user() {
+        let is_ordinary = |map: &str, owner| is_ordinary_outside(map, || owner);
+        assert!(is_ordinary("         0       1000          1\n", Some(65534)));
+        assert!(!is_ordinary("0 0 1\n", Some(65534)), "root of the namespace above");
+        assert!(!is_ordinary("0 1000 1\n", Some(0)), "root of the host, through two namespaces");
+        assert!(!is_ordinary("0 1000 1\n", None));
+        assert!(!is_ordinary("         0          0 4294967295\n", Some(0)));
+        assert!(!is_ordinary("0 1000 1\n1 100000 65536\n", Some(65534)));
+        assert!(!is_ordinary("", Some(65534)), "an unreadable map is no reason to trust more");
+    }
+
+    /// Tells the process in the namespace what to find.
+    const EXPECTED: &str = "POLYRAIL_TEST_IS_PRIVILEGED";
+
+    #[test]
+    fn a_namespace_takes_no_privileges_from_root_and_gives_none_to_others() {
+        if let Ok(expected) = std::env::var(EXPECTED) {
+            assert_eq!(is_privileged().to_string(), expected, "{}", user_map());
+            return;
+        }
+        let as_root = vec!["unshare", "-Ur"];
+        let as_another = vec!["unshare", "-U", "--map-user=1000", "--map-group=1000"];
+        let nested = [as_another, as_root.clone()].concat();
+        let probe = Command::new(nested[0]).args(&nested[1..]).arg("true").status();
+        if !probe.is_ok_and(|end| end.success()) {
+            return polyrail_skip::skip(
+                "needs user namespaces in user namespaces",
+                "sudo cargo test -p polyrail-sys privilege",
+            );
+        }
+        let name = "files::privilege::tests::a_namespace_takes_no_privileges_from_root_and_gives_none_to_others";
+        let is_root = is_privileged();
+        for way in [as_root, nested] {
+            let mut command = Command::new(way[0]);
+            command.args(&way[1..]).arg(std::env::current_exe().unwrap());
+            command.args(["--exact", name, "--nocapture"]);
+            let ran = command.env(EXPECTED, is_root.to_string()).output().unwrap();
+            assert!(ran.status.success(), "{way:?}: {ran:?}");
+        }
     }
 }

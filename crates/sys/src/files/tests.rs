@@ -245,3 +245,88 @@ fn no_link_leads_out_of_a_copy_of_a_machine() {
     links("/sys/devices/d/speed").unwrap();
     links("/sys/devices/not/there").unwrap();
 }
+
+#[test]
+fn root_takes_over_no_file_and_no_mode_of_another_user() {
+    if !is_privileged() {
+        return needs_root();
+    }
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+    let folder = Folder::new("modes");
+    let theirs = folder.file("shared/theirs", "old");
+    let own = folder.file("shared/own", "old");
+    folder.mode("shared/theirs", 0o666);
+    folder.mode("shared/own", 0o666);
+    give(&theirs);
+    folder.mode("shared", 0o1777);
+    let error = replace(&theirs, b"new").unwrap_err();
+    assert!(error.to_string().contains("belongs to user 65534"), "{error}");
+    assert_eq!((text(&theirs).as_str(), mode(&theirs)), ("old", 0o666));
+    replace(&own, b"new").unwrap();
+    assert_eq!((text(&own).as_str(), mode(&own)), ("new", 0o644));
+    // In a folder that only root writes, root chose the mode.
+    folder.mode("shared", 0o755);
+    folder.mode("shared/own", 0o664);
+    replace(&own, b"newer").unwrap();
+    assert_eq!(mode(&own), 0o664);
+    // In a folder of that user root writes the file, and the mode is that of a new file.
+    give(&folder.at("shared"));
+    replace(&theirs, b"new").unwrap();
+    assert_eq!((text(&theirs).as_str(), mode(&theirs) & 0o022), ("new", 0));
+}
+
+#[test]
+fn an_open_folder_stays_the_same_when_a_link_takes_its_place() {
+    let folder = Folder::new("open");
+    let victim = folder.file("victim/f", "keep");
+    folder.file("of/f", "remove");
+    let open = OpenFolder::open(&folder.at("of")).unwrap();
+    let found = open.find("f").unwrap().unwrap();
+    fs::rename(folder.at("of"), folder.at("away")).unwrap();
+    symlink("victim", folder.at("of")).unwrap();
+    assert!(open.remove("f", &found).unwrap());
+    assert_eq!(text(&victim), "keep");
+    assert!(!folder.at("away/f").exists());
+    // Another file of that name stays, and so does a link.
+    folder.file("away/f", "another");
+    let other = open.find("f").unwrap().unwrap();
+    fs::rename(folder.at("away/f"), folder.at("away/g")).unwrap();
+    symlink("g", folder.at("away/f")).unwrap();
+    assert!(!open.remove("f", &other).unwrap());
+    assert!(open.read("f").is_err() && open.inside("f", false).is_err());
+    open.put_link("f", "h").unwrap();
+    assert_eq!(fs::read_link(folder.at("away/f")).unwrap(), Path::new("h"));
+    assert_eq!(open.put_link("g", "h").unwrap_err().kind(), ErrorKind::AlreadyExists);
+    assert_eq!(open.names(10).unwrap().len(), 2, "no draft is left");
+    assert_eq!(open.names(1).unwrap().len(), 1);
+}
+
+#[test]
+fn only_the_file_that_was_opened_is_removed() {
+    let folder = Folder::new("opened");
+    let path = folder.at("f");
+    let file = open_to_write(&path, Opening::New, 0o600).unwrap();
+    fs::rename(&path, folder.at("g")).unwrap();
+    folder.file("f", "another");
+    assert!(!remove_opened(&path, &file).unwrap());
+    assert_eq!(text(&path), "another");
+    assert!(remove_opened(&folder.at("g"), &file).unwrap());
+    assert!(!folder.at("g").exists());
+}
+
+#[test]
+fn the_mode_of_a_socket_is_set_and_of_nothing_that_takes_its_place() {
+    use std::os::unix::net::UnixListener;
+    let folder = Folder::new("socket-mode");
+    let open = OpenFolder::open(&folder.0).unwrap();
+    let _listener = UnixListener::bind(folder.at("s")).unwrap();
+    assert!(open.set_mode_of_socket("s", 0o660).unwrap().is_socket());
+    assert_eq!(fs::metadata(folder.at("s")).unwrap().mode() & 0o777, 0o660);
+    fs::hard_link(folder.at("s"), folder.at("second")).unwrap();
+    folder.file("file", "");
+    symlink("s", folder.at("link")).unwrap();
+    for name in ["second", "file", "link"] {
+        let error = open.set_mode_of_socket(name, 0o666).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "{name}: {error}");
+    }
+}

@@ -15,7 +15,8 @@ use super::{NULL_DEVICE, refused};
 ///
 /// Where the process [has privileges](is_privileged), the file, every folder on its way and every link must belong to root
 /// or to this user, and nobody else may write them; a folder such as `/tmp` may be on the way. What was opened is
-/// judged, so others can't replace it in between. Never waits for a pipe. `/dev/null` can be read.
+/// judged, so others can't replace it in between. Never waits for a pipe. `/dev/null` can be read, and so can a file or
+/// pipe of such a user by its descriptor, such as `/dev/stdin`.
 ///
 /// # Errors
 /// Of the system; [`io::ErrorKind::InvalidData`] for a file that is not trusted, with what is wrong;
@@ -25,6 +26,9 @@ pub fn open_trusted(path: &Path, to_append: bool) -> io::Result<File> {
     let Some(found) = &place.found else { return Err(io::ErrorKind::NotFound.into()) };
     if found.st_rdev == NULL_DEVICE && !to_append {
         return File::open("/dev/null");
+    }
+    if place.is_of_kernel && !to_append {
+        return open_descriptor(&place, path);
     }
     require_regular(found)?;
     let access = if to_append { OFlags::RDWR | OFlags::APPEND } else { OFlags::RDONLY };
@@ -42,6 +46,20 @@ pub fn open_trusted(path: &Path, to_append: bool) -> io::Result<File> {
             stat.st_nlink
         );
         return Err(refused(fault));
+    }
+    Ok(File::from(file))
+}
+
+/// Opens what a link of `/proc` leads to.
+fn open_descriptor(place: &Place, path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = openat(&place.folder, &place.name, flags, Mode::empty())?;
+    let stat = fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Fifo {
+        require_regular(&stat)?;
+    }
+    if is_privileged() {
+        judge_trusted(&stat, path)?;
     }
     Ok(File::from(file))
 }

@@ -2,14 +2,13 @@
 
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
+use super::folder::{OpenFolder, draft_of};
 use super::privilege::{is_privileged, is_trusted};
 use super::refused;
 use super::walk::{Place, Purpose, Walk};
@@ -51,7 +50,8 @@ pub fn open_to_write(path: &Path, opening: Opening, mode: u32) -> io::Result<Fil
 }
 
 /// Writes a whole file, in place of an older one: where the disk is full or this process is killed, the older one stays, and
-/// no reader sees a part of either. A device or pipe is written to. Follows links as [`open_to_write`] does.
+/// no reader sees a part of either. A device or pipe is written to. Follows links and refuses files as [`open_to_write`]
+/// does. The new file keeps the older one's permissions, except those that another user chose.
 ///
 /// # Errors
 /// As [`open_to_write`]. Nothing is left of the new file then.
@@ -61,10 +61,10 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if place.is_of_kernel || place.found.as_ref().is_some_and(|found| !is_regular(found)) {
         return open(&place, Opening::Truncate, 0o666)?.write_all(bytes);
     }
-    static DRAFTS: AtomicU64 = AtomicU64::new(0);
-    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
-    let mut draft = place.name.clone();
-    draft.push(format!(".{}.{number}.draft", std::process::id()));
+    if let Some(found) = &place.found {
+        judge(&place, found)?;
+    }
+    let draft = draft_of(&place.name);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = match openat(&place.folder, &draft, flags, Mode::from_raw_mode(0o666)) {
         Ok(file) => File::from(file),
@@ -72,8 +72,9 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         // A file in a folder where this user makes none.
         Err(_) => return open(&place, Opening::Truncate, 0o666)?.write_all(bytes),
     };
-    let keep_mode = |file: &File| match &place.found {
-        Some(old) => file.set_permissions(Permissions::from_mode(old.st_mode & 0o777)),
+    let kept = place.found.as_ref().and_then(|old| mode_to_keep(&place, old));
+    let keep_mode = |file: &File| match kept {
+        Some(mode) => file.set_permissions(Permissions::from_mode(mode)),
         None => Ok(()),
     };
     let rename = || Ok(renameat(&place.folder, &draft, &place.folder, &place.name)?);
@@ -85,17 +86,15 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// Sets the permissions of what has this very name: never of what a link leads to, which another user may lay meanwhile.
-///
-/// # Errors
-/// Of the system, also where `/proc` is not mounted.
-pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
-    let file = openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-    if FileType::from_raw_mode(fstat(&file)?.st_mode) == FileType::Symlink {
-        return Err(Errno::LOOP.into());
+/// The permissions of an older file that the new one keeps; `None`: those of a new file. Others can write nothing of a
+/// process with privileges where they could also have set the older permissions.
+fn mode_to_keep(place: &Place, old: &Stat) -> Option<u32> {
+    let mode = old.st_mode & 0o777;
+    match is_privileged() {
+        true if !is_trusted(old.st_uid) => None,
+        true if is_shared(&place.folder_stat) => Some(mode & !0o022),
+        _ => Some(mode),
     }
-    let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
-    std::fs::set_permissions(opened, Permissions::from_mode(mode))
 }
 
 /// Makes a folder and those above it that are missing. Follows links as [`open_to_write`] does.
@@ -103,7 +102,10 @@ pub fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
 /// # Errors
 /// As [`open_to_write`], and if something else than a folder has the name.
 pub fn make_folders(path: &Path, mode: u32) -> io::Result<()> {
-    folder_of(walk(Some(mode)).to(path)?).map(drop)
+    match walk(Some(mode)).to(path)?.name == "." {
+        true => Ok(()),
+        false => Err(Errno::NOTDIR.into()),
+    }
 }
 
 /// The path of a folder without links, to make files in it by other means than this module's. Follows links as
@@ -112,19 +114,10 @@ pub fn make_folders(path: &Path, mode: u32) -> io::Result<()> {
 /// # Errors
 /// As [`open_to_write`], and if there is no folder of that name.
 pub fn without_links(folder: &Path) -> io::Result<PathBuf> {
-    folder_of(find(folder)?)
+    Ok(OpenFolder::open(folder)?.path().to_owned())
 }
 
-fn folder_of(place: Place) -> io::Result<PathBuf> {
-    match (place.name == ".", place.found) {
-        (true, _) if place.path.as_os_str().is_empty() => Ok(PathBuf::from(".")),
-        (true, _) => Ok(place.path),
-        (false, None) => Err(Errno::NOENT.into()),
-        (false, Some(_)) => Err(Errno::NOTDIR.into()),
-    }
-}
-
-fn find(path: &Path) -> io::Result<Place> {
+pub(super) fn find(path: &Path) -> io::Result<Place> {
     walk(None).to(path)
 }
 
@@ -176,7 +169,6 @@ fn judge(place: &Place, found: &Stat) -> io::Result<()> {
         return Ok(());
     }
     let (folder, shown) = (&place.folder_stat, place.path.display());
-    let is_shared = !is_trusted(folder.st_uid) || folder.st_mode & 0o022 != 0;
     if !is_trusted(found.st_uid) {
         let is_at_home = kind == FileType::RegularFile && found.st_uid == folder.st_uid;
         let fault = format!(
@@ -185,11 +177,16 @@ fn judge(place: &Place, found: &Stat) -> io::Result<()> {
         );
         return if is_at_home { Ok(()) } else { Err(refused(fault)) };
     }
-    match is_shared && found.st_nlink > 1 {
+    match is_shared(folder) && found.st_nlink > 1 {
         false => Ok(()),
         true => Err(refused(format!(
             "{shown} is one of {} names of a file, in a folder where others may make names; allowed: a file of one name",
             found.st_nlink
         ))),
     }
+}
+
+/// Whether other users may make names in a folder.
+fn is_shared(folder: &Stat) -> bool {
+    !is_trusted(folder.st_uid) || folder.st_mode & 0o022 != 0
 }

@@ -1,11 +1,11 @@
-//! Finds files that production code opens for writing, makes, renames or links without `polyrail_sys::files`. Root may
+//! Finds files that production code opens for writing, makes, renames, removes or links without `polyrail_sys::files`. Root may
 //! run that code in a folder where another user has laid a link.
 
 use std::path::Path;
 
 use super::{assert_none, crates, read, rust_files};
 
-/// Calls of the standard library that follow a link which another user has laid, or take its word.
+/// Calls of the standard library that follow a link which another user has laid, on the way or at the end.
 const CALLS: &[&str] = &[
     "DirBuilder::new",
     "File::create",
@@ -18,6 +18,9 @@ const CALLS: &[&str] = &[
     "fs::set_permissions(",
     "fs::write(",
     "hard_link(",
+    "remove_dir(",
+    "remove_dir_all(",
+    "remove_file(",
     " symlink(",
     "(symlink(",
     ":symlink(",
@@ -25,12 +28,6 @@ const CALLS: &[&str] = &[
 
 /// A file that may call some of them itself, and why.
 const ALLOWED: &[(&str, &[&str], &str)] = &[
-    (
-        "cli/src/cmd/nccl.rs",
-        &[":symlink("],
-        "makes a link of a fixed name, which fails if there is one",
-    ),
-    ("cli/src/cmd/nixl.rs", &["(symlink("], "makes a link, which fails if there is one"),
     (
         "host/src/sysroot/tree.rs",
         &["create_dir(", "fs::write(", " symlink("],
@@ -43,40 +40,21 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
     ),
     (
         "lab/src/named.rs",
-        &["create_dir(", "File::create", "fs::write("],
+        &["create_dir(", "File::create", "fs::write(", "remove_dir(", "remove_file("],
         "writes to /run/netns and to the registry, which only root may",
     ),
     (
         "lab/src/registry.rs",
-        &["DirBuilder::new", "File::options"],
+        &["DirBuilder::new", "File::options", "remove_dir(", "remove_file("],
         "refuses a registry that others own or may write, and makes files that must be new",
-    ),
-    (
-        "metrics/src/sockets.rs",
-        &["fs::rename("],
-        "renames a socket, which replaces a link and does not follow it",
-    ),
-    (
-        "polyrail/src/base/metadata_file.rs",
-        &["OpenOptions::new", "fs::rename("],
-        "makes a draft that must be new and renames it, which replaces a link",
     ),
     ("polyrail/src/base/regular_file.rs", &["OpenOptions::new"], "opens for reading"),
     (
         "polyrail/src/control/secrets/host.rs",
-        &["DirBuilder::new", "OpenOptions::new", "hard_link("],
-        "refuses a folder that others own or may look into, and makes files that must be new",
+        &["DirBuilder::new", "OpenOptions::new", "hard_link(", "remove_file("],
+        "refuses a folder that others own or may look into, and makes and removes files that must be new",
     ),
-    (
-        "rendezvous/src/dir.rs",
-        &["File::options"],
-        "sets the time of a file through `files::open`, which follows no link",
-    ),
-    (
-        "rendezvous/src/dir/files.rs",
-        &["File::options", "OpenOptions::new"],
-        "follows no link, and writes no text",
-    ),
+    ("rendezvous/src/dir/files.rs", &["OpenOptions::new"], "follows no link, and writes no text"),
     (
         "tune/src/machine.rs",
         &["OpenOptions::new"],

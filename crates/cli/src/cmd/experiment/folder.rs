@@ -1,12 +1,12 @@
 //! The results folder. `cells.jsonl` begins with the experiment; each further line is a measured cell, or an end of the
 //! run between two looks, or the place where it went on.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use polyrail_experiment::{Experiment, Measured, Plan, Report, SCHEMA_VERSION, whole_blocks};
-use polyrail_sys::files::{Opening, make_folders, open_to_write};
+use polyrail_sys::files::{Opening, make_folders, open_to_write, remove_empty, remove_opened};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -80,11 +80,12 @@ impl Folder {
             folder.read(&file, &first, plan.cells.len())?;
             folder.line(&json!(Line::Resumed { resumed_unix_ms: host::unix_ms() }))?;
         } else {
-            folder.line(&first).inspect_err(|_| {
+            let begun = folder.line(&first);
+            begun.inspect_err(|_| {
                 // A file without its first line is of no experiment, so it could not be resumed.
-                let _ = fs::remove_file(&file);
+                let _ = remove_opened(&file, &folder.cells);
                 if is_new {
-                    let _ = fs::remove_dir(path);
+                    let _ = remove_empty(path);
                 }
             })?;
         }

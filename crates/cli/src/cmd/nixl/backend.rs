@@ -22,13 +22,16 @@ impl Backend {
     /// Looks at a file; `None`: it is not there.
     pub(super) fn of(file: &Path) -> io::Result<Option<Self>> {
         match fs::read(file) {
-            Ok(bytes) => {
-                let is_ours = bytes.windows(MARK.len()).any(|window| window == MARK);
-                Ok(Some(Self { is_ours, damage: damage(&bytes) }))
-            }
+            Ok(bytes) => Ok(Some(Self::in_bytes(&bytes))),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// The same of what is in a file.
+    pub(super) fn in_bytes(bytes: &[u8]) -> Self {
+        let is_ours = bytes.windows(MARK.len()).any(|window| window == MARK);
+        Self { is_ours, damage: damage(bytes) }
     }
 
     /// Why it is not a backend that an agent could load, as the end of a sentence about the file.
