@@ -51,6 +51,8 @@ pub struct TcpInfo {
     pub timeouts: u8,
     /// How often in a row the other kernel was asked for room in its window, and had none.
     pub window_probes: u8,
+    /// Room in the other kernel's receive window, in bytes; `None` before Linux 5.4.
+    pub send_window_bytes: Option<u32>,
     /// Delivery rate that the kernel estimated last, in bytes per second.
     pub delivery_bytes_per_second: u64,
 }
@@ -60,17 +62,20 @@ impl TcpInfo {
     pub fn hindrance(&self) -> Option<String> {
         /// Full segments that have certainly passed if that many bytes have.
         const FULL_SEGMENTS: u64 = 4;
+        let has_room = self.send_window_bytes.is_some_and(|room| room >= self.segment_bytes);
         // Probes with nothing to send ask only whether the other end is there.
-        if self.window_probes > 0 && self.notsent_bytes > 0 {
+        let waits_for_room = self.window_probes > 0 && self.notsent_bytes > 0;
+        if waits_for_room && !has_room {
             return Some(
                 "the other end does not read: its receive window is full (is its process stopped?)"
                     .to_owned(),
             );
         }
-        if self.timeouts == 0 || self.unacked == 0 {
+        // A segment that the interface itself drops is not under way, and the kernel probes.
+        if !waits_for_room && (self.timeouts == 0 || self.unacked == 0) {
             return None;
         }
-        let (bytes, times) = (self.segment_bytes, self.timeouts);
+        let (bytes, times) = (self.segment_bytes, self.timeouts.max(self.window_probes));
         let have_passed = self.acked_bytes >= FULL_SEGMENTS * u64::from(bytes);
         Some(if have_passed {
             format!(
@@ -238,6 +243,7 @@ pub fn info(socket: &impl AsFd) -> io::Result<TcpInfo> {
     Ok(TcpInfo {
         timeouts: raw[2],
         window_probes: raw[3],
+        send_window_bytes: (len >= 232).then(|| u32_at(228)),
         segment_bytes: u32_at(16),
         unacked: u32_at(24),
         rtt_us: u32_at(68),
@@ -330,6 +336,13 @@ mod tests {
         assert!(cut.hindrance().unwrap().starts_with("sent again 3 times"), "{cut:?}");
         let full = TcpInfo { window_probes: 2, notsent_bytes: 1, ..TcpInfo::default() };
         assert!(full.hindrance().unwrap().contains("does not read"), "{full:?}");
+        let dropped = TcpInfo {
+            segment_bytes: 1448,
+            send_window_bytes: Some(65536),
+            acked_bytes: 278,
+            ..full
+        };
+        assert!(dropped.hindrance().unwrap().contains("segments of 1448 bytes"), "{dropped:?}");
         for quiet in [TcpInfo::default(), TcpInfo { timeouts: 0, ..mtu }] {
             assert_eq!(quiet.hindrance(), None);
         }

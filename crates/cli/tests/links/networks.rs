@@ -260,7 +260,8 @@ fn several_nics_on_one_ethernet_connect_with_the_kernels_defaults() {
     let Some(net) = one_subnet("flux", 2) else { return };
     let run = net.bench(("a", "10.0.0.11:0"), ("b", ""));
     run.assert_carry(&["eth1", "eth2"]);
-    assert_rate(&run, 2);
+    // The kernel's routes send all of one subnet by its first NIC, as for any program that binds to addresses.
+    assert_rate(&run, 1);
 }
 
 #[test]
