@@ -89,6 +89,7 @@ fn until_up(spaces: &Spaces) {
         let shown = || Command::new("ip").args(["-n", space, "link", "show", "eth1"]).output();
         while !String::from_utf8_lossy(&shown().unwrap().stdout).contains("state UP") {
             assert!(Instant::now() < end, "eth1 of {space} is not up");
+            // It looks again: the kernel brings the carrier up.
             std::thread::sleep(Duration::from_millis(5));
         }
     }
