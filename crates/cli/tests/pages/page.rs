@@ -30,6 +30,7 @@ const NEEDS: &[&str] = &[
     "hwloc",
     "iptables",
     "jq",
+    "nft",
     "openssl",
     "podman",
     "the internet",
