@@ -4,6 +4,9 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::time::Duration;
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::{Error, Message, Protocol, Socket, attributes, find, find_u32, u16_at, u32_at};
 
@@ -64,13 +67,19 @@ const RTNH_F_LINKDOWN: u32 = 0x10;
 const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
 
+/// Limit for an answer of the kernel.
+const ANSWER_MAX: Duration = Duration::from_millis(200);
+
 impl Routes {
-    /// Opens a socket for questions.
+    /// Opens a socket for questions, each of which waits 200 ms at most.
     ///
     /// # Errors
     /// The system's error, if it gives no such socket.
     pub fn open() -> io::Result<Self> {
-        Ok(Self { socket: Socket::open(Protocol::Route)? })
+        let socket = Socket::open(Protocol::Route)?;
+        // The kernel may answer late while it changes a device.
+        set_socket_timeout(&socket, Timeout::Recv, Some(ANSWER_MAX))?;
+        Ok(Self { socket })
     }
 
     /// Returns the state of the interface with this name, or `None` if there is none.

@@ -292,8 +292,8 @@ impl Control {
                 handshake.say_goodbye(RefusedCode::Malformed, &error.to_string());
             }
             // It will not change its version while it runs.
-            (Cause::Flow { peer, flow, .. }, HelloError::Version { .. }) => {
-                return self.flow_refused(&peer.clone(), *flow, error.into(), false);
+            (Cause::Flow { peer, flow, pair, .. }, HelloError::Version { .. }) => {
+                return self.flow_refused(&peer.clone(), (*flow, *pair), error.into(), false);
             }
             _ => {}
         }
@@ -316,7 +316,7 @@ impl Control {
                 if matches!(why, ConnectReason::TimedOut { .. }) {
                     self.note_dead_end(&peer, pair, race.way);
                 }
-                self.flow_failed(&peer, flow, &why, pause);
+                self.flow_failed(&peer, (flow, pair), &why, pause);
             }
             Cause::Introduction { of, .. } => self.not_introduced(of, remote, why),
         }
@@ -332,8 +332,7 @@ impl Control {
     }
 
     /// As [`Self::way_text`], for where the rail is named already.
-    fn addresses_text(&self, peer: &PeerShared, flow: FlowIndex, why: &str) -> String {
-        let (from, to) = peer.layout.pair_of(flow);
+    fn addresses_text(&self, peer: &PeerShared, (from, to): (usize, usize), why: &str) -> String {
         let (local, target) = (&self.engine.card.rails[from], &peer.card.rails[to]);
         format!("{} to {}: {why}", local.address.ip(), target.address)
     }

@@ -29,6 +29,8 @@ pub struct TcpInfo {
     pub retransmits: u64,
     /// Bytes that the other kernel has acknowledged.
     pub acked_bytes: u64,
+    /// Bytes sent, without those sent again; 0 before Linux 4.19.
+    pub sent_bytes: u64,
     /// Bytes received in order.
     pub received_bytes: u64,
     /// Smoothed round-trip time in microseconds.
@@ -62,7 +64,7 @@ impl TcpInfo {
     pub fn hindrance(&self) -> Option<String> {
         /// Full segments that have certainly passed if that many bytes have.
         const FULL_SEGMENTS: u64 = 4;
-        let has_room = self.send_window_bytes.is_some_and(|room| room >= self.segment_bytes);
+        let has_room = self.send_window_bytes.is_none_or(|room| room >= self.segment_bytes);
         // Probes with nothing to send ask only whether the other end is there.
         let waits_for_room = self.window_probes > 0 && self.notsent_bytes > 0;
         if waits_for_room && !has_room {
@@ -76,8 +78,11 @@ impl TcpInfo {
             return None;
         }
         let (bytes, times) = (self.segment_bytes, self.timeouts.max(self.window_probes));
-        let have_passed = self.acked_bytes >= FULL_SEGMENTS * u64::from(bytes);
-        Some(if have_passed {
+        let full = u64::from(bytes);
+        let waiting_bytes =
+            u64::from(self.notsent_bytes).max(self.sent_bytes.saturating_sub(self.acked_bytes));
+        let only_small_ones_pass = self.acked_bytes < FULL_SEGMENTS * full && waiting_bytes >= full;
+        Some(if !only_small_ones_pass {
             format!(
                 "sent again {times} times in a row without an answer: the link loses packets, or is cut"
             )
@@ -252,6 +257,7 @@ pub fn info(socket: &impl AsFd) -> io::Result<TcpInfo> {
         acked_bytes: u64_at(120),
         received_bytes: u64_at(128),
         notsent_bytes: u32_at(144),
+        sent_bytes: u64_at(200).saturating_sub(u64_at(208)),
         delivery_bytes_per_second: u64_at(160),
         busy_us: u64_at(168),
         receive_window_limited_us: u64_at(176),
@@ -330,18 +336,21 @@ mod tests {
     fn a_stalled_connection_is_explained_by_its_counters() {
         let stalled =
             TcpInfo { segment_bytes: 8948, unacked: 10, timeouts: 3, ..TcpInfo::default() };
-        let mtu = TcpInfo { acked_bytes: 900, ..stalled };
+        let mtu = TcpInfo { acked_bytes: 900, sent_bytes: 90_000, ..stalled };
         assert!(mtu.hindrance().unwrap().contains("segments of 8948 bytes"), "{mtu:?}");
         let cut = TcpInfo { acked_bytes: 1 << 30, ..stalled };
         assert!(cut.hindrance().unwrap().starts_with("sent again 3 times"), "{cut:?}");
-        let full = TcpInfo { window_probes: 2, notsent_bytes: 1, ..TcpInfo::default() };
-        assert!(full.hindrance().unwrap().contains("does not read"), "{full:?}");
-        let dropped = TcpInfo {
+        let short = TcpInfo { acked_bytes: 900, sent_bytes: 1000, ..stalled };
+        assert!(short.hindrance().unwrap().starts_with("sent again 3 times"), "{short:?}");
+        let full = TcpInfo {
+            window_probes: 2,
+            notsent_bytes: 9000,
             segment_bytes: 1448,
-            send_window_bytes: Some(65536),
-            acked_bytes: 278,
-            ..full
+            send_window_bytes: Some(0),
+            ..TcpInfo::default()
         };
+        assert!(full.hindrance().unwrap().contains("does not read"), "{full:?}");
+        let dropped = TcpInfo { send_window_bytes: Some(65536), acked_bytes: 278, ..full };
         assert!(dropped.hindrance().unwrap().contains("segments of 1448 bytes"), "{dropped:?}");
         for quiet in [TcpInfo::default(), TcpInfo { timeouts: 0, ..mtu }] {
             assert_eq!(quiet.hindrance(), None);

@@ -145,7 +145,7 @@ impl Engine {
         rails.map(|(rail, card)| RailInfo::new(rail, card.address)).collect()
     }
 
-    /// The interfaces that are no rails, with the reasons, as they were when the engine began.
+    /// The interfaces that are no rails, with the reasons, as they were when the engine began. See [`Engine`].
     pub fn left_out(&self) -> Vec<LeftOut> {
         self.shared().left_out.clone()
     }

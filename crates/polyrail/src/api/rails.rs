@@ -19,7 +19,7 @@ pub fn rails(config: &Config) -> Result<Vec<RailInfo>, EngineError> {
 }
 
 /// The interfaces that would be no rails of an engine with this configuration, with the reasons. A plugin among the
-/// rails is loaded for that.
+/// rails is loaded for that. See [`crate::Engine`].
 pub fn left_out(config: &Config) -> Result<Vec<LeftOut>, EngineError> {
     let (interfaces, rails) = chosen(config)?;
     Ok(left_out::left_out(config, &interfaces, &rails))

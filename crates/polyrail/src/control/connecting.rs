@@ -18,7 +18,7 @@ use crate::control::handshake::{ANOTHER, Cause, FirstWords, Handshake};
 use crate::control::second_way::dial;
 use crate::device::stream_offer::{StreamOffer, are_in_one_place};
 use crate::device::wire::Wire;
-use crate::engine::peer::PeerShared;
+use crate::engine::peer::{PeerShared, RailPair};
 use crate::engine::proxy_handle::{Arriving, ProxyCommand};
 use crate::engine::sessions::epoch_of_hello;
 
@@ -81,7 +81,7 @@ impl Control {
                 let proof = (Proof::Capability, &peer.capability.secret());
                 let greeting = match FirstWords::new(own, proof, Some(peer.instance()), hello) {
                     Ok(greeting) => greeting,
-                    Err(why) => return self.flow_failed(&peer, flow, &why, pause),
+                    Err(why) => return self.flow_failed(&peer, (flow, (from, to)), &why, pause),
                 };
                 let deadline = Instant::now() + patience;
                 let cause = Cause::Flow { peer, flow, epoch, pair: (from, to), pause, offer };
@@ -121,15 +121,20 @@ impl Control {
     pub(super) fn flow_failed(
         &mut self,
         peer: &Arc<PeerShared>,
-        flow: FlowIndex,
+        (flow, pair): (FlowIndex, RailPair),
         why: &ConnectReason,
         pause: Duration,
     ) {
-        let pause = self.note_failure(peer, peer.layout.pair_index(flow), why, pause);
-        let text = self.way_text(peer, flow, &why.to_string());
+        let index = peer.layout.pair_index(flow);
+        let text = self.pair_text(peer, pair, &why.to_string());
         tracing::debug!(target: "polyrail::flow", peer = peer.name(), %flow, why = %text, "no flow");
-        let of_pair = self.addresses_text(peer, flow, &why.to_string());
-        peer.layout.pairs.note_problem(peer.layout.pair_index(flow), of_pair);
+        // Other rails may have taken the position meanwhile, and this says nothing of them.
+        let is_current = peer.layout.pairs.at(index) == pair;
+        let pause = if is_current { self.note_failure(peer, index, why, pause) } else { pause };
+        if is_current {
+            let of_pair = self.addresses_text(peer, pair, &why.to_string());
+            peer.layout.pairs.note_problem(index, of_pair);
+        }
         peer.note_problem(text);
         self.retries.push_back(Retry {
             due: Instant::now() + pause,
@@ -171,7 +176,7 @@ impl Control {
                     if peer.is_pair_up(index) {
                         return self.start_flow(peer, flow, self.engine.settings.reconnect_min);
                     }
-                    peer.layout.pairs.set(index, pair);
+                    peer.change_pair(index, pair);
                 }
                 if peer.flows[flow.0 as usize].epoch.load(Ordering::Relaxed) == epoch {
                     let proxy = peer.flows[flow.0 as usize].proxy;
@@ -206,11 +211,11 @@ impl Control {
             Cause::Introduction { of, by } => {
                 self.introduction_refused(of, by, remote, (code, reason));
             }
-            Cause::Flow { peer, flow, .. } => {
+            Cause::Flow { peer, flow, pair, .. } => {
                 // It only knows that a stranger came. Here it is known who was meant.
                 let text = if code == RefusedCode::Unproven { ANOTHER.to_owned() } else { reason };
                 let refusal = Refusal { code, text, proof: Some(Proof::Capability) };
-                self.flow_refused(&peer, flow, ConnectReason::Refused(refusal), proven);
+                self.flow_refused(&peer, (flow, pair), ConnectReason::Refused(refusal), proven);
             }
             Cause::Accepted { .. } => {}
         }

@@ -215,7 +215,6 @@ impl Control {
         let remote = handshake.remote;
         let Some((socket, cause, keys)) = handshake.into_flow() else { return };
         let Cause::Accepted { rail, then: Some(then) } = cause else { return };
-        then.peer.note_origin(remote.ip());
         let _ = self.engine.control.poller.remove(socket.as_fd());
         let options = self.engine.settings.flow_options(then.peer.says_same_host);
         if let Err(error) = tcp::apply(&socket, &options) {
@@ -230,12 +229,14 @@ impl Control {
             self.bind_arrival(wire.socket(), rail, remote);
             // The peer has paired the rails.
             if self.engine.host.is_none() && from_rail < peer.card.rails.len() {
-                peer.layout.pairs.set(peer.layout.pair_index(flow), (rail, from_rail));
+                peer.change_pair(peer.layout.pair_index(flow), (rail, from_rail));
             }
+            peer.note_origin(remote.ip());
             let proxy = peer.flows[flow.0 as usize].proxy;
             let arriving = Arriving { peer, flow, epoch, rail, window_chunks, wire, keys, place };
             self.hand_over(proxy, ProxyCommand::AddBoth { arriving });
         } else {
+            peer.note_origin(remote.ip());
             // The peer numbers its flows as this engine does, if it is set up alike; if it is not,
             // they are spread less evenly.
             let (rails, width) = (self.engine.rails.len() as u32, self.engine.config.sockets);

@@ -24,12 +24,16 @@ pub(super) struct Leaving {
 impl Control {
     /// The peer says good-bye, on one of its connections after another.
     pub(super) fn hears_bye(&mut self, peer: Arc<PeerShared>, says: Option<String>, now: Instant) {
+        let known = self.leaving.iter().position(|leaving| Arc::ptr_eq(&leaving.peer, &peer));
+        if known.is_some_and(|at| self.leaving[at].says.is_some()) {
+            return;
+        }
         let says = says.map(|says| match peer.hindrance() {
             Some(seen) if !says.contains(&seen) => format!("{says}; this engine sees: {seen}"),
             _ => says,
         });
-        match self.leaving.iter_mut().find(|leaving| Arc::ptr_eq(&leaving.peer, &peer)) {
-            Some(leaving) => leaving.says = leaving.says.take().or(says),
+        match known {
+            Some(at) => self.leaving[at].says = says,
             None => self.leaving.push(Leaving { peer, until: now + FAREWELL, says }),
         }
     }

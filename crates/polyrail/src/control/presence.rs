@@ -18,7 +18,7 @@ use super::{Control, PROBE};
 use crate::base::reason::{ConnectReason, LostReason};
 use crate::control::second_way::dial;
 use crate::engine::life::{CONFIRM, PeerEvent, PeerState};
-use crate::engine::peer::PeerShared;
+use crate::engine::peer::{PeerShared, RailPair};
 
 /// A connection to the listener of a peer that connects the flows itself, again and again until it
 /// is back or gone.
@@ -62,7 +62,7 @@ impl Control {
     pub(super) fn flow_refused(
         &mut self,
         peer: &Arc<PeerShared>,
-        flow: FlowIndex,
+        (flow, pair): (FlowIndex, RailPair),
         why: ConnectReason,
         proven: bool,
     ) {
@@ -85,7 +85,7 @@ impl Control {
             _ => false,
         };
         if !is_over {
-            self.flow_failed(peer, flow, &why, self.engine.settings.reconnect_max);
+            self.flow_failed(peer, (flow, pair), &why, self.engine.settings.reconnect_max);
         }
     }
 

@@ -23,7 +23,7 @@ impl Control {
         why: &ConnectReason,
         pause: Duration,
     ) {
-        self.flow_failed(peer, flow, why, pause);
+        self.flow_failed(peer, (flow, pair), why, pause);
         let (index, now) = (peer.layout.pair_index(flow), Instant::now());
         if !is_about_the_way(why) || peer.is_gone() || peer.is_pair_up(index) {
             return;
@@ -47,8 +47,11 @@ impl Control {
             return;
         }
         let pairs = &peer.layout.pairs;
-        let (failing, others): (Vec<usize>, Vec<usize>) = (0..pairs.len())
-            .partition(|index| !peer.is_pair_up(*index) && pairs.has_failed(pairs.at(*index)));
+        let failed = pairs.failed(now);
+        // Pairs behind the last channel have no flow that needs their rails.
+        let with_flows = 0..pairs.len().min(peer.layout.channels as usize);
+        let (failing, others): (Vec<usize>, Vec<usize>) = with_flows
+            .partition(|index| !peer.is_pair_up(*index) && failed.contains(&pairs.at(*index)));
         let taken: Vec<RailPair> = others.iter().map(|index| pairs.at(*index)).collect();
         let is_free = |rail: &usize, side: fn(&RailPair) -> usize| {
             taken.iter().all(|pair| side(pair) != *rail)
@@ -57,7 +60,6 @@ impl Control {
             (0..engine.rails.len()).filter(|rail| is_free(rail, |pair| pair.0)).collect();
         let remote: Vec<usize> =
             (0..peer.card.rails.len()).filter(|rail| is_free(rail, |pair| pair.1)).collect();
-        let failed = pairs.failed(now);
         // Asks the kernel only if there may be another pair.
         if local.iter().all(|from| remote.iter().all(|to| failed.contains(&(*from, *to)))) {
             return;
@@ -70,9 +72,6 @@ impl Control {
         for keeps_rail in [true, false] {
             for index in failing.iter().copied() {
                 let old = pairs.at(index);
-                if !failed.contains(&old) {
-                    continue;
-                }
                 let fits = |new: &RailPair| {
                     (new.0 == old.0) == keeps_rail
                         && (is_alone || !question.is_slow_beside(*new, pairs.preferred(index)))
@@ -89,7 +88,7 @@ impl Control {
         let why = peer.layout.pairs.problem(index);
         tracing::info!(target: "polyrail::rail", peer = peer.name(), pair = self.pair_name(peer, old),
             instead = self.pair_name(peer, new), why, "no connection: tries another pair of rails");
-        peer.layout.pairs.replace(index, new);
+        peer.change_pair(index, new);
         let now = Instant::now();
         for retry in &mut self.retries {
             if retry.is_of(peer, index) {
@@ -105,21 +104,17 @@ impl Control {
         format!("{} ({from}) to {} ({to})", local.name, remote.name)
     }
 
-    /// Asks now and then whether the pair that was preferred works again, if it is faster.
+    /// Asks now and then whether the pair that was preferred works again.
     fn ask_for_return(&mut self, peer: &Arc<PeerShared>, index: usize, now: Instant) {
         let pairs = &peer.layout.pairs;
-        let speed = |(from, to): RailPair| {
-            let speeds = [self.engine.card.rails[from].speed_mbps, peer.card.rails[to].speed_mbps];
-            speeds.into_iter().filter(|speed| *speed > 0).min()
-        };
         let is_asked = |probe: &Probe| {
             probe.is_return && probe.pair == index && Arc::ptr_eq(&probe.peer, peer)
         };
-        if speed(pairs.preferred(index)) > speed(pairs.at(index))
+        if pairs.at(index) != pairs.preferred(index)
             && !self.probes.iter().any(|(_, probe)| is_asked(probe))
         {
-            let (pair, peer, pause) = (index, peer.clone(), RETURN);
-            let due = now + RETURN;
+            let (pair, peer, pause) = (index, peer.clone(), pairs.return_pause(index, RETURN_MAX));
+            let due = now + pause;
             self.probes.insert(Probe { peer, pair, is_return: true, socket: None, due, pause });
         }
     }
@@ -136,14 +131,19 @@ impl Control {
         let Some(probe) = self.probes.get_mut(key) else { return };
         probe.pause = (probe.pause * 2).min(RETURN_MAX);
         probe.due = now + probe.pause;
-        if !works {
+        let (peer, index) = (probe.peer.clone(), probe.pair);
+        let pairs = &peer.layout.pairs;
+        let (from, to) = pairs.preferred(index);
+        let is_taken = (0..pairs.len())
+            .filter(|other| *other != index && peer.is_pair_up(*other))
+            .any(|other| pairs.at(other).0 == from || pairs.at(other).1 == to);
+        if !works || is_taken {
             return;
         }
-        let (peer, index) = (probe.peer.clone(), probe.pair);
         let pair = self.pair_name(&peer, peer.layout.pairs.preferred(index));
         tracing::info!(target: "polyrail::rail", peer = peer.name(), pair,
             "the rails work again: their flows move back");
-        peer.layout.pairs.replace(index, peer.layout.pairs.preferred(index));
+        peer.change_pair(index, (from, to));
         for (flow, slot) in peer.flows.iter().enumerate() {
             // The flow's proxy reads the end of the connection, and it is connected anew.
             if peer.layout.pair_index(FlowIndex(flow as u32)) == index
@@ -155,8 +155,7 @@ impl Control {
     }
 }
 
-/// How long a preferred pair that failed is left alone before it is asked for, at first and at most.
-const RETURN: Duration = Duration::from_secs(5);
+/// How long a preferred pair that failed is left alone at most before it is asked for.
 const RETURN_MAX: Duration = Duration::from_secs(60);
 
 /// Whether other rails may do better.

@@ -184,6 +184,9 @@ pub(crate) fn any_nic_answers(
 /// Whether the address is in the rail's network.
 fn are_near(rail: &ChosenRail, address: IpAddr) -> bool {
     let bits = u32::from(rail.prefix_len);
+    if bits == 0 {
+        return false;
+    }
     match (rail.address, address.to_canonical()) {
         (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits,
         (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits,
@@ -234,6 +237,8 @@ impl Control {
         });
         match begun {
             Ok(rival) => handshake.race.rival = Some(rival),
+            // A way that may not be tried says nothing of the peer.
+            Err(error) if is_forbidden(&error) => {}
             // The first way may still come up.
             Err(error) => handshake.race.failed = Some(error.into()),
         }

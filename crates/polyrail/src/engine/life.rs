@@ -364,6 +364,11 @@ impl Attempts {
         self.somebody_there(rail);
     }
 
+    /// Other rails take the place of the pair, so nothing is known of it.
+    pub(crate) fn forget(&mut self, rail: usize) {
+        self.rails[rail] = RailAttempts::default();
+    }
+
     /// The pair leads to the peer.
     pub(crate) fn leads_there(&mut self, rail: usize) {
         self.rails[rail].has_led_there = true;

@@ -10,7 +10,7 @@ mod matching;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use polyrail_proto::hello::RailCard;
+use polyrail_proto::hello::{MAX_RAILS, RailCard};
 
 /// How a rail here reaches a rail of the peer, as far as this host knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl Question<'_> {
     /// one there if the rail here is fast enough for all of its pairs.
     fn share(&self, pairs: &mut Vec<(usize, usize)>, fits: &dyn Fn(Reach) -> bool) {
         for local in 0..self.local.len() {
-            if pairs.iter().any(|(taken, _)| *taken == local) {
+            if pairs.len() >= MAX_RAILS || pairs.iter().any(|(taken, _)| *taken == local) {
                 continue;
             }
             let taken = |remote: usize| pairs.iter().filter(|(_, other)| *other == remote).count();
@@ -160,7 +160,9 @@ impl Question<'_> {
         }
         for remote in 0..self.remote.len() {
             let speed = u64::from(self.remote[remote].speed_mbps);
-            if speed == 0 || pairs.iter().any(|(_, taken)| *taken == remote) {
+            // The speeds there are the peer's word, and each pair has flows of its own.
+            let is_enough = pairs.len() >= MAX_RAILS.min(self.local.len() * 4);
+            if is_enough || speed == 0 || pairs.iter().any(|(_, taken)| *taken == remote) {
                 continue;
             }
             // A partner of unknown speed may take all.

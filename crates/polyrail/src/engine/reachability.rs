@@ -23,11 +23,10 @@ impl EngineShared {
         let mut routes = open();
         let mut row = |(at, rail): (usize, &ChosenRail)| {
             let card = &self.card.rails[at];
-            let link = routes.as_mut().and_then(|routes| note(routes.link(&rail.interface)));
+            let link = ask(&mut routes, |routes| routes.link(&rail.interface)).flatten();
             let reach = |other: &RailCard| match link {
-                Some(Some(link)) if !link.is_up && !rail.loopback => Reach::Down,
-                Some(None) => Reach::Down,
-                link => self.reach_of(rail, card, other, routes.as_mut(), link.flatten()),
+                Some(link) if !link.is_up && !rail.loopback => Reach::Down,
+                link => self.reach_of(rail, card, other, &mut routes, link),
             };
             // A closure of its own, as `routes` is lent to it.
             remote.iter().map(reach).collect()
@@ -40,7 +39,7 @@ impl EngineShared {
         rail: &ChosenRail,
         card: &RailCard,
         other: &RailCard,
-        routes: Option<&mut Routes>,
+        routes: &mut Option<Routes>,
         link: Option<LinkState>,
     ) -> Reach {
         let (from, to) = (rail.address, other.address.ip());
@@ -50,10 +49,10 @@ impl EngineShared {
         if card.same_network(other) {
             return Reach::SameSubnet;
         }
-        let (Some(routes), Some(link)) = (routes, link) else { return Reach::Unknown };
+        let Some(link) = link else { return Reach::Unknown };
         let is_bound = !rail.loopback && self.settings.bind_device != BindDevice::Off;
         let through = is_bound.then_some(link.index);
-        let Some(found) = note(routes.find(to, Some(from), through)) else {
+        let Some(found) = ask(routes, |routes| routes.find(to, Some(from), through)) else {
             return Reach::Unknown;
         };
         let reach = found.map_or(Reach::NoRoute, |route| of_route(&route, link.index, from));
@@ -97,20 +96,30 @@ fn of_route(route: &Route, interface: u32, from: IpAddr) -> Reach {
 }
 
 fn open() -> Option<Routes> {
-    note(Routes::open().map_err(|error| error.to_string()))
+    Routes::open().map_err(|error| note(&error)).ok()
+}
+
+/// Asks the kernel, unless an earlier question failed: each may wait for its whole limit.
+fn ask<T, E: std::fmt::Display>(
+    routes: &mut Option<Routes>,
+    question: impl FnOnce(&mut Routes) -> Result<T, E>,
+) -> Option<T> {
+    match question(routes.as_mut()?) {
+        Ok(answer) => Some(answer),
+        Err(error) => {
+            note(&error);
+            *routes = None;
+            None
+        }
+    }
 }
 
 /// Says once that the kernel can't be asked.
-fn note<T, E: ToString>(asked: Result<T, E>) -> Option<T> {
-    asked
-        .map_err(|error| {
-            let why = error.to_string();
-            NOT_ASKED.call_once(|| {
-                tracing::warn!(target: "polyrail::rail", why,
-                    "the kernel can't be asked for routes: rails are paired by their networks alone");
-            });
-        })
-        .ok()
+fn note(error: &dyn std::fmt::Display) {
+    NOT_ASKED.call_once(|| {
+        tracing::warn!(target: "polyrail::rail", why = %error,
+            "the kernel can't be asked for routes: rails are paired by their networks alone");
+    });
 }
 
 #[cfg(test)]

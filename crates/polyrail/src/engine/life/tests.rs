@@ -314,6 +314,18 @@ fn a_peer_that_no_rail_has_led_to_is_gone_when_all_rails_refuse_for_longer() {
 }
 
 #[test]
+fn rails_that_took_the_place_of_others_have_led_nowhere_yet() {
+    let (mut attempts, start) = (Attempts::new(2, 2), Instant::now());
+    attempts.leads_there(0);
+    attempts.leads_there(1);
+    attempts.forget(0);
+    attempts.nobody_there(0, start);
+    attempts.nobody_there(0, start + CONFIRM);
+    assert_eq!(attempts.verdict(), None, "the new rails of pair 0 may lead elsewhere");
+    assert!(!attempts.has_led_there(0) && attempts.has_led_there(1));
+}
+
+#[test]
 fn a_hello_is_judged_by_what_either_end_has_heard_before() {
     let greet = |said, knows, own, heard, flows, unused| {
         let over = &[3, 4];

@@ -139,6 +139,16 @@ fn fast_rails_go_with_fast_ones_and_slow_ones_beside_them_are_left_out_unless_na
 }
 
 #[test]
+fn a_peer_that_announces_many_rails_gets_a_few_pairs_for_each_rail_here() {
+    let local = [rail("eth0", "10.0.0.1", 24, 400_000), rail("eth1", "10.0.0.2", 24, 400_000)];
+    let one = |at: u8| rail(&format!("eth{at}"), &format!("10.0.0.{}", 10 + at), 24, 6000);
+    let remote: Vec<RailCard> = (0..MAX_RAILS as u8).map(one).collect();
+    let reach = unasked(&local, &remote);
+    let question = Question { local: &local, remote: &remote, reach: &reach, is_named: true };
+    assert_eq!(question.pair().pairs.len(), 8);
+}
+
+#[test]
 fn an_interface_that_is_down_keeps_the_rail_that_it_would_reach() {
     let (local, remote) = (rails(&["10.0.0.1", "10.0.1.1"]), rails(&["10.0.0.2", "10.0.1.2"]));
     let mut reach = unasked(&local, &remote);

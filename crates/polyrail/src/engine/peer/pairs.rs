@@ -23,6 +23,8 @@ pub(crate) struct Pairs {
     /// By position: why its latest attempt failed, while none of its flows is up.
     problems: Mutex<Vec<Option<String>>>,
     failed: Mutex<Vec<Failed>>,
+    /// By position: the pause before the preferred pair is asked for the next time it was left.
+    return_pauses: Mutex<Vec<Duration>>,
 }
 
 /// A pair that did not come up.
@@ -38,16 +40,19 @@ struct Failed {
 /// How long a pair that failed is left alone while there is another one, at first and at most.
 const PAUSE: Duration = Duration::from_secs(3);
 const PAUSE_MAX: Duration = Duration::from_secs(12);
+/// How long a preferred pair that failed is left alone before it is asked for, at first.
+const RETURN: Duration = Duration::from_secs(5);
 
 impl Pairs {
     pub(crate) fn new(pairing: Pairing) -> Self {
-        let Pairing { pairs, idle_local, .. } = pairing;
+        let Pairing { pairs: preferred, idle_local, .. } = pairing;
         Self {
-            current: pairs.iter().map(|pair| AtomicU32::new(packed(*pair))).collect(),
-            problems: Mutex::new(vec![None; pairs.len()]),
-            preferred: pairs,
+            current: preferred.iter().map(|pair| AtomicU32::new(packed(*pair))).collect(),
+            problems: Mutex::new(vec![None; preferred.len()]),
             idle: Mutex::new(idle_local),
             failed: Mutex::default(),
+            return_pauses: Mutex::new(vec![RETURN; preferred.len()]),
+            preferred,
         }
     }
 
@@ -125,9 +130,11 @@ impl Pairs {
         failed.iter().filter(|failed| failed.until > now).map(|failed| failed.pair).collect()
     }
 
-    /// Whether an attempt on the pair has failed since one succeeded.
-    pub(crate) fn has_failed(&self, pair: RailPair) -> bool {
-        self.failed.lock().iter().any(|failed| failed.pair == pair)
+    /// How long to wait before the preferred pair is asked for. It doubles each time the pair is left, so a link that
+    /// comes and goes does not take its flows with it every few seconds.
+    pub(crate) fn return_pause(&self, index: usize, most: Duration) -> Duration {
+        let pause = &mut self.return_pauses.lock()[index];
+        std::mem::replace(pause, (*pause * 2).min(most))
     }
 }
 
@@ -164,12 +171,18 @@ mod tests {
         assert_eq!(pairs.failed(start + PAUSE / 2), [(0, 1)]);
         let later = start + PAUSE;
         assert_eq!(pairs.failed(later), []);
-        assert!(pairs.has_failed((0, 1)));
         pairs.note_failed((0, 1), later);
         assert_eq!(pairs.failed(later + PAUSE), [(0, 1)]);
         pairs.note_problem(0, "no".to_owned());
         pairs.note_up(0);
         assert_eq!((pairs.failed(later), pairs.problem(0)), (vec![], None));
-        assert!(!pairs.has_failed((0, 1)));
+        assert_eq!(pairs.note_failed((0, 1), later), 1);
+    }
+
+    #[test]
+    fn the_pause_before_a_return_doubles_up_to_its_limit() {
+        let (pairs, most) = (pairs(), RETURN * 3);
+        let pauses = [(); 3].map(|()| pairs.return_pause(1, most));
+        assert_eq!((pauses, pairs.return_pause(0, most)), ([RETURN, RETURN * 2, most], RETURN));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use polyrail_proto::FlowIndex;
 use polyrail_proto::hello::RefusedCode;
 
-use super::{Life, Outward, PeerShared};
+use super::{Life, Outward, PeerShared, RailPair};
 use crate::base::reason::LostReason;
 use crate::engine::life::{Action, PeerEvent, PeerState, is_final};
 
@@ -87,6 +87,14 @@ impl PeerShared {
     fn is_reached(&self) -> bool {
         let arrivals = self.rx_flows_up.load(Ordering::Acquire);
         self.flows_up() > 0 || (!self.wants_flows() && arrivals > 0)
+    }
+
+    /// Flows of this position take other rails from now on. What was seen of the former rails says nothing of these.
+    pub(crate) fn change_pair(&self, index: usize, pair: RailPair) {
+        if self.layout.pairs.at(index) != pair {
+            self.layout.pairs.replace(index, pair);
+            self.life.lock().attempts.forget(index);
+        }
     }
 
     /// A flow of it came from this address.

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use polyrail_config::harmless;
+use polyrail_config::shortened;
 use polyrail_proto::wire::{AckFrame, MAX_WORDS_BYTES};
 use polyrail_proto::{FrameReader, ReaderEvent, Time};
 use polyrail_sys::{In, IoVecs};
@@ -94,11 +94,14 @@ impl TxFlow {
     }
 }
 
+/// Characters of a peer's reason that are kept.
+const SHOWN_OF_REASON: usize = 400;
+
 impl TxFlow {
     /// The reason of the peer for giving this engine up, if it said one. It is the peer's text.
     fn reason(&mut self) -> Option<String> {
         let words = std::mem::take(&mut self.words);
-        let says = harmless(&String::from_utf8_lossy(&words), &[]);
+        let says = shortened(&String::from_utf8_lossy(&words), SHOWN_OF_REASON);
         (!words.is_empty()).then_some(says)
     }
 }

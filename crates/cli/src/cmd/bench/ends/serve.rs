@@ -153,7 +153,7 @@ impl<'l> Session<'l> {
             return Ok(());
         }
         let link = self.link;
-        self.idle.check(link.has_refused_others(), link.engine, &self.others.engines)
+        self.idle.check(link.is_awaited(), link.engine, &self.others.engines)
     }
 
     /// The client closes its engine now. Were it taken off the list before, it would try to connect again.
@@ -283,7 +283,7 @@ impl<'l> Session<'l> {
         let (link, stop) = (self.link, self.stop);
         // While its own part goes on, it does not look whether the client has finished.
         let (idle, others) = (&self.idle, &self.others.engines);
-        let is_held = || idle.check(link.has_refused_others(), link.engine, others).is_err();
+        let is_held = || idle.check(link.is_awaited(), link.engine, others).is_err();
         let is_over = |is_idle: bool| stop.is_raised() || is_idle && (link.has_news() || is_held());
         let result = match self.prepared.as_ref().map(|prepared| &prepared.part) {
             None => return link.answer(&failed(&not_set_up())),

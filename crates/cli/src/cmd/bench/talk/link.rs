@@ -1,7 +1,6 @@
 //! One end of the conversation: it asks, waits for answers, and notices other clients.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -21,20 +20,14 @@ pub(crate) struct Link<'a> {
     pub(crate) peer: Peer,
     /// Notifications that came while something else was awaited.
     waiting: Mutex<VecDeque<Vec<u8>>>,
-    has_refused_others: AtomicBool,
+    refused_other: Mutex<Option<Instant>>,
     interrupt: Interrupt,
 }
 
 impl<'a> Link<'a> {
     /// Waits for the other end are short once `interrupt` is raised.
     pub(crate) fn new(engine: &'a Engine, peer: Peer, interrupt: Interrupt) -> Self {
-        Self {
-            engine,
-            peer,
-            waiting: Mutex::default(),
-            has_refused_others: AtomicBool::new(false),
-            interrupt,
-        }
+        Self { engine, peer, waiting: Mutex::default(), refused_other: Mutex::default(), interrupt }
     }
 
     /// Asks and waits for the answer. A failure at the other end becomes an error here.
@@ -111,15 +104,15 @@ impl<'a> Link<'a> {
         if is_ours {
             self.waiting().push_back(data);
         } else {
-            self.has_refused_others.store(true, Ordering::Relaxed);
+            *self.refused_other.lock() = Some(Instant::now());
             refuse_second(self.engine, &peer);
         }
         is_ours
     }
 
-    /// Whether another client came while this one was served.
-    pub(crate) fn has_refused_others(&self) -> bool {
-        self.has_refused_others.load(Ordering::Relaxed)
+    /// Whether another client came just now, while this one is served.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.refused_other.lock().is_some_and(|at| at.elapsed() < AWAITED_FOR)
     }
 
     /// Whether a message of the peer waits to be read.
@@ -192,6 +185,8 @@ pub(crate) fn unexpected(ask: &Ask, answer: &Answer) -> BenchError {
 
 /// What a server that has a client answers to another one.
 pub(crate) const BUSY: &str = "another client is being served";
+/// How long a client that was refused counts as one that waits: a person tries again.
+const AWAITED_FOR: Duration = Duration::from_secs(30);
 /// How long to wait for an answer before asking whether the peer is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 /// How long a peer that is there may take for an answer. Verifying is slowest: 100 GB take about

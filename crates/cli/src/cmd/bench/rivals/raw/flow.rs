@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use memmap2::{Advice, MmapMut};
 use polyrail_pattern::{POISON, Pattern};
 use polyrail_report::Histogram;
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::mismatch;
@@ -225,13 +226,27 @@ impl Listener {
     /// something else or end; one that says nothing holds up nothing.
     pub(crate) fn accept(&mut self, spec: &RawSpec) -> Result<Option<Flow>, BenchError> {
         let failed = |source| BenchError::system("raw: accepting a connection", source);
-        while self.ungreeted.len() < UNGREETED_MAX {
+        loop {
+            if self.ungreeted.len() >= UNGREETED_MAX {
+                // The measuring end greets at once, so the oldest is a stranger.
+                self.ungreeted.remove(0);
+            }
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(true).map_err(failed)?;
                     self.ungreeted.push(stream);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                // Strangers have all descriptors that this process may open.
+                Err(error)
+                    if matches!(
+                        Errno::from_io_error(&error),
+                        Some(Errno::MFILE | Errno::NFILE)
+                    ) =>
+                {
+                    self.ungreeted.clear();
+                    break;
+                }
                 // The connection ended before it was taken.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => return Err(failed(error)),
@@ -244,7 +259,7 @@ impl Listener {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => at += 1,
                 Ok(got) if (1..GREETING).contains(&got) => at += 1,
                 Ok(GREETING) => {
-                    let mut stream = self.ungreeted.swap_remove(at);
+                    let mut stream = self.ungreeted.remove(at);
                     let Some((traffic, index)) = understand(spec, bytes) else { continue };
                     let greeted = stream
                         .set_nonblocking(false)
@@ -253,7 +268,7 @@ impl Listener {
                     greeted.map_err(failed)?;
                     return Flow::new(spec, traffic, index, stream, true).map(Some);
                 }
-                _ => drop(self.ungreeted.swap_remove(at)),
+                _ => drop(self.ungreeted.remove(at)),
             }
         }
         Ok(None)
@@ -299,7 +314,7 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 /// Kind of traffic, index of the flow, and the seed of the measurement, which only its two ends know.
 const GREETING: usize = 13;
 /// Connections of strangers that are kept.
-const UNGREETED_MAX: usize = 4096;
+const UNGREETED_MAX: usize = 256;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn greeting(spec: &RawSpec, traffic: Traffic, index: usize) -> [u8; GREETING] {
