@@ -5,6 +5,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::LazyLock;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use polyrail_lab::{Privilege, availability};
@@ -16,6 +18,7 @@ use crate::mesh::wait_for;
 const NOBODY: u32 = 65534;
 
 fn polyrail(args: &[&str]) -> Command {
+    LazyLock::force(&FOREIGN);
     let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
     command.arg("lab").args(args);
     command
@@ -313,11 +316,14 @@ fn the_same_holds_without_root() {
     kill_at_every_moment(&name("shot-star"), wanted, |args| as_nobody(&program, args));
 }
 
+/// Whether another program made the directory of namespaces before any test did. `ip netns` never removes it.
+static FOREIGN: LazyLock<bool> =
+    LazyLock::new(|| Path::new("/run/netns").exists() && !Path::new("/run/polyrail-labs").exists());
+
 fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Command) {
     let run = |args: &[&str]| lab(args).output().unwrap();
     let links = || fs::read_to_string("/proc/net/dev").unwrap().lines().count();
     let links_before = links();
-    let foreign = Path::new("/run/netns").exists() && !Path::new("/run/polyrail-labs").exists();
     // A busy machine takes longer for it, and what one that was busy took is too long later.
     let build = || {
         let begin = Instant::now();
@@ -387,6 +393,7 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
     assert_eq!(links(), links_before, "links are left in the machine's own namespace");
     // Another test's lab may come or go while this looks.
     let tidy = || !Path::new("/run/netns").exists() || Path::new("/run/polyrail-labs").exists();
+    let foreign = *FOREIGN || crate::net::WAS_USED.load(Ordering::Relaxed);
     let settled = (0..100).any(|_| {
         // What stays since another test's lab had it open goes with the next list.
         stdout(&polyrail(&["ls"]).output().unwrap());

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -25,6 +26,9 @@ pub(crate) struct Net {
     nodes: Vec<String>,
     ports: usize,
 }
+
+/// Whether a test has called `ip netns`, which leaves its directory behind.
+pub(crate) static WAS_USED: AtomicBool = AtomicBool::new(false);
 
 /// Both ends of a `bench` between two nodes.
 #[derive(Debug)]
@@ -53,6 +57,7 @@ pub(crate) struct Running {
 impl Net {
     /// A network with these nodes, without any interface but `lo`. The test is skipped if it can't be built.
     pub(crate) fn new(test: &str, nodes: &[&str]) -> Option<Self> {
+        WAS_USED.store(true, Ordering::Relaxed);
         let missing = if !running_as_root() {
             Some("not root")
         } else if Command::new("ip").arg("-V").output().is_err() {

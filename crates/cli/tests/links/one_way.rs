@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Namespaces, which end with this.
@@ -12,6 +13,7 @@ impl Spaces {
         let spaces: Vec<String> =
             names.iter().map(|name| format!("pr{test}{name}{}", std::process::id())).collect();
         for space in &spaces {
+            crate::net::WAS_USED.store(true, Ordering::Relaxed);
             ip(&["netns", "add", space]);
             ip(&["-n", space, "link", "set", "lo", "up"]);
         }
