@@ -165,7 +165,7 @@ impl RxFlow {
         }
     }
 
-    /// The peer is given up: it is told so, and why.
+    /// Queues the reason for giving the peer up; it goes out with the next acknowledgements.
     pub(crate) fn say_why(&mut self, words: &str) {
         self.acks.say_why(words);
     }

@@ -45,8 +45,8 @@ impl Capabilities {
     /// A good-bye among acknowledgements. Who leaves may say it on a flow from a peer whose card has the bit; no flow
     /// needs it.
     pub const BYE_TO_SENDER: Self = Self(512);
-    /// The reason in front of a good-bye among acknowledgements. Who gives a peer up may say it on a flow from one
-    /// whose card has the bit; no flow needs it.
+    /// Reasons in front of a good-bye among acknowledgements. An engine that gives a peer up sends one only if the
+    /// peer's card has this bit; no flow needs it.
     pub const REASONS: Self = Self(1024);
 
     /// Either's.

@@ -50,7 +50,7 @@ impl PeerShared {
         self.lost.get().cloned().unwrap_or(LostReason::Removed)
     }
 
-    /// What the peer is told as its connections end, if it is given up for a reason that it can't know.
+    /// The reason sent to a peer that this engine gives up, where the peer can't know it.
     pub(crate) fn parting_words(&self) -> Option<String> {
         let is_heard = self.card.capabilities.contains(Capabilities::REASONS);
         self.lost.get().filter(|_| is_heard)?.words()

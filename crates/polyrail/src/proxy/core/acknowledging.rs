@@ -162,7 +162,7 @@ impl Core {
     }
 }
 
-/// A peer that is given up is told why, if it can't know.
+/// Sends the reason to a peer that is given up, where the peer can't know it.
 fn tell_why(flow: &mut RxFlow) {
     if let Some(words) = flow.peer.parting_words() {
         flow.say_why(&words);
