@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::mesh::wait_for;
 use crate::net::{Net, Run};
 
 /// Some 2 s over two rails of 100 Mbit/s.
@@ -22,10 +23,13 @@ fn plain(test: &str, nics: usize) -> Option<Net> {
     Some(net)
 }
 
-/// Waits for the middle of a run of [`LONG`].
-fn middle() {
-    // Nobody tells when a run is half way.
-    std::thread::sleep(Duration::from_millis(1200));
+/// Waits for the middle of a run of [`LONG`] over two NICs: until eth1 of the sending node has sent 10 of its 26 MB.
+fn middle(net: &Net) {
+    let sent = || {
+        let count = net.exec("b", "cat /sys/class/net/eth1/statistics/tx_bytes");
+        count.trim().parse::<u64>().unwrap()
+    };
+    wait_for("the middle of the run", || sent() > 10_000_000);
 }
 
 /// Holds the run's end against what a rail lost on the way may do to it: nothing.
@@ -120,7 +124,7 @@ fn sixty_four_interfaces_are_listened_on_soon() {
 fn an_interface_that_vanishes_leaves_the_others_carrying() {
     let Some(net) = plain("vanishes", 2) else { return };
     let run = net.bench_while(("a", ""), ("b", LONG), || {
-        middle();
+        middle(&net);
         net.ip("b", "link del eth2");
     });
     assert_went_on(&run, "eth2");
@@ -130,7 +134,7 @@ fn an_interface_that_vanishes_leaves_the_others_carrying() {
 fn an_interface_that_is_renamed_costs_no_transfer() {
     let Some(net) = plain("renamed", 2) else { return };
     let run = net.bench_while(("a", ""), ("b", LONG), || {
-        middle();
+        middle(&net);
         net.ip("b", "link set eth2 down");
         net.ip("b", "link set eth2 name lan2");
         net.ip("b", "link set lan2 up");
@@ -142,7 +146,7 @@ fn an_interface_that_is_renamed_costs_no_transfer() {
 fn an_interface_that_loses_its_address_leaves_the_others_carrying() {
     let Some(net) = plain("loses", 2) else { return };
     let run = net.bench_while(("a", ""), ("b", LONG), || {
-        middle();
+        middle(&net);
         net.ip("a", "addr del 10.0.2.1/24 dev eth2");
     });
     assert!(run.carried().iter().any(|(name, bytes)| name == "eth1" && *bytes > 0), "{run}");
@@ -153,7 +157,7 @@ fn an_interface_that_gets_its_address_late_hinders_nobody() {
     let Some(net) = plain("late", 2) else { return };
     net.ip("a", "addr del 10.0.2.1/24 dev eth2");
     let run = net.bench_while(("a", ""), ("b", LONG), || {
-        middle();
+        middle(&net);
         net.ip("a", "addr add 10.0.2.1/24 dev eth2");
     });
     assert!(run.carried().iter().any(|(name, bytes)| name == "eth1" && *bytes > 0), "{run}");

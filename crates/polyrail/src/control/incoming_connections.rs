@@ -225,18 +225,17 @@ impl Control {
         let place = Some(place);
         let wire = Wire::new(Arc::new(socket), stream);
         let keys = peer.keys_over(&wire, keys);
+        // The peer has paired the rails.
+        if duplex && self.engine.host.is_none() && from_rail < peer.card.rails.len() {
+            peer.change_pair(peer.layout.pair_index(flow), (rail, from_rail));
+        }
+        peer.note_origin(remote.ip());
         if duplex {
             self.bind_arrival(wire.socket(), rail, remote);
-            // The peer has paired the rails.
-            if self.engine.host.is_none() && from_rail < peer.card.rails.len() {
-                peer.change_pair(peer.layout.pair_index(flow), (rail, from_rail));
-            }
-            peer.note_origin(remote.ip());
             let proxy = peer.flows[flow.0 as usize].proxy;
             let arriving = Arriving { peer, flow, epoch, rail, window_chunks, wire, keys, place };
             self.hand_over(proxy, ProxyCommand::AddBoth { arriving });
         } else {
-            peer.note_origin(remote.ip());
             // The peer numbers its flows as this engine does, if it is set up alike; if it is not,
             // they are spread less evenly.
             let (rails, width) = (self.engine.rails.len() as u32, self.engine.config.sockets);

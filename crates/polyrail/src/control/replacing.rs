@@ -1,4 +1,4 @@
-//! Other pairs of rails in place of those that do not come up. Flows that are up stay where they are;
+//! Replacement of pairs of rails that do not come up. Flows that are up stay where they are;
 //! a pair is replaced only while none of its flows is, and only if another one may work.
 
 use std::io::ErrorKind;

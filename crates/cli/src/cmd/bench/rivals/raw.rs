@@ -175,7 +175,7 @@ impl RawServer {
         Ok(())
     }
 
-    /// Whether connections are being measured.
+    /// Returns whether connections are being measured.
     pub(crate) fn is_in_round(&self) -> bool {
         self.round.as_ref().is_some_and(|round| round.threads.iter().any(|it| !it.is_finished()))
     }

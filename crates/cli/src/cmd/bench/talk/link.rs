@@ -110,7 +110,7 @@ impl<'a> Link<'a> {
         is_ours
     }
 
-    /// Whether another client came just now, while this one is served.
+    /// Returns whether another client was refused within the last 30 s.
     pub(crate) fn is_awaited(&self) -> bool {
         self.refused_other.lock().is_some_and(|at| at.elapsed() < AWAITED_FOR)
     }
@@ -185,7 +185,7 @@ pub(crate) fn unexpected(ask: &Ask, answer: &Answer) -> BenchError {
 
 /// What a server that has a client answers to another one.
 pub(crate) const BUSY: &str = "another client is being served";
-/// How long a client that was refused counts as one that waits: a person tries again.
+/// Time for which a refused client counts as waiting: a person tries again.
 const AWAITED_FOR: Duration = Duration::from_secs(30);
 /// How long to wait for an answer before asking whether the peer is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
