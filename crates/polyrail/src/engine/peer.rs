@@ -134,6 +134,17 @@ pub(crate) struct PeerShared {
 struct Life {
     state: PeerState,
     attempts: Attempts,
+    /// Rails of the peer, as bits, that were seen to lead to it.
+    led_rails: u64,
+}
+
+impl Life {
+    /// The pair at this position, with this rail of the peer, leads to the peer.
+    fn note_led(&mut self, index: usize, rail: usize) {
+        self.attempts.leads_there(index);
+        // A card has at most 64 rails.
+        self.led_rails |= 1 << rail;
+    }
 }
 
 /// Who connects the flows towards a peer.
@@ -191,6 +202,7 @@ impl PeerShared {
             life: Mutex::new(Life {
                 state: PeerState::New,
                 attempts: Attempts::new(pairs, flows.len()),
+                led_rails: 0,
             }),
             state: AtomicU8::new(PeerState::New as u8),
             flows,

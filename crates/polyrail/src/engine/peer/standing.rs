@@ -77,7 +77,7 @@ impl PeerShared {
         let (mut life, pair) = (self.life.lock(), self.layout.pair_index(flow));
         life.attempts.up(pair, flow.0 as usize);
         if self.connects_flows() {
-            life.attempts.leads_there(pair);
+            life.note_led(pair, self.layout.pairs.at(pair).1);
         }
         let (state, _) = life.state.after(PeerEvent::Up);
         self.enter(&mut life, state);
@@ -89,11 +89,16 @@ impl PeerShared {
         self.flows_up() > 0 || (!self.wants_flows() && arrivals > 0)
     }
 
-    /// Flows of this position take other rails from now on. What was seen of the former rails says nothing of these.
+    /// Flows of this position take other rails from now on. What refused on
+    /// the former rails says nothing of these; whether the rail there led to the peer is known.
     pub(crate) fn change_pair(&self, index: usize, pair: RailPair) {
         if self.layout.pairs.at(index) != pair {
             self.layout.pairs.replace(index, pair);
-            self.life.lock().attempts.forget(index);
+            let mut life = self.life.lock();
+            life.attempts.forget(index);
+            if life.led_rails & 1 << pair.1 != 0 {
+                life.attempts.leads_there(index);
+            }
         }
     }
 
@@ -102,7 +107,7 @@ impl PeerShared {
         let mut life = self.life.lock();
         for (index, (_, to)) in self.layout.pairs.iter().enumerate() {
             if self.card.rails[to].address.ip().to_canonical() == address.to_canonical() {
-                life.attempts.leads_there(index);
+                life.note_led(index, to);
             }
         }
     }
