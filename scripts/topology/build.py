@@ -137,8 +137,9 @@ class Network:
             if not shutil.which("nft"):
                 raise CannotBuild("the `nft` program is missing (nftables)")
             answer = "drop" if nic.firewall == "drop" else "reject with tcp reset"
+            # The interface below one with the address answers ARP for it, too.
             rules = f"table inet t_{nic.name} {{ chain in {{ type filter hook input priority 0;\n" \
-                    f"iifname \"{nic.device}\" tcp flags & (syn | ack) == syn {answer}\n}}\n}}\n"
+                    f"iifname {{ {nic.device}, {nic.name} }} tcp flags & (syn | ack) == syn {answer}\n}}\n}}\n"
             run("ip", "netns", "exec", namespace, "nft", "-f", "-", text=rules)
 
     def settle(self):

@@ -85,11 +85,16 @@ def pair(network, program, a, b):
     """What became of node a connecting to node b, as data; `faults` says what must not be."""
     there, back = reach.reached(network, a, b), reach.reached(network, b, a)
     either = set(there) | {(i, j) for j, i in back}
-    clean = set(there) & {(i, j) for j, i in back}
+    nics = network.topology.nics
+    # A connection that is bound to a device also goes where no route leads, as the kernel then takes every address for
+    # one of the device's own network.
+    clean = {(i, j) for j, i in back if (i, j) in there and network.topology.are_joined(nics[a][i], nics[b][j])}
     result = {"from": a, "to": b, "reached": len(reach.matching(either)), "clean": len(reach.matching(clean))}
     faults = result["faults"] = []
     # Who connects names an address that can be reached, one that answers both ways if there is one.
-    known = sorted(clean & set(there)) or sorted(there)
+    known = sorted(clean) or sorted(there)
+    # `auto` takes a NIC's IPv4 address where it has one.
+    known.sort(key=lambda pair: ":" in there[pair][1])
     ends = Ends(network, program, a, b, there[known[0]][1] if known else None)
     try:
         if ends.target is None:
@@ -109,8 +114,9 @@ def pair(network, program, a, b):
                 faults.append("no reason at the connecting end")
             return result
         else:
-            if not known:
-                faults.append("it connected where plain TCP does not")
+            # Plain TCP tries once: where several NICs answer ARP, another try may take another way.
+            if not any(network.topology.are_joined(near, far) for near in nics[a] for far in nics[b]):
+                faults.append("it connected where no network joins them")
             if seconds > CONNECT_MOST_S:
                 faults.append(f"connecting took {seconds:.1f} s")
             carry(network, ends, a, b, there, (either, clean), result)
@@ -172,13 +178,24 @@ def explain(network, a, b, either, result, told_a, told_b):
     result["missing"] = max(0, missing)
     if missing <= 0:
         return
-    of_a = [nic.device for i, nic in enumerate(network.topology.nics[a])
-            if nic.device not in result["used"] and any(i == near for near, _ in either)]
-    of_b = [nic.device for j, nic in enumerate(network.topology.nics[b]) if any(j == far for _, far in either)]
-    for end, names, told in (("connecting", of_a, told_a), ("listening", of_b, told_b)):
-        lines = [line for line in told.splitlines() if not line.startswith(("threads:", "listening on"))]
-        if sum(any(name in line for line in lines) for name in names) < missing:
+    nics_a, nics_b = network.topology.nics[a], network.topology.nics[b]
+    of_a = [nic for i, nic in enumerate(nics_a) if nic.device not in result["used"] and any(i == near for near, _ in either)]
+    of_b = [nic for j, nic in enumerate(nics_b) if any(j == far for _, far in either)]
+    for end, own, other, told in (("connecting", of_a, of_b, told_a), ("listening", of_b, of_a, told_b)):
+        lines = [line for line in told.splitlines() if not line.startswith(("threads:", "listening on", "elsewhere:"))]
+        told = "\n".join(lines)
+        named = max(sum(is_named(nic, "here", told) for nic in own),
+                    sum(is_named(nic, "at the other side", told) for nic in other))
+        if named < missing:
             result["faults"].append(f"{missing} rails do not carry, without a reason at the {end} end")
+
+
+def is_named(nic, side, told):
+    """By its name or an address of it, in the log or as what carries nothing."""
+    words = [f"{nic.device} {side}", f"{nic.device} (", f"{nic.device}, "]
+    for address in (one.split("/")[0] for one in nic.addresses):
+        words += [f"to {bracket(address)}:", f"from {address} through"]
+    return any(word in told for word in words)
 
 
 def bracket(address):

@@ -48,6 +48,9 @@ class Topology:
                 nic.firewall = draw.choice(("drop", "drop", "reject"))
             if nic.fabric["kind"] in ("subnet", "host-routes") and draw.random() < 0.08:
                 nic.upper = draw.choice(("bridge", "macvlan"))
+                # Beside other interfaces of a container a bridge is one for its own containers, as docker0 is.
+                if nic.upper == "bridge" and len(self.nics[nic.node]) > 1:
+                    nic.upper = None
         # Interfaces that must not become rails: the kind, per node.
         self.others = [
             [kind for kind in ("vxlan", "tun", "ifb") if draw.random() < 0.25] for _ in range(self.nodes)
@@ -58,6 +61,12 @@ class Topology:
         pairs = [(a, b) for a in range(self.nodes) for b in range(self.nodes) if a != b]
         draw.shuffle(pairs)
         self.pairs = pairs[:2]
+
+    @staticmethod
+    def are_joined(near, far):
+        """Whether routes lead from one NIC to the other: by one fabric, or by the router."""
+        same = near.fabric is far.fabric and near.fabric["kind"] != "alone"
+        return same or near.fabric["kind"] == far.fabric["kind"] == "routed"
 
     def all_nics(self):
         return [nic for nics in self.nics for nic in nics]

@@ -70,7 +70,9 @@ def reached(network, a, b):
         for connecting in ready:
             i, j, own, target = waiting.pop(connecting)
             if connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
-                found.setdefault((i, j), (own, target))
+                # IPv4 where both do, as `auto` takes.
+                if (i, j) not in found or ":" not in own:
+                    found[i, j] = (own, target)
             connecting.close()
     for left in [*waiting, *ears]:
         left.close()

@@ -14,9 +14,8 @@
 //! * [`without_write_signals`]: a write that fails instead of ending the process.
 //! * [`Poller`]: epoll with a wake-up; [`EventFd`]: that wake-up for others.
 //! * [`files`]: files that another user may have made, and how they are opened.
-//! * [`tcp`], [`interfaces`], [`arp`], [`threads`]: what the engine asks of sockets, links and CPUs.
+//! * [`tcp`], [`interfaces`], [`threads`]: what the engine asks of sockets, links and CPUs.
 
-pub mod arp;
 mod badge;
 mod checksum;
 mod event_fd;

@@ -1,5 +1,6 @@
 //! Which rails of two nodes are paired: by what reaches what, and not by number, name or subnet alone.
 
+use crate::mesh::wait_for;
 use crate::net::{Net, Run};
 
 /// Slow enough that a busy machine keeps up.
@@ -260,8 +261,32 @@ fn several_nics_on_one_ethernet_connect_with_the_kernels_defaults() {
     let Some(net) = one_subnet("flux", 2) else { return };
     let run = net.bench(("a", "10.0.0.11:0"), ("b", ""));
     run.assert_carry(&["eth1", "eth2"]);
-    // The kernel's routes send all of one subnet by its first NIC, as for any program that binds to addresses.
-    assert_rate(&run, 1);
+    // The kernel's routes send all of one subnet by its first NIC: connections are bound to their devices.
+    assert_rate(&run, 2);
+}
+
+#[test]
+fn a_connection_whose_peer_learns_another_nics_address_goes_on_by_the_routes() {
+    let Some(net) = one_subnet("flux-moved", 2) else { return };
+    let sent = |nic: &str| {
+        let count = net.exec("b", &format!("cat /sys/class/net/{nic}/statistics/tx_bytes"));
+        count.trim().parse::<u64>().unwrap()
+    };
+    let options = "--sizes 256KiB --iters 300 --depth 8 --warmup 50ms --rounds 1 --verify sample --json - \
+                   --set log_level=info";
+    let run = net.bench_while(("a", "10.0.0.11:0"), ("b", options), || {
+        wait_for("eth2 to carry", || sent("eth2") > 5_000_000);
+        let other = net.exec("b", "cat /sys/class/net/eth1/address");
+        for device in ["eth1", "eth2"] {
+            let wrong = format!(
+                "neigh replace 10.0.0.22 lladdr {} dev {device} nud permanent",
+                other.trim()
+            );
+            net.ip("a", &wrong);
+        }
+    });
+    run.assert_carry(&["eth1", "eth2"]);
+    run.connecting.assert_says(&["by the rail's address, not by its device"]);
 }
 
 #[test]

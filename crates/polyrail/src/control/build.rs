@@ -13,7 +13,6 @@ use polyrail_carrier::{Host, HostedDevice};
 use polyrail_config::{BindDevice, Binding, Config, expand_file_name, harmless, shortened, steers};
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::{Card, MAX_NAME_BYTES};
-use polyrail_sys::arp::answers_for_others;
 use polyrail_sys::interfaces::{host_name, survey};
 use polyrail_sys::process::reserve_descriptors;
 use polyrail_sys::tcp;
@@ -22,7 +21,6 @@ use socket2::Socket;
 use crate::base::error::{EngineError, origin_of};
 use crate::base::host_identity::host_identity;
 use crate::control::Control;
-use crate::control::second_way::any_nic_answers;
 use crate::control::secrets::credentials;
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::hosted_rails::{bound_as, select_all};
@@ -54,8 +52,7 @@ pub(crate) fn start(
     left_out::log(&config, remark.as_deref(), &left_out);
     // Devices and plugins choose their names, and these go to logs, metrics and peers.
     rails.iter_mut().for_each(|rail| rail.name = harmless(&rail.name, &[]));
-    let mut settings = EngineSettings::new(&config, rails.len())?;
-    settings.any_nic_answers = any_nic_answers(&rails, &interfaces, answers_for_others);
+    let settings = EngineSettings::new(&config, rails.len())?;
     if plugin.is_some() {
         settings.check_hosted()?;
     }

@@ -5,8 +5,10 @@
 //! by another NIC. After [`STAGGER`], or at once if the first way fails, the connection is tried by the other way
 //! too, and the first that comes up is taken (as RFC 8305 does for addresses).
 //!
-//! Rails for whose address another NIC of this host answers ([`any_nic_answers`]) begin with their address alone: a
-//! connection bound to the device may come up there and stall as soon as a peer asks again who has the address.
+//! The device comes first, as the routes of several NICs in one network send all packets by one of them. A connection
+//! that is bound also asks for the peer's hardware address by its own NIC, and the peer learns the right one from that.
+//! Where the peer learns another one later, the connection stalls, the next one by the device does not come up, and the
+//! one by the address does.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +16,6 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use polyrail_config::BindDevice;
-use polyrail_sys::interfaces::Interface;
 use polyrail_sys::tcp::{self, FlowOptions};
 use socket2::Socket;
 
@@ -70,7 +71,7 @@ pub(super) fn dial(
         return Ok(Dialed { socket: begin(bound)?, way, second: None });
     }
     let of = |way| bound.filter(|_| way == Way::Device);
-    let way = peer.ways.first(pair, usual_way(settings, pair.0));
+    let way = peer.ways.first(pair);
     match begin(of(way)) {
         Ok(socket) => {
             let second = SecondWay {
@@ -162,25 +163,6 @@ fn is_up(socket: &Socket) -> io::Result<bool> {
     }
 }
 
-/// By rail, whether packets for its address may arrive on another interface, which is in the same network and answers
-/// ARP for all addresses of this host.
-pub(crate) fn any_nic_answers(
-    rails: &[ChosenRail],
-    interfaces: &[Interface],
-    answers: impl Fn(&str) -> bool,
-) -> Vec<bool> {
-    let shares = |rail: &ChosenRail, other: &Interface| {
-        let (IpAddr::V4(a), IpAddr::V4(b)) = (rail.address, other.address) else { return false };
-        let bits = u32::from(rail.prefix_len.min(other.prefix_len));
-        let is_near = bits > 0 && (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits;
-        is_near && other.up && !other.loopback && other.name != rail.interface
-    };
-    let is_one = |rail: &ChosenRail| {
-        !rail.loopback && interfaces.iter().any(|other| shares(rail, other) && answers(&other.name))
-    };
-    rails.iter().map(is_one).collect()
-}
-
 /// Whether the address is in the rail's network.
 fn are_near(rail: &ChosenRail, address: IpAddr) -> bool {
     let bits = u32::from(rail.prefix_len);
@@ -192,12 +174,6 @@ fn are_near(rail: &ChosenRail, address: IpAddr) -> bool {
         (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits,
         _ => false,
     }
-}
-
-/// The way that a rail's connections take first before any has led to the peer.
-fn usual_way(settings: &EngineSettings, rail: usize) -> Way {
-    let any_answers = settings.any_nic_answers.get(rail).copied().unwrap_or(false);
-    if any_answers { Way::Address } else { Way::Device }
 }
 
 impl Control {
@@ -251,7 +227,7 @@ impl Control {
         if bind != BindDevice::Auto || device(rail, bind).is_none() {
             return;
         }
-        if !peer.ways.prefer(pair, way, usual_way(&self.engine.settings, pair.0)) {
+        if !peer.ways.prefer(pair, way) {
             return;
         }
         let (rail, target) = (&rail.name, peer.card.rails[pair.1].address);
@@ -266,12 +242,10 @@ impl Control {
     }
 
     /// Has a connection that came to a rail send by the rail's device, where that is known to be harmless: the peer is
-    /// in the rail's network, the connection arrived on the device, and no other NIC answers for the address.
-    /// Elsewhere the routes choose.
+    /// in the rail's network, and the connection arrived on the device. Elsewhere the routes choose.
     pub(super) fn bind_arrival(&self, socket: &Socket, rail: usize, remote: SocketAddr) {
         let settings = &self.engine.settings;
         let is_certain = settings.bind_device == BindDevice::Auto
-            && usual_way(settings, rail) == Way::Device
             && are_near(&self.engine.rails[rail], remote.ip());
         if let Some(device) = device(&self.engine.rails[rail], settings.bind_device)
             && is_certain
@@ -286,7 +260,7 @@ impl Control {
     pub(super) fn note_dead_end(&self, peer: &PeerShared, pair: (usize, usize), way: Way) {
         let settings = &self.engine.settings;
         if settings.bind_device == BindDevice::Auto {
-            peer.ways.prefer(pair, way.other(), usual_way(settings, pair.0));
+            peer.ways.prefer(pair, way.other());
         }
     }
 }
@@ -336,28 +310,6 @@ mod tests {
             assert_eq!((race.way, race.rival.is_some()), (way, false));
             assert_eq!(socket.peer_addr().unwrap().as_socket(), Some(good));
         }
-    }
-
-    #[test]
-    fn a_rail_begins_by_its_address_where_another_nic_of_its_network_answers_for_it() {
-        let interface = |name: &str, address: &str, prefix_len| Interface {
-            prefix_len,
-            ..Interface::described(1, name, address.parse().unwrap())
-        };
-        let all = [
-            interface("eth1", "10.0.0.11", 24),
-            interface("eth2", "10.0.0.12", 24),
-            interface("eth3", "10.0.1.13", 24),
-            interface("eth4", "10.0.2.14", 32),
-            interface("eth5", "10.0.2.15", 32),
-            interface("eth6", "fd00::16", 64),
-            interface("eth7", "fd00::17", 64),
-        ];
-        let rails: Vec<ChosenRail> = all.iter().map(ChosenRail::of).collect();
-        let answer = |answers: &dyn Fn(&str) -> bool| any_nic_answers(&rails, &all, answers);
-        assert_eq!(answer(&|_| true), [true, true, false, false, false, false, false]);
-        assert_eq!(answer(&|name| name != "eth1")[..2], [true, false]);
-        assert_eq!(answer(&|_| false), [false; 7]);
     }
 
     #[test]

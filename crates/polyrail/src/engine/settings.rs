@@ -47,8 +47,6 @@ pub(crate) struct EngineSettings {
     pub(crate) reconnect_min: Duration,
     pub(crate) reconnect_max: Duration,
     pub(crate) bind_device: BindDevice,
-    /// By rail, whether another NIC may receive what is sent to its address.
-    pub(crate) any_nic_answers: Vec<bool>,
     congestion: Congestion,
     flow: FlowOptions,
     /// CPUs may copy between host memories.
@@ -91,7 +89,6 @@ impl EngineSettings {
             reconnect_min: ms(config.reconnect_min_ms),
             reconnect_max: ms(config.reconnect_max_ms),
             bind_device: config.bind_device,
-            any_nic_answers: Vec::new(),
             congestion: Congestion::parse(config)?,
             flow: FlowOptions {
                 congestion: None,

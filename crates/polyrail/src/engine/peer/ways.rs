@@ -28,20 +28,20 @@ impl Way {
 }
 
 impl Ways {
-    /// The way to try first; `usual` before any has led to the peer.
-    pub(crate) fn first(&self, pair: (usize, usize), usual: Way) -> Way {
+    /// The way to try first: by the device, before any has led to the peer.
+    pub(crate) fn first(&self, pair: (usize, usize)) -> Way {
         let known = self.known.lock();
-        known.iter().find(|(of, _)| *of == pair).map_or(usual, |(_, way)| *way)
+        known.iter().find(|(of, _)| *of == pair).map_or(Way::Device, |(_, way)| *way)
     }
 
     /// Has later connections of the pair take this way first. Returns whether that is another one than before.
-    pub(crate) fn prefer(&self, pair: (usize, usize), way: Way, usual: Way) -> bool {
+    pub(crate) fn prefer(&self, pair: (usize, usize), way: Way) -> bool {
         let mut known = self.known.lock();
         match known.iter_mut().find(|(of, _)| *of == pair) {
             Some((_, before)) => std::mem::replace(before, way) != way,
             None => {
                 known.push((pair, way));
-                way != usual
+                way != Way::Device
             }
         }
     }
@@ -55,12 +55,12 @@ mod tests {
     #[test]
     fn a_pair_takes_the_way_first_that_led_to_the_peer_last() {
         let ways = Ways::default();
-        assert_eq!((ways.first((1, 0), Device), ways.first((1, 0), Address)), (Device, Address));
-        assert!(!ways.prefer((0, 0), Device, Device));
-        assert!(ways.prefer((1, 0), Address, Device));
-        assert!(!ways.prefer((1, 0), Address, Device));
-        assert_eq!((ways.first((1, 0), Device), ways.first((0, 1), Device)), (Address, Device));
-        assert!(ways.prefer((1, 0), Device, Device));
-        assert_eq!(ways.first((1, 0), Address), Device);
+        assert_eq!(ways.first((1, 0)), Device);
+        assert!(!ways.prefer((0, 0), Device));
+        assert!(ways.prefer((1, 0), Address));
+        assert!(!ways.prefer((1, 0), Address));
+        assert_eq!((ways.first((1, 0)), ways.first((0, 1))), (Address, Device));
+        assert!(ways.prefer((1, 0), Device));
+        assert_eq!(ways.first((1, 0)), Device);
     }
 }

@@ -31,13 +31,23 @@ pub(crate) fn serve(
     stop: &Interrupt,
     served: impl Fn(&Peer, Result<String, BenchError>) -> bool,
 ) {
+    serve_on(engine, bank, (stop, false), served);
+}
+
+/// `is_opened`: a client asked for this engine.
+fn serve_on(
+    engine: &Engine,
+    bank: &Arc<Bank>,
+    (stop, is_opened): (&Interrupt, bool),
+    served: impl Fn(&Peer, Result<String, BenchError>) -> bool,
+) {
     while !stop.is_raised() {
         let Some(peer) = engine.accept_peer(SLICE) else { continue };
         // One that was turned away while another was served is gone by now.
         if peer.lost().is_some() {
             continue;
         }
-        let result = serve_one(engine, bank, &peer, stop);
+        let result = serve_one(engine, bank, &peer, (stop, is_opened));
         engine.remove_peer(&peer);
         if !served(&peer, result) {
             break;
@@ -50,10 +60,10 @@ fn serve_one(
     engine: &Engine,
     bank: &Arc<Bank>,
     peer: &Peer,
-    stop: &Interrupt,
+    (stop, is_opened): (&Interrupt, bool),
 ) -> Result<String, BenchError> {
     let link = Link::new(engine, peer.clone(), stop.clone());
-    let mut session = Session::new(&link, bank, stop);
+    let mut session = Session::new(&link, bank, stop, Idle::new(is_opened));
     while let Some(ask) = session.next_ask()? {
         if !matches!(ask, Ask::StillThere) {
             session.idle.note_question();
@@ -107,12 +117,12 @@ struct Others {
 }
 
 impl<'l> Session<'l> {
-    fn new(link: &'l Link<'l>, bank: &'l Arc<Bank>, stop: &'l Interrupt) -> Self {
+    fn new(link: &'l Link<'l>, bank: &'l Arc<Bank>, stop: &'l Interrupt, idle: Idle) -> Self {
         Self {
             link,
             bank,
             stop,
-            idle: Idle::new(),
+            idle,
             prepared: None,
             sample: None,
             raw: None,
@@ -249,7 +259,7 @@ impl<'l> Session<'l> {
         let (done, bank) = (self.others.done.clone(), Arc::clone(self.bank));
         self.others.engines.push(Arc::downgrade(&engine));
         self.others.threads.push(thread::spawn(move || {
-            serve(&engine, &bank, &done, |_, _| false);
+            serve_on(&engine, &bank, (&done, true), |_, _| false);
         }));
         Ok(Answer::Opened { address, invitation })
     }
