@@ -8,6 +8,7 @@ pub(crate) mod handshake;
 mod incoming_connections;
 mod introductions;
 mod leaving;
+mod neighbours;
 mod presence;
 mod replacing;
 mod second_try;
@@ -173,6 +174,7 @@ impl Control {
             ControlCommand::Connect { peer } => {
                 self.note_cut_off(&peer);
                 try_shared::prepare(&self.engine, &peer);
+                self.ask_for_neighbours(&peer);
                 for flow in 0..peer.layout.flows() {
                     self.start_flow(
                         peer.clone(),

@@ -6,9 +6,9 @@
 //! too, and the first that comes up is taken (as RFC 8305 does for addresses).
 //!
 //! The device comes first, as the routes of several NICs in one network send all packets by one of them. A connection
-//! that is bound also asks for the peer's hardware address by its own NIC, and the peer learns the right one from that.
-//! Where the peer learns another one later, the connection stalls, the next one by the device does not come up, and the
-//! one by the address does.
+//! that is bound also asks for the peer's hardware address by its own NIC, and the peer learns the right one from that
+//! (`neighbours.rs`). Where the peer learns another one later, the connection stalls, the next one by the device does
+//! not come up, and the one by the address does.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -164,7 +164,7 @@ fn is_up(socket: &Socket) -> io::Result<bool> {
 }
 
 /// Whether the address is in the rail's network.
-fn are_near(rail: &ChosenRail, address: IpAddr) -> bool {
+pub(super) fn are_near(rail: &ChosenRail, address: IpAddr) -> bool {
     let bits = u32::from(rail.prefix_len);
     if bits == 0 {
         return false;
