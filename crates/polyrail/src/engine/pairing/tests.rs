@@ -88,6 +88,26 @@ fn with_an_address_of_its_own_for_each_nic_routes_decide_and_not_positions() {
 }
 
 #[test]
+fn a_rail_whose_network_the_peer_has_no_rail_in_says_so() {
+    use Reach::{NoRoute, SameSubnet};
+    let why = |local: RailCard, remote: &[&str]| {
+        let local = [rail("eth0", "10.60.0.2", 24, 0), local];
+        let remote = rails(remote);
+        let reach = [vec![SameSubnet; remote.len()], vec![NoRoute; remote.len()]];
+        pairing(&local, &remote, &reach).idle_local[1].clone().unwrap()
+    };
+    assert_eq!(
+        why(rail("eth1", "10.60.1.2", 24, 0), &["10.60.0.1", "10.60.2.1"]),
+        "the peer has no rail in 10.60.1.0/24, and no route leads from 10.60.1.2 through this interface to \
+         10.60.0.1, 10.60.2.1"
+    );
+    let six = why(rail("eth1", "fd00:1::2", 64, 0), &["10.60.0.1"]);
+    assert!(six.starts_with("the peer has no rail in fd00:1::/64, and no route"), "{six}");
+    let alone = why(rail("eth1", "10.60.1.2", 32, 0), &["10.60.0.1"]);
+    assert_eq!(alone, "no route from 10.60.1.2 through this interface to 10.60.0.1");
+}
+
+#[test]
 fn routed_rails_are_used_beside_a_network_in_common() {
     use Reach::{DefaultRoute, NoRoute, Route, SameSubnet};
     let local = rails(&["192.168.9.1", "10.20.1.1", "10.21.1.1"]);
