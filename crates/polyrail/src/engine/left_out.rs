@@ -46,9 +46,9 @@ const NAMES_SHOWN: usize = 8;
 const REASONS_SHOWN: usize = 16;
 
 /// The interfaces of this machine that are not among the rails. Interfaces that nobody takes for a rail are not
-/// listed: the loopback interface, and virtual ones without an address. These are listed, too, if nothing else is
-/// there; veths out of a container, if such a veth is a rail and no route leads over them. (Routes lead over the
-/// veths of containers inside this one.)
+/// listed: the loopback interface, and virtual ones without an address. Two cases list virtual ones all the same: no
+/// rail reaches another host, or a rail leads out of a container and so does the interface. Interfaces without an
+/// address that have routes lead to containers inside this one.
 pub(crate) fn left_out(config: &Config, all: &[Interface], rails: &[ChosenRail]) -> Vec<LeftOut> {
     let is_host_only = !config.names_rails() && rails.iter().all(|rail| rail.address.is_loopback());
     let is_container = is_container(all, rails);
@@ -64,7 +64,9 @@ pub(crate) fn left_out(config: &Config, all: &[Interface], rails: &[ChosenRail])
         let has_one = addresses.iter().any(|one| !is_automatic(one.state));
         let is_card = matches!(interface.kind, Kind::Nic | Kind::Bond | Kind::Vlan | Kind::Macvlan);
         let is_single = interface.master.is_none();
+        let is_below = all.iter().any(|one| one.below == Below::Link(interface.index));
         let is_like_rails = is_container
+            && !is_below
             && is_single
             && interface.routes == Routes::None
             && way_of(interface, all) == Way::Container;

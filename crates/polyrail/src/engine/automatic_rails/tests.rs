@@ -302,6 +302,9 @@ fn veths_of_a_container_that_are_no_rails_have_a_reason() {
         "eth1 (a veth without a route)",
         false,
     );
+    // Its macvlan has the address.
+    let macvlan = on(3, kind(Kind::Macvlan, one(4, "net1", "10.56.0.7/24")));
+    takes(vec![veth(3, ""), macvlan], &["net1 10.56.0.7"], "", false);
     // Calico in a node that is a container: host ends of its pods' veths, with a route to each pod.
     let pod = Interface { routes: Routes::Networks, ..veth(3, "fe80::ecee:eeff:feee:eeee/64") };
     takes(vec![eth0(), pod], &["eth0 10.60.0.1"], "", false);
