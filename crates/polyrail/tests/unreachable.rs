@@ -130,9 +130,11 @@ fn rails_of_different_families_can_never_meet_and_both_are_named() {
     let error = own.add_peer(&metadata.encode()).unwrap_err();
     assert!(matches!(error, PeerError::NoRailPair { .. }), "{error}");
     let text = error.to_string();
-    for part in
-        ["lo@127.0.0.3 127.0.0.3", "eth2 [fd00::2]:7000", "no rail of the peer has an IPv4 address"]
-    {
+    for part in [
+        "lo@127.0.0.3 127.0.0.3",
+        "eth2 [fd00::2]:7000",
+        "no rail of the end opposite has an IPv4 address",
+    ] {
         assert!(text.contains(part), "{part} is missing in: {text}");
     }
     assert_eq!(own.peers(), []);

@@ -242,8 +242,9 @@ impl Question<'_> {
         };
         let ways = there(&|reach| reach.is_way());
         if !ways.is_empty() {
+            // Both ends show the reasons of both, so no sentence says which end is this one.
             return Some(format!(
-                "the peer has only {} that this one can reach, all paired",
+                "it reaches only {} of the end opposite, all paired",
                 rails(ways.len())
             ));
         }
@@ -266,13 +267,13 @@ impl Question<'_> {
         if !unknown.is_empty() {
             let to = self.listed(self.remote, &unknown);
             return Some(format!(
-                "{address}/{} is in no network of the peer's rails ({to}), and other rails here are",
+                "{address}/{} is in no network of the rails of the end opposite ({to}), and other rails beside it are",
                 rail.prefix_len
             ));
         }
         if there(&|reach| *reach == Reach::Unreachable(Never::Loopback)).is_empty() {
             let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
-            return Some(format!("no rail of the peer has an {family} address"));
+            return Some(format!("no rail of the end opposite has an {family} address"));
         }
         Some(format!("{address} is a loopback address, which reaches this host only"))
     }

@@ -12,6 +12,7 @@ use polyrail_profiler::drive::Ran;
 use super::about::{settings, threads, tool};
 use super::client::check_free_memory;
 use super::idle::Idle;
+use super::line::line;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::judge::silent_rails;
@@ -242,6 +243,7 @@ impl<'l> Session<'l> {
             host: crate::host::describe(),
             config: settings(self.link.engine.config()),
             memory: self.bank.place(),
+            line: line(self.link.engine, None).map(|line| line.rails),
         })))
     }
 

@@ -147,6 +147,8 @@ pub(crate) struct About {
     pub(crate) host: Host,
     pub(crate) config: BTreeMap<String, Setting>,
     pub(crate) memory: MemoryPlace,
+    /// Each rail's name and rate, in GB/s; `None` where that is not known of each.
+    pub(crate) line: Option<Vec<(String, f64)>>,
 }
 
 /// What the serving end saw of a sample.
