@@ -520,6 +520,36 @@ fn a_port_in_use_is_named() {
     assert!(message.contains(&address.to_string()) && message.contains("in use"), "{message}");
 }
 
+/// The resolver gives the IPv6 address first, where nobody listens.
+#[test]
+fn of_a_name_with_several_addresses_the_one_that_answers_counts() {
+    let folder = tempfile::tempdir().unwrap();
+    let hosts = folder.path().join("hosts");
+    std::fs::write(&hosts, "::1 both.test\n127.0.0.1 both.test\n").unwrap();
+    let named = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-current-user", "--keep-caps", "--mount", "sh", "-c"]);
+        command.arg(format!("mount --bind \"$HOSTS\" /etc/hosts && {script}")).env("HOSTS", &hosts);
+        command
+    };
+    if !named("true").output().is_ok_and(|it| it.status.success()) {
+        return polyrail_skip::skip(
+            "user namespaces are not allowed, or `unshare` is missing (util-linux)",
+            "sudo -E cargo test -p polyrail-cli --test bench",
+        );
+    }
+    let server = Server::start("");
+    let name = server.address.replace("127.0.0.1", "both.test");
+    for rails in ["", "--rails 127.0.0.1"] {
+        let script =
+            format!("exec \"$PROGRAM\" bench --connect {name} {rails} --sizes 8 --iters 1");
+        let mut command = named(&script);
+        let output = command.env("PROGRAM", env!("CARGO_BIN_EXE_polyrail")).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{rails}: {said}");
+    }
+}
+
 /// A `bench --listen` that is ended with the test.
 struct Server {
     child: Child,
