@@ -167,10 +167,7 @@ mod tests {
         give("way");
         fs::remove_file(at("real/.lock")).unwrap();
         let error = lock(&at("way/.lock")).unwrap_err().to_string();
-        assert!(
-            error.contains("belongs to user 65534"),
-            "{error}"
-        );
+        assert!(error.contains("belongs to user 65534"), "{error}");
         assert!(!at("real/.lock").exists());
         fs::write(at("real/.lock"), "").unwrap();
         give("real/.lock");

@@ -436,7 +436,7 @@ fn fewer_rails_at_the_other_side_are_the_limit_when_they_are_full() {
         e.peer.down = vec![DownRail { name, interface, why, because: None, receives: false }];
     });
     assert_eq!(kind, LimitKind::Network);
-    assert!(because.starts_with(&format!("{words}").replace("2 rails", "3 rails")), "{because}");
+    assert!(because.starts_with(&words.replace("2 rails", "3 rails")), "{because}");
     assert!(because.contains("at the other side without eth2"), "{because}");
     // Its rails carry more than those here, or it can't say.
     for peer_line in [there(&[1.0; 4]), None] {
