@@ -523,28 +523,23 @@ fn a_port_in_use_is_named() {
 /// The resolver gives the IPv6 address first, where nobody listens.
 #[test]
 fn of_a_name_with_several_addresses_the_one_that_answers_counts() {
-    let folder = tempfile::tempdir().unwrap();
-    let hosts = folder.path().join("hosts");
+    let hosts = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&hosts, "::1 both.test\n127.0.0.1 both.test\n").unwrap();
     let named = |script: &str| {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-current-user", "--keep-caps", "--mount", "sh", "-c"]);
-        command.arg(format!("mount --bind \"$HOSTS\" /etc/hosts && {script}")).env("HOSTS", &hosts);
-        command
+        let script = format!("mount --bind {} /etc/hosts && {script}", hosts.path().display());
+        command.arg(script).output()
     };
-    if !named("true").output().is_ok_and(|it| it.status.success()) {
-        return polyrail_skip::skip(
-            "user namespaces are not allowed, or `unshare` is missing (util-linux)",
-            "sudo -E cargo test -p polyrail-cli --test bench",
-        );
+    if !named("true").is_ok_and(|it| it.status.success()) {
+        let why = "user namespaces are not allowed, or `unshare` is missing (util-linux)";
+        return polyrail_skip::skip(why, "sudo -E cargo test -p polyrail-cli --test bench");
     }
-    let server = Server::start("");
+    let (server, program) = (Server::start(""), env!("CARGO_BIN_EXE_polyrail"));
     let name = server.address.replace("127.0.0.1", "both.test");
     for rails in ["", "--rails 127.0.0.1"] {
-        let script =
-            format!("exec \"$PROGRAM\" bench --connect {name} {rails} --sizes 8 --iters 1");
-        let mut command = named(&script);
-        let output = command.env("PROGRAM", env!("CARGO_BIN_EXE_polyrail")).output().unwrap();
+        let run = format!("exec {program} bench --connect {name} {rails} --sizes 8 --iters 1");
+        let output = named(&run).unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{rails}: {said}");
     }
