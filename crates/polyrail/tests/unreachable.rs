@@ -221,7 +221,7 @@ fn a_rail_that_carries_nothing_says_why_at_both_ends() {
     assert!(text.contains("Connection refused") && text.contains("127.0.0.2"), "{text}");
     assert_eq!((why(&a, 0), why(&a, 2), why(&a, 3)), (None, None, None));
     let text = why(&b, 2).unwrap();
-    assert!(text.starts_with("no connection of the peer arrived"), "{text}");
+    assert!(text.starts_with("no connection of the end opposite arrived"), "{text}");
 }
 
 #[test]
