@@ -8,10 +8,10 @@ use polyrail_report::counted;
 
 use crate::cmd::bench::judge::Line;
 
-/// What the rails carry at most, where that is known of each.
+/// The most that the rails carry, if the rate of each is known.
 pub(super) fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
     let rails = engine.rails();
-    // A lab that somebody made, or a share of a link: what the driver says is not what one gets.
+    // In a user's own lab, or on a share of a link, the rate is below the driver's speed.
     let buckets = if rates.is_some() { Ok(Vec::new()) } else { polyrail_lab::token_buckets() };
     let buckets: BTreeMap<String, u64> = buckets.unwrap_or_default().into_iter().collect();
     let bucket = |rail: &polyrail::RailInfo| buckets.get(&rail.interface).copied();

@@ -38,9 +38,9 @@ pub(crate) struct Bench<'a> {
     pub(crate) copies: RefCell<CopyRates>,
     /// Transfers of 8 bytes per second, by depth.
     pub(crate) messages: RefCell<HashMap<u64, f64>>,
-    /// What the rails here carry at most.
+    /// The most that the rails here carry.
     pub(crate) line: Option<Line>,
-    /// What those at the other side carry at most.
+    /// The most that the rails at the other side carry.
     pub(crate) peer_line: Option<Line>,
     /// How payload is protected that this end sends, and that it receives.
     pub(crate) payload: [PayloadProtection; 2],

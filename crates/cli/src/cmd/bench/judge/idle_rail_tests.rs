@@ -35,7 +35,7 @@ fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
         "1.00 GB/s are what the rails carry that are up, of 4 here; rail3 here is not connected";
     assert!(because.starts_with(words), "{because}");
 
-    // Another limit is one all the same, and one at the other side counts as well.
+    // Another limit still counts, and so does one at the other side.
     let (kind, because) = verdict(|e| (e.local.process_cpus, e.peer.down) = (7.9, vec![down()]));
     assert_eq!(kind, LimitKind::Cpu);
     assert!(because.contains("; rail3 at the other side is not connected"), "{because}");

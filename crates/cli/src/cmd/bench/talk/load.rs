@@ -78,7 +78,7 @@ pub(crate) struct DownRail {
     /// The engine's own reason, if it has one.
     #[serde(default)]
     pub(crate) because: Option<String>,
-    /// Whether payload arrived on it all the same: the end opposite connects, and this one can't.
+    /// Whether payload still arrived on it: the end opposite connects, and this one can't.
     #[serde(default)]
     pub(crate) receives: bool,
 }
