@@ -36,11 +36,11 @@ pub(super) fn markdown(report: &Report) -> String {
     for note in notes(report) {
         let _ = writeln!(page, "- {}", escape(&note));
     }
-    let (what, words) = match &report.measure {
-        Measure::Bench(words) => ("polyrail bench", words),
-        Measure::Command(words) => ("", words),
+    let what = match &report.measure {
+        Measure::Bench(_) => "polyrail bench",
+        Measure::Command(_) => "",
     };
-    let command = format!("{what} {}", words.join(" "));
+    let command = format!("{what} {}", report.measure.shown_words().join(" "));
     let _ = writeln!(
         page,
         "- measured by `{}`, figure `{}`",

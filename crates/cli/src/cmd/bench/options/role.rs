@@ -98,15 +98,6 @@ impl fmt::Display for Server {
     }
 }
 
-/// An argument as reports have it, which are passed on: an invitation lets in whoever has it.
-pub(crate) fn without_invitation(argument: &str) -> String {
-    match argument.split_once(INVITATION_PREFIX) {
-        Some((before, _)) => format!("{before}{INVITATION_PREFIX}…"),
-        None => argument.to_owned(),
-    }
-}
-
-const INVITATION_PREFIX: &str = "pr2-";
 /// As help and pages have it.
 const PLACEHOLDER: &str = "pr2-KEY";
 
@@ -166,7 +157,7 @@ fn resolve(option: &'static str, text: &str) -> Result<Vec<SocketAddr>, BenchErr
 
 #[cfg(test)]
 mod tests {
-    use super::{Server, without_invitation};
+    use super::Server;
 
     #[test]
     fn an_invitation_follows_the_address_and_is_not_shown_if_it_is_garbled() {
@@ -179,9 +170,6 @@ mod tests {
         assert!(Server::check("10.0.0.1:7000,10.0.1.1").is_err());
         let server = Server::parse(&format!("10.0.0.1:7000/{good}")).unwrap();
         assert_eq!(server.invitation.unwrap().to_string(), good);
-        let told = without_invitation(&format!("--connect=10.0.0.1:7000/{good}"));
-        assert_eq!(told, "--connect=10.0.0.1:7000/pr2-…");
-        assert_eq!(without_invitation("--sizes"), "--sizes");
         let refusal = Server::check(&format!("10.0.0.1:7000/{}", &good[..60])).unwrap_err();
         let error = refusal.to_string();
         assert!(error.contains("has 60 characters") && !error.contains("0f0f"), "{error}");
