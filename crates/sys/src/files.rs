@@ -23,7 +23,7 @@ mod write;
 pub use below::{Below, refuse_links};
 pub use folder::{Found, OpenFolder, remove_empty, remove_opened};
 pub use privilege::{is_privileged, user_outside};
-pub use trust::{open_trusted, require_trusted};
+pub use trust::{open_trusted, require_trusted, require_trusted_code};
 pub use write::{Opening, make_folders, open_to_write, replace, without_links};
 
 use std::io;

@@ -90,6 +90,37 @@ fn root_trusts_its_own_file_and_none_that_others_can_change() {
 }
 
 #[test]
+fn code_that_others_can_change_is_refused_by_every_user() {
+    let folder = Folder::new("code");
+    let file = folder.file("target/release/f.so", "code");
+    let is_refused = |fault: &str| {
+        let error = require_trusted_code(&file).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+        assert!(error.to_string().contains(fault), "{error}");
+    };
+    require_trusted_code(&file).unwrap();
+    for name in ["target/release/f.so", "target"] {
+        folder.mode(name, 0o777);
+        is_refused("has mode 0777");
+        folder.mode(name, 0o775);
+        match is_privileged() {
+            true => is_refused("has mode 0775"),
+            false => require_trusted_code(&file).unwrap(),
+        }
+        folder.mode(name, 0o755);
+    }
+    let missing = require_trusted_code(&folder.at("none")).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+    if is_privileged() {
+        for name in ["target/release/f.so", "target"] {
+            give(&folder.at(name));
+            is_refused("belongs to user 65534");
+            chown(folder.at(name), Some(0), Some(0)).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_link_of_another_user_leads_root_nowhere_and_one_of_root_does() {
     if !is_privileged() {
         return needs_root();
