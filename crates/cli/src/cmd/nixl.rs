@@ -9,7 +9,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{self, ExitCode};
 
 use clap::Subcommand;
 use polyrail_report::exit;
@@ -212,8 +212,8 @@ fn uninstall(nixl: &Nixl) -> Result<(), Refusal> {
 
 /// The environment's Python, which makes an agent. It runs in `/`: Python takes modules from the current folder first,
 /// where others may have laid some.
-fn agent(python: &Path, nixl: &str, plugins: Option<&OsStr>) -> std::io::Result<Command> {
-    let mut command = Command::new(std::path::absolute(python)?);
+fn agent(python: &Path, nixl: &str, plugins: Option<&OsStr>) -> std::io::Result<process::Command> {
+    let mut command = process::Command::new(std::path::absolute(python)?);
     command.args(["-c", CHECK, nixl]).current_dir("/");
     if let Some(plugins) = plugins {
         command.env("NIXL_PLUGIN_DIR", std::path::absolute(plugins)?);
