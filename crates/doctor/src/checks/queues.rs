@@ -202,7 +202,7 @@ fn each_counted(
 ) -> Result<Outcome, Unknown> {
     let table = counters(cx)?;
     let mut outcome = Outcome::default();
-    for nic in cx.rails() {
+    for nic in cx.links() {
         match table.interface(&nic.name) {
             Some(counters) => look(&mut outcome, nic, counters),
             None => outcome.unknown(format!("{}: /proc/net/dev has no such interface", nic.name)),
@@ -306,7 +306,7 @@ fn coalescing_off(cx: &Context) -> Result<Outcome, Unknown> {
 
 fn offloads_off(cx: &Context) -> Result<Outcome, Unknown> {
     let mut outcome = Outcome::default();
-    for nic in cx.rails() {
+    for nic in cx.links() {
         let on = match cx.probe(nic, "offloads", |probe| probe.offloads) {
             Ok(on) => on,
             Err(Unknown(why)) => {
