@@ -10,7 +10,7 @@ use super::super::evidence::{BesideRails, Deeper, Line};
 use super::super::machine::{Copies, CopyRate};
 use super::super::suspects::{Knob, Scene, suspects};
 use super::*;
-use crate::cmd::bench::talk::{DownRail, Load, OwnCpus, Program, Throttled, WhyDown};
+use crate::cmd::bench::talk::{DownRail, Load, OneNic, OwnCpus, Program, Throttled, WhyDown};
 
 /// Two machines with nothing to do.
 fn idle() -> Evidence {
