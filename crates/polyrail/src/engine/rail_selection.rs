@@ -60,7 +60,7 @@ impl Allowed {
     pub(super) fn told(&self, interfaces: &[Interface]) -> (String, &'static str) {
         match self {
             Self::Interfaces => (
-                format!("auto, or what is usable here: {}", usable(interfaces)),
+                format!("auto, ^NAME (auto without it), or what is usable here: {}", usable(interfaces)),
                 "name some of these in `rails`; `polyrail topo` lists all interfaces",
             ),
             Self::Loopback => (

@@ -63,6 +63,9 @@ pub(crate) enum BenchError {
     Nccl { name: String, message: String, help: Option<String>, code: u8 },
     #[error(transparent)]
     Peer(#[from] PeerError),
+    /// No address of several leads to the other end.
+    #[error("{error}; nor to {others}")]
+    Unreached { error: PeerError, others: String },
     /// Whatever was being done when it went.
     #[error("the bench at the other end, {peer}, is gone: {why}")]
     Gone { peer: String, why: LostReason },
@@ -148,7 +151,7 @@ impl BenchError {
             Self::Config(error) => error.exit_code(),
             Self::Engine(error) => error.exit_code(),
             Self::Gpu(error) => error.exit_code(),
-            Self::Peer(error) => error.exit_code(),
+            Self::Peer(error) | Self::Unreached { error, .. } => error.exit_code(),
             Self::Post(error) => error.exit_code(),
             Self::Region(error) => error.exit_code(),
             Self::Transfer(error) => error.exit_code(),
@@ -185,7 +188,7 @@ impl BenchError {
             Self::Sample(error) => error.help(),
             Self::Gpu(error) => error.help(),
             Self::Engine(error) => error.help(),
-            Self::Peer(error) => error.help(),
+            Self::Peer(error) | Self::Unreached { error, .. } => error.help(),
             Self::Post(error) => error.help(),
             Self::Region(error) => error.help(),
             Self::Transfer(error) => error.help(),

@@ -8,6 +8,7 @@ mod causes;
 mod down;
 mod evidence;
 mod machine;
+mod one_nic;
 mod others;
 mod rules;
 mod suspects;

@@ -66,7 +66,10 @@ pub(crate) fn listen(
     let lost = RefCell::new(None);
     serve(&engine, &Arc::new(bank), &interrupt, |peer, result| {
         match result {
-            Ok(silent) => tell!("served {}{silent}", peer.name()),
+            Ok(silent) => {
+                tell!("served {}", peer.name());
+                silent.iter().for_each(|line| tell!("rails: {line}"));
+            }
             // What hosts it serves nobody any more.
             Err(error @ BenchError::Gone { why: LostReason::Plugin { .. }, .. }) => {
                 lost.replace(Some(error));

@@ -66,19 +66,29 @@ pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
     all.any(|rail| rail.why.is_fault() && !carries(rail, evidence.ways)).then_some(candidate)
 }
 
-/// The rails of both ends that carry nothing, why, and what to look at; for behind any verdict.
-pub(super) fn names(evidence: &Evidence) -> String {
-    let here = of_end(&evidence.local.down, HERE);
-    here + &of_end(&evidence.peer.down, "at the other side")
+/// The rails of both ends that carry nothing, why, and what to look at: a line for each, behind any verdict.
+pub(super) fn names(evidence: &Evidence) -> Vec<String> {
+    let mut lines = of_end(&evidence.local.down, HERE);
+    lines.extend(of_end(&evidence.peer.down, THERE));
+    lines
 }
 
-/// The rails that carried nothing while a client was served. Its part of the text comes from another host.
-pub(crate) fn silent_rails(own: &[DownRail], client: &[DownRail]) -> String {
-    let theirs = of_end(client, "at the other side");
-    of_end(own, HERE) + &shortened(&theirs, SHOWN_OF_CLIENT)
+/// A line for each rail that carried nothing while a client was served. Those of the client come from another host.
+pub(crate) fn silent_rails(own: &[DownRail], client: &[DownRail]) -> Vec<String> {
+    let mut lines = of_end(own, HERE);
+    let mut room = SHOWN_OF_CLIENT;
+    for line in of_end(client, THERE) {
+        if room == 0 {
+            break;
+        }
+        lines.push(shortened(&line, room));
+        room = room.saturating_sub(line.chars().count());
+    }
+    lines
 }
 
-const HERE: &str = "here";
+pub(super) const HERE: &str = "here";
+pub(super) const THERE: &str = "at the other side";
 /// Characters of the client's reasons that are shown.
 const SHOWN_OF_CLIENT: usize = 2000;
 
@@ -92,7 +102,7 @@ pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {
 }
 
 /// Rails that are left out for one reason are named together.
-fn of_end(rails: &[DownRail], place: &str) -> String {
+fn of_end(rails: &[DownRail], place: &str) -> Vec<String> {
     let mut reasons: Vec<(&DownRail, Vec<&DownRail>)> = Vec::new();
     for rail in rails {
         let is_same = |one: &DownRail| (one.why, &one.because) == (rail.why, &rail.because);
@@ -112,19 +122,20 @@ fn of_end(rails: &[DownRail], place: &str) -> String {
                 false => ("the other side", "here", "what this end sends"),
             };
             return format!(
-                "; {names} {place}: connections from {from} to {to} fail: {words}; {passes} passes (look at firewalls of \
+                "{names} {place}: connections from {from} to {to} fail: {words}; {passes} passes (look at firewalls of \
                  both ends and between them)"
             );
         }
         let state = if why == WhyDown::Disconnected { "not connected" } else { "down" };
         match why.is_fault() {
             true => format!(
-                "; {names} {place} {is} {state}: {words} (look at `ip -s link show {interface}` and `polyrail doctor` {place})"
+                "{names} {place} {is} {state}: {words} (look at `ip -s link show {interface}` and `polyrail doctor` {place})"
             ),
-            false => format!("; {names} {place} {is} not used: {words}"),
+            false => format!("{names} {place} {is} not used: {words}"),
         }
     };
-    reasons.into_iter().map(told).collect()
+    // One line each, whatever the other host says.
+    reasons.into_iter().map(told).map(|line| line.replace('\n', " ")).collect()
 }
 
 /// The fact in words; `end` is the one that has the rail.

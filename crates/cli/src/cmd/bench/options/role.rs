@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 
-use polyrail::{Engine, Invitation, InvitationError, Peer};
+use polyrail::{ConnectReason, Engine, Invitation, InvitationError, Peer, PeerError};
 use polyrail_lab::Rate;
 
 use super::args::Args;
@@ -83,12 +83,29 @@ impl Server {
         let connecting = engine.connect_any(&self.addresses, self.invitation.as_ref());
         loop {
             if let Some(answer) = connecting.wait(Interrupt::LOOK) {
-                return Ok(answer?);
+                return answer.map_err(|error| self.unreached(error));
             }
             interrupt.check()?;
         }
     }
+
+    /// The failure at one of the addresses, with the others that were tried.
+    fn unreached(&self, error: PeerError) -> BenchError {
+        let PeerError::Connect { address, why } = &error else { return error.into() };
+        let is_before = matches!(why, ConnectReason::NoProof | ConnectReason::NoAnswer);
+        let others: Vec<_> = self.addresses.iter().filter(|other| *other != address).collect();
+        if others.is_empty() || is_before {
+            return error.into();
+        }
+        let shown: Vec<_> = others.iter().take(SHOWN - 1).map(ToString::to_string).collect();
+        let more = others.len() - shown.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        BenchError::Unreached { others: shown.join(", ") + &more, error }
+    }
 }
+
+/// Addresses that an error names.
+const SHOWN: usize = 4;
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -157,7 +174,27 @@ fn resolve(option: &'static str, text: &str) -> Result<Vec<SocketAddr>, BenchErr
 
 #[cfg(test)]
 mod tests {
+    use polyrail::{ConnectReason, PeerError};
+
     use super::Server;
+
+    #[test]
+    fn all_addresses_that_were_tried_are_named_and_many_are_counted() {
+        let told = |addresses: &[&str]| {
+            let addresses: Vec<_> = addresses.iter().map(|one| one.parse().unwrap()).collect();
+            let why = ConnectReason::Closed;
+            let error = PeerError::Connect { address: addresses[0], why };
+            Server { addresses, invitation: None }.unreached(error).to_string()
+        };
+        let closed = "can't connect to 10.0.0.1:7: closed by the other side without a word";
+        assert_eq!(told(&["10.0.0.1:7"]), closed);
+        assert_eq!(told(&["10.0.0.1:7", "10.0.1.1:7"]), format!("{closed}; nor to 10.0.1.1:7"));
+        let many = ["10.0.0.1:7", "10.0.1.1:7", "10.0.2.1:7", "10.0.3.1:7", "10.0.4.1:7"];
+        assert_eq!(
+            told(&many),
+            format!("{closed}; nor to 10.0.1.1:7, 10.0.2.1:7, 10.0.3.1:7 and 1 more")
+        );
+    }
 
     #[test]
     fn an_invitation_follows_the_address_and_is_not_shown_if_it_is_garbled() {
