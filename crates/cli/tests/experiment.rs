@@ -616,6 +616,12 @@ fn root_measures_in_a_folder_of_another_user_and_follows_no_link_of_theirs() {
     fs::create_dir(case.at("known-results")).unwrap();
     of_other("known-results");
     case.good(&["x.yml"]);
+    of_other("known-results/cells.jsonl");
+    let before = fs::read(case.at("known-results/cells.jsonl")).unwrap();
+    let message = case.refused(&["x.yml", "--resume"], 3);
+    assert!(message.contains("cells.jsonl belongs to user 65534"), "{message}");
+    assert_eq!(fs::read(case.at("known-results/cells.jsonl")).unwrap(), before);
+    std::os::unix::fs::chown(case.at("known-results/cells.jsonl"), Some(0), None).unwrap();
     fs::remove_file(case.at("known-results/report.md")).unwrap();
     fs::write(case.at("target"), "mine").unwrap();
     std::os::unix::fs::symlink("../target", case.at("known-results/report.md")).unwrap();
