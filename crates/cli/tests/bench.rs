@@ -510,16 +510,6 @@ fn a_run_that_is_refused_says_nothing_but_why_and_what_helps() {
     assert!(report.error.unwrap().contains("refused") && report.protection.is_none());
 }
 
-#[test]
-fn a_port_in_use_is_named() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap();
-    let output = bench(&format!("--listen {address}"));
-    let message = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(exit::ENVIRONMENT.into()), "{message}");
-    assert!(message.contains(&address.to_string()) && message.contains("in use"), "{message}");
-}
-
 /// The resolver gives the IPv6 address first, where nobody listens.
 #[test]
 fn of_a_name_with_several_addresses_the_one_that_answers_counts() {

@@ -59,21 +59,6 @@ impl Server {
         Ok(Self { addresses, invitation })
     }
 
-    /// The rails for a server on this host: those of its loopback addresses that this host has, with commas between them.
-    /// `None` if the address to be tried first is another one.
-    pub(crate) fn loopback_rails(&self) -> Option<String> {
-        let first = self.addresses.first().map(SocketAddr::ip).filter(IpAddr::is_loopback)?;
-        let ips = self.addresses.iter().map(SocketAddr::ip).filter(IpAddr::is_loopback);
-        // `localhost` has an address of IPv6 also where the kernel has none.
-        let mut rails: Vec<_> = ips.filter(|ip| UdpSocket::bind((*ip, 0)).is_ok()).collect();
-        rails.sort_unstable();
-        rails.dedup();
-        if rails.is_empty() {
-            rails.push(first);
-        }
-        Some(rails.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
-    }
-
     /// Connects to it, unless somebody asks for the end meanwhile.
     pub(crate) fn connect(
         &self,
@@ -88,6 +73,21 @@ impl Server {
             interrupt.check()?;
         }
     }
+}
+
+/// The rails for a server on this host: those of its loopback addresses that this host has, with commas between them.
+/// `None` if the first address is another one.
+pub(super) fn loopback_rails(addresses: &[SocketAddr]) -> Option<String> {
+    let first = addresses.first().map(SocketAddr::ip).filter(IpAddr::is_loopback)?;
+    let ips = addresses.iter().map(SocketAddr::ip).filter(IpAddr::is_loopback);
+    // `localhost` has an address of IPv6 also where the kernel has none.
+    let mut rails: Vec<_> = ips.filter(|ip| UdpSocket::bind((*ip, 0)).is_ok()).collect();
+    rails.sort_unstable();
+    rails.dedup();
+    if rails.is_empty() {
+        rails.push(first);
+    }
+    Some(rails.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
 }
 
 impl fmt::Display for Server {
@@ -113,7 +113,10 @@ const PLACEHOLDER: &str = "pr2-KEY";
 /// The role of the command.
 pub(crate) enum Role {
     /// Serves clients until Ctrl-C.
-    Listen { address: Option<SocketAddr> },
+    Listen {
+        /// All addresses of the name that was given; none: whatever the rails have.
+        addresses: Vec<SocketAddr>,
+    },
     /// Serves the process that started this one.
     ServeParent,
     /// Is one of NCCL's two processes.
@@ -139,8 +142,7 @@ impl Args {
         }
         if let Some(listen) = &self.listen {
             let addresses = listen.as_deref().map(|at| resolve("--listen", at)).transpose()?;
-            let address = addresses.and_then(|addresses| addresses.first().copied());
-            return Ok(Role::Listen { address });
+            return Ok(Role::Listen { addresses: addresses.unwrap_or_default() });
         }
         if let Some(connect) = &self.connect {
             return Ok(Role::Connect(Server::parse(connect)?));
@@ -152,7 +154,7 @@ impl Args {
     }
 }
 
-/// The most addresses of one name that are tried.
+/// The most addresses of one name that count.
 const PER_NAME: usize = 16;
 
 /// The addresses of a name, in the system's order; at least one.
@@ -166,7 +168,19 @@ fn resolve(option: &'static str, text: &str) -> Result<Vec<SocketAddr>, BenchErr
 
 #[cfg(test)]
 mod tests {
-    use super::{Server, without_invitation};
+    use super::{Server, loopback_rails, without_invitation};
+
+    #[test]
+    fn all_loopback_addresses_of_a_name_that_this_host_has_are_its_rails() {
+        let rails = |addresses: &[&str]| {
+            let addresses: Vec<_> = addresses.iter().map(|one| one.parse().unwrap()).collect();
+            loopback_rails(&addresses)
+        };
+        assert_eq!(rails(&["127.0.0.2:7", "127.0.0.1:7"]).unwrap(), "127.0.0.1,127.0.0.2");
+        assert_eq!(rails(&["127.0.0.1:7", "10.0.0.1:7"]).unwrap(), "127.0.0.1");
+        assert_eq!(rails(&["10.0.0.1:7", "127.0.0.1:7"]), None);
+        assert_eq!(rails(&[]), None);
+    }
 
     #[test]
     fn an_invitation_follows_the_address_and_is_not_shown_if_it_is_garbled() {
