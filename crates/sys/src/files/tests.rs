@@ -164,7 +164,7 @@ fn root_writes_to_no_second_name_and_to_no_file_of_another_user() {
     let mut read = String::new();
     held.read_to_string(&mut read).unwrap();
     assert_eq!((read.as_str(), text(&theirs).as_str(), text(&file).as_str()), ("", "new", "old"));
-    // A pipe is written to, at home as well.
+    // A pipe would be written to.
     assert!(require_replaceable(&pipe).is_err() && replace(&pipe, b"new").is_err());
 }
 

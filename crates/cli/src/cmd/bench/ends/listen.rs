@@ -29,7 +29,7 @@ pub(crate) fn listen(
     let engine = Engine::builder().config(config).build()?;
     tell!("threads: {threads}");
     let addresses = engine.addresses();
-    let (served, missing) = split(wanted, addresses);
+    let (served, missing) = split(wanted, &addresses);
     if served.is_empty() && !missing.is_empty() {
         let rails: Vec<String> = addresses.iter().map(|rail| rail.ip().to_string()).collect();
         let left_out = left_out(&engine);
