@@ -58,7 +58,7 @@ pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
     let rails = evidence.rails.len().max(1);
     let mut all = evidence.local.down.iter().chain(&evidence.peer.down);
     let because = format!(
-        "{} GB/s are what the rails carry that are up, of {rails} here",
+        "{} GB/s were what the rails carried that were up, of {rails} here",
         show_gb_per_s(evidence.gb_per_s)
     );
     let (kind, cause) = (LimitKind::Network, Cause::RailDown);
@@ -66,18 +66,19 @@ pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
     all.any(|rail| rail.why.is_fault() && !carries(rail, evidence.ways)).then_some(candidate)
 }
 
-/// The rails of both ends that carry nothing, why, and what to look at: a line for each, behind any verdict.
+/// The rails of both ends that carried nothing, why, and what to look at: a line for each, behind any verdict. By the
+/// time it is shown a rail may be back, so its fault is told in the past tense.
 pub(super) fn names(evidence: &Evidence) -> Vec<String> {
-    let mut lines = of_end(&evidence.local.down, HERE);
-    lines.extend(of_end(&evidence.peer.down, THERE));
+    let mut lines = of_end(&evidence.local.down, HERE, Tense::Past);
+    lines.extend(of_end(&evidence.peer.down, THERE, Tense::Past));
     lines
 }
 
-/// A line for each rail that carried nothing while a client was served. Those of the client come from another host.
+/// A line for each rail that carries nothing at the end of serving a client. Those of the client come from another host.
 pub(crate) fn silent_rails(own: &[DownRail], client: &[DownRail]) -> Vec<String> {
-    let mut lines = of_end(own, HERE);
+    let mut lines = of_end(own, HERE, Tense::Present);
     let mut room = SHOWN_OF_CLIENT;
-    for line in of_end(client, THERE) {
+    for line in of_end(client, THERE, Tense::Present) {
         if room == 0 {
             break;
         }
@@ -85,6 +86,19 @@ pub(crate) fn silent_rails(own: &[DownRail], client: &[DownRail]) -> Vec<String>
         room = room.saturating_sub(line.chars().count());
     }
     lines
+}
+
+/// When a fault is looked at: it is there still, or was when it was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tense {
+    Present,
+    Past,
+}
+
+impl Tense {
+    fn of(self, present: &'static str, past: &'static str) -> &'static str {
+        if self == Self::Present { present } else { past }
+    }
 }
 
 pub(super) const HERE: &str = "here";
@@ -102,7 +116,7 @@ pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {
 }
 
 /// Rails that are left out for one reason are named together.
-fn of_end(rails: &[DownRail], place: &str) -> Vec<String> {
+fn of_end(rails: &[DownRail], place: &str, tense: Tense) -> Vec<String> {
     let mut reasons: Vec<(&DownRail, Vec<&DownRail>)> = Vec::new();
     for rail in rails {
         let is_same = |one: &DownRail| (one.why, &one.because) == (rail.why, &rail.because);
@@ -115,21 +129,27 @@ fn of_end(rails: &[DownRail], place: &str) -> Vec<String> {
         let (why, interface) = (first.why, &first.interface);
         let names: Vec<&str> = rails.iter().map(|rail| rail.name.as_str()).collect();
         let (names, is) = (names.join(", "), if names.len() == 1 { "is" } else { "are" });
-        let words = words(first, if place == HERE { "this end" } else { "that end" });
+        let words = words(first, if place == HERE { "this end" } else { "that end" }, tense);
         if why == WhyDown::Disconnected && first.receives {
-            let (from, to, passes) = match place == HERE {
-                true => ("here", "the other side", "what the other side sends"),
-                false => ("the other side", "here", "what this end sends"),
+            let (from, to, sender) = match place == HERE {
+                true => ("here", "the other side", "the other side"),
+                false => ("the other side", "here", "this end"),
+            };
+            let (fail, passes) = match tense {
+                Tense::Present => ("fail", format!("what {sender} sends passes")),
+                Tense::Past => ("failed", format!("what {sender} sent passed")),
             };
             return format!(
-                "{names} {place}: connections from {from} to {to} fail: {words}; {passes} passes (look at firewalls of \
+                "{names} {place}: connections from {from} to {to} {fail}: {words}; {passes} (look at firewalls of \
                  both ends and between them)"
             );
         }
+        // Each fault has a sentence of its own.
+        let was = tense.of("is", "was");
         let state = if why == WhyDown::Disconnected { "not connected" } else { "down" };
         match why.is_fault() {
             true => format!(
-                "{names} {place} {is} {state}: {words} (look at `ip -s link show {interface}` and `polyrail doctor` {place})"
+                "{names} {place} {was} {state}: {words} (look at `ip -s link show {interface}` and `polyrail doctor` {place})"
             ),
             false => format!("{names} {place} {is} not used: {words}"),
         }
@@ -139,14 +159,20 @@ fn of_end(rails: &[DownRail], place: &str) -> Vec<String> {
 }
 
 /// The fact in words; `end` is the one that has the rail.
-fn words(rail: &DownRail, end: &str) -> String {
+fn words(rail: &DownRail, end: &str, tense: Tense) -> String {
     let because = |otherwise: &str| rail.because.clone().unwrap_or_else(|| otherwise.to_owned());
     match rail.why {
-        WhyDown::Interface => "its interface is down or has no carrier".to_owned(),
-        WhyDown::NoRail => {
-            "its interface is down or has no carrier, so the engine has no such rail".to_owned()
+        WhyDown::Interface | WhyDown::NoRail => {
+            let words = tense.of(
+                "its interface is down or has no carrier",
+                "its interface was down or had no carrier",
+            );
+            let is_none = rail.why == WhyDown::NoRail;
+            words.to_owned() + if is_none { ", so the engine has no such rail" } else { "" }
         }
-        WhyDown::Disconnected => because("none of its flows is connected"),
+        WhyDown::Disconnected => {
+            because(tense.of("none of its flows is connected", "none of its flows was connected"))
+        }
         WhyDown::NoChannel { channels, rails } => {
             let channels = counted(channels.into(), "channel");
             format!("{end} has {channels} for {rails} rails (setting `channels`)")

@@ -59,21 +59,6 @@ impl Server {
         Ok(Self { addresses, invitation })
     }
 
-    /// The rails for a server on this host: those of its loopback addresses that this host has, with commas between them.
-    /// `None` if the address to be tried first is another one.
-    pub(crate) fn loopback_rails(&self) -> Option<String> {
-        let first = self.addresses.first().map(SocketAddr::ip).filter(IpAddr::is_loopback)?;
-        let ips = self.addresses.iter().map(SocketAddr::ip).filter(IpAddr::is_loopback);
-        // `localhost` has an address of IPv6 also where the kernel has none.
-        let mut rails: Vec<_> = ips.filter(|ip| UdpSocket::bind((*ip, 0)).is_ok()).collect();
-        rails.sort_unstable();
-        rails.dedup();
-        if rails.is_empty() {
-            rails.push(first);
-        }
-        Some(rails.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
-    }
-
     /// Connects to it, unless somebody asks for the end meanwhile.
     pub(crate) fn connect(
         &self,
@@ -100,12 +85,26 @@ impl Server {
         let shown: Vec<_> = others.iter().take(SHOWN - 1).map(ToString::to_string).collect();
         let more = others.len() - shown.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        BenchError::Unreached { others: shown.join(", ") + &more, error }
+        BenchError::Unreached { others: shown.join(", ") + &more, error: Box::new(error) }
     }
 }
 
 /// Addresses that an error names.
 const SHOWN: usize = 4;
+/// The rails for a server on this host: those of its loopback addresses that this host has, with commas between them.
+/// `None` if the first address is another one.
+pub(super) fn loopback_rails(addresses: &[SocketAddr]) -> Option<String> {
+    let first = addresses.first().map(SocketAddr::ip).filter(IpAddr::is_loopback)?;
+    let ips = addresses.iter().map(SocketAddr::ip).filter(IpAddr::is_loopback);
+    // `localhost` has an address of IPv6 also where the kernel has none.
+    let mut rails: Vec<_> = ips.filter(|ip| UdpSocket::bind((*ip, 0)).is_ok()).collect();
+    rails.sort_unstable();
+    rails.dedup();
+    if rails.is_empty() {
+        rails.push(first);
+    }
+    Some(rails.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+}
 
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -121,7 +120,10 @@ const PLACEHOLDER: &str = "pr2-KEY";
 /// The role of the command.
 pub(crate) enum Role {
     /// Serves clients until Ctrl-C.
-    Listen { address: Option<SocketAddr> },
+    Listen {
+        /// All addresses of the name that was given; none: whatever the rails have.
+        addresses: Vec<SocketAddr>,
+    },
     /// Serves the process that started this one.
     ServeParent,
     /// Is one of NCCL's two processes.
@@ -147,8 +149,7 @@ impl Args {
         }
         if let Some(listen) = &self.listen {
             let addresses = listen.as_deref().map(|at| resolve("--listen", at)).transpose()?;
-            let address = addresses.and_then(|addresses| addresses.first().copied());
-            return Ok(Role::Listen { address });
+            return Ok(Role::Listen { addresses: addresses.unwrap_or_default() });
         }
         if let Some(connect) = &self.connect {
             return Ok(Role::Connect(Server::parse(connect)?));
@@ -160,7 +161,7 @@ impl Args {
     }
 }
 
-/// The most addresses of one name that are tried.
+/// The most addresses of one name that count.
 const PER_NAME: usize = 16;
 
 /// The addresses of a name, in the system's order; at least one.
@@ -176,7 +177,7 @@ fn resolve(option: &'static str, text: &str) -> Result<Vec<SocketAddr>, BenchErr
 mod tests {
     use polyrail::{ConnectReason, PeerError};
 
-    use super::Server;
+    use super::{Server, loopback_rails};
 
     #[test]
     fn all_addresses_that_were_tried_are_named_and_many_are_counted() {
@@ -194,6 +195,18 @@ mod tests {
             told(&many),
             format!("{closed}; nor to 10.0.1.1:7, 10.0.2.1:7, 10.0.3.1:7 and 1 more")
         );
+    }
+
+    #[test]
+    fn all_loopback_addresses_of_a_name_that_this_host_has_are_its_rails() {
+        let rails = |addresses: &[&str]| {
+            let addresses: Vec<_> = addresses.iter().map(|one| one.parse().unwrap()).collect();
+            loopback_rails(&addresses)
+        };
+        assert_eq!(rails(&["127.0.0.2:7", "127.0.0.1:7"]).unwrap(), "127.0.0.1,127.0.0.2");
+        assert_eq!(rails(&["127.0.0.1:7", "10.0.0.1:7"]).unwrap(), "127.0.0.1");
+        assert_eq!(rails(&["10.0.0.1:7", "127.0.0.1:7"]), None);
+        assert_eq!(rails(&[]), None);
     }
 
     #[test]
