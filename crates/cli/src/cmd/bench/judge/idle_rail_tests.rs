@@ -116,10 +116,10 @@ fn what_is_told_at_once_is_in_the_present_and_what_was_measured_in_the_past() {
         (WhyDown::Disconnected, "not connected: none of its flows is connected"),
     ] {
         let now = silent_rails(&[down(why)], &[]);
-        assert!(now.starts_with(&format!("; eth1 here is {fault}")), "{now}");
+        assert!(now[0].starts_with(&format!("eth1 here is {fault}")), "{now:?}");
         let (_, then) = verdict(|e| (e.local.down, e.depth) = (vec![down(why)], 1 << 10));
         let fault = fault.replace("is ", "was ").replace("has no", "had no");
-        assert!(then.contains(&format!("; eth1 here was {fault}")), "{then}");
+        assert!(then.contains(&format!("\neth1 here was {fault}")), "{then}");
         assert!(!then.contains("eth1 here is"), "{then}");
     }
 }
