@@ -252,7 +252,16 @@ const INTO_PROCESSES: &[(&str, &[&str])] = &[
             "sys/src/shared_memory.rs",
         ],
     ),
-    ("/fd\"", &["cli/src/cmd/nccl/trial/left.rs", "lab/src/holder.rs", "sample/src/flows.rs"]),
+    (
+        "/fd\"",
+        &[
+            "cli/src/cmd/nccl/trial/left.rs",
+            "lab/src/holder.rs",
+            // Only which sockets a process has.
+            "metrics/src/local.rs",
+            "sample/src/flows.rs",
+        ],
+    ),
     ("/mem\"", &[]),
     ("ptrace(", &[]),
     ("shm_open", &[]),

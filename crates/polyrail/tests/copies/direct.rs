@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
-use crate::common::devices::{device, on, waits_for_copies};
+use crate::common::devices::{device, lone_device, on, waits_for_copies};
 use crate::common::*;
 use polyrail::{
     Access, Engine, PathKind, RefusalCode, Region, Registrable, Request, TransferError,
 };
 use polyrail_gpu::fake::FakeDevice;
+use polyrail_sys::{ProvenProcess, Unproven};
 
 fn sent_over_rails(engine: &Engine) -> u64 {
     let stats = engine.stats();
@@ -282,4 +283,22 @@ fn an_owner_does_not_wait_for_a_peer_that_is_gone() {
     let begin = std::time::Instant::now();
     drop(target);
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn an_engine_forgets_who_looks_at_its_name_so_others_can_look() {
+    let p = apart(&[]);
+    let (source, _) = on(&lone_device(0), &p.a, &[1; 8]);
+    let (target, _) = on(&lone_device(1), &p.b, &[0; 8]);
+    let write = Request::write(&p.to_b).segment(source.all(), remote(&p.a, &target).all());
+    let prepared = p.a.prepare(write).unwrap();
+    prepared.post().unwrap().ended().unwrap();
+    assert_eq!(prepared.path().kind, PathKind::Shared);
+    let name = format!("polyrail-{:032x}", p.a.instance().0);
+    for _ in 0..3 * 4096 {
+        wait_for("room for another look", || match ProvenProcess::with_name(&name) {
+            Err(Unproven::Crowded) => false,
+            found => found.is_ok(),
+        });
+    }
 }
