@@ -236,6 +236,7 @@ impl Listener {
         self.queue().push_front(arrival);
     }
 
+    /// Adds an arrival, unless it is there already.
     fn push(&self, arrival: Arrival) {
         let mut queue = self.queue();
         if queue.len() >= MOST_WAITING {
@@ -243,13 +244,13 @@ impl Listener {
         }
         let of_peer = || queue.iter().filter(|waiting| waiting.peer == arrival.peer);
         if of_peer().any(|waiting| waiting.from == arrival.from) {
-            // It has said so before.
-        } else if of_peer().count() < MOST_WAITING {
-            queue.push_back(arrival);
-        } else {
-            drop(queue);
-            refuse(&self.engine, &arrival.peer, arrival.from);
+            return;
         }
+        if of_peer().count() < MOST_WAITING {
+            return queue.push_back(arrival);
+        }
+        drop(queue);
+        refuse(&self.engine, &arrival.peer, arrival.from);
     }
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<Arrival>> {

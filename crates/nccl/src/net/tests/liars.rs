@@ -1,7 +1,5 @@
 //! A process that has proven itself and lies: what it may have this one connect to, and how much it may leave here.
 
-use polyrail::Peer;
-
 use super::*;
 use crate::hub::MOST_WAITING;
 use crate::wire::ExpressCard;
