@@ -1,11 +1,12 @@
 //! Collects values from all layers and resolves them.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
+use polyrail_sys::process::has_rights_of_its_file;
 use polyrail_yaml::{Position, excerpt, harmless};
 
 use crate::alias::{self, Alias, Variables, WITHOUT_COUNTERPART};
@@ -121,13 +122,24 @@ impl ConfigBuilder {
     /// Reads the environment of the process: `POLYRAIL_*` and the aliases; and the file of settings that
     /// `POLYRAIL_CONFIG` names, else `~/.config/polyrail/config.yml`, else `/etc/polyrail/config.yml`, below the files that
     /// are read by name. [`ConfigBuilder::build`] reports what is wrong there.
-    pub fn env(self) -> Self {
-        self.found_file().env_variables()
+    ///
+    /// A set-user-ID program, or one with file capabilities, reads `/etc/polyrail/config.yml` only: the rest is the
+    /// word of its caller.
+    pub fn env(mut self) -> Self {
+        if has_rights_of_its_file() {
+            let of_host = discovery::OF_HOST;
+            self.warn(format!(
+                "environment variables and settings below HOME are ignored: the program's file gives it rights that its \
+                 caller may not have (AT_SECURE); {of_host} holds"
+            ));
+            return self.found_file(&|_| None);
+        }
+        self.found_file(&|name| std::env::var_os(name)).env_variables()
     }
 
     /// The file that nobody named here.
-    fn found_file(mut self) -> Self {
-        let found = discovery::find(&|name| std::env::var_os(name), Path::new(discovery::OF_HOST));
+    fn found_file(mut self, variable: &dyn Fn(&str) -> Option<OsString>) -> Self {
+        let found = discovery::find(variable, Path::new(discovery::OF_HOST));
         for warning in found.warnings {
             self.warn(warning);
         }

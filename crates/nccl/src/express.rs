@@ -75,6 +75,8 @@ pub(crate) struct Express {
     most_of_rail: u64,
     /// By the number of the other process's express engine.
     lines: Mutex<HashMap<InstanceId, Arc<Line>>>,
+    /// By the number of the other process's engine with proxies.
+    met: Mutex<HashMap<InstanceId, Met>>,
     watch: Watch,
 }
 
@@ -100,11 +102,30 @@ impl Watch {
     }
 }
 
+/// A process that has proven itself to the engine with proxies, and has named an express engine.
+struct Met {
+    process: Peer,
+    /// `None` if that was not its own.
+    express: Option<InstanceId>,
+    /// Set if this end connects.
+    added: Option<Peer>,
+}
+
+impl Met {
+    /// Whether this end has connected, and stays so.
+    fn has(&self, express: InstanceId) -> bool {
+        let is_up = |peer: &Peer| peer.lost().is_none();
+        self.express == Some(express) && self.added.as_ref().is_some_and(is_up)
+    }
+}
+
 /// The express way of a connection.
 pub(crate) struct Way {
     express: Arc<Express>,
     /// Number of the other process's express engine.
     instance: InstanceId,
+    /// Number of its engine with proxies.
+    process: InstanceId,
     /// Known once one of the two has connected.
     peer: OnceLock<Peer>,
     line: Arc<Line>,
@@ -120,8 +141,12 @@ struct Line {
 }
 
 impl Express {
-    /// `None` if it is switched off, or these settings don't allow it.
-    pub(crate) fn new(config: &Config, hub: &Arc<Hub>) -> Result<Option<Arc<Self>>, CallError> {
+    /// The one beside `engine`. `None` if it is switched off, or these settings don't allow it.
+    pub(crate) fn new(
+        config: &Config,
+        hub: &Arc<Hub>,
+        engine: &Engine,
+    ) -> Result<Option<Arc<Self>>, CallError> {
         if config.nccl_express_bytes == 0 {
             return Ok(None);
         }
@@ -136,11 +161,15 @@ impl Express {
         let speeds: Vec<u32> = rails.iter().map(speed_of).collect();
         let most_of_rail = most_of_rail(&speeds);
         let settings = derive(config, rails.len()).map_err(|error| wrong(&error))?;
-        let builder = Engine::builder().config(settings).observer(hub.clone());
-        let engine = builder.build().map_err(|error| CallError::Engine(error.to_string()))?;
+        // By the name the other end sees to which process it belongs.
+        let builder = Engine::builder().name(&engine.companion_name()).config(settings);
+        let engine = builder
+            .observer(hub.clone())
+            .build()
+            .map_err(|error| CallError::Engine(error.to_string()))?;
         let (metadata, bytes) = (engine.metadata(), config.nccl_express_bytes);
-        let (lines, watch) = (Mutex::default(), Watch::default());
-        Ok(Some(Arc::new(Self { engine, metadata, bytes, most_of_rail, lines, watch })))
+        let (lines, met, watch) = (Mutex::default(), Mutex::default(), Watch::default());
+        Ok(Some(Arc::new(Self { engine, metadata, bytes, most_of_rail, lines, met, watch })))
     }
 
     pub(crate) fn card(&self) -> ExpressCard<'_> {
@@ -149,12 +178,35 @@ impl Express {
 
     /// Connects with another process, which calls this, too. Only one of the two really connects,
     /// so both directions share one connection and acknowledgements travel with answers.
-    pub(crate) fn meet(&self, other: ExpressCard<'_>) {
-        if self.engine.instance().0 < other.instance
-            && let Err(error) = self.engine.add_peer(other.metadata)
+    ///
+    /// `process`: who sent the card, proven to the engine with proxies. Its first card counts until it is gone, and must be
+    /// of an engine at its own addresses. Returns the number of that engine if this card is of it.
+    pub(crate) fn meet(&self, process: &Peer, card: ExpressCard<'_>) -> Option<InstanceId> {
+        let express = InstanceId(card.instance);
+        let mut met = self.met.lock();
+        if let Some(known) = met.get(&process.instance()).filter(|known| known.process == *process)
         {
-            log::info(&format!("small messages take the proxies: {error}"));
+            return known.express.filter(|known| *known == express);
         }
+        let gone = met.extract_if(|_, known| known.process.lost().is_some());
+        gone.filter_map(|(_, gone)| gone.added).for_each(|peer| self.engine.remove_peer(&peer));
+        let is_taken = met.values().any(|known| known.has(express));
+        let is_own = process.companion(card.metadata) == Some(express) && !is_taken;
+        let mut added = None;
+        if !is_own {
+            let name = process.name();
+            log::warn(&format!(
+                "small messages take the proxies: {name} named another process's engine as its own"
+            ));
+        } else if self.engine.instance() < express {
+            match self.engine.add_peer(card.metadata) {
+                Ok(peer) => added = Some(peer),
+                Err(error) => log::info(&format!("small messages take the proxies: {error}")),
+            }
+        }
+        let express = is_own.then_some(express);
+        met.insert(process.instance(), Met { process: process.clone(), express, added });
+        express
     }
 
     #[cfg(test)]
@@ -181,15 +233,16 @@ impl Express {
 }
 
 impl Way {
-    /// The way to the express engine of this number, once both have [met](Express::meet).
-    pub(crate) fn to(express: &Arc<Express>, instance: InstanceId) -> Self {
+    /// The way to the express engine of this number, once both have [met](Express::meet). `process` is the number of the
+    /// engine with proxies there.
+    pub(crate) fn to(express: &Arc<Express>, instance: InstanceId, process: InstanceId) -> Self {
         let mut all = express.lines.lock();
         // Processes that are gone, with all connections to them.
         all.retain(|_, line| Arc::strong_count(line) > 1);
         let line = all.entry(instance).or_default().clone();
         drop(all);
         let express = express.clone();
-        Self { express, instance, peer: OnceLock::new(), line }
+        Self { express, instance, process, peer: OnceLock::new(), line }
     }
 
     pub(crate) fn express(&self) -> &Express {
@@ -198,7 +251,7 @@ impl Way {
 
     /// Whether a peer is the engine at its other end.
     pub(crate) fn leads_to(&self, peer: &Peer) -> bool {
-        self.instance == peer.instance()
+        self.instance == peer.instance() && peer.is_companion_of(self.process)
     }
 
     /// The peer for a message of this size; `None` if it must go another way now.
@@ -210,6 +263,10 @@ impl Way {
             Some(peer) => peer,
             None => {
                 let peer = self.express.engine.peer(self.instance)?;
+                // Its own word, where whoever named it may have named the engine of another process.
+                if !self.leads_to(&peer) {
+                    return None;
+                }
                 self.peer.get_or_init(|| peer)
             }
         };
@@ -380,7 +437,9 @@ mod tests {
     fn it_can_be_switched_off_and_does_not_take_the_port_of_the_device() {
         let hub = Arc::<Hub>::default();
         for settings in [("nccl_express_bytes", "0"), ("listen_port", "4711")] {
-            assert!(Express::new(&configured(&[settings]), &hub).unwrap().is_none());
+            let config = configured(&[settings]);
+            let engine = Engine::builder().config(configured(&[])).build().unwrap();
+            assert!(Express::new(&config, &hub, &engine).unwrap().is_none());
         }
     }
 
@@ -400,18 +459,29 @@ mod tests {
 
     /// Two that are connected; so much may be under way from the first one on its rail.
     fn met(most: u64) -> [Arc<Express>; 2] {
-        let express = || Express::new(&configured(&[]), &Arc::<Hub>::default()).unwrap().unwrap();
-        let (mut here, there) = (express(), express());
+        let engines = [(); 2].map(|()| Engine::builder().config(configured(&[])).build().unwrap());
+        let [mut here, there] = engines.each_ref().map(|engine| {
+            Express::new(&configured(&[]), &Arc::<Hub>::default(), engine).unwrap().unwrap()
+        });
         Arc::get_mut(&mut here).unwrap().most_of_rail = most;
-        there.meet(here.card());
-        here.meet(there.card());
-        let way = Way::to(&here, InstanceId(there.card().instance));
+        let [to_there, to_here] =
+            [[0, 1], [1, 0]].map(|[a, b]| engines[a].add_peer(&engines[b].metadata()).unwrap());
+        assert!(there.meet(&to_here, here.card()).is_some());
+        assert!(here.meet(&to_there, there.card()).is_some());
+        let way = self::way(&here, &there);
         let start = Instant::now();
         while way.take(100).is_none() {
             assert!(start.elapsed() < Duration::from_secs(30), "not connected");
             std::thread::yield_now();
         }
         [here, there]
+    }
+
+    fn way(here: &Arc<Express>, there: &Arc<Express>) -> Way {
+        let met = here.met.lock();
+        let process = met.values().next().unwrap().process.instance();
+        drop(met);
+        Way::to(here, there.engine.instance(), process)
     }
 
     #[test]
@@ -422,7 +492,7 @@ mod tests {
         assert_eq!(most_of_rail(&[u32::MAX, 1_000]), MOST_UNDER_WAY);
         for (most, takes_more) in [(MOST_UNDER_WAY, true), (LEAST_OF_RAIL, false)] {
             let [here, there] = met(most);
-            let way = Way::to(&here, InstanceId(there.card().instance));
+            let way = self::way(&here, &there);
             way.line.under_way.store(most - 1, Ordering::Relaxed);
             assert!(way.take(16 << 10).is_some(), "{most}");
             way.line.under_way.store(MOST_UNDER_WAY - 1, Ordering::Relaxed);
@@ -436,7 +506,7 @@ mod tests {
     #[test]
     fn a_burst_leaves_with_the_thread_that_posts_it() {
         let [here, there] = met(MOST_UNDER_WAY);
-        let way = Way::to(&here, InstanceId(there.card().instance));
+        let way = self::way(&here, &there);
         let peer = way.take(100).unwrap();
         let sent = || here.engine.stats().peers[0].rails.iter().map(|r| r.tx_chunks).sum::<u64>();
         // Nobody looks for acknowledgements, or waits for the end of any of them.
@@ -448,7 +518,7 @@ mod tests {
             assert_eq!(sent(), count, "it waits for somebody to look");
         }
         assert_eq!(way.line.under_way.load(Ordering::Relaxed), MOST_UNDER_WAY);
-        let other = Way::to(&here, InstanceId(there.card().instance));
+        let other = self::way(&here, &there);
         assert!(
             other.line.under_way.load(Ordering::Relaxed) > 0,
             "all connections share the socket"

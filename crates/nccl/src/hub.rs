@@ -42,6 +42,10 @@ pub(crate) enum Any {
     Recv(Arc<RecvEnd>),
 }
 
+/// Connections of one process that may wait to be accepted by a listener. NCCL asks for one; what
+/// asks for more is refused.
+pub(crate) const MOST_WAITING: usize = 128;
+
 /// Waits for others to connect.
 pub(crate) struct Listener {
     /// Number of this listener.
@@ -57,7 +61,7 @@ pub(crate) struct Arrival {
     pub(crate) peer: Peer,
     /// Number of the sending end there.
     pub(crate) from: u64,
-    /// Number of its engine for small messages.
+    /// Number of its engine for small messages, if it has one.
     pub(crate) express: Option<polyrail::InstanceId>,
 }
 
@@ -118,9 +122,7 @@ impl Hub {
         let knows = |engine: &&Engine| engine.peer(peer.instance()).as_ref() == Some(peer);
         let engine = self.engines().iter().find(knows).cloned();
         if let Some(engine) = engine {
-            let message = Message { to: from, body: Body::Refused }.encode();
-            // If this fails, the peer is going away.
-            let _ = engine.notify(peer, &message).map(polyrail::Transfer::detach);
+            refuse(&engine, peer, from);
         }
     }
 
@@ -134,10 +136,8 @@ impl Hub {
             (Some(Any::Listener(listener)), Body::Hello { nonce, from, express })
                 if nonce == listener.nonce =>
             {
-                if let (Some(here), Some(there)) = (&listener.express, express) {
-                    here.meet(there);
-                }
-                let express = express.map(|card| polyrail::InstanceId(card.instance));
+                let cards = listener.express.as_ref().zip(express);
+                let express = cards.and_then(|(here, there)| here.meet(peer, there));
                 listener.push(Arrival { peer: peer.clone(), from, express });
             }
             (Some(Any::Send(send)), body) if send.end.peer == *peer => match body {
@@ -208,6 +208,13 @@ impl Observer for Hub {
     }
 }
 
+/// Tells a sending end that nobody will accept it.
+fn refuse(engine: &Engine, peer: &Peer, from: u64) {
+    let message = Message { to: from, body: Body::Refused }.encode();
+    // If this fails, the peer is going away.
+    let _ = engine.notify(peer, &message).map(polyrail::Transfer::detach);
+}
+
 impl Listener {
     pub(crate) fn new(engine: Engine, express: Option<Arc<Express>>, key: u64, nonce: u64) -> Self {
         Self { key, nonce, engine, express, arrived: Mutex::default() }
@@ -219,10 +226,8 @@ impl Listener {
 
     /// Tell those who wait to be accepted that nobody will accept them.
     pub(crate) fn close(&self) {
-        while let Some(Arrival { peer, from, .. }) = self.pop() {
-            let message = Message { to: from, body: Body::Refused }.encode();
-            // If this fails, the peer is going away.
-            let _ = self.engine.notify(&peer, &message).map(polyrail::Transfer::detach);
+        while let Some(arrival) = self.pop() {
+            refuse(&self.engine, &arrival.peer, arrival.from);
         }
     }
 
@@ -231,8 +236,21 @@ impl Listener {
         self.queue().push_front(arrival);
     }
 
+    /// Adds an arrival, unless it is there already.
     fn push(&self, arrival: Arrival) {
-        self.queue().push_back(arrival);
+        let mut queue = self.queue();
+        if queue.len() >= MOST_WAITING {
+            queue.retain(|waiting| waiting.peer.lost().is_none());
+        }
+        let of_peer = || queue.iter().filter(|waiting| waiting.peer == arrival.peer);
+        if of_peer().any(|waiting| waiting.from == arrival.from) {
+            return;
+        }
+        if of_peer().count() < MOST_WAITING {
+            return queue.push_back(arrival);
+        }
+        drop(queue);
+        refuse(&self.engine, &arrival.peer, arrival.from);
     }
 
     fn queue(&self) -> MutexGuard<'_, VecDeque<Arrival>> {

@@ -48,7 +48,7 @@ impl Net {
     pub(crate) fn new(config: Config, hub: &Arc<Hub>) -> Result<Self, CallError> {
         let engine = build(&config, hub)?;
         hub.attach(&engine);
-        let express = Express::new(&config, hub)?;
+        let express = Express::new(&config, hub, &engine)?;
         Ok(Self { hub: hub.clone(), config, engine, express, mirror: OnceLock::new() })
     }
 
@@ -171,7 +171,8 @@ pub(crate) fn accept(hub: &Hub, listener: &Listener) -> Result<Option<Arc<RecvEn
     let Arrival { peer, from, express } = arrival;
     let engine = &listener.engine;
     let batch = hub.batches.of(engine, &peer);
-    let way = listener.express.as_ref().zip(express).map(|(here, there)| Way::to(here, there));
+    let to = |(here, there)| Way::to(here, there, peer.instance());
+    let way = listener.express.as_ref().zip(express).map(to);
     let (key, recv) = hub.insert(|key| {
         let recv = RecvEnd::new(engine.clone(), peer.clone(), key, way, batch);
         recv.end.set_remote(from);
@@ -183,7 +184,7 @@ pub(crate) fn accept(hub: &Hub, listener: &Listener) -> Result<Option<Arc<RecvEn
     };
     let mailbox = recv.open().inspect_err(|_| undo())?;
     let welcome = Body::Welcome { from: key, mailbox: &mailbox, express: recv.express_card() };
-    match recv.end.tell(recv.end.encode(welcome)) {
+    match recv.welcome(recv.end.encode(welcome)) {
         Ok(()) => Ok(Some(recv)),
         Err(error) => {
             undo();

@@ -1,12 +1,13 @@
 //! The receiving end of a connection: clears places for large messages, says where mailed ones
 //! belong, and keeps small ones that come before their receive.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 use polyrail::{
     Engine, Mailbox, Memory, OnEnd, OpenMailbox, Outcome, Peer, PostError, Region, RegionSlice,
-    TransferError,
+    Request, TransferError,
 };
 use polyrail_nccl_abi::MAX_REQUESTS;
 
@@ -24,6 +25,8 @@ pub(crate) struct RecvEnd {
     mailbox: Mutex<Option<OpenMailbox>>,
     /// The express engine, where small messages may come from besides the peer.
     way: Option<Way>,
+    /// The sender has its welcome, so it knows the express engine.
+    is_known: AtomicBool,
     /// The batch that gathers its messages with those of others to the same process.
     batch: Arc<Batch>,
     state: Mutex<State>,
@@ -74,6 +77,9 @@ enum Here {
     Aside(Region, u64),
 }
 
+/// The token of the welcome.
+const WELCOME: u64 = 0;
+
 /// What the other end hears about a receive.
 enum Told {
     /// Its message may land there.
@@ -100,6 +106,7 @@ impl RecvEnd {
             me: me.clone(),
             mailbox: Mutex::default(),
             way,
+            is_known: AtomicBool::new(false),
             batch,
             state: Mutex::new(State {
                 next: 0,
@@ -120,6 +127,17 @@ impl RecvEnd {
         let description = open.describe().first_chunk().copied();
         *self.mailbox.lock() = Some(open);
         description.ok_or_else(|| failed("the engine describes in other words".to_owned()))
+    }
+
+    /// Sends the sender its welcome.
+    pub(crate) fn welcome(&self, message: Vec<u8>) -> Result<(), PostError> {
+        let request = Request::write(&self.end.peer).notification(message);
+        let request = match self.me.upgrade() {
+            Some(me) => request.tell(me, WELCOME),
+            None => request,
+        };
+        self.end.engine.prepare(request)?.post()?.detach();
+        Ok(())
     }
 
     /// Closes the mailbox. The mailbox keeps this end alive, so every end must close it.
@@ -308,7 +326,8 @@ impl RecvEnd {
             Some(Told::Posted { count }) => {
                 let message = self.end.message(Body::Posted { count });
                 // It travels with the next message and costs no system call of its own.
-                let is_left = self.way.as_ref().is_some_and(|way| way.leave(&message));
+                let way = self.way.as_ref().filter(|_| self.is_known.load(Ordering::Relaxed));
+                let is_left = way.is_some_and(|way| way.leave(&message));
                 if is_left { Ok(()) } else { self.batch.push(&message) }
             }
             Some(Told::Hurry { count }) => match &self.way {
@@ -421,9 +440,11 @@ impl Owner for RecvEnd {
 
 impl OnEnd for RecvEnd {
     /// If the way is lost, say it again, whichever message took it along.
-    fn ended(&self, token: u64, _: &Result<Outcome, TransferError>) {
-        if let Some(way) = &self.way {
-            way.ended(token);
+    fn ended(&self, token: u64, result: &Result<Outcome, TransferError>) {
+        match &self.way {
+            _ if token == WELCOME => self.is_known.store(result.is_ok(), Ordering::Relaxed),
+            Some(way) => way.ended(token),
+            None => {}
         }
     }
 }

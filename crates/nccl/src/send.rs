@@ -99,8 +99,10 @@ impl SendEnd {
         express: Option<ExpressCard<'_>>,
     ) {
         if let (Some(here), Some(there)) = (&self.express, express) {
-            here.meet(there);
-            self.way.get_or_init(|| Way::to(here, polyrail::InstanceId(there.instance)));
+            let process = &self.end.peer;
+            if let Some(express) = here.meet(process, there) {
+                self.way.get_or_init(|| Way::to(here, express, process.instance()));
+            }
         }
         match self.end.engine.import(mailbox) {
             // A second welcome changes nothing.
@@ -177,10 +179,10 @@ impl SendEnd {
         ready.into_iter().for_each(|ready| self.post(ready));
     }
 
-    /// Whether a peer may be the other end's engine for small messages. What that says may come before
-    /// the welcome, which takes another way and brings its number.
+    /// Whether a peer is the other end's engine for small messages. That one says nothing before it
+    /// knows that the welcome, which brings its number, is here.
     pub(crate) fn is_told_by(&self, peer: &Peer) -> bool {
-        self.way.get().map_or(self.express.is_some(), |way| way.leads_to(peer))
+        self.way.get().is_some_and(|way| way.leads_to(peer))
     }
 
     /// The other end is closed: it takes no message beyond its posted receives.

@@ -11,7 +11,7 @@ use polyrail_nccl_abi::HANDLE_BYTES;
 use thiserror::Error;
 
 /// Change this with every change of the format below.
-pub(crate) const VERSION: u8 = 4;
+pub(crate) const VERSION: u8 = 5;
 /// Messages up to this size are *told*: copied, so that they count as sent once they have left.
 pub(crate) const TOLD_BYTES: usize = 1 << 10;
 /// The same on the express way, at most.

@@ -2,6 +2,7 @@
 //! below, where they are made and called.
 
 pub(crate) mod builder;
+mod companions;
 pub(crate) mod connecting;
 pub(crate) mod engine;
 pub(crate) mod gone;

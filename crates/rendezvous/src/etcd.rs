@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
+use polyrail_sys::process::has_rights_of_its_file;
+
 use crate::backend::{Backend, News, Own};
 use crate::error::RendezvousError;
 use crate::member::{Found, engine_in};
@@ -122,6 +124,8 @@ fn user(place: &str, file: Option<&str>) -> Result<Option<User>, RendezvousError
             })?;
             (path, text, None)
         }
+        // The environment is the caller's word then.
+        None if has_rights_of_its_file() => return Ok(None),
         None => match std::env::var(USER_VARIABLE) {
             Ok(text) => (USER_VARIABLE, text, std::env::var(PASSWORD_VARIABLE).ok()),
             Err(_) => return Ok(None),

@@ -35,6 +35,13 @@ pub fn reserve_descriptors(any: BorrowedFd<'_>) {
 /// What [`reserve_descriptors`] makes room for: 36 KiB in the kernel, and enough for some hundred peers.
 const RESERVED: u64 = 4096;
 
+/// Whether the program's file gave it rights that its caller may not have: set-user-ID, set-group-ID, or file
+/// capabilities. Its environment is its caller's word then, and `secure_getenv(3)` finds nothing there.
+pub fn has_rights_of_its_file() -> bool {
+    // SAFETY: reads a word that the kernel handed to the program at its start.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// The user that this process acts as, by number.
 pub fn user() -> u32 {
     rustix::process::geteuid().as_raw()

@@ -23,6 +23,8 @@ struct Peer {
     std::string agent;
     std::string metadata;
     PeerHandle handle;
+    // Of its engine, once there is a handle.
+    polyrail_instance instance{};
     Cost cost;
 };
 
@@ -102,6 +104,8 @@ private:
     nixl_status_t find(const std::string &agent, std::shared_ptr<Peer> &peer) const;
     nixl_status_t reconnect(Peer &peer) const;
     void take_notifications(polyrail_engine *engine, notif_list_t &list) const;
+    bool speaks_for(polyrail_engine *engine, const polyrail_instance &from, const std::string &agent) const;
+    bool may_begin_to_speak_for(const polyrail_instance &from, const std::string &agent) const;
     std::string stamped(const std::string &message) const;
 
     // transfer.cpp
@@ -122,6 +126,9 @@ private:
     // several threads.
     mutable std::mutex mutex_;
     mutable std::map<std::string, std::shared_ptr<Peer>> peers_;
+    // The engines that have sent notifications for agents whose metadata is not here.
+    mutable std::map<std::string, polyrail_instance> speakers_;
+    mutable uint64_t refused_notifications_ = 0;
     mutable std::vector<std::unique_ptr<Request>> released_;
     std::map<std::pair<uint64_t, uintptr_t>, const Memory *> memories_;
 

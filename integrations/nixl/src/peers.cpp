@@ -2,7 +2,10 @@
 
 #include "engine.h"
 
+#include <algorithm>
+#include <bit>
 #include <chrono>
+#include <cstring>
 #include <stdexcept>
 #include <thread>
 
@@ -20,6 +23,10 @@ constexpr size_t MAGIC_BYTES = sizeof(CONNECTION_MAGIC) - 1;
 // A notification is the length of the sender's name in two bytes, the name, the message: NIXL wants the name of an
 // agent whose metadata may never have come here.
 constexpr size_t NAME_LENGTH_BYTES = 2;
+
+bool same(const polyrail_instance &one, const polyrail_instance &other) {
+    return std::memcmp(one.bytes, other.bytes, sizeof(one.bytes)) == 0;
+}
 
 // How long to ask again while the ops pool is full.
 constexpr auto NOTIFY_PATIENCE = std::chrono::seconds(1);
@@ -111,6 +118,7 @@ nixl_status_t Engine::loadRemoteConnInfo(const std::string &agent, const std::st
     peer->metadata = info.substr(MAGIC_BYTES);
     const std::lock_guard<std::mutex> lock(mutex_);
     peers_[agent] = std::move(peer);
+    speakers_.erase(agent);
     return NIXL_SUCCESS;
 }
 
@@ -129,8 +137,16 @@ nixl_status_t Engine::disconnect(const std::string &agent) {
         return NIXL_SUCCESS;
     }
     const std::lock_guard<std::mutex> lock(mutex_);
-    return peers_.erase(agent) > 0 ? NIXL_SUCCESS
-                                   : refused(NIXL_ERR_NOT_FOUND, "can't disconnect agent '" + agent + "': it is not known");
+    const auto known = peers_.find(agent);
+    if (known == peers_.end()) {
+        return refused(NIXL_ERR_NOT_FOUND, "can't disconnect agent '" + agent + "': it is not known");
+    }
+    // Nobody else may send notifications in its name while it is there.
+    if (known->second->handle) {
+        speakers_[agent] = known->second->instance;
+    }
+    peers_.erase(known);
+    return NIXL_SUCCESS;
 }
 
 // The agent, connected or being so.
@@ -163,7 +179,12 @@ nixl_status_t Engine::find(const std::string &agent, std::shared_ptr<Peer> &peer
 
 // Begins to connect; whoever calls holds the mutex.
 nixl_status_t Engine::reconnect(Peer &peer) const {
-    const int status = polyrail_engine_add_peer(engine_.get(), peer.metadata.data(), peer.metadata.size(), peer.handle.out());
+    int status = polyrail_engine_add_peer(engine_.get(), peer.metadata.data(), peer.metadata.size(), peer.handle.out());
+    polyrail_peer_info info = polyrail_peer_info_init();
+    if (status == POLYRAIL_OK) {
+        status = polyrail_peer_describe(peer.handle.get(), &info);
+    }
+    peer.instance = info.instance;
     return status == POLYRAIL_OK ? NIXL_SUCCESS : failed("can't connect to agent '" + peer.agent + "'", status);
 }
 
@@ -209,11 +230,58 @@ void Engine::take_notifications(polyrail_engine *engine, notif_list_t &list) con
         if (name > got.data.length - NAME_LENGTH_BYTES) {
             log(Level::Warn, "a notification of " + std::to_string(got.data.length) + " bytes has come from no NIXL agent");
         } else {
+            std::string agent(data + NAME_LENGTH_BYTES, name);
             const char *message = data + NAME_LENGTH_BYTES + name;
-            list.emplace_back(std::string(data + NAME_LENGTH_BYTES, name), std::string(message, data + got.data.length));
+            if (speaks_for(engine, got.from, agent)) {
+                list.emplace_back(std::move(agent), std::string(message, data + got.data.length));
+            }
         }
         polyrail_bytes_free(&got.data);
     }
+}
+
+// Whether a notification in an agent's name comes from that agent's engine. An agent whose metadata is here has the
+// engine that the metadata is of, any other one the first that sends for it, until that is gone.
+bool Engine::speaks_for(polyrail_engine *engine, const polyrail_instance &from, const std::string &agent) const {
+    polyrail_instance own{};
+    const bool is_own = agent == localAgent;
+    if (is_own) {
+        polyrail_engine_instance(engine_.get(), &own);
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto known = peers_.find(agent);
+    bool speaks = false;
+    if (is_own || engine == loop_.get()) {
+        speaks = is_own && engine == loop_.get() && same(own, from);
+    } else if (known != peers_.end()) {
+        Peer &peer = *known->second;
+        speaks = (peer.handle || reconnect(peer) == NIXL_SUCCESS) && same(peer.instance, from);
+    } else {
+        const auto speaker = speakers_.find(agent);
+        speaks = (speaker != speakers_.end() && same(speaker->second, from)) || may_begin_to_speak_for(from, agent);
+    }
+    // 1, 2, 4, 8 and so on: one that sends many does not fill the log.
+    if (!speaks && std::has_single_bit(++refused_notifications_)) {
+        log(Level::Warn, "a notification in the name of agent '" + agent + "' has come from another agent's engine and is dropped (" +
+                             std::to_string(refused_notifications_) + " so far); an agent that was started again has to hand over new metadata");
+    }
+    return speaks;
+}
+
+// An engine is one agent's; whoever calls holds the mutex.
+bool Engine::may_begin_to_speak_for(const polyrail_instance &from, const std::string &agent) const {
+    const auto is_here = [this](const polyrail_instance &instance) {
+        PeerHandle peer;
+        polyrail_peer_info info = polyrail_peer_info_init();
+        return polyrail_engine_peer(engine_.get(), &instance, peer.out()) == POLYRAIL_OK &&
+               polyrail_peer_describe(peer.get(), &info) == POLYRAIL_OK && info.is_gone == 0;
+    };
+    std::erase_if(speakers_, [&](const auto &speaker) { return !same(speaker.second, from) && !is_here(speaker.second); });
+    const bool has_name =
+        std::any_of(speakers_.begin(), speakers_.end(), [&](const auto &speaker) { return same(speaker.second, from); }) ||
+        std::any_of(peers_.begin(), peers_.end(),
+                    [&](const auto &peer) { return peer.second->handle && same(peer.second->instance, from); });
+    return !has_name && speakers_.try_emplace(agent, from).second;
 }
 
 std::string Engine::stamped(const std::string &message) const {

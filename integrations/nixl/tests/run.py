@@ -11,7 +11,7 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).parent
-TESTS = ["two_processes", "fans", "lists", "kv_cache", "failures", "inputs", "other_nixl"]
+TESTS = ["two_processes", "fans", "lists", "kv_cache", "failures", "names", "inputs", "other_nixl"]
 SECONDS = 120
 
 

@@ -1,7 +1,8 @@
-//! How connections come about, and what the tests of connections in use share: `messages` and
-//! `announcements`.
+//! How connections come about, and what the tests of connections in use share: `messages`,
+//! `announcements` and `liars`.
 
 mod announcements;
+mod liars;
 mod messages;
 
 use std::time::Instant;

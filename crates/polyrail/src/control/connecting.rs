@@ -18,9 +18,12 @@ use crate::control::handshake::{ANOTHER, Cause, FirstWords, Handshake};
 use crate::control::second_way::dial;
 use crate::device::stream_offer::{StreamOffer, are_in_one_place};
 use crate::device::wire::Wire;
+use crate::engine::known_peers::is_told_by;
 use crate::engine::peer::{PeerShared, RailPair};
 use crate::engine::proxy_handle::{Arriving, ProxyCommand};
 use crate::engine::sessions::epoch_of_hello;
+
+const OTHER_CARD: &str = "it calls itself otherwise than the metadata that was added";
 
 /// A flow that is connected again later.
 pub(super) struct Retry {
@@ -159,6 +162,15 @@ impl Control {
 
     pub(super) fn answered(&mut self, handshake: Handshake, reply: Reply) {
         let _ = self.engine.control.poller.remove(handshake.socket.as_fd());
+        let reply = match (&handshake.cause, reply) {
+            // Whoever gave its metadata may have put another engine's name to it.
+            (Cause::Flow { peer, .. }, Reply::Accepted(metadata))
+                if !is_told_by(&peer.card, &metadata.card, true) =>
+            {
+                Reply::Refused { code: RefusedCode::OtherCard, reason: OTHER_CARD.to_owned() }
+            }
+            (_, reply) => reply,
+        };
         let Reply::Accepted(metadata) = reply else {
             return self.refused(handshake, reply);
         };

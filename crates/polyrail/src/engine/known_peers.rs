@@ -370,7 +370,7 @@ fn words_of(code: RefusedCode) -> &'static str {
 
 /// Whether a hello may be of the peer with that card. What the user gave may name addresses that a
 /// network on the way translates; what a hello said before was the peer's own word.
-fn is_told_by(known: &Card, said: &Card, by_user: bool) -> bool {
+pub(crate) fn is_told_by(known: &Card, said: &Card, by_user: bool) -> bool {
     let names = |card: &Card| card.rails.iter().map(|rail| rail.name.clone()).collect::<Vec<_>>();
     if !by_user {
         return known == said;

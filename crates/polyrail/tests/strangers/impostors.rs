@@ -10,7 +10,7 @@ use crate::common::stranger::{
 use crate::common::*;
 use polyrail::{Engine, Invitation, LostReason};
 use polyrail_proto::TransferId;
-use polyrail_proto::hello::{Card, FlowHello, Hello, Kind, RefusedCode, Reply};
+use polyrail_proto::hello::{Card, FlowHello, Hello, Kind, Metadata, RefusedCode, Reply};
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Place, WireOp};
 use polyrail_secure::{Identity, Keyring, Responder};
@@ -263,6 +263,19 @@ fn metadata_given_by_the_user_beats_the_card_of_a_hello() {
         other => panic!("{other:?}"),
     }
     assert_eq!((engine.peers(), by_user.lost()), (vec![by_user.clone()], None));
+}
+
+#[test]
+fn an_engine_that_was_added_in_another_name_gets_no_flow() {
+    let (engine, other) = (one_rail(&[]), one_rail(&[]));
+    let mut metadata = Metadata::decode(&other.metadata()).unwrap();
+    metadata.card.name = "another".to_owned();
+    let peer = engine.add_peer(&metadata.encode()).unwrap();
+    wait_for("it to be given up", || peer.lost().is_some());
+    match peer.lost() {
+        Some(LostReason::Refused(refusal)) => assert_eq!(refusal.code, RefusedCode::OtherCard),
+        lost => panic!("{lost:?}"),
+    }
 }
 
 #[test]
