@@ -369,13 +369,11 @@ fn run(
 ) -> io::Result<Option<Said>> {
     let begin = Instant::now();
     let mut child = command.spawn()?;
-    let collectors = (|| -> io::Result<_> {
-        let stdout = child.stdout.take().map(collect).transpose()?;
-        Ok((stdout, child.stderr.take().map(collect).transpose()?))
-    })();
-    let (stdout, stderr) = match collectors {
-        Ok(both) => both,
-        Err(error) => {
+    let stdout = child.stdout.take().map(collect).transpose();
+    let stderr = child.stderr.take().map(collect).transpose();
+    let (stdout, stderr) = match (stdout, stderr) {
+        (Ok(stdout), Ok(stderr)) => (stdout, stderr),
+        (Err(error), _) | (_, Err(error)) => {
             end(&mut child)?;
             return Err(error);
         }
