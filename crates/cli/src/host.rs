@@ -1,10 +1,14 @@
 //! What the reports say about the machine.
 
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use polyrail_host::Sysroot;
-use polyrail_report::Host;
+use polyrail_report::{Host, show_memory};
+
+use crate::groups;
 
 /// This machine as the kernel describes it; what it does not tell is `None`.
 pub(crate) fn describe() -> Host {
@@ -16,9 +20,38 @@ pub(crate) fn hostname() -> String {
     named(&Sysroot::live())
 }
 
-/// Memory that programs could still take, in bytes.
-pub(crate) fn available_memory_bytes() -> Option<u64> {
-    meminfo(&Sysroot::live().read("/proc/meminfo").ok()?, "MemAvailable")
+/// Memory that this process could still take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Available {
+    pub(crate) bytes: u64,
+    /// The file with the limit, where a control group leaves less than the host has.
+    pub(crate) limit: Option<PathBuf>,
+}
+
+impl fmt::Display for Available {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = show_memory(self.bytes);
+        match &self.limit {
+            None => write!(f, "{bytes}, which is available"),
+            Some(limit) => write!(f, "{bytes}, which {} leaves", limit.display()),
+        }
+    }
+}
+
+/// `None` where the kernel tells neither what the host has nor a limit.
+pub(crate) fn available_memory() -> Option<Available> {
+    let meminfo_text = Sysroot::live().read("/proc/meminfo").unwrap_or_default();
+    let of_host = meminfo(&meminfo_text, "MemAvailable");
+    less(of_host, groups::memory_left(Path::new(groups::MOUNT), &groups::own()))
+}
+
+fn less(of_host: Option<u64>, of_group: Option<(PathBuf, u64)>) -> Option<Available> {
+    match of_group {
+        Some((limit, bytes)) if of_host.is_none_or(|of_host| bytes < of_host) => {
+            Some(Available { bytes, limit: Some(limit) })
+        }
+        _ => of_host.map(|bytes| Available { bytes, limit: None }),
+    }
 }
 
 /// Milliseconds since 1970 UTC.
@@ -104,6 +137,18 @@ mod tests {
         let host = describe();
         assert!(host.cpus >= 1 && host.cpus_allowed >= 1);
         assert!(host.kernel.contains('.'), "{}", host.kernel);
-        assert!(available_memory_bytes() > Some(1 << 20));
+        assert!(available_memory().unwrap().bytes > 1 << 20);
+    }
+
+    #[test]
+    fn a_control_group_that_leaves_less_than_the_host_has_is_named() {
+        let limit = || PathBuf::from("/sys/fs/cgroup/a/memory.max");
+        let shown = |of_host, of_group| less(of_host, of_group).map(|left| left.to_string());
+        let of_group = "700.0 MiB, which /sys/fs/cgroup/a/memory.max leaves";
+        let group = || Some((limit(), 700 << 20));
+        assert_eq!(shown(Some(8 << 30), group()).as_deref(), Some(of_group));
+        assert_eq!(shown(None, group()).as_deref(), Some(of_group));
+        assert_eq!(shown(Some(1 << 20), group()).as_deref(), Some("1.0 MiB, which is available"));
+        assert_eq!(less(None, None), None);
     }
 }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::mem;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
@@ -101,7 +102,7 @@ pub fn ask_local(only: Option<u32>) -> io::Result<Answers> {
 /// Asks all of these at once.
 fn asked(mut held: Vec<Held>) -> Vec<Answer> {
     let count = held.len();
-    let connect = |index: usize| held[index].socket.take().map_or(Called::Dead, Called::Connected);
+    let connect = |index: usize| mem::replace(&mut held[index].called, Called::Dead);
     let texts = ask_all(count, count, connect);
     let figures = |text: Result<String, Silence>| match text {
         Ok(text) => read(&text).map_err(|_| NoAnswer::Garbage),
@@ -126,8 +127,8 @@ struct Name {
 /// A process to ask.
 struct Held {
     answer: Answer,
-    /// `None`: this user may not ask it.
-    socket: Option<Socket>,
+    /// [`Called::Dead`]: this user may not ask it.
+    called: Called,
 }
 
 /// The processes to ask, with a bound for each process and user.
@@ -149,7 +150,8 @@ impl Found {
         for name in names.by_ref().take(MOST_CALLED) {
             match call(&name.path) {
                 Called::Connected(socket) => self.add(&name, socket, only),
-                Called::Dead | Called::Full => {}
+                Called::Full => self.add_late(&name, only, &Proc),
+                Called::Dead => {}
                 Called::Failed(_) => self.not_asked += 1,
             }
             if Instant::now() >= until {
@@ -164,6 +166,25 @@ impl Found {
         if only.is_some() && process != only || !self.is_named_after(name, process) {
             return;
         }
+        self.hold(name, (process, user), Called::Connected(socket));
+    }
+
+    /// Adds a process whose socket takes no connection now, as while others knock at it. Without a connection only `/proc`
+    /// tells whose the socket is.
+    fn add_late(&mut self, name: &Name, only: Option<u32>, processes: &impl Processes) {
+        if only.is_some_and(|only| only != name.pid) {
+            return;
+        }
+        let user = processes.user(name.pid);
+        match (user, processes.sockets(name.pid)) {
+            (Some(_), Some(sockets)) if !sockets.contains(&name.inode) => {}
+            (Some(user), _) => self.hold(name, (Some(name.pid), user), Called::Full),
+            // It is in another PID namespace.
+            (None, _) => self.not_asked += 1,
+        }
+    }
+
+    fn hold(&mut self, name: &Name, (process, user): (Option<u32>, u32), called: Called) {
         let own = geteuid().as_raw();
         let of_process = self.of_process.entry((user, process.unwrap_or(name.pid))).or_default();
         let of_user = self.of_user.entry(user).or_default();
@@ -180,7 +201,7 @@ impl Found {
         self.of_others += usize::from(is_other);
         let may_ask = !is_other || own == ROOT_USER;
         let answer = Answer { process, user, figures: Err(NoAnswer::Forbidden) };
-        self.held.push(Held { answer, socket: may_ask.then_some(socket) });
+        self.held.push(Held { answer, called: if may_ask { called } else { Called::Dead } });
     }
 
     /// Whether the process that listens is the one in the name. Otherwise another process squats on the name. Of processes
@@ -280,6 +301,8 @@ fn names(table: &[u8]) -> Vec<Name> {
 mod tests {
     use std::sync::{Mutex, PoisonError};
 
+    use socket2::{Domain, SockAddr, Type};
+
     use super::*;
 
     /// For tests that look at all sockets of this process.
@@ -369,6 +392,34 @@ mod tests {
         assert!(of_this(Some(u32::MAX)).is_none());
         drop(listener);
         assert!(of_this(Some(own)).is_none(), "it left something behind");
+    }
+
+    #[test]
+    fn a_process_whose_queue_others_fill_is_late_and_not_gone() {
+        let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = std::process::id();
+        let bind = |pid: u32| {
+            let path = PathBuf::from(format!("\0{PREFIX}{pid}-0000f011"));
+            let socket = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
+            socket.bind(&SockAddr::unix(&path).unwrap()).unwrap();
+            socket.listen(1).unwrap();
+            let mut knocking = Vec::new();
+            while let Called::Connected(one) = call(&path) {
+                knocking.push(one);
+            }
+            (socket, knocking)
+        };
+        // The second one only has its parent's number.
+        let parent = std::os::unix::process::parent_id();
+        let full = [own, parent].map(bind);
+        let answers = ask_local(None).unwrap();
+        let of = |process| {
+            let found = answers.answers.iter().find(|answer| answer.process == Some(process));
+            found.map(|answer| answer.figures.clone().unwrap_err())
+        };
+        assert_eq!(of(own), Some(NoAnswer::Late));
+        assert_eq!(of(parent), None);
+        drop(full);
     }
 
     #[test]

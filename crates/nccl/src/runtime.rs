@@ -100,7 +100,8 @@ pub(crate) fn finalize() {
         // up to a second for one that is slow to hear it: all engines do so at the same time.
         std::thread::scope(|scope| {
             for net in ended.nets {
-                scope.spawn(move || drop(net));
+                // Where no thread can be started, this drops it here.
+                drop(std::thread::Builder::new().spawn_scoped(scope, move || drop(net)));
             }
         });
     }

@@ -90,11 +90,13 @@ fn try_one_way(
         }
     };
     std::thread::scope(|scope| {
-        let told = scope.spawn(|| {
+        let wait = || {
             ready_ns.store(reference_ns(), Ordering::Release);
             until(&|| is_there.load(Ordering::Acquire));
             reference_ns()
-        });
+        };
+        let told = std::thread::Builder::new().spawn_scoped(scope, wait);
+        let told = told.map_err(|error| ProfilerError::thread(&error))?;
         until(&|| ready_ns.load(Ordering::Acquire) != 0);
         let ready_ns = ready_ns.load(Ordering::Acquire);
         let begin_ns = reference_ns();

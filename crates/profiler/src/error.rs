@@ -65,6 +65,10 @@ impl ProfilerError {
         }
     }
 
+    pub(crate) fn thread(error: &std::io::Error) -> Self {
+        Self::Engine { what: "starting a thread", reason: error.to_string() }
+    }
+
     pub(crate) fn gpu(what: impl Into<String>) -> impl FnOnce(GpuError) -> Self {
         let what = what.into();
         move |source| Self::Gpu { what, source }

@@ -188,9 +188,10 @@ impl CudaMessenger {
         let ends: Vec<WorldEnd> = members.iter().map(end).collect();
         let (nccl, (met, meeting)) = (nccl.clone(), mpsc::channel());
         // NCCL waits for ever for a rank that does not come.
-        std::thread::spawn(move || {
+        let meet = move || {
             let _ = met.send(World::open(&nccl, ends));
-        });
+        };
+        std::thread::Builder::new().spawn(meet).map_err(|error| ProfilerError::thread(&error))?;
         match meeting.recv_timeout(MEETING) {
             Ok(world) => Ok(Self { world: world?, members }),
             Err(_) => Err(ProfilerError::Machine {

@@ -82,7 +82,12 @@ pub fn run(
     std::thread::scope(|scope| {
         if let Some(watcher) = watcher {
             watcher.look();
-            scope.spawn(|| watcher.log(recorder, &stop));
+            let log = || watcher.log(recorder, &stop);
+            if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, log) {
+                let mut outcome = Outcome::new();
+                outcome.fail(ProfilerError::thread(&error));
+                return outcome;
+            }
         }
         let outcome = steps(station, recorder, watcher, limits, hooks);
         stop.store(true, Ordering::Relaxed);
@@ -104,15 +109,7 @@ fn steps(
         plan.configuration(step.configuration).map_or(0.0, |one| estimate.step_s(one, step))
     };
     let whole: f64 = remaining.iter().map(cost).sum();
-    let mut outcome = Outcome {
-        state: State::Complete,
-        reason: None,
-        samples: 0,
-        wrong: 0,
-        failures: Vec::new(),
-        rewarmed: Vec::new(),
-        error: None,
-    };
+    let mut outcome = Outcome::new();
     let mut warmth =
         limits.rewarm.zip(watcher).map(|(rewarm, watcher)| Warmth::new(rewarm, watcher));
     let clocks = station.clocks.clone();
@@ -191,6 +188,18 @@ fn steps(
 }
 
 impl Outcome {
+    fn new() -> Self {
+        Self {
+            state: State::Complete,
+            reason: None,
+            samples: 0,
+            wrong: 0,
+            failures: Vec::new(),
+            rewarmed: Vec::new(),
+            error: None,
+        }
+    }
+
     fn fail(&mut self, error: ProfilerError) {
         self.state = State::Failed;
         self.reason = Some(error.to_string());

@@ -1,5 +1,7 @@
 //! Which CPUs each proxy is bound to, and which rails it serves.
 
+use std::thread::{Builder, ScopedJoinHandle};
+
 use polyrail_config::{Binding, Config, parse_bindings};
 use polyrail_sys::threads::{allowed_cpus, bind_current};
 
@@ -147,11 +149,12 @@ fn bindable_cpus() -> std::io::Result<Vec<u32>> {
     let every: Vec<u32> = (0..CPUS_MAX).collect();
     // A thread of its own, for it keeps what it tries.
     let tried = std::thread::scope(|scope| {
-        scope.spawn(|| bind_current(&every).and_then(|()| allowed_cpus())).join()
+        let try_all = || bind_current(&every).and_then(|()| allowed_cpus());
+        Builder::new().spawn_scoped(scope, try_all).map(ScopedJoinHandle::join)
     });
     match tried {
-        Ok(Ok(cpus)) => Ok(cpus),
-        // Where binding is forbidden, what there is now is all there is.
+        Ok(Ok(Ok(cpus))) => Ok(cpus),
+        // Where binding or another thread is forbidden, what there is now is all there is.
         _ => allowed_cpus(),
     }
 }

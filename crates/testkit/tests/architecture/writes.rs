@@ -121,7 +121,7 @@ fn tests_and_comments_are_left_out_of_the_search() {
     assert_eq!(lines, [(2, "    fs::write(x)")]);
 }
 
-fn is_production(path: &Path) -> bool {
+pub(super) fn is_production(path: &Path) -> bool {
     let inner = path.strip_prefix(crates()).unwrap();
     let shown = inner.to_str().unwrap();
     let file = path.file_stem().unwrap().to_str().unwrap();
@@ -131,7 +131,7 @@ fn is_production(path: &Path) -> bool {
 }
 
 /// The lines with their numbers, up to the tests at the end of a source; not comments.
-fn without_tests(text: &str) -> impl Iterator<Item = (usize, &str)> {
+pub(super) fn without_tests(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let ends = ["\nmod tests {", "\npub(crate) mod tests {"];
     let end = ends.iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());
     let lines = text[..end].lines().enumerate().map(|(at, line)| (at + 1, line));

@@ -18,6 +18,7 @@ use polyrail_sample::SampleError;
 
 pub(crate) use self::mismatch::Mismatch;
 use crate::config_args::code_of_log;
+use crate::host::Available;
 use crate::unwritten::Unwritten;
 
 /// Anything that ends a run early.
@@ -37,11 +38,10 @@ pub(crate) enum BenchError {
     #[error(transparent)]
     Sample(SampleError),
     #[error(
-        "this bench needs {} of memory; allowed: {}, which is available",
-        show_memory(*needed_bytes),
-        show_memory(*available_bytes)
+        "this bench needs {} of memory; allowed: {available}",
+        show_memory(*needed_bytes)
     )]
-    Memory { needed_bytes: u64, available_bytes: u64 },
+    Memory { needed_bytes: u64, available: Available },
     #[error("{step} failed: {source}")]
     System { step: String, source: io::Error },
     #[error(transparent)]

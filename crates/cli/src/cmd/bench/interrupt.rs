@@ -1,6 +1,6 @@
 //! Ctrl-C and its like: the first one ends the run in order, the second one at once.
 
-use std::io::{self, Read};
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread;
@@ -48,13 +48,15 @@ impl Interrupt {
 
     /// The end of standard input raises it, too: a process that holds the other end asks so, once and for all, even by
     /// its own end. A signal to all processes of a run may come behind that, and is the first one yet.
-    pub(crate) fn raise_when_stdin_ends(&self) {
+    pub(crate) fn raise_when_stdin_ends(&self) -> Result<(), BenchError> {
         let interrupt = self.clone();
-        thread::spawn(move || {
+        let wait = move || {
             // Nothing is ever written to it.
-            let _ = io::stdin().read_to_end(&mut Vec::new());
+            let _ = io::copy(&mut io::stdin(), &mut io::sink());
             interrupt.raise();
-        });
+        };
+        let failed = |source| BenchError::system("starting a thread for standard input", source);
+        thread::Builder::new().spawn(wait).map(drop).map_err(failed)
     }
 
     /// Takes what ends a command without an effect: a terminal, `timeout` and the like send it to all processes of a run,

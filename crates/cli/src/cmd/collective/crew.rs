@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use super::error::CollectiveError;
 use super::place::Place;
 use super::worker::{About, Order, Reply, Task};
 use crate::cmd::bench::Interrupt;
+use crate::lines::{Lines, QUEUED_MAX};
 
 /// Ranks that are connected. They end when this is dropped.
 pub(crate) struct Crew<'r> {
@@ -57,7 +58,7 @@ impl<'r> Crew<'r> {
     ) -> Result<Self, CollectiveError> {
         let failed = |source| CollectiveError::System { step: "starting a rank", source };
         let program = env::current_exe().map_err(failed)?;
-        let (sender, heard) = channel();
+        let (sender, heard) = sync_channel(QUEUED_MAX);
         let about = About { name: String::new(), version: 0, devices: 0 };
         let timeout = args.timeout;
         let (ranks, collectors, warnings) = (Vec::new(), Vec::new(), Arc::default());
@@ -72,9 +73,9 @@ impl<'r> Crew<'r> {
             let (Some(orders), Some(stdout), Some(stderr)) = pipes else {
                 return Err(failed(std::io::ErrorKind::BrokenPipe.into()));
             };
-            listen(rank, stdout, sender.clone());
-            crew.collectors.push(collect(stderr, Arc::clone(&crew.warnings)));
             crew.ranks.push(Member { child, orders });
+            listen(rank, stdout, sender.clone()).map_err(failed)?;
+            crew.collectors.push(collect(stderr, Arc::clone(&crew.warnings)).map_err(failed)?);
         }
         Ok(crew)
     }
@@ -251,21 +252,29 @@ impl Drop for Crew<'_> {
     }
 }
 
-fn listen(rank: usize, stdout: impl Read + Send + 'static, to: Sender<(usize, Option<String>)>) {
-    thread::spawn(move || {
+fn listen(
+    rank: usize,
+    stdout: impl Read + Send + 'static,
+    to: SyncSender<(usize, Option<String>)>,
+) -> io::Result<()> {
+    let listen = move || {
         // Ends with the process.
-        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+        for line in Lines::of(stdout).map_while(Result::ok) {
             if to.send((rank, Some(line))).is_err() {
                 return;
             }
         }
         let _ = to.send((rank, None));
-    });
+    };
+    thread::Builder::new().spawn(listen).map(drop)
 }
 
-fn collect(stderr: impl Read + Send + 'static, to: Arc<Mutex<BTreeSet<String>>>) -> JoinHandle<()> {
-    thread::spawn(move || {
-        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+fn collect(
+    stderr: impl Read + Send + 'static,
+    to: Arc<Mutex<BTreeSet<String>>>,
+) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new().spawn(move || {
+        for line in Lines::of(stderr).map_while(Result::ok) {
             let mut kept = to.lock();
             if kept.len() < WARNINGS_MAX {
                 kept.insert(line);

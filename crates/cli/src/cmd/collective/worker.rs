@@ -85,7 +85,8 @@ pub(crate) fn work() -> Result<(), CollectiveError> {
         CollectiveError::System { step: "asking for a signal", source: error.into() }
     })?;
     keep().map_err(|source| CollectiveError::System { step: "keeping standard output", source })?;
-    let lines = lines();
+    let lines =
+        lines().map_err(|source| CollectiveError::System { step: "starting a thread", source })?;
     // It stays when it has failed: its end would be a failure of the others, and theirs is told as well.
     let mut rank = None;
     if let Err(error) = obey(&lines, &mut rank) {
@@ -134,17 +135,18 @@ fn obey(lines: &Receiver<String>, place: &mut Option<Rank>) -> Result<(), Collec
 }
 
 /// The process ends with its standard input, whatever it does then.
-fn lines() -> Receiver<String> {
+fn lines() -> io::Result<Receiver<String>> {
     let (sender, receiver) = channel();
-    thread::spawn(move || {
+    let listen = move || {
         for line in io::stdin().lock().lines().map_while(Result::ok) {
             if sender.send(line).is_err() {
                 break;
             }
         }
         std::process::exit(i32::from(exit::INTERRUPTED));
-    });
-    receiver
+    };
+    thread::Builder::new().spawn(listen)?;
+    Ok(receiver)
 }
 
 fn parse<T: for<'t> Deserialize<'t>>(line: &str) -> Result<T, CollectiveError> {

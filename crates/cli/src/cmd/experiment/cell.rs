@@ -20,6 +20,7 @@ use signal_hook::flag;
 
 use super::error::RunError;
 use crate::cmd::bench::check_options;
+use crate::lines::all_of;
 use crate::signals;
 use crate::stdout::excerpt;
 
@@ -368,8 +369,15 @@ fn run(
 ) -> io::Result<Option<Said>> {
     let begin = Instant::now();
     let mut child = command.spawn()?;
-    let stdout = child.stdout.take().map(collect);
-    let stderr = child.stderr.take().map(collect);
+    let stdout = child.stdout.take().map(collect).transpose();
+    let stderr = child.stderr.take().map(collect).transpose();
+    let (stdout, stderr) = match (stdout, stderr) {
+        (Ok(stdout), Ok(stderr)) => (stdout, stderr),
+        (Err(error), _) | (_, Err(error)) => {
+            end(&mut child)?;
+            return Err(error);
+        }
+    };
     let mut timed_out = false;
     let status = loop {
         if let Some(status) = child.try_wait()? {
@@ -391,9 +399,8 @@ fn run(
     if interrupted() && !status.success() {
         return Ok(None);
     }
-    let text = |reader: Option<JoinHandle<Vec<u8>>>| {
-        let bytes = reader.and_then(|reader| reader.join().ok()).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
+    let text = |reader: Option<JoinHandle<String>>| {
+        reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
     };
     Ok(Some(Said { status, stdout: text(stdout), stderr: text(stderr), timed_out }))
 }
@@ -421,12 +428,6 @@ fn signal(child: &Child, signal: Signal) -> rustix::io::Result<()> {
     }
 }
 
-fn collect(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        // A pipe that breaks ends like one that is closed.
-        let _ = from.by_ref().take(OUTPUT_MAX as u64).read_to_end(&mut bytes);
-        let _ = io::copy(&mut from, &mut io::sink());
-        bytes
-    })
+fn collect(from: impl Read + Send + 'static) -> io::Result<JoinHandle<String>> {
+    thread::Builder::new().spawn(move || all_of(OUTPUT_MAX, from))
 }

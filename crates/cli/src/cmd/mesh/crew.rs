@@ -1,6 +1,6 @@
 //! A worker: an engine that finds those of the other workers.
 
-use std::io::{self, Read};
+use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -38,7 +38,7 @@ pub(crate) struct Crew {
 pub(crate) fn work(args: &Args, seat: &Seat) -> Result<u8, MeshError> {
     // By the standard input of the others the metadata come first.
     if !seat.by_starter() {
-        end_with_parent();
+        end_with_parent()?;
     }
     keep().map_err(|error| MeshError::system("keeping standard output", error))?;
     let config = config(args, seat)?;
@@ -63,7 +63,14 @@ fn gather_and_work(args: &Args, seat: &Seat, config: Config) -> Result<u8, MeshE
         return Ok(exit::OK);
     }
     let failed = thread::scope(|scope| {
-        let following = scope.spawn(|| follow::follow(&crew));
+        let following = thread::Builder::new().spawn_scoped(scope, || follow::follow(&crew));
+        let following = match following {
+            Ok(thread) => thread,
+            Err(source) => {
+                let error = MeshError::system("starting the thread that measures", source);
+                return Some(Failed::of(&error));
+            }
+        };
         let failed = direct::direct(&crew, args);
         crew.part();
         // What it failed with, it has answered, too.
@@ -93,11 +100,13 @@ fn named(names: &[&str]) -> String {
 
 /// Nothing more is written to standard input: it ends when the process that started this one does, in
 /// whichever way.
-fn end_with_parent() {
-    thread::spawn(|| {
-        let _ = io::stdin().read_to_end(&mut Vec::new());
+fn end_with_parent() -> Result<(), MeshError> {
+    let wait = || {
+        let _ = io::copy(&mut io::stdin(), &mut io::sink());
         std::process::exit(i32::from(exit::INTERRUPTED));
-    });
+    };
+    let failed = |source| MeshError::system("starting a thread for standard input", source);
+    thread::Builder::new().spawn(wait).map(drop).map_err(failed)
 }
 
 /// The settings in effect: rails of the lab in a lab, and rails alone unless another way is asked for.
@@ -132,13 +141,13 @@ impl Crew {
         }
         let engine = builder.build()?;
         let here = name.clone().unwrap_or_else(|| "this node".to_owned());
-        let inbox = Inbox::start(&engine, here, grid.workers());
+        let inbox = Inbox::start(&engine, here, grid.workers())?;
         let timeout = args.timeout;
         if seat.by_starter() {
             let node = seat.node.unwrap_or_default();
             let me = node * grid.workers_per_node() + seat.index;
             let peers = meet(&engine, me, grid.workers())?;
-            end_with_parent();
+            end_with_parent()?;
             return Ok(Self { engine, grid, me, peers, inbox, timeout, _group: None });
         }
         let group_name = format!("{}-{}", args.group, grid.layout.name());

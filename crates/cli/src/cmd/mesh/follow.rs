@@ -13,6 +13,7 @@ use super::plan::Pair;
 use super::post::{self, Source};
 use super::talk::{About, Answer, Done, Order, Said, SetUp, Side};
 use crate::cmd::bench::{Bank, Buffers, MemoryKind, Needs, Verify};
+use crate::together::{Begun, start_all};
 
 /// Follows orders until there are no more.
 pub(crate) fn follow(crew: &Crew) -> Result<(), MeshError> {
@@ -158,18 +159,16 @@ impl Follower<'_> {
             by_endpoint.entry(from).or_default().push(source);
         }
         let before = self.counters.begin(&crew.engine);
-        let sent: Vec<Result<Vec<Side>, MeshError>> = thread::scope(|scope| {
-            let senders: Vec<_> = by_endpoint
-                .values()
-                .map(|sources| {
-                    let is_over = || crew.is_over();
-                    scope.spawn(move || post::send(&crew.engine, sources, time, measured, &is_over))
-                })
-                .collect();
-            let panicked = |panic| std::panic::resume_unwind(panic);
-            senders.into_iter().map(|sender| sender.join().unwrap_or_else(panicked)).collect()
+        let sent: Result<Vec<Vec<Side>>, MeshError> = thread::scope(|scope| {
+            let senders = by_endpoint.values().map(|sources| {
+                let is_over = || crew.is_over();
+                move || post::send(&crew.engine, sources, time, measured, &is_over)
+            });
+            let failed = |source| MeshError::system("starting threads that send", source);
+            let begun = start_all(scope, senders).map_err(failed)?;
+            begun.into_iter().filter_map(Begun::join).collect()
         });
-        let sent: Vec<Side> = sent.into_iter().collect::<Result<Vec<_>, _>>()?.concat();
+        let sent: Vec<Side> = sent?.concat();
         let got = if measured { self.arrived(pairs)? } else { Vec::new() };
         let grown = self.counters.since(&before, &crew.engine);
         Ok(Done {

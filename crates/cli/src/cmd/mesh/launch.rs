@@ -2,11 +2,11 @@
 //! it.
 
 use std::env;
-use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::{self, Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use polyrail_config::Rendezvous;
@@ -29,6 +29,7 @@ use super::report::{MeshReport, SCHEMA_VERSION};
 use crate::cmd::bench::Interrupt;
 use crate::config_args::print_warnings;
 use crate::files;
+use crate::lines::{LINE_MAX, Lines, QUEUED_MAX, all_of};
 use crate::own_labs::tell_of_abandoned;
 use crate::progress::{Progress, show_time};
 use crate::stdout::tell;
@@ -307,12 +308,22 @@ impl Workers {
         kill_with_this_thread(&mut command);
         let step = || format!("starting the process of {name}");
         let mut child = command.spawn().map_err(|source| MeshError::system(step(), source))?;
-        let (introduce, introduction) = mpsc::channel();
-        let (tell, told) = mpsc::channel();
-        let listen = |pipe| thread::spawn(move || listen(introduce, tell, pipe));
-        let stdout = child.stdout.take().map(listen);
-        let stderr = child.stderr.take().map(|pipe| thread::spawn(move || all_of(pipe)));
+        let (introduce, introduction) = sync_channel(1);
+        let (tell, told) = sync_channel(QUEUED_MAX);
+        let pipes = (child.stdout.take(), child.stderr.take());
+        let (stdout, stderr) = (None, None);
         self.0.push(Worker { name, child, stdout, stderr, status: None, introduction, told });
+        let Some(worker) = self.0.last_mut() else { return Ok(()) };
+        let failed = |source| MeshError::system("starting a thread for a worker's output", source);
+        // The first one tells the results.
+        let most = if is_first { REPORT_MAX } else { LINE_MAX };
+        let listen = |pipe| {
+            let lines = Lines::up_to(most, pipe);
+            Builder::new().spawn(move || listen(introduce, tell, lines))
+        };
+        worker.stdout = pipes.0.map(listen).transpose().map_err(failed)?;
+        let keep = |pipe| Builder::new().spawn(move || all_of(LINE_MAX, pipe));
+        worker.stderr = pipes.1.map(keep).transpose().map_err(failed)?;
         Ok(())
     }
 
@@ -376,9 +387,10 @@ impl Workers {
         let waited = self.wait(heard, interrupt);
         self.end();
         for worker in &mut self.0 {
+            // Until its output ends.
+            worker.told.iter().for_each(|told| heard.take(told));
             // A panic there was printed.
             let _ = worker.stdout.take().map(JoinHandle::join);
-            worker.told.try_iter().for_each(|told| heard.take(told));
         }
         match (heard.end.take(), waited?) {
             // The first one knows best.
@@ -470,26 +482,16 @@ impl Worker {
 }
 
 /// Passes on what a worker says; nobody listens where nobody waits for it.
-fn listen(introduce: Sender<Introduction>, tell: Sender<Told>, pipe: impl Read) {
-    let mut pipe = BufReader::new(pipe);
-    let mut line = Vec::new();
-    while pipe.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
-        let text = String::from_utf8_lossy(&line);
+fn listen(introduce: SyncSender<Introduction>, tell: SyncSender<Told>, lines: Lines<impl Read>) {
+    for line in lines.map_while(Result::ok) {
         // A shell on another host may have greeted before.
-        if let Some(introduction) = Introduction::read(&text) {
-            let _ = introduce.send(introduction);
-        } else if let Ok(told) = serde_json::from_str(&text) {
+        if let Some(introduction) = Introduction::read(&line) {
+            // Only the first one counts.
+            let _ = introduce.try_send(introduction);
+        } else if let Ok(told) = serde_json::from_str(&line) {
             let _ = tell.send(told);
         }
-        line.clear();
     }
-}
-
-fn all_of(mut pipe: impl Read) -> String {
-    let mut bytes = Vec::new();
-    // What came before a failure is worth as much.
-    let _ = pipe.read_to_end(&mut bytes);
-    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn blank(args: &Args, place: &Place) -> MeshReport {
@@ -525,6 +527,8 @@ pub(crate) fn write_file(path: &Path, text: &str) -> Result<(), MeshError> {
     Ok(files::replace(path, text).map_err(Unwritten::at(path))?)
 }
 
+/// A pattern has a part for each pair of nodes.
+const REPORT_MAX: usize = 64 << 20;
 /// How long the others have to tell of the end of one: longer than it takes them to give it up.
 const GRACE: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -175,21 +175,23 @@ struct Shared {
 }
 
 impl Inbox {
-    pub(crate) fn start(engine: &Engine, here: String, workers: usize) -> Self {
+    pub(crate) fn start(engine: &Engine, here: String, workers: usize) -> Result<Self, MeshError> {
         let shared = Arc::new(Shared {
             heard: Mutex::default(),
             changed: Condvar::new(),
             is_over: AtomicBool::new(false),
         });
         let (theirs, engine) = (Arc::clone(&shared), engine.clone());
-        let thread = thread::spawn(move || {
+        let listen = move || {
             while !theirs.is_over.load(Ordering::Relaxed) {
                 if let Some(notification) = engine.wait_notification(LOOK) {
                     theirs.sort(notification, &here, workers);
                 }
             }
-        });
-        Self { shared, thread: Some(thread) }
+        };
+        let failed = |source| MeshError::system("starting a thread for notifications", source);
+        let thread = thread::Builder::new().spawn(listen).map_err(failed)?;
+        Ok(Self { shared, thread: Some(thread) })
     }
 
     /// What `look` finds; waits for it until then.

@@ -8,7 +8,7 @@ mod pair;
 mod watch;
 
 use std::env;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -25,6 +25,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use self::canary::{Event, Failure, Task};
 use self::findings::{CloseFault, Fault, Findings, Verdict};
 use super::{Refusal, refuse};
+use crate::lines::Lines;
 use crate::stdout::say;
 use crate::values::{library_name, time_within};
 
@@ -120,13 +121,14 @@ fn find(args: &Args, task: Task) -> io::Result<(Findings, String)> {
     ];
     for pipe in pipes.into_iter().flatten() {
         let (said, over) = (Arc::clone(&said), over.clone());
-        thread::spawn(move || {
-            for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
-                keep(&mut said.lock(), String::from_utf8_lossy(&line).into_owned());
+        let listen = move || {
+            for line in Lines::of(pipe).map_while(Result::ok) {
+                keep(&mut said.lock(), line);
             }
             // Nobody waits for it any more if this fails.
             let _ = over.send(());
-        });
+        };
+        thread::Builder::new().spawn(listen)?;
     }
     let mut hearing = Hearing {
         findings: Findings::new(&args.library),
@@ -208,12 +210,9 @@ impl Hearing {
         child: &mut Canary,
         timeout: Duration,
     ) -> io::Result<()> {
-        let mut lines = BufReader::new(from);
-        loop {
-            let mut line = Vec::new();
-            match lines.read_until(b'\n', &mut line) {
-                Ok(0) => break,
-                Ok(_) => {}
+        for line in Lines::of(from) {
+            let line = match line {
+                Ok(line) => line,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let text = format!("nothing came from its process any more in `{}`", self.call);
                     self.fault(Verdict::Fails, text);
@@ -222,8 +221,8 @@ impl Hearing {
                 // The end of a process that has not read everything.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
                 Err(error) => return Err(error),
-            }
-            match serde_json::from_slice(&line) {
+            };
+            match serde_json::from_str(&line) {
                 Ok(event) => {
                     if self.hear(event) {
                         return self.last(child, timeout);

@@ -14,7 +14,7 @@ use super::args::{Args, Gpus, Switch, Warmup, Way};
 use super::error::CommandError;
 use super::nccl::{self, Mode};
 use crate::cmd::bench::place_together;
-use crate::host::{available_memory_bytes, hostname};
+use crate::host::{available_memory, hostname};
 use crate::progress::{Progress, show_time};
 use crate::stdout::fitted;
 
@@ -173,9 +173,9 @@ impl Choice {
 
     fn refuse_too_large(&self) -> Result<(), CommandError> {
         let needed = self.options.host_bytes();
-        match available_memory_bytes() {
-            Some(available) if needed > available / 10 * 9 => {
-                Err(CommandError::Memory { needed_bytes: needed, available_bytes: available })
+        match available_memory() {
+            Some(available) if needed > available.bytes / 10 * 9 => {
+                Err(CommandError::Memory { needed_bytes: needed, available })
             }
             _ => Ok(()),
         }

@@ -12,6 +12,7 @@ use polyrail_profiler::ProfilerError;
 use polyrail_report::{exit, show_memory};
 
 use crate::config_args::code_of_log;
+use crate::host::Available;
 use crate::stdout::excerpt;
 use crate::unwritten::Unwritten;
 
@@ -27,11 +28,10 @@ pub(super) enum CommandError {
         help: Option<String>,
     },
     #[error(
-        "--sizes: this needs {} of memory; allowed: {}, which is available",
-        show_memory(*needed_bytes),
-        show_memory(*available_bytes)
+        "--sizes: this needs {} of memory; allowed: {available}",
+        show_memory(*needed_bytes)
     )]
-    Memory { needed_bytes: u64, available_bytes: u64 },
+    Memory { needed_bytes: u64, available: Available },
     #[error(transparent)]
     Unwritten(Unwritten),
     #[error(transparent)]

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::find::is_there;
+use super::find::{Unseen, is_there};
 use super::look::{EngineLook, Look, ProcessLook, RailLook};
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
@@ -104,11 +104,13 @@ pub(super) struct UnseenProcess {
 /// The looks that have been, as far as the next one needs them.
 pub(super) struct Watch {
     last: BTreeMap<u32, ProcessLook>,
+    /// Processes that did not answer at the last look: their engines began before it.
+    late: BTreeSet<u32>,
 }
 
 impl Watch {
     pub(super) fn begin(first: Look) -> Self {
-        Self { last: first.processes }
+        Self { late: late(&first), last: first.processes }
     }
 
     /// Whether no engine is left.
@@ -131,9 +133,11 @@ impl Watch {
             interval.unseen.push(process);
         }
         let mut before = mem::take(&mut self.last);
+        let was_late = mem::replace(&mut self.late, late(&look));
         for (pid, now) in look.processes {
             match before.remove(&pid) {
                 Some(before) => interval.add(pid, &before, &now),
+                None if was_late.contains(&pid) => {}
                 None => interval.events.extend(began(pid, now.engines.keys())),
             }
             self.last.insert(pid, now);
@@ -148,6 +152,11 @@ impl Watch {
         }
         interval
     }
+}
+
+fn late(look: &Look) -> BTreeSet<u32> {
+    let late = look.unseen.iter().filter(|(_, why)| **why == Unseen::Late);
+    late.map(|(pid, _)| *pid).collect()
 }
 
 impl Interval {

@@ -87,6 +87,18 @@ fn a_rail_that_is_cut_comes_back_and_sends_again_is_named() {
 }
 
 #[test]
+fn an_engine_that_was_late_at_the_first_look_is_not_new_at_the_next() {
+    let begin = Instant::now();
+    let one = || process(Instant::now(), "1", &[("eth1", up(1))]);
+    let late = [(std::process::id(), Err(Unseen::Late))];
+    let mut watch = Watch::begin(Look::new(begin, late.into(), 0));
+    assert_eq!(watch.next(look(begin, Some(one()))).events, []);
+    let mut watch = Watch::begin(look(begin, None));
+    let seen: Vec<_> = watch.next(look(begin, Some(one()))).events;
+    assert_eq!(seen[0].event, What::EngineBegan);
+}
+
+#[test]
 fn an_engine_that_ends_is_told_and_one_that_is_late_is_not_taken_for_one() {
     let begin = Instant::now();
     let one = |run| process(Instant::now(), run, &[("eth1", up(1))]);

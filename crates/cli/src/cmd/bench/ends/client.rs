@@ -40,7 +40,7 @@ pub(crate) fn run(
 ) -> Result<u8, BenchError> {
     let interrupt = Interrupt::install()?;
     if args.inside_lab.is_some() {
-        interrupt.raise_when_stdin_ends();
+        interrupt.raise_when_stdin_ends()?;
     }
     let schedule = args.schedule();
     let output = Output::open(args.report(), args.csv.as_deref())?;
@@ -298,9 +298,9 @@ fn check_memory(schedule: &Schedule, rails: usize, on_host: [bool; 2]) -> Result
 
 /// Refuses to take more memory of this host than there is.
 pub(super) fn check_free_memory(needed_bytes: u64) -> Result<(), BenchError> {
-    match crate::host::available_memory_bytes() {
-        Some(available_bytes) if needed_bytes > available_bytes => {
-            Err(BenchError::Memory { needed_bytes, available_bytes })
+    match crate::host::available_memory() {
+        Some(available) if needed_bytes > available.bytes => {
+            Err(BenchError::Memory { needed_bytes, available })
         }
         _ => Ok(()),
     }

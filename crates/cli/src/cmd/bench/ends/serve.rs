@@ -201,8 +201,7 @@ impl<'l> Session<'l> {
                 spec.check()?;
                 // Free the old memory first, so that both never exist at once.
                 self.raw = None;
-                let bytes = if spec.ping_pong { spec.piece.saturating_mul(2) } else { spec.area };
-                check_free_memory(bytes.saturating_mul(spec.traffic().count() as u64))?;
+                check_free_memory(spec.memory_bytes())?;
                 let rails = self.link.engine.rails();
                 let rails = rails.into_iter().map(|rail| (rail.name, rail.address.ip()));
                 let raw = self.raw.insert(RawServer::open(spec, rails)?);
@@ -259,10 +258,12 @@ impl<'l> Session<'l> {
         };
         let invitation = engine.invitation().to_string();
         let (done, bank) = (self.others.done.clone(), Arc::clone(self.bank));
-        self.others.engines.push(Arc::downgrade(&engine));
-        self.others.threads.push(thread::spawn(move || {
-            serve_on(&engine, &bank, (&done, true), |_, _| false);
-        }));
+        let weak = Arc::downgrade(&engine);
+        let serve = move || serve_on(&engine, &bank, (&done, true), |_, _| false);
+        let thread = thread::Builder::new().spawn(serve);
+        let failed = |source| BenchError::system("starting the thread of an engine", source);
+        self.others.threads.push(thread.map_err(failed)?);
+        self.others.engines.push(weak);
         Ok(Answer::Opened { address, invitation })
     }
 
@@ -271,9 +272,7 @@ impl<'l> Session<'l> {
         // Free the old memory first, so that both never exist at once.
         self.prepared = None;
         if self.bank.is_host() {
-            let ways =
-                u64::from(set_up.sends(End::Server)) + u64::from(set_up.receives(End::Server));
-            check_free_memory(set_up.layout.size.saturating_mul(set_up.layout.slots) * ways)?;
+            check_free_memory(set_up.memory_bytes(End::Server))?;
         }
         if set_up.sample && self.watch.is_none() {
             self.watch = Some(Watch::open()?);

@@ -3,7 +3,6 @@
 //! It prints the address it listens on, with an invitation, as its first line, and ends when its standard input does,
 //! so that it never outlives the process that started it.
 
-use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
@@ -18,6 +17,7 @@ use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{MemoryKind, Placed, Server, like, settings_for_child};
+use crate::lines::Lines;
 use crate::stdout::{keep, tell_starter};
 
 /// The serving process; it is ended when this is dropped.
@@ -43,10 +43,8 @@ impl Served {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         kill_with_this_thread(&mut command);
         let mut child = command.spawn().map_err(failed)?;
-        let mut line = String::new();
-        if let Some(stdout) = child.stdout.take() {
-            BufReader::new(stdout).read_line(&mut line).map_err(failed)?;
-        }
+        let first = child.stdout.take().and_then(|stdout| Lines::of(stdout).next());
+        let line = first.transpose().map_err(failed)?.unwrap_or_default();
         match Server::parse(line.trim()) {
             Ok(server) => Ok(Self { child, patience: PATIENCE, server }),
             // It has said why on standard error, which is ours too.
@@ -90,7 +88,7 @@ pub(crate) fn serve_parent(config: Config, bank: Bank) -> Result<(), BenchError>
     let server = Server::of(&engine).map_or(String::new(), |server| server.to_string());
     tell_starter(&server).map_err(failed)?;
     let over = Interrupt::default();
-    over.raise_when_stdin_ends();
+    over.raise_when_stdin_ends()?;
     // The client reports its own errors.
     serve(&engine, &Arc::new(bank), &over, |_, _| false);
     Ok(())
@@ -116,9 +114,9 @@ impl Here {
         };
         let is_over = Interrupt::default();
         let (over, bank) = (is_over.clone(), Arc::new(bank));
-        let thread = thread::spawn(move || {
-            serve(&engine, &bank, &over, |_, _| false);
-        });
+        let serve = move || serve(&engine, &bank, &over, |_, _| false);
+        let failed = |source| BenchError::system("starting the serving thread", source);
+        let thread = thread::Builder::new().spawn(serve).map_err(failed)?;
         Ok(Self { is_over, thread: Some(thread), server })
     }
 }

@@ -6,7 +6,6 @@
 //! would be slower than what transfers do, and so no limit.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 use polyrail::Memory;
@@ -15,6 +14,7 @@ use polyrail_sys::threads::{allowed_cpus, bind_current, thread_cpu_time};
 
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::{Layout, Piece, WORKING_SET_BYTES};
+use crate::together::{Begun, start_all};
 
 /// How a transfer uses memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -214,10 +214,8 @@ fn round(
     copies: Copies,
     movers: &[Vec<u32>],
 ) -> Result<Round, BenchError> {
-    let start = Barrier::new(movers.len());
     let work = |pieces: &[Piece], cpus: &[u32]| -> Result<Part, BenchError> {
         let bound = if cpus.is_empty() { Ok(()) } else { bind_current(cpus) };
-        start.wait();
         bound.map_err(|source| BenchError::system("binding a thread to CPUs", source))?;
         let mut packet = vec![0; PACKET_BYTES as usize];
         let (begin, cpu) = (Instant::now(), thread_cpu_time());
@@ -241,13 +239,9 @@ fn round(
     let parts: Result<Vec<_>, _> = std::thread::scope(|scope| {
         let work = &work;
         let both = pieces.iter().zip(movers);
-        let threads: Vec<_> =
-            both.map(|(pieces, cpus)| scope.spawn(move || work(pieces, cpus))).collect();
-        // A panic there is a panic here.
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        threads.into_iter().map(join).collect()
+        let failed = |source| BenchError::system("starting threads that copy", source);
+        let begun = start_all(scope, both.map(|(pieces, cpus)| move || work(pieces, cpus)));
+        begun.map_err(failed)?.into_iter().filter_map(Begun::join).collect()
     });
     Ok(undisturbed(&parts?, cpus_for(movers)?))
 }

@@ -4,10 +4,10 @@
 //! They are this program again. Each is told what to do in lines of JSON on its standard input, and
 //! answers in such lines; what else stands on its standard output is NCCL's own.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use super::standing::{Rival, Turn};
 use crate::cmd::bench::error::{BenchError, Mismatch};
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::options::{Layout, MemoryKind, NcclMode, Schedule, Verify};
+use crate::lines::{Lines, QUEUED_MAX};
 
 /// What a process is to do first of all.
 #[derive(Serialize, Deserialize)]
@@ -178,16 +179,18 @@ impl RankProcess {
         let (Some(orders), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(failed(std::io::ErrorKind::BrokenPipe.into()));
         };
-        let (sender, replies) = channel();
-        thread::spawn(move || {
+        let (sender, replies) = sync_channel(QUEUED_MAX);
+        let rank = Self { child, orders, replies, mode, interrupt: interrupt.clone() };
+        let listen = move || {
             // Ends with the process.
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            for line in Lines::of(stdout).map_while(Result::ok) {
                 if line.starts_with('{') && sender.send(line).is_err() {
                     break;
                 }
             }
-        });
-        Ok(Self { child, orders, replies, mode, interrupt: interrupt.clone() })
+        };
+        thread::Builder::new().spawn(listen).map_err(failed)?;
+        Ok(rank)
     }
 
     fn tell(&mut self, message: &impl Serialize) -> Result<(), BenchError> {

@@ -9,19 +9,20 @@
 mod flow;
 
 use std::io;
-use std::net::{IpAddr, Shutdown, SocketAddr};
-use std::sync::Barrier;
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::thread::{self, JoinHandle};
+use std::thread::{self, Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use polyrail_report::{AgainstSample, Histogram};
 use polyrail_sys::threads::process_cpu_seconds;
 
-use self::flow::{Flow, Listener};
+use self::flow::{Awaited, Flow, Listener};
 use crate::cmd::bench::error::{BenchError, Mismatch};
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::talk::{Answer, Ask, Link, RawSpec, Traffic, unexpected};
+use crate::together::start_all;
 
 /// The measuring end of the baseline.
 pub(crate) struct RawClient<'l> {
@@ -37,14 +38,16 @@ pub(crate) struct RawServer {
     spec: RawSpec,
     /// By rail.
     listeners: Vec<(String, Listener)>,
+    awaited: Awaited,
     flows: Vec<Flow>,
     round: Option<Round>,
 }
 
-/// A round in progress at the serving end.
+/// A round in progress at the serving end. Dropping it ends it, so that no thread keeps its memory.
 struct Round {
     cpu_seconds: f64,
     threads: Vec<JoinHandle<(Flow, io::Result<()>)>>,
+    streams: Vec<Arc<TcpStream>>,
 }
 
 impl<'l> RawClient<'l> {
@@ -54,6 +57,7 @@ impl<'l> RawClient<'l> {
         interrupt: &'l Interrupt,
         spec: RawSpec,
     ) -> Result<Self, BenchError> {
+        spec.check()?;
         let ask = Ask::RawOpen(spec.clone());
         let addresses = match link.ask(&ask)? {
             Answer::RawReady { addresses } if !addresses.is_empty() => addresses,
@@ -89,7 +93,8 @@ impl<'l> RawClient<'l> {
     pub(crate) fn round(&mut self, pieces: u64) -> Result<(AgainstSample, Histogram), BenchError> {
         self.link.tell(&Ask::RawBegin { pieces })?;
         let cpu = process_cpu_seconds();
-        let results = run_all(&mut self.flows, &self.spec, pieces, self.interrupt);
+        let results = run_all(&mut self.flows, &self.spec, pieces, self.interrupt)
+            .map_err(|source| BenchError::system(THREADS, source))?;
         self.interrupt.check()?;
         let local_cpu_seconds = process_cpu_seconds() - cpu;
         let spec = &self.spec;
@@ -136,7 +141,8 @@ impl RawServer {
     ) -> Result<Self, BenchError> {
         let listen = |(rail, address)| Ok((rail, Listener::open(&spec, address)?));
         let listeners: Result<_, BenchError> = rails.map(listen).collect();
-        Ok(Self { spec, listeners: listeners?, flows: Vec::new(), round: None })
+        let awaited = spec.traffic().collect();
+        Ok(Self { spec, listeners: listeners?, awaited, flows: Vec::new(), round: None })
     }
 
     /// Where it listens, by rail.
@@ -149,17 +155,17 @@ impl RawServer {
     pub(crate) fn accept(&mut self, stop: &Interrupt) -> Result<String, BenchError> {
         let deadline = Instant::now() + ACCEPT_MAX;
         let wanted = self.spec.traffic().count();
-        while self.flows.len() < wanted {
+        while !self.awaited.is_empty() {
             let mut came = false;
             for (_, listener) in &mut self.listeners {
-                if let Some(flow) = listener.accept(&self.spec)? {
+                if let Some(flow) = listener.accept(&self.spec, &mut self.awaited)? {
                     self.flows.push(flow);
                     came = true;
                 }
             }
             stop.check()?;
             if !came && Instant::now() > deadline {
-                let missing = wanted - self.flows.len();
+                let missing = self.awaited.len();
                 let strangers: u64 = self.listeners.iter().map(|(_, one)| one.strangers()).sum();
                 let reason = format!(
                     "{missing} of {wanted} connections did not come, and {strangers} came that are of no measuring end"
@@ -176,17 +182,24 @@ impl RawServer {
 
     /// Starts a thread for each connection.
     pub(crate) fn begin(&mut self, pieces: u64) -> Result<(), BenchError> {
-        let cpu_seconds = process_cpu_seconds();
+        let (there, wanted) = (self.flows.len(), self.spec.traffic().count());
+        if there < wanted {
+            let answer = format!("{there} of {wanted} connections are there and idle");
+            return Err(BenchError::Protocol { ask: "a round of the raw baseline", answer });
+        }
         let piece = self.spec.piece;
-        let mut threads = Vec::new();
+        let streams = self.flows.iter().map(Flow::stream).collect();
+        let mut round = Round { cpu_seconds: process_cpu_seconds(), threads: Vec::new(), streams };
         for mut flow in self.flows.drain(..) {
             let pieces = self.spec.part(flow.index, pieces);
-            threads.push(thread::spawn(move || {
+            let run = move || {
                 let result = flow.server_round(piece, pieces);
                 (flow, result)
-            }));
+            };
+            let thread = Builder::new().name("raw".to_owned()).spawn(run);
+            round.threads.push(thread.map_err(|source| BenchError::system(THREADS, source))?);
         }
-        self.round = Some(Round { cpu_seconds, threads });
+        self.round = Some(round);
         Ok(())
     }
 
@@ -197,9 +210,9 @@ impl RawServer {
 
     /// Waits for the threads; the CPU time of the process since they were started.
     pub(crate) fn end(&mut self) -> Result<f64, BenchError> {
-        let Some(round) = self.round.take() else { return Ok(0.0) };
+        let Some(mut round) = self.round.take() else { return Ok(0.0) };
         let mut result = Ok(());
-        for thread in round.threads {
+        for thread in round.threads.drain(..) {
             let (flow, ran) =
                 thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             self.flows.push(flow);
@@ -215,27 +228,45 @@ impl RawServer {
     }
 }
 
+impl Drop for Round {
+    fn drop(&mut self) {
+        if self.threads.is_empty() {
+            return;
+        }
+        // It fails only where the connection has ended already.
+        self.streams.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+        for thread in self.threads.drain(..) {
+            // If the thread panicked, the panic was printed.
+            let _ = thread.join();
+        }
+    }
+}
+
 /// When a flow began and ended, and the times one way of a ping-pong.
 type FlowRan = (Instant, Instant, io::Result<Histogram>);
 
 /// One round of all flows at once, each on a thread of its own; it ends early once `interrupt` is raised.
-fn run_all(flows: &mut [Flow], spec: &RawSpec, pieces: u64, interrupt: &Interrupt) -> Vec<FlowRan> {
+fn run_all<'f>(
+    flows: &'f mut [Flow],
+    spec: &RawSpec,
+    pieces: u64,
+    interrupt: &Interrupt,
+) -> io::Result<Vec<FlowRan>> {
     let streams: Vec<_> = flows.iter().map(Flow::stream).collect();
-    let barrier = &Barrier::new(flows.len());
     let (tell, ran) = channel();
     let mut results = Vec::new();
     thread::scope(|scope| {
-        for flow in flows {
+        let job = |flow: &'f mut Flow| {
             let tell = tell.clone();
-            scope.spawn(move || {
+            move || {
                 let pieces = spec.part(flow.index, pieces);
-                barrier.wait();
                 let started = Instant::now();
                 let times = flow.client_round(spec.piece, pieces);
                 // Somebody listens as long as this one may tell.
                 let _ = tell.send((started, Instant::now(), times));
-            });
-        }
+            }
+        };
+        start_all(scope, flows.iter_mut().map(job))?;
         drop(tell);
         loop {
             match ran.recv_timeout(Interrupt::LOOK) {
@@ -248,8 +279,8 @@ fn run_all(flows: &mut [Flow], spec: &RawSpec, pieces: u64, interrupt: &Interrup
                 Err(RecvTimeoutError::Timeout) => {}
             }
         }
-    });
-    results
+        Ok(results)
+    })
 }
 
 /// How a wrong byte of the baseline is reported.
@@ -258,123 +289,8 @@ fn mismatch(offset: u64, size: u64, expected: u8, got: u8) -> BenchError {
     BenchError::Mismatch(Mismatch { host, size, offset, expected, got })
 }
 
+const THREADS: &str = "starting the threads of the raw baseline";
 const ACCEPT_MAX: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write;
-    use std::iter::once;
-    use std::net::TcpStream;
-
-    use super::*;
-
-    fn spec(to_us: bool, ping_pong: bool) -> RawSpec {
-        RawSpec {
-            flows: 3,
-            piece: 10_000,
-            area: 50_000,
-            to_peer: true,
-            to_us,
-            ping_pong,
-            congestion: String::new(),
-            send_buffer: 0,
-            recv_buffer: 0,
-            seed: 3,
-        }
-    }
-
-    /// Both ends in one process, without an engine between them.
-    fn play(spec: &RawSpec, pieces: u64) -> (RawServer, Vec<Flow>) {
-        let local: IpAddr = [127, 0, 0, 1].into();
-        let mut server = RawServer::open(spec.clone(), once(("lo".to_owned(), local))).unwrap();
-        let address = server.addresses().unwrap()[0].1;
-        let mut flows: Vec<Flow> = spec
-            .traffic()
-            .map(|(index, traffic)| Flow::connect(spec, traffic, index, local, address).unwrap())
-            .collect();
-        server.accept(&Interrupt::default()).unwrap();
-        server.begin(pieces).unwrap();
-        thread::scope(|scope| {
-            for flow in &mut flows {
-                let pieces = spec.part(flow.index, pieces);
-                scope.spawn(move || flow.client_round(spec.piece, pieces).unwrap());
-            }
-        });
-        assert!(server.end().unwrap() >= 0.0);
-        (server, flows)
-    }
-
-    #[test]
-    fn both_directions_arrive_whole_and_in_place() {
-        let spec = spec(true, false);
-        let (server, flows) = play(&spec, 17);
-        server.verify().unwrap();
-        flows.iter().for_each(|flow| flow.verify(&spec).unwrap());
-        assert_eq!(flows.iter().map(Flow::landed_pieces).sum::<u64>(), 17);
-        assert_eq!(server.flows.iter().map(Flow::landed_pieces).sum::<u64>(), 17);
-    }
-
-    #[test]
-    fn a_stranger_on_the_port_holds_up_nothing() {
-        let spec = spec(true, false);
-        let local: IpAddr = [127, 0, 0, 1].into();
-        let mut server = RawServer::open(spec.clone(), once(("lo".to_owned(), local))).unwrap();
-        let address = server.addresses().unwrap()[0].1;
-        let silent = TcpStream::connect(address).unwrap();
-        let mut wrong = TcpStream::connect(address).unwrap();
-        wrong.write_all(&[1; 64]).unwrap();
-        drop(TcpStream::connect(address).unwrap());
-        let connect = |(index, traffic)| Flow::connect(&spec, traffic, index, local, address);
-        let flows: Vec<_> = spec.traffic().map(|it| connect(it).unwrap()).collect();
-        let began = Instant::now();
-        server.accept(&Interrupt::default()).unwrap();
-        assert!(began.elapsed() < ACCEPT_MAX && server.flows.len() == flows.len());
-        drop(silent);
-    }
-
-    #[test]
-    fn hundreds_of_silent_strangers_displace_no_connection_of_the_measuring_end() {
-        let spec = spec(true, false);
-        let local: IpAddr = [127, 0, 0, 1].into();
-        let mut server = RawServer::open(spec.clone(), once(("lo".to_owned(), local))).unwrap();
-        let address = server.addresses().unwrap()[0].1;
-        let connect =
-            |(index, traffic)| Flow::connect(&spec, traffic, index, local, address).unwrap();
-        // The first of them comes before the strangers, and the others after them.
-        let mut traffic = spec.traffic();
-        let mut flows: Vec<Flow> = traffic.next().map(connect).into_iter().collect();
-        let silent: Vec<TcpStream> =
-            (0..300).map(|_| TcpStream::connect(address).unwrap()).collect();
-        flows.extend(traffic.map(connect));
-        server.accept(&Interrupt::default()).unwrap();
-        assert_eq!((server.flows.len(), silent.len()), (flows.len(), 300));
-    }
-
-    #[test]
-    fn a_wrong_byte_is_found() {
-        let spec = spec(false, false);
-        let (mut server, _flows) = play(&spec, 30);
-        server.flows[1].area_mut()[12_345] ^= 1;
-        match server.verify().unwrap_err() {
-            BenchError::Mismatch(mismatch) => assert_eq!(mismatch.offset, 12_345),
-            other => panic!("{other}"),
-        }
-    }
-
-    #[test]
-    fn a_ping_pong_times_each_round_trip() {
-        let spec = RawSpec { flows: 1, area: 10_000, ..spec(false, true) };
-        let (server, flows) = play(&spec, 9);
-        server.verify().unwrap();
-        flows[0].verify(&spec).unwrap();
-        assert_eq!((flows[0].landed_pieces(), server.flows[0].landed_pieces()), (9, 9));
-    }
-
-    #[test]
-    fn pieces_are_dealt_out_without_loss() {
-        let spec = spec(false, false);
-        for pieces in 0..20 {
-            assert_eq!((0..3).map(|index| spec.part(index, pieces)).sum::<u64>(), pieces);
-        }
-    }
-}
+mod tests;

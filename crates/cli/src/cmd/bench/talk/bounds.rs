@@ -1,19 +1,25 @@
 //! What a client may ask for: no more than its own options allow, so that nothing it says ends the server,
 //! which others wait for.
 
-use super::messages::SetUp;
+use super::messages::{End, SetUp};
 use super::raw_spec::RawSpec;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::{
     DEPTH_MAX, Layout, OUTSTANDING_SEGMENTS_MAX, POSTERS_MAX, SEGMENTS_MAX,
 };
 
-/// As many as the setting `flow_limit` allows at most.
-const RAW_FLOWS_MAX: u64 = 1 << 16;
+/// Connections of the baseline in each direction; each has a thread at both ends. Eight rails with 128 sockets each.
+const RAW_FLOWS_MAX: u64 = 1024;
 /// More than any machine has; sums of two of them fit.
 const BYTES_MAX: u64 = 1 << 56;
 
 impl SetUp {
+    /// Memory that this end takes for it.
+    pub(crate) fn memory_bytes(&self, end: End) -> u64 {
+        let regions = u64::from(self.sends(end)) + u64::from(self.receives(end));
+        self.layout.region_bytes().saturating_mul(regions)
+    }
+
     /// Whether a client that keeps to its own options may ask for it.
     pub(crate) fn check(&self) -> Result<(), BenchError> {
         let Layout { size, segments, slots } = self.layout;
@@ -112,6 +118,16 @@ mod tests {
     }
 
     #[test]
+    fn scattered_segments_take_more_memory_than_the_message() {
+        let layout = Layout::new(1 << 20, 16, 16);
+        let asked = SetUp { layout, ..set_up() };
+        assert!(layout.region_bytes() > layout.size * layout.slots);
+        assert_eq!(asked.memory_bytes(End::Server), 2 * layout.region_bytes());
+        let asked = SetUp { bidir: false, ..asked };
+        assert_eq!(asked.memory_bytes(End::Server), layout.region_bytes());
+    }
+
+    #[test]
     fn a_baseline_has_flows_and_whole_pieces() {
         let spec = RawSpec {
             flows: 3,
@@ -128,7 +144,7 @@ mod tests {
         spec.check().unwrap();
         for wrong in [
             RawSpec { flows: 0, ..spec.clone() },
-            RawSpec { flows: 1 << 20, ..spec.clone() },
+            RawSpec { flows: 1025, ..spec.clone() },
             RawSpec { piece: 0, ..spec.clone() },
             RawSpec { piece: 60, ..spec.clone() },
             RawSpec { piece: 20, ..spec.clone() },
@@ -137,5 +153,8 @@ mod tests {
             let text = wrong.check().unwrap_err().to_string();
             assert!(text.contains("allowed"), "{text}");
         }
+        RawSpec { flows: 1024, ..spec.clone() }.check().unwrap();
+        let text = RawSpec { flows: 1 << 16, ..spec }.check().unwrap_err().to_string();
+        assert!(text.contains("flows `65536`") && text.ends_with("allowed: 1 to 1024"), "{text}");
     }
 }

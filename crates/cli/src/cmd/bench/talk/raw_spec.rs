@@ -23,7 +23,7 @@ pub(crate) struct RawSpec {
 }
 
 /// Which way the payload of a connection goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Traffic {
     ToServer,
     ToClient,
@@ -43,6 +43,16 @@ impl RawSpec {
         let flows = self.flows;
         let numbered = move |traffic| (0..flows).map(move |index| (index, traffic));
         traffic.into_iter().flat_map(numbered)
+    }
+
+    /// Memory of each flow at either end: both halves of a ping-pong, or what a stream walks through.
+    pub(crate) fn flow_bytes(&self) -> u64 {
+        if self.ping_pong { self.piece.saturating_mul(2) } else { self.area }
+    }
+
+    /// Memory of all flows at either end.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.flow_bytes().saturating_mul(self.traffic().count() as u64)
     }
 
     /// How many of `pieces` in each direction the flow of this index carries.

@@ -7,6 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::cmd::bench::talk::Throttled;
+use crate::groups::{MOUNT, folders, own};
 
 /// The groups of this process that have a quota, and their ancestors that have one.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,12 +27,12 @@ struct Quota {
 impl Quotas {
     /// Of a kernel without control groups, nothing.
     pub(crate) fn look() -> Self {
-        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        Self::below(Path::new("/sys/fs/cgroup"), &groups)
+        Self::below(Path::new(MOUNT), &own())
     }
 
     fn below(mount: &Path, groups: &str) -> Self {
-        Self(groups.lines().flat_map(|line| folders(mount, line)).filter_map(read).collect())
+        let folders = groups.lines().flat_map(|line| folders(mount, line, "cpu"));
+        Self(folders.filter_map(read).collect())
     }
 
     /// The group whose quota ran out in the greatest part of its periods from this look to `later`.
@@ -47,24 +48,6 @@ impl Quotas {
         let all = later.0.iter().map(since);
         all.max_by(|a, b| a.periods_share.total_cmp(&b.periods_share))
     }
-}
-
-/// The folders of the group that a line of `/proc/self/cgroup` names, and of its ancestors.
-fn folders(mount: &Path, line: &str) -> Vec<PathBuf> {
-    let mut parts = line.splitn(3, ':');
-    let (Some(_), Some(controllers), Some(group)) = (parts.next(), parts.next(), parts.next())
-    else {
-        return Vec::new();
-    };
-    let mount = match controllers {
-        "" if mount.join("cgroup.controllers").exists() => mount.to_owned(),
-        "" => mount.join("unified"),
-        _ if controllers.split(',').any(|one| one == "cpu") => mount.join("cpu"),
-        _ => return Vec::new(),
-    };
-    let group = Path::new(group.trim_start_matches('/'));
-    // In a container the group may be named as the host sees it; then only the container's own is there.
-    group.ancestors().map(|group| mount.join(group)).collect()
 }
 
 fn read(folder: PathBuf) -> Option<Quota> {

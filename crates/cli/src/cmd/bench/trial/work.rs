@@ -1,6 +1,5 @@
 //! One side's part in measuring one size: its memory and what it posts.
 
-use std::panic::resume_unwind;
 use std::thread;
 
 use polyrail::{Engine, Peer, PreparedTransfer, Region, RemoteRegion, Request};
@@ -10,6 +9,7 @@ use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::memory::{Bank, Buffers, Needs, Store};
 use crate::cmd::bench::options::{Op, Piece};
 use crate::cmd::bench::talk::{End, Regions, SetUp, from_hex, to_hex};
+use crate::together::{Begun, start_all};
 
 /// Everything that a sample of a stream of transfers needs at this end.
 pub(crate) struct Work<'a> {
@@ -132,17 +132,14 @@ impl Started<'_> {
         let Some(own) = jobs.last_mut().map(|drivers| drivers.remove(0)) else { return Ok(None) };
         thread::scope(|scope| {
             let finish = |running: Running<'_>| running.finish(stop).map_err(BenchError::from);
-            let spawn = |job: Vec<_>| -> Vec<_> {
-                job.into_iter().map(|running| scope.spawn(move || finish(running))).collect()
-            };
-            let begun: Vec<Vec<_>> = jobs.into_iter().map(spawn).collect();
+            let posters: Vec<usize> = jobs.iter().map(Vec::len).collect();
+            let begin = |running| move || finish(running);
+            let failed = |source| BenchError::system("starting the threads of the posters", source);
+            let begun = start_all(scope, jobs.into_iter().flatten().map(begin)).map_err(failed)?;
             let own = finish(own);
-            // A panic there is a panic here.
-            let join = |thread: thread::ScopedJoinHandle<'_, Result<Ran, BenchError>>| {
-                thread.join().unwrap_or_else(|panic| resume_unwind(panic))
-            };
+            let mut results = begun.into_iter().filter_map(Begun::join);
             let ended: Vec<Vec<_>> =
-                begun.into_iter().map(|job| job.into_iter().map(join).collect()).collect();
+                posters.into_iter().map(|count| results.by_ref().take(count).collect()).collect();
             summed(own?, ended).map(Some)
         })
     }

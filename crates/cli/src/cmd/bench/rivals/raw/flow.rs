@@ -1,5 +1,6 @@
 //! One connection of the baseline, and the memory that belongs to it.
 
+use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -28,6 +29,9 @@ pub(crate) struct Flow {
     /// The most that one round has received; each round begins at the front again.
     landed_pieces: u64,
 }
+
+/// Flows that were asked for and are not there yet: their number in each direction, and the direction.
+pub(crate) type Awaited = HashSet<(usize, Traffic)>;
 
 /// A listening socket whose connections have the right options from the start.
 pub(crate) struct Listener {
@@ -149,7 +153,7 @@ impl Flow {
         stream: TcpStream,
         is_server: bool,
     ) -> Result<Self, BenchError> {
-        let bytes = if traffic == Traffic::PingPong { spec.piece * 2 } else { spec.area };
+        let bytes = spec.flow_bytes();
         let area = memory(bytes)
             .map_err(|source| BenchError::system(format!("mapping {bytes} bytes"), source))?;
         let mut flow =
@@ -223,12 +227,16 @@ impl Listener {
         self.listener.local_addr().map_err(|source| BenchError::system("raw: address", source))
     }
 
-    /// The next connection that greets as the measuring end does, if there is one. Others are dropped once they say
-    /// something else or end; one that says nothing holds up nothing.
-    pub(crate) fn accept(&mut self, spec: &RawSpec) -> Result<Option<Flow>, BenchError> {
+    /// The next connection that greets as one of the `awaited` flows, if there is one; it is awaited no longer. Others
+    /// are dropped once they say something else or end; one that says nothing holds up nothing.
+    pub(crate) fn accept(
+        &mut self,
+        spec: &RawSpec,
+        awaited: &mut Awaited,
+    ) -> Result<Option<Flow>, BenchError> {
         let failed = |source| BenchError::system("raw: accepting a connection", source);
         loop {
-            if let Some(flow) = self.greeted(spec)? {
+            if let Some(flow) = self.greeted(spec, awaited)? {
                 return Ok(Some(flow));
             }
             if self.ungreeted.len() >= UNGREETED_MAX {
@@ -263,7 +271,11 @@ impl Listener {
     }
 
     /// A connection whose greeting has come, if there is one.
-    fn greeted(&mut self, spec: &RawSpec) -> Result<Option<Flow>, BenchError> {
+    fn greeted(
+        &mut self,
+        spec: &RawSpec,
+        awaited: &mut Awaited,
+    ) -> Result<Option<Flow>, BenchError> {
         let mut at = 0;
         while let Some((stream, _)) = self.ungreeted.get(at) {
             let mut bytes = [0; GREETING];
@@ -271,7 +283,9 @@ impl Listener {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => at += 1,
                 Ok(got) if (1..GREETING).contains(&got) => at += 1,
                 Ok(GREETING) => {
-                    let Some((traffic, index)) = understand(spec, bytes) else {
+                    // Flows that were not asked for would take memory that nobody has checked.
+                    let flow = understand(spec, bytes).filter(|flow| awaited.remove(flow));
+                    let Some((index, traffic)) = flow else {
                         self.drop_stranger(at);
                         continue;
                     };
@@ -357,7 +371,7 @@ fn greeting(spec: &RawSpec, traffic: Traffic, index: usize) -> [u8; GREETING] {
     bytes
 }
 
-fn understand(spec: &RawSpec, bytes: [u8; GREETING]) -> Option<(Traffic, usize)> {
+fn understand(spec: &RawSpec, bytes: [u8; GREETING]) -> Option<(usize, Traffic)> {
     let traffic = match bytes[0] {
         1 => Traffic::ToServer,
         2 => Traffic::ToClient,
@@ -365,5 +379,5 @@ fn understand(spec: &RawSpec, bytes: [u8; GREETING]) -> Option<(Traffic, usize)>
         _ => return None,
     };
     let index = u32::from_le_bytes(*bytes[1..].first_chunk()?) as usize;
-    (greeting(spec, traffic, index) == bytes).then_some((traffic, index))
+    (greeting(spec, traffic, index) == bytes).then_some((index, traffic))
 }
