@@ -297,7 +297,7 @@ mod tests {
         let mut command = Command::new("cat");
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         let mut child = command.spawn().unwrap();
-        let (orders, (_never, replies)) = (child.stdin.take().unwrap(), channel());
+        let (orders, (_never, replies)) = (child.stdin.take().unwrap(), sync_channel(1));
         let (mode, interrupt) = ("p2p".parse().unwrap(), Interrupt::default());
         let mut rank = RankProcess { child, orders, replies, mode, interrupt: interrupt.clone() };
         interrupt.raise();
