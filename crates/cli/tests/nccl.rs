@@ -185,6 +185,19 @@ fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {
     let exported =
         format!("export LD_LIBRARY_PATH='{}'", fs::canonicalize(&lib).unwrap().display());
     assert!(text(&run(&["env"]).stdout).starts_with(&exported));
+    // What others can change is not handed to NCCL.
+    let mode = |mode| {
+        let library = lib.join("libnccl-net-polyrail.so");
+        fs::set_permissions(library, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    };
+    mode(0o666);
+    for words in [&["env"][..], &["env", "--conf"]] {
+        let output = run(words);
+        let error = text(&output.stderr);
+        assert!(!output.status.success() && error.contains("is not used: "), "{error}");
+        assert!(output.stdout.is_empty());
+    }
+    mode(0o644);
     // The file there is no library, which only somebody can tell who found it.
     let error = text(&run(&["check"]).stderr);
     assert!(error.contains(".local/lib/libnccl-net-polyrail.so"), "{error}");

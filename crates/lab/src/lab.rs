@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
+use parking_lot::Mutex;
 
-use crate::error::{During, LabError};
+use crate::error::LabError;
 use crate::firewall::{self, Firewall};
 use crate::life;
 use crate::namespaces::Namespaces;
@@ -19,9 +18,8 @@ use crate::network::Network;
 use crate::node::{Form, Node};
 use crate::os;
 use crate::privilege::Privilege;
-use crate::processes;
 use crate::rate::Rate;
-use crate::registry::Owned;
+use crate::registry::{Owned, Registry};
 use crate::spec::{LabSpec, RailInfo, Side, rail_index};
 use crate::wiring::Wiring;
 
@@ -45,6 +43,7 @@ pub struct Lab {
     pub(crate) replaced: Option<String>,
     pub(crate) abandoned: Vec<String>,
     pub(crate) _owned: Option<Owned>,
+    pub(crate) used: Mutex<Option<Owned>>,
 }
 
 /// Removes its lab when dropped, also while a panic unwinds.
@@ -165,14 +164,13 @@ impl Lab {
     /// # Errors
     /// [`LabError::InUse`] if somebody has it.
     pub fn use_alone(&self) -> Result<(), LabError> {
-        match flock(self.namespaces.net(0), FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(()),
-            Err(Errno::WOULDBLOCK) => Err(LabError::InUse {
-                name: self.name.clone(),
-                process: processes::who_locks(self.namespaces.net(0)),
-            }),
-            result => result.during(|| format!("locking lab `{}`", self.name)),
+        let mut used = self.used.lock();
+        if used.is_none() {
+            let taken = Registry::current().use_alone(&self.name)?;
+            let in_use = |process| LabError::InUse { name: self.name.clone(), process };
+            *used = Some(taken.map_err(in_use)?);
         }
+        Ok(())
     }
 
     /// The lab's name.

@@ -5,6 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use crate::error::{During, LabError};
 use crate::holder::{self, Holder, HolderId};
 use crate::lab::{Lab, LabInfo, LabState};
@@ -447,6 +449,7 @@ fn finish(
         replaced: None,
         abandoned: Vec::new(),
         _owned: None,
+        used: Mutex::default(),
     })
 }
 

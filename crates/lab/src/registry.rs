@@ -6,7 +6,7 @@
 use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind::{AlreadyExists, NotFound};
 use std::io::{self, Seek, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -231,16 +231,36 @@ impl Registry {
         })
     }
 
+    /// Keeps others off the lab until the file is dropped or the process ends; the process that has it, if somebody else
+    /// does.
+    pub(crate) fn use_alone(&self, lab: &str) -> Result<Result<Owned, Option<i32>>, LabError> {
+        self.check_directory()?;
+        let path = self.use_path(lab);
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false).mode(0o600);
+        let file = options.open(&path).during_path("opening", &path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => Ok(Err(who_locks(&file))),
+            result => result.during_path("locking", &path).map(|()| Ok(Owned(file))),
+        }
+    }
+
+    fn use_path(&self, lab: &str) -> PathBuf {
+        self.directory.join(format!("{lab}.use"))
+    }
+
     fn path(&self, lab: &str) -> PathBuf {
         self.directory.join(format!("{lab}.json"))
     }
 
     fn make_directory(&self) -> Result<(), LabError> {
-        let mode = if self.privileged { 0o755 } else { 0o700 };
         let mut builder = DirBuilder::new();
-        builder.mode(mode).recursive(true);
+        builder.mode(0o700).recursive(true);
         builder.create(&self.directory).during_path("making", &self.directory)?;
-        self.check_directory()
+        self.check_directory()?;
+        // Whoever can open it can lock it.
+        let private = fs::Permissions::from_mode(0o700);
+        fs::set_permissions(&self.directory, private).during_path("guarding", &self.directory)
     }
 
     /// Refuses a directory that others may write to: in one like /tmp another user could have made it first. What is in it is
@@ -323,11 +343,13 @@ impl Lock<'_> {
 
     /// Removes the lab's file if it has one.
     pub(crate) fn remove(&self, lab: &str) -> Result<(), LabError> {
-        let path = self.registry.path(lab);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() == NotFound => Ok(()),
-            result => result.during_path("removing", &path),
+        for path in [self.registry.use_path(lab), self.registry.path(lab)] {
+            match fs::remove_file(&path) {
+                Err(error) if error.kind() == NotFound => {}
+                result => result.during_path("removing", &path)?,
+            }
         }
+        Ok(())
     }
 
     /// Where root notes that it made the directory of namespaces.
@@ -427,7 +449,6 @@ mod tests {
 
     #[test]
     fn nothing_is_read_in_a_directory_that_others_may_write_to() {
-        use std::os::unix::fs::PermissionsExt;
         let temporary = tempfile::tempdir().unwrap();
         let registry = registry(temporary.path());
         let lock = registry.lock().unwrap();
@@ -447,6 +468,26 @@ mod tests {
         fs::set_permissions(&registry.directory, fs::Permissions::from_mode(0o700)).unwrap();
         assert_eq!(registry.labs().unwrap(), ["demo"]);
         lock.remove("demo").unwrap();
+    }
+
+    #[test]
+    fn one_process_uses_a_lab_alone_and_no_other_user_can_lock_it() {
+        let temporary = tempfile::tempdir().unwrap();
+        let registry = registry(temporary.path());
+        let lock = registry.lock().unwrap();
+        lock.create("demo", &record()).unwrap();
+        let used = registry.use_alone("demo").unwrap().unwrap();
+        let process = i32::try_from(std::process::id()).unwrap();
+        assert_eq!(registry.use_alone("demo").unwrap().unwrap_err(), Some(process));
+        drop(used);
+        drop(registry.use_alone("demo").unwrap().unwrap());
+        for path in [registry.use_path("demo"), registry.directory.clone()] {
+            let mode = fs::metadata(&path).unwrap().mode();
+            assert_eq!(mode & 0o077, 0, "{} {mode:o}", path.display());
+        }
+        lock.remove("demo").unwrap();
+        drop(lock);
+        assert!(!temporary.path().join("polyrail").exists());
     }
 
     #[test]
@@ -495,7 +536,6 @@ mod tests {
 
     #[test]
     fn a_directory_that_others_may_write_to_is_refused() {
-        use std::os::unix::fs::PermissionsExt;
         let temporary = tempfile::tempdir().unwrap();
         let registry = registry(temporary.path());
         drop(registry.lock().unwrap());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use polyrail_config::harmless;
 use polyrail_sys::files::{Found, OpenFolder};
@@ -23,6 +23,8 @@ use crate::sockets::{Called, call, on_port, pid_in, remove_dead, sockets_in};
 const MOST_SOCKETS: usize = 256;
 /// Those that are asked at a time.
 const AT_A_TIME: usize = 64;
+/// From when on no further answer is read: a text with as many series as may be takes most of a second.
+const GATHER_MAX: Duration = Duration::from_secs(3);
 
 /// Serves the metrics of all processes with a socket in a folder, until it is dropped.
 #[derive(Debug)]
@@ -110,7 +112,7 @@ impl Round {
         let shown = listed.into_iter().map(|socket| (harmless(&socket.0, &[]), socket));
         // Two may look alike then.
         let sockets: BTreeMap<String, (String, Found)> = shown.collect();
-        let sockets = sockets.into_iter().take(MOST_SOCKETS);
+        let sockets = in_turn(sockets, |(_, found)| found.owner()).into_iter().take(MOST_SOCKETS);
         let (names, sockets): (Vec<String>, Vec<(String, Found)>) = sockets.unzip();
         let ignored = in_folder - names.len();
         let answers = ask_all(sockets.len(), AT_A_TIME, |index| match &folder {
@@ -124,6 +126,7 @@ impl Round {
         let mut own = Samples::default();
         for ((name, socket), answer) in names.iter().zip(&sockets).zip(answers) {
             let result = match answer {
+                Ok(_) if start.elapsed() > GATHER_MAX => Err(Silence::TooLarge),
                 Ok(text) => add(&mut all, name, &text).map_err(|()| Silence::Garbage),
                 Err(Silence::Dead) if is_removed(socket) => {
                     self.removed += 1;
@@ -172,6 +175,21 @@ impl Round {
     }
 }
 
+/// By name, with the first of each user before the second of any: so no user's sockets keep out another's.
+fn in_turn<T>(all: BTreeMap<String, T>, user: impl Fn(&T) -> u32) -> Vec<(String, T)> {
+    let mut turns: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut found: Vec<_> = all
+        .into_iter()
+        .map(|(name, one)| {
+            let turn = turns.entry(user(&one)).or_default();
+            *turn += 1;
+            (*turn, (name, one))
+        })
+        .collect();
+    found.sort_by_key(|(turn, _)| *turn);
+    found.into_iter().map(|(_, one)| one).collect()
+}
+
 /// Adds what a process said, with labels that tell it from others.
 fn add(all: &mut Exposition, name: &str, text: &str) -> Result<(), ()> {
     let labels = match pid_in(name) {
@@ -193,4 +211,22 @@ fn add(all: &mut Exposition, name: &str, text: &str) -> Result<(), ()> {
 fn is_of_engines(family: &str) -> bool {
     let own = |name: &str| name == "polyrail_up" || name.starts_with("polyrail_exporter");
     family.starts_with("polyrail_") && !own(family)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_of_one_user_keep_out_none_of_another() {
+        let of = |user: u32| move |number: u32| (format!("polyrail-{user}-{number:03}.sock"), user);
+        let all = (0..300).map(of(1000)).chain((0..2).map(of(1001))).collect();
+        let order: Vec<u32> =
+            in_turn(all, |user| *user).into_iter().map(|(_, user)| user).collect();
+        assert_eq!(order[..5], [1000, 1001, 1000, 1001, 1000]);
+        let one = (0..9).map(of(7)).collect::<BTreeMap<_, _>>();
+        let names: Vec<String> = one.keys().cloned().collect();
+        let in_turn = in_turn(one, |user| *user);
+        assert_eq!(in_turn.into_iter().map(|(name, _)| name).collect::<Vec<_>>(), names);
+    }
 }

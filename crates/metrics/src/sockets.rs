@@ -18,7 +18,7 @@ const MODE: u32 = 0o660;
 /// Connections that the kernel holds until the server accepts them.
 const BACKLOG: i32 = 1024;
 /// Entries of a folder that are looked at.
-const MOST_ENTRIES: usize = 4096;
+const MOST_ENTRIES: usize = 65_536;
 
 /// A listener, and the file to remove at its end.
 #[derive(Debug)]

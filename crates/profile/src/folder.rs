@@ -130,7 +130,7 @@ impl Folder {
     pub fn claim(dir: impl AsRef<Path>) -> Result<Claim, ProfileError> {
         let folder = Self::open(dir)?;
         let path = folder.dir.join(SAMPLES);
-        let file = open_to_write(&path, Opening::Keep, 0o666);
+        let file = open_to_write(&path, Opening::Keep, 0o600);
         let file = file.map_err(ProfileError::io("open", &path))?;
         lock_table(&file, &path, &folder.dir)?;
         folder.require_derivable()?;

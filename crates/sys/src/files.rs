@@ -6,6 +6,7 @@
 //!
 //! * [`open_trusted`], [`require_trusted`]: files and folders that decide what the process does.
 //! * [`open_to_write`], [`replace`], [`require_replaceable`], [`make_folders`]: files that the process writes.
+//! * [`lock`]: files that one process at a time uses.
 //! * [`OpenFolder`], [`remove_opened`]: names that the process makes and removes.
 //! * [`Below`]: files of the copy of a machine, whose links never lead out of it.
 //!
@@ -15,6 +16,7 @@
 
 mod below;
 mod folder;
+mod lock;
 mod privilege;
 mod trust;
 mod walk;
@@ -22,6 +24,7 @@ mod write;
 
 pub use below::{Below, refuse_links};
 pub use folder::{Found, OpenFolder, remove_empty, remove_opened};
+pub use lock::lock;
 pub use privilege::{is_privileged, user_outside};
 pub use trust::{open_trusted, require_trusted, require_trusted_code};
 pub use write::{Opening, make_folders, open_to_write, replace, require_replaceable};

@@ -313,7 +313,11 @@ fn env(folder: Option<&Path>, conf: bool, gpus: Option<u16>) -> Result<(), Refus
         return Err(refuse(exit::USAGE, text, help));
     }
     let installed = || near_folders().into_iter().find(|folder| folder.join(FOR_NCCL).exists());
+    let is_found = folder.is_none();
     let folder = folder.map(Path::to_owned).or_else(installed);
+    if let (true, Some(found)) = (is_found, &folder) {
+        refuse_of_others(&found.join(FOR_NCCL))?;
+    }
     // A job may be started from elsewhere.
     let folder = folder.map(|folder| fs::canonicalize(&folder).unwrap_or(folder));
     let gpus = gpus.map_or_else(gpus_here, usize::from);

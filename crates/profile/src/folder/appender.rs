@@ -1,7 +1,7 @@
 //! A table that grows by whole lines, and the lock of whoever fills it. A line that was cut short is cut off.
 
-use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use polyrail_sys::files::{self, Opening};
@@ -24,7 +24,7 @@ pub(super) struct Appender {
 impl Appender {
     /// Opens or begins a table. Whoever holds the lock on it is the one who fills the folder.
     pub(super) fn open(path: PathBuf, dir: &Path, heading: &str) -> Result<Self, ProfileError> {
-        let file = files::open_to_write(&path, Opening::Keep, 0o666);
+        let file = files::open_to_write(&path, Opening::Keep, 0o600);
         let mut file = file.map_err(ProfileError::io("open", &path))?;
         lock_table(&file, &path, dir)?;
         let mut text = Vec::new();
@@ -74,9 +74,9 @@ impl Appender {
 }
 
 pub(super) fn lock_table(file: &File, path: &Path, dir: &Path) -> Result<(), ProfileError> {
-    file.try_lock().map_err(|error| match error {
-        fs::TryLockError::WouldBlock => ProfileError::Busy { dir: dir.into() },
-        fs::TryLockError::Error(source) => ProfileError::io("lock", path)(source),
+    files::lock(file).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => ProfileError::Busy { dir: dir.into() },
+        _ => ProfileError::io("lock", path)(error),
     })
 }
 

@@ -90,6 +90,24 @@ fn root_trusts_its_own_file_and_none_that_others_can_change() {
 }
 
 #[test]
+fn a_file_that_is_locked_can_be_opened_by_its_owner_only() {
+    let folder = Folder::new("lock");
+    let path = folder.file("f", "");
+    folder.mode("f", 0o664);
+    let (first, second) = (fs::File::open(&path).unwrap(), fs::File::open(&path).unwrap());
+    lock(&first).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(lock(&second).unwrap_err().kind(), ErrorKind::WouldBlock);
+    drop(first);
+    lock(&second).unwrap();
+    // Devices are everybody's.
+    let null = fs::File::open("/dev/null").unwrap();
+    let before = null.metadata().unwrap().mode();
+    lock(&null).unwrap();
+    assert_eq!(null.metadata().unwrap().mode(), before);
+}
+
+#[test]
 fn code_that_others_can_change_is_refused_by_every_user() {
     let folder = Folder::new("code");
     let file = folder.file("target/release/f.so", "code");

@@ -6,8 +6,9 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use polyrail_experiment::{Experiment, Measured, Plan, Report, SCHEMA_VERSION, whole_blocks};
-use polyrail_sys::files::{Opening, make_folders, open_to_write, remove_empty, remove_opened};
-use rustix::fs::{FlockOperation, flock};
+use polyrail_sys::files::{
+    Opening, lock, make_folders, open_to_write, remove_empty, remove_opened,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -72,8 +73,8 @@ impl Folder {
         let is_new = !path.exists();
         make_folders(path, 0o777).map_err(Unwritten::at(path))?;
         let cells =
-            open_to_write(&file, Opening::ReadAppend, 0o666).map_err(Unwritten::at(&file))?;
-        flock(&cells, FlockOperation::NonBlockingLockExclusive).map_err(|_| in_use(path))?;
+            open_to_write(&file, Opening::ReadAppend, 0o600).map_err(Unwritten::at(&file))?;
+        lock(&cells).map_err(|_| in_use(path))?;
         let mut folder = Self { path: path.to_owned(), cells, measured: Vec::new(), ends: 0 };
         let first = first_line(experiment, plan);
         if has_results {
@@ -203,7 +204,7 @@ pub(super) fn refuse_if_in_use(path: &Path) -> Result<(), RunError> {
     let file = path.join(CELLS);
     let opened = file.is_file().then(|| File::open(file));
     let Some(Ok(cells)) = opened else { return Ok(()) };
-    flock(&cells, FlockOperation::NonBlockingLockExclusive).map_err(|_| in_use(path))
+    lock(&cells).map_err(|_| in_use(path))
 }
 
 fn in_use(path: &Path) -> RunError {

@@ -12,8 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use polyrail_experiment::Plan;
-use polyrail_sys::files::{Opening, open_to_write};
-use rustix::fs::{FlockOperation, flock};
+use polyrail_sys::files::{Opening, lock, open_to_write};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -77,8 +76,8 @@ impl Journal {
             let help = "leave --resume out, or name the file with --journal";
             return Err(fault("has no figures to go on with".to_owned(), help));
         }
-        let file = open_to_write(path, Opening::ReadAppend, 0o666).map_err(Unwritten::at(path))?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        let file = open_to_write(path, Opening::ReadAppend, 0o600).map_err(Unwritten::at(path))?;
+        lock(&file).map_err(|_| {
             fault(
                 "is in use by another sweep".to_owned(),
                 "wait for its end, or name another file with --journal",
