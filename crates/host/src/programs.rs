@@ -4,21 +4,23 @@ use rustix::process::geteuid;
 
 use crate::Sysroot;
 
-/// The name of a process, if it is root's or the calling user's. Any user may call a process whatever it likes, so the
+/// The name of a process, if it is root's or the calling user's, and not of another user who runs a set-user-ID program. Any user may call a process whatever it likes, so the
 /// name alone says nothing of a program that belongs to the system. Copies of machines have names only.
 pub fn system_program(root: &Sysroot, pid: u32) -> Option<String> {
     let name = root.read(format!("/proc/{pid}/comm")).ok()?;
+    let is_trusted = |user: &u32| [0, geteuid().as_raw()].contains(user);
     let is_trusted = match root.read(format!("/proc/{pid}/status")) {
-        Ok(status) => user(&status).is_some_and(|user| [0, geteuid().as_raw()].contains(&user)),
+        Ok(status) => users(&status).is_some_and(|users| users.iter().all(is_trusted)),
         Err(_) => !root.is_live(),
     };
     is_trusted.then_some(name)
 }
 
-/// The effective user, the second of a line of four.
-fn user(status: &str) -> Option<u32> {
+/// The real and the effective user, the first of a line of four.
+fn users(status: &str) -> Option<[u32; 2]> {
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
-    line.split_whitespace().nth(1)?.parse().ok()
+    let mut users = line.split_whitespace().map(str::parse);
+    Some([users.next()?.ok()?, users.next()?.ok()?])
 }
 
 #[cfg(test)]
@@ -37,7 +39,8 @@ mod tests {
         assert_eq!(found().as_deref(), Some("irqbalance"), "a copy");
         let (own, other) = (geteuid().as_raw(), geteuid().as_raw() + 1);
         for (users, is_found) in [
-            ("1000\t0\t0\t0".to_owned(), true),
+            ("0\t0\t0\t0".to_owned(), true),
+            (format!("{other}\t0\t0\t0"), false),
             (format!("0\t{own}\t0\t0"), true),
             (format!("0\t{other}\t0\t0"), false),
             ("0".to_owned(), false),

@@ -52,7 +52,8 @@ pub enum Unproven {
     /// The process that took the name has ended.
     #[error("the other process has ended")]
     Ended,
-    /// As many have looked as the kernel keeps, and its bearer has not forgotten them yet.
+    /// As many have looked as the kernel keeps, and its bearer has not forgotten them yet; or it has forgotten this process
+    /// in the middle of its look. Look again.
     #[error("too many processes look at the other one")]
     Crowded,
     /// A system call failed.
@@ -109,15 +110,22 @@ impl ProvenProcess {
         let number = number.ok_or(Unproven::OtherNamespace)?;
         let handle = match handle(&connection) {
             Ok(Some(handle)) => handle,
-            Ok(None) => pidfd_open(number, PidfdFlags::empty()).map_err(io::Error::from)?,
+            Ok(None) => {
+                let handle = pidfd_open(number, PidfdFlags::empty()).map_err(io::Error::from)?;
+                // As long as the connection waits, the process has the name, and nobody else its number. Whoever has been
+                // forgotten meanwhile looks again.
+                if has_happened(&connection, PollFlags::empty()) {
+                    return Err(Unproven::Crowded);
+                }
+                handle
+            }
             Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {
                 return Err(Unproven::Ended);
             }
             Err(error) => return Err(error.into()),
         };
         let proven = Self { number, handle };
-        // As long as a process has the name, the number was not used for another one meanwhile.
-        match has_happened(&connection, PollFlags::empty()) || proven.has_ended() {
+        match proven.has_ended() {
             true => Err(Unproven::Ended),
             false => Ok(proven),
         }
@@ -288,6 +296,34 @@ mod tests {
         assert!(matches!(ProvenProcess::with_name(&name), Err(Unproven::Ended)));
         // `cat` ends with its standard input.
         drop(stdin);
+    }
+
+    #[test]
+    fn a_bearer_that_forgets_at_once_is_proven_all_the_same() {
+        let name = format!("polyrail-test-forgets-{}", std::process::id());
+        let badge = Badge::take(&name).unwrap();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    badge.make_room();
+                }
+            });
+            for _ in 0..2000 {
+                let found = loop {
+                    match ProvenProcess::with_name(&name) {
+                        Err(Unproven::Crowded) => {}
+                        found => break found,
+                    }
+                };
+                // Whatever it says, the thread ends.
+                if found.is_err() {
+                    is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+                }
+                assert_eq!(found.unwrap().number(), std::process::id());
+            }
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
     }
 
     #[test]
