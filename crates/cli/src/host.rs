@@ -144,11 +144,11 @@ mod tests {
     fn a_control_group_that_leaves_less_than_the_host_has_is_named() {
         let limit = || PathBuf::from("/sys/fs/cgroup/a/memory.max");
         let shown = |of_host, of_group| less(of_host, of_group).map(|left| left.to_string());
-        let of_group = "700.0 MiB, which /sys/fs/cgroup/a/memory.max leaves";
+        let of_group = "700 MiB, which /sys/fs/cgroup/a/memory.max leaves";
         let group = || Some((limit(), 700 << 20));
         assert_eq!(shown(Some(8 << 30), group()).as_deref(), Some(of_group));
         assert_eq!(shown(None, group()).as_deref(), Some(of_group));
-        assert_eq!(shown(Some(1 << 20), group()).as_deref(), Some("1.0 MiB, which is available"));
+        assert_eq!(shown(Some(1 << 20), group()).as_deref(), Some("1.00 MiB, which is available"));
         assert_eq!(less(None, None), None);
     }
 }
