@@ -92,19 +92,24 @@ impl Hub {
         let watch = self.small.engine.watch(peer);
         let member = Member { peer: peer.clone(), name: name.to_owned(), _watch: watch };
         self.members.insert(peer.instance(), member);
-        Ok(Some(self.put(name, Some(metadata))))
+        match self.entries.get(name) {
+            // The others have heard it.
+            Some(entry) if entry.metadata.as_ref() == Some(&metadata) => Ok(Some(entry.clone())),
+            _ => Ok(Some(self.put(name, Some(metadata)))),
+        }
     }
 
     fn hear(&mut self, heard: Heard, changed: &mut Vec<Entry>, stop: &Stop) {
         match heard {
-            Heard::Said(peer, bytes) => {
+            Heard::Said { peer, bytes, .. } => {
                 // Whoever may connect may say anything.
                 let Ok(message) = serde_json::from_slice::<Message>(&bytes) else { return };
+                let before = self.version;
                 match self.admit(&peer, message) {
                     Ok(Some(entry)) => {
                         let all: Vec<Entry> = self.entries.values().cloned().collect();
                         self.small.tell(&peer, &all, stop);
-                        changed.push(entry);
+                        changed.extend((self.version > before).then_some(entry));
                     }
                     Ok(None) => {}
                     Err(no) => self.small.say(&peer, &no, stop),
@@ -176,6 +181,7 @@ mod tests {
     use polyrail::Config;
 
     use super::*;
+    use crate::ranks::small::Place;
 
     #[test]
     fn a_rank_has_one_name_and_metadata_that_can_be_read() {
@@ -195,6 +201,16 @@ mod tests {
         assert!(matches!(hub.admit(&peer, enter("rank-1")), Ok(Some(_))));
         let again = hub.admit(&peer, enter("rank-1"));
         assert!(matches!(again, Ok(Some(_))), "it may connect again");
+        // Again and again, and the others hear nothing of it; nothing that it says waits without a bound.
+        let version = hub.version;
+        let stop = Stop::default();
+        for _ in 0..3 {
+            let said = serde_json::to_vec(&enter("rank-1")).unwrap();
+            let mut changed = Vec::new();
+            let heard = Heard::Said { peer: peer.clone(), bytes: said, _place: Place::default() };
+            hub.hear(heard, &mut changed, &stop);
+            assert!(changed.is_empty() && hub.version == version);
+        }
         match hub.admit(&peer, enter("rank-2")) {
             Err(Message::Refused { why }) => {
                 assert_eq!(why, "this rank is `rank-1` already, and can't be `rank-2`, too");

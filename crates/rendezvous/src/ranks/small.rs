@@ -1,6 +1,7 @@
 //! The small engine by which ranks tell each other of themselves. So their introduction is as safe as
 //! the engine's own, and the notifications of the program's engine stay the program's.
 
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -8,7 +9,10 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use polyrail::{Config, Engine, EngineError, LostReason, Observer, Peer, PostError};
+use parking_lot::Mutex;
+use polyrail::{
+    Config, Engine, EngineError, InstanceId, LostReason, Observer, Peer, PostError, Transfer,
+};
 use serde::{Deserialize, Serialize};
 
 use super::job::Job;
@@ -18,6 +22,8 @@ use crate::stop::Stop;
 /// Entries travel together up to so many bytes, which stays below the longest notification.
 const BATCH_BYTES: usize = 48 << 10;
 const FULL_AGAIN: Duration = Duration::from_millis(1);
+/// Messages of a peer that wait to be heard, and messages to a peer that have not arrived.
+const MOST_WAITING: usize = 1024;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -48,22 +54,38 @@ pub(super) struct Entry {
 
 /// What a small engine hears.
 pub(super) enum Heard {
-    Said(Peer, Vec<u8>),
+    Said { peer: Peer, bytes: Vec<u8>, _place: Place },
     Lost(Peer),
 }
 
+/// The place of a message among those of its peer that wait. Clones count.
+pub(super) type Place = Arc<()>;
+
 /// Hears for it.
-struct Ear(Sender<Heard>);
+struct Ear {
+    sender: Sender<Heard>,
+    /// By peer, with one clone for each message that waits.
+    waiting: Mutex<HashMap<InstanceId, Place>>,
+}
 
 impl Observer for Ear {
     fn notified(&self, peer: &Peer, data: Vec<u8>) -> Option<Vec<u8>> {
+        let mut waiting = self.waiting.lock();
+        let place = waiting.entry(peer.instance()).or_default();
+        if Arc::strong_count(place) > MOST_WAITING {
+            let peer = peer.name();
+            tracing::warn!(target: "polyrail::rendezvous", peer, "it says more than is heard: a message of it is dropped");
+            return None;
+        }
         // Nobody listens any more while it closes.
-        let _ = self.0.send(Heard::Said(peer.clone(), data));
+        let _place = place.clone();
+        let _ = self.sender.send(Heard::Said { peer: peer.clone(), bytes: data, _place });
         None
     }
 
     fn lost(&self, peer: &Peer, _why: &LostReason) {
-        let _ = self.0.send(Heard::Lost(peer.clone()));
+        self.waiting.lock().remove(&peer.instance());
+        let _ = self.sender.send(Heard::Lost(peer.clone()));
     }
 }
 
@@ -71,6 +93,8 @@ impl Observer for Ear {
 pub(super) struct Small {
     pub(super) engine: Engine,
     pub(super) heard: Receiver<Heard>,
+    /// By peer, what was said to it and has not arrived.
+    said: Mutex<HashMap<InstanceId, VecDeque<Transfer>>>,
 }
 
 impl Small {
@@ -108,22 +132,37 @@ impl Small {
         let engine = Engine::builder()
             .config(builder.build()?)
             .name(&format!("rendezvous of rank {}", job.rank))
-            .observer(Arc::new(Ear(sender)))
+            .observer(Arc::new(Ear { sender, waiting: Mutex::default() }))
             .build()?;
-        Ok(Self { engine, heard })
+        Ok(Self { engine, heard, said: Mutex::default() })
     }
 
-    /// Says something; waits while too much is being said. Whoever leaves waits for nobody.
+    /// Says something; waits while too much is being said. Whoever leaves waits for nobody. A peer that takes nothing, while
+    /// more and more is said to it, is given up, or it would keep the others from hearing anything.
     pub(super) fn say(&self, to: &Peer, message: &Message, stop: &Stop) {
         // It has texts, numbers and lists only.
         let Ok(bytes) = serde_json::to_vec(message) else { return };
-        while let Err(PostError::Busy { .. }) =
-            self.engine.notify(to, &bytes).map(|transfer| transfer.detach())
-        {
-            if stop.is_set() {
-                return;
+        let mut all = self.said.lock();
+        all.retain(|_, said| {
+            while said.front().is_some_and(Transfer::is_over) {
+                said.pop_front();
             }
-            stop.sleep(FULL_AGAIN);
+            !said.is_empty()
+        });
+        let said = all.entry(to.instance()).or_default();
+        if said.len() >= MOST_WAITING {
+            let peer = to.name();
+            tracing::warn!(target: "polyrail::rendezvous", peer, "it takes no message of {MOST_WAITING}: it is given up");
+            all.remove(&to.instance());
+            drop(all);
+            return self.engine.remove_peer(to);
+        }
+        loop {
+            match self.engine.notify(to, &bytes) {
+                Ok(transfer) => return said.push_back(transfer),
+                Err(PostError::Busy { .. }) if !stop.is_set() => stop.sleep(FULL_AGAIN),
+                Err(_) => return,
+            }
         }
     }
 
@@ -193,4 +232,41 @@ pub(super) fn rails_to(address: SocketAddr) -> std::io::Result<String> {
     let socket = UdpSocket::bind(any)?;
     socket.connect(address)?;
     Ok(socket.local_addr()?.ip().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn what_one_peer_says_waits_with_a_bound_and_takes_no_room_of_others() {
+        let job = Job { rank: 0, size: 3, host: "127.0.0.1".to_owned(), port: 0, is_local: true };
+        let start = || Small::start(&Config::default(), &job, "127.0.0.1", None).unwrap();
+        let (small, loud, other) = (start(), start(), start());
+        let says = |from: &Small, times: usize| {
+            let peer = from.engine.add_peer(&small.engine.metadata()).unwrap();
+            (0..times).for_each(|_| {
+                from.engine.notify(&peer, b"word").unwrap().join().unwrap();
+            });
+        };
+        says(&loud, MOST_WAITING + 10);
+        says(&other, 1);
+        let begin = Instant::now();
+        let mut heard = Vec::new();
+        let of_other = |heard: &[Heard]| {
+            let is_other = |one: &Heard| matches!(one, Heard::Said { peer, .. } if peer.instance() == other.engine.instance());
+            heard.iter().any(is_other)
+        };
+        while !of_other(&heard) {
+            assert!(begin.elapsed() < Duration::from_secs(30), "{} are heard", heard.len());
+            heard.extend(small.heard.recv_timeout(Duration::from_secs(1)));
+        }
+        assert_eq!(heard.len(), MOST_WAITING + 1);
+        // What was heard makes room.
+        heard.clear();
+        says(&loud, 1);
+        assert!(small.heard.recv_timeout(Duration::from_secs(30)).is_ok());
+    }
 }

@@ -198,7 +198,7 @@ impl Spoke {
     /// What rank 0 says next.
     fn listen(&self, link: &mut Link) -> Result<Told, RendezvousError> {
         match link.small.heard.recv_timeout(LISTEN) {
-            Ok(Heard::Said(peer, bytes)) if peer == link.peer => {
+            Ok(Heard::Said { peer, bytes, .. }) if peer == link.peer => {
                 match serde_json::from_slice(&bytes) {
                     Ok(Message::Entries(entries)) => {
                         let mut changes = Vec::new();
