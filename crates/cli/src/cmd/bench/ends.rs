@@ -9,6 +9,7 @@ mod line;
 mod listen;
 mod measure;
 mod pace;
+mod promise;
 mod protection;
 mod result;
 mod serve;

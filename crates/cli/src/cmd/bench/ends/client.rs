@@ -293,11 +293,7 @@ const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Each end that is `on_host` takes its memory from this machine.
 fn check_memory(schedule: &Schedule, rails: usize, on_host: [bool; 2]) -> Result<(), BenchError> {
     let ends = on_host.into_iter().filter(|is| *is).count() as u64;
-    check_free_memory(schedule.memory_bytes(rails) / 2 * ends)
-}
-
-/// Refuses to take more memory of this host than there is.
-pub(super) fn check_free_memory(needed_bytes: u64) -> Result<(), BenchError> {
+    let needed_bytes = schedule.memory_bytes(rails) / 2 * ends;
     match crate::host::available_memory() {
         Some(available) if needed_bytes > available.bytes => {
             Err(BenchError::Memory { needed_bytes, available })

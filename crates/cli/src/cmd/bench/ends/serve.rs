@@ -10,9 +10,9 @@ use polyrail_report::{PeerSample, exit};
 use polyrail_profiler::drive::Ran;
 
 use super::about::{settings, threads, tool};
-use super::client::check_free_memory;
 use super::idle::Idle;
 use super::line::line;
+use super::promise::Promise;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::judge::silent_rails;
@@ -95,7 +95,7 @@ struct Session<'l> {
     prepared: Option<Prepared<'l>>,
     /// The sample under way, or how it failed.
     sample: Option<(Snapshot, Result<Option<Ran>, BenchError>)>,
-    raw: Option<RawServer>,
+    raw: Option<(RawServer, Promise)>,
     /// While the client samples.
     watch: Option<Watch>,
     others: Others,
@@ -107,6 +107,7 @@ struct Prepared<'l> {
     part: Part<'l>,
     /// Whether both ends are in this process, whose CPU time the client counts then.
     is_one_process: bool,
+    _memory: Option<Promise>,
 }
 
 /// Engines on single rails, each with a thread that serves it; they end when this is dropped.
@@ -160,7 +161,7 @@ impl<'l> Session<'l> {
 
     /// Refuses a client that keeps its turn without need. A round of the baseline has limits of its own.
     fn check_idle(&self) -> Result<(), BenchError> {
-        if self.raw.as_ref().is_some_and(RawServer::is_in_round) {
+        if self.raw.as_ref().is_some_and(|(raw, _)| raw.is_in_round()) {
             return Ok(());
         }
         let link = self.link;
@@ -201,10 +202,10 @@ impl<'l> Session<'l> {
                 spec.check()?;
                 // Free the old memory first, so that both never exist at once.
                 self.raw = None;
-                check_free_memory(spec.memory_bytes())?;
+                let memory = Promise::of(spec.memory_bytes())?;
                 let rails = self.link.engine.rails();
                 let rails = rails.into_iter().map(|rail| (rail.name, rail.address.ip()));
-                let raw = self.raw.insert(RawServer::open(spec, rails)?);
+                let (raw, _) = self.raw.insert((RawServer::open(spec, rails)?, memory));
                 Ok(Answer::RawReady { addresses: raw.addresses()? })
             }
             Ask::RawAccept => {
@@ -271,9 +272,8 @@ impl<'l> Session<'l> {
         set_up.check()?;
         // Free the old memory first, so that both never exist at once.
         self.prepared = None;
-        if self.bank.is_host() {
-            check_free_memory(set_up.memory_bytes(End::Server))?;
-        }
+        let bytes = self.bank.is_host().then(|| set_up.memory_bytes(End::Server));
+        let memory = bytes.map(Promise::of).transpose()?;
         if set_up.sample && self.watch.is_none() {
             self.watch = Some(Watch::open()?);
         }
@@ -281,7 +281,7 @@ impl<'l> Session<'l> {
         let regions = regions_of(&buffers);
         let part = Part::new(self.link, &buffers, set_up, &set_up.regions, End::Server)?;
         let is_one_process = set_up.process == process();
-        self.prepared = Some(Prepared { buffers, part, is_one_process });
+        self.prepared = Some(Prepared { buffers, part, is_one_process, _memory: memory });
         Ok(Answer::Ready(regions))
     }
 
@@ -339,7 +339,7 @@ impl<'l> Session<'l> {
     }
 
     fn raw(&mut self) -> Result<&mut RawServer, BenchError> {
-        self.raw.as_mut().ok_or_else(not_set_up)
+        self.raw.as_mut().map(|(raw, _)| raw).ok_or_else(not_set_up)
     }
 }
 
