@@ -53,6 +53,8 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         &[
             "DirBuilder::new",
             "File::options",
+            "fs::set_permissions(",
+            ".create(true",
             ".create_new(true",
             ".write(true",
             "remove_dir(",
