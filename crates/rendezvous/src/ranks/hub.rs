@@ -116,6 +116,7 @@ impl Hub {
                 }
             }
             Heard::Lost(peer) => {
+                self.small.forget(&peer);
                 let gone = self.members.get(&peer.instance()).is_some_and(|it| it.peer == peer);
                 if gone && let Some(member) = self.members.remove(&peer.instance()) {
                     let name = member.name;

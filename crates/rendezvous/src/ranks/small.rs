@@ -143,13 +143,10 @@ impl Small {
         // It has texts, numbers and lists only.
         let Ok(bytes) = serde_json::to_vec(message) else { return };
         let mut all = self.said.lock();
-        all.retain(|_, said| {
-            while said.front().is_some_and(Transfer::is_over) {
-                said.pop_front();
-            }
-            !said.is_empty()
-        });
         let said = all.entry(to.instance()).or_default();
+        while said.front().is_some_and(Transfer::is_over) {
+            said.pop_front();
+        }
         if said.len() >= MOST_WAITING {
             let peer = to.name();
             tracing::warn!(target: "polyrail::rendezvous", peer, "it takes no message of {MOST_WAITING}: it is given up");
@@ -164,6 +161,12 @@ impl Small {
                 Err(_) => return,
             }
         }
+    }
+
+    /// Forgets what was said to a peer that is gone. It may be back in another session, and hears it there.
+    pub(super) fn forget(&self, peer: &Peer) {
+        let said = self.said.lock().remove(&peer.instance());
+        said.into_iter().flatten().for_each(Transfer::detach);
     }
 
     /// Tells of entries, in as many messages as it takes.
