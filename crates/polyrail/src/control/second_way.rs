@@ -14,6 +14,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use polyrail_config::BindDevice;
+use polyrail_proto::hello::Network;
 use polyrail_sys::interfaces::Interface;
 use polyrail_sys::tcp::{self, FlowOptions};
 use socket2::Socket;
@@ -170,28 +171,14 @@ pub(crate) fn any_nic_answers(
     answers: impl Fn(&str) -> bool,
 ) -> Vec<bool> {
     let shares = |rail: &ChosenRail, other: &Interface| {
-        let (IpAddr::V4(a), IpAddr::V4(b)) = (rail.address, other.address) else { return false };
-        let bits = u32::from(rail.prefix_len.min(other.prefix_len));
-        let is_near = bits > 0 && (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits;
+        let network = Network { address: other.address, prefix_len: other.prefix_len };
+        let is_near = rail.address.is_ipv4() && rail.network().overlaps(&network);
         is_near && other.up && !other.loopback && other.name != rail.interface
     };
     let is_one = |rail: &ChosenRail| {
         !rail.loopback && interfaces.iter().any(|other| shares(rail, other) && answers(&other.name))
     };
     rails.iter().map(is_one).collect()
-}
-
-/// Whether the address is in the rail's network.
-fn are_near(rail: &ChosenRail, address: IpAddr) -> bool {
-    let bits = u32::from(rail.prefix_len);
-    if bits == 0 {
-        return false;
-    }
-    match (rail.address, address.to_canonical()) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits,
-        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits,
-        _ => false,
-    }
 }
 
 /// The way that a rail's connections take first before any has led to the peer.
@@ -272,7 +259,7 @@ impl Control {
         let settings = &self.engine.settings;
         let is_certain = settings.bind_device == BindDevice::Auto
             && usual_way(settings, rail) == Way::Device
-            && are_near(&self.engine.rails[rail], remote.ip());
+            && self.engine.rails[rail].network().contains(remote.ip());
         if let Some(device) = device(&self.engine.rails[rail], settings.bind_device)
             && is_certain
             && matches!(tcp::arrived_on(socket, device), Ok(true))

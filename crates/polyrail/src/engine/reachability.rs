@@ -46,7 +46,7 @@ impl EngineShared {
         if from.is_ipv4() != to.is_ipv4() {
             return Reach::Unreachable(Never::Family);
         }
-        if card.same_network(other) {
+        if card.network().overlaps(&other.network()) {
             return Reach::SameSubnet;
         }
         let Some(link) = link else { return Reach::Unknown };
@@ -68,8 +68,7 @@ impl EngineShared {
         remote: &'a [RailCard],
         reach: &'a [Vec<Reach>],
     ) -> Question<'a> {
-        let spec = self.config.rails.trim();
-        let is_named = spec != "auto" && !spec.starts_with('^');
+        let is_named = self.config.names_rails();
         Question { local: &self.card.rails, remote, reach, is_named }
     }
 }
