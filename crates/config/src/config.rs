@@ -249,6 +249,22 @@ mod tests {
     }
 
     #[test]
+    fn rails_are_named_unless_the_engine_chooses() {
+        for (rails, are_named) in [
+            ("auto", false),
+            (" auto ", false),
+            ("^docker,lo", false),
+            (" ^=eth0", false),
+            ("eth", true),
+            ("=eth0,10.0.0.5", true),
+            ("plugin:/opt/libnccl-net.so", true),
+        ] {
+            let config = Config::builder().set("rails", rails).unwrap().build().unwrap();
+            assert_eq!(config.names_rails(), are_named, "{rails:?}");
+        }
+    }
+
+    #[test]
     fn json_has_numbers_as_numbers_and_origins_as_text() {
         let config = Config::builder().set("chunk_bytes", "1MiB").unwrap().build().unwrap();
         let json = serde_json::to_value(&config).unwrap();

@@ -25,6 +25,13 @@ impl Settings {
         }
     }
 
+    /// Whether `rails` names interfaces, addresses or a plugin, instead of leaving the choice to the engine (`auto`, or
+    /// `^` with interfaces to leave out).
+    pub fn names_rails(&self) -> bool {
+        let rails = self.rails.trim();
+        rails != "auto" && !rails.starts_with('^')
+    }
+
     /// The number of proxies where they are merged; 0 is auto.
     pub fn merged_proxies(&self) -> u32 {
         self.tx_proxies.max(self.rx_proxies)

@@ -8,9 +8,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use polyrail_host::{Nic, Sysroot};
-use polyrail_nic::{
-    Ethtool, Limits, NicError, Offloads, RouteQuery, Routes, driver_stats, ntuple_rules, offloads,
-};
+use polyrail_netlink::Routes;
+use polyrail_nic::{Ethtool, Limits, NicError, Offloads, driver_stats, ntuple_rules, offloads};
 use polyrail_sys::files;
 use serde::{Deserialize, Serialize};
 
@@ -178,26 +177,25 @@ impl Probes {
     }
 
     fn ask_routes(&mut self, root: &Sysroot, nics: &[Nic]) -> Result<(), NicError> {
-        let mut routes = Routes::open()?;
-        let addresses = match polyrail_sys::interfaces::list() {
-            Ok(addresses) => addresses,
-            Err(source) => return Err(NicError::Open { what: "the list of addresses", source }),
-        };
+        let failed = |what| move |source| NicError::Open { what, source };
+        let mut routes = Routes::open().map_err(failed("a netlink socket"))?;
+        let addresses =
+            polyrail_sys::interfaces::list().map_err(failed("the list of addresses"))?;
         for interface in addresses {
             let IpAddr::V4(address) = interface.address else { continue };
             if !nics.iter().any(|nic| nic.name == interface.name) {
                 continue;
             }
             let Some(destination) = neighbour(address, interface.prefix_len) else { continue };
-            let query = RouteQuery {
-                destination: destination.into(),
-                source: Some(address.into()),
-                interface: None,
-            };
-            let leaves_by = match routes.get(&query) {
-                Ok(route) => route.interface.and_then(|index| interface_name(root, index)),
+            let found = routes.interface(destination.into(), Some(address.into()));
+            let leaves_by = match found {
+                Ok(Some(index)) => interface_name(root, index),
+                Ok(None) => {
+                    self.no_route(address, destination, "there is none");
+                    None
+                }
                 Err(error) => {
-                    self.errors.insert(format!("route from {address}"), error.to_string());
+                    self.no_route(address, destination, &error.to_string());
                     None
                 }
             };
@@ -209,6 +207,11 @@ impl Probes {
             });
         }
         Ok(())
+    }
+
+    fn no_route(&mut self, source: Ipv4Addr, destination: Ipv4Addr, why: &str) {
+        let why = format!("the route from {source} to {destination}: {why}");
+        self.errors.insert(format!("route from {source}"), why);
     }
 }
 
@@ -381,7 +384,7 @@ mod tests {
             destination: destination.parse().unwrap(),
             leaves_by: Some("eth0".into()),
         };
-        let why = "the route from 10.0.0.2 to 10.0.0.1: Network is unreachable (os error 101)";
+        let why = "the route from 10.0.0.2 to 10.0.0.1: there is none";
         let probes = Probes {
             routes: vec![
                 route("eth0", "10.0.0.2", "10.0.0.1"),
@@ -396,10 +399,7 @@ mod tests {
         assert_ne!(redacted.routes[0].source, redacted.routes[1].source);
         assert_eq!((redacted.routes[1].nic.as_str(), redacted.routes.len()), ("eth1", 2));
         let error = redacted.errors.iter().next().unwrap();
-        assert_eq!(
-            (error.0.as_str(), error.1.as_str()),
-            ("route 1", "Network is unreachable (os error 101)")
-        );
+        assert_eq!((error.0.as_str(), error.1.as_str()), ("route 1", "there is none"));
     }
 
     #[test]

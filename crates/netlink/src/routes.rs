@@ -10,7 +10,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::{Error, Message, Protocol, Socket, attributes, find, find_u32, u16_at, u32_at};
 
-/// Asks the kernel about routes of the calling thread's network namespace.
+/// Asks the kernel about routes of the network namespace that it was opened in.
 #[derive(Debug)]
 pub struct Routes {
     socket: Socket,
@@ -71,7 +71,7 @@ const RTN_LOCAL: u8 = 2;
 const ANSWER_MAX: Duration = Duration::from_millis(200);
 
 impl Routes {
-    /// Opens a socket for questions, each of which waits 200 ms at most.
+    /// Opens a socket in the calling thread's network namespace. Each question waits 200 ms at most.
     ///
     /// # Errors
     /// The system's error, if it gives no such socket.
@@ -117,7 +117,26 @@ impl Routes {
         source: Option<IpAddr>,
         interface: Option<u32>,
     ) -> Result<Option<Route>, Error> {
-        match self.socket.request(question(destination, source, interface), 0) {
+        let question = question(destination, source, interface, RTM_F_FIB_MATCH);
+        self.ask(question, interface)
+    }
+
+    /// Returns the interface that a packet to `destination` would leave by now, from `source` if that is given, or
+    /// `None` if there is no route. Of several next hops it is the one that the kernel chooses for this packet.
+    ///
+    /// # Errors
+    /// As [`Self::find`].
+    pub fn interface(
+        &mut self,
+        destination: IpAddr,
+        source: Option<IpAddr>,
+    ) -> Result<Option<u32>, Error> {
+        let found = self.ask(question(destination, source, None, 0), None)?;
+        Ok(found.and_then(|route| route.interface))
+    }
+
+    fn ask(&mut self, question: Message, interface: Option<u32>) -> Result<Option<Route>, Error> {
+        match self.socket.request(question, 0) {
             Ok(bodies) => {
                 let body = bodies.first().ok_or(Error::Malformed("no route in it"))?;
                 Ok(answer(body, interface))
@@ -146,13 +165,18 @@ fn says_no_route(error: &io::Error) -> bool {
     .contains(&code)
 }
 
-fn question(destination: IpAddr, source: Option<IpAddr>, interface: Option<u32>) -> Message {
+fn question(
+    destination: IpAddr,
+    source: Option<IpAddr>,
+    interface: Option<u32>,
+    flags: u32,
+) -> Message {
     let (family, bits) = family(destination);
     let mut header = [0u8; RTMSG];
     header[0] = family;
     header[1] = bits;
     header[2] = source.map_or(0, |_| bits);
-    header[8..12].copy_from_slice(&RTM_F_FIB_MATCH.to_ne_bytes());
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
     let mut message = Message::new(RTM_GETROUTE, &header);
     put_address(&mut message, RTA_DST, destination);
     if let Some(source) = source {
@@ -162,6 +186,11 @@ fn question(destination: IpAddr, source: Option<IpAddr>, interface: Option<u32>)
         message.attribute_u32(RTA_OIF, interface);
     }
     message
+}
+
+/// For fuzzing: reads any bytes as a route.
+pub(crate) fn examine(body: &[u8]) -> usize {
+    usize::from(answer(body, None).is_some())
 }
 
 /// `None` if the route leads nowhere, or not through the interface that was asked about.
@@ -272,7 +301,11 @@ mod tests {
             let found = routes.find(ip("127.0.0.1"), None, None).unwrap().unwrap();
             assert!(found.is_local && found.gateway.is_none(), "{found:?}");
             assert_eq!(found.interface, Some(lo.index));
+            assert_eq!(routes.interface(ip("127.0.0.1"), None).unwrap(), Some(lo.index));
         }
+        // A source that is not of this host.
+        let foreign = Some(ip("203.0.113.7"));
+        assert_eq!(routes.interface(ip("127.0.0.1"), foreign).unwrap(), None);
     }
 
     #[test]

@@ -88,7 +88,8 @@ impl Socket {
     /// `flags` such as [`NLM_F_CREATE`](crate::NLM_F_CREATE) say how to change something.
     ///
     /// # Errors
-    /// [`Error::Refused`] by the kernel; [`Error::Malformed`] if its answer makes no sense.
+    /// [`Error::Refused`] by the kernel, with `ETIMEDOUT` if a time limit of the socket passes first;
+    /// [`Error::Malformed`] if its answer makes no sense.
     pub fn request(&mut self, message: Message, flags: u16) -> Result<Vec<Vec<u8>>, Error> {
         let sequence = self.send(message, NLM_F_REQUEST | NLM_F_ACK | flags)?;
         let mut found = Vec::new();
@@ -196,10 +197,15 @@ impl Socket {
     }
 
     fn receive(&mut self) -> Result<&[u8], Errno> {
-        let (_, length) = rustix::io::retry_on_intr(|| {
+        let received = rustix::io::retry_on_intr(|| {
             net::recv(&self.socket, self.buffer.as_mut_slice(), RecvFlags::TRUNC)
-        })?;
-        self.buffer.get(..length).ok_or(Errno::NOBUFS)
+        });
+        match received {
+            Ok((_, length)) => self.buffer.get(..length).ok_or(Errno::NOBUFS),
+            // The socket blocks, so its time limit has passed. The kernel answers `EAGAIN` for routes of type `throw`.
+            Err(Errno::AGAIN) => Err(Errno::TIMEDOUT),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -305,6 +311,34 @@ mod tests {
         let Err(Error::Refused { source, .. }) = refused else { panic!("{refused:?}") };
         let known = [libc::ENODEV, libc::EPERM].map(Some);
         assert!(known.contains(&source.raw_os_error()), "{source}");
+    }
+
+    #[test]
+    fn a_request_that_times_out_says_so_and_its_late_answer_is_skipped() {
+        let (own, kernel) = socketpair();
+        rustix::net::sockopt::set_socket_timeout(
+            &own,
+            rustix::net::sockopt::Timeout::Recv,
+            Some(std::time::Duration::from_millis(1)),
+        )
+        .unwrap();
+        let mut socket = Socket::from(own);
+        let late = socket.request(Message::new(RTM_GETLINK, &LINK), 0);
+        let Err(Error::Refused { source, .. }) = late else { panic!("{late:?}") };
+        assert_eq!(source.kind(), io::ErrorKind::TimedOut);
+        // The late answer, then the one that is asked for.
+        for sequence in [1, 2] {
+            let mut answer = Message::new(RTM_NEWLINK, &[sequence as u8; 4]).finish(0, sequence);
+            answer.extend(Message::new(NLMSG_ERROR, &[0; 4]).finish(0, sequence));
+            net::send(&kernel, &answer, SendFlags::empty()).unwrap();
+        }
+        let found = socket.request(Message::new(RTM_GETLINK, &LINK), 0).unwrap();
+        assert_eq!(found, [vec![2; 4]]);
+    }
+
+    fn socketpair() -> (OwnedFd, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC;
+        net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
     }
 
     #[test]

@@ -220,7 +220,7 @@ pub(crate) fn verdict(reply: &Reply<'_>) -> Option<Verdict> {
 #[doc(hidden)]
 pub fn examine(bytes: &[u8]) -> usize {
     let verdicts = replies(bytes).flatten().filter_map(|reply| verdict(&reply)).count();
-    verdicts + crate::links::examine(bytes)
+    verdicts + crate::links::examine(bytes) + crate::routes::examine(bytes)
 }
 
 #[cfg(test)]

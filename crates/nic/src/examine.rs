@@ -14,8 +14,7 @@ pub fn examine(bytes: &[u8]) -> usize {
         let body = reply.body.get(GENERIC_HEADER..).unwrap_or_default();
         seen += attributes(body).map(|(_, value)| text(value).len().min(1)).sum::<usize>();
         seen += crate::generic::examine(body) + crate::ethtool::examine(body);
-        seen += crate::netdev::examine(body) + crate::route::examine(reply.body);
-        seen += usize::from(crate::events::examine(&reply));
+        seen += crate::netdev::examine(body) + usize::from(crate::events::examine(&reply));
     }
     seen += crate::rss::examine(bytes);
     seen + crate::writers::examine(bytes) + crate::ioctl::examine(bytes)

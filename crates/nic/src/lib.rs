@@ -4,7 +4,6 @@
 //!   [`driver_stats`] and [`set_rss_table`] over the older calls that have no successor, or a young
 //!   one.
 //! * [`Netdev`]: which queue is served by which NAPI, and which interrupt wakes it.
-//! * [`Routes`]: by which interface a packet would leave.
 //! * [`require_right_to_change`]: whether this process may change interfaces.
 //! * [`Events`]: links and settings that change.
 //! * [`WriteWatch`]: which process writes to a file, such as an interrupt's affinity.
@@ -22,7 +21,6 @@ mod ioctl;
 mod netdev;
 mod os;
 mod right;
-mod route;
 mod rss;
 mod writers;
 
@@ -35,6 +33,5 @@ pub use ioctl::{
 };
 pub use netdev::{Napi, Netdev, Queue, QueueKind, QueueStats};
 pub use right::require_right_to_change;
-pub use route::{Route, RouteQuery, Routes};
 pub use rss::{BadRssTable, RssTable, rss_table, set_rss_table};
 pub use writers::{WriteWatch, Written};

@@ -1,11 +1,10 @@
 //! Conversations with the kernel that this test runs on: read-only, or about a file of its own.
 
 use std::fs;
-use std::net::IpAddr;
 
 use polyrail_nic::{
-    Ethtool, Events, Netdev, NicError, RouteQuery, Routes, Setting, WriteWatch, driver_info,
-    driver_stats, offloads, require_right_to_change,
+    Ethtool, Events, Netdev, NicError, Setting, WriteWatch, driver_info, driver_stats, offloads,
+    require_right_to_change,
 };
 use polyrail_skip::skip;
 
@@ -23,27 +22,6 @@ fn device() -> Option<String> {
     let names = names.map(|entry| entry.unwrap().path());
     let mut real = names.filter(|path| path.join("device").exists());
     real.next().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
-}
-
-#[test]
-fn the_way_to_this_machine_leads_over_the_loopback_interface() {
-    let destination: IpAddr = "127.0.0.1".parse().unwrap();
-    let query = RouteQuery { destination, source: None, interface: None };
-    let route = Routes::open().unwrap().get(&query).unwrap();
-    assert_eq!(route.interface, Some(ifindex("lo")));
-    assert_eq!(route.gateway, None);
-    assert_eq!(route.source, Some(destination));
-}
-
-#[test]
-fn a_source_that_is_not_of_this_machine_has_no_route_and_the_error_names_both_ends() {
-    let query = RouteQuery {
-        destination: "127.0.0.1".parse().unwrap(),
-        source: Some("203.0.113.7".parse().unwrap()),
-        interface: None,
-    };
-    let error = Routes::open().unwrap().get(&query).unwrap_err();
-    assert!(error.to_string().starts_with("the route from 203.0.113.7 to 127.0.0.1: "), "{error}");
 }
 
 #[test]

@@ -307,9 +307,11 @@ impl Control {
             handshake.say_goodbye(RefusedCode::Undecided, "its user has not decided in time");
         }
         let is_connecting = handshake.is_connecting();
+        let is_quiet = handshake.is_unheard() && why.is_closed();
         let Handshake { cause, remote, mut race, .. } = handshake;
         let why = race.reason(why);
         match cause {
+            Cause::Accepted { rail, .. } if is_quiet => self.closed_unheard(rail, remote),
             Cause::Accepted { rail, then } => self.arrival_failed(rail, then, remote, &why),
             Cause::Flow { peer, flow, pause, pair, .. } if is_connecting => {
                 self.not_connected(&peer, (flow, pair), &why, pause);

@@ -15,12 +15,14 @@
 
 // `card` is how engines find each other, `prefix` what stands before each message.
 mod card;
+mod network;
 mod prefix;
 
 use polyrail_secure::{CAPABILITY_BYTES, Capability, MAX_SHOWN_BYTES};
 use thiserror::Error;
 
 pub use self::card::{Capabilities, Card, MAX_NAME_BYTES, Metadata, RailCard};
+pub use self::network::Network;
 pub use self::prefix::{Kind, Prefix};
 pub use crate::codec::DecodeError;
 use crate::codec::{Reader, put_text};

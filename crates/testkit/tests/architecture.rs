@@ -39,6 +39,7 @@ const RULES: &[Rule] = &[
             "metrics",
             "nccl-abi",
             "nccl-ref",
+            "netlink",
             "nic",
             "pattern",
             "polyrail",
@@ -68,7 +69,11 @@ const RULES: &[Rule] = &[
         ..Rule::ORDINARY
     },
     Rule { name: "pattern", is_pure: true, ..Rule::ORDINARY },
-    Rule { name: "doctor", below: &["host", "nic", "sys", "text", "tune"], ..Rule::ORDINARY },
+    Rule {
+        name: "doctor",
+        below: &["host", "netlink", "nic", "sys", "text", "tune"],
+        ..Rule::ORDINARY
+    },
     Rule { name: "sample", below: &["host", "netlink"], ..Rule::ORDINARY },
     // Foreign code calls it and hands it pointers.
     Rule {

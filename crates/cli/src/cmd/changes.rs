@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use polyrail_host::{Sysroot, Topology};
-use polyrail_nic::{RouteQuery, Routes};
+use polyrail_netlink::Routes;
 use polyrail_report::{Align, Table, exit};
 use polyrail_tune::{
     Applied, ApplyOptions, Blame, Checked, Effect, Machine, Plan, Reach, RealDisk, Session,
@@ -512,8 +512,7 @@ fn warn_of(plan: &Plan) {
 pub(crate) fn ssh_interface(root: &Sysroot) -> Option<String> {
     let connection = std::env::var("SSH_CONNECTION").ok()?;
     let destination: IpAddr = connection.split_whitespace().next()?.parse().ok()?;
-    let query = RouteQuery { destination, source: None, interface: None };
-    let wanted = Routes::open().ok()?.get(&query).ok()?.interface?;
+    let wanted = Routes::open().ok()?.interface(destination, None).ok()??;
     let names = root.list("/sys/class/net").ok()?;
     let is_wanted = |name: &String| {
         let index = root.read_parsed::<u32>(format!("/sys/class/net/{name}/ifindex"));

@@ -178,6 +178,11 @@ impl ConnectReason {
     pub(crate) fn is_nobody(&self) -> bool {
         matches!(self, Self::System { kind: io::ErrorKind::ConnectionRefused, .. })
     }
+
+    /// Whether the other side closed or reset the connection without a word.
+    pub(crate) fn is_closed(&self) -> bool {
+        matches!(self, Self::Closed | Self::System { kind: io::ErrorKind::ConnectionReset, .. })
+    }
 }
 
 /// An address at which an engine was not met, and why.

@@ -295,6 +295,11 @@ impl Handshake {
         matches!(self.talk, Talk::Introduced { .. } | Talk::Proven(_))
     }
 
+    /// Whether the side that connected has sent nothing yet.
+    pub(crate) fn is_unheard(&self) -> bool {
+        matches!(self.talk, Talk::Stranger) && self.prefix.is_none() && self.input.is_empty()
+    }
+
     /// Whether there is no TCP connection yet.
     pub(crate) fn is_connecting(&self) -> bool {
         self.stage == Stage::Connecting

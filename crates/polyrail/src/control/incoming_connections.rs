@@ -261,6 +261,14 @@ impl Control {
         self.turn_away(rail, remote, why);
     }
 
+    /// A connection was closed before its first byte, as the slower one of two ways to a rail is (`second_way.rs`). Port
+    /// scanners do the same, so it counts as refused.
+    pub(super) fn closed_unheard(&self, rail: usize, remote: SocketAddr) {
+        self.engine.control.refused.fetch_add(1, Ordering::Relaxed);
+        let rail = &*self.engine.rails[rail].name;
+        tracing::debug!(target: "polyrail::peer", rail, %remote, "closed before its first byte");
+    }
+
     pub(super) fn turn_away(&mut self, rail: usize, remote: SocketAddr, why: &ConnectReason) {
         self.engine.control.refused.fetch_add(1, Ordering::Relaxed);
         self.accepting.turned_away.log(&self.engine.rails[rail].name, remote, why);

@@ -12,7 +12,6 @@ use polyrail_config::BindDevice;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Control;
-use super::second_way::are_near;
 use crate::control::build::device;
 use crate::engine::peer::PeerShared;
 use crate::engine::rail_selection::ChosenRail;
@@ -42,7 +41,7 @@ fn questions<'r>(
     let mut found = Vec::new();
     for target in targets.filter(SocketAddr::is_ipv4) {
         let near: Vec<&ChosenRail> =
-            rails.iter().filter(is_one).filter(|rail| are_near(rail, target.ip())).collect();
+            rails.iter().filter(is_one).filter(|rail| rail.network().contains(target.ip())).collect();
         if near.len() > 1 {
             found.extend(near.into_iter().map(|rail| (rail, target)));
         }

@@ -163,19 +163,6 @@ fn is_up(socket: &Socket) -> io::Result<bool> {
     }
 }
 
-/// Whether the address is in the rail's network.
-pub(super) fn are_near(rail: &ChosenRail, address: IpAddr) -> bool {
-    let bits = u32::from(rail.prefix_len);
-    if bits == 0 {
-        return false;
-    }
-    match (rail.address, address.to_canonical()) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits,
-        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits,
-        _ => false,
-    }
-}
-
 impl Control {
     /// When the next connection is to be tried by its other way.
     pub(super) fn second_way_due(&self) -> Option<Instant> {
@@ -246,7 +233,7 @@ impl Control {
     pub(super) fn bind_arrival(&self, socket: &Socket, rail: usize, remote: SocketAddr) {
         let settings = &self.engine.settings;
         let is_certain = settings.bind_device == BindDevice::Auto
-            && are_near(&self.engine.rails[rail], remote.ip());
+            && self.engine.rails[rail].network().contains(remote.ip());
         if let Some(device) = device(&self.engine.rails[rail], settings.bind_device)
             && is_certain
             && matches!(tcp::arrived_on(socket, device), Ok(true))

@@ -43,7 +43,7 @@ const NAMES_SHOWN: usize = 8;
 /// The interfaces of this machine that are not among the rails. Interfaces that nobody takes for a rail are not
 /// listed: the loopback interface, and virtual ones without an address, unless nothing else is there.
 pub(crate) fn left_out(config: &Config, all: &[Interface], rails: &[ChosenRail]) -> Vec<LeftOut> {
-    let is_host_only = !is_named(config) && rails.iter().all(|rail| rail.address.is_loopback());
+    let is_host_only = !config.names_rails() && rails.iter().all(|rail| rail.address.is_loopback());
     let mut found: Vec<LeftOut> = Vec::new();
     for (at, interface) in all.iter().enumerate() {
         let is_first = at == 0 || all[at - 1].index != interface.index;
@@ -72,7 +72,7 @@ pub(crate) fn remark(config: &Config, all: &[Interface], rails: &[ChosenRail]) -
         let is_own = rail.loopback && !rail.address.is_loopback();
         is_own || interface.is_some_and(|one| way_of(one, all) >= Way::Container)
     };
-    if is_named(config) || rails.iter().any(is_of_nic) {
+    if config.names_rails() || rails.iter().any(is_of_nic) {
         return None;
     }
     let first = rails.first()?;
@@ -93,7 +93,7 @@ pub(crate) fn log(config: &Config, remark: Option<&str>, left_out: &[LeftOut]) {
     if line.is_empty() && remark.is_none() {
         return;
     }
-    if is_named(config) {
+    if config.names_rails() {
         tracing::info!(target: "polyrail::rail", "interfaces that are no rails: {line}");
         return;
     }
@@ -105,12 +105,6 @@ pub(crate) fn log(config: &Config, remark: Option<&str>, left_out: &[LeftOut]) {
     if std::mem::replace(&mut *LAST.lock(), told.clone()) != told {
         tracing::warn!(target: "polyrail::rail", "{told}");
     }
-}
-
-/// Whether `rails` says which interfaces it wants.
-fn is_named(config: &Config) -> bool {
-    let spec = config.rails.trim();
-    spec != "auto" && !spec.starts_with('^')
 }
 
 /// Addresses that every interface has that is up.
@@ -139,7 +133,7 @@ fn reason(config: &Config, addresses: &[&Interface], all: &[Interface]) -> Strin
     if !usable.iter().any(is_of_family) {
         return format!("no address for address_family = {}", config.address_family);
     }
-    if is_named(config) {
+    if config.names_rails() {
         return "`rails` does not name it".to_owned();
     }
     if let Some(names) = spec.strip_prefix('^')

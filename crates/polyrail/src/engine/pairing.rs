@@ -129,7 +129,7 @@ impl Question<'_> {
     /// Each criterion outweighs the sum of all that follow, over 64 pairs.
     fn weight(&self, local: usize, remote: usize, reach: Reach) -> i128 {
         let (here, there) = (&self.local[local], &self.remote[remote]);
-        let speed = speed_of(here, there).unwrap_or_default().min(1 << 28);
+        let speed = self.speed((local, remote)).unwrap_or_default().min(1 << 28);
         // Names of loopback rails are their addresses, and tell nothing beside their order.
         let is_named_alike = here.name == there.name && !here.address.ip().is_loopback();
         let apart = local.abs_diff(remote) as i128;
@@ -183,13 +183,8 @@ impl Question<'_> {
 
     /// Takes pairs out that are far slower than the fastest; returns them.
     fn leave_out_slow(&self, pairs: &mut Vec<(usize, usize)>) -> Vec<(usize, usize)> {
-        let speed =
-            |(local, remote): &(usize, usize)| speed_of(&self.local[*local], &self.remote[*remote]);
-        let fastest = pairs.iter().filter_map(speed).max().unwrap_or_default();
-        let is_slow = |pair: &(usize, usize)| {
-            !self.is_named && speed(pair).is_some_and(|speed| speed <= fastest / SLOW)
-        };
-        let (slow, others) = pairs.iter().partition(|pair| is_slow(pair));
+        let fastest = pairs.iter().filter_map(|pair| self.speed(*pair)).max();
+        let (slow, others) = pairs.iter().partition(|pair| self.is_slow(**pair, fastest));
         *pairs = others;
         slow
     }
@@ -204,10 +199,19 @@ impl Question<'_> {
 
     /// Whether the first pair is far slower than the second, and the user has not named the rails.
     pub(crate) fn is_slow_beside(&self, one: (usize, usize), other: (usize, usize)) -> bool {
-        let speed =
-            |(local, remote): (usize, usize)| speed_of(&self.local[local], &self.remote[remote]);
-        let fastest = speed(other).unwrap_or_default();
-        !self.is_named && speed(one).is_some_and(|speed| speed <= fastest / SLOW)
+        self.is_slow(one, self.speed(other))
+    }
+
+    /// Whether the pair is far slower than one of this speed, and the user has not named the rails.
+    fn is_slow(&self, pair: (usize, usize), fastest: Option<u32>) -> bool {
+        let most = fastest.unwrap_or_default() / SLOW;
+        !self.is_named && self.speed(pair).is_some_and(|speed| speed <= most)
+    }
+
+    /// Speed of a pair in Mbit/s: the lower one of its two rails, as far as they are known.
+    fn speed(&self, (local, remote): (usize, usize)) -> Option<u32> {
+        let both = [self.local[local].speed_mbps, self.remote[remote].speed_mbps];
+        both.into_iter().filter(|speed| *speed > 0).min()
     }
 
     /// Why no rail here can go with any of the peer; for an error.
@@ -285,12 +289,12 @@ impl Question<'_> {
         })
     }
 
-    fn why_slow(&self, (local, remote): (usize, usize)) -> String {
-        let speed = speed_of(&self.local[local], &self.remote[remote]).unwrap_or_default();
+    fn why_slow(&self, pair: (usize, usize)) -> String {
+        let speed = self.speed(pair).unwrap_or_default();
         format!(
             "{} at {speed} Mbit/s is left out beside rails that are {SLOW} times faster or more; \
              name it in `rails` to use it",
-            self.local[local].name
+            self.local[pair.0].name
         )
     }
 
@@ -334,12 +338,6 @@ impl Reach {
             Self::Unreachable(_) => 0,
         }
     }
-}
-
-/// Of a pair, in Mbit/s, as far as it is known.
-fn speed_of(local: &RailCard, remote: &RailCard) -> Option<u32> {
-    let known = [local.speed_mbps, remote.speed_mbps].into_iter().filter(|speed| *speed > 0);
-    known.min()
 }
 
 fn rails(count: usize) -> String {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use polyrail_proto::hello::{MAX_RAILS, RailCard};
+use polyrail_proto::hello::{MAX_RAILS, Network, RailCard};
 use polyrail_sys::interfaces::{AddressState, Interface};
 
 use crate::engine::automatic_rails::leading_out;
@@ -133,6 +133,11 @@ impl ChosenRail {
             prefix_len: self.prefix_len,
             speed_mbps: self.speed_mbps.unwrap_or(0),
         }
+    }
+
+    /// The network that its address is in.
+    pub(crate) fn network(&self) -> Network {
+        Network { address: self.address, prefix_len: self.prefix_len }
     }
 
     pub(crate) fn of(interface: &Interface) -> Self {

@@ -1,14 +1,16 @@
 //! Which rails here reach which rails of a peer, as the kernel's routes say.
 //!
 //! Addresses of one network need no route. For all others the kernel is asked for a route from the
-//! rail's address, through its interface. Where netlink is forbidden, as in some sandboxes, networks
-//! are all there is to go by.
+//! rail's address, through its interface, in the network namespace that the engine was started in.
+//! Where netlink is forbidden, as in some sandboxes, networks are all there is to go by.
 
+use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::sync::Once;
 
+use parking_lot::{Mutex, MutexGuard};
 use polyrail_config::BindDevice;
-use polyrail_netlink::{LinkState, Route, Routes};
+use polyrail_netlink::{Error, LinkState, Route, Routes};
 use polyrail_proto::hello::RailCard;
 
 use crate::engine::pairing::{Never, Question, Reach};
@@ -17,18 +19,66 @@ use crate::engine::state::EngineShared;
 
 static NOT_ASKED: Once = Once::new();
 
+/// The kernel's routes in the network namespace that the engine was started in, which is that of its rails. A thread
+/// that adds a peer may be in another one.
+pub(crate) struct KernelRoutes {
+    socket: Mutex<Option<Routes>>,
+}
+
+/// Questions that are asked in a row. After one that fails, no other is asked: each may wait for its whole limit.
+struct Round<'a> {
+    socket: MutexGuard<'a, Option<Routes>>,
+    has_failed: bool,
+}
+
+impl KernelRoutes {
+    /// Opens the socket in the calling thread's namespace.
+    pub(crate) fn open() -> Self {
+        Self { socket: Mutex::new(open()) }
+    }
+
+    /// Opens the socket again if it has failed.
+    fn round(&self) -> Round<'_> {
+        let mut socket = self.socket.lock();
+        if socket.is_none() {
+            *socket = open();
+        }
+        Round { socket, has_failed: false }
+    }
+}
+
+impl Round<'_> {
+    fn ask<T>(&mut self, question: impl FnOnce(&mut Routes) -> Result<T, Error>) -> Option<T> {
+        if self.has_failed {
+            return None;
+        }
+        match question(self.socket.as_mut()?) {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                note(&error);
+                self.has_failed = true;
+                // A late answer is skipped, and a new socket may be of another namespace.
+                if !is_late(&error) {
+                    *self.socket = None;
+                }
+                None
+            }
+        }
+    }
+}
+
 impl EngineShared {
     /// How each rail here reaches each of these, by rail here.
     pub(crate) fn reach(&self, remote: &[RailCard]) -> Vec<Vec<Reach>> {
-        let mut routes = open();
+        let mut round = self.kernel_routes.round();
         let mut row = |(at, rail): (usize, &ChosenRail)| {
             let card = &self.card.rails[at];
-            let link = ask(&mut routes, |routes| routes.link(&rail.interface)).flatten();
+            let link = round.ask(|routes| routes.link(&rail.interface)).flatten();
             let reach = |other: &RailCard| match link {
                 Some(link) if !link.is_up && !rail.loopback => Reach::Down,
-                link => self.reach_of(rail, card, other, &mut routes, link),
+                link => self.reach_of(rail, card, other, &mut round, link),
             };
-            // A closure of its own, as `routes` is lent to it.
+            // A closure of its own, as `round` is lent to it.
             remote.iter().map(reach).collect()
         };
         self.rails.iter().enumerate().map(&mut row).collect()
@@ -39,20 +89,20 @@ impl EngineShared {
         rail: &ChosenRail,
         card: &RailCard,
         other: &RailCard,
-        routes: &mut Option<Routes>,
+        round: &mut Round<'_>,
         link: Option<LinkState>,
     ) -> Reach {
         let (from, to) = (rail.address, other.address.ip());
         if from.is_ipv4() != to.is_ipv4() {
             return Reach::Unreachable(Never::Family);
         }
-        if card.same_network(other) {
+        if card.network().overlaps(&other.network()) {
             return Reach::SameSubnet;
         }
         let Some(link) = link else { return Reach::Unknown };
         let is_bound = !rail.loopback && self.settings.bind_device != BindDevice::Off;
         let through = is_bound.then_some(link.index);
-        let Some(found) = ask(routes, |routes| routes.find(to, Some(from), through)) else {
+        let Some(found) = round.ask(|routes| routes.find(to, Some(from), through)) else {
             return Reach::Unknown;
         };
         let reach = found.map_or(Reach::NoRoute, |route| of_route(&route, link.index, from));
@@ -68,8 +118,7 @@ impl EngineShared {
         remote: &'a [RailCard],
         reach: &'a [Vec<Reach>],
     ) -> Question<'a> {
-        let spec = self.config.rails.trim();
-        let is_named = spec != "auto" && !spec.starts_with('^');
+        let is_named = self.config.names_rails();
         Question { local: &self.card.rails, remote, reach, is_named }
     }
 }
@@ -99,19 +148,8 @@ fn open() -> Option<Routes> {
     Routes::open().map_err(|error| note(&error)).ok()
 }
 
-/// Asks the kernel, unless an earlier question failed: each may wait for its whole limit.
-fn ask<T, E: std::fmt::Display>(
-    routes: &mut Option<Routes>,
-    question: impl FnOnce(&mut Routes) -> Result<T, E>,
-) -> Option<T> {
-    match question(routes.as_mut()?) {
-        Ok(answer) => Some(answer),
-        Err(error) => {
-            note(&error);
-            *routes = None;
-            None
-        }
-    }
+fn is_late(error: &Error) -> bool {
+    matches!(error, Error::Refused { source, .. } if source.kind() == ErrorKind::TimedOut)
 }
 
 /// Says once that the kernel can't be asked.
@@ -135,6 +173,21 @@ mod tests {
             is_local: false,
             is_down: false,
         }
+    }
+
+    #[test]
+    fn a_failed_question_ends_its_round_and_only_a_timeout_keeps_the_socket() {
+        let routes = KernelRoutes::open();
+        for (kind, is_kept) in [(ErrorKind::TimedOut, true), (ErrorKind::NotConnected, false)] {
+            let mut round = routes.round();
+            assert_eq!(round.ask(|_| Ok(5)), Some(5));
+            let refused = Error::Refused { source: kind.into(), said: None };
+            assert_eq!(round.ask(|_| Err::<(), _>(refused)), None);
+            assert_eq!(round.ask(|_| Ok(5)), None);
+            assert_eq!(round.socket.is_some(), is_kept);
+        }
+        let mut round = routes.round();
+        assert!(round.ask(|routes| routes.link("lo")).flatten().is_some());
     }
 
     #[test]

@@ -40,6 +40,7 @@ use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;
 use crate::engine::proven_names::ProvenNames;
 use crate::engine::proxy_handle::{ProxyCommand, ProxySet};
+use crate::engine::reachability::KernelRoutes;
 use crate::engine::sessions::Parted;
 use crate::engine::settings::EngineSettings;
 use crate::engine::tally::Durations;
@@ -67,6 +68,7 @@ pub(crate) struct EngineShared {
     pub(crate) host: Option<Host>,
     /// Which of those are near a GPU.
     pub(crate) near: NearRails,
+    pub(crate) kernel_routes: KernelRoutes,
     pub(crate) registry: Arc<Registry>,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) inbox: Inbox,
@@ -152,6 +154,7 @@ impl EngineShared {
         Self {
             rescues: Counter::default(),
             near: NearRails::new(&rails, host.as_ref()),
+            kernel_routes: KernelRoutes::open(),
             pollers: Pollers::new(config.polling == Polling::Auto, settings.cpus),
             waits: Waits::default(),
             inbox: Inbox::new(config.notification_queue as usize, bells.clone()),

@@ -15,3 +15,4 @@ mod proof;
 mod sealed;
 mod settings;
 mod stallers;
+mod unheard;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use polyrail_secure::{CAPABILITY_BYTES, Capability};
 
-use super::{HelloError, MAGIC, MAX_RAILS};
+use super::{HelloError, MAGIC, MAX_RAILS, Network};
 use crate::codec::{DecodeError, Reader, put_text};
 use crate::id::InstanceId;
 use crate::wire::WIRE_VERSION;
@@ -188,18 +188,9 @@ impl Card {
 }
 
 impl RailCard {
-    /// Whether both are in one network: same family, same leading bits.
-    pub fn same_network(&self, other: &Self) -> bool {
-        let bits = u32::from(self.prefix_len.min(other.prefix_len));
-        match (self.address.ip(), other.address.ip()) {
-            (IpAddr::V4(a), IpAddr::V4(b)) => {
-                bits > 0 && (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits
-            }
-            (IpAddr::V6(a), IpAddr::V6(b)) => {
-                bits > 0 && (a.to_bits() ^ b.to_bits()).leading_zeros() >= bits
-            }
-            _ => false,
-        }
+    /// The network that its address is in.
+    pub fn network(&self) -> Network {
+        Network { address: self.address.ip(), prefix_len: self.prefix_len }
     }
 }
 

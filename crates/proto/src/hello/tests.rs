@@ -196,21 +196,6 @@ fn a_field_out_of_range_is_refused_by_name() {
     }
 }
 
-#[test]
-fn rails_of_one_network_know_each_other() {
-    let rail = |address: &str, prefix_len| RailCard {
-        name: String::new(),
-        address: address.parse().unwrap(),
-        prefix_len,
-        speed_mbps: 0,
-    };
-    let a = rail("10.0.1.5:1", 24);
-    assert!(a.same_network(&rail("10.0.1.200:1", 24)));
-    assert!(!a.same_network(&rail("10.0.2.5:1", 24)));
-    assert!(!a.same_network(&rail("[fd00::5]:1", 24)));
-    assert!(rail("[fd00::5]:1", 64).same_network(&rail("[fd00::9]:1", 64)));
-}
-
 proptest! {
     #[test]
     fn garbage_is_refused_without_panic(

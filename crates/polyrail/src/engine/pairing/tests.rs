@@ -14,7 +14,7 @@ fn rails(addresses: &[&str]) -> Vec<RailCard> {
 
 /// By networks and families alone, as where the kernel can't be asked.
 fn unasked(local: &[RailCard], remote: &[RailCard]) -> Vec<Vec<Reach>> {
-    let reach = |a: &RailCard, b: &RailCard| match a.same_network(b) {
+    let reach = |a: &RailCard, b: &RailCard| match a.network().overlaps(&b.network()) {
         true => Reach::SameSubnet,
         false if a.address.is_ipv4() != b.address.is_ipv4() => Reach::Unreachable(Never::Family),
         false => Reach::Unknown,
@@ -231,7 +231,7 @@ fn topology(random: &mut Random, most: u64) -> (Vec<RailCard>, Vec<RailCard>, Ve
             Reach::Unreachable(Never::Family)
         } else if a.2 || b.2 {
             Reach::Down
-        } else if a.0.same_network(&b.0) {
+        } else if a.0.network().overlaps(&b.0.network()) {
             Reach::SameSubnet
         } else if !is_known {
             Reach::Unknown

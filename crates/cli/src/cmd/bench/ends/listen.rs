@@ -39,9 +39,7 @@ pub(crate) fn listen(
     let first = wanted.and_then(|wanted| addresses.iter().find(|rail| rail.ip() == wanted.ip()));
     if let Some(address) = first.or(addresses.first()) {
         say!("listening on {address}\non this host: polyrail bench --connect {address}");
-        let rails = engine.config().rails.trim();
-        let is_named = rails != "auto" && !rails.starts_with('^');
-        if address.ip().is_loopback() && !is_named {
+        if address.ip().is_loopback() && !engine.config().names_rails() {
             say!(
                 "elsewhere:    not possible: only this host can reach {}, and no interface leads to other hosts{}",
                 address.ip(),

@@ -29,7 +29,7 @@ impl Args {
         if let Role::Lab { rates } = role
             && given.origin("rails") == Some(&Origin::Set)
         {
-            self.refuse_rails_outside(&given.rails, rates.len())?;
+            self.refuse_rails_outside(&given, rates.len())?;
         }
         let mut builder = self.builder()?;
         if let Some(rails) = self.default_rails(role, given.origin("rails")) {
@@ -104,17 +104,15 @@ impl Args {
     }
 
     /// Refuses rails that no lab with this number of rails has. The addresses of one end are not at the other.
-    fn refuse_rails_outside(&self, rails: &str, count: usize) -> Result<(), BenchError> {
+    fn refuse_rails_outside(&self, given: &Config, count: usize) -> Result<(), BenchError> {
+        let rails = &*given.rails;
         let (is_exact, list) = rails.strip_prefix('=').map_or((false, rails), |list| (true, list));
         let is_inside = |word: &str| {
             let mut names = (0..count).map(|rail| format!("{LAB_RAILS}{rail}"));
             word.starts_with("plugin:")
                 || names.any(|name| if is_exact { name == word } else { name.starts_with(word) })
         };
-        if rails == "auto"
-            || rails.starts_with('^')
-            || list.split(',').map(str::trim).all(is_inside)
-        {
+        if !given.names_rails() || list.split(',').map(str::trim).all(is_inside) {
             return Ok(());
         }
         let option = if self.rails.is_some() { "--rails" } else { "--set rails" };
