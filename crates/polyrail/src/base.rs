@@ -17,3 +17,4 @@ pub(crate) mod reason;
 pub(crate) mod regular_file;
 pub(crate) mod secret_file;
 pub(crate) mod seldom;
+pub(crate) mod small_map;
