@@ -12,6 +12,7 @@ pub(crate) mod invitation;
 pub(crate) mod latch;
 pub(crate) mod metadata_file;
 pub(crate) mod pause;
+pub(crate) mod pooled;
 pub(crate) mod published;
 pub(crate) mod reason;
 pub(crate) mod regular_file;
