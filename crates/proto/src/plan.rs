@@ -1,5 +1,6 @@
 //! How a transfer is cut into chunks: decided once, before the first byte moves.
 
+use smallvec::SmallVec;
 use thiserror::Error;
 
 use crate::id::RegionKey;
@@ -35,6 +36,9 @@ pub struct Segment {
     /// How many bytes.
     pub len: u64,
 }
+
+/// Segments of a transfer. Most have one, which lies in the value itself.
+type Segments = SmallVec<[Segment; 1]>;
 
 /// The part of a segment that travels in one chunk.
 pub type Piece = Segment;
@@ -74,8 +78,8 @@ pub enum PlanError {
 /// A transfer's segments, merged where adjacent, and where each chunk starts in them.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    segments: Vec<Segment>,
-    chunks: Vec<ChunkStart>,
+    segments: Segments,
+    chunks: SmallVec<[ChunkStart; 1]>,
     bytes: u64,
 }
 
@@ -121,8 +125,8 @@ impl Plan {
     /// A plan without payload: one empty chunk, which carries a message.
     pub fn empty() -> Self {
         Self {
-            segments: Vec::new(),
-            chunks: vec![ChunkStart { segment: 0, skip: 0, bytes: 0 }],
+            segments: Segments::new(),
+            chunks: SmallVec::from_buf([ChunkStart { segment: 0, skip: 0, bytes: 0 }]),
             bytes: 0,
         }
     }
@@ -182,9 +186,9 @@ impl Plan {
     }
 }
 
-fn merge(segments: impl IntoIterator<Item = Segment>) -> Result<Vec<Segment>, PlanError> {
+fn merge(segments: impl IntoIterator<Item = Segment>) -> Result<Segments, PlanError> {
     let segments = segments.into_iter();
-    let mut merged: Vec<Segment> = Vec::with_capacity(segments.size_hint().0);
+    let mut merged = Segments::with_capacity(segments.size_hint().0);
     for (index, segment) in segments.enumerate() {
         for offset in [segment.local_offset, segment.remote_offset] {
             if offset.checked_add(segment.len).is_none() {
@@ -229,8 +233,8 @@ impl ChunkSize {
 }
 
 /// `None` when there would be more than [`MAX_CHUNKS`].
-fn cut(segments: &[Segment], bytes: u64, size: ChunkSize) -> Option<Vec<ChunkStart>> {
-    let mut chunks = Vec::new();
+fn cut(segments: &[Segment], bytes: u64, size: ChunkSize) -> Option<SmallVec<[ChunkStart; 1]>> {
+    let mut chunks = SmallVec::new();
     let mut left = bytes;
     let mut chunk_bytes = size.at(left);
     let mut open = ChunkStart { segment: 0, skip: 0, bytes: 0 };

@@ -52,9 +52,9 @@ fn text(graph: &Graph<'_>, each: bool) -> String {
         lines.extend(edges.map(|edge| format!("  {}", graph.show(edge))));
     }
     for (level, of) in [(Level::Folders, "folders"), (Level::Modules, "modules across folders")] {
-        let circles = graph.circles(level);
-        lines.push(format!("circles of {of}: {}", if circles.is_empty() { "none" } else { "" }));
-        lines.extend(circles);
+        let knots = graph.knots(level);
+        lines.push(format!("circles of {of}: {}", if knots.is_empty() { "none" } else { "" }));
+        lines.extend(knots.iter().map(|knot| graph.show_knot(knot, level, &[])));
     }
     let mut text = lines.join("\n");
     text.push('\n');

@@ -12,17 +12,17 @@ use polyrail_proto::{Failure, NewTransfer, Plan, Segment, Time, TransferId};
 use crate::base::error::TransferError;
 use crate::engine::finish::Finish;
 use crate::engine::message_copying;
-use crate::engine::op::{Made, Op, Outgoing, Purpose};
+use crate::engine::op::{Made, OpHandle, Outgoing, Purpose};
 use crate::engine::pass::Ends;
 use crate::engine::path_kind::PathKind;
 use crate::engine::peer::{self, OpRef, PeerShared, TxSide};
-use crate::engine::prepared::OpKind;
+use crate::engine::prepared::{OpKind, Segments};
 use crate::engine::state::EngineShared;
 use crate::memory::region::RegionCore;
 
 impl TxSide {
     /// An operation leaves the pool.
-    pub(crate) fn submit_op(&mut self, now: Time, op: Arc<Op>, ends: &mut Ends<'_>) {
+    pub(crate) fn submit_op(&mut self, now: Time, op: OpHandle, ends: &mut Ends<'_>) {
         if !op.may_begin() {
             return;
         }
@@ -91,7 +91,7 @@ impl TxSide {
     pub(super) fn submit_data(
         &mut self,
         now: Time,
-        op: Arc<Op>,
+        op: OpHandle,
         receive: &PostedReceive,
         ends: &mut Ends<'_>,
     ) {
@@ -119,7 +119,7 @@ impl TxSide {
     }
 
     /// The bytes of a send are in place: tells its receive.
-    pub(super) fn submit_copied(&mut self, now: Time, op: &Arc<Op>, receive: u64) {
+    pub(super) fn submit_copied(&mut self, now: Time, op: &OpHandle, receive: u64) {
         let meta = copied_message(op.prepared.plan.bytes());
         let source = Outgoing::without_payload(meta, Purpose::SendData(op.clone(), receive));
         let id = self.submit(now, WireOp::SendData, Flags::NONE, receive, source, op.deadline);
@@ -139,7 +139,7 @@ impl TxSide {
     }
 
     /// Sends the notification of a write whose bytes are in place.
-    pub(crate) fn submit_notification(&mut self, now: Time, op: &Arc<Op>) {
+    pub(crate) fn submit_notification(&mut self, now: Time, op: &OpHandle) {
         let meta = op.notification().unwrap_or_default().to_vec();
         let source = Outgoing::without_payload(meta, Purpose::Notify(op.clone()));
         let id = self.submit(now, WireOp::Write, Flags::NOTIFY, 0, source, op.deadline);
@@ -184,7 +184,12 @@ impl TxSide {
 /// Starts a receive: from now on a message may land in it, and the peer is told so.
 ///
 /// Receives count in the order of this call.
-pub(crate) fn begin_receive(engine: &EngineShared, peer: &Arc<PeerShared>, op: &Arc<Op>, tag: u64) {
+pub(crate) fn begin_receive(
+    engine: &EngineShared,
+    peer: &Arc<PeerShared>,
+    op: &OpHandle,
+    tag: u64,
+) {
     let places = places_of(op.prepared.plan.segments(), &op.prepared.regions);
     let leave = engine.message_paths.leave(engine, peer, &op.prepared);
     let posted = {
@@ -207,7 +212,7 @@ pub(crate) fn begin_receive(engine: &EngineShared, peer: &Arc<PeerShared>, op: &
 }
 
 /// Starts a read: asks the peer for the data, in as many messages as it takes.
-pub(crate) fn begin_read(peer: &PeerShared, op: &Arc<Op>) {
+pub(crate) fn begin_read(peer: &PeerShared, op: &OpHandle) {
     let prepared = &op.prepared;
     let parts: Vec<&[Segment]> = prepared.plan.segments().chunks(MAX_MESSAGE_PIECES).collect();
     if parts.is_empty() {
@@ -255,8 +260,8 @@ fn places_of(segments: &[Segment], regions: &[Arc<RegionCore>]) -> Vec<Place> {
 }
 
 /// Local segments and remote places, cut where either ends. Places may have room left over.
-pub(super) fn zip_places(locals: &[Segment], places: &[Place]) -> Vec<Segment> {
-    let mut segments = Vec::with_capacity(locals.len() + places.len());
+pub(super) fn zip_places(locals: &[Segment], places: &[Place]) -> Segments {
+    let mut segments = Segments::with_capacity(locals.len() + places.len());
     let mut places = places.iter();
     let mut place = places.next().copied();
     for local in locals {

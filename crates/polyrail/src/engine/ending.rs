@@ -12,7 +12,7 @@ use crate::base::pause::wait_patiently;
 use crate::device::host_copy::{HostJob, Stop};
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::local_engines::engine_here;
-use crate::engine::op::{Op, Purpose};
+use crate::engine::op::{OpHandle, Purpose};
 use crate::engine::pass::Ends;
 use crate::engine::peer::{OpRef, PeerShared, TxSide};
 use crate::engine::prepared::OpKind;
@@ -22,11 +22,11 @@ use crate::memory::region::RegionCore;
 
 impl EngineShared {
     /// The user wants an operation to end.
-    pub(crate) fn cancel(self: &Arc<Self>, op: &Arc<Op>) {
+    pub(crate) fn cancel(self: &Arc<Self>, op: &OpHandle) {
         self.cancel_for(op, Failure::Cancelled);
     }
 
-    pub(crate) fn cancel_for(self: &Arc<Self>, op: &Arc<Op>, failure: Failure) {
+    pub(crate) fn cancel_for(self: &Arc<Self>, op: &OpHandle, failure: Failure) {
         // First of all: a thread of the original may have held the lock of its copies for ever.
         if self.is_forked() {
             return;
@@ -62,7 +62,7 @@ impl EngineShared {
                 }
             }
             OpKind::Read | OpKind::Receive { .. } => {
-                self.end_awaited(peer, |other| Arc::ptr_eq(other, op), failure, &mut ends);
+                self.end_awaited(peer, |other| other.is(op), failure, &mut ends);
             }
         }
         ends.tell();
@@ -71,14 +71,14 @@ impl EngineShared {
 
     /// Ends operations whose deadline has passed.
     pub(crate) fn end_late(self: &Arc<Self>, peer: &Arc<PeerShared>, now: Time) {
-        let late = |op: &Arc<Op>| op.deadline.is_some_and(|deadline| deadline <= now);
+        let late = |op: &OpHandle| op.deadline.is_some_and(|deadline| deadline <= now);
         let mut ends = self.ends();
         let mut tx = peer.tx();
         let was_idle = !tx.sender.has_work();
         fetch_old(peer, &mut tx, now, &mut ends);
         tx.sender.handle_timeout(now);
         peer.note_served_reads(&mut tx, now);
-        let waiting: Vec<Arc<Op>> =
+        let waiting: Vec<OpHandle> =
             tx.matcher.sends().map(|(_, OpRef(op))| op.clone()).filter(late).collect();
         drain_tx(&mut tx, &mut ends);
         let has_begun = was_idle && tx.sender.has_work();
@@ -96,18 +96,18 @@ impl EngineShared {
     /// A region of this engine has ended. Sends and receives that wait for each other don't use it yet, and
     /// the other half may never come.
     pub(crate) fn end_waiting(self: &Arc<Self>, region: &Arc<RegionCore>) {
-        let uses = |op: &Arc<Op>| op.prepared.regions.iter().any(|used| Arc::ptr_eq(used, region));
+        let uses = |op: &OpHandle| op.prepared.regions.iter().any(|used| Arc::ptr_eq(used, region));
         for peer in self.peers() {
-            let sends: Vec<Arc<Op>> = {
+            let sends: Vec<OpHandle> = {
                 let tx = peer.tx();
                 tx.matcher.sends().map(|(_, OpRef(op))| op).filter(|op| uses(op)).cloned().collect()
             };
             for op in sends {
                 self.cancel_for(&op, Failure::RegionDropped);
             }
-            let receives = |op: &Arc<Op>| matches!(op.prepared.kind, OpKind::Receive { .. });
+            let receives = |op: &OpHandle| matches!(op.prepared.kind, OpKind::Receive { .. });
             let mut ends = self.ends();
-            let which = |op: &Arc<Op>| receives(op) && uses(op);
+            let which = |op: &OpHandle| receives(op) && uses(op);
             self.end_awaited(&peer, which, Failure::RegionDropped, &mut ends);
             ends.tell();
         }
@@ -118,14 +118,14 @@ impl EngineShared {
     pub(crate) fn end_awaited(
         self: &Arc<Self>,
         peer: &Arc<PeerShared>,
-        which: impl Fn(&Arc<Op>) -> bool,
+        which: impl Fn(&OpHandle) -> bool,
         failure: Failure,
         ends: &mut Ends<'_>,
     ) {
         struct Over {
             wire_op: WireOp,
             context: u64,
-            op: Arc<Op>,
+            op: OpHandle,
             is_copied_to: bool,
             job: Option<Arc<HostJob>>,
         }

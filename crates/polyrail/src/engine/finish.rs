@@ -1,29 +1,27 @@
 //! How transfers finish: from the sender core's events back to operations.
 
-use std::sync::Arc;
-
 use polyrail_proto::message::{Message, PostedReceive};
 use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{Failure, Time, TransferId, TxEvent};
 
 use crate::base::error::TransferError;
-use crate::engine::op::{Op, Outgoing, Purpose};
+use crate::engine::op::{OpHandle, Outgoing, Purpose};
 use crate::engine::pass::Ends;
 use crate::engine::peer::TxSide;
 
 /// What happens to an operation once no lock is held.
 pub(crate) enum Finish {
-    Done(Arc<Op>, u64),
-    Failed(Arc<Op>, Failure),
-    Error(Arc<Op>, TransferError),
+    Done(OpHandle, u64),
+    Failed(OpHandle, Failure),
+    Error(OpHandle, TransferError),
     /// A send is to be copied into this receive.
-    Copy(Arc<Op>, PostedReceive),
+    Copy(OpHandle, PostedReceive),
     /// What a receive has there is wanted, to copy later messages into it.
-    AskForPlaces(Arc<Op>, Vec<Place>),
+    AskForPlaces(OpHandle, Vec<Place>),
     /// The peer of a send is asked whether it opens memory of this process.
-    AskToShare(Arc<Op>),
+    AskToShare(OpHandle),
     /// The peer does not want to know of the receive of this number.
-    Unannounced(Arc<Op>, u64, Failure),
+    Unannounced(OpHandle, u64, Failure),
 }
 
 impl Finish {

@@ -18,7 +18,7 @@ use crate::device::host_copy::{HostJob, Order, Stop, is_message_worth_a_copy};
 use crate::device::peer_copy::CopyPart;
 use crate::engine::begin::zip_places;
 use crate::engine::local_engines::engine_here;
-use crate::engine::op::{Op, Purpose};
+use crate::engine::op::{Op, OpHandle, Purpose};
 use crate::engine::peer::{PeerShared, WaitingReceive};
 use crate::engine::prepared::Prepared;
 use crate::engine::proxy_handle::ProxyCommand;
@@ -86,7 +86,7 @@ impl EngineShared {
     }
 
     /// Copies a send into its receive, or has others copy it; or it takes the rails. No lock may be held.
-    pub(super) fn copy_message(self: &Arc<Self>, op: &Arc<Op>, receive: PostedReceive) {
+    pub(super) fn copy_message(self: &Arc<Self>, op: &OpHandle, receive: PostedReceive) {
         let peer = &op.prepared.peer;
         let parts = match self.message_parts(op, &receive) {
             Ok(Some(parts)) => parts,
@@ -131,7 +131,7 @@ impl EngineShared {
 
     /// Goes on with a send when all of it is copied, or can't be; says whether it is still to be looked
     /// at. No lock of a peer may be held.
-    pub(super) fn follow_message(self: &Arc<Self>, op: &Arc<Op>, now: u64) -> bool {
+    pub(super) fn follow_message(self: &Arc<Self>, op: &OpHandle, now: u64) -> bool {
         let Some((job, receive)) = op.message_job() else { return false };
         match job.ended() {
             None => return true,
@@ -153,7 +153,7 @@ impl EngineShared {
     }
 
     /// All bytes are in place.
-    fn message_copied(self: &Arc<Self>, op: &Arc<Op>, receive: u64, now: u64) {
+    fn message_copied(self: &Arc<Self>, op: &OpHandle, receive: u64, now: u64) {
         let peer = &op.prepared.peer;
         let mut tx = peer.tx();
         if peer.is_gone() || !tx.copying.contains_key(&receive) {
@@ -168,7 +168,7 @@ impl EngineShared {
     }
 
     /// Nothing of the send is copied any more: it ends, and its receive if that still waits.
-    fn end_message(self: &Arc<Self>, op: &Arc<Op>, receive: u64, failure: Failure) {
+    fn end_message(self: &Arc<Self>, op: &OpHandle, receive: u64, failure: Failure) {
         let peer = &op.prepared.peer;
         let mut tx = peer.tx();
         let is_gone = peer.is_gone();
@@ -184,7 +184,7 @@ impl EngineShared {
     }
 
     /// CPUs can't copy the send: the rails carry it, unless it is over.
-    fn send_over_rails(self: &Arc<Self>, op: &Arc<Op>, receive: &PostedReceive) {
+    fn send_over_rails(self: &Arc<Self>, op: &OpHandle, receive: &PostedReceive) {
         let peer = &op.prepared.peer;
         if op.prepared.has_ended_regions() {
             return self.end_message(op, receive.receive, Failure::RegionDropped);

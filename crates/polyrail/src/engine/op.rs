@@ -13,6 +13,7 @@ use polyrail_sys::threads::{futex, monotonic_ns};
 use crate::base::callback::Callbacks;
 use crate::base::error::TransferError;
 use crate::base::latch::Latch;
+use crate::base::pooled::{InPool, Pooled, Spares};
 use crate::device::host_copy::{HostJob, Stop};
 use crate::engine::observer::TransferEnd;
 use crate::engine::path_kind::PathKind;
@@ -20,9 +21,16 @@ use crate::engine::prepared::{OpKind, Prepared};
 use crate::engine::tally::Durations;
 use crate::engine::tasks::Bells;
 use crate::memory::region::RegionCore;
+use crate::memory::region_list::Regions;
 use crate::memory::tickets::{Tickets, all_done};
 
-/// A posted operation. Shared by the user's handle and whoever works on it.
+/// Operations of which an engine keeps the memory when they are over. More are seldom outstanding.
+const SPARES: usize = 256;
+
+/// A posted operation, as the user's handle and all who work on it share it.
+pub(crate) type OpHandle = Pooled<Op>;
+
+/// A posted operation.
 pub(crate) struct Op {
     pub(crate) prepared: Arc<Prepared>,
     pub(crate) posted: Time,
@@ -75,6 +83,7 @@ pub(crate) struct OpsPool {
     /// Operations that are over and whose listener has not been told.
     untold: AtomicU32,
     limit: u32,
+    spares: Spares<Op>,
 }
 
 /// Bits of the state. Somebody sleeps on the word:
@@ -94,7 +103,8 @@ impl OpsPool {
         bells: Arc<Bells>,
     ) -> Self {
         let (used, untold) = (AtomicU32::new(0), AtomicU32::new(0));
-        Self { durations, callbacks, bells, used, untold, limit }
+        let spares = Spares::new(SPARES.min(limit as usize));
+        Self { durations, callbacks, bells, used, untold, limit, spares }
     }
 
     pub(crate) fn limit(&self) -> u32 {
@@ -130,13 +140,13 @@ impl Op {
         prepared: Arc<Prepared>,
         notification: Option<Vec<u8>>,
         pool: &Arc<OpsPool>,
-    ) -> Option<Arc<Self>> {
+    ) -> Option<OpHandle> {
         if !pool.take() {
             return None;
         }
         let posted = Time(monotonic_ns());
         let deadline = prepared.timeout().map(|timeout| posted.after(timeout));
-        Some(Arc::new(Self {
+        Some(Pooled::new(Self {
             prepared,
             posted,
             deadline,
@@ -420,18 +430,24 @@ impl Op {
     }
 }
 
+impl InPool for Op {
+    fn spares(&self) -> &Spares<Self> {
+        &self.pool.spares
+    }
+}
+
 /// What a sender core carries: memory and message of a transfer.
 #[derive(Clone)]
 pub(crate) enum Outgoing {
     /// A write: everything is in the request, prepared once and posted many times.
-    Write(Arc<Op>),
+    Write(OpHandle),
     /// Made for one use: the data of a read or a send, or a message.
     Made(Arc<Made>),
 }
 
 pub(crate) struct Made {
     pub(crate) plan: Plan,
-    pub(crate) regions: Vec<Arc<RegionCore>>,
+    pub(crate) regions: Regions,
     pub(crate) meta: Vec<u8>,
     /// See [`Source::near`].
     pub(crate) near: u64,
@@ -445,26 +461,26 @@ pub(crate) enum Purpose {
     /// The answer to a question of the peer, of which only so many may be on their way.
     Answer,
     /// A message without which this operation can't go on.
-    TellFor(Arc<Op>),
+    TellFor(OpHandle),
     /// The announcement of a receive, by its number.
-    Announce(Arc<Op>, u64),
+    Announce(OpHandle, u64),
     /// The peer confirms that nothing of the operation lands any more: it ends with this failure.
-    Cancel(Arc<Op>, Failure),
+    Cancel(OpHandle, Failure),
     /// Data for a read of the peer, by its number; in shared memory, if it asked for that.
     ReadData { read: u64, shared: bool },
     /// The peer confirms that nothing of it touches a region any more, which is kept until then.
     Release(Arc<Latch>, #[expect(dead_code, reason = "kept")] Arc<RegionCore>),
     /// The notification of an operation whose bytes are in place.
-    Notify(Arc<Op>),
+    Notify(OpHandle),
     /// Data of a send that met the peer's receive of this number.
-    SendData(Arc<Op>, u64),
+    SendData(OpHandle, u64),
 }
 
 impl Outgoing {
     /// A message alone.
     pub(crate) fn without_payload(meta: Vec<u8>, purpose: Purpose) -> Self {
         let plan = Plan::empty();
-        Self::Made(Arc::new(Made { plan, regions: Vec::new(), meta, near: 0, purpose }))
+        Self::Made(Arc::new(Made { plan, regions: Regions::new(), meta, near: 0, purpose }))
     }
 
     /// When the operation was posted that it belongs to; 0 for what engines tell each other.

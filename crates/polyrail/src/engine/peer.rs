@@ -26,7 +26,7 @@ use crate::engine::budgets::Budgets;
 use crate::engine::counters::ArrivalStats;
 use crate::engine::inbox::Share;
 use crate::engine::life::{Attempts, PeerState};
-use crate::engine::op::Op;
+use crate::engine::op::OpHandle;
 use crate::engine::placement::Placement;
 use crate::engine::proven_names::Names;
 use crate::engine::quotas::Quotas;
@@ -99,7 +99,7 @@ pub(crate) struct PeerShared {
     /// How connections of its pairs leave this host.
     pub(crate) ways: Ways,
     /// Posted operations that wait for a proxy to fetch them.
-    pub(crate) posted: ArrayQueue<Arc<Op>>,
+    pub(crate) posted: ArrayQueue<OpHandle>,
     /// Proxies that send to it.
     pub(crate) tx_proxies: TxProxies,
     pub(crate) flows: Vec<FlowSlot>,

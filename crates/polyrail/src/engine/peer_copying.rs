@@ -14,7 +14,7 @@ use polyrail_sys::threads::monotonic_ns;
 use crate::device::host_copy::{Begun, Order, Stop};
 use crate::device::peer_copy::{Copies, Copying};
 use crate::device::staging::CopyError;
-use crate::engine::op::Op;
+use crate::engine::op::{Op, OpHandle};
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{ProxyCommand, ProxyHandle};
 use crate::engine::state::EngineShared;
@@ -24,7 +24,7 @@ use crate::memory::tickets::Tickets;
 impl EngineShared {
     /// Begins the copies of an operation. Says whether that is so, or the operation is over; if not,
     /// it takes the rails.
-    pub(crate) fn post_copies(self: &Arc<Self>, op: &Arc<Op>, copies: &Copies) -> bool {
+    pub(crate) fn post_copies(self: &Arc<Self>, op: &OpHandle, copies: &Copies) -> bool {
         let device = match &copies.by {
             Copying::Cpus => return self.post_host_copies(op, copies),
             Copying::Device(device) => device,
@@ -48,7 +48,7 @@ impl EngineShared {
         true
     }
 
-    fn post_host_copies(self: &Arc<Self>, op: &Arc<Op>, copies: &Copies) -> bool {
+    fn post_host_copies(self: &Arc<Self>, op: &OpHandle, copies: &Copies) -> bool {
         let prepared = &op.prepared;
         let (parts, bytes) = (&copies.parts, prepared.plan.bytes());
         let order = Order { parts, bytes, peer: prepared.peer.instance(), deadline: op.deadline };
@@ -79,7 +79,7 @@ impl EngineShared {
     }
 
     /// Whoever waits, or asks, looks for himself, and a proxy for all others.
-    fn copies_begun(&self, op: &Arc<Op>, tickets: Tickets) {
+    fn copies_begun(&self, op: &OpHandle, tickets: Tickets) {
         op.set_copying(tickets);
         let prepared = &op.prepared;
         prepared.peer.tally.peer_copy_bytes.add(prepared.plan.bytes());
@@ -94,7 +94,7 @@ impl EngineShared {
 
     /// Goes on with an operation when all of it is copied, or can't be; says whether it is still to
     /// be looked at. No lock of a peer may be held.
-    pub(crate) fn follow_copies(self: &Arc<Self>, op: &Arc<Op>, now: u64) -> bool {
+    pub(crate) fn follow_copies(self: &Arc<Self>, op: &OpHandle, now: u64) -> bool {
         if op.message_job().is_some() {
             return self.follow_message(op, now);
         }

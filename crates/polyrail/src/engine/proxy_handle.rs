@@ -13,7 +13,7 @@ use polyrail_secure::Keys;
 use polyrail_sys::Poller;
 
 use crate::device::wire::Wire;
-use crate::engine::op::Op;
+use crate::engine::op::OpHandle;
 use crate::engine::peer::PeerShared;
 use crate::engine::placement::Placement;
 use crate::engine::quotas::FlowPlace;
@@ -72,7 +72,7 @@ pub(crate) enum ProxyCommand {
     /// Whether the peer is still there, on flows that come from it, is to be found out.
     Probe { peer: Arc<PeerShared> },
     /// Devices copy from end to end for it: somebody has to see when they are done.
-    Copying(Arc<Op>),
+    Copying(OpHandle),
     /// A region of a device has ended: its memory is not to be kept.
     LetGo,
     /// A peer that has no pinned memory waits for some: flows give back what they don't use, and those whose payload has

@@ -17,7 +17,7 @@ use crate::device::shared_stream::SharedStream;
 use crate::device::staging::Copiers;
 use crate::device::wire::Wire;
 use crate::engine::finish::Finish;
-use crate::engine::op::Op;
+use crate::engine::op::OpHandle;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::ProxyCommand;
@@ -57,7 +57,7 @@ pub(super) struct Core {
     /// What devices still copy to rings of flows that are gone.
     leaving: Tickets,
     /// Operations that devices copy for from end to end.
-    copying: Vec<Arc<Op>>,
+    copying: Vec<OpHandle>,
     pub(super) copiers: Copiers,
     pub(super) next_check: u64,
     pub(super) finishes: Vec<Finish>,

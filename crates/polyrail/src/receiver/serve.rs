@@ -12,10 +12,11 @@ use crate::base::error::TransferError;
 use crate::device::host_copy::Stop;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::inbox::Notification;
-use crate::engine::op::{Made, Op, Purpose};
+use crate::engine::op::{Made, OpHandle, Purpose};
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{Arrived, Delivery, Locked, OpRef, PeerShared, RxSide, TxSide};
 use crate::engine::peer_handle::Peer;
+use crate::engine::prepared::Segments;
 use crate::memory::region::Touch;
 use crate::memory::region_list::RegionList;
 use crate::path::{carry, export, try_shared};
@@ -55,7 +56,7 @@ fn take(
     pass: &mut Pass<'_>,
     peer: &Arc<PeerShared>,
     landed: Landed,
-    op: Option<Arc<Op>>,
+    op: Option<OpHandle>,
 ) -> Result<(), Down> {
     pass.for_caller |= match landed.op {
         WireOp::Write => landed.flags.contains(Flags::NOTIFY),
@@ -188,7 +189,7 @@ fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Resu
 fn fail(
     peer: &PeerShared,
     which: (WireOp, u64),
-    take: impl FnOnce(&mut RxSide) -> Option<(Arc<Op>, TransferError)>,
+    take: impl FnOnce(&mut RxSide) -> Option<(OpHandle, TransferError)>,
 ) {
     let mut rx = peer.rx();
     if let Some((op, error)) = take(&mut rx) {
@@ -260,7 +261,7 @@ fn read_data(
     }
     let mut regions = RegionList::default();
     let mut found = Vec::new();
-    let mut segments = Vec::with_capacity(pieces.len());
+    let mut segments = Segments::with_capacity(pieces.len());
     for piece in pieces {
         found.clear();
         let touch = Touch::Read(peer.instance());
@@ -274,7 +275,7 @@ fn read_data(
             len: piece.from.len,
         });
     }
-    let regions = regions.into_vec();
+    let regions = regions.into_regions();
     let chunk_bytes = pass.engine.settings.chunk_bytes_of(&regions);
     let plan = Plan::for_rails(segments, chunk_bytes, peer.layout.rails())
         .map_err(|_| RefusalCode::OutOfBounds)?;

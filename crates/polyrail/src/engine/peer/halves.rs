@@ -17,7 +17,7 @@ use slab::Slab;
 use crate::base::error::TransferError;
 use crate::device::host_copy::HostJob;
 use crate::engine::device_landings::Landing;
-use crate::engine::op::{Op, Outgoing};
+use crate::engine::op::{OpHandle, Outgoing};
 use crate::engine::quotas::Quotas;
 use crate::engine::suspects::Suspects;
 
@@ -67,9 +67,9 @@ pub(crate) struct RxSide {
 /// What became of a transfer here.
 pub(crate) enum Arrived {
     /// It is complete. With the read or receive that waited for it.
-    Whole(Landed, Option<Arc<Op>>),
+    Whole(Landed, Option<OpHandle>),
     /// The peer ended it, and nothing of it lands any more.
-    Failed(Arc<Op>, TransferError),
+    Failed(OpHandle, TransferError),
 }
 
 /// What became of transfers here, taken by one thread to deliver it. A transfer that the peer cancels meanwhile, or of which a
@@ -84,13 +84,13 @@ pub(crate) struct Delivery {
 struct Failing {
     wire_op: WireOp,
     context: u64,
-    op: Arc<Op>,
+    op: OpHandle,
     error: TransferError,
 }
 
 /// A receive that waits for its message.
 pub(crate) struct WaitingReceive {
-    pub(crate) op: Arc<Op>,
+    pub(crate) op: OpHandle,
     pub(crate) places: Vec<Place>,
     pub(crate) capacity: u64,
     /// Whether its sender may copy there.
@@ -113,17 +113,17 @@ impl WaitingReceive {
 
 /// A part of a read that waits for its data.
 pub(crate) struct ReadPart {
-    pub(crate) op: Arc<Op>,
+    pub(crate) op: OpHandle,
     pub(crate) places: Vec<Place>,
 }
 
 /// An operation, compared by identity.
 #[derive(Clone)]
-pub(crate) struct OpRef(pub(crate) Arc<Op>);
+pub(crate) struct OpRef(pub(crate) OpHandle);
 
 impl PartialEq for OpRef {
     fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        self.0.is(&other.0)
     }
 }
 
@@ -189,7 +189,7 @@ impl RxSide {
     pub(crate) fn fail(
         &mut self,
         (wire_op, context): (WireOp, u64),
-        op: Arc<Op>,
+        op: OpHandle,
         error: TransferError,
     ) {
         self.failing.push(Failing { wire_op, context, op, error });
