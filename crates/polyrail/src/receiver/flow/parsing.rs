@@ -5,8 +5,9 @@ use polyrail_proto::wire::Flags;
 use polyrail_proto::{Need, ReaderEvent, Settled, Verdict};
 use polyrail_sys::crc32c;
 
+use super::RxFlow;
 use super::device_chunks::{Arrival, ChunkEnd};
-use super::{RxFlow, WayBack};
+use crate::device::connection::Connection;
 use crate::device::shared_ring::PeersRing;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::RxSide;
@@ -14,24 +15,29 @@ use crate::engine::peer::RxSide;
 impl RxFlow {
     /// Does all of [`Self::take_in`] that needs the lock of the peer, and what else would take it
     /// soon: all flows of the peer share it, so it is taken once for each call that brings bytes.
-    pub(super) fn parse(&mut self, goes_on: bool, pass: &Pass<'_>) -> Result<(), Down> {
+    pub(super) fn parse(
+        &mut self,
+        connection: &mut Connection,
+        goes_on: bool,
+        pass: &Pass<'_>,
+    ) -> Result<(), Down> {
         // Most calls bring one record, which is opened by now.
-        self.reader.open();
+        connection.reader.open();
         let peer = self.peer.clone();
         let mut rx = peer.rx();
         self.landing_ended(&mut rx);
         while !self.waits_for_room {
-            let left = self.reader.left();
+            let left = connection.reader.left();
             // Other flows of the peer need the lock meanwhile.
-            if self.reader.is_long_next() {
-                peer.without_rx(&mut rx, || self.reader.open());
+            if connection.reader.is_long_next() {
+                peer.without_rx(&mut rx, || connection.reader.open());
             }
             let side = &mut *rx;
-            match self.reader.next().map_err(|error| Down(error.to_string()))? {
+            match connection.reader.next().map_err(|error| Down(error.to_string()))? {
                 ReaderEvent::Need(Need::Record | Need::Payload) => break,
-                ReaderEvent::Ack(ack) => match &mut self.way_back {
-                    WayBack::Data(acks) => acks.push(ack),
-                    WayBack::Own(_) => return Err(Down("acknowledgement of nothing".into())),
+                ReaderEvent::Ack(ack) => match &mut self.heard {
+                    Some(acks) => acks.push(ack),
+                    None => return Err(Down("acknowledgement of nothing".into())),
                 },
                 ReaderEvent::Chunk { header, places, table, meta } => {
                     let verdict = self.current.begin(
@@ -100,23 +106,29 @@ impl RxFlow {
         // A revoked flow's end may have completed a transfer that another flow brought.
         self.delivery.take(&mut rx);
         if self.delivery.is_empty() {
-            self.look_ahead(goes_on, &mut rx, pass.now);
+            self.look_ahead(connection, goes_on, &mut rx, pass.now);
         }
         Ok(())
     }
 
     /// What comes next needs the lock as well. Not before all that came is delivered: a cancel
     /// among that waits until nothing is landing, and is acknowledged after that.
-    pub(super) fn look_ahead(&mut self, goes_on: bool, side: &mut RxSide, now: u64) {
+    pub(super) fn look_ahead(
+        &mut self,
+        connection: &Connection,
+        goes_on: bool,
+        side: &mut RxSide,
+        now: u64,
+    ) {
         if goes_on {
-            self.is_landing = self.reader.left_raw() > 0
+            self.is_landing = connection.reader.left_raw() > 0
                 && self.current.land
                 && self.current.at.is_none()
                 && !self.waits_for_room
                 && side.receiver.begin_landing(self.flow);
             return;
         }
-        self.acknowledge(now);
+        self.acknowledge(connection, now);
         if self.acks.are_withheld() && side.is_quiet() {
             self.acks.clear();
         }

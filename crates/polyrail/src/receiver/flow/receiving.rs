@@ -9,14 +9,19 @@ use smallvec::SmallVec;
 
 use super::RxFlow;
 use super::current::{continue_crc, pin_all};
+use crate::device::connection::Connection;
 use crate::engine::pass::{Down, Pass};
 use crate::memory::gate::Pin;
 use crate::memory::registry::Finder;
 
 impl RxFlow {
     /// One system call: the rest of the payload into its place, then what fits of the next frames.
-    pub(super) fn receive_once(&mut self, pass: &mut Pass<'_>) -> Result<usize, Down> {
-        let left = self.reader.left_raw();
+    pub(super) fn receive_once(
+        &mut self,
+        connection: &mut Connection,
+        pass: &mut Pass<'_>,
+    ) -> Result<usize, Down> {
+        let left = connection.reader.left_raw();
         let staged = self.current.at.filter(|_| left > 0 && self.current.land);
         let landing = left > 0
             && self.current.land
@@ -41,7 +46,7 @@ impl RxFlow {
             pushed.map_err(|error| Down(error.to_string()))?;
         } else if pinned {
             let mut finder = Finder::default();
-            for place in self.reader.wanted() {
+            for place in connection.reader.wanted() {
                 let target = finder.find(&self.current.targets, &place);
                 // Chunks with a place in a device's memory are staged.
                 let Some(memory) = target.region.memory.host() else { continue };
@@ -56,13 +61,16 @@ impl RxFlow {
         }
         let wants_crc =
             (pinned || staged.is_some()) && pass.engine.settings.verifies(&self.current.header);
-        let wanted: SmallVec<[Place; 4]> =
-            if wants_crc && pinned { self.reader.wanted().collect() } else { SmallVec::new() };
+        let wanted: SmallVec<[Place; 4]> = if wants_crc && pinned {
+            connection.reader.wanted().collect()
+        } else {
+            SmallVec::new()
+        };
         if with_spare {
-            into.push_buffer(self.reader.spare());
+            into.push_buffer(connection.reader.spare());
         }
         let room = into.bytes();
-        let received = self.wire.receive(&mut into);
+        let received = connection.wire.receive(&mut into);
         if wants_crc && let Ok(bytes) = received {
             self.current.crc = match &self.arrivals.ring {
                 Some(ring) if staged.is_some() => {
@@ -77,15 +85,15 @@ impl RxFlow {
         match received {
             Ok(0) => Err(Down("closed by the peer".into())),
             Ok(bytes) => {
-                self.reader.advance(bytes);
-                self.readable = bytes == room || self.ended;
+                connection.reader.advance(bytes);
+                connection.readable = bytes == room || connection.ended;
                 if left > 0 && !pinned && staged.is_none() {
                     self.stats().discarded_bytes.add((bytes as u64).min(left.into()));
                 }
                 Ok(bytes)
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                self.readable = false;
+                connection.readable = false;
                 Ok(0)
             }
             Err(error) => Err(error.into()),

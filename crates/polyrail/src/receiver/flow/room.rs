@@ -5,20 +5,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polyrail_gpu::Device;
+use polyrail_proto::FrameReader;
 use polyrail_proto::wire::{ChunkHeader, RefusalCode};
 
 use super::RxFlow;
 use super::device_chunks::Arrivals;
 use crate::device::budget::Stock;
+use crate::device::connection::Connection;
 use crate::device::shared_ring::PeersRing;
 use crate::device::staging::{CopyError, Ring};
 use crate::engine::pass::{Down, Pass};
 
 impl RxFlow {
     /// Looks for room in the ring, and if there is goes on with what came. Says whether there is.
-    pub(super) fn go_on(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+    pub(super) fn go_on(
+        &mut self,
+        connection: &mut Connection,
+        pass: &mut Pass<'_>,
+    ) -> Result<bool, Down> {
         if self.current.in_peers_ring.is_some() {
-            return self.go_on_in_peers_ring(pass);
+            return self.go_on_in_peers_ring(connection, pass);
         }
         if self.current.is_carried {
             self.take_carrier(pass)?;
@@ -30,7 +36,7 @@ impl RxFlow {
                 return Ok(false);
             }
             self.waits_for_room = false;
-            self.take_in(false, pass)?;
+            self.take_in(connection, false, pass)?;
             return Ok(true);
         }
         let payload = self.current.header.map_or(0, |header| header.payload_len);
@@ -72,7 +78,7 @@ impl RxFlow {
             }
         }
         self.waits_for_room = false;
-        self.take_in(false, pass)?;
+        self.take_in(connection, false, pass)?;
         Ok(true)
     }
 
@@ -107,7 +113,11 @@ impl RxFlow {
 
     /// A chunk lies in the sender's ring, which may have to be opened. Goes on with what came unless
     /// too many wait. Says whether it did.
-    fn go_on_in_peers_ring(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+    fn go_on_in_peers_ring(
+        &mut self,
+        connection: &mut Connection,
+        pass: &mut Pass<'_>,
+    ) -> Result<bool, Down> {
         if self.arrivals.is_full() {
             return Ok(false);
         }
@@ -144,7 +154,7 @@ impl RxFlow {
             self.current.land = false;
         }
         self.waits_for_room = false;
-        self.take_in(false, pass)?;
+        self.take_in(connection, false, pass)?;
         Ok(true)
     }
 
@@ -173,8 +183,8 @@ impl RxFlow {
 
     /// Whether the flow holds pinned memory for a payload of which no byte has come for twice the time after which its
     /// sender gives up a stalled flow. Notes what has come by now.
-    pub(crate) fn holds_memory_in_vain(&mut self, pass: &Pass<'_>) -> bool {
-        let left = self.reader.left();
+    pub(crate) fn holds_memory_in_vain(&mut self, reader: &FrameReader, pass: &Pass<'_>) -> bool {
+        let left = reader.left();
         if left == 0 || self.current.at.is_none() || self.current.is_carried {
             self.seen_left = None;
             return false;

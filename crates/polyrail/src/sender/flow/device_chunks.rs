@@ -7,6 +7,7 @@ use std::time::Duration;
 use polyrail_gpu::{Device, Ticket};
 use polyrail_proto::wire::{AckFrame, RefusalCode};
 use polyrail_proto::{Chunk, Failure, Source, Time};
+use polyrail_secure::Sealer;
 
 use super::TxFlow;
 use super::frame::Body;
@@ -284,13 +285,17 @@ impl TxFlow {
     }
 
     /// Makes frames of the chunks that are copied.
-    pub(super) fn send_staged(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
+    pub(super) fn send_staged(
+        &mut self,
+        sealer: &mut Sealer,
+        pass: &mut Pass<'_>,
+    ) -> Result<(), Down> {
         while let Some(first) = self.staged.front() {
             match all_done(&first.tickets) {
                 Ok(false) => break,
                 Ok(true) => {
                     let Some(Staged { chunk, body, .. }) = self.staged.pop_front() else { break };
-                    self.queue(chunk, body, pass)?;
+                    self.queue(chunk, body, sealer, pass)?;
                 }
                 Err(error) => {
                     let Some(Staged { chunk, .. }) = self.staged.pop_front() else { break };
