@@ -1,5 +1,6 @@
 //! The receiving end of a flow. Here is a visit of its proxy; `receiving` reads payload into its place,
-//! `parsing` makes sense of what came, `current` is the chunk that is read, `acks` answers.
+//! `parsing` makes sense of what came, `current` is the chunk that is read, `landing` where it goes,
+//! `acks` answers.
 //! `device_chunks` are copied into place later, `room` finds the memory where they wait, and `delivering`
 //! hands on what is complete.
 
@@ -8,6 +9,7 @@ mod carried;
 mod current;
 mod delivering;
 mod device_chunks;
+mod landing;
 mod parsing;
 mod receiving;
 mod room;
@@ -23,6 +25,7 @@ use smallvec::SmallVec;
 use self::acks::Acks;
 use self::current::Current;
 use self::device_chunks::Arrivals;
+use self::landing::Landing;
 use crate::device::connection::Connection;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{Delivery, PeerShared, RxSide};
@@ -44,16 +47,11 @@ pub(crate) struct RxFlow {
     current: Current,
     /// Chunks on their way to a device's memory.
     arrivals: Arrivals,
-    /// The chunk that begins needs room in the ring, or is the first one that a plugin carries.
-    waits_for_room: bool,
     /// While other peers wait for pinned memory: which chunk was being read and how much of it was to come, and since when.
     seen_left: Option<((u64, u32), u64)>,
     /// The peer's share of the inbox was full at the last visit.
     is_paused: bool,
     acks: Acks,
-    /// Bytes of the current chunk may go in place: [`Receiver::begin_landing`] was called, and its
-    /// end was not.
-    is_landing: bool,
     delivery: Delivery,
     /// Where data goes the other way on the connection: acknowledgements of it that came and were not
     /// taken.
@@ -78,11 +76,9 @@ impl RxFlow {
             rail,
             current: Current::default(),
             arrivals: Arrivals::default(),
-            waits_for_room: false,
             seen_left: None,
             is_paused: false,
             acks: Acks::new(window_chunks),
-            is_landing: false,
             delivery: Delivery::default(),
             heard: is_duplex.then(SmallVec::new),
         }
@@ -162,8 +158,8 @@ impl RxFlow {
         self.is_paused = false;
         loop {
             // What waits is in the buffer already, whether or not the socket has more.
-            while self.waits_for_room && self.go_on(connection, pass)? {}
-            if self.waits_for_room || !connection.readable || read >= VISIT_BYTES {
+            while self.waits() && self.go_on(connection, pass)? {}
+            if self.waits() || !connection.readable || read >= VISIT_BYTES {
                 break;
             }
             if pass.engine.inbox.must_pause(&self.peer) {
@@ -196,7 +192,12 @@ impl RxFlow {
 
     /// Whether it leaves bytes alone that are there: whoever changes that tells its proxy.
     pub(crate) fn is_held_back(&self) -> bool {
-        self.is_paused || self.waits_for_room
+        self.is_paused || self.waits()
+    }
+
+    /// Whether the chunk that has begun waits for what it needs to land.
+    fn waits(&self) -> bool {
+        matches!(self.current.landing, Landing::Waits(_))
     }
 
     /// Whether devices copy for it.
@@ -228,7 +229,7 @@ impl RxFlow {
         if any {
             self.delivery.take(&mut peer.rx());
             self.deliver(connection, false, pass)?;
-            while self.waits_for_room && self.go_on(connection, pass)? {}
+            while self.waits() && self.go_on(connection, pass)? {}
             self.acknowledge(connection, pass.now);
         }
         next.map(|()| any)
@@ -285,7 +286,7 @@ impl RxFlow {
 
     /// No call into a region follows before others get their turn.
     fn end_landing(&mut self) {
-        if self.is_landing {
+        if matches!(self.current.landing, Landing::InPlace { is_open: true }) {
             let peer = self.peer.clone();
             self.landing_ended(&mut peer.rx());
         }

@@ -7,6 +7,7 @@ use polyrail_sys::crc32c;
 
 use super::RxFlow;
 use super::device_chunks::{Arrival, ChunkEnd};
+use super::landing::Landing;
 use crate::device::connection::Connection;
 use crate::device::shared_ring::PeersRing;
 use crate::engine::pass::{Down, Pass};
@@ -26,7 +27,7 @@ impl RxFlow {
         let peer = self.peer.clone();
         let mut rx = peer.rx();
         self.landing_ended(&mut rx);
-        while !self.waits_for_room {
+        while !self.waits() {
             let left = connection.reader.left();
             // Other flows of the peer need the lock meanwhile.
             if connection.reader.is_long_next() {
@@ -48,7 +49,6 @@ impl RxFlow {
                         side,
                         (&pass.engine.registry, &peer.quotas),
                     )?;
-                    self.current.land = verdict == Verdict::Land;
                     self.current.began_ns = pass.now;
                     if header.flags.contains(Flags::CHECKSUM) {
                         let crc = crc32c(0, table);
@@ -57,7 +57,9 @@ impl RxFlow {
                     if header.flags.contains(Flags::ACK_NOW) {
                         self.acks.hurry();
                     }
-                    self.waits_for_room = self.must_wait(&header)?;
+                    let is_wanted = verdict == Verdict::Land;
+                    self.current.landing =
+                        self.arrivals.landing_of(&self.current, &header, is_wanted)?;
                 }
                 ReaderEvent::Ring(place) => {
                     // Its process is proven before the ring is opened, without the lock.
@@ -70,27 +72,21 @@ impl RxFlow {
                     self.arrivals.peers_ring = Some(PeersRing::new(place));
                 }
                 ReaderEvent::Buffered { place, bytes } => {
-                    let landed = match (self.current.at, &self.arrivals.ring) {
-                        (Some(at), Some(ring)) if self.current.land => {
-                            self.current.stage_buffered(ring, at, left, bytes)?
-                        }
-                        _ => {
-                            let side = (&*peer, &mut rx);
-                            self.current.land_buffered(self.flow, place, bytes, side)?
-                        }
-                    };
-                    if !landed {
+                    let side = (&*peer, &mut rx);
+                    if !self.current.land_buffered(self.flow, (place, left), bytes, side)? {
                         peer.arrivals[self.rail].discarded_bytes.add(bytes.len() as u64);
                     }
                 }
                 ReaderEvent::End => {
-                    let in_ring = self.current.at.is_some();
-                    let end = self.current.end(self.flow, side, &self.arrivals);
+                    let holds_room = self.current.landing.holds_room();
+                    let end = self.current.end(self.flow, side);
                     if let Some(header) = self.current.header.take() {
                         let began_ns = self.current.began_ns;
-                        let arrival = Arrival { header, began_ns, end, in_ring };
+                        let arrival = Arrival { header, began_ns, end, holds_room };
                         match arrival.end {
-                            ChunkEnd::Settled(settled) if self.arrivals.is_empty() && !in_ring => {
+                            ChunkEnd::Settled(settled)
+                                if self.arrivals.is_empty() && !holds_room =>
+                            {
                                 self.conclude(&arrival, settled, pass);
                             }
                             _ => self.arrivals.push(arrival),
@@ -121,11 +117,11 @@ impl RxFlow {
         now: u64,
     ) {
         if goes_on {
-            self.is_landing = connection.reader.left_raw() > 0
-                && self.current.land
-                && self.current.at.is_none()
-                && !self.waits_for_room
-                && side.receiver.begin_landing(self.flow);
+            if let Landing::InPlace { is_open } = &mut self.current.landing
+                && connection.reader.left_raw() > 0
+            {
+                *is_open = side.receiver.begin_landing(self.flow);
+            }
             return;
         }
         self.acknowledge(connection, now);
@@ -135,8 +131,8 @@ impl RxFlow {
     }
 
     pub(super) fn landing_ended(&mut self, side: &mut RxSide) {
-        if std::mem::take(&mut self.is_landing) && !side.receiver.end_landing(self.flow) {
-            self.current.land = false;
+        if matches!(self.current.landing, Landing::InPlace { is_open: true }) {
+            self.current.landing = Landing::after_bytes(side.receiver.end_landing(self.flow));
         }
     }
 
