@@ -14,7 +14,7 @@ use super::frame::Body;
 use crate::device::shared_ring::SharedRing;
 use crate::device::staging::{CopyError, Direction, Ring};
 use crate::engine::finish::drain_tx;
-use crate::engine::op::Outgoing;
+use crate::engine::outgoing::Outgoing;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::FlowSlot;
 use crate::memory::tickets::{Tickets, all_done};

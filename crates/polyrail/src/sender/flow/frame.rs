@@ -10,7 +10,7 @@ use polyrail_sys::{Memory, crc32c};
 use super::TxFlow;
 use crate::device::shared_ring::SharedRing;
 use crate::device::staging::Ring;
-use crate::engine::op::Outgoing;
+use crate::engine::outgoing::Outgoing;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::trace::SentChunk;
 

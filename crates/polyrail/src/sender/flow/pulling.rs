@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::TxFlow;
 use crate::engine::finish::drain_tx;
-use crate::engine::op::Outgoing;
+use crate::engine::outgoing::Outgoing;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{PeerShared, TxSide};
 

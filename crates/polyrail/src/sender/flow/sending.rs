@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::TxFlow;
 use super::frame::{Body, staged_at};
 use crate::device::wire::Wire;
-use crate::engine::op::Outgoing;
+use crate::engine::outgoing::Outgoing;
 use crate::engine::pass::Pass;
 use crate::memory::gate::Pin;
 
