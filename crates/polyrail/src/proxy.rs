@@ -8,6 +8,7 @@ mod ack_hold;
 mod core;
 mod core_guard;
 mod drive;
+mod flow;
 
 use std::ops::Deref;
 use std::sync::Arc;

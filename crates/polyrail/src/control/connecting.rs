@@ -19,7 +19,7 @@ use crate::control::second_way::dial;
 use crate::device::stream_offer::{StreamOffer, are_in_one_place};
 use crate::device::wire::Wire;
 use crate::engine::peer::{PeerShared, RailPair};
-use crate::engine::proxy_handle::{Arriving, ProxyCommand};
+use crate::engine::proxy_handle::{Arriving, Connected, ProxyCommand};
 use crate::engine::sessions::epoch_of_hello;
 
 /// A flow that is connected again later.
@@ -184,18 +184,16 @@ impl Control {
                     let wire = Wire::new(Arc::new(socket), stream);
                     let keys = peer.keys_over(&wire, keys);
                     let duplex = metadata.card.capabilities.contains(Capabilities::DUPLEX);
-                    let command = if duplex {
-                        let rail = pair.0;
-                        let window_chunks = self.engine.config.window_chunks;
-                        // This engine made the connection.
-                        let place = None;
-                        let arriving =
-                            Arriving { peer, flow, epoch, rail, window_chunks, wire, keys, place };
-                        ProxyCommand::AddBoth { arriving }
-                    } else {
-                        ProxyCommand::AddTx { peer, flow, wire, keys }
-                    };
-                    self.hand_over(proxy, command);
+                    let window_chunks = self.engine.config.window_chunks;
+                    // This engine made the connection, which takes no place of the peer's.
+                    let arriving = duplex.then(|| Arriving {
+                        epoch,
+                        rail: pair.0,
+                        window_chunks,
+                        place: None,
+                    });
+                    let connected = Connected { peer, flow, wire, keys, sends: true, arriving };
+                    self.hand_over(proxy, ProxyCommand::Add(Box::new(connected)));
                 }
             }
             Cause::Accepted { .. } => {}

@@ -40,8 +40,11 @@ fn questions<'r>(
     let is_one = |rail: &&ChosenRail| !rail.loopback && rail.address.is_ipv4();
     let mut found = Vec::new();
     for target in targets.filter(SocketAddr::is_ipv4) {
-        let near: Vec<&ChosenRail> =
-            rails.iter().filter(is_one).filter(|rail| rail.network().contains(target.ip())).collect();
+        let near: Vec<&ChosenRail> = rails
+            .iter()
+            .filter(is_one)
+            .filter(|rail| rail.network().contains(target.ip()))
+            .collect();
         if near.len() > 1 {
             found.extend(near.into_iter().map(|rail| (rail, target)));
         }

@@ -229,8 +229,8 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
     Ok(())
 }
 
-fn describe(outgoing: &crate::engine::op::Outgoing) -> (String, String) {
-    use crate::engine::op::{Outgoing, Purpose};
+fn describe(outgoing: &crate::engine::outgoing::Outgoing) -> (String, String) {
+    use crate::engine::outgoing::{Outgoing, Purpose};
     let of = |op: &crate::engine::op::Op| {
         let name = op.prepared.kind.name();
         let id = op.transfer().map_or(String::new(), |id| format!(" {id}"));

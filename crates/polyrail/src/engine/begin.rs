@@ -10,9 +10,11 @@ use polyrail_proto::wire::{Flags, Place, RefusalCode, WireOp};
 use polyrail_proto::{Failure, NewTransfer, Plan, Segment, Time, TransferId};
 
 use crate::base::error::TransferError;
+use crate::engine::carriage::Carriage;
 use crate::engine::finish::Finish;
 use crate::engine::message_copying;
-use crate::engine::op::{Made, OpHandle, Outgoing, Purpose};
+use crate::engine::op::OpHandle;
+use crate::engine::outgoing::{Made, Outgoing, Purpose};
 use crate::engine::pass::Ends;
 use crate::engine::path_kind::PathKind;
 use crate::engine::peer::{self, OpRef, PeerShared, TxSide};
@@ -79,7 +81,7 @@ impl TxSide {
         }
         if message_copying::is_shared(&op, &receive, ends.settings) {
             match op.prepared.peer.sharing.works() {
-                true => op.leave_in_shared_memory(),
+                true => op.set_carriage(Carriage::Shared),
                 // For the sake of later ones.
                 false => ends.finishes.push(Finish::AskToShare(op.clone())),
             }

@@ -5,7 +5,8 @@ use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{Failure, Time, TransferId, TxEvent};
 
 use crate::base::error::TransferError;
-use crate::engine::op::{OpHandle, Outgoing, Purpose};
+use crate::engine::op::OpHandle;
+use crate::engine::outgoing::{Outgoing, Purpose};
 use crate::engine::pass::Ends;
 use crate::engine::peer::TxSide;
 

@@ -17,8 +17,10 @@ use polyrail_sys::threads::monotonic_ns;
 use crate::device::host_copy::{HostJob, Order, Stop, is_message_worth_a_copy};
 use crate::device::peer_copy::CopyPart;
 use crate::engine::begin::zip_places;
+use crate::engine::carriage::{Carriage, CpuCopies};
 use crate::engine::local_engines::engine_here;
-use crate::engine::op::{Op, OpHandle, Purpose};
+use crate::engine::op::{Op, OpHandle};
+use crate::engine::outgoing::Purpose;
 use crate::engine::peer::{PeerShared, WaitingReceive};
 use crate::engine::prepared::Prepared;
 use crate::engine::proxy_handle::ProxyCommand;
@@ -116,7 +118,7 @@ impl EngineShared {
                 return self.end_message(op, number, WITHDRAWN);
             }
         }
-        op.set_message_job(job.clone(), receive);
+        op.set_carriage(Carriage::Cpus(CpuCopies::new(job.clone(), Some(receive))));
         drop(tx);
         self.imports.note_obstacle(instance, None);
         self.host_copies.run(&job);

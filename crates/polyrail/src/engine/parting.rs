@@ -15,7 +15,7 @@ use crate::base::driving::is_driving;
 use crate::base::reason::LostReason;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::life::{Action, PeerEvent};
-use crate::engine::op::Purpose;
+use crate::engine::outgoing::Purpose;
 use crate::engine::peer::{OpRef, PeerShared};
 use crate::engine::peer_handle::Peer;
 use crate::engine::proxy_handle::ProxyCommand;

@@ -14,12 +14,12 @@ use polyrail_sys::threads::monotonic_ns;
 use crate::device::host_copy::{Begun, Order, Stop};
 use crate::device::peer_copy::{Copies, Copying};
 use crate::device::staging::CopyError;
+use crate::engine::carriage::{Carriage, CpuCopies};
 use crate::engine::op::{Op, OpHandle};
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{ProxyCommand, ProxyHandle};
 use crate::engine::state::EngineShared;
 use crate::memory::region_memory::RegionMemory;
-use crate::memory::tickets::Tickets;
 
 impl EngineShared {
     /// Begins the copies of an operation. Says whether that is so, or the operation is over; if not,
@@ -30,7 +30,7 @@ impl EngineShared {
             Copying::Device(device) => device,
         };
         match self.peer_copies.begin(device, &copies.parts) {
-            Ok(tickets) => self.copies_begun(op, tickets),
+            Ok(tickets) => self.copies_begun(op, Carriage::Devices(tickets)),
             Err(CopyError::RegionDropped) => {
                 let local = op.prepared.check_regions().is_err();
                 op.fail(match local {
@@ -54,15 +54,14 @@ impl EngineShared {
         let order = Order { parts, bytes, peer: prepared.peer.instance(), deadline: op.deadline };
         match self.host_copies.begin(order) {
             Begun::Done => {
-                op.set_copying(Tickets::new());
+                op.set_carriage(Carriage::Caller);
                 prepared.peer.tally.peer_copy_bytes.add(bytes);
                 // With no proxy in between.
                 self.follow_copies(op, monotonic_ns());
                 true
             }
-            Begun::UnderWay(job, ticket) => {
-                op.set_job(job);
-                self.copies_begun(op, Tickets::from_iter([ticket]));
+            Begun::UnderWay(job) => {
+                self.copies_begun(op, Carriage::Cpus(CpuCopies::new(job, None)));
                 true
             }
             // The peer refuses it, unless it is a region of this engine.
@@ -79,8 +78,8 @@ impl EngineShared {
     }
 
     /// Whoever waits, or asks, looks for himself, and a proxy for all others.
-    fn copies_begun(&self, op: &OpHandle, tickets: Tickets) {
-        op.set_copying(tickets);
+    fn copies_begun(&self, op: &OpHandle, carriage: Carriage) {
+        op.set_carriage(carriage);
         let prepared = &op.prepared;
         prepared.peer.tally.peer_copy_bytes.add(prepared.plan.bytes());
         let proxy = self.watcher(&prepared.peer);

@@ -8,7 +8,7 @@ use polyrail_proto::message::Message;
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::driving::is_driving;
-use crate::engine::op::Purpose;
+use crate::engine::outgoing::Purpose;
 use crate::engine::peer::{Locked, PeerShared, TxSide};
 use crate::engine::state::EngineShared;
 

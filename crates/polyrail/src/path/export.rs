@@ -21,7 +21,7 @@ use polyrail_sys::{Memory, ProvenProcess};
 use crate::base::driving::is_driving;
 use crate::base::latch::Latch;
 use crate::device::host_proof::Lease;
-use crate::engine::op::Purpose;
+use crate::engine::outgoing::Purpose;
 use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;

@@ -10,9 +10,11 @@ use polyrail_proto::{Failure, Landed, Plan, QuotaExceeded, Segment, Time};
 
 use crate::base::error::TransferError;
 use crate::device::host_copy::Stop;
+use crate::engine::carriage::Carriage;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::inbox::Notification;
-use crate::engine::op::{Made, OpHandle, Purpose};
+use crate::engine::op::OpHandle;
+use crate::engine::outgoing::{Made, Purpose};
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{Arrived, Delivery, Locked, OpRef, PeerShared, RxSide, TxSide};
 use crate::engine::peer_handle::Peer;
@@ -92,7 +94,7 @@ fn take(
             // Whether it says so rightly was looked at before it landed.
             let copied = copied_bytes(&landed.meta).unwrap_or_default();
             if let (Some(op), Some(_)) = (&op, copied) {
-                op.note_copied();
+                op.set_carriage(Carriage::Sender);
             }
             let bytes = copied.unwrap_or(landed.bytes);
             pass.finishes.extend(op.map(|op| Finish::Done(op, bytes)));

@@ -17,7 +17,8 @@ use slab::Slab;
 use crate::base::error::TransferError;
 use crate::device::host_copy::HostJob;
 use crate::engine::device_landings::Landing;
-use crate::engine::op::{OpHandle, Outgoing};
+use crate::engine::op::OpHandle;
+use crate::engine::outgoing::Outgoing;
 use crate::engine::quotas::Quotas;
 use crate::engine::suspects::Suspects;
 

@@ -10,29 +10,33 @@ use polyrail_sys::{In, IoVecs};
 use smallvec::SmallVec;
 
 use super::TxFlow;
+use crate::device::connection::Connection;
 use crate::engine::finish::drain_tx;
 use crate::engine::pass::{Down, Pass};
 
 impl TxFlow {
-    /// Reads acknowledgements. Says whether there were any.
-    pub(crate) fn read(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+    /// Reads acknowledgements, where nothing else comes. Says whether there were any.
+    pub(crate) fn read(
+        &mut self,
+        connection: &mut Connection,
+        pass: &mut Pass<'_>,
+    ) -> Result<bool, Down> {
         let mut any = false;
-        while self.readable {
-            let Some(reader) = &mut self.acks else { break };
+        while connection.readable {
             let mut into = IoVecs::<In>::new();
-            into.push_buffer(reader.spare());
+            into.push_buffer(connection.reader.spare());
             let room = into.bytes();
-            let bytes = match self.wire.receive(&mut into) {
+            let bytes = match connection.wire.receive(&mut into) {
                 Ok(0) => return Err(Down("closed by the peer".into())),
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
                 Err(error) => return Err(error.into()),
             };
-            self.readable = bytes == room || (bytes > 0 && self.ended);
+            connection.readable = bytes == room || (bytes > 0 && connection.ended);
             if bytes > 0 {
                 any = true;
-                reader.advance(bytes);
-                let acks = read_acks(reader)?;
+                connection.reader.advance(bytes);
+                let acks = read_acks(&mut connection.reader)?;
                 self.take_acks(acks, pass)?;
             }
         }

@@ -14,7 +14,7 @@ use super::TxFlow;
 use super::frame::{Body, Frame};
 use crate::device::carriers::{Coming, End};
 use crate::engine::finish::drain_tx;
-use crate::engine::op::Outgoing;
+use crate::engine::outgoing::Outgoing;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::sessions::connection_of;
 use crate::memory::gate::Pin;

@@ -7,13 +7,14 @@ use std::time::Duration;
 use polyrail_gpu::{Device, Ticket};
 use polyrail_proto::wire::{AckFrame, RefusalCode};
 use polyrail_proto::{Chunk, Failure, Source, Time};
+use polyrail_secure::Sealer;
 
 use super::TxFlow;
 use super::frame::Body;
 use crate::device::shared_ring::SharedRing;
 use crate::device::staging::{CopyError, Direction, Ring};
 use crate::engine::finish::drain_tx;
-use crate::engine::op::Outgoing;
+use crate::engine::outgoing::Outgoing;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::FlowSlot;
 use crate::memory::tickets::{Tickets, all_done};
@@ -284,13 +285,17 @@ impl TxFlow {
     }
 
     /// Makes frames of the chunks that are copied.
-    pub(super) fn send_staged(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
+    pub(super) fn send_staged(
+        &mut self,
+        sealer: &mut Sealer,
+        pass: &mut Pass<'_>,
+    ) -> Result<(), Down> {
         while let Some(first) = self.staged.front() {
             match all_done(&first.tickets) {
                 Ok(false) => break,
                 Ok(true) => {
                     let Some(Staged { chunk, body, .. }) = self.staged.pop_front() else { break };
-                    self.queue(chunk, body, pass)?;
+                    self.queue(chunk, body, sealer, pass)?;
                 }
                 Err(error) => {
                     let Some(Staged { chunk, .. }) = self.staged.pop_front() else { break };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use polyrail_proto::Time;
 
 use super::TxFlow;
+use crate::device::wire::Wire;
 use crate::engine::pass::{Down, Pass};
 
 /// The other kernel takes what its buffers hold even for a process that is stopped. So how much it
@@ -31,7 +32,7 @@ impl TxFlow {
     }
 
     /// Whether the flow has waited for its peer for too long, asking the kernel before judging.
-    pub(crate) fn check_stall(&mut self, pass: &Pass<'_>) -> Result<(), Down> {
+    pub(crate) fn check_stall(&mut self, wire: &Wire, pass: &Pass<'_>) -> Result<(), Down> {
         let settings = &pass.engine.settings;
         let now = Time(pass.now);
         let mut tx = self.peer.tx();
@@ -60,7 +61,7 @@ impl TxFlow {
             tx.sender.handle_progress(now, self.flow);
             return Ok(());
         }
-        let acked = self.wire.taken_bytes();
+        let acked = wire.taken_bytes();
         if is_new {
             self.quiet = Quiet { since: quiet_since, acked };
             return Ok(());
@@ -72,7 +73,7 @@ impl TxFlow {
         let silence = now.since(quiet_since);
         tx.patience = (patience * 2).min(settings.peer_timeout / 2);
         self.peer.suspect_rail_of(&mut tx, self.flow, now);
-        let why = self.wire.hindrance().map_or_else(String::new, |why| format!(": {why}"));
+        let why = wire.hindrance().map_or_else(String::new, |why| format!(": {why}"));
         Err(Down(format!("no progress for {} ms{why}", silence.as_millis())))
     }
 }
