@@ -14,7 +14,7 @@ use polyrail_sys::threads::monotonic_ns;
 use crate::device::host_copy::{Begun, Order, Stop};
 use crate::device::peer_copy::{Copies, Copying};
 use crate::device::staging::CopyError;
-use crate::engine::op::Op;
+use crate::engine::op::{Op, OpRef};
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{ProxyCommand, ProxyHandle};
 use crate::engine::state::EngineShared;
@@ -126,7 +126,8 @@ impl EngineShared {
             op.fail_for(Failure::PeerLost);
             return false;
         }
-        tx.submit_notification(Time(now), op);
+        let notification = op.notification().unwrap_or_default().to_vec();
+        tx.notify(Time(now), &OpRef(op.clone()), notification);
         drop(tx);
         self.send_soon(peer);
         false

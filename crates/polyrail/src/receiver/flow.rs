@@ -244,7 +244,7 @@ impl RxFlow {
         };
         // Also before an error: what was concluded is acknowledged.
         if any {
-            self.delivery.take(&mut peer.rx());
+            peer.rx().take(&mut self.delivery);
             self.deliver(false, pass)?;
             while self.waits_for_room && self.go_on(pass)? {}
             self.acknowledge(pass.now);
