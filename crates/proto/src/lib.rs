@@ -1,10 +1,11 @@
 //! The protocol of Polyrail as a state machine: no socket, no clock, no thread, no payload.
 //!
-//! Two engines that know each other run, per direction, one [`Sender`] and one [`Receiver`].
-//! Whoever drives them (the engine over TCP, the tests over a simulated network) follows one contract:
+//! Each of two engines that know each other has the other as a [`peer`] with two halves. Each half has the core of a
+//! direction: a [`Sender`], a [`Receiver`]. Drivers (the engine over TCP, the tests over a simulated network) follow one
+//! contract:
 //!
 //! * commands go in by plain verbs (`submit`, `cancel`), facts by `handle_*`, each with the time;
-//! * what has to be done comes out of `pull` (the next chunk for a flow) and `poll_event`;
+//! * what has to be done comes out of `pull` (the next chunk for a flow) and `poll_*`;
 //! * payload never enters: a chunk names places in memory, the driver moves the bytes.
 //!
 //! A **flow** is one byte stream (a TCP connection). Data travels one way on it, acknowledgements
@@ -17,6 +18,7 @@ pub mod hello;
 mod id;
 pub mod matching;
 pub mod message;
+pub mod peer;
 mod plan;
 mod proof;
 mod quota;

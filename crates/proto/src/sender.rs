@@ -336,6 +336,15 @@ impl<S: Source> Sender<S> {
         self.order.len()
     }
 
+    /// Transfers that are not over, the oldest first.
+    pub fn transfers(&self) -> impl Iterator<Item = (TransferId, &NewTransfer<S>)> {
+        self.order.iter().filter_map(|handle| {
+            let outgoing = self.slots[handle.slot as usize].as_ref();
+            let outgoing = outgoing.filter(|outgoing| outgoing.id == handle.id)?;
+            Some((TransferId(handle.id), &outgoing.transfer))
+        })
+    }
+
     /// The next thing that became of a transfer.
     pub fn poll_event(&mut self) -> Option<TxEvent> {
         self.events.pop_front()

@@ -142,12 +142,10 @@ impl Control {
     /// stopped keeps its connections, so that else its silence would look like patience.
     fn is_waiting(&self, peer: &Arc<PeerShared>, time: Time) -> bool {
         let rx = peer.rx();
-        let awaited = !rx.reads.is_empty()
-            || !rx.receives.is_empty()
-            || peer.watches.load(Ordering::Relaxed) > 0;
+        let awaited = rx.is_waiting() || peer.watches.load(Ordering::Relaxed) > 0;
         drop(rx);
         let mut tx = peer.tx();
-        let awaited = awaited || tx.matcher.waiting_sends() > 0 || !tx.copying.is_empty();
+        let awaited = awaited || tx.is_waiting();
         let busy = tx.sender.is_busy() || !peer.posted.is_empty();
         let asked = Time(peer.asked.load(Ordering::Relaxed));
         if awaited && !busy && time.since(asked) >= self.engine.settings.peer_timeout / 4 {

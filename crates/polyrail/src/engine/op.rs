@@ -417,6 +417,16 @@ impl Op {
     }
 }
 
+/// A handle on an operation, for the halves of its peer: equal to those of the same operation.
+#[derive(Clone)]
+pub(crate) struct OpRef(pub(crate) OpHandle);
+
+impl PartialEq for OpRef {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.is(&other.0)
+    }
+}
+
 impl InPool for Op {
     fn spares(&self) -> &Spares<Self> {
         &self.pool.spares

@@ -3,10 +3,12 @@
 
 use std::sync::Arc;
 
-use polyrail_proto::{Failure, Plan, Source, Time};
+use polyrail_proto::peer::Operation;
+use polyrail_proto::{Plan, Source, Time, TransferId};
 
 use crate::base::latch::Latch;
-use crate::engine::op::OpHandle;
+use crate::device::host_copy::HostJob;
+use crate::engine::op::{OpHandle, OpRef};
 use crate::memory::region::RegionCore;
 use crate::memory::region_list::Regions;
 
@@ -25,75 +27,98 @@ pub(crate) struct Made {
     pub(crate) meta: Vec<u8>,
     /// See [`Source::near`].
     pub(crate) near: u64,
-    pub(crate) purpose: Purpose,
+    pub(crate) cause: Cause,
 }
 
-/// What is to be done when a made transfer is over.
-pub(crate) enum Purpose {
-    /// Nothing: a message that needs no answer.
-    Tell,
-    /// The answer to a question of the peer, of which only so many may be on their way.
-    Answer,
-    /// A message without which this operation can't go on.
-    TellFor(OpHandle),
-    /// The announcement of a receive, by its number.
-    Announce(OpHandle, u64),
-    /// The peer confirms that nothing of the operation lands any more: it ends with this failure.
-    Cancel(OpHandle, Failure),
-    /// Data for a read of the peer, by its number; in shared memory, if it asked for that.
-    ReadData { read: u64, shared: bool },
-    /// The peer confirms that nothing of it touches a region any more, which is kept until then.
-    Release(Arc<Latch>, #[expect(dead_code, reason = "kept")] Arc<RegionCore>),
-    /// The notification of an operation whose bytes are in place.
-    Notify(OpHandle),
-    /// Data of a send that met the peer's receive of this number.
-    SendData(OpHandle, u64),
+/// The reason for a made transfer.
+pub(crate) enum Cause {
+    /// The engines tell each other something.
+    Engine,
+    /// A message for this operation.
+    Message(OpHandle),
+    /// The data of this send.
+    Send(OpHandle),
+    /// The data of a read of the peer, in shared memory if it asked for that.
+    PeersRead { shared: bool },
+}
+
+/// A region that ended, which is kept until its peer has let go of it.
+pub(crate) struct Release {
+    pub(crate) latch: Arc<Latch>,
+    pub(crate) _region: Arc<RegionCore>,
+}
+
+impl Operation for OpRef {
+    type Source = Outgoing;
+    type Copying = Arc<HostJob>;
+    type Own = Release;
+
+    fn plan(&self) -> &Plan {
+        &self.0.prepared.plan
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.0.deadline
+    }
+
+    fn may_begin(&self) -> bool {
+        self.0.may_begin()
+    }
+
+    fn withdraw(&self) {
+        self.0.withdraw();
+    }
+
+    fn transfer(&self) -> Option<TransferId> {
+        self.0.transfer()
+    }
+
+    fn set_transfer(&self, transfer: TransferId) {
+        self.0.set_transfer(transfer);
+    }
+
+    fn message(operation: Option<&Self>, meta: Vec<u8>) -> Outgoing {
+        let made = Made {
+            plan: Plan::empty(),
+            regions: Regions::new(),
+            meta,
+            near: 0,
+            cause: operation.map_or(Cause::Engine, |op| Cause::Message(op.0.clone())),
+        };
+        Outgoing::Made(Arc::new(made))
+    }
 }
 
 impl Outgoing {
-    /// A message alone.
-    pub(crate) fn without_payload(meta: Vec<u8>, purpose: Purpose) -> Self {
-        let plan = Plan::empty();
-        Self::Made(Arc::new(Made { plan, regions: Regions::new(), meta, near: 0, purpose }))
-    }
-
     /// When the operation was posted that it belongs to; 0 for what engines tell each other.
     pub(crate) fn posted(&self) -> Time {
         match self {
             Self::Write(op) => op.posted,
-            Self::Made(made) => match &made.purpose {
-                Purpose::SendData(op, _)
-                | Purpose::TellFor(op)
-                | Purpose::Announce(op, _)
-                | Purpose::Cancel(op, _)
-                | Purpose::Notify(op) => op.posted,
-                Purpose::Tell
-                | Purpose::Answer
-                | Purpose::ReadData { .. }
-                | Purpose::Release(..) => Time(0),
+            Self::Made(made) => match &made.cause {
+                Cause::Send(op) | Cause::Message(op) => op.posted,
+                Cause::Engine | Cause::PeersRead { .. } => Time(0),
             },
         }
     }
 
     /// Whether its bytes are to lie in memory that the peer has open.
     pub(crate) fn is_shared(&self) -> bool {
-        let op = match self {
-            Self::Write(op) => op,
-            Self::Made(made) => match &made.purpose {
-                Purpose::ReadData { shared, .. } => return *shared,
-                Purpose::SendData(op, _) => op,
-                _ => return false,
+        match self {
+            Self::Write(op) => op.is_shared(),
+            Self::Made(made) => match &made.cause {
+                Cause::PeersRead { shared } => *shared,
+                Cause::Send(op) => op.is_shared(),
+                Cause::Engine | Cause::Message(_) => false,
             },
-        };
-        op.is_shared()
+        }
     }
 
     /// A device failed to copy bytes of it.
     pub(crate) fn note_device_error(&self, why: String) {
         let op = match self {
             Self::Write(op) => op,
-            Self::Made(made) => match &made.purpose {
-                Purpose::SendData(op, _) => op,
+            Self::Made(made) => match &made.cause {
+                Cause::Send(op) => op,
                 _ => return,
             },
         };

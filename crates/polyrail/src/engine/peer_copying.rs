@@ -15,7 +15,7 @@ use crate::device::host_copy::{Begun, Order, Stop};
 use crate::device::peer_copy::{Copies, Copying};
 use crate::device::staging::CopyError;
 use crate::engine::carriage::{Carriage, CpuCopies};
-use crate::engine::op::{Op, OpHandle};
+use crate::engine::op::{Op, OpHandle, OpRef};
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{ProxyCommand, ProxyHandle};
 use crate::engine::state::EngineShared;
@@ -125,7 +125,8 @@ impl EngineShared {
             op.fail_for(Failure::PeerLost);
             return false;
         }
-        tx.submit_notification(Time(now), op);
+        let notification = op.notification().unwrap_or_default().to_vec();
+        tx.notify(Time(now), &OpRef(op.clone()), notification);
         drop(tx);
         self.send_soon(peer);
         false

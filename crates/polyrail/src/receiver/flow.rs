@@ -227,7 +227,7 @@ impl RxFlow {
         };
         // Also before an error: what was concluded is acknowledged.
         if any {
-            self.delivery.take(&mut peer.rx());
+            peer.rx().take(&mut self.delivery);
             self.deliver(connection, false, pass)?;
             while self.waits() && self.go_on(connection, pass)? {}
             self.acknowledge(connection, pass.now);

@@ -1,9 +1,10 @@
 //! Incoming flows: one thread each, which reads chunks into place and acknowledges them.
 
+use polyrail_proto::peer::AskedBy;
 use polyrail_proto::wire::{Flags, RefusalCode, WireOp};
 use polyrail_proto::{FlowIndex, Need, Settled, Time, Verdict};
 
-use super::operations::{admit, span_of};
+use super::operations::span_of;
 use super::{Node, Sabotage};
 use crate::link::Leave;
 use crate::memory::Span;
@@ -103,10 +104,14 @@ impl Node {
                 false
             }
             Ok(Step::Chunk { header, places, crc, meta }) => {
-                let admission = admit(self, &world.memories[self.id], &header, &places);
-                let handled =
-                    self.receiver
-                        .handle_chunk(FlowIndex(flow), &header, &places, &meta, || admission);
+                let memory = &world.memories[self.id];
+                let is_open = self.settings.sabotage == Sabotage::AdmitsEverything;
+                let admit = |_: AskedBy| match is_open {
+                    true => Ok(()),
+                    false => places.iter().try_for_each(|place| memory.admit(place)),
+                };
+                let flow_index = FlowIndex(flow);
+                let handled = self.inbound.handle_chunk(flow_index, &header, &places, &meta, admit);
                 match handled {
                     Ok(Verdict::Discard) => {
                         world.tally.discarded += 1;
@@ -123,7 +128,7 @@ impl Node {
                     }
                 }
                 let lands = matches!(handled, Ok(Verdict::Land));
-                let active = self.receiver.active_count() as u64;
+                let active = self.inbound.receiver.active_count() as u64;
                 world.tally.most_active = world.tally.most_active.max(active);
                 let slots = places.iter().map(|place| place.key.slot).collect();
                 if let Some(stream) = &mut self.rx[flow as usize].stream {
@@ -152,7 +157,7 @@ impl Node {
     }
 
     fn may_land(&mut self, world: &mut World, flow: u32) -> bool {
-        let allowed = self.receiver.begin_landing(FlowIndex(flow));
+        let allowed = self.inbound.receiver.begin_landing(FlowIndex(flow));
         let stream = self.rx[flow as usize].stream.as_mut();
         if let Some(chunk) = stream.and_then(|stream| stream.chunk.as_mut()) {
             world.tally.taken += u64::from(chunk.lands && !allowed);
@@ -224,7 +229,8 @@ impl Node {
                 stream.call = Some(call);
                 return false;
             }
-            self.receiver.end_landing(FlowIndex(flow));
+            self.inbound.receiver.end_landing(FlowIndex(flow));
+            self.take_landed(world, flow);
             self.left_call(world);
         }
         if let Some(stream) = &mut self.rx[flow as usize].stream {
@@ -235,7 +241,7 @@ impl Node {
 
     /// Others may have waited for this.
     pub(super) fn left_call(&mut self, world: &mut World) {
-        self.settle(world);
+        self.pump(world);
         for flow in 0..self.rx.len() {
             let stream = self.rx[flow].stream.as_ref();
             if stream.is_some_and(|stream| stream.sequence > stream.acknowledged) {
@@ -251,15 +257,18 @@ impl Node {
         };
         let flags = chunk.header.flags;
         let intact = !flags.contains(Flags::CHECKSUM) || chunk.crc == chunk.header.checksum;
-        let settled = self.receiver.handle_chunk_end(FlowIndex(flow), intact);
+        let settled = self.inbound.receiver.handle_chunk_end(FlowIndex(flow), intact);
         stream.sequence += 1;
         stream.urgent |= flags.contains(Flags::ACK_NOW) || chunk.header.op == WireOp::Control;
-        if let Settled::Refuse(code) = settled {
-            world.tally.corrupt += u64::from(code == RefusalCode::Checksum);
-            stream.refusals.push_back((stream.sequence, code));
+        match settled {
+            Settled::Ack => self.landed += u64::from(chunk.header.payload_len),
+            Settled::Refuse(code) => {
+                world.tally.corrupt += u64::from(code == RefusalCode::Checksum);
+                stream.refusals.push_back((stream.sequence, code));
+            }
         }
         self.take_landed(world, flow);
-        self.settle(world);
+        self.pump(world);
         // The user learns of it before the peer does.
         if self.rx[flow as usize].delivery.is_none() {
             self.acknowledge(world, flow, false);
@@ -268,7 +277,8 @@ impl Node {
 
     /// Writes acknowledgements that are due. `drained`: no more bytes wait to be read.
     pub(super) fn acknowledge(&mut self, world: &mut World, flow: u32, drained: bool) {
-        let quiet = self.receiver.is_quiet() || self.settings.sabotage == Sabotage::AcksUnquiet;
+        let quiet =
+            self.inbound.receiver.is_quiet() || self.settings.sabotage == Sabotage::AcksUnquiet;
         let early = self.settings.sabotage == Sabotage::AcksEarly;
         let Some(stream) = &mut self.rx[flow as usize].stream else { return };
         let sequence = stream.sequence + u64::from(early && stream.chunk.is_some());
@@ -295,10 +305,11 @@ impl Node {
 
     fn close_stream(&mut self, world: &mut World, flow: u32, how: Leave) {
         if let Some(stream) = self.rx[flow as usize].stream.take() {
-            self.receiver.handle_flow_down(FlowIndex(flow));
+            self.inbound.receiver.handle_flow_down(FlowIndex(flow));
             world.network.server_leaves(stream.id, how);
             world.poke(stream.id, Direction::Acks);
             self.left_call(world);
         }
+        self.take_landed(world, flow);
     }
 }

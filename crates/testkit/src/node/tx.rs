@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use polyrail_proto::wire::{CHUNK_HEADER_BYTES, ChunkHeader, Flags};
-use polyrail_proto::{Chunk, FlowIndex, FrameReader, ReaderEvent, Source, Time};
+use polyrail_proto::{Chunk, FlowIndex, FrameReader, ReaderEvent, Source, Time, TransferId};
 use polyrail_secure::Sealer;
 
 use super::{Node, Request};
@@ -52,7 +52,7 @@ enum TxState {
 /// A frame that is being written.
 #[derive(Debug)]
 struct Frame {
-    token: u64,
+    transfer: TransferId,
     /// All before the payload, until it is sealed.
     head: Vec<u8>,
     /// Payload that is not in a record yet, nor announced by one.
@@ -95,7 +95,7 @@ impl Node {
     pub(super) fn can_pull(&self, flow: u32) -> bool {
         let tx = &self.tx[flow as usize];
         let up = matches!(tx.state, TxState::Up { .. });
-        up && tx.frame.is_none() && self.sender.has_room(FlowIndex(flow))
+        up && tx.frame.is_none() && self.outbound.sender.has_room(FlowIndex(flow))
     }
 
     /// Closes the flow, whatever it is doing; its chunks are given back.
@@ -113,7 +113,7 @@ impl Node {
                 world.network.client_leaves(id, how);
                 world.poke(id, Direction::Data);
                 world.tally.flows_lost += 1;
-                let given_back = self.sender.handle_flow_down(FlowIndex(flow));
+                let given_back = self.outbound.sender.handle_flow_down(FlowIndex(flow));
                 world.tally.given_back += given_back as u64;
             }
         }
@@ -153,7 +153,7 @@ impl Node {
             let ends = Some((keys.sealer, FrameReader::new(keys.opener)));
             self.tx[flow as usize] =
                 TxFlow { state: TxState::Up { id }, epoch, ends, ..TxFlow::default() };
-            self.sender.handle_flow_up(world.now(), FlowIndex(flow));
+            self.outbound.sender.handle_flow_up(world.now(), FlowIndex(flow));
             self.drive(world, flow, id);
         } else {
             world.clock.wake(Actor::Tx(self.id, flow), until);
@@ -162,7 +162,8 @@ impl Node {
 
     fn drive(&mut self, world: &mut World, flow: u32, id: ConnectionId) {
         self.note_delivery(world, flow, id);
-        let stalled = self.sender.is_stalled(world.now(), FlowIndex(flow), self.settings.stall);
+        let stalled =
+            self.outbound.sender.is_stalled(world.now(), FlowIndex(flow), self.settings.stall);
         world.tally.stalled += u64::from(stalled);
         if stalled || world.network.client_sees_failure(id) {
             self.drop_flow(world, flow);
@@ -174,8 +175,8 @@ impl Node {
         }
         self.begin_write(world, flow, id);
         self.pump(world);
-        if self.sender.in_flight(FlowIndex(flow)) > 0 {
-            let at = self.sender.flow_progress(FlowIndex(flow)).after(self.settings.stall);
+        if self.outbound.sender.in_flight(FlowIndex(flow)) > 0 {
+            let at = self.outbound.sender.flow_progress(FlowIndex(flow)).after(self.settings.stall);
             world.clock.wake(Actor::Tx(self.id, flow), at);
         }
     }
@@ -184,7 +185,7 @@ impl Node {
         let delivered = world.network.link(id, Direction::Data).delivered();
         let before = std::mem::replace(&mut self.tx[flow as usize].delivered, delivered);
         if delivered > before && self.settings.transport_progress {
-            self.sender.handle_progress(world.now(), FlowIndex(flow));
+            self.outbound.sender.handle_progress(world.now(), FlowIndex(flow));
         }
     }
 
@@ -194,7 +195,7 @@ impl Node {
             return world.clock.wake(Actor::Tx(self.id, flow), tx.report_at);
         }
         for _ in 0..std::mem::take(&mut tx.unreported) {
-            self.sender.handle_written(FlowIndex(flow));
+            self.outbound.sender.handle_written(FlowIndex(flow));
         }
     }
 
@@ -235,9 +236,9 @@ impl Node {
                     return false;
                 }
             };
-            let in_flight = self.sender.in_flight(FlowIndex(flow));
-            let handled = self.sender.handle_ack(world.now(), FlowIndex(flow), ack);
-            if let Some(until) = self.sender.rest_until() {
+            let in_flight = self.outbound.sender.in_flight(FlowIndex(flow));
+            let handled = self.outbound.sender.handle_ack(world.now(), FlowIndex(flow), ack);
+            if let Some(until) = self.outbound.sender.rest_until() {
                 world.clock.wake(Actor::Timer(self.id), until);
             }
             if let Err(error) = handled {
@@ -245,15 +246,17 @@ impl Node {
                 return false;
             }
             let unreported = self.tx[flow as usize].unreported as usize;
-            let left = self.sender.in_flight(FlowIndex(flow));
+            let left = self.outbound.sender.in_flight(FlowIndex(flow));
             world.tally.early += u64::from(left < in_flight && left < unreported);
         }
     }
 
     fn begin_write(&mut self, world: &mut World, flow: u32, id: ConnectionId) {
         if self.tx[flow as usize].frame.is_none() {
-            let Some(chunk) = self.sender.pull(world.now(), FlowIndex(flow)) else { return };
-            let in_flight = self.sender.channel_in_flight(FlowIndex(flow));
+            let Some(chunk) = self.outbound.sender.pull(world.now(), FlowIndex(flow)) else {
+                return;
+            };
+            let in_flight = self.outbound.sender.channel_in_flight(FlowIndex(flow));
             if in_flight > self.settings.window_chunks {
                 world.oracle.violate(format!("{in_flight} chunks in flight on flow {flow}"));
             }
@@ -283,9 +286,9 @@ impl Node {
     fn end_write(&mut self, world: &mut World, flow: u32, count: usize) {
         let tx = &mut self.tx[flow as usize];
         let (Some(frame), TxState::Up { id }) = (&mut tx.frame, tx.state) else { return };
-        if !self.outgoing.contains_key(&frame.token) {
-            let token = frame.token;
-            world.oracle.violate(format!("memory of transfer {token} is read after its end"));
+        let transfer = frame.transfer;
+        if !self.outbound.sender.transfers().any(|(known, _)| known == transfer) {
+            world.oracle.violate(format!("memory of {transfer} is read after its end"));
         }
         let memory = &world.memories[self.id];
         let mut bytes = frame.bytes(memory, count);
@@ -333,7 +336,7 @@ impl Node {
             head = encode(header);
         }
         let (record, raw) = (Vec::new(), Vec::new());
-        Frame { token: chunk.token, head, payload, record, raw, at: 0, len: 0 }
+        Frame { transfer: chunk.header.transfer, head, payload, record, raw, at: 0, len: 0 }
     }
 
     /// When a system call that begins now ends: usually soon.

@@ -7,7 +7,7 @@ use polyrail_proto::wire::WireOp;
 
 use super::Core;
 use crate::engine::pass::Pass;
-use crate::engine::peer::{Arrived, Delivery, Locked, PeerShared, RxSide};
+use crate::engine::peer::{Arrival, Delivery, Locked, PeerShared, RxSide};
 use crate::proxy::Proxy;
 use crate::proxy::flow::{Flow, Flushed};
 use crate::receiver::flow::RxFlow;
@@ -145,7 +145,7 @@ pub(super) fn tell_last<'p>(
 ) -> bool {
     let (mut delivery, mut any) = (Delivery::default(), false);
     loop {
-        delivery.take(&mut rx);
+        rx.take(&mut delivery);
         // With the lock held: once it is released another flow may acknowledge what it has brought, and end.
         let is_last = peer.is_gone() && peer.rx_flows_up.load(Ordering::Acquire) <= flows_left;
         drop(rx);
@@ -153,11 +153,11 @@ pub(super) fn tell_last<'p>(
             return any;
         }
         any = true;
-        let is_write = |arrived: &Arrived| match arrived {
-            Arrived::Whole(landed, _) => landed.op == WireOp::Write,
-            Arrived::Failed(..) => false,
+        let is_write = |arrival: &Arrival| match arrival {
+            Arrival::Whole(landed, _) => landed.op == WireOp::Write,
+            Arrival::Failed(..) => false,
         };
-        delivery.arrived.retain(|arrived| !(is_last && is_write(arrived)));
+        delivery.arrivals.retain(|arrival| !(is_last && is_write(arrival)));
         // What the peer did wrong makes no difference any more.
         (rx, _) = pass.deliver(peer, &mut delivery);
     }

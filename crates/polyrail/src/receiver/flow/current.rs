@@ -4,7 +4,8 @@ use std::mem::take;
 use std::sync::Arc;
 
 use polyrail_gpu::Device;
-use polyrail_proto::wire::{ChunkHeader, Flags, Place, RefusalCode, WireOp};
+use polyrail_proto::peer::AskedBy;
+use polyrail_proto::wire::{ChunkHeader, Flags, Place, RefusalCode};
 use polyrail_proto::{FlowIndex, InstanceId, LandingId, Verdict};
 use polyrail_sys::{Memory, crc32c};
 use smallvec::SmallVec;
@@ -12,8 +13,7 @@ use smallvec::SmallVec;
 use super::device_chunks::{ChunkEnd, Discard, Parts, Step};
 use super::landing::{Goal, Landing, Room};
 use crate::engine::pass::Down;
-use crate::engine::peer::{Locked, PeerShared, RxSide, covers};
-use crate::engine::quotas::Quotas;
+use crate::engine::peer::{Locked, PeerShared, RxSide};
 use crate::memory::gate::Pin;
 use crate::memory::region::Touch;
 use crate::memory::registry::{Finder, Registry, Target};
@@ -42,32 +42,20 @@ impl Current {
         places: &[Place],
         meta: &[u8],
         side: &mut RxSide,
-        (registry, quotas): (&Registry, &Quotas),
+        registry: &Registry,
     ) -> Result<Verdict, Down> {
         self.header = Some(*header);
         self.targets.clear();
         self.places.clear();
-        let RxSide { receiver, receives, reads, .. } = side;
         let targets = &mut self.targets;
-        let admit = || match header.op {
-            WireOp::Control => quotas.admit(meta),
-            WireOp::Write => registry.admit_all(places, Touch::Write(peer), targets),
-            WireOp::SendData => {
-                let receive = receives.get(&header.context).ok_or(RefusalCode::NotExpected)?;
-                if !covers(&receive.places, places) || !receive.may_be_filled_by(meta) {
-                    return Err(RefusalCode::OutOfBounds);
-                }
-                registry.admit_all(places, Touch::Own, targets)
-            }
-            WireOp::ReadData => {
-                let part = reads.get(&header.context).ok_or(RefusalCode::NotExpected)?;
-                if !covers(&part.places, places) {
-                    return Err(RefusalCode::OutOfBounds);
-                }
-                registry.admit_all(places, Touch::Own, targets)
-            }
+        let memory = |asked_by| {
+            let touch = match asked_by {
+                AskedBy::Peer => Touch::Write(peer),
+                AskedBy::Us => Touch::Own,
+            };
+            registry.admit_all(places, touch, targets)
         };
-        let verdict = receiver.handle_chunk(flow, header, places, meta, admit);
+        let verdict = side.handle_chunk(flow, header, places, meta, memory);
         let is_elsewhere =
             header.place_in_ring().is_some() || header.flags.contains(Flags::CARRIED);
         if is_elsewhere || self.device().is_some() {

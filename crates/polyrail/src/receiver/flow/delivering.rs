@@ -18,7 +18,7 @@ impl RxFlow {
             let (mut rx, delivered) = pass.deliver(&peer, &mut self.delivery);
             result = result.and(delivered);
             // What was delivered may have ended a read or receive.
-            self.delivery.take(&mut rx);
+            rx.take(&mut self.delivery);
             if self.delivery.is_empty() {
                 self.look_ahead(connection, goes_on && result.is_ok(), &mut rx, pass.now);
             }

@@ -47,7 +47,7 @@ impl RxFlow {
                         places,
                         meta,
                         side,
-                        (&pass.engine.registry, &peer.quotas),
+                        &pass.engine.registry,
                     )?;
                     self.current.began_ns = pass.now;
                     if header.flags.contains(Flags::CHECKSUM) {
@@ -95,12 +95,12 @@ impl RxFlow {
                             self.conclude(&arrival, settled, pass);
                         }
                     }
-                    self.delivery.take(side);
+                    side.take(&mut self.delivery);
                 }
             }
         }
         // A revoked flow's end may have completed a transfer that another flow brought.
-        self.delivery.take(&mut rx);
+        rx.take(&mut self.delivery);
         if self.delivery.is_empty() {
             self.look_ahead(connection, goes_on, &mut rx, pass.now);
         }
