@@ -10,8 +10,11 @@ use polyrail_sys::PerProcess;
 use crate::engine::state::EngineShared;
 use crate::memory::region::RegionCore;
 
+/// Engines, with their numbers.
+type Engines = Vec<(InstanceId, Weak<EngineShared>)>;
+
 /// The engines of this process.
-static ENGINES: PerProcess<Mutex<Vec<(InstanceId, Weak<EngineShared>)>>> = PerProcess::new();
+static ENGINES: PerProcess<Mutex<Engines>> = PerProcess::new();
 
 /// Makes an engine known to the others of this process.
 pub(crate) fn announce(engine: &Arc<EngineShared>) {
