@@ -15,6 +15,7 @@
 mod codec;
 pub mod hello;
 mod id;
+pub mod life;
 pub mod matching;
 pub mod message;
 mod plan;

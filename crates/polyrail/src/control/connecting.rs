@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use polyrail_proto::hello::{Capabilities, FlowHello, Hello, RefusedCode, Reply};
+use polyrail_proto::life::Epoch;
 use polyrail_proto::{FlowIndex, Time};
 use polyrail_secure::Proof;
 use polyrail_sys::threads::monotonic_ns;
@@ -20,7 +21,6 @@ use crate::device::stream_offer::{StreamOffer, are_in_one_place};
 use crate::device::wire::Wire;
 use crate::engine::peer::{PeerShared, RailPair};
 use crate::engine::proxy_handle::{Arriving, ProxyCommand};
-use crate::engine::sessions::epoch_of_hello;
 
 /// A flow that is connected again later.
 pub(super) struct Retry {
@@ -63,7 +63,7 @@ impl Control {
                     channel: peer.layout.channel_of(flow),
                     flow: flow.0,
                     flows: peer.layout.flows(),
-                    epoch: epoch_of_hello(epoch, &peer),
+                    epoch: peer.epoch_in_hello(Epoch(epoch)).0,
                     window_chunks: engine.config.window_chunks,
                     // A peer of a version without it need not have it.
                     capabilities: engine

@@ -10,14 +10,15 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use polyrail_proto::FlowIndex;
+use polyrail_proto::life::{CONFIRM, PeerEvent, PeerState};
 use polyrail_proto::hello::RefusedCode;
+use polyrail_proto::{FlowIndex, Time};
+use polyrail_sys::threads::monotonic_ns;
 use socket2::Socket;
 
 use super::{Control, PROBE};
 use crate::base::reason::{ConnectReason, LostReason};
 use crate::control::second_way::dial;
-use crate::engine::life::{CONFIRM, PeerEvent, PeerState};
 use crate::engine::peer::{PeerShared, RailPair};
 
 /// A connection to the listener of a peer that connects the flows itself, again and again until it
@@ -109,7 +110,7 @@ impl Control {
             return pause;
         }
         peer.note_flows();
-        if peer.note_nobody_there(pair, Instant::now()) { pause.min(CONFIRM) } else { pause }
+        if peer.note_nobody_there(pair, Time(monotonic_ns())) { pause.min(CONFIRM) } else { pause }
     }
 
     /// Ends the peer if it is certain that nobody is there.

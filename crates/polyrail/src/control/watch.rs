@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use polyrail_proto::life::{PeerEvent, PeerState};
 use polyrail_proto::Time;
 use polyrail_proto::hello::Capabilities;
 
 use super::Control;
 use crate::base::reason::LostReason;
 use crate::control::handshake::{Cause, Handshake};
-use crate::engine::life::{PeerEvent, PeerState};
 use crate::engine::peer::{PeerShared, silent_for};
 use crate::engine::proxy_handle::ProxyHandle;
 

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use polyrail_proto::life::Epoch;
 use polyrail_proto::{FlowIndex, Time};
 
 use super::pairs::{Pairs, RailPair};
@@ -12,7 +13,6 @@ use crate::base::reason::Flows;
 use crate::device::wire::Wire;
 use crate::engine::counters::FlowStats;
 use crate::engine::placement::Placement;
-use crate::engine::sessions::first_epoch;
 use crate::engine::settings::EngineSettings;
 
 /// Which rails a direction uses, and how its flows lie on them.
@@ -68,7 +68,7 @@ impl Layout {
                 up: AtomicBool::new(false),
                 up_since: AtomicU64::new(0),
                 rests_until: AtomicU64::new(0),
-                epoch: AtomicU64::new(first_epoch(number)),
+                epoch: AtomicU64::new(Epoch::first(number).0),
                 stats: FlowStats::default(),
                 wire: Mutex::new(None),
             })

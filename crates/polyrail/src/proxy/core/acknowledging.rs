@@ -204,6 +204,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::{Duration, Instant};
 
+    use polyrail_proto::life::PeerEvent;
     use polyrail_config::Config;
     use polyrail_gpu::fake::FakeDevice;
     use polyrail_gpu::{Completion, GpuError, Ticket};
@@ -213,7 +214,6 @@ mod tests {
     use crate::api::request::Request;
     use crate::api::transfer::Transfer;
     use crate::base::reason::LostReason;
-    use crate::engine::life::PeerEvent;
     use crate::engine::peer::PeerShared;
     use crate::memory::region::Region;
 

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use polyrail_proto::life::PeerEvent;
 use polyrail_proto::FlowIndex;
 use polyrail_secure::Keys;
 use polyrail_sys::tcp;
@@ -12,7 +13,6 @@ use super::acknowledging::{Settling, tell_last};
 use super::{AnyFlow, Core, Left, Outbound};
 use crate::device::wire::Wire;
 use crate::engine::finish::drain_tx;
-use crate::engine::life::PeerEvent;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::ProxyCommand;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use polyrail_carrier::{Bytes, Check, Holder, Lane, Piece};
 use polyrail_gpu::Ticket;
+use polyrail_proto::life::Epoch;
 use polyrail_proto::message::Carried;
 use polyrail_proto::wire::{Place, RefusalCode};
 use smallvec::SmallVec;
@@ -14,7 +15,6 @@ use super::device_chunks::ChunkEnd;
 use crate::device::carriers::{Coming, End};
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
-use crate::engine::sessions::connection_of;
 use crate::memory::gate::Pin;
 use crate::memory::region::RegionCore;
 use crate::memory::registry::{Finder, Target};
@@ -159,7 +159,7 @@ impl Drop for Incoming {
 impl RxFlow {
     /// The connection of the flow, as both ends name it.
     fn connection(&self) -> Carried {
-        Carried { flow: self.flow, epoch: connection_of(self.epoch) }
+        Carried { flow: self.flow, epoch: Epoch(self.epoch).of_connection().0 }
     }
 
     /// The flow is gone.
