@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod codec;
+pub mod defaults;
 pub mod hello;
 mod id;
 pub mod life;

@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
+use polyrail_proto::InstanceId;
+use polyrail_proto::defaults::channels;
+use polyrail_proto::hello::{Card, FlowHello, Metadata, RailCard, RefusedCode};
 use polyrail_proto::life::{
     self, Action, Epoch, HelloKind, Parted, Parting, PeerEvent, PeerState, Sessions,
 };
-use polyrail_proto::InstanceId;
-use polyrail_proto::hello::{Card, FlowHello, Metadata, RailCard, RefusedCode};
 
 use crate::base::error::PeerError;
 use crate::base::reason::LostReason;
@@ -109,8 +110,7 @@ impl EngineShared {
             let (mut state, over, given) = {
                 let parted = self.parted();
                 let parting = parted.get(instance);
-                let over =
-                    parting.map_or_else(Vec::new, |parting| parting.over().collect());
+                let over = parting.map_or_else(Vec::new, |parting| parting.over().collect());
                 let given = parting.and_then(|parting| parting.given.clone());
                 (parting.map_or(PeerState::Unknown, |parting| parting.state), over, given)
             };
@@ -314,11 +314,8 @@ impl EngineShared {
         }
         self.log_idle(card, &pairing);
         let pairs = Pairs::new(pairing);
-        let channels = match self.config.channels {
-            // At most four times MAX_RAILS, which fits.
-            0 => pairs.len() as u32 * self.settings.channels_per_rail,
-            channels => channels,
-        };
+        let per_rail = self.settings.channels_per_rail;
+        let channels = channels(self.config.channels, pairs.len(), per_rail);
         let layout = Layout { pairs, channels, sockets: self.config.sockets };
         let flows = u64::from(layout.channels) * u64::from(layout.sockets);
         if flows > self.config.flow_limit.into() {
