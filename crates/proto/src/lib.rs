@@ -12,6 +12,7 @@
 //! chunks without copying payload. [`hello`] is what the two ends say before the first frame.
 #![forbid(unsafe_code)]
 
+mod acks;
 mod codec;
 pub mod defaults;
 pub mod hello;
@@ -28,6 +29,7 @@ mod receiver;
 mod sender;
 pub mod wire;
 
+pub use acks::{AckHold, AckPolicy, AckQueue, Burst};
 pub use id::{FlowIndex, InstanceId, RegionKey, Time, TransferId};
 pub use plan::{MAX_CHUNK_BYTES, MAX_CHUNK_PIECES, MAX_CHUNKS, Piece, Plan, PlanError, Segment};
 pub use quota::QuotaExceeded;

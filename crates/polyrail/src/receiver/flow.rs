@@ -1,5 +1,5 @@
 //! The receiving end of a flow. Here is a visit of its proxy; `receiving` reads payload into its place,
-//! `parsing` makes sense of what came, `current` is the chunk that is read, `acks` answers.
+//! `parsing` makes sense of what came, `current` is the chunk that is read, `acks` sends answers.
 //! `device_chunks` are copied into place later, `room` finds the memory where they wait, and `delivering`
 //! hands on what is complete.
 
@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use polyrail_config::Payload;
 use polyrail_proto::wire::AckFrame;
-use polyrail_proto::{FlowIndex, FrameReader};
+use polyrail_proto::{AckQueue, Burst, FlowIndex, FrameReader, Time};
 use polyrail_secure::Sealer;
 use smallvec::SmallVec;
 
-use self::acks::Acks;
+use self::acks::{AckSender, seal};
 use self::current::Current;
 use self::device_chunks::Arrivals;
 use crate::device::wire::Wire;
@@ -53,7 +53,7 @@ pub(crate) struct RxFlow {
     seen_left: Option<((u64, u32), u64)>,
     /// The peer's share of the inbox was full at the last visit.
     is_paused: bool,
-    acks: Acks,
+    acks: AckQueue,
     /// Bytes of the current chunk may go in place: [`Receiver::begin_landing`] was called, and its
     /// end was not.
     is_landing: bool,
@@ -66,8 +66,8 @@ pub(crate) struct RxFlow {
 
 /// What goes back on the connection.
 enum WayBack {
-    /// Acknowledgements of this flow, which it seals.
-    Own(Box<Sealer>),
+    /// Acknowledgements of this flow.
+    Own(Box<AckSender>),
     /// Data. These acknowledgements of it came and were not taken.
     Data(SmallVec<[AckFrame; 4]>),
 }
@@ -75,7 +75,7 @@ enum WayBack {
 impl RxFlow {
     pub(crate) fn new(arriving: Arriving, now: u64) -> Self {
         let (flow, sealer) = Self::duplex(arriving, now);
-        Self { way_back: WayBack::Own(Box::new(sealer)), ..flow }
+        Self { way_back: WayBack::Own(Box::new(AckSender::new(sealer))), ..flow }
     }
 
     /// The other direction of the connection carries data, too: the flow that sends it gets the
@@ -98,7 +98,7 @@ impl RxFlow {
             waits_for_room: false,
             seen_left: None,
             is_paused: false,
-            acks: Acks::new(window_chunks),
+            acks: AckQueue::new(window_chunks),
             is_landing: false,
             delivery: Delivery::default(),
             way_back: WayBack::Data(SmallVec::new()),
@@ -126,7 +126,7 @@ impl RxFlow {
             }
             self.acks.clear();
         }
-        self.acks.take(sealer, out);
+        self.acks.drain(|frames| seal(frames, sealer, out));
     }
 
     /// While devices copy what came, or what acknowledgements have to wait for, the sender hears
@@ -145,13 +145,13 @@ impl RxFlow {
             return;
         }
         if Duration::from_nanos(pass.now.saturating_sub(since)) < settings.peer_timeout {
-            self.acks.show_life(pass.now, settings.rail_stall / 4);
+            self.acks.show_life(Time(pass.now), settings.rail_stall / 4);
         }
     }
 
     /// Says once more what the peer was told.
     pub(crate) fn say_something(&mut self, pass: &Pass<'_>) {
-        self.acks.show_life(pass.now, Duration::ZERO);
+        self.acks.show_life(Time(pass.now), Duration::ZERO);
     }
 
     /// The connection is about to end: all that landed is to be acknowledged, whether or not it is time to, and
@@ -204,7 +204,7 @@ impl RxFlow {
         self.end_landing();
         self.let_go();
         self.acknowledge(pass.now);
-        self.acks.check_quota().map_err(|error| self.peer.breach(&error))?;
+        self.acks.check_quota(self.unsent_acks()).map_err(|error| self.peer.breach(&error))?;
         Ok(read > 0)
     }
 
@@ -260,9 +260,12 @@ impl RxFlow {
 
     /// Acknowledges what landed, if it is time to.
     fn acknowledge(&mut self, now: u64) {
-        let is_drained = !self.readable && self.arrivals.is_empty();
-        let is_idle = is_drained && self.reader.is_between_frames();
-        self.acks.note_if_due(is_idle, is_drained, now);
+        let burst = match !self.readable && self.arrivals.is_empty() {
+            false => Burst::GoesOn,
+            true if self.reader.is_between_frames() => Burst::Over,
+            true => Burst::Pauses,
+        };
+        self.acks.note_if_due(burst, Time(now));
     }
 
     /// Takes in all that the last call brought. `goes_on`: another call follows at once.
@@ -279,7 +282,15 @@ impl RxFlow {
 
     /// Whether acknowledgements wait to be sent.
     pub(crate) fn owes_acks(&self) -> bool {
-        !self.acks.are_out()
+        !self.acks.is_empty() || self.unsent_acks() > 0
+    }
+
+    /// Bytes of acknowledgements that are sealed and that the socket has not taken.
+    fn unsent_acks(&self) -> usize {
+        match &self.way_back {
+            WayBack::Own(sender) => sender.unsent(),
+            WayBack::Data(_) => 0,
+        }
     }
 
     /// Sends what acknowledgements the socket takes. Says whether some have to wait: another flow is
@@ -288,8 +299,8 @@ impl RxFlow {
         if self.acks.are_withheld() && self.peer.rx().is_quiet() {
             self.acks.clear();
         }
-        if let WayBack::Own(sealer) = &mut self.way_back {
-            self.acks.send(sealer, &self.wire)?;
+        if let WayBack::Own(sender) = &mut self.way_back {
+            sender.send(&mut self.acks, &self.wire)?;
         }
         Ok(self.acks.are_withheld())
     }

@@ -2,7 +2,7 @@
 
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::WireOp;
-use polyrail_proto::{DeliveryId, Landed, Time, TransferId};
+use polyrail_proto::{Burst, DeliveryId, Landed, Time, TransferId};
 
 use super::Node;
 use crate::node::Sabotage;
@@ -58,7 +58,7 @@ impl Node {
         }
         self.receiver.end_delivery(delivery.id);
         self.left_call(world);
-        self.acknowledge(world, flow, false);
+        self.acknowledge(world, flow, Burst::GoesOn);
         true
     }
 
