@@ -40,7 +40,6 @@ pub(crate) mod rail_selection;
 mod reachability;
 pub(crate) mod settings;
 pub(crate) mod state;
-pub(crate) mod suspects;
 pub(crate) mod tally;
 pub(crate) mod tasks;
 pub(crate) mod totals;

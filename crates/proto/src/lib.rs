@@ -10,6 +10,10 @@
 //! A **flow** is one byte stream (a TCP connection). Data travels one way on it, acknowledgements
 //! the other; [`wire`] says how both are framed and [`FrameReader`] turns a byte stream back into
 //! chunks without copying payload. [`hello`] is what the two ends say before the first frame.
+//!
+//! Policy is here, too, as functions of settings, facts and the time: when acknowledgements leave
+//! ([`AckQueue`]), when flows stall, rest and are connected again ([`liveness`]), how a peer comes and
+//! goes ([`life`]), and defaults that follow from the machine ([`defaults`]).
 #![forbid(unsafe_code)]
 
 mod acks;
@@ -18,6 +22,7 @@ pub mod defaults;
 pub mod hello;
 mod id;
 pub mod life;
+pub mod liveness;
 pub mod matching;
 pub mod message;
 mod plan;

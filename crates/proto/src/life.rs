@@ -27,12 +27,14 @@
 mod attempts;
 mod epoch;
 mod greeting;
+mod overdue;
 mod parted;
 mod state;
 
 pub use attempts::{Attempts, CONFIRM, CONFIRM_NEW, is_final};
 pub use epoch::Epoch;
 pub use greeting::{Sessions, greeting};
+pub use overdue::overdue;
 pub use parted::{Parted, Parting};
 pub use state::{Action, HelloKind, PeerEvent, PeerState};
 

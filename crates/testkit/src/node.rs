@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use polyrail_proto::life::{Action, PeerEvent, PeerState, overdue};
+use polyrail_proto::liveness::{Patience, ReconnectSettings};
 use polyrail_proto::matching::Matcher;
 use polyrail_proto::message::{CopyLeave, Message, PostedReceive, ReadPiece};
 use polyrail_proto::wire::{Flags, Place, WireOp};
@@ -54,8 +56,8 @@ pub struct NodeSettings {
     pub transport_progress: bool,
     /// The node gives up a peer that it does not hear, or can't reach on any flow, for this long.
     pub silence: Duration,
-    /// Time between attempts to connect.
-    pub retry: Duration,
+    /// Pauses between attempts to connect.
+    pub reconnect: ReconnectSettings,
     /// A system call, or a delivery, takes up to this many nanoseconds.
     pub call_nanos: u64,
     /// Now and then the thread loses its CPU meanwhile, for up to this long.
@@ -111,7 +113,9 @@ pub struct Node {
     floor: TransferId,
     /// When the last outgoing flow went down, if none is up.
     last_up: Time,
-    lost: bool,
+    /// Where the peer stands.
+    state: PeerState,
+    patience: Patience,
 }
 
 /// What a transfer sends.
@@ -170,7 +174,8 @@ impl Node {
             dropping: Vec::new(),
             floor: TransferId(1),
             last_up: Time::default(),
-            lost: false,
+            state: PeerState::New,
+            patience: Patience::default(),
         }
     }
 
@@ -179,7 +184,7 @@ impl Node {
         let operation = world.oracle.operation(id);
         let (kind, notify) = (operation.posting.kind, operation.posting.notify);
         let (source, destination) = (operation.source.clone(), operation.destination.clone());
-        if self.lost {
+        if self.is_lost() {
             return world.ended(id, Outcome::Failed("the peer is gone".to_owned()));
         }
         match kind {
@@ -295,14 +300,27 @@ impl Node {
         let next = self.sender.handle_timeout(now);
         self.pump(world);
         let silence = self.sender.silence(now);
-        if silence >= self.settings.silence {
-            return self.lose_peer(world);
+        if let Some(event) = overdue(self.settings.silence, None, silence, || false) {
+            return self.happens(world, event);
         }
         if self.sender.is_busy() {
             let patience = now.after(self.settings.silence - silence);
             let at = next.map_or(patience, |deadline| deadline.min(patience));
             world.clock.wake(Actor::Timer(self.id), at);
         }
+    }
+
+    /// Something happens to the peer, which may be lost by that.
+    fn happens(&mut self, world: &mut World, event: PeerEvent) {
+        let (state, action) = self.state.after(event);
+        self.state = state;
+        if action == Action::End {
+            self.lose_peer(world);
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.state.is_over()
     }
 
     /// Whether the node has nothing left to do or to wait for.

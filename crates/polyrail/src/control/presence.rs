@@ -10,8 +10,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use polyrail_proto::life::{CONFIRM, PeerEvent, PeerState};
 use polyrail_proto::hello::RefusedCode;
+use polyrail_proto::life::{CONFIRM, PeerEvent, PeerState};
 use polyrail_proto::{FlowIndex, Time};
 use polyrail_sys::threads::monotonic_ns;
 use socket2::Socket;
@@ -86,7 +86,9 @@ impl Control {
             _ => false,
         };
         if !is_over {
-            self.flow_failed(peer, (flow, pair), &why, self.engine.settings.reconnect_max);
+            let slot = &peer.flows[flow.0 as usize];
+            let pause = slot.reconnect.lock().handle_refused(&self.engine.settings.reconnect);
+            self.retry_after(peer, (flow, pair), &why, pause);
         }
     }
 
@@ -203,7 +205,7 @@ impl Control {
         };
         if let Some(probe) = self.probes.get_mut(key) {
             probe.due = now + pause;
-            probe.pause = (pause * 2).min(self.engine.settings.reconnect_max.max(CONFIRM));
+            probe.pause = (pause * 2).min(self.engine.settings.reconnect.max.max(CONFIRM));
         }
         self.judge(&peer);
     }

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
-use polyrail_proto::life::{Action, PeerEvent};
 use polyrail_proto::hello::Capabilities;
+use polyrail_proto::life::{Action, PeerEvent};
 use polyrail_proto::message::Message;
 use polyrail_proto::{Failure, FlowIndex, Time};
 use polyrail_sys::threads::monotonic_ns;

@@ -8,6 +8,7 @@ use polyrail_config::{
 };
 use polyrail_proto::defaults;
 use polyrail_proto::hello::{Capabilities, Card};
+use polyrail_proto::liveness::ReconnectSettings;
 use polyrail_proto::wire::{ChunkHeader, Flags};
 use polyrail_sys::interfaces::CongestionControls;
 use polyrail_sys::tcp::{FlowOptions, may_use};
@@ -45,8 +46,7 @@ pub(crate) struct EngineSettings {
     pub(crate) peer_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) hello_timeout: Duration,
-    pub(crate) reconnect_min: Duration,
-    pub(crate) reconnect_max: Duration,
+    pub(crate) reconnect: ReconnectSettings,
     pub(crate) bind_device: BindDevice,
     /// By rail, whether another NIC may receive what is sent to its address.
     pub(crate) any_nic_answers: Vec<bool>,
@@ -89,8 +89,11 @@ impl EngineSettings {
             peer_timeout: ms(config.peer_timeout_ms),
             connect_timeout: ms(config.connect_timeout_ms),
             hello_timeout: ms(config.hello_timeout_ms),
-            reconnect_min: ms(config.reconnect_min_ms),
-            reconnect_max: ms(config.reconnect_max_ms),
+            reconnect: ReconnectSettings {
+                min: ms(config.reconnect_min_ms),
+                max: ms(config.reconnect_max_ms),
+                timeout: ms(config.connect_timeout_ms),
+            },
             bind_device: config.bind_device,
             any_nic_answers: Vec::new(),
             congestion: Congestion::parse(config)?,

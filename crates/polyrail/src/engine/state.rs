@@ -9,9 +9,9 @@ use std::time::Instant;
 use parking_lot::{Mutex, RwLock};
 use polyrail_carrier::Host;
 use polyrail_config::{Config, Polling};
-use polyrail_proto::life::{Parted, PeerEvent};
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::{Card, Metadata};
+use polyrail_proto::life::{Parted, PeerEvent};
 use polyrail_sys::process::Original;
 use polyrail_sys::threads::monotonic_ns;
 

@@ -33,9 +33,7 @@ impl Epoch {
         let heard = match heard {
             None if was_acknowledged => UNHEARD,
             // 0 stands for none.
-            Some(session) if was_acknowledged || has_taken => {
-                (u64::from(session) + 1) & HEARD_MASK
-            }
+            Some(session) if was_acknowledged || has_taken => (u64::from(session) + 1) & HEARD_MASK,
             _ => 0,
         };
         Self(self.0 | heard << HEARD_SHIFT)
@@ -84,9 +82,8 @@ mod tests {
     #[test]
     fn a_session_counts_as_heard_once_something_passed_in_it() {
         let first = Epoch::first(1);
-        let heard = |heard, acknowledged, taken| {
-            first.in_hello(heard, acknowledged, taken).heard_session()
-        };
+        let heard =
+            |heard, acknowledged, taken| first.in_hello(heard, acknowledged, taken).heard_session();
         assert_eq!(heard(Some(5), false, false), None);
         assert_eq!(heard(Some(5), false, true), Some(5));
         assert_eq!(heard(None, false, true), None);

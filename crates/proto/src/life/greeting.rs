@@ -3,6 +3,7 @@
 use super::state::HelloKind;
 
 /// What a hello says of sessions, and what is known of them here.
+#[derive(Clone, Copy, Debug)]
 pub struct Sessions<'a> {
     /// That of the hello.
     pub said: u32,

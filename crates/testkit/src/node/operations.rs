@@ -175,7 +175,6 @@ impl Node {
 
     /// The peer is gone: everything ends.
     pub(super) fn lose_peer(&mut self, world: &mut World) {
-        self.lost = true;
         for flow in 0..self.tx.len() as u32 {
             self.drop_flow(world, flow);
             // The owner of the incoming flow closes it at its next turn.
@@ -213,7 +212,7 @@ impl Node {
     }
 
     fn control(&mut self, world: &mut World, message: &Message, purpose: Purpose) {
-        if self.lost {
+        if self.is_lost() {
             return;
         }
         let empty = self.transfer(Vec::new(), message.encode());

@@ -45,7 +45,7 @@ impl Node {
     /// A connection reaches this node.
     pub fn accept(&mut self, world: &mut World, id: ConnectionId) {
         let connection = world.network.connection(id);
-        if connection.accepted || !world.network.is_up(connection.rail) || self.lost {
+        if connection.accepted || !world.network.is_up(connection.rail) || self.is_lost() {
             return;
         }
         let (flow, epoch, client) = (connection.flow, connection.epoch, connection.client);
@@ -72,7 +72,7 @@ impl Node {
         if !self.go_on_with_call(world, flow) || !self.go_on_with_delivery(world, flow) {
             return;
         }
-        if self.lost {
+        if self.is_lost() {
             return self.close_stream(world, flow, Leave::Abort);
         }
         if let Some((id, at)) = self.rx[flow as usize].next {

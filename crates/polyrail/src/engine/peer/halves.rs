@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use polyrail_gpu::Ticket;
+use polyrail_proto::liveness::{Patience, Suspects};
 use polyrail_proto::matching::Matcher;
 use polyrail_proto::message::{CopyLeave, copied_bytes};
 use polyrail_proto::wire::{Place, WireOp};
@@ -19,7 +19,6 @@ use crate::device::host_copy::HostJob;
 use crate::engine::device_landings::Landing;
 use crate::engine::op::{Op, Outgoing};
 use crate::engine::quotas::Quotas;
-use crate::engine::suspects::Suspects;
 
 /// The sending half.
 pub(crate) struct TxSide {
@@ -32,10 +31,8 @@ pub(crate) struct TxSide {
     /// Who finds none may not copy: the peer has withdrawn the receive.
     pub(crate) copying: HashMap<u64, Option<Arc<HostJob>>>,
     pub(crate) quotas: Arc<Quotas>,
-    /// How long flows may stall, if longer than the setting: it doubles each time that one is given
-    /// up and none has brought an acknowledgement since. Then it is the peer that is slow to take,
-    /// and no other rail will do better.
-    pub(crate) patience: Duration,
+    /// How long flows may stall, if longer than the setting.
+    pub(crate) patience: Patience,
     pub(super) suspects: Suspects,
     /// The peer is gone, and all that was under way with it has been ended.
     pub(crate) has_ended: bool,
@@ -137,7 +134,7 @@ impl TxSide {
             serving: HashMap::new(),
             copying: HashMap::new(),
             quotas,
-            patience: Duration::ZERO,
+            patience: Patience::default(),
             suspects: Suspects::new(pairs),
             has_ended: false,
             fetch_in: 0,

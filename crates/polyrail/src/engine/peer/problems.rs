@@ -21,11 +21,13 @@ impl PeerShared {
         self.last_problem.lock().clone()
     }
 
-    /// Why a rail here carries nothing towards it or from it; `None` if a connection is up on the rail.
+    /// Why a rail here carries nothing towards it or from it; `None` if a connection that works is up on the rail.
     pub(crate) fn why_idle(&self, local: usize) -> Option<String> {
         let pairs = &self.layout.pairs;
         let own: Vec<usize> = (0..pairs.len()).filter(|pair| pairs.at(*pair).0 == local).collect();
-        if own.iter().any(|pair| self.is_pair_up(*pair)) {
+        // One that comes up again and again, and has moved nothing since the last problem, does not work.
+        let is_vain = |pair: usize| pairs.problem(pair).is_some() && self.dies_young(pair);
+        if own.iter().any(|pair| self.is_pair_up(*pair) && !is_vain(*pair)) {
             return None;
         }
         if !self.connects_flows() {

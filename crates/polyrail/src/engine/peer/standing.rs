@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 
-use polyrail_proto::life::{Action, Epoch, PeerEvent, PeerState, is_final};
 use polyrail_proto::hello::RefusedCode;
+use polyrail_proto::life::{Action, Epoch, PeerEvent, PeerState, is_final};
 use polyrail_proto::{FlowIndex, Time};
 
 use super::{Life, Outward, PeerShared, RailPair};

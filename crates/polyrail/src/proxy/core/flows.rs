@@ -4,8 +4,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use polyrail_proto::life::PeerEvent;
 use polyrail_proto::FlowIndex;
+use polyrail_proto::life::PeerEvent;
 use polyrail_secure::Keys;
 use polyrail_sys::tcp;
 
@@ -247,7 +247,8 @@ impl Core {
         drain_tx(&mut tx, pass);
         drop(tx);
         pass.engine.ask_all(peer);
-        pass.engine.control.flow_lost(peer.clone(), index, why.0.clone());
+        let life = flow.life(pass.now);
+        pass.engine.control.flow_lost(peer.clone(), index, why.0.clone(), life);
     }
 
     /// A flow from a peer is gone.
