@@ -1,12 +1,13 @@
 //! What went wrong with a peer, or holds it up, in words: for errors, and for the log.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use polyrail_proto::Time;
 use polyrail_proto::hello::Capabilities;
 use polyrail_sys::threads::monotonic_ns;
 
-use super::PeerShared;
+use super::{FlowSlot, PeerShared};
 use crate::base::reason::{LostReason, MessageHalf, TransferProgress};
 use crate::device::wire::Wire;
 use crate::engine::pass::Down;
@@ -95,8 +96,14 @@ pub(crate) fn silent_for(peer: &PeerShared, silence: Duration) -> LostReason {
     // Connections that are up may show a cause that none has failed of.
     let hindrance = peer.hindrance();
     let (flows, last_problem) = (peer.all_flows(), hindrance.or_else(|| peer.what_holds()));
+    // Connections that came up meanwhile reached it, even if all of them are down at this moment.
+    let now = Time(monotonic_ns());
+    let came_up = |slot: &FlowSlot| {
+        let since = Time(slot.up_since.load(Ordering::Relaxed));
+        since > Time::default() && now.since(since) < silence
+    };
     match flows.up {
-        0 => LostReason::Unreachable { silence, last_problem },
+        0 if !peer.flows.iter().any(came_up) => LostReason::Unreachable { silence, last_problem },
         _ => LostReason::NoProgress { silence, flows, last_problem },
     }
 }
