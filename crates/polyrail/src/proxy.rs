@@ -4,7 +4,6 @@
 //! and gives back to sleep; so a thread that posts a small write can drive the proxy for a moment
 //! itself instead of waking its thread.
 
-mod ack_hold;
 mod core;
 mod core_guard;
 mod drive;

@@ -11,11 +11,19 @@
 //! A **flow** is one byte stream (a TCP connection). Data travels one way on it, acknowledgements
 //! the other; [`wire`] says how both are framed and [`FrameReader`] turns a byte stream back into
 //! chunks without copying payload. [`hello`] is what the two ends say before the first frame.
+//!
+//! Policy is here, too, as functions of settings, facts and the time: when acknowledgements leave
+//! ([`AckQueue`]), when flows stall, rest and are connected again ([`liveness`]), how a peer comes and
+//! goes ([`life`]), and defaults that follow from the machine ([`defaults`]).
 #![forbid(unsafe_code)]
 
+mod acks;
 mod codec;
+pub mod defaults;
 pub mod hello;
 mod id;
+pub mod life;
+pub mod liveness;
 pub mod matching;
 pub mod message;
 pub mod peer;
@@ -28,6 +36,7 @@ mod receiver;
 mod sender;
 pub mod wire;
 
+pub use acks::{AckHold, AckPolicy, AckQueue, Burst};
 pub use id::{FlowIndex, InstanceId, RegionKey, Time, TransferId};
 pub use plan::{MAX_CHUNK_BYTES, MAX_CHUNK_PIECES, MAX_CHUNKS, Piece, Plan, PlanError, Segment};
 pub use quota::QuotaExceeded;

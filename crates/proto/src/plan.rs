@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 use thiserror::Error;
 
+use crate::defaults;
 use crate::id::RegionKey;
 
 /// Most payload bytes of one chunk.
@@ -11,16 +12,6 @@ pub const MAX_CHUNK_BYTES: u64 = 64 << 20;
 pub const MAX_CHUNK_PIECES: usize = 256;
 /// Most chunks of one transfer: bounds what a receiver must remember about it.
 pub const MAX_CHUNKS: u32 = 1 << 22;
-
-/// Towards the end of a transfer over several rails a chunk is 1/`TAPER` of what is left per rail,
-/// so that all rails end together, ...
-const TAPER: u64 = 4;
-/// ... but no smaller than 1/`TAPERED_LEAST` of the largest chunk, or than a page, since each chunk
-/// has its cost.
-const TAPERED_LEAST: u64 = 4;
-/// Rails beyond this number make the shares no smaller.
-const MAX_SHARES: u64 = 16;
-const PAGE_BYTES: u64 = 4096;
 
 /// Bytes that lie in one piece on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +107,7 @@ impl Plan {
         let bytes = segments.iter().try_fold(0u64, |sum, s| sum.checked_add(s.len));
         let bytes =
             bytes.ok_or(PlanError::TooManyChunks { bytes: u64::MAX, segments: segments.len() })?;
-        let size = ChunkSize { most: chunk_bytes, rails: rails as u64 };
+        let size = |left| defaults::chunk_bytes(chunk_bytes, rails, left);
         let chunks = cut(&segments, bytes, size)
             .ok_or(PlanError::TooManyChunks { bytes, segments: segments.len() })?;
         Ok(Self { segments, chunks, bytes })
@@ -213,30 +204,15 @@ fn continues(last: &Segment, next: &Segment) -> bool {
         && last.remote_offset + last.len == next.remote_offset
 }
 
-/// How large chunks are.
-#[derive(Clone, Copy)]
-struct ChunkSize {
-    most: u64,
-    rails: u64,
-}
-
-impl ChunkSize {
-    /// Size of the next chunk, cut from what is left.
-    fn at(self, left: u64) -> u64 {
-        if self.rails < 2 {
-            return self.most;
-        }
-        let least = (self.most / TAPERED_LEAST).next_multiple_of(PAGE_BYTES).clamp(1, self.most);
-        let share = left / (TAPER * self.rails).min(MAX_SHARES);
-        share.next_multiple_of(PAGE_BYTES).clamp(least, self.most)
-    }
-}
-
-/// `None` when there would be more than [`MAX_CHUNKS`].
-fn cut(segments: &[Segment], bytes: u64, size: ChunkSize) -> Option<SmallVec<[ChunkStart; 1]>> {
+/// `None` when there would be more than [`MAX_CHUNKS`]. `size`: the size of the next chunk, by what is left.
+fn cut(
+    segments: &[Segment],
+    bytes: u64,
+    size: impl Fn(u64) -> u64,
+) -> Option<SmallVec<[ChunkStart; 1]>> {
     let mut chunks = SmallVec::new();
     let mut left = bytes;
-    let mut chunk_bytes = size.at(left);
+    let mut chunk_bytes = size(left);
     let mut open = ChunkStart { segment: 0, skip: 0, bytes: 0 };
     let mut pieces = 0;
     for (index, segment) in segments.iter().enumerate() {
@@ -247,7 +223,7 @@ fn cut(segments: &[Segment], bytes: u64, size: ChunkSize) -> Option<SmallVec<[Ch
                     return None;
                 }
                 left -= u64::from(open.bytes);
-                chunk_bytes = size.at(left);
+                chunk_bytes = size(left);
                 chunks.push(open);
                 open = ChunkStart { segment: u32::try_from(index).ok()?, skip, bytes: 0 };
                 pieces = 0;

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use polyrail_proto::life::{Action, PeerEvent, PeerState, overdue};
+use polyrail_proto::liveness::{Patience, ReconnectSettings};
 use polyrail_proto::message::CopyLeave;
 use polyrail_proto::peer::{
     Awaited, Inbound, Leaving, NewReceive, Operation, Outbound, Quotas, ReadQuestion, pair_places,
@@ -59,8 +61,8 @@ pub struct NodeSettings {
     pub transport_progress: bool,
     /// The node gives up a peer that it does not hear, or can't reach on any flow, for this long.
     pub silence: Duration,
-    /// Time between attempts to connect.
-    pub retry: Duration,
+    /// Pauses between attempts to connect.
+    pub reconnect: ReconnectSettings,
     /// A system call, or a delivery, takes up to this many nanoseconds.
     pub call_nanos: u64,
     /// Now and then the thread loses its CPU meanwhile, for up to this long.
@@ -112,7 +114,9 @@ pub struct Node {
     floor: TransferId,
     /// When the last outgoing flow went down, if none is up.
     last_up: Time,
-    lost: bool,
+    /// Where the peer stands.
+    state: PeerState,
+    patience: Patience,
 }
 
 /// What a transfer sends.
@@ -169,7 +173,8 @@ impl Node {
             landed: 0,
             floor: TransferId(1),
             last_up: Time::default(),
-            lost: false,
+            state: PeerState::New,
+            patience: Patience::default(),
         }
     }
 
@@ -178,7 +183,7 @@ impl Node {
         let operation = world.oracle.operation(id);
         let (kind, notify) = (operation.posting.kind, operation.posting.notify);
         let (source, destination) = (operation.source.clone(), operation.destination.clone());
-        if self.lost {
+        if self.is_lost() {
             return world.ended(id, Outcome::Failed("the peer is gone".to_owned()));
         }
         let (own, places) = match kind {
@@ -275,14 +280,27 @@ impl Node {
         self.outbound.note_landed(now, self.landed);
         self.pump(world);
         let silence = self.outbound.sender.silence(now);
-        if silence >= self.settings.silence {
-            return self.lose_peer(world);
+        if let Some(event) = overdue(self.settings.silence, None, silence, || false) {
+            return self.happens(world, event);
         }
         if self.outbound.sender.is_busy() {
             let patience = now.after(self.settings.silence - silence);
             let at = next.map_or(patience, |deadline| deadline.min(patience));
             world.clock.wake(Actor::Timer(self.id), at);
         }
+    }
+
+    /// Something happens to the peer, which may be lost by that.
+    fn happens(&mut self, world: &mut World, event: PeerEvent) {
+        let (state, action) = self.state.after(event);
+        self.state = state;
+        if action == Action::End {
+            self.lose_peer(world);
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.state.is_over()
     }
 
     /// Whether the node has nothing left to do or to wait for.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 use polyrail_proto::hello::Capabilities;
+use polyrail_proto::life::{Action, PeerEvent};
 use polyrail_proto::message::Message;
 use polyrail_proto::{Failure, FlowIndex, Time};
 use polyrail_sys::threads::monotonic_ns;
@@ -14,7 +15,6 @@ use crate::base::callback;
 use crate::base::driving::is_driving;
 use crate::base::reason::LostReason;
 use crate::engine::finish::drain_tx;
-use crate::engine::life::{Action, PeerEvent};
 use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;
 use crate::engine::proxy_handle::ProxyCommand;
@@ -123,7 +123,10 @@ impl EngineShared {
         }
         tracing::info!(target: "polyrail::peer", peer = peer.name(), why = %peer.lost_reason(), "gone");
         peer.sharing.stop_waiting();
-        self.parted().end_session(peer);
+        // A hello that is just being read may still be noted there; nothing came of it either.
+        let is_unused = peer.is_unused.load(Ordering::Acquire);
+        let heard = peer.heard_session().filter(|_| !is_unused);
+        self.parted().end_session(peer.instance(), peer.state(), heard);
         // Before it leaves the list: whoever sees it gone finds the inbox within its bound.
         self.inbox.peer_left(peer);
         let moved = Totals::of(peer);

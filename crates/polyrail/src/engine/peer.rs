@@ -9,6 +9,7 @@ use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use polyrail_config::Payload;
 use polyrail_proto::hello::{Card, Metadata};
+use polyrail_proto::life::{Attempts, PeerState};
 use polyrail_proto::{InstanceId, ReceiverLimits, SenderConfig};
 use polyrail_secure::{Capability, Keys};
 
@@ -24,7 +25,6 @@ use crate::engine::audit::Audit;
 use crate::engine::budgets::Budgets;
 use crate::engine::counters::ArrivalStats;
 use crate::engine::inbox::Share;
-use crate::engine::life::{Attempts, PeerState};
 use crate::engine::op::OpHandle;
 use crate::engine::placement::Placement;
 use crate::engine::proven_names::Names;
@@ -87,7 +87,7 @@ pub(crate) struct PeerShared {
     /// Whether the user gave its card.
     pub(crate) by_user: AtomicBool,
     /// One more than the session of its hellos; 0 before the first.
-    pub(crate) heard: AtomicU64,
+    heard: AtomicU64,
     /// Nothing has passed either way, and nothing will: its session may begin anew.
     pub(crate) is_unused: AtomicBool,
     /// Who connects the flows towards it, as a number of [`Outward`].

@@ -285,7 +285,7 @@ mod tests {
             Offers::Ended(_) => 0,
         };
         assert_eq!(count(&exports), 2);
-        one.set_gone(crate::engine::life::PeerEvent::Bye, crate::LostReason::Closed);
+        one.set_gone(polyrail_proto::life::PeerEvent::Bye, crate::LostReason::Closed);
         let (engine, peer) = (Weak::new(), two.clone());
         let _descriptors = Vec::new();
         exports.add(Offered { engine, peer, offer: offer(), _descriptors }).unwrap();

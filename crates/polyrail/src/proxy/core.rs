@@ -8,12 +8,12 @@ mod polling;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use polyrail_proto::AckHold;
 use polyrail_sys::PollEvent;
 use slab::Slab;
 
 use self::acknowledging::{Settling, tell_last};
 use super::Proxy;
-use super::ack_hold::AckHold;
 use super::flow::Flow;
 use crate::device::shared_stream::SharedStream;
 use crate::device::staging::Copiers;
@@ -113,7 +113,7 @@ impl Core {
             hot: None,
             events: Vec::new(),
             owing: Vec::new(),
-            ack_hold: AckHold::new(),
+            ack_hold: AckHold::default(),
             is_unannounced: false,
             withholds_acks: false,
             settling: Vec::new(),

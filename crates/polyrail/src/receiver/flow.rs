@@ -1,6 +1,6 @@
 //! The receiving end of a flow. Here is a visit of its proxy; `receiving` reads payload into its place,
 //! `parsing` makes sense of what came, `current` is the chunk that is read, `landing` where it goes,
-//! `acks` answers.
+//! `acks` sends answers.
 //! `device_chunks` are copied into place later, `room` finds the memory where they wait, and `delivering`
 //! hands on what is complete.
 
@@ -17,12 +17,12 @@ mod room;
 use std::sync::Arc;
 use std::time::Duration;
 
-use polyrail_proto::FlowIndex;
 use polyrail_proto::wire::AckFrame;
+use polyrail_proto::{AckQueue, Burst, FlowIndex, Time};
 use polyrail_secure::Sealer;
 use smallvec::SmallVec;
 
-use self::acks::Acks;
+use self::acks::{AckSender, seal};
 use self::current::Current;
 use self::device_chunks::Arrivals;
 use self::landing::Landing;
@@ -51,7 +51,9 @@ pub(crate) struct RxFlow {
     seen_left: Option<((u64, u32), u64)>,
     /// The peer's share of the inbox was full at the last visit.
     is_paused: bool,
-    acks: Acks,
+    acks: AckQueue,
+    /// Where no data goes the other way on the connection, which takes them along otherwise.
+    ack_sender: AckSender,
     delivery: Delivery,
     /// Where data goes the other way on the connection: acknowledgements of it that came and were not
     /// taken.
@@ -78,7 +80,8 @@ impl RxFlow {
             arrivals: Arrivals::default(),
             seen_left: None,
             is_paused: false,
-            acks: Acks::new(window_chunks),
+            acks: AckQueue::new(window_chunks),
+            ack_sender: AckSender::default(),
             delivery: Delivery::default(),
             heard: is_duplex.then(SmallVec::new),
         }
@@ -99,7 +102,7 @@ impl RxFlow {
             }
             self.acks.clear();
         }
-        self.acks.take(sealer, out);
+        self.acks.drain(|frames| seal(frames, sealer, out));
     }
 
     /// While devices copy what came, or what acknowledgements have to wait for, the sender hears
@@ -118,13 +121,13 @@ impl RxFlow {
             return;
         }
         if Duration::from_nanos(pass.now.saturating_sub(since)) < settings.peer_timeout {
-            self.acks.show_life(pass.now, settings.rail_stall / 4);
+            self.acks.show_life(Time(pass.now), settings.rail_stall / 4);
         }
     }
 
     /// Says once more what the peer was told.
     pub(crate) fn say_something(&mut self, pass: &Pass<'_>) {
-        self.acks.show_life(pass.now, Duration::ZERO);
+        self.acks.show_life(Time(pass.now), Duration::ZERO);
     }
 
     /// The connection is about to end: all that landed is to be acknowledged, whether or not it is time to, and
@@ -178,7 +181,8 @@ impl RxFlow {
         self.end_landing();
         self.let_go();
         self.acknowledge(connection, pass.now);
-        self.acks.check_quota().map_err(|error| self.peer.breach(&error))?;
+        let unsent = self.ack_sender.unsent();
+        self.acks.check_quota(unsent).map_err(|error| self.peer.breach(&error))?;
         Ok(read > 0)
     }
 
@@ -243,9 +247,12 @@ impl RxFlow {
 
     /// Acknowledges what landed, if it is time to.
     fn acknowledge(&mut self, connection: &Connection, now: u64) {
-        let is_drained = !connection.readable && self.arrivals.is_empty();
-        let is_idle = is_drained && connection.reader.is_between_frames();
-        self.acks.note_if_due(is_idle, is_drained, now);
+        let burst = match !connection.readable && self.arrivals.is_empty() {
+            false => Burst::GoesOn,
+            true if connection.reader.is_between_frames() => Burst::Over,
+            true => Burst::Pauses,
+        };
+        self.acks.note_if_due(burst, Time(now));
     }
 
     /// Takes in all that the last call brought. `goes_on`: another call follows at once.
@@ -267,7 +274,7 @@ impl RxFlow {
 
     /// Whether acknowledgements wait to be sent.
     pub(crate) fn owes_acks(&self) -> bool {
-        !self.acks.are_out()
+        !self.acks.is_empty() || self.ack_sender.unsent() > 0
     }
 
     /// Sends what acknowledgements the socket takes, where no data goes the same way.
@@ -275,7 +282,7 @@ impl RxFlow {
         if self.acks.are_withheld() && self.peer.rx().is_quiet() {
             self.acks.clear();
         }
-        Ok(self.acks.send(&mut connection.sealer, &connection.wire)?)
+        Ok(self.ack_sender.send(&mut self.acks, &mut connection.sealer, &connection.wire)?)
     }
 
     /// Whether acknowledgements have to wait: another flow is inside a system call for a chunk that was

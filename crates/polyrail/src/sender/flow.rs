@@ -12,16 +12,17 @@ mod stall;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use polyrail_proto::{Failure, FlowIndex};
+use polyrail_proto::liveness::{FlowLife, Rest, Stall};
+use polyrail_proto::{Failure, FlowIndex, Time};
 use polyrail_secure::Sealer;
 
 use self::carried::Carrier;
-use self::device_chunks::{Rest, Staged};
+use self::device_chunks::Staged;
 use self::frame::Frame;
 use self::pulling::GATHER_FRAMES;
 use self::sending::SendError;
-use self::stall::Quiet;
 use crate::device::connection::Connection;
 use crate::device::shared_ring::SharedRing;
 use crate::device::shared_stream::SharedStream;
@@ -79,7 +80,7 @@ pub(crate) struct TxFlow {
     words: Vec<u8>,
     window_full_since: Option<u64>,
     socket_full_since: Option<u64>,
-    quiet: Quiet,
+    stall: Stall,
     /// With a trace: chunks in flight, as the sender core has them.
     traced: VecDeque<SentChunk>,
 }
@@ -111,7 +112,7 @@ impl TxFlow {
             words: Vec::new(),
             window_full_since: None,
             socket_full_since: None,
-            quiet: Quiet::default(),
+            stall: Stall::default(),
             traced: VecDeque::new(),
         }
     }
@@ -224,7 +225,23 @@ impl TxFlow {
         let copies = copies.and(Outlook::ask_if(self.carrier.is_busy()));
         // Whoever has what was left to others tells when that changes; but a rail may fall silent.
         let denied = if self.denied { Outlook::Until(now + DENIED_NS) } else { Outlook::Told };
-        copies.and(self.rest.outlook(now)).and(denied)
+        // Nothing tells the flow to go on after a rest. At a later moment than `now` the rest may be
+        // over, and nobody has looked since.
+        let rest =
+            self.rest.until(Time(now)).map_or(Outlook::Told, |until| Outlook::Until(until.0));
+        copies.and(rest).and(denied)
+    }
+
+    /// The account of the connection, which ends at this time.
+    pub(crate) fn life(&self, now: u64) -> FlowLife {
+        let up_since = self.peer.flows[self.flow.0 as usize].up_since.load(Ordering::Relaxed);
+        let lasted = Time(now).since(Time(up_since));
+        FlowLife { lasted, sent: self.sequence > 0, answered: self.is_answered() }
+    }
+
+    /// Whether the peer has acknowledged or refused a chunk on this connection.
+    fn is_answered(&self) -> bool {
+        self.acknowledged > 0
     }
 
     /// Whether the peer has not acknowledged all that it was sent, or is about to be.

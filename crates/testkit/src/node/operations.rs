@@ -94,7 +94,7 @@ impl Node {
                 self.over(world, op.id(), Outcome::Failed(failure.to_string()));
                 let kind = world.oracle.operation(op.id()).posting.kind;
                 // Nobody knows what a peer that is gone still lets land.
-                if matches!(kind, Kind::Write | Kind::Notify) && !self.lost {
+                if matches!(kind, Kind::Write | Kind::Notify) && !self.is_lost() {
                     world.settled(op.id());
                 }
             }
@@ -128,7 +128,6 @@ impl Node {
 
     /// The peer is gone: everything ends.
     pub(super) fn lose_peer(&mut self, world: &mut World) {
-        self.lost = true;
         for flow in 0..self.tx.len() as u32 {
             self.drop_flow(world, flow);
             // The owner of the incoming flow closes it at its next turn.

@@ -2,16 +2,15 @@
 //! `locking` is how one gets at them.
 
 use std::ops::{Deref, DerefMut};
-use std::time::Duration;
 
 use polyrail_gpu::Ticket;
+use polyrail_proto::liveness::{Patience, Suspects};
 use polyrail_proto::peer::{Inbound, Outbound};
 use polyrail_proto::{ReceiverLimits, SenderConfig};
 
 use crate::engine::device_landings::Landing;
 use crate::engine::op::OpRef;
 use crate::engine::quotas::Quotas;
-use crate::engine::suspects::Suspects;
 
 /// What became of transfers here, taken by one thread to deliver it.
 pub(crate) type Delivery = polyrail_proto::peer::Delivery<OpRef>;
@@ -21,10 +20,8 @@ pub(crate) type Arrival = polyrail_proto::peer::Arrival<OpRef>;
 /// The sending half.
 pub(crate) struct TxSide {
     pub(crate) half: Outbound<OpRef>,
-    /// How long flows may stall, if longer than the setting: it doubles each time that one is given
-    /// up and none has brought an acknowledgement since. Then it is the peer that is slow to take,
-    /// and no other rail will do better.
-    pub(crate) patience: Duration,
+    /// How long flows may stall, if longer than the setting.
+    pub(crate) patience: Patience,
     pub(super) suspects: Suspects,
     /// Passes until the next fetch from the pool.
     pub(crate) fetch_in: u32,
@@ -46,7 +43,7 @@ impl TxSide {
     pub(super) fn new(config: SenderConfig, pairs: usize, quotas: &Quotas) -> Self {
         Self {
             half: Outbound::new(config, quotas.of_messages.clone()),
-            patience: Duration::ZERO,
+            patience: Patience::default(),
             suspects: Suspects::new(pairs),
             fetch_in: 0,
         }

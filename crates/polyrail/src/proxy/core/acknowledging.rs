@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use polyrail_proto::Time;
 use polyrail_proto::wire::WireOp;
 
 use super::Core;
@@ -29,7 +30,7 @@ impl Core {
             self.ack_hold.release();
             return true;
         }
-        self.ack_hold.is_over(pass.now, pass.for_caller, pass.sends)
+        self.ack_hold.is_over(Time(pass.now), pass.for_caller, pass.sends)
     }
 
     /// Forgets what is owed on flows whose acknowledgements have left with an answer. Says whether
@@ -172,13 +173,13 @@ mod tests {
     use polyrail_config::Config;
     use polyrail_gpu::fake::FakeDevice;
     use polyrail_gpu::{Completion, GpuError, Ticket};
+    use polyrail_proto::life::PeerEvent;
     use polyrail_sys::Memory;
 
     use crate::api::engine::Engine;
     use crate::api::request::Request;
     use crate::api::transfer::Transfer;
     use crate::base::reason::LostReason;
-    use crate::engine::life::PeerEvent;
     use crate::engine::peer::PeerShared;
     use crate::memory::region::Region;
 

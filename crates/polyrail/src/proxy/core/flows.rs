@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use polyrail_config::Payload;
 use polyrail_proto::FlowIndex;
+use polyrail_proto::life::PeerEvent;
 use polyrail_sys::tcp;
 
 use super::acknowledging::{Settling, tell_last};
@@ -13,7 +14,6 @@ use super::{Core, Left, Outbound};
 use crate::device::connection::Connection;
 use crate::device::wire::Wire;
 use crate::engine::finish::drain_tx;
-use crate::engine::life::PeerEvent;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{Connected, ProxyCommand};
@@ -223,7 +223,8 @@ impl Core {
         drain_tx(&mut tx, pass);
         drop(tx);
         pass.engine.ask_all(peer);
-        pass.engine.control.flow_lost(peer.clone(), index, why.0.clone());
+        let life = flow.life(pass.now);
+        pass.engine.control.flow_lost(peer.clone(), index, why.0.clone(), life);
     }
 
     /// A flow from a peer is gone.

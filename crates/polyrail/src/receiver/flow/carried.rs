@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use polyrail_carrier::{Bytes, Check, Holder, Lane, Piece};
 use polyrail_gpu::Ticket;
+use polyrail_proto::life::Epoch;
 use polyrail_proto::message::Carried;
 use polyrail_proto::wire::{Place, RefusalCode};
 use smallvec::SmallVec;
@@ -15,7 +16,6 @@ use super::device_chunks::{ChunkEnd, Discard, Step};
 use crate::device::carriers::{Coming, End};
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
-use crate::engine::sessions::connection_of;
 use crate::memory::gate::Pin;
 use crate::memory::region::RegionCore;
 use crate::memory::registry::{Finder, Target};
@@ -154,7 +154,7 @@ impl Drop for Incoming {
 impl RxFlow {
     /// The connection of the flow, as both ends name it.
     fn connection(&self) -> Carried {
-        Carried { flow: self.flow, epoch: connection_of(self.epoch) }
+        Carried { flow: self.flow, epoch: Epoch(self.epoch).of_connection().0 }
     }
 
     /// The flow is gone.

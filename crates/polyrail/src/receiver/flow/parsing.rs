@@ -55,7 +55,7 @@ impl RxFlow {
                         self.current.crc = crc32c(crc, meta);
                     }
                     if header.flags.contains(Flags::ACK_NOW) {
-                        self.acks.hurry();
+                        self.acks.handle_awaited();
                     }
                     let is_wanted = verdict == Verdict::Land;
                     self.current.landing =
@@ -139,12 +139,12 @@ impl RxFlow {
     /// The oldest chunk that was through ended: it can be acknowledged, or is refused.
     pub(super) fn conclude(&mut self, arrival: &Arrival, settled: Settled, pass: &Pass<'_>) {
         if let Settled::Refuse(code) = settled {
-            return self.acks.refused(code);
+            return self.acks.handle_refused(code);
         }
-        self.acks.landed();
+        self.acks.handle_landed();
         if arrival.header.place_in_ring().is_some() {
             // The sender has no room in its ring before it hears of this.
-            self.acks.hurry();
+            self.acks.handle_awaited();
         }
         let stats = self.stats();
         // What lies in shared memory took no rail; what a plugin carries took this one.

@@ -1,7 +1,6 @@
 //! What the peer says of frames: acknowledgements are read and handed to the sender core.
 
 use std::io;
-use std::time::Duration;
 
 use polyrail_config::shortened;
 use polyrail_proto::wire::{AckFrame, MAX_WORDS_BYTES};
@@ -55,6 +54,7 @@ impl TxFlow {
         }
         let peer = self.peer.clone();
         let mut says_bye = false;
+        let was_answered = self.is_answered();
         let mut tx = peer.tx();
         for ack in acks {
             says_bye |= ack == AckFrame::Bye;
@@ -69,12 +69,12 @@ impl TxFlow {
                 .handle_ack(Time(pass.now), self.flow, ack)
                 .map_err(|error| Down(error.to_string()))?;
             self.heard(ack, pass.now);
-            if self.rest.is_on(pass.now) {
+            if self.rest.is_on(Time(pass.now)) {
                 tx.sender.rest(self.flow);
             }
             let acknowledged = before - tx.sender.in_flight(self.flow);
             if acknowledged > 0 {
-                tx.patience = Duration::ZERO;
+                tx.patience.handle_acknowledged();
             }
             if let Some(trace) = &pass.engine.trace {
                 for chunk in self.traced.drain(..acknowledged.min(self.traced.len())) {
@@ -85,12 +85,15 @@ impl TxFlow {
         drain_tx(&mut tx, pass);
         if tx.sender.has_work() {
             self.has_room_again();
-            if self.rest.is_on(pass.now) {
+            if self.rest.is_on(Time(pass.now)) {
                 pass.engine.ask_all(&peer);
             }
             peer.wake_wanted(&mut tx, pass);
         }
         drop(tx);
+        if self.is_answered() && !was_answered {
+            peer.layout.pairs.forget_problem(peer.layout.pair_index(self.flow));
+        }
         if says_bye {
             pass.engine.hear_bye(&peer, self.reason());
         }

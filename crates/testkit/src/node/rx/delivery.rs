@@ -1,7 +1,7 @@
 //! Complete transfers on their way to the user, which a thread delivers while others run.
 
 use polyrail_proto::peer::{self, Arrival, Delivered};
-use polyrail_proto::{Time, TransferId};
+use polyrail_proto::{Burst, Time, TransferId};
 
 use super::Node;
 use crate::node::{Posted, Sabotage};
@@ -45,7 +45,7 @@ impl Node {
             // What was delivered may have ended a read or receive.
             self.take_landed(world, flow);
             self.left_call(world);
-            self.acknowledge(world, flow, false);
+            self.acknowledge(world, flow, Burst::GoesOn);
         }
         match &self.rx[flow as usize].delivery {
             Some(delivery) => {
