@@ -16,6 +16,7 @@ pub(crate) mod finish;
 pub(crate) mod hosted_rails;
 pub(crate) mod inbox;
 pub(crate) mod joining;
+pub(crate) mod kernel_routes;
 pub(crate) mod known_peers;
 pub(crate) mod left_out;
 pub(crate) mod local_engines;
