@@ -304,9 +304,8 @@ fn a_peer_that_asks_for_a_read_twice_breaks_the_rules() {
     let data = || Ok(Request(Arc::new((plan(10), Vec::new()))));
     b.outbound.serve_read(NOW, 3, data()).unwrap();
     assert_eq!(b.outbound.serve_read(NOW, 3, data()), Err(ReadBreach::IsServed { read: 3 }));
-    let refused = |read| b.outbound.serve_read(NOW, read, Err(RefusalCode::ReadQuota)).err();
-    let breach = (4..4096).find_map(refused).expect("answers have an end");
-    let text = breach.to_string();
+    let refuse = |read| b.outbound.serve_read(NOW, read, Err(RefusalCode::ReadQuota)).err();
+    let text = (4..4096).find_map(refuse).unwrap().to_string();
     assert!(text.contains("answers not taken is exceeded: 2049, "), "{text}");
 }
 

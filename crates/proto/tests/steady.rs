@@ -78,7 +78,7 @@ impl Ends {
         self.now += 100_000;
         self.ticks += 1;
         for flow in [A, B] {
-            let is_slow = flow == B && self.ticks % 10 > 0;
+            let is_slow = flow == B && !self.ticks.is_multiple_of(10);
             if !is_slow && self.sender.in_flight(flow) > 0 {
                 self.acknowledge(flow);
             }

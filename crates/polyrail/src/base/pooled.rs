@@ -80,7 +80,7 @@ impl<T: InPool> Drop for Pooled<T> {
 mod tests {
     use super::*;
 
-    struct Number(u32, Arc<Spares<Number>>);
+    struct Number(u32, Arc<Spares<Self>>);
 
     impl InPool for Number {
         fn spares(&self) -> &Spares<Self> {

@@ -33,10 +33,10 @@ impl Control {
 }
 
 /// Each rail that shares its network with another rail, and the peer's addresses there.
-fn questions<'r>(
-    rails: &'r [ChosenRail],
+fn questions(
+    rails: &[ChosenRail],
     targets: impl Iterator<Item = SocketAddr> + Clone,
-) -> Vec<(&'r ChosenRail, SocketAddr)> {
+) -> Vec<(&ChosenRail, SocketAddr)> {
     let is_one = |rail: &&ChosenRail| !rail.loopback && rail.address.is_ipv4();
     let mut found = Vec::new();
     for target in targets.filter(SocketAddr::is_ipv4) {
