@@ -520,6 +520,31 @@ fn a_port_in_use_is_named() {
     assert!(message.contains(&address.to_string()) && message.contains("in use"), "{message}");
 }
 
+/// The resolver gives the IPv6 address first, where nobody listens.
+#[test]
+fn of_a_name_with_several_addresses_the_one_that_answers_counts() {
+    let hosts = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&hosts, "::1 both.test\n127.0.0.1 both.test\n").unwrap();
+    let named = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-current-user", "--keep-caps", "--mount", "sh", "-c"]);
+        let script = format!("mount --bind {} /etc/hosts && {script}", hosts.path().display());
+        command.arg(script).output()
+    };
+    if !named("true").is_ok_and(|it| it.status.success()) {
+        let why = "user namespaces are not allowed, or `unshare` is missing (util-linux)";
+        return polyrail_skip::skip(why, "sudo -E cargo test -p polyrail-cli --test bench");
+    }
+    let (server, program) = (Server::start(""), env!("CARGO_BIN_EXE_polyrail"));
+    let name = server.address.replace("127.0.0.1", "both.test");
+    for rails in ["", "--rails 127.0.0.1"] {
+        let run = format!("exec {program} bench --connect {name} {rails} --sizes 8 --iters 1");
+        let output = named(&run).unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{rails}: {said}");
+    }
+}
+
 /// A `bench --listen` that is ended with the test.
 struct Server {
     child: Child,

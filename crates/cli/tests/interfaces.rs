@@ -111,6 +111,20 @@ fn an_interface_without_an_address_that_peers_can_reach_lacks_one() {
         ),
         ("ip link set eth0 down", "eth0", 3, "interface eth0 is down"),
         ("running eth0", "nosuch", 2, "there is no interface nosuch"),
+        (
+            "ip link add eth1 type veth peer name eth1 netns $other
+            ip link set eth1 addrgenmode none; nsenter --target $other --net ip link set eth1 up
+            up eth1; running eth1; ip addr add 10.0.0.5/24 dev eth0; running eth0",
+            "^eth0",
+            3,
+            "no other interface is usable: eth1 (no address); allowed",
+        ),
+        (
+            "ip addr add 10.0.0.5/24 dev eth0; running eth0",
+            "^eth9",
+            0,
+            "rails excludes eth9, which no interface is called",
+        ),
     ] {
         let script = format!("{script}\nexec \"$0\" bench --rails {name} --sizes 8 --no-json");
         let Some(mut command) = in_namespace(&script) else { return };
@@ -122,17 +136,34 @@ fn an_interface_without_an_address_that_peers_can_reach_lacks_one() {
 }
 
 #[test]
+fn a_pods_interfaces_without_an_address_are_left_out_with_the_reason() {
+    let script = "for name in eth1 eth2; do
+            ip link add $name type veth peer name $name netns $other
+            nsenter --target $other --net ip link set $name up
+        done
+        ip link set eth1 addrgenmode none; up eth1; up eth2
+        ip addr add 10.244.0.11/24 dev eth0; ip route add default via 10.244.0.1
+        ip addr add 10.9.0.1/32 dev eth2
+        running eth0; running eth1; running eth2";
+    let left_out = "eth1 (no address); eth2 (a veth without a route)";
+    takes(script, "eth0 10.244.0.11", Some(left_out));
+}
+
+#[test]
 fn a_bench_that_only_this_host_can_reach_says_so_and_prints_no_line_for_another() {
-    let Some(mut command) = in_namespace("running eth0; exec \"$0\" bench --listen") else {
-        return;
-    };
-    let mut bench = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let lines = BufReader::new(bench.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let said = lines.into_iter().find(|line| line.starts_with("elsewhere:"));
-    bench.kill().unwrap();
-    bench.wait().unwrap();
-    let said = said.unwrap_or_default();
-    assert!(said.contains("only this host can reach 127.0.0.1"), "{said}");
-    assert!(said.contains("left out: eth0 (no address that peers can reach: only fe80:"), "{said}");
-    assert!(!said.contains("--connect"), "{said}");
+    for (rails, why) in [
+        ("auto", "left out: eth0 (no address that peers can reach: only fe80:"),
+        ("2", "127.0.0.1; `--rails auto` takes the interfaces that lead to other hosts"),
+    ] {
+        let script = format!("running eth0; exec \"$0\" bench --listen --rails {rails}");
+        let Some(mut command) = in_namespace(&script) else { return };
+        let mut bench = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(bench.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let said = lines.into_iter().find(|line| line.starts_with("elsewhere:"));
+        bench.kill().unwrap();
+        bench.wait().unwrap();
+        let said = said.unwrap_or_default();
+        assert!(said.contains("not possible: only this host can reach 127.0.0.1"), "{said}");
+        assert!(said.contains(why) && !said.contains("--connect"), "{said}");
+    }
 }

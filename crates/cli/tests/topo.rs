@@ -53,7 +53,7 @@ fn topo_gives_each_gpu_of_the_a3_high_its_interface() {
         matrix.contains("GPU 7  SYS   SYS   SYS   NODE  PIX   eth4  behind the same PCI switch")
     );
     let tree = quietly(&["topo", "--tree", "--sysroot", root]);
-    assert!(tree.contains("208 CPUs in 104 cores (c, c+104), 2 nodes, 5 interfaces, 8 GPUs"));
+    assert!(tree.contains("208 CPUs in 104 cores (c, c+104), 2 nodes, 5 hardware NICs, 8 GPUs"));
     let switch = "    switch 0000:88:00.0\n      0000:8a:00.0  GPU 6  NVIDIA H100";
     assert!(tree.contains(switch) && !tree.contains("GPU 0  NODE"), "{tree}");
     assert!(quietly(&["topo", "--nccl-xml", "--sysroot", root]).starts_with("<system version"));

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+use crate::network::Network;
+
 /// Why a call on a lab failed.
 ///
 /// The message names the field, the value and the allowed range, or the step
@@ -21,6 +23,14 @@ pub enum LabError {
         value: String,
         /// What would be accepted.
         allowed: String,
+    },
+    /// The network takes another number of rails.
+    #[error("rails `{rails}` is not valid with the network `{network}`; allowed: {}", network.rails_allowed())]
+    RailCount {
+        /// The rates as given.
+        rails: String,
+        /// The network.
+        network: Network,
     },
     /// No lab has this name.
     #[error("lab `{name}` does not exist; allowed: a lab that is up: {known}")]
@@ -156,6 +166,7 @@ impl LabError {
     pub fn blame(&self) -> Blame {
         match self {
             Self::BadValue { .. }
+            | Self::RailCount { .. }
             | Self::UnknownLab { .. }
             | Self::UnknownRail { .. }
             | Self::UnknownNode { .. }
@@ -173,6 +184,13 @@ impl LabError {
             }
             Self::BadValue { field: "rails", .. } => {
                 "write one rate per rail, such as 1gbit,1gbit or 4x1gbit".into()
+            }
+            Self::RailCount { network: Network::Pod, .. } => {
+                "write one rate, such as 100mbit; the other networks take several rails".into()
+            }
+            Self::RailCount { .. } => {
+                "write two rates or more, such as 1gbit,4gbit: the first is the management subnet's"
+                    .into()
             }
             Self::BadValue { field: "mtu", .. } => {
                 "`polyrail lab ls --json` shows the MTU and the network of each lab".into()

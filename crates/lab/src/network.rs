@@ -67,6 +67,15 @@ impl Network {
         }
     }
 
+    /// How many rails it takes, for people.
+    pub(crate) fn rails_allowed(self) -> &'static str {
+        match self {
+            Self::Pod => "1 rate, as each node has one interface",
+            Self::Management => "2 rates or more, as the first is the management subnet's",
+            _ => "1 rate or more",
+        }
+    }
+
     /// Whether a switch or router must be between the nodes, however few they are.
     pub fn needs_switch(self) -> bool {
         !matches!(self, Self::Subnet | Self::HostRoutes)

@@ -137,14 +137,14 @@ impl LabSpec {
             let allowed = format!("1 to {} rates", Self::MAX_RAILS);
             return Err(LabError::bad("rails", self.rails.len(), allowed));
         }
-        if self.network == Network::Pod && self.rails.len() != 1 {
-            let allowed = "1 rate in the network pod, where each node has one interface";
-            return Err(LabError::bad("rails", self.rails.len(), allowed));
-        }
-        if self.network == Network::Management && self.rails.len() < 2 {
-            let allowed =
-                "2 rates or more in the network management, whose first is the management subnet's";
-            return Err(LabError::bad("rails", self.rails.len(), allowed));
+        let is_count_valid = match self.network {
+            Network::Pod => self.rails.len() == 1,
+            Network::Management => self.rails.len() >= 2,
+            _ => true,
+        };
+        if !is_count_valid {
+            let rails = listed(&self.rails);
+            return Err(LabError::RailCount { rails, network: self.network });
         }
         if let Some(nodes) = self.nodes
             && !(2..=Self::MAX_NODES).contains(&nodes)
@@ -160,6 +160,15 @@ impl LabSpec {
         }
         self.rails.iter().try_for_each(|rate| Shape::new(*rate, self.queue_ms).map(drop))
     }
+}
+
+/// The rates as [`LabSpec::parse_rails`] reads them: `3x100mbit`, or `1gbit,2x4gbit`.
+fn listed(rails: &[Rate]) -> String {
+    let runs = rails.chunk_by(|one, next| one == next).map(|same| match same {
+        [rate] => rate.to_string(),
+        _ => format!("{}x{}", same.len(), same[0]),
+    });
+    runs.collect::<Vec<_>>().join(",")
 }
 
 impl Side {
@@ -353,6 +362,19 @@ mod tests {
         assert!(refused(|spec| spec.queue_ms = 0).contains("queue-ms `0`"));
         assert!(refused(|spec| spec.queue_ms = 1001).contains("1 to 1000 ms"));
         assert!(refused(|spec| spec.rails.clear()).contains("rails `0`"));
+        let refused_with = |network, rails: &str| {
+            refused(|spec| {
+                (spec.network, spec.rails) = (network, LabSpec::parse_rails(rails).unwrap());
+            })
+        };
+        assert_eq!(
+            refused_with(Network::Pod, "3x100mbit"),
+            "rails `3x100mbit` is not valid with the network `pod`; allowed: 1 rate, as each node has one interface"
+        );
+        let error = refused_with(Network::Management, "1gbit");
+        assert!(error.contains("rails `1gbit`") && error.contains("2 rates or more"), "{error}");
+        let error = refused_with(Network::Pod, "1gbit,2x4gbit");
+        assert!(error.contains("rails `1gbit,2x4gbit`"), "{error}");
         assert!(refused(|spec| spec.rails = vec![Rate::UNLIMITED; 17]).contains("1 to 16"));
     }
 

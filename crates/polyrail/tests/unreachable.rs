@@ -130,9 +130,11 @@ fn rails_of_different_families_can_never_meet_and_both_are_named() {
     let error = own.add_peer(&metadata.encode()).unwrap_err();
     assert!(matches!(error, PeerError::NoRailPair { .. }), "{error}");
     let text = error.to_string();
-    for part in
-        ["lo@127.0.0.3 127.0.0.3", "eth2 [fd00::2]:7000", "no rail of the peer has an IPv4 address"]
-    {
+    for part in [
+        "lo@127.0.0.3 127.0.0.3",
+        "eth2 [fd00::2]:7000",
+        "no rail of the end opposite has an IPv4 address",
+    ] {
         assert!(text.contains(part), "{part} is missing in: {text}");
     }
     assert_eq!(own.peers(), []);
@@ -219,7 +221,7 @@ fn a_rail_that_carries_nothing_says_why_at_both_ends() {
     assert!(text.contains("Connection refused") && text.contains("127.0.0.2"), "{text}");
     assert_eq!((why(&a, 0), why(&a, 2), why(&a, 3)), (None, None, None));
     let text = why(&b, 2).unwrap();
-    assert!(text.starts_with("no connection of the peer arrived"), "{text}");
+    assert!(text.starts_with("no connection of the end opposite arrived"), "{text}");
 }
 
 #[test]
@@ -304,6 +306,11 @@ fn the_first_of_several_addresses_that_answers_counts() {
     let error = c.connect_any(&[mute, closed.address], None).join().unwrap_err();
     let text = error.to_string();
     assert!(text.contains(&closed.address.to_string()) && text.contains("a firewall"), "{text}");
+    // However many fail at once.
+    let addresses = [vec![closed.address; 2000], vec![b.addresses()[0]]].concat();
+    let d = engine(&[("connect_timeout_ms", "20000")]);
+    let peer = d.connect_any(&addresses, Some(&b.invitation())).join().unwrap();
+    assert_eq!(peer.instance(), b.instance());
     // The word of an engine counts more.
     let addresses = [closed.address, b.addresses()[0]];
     let error = c.connect_any(&addresses, Some(&a.invitation())).join().unwrap_err();

@@ -52,8 +52,11 @@ fn json<'py>(py: Python<'py>, value: &impl serde::Serialize) -> PyResult<Bound<'
     PyModule::import(py, "json")?.call_method1("loads", (text,))
 }
 
-/// `HOST:PORT`, with `/INVITATION` behind it if there is one.
-fn place(text: &str) -> PyResult<(SocketAddr, Option<Invitation>)> {
+/// The most addresses of one name that are tried.
+const PER_NAME: usize = 16;
+
+/// The addresses of `HOST:PORT`, and the invitation if `/INVITATION` is behind it.
+fn place(text: &str) -> PyResult<(Vec<SocketAddr>, Option<Invitation>)> {
     let wrong = |why: &dyn std::fmt::Display| {
         PyValueError::new_err(format!(
             "address is {text:?}: {why}; allowed: \"HOST:PORT\" or \"HOST:PORT/INVITATION\""
@@ -65,9 +68,12 @@ fn place(text: &str) -> PyResult<(SocketAddr, Option<Invitation>)> {
         }
         None => (text, None),
     };
-    let mut found = address.to_socket_addrs().map_err(|error| wrong(&error))?;
-    let first = found.next().ok_or_else(|| wrong(&"the host has no address"))?;
-    Ok((first, invitation))
+    let found = address.to_socket_addrs().map_err(|error| wrong(&error))?;
+    let addresses: Vec<_> = found.take(PER_NAME).collect();
+    if addresses.is_empty() {
+        return Err(wrong(&"the host has no address"));
+    }
+    Ok((addresses, invitation))
 }
 
 impl Drop for Engine {
@@ -172,17 +178,15 @@ impl Engine {
         Ok(Peer { peer })
     }
 
-    /// Adds the peer that listens on `HOST:PORT`, any of its rails, once it has answered. An address
-    /// proves nothing: both ends need the same `secret_file`, or be of one user on one host, or the
-    /// address ends with the peer's invitation, `HOST:PORT/INVITATION`.
+    /// Adds the peer that listens on `HOST:PORT`, any of its rails, once it has answered. Of several
+    /// addresses of the host, the first that answers counts. An address proves nothing: both ends need
+    /// the same `secret_file`, or be of one user on one host, or the address ends with the peer's
+    /// invitation, `HOST:PORT/INVITATION`.
     #[pyo3(signature = (address, *, timeout = None))]
     fn connect(&self, py: Python<'_>, address: &str, timeout: Option<f64>) -> PyResult<Peer> {
         let timeout = waiting::timeout(timeout)?;
-        let (place, invitation) = py.detach(|| place(address))?;
-        let connecting = match invitation {
-            Some(invitation) => self.engine.connect_by(place, &invitation),
-            None => self.engine.connect(place),
-        };
+        let (addresses, invitation) = py.detach(|| place(address))?;
+        let connecting = self.engine.connect_any(&addresses, invitation.as_ref());
         let late = || PyTimeoutError::new_err(format!("{address} has not answered"));
         let peer = wait(py, timeout, |slice| connecting.wait(slice))?.ok_or_else(late)?;
         Ok(Peer { peer: peer.map_err(errors::peer)? })

@@ -6,6 +6,8 @@ import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -199,6 +201,30 @@ def test_access_and_grants_hold(pair):
         assert refused.value.why == "access_denied"
     with pytest.raises(ValueError, match='access is "none"; allowed: "all"'):
         b.register(bytearray(8), access="none")
+
+
+CONNECTS = """
+import sys, polyrail
+with polyrail.Engine(rails="127.0.0.1", env=False) as engine:
+    print(engine.connect(sys.argv[1], timeout=30).name)
+"""
+
+
+def test_of_a_name_with_several_addresses_the_one_that_answers_counts(pair, tmp_path):
+    (tmp_path / "hosts").write_text("::1 both.test\n127.0.0.1 both.test\n")
+    own = ["unshare", "--user", "--map-current-user", "--keep-caps", "--mount", "sh", "-c"]
+    mount = 'mount --bind "$0" /etc/hosts && exec "$@"'
+    named = [*own, mount, str(tmp_path / "hosts")]
+    try:
+        subprocess.run([*named, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("user namespaces are not allowed, or unshare is missing")
+    a = pair[0]
+    port = a.addresses[0].rpartition(":")[2]
+    place = f"both.test:{port}/{a.invitation()}"
+    command = [*named, sys.executable, "-c", CONNECTS, place]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert found.stdout.strip() == "a", found.stderr
 
 
 def test_peers_are_found_by_address_by_invitation_and_by_file(pair, tmp_path):

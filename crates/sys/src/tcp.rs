@@ -81,6 +81,8 @@ impl TcpInfo {
         let full = u64::from(bytes);
         let waiting_bytes =
             u64::from(self.notsent_bytes).max(self.sent_bytes.saturating_sub(self.acked_bytes));
+        // The first large segments also stall on a cut or crowded link, and where packets reach another NIC: the counters
+        // are the same.
         let only_small_ones_pass = self.acked_bytes < FULL_SEGMENTS * full && waiting_bytes >= full;
         Some(if !only_small_ones_pass {
             format!(
@@ -88,8 +90,8 @@ impl TcpInfo {
             )
         } else {
             format!(
-                "segments of {bytes} bytes are not acknowledged, smaller ones are: is the MTU on the way smaller \
-                 than that of this interface?"
+                "segments of {bytes} bytes are not acknowledged, smaller ones were: a smaller MTU on the way than \
+                 that of this interface, packets that reach another NIC, or a link that loses most of them"
             )
         })
     }
@@ -337,7 +339,13 @@ mod tests {
         let stalled =
             TcpInfo { segment_bytes: 8948, unacked: 10, timeouts: 3, ..TcpInfo::default() };
         let mtu = TcpInfo { acked_bytes: 900, sent_bytes: 90_000, ..stalled };
-        assert!(mtu.hindrance().unwrap().contains("segments of 8948 bytes"), "{mtu:?}");
+        let text = mtu.hindrance().unwrap();
+        assert!(text.starts_with("segments of 8948 bytes are not acknowledged"), "{text}");
+        let causes = ["a smaller MTU", "another NIC", "loses most of them"];
+        assert!(causes.iter().all(|cause| text.contains(cause)), "{text}");
+        // Large segments have passed: the MTU is none of the causes.
+        let passed = TcpInfo { acked_bytes: 4 * 8948, ..mtu };
+        assert!(passed.hindrance().unwrap().starts_with("sent again 3 times"), "{passed:?}");
         let cut = TcpInfo { acked_bytes: 1 << 30, ..stalled };
         assert!(cut.hindrance().unwrap().starts_with("sent again 3 times"), "{cut:?}");
         let short = TcpInfo { acked_bytes: 900, sent_bytes: 1000, ..stalled };

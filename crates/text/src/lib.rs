@@ -8,17 +8,31 @@
 use std::borrow::Cow;
 
 /// Whether a character steers the terminal or the layout that shows it: control characters, the ends of lines and paragraphs of
-/// Unicode, the characters that change the direction of writing, and those that take up no room.
+/// Unicode, the characters that change the direction of writing, and those that show nothing.
+///
+/// The source for what shows nothing is Unicode's property `Default_Ignorable_Code_Point` (DerivedCoreProperties.txt of
+/// Unicode 16). Two are added: the marks of annotations, U+FFF9 to U+FFFB, and the empty pattern of Braille, U+2800, which
+/// is blank and counts as no space.
 pub fn steers(one: char) -> bool {
     let controls = matches!(one, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}');
     let ends_line = matches!(one, '\u{2028}' | '\u{2029}');
     let turns_writing = matches!(one, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let is_invisible = matches!(
+    controls
+        || ends_line
+        || turns_writing
+        || is_ignorable(one)
+        || matches!(one, '\u{2800}' | '\u{fff9}'..='\u{fffb}')
+}
+
+/// Unicode's `Default_Ignorable_Code_Point`.
+fn is_ignorable(one: char) -> bool {
+    matches!(
         one,
-        '\u{ad}' | '\u{180e}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2065}' | '\u{206a}'..='\u{206f}' | '\u{feff}'
-            | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
-    );
-    controls || ends_line || turns_writing || is_invisible
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}'
+            | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+    )
 }
 
 /// Escapes the characters that [`steers`] finds, but those in `keep`.
@@ -97,6 +111,34 @@ mod tests {
         assert_eq!(harmless("a\u{2028}b\u{85}", &[]), "a\\u2028b\\u0085");
         assert_eq!(harmless("a\u{200b}b\u{feff}\u{ad}", &[]), "a\\u200bb\\ufeff\\u00ad");
         assert_eq!(harmless("\u{e0001}", &[]), "\\udb40\\udc01");
+    }
+
+    #[test]
+    fn what_shows_nothing_steers_and_what_stands_beside_it_does_not() {
+        let ranges = [
+            (0x34f, 0x34f),
+            (0x115f, 0x1160),
+            (0x17b4, 0x17b5),
+            (0x180b, 0x180f),
+            (0x200b, 0x200f),
+            (0x2060, 0x206f),
+            (0x2800, 0x2800),
+            (0x3164, 0x3164),
+            (0xfe00, 0xfe0f),
+            (0xfeff, 0xfeff),
+            (0xffa0, 0xffa0),
+            (0xfff0, 0xfffb),
+            (0x1bca0, 0x1bca3),
+            (0x1d173, 0x1d17a),
+            (0xe0000, 0xe0fff),
+        ];
+        for (first, last) in ranges {
+            let all = (first..=last).filter_map(char::from_u32);
+            assert_eq!(all.filter(|one| !steers(*one)).collect::<Vec<_>>(), [], "{first:x}");
+            for beside in [first - 1, last + 1].into_iter().filter_map(char::from_u32) {
+                assert!(!steers(beside), "{beside:?}");
+            }
+        }
     }
 
     #[test]

@@ -68,7 +68,8 @@ fn start(args: &Args) -> Result<u8, BenchError> {
     }
     match role {
         Role::Listen { address } => {
-            ends::listen(config, Bank::open(args.mem)?, address, &placed.why)
+            let threads = options::Placed::words(placed.by, &placed.why);
+            ends::listen(config, Bank::open(args.mem)?, address, &threads)
         }
         Role::ServeParent => ends::serve_parent(config, Bank::open(args.mem)?).map(|()| exit::OK),
         Role::NcclRank => rivals::run_nccl_rank(config, &Bank::open(args.mem)?).map(|()| exit::OK),

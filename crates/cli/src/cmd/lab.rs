@@ -74,7 +74,7 @@ struct UpArgs {
           value_parser = value_parser!(u64).range(2..=LabSpec::MAX_NODES as u64))]
     nodes: Option<u64>,
 
-    /// The rails' addresses and routes.
+    /// The rails' addresses and routes; `pod` takes one rate, like 100mbit, and `management` two or more.
     #[arg(long, value_name = "KIND", default_value_t = Network::Subnet, value_parser = network)]
     network: Network,
 

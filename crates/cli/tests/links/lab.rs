@@ -112,8 +112,11 @@ fn bad_arguments_name_the_field_the_value_and_what_is_allowed() {
             &["up", "x", "--rails", "1gbit", "--network", "bgp"],
             &["network `bgp`", "subnet, host-routes, routed, management, one-subnet, pod"],
         ),
-        (&["up", "x", "--rails", "2x1gbit", "--network", "pod"], &["rails `2`", "1 rate"]),
-        (&["up", "x", "--rails", "1gbit", "--network", "management"], &["rails `1`", "2 rates"]),
+        (&["up", "x", "--rails", "2x1gbit", "--network", "pod"], &["rails `2x1gbit`", "1 rate"]),
+        (
+            &["up", "x", "--rails", "1gbit", "--network", "management"],
+            &["rails `1gbit`", "2 rates"],
+        ),
         (&["set", "x", "0", "--mtu", "68"], &["68", "1280 to 65535"]),
         (&["set", "x", "0", "--firewall", "deny"], &["firewall `deny`", "off, drop, reject"]),
         (&["set", "x", "0", "--mtu", "1400", "--side", "a"], &["--side `a`", "--firewall"]),

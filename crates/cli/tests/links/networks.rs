@@ -241,6 +241,23 @@ fn one_default_route_serves_several_nics() {
     assert_rate(&run, 2);
 }
 
+#[test]
+fn baselines_take_the_pairs_of_rails_that_the_engine_has_where_the_ends_have_unequal_rails() {
+    let Some(mut net) = Net::new("against", &["a", "b"]) else { return };
+    for (node, host, nics) in [("a", 1, [1, 2, 3].as_slice()), ("b", 2, &[3, 2])] {
+        for (at, k) in nics.iter().enumerate() {
+            let name = format!("eth{at}");
+            net.nic(node, &name, &format!("lan{k}"), &[&format!("10.0.{k}.{host}/24")]);
+            net.limit(node, &name, MBIT);
+        }
+    }
+    net.settle();
+    for (listening, connecting) in [(("a", "10.0.2.1:0"), "b"), (("b", "10.0.2.2:0"), "a")] {
+        let run = net.bench(listening, (connecting, "--against raw,alone"));
+        run.assert_carry(if connecting == "a" { &["eth1", "eth2"] } else { &["eth0", "eth1"] });
+    }
+}
+
 /// So many NICs of each node on one Ethernet, with the kernel's defaults: each answers for the others' addresses.
 fn one_subnet(test: &str, nics: usize) -> Option<Net> {
     let mut net = Net::new(test, &["a", "b"])?;

@@ -147,5 +147,8 @@ fn a_way_with_a_smaller_mtu_that_drops_icmp_is_named_at_both_ends() {
         spaces.run(router, "iptables -A OUTPUT -p icmp -j DROP");
     }
     let told = spaces.refused("10.1.0.1:5000");
-    assert!(told.contains("bytes are not acknowledged, smaller ones are: is the MTU"), "{told}");
+    assert!(
+        told.contains("bytes are not acknowledged, smaller ones were: a smaller MTU"),
+        "{told}"
+    );
 }

@@ -47,6 +47,7 @@ pub(crate) fn start(
     let system = |what| move |source| EngineError::System { what, source };
     name.as_deref().map_or(Ok(()), check_name)?;
     let interfaces = survey().map_err(system("interfaces"))?;
+    left_out::warn_of_unknown(&config, &interfaces);
     let (mut rails, plugin) = select_all(&config, &interfaces)?;
     let left_out = left_out::left_out(&config, &interfaces, &rails);
     let remark = left_out::remark(&config, &interfaces, &rails);

@@ -140,13 +140,13 @@ impl Control {
         self.end_introduction(of, |_| Ok(metadata));
     }
 
-    /// An address came to nothing: another one is tried at once.
+    /// An address came to nothing: another one is tried next, by the control thread's loop. Hundreds may fail at once.
     pub(super) fn not_introduced(&mut self, of: usize, address: SocketAddr, why: ConnectReason) {
         let Some(asked) = self.introductions.get_mut(of) else { return };
         asked.failed.push(Unmet { address, why });
         asked.under_way -= 1;
         if !asked.ahead.is_empty() {
-            self.try_next_address(of);
+            asked.next = Instant::now();
         } else if asked.under_way == 0 {
             self.end_introduction(of, |failed| Err(most_telling(failed)));
         }

@@ -101,7 +101,7 @@ pub(super) fn upper<'a>(interface: &Interface, all: &'a [Interface]) -> Option<&
 }
 
 /// Whether any route leads over the interface: one of its own networks, or another one.
-fn is_routed(interface: &Interface, all: &[Interface]) -> bool {
+pub(super) fn is_routed(interface: &Interface, all: &[Interface]) -> bool {
     let has_network = |one: &Interface| {
         one.index == interface.index
             && one.state.is_usable()

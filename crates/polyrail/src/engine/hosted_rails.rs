@@ -11,6 +11,7 @@ use polyrail_proto::hello::MAX_RAILS;
 use polyrail_sys::interfaces::{Interface, speed_mbps};
 
 use crate::base::error::{EngineError, origin_of};
+use crate::engine::left_out;
 use crate::engine::present_rails::{of_family, present};
 use crate::engine::rail_selection::{
     Allowed, ChosenRail, Unfit, check_count, one_per_interface, select, too_many,
@@ -51,7 +52,12 @@ pub(crate) fn select_all(
     let of_family = of_family(config.address_family, spec, interfaces);
     let own = present(others.as_deref().unwrap_or("auto"), &of_family);
     let own = own.and_then(|own| select(&own, &of_family));
-    let mut own = own.map_err(|unfit| fail(unfit.among(config.address_family)))?;
+    let mut own = own.map_err(|unfit| {
+        let unfit = unfit.among(config.address_family);
+        let why =
+            left_out::why_none(config, interfaces).map(|line| format!("{}: {line}", unfit.why));
+        fail(Unfit { why: why.unwrap_or(unfit.why), ..unfit })
+    })?;
     let has_speed = |rail: &ChosenRail| {
         interfaces.iter().any(|one| one.name == rail.interface && one.kind.has_speed())
     };

@@ -1,10 +1,10 @@
 //! The interfaces that are no rails, each with the reason.
 
 use parking_lot::Mutex;
-use polyrail_config::{AddressFamily, Config, harmless};
-use polyrail_sys::interfaces::{AddressState, Below, Interface, Kind};
+use polyrail_config::{AddressFamily, Config, Origin, harmless};
+use polyrail_sys::interfaces::{AddressState, Below, Interface, Kind, Routes};
 
-use crate::engine::automatic_rails::{Way, upper, way_of};
+use crate::engine::automatic_rails::{Way, is_routed, upper, way_of};
 use crate::engine::rail_selection::{ChosenRail, Pattern, no_address};
 
 /// An interface that is no rail.
@@ -33,17 +33,25 @@ impl LeftOut {
                 more => format!("{shown} and {more} more ({reason})"),
             }
         });
-        (!groups.is_empty()).then(|| told.collect::<Vec<_>>().join("; "))
+        let mut told: Vec<String> = told.take(REASONS_SHOWN).collect();
+        let others: usize = groups.iter().skip(REASONS_SHOWN).map(|(_, names)| names.len()).sum();
+        told.extend((others > 0).then(|| format!("and {others} more")));
+        (!groups.is_empty()).then(|| told.join("; "))
     }
 }
 
 /// Names that stand behind one reason in a line; the others are counted.
 const NAMES_SHOWN: usize = 8;
+/// Reasons in a line. Each link-local address makes one of its own.
+const REASONS_SHOWN: usize = 16;
 
 /// The interfaces of this machine that are not among the rails. Interfaces that nobody takes for a rail are not
-/// listed: the loopback interface, and virtual ones without an address, unless nothing else is there.
+/// listed: the loopback interface, and virtual ones without an address. Two cases list virtual ones all the same: no
+/// rail reaches another host, or a rail leads out of a container and so does the interface. Interfaces without an
+/// address that have routes lead to containers inside this one.
 pub(crate) fn left_out(config: &Config, all: &[Interface], rails: &[ChosenRail]) -> Vec<LeftOut> {
     let is_host_only = !config.names_rails() && rails.iter().all(|rail| rail.address.is_loopback());
+    let is_container = is_container(all, rails);
     let mut found: Vec<LeftOut> = Vec::new();
     for (at, interface) in all.iter().enumerate() {
         let is_first = at == 0 || all[at - 1].index != interface.index;
@@ -55,14 +63,61 @@ pub(crate) fn left_out(config: &Config, all: &[Interface], rails: &[ChosenRail])
             all.iter().filter(|one| one.index == interface.index).collect();
         let has_one = addresses.iter().any(|one| !is_automatic(one.state));
         let is_card = matches!(interface.kind, Kind::Nic | Kind::Bond | Kind::Vlan | Kind::Macvlan);
-        if has_one || is_card || is_host_only && interface.up && interface.master.is_none() {
+        let is_single = interface.master.is_none();
+        let is_below = all.iter().any(|one| one.below == Below::Link(interface.index));
+        let is_like_rails = is_container
+            && !is_below
+            && is_single
+            && interface.routes == Routes::None
+            && way_of(interface, all) == Way::Container;
+        if has_one || is_card || is_like_rails || is_host_only && interface.up && is_single {
             found.push(LeftOut {
                 name: harmless(&interface.name, &[]),
-                reason: reason(config, &addresses, all),
+                reason: reason(config, &addresses, all, is_container),
             });
         }
     }
     found
+}
+
+/// The interfaces that `^` leaves to choose from, with the reasons why none is a rail.
+pub(crate) fn why_none(config: &Config, all: &[Interface]) -> Option<String> {
+    let excluded = excluded(config)?;
+    let mut found = left_out(config, all, &[]);
+    found.retain(|one| !excluded.matches(&one.name));
+    LeftOut::line(&found)
+}
+
+/// Warns of names behind `^` that match no interface, once for a process whose engines have the same.
+pub(crate) fn warn_of_unknown(config: &Config, all: &[Interface]) {
+    static LAST: Mutex<String> = Mutex::new(String::new());
+    let unknown = unknown(config, all).join(", ");
+    if !unknown.is_empty() && *LAST.lock() != unknown {
+        tracing::warn!(target: "polyrail::rail", "rails excludes {unknown}, which no interface is called");
+        *LAST.lock() = unknown;
+    }
+}
+
+/// Names behind `^` that match no interface. NCCL's users list names that only some of their hosts have.
+pub(super) fn unknown(config: &Config, all: &[Interface]) -> Vec<String> {
+    let is_foreign = config.origin("rails").is_some_and(Origin::is_foreign);
+    let excluded = excluded(config).filter(|_| !is_foreign);
+    let matches_none =
+        |pattern: &Pattern<'_>| !all.iter().any(|interface| pattern.matches(&interface.name));
+    let words = excluded.iter().flat_map(Pattern::words).filter(matches_none);
+    words.map(|word| harmless(&word.to_string(), &[])).collect()
+}
+
+/// The interfaces that `rails` leaves out.
+fn excluded(config: &Config) -> Option<Pattern<'_>> {
+    config.rails.trim().strip_prefix('^').map(Pattern::new)
+}
+
+/// Whether a rail leads out of a container.
+fn is_container(all: &[Interface], rails: &[ChosenRail]) -> bool {
+    all.iter().any(|one| {
+        way_of(one, all) == Way::Container && rails.iter().any(|rail| rail.interface == one.name)
+    })
 }
 
 /// What is unusual about rails that nobody named: that they are no NICs, or reach no other host.
@@ -112,9 +167,14 @@ fn is_automatic(state: AddressState) -> bool {
     matches!(state, AddressState::LinkLocal | AddressState::Missing)
 }
 
-fn reason(config: &Config, addresses: &[&Interface], all: &[Interface]) -> String {
+/// `is_container`: whether a rail leads out of a container.
+fn reason(
+    config: &Config,
+    addresses: &[&Interface],
+    all: &[Interface],
+    is_container: bool,
+) -> String {
     let interface = addresses[0];
-    let spec = config.rails.trim();
     if let Some(upper) = upper(interface, all) {
         return format!("a member of {}", harmless(&upper.name, &[]));
     }
@@ -136,15 +196,16 @@ fn reason(config: &Config, addresses: &[&Interface], all: &[Interface]) -> Strin
     if config.names_rails() {
         return "`rails` does not name it".to_owned();
     }
-    if let Some(names) = spec.strip_prefix('^')
-        && Pattern::new(names).matches(&interface.name)
-    {
+    if excluded(config).is_some_and(|names| names.matches(&interface.name)) {
         return "`rails` leaves it out".to_owned();
     }
     match (interface.kind, way_of(interface, all)) {
         (Kind::Bridge, _) => "a bridge without a NIC".to_owned(),
         (Kind::OpenVswitch, _) => "a port of Open vSwitch without the default route".to_owned(),
         (Kind::Veth, Way::Host) => "a veth with both ends in this host".to_owned(),
+        (kind, Way::Container) if is_container && !is_routed(interface, all) => {
+            format!("{kind} without a route")
+        }
         (Kind::Bond, _) => "a bond without a NIC".to_owned(),
         (Kind::Vlan | Kind::Macvlan, _) => match interface.below {
             Below::Link(below) => {

@@ -8,7 +8,7 @@
 mod matching;
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use polyrail_proto::hello::{MAX_RAILS, RailCard};
 
@@ -242,8 +242,9 @@ impl Question<'_> {
         };
         let ways = there(&|reach| reach.is_way());
         if !ways.is_empty() {
+            // Both ends show the reasons of both, so no sentence says which end is this one.
             return Some(format!(
-                "the peer has only {} that this one can reach, all paired",
+                "it reaches only {} of the end opposite, all paired",
                 rails(ways.len())
             ));
         }
@@ -253,19 +254,26 @@ impl Question<'_> {
         let no_route = there(&|reach| *reach == Reach::NoRoute);
         if !no_route.is_empty() {
             let to = self.listed(self.remote, &no_route);
-            return Some(format!("no route from {address} through this interface to {to}"));
+            return Some(match network(rail) {
+                None => format!("no route from {address} through this interface to {to}"),
+                // A rail of the peer in it would need no route.
+                Some(network) => format!(
+                    "the peer has no rail in {network}, and no route leads from {address} through this \
+                     interface to {to}"
+                ),
+            });
         }
         let unknown = there(&|reach| *reach == Reach::Unknown);
         if !unknown.is_empty() {
             let to = self.listed(self.remote, &unknown);
             return Some(format!(
-                "{address}/{} is in no network of the peer's rails ({to}), and other rails here are",
+                "{address}/{} is in no network of the rails of the end opposite ({to}), and other rails beside it are",
                 rail.prefix_len
             ));
         }
         if there(&|reach| *reach == Reach::Unreachable(Never::Loopback)).is_empty() {
             let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
-            return Some(format!("no rail of the peer has an {family} address"));
+            return Some(format!("no rail of the end opposite has an {family} address"));
         }
         Some(format!("{address} is a loopback address, which reaches this host only"))
     }
@@ -338,6 +346,22 @@ impl Reach {
             Self::Unreachable(_) => 0,
         }
     }
+}
+
+/// The network of a rail, such as `10.0.1.0/24`, if it has room for a rail of the peer.
+fn network(rail: &RailCard) -> Option<String> {
+    let bits = u32::from(rail.prefix_len);
+    let first = match rail.address.ip() {
+        IpAddr::V4(address) => {
+            let host = u32::MAX.checked_shr(bits).filter(|host| *host != u32::MAX)?;
+            IpAddr::V4(Ipv4Addr::from_bits(address.to_bits() & !host))
+        }
+        IpAddr::V6(address) => {
+            let host = u128::MAX.checked_shr(bits).filter(|host| *host != u128::MAX)?;
+            IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !host))
+        }
+    };
+    Some(format!("{first}/{bits}"))
 }
 
 fn rails(count: usize) -> String {

@@ -1,5 +1,6 @@
 //! Which interfaces become rails.
 
+use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use polyrail_proto::hello::{MAX_RAILS, Network, RailCard};
@@ -119,8 +120,10 @@ pub(crate) fn select(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, U
     } else {
         named(spec, all)?
     };
+    let why =
+        if spec.starts_with('^') { "no other interface is usable" } else { "no interface is up" };
     match rails.is_empty() {
-        true => Err(Unfit::lacking("no interface that is up matches".to_owned())),
+        true => Err(Unfit::lacking(why.to_owned())),
         false => Ok(rails),
     }
 }
@@ -169,10 +172,21 @@ impl<'a> Pattern<'a> {
         Self { exact, names }
     }
 
+    /// Each of its names by itself.
+    pub(super) fn words(&self) -> impl Iterator<Item = Self> {
+        self.names.iter().map(|name| Self { exact: self.exact, names: vec![name] })
+    }
+
     pub(super) fn matches(&self, interface: &str) -> bool {
         self.names
             .iter()
             .any(|name| if self.exact { interface == *name } else { interface.starts_with(name) })
+    }
+}
+
+impl fmt::Display for Pattern<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.names.join(", "))
     }
 }
 
@@ -377,7 +391,7 @@ mod tests {
         let unfit = select("127.0.0.1", &[interface("eth1", "10.0.1.2")]).unwrap_err();
         assert_eq!(unfit.why, "the loopback interface is down, and 127.0.0.1 with it");
         assert!(unfit.allowed.told(&[]).1.contains("`ip link set lo up`") && !unfit.is_wrong);
-        assert!(error("^eth,ib,docker").contains("no interface that is up matches"));
+        assert!(error("^eth,ib,docker").contains("no other interface is usable"));
     }
 
     #[test]

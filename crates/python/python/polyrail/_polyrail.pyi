@@ -65,7 +65,10 @@ class Engine:
     def add_peer(self, metadata: Buffer) -> Peer:
         """Adds a peer by its metadata; transfers may be posted at once."""
     def connect(self, address: str, *, timeout: float | None = None) -> Peer:
-        """Adds the peer that listens on "HOST:PORT" or "HOST:PORT/INVITATION", once it has answered."""
+        """Adds the peer that listens on "HOST:PORT" or "HOST:PORT/INVITATION", once it has answered.
+
+        Of several addresses of the host, the first that answers counts.
+        """
     def accept_peer(self, timeout: float | None = None) -> Peer | None:
         """The next peer that came to this engine by itself."""
     def peers(self) -> list[Peer]:

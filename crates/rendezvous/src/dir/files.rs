@@ -105,17 +105,11 @@ fn state_in(metadata: &fs::Metadata) -> io::Result<State> {
     Ok((metadata.ino(), metadata.len(), metadata.modified()?))
 }
 
-/// The file whose lock keeps others from changing names, made if it is not there.
+/// The file whose lock keeps others from changing names, made if it is not there. No link in the folder is followed, and none of
+/// another user on the way.
 pub(super) fn lock(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.create(true).truncate(false).write(true).mode(0o600);
-    // Somebody may have put a named pipe or a link there.
-    let flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
-    let opened = options.custom_flags(flags.bits() as i32).open(path);
-    match fs::symlink_metadata(path) {
-        Ok(there) if !there.is_file() => Err(irregular()),
-        _ => opened,
-    }
+    let (folder, name) = OpenFolder::of(path)?;
+    folder.append(name, 0o600)
 }
 
 fn irregular() -> io::Error {
@@ -124,7 +118,7 @@ fn irregular() -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{lchown, symlink};
 
     use polyrail::{Config, Engine};
 
@@ -151,6 +145,37 @@ mod tests {
         assert!(why.starts_with(&format!("it belongs to user {owner}, and the folder")), "{why}");
         let gone = read(&folder.path().join("none"), owner).map(drop);
         assert_eq!(gone.unwrap_err(), "it is gone");
+    }
+
+    #[test]
+    fn a_lock_is_made_through_no_link_of_another_user_and_no_file_of_one_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("real")).unwrap();
+        symlink("real", at("way")).unwrap();
+        // A link of this user leads to a folder, and none leads to the file.
+        lock(&at("way/.lock")).unwrap();
+        symlink("away", at("real/link")).unwrap();
+        assert!(lock(&at("real/link")).is_err() && !at("real/away").exists());
+        if !files::is_privileged() {
+            return polyrail_skip::skip(
+                "needs root",
+                "sudo cargo test -p polyrail-rendezvous --lib",
+            );
+        }
+        let give = |name| lchown(at(name), Some(65534), None).unwrap();
+        give("way");
+        fs::remove_file(at("real/.lock")).unwrap();
+        let error = lock(&at("way/.lock")).unwrap_err().to_string();
+        assert!(error.contains("belongs to user 65534"), "{error}");
+        assert!(!at("real/.lock").exists());
+        fs::write(at("real/.lock"), "").unwrap();
+        give("real/.lock");
+        let error = lock(&at("real/.lock")).unwrap_err().to_string();
+        assert!(
+            error.contains("belongs to user 65534; allowed: files of root and of this user"),
+            "{error}"
+        );
     }
 
     #[test]

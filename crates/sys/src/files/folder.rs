@@ -18,8 +18,8 @@ use rustix::process::geteuid;
 
 use super::privilege::is_privileged;
 use super::refused;
-use super::walk::{FOLDER, LOOK, judge_trusted};
-use super::write::find;
+use super::walk::{FOLDER, LOOK, Place, judge_trusted};
+use super::write::{self, Opening, find};
 
 /// An open folder. Names in it are single parts of a path; links of those names are never followed.
 #[derive(Debug)]
@@ -162,11 +162,7 @@ impl OpenFolder {
     /// Of the system; [`io::ErrorKind::InvalidInput`] for anything but a regular file.
     pub fn read(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        let file = self.open_file(name.as_ref(), flags, Mode::empty())?;
-        match file.metadata()?.is_file() {
-            true => Ok(file),
-            false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")),
-        }
+        regular(self.open_file(name.as_ref(), flags, Mode::empty())?)
     }
 
     /// As [`Self::read`], and no other user can have written the file, where this process [has
@@ -189,6 +185,32 @@ impl OpenFolder {
     pub fn create(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
         Ok(self.open_file(name.as_ref(), flags, Mode::from_raw_mode(mode))?)
+    }
+
+    /// Opens a regular file to write behind what it has; made with this mode if it is not there. Never waits for a pipe.
+    ///
+    /// # Errors
+    /// As [`super::open_to_write`]; [`io::ErrorKind::InvalidInput`] for a link and anything else but a regular file.
+    pub fn append(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
+        loop {
+            let found = self.find(name.as_ref())?;
+            if found.is_some_and(|found| found.kind() != FileType::RegularFile) {
+                return Err(irregular());
+            }
+            let place = Place {
+                folder: self.fd.try_clone()?,
+                folder_stat: self.stat,
+                name: name.as_ref().to_owned(),
+                found: found.map(|found| found.0),
+                path: self.path.join(name.as_ref()),
+                is_of_kernel: false,
+            };
+            match write::open(&place, Opening::Append, mode) {
+                // Another process has made it just now: look at that one.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                opened => return regular(opened?),
+            }
+        }
     }
 
     fn open_file(&self, name: &OsStr, how: OFlags, mode: Mode) -> Result<File, Errno> {
@@ -288,6 +310,14 @@ pub fn remove_opened(path: &Path, file: &File) -> io::Result<bool> {
 pub fn remove_empty(path: &Path) -> io::Result<()> {
     let (above, name) = OpenFolder::of(path)?;
     above.remove_folder(name)
+}
+
+fn regular(file: File) -> io::Result<File> {
+    if file.metadata()?.is_file() { Ok(file) } else { Err(irregular()) }
+}
+
+fn irregular() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")
 }
 
 /// A name for what is renamed to `name` when it is complete.

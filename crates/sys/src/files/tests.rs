@@ -302,6 +302,35 @@ fn an_open_folder_stays_the_same_when_a_link_takes_its_place() {
 }
 
 #[test]
+fn an_open_folder_appends_to_a_regular_file_of_its_own_and_to_nothing_that_was_laid() {
+    let folder = Folder::new("append");
+    let victim = folder.file("victim/f", "keep");
+    fs::create_dir(folder.at("of")).unwrap();
+    let open = OpenFolder::open(&folder.at("of")).unwrap();
+    fs::rename(folder.at("of"), folder.at("away")).unwrap();
+    symlink("victim", folder.at("of")).unwrap();
+    for text in ["one", " two"] {
+        write!(open.append("f", 0o600).unwrap(), "{text}").unwrap();
+    }
+    assert_eq!((text(&victim).as_str(), text(&folder.at("away/f")).as_str()), ("keep", "one two"));
+    // A link to a file that is there, and to one that would be made.
+    symlink("f", folder.at("away/link")).unwrap();
+    symlink("../victim/new", folder.at("away/new")).unwrap();
+    mkfifoat(CWD, folder.at("away/pipe"), Mode::RWXU).unwrap();
+    for name in ["link", "new", "pipe"] {
+        let error = open.append(name, 0o600).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{name}: {error}");
+    }
+    assert!(!folder.at("victim/new").exists());
+    if !is_privileged() {
+        return needs_root();
+    }
+    give(&folder.at("away/f"));
+    let error = open.append("f", 0o600).unwrap_err();
+    assert!(error.to_string().contains("belongs to user 65534"), "{error}");
+}
+
+#[test]
 fn only_the_file_that_was_opened_is_removed() {
     let folder = Folder::new("opened");
     let path = folder.at("f");

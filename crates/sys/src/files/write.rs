@@ -126,7 +126,7 @@ fn walk(makes_folders: Option<u32>) -> Walk<'static> {
 }
 
 /// Opens the end of a path, and judges what was opened.
-fn open(place: &Place, opening: Opening, mode: u32) -> io::Result<File> {
+pub(super) fn open(place: &Place, opening: Opening, mode: u32) -> io::Result<File> {
     use OFlags as O;
     if let Some(found) = &place.found {
         if opening == Opening::New {

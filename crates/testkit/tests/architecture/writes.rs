@@ -11,6 +11,11 @@ const CALLS: &[&str] = &[
     "File::create",
     "File::options",
     "OpenOptions::new",
+    // What the options open the file for: some sources may open files for reading alone.
+    ".append(true",
+    ".create(true",
+    ".create_new(true",
+    ".write(true",
     "create_dir(",
     "create_dir_all(",
     "fs::copy(",
@@ -45,19 +50,37 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
     ),
     (
         "lab/src/registry.rs",
-        &["DirBuilder::new", "File::options", "remove_dir(", "remove_file("],
+        &[
+            "DirBuilder::new",
+            "File::options",
+            ".create_new(true",
+            ".write(true",
+            "remove_dir(",
+            "remove_file(",
+        ],
         "refuses a registry that others own or may write, and makes files that must be new",
     ),
     ("polyrail/src/base/regular_file.rs", &["OpenOptions::new"], "opens for reading"),
     (
         "polyrail/src/control/secrets/host.rs",
-        &["DirBuilder::new", "OpenOptions::new", "hard_link(", "remove_file("],
+        &[
+            "DirBuilder::new",
+            "OpenOptions::new",
+            ".create_new(true",
+            ".write(true",
+            "hard_link(",
+            "remove_file(",
+        ],
         "refuses a folder that others own or may look into, and makes and removes files that must be new",
     ),
-    ("rendezvous/src/dir/files.rs", &["OpenOptions::new"], "follows no link, and writes no text"),
+    (
+        "rendezvous/src/dir/files.rs",
+        &["OpenOptions::new"],
+        "opens for reading, and follows no link",
+    ),
     (
         "tune/src/machine.rs",
-        &["OpenOptions::new"],
+        &["OpenOptions::new", ".write(true"],
         "writes files of /proc and /sys, where only the kernel makes any",
     ),
 ];

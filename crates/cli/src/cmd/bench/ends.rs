@@ -5,6 +5,7 @@ mod client;
 mod idle;
 mod inlab;
 mod intervals;
+mod line;
 mod listen;
 mod measure;
 mod pace;

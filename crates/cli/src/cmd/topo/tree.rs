@@ -40,7 +40,7 @@ pub(super) fn render(topology: &Topology) -> String {
         };
         let names: Vec<String> = topology.virtual_interfaces.iter().map(name).collect();
         let names = names.join(", ");
-        put(&mut text, &format!("\ninterfaces without a device: {names}\n"));
+        put(&mut text, &format!("\nvirtual interfaces: {names}\n"));
     }
     if !topology.unknown.is_empty() {
         text.push_str("\nunknown:\n");
@@ -73,7 +73,7 @@ fn heading(topology: &Topology) -> String {
     }
     for (count, name) in [
         (topology.nodes.len(), "node"),
-        (topology.nics.len(), "interface"),
+        (topology.nics.len(), "hardware NIC"),
         (topology.gpus.len(), "GPU"),
     ] {
         parts.push(format!("{count} {name}{}", if count == 1 { "" } else { "s" }));

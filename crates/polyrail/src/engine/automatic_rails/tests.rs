@@ -3,7 +3,7 @@
 use polyrail_config::Config;
 use polyrail_sys::interfaces::{AddressState, Below, Interface, Kind, Routes};
 
-use crate::engine::left_out::{LeftOut, left_out, remark};
+use crate::engine::left_out::{LeftOut, left_out, remark, unknown as unknown_names, why_none};
 use crate::engine::rail_selection::select;
 
 /// An interface with a number and a prefix (`10.0.0.1/24`), or none.
@@ -281,6 +281,59 @@ fn addresses_that_peers_cannot_reach_are_no_rails() {
          another host has it); eth1 (no address)",
         false,
     );
+}
+
+#[test]
+fn veths_of_a_container_that_are_no_rails_have_a_reason() {
+    let veth = |index, address: &str| {
+        outside(kind(Kind::Veth, one(index, &format!("eth{}", index - 2), address)))
+    };
+    let eth0 = || by_default(veth(2, "10.60.0.1/24"));
+    takes(
+        vec![eth0(), veth(3, ""), veth(4, "fe80::1/64"), down(veth(5, ""))],
+        &["eth0 10.60.0.1"],
+        "eth1 (no address); eth2 (no address that peers can reach: only fe80::1, which is link-local); \
+         eth3 (down)",
+        false,
+    );
+    takes(
+        vec![eth0(), veth(3, "10.60.1.1/32")],
+        &["eth0 10.60.0.1"],
+        "eth1 (a veth without a route)",
+        false,
+    );
+    // Its macvlan has the address.
+    let macvlan = on(3, kind(Kind::Macvlan, one(4, "net1", "10.56.0.7/24")));
+    takes(vec![veth(3, ""), macvlan], &["net1 10.56.0.7"], "", false);
+    // Calico in a node that is a container: host ends of its pods' veths, with a route to each pod.
+    let pod = Interface { routes: Routes::Networks, ..veth(3, "fe80::ecee:eeff:feee:eeee/64") };
+    takes(vec![eth0(), pod], &["eth0 10.60.0.1"], "", false);
+    // Cilium there. Its veths have no routes, and each has another address.
+    let pods = (3..103).map(|at| veth(at, &format!("fe80::{at}/64")));
+    let line = seen("auto", [eth0()].into_iter().chain(pods).collect()).left_out;
+    assert!(line.ends_with("fe80::18, which is link-local); and 84 more"), "{line}");
+}
+
+#[test]
+fn names_to_leave_out_that_match_nothing_are_found_and_what_is_left_has_reasons() {
+    let all = vec![
+        lo(),
+        one(2, "eth0", "10.0.0.1/24"),
+        one(3, "eth1", ""),
+        down(one(4, "eth2", "10.0.2.1/24")),
+    ];
+    let config = |spec: &str| Config::builder().set("rails", spec).unwrap().build().unwrap();
+    let unknown = |spec| unknown_names(&config(spec), &all);
+    assert_eq!(unknown("^eth9,lo,eth"), ["eth9"]);
+    assert_eq!(unknown("^=et,eth1"), ["et"]);
+    assert!(unknown("^et,lo").is_empty() && unknown("auto").is_empty());
+    let nccl = [("NCCL_SOCKET_IFNAME".to_owned(), "^docker,lo".to_owned())];
+    let nccl = Config::builder().env_from(nccl).build().unwrap();
+    assert_eq!(nccl.rails, "^docker,lo");
+    assert!(unknown_names(&nccl, &all).is_empty(), "only some hosts have Docker");
+    let why = why_none(&config("^eth0"), &all);
+    assert_eq!(why.as_deref(), Some("eth1 (no address); eth2 (down)"));
+    assert_eq!(why_none(&config("eth0"), &all), None);
 }
 
 #[test]

@@ -52,7 +52,9 @@ fn a_rail_without_a_network_in_common_is_left_out_when_others_have_one() {
     assert_eq!(found.pairs, [(0, 0)]);
     let why = found.idle_local[1].as_deref().unwrap();
     assert!(
-        why.starts_with("192.168.7.1/24 is in no network of the peer's rails (10.0.1.2, 172"),
+        why.starts_with(
+            "192.168.7.1/24 is in no network of the rails of the end opposite (10.0.1.2, 172"
+        ),
         "{why}"
     );
     assert_eq!(found.idle_remote[1].as_deref(), Some("no rail here has a way to 172.16.5.1"));
@@ -88,6 +90,26 @@ fn with_an_address_of_its_own_for_each_nic_routes_decide_and_not_positions() {
 }
 
 #[test]
+fn a_rail_whose_network_the_peer_has_no_rail_in_says_so() {
+    use Reach::{NoRoute, SameSubnet};
+    let why = |local: RailCard, remote: &[&str]| {
+        let local = [rail("eth0", "10.60.0.2", 24, 0), local];
+        let remote = rails(remote);
+        let reach = [vec![SameSubnet; remote.len()], vec![NoRoute; remote.len()]];
+        pairing(&local, &remote, &reach).idle_local[1].clone().unwrap()
+    };
+    assert_eq!(
+        why(rail("eth1", "10.60.1.2", 24, 0), &["10.60.0.1", "10.60.2.1"]),
+        "the peer has no rail in 10.60.1.0/24, and no route leads from 10.60.1.2 through this interface to \
+         10.60.0.1, 10.60.2.1"
+    );
+    let six = why(rail("eth1", "fd00:1::2", 64, 0), &["10.60.0.1"]);
+    assert!(six.starts_with("the peer has no rail in fd00:1::/64, and no route"), "{six}");
+    let alone = why(rail("eth1", "10.60.1.2", 32, 0), &["10.60.0.1"]);
+    assert_eq!(alone, "no route from 10.60.1.2 through this interface to 10.60.0.1");
+}
+
+#[test]
 fn routed_rails_are_used_beside_a_network_in_common() {
     use Reach::{DefaultRoute, NoRoute, Route, SameSubnet};
     let local = rails(&["192.168.9.1", "10.20.1.1", "10.21.1.1"]);
@@ -108,7 +130,7 @@ fn routed_rails_are_used_beside_a_network_in_common() {
     // A default route adds no second pair to a rail that is taken.
     let found = pairing(&local[..2], &remote[..1], &[vec![SameSubnet], vec![DefaultRoute]]);
     assert_eq!(found.pairs, [(0, 0)]);
-    let why = "the peer has only 1 rail that this one can reach, all paired";
+    let why = "it reaches only 1 rail of the end opposite, all paired";
     assert_eq!(found.idle_local[1].as_deref(), Some(why));
 }
 
@@ -173,7 +195,7 @@ fn what_can_never_meet_is_told_with_the_reason() {
         question.why_none()
     };
     let why = none(&["10.0.1.1", "10.0.2.1"], &["fd00::1"], None);
-    assert_eq!(why, "no rail of the peer has an IPv4 address");
+    assert_eq!(why, "no rail of the end opposite has an IPv4 address");
     let why = none(&["127.0.0.1"], &["10.0.0.1"], Some(Never::Loopback));
     assert_eq!(why, "127.0.0.1 is a loopback address, which reaches this host only");
 }

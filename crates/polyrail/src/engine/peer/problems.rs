@@ -35,7 +35,7 @@ impl PeerShared {
             // The peer chooses the rails of the flows that it connects.
             return match self.arrivals[local].connections.get() {
                 0 => {
-                    let none = "no connection of the peer arrived on it";
+                    let none = "no connection of the end opposite arrived on it";
                     let why = pairs.why_idle(local);
                     Some(why.map_or_else(|| none.to_owned(), |why| format!("{none}: {why}")))
                 }

@@ -1,7 +1,7 @@
 //! The measuring end of a run, from the first connection to the report.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,11 +14,11 @@ use polyrail_sys::interfaces::CongestionControls;
 
 use super::about::{settings, threads, tool};
 use super::intervals::Intervals;
+use super::line::{line, line_there};
 use super::measure::Bench;
 use super::protection::Connected;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
-use crate::cmd::bench::judge::Line;
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{
     Against, Args, Placed, Schedule, Server, Verify, without_invitation,
@@ -157,6 +157,8 @@ fn measure(
         copies: RefCell::default(),
         messages: RefCell::default(),
         line: line(&engine, rates),
+        // A lab's links are shaped alike at both ends.
+        peer_line: about.line.filter(|_| rates.is_none()).and_then(line_there),
         payload: [protection.payload_sent, protection.payload_received],
         same_host,
         peer_on_host: there.pci.is_none(),
@@ -306,53 +308,6 @@ pub(super) fn check_free_memory(needed_bytes: u64) -> Result<(), BenchError> {
 
 fn wants(schedule: &Schedule, who: Against) -> bool {
     schedule.against.contains(&who)
-}
-
-/// What the rails carry at most, where that is known of each.
-fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
-    let rails = engine.rails();
-    // A lab that somebody made, or a share of a link: what the driver says is not what one gets.
-    let buckets = if rates.is_some() { Ok(Vec::new()) } else { polyrail_lab::token_buckets() };
-    let buckets: BTreeMap<String, u64> = buckets.unwrap_or_default().into_iter().collect();
-    let bucket = |rail: &polyrail::RailInfo| buckets.get(&rail.interface).copied();
-    let speed = |(place, rail): (usize, &polyrail::RailInfo)| match rates {
-        Some(rates) => rates.get(place)?.bytes_per_second(),
-        // Loopback has a speed in name only.
-        None if rail.address.ip().is_loopback() => None,
-        None if bucket(rail).is_some() => bucket(rail),
-        None => rail.speed_mbps.map(|mbps| u64::from(mbps) * 125_000),
-    };
-    // Rails of one interface share its link.
-    let sharing = |rail: &polyrail::RailInfo| {
-        if rates.is_some() {
-            1
-        } else {
-            rails.iter().filter(|one| one.interface == rail.interface).count()
-        }
-    };
-    let each = rails.iter().enumerate();
-    let each = each.map(|rail| {
-        let gb_per_s = speed(rail)? as f64 / 1e9;
-        Some((rail.1.name.clone(), gb_per_s / sharing(rail.1) as f64))
-    });
-    let each: Vec<(String, f64)> = each.collect::<Option<_>>()?;
-    let source = match rates {
-        Some(_) => "in the lab",
-        None if rails.iter().all(|rail| bucket(rail).is_some()) => "by their token buckets",
-        None if rails.iter().any(|rail| bucket(rail).is_some()) => {
-            "by their drivers and token buckets"
-        }
-        None => "by their drivers",
-    };
-    let links = rails.iter().map(|rail| &rail.interface).collect::<BTreeSet<_>>().len();
-    let shared = match links < rails.len() && rates.is_none() {
-        true => {
-            format!(", which share {links} {}", if links == 1 { "interface" } else { "interfaces" })
-        }
-        false => String::new(),
-    };
-    let source = format!("{} rails {source}{shared}", each.len());
-    Some(Line { rails: each, source })
 }
 
 /// On one host flows should not pace, which ordinary users can't always choose.

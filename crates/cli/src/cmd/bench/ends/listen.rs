@@ -39,9 +39,13 @@ pub(crate) fn listen(
     let first = wanted.and_then(|wanted| addresses.iter().find(|rail| rail.ip() == wanted.ip()));
     if let Some(address) = first.or(addresses.first()) {
         say!("listening on {address}\non this host: polyrail bench --connect {address}");
-        if address.ip().is_loopback() && !engine.config().names_rails() {
+        if addresses.iter().all(|rail| rail.ip().is_loopback()) {
+            let why = match engine.config().names_rails() {
+                true => "; `--rails auto` takes the interfaces that lead to other hosts",
+                false => ", and no interface leads to other hosts",
+            };
             say!(
-                "elsewhere:    not possible: only this host can reach {}, and no interface leads to other hosts{}",
+                "elsewhere:    not possible: only this host can reach {}{why}{}",
                 address.ip(),
                 left_out(&engine)
             );

@@ -38,7 +38,10 @@ pub(crate) struct Bench<'a> {
     pub(crate) copies: RefCell<CopyRates>,
     /// Transfers of 8 bytes per second, by depth.
     pub(crate) messages: RefCell<HashMap<u64, f64>>,
+    /// The most that the rails here carry.
     pub(crate) line: Option<Line>,
+    /// The most that the rails at the other side carry.
+    pub(crate) peer_line: Option<Line>,
     /// How payload is protected that this end sends, and that it receives.
     pub(crate) payload: [PayloadProtection; 2],
     pub(crate) same_host: bool,

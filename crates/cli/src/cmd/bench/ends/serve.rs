@@ -12,6 +12,7 @@ use polyrail_profiler::drive::Ran;
 use super::about::{settings, threads, tool};
 use super::client::check_free_memory;
 use super::idle::Idle;
+use super::line::line;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::judge::silent_rails;
@@ -176,7 +177,7 @@ impl<'l> Session<'l> {
     fn handle(&mut self, ask: Ask) -> Result<Answer, BenchError> {
         match ask {
             Ask::Hello { control_version } => self.hello(control_version),
-            Ask::OpenRail { rail } => self.open(lone_rail_config(self.link.engine, rail)?),
+            Ask::OpenRail { rail } => self.open(lone_rail_config(self.link.engine, &rail)?),
             Ask::OpenOther { channels } => self.open(other_config(self.link.engine, channels)?),
             Ask::OpenChanged { change } => self.open(changed_config(self.link.engine, &change)?),
             Ask::SetUp(set_up) => self.set_up(&set_up),
@@ -203,8 +204,8 @@ impl<'l> Session<'l> {
                 let bytes = if spec.ping_pong { spec.piece.saturating_mul(2) } else { spec.area };
                 check_free_memory(bytes.saturating_mul(spec.traffic().count() as u64))?;
                 let rails = self.link.engine.rails();
-                let addresses: Vec<_> = rails.iter().map(|rail| rail.address.ip()).collect();
-                let raw = self.raw.insert(RawServer::open(spec, &addresses)?);
+                let rails = rails.into_iter().map(|rail| (rail.name, rail.address.ip()));
+                let raw = self.raw.insert(RawServer::open(spec, rails)?);
                 Ok(Answer::RawReady { addresses: raw.addresses()? })
             }
             Ask::RawAccept => {
@@ -242,6 +243,7 @@ impl<'l> Session<'l> {
             host: crate::host::describe(),
             config: settings(self.link.engine.config()),
             memory: self.bank.place(),
+            line: line(self.link.engine, None).map(|line| line.rails),
         })))
     }
 

@@ -195,6 +195,7 @@ impl Bench<'_> {
             copy: yardsticks.copy.clone(),
             messages_per_s: yardsticks.messages_per_s,
             line: self.line.clone(),
+            peer_line: self.peer_line.clone(),
             rails: rails.iter().map(|rail| (rail.name.clone(), rail.share)).collect(),
             lost: most_lost(rails),
             beside_rails: self.beside_rails(rounds),

@@ -8,11 +8,29 @@ use super::evidence::{Evidence, Line};
 use super::rules::Candidate;
 use crate::cmd::bench::talk::{DownRail, WhyDown};
 
-/// What the rails carry at most that carry anything.
+/// What the rails here carry at most that carry anything.
 pub(super) fn line_of_others(evidence: &Evidence) -> Option<Line> {
-    let Line { rails, source } = evidence.line.as_ref()?;
+    without(evidence.line.as_ref()?, &evidence.local.down, evidence.ways)
+}
+
+/// The same of the end whose rails carry less: every byte takes a rail of both.
+pub(super) fn narrower_line(evidence: &Evidence) -> Option<Line> {
+    let there = evidence.peer_line.as_ref();
+    let there = there.and_then(|line| without(line, &evidence.peer.down, evidence.ways));
+    match (line_of_others(evidence), there) {
+        (Some(here), Some(there)) if here.gb_per_s() <= there.gb_per_s() => Some(here),
+        (here, there) => there.or(here),
+    }
+}
+
+/// `None` if no rail is left.
+fn without(line: &Line, down: &[DownRail], ways: u64) -> Option<Line> {
+    let Line { rails, source } = line;
     let (out, rails): (Vec<_>, Vec<_>) =
-        rails.iter().cloned().partition(|(name, _)| is_silent(evidence, name));
+        rails.iter().cloned().partition(|(name, _)| is_among(down, name, ways));
+    if rails.is_empty() {
+        return None;
+    }
     let names: Vec<&str> = out.iter().map(|(name, _)| name.as_str()).collect();
     let source = match names.is_empty() {
         true => source.clone(),
@@ -23,7 +41,16 @@ pub(super) fn line_of_others(evidence: &Evidence) -> Option<Line> {
 
 /// Whether a rail here carries nothing, which the text behind the verdict tells.
 pub(super) fn is_silent(evidence: &Evidence, rail: &str) -> bool {
-    evidence.local.down.iter().any(|one| one.name == rail)
+    is_among(&evidence.local.down, rail, evidence.ways)
+}
+
+fn is_among(down: &[DownRail], name: &str, ways: u64) -> bool {
+    down.iter().any(|one| one.name == name && !carries(one, ways))
+}
+
+/// Whether a rail on which connections of its own end fail carries in the only direction in use.
+fn carries(rail: &DownRail, ways: u64) -> bool {
+    rail.receives && ways == 1
 }
 
 /// Nothing else is the limit.
@@ -36,7 +63,7 @@ pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
     );
     let (kind, cause) = (LimitKind::Network, Cause::RailDown);
     let candidate = Candidate { kind, cause, share: 1.0, from: 1.0, because };
-    all.any(|rail| rail.why.is_fault()).then_some(candidate)
+    all.any(|rail| rail.why.is_fault() && !carries(rail, evidence.ways)).then_some(candidate)
 }
 
 /// The rails of both ends that carry nothing, why, and what to look at; for behind any verdict.
@@ -79,6 +106,16 @@ fn of_end(rails: &[DownRail], place: &str) -> String {
         let names: Vec<&str> = rails.iter().map(|rail| rail.name.as_str()).collect();
         let (names, is) = (names.join(", "), if names.len() == 1 { "is" } else { "are" });
         let words = words(first, if place == HERE { "this end" } else { "that end" });
+        if why == WhyDown::Disconnected && first.receives {
+            let (from, to, passes) = match place == HERE {
+                true => ("here", "the other side", "what the other side sends"),
+                false => ("the other side", "here", "what this end sends"),
+            };
+            return format!(
+                "; {names} {place}: connections from {from} to {to} fail: {words}; {passes} passes (look at firewalls of \
+                 both ends and between them)"
+            );
+        }
         let state = if why == WhyDown::Disconnected { "not connected" } else { "down" };
         match why.is_fault() {
             true => format!(

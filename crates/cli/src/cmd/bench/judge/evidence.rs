@@ -27,7 +27,10 @@ pub(crate) struct Evidence {
     pub(crate) copy: Option<CopyRate>,
     /// Transfers of 8 bytes per second at the same depth, where these were measured.
     pub(crate) messages_per_s: Option<f64>,
+    /// Of the rails here.
     pub(crate) line: Option<Line>,
+    /// Of the rails at the other side, as that end says.
+    pub(crate) peer_line: Option<Line>,
     /// What each rail carried, as a part of all, with its name.
     pub(crate) rails: Vec<(String, f64)>,
     /// The part of its bytes that a rail sent again, at least, with its name: the worst one.

@@ -4,7 +4,7 @@
 use polyrail_report::{LimitKind, show_gb_per_s, show_rate, show_ratio, show_size};
 
 use super::causes::Cause;
-use super::down::{is_silent, line_of_others};
+use super::down::{is_silent, line_of_others, narrower_line};
 use super::evidence::{Deeper, Evidence, Line};
 use super::machine::CopyRate;
 use super::others::{others, without_ends};
@@ -65,7 +65,7 @@ pub(super) fn tried_in_vain(evidence: &Evidence) -> Option<String> {
 }
 
 pub(super) fn network(evidence: &Evidence) -> Option<Candidate> {
-    let line = line_of_others(evidence)?;
+    let line = narrower_line(evidence)?;
     let one_way = evidence.gb_per_s / evidence.ways as f64;
     let share = one_way / line.gb_per_s();
     let because = format!(

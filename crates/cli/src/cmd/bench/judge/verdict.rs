@@ -5,7 +5,8 @@
 //! 1. `depth`: four times the depth was tried, and made it faster by a fifth at least each time. Not asked
 //!    where a process did not run for a tenth of the time, or its quota had run out: then the trial shows when
 //!    that was.
-//! 2. `network`: the rate is at least 85 % of the rails' line rate (the lab's, or what the drivers report).
+//! 2. `network`: the rate is at least 85 % of the rails' line rate (the lab's, or what token buckets and drivers
+//!    report), of the end whose rails carry less.
 //!    Headers take 4 to 6 % of it, so that 95 % are the most there is.
 //! 3. `memory`: the rate is at least 80 % of what copying reaches that uses memory as the transfer does: the
 //!    same pieces, as large a footprint, as many threads on the same CPUs ([`super::machine`]).

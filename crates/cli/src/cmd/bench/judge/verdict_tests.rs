@@ -1,3 +1,6 @@
+#[path = "idle_rail_tests.rs"]
+mod idle_rails;
+
 use polyrail::Config;
 use polyrail_report::Spread;
 use polyrail_sample::{Hot, Work};
@@ -25,6 +28,7 @@ fn idle() -> Evidence {
             rails: rails([4.0, 2.0, 2.0, 2.0]),
             source: "4 rails in the lab".into(),
         }),
+        peer_line: None,
         rails: rails([0.4, 0.2, 0.2, 0.2]),
         lost: None,
         payload: None,
@@ -372,73 +376,6 @@ fn a_queue_that_drops_packets_is_the_limit_and_its_rail_is_named() {
     assert!(!because.starts_with("the queue"), "{because}");
 }
 
-#[test]
-fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
-    let down = || DownRail {
-        name: "rail3".into(),
-        interface: "eth3".into(),
-        why: WhyDown::Disconnected,
-        because: None,
-    };
-    let named = "; rail3 here is not connected: none of its flows is connected (look at `ip -s link show eth3`";
-    let (kind, because) = verdict(|e| (e.gb_per_s, e.local.down) = (7.6, vec![down()]));
-    assert_eq!(kind, LimitKind::Network);
-    let words = "7.60 GB/s one way are 95 % of the 8.00 GB/s of 4 rails in the lab without rail3";
-    assert!(because.starts_with(words) && because.contains(named), "{because}");
-
-    // The settings have it left out.
-    let because = Some("no route from 10.3.0.1".to_owned());
-    let unused = |why| DownRail { why, because: because.clone(), ..down() };
-    let (kind, because) = verdict(|e| {
-        (e.line, e.peer.down, e.depth) = (None, vec![unused(WhyDown::NoPartner)], 1 << 10);
-    });
-    assert_ne!(kind, LimitKind::Network);
-    let words = "; rail3 at the other side is not used: no route from 10.3.0.1";
-    assert!(because.contains(words) && !because.contains("down"), "{because}");
-
-    // Their rates are not known, and nothing else is the limit.
-    let (kind, because) =
-        verdict(|e| (e.line, e.local.down, e.depth) = (None, vec![down()], 1 << 10));
-    assert_eq!(kind, LimitKind::Network);
-    let words =
-        "1.00 GB/s are what the rails carry that are up, of 4 here; rail3 here is not connected";
-    assert!(because.starts_with(words), "{because}");
-
-    // Another limit is one all the same, and one at the other side counts as well.
-    let (kind, because) = verdict(|e| (e.local.process_cpus, e.peer.down) = (7.9, vec![down()]));
-    assert_eq!(kind, LimitKind::Cpu);
-    assert!(because.contains("; rail3 at the other side is not connected"), "{because}");
-}
-
-#[test]
-fn rails_without_a_channel_are_named_together_with_how_many_channels_there_are() {
-    // Recorded: `--lab 4x200mbit --channels 1`.
-    let silent = |name: &str| DownRail {
-        name: name.into(),
-        interface: name.into(),
-        why: WhyDown::NoChannel { channels: 1, rails: 4 },
-        because: None,
-    };
-    let all = ["rail1", "rail2", "rail3"].map(silent).to_vec();
-    let one_channel = |e: &mut Evidence| {
-        e.line = Some(Line { rails: rails([0.025; 4]), source: "4 rails in the lab".into() });
-        (e.gb_per_s, e.local.down, e.peer.down) = (0.024, all.clone(), all.clone());
-        e.rails = rails([1.0, 0.0, 0.0, 0.0]);
-    };
-    let (kind, because) = verdict(one_channel);
-    assert_eq!(kind, LimitKind::Network);
-    let words = "0.024 GB/s one way are 96 % of the 0.025 GB/s of 4 rails in the lab without rail1, rail2, rail3; \
-                 rail1, rail2, rail3 here are not used: this end has 1 channel for 4 rails (setting `channels`); \
-                 rail1, rail2, rail3 at the other side are not used: that end has 1 channel for 4 rails (setting `channels`)";
-    assert_eq!(because, words);
-    // No transfer reaches them, however many there are.
-    let (_, because) = verdict(|e| {
-        one_channel(e);
-        (e.gb_per_s, e.depth, e.size) = (0.01, 2, 8 << 10);
-    });
-    assert!(!because.contains("rails busy"), "{because}");
-}
-
 fn tried(ratio: f64) -> Option<Deeper> {
     let ratio = Spread { median: ratio, min: ratio, max: ratio };
     Some(Deeper { depth: 256, ratio })
@@ -557,8 +494,13 @@ fn protection_is_named_where_work_is_the_limit() {
 
 /// Numbers of a run whose verdict names this cause.
 fn plant(cause: Cause, e: &mut Evidence) {
-    let silent =
-        |why| DownRail { name: "rail3".into(), interface: "eth3".into(), why, because: None };
+    let silent = |why| DownRail {
+        name: "rail3".into(),
+        interface: "eth3".into(),
+        why,
+        because: None,
+        receives: false,
+    };
     let hot = Hot {
         cpu: 22,
         work: Work::ReceiveCopy { thread: "pr-rx0".into() },

@@ -29,8 +29,8 @@ pub(crate) struct Args {
         conflicts_with_all = OF_THE_CLIENT, help_heading = WHERE)]
     pub(crate) listen: Option<Option<String>>,
 
-    /// Measure against a `bench --listen` elsewhere. Of several addresses, with commas between them, the first that
-    /// answers counts.
+    /// Measure against a `bench --listen` elsewhere. Of several addresses, of one name or with commas between them, the
+    /// first that answers counts.
     #[arg(long, value_name = "ADDR:PORT", value_parser = Server::check, conflicts_with = "lab",
         help_heading = WHERE)]
     pub(crate) connect: Option<String>,

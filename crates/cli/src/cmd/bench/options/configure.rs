@@ -133,9 +133,7 @@ impl Args {
         match role {
             Role::Both => Some(loopback(DEFAULT_RAILS)),
             Role::NcclRank => Some(loopback(1)),
-            Role::Connect(super::Server { addresses, .. }) if addresses[0].ip().is_loopback() => {
-                Some(addresses[0].ip().to_string())
-            }
+            Role::Connect(server) => server.loopback_rails(),
             Role::Listen { address: Some(address) } if address.ip().is_loopback() => {
                 Some(address.ip().to_string())
             }
@@ -241,6 +239,10 @@ pub(crate) mod tests {
     fn a_client_elsewhere_picks_its_interfaces_itself_and_one_on_loopback_its_address() {
         assert_eq!(config("--connect 10.1.2.3:99").rails, "auto");
         assert_eq!(config("--connect 127.0.0.1:99").rails, "127.0.0.1");
+        assert_eq!(
+            config("--connect 127.0.0.2:99,10.1.2.3:99,127.0.0.1:99").rails,
+            "127.0.0.1,127.0.0.2"
+        );
         assert_eq!(config("--listen 127.0.0.9:99").rails, "127.0.0.9");
         assert_eq!(config("--listen 127.0.0.9:99").listen_port, 99);
         assert_eq!(config("--listen 127.0.0.9:99 --rails 2").listen_port, 99);

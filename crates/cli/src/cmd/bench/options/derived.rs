@@ -38,10 +38,10 @@ pub(crate) fn settings_for_child(config: &Config, theirs: &[(&str, String)]) -> 
 
 /// The settings for an engine on one of several rails alone: its address, and its part of the
 /// channels.
-pub(crate) fn lone_rail_config(engine: &Engine, rail: usize) -> Result<Config, BenchError> {
+pub(crate) fn lone_rail_config(engine: &Engine, rail: &str) -> Result<Config, BenchError> {
     let rails = engine.rails();
-    let Some(info) = rails.get(rail) else {
-        let answer = format!("rail {rail} of {}", rails.len());
+    let Some(info) = rails.iter().find(|info| info.name == rail) else {
+        let answer = format!("no rail is called {rail}");
         return Err(BenchError::Protocol { ask: "open_rail", answer });
     };
     let channels = match engine.config().channels {

@@ -78,6 +78,15 @@ fn together(placed: &Placed) -> Vec<(&'static str, String)> {
 }
 
 impl Placed {
+    /// Who placed the threads and where, or why nobody did.
+    pub(crate) fn words(by: PlacedBy, why: &str) -> String {
+        match by {
+            PlacedBy::Topology => format!("by the topology, {why}"),
+            PlacedBy::Settings => why.to_owned(),
+            PlacedBy::Nobody => format!("not placed: {why}"),
+        }
+    }
+
     fn nothing(why: &str) -> Self {
         let (mine, theirs) = (Vec::new(), Vec::new());
         Self { by: PlacedBy::Nobody, why: why.to_owned(), mine, theirs }
@@ -91,7 +100,7 @@ fn by_interface(config: &Config, topology: &Topology) -> Result<Placed, EngineEr
     interfaces.sort_unstable();
     interfaces.dedup();
     if let Some(name) = interfaces.iter().find(|name| topology.carriers(name).is_empty()) {
-        let why = format!("{name} has no device that threads could be near");
+        let why = format!("{name} is virtual and belongs to no NUMA node");
         return Ok(Placed::nothing(&why));
     }
     let count = interfaces.len();
@@ -220,6 +229,8 @@ mod tests {
         let fixture = fixtures::a3_high();
         let topology = Topology::read(&fixture.root()).unwrap();
         let placed = by_interface(&config(&[]), &topology).unwrap();
-        assert_eq!(placed.why, "lo has no device that threads could be near");
+        assert_eq!(placed.why, "lo is virtual and belongs to no NUMA node");
+        let words = "not placed: lo is virtual and belongs to no NUMA node";
+        assert_eq!(Placed::words(placed.by, &placed.why), words);
     }
 }

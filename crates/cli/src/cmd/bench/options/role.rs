@@ -1,7 +1,7 @@
 //! The role of the command: which options make it a server, a client, or both.
 
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 use polyrail::{Engine, Invitation, InvitationError, Peer};
 use polyrail_lab::Rate;
@@ -54,8 +54,24 @@ impl Server {
     pub(crate) fn parse(text: &str) -> Result<Self, BenchError> {
         let (at, invitation) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
         let invitation = invitation.and_then(|invitation| invitation.parse().ok());
-        let addresses = at.split(',').map(|at| resolve("--connect", at));
-        Ok(Self { addresses: addresses.collect::<Result<_, _>>()?, invitation })
+        let each = at.split(',').map(|at| resolve("--connect", at));
+        let addresses = each.collect::<Result<Vec<_>, _>>()?.concat();
+        Ok(Self { addresses, invitation })
+    }
+
+    /// The rails for a server on this host: those of its loopback addresses that this host has, with commas between them.
+    /// `None` if the address to be tried first is another one.
+    pub(crate) fn loopback_rails(&self) -> Option<String> {
+        let first = self.addresses.first().map(SocketAddr::ip).filter(IpAddr::is_loopback)?;
+        let ips = self.addresses.iter().map(SocketAddr::ip).filter(IpAddr::is_loopback);
+        // `localhost` has an address of IPv6 also where the kernel has none.
+        let mut rails: Vec<_> = ips.filter(|ip| UdpSocket::bind((*ip, 0)).is_ok()).collect();
+        rails.sort_unstable();
+        rails.dedup();
+        if rails.is_empty() {
+            rails.push(first);
+        }
+        Some(rails.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
     }
 
     /// Connects to it, unless somebody asks for the end meanwhile.
@@ -122,7 +138,8 @@ impl Args {
             return Ok(Role::Connect(Server { addresses: vec![address], invitation: None }));
         }
         if let Some(listen) = &self.listen {
-            let address = listen.as_deref().map(|at| resolve("--listen", at)).transpose()?;
+            let addresses = listen.as_deref().map(|at| resolve("--listen", at)).transpose()?;
+            let address = addresses.and_then(|addresses| addresses.first().copied());
             return Ok(Role::Listen { address });
         }
         if let Some(connect) = &self.connect {
@@ -135,11 +152,16 @@ impl Args {
     }
 }
 
-fn resolve(option: &'static str, text: &str) -> Result<SocketAddr, BenchError> {
+/// The most addresses of one name that are tried.
+const PER_NAME: usize = 16;
+
+/// The addresses of a name, in the system's order; at least one.
+fn resolve(option: &'static str, text: &str) -> Result<Vec<SocketAddr>, BenchError> {
     let allowed = "an address and a port, like 10.0.0.1:34567 or [fd00::1]:34567";
     let bad = |reason: String| BenchError::usage(option, text, reason, allowed);
-    let mut addresses = text.to_socket_addrs().map_err(|error| bad(error.to_string()))?;
-    addresses.next().ok_or_else(|| bad("has no address".into()))
+    let found = text.to_socket_addrs().map_err(|error| bad(error.to_string()))?;
+    let addresses: Vec<_> = found.take(PER_NAME).collect();
+    if addresses.is_empty() { Err(bad("has no address".into())) } else { Ok(addresses) }
 }
 
 #[cfg(test)]

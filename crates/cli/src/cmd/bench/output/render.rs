@@ -1,14 +1,14 @@
 //! The report for people.
 
 use polyrail_report::{
-    Align, BenchReport, BenchResult, MemoryPlace, PlacedBy, Placement, RailShare, RatioInterval,
-    Table, Tried, counted, sentences, show_count, show_gb_per_s, show_rate, show_ratio, show_size,
+    Align, BenchReport, BenchResult, MemoryPlace, Placement, RailShare, RatioInterval, Table,
+    Tried, counted, sentences, show_count, show_gb_per_s, show_rate, show_ratio, show_size,
 };
 
 use super::path::{TCP, explanation};
 use super::tables::{against_alone, against_raw, baselines, sweep, tried};
 use super::words::{SHARES_MAX, micros, plural};
-use crate::cmd::bench::options::UNPROTECTED;
+use crate::cmd::bench::options::{Placed, UNPROTECTED};
 
 /// Tables, what limits each size, and remarks. Sentences keep to so many columns, if a width is given.
 pub(crate) fn text(report: &BenchReport, explain_path: bool, width: Option<usize>) -> String {
@@ -168,11 +168,7 @@ fn latencies(report: &BenchReport) -> Table {
 /// One line that says where threads ran, and with `--verbose-bindings` one for each.
 fn threads(placement: &Placement, is_verbose: bool, width: Option<usize>) -> String {
     let moves: u64 = placement.threads.iter().map(|thread| thread.migrations).sum();
-    let who = match placement.by {
-        PlacedBy::Topology => format!("by the topology, {}", placement.why),
-        PlacedBy::Settings => placement.why.clone(),
-        PlacedBy::Nobody => format!("not placed: {}", placement.why),
-    };
+    let who = Placed::words(placement.by, &placement.why);
     let times = plural(moves as usize, "time");
     let mut text = wrapped(&format!("threads: {who}; seen to move {moves} {times}"), width);
     let astray = placement.threads.iter().filter(|thread| !thread.is_as_expected()).count();
@@ -280,8 +276,8 @@ fn shares(rails: &[RailShare]) -> String {
 pub(crate) mod tests {
     use polyrail_report::{
         AgainstAlone, AgainstRaw, Host, LatencyUs, Limit, LimitKind, LoneRail, PathTaken,
-        PayloadProtection, PlacedThread, Protection, ProvenBy, SCHEMA_VERSION, Setting, Spread,
-        Tool,
+        PayloadProtection, PlacedBy, PlacedThread, Protection, ProvenBy, SCHEMA_VERSION, Setting,
+        Spread, Tool,
     };
 
     use super::*;

@@ -48,11 +48,11 @@ impl Other {
     pub(crate) fn open_all(schedule: &Schedule, link: &Link<'_>) -> Result<Vec<Self>, BenchError> {
         let mut others = Vec::new();
         if schedule.against.contains(&Against::Alone) {
-            for (rail, info) in link.engine.rails().into_iter().enumerate() {
-                let config = lone_rail_config(link.engine, rail)?;
+            for (near, rail) in link.pairs() {
+                let config = lone_rail_config(link.engine, &near)?;
                 others.push(Self::open(
                     link,
-                    RivalKind::Rail(info.name),
+                    RivalKind::Rail(near),
                     Ask::OpenRail { rail },
                     config,
                 )?);

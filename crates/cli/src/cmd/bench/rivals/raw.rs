@@ -35,7 +35,8 @@ pub(crate) struct RawClient<'l> {
 /// The serving end of the baseline.
 pub(crate) struct RawServer {
     spec: RawSpec,
-    listeners: Vec<Listener>,
+    /// By rail.
+    listeners: Vec<(String, Listener)>,
     flows: Vec<Flow>,
     round: Option<Round>,
 }
@@ -58,9 +59,16 @@ impl<'l> RawClient<'l> {
             Answer::RawReady { addresses } if !addresses.is_empty() => addresses,
             other => return Err(unexpected(&ask, &other)),
         };
-        let local: Vec<IpAddr> = link.engine.rails().iter().map(|rail| rail.address.ip()).collect();
+        let local = link.engine.rails();
+        let ends = |(near, far): (String, String)| {
+            let from = local.iter().find(|rail| rail.name == near)?.address.ip();
+            Some((from, addresses.iter().find(|(rail, _)| *rail == far)?.1))
+        };
+        let pairs: Vec<(IpAddr, SocketAddr)> = link.pairs().into_iter().filter_map(ends).collect();
         let connect = |(index, traffic): (usize, Traffic)| {
-            let (from, to) = (local[index % local.len()], addresses[index % addresses.len()]);
+            let Some(&(from, to)) = pairs.get(index % pairs.len().max(1)) else {
+                return Err(unexpected(&ask, &Answer::RawReady { addresses: addresses.clone() }));
+            };
             Flow::connect(&spec, traffic, index, from, to)
         };
         let flows: Result<Vec<Flow>, BenchError> = spec.traffic().map(connect).collect();
@@ -122,15 +130,19 @@ impl<'l> RawClient<'l> {
 
 impl RawServer {
     /// Listens on every rail.
-    pub(crate) fn open(spec: RawSpec, rails: &[IpAddr]) -> Result<Self, BenchError> {
-        let listeners: Result<_, BenchError> =
-            rails.iter().map(|address| Listener::open(&spec, *address)).collect();
+    pub(crate) fn open(
+        spec: RawSpec,
+        rails: impl Iterator<Item = (String, IpAddr)>,
+    ) -> Result<Self, BenchError> {
+        let listen = |(rail, address)| Ok((rail, Listener::open(&spec, address)?));
+        let listeners: Result<_, BenchError> = rails.map(listen).collect();
         Ok(Self { spec, listeners: listeners?, flows: Vec::new(), round: None })
     }
 
     /// Where it listens, by rail.
-    pub(crate) fn addresses(&self) -> Result<Vec<SocketAddr>, BenchError> {
-        self.listeners.iter().map(Listener::address).collect()
+    pub(crate) fn addresses(&self) -> Result<Vec<(String, SocketAddr)>, BenchError> {
+        let each = self.listeners.iter();
+        each.map(|(rail, listener)| Ok((rail.clone(), listener.address()?))).collect()
     }
 
     /// Takes the connections that the client has made; the congestion control of the first.
@@ -139,7 +151,7 @@ impl RawServer {
         let wanted = self.spec.traffic().count();
         while self.flows.len() < wanted {
             let mut came = false;
-            for listener in &mut self.listeners {
+            for (_, listener) in &mut self.listeners {
                 if let Some(flow) = listener.accept(&self.spec)? {
                     self.flows.push(flow);
                     came = true;
@@ -148,7 +160,10 @@ impl RawServer {
             stop.check()?;
             if !came && Instant::now() > deadline {
                 let missing = wanted - self.flows.len();
-                let reason = format!("{missing} of {wanted} connections did not come");
+                let strangers: u64 = self.listeners.iter().map(|(_, one)| one.strangers()).sum();
+                let reason = format!(
+                    "{missing} of {wanted} connections did not come, and {strangers} came that are of no measuring end"
+                );
                 let source = io::Error::new(io::ErrorKind::TimedOut, reason);
                 return Err(BenchError::system("the raw baseline", source));
             }
@@ -248,6 +263,7 @@ const ACCEPT_MAX: Duration = Duration::from_secs(10);
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::iter::once;
     use std::net::TcpStream;
 
     use super::*;
@@ -270,8 +286,8 @@ mod tests {
     /// Both ends in one process, without an engine between them.
     fn play(spec: &RawSpec, pieces: u64) -> (RawServer, Vec<Flow>) {
         let local: IpAddr = [127, 0, 0, 1].into();
-        let mut server = RawServer::open(spec.clone(), &[local]).unwrap();
-        let address = server.addresses().unwrap()[0];
+        let mut server = RawServer::open(spec.clone(), once(("lo".to_owned(), local))).unwrap();
+        let address = server.addresses().unwrap()[0].1;
         let mut flows: Vec<Flow> = spec
             .traffic()
             .map(|(index, traffic)| Flow::connect(spec, traffic, index, local, address).unwrap())
@@ -302,8 +318,8 @@ mod tests {
     fn a_stranger_on_the_port_holds_up_nothing() {
         let spec = spec(true, false);
         let local: IpAddr = [127, 0, 0, 1].into();
-        let mut server = RawServer::open(spec.clone(), &[local]).unwrap();
-        let address = server.addresses().unwrap()[0];
+        let mut server = RawServer::open(spec.clone(), once(("lo".to_owned(), local))).unwrap();
+        let address = server.addresses().unwrap()[0].1;
         let silent = TcpStream::connect(address).unwrap();
         let mut wrong = TcpStream::connect(address).unwrap();
         wrong.write_all(&[1; 64]).unwrap();
@@ -314,6 +330,24 @@ mod tests {
         server.accept(&Interrupt::default()).unwrap();
         assert!(began.elapsed() < ACCEPT_MAX && server.flows.len() == flows.len());
         drop(silent);
+    }
+
+    #[test]
+    fn hundreds_of_silent_strangers_displace_no_connection_of_the_measuring_end() {
+        let spec = spec(true, false);
+        let local: IpAddr = [127, 0, 0, 1].into();
+        let mut server = RawServer::open(spec.clone(), once(("lo".to_owned(), local))).unwrap();
+        let address = server.addresses().unwrap()[0].1;
+        let connect =
+            |(index, traffic)| Flow::connect(&spec, traffic, index, local, address).unwrap();
+        // The first of them comes before the strangers, and the others after them.
+        let mut traffic = spec.traffic();
+        let mut flows: Vec<Flow> = traffic.next().map(connect).into_iter().collect();
+        let silent: Vec<TcpStream> =
+            (0..300).map(|_| TcpStream::connect(address).unwrap()).collect();
+        flows.extend(traffic.map(connect));
+        server.accept(&Interrupt::default()).unwrap();
+        assert_eq!((server.flows.len(), silent.len()), (flows.len(), 300));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
-use polyrail::{Engine, Notification, Peer, Transfer};
+use polyrail::{Engine, Notification, Peer, RailStats, Transfer};
 use polyrail_report::exit;
 use serde::Serialize;
 
@@ -28,6 +28,18 @@ impl<'a> Link<'a> {
     /// Waits for the other end are short once `interrupt` is raised.
     pub(crate) fn new(engine: &'a Engine, peer: Peer, interrupt: Interrupt) -> Self {
         Self { engine, peer, waiting: Mutex::default(), refused_other: Mutex::default(), interrupt }
+    }
+
+    /// The rails here that lead to the peer, by name, each with the peer's rail that it leads to. Those without a flow that
+    /// is up are left out, unless that is true of all.
+    pub(crate) fn pairs(&self) -> Vec<(String, String)> {
+        let stats = self.engine.stats();
+        let rails = stats.peers.iter().filter(|peer| peer.name == self.peer.name());
+        let rails: Vec<_> = rails.flat_map(|peer| &peer.rails).collect();
+        let up = |rail: &&&RailStats| rail.flows.iter().any(|flow| flow.up);
+        let pair = |rail: &RailStats| Some((rail.name.clone(), rail.partner.clone()?));
+        let led: Vec<_> = rails.iter().filter(up).filter_map(|rail| pair(rail)).collect();
+        if led.is_empty() { rails.into_iter().filter_map(pair).collect() } else { led }
     }
 
     /// Asks and waits for the answer. A failure at the other end becomes an error here.

@@ -78,6 +78,9 @@ pub(crate) struct DownRail {
     /// The engine's own reason, if it has one.
     #[serde(default)]
     pub(crate) because: Option<String>,
+    /// Whether payload still arrived on it: the end opposite connects, and this one can't.
+    #[serde(default)]
+    pub(crate) receives: bool,
 }
 
 /// What was found of a rail that carries nothing. Each is a fact that its end has looked at.

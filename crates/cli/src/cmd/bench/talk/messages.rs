@@ -14,7 +14,7 @@ use crate::cmd::bench::error::Mismatch;
 use crate::cmd::bench::options::{Change, Layout, Op, Verify};
 
 /// Raised whenever a message changes; ends of different versions refuse each other.
-pub(crate) const CONTROL_VERSION: u32 = 7;
+pub(crate) const CONTROL_VERSION: u32 = 8;
 
 /// What the measuring end asks the serving end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub(crate) enum Ask {
     StillThere,
     /// Make another engine, on this rail alone, for the same client.
     OpenRail {
-        rail: usize,
+        rail: String,
     },
     /// Make another engine, like the first but for the number of channels, for the same client.
     OpenOther {
@@ -120,7 +120,8 @@ pub(crate) enum Answer {
     },
     Mismatch(Mismatch),
     RawReady {
-        addresses: Vec<SocketAddr>,
+        /// By rail.
+        addresses: Vec<(String, SocketAddr)>,
     },
     RawAccepted {
         congestion: String,
@@ -146,6 +147,8 @@ pub(crate) struct About {
     pub(crate) host: Host,
     pub(crate) config: BTreeMap<String, Setting>,
     pub(crate) memory: MemoryPlace,
+    /// Each rail's name and rate, in GB/s; `None` where that is not known of each.
+    pub(crate) line: Option<Vec<(String, f64)>>,
 }
 
 /// What the serving end saw of a sample.

@@ -6,13 +6,32 @@ use std::collections::BTreeSet;
 use polyrail::{Engine, RailStats, Stats};
 use polyrail_sys::interfaces::{self, Interface};
 
-use crate::cmd::bench::talk::{DownRail, WhyDown};
+use crate::cmd::bench::talk::{DownRail, RailDelta, WhyDown};
 
 /// The rails of an engine that are down at this moment, while others are up.
 pub(crate) fn rails_down(engine: &Engine, stats: &Stats) -> Vec<DownRail> {
     let rails: Vec<(String, String)> =
         engine.rails().into_iter().map(|rail| (rail.name, rail.interface)).collect();
     find(stats, &rails, &interfaces::list().unwrap_or_default())
+}
+
+/// The rails that are down at the end of an interval; `before`: those at its begin. On one without a connection of this
+/// end all the while, payload may have arrived by connections of the end opposite.
+pub(super) fn down_meanwhile(
+    before: &[DownRail],
+    later: &[DownRail],
+    moved: &[RailDelta],
+) -> Vec<DownRail> {
+    let has_no_flow = |all: &[DownRail], name: &str| {
+        all.iter().any(|one| one.name == name && one.why == WhyDown::Disconnected)
+    };
+    let arrived = |name: &str| moved.iter().any(|rail| rail.name == name && rail.rx_bytes > 0);
+    let mark = |rail: &DownRail| {
+        let name = &rail.name;
+        let receives = has_no_flow(before, name) && has_no_flow(later, name) && arrived(name);
+        DownRail { receives, ..rail.clone() }
+    };
+    later.iter().map(mark).collect()
 }
 
 /// `rails`: their names and interfaces.
@@ -44,7 +63,8 @@ fn find(stats: &Stats, rails: &[(String, String)], interfaces: &[Interface]) -> 
             WhyDown::NoPartner
         };
         let because = of(name).into_iter().find_map(|rail| rail.idle_because.clone());
-        DownRail { name: name.clone(), interface: interface.clone(), why, because }
+        let (name, interface) = (name.clone(), interface.clone());
+        DownRail { name, interface, why, because, receives: false }
     });
     // An interface that was down when the engine began is no rail. One that is called like those of the rails would be.
     let is_like_rails = |one: &&Interface| {
@@ -57,8 +77,8 @@ fn find(stats: &Stats, rails: &[(String, String)], interfaces: &[Interface]) -> 
         let name = one.name.clone();
         // It may have several addresses.
         if others.iter().all(|other| other.name != name) {
-            let (why, because) = (WhyDown::NoRail, None);
-            others.push(DownRail { interface: name.clone(), name, why, because });
+            let (interface, why) = (name.clone(), WhyDown::NoRail);
+            others.push(DownRail { name, interface, why, because: None, receives: false });
         }
     }
     of_engine.chain(others).collect()
@@ -124,6 +144,26 @@ mod tests {
         let found = found(&[one, ("r1", true, &[]), ("r2", false, &[])], &up);
         let told = [("r1".to_owned(), why), ("r2".to_owned(), WhyDown::NoPartner)];
         assert_eq!(found, told);
+    }
+
+    #[test]
+    fn a_rail_without_a_flow_on_which_payload_arrives_is_down_one_way_only() {
+        let rail = |why| DownRail {
+            name: "r1".into(),
+            interface: "r1".into(),
+            why,
+            because: None,
+            receives: false,
+        };
+        let moved = |rx_bytes| [RailDelta { name: "r1".into(), rx_bytes, ..RailDelta::default() }];
+        let receives = |before: &[DownRail], why, rx_bytes| {
+            down_meanwhile(before, &[rail(why)], &moved(rx_bytes))[0].receives
+        };
+        let down = [rail(WhyDown::Disconnected)];
+        assert!(receives(&down, WhyDown::Disconnected, 9));
+        assert!(!receives(&down, WhyDown::Disconnected, 0), "nothing arrived");
+        assert!(!receives(&[], WhyDown::Disconnected, 9), "it was cut in the middle");
+        assert!(!receives(&down, WhyDown::Interface, 9));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use polyrail_profiler::drive::Ran;
 use polyrail_sys::threads::{allowed_cpus, process_cpu_seconds};
 
 use super::away::Attendance;
-use super::down::rails_down;
+use super::down::{down_meanwhile, rails_down};
 use super::machine::Machine;
 use super::programs::Programs;
 use super::queued::Queued;
@@ -83,6 +83,7 @@ impl Snapshot {
         let since = self.at.elapsed().as_secs_f64();
         let allowed = allowed_cpus().unwrap_or_default();
         let programs = self.programs.busiest(&Programs::look(), since, &allowed);
+        let rails = self.rails(later);
         let away = self.attendance.as_ref().map_or(0.0, |it| it.away().as_secs_f64());
         Interval {
             seconds,
@@ -98,7 +99,7 @@ impl Snapshot {
                 own_cpus: machine.and_then(|(from, to)| from.own_cpus(to)),
                 queued_thread: self.queued.longest(&later.queued, seconds),
                 dropped: self.queues.worst(&later.queues),
-                down: later.down.clone(),
+                down: down_meanwhile(&self.down, &later.down, &rails),
                 throttled: self.quotas.worst(&later.quotas),
                 busiest_thread: self.busiest_thread(later, seconds, poster),
                 posting_share: poster.and_then(|poster| posting_share(poster, seconds)),
@@ -109,7 +110,7 @@ impl Snapshot {
                 away_share: (away / seconds).min(1.0),
                 hot: self.watched.as_ref().zip(later.watched.as_ref()).and_then(Watched::hot),
             },
-            rails: self.rails(later),
+            rails,
             rescues: Some(later.stats.rescues.saturating_sub(self.stats.rescues)),
         }
     }

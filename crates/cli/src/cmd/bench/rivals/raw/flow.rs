@@ -32,8 +32,9 @@ pub(crate) struct Flow {
 /// A listening socket whose connections have the right options from the start.
 pub(crate) struct Listener {
     listener: TcpListener,
-    /// Connections whose greeting has not come.
-    ungreeted: Vec<TcpStream>,
+    /// Connections whose greeting has not come, since when they are there.
+    ungreeted: Vec<(TcpStream, Instant)>,
+    strangers: u64,
 }
 
 impl Flow {
@@ -215,7 +216,7 @@ impl Listener {
             socket.set_nonblocking(true)?;
             Ok(socket.into())
         };
-        Ok(Self { listener: listen().map_err(failed)?, ungreeted: Vec::new() })
+        Ok(Self { listener: listen().map_err(failed)?, ungreeted: Vec::new(), strangers: 0 })
     }
 
     pub(crate) fn address(&self) -> Result<SocketAddr, BenchError> {
@@ -227,16 +228,22 @@ impl Listener {
     pub(crate) fn accept(&mut self, spec: &RawSpec) -> Result<Option<Flow>, BenchError> {
         let failed = |source| BenchError::system("raw: accepting a connection", source);
         loop {
+            if let Some(flow) = self.greeted(spec)? {
+                return Ok(Some(flow));
+            }
             if self.ungreeted.len() >= UNGREETED_MAX {
-                // The measuring end greets at once, so the oldest is a stranger.
-                self.ungreeted.remove(0);
+                // The measuring end greets at once. The kernel keeps further connections meanwhile.
+                if self.ungreeted[0].1.elapsed() < GREETS_WITHIN {
+                    return Ok(None);
+                }
+                self.drop_stranger(0);
             }
             match self.listener.accept() {
                 Ok((stream, _)) => {
                     stream.set_nonblocking(true).map_err(failed)?;
-                    self.ungreeted.push(stream);
+                    self.ungreeted.push((stream, Instant::now()));
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 // Strangers have all descriptors that this process may open.
                 Err(error)
                     if matches!(
@@ -244,34 +251,53 @@ impl Listener {
                         Some(Errno::MFILE | Errno::NFILE)
                     ) =>
                 {
+                    self.strangers += self.ungreeted.len() as u64;
                     self.ungreeted.clear();
-                    break;
+                    return Ok(None);
                 }
                 // The connection ended before it was taken.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(error) => return Err(failed(error)),
             }
         }
+    }
+
+    /// A connection whose greeting has come, if there is one.
+    fn greeted(&mut self, spec: &RawSpec) -> Result<Option<Flow>, BenchError> {
         let mut at = 0;
-        while let Some(stream) = self.ungreeted.get(at) {
+        while let Some((stream, _)) = self.ungreeted.get(at) {
             let mut bytes = [0; GREETING];
             match stream.peek(&mut bytes) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => at += 1,
                 Ok(got) if (1..GREETING).contains(&got) => at += 1,
                 Ok(GREETING) => {
-                    let mut stream = self.ungreeted.remove(at);
-                    let Some((traffic, index)) = understand(spec, bytes) else { continue };
+                    let Some((traffic, index)) = understand(spec, bytes) else {
+                        self.drop_stranger(at);
+                        continue;
+                    };
+                    let (mut stream, _) = self.ungreeted.remove(at);
                     let greeted = stream
                         .set_nonblocking(false)
                         .and_then(|()| prepare(&stream))
                         .and_then(|()| stream.read_exact(&mut bytes));
+                    let failed = |source| BenchError::system("raw: accepting a connection", source);
                     greeted.map_err(failed)?;
                     return Flow::new(spec, traffic, index, stream, true).map(Some);
                 }
-                _ => drop(self.ungreeted.remove(at)),
+                _ => self.drop_stranger(at),
             }
         }
         Ok(None)
+    }
+
+    fn drop_stranger(&mut self, at: usize) {
+        self.strangers += 1;
+        self.ungreeted.remove(at);
+    }
+
+    /// Connections that were dropped, because they did not greet as the measuring end does.
+    pub(crate) fn strangers(&self) -> u64 {
+        self.strangers
     }
 }
 
@@ -315,6 +341,8 @@ fn prepare(stream: &TcpStream) -> io::Result<()> {
 const GREETING: usize = 13;
 /// Connections of strangers that are kept.
 const UNGREETED_MAX: usize = 256;
+/// A connection of the measuring end has greeted by then, unless its host is busy.
+const GREETS_WITHIN: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn greeting(spec: &RawSpec, traffic: Traffic, index: usize) -> [u8; GREETING] {

@@ -1,0 +1,80 @@
+//! What the rails of each end carry at most.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use polyrail::Engine;
+use polyrail_lab::Rate;
+use polyrail_report::counted;
+
+use crate::cmd::bench::judge::Line;
+
+/// The most that the rails carry, if the rate of each is known.
+pub(super) fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
+    let rails = engine.rails();
+    // In a user's own lab, or on a share of a link, the rate is below the driver's speed.
+    let buckets = if rates.is_some() { Ok(Vec::new()) } else { polyrail_lab::token_buckets() };
+    let buckets: BTreeMap<String, u64> = buckets.unwrap_or_default().into_iter().collect();
+    let bucket = |rail: &polyrail::RailInfo| buckets.get(&rail.interface).copied();
+    let speed = |(place, rail): (usize, &polyrail::RailInfo)| match rates {
+        Some(rates) => rates.get(place)?.bytes_per_second(),
+        // Loopback has a speed in name only.
+        None if rail.address.ip().is_loopback() => None,
+        None if bucket(rail).is_some() => bucket(rail),
+        None => rail.speed_mbps.map(|mbps| u64::from(mbps) * 125_000),
+    };
+    // Rails of one interface share its link.
+    let sharing = |rail: &polyrail::RailInfo| {
+        if rates.is_some() {
+            1
+        } else {
+            rails.iter().filter(|one| one.interface == rail.interface).count()
+        }
+    };
+    let each = rails.iter().enumerate();
+    let each = each.map(|rail| {
+        let gb_per_s = speed(rail)? as f64 / 1e9;
+        Some((rail.1.name.clone(), gb_per_s / sharing(rail.1) as f64))
+    });
+    let each: Vec<(String, f64)> = each.collect::<Option<_>>()?;
+    let source = match rates {
+        Some(_) => "in the lab",
+        None if rails.iter().all(|rail| bucket(rail).is_some()) => "by their token buckets",
+        None if rails.iter().any(|rail| bucket(rail).is_some()) => {
+            "by their drivers and token buckets"
+        }
+        None => "by their drivers",
+    };
+    let links = rails.iter().map(|rail| &rail.interface).collect::<BTreeSet<_>>().len();
+    let shared = match links < rails.len() && rates.is_none() {
+        true => {
+            format!(", which share {links} {}", if links == 1 { "interface" } else { "interfaces" })
+        }
+        false => String::new(),
+    };
+    let source = format!("{} rails {source}{shared}", each.len());
+    Some(Line { rails: each, source })
+}
+
+/// What the rails of the other end carry at most. It says so itself, so its numbers are looked at.
+pub(super) fn line_there(rails: Vec<(String, f64)>) -> Option<Line> {
+    let are_rates = rails.iter().all(|(_, rate)| rate.is_finite() && *rate > 0.0);
+    let source = format!("{} at the other side", counted(rails.len() as u64, "rail"));
+    (are_rates && !rails.is_empty()).then_some(Line { rails, source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_of_the_other_end_that_are_none_count_for_nothing() {
+        let there = |rates: &[f64]| {
+            line_there(rates.iter().map(|rate| ("eth0".to_owned(), *rate)).collect())
+        };
+        let line = there(&[1.0, 0.5]).unwrap();
+        assert_eq!((line.gb_per_s(), line.source.as_str()), (1.5, "2 rails at the other side"));
+        for rates in [&[][..], &[1.0, 0.0], &[-1.0], &[f64::INFINITY]] {
+            assert_eq!(there(rates), None, "{rates:?}");
+        }
+    }
+}

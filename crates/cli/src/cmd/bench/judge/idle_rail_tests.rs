@@ -1,0 +1,132 @@
+//! Verdicts where rails of one end carry nothing, or the ends have unequal rails.
+
+use super::*;
+
+#[test]
+fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
+    let down = || DownRail {
+        name: "rail3".into(),
+        interface: "eth3".into(),
+        why: WhyDown::Disconnected,
+        because: None,
+        receives: false,
+    };
+    let named = "; rail3 here is not connected: none of its flows is connected (look at `ip -s link show eth3`";
+    let (kind, because) = verdict(|e| (e.gb_per_s, e.local.down) = (7.6, vec![down()]));
+    assert_eq!(kind, LimitKind::Network);
+    let words = "7.60 GB/s one way are 95 % of the 8.00 GB/s of 4 rails in the lab without rail3";
+    assert!(because.starts_with(words) && because.contains(named), "{because}");
+
+    // The settings have it left out.
+    let because = Some("no route from 10.3.0.1".to_owned());
+    let unused = |why| DownRail { why, because: because.clone(), ..down() };
+    let (kind, because) = verdict(|e| {
+        (e.line, e.peer.down, e.depth) = (None, vec![unused(WhyDown::NoPartner)], 1 << 10);
+    });
+    assert_ne!(kind, LimitKind::Network);
+    let words = "; rail3 at the other side is not used: no route from 10.3.0.1";
+    assert!(because.contains(words) && !because.contains("down"), "{because}");
+
+    // Their rates are not known, and nothing else is the limit.
+    let (kind, because) =
+        verdict(|e| (e.line, e.local.down, e.depth) = (None, vec![down()], 1 << 10));
+    assert_eq!(kind, LimitKind::Network);
+    let words =
+        "1.00 GB/s are what the rails carry that are up, of 4 here; rail3 here is not connected";
+    assert!(because.starts_with(words), "{because}");
+
+    // Another limit still counts, and so does one at the other side.
+    let (kind, because) = verdict(|e| (e.local.process_cpus, e.peer.down) = (7.9, vec![down()]));
+    assert_eq!(kind, LimitKind::Cpu);
+    assert!(because.contains("; rail3 at the other side is not connected"), "{because}");
+}
+
+#[test]
+fn fewer_rails_at_the_other_side_are_the_limit_when_they_are_full() {
+    // Recorded: four NICs connect, two listen, and packets are lost where four meet two.
+    let there = |rates: &[f64]| {
+        let rail = |(rail, rate): (usize, &f64)| (format!("eth{rail}"), *rate);
+        let source = format!("{} rails at the other side", rates.len());
+        Some(Line { rails: rates.iter().enumerate().map(rail).collect(), source })
+    };
+    let meet = |e: &mut Evidence, rates: &[f64]| {
+        e.line = Some(Line { rails: rails([0.0125; 4]), source: "4 rails here".into() });
+        (e.gb_per_s, e.peer_line, e.depth) = (0.024, there(rates), 4);
+        e.lost = Some(("rail2".into(), 0.023));
+    };
+    let (kind, because) = verdict(|e| meet(e, &[0.0125; 2]));
+    assert_eq!(kind, LimitKind::Network);
+    let words = "0.024 GB/s one way are 96 % of the 0.025 GB/s of 2 rails at the other side";
+    assert_eq!(because, words);
+    // One of its rails carries nothing.
+    let (kind, because) = verdict(|e| {
+        meet(e, &[0.0125, 0.0125, 0.0125]);
+        let (name, interface, why) = ("eth2".into(), "eth2".into(), WhyDown::NoPartner);
+        e.peer.down = vec![DownRail { name, interface, why, because: None, receives: false }];
+    });
+    assert_eq!(kind, LimitKind::Network);
+    assert!(because.starts_with(&words.replace("2 rails", "3 rails")), "{because}");
+    assert!(because.contains("at the other side without eth2"), "{because}");
+    // Its rails carry more than those here, or it can't say.
+    for peer_line in [there(&[1.0; 4]), None] {
+        let (kind, because) = verdict(|e| {
+            meet(e, &[]);
+            (e.gb_per_s, e.peer_line) = (0.048, peer_line);
+        });
+        assert!(kind == LimitKind::Network && because.contains("of 4 rails here"), "{because}");
+    }
+}
+
+#[test]
+fn a_rail_that_connects_one_way_only_is_named_with_its_direction() {
+    let one_way = || DownRail {
+        name: "eth1".into(),
+        interface: "eth1".into(),
+        why: WhyDown::Disconnected,
+        because: Some("timed out".into()),
+        receives: true,
+    };
+    let (_, because) = verdict(|e| (e.peer.down, e.depth) = (vec![one_way()], 1 << 10));
+    let words = "; eth1 at the other side: connections from the other side to here fail: timed out; what this end sends \
+                 passes";
+    assert!(because.contains(words), "{because}");
+    assert!(because.starts_with("no limit is reached"), "it carries: {because}");
+    let (_, because) = verdict(|e| (e.local.down, e.depth) = (vec![one_way()], 1 << 10));
+    let words = "; eth1 here: connections from here to the other side fail: timed out; what the other side sends passes";
+    assert!(because.contains(words), "{because}");
+    // The other direction is in use, too.
+    let (kind, because) = verdict(|e| {
+        (e.peer.down, e.depth, e.ways) = (vec![one_way()], 1 << 10, 2);
+    });
+    assert!(kind == LimitKind::Network && because.starts_with("1.00 GB/s are what"), "{because}");
+}
+
+#[test]
+fn rails_without_a_channel_are_named_together_with_how_many_channels_there_are() {
+    // Recorded: `--lab 4x200mbit --channels 1`.
+    let silent = |name: &str| DownRail {
+        name: name.into(),
+        interface: name.into(),
+        why: WhyDown::NoChannel { channels: 1, rails: 4 },
+        because: None,
+        receives: false,
+    };
+    let all = ["rail1", "rail2", "rail3"].map(silent).to_vec();
+    let one_channel = |e: &mut Evidence| {
+        e.line = Some(Line { rails: rails([0.025; 4]), source: "4 rails in the lab".into() });
+        (e.gb_per_s, e.local.down, e.peer.down) = (0.024, all.clone(), all.clone());
+        e.rails = rails([1.0, 0.0, 0.0, 0.0]);
+    };
+    let (kind, because) = verdict(one_channel);
+    assert_eq!(kind, LimitKind::Network);
+    let words = "0.024 GB/s one way are 96 % of the 0.025 GB/s of 4 rails in the lab without rail1, rail2, rail3; \
+                 rail1, rail2, rail3 here are not used: this end has 1 channel for 4 rails (setting `channels`); \
+                 rail1, rail2, rail3 at the other side are not used: that end has 1 channel for 4 rails (setting `channels`)";
+    assert_eq!(because, words);
+    // No transfer reaches them, however many there are.
+    let (_, because) = verdict(|e| {
+        one_channel(e);
+        (e.gb_per_s, e.depth, e.size) = (0.01, 2, 8 << 10);
+    });
+    assert!(!because.contains("rails busy"), "{because}");
+}
