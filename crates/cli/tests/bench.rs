@@ -4,7 +4,7 @@ mod fit;
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -508,16 +508,6 @@ fn a_run_that_is_refused_says_nothing_but_why_and_what_helps() {
     let output = bench(&format!("--connect {free} --sizes 8 --json -"));
     let report: BenchReport = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report.error.unwrap().contains("refused") && report.protection.is_none());
-}
-
-#[test]
-fn a_port_in_use_is_named() {
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap();
-    let output = bench(&format!("--listen {address}"));
-    let message = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(exit::ENVIRONMENT.into()), "{message}");
-    assert!(message.contains(&address.to_string()) && message.contains("in use"), "{message}");
 }
 
 /// The resolver gives the IPv6 address first, where nobody listens.

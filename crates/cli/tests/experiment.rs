@@ -603,6 +603,23 @@ fn no_journal_is_undone_in_a_folder_that_another_user_has_prepared() {
 }
 
 #[test]
+fn text_of_a_plan_is_text_in_its_reports() {
+    let case = Case::new(
+        "name: '# <b>known</b>'\nabout: '- https://example.org'\ncommand: [echo, rate 10, '{kind}']\nfigure: 'rate ([0-9]+)'\n\
+         better: higher\nfactors:\n  kind: [a, '<img src=x>|[b](javascript:c)']\nblocks: 10\nseed: 1\n",
+    );
+    case.good(&["x.yml", "--out", "results"]);
+    let read = |name: &str| fs::read_to_string(case.at("results").join(name)).unwrap();
+    let page = read("report.md");
+    assert!(
+        page.starts_with("# \\# &lt;b&gt;known&lt;/b&gt;\n\n\\- https\\://example.org\n"),
+        "{page}"
+    );
+    assert!(page.contains("| kind=&lt;img src=x&gt;\\|\\[b\\](javascript:c) | a |"), "{page}");
+    assert!(!page.contains('<') && !read("report.html").contains("<img"), "{page}");
+}
+
+#[test]
 fn root_measures_in_a_folder_of_another_user_and_follows_no_link_of_theirs() {
     if !rustix::process::geteuid().is_root() {
         return polyrail_skip::skip(
@@ -616,6 +633,12 @@ fn root_measures_in_a_folder_of_another_user_and_follows_no_link_of_theirs() {
     fs::create_dir(case.at("known-results")).unwrap();
     of_other("known-results");
     case.good(&["x.yml"]);
+    of_other("known-results/cells.jsonl");
+    let before = fs::read(case.at("known-results/cells.jsonl")).unwrap();
+    let message = case.refused(&["x.yml", "--resume"], 2);
+    assert!(message.contains("cells.jsonl belongs to user 65534"), "{message}");
+    assert_eq!(fs::read(case.at("known-results/cells.jsonl")).unwrap(), before);
+    std::os::unix::fs::chown(case.at("known-results/cells.jsonl"), Some(0), None).unwrap();
     fs::remove_file(case.at("known-results/report.md")).unwrap();
     fs::write(case.at("target"), "mine").unwrap();
     std::os::unix::fs::symlink("../target", case.at("known-results/report.md")).unwrap();

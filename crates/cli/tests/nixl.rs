@@ -251,6 +251,19 @@ fn a_check_tells_what_is_missing() {
     assert!(!error.contains("the lines above"), "{error}");
 }
 
+#[test]
+fn the_agent_of_a_check_takes_no_module_of_the_current_folder() {
+    let scene = Scene::new();
+    let environment = scene.text("env");
+    polyrail(&["install", &environment, "--from", &scene.text("built.so")]);
+    fs::create_dir_all(scene.path("env/bin")).unwrap();
+    let (python, seen) = (scene.path("env/bin/python"), scene.path("seen"));
+    fs::write(&python, format!("#!/bin/sh\npwd > {}\n", seen.display())).unwrap();
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).unwrap();
+    refusal(&["check", &environment], 1);
+    assert_eq!(fs::read_to_string(&seen).unwrap(), "/\n");
+}
+
 /// What the command says on standard error, which has a remedy.
 fn refusal(words: &[&str], code: i32) -> String {
     let output = polyrail(words);

@@ -208,11 +208,9 @@ impl ConfigBuilder {
 
     /// Takes Kubernetes' service links out of the variables.
     fn set_links_aside(&mut self, variables: &mut Variables) {
-        let is_link =
-            |name: &str, value: &str| match is_setting(name) || NOT_SETTINGS.contains(&name) {
-                true => service_links::is_link_beside_host(name, variables),
-                false => name.starts_with(ENV_PREFIX) && service_links::is_link(name, value),
-            };
+        let is_link = |name: &str, value: &str| {
+            name.starts_with(ENV_PREFIX) && service_links::is_link(name, value)
+        };
         let links = variables.iter().filter(|(name, value)| is_link(name, value));
         let links: Vec<String> = links.map(|(name, _)| name.clone()).collect();
         if !links.is_empty() {

@@ -113,10 +113,16 @@ impl ConfigError {
             Self::Unknown { suggestion: Some(suggestion), .. } => {
                 Some(format!("did you mean `{suggestion}`?"))
             }
-            Self::Unknown { .. } => Some("`polyrail config docs` explains all settings".to_owned()),
+            Self::Unknown { origin, .. } => {
+                let explains = "`polyrail config docs` explains all settings".to_owned();
+                Some(explains + &of_another(origin.as_ref()))
+            }
             Self::Value(bad) => {
                 let explains = || format!("`polyrail config help {}` explains it", bad.name);
-                Some(bad.remedy.clone().unwrap_or_else(explains))
+                let help = bad.remedy.clone().unwrap_or_else(explains);
+                // Kubernetes writes so, and other programs that name a service.
+                let is_service = bad.value.contains("://") && bad.name.ends_with("_port");
+                Some(if is_service { help + &of_another(Some(&bad.origin)) } else { help })
             }
         }
     }
@@ -187,6 +193,15 @@ impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} = `{}` ({})", self.name, excerpt(&self.value), self.origin.place())
     }
+}
+
+/// Who else sets variables with the names of settings.
+fn of_another(origin: Option<&Origin>) -> String {
+    let Some(Origin::Env { name }) = origin else { return String::new() };
+    format!(
+        "; if it is meant for another program, `unset {name}`; in a pod, a Service whose name begins with polyrail sets such \
+         variables, unless the pod has `enableServiceLinks: false`"
+    )
 }
 
 fn in_brackets(origin: &Origin) -> String {

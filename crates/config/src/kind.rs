@@ -205,7 +205,9 @@ impl Kind {
             }
             Self::Choice(names) => names.join(", "),
             Self::Flag => "true, false".to_owned(),
-            Self::Interfaces => "auto, or a list of names, prefixes or addresses".to_owned(),
+            Self::Interfaces => "auto, a list of names, prefixes or addresses like eth1,eth2, the same behind = (exact names) \
+                                 or ? (those that are there), ^ and a list (auto without these), or plugin:LIBRARY"
+                .to_owned(),
             Self::Cpus => format!("empty (not pinned), or a list of CPUs 0 to {LAST_CPU}"),
             Self::Bindings => {
                 "empty (not pinned), or CPUs per interface like eth1:8-21,112-125;eth2:22-35"

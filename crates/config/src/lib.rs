@@ -66,7 +66,7 @@ pub use kind::Invalid;
 pub use metrics_listen::MetricsListen;
 pub use number::{parse_size, parse_time, show_size};
 pub use peer_names::{NamePattern, NamesError, NamesFault, parse_names};
-pub use polyrail_yaml::{cell, harmless, json_in_markup, markup, shortened, steers};
+pub use polyrail_yaml::{cell, harmless, json_in_markup, markdown_line, markup, shortened, steers};
 pub use rendezvous::{Launcher, Rendezvous};
 pub use subsystems::{SUBSYSTEMS, Subsystems};
 pub use table::{Settings, choices, names};

@@ -3,21 +3,9 @@
 
 use std::net::IpAddr;
 
-use crate::alias::Variables;
-
-/// Whether a variable is a service link, by the form of both its name and its value.
+/// Whether a variable is a service link, by the form of both its name and its value: no value of a setting has it.
 pub(crate) fn is_link(name: &str, value: &str) -> bool {
     link(name, value).is_some()
-}
-
-/// Whether a variable with the name of a setting is a service link: its value has the form of one, and the host of
-/// the same Service is there as well.
-pub(crate) fn is_link_beside_host(name: &str, variables: &Variables) -> bool {
-    let service = variables.get(name).and_then(|value| link(name, value));
-    service.is_some_and(|service| {
-        let host = format!("{service}{HOST}");
-        variables.get(&host).is_some_and(|value| is_address(value))
-    })
 }
 
 const HOST: &str = "_SERVICE_HOST";
@@ -156,24 +144,9 @@ mod tests {
             values.chain(["0", "1", "on", "auto"].map(str::to_owned)).collect();
         for spec in TABLE {
             for value in &values {
-                let variables = Variables::from([(spec.env_name(), value.clone())]);
-                assert!(!is_link_beside_host(&spec.env_name(), &variables), "{}", spec.name);
                 let is_value = spec.kind.parse(value).is_ok();
                 assert!(!(is_value && is_link(&spec.env_name(), value)), "{}={value}", spec.name);
             }
         }
-    }
-
-    #[test]
-    fn a_setting_is_a_link_only_beside_the_host_of_its_service() {
-        let mut variables = Variables::from(
-            [("POLYRAIL_LISTEN_PORT", "tcp://10.96.0.7:9754")]
-                .map(|(name, value)| (name.to_owned(), value.to_owned())),
-        );
-        assert!(!is_link_beside_host("POLYRAIL_LISTEN_PORT", &variables));
-        variables.insert("POLYRAIL_LISTEN_SERVICE_HOST".to_owned(), "10.96.0.7".to_owned());
-        assert!(is_link_beside_host("POLYRAIL_LISTEN_PORT", &variables));
-        variables.insert("POLYRAIL_LISTEN_PORT".to_owned(), "9754".to_owned());
-        assert!(!is_link_beside_host("POLYRAIL_LISTEN_PORT", &variables));
     }
 }

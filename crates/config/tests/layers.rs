@@ -291,7 +291,6 @@ fn service_links_of_kubernetes_are_noted_and_ignored() {
         ("POLYRAIL_PORT", "tcp://10.96.0.7:9754"),
         ("POLYRAIL_PORT_9754_TCP_ADDR", "10.96.0.7"),
         ("POLYRAIL_EXPORTER_SERVICE_PORT_METRICS", "9754"),
-        ("POLYRAIL_LISTEN_SERVICE_HOST", "10.96.0.8"),
         ("POLYRAIL_LISTEN_PORT", "tcp://10.96.0.8:1"),
     ]);
     assert_eq!(config.settings(), Config::default().settings());
@@ -301,11 +300,17 @@ fn service_links_of_kubernetes_are_noted_and_ignored() {
     for (name, value) in [
         ("POLYRAIL_PORT", "9754"),
         ("POLYRAIL_LISTN_PORT", "9754"),
-        ("POLYRAIL_LISTEN_PORT", "tcp://10.96.0.7:9754"),
+        ("POLYRAIL_LISTEN_PORT", "tcp://polyrail-listen:9754"),
+        ("POLYRAIL_VERSION", "1.2"),
     ] {
         let given = [(name.to_owned(), value.to_owned())];
         let error = Config::builder().env_from(given).build().unwrap_err();
         assert!(error.to_string().contains(name), "{error}");
+        let help = error.help().unwrap();
+        let is_near = name.ends_with("_PORT") && value == "9754";
+        let is_told =
+            help.contains(&format!("unset {name}")) && help.contains("enableServiceLinks");
+        assert!(is_near || is_told, "{name}: {help}");
     }
 }
 

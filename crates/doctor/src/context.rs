@@ -31,6 +31,8 @@ pub struct Context {
     probes: Probes,
     options: Options,
     notes: Vec<String>,
+    /// Interfaces that lead out of a network namespace without NICs, such as the `eth0` of a pod.
+    ways_out: Vec<Nic>,
 }
 
 impl Default for Options {
@@ -53,8 +55,16 @@ impl Context {
     /// there.
     pub fn read(root: &Sysroot, mut options: Options) -> Result<Self, DoctorError> {
         let topology = Topology::read(root)?;
-        let followed = topology.follow(&options.interfaces).map_err(|name| {
-            let known: Vec<&str> = topology.nics.iter().map(|nic| nic.name.as_str()).collect();
+        let mut ways_out = ways_out(root, &topology);
+        let named = std::mem::take(&mut options.interfaces);
+        let (virtual_ones, named): (Vec<String>, Vec<String>) =
+            named.into_iter().partition(|name| ways_out.iter().any(|one| one.name == *name));
+        if !virtual_ones.is_empty() {
+            ways_out.retain(|one| virtual_ones.contains(&one.name));
+        }
+        let followed = topology.follow(&named).map_err(|name| {
+            let known = topology.nics.iter().chain(&ways_out);
+            let known: Vec<&str> = known.map(|nic| nic.name.as_str()).collect();
             let known = match known.as_slice() {
                 [] => "none, as there is no card".to_owned(),
                 known => known.join(", "),
@@ -64,14 +74,20 @@ impl Context {
         options.interfaces = followed.nics;
         let mut notes = followed.notes;
         notes.extend(topology.unread.clone());
+        notes.extend(note_of_namespace(&ways_out));
+        if root.is_live() {
+            let names = polyrail_sys::interfaces::survey().unwrap_or_default();
+            let names: Vec<&str> = names.iter().map(|one| one.name.as_str()).collect();
+            notes.extend(note_of_sysfs(&topology, &names));
+        }
         let all_cpus = topology.cpus.possible.union(&topology.cpus.online);
         let beyond = options.workers.as_ref().filter(|cpus| !cpus.is_subset(&all_cpus));
         if let Some(workers) = beyond {
             let (workers, known) = (workers.to_string(), all_cpus.to_string());
             return Err(DoctorError::NoCpu { workers, known });
         }
-        let probes = Probes::take(root, &topology.nics)?;
-        Ok(Self { root: root.clone(), topology, probes, options, notes })
+        let probes = Probes::take(root, &examined(root, &topology))?;
+        Ok(Self { root: root.clone(), topology, probes, options, notes, ways_out })
     }
 
     /// Interfaces that stand for cards, and values that can't be read, one sentence each.
@@ -104,6 +120,11 @@ impl Context {
             false => wanted.contains(&nic.name),
         };
         self.topology.nics.iter().filter(is_wanted).collect()
+    }
+
+    /// The rails; in a network namespace without NICs, the interfaces that lead out of it.
+    pub(crate) fn links(&self) -> Vec<&Nic> {
+        if self.ways_out.is_empty() { self.rails() } else { self.ways_out.iter().collect() }
     }
 
     /// The rails for data, and separately the interfaces that seem to serve the host itself, with
@@ -164,7 +185,17 @@ impl Context {
 
     /// The text of a file that every machine has.
     pub(crate) fn text(&self, path: &str) -> Result<String, Unknown> {
-        Ok(self.root.read(path)?)
+        self.root.read(path).map_err(|error| match error.is_absent() && self.is_hidden(path) {
+            true => Unknown(format!("{path} is only in the host's network namespace: ask there")),
+            false => error.into(),
+        })
+    }
+
+    /// Whether other network namespaces than the host's lack this file.
+    fn is_hidden(&self, path: &str) -> bool {
+        !self.ways_out.is_empty()
+            && path.starts_with("/proc/sys/net/")
+            && self.root.exists("/proc/sys/net")
     }
 
     /// The text of a file that a machine may lack.
@@ -215,6 +246,54 @@ impl Context {
         parse(path, value)
     }
 }
+
+/// The interfaces whose drivers are asked.
+pub fn examined(root: &Sysroot, topology: &Topology) -> Vec<Nic> {
+    [topology.nics.clone(), ways_out(root, topology)].concat()
+}
+
+/// The interfaces that have routes, where no NIC of a device is in this network namespace.
+fn ways_out(root: &Sysroot, topology: &Topology) -> Vec<Nic> {
+    if !topology.nics.is_empty() {
+        return Vec::new();
+    }
+    let routes = root.read(ROUTE).unwrap_or_default();
+    let has_route = |name: &&String| {
+        routes.lines().skip(1).any(|line| line.split_whitespace().next() == Some(name.as_str()))
+    };
+    let names = topology.virtual_interfaces.iter().filter(|name| *name != "lo").filter(has_route);
+    names.map(|name| Topology::read_virtual(root, name)).collect()
+}
+
+/// What is examined instead of NICs, and where those are examined.
+fn note_of_namespace(ways_out: &[Nic]) -> Option<String> {
+    let names: Vec<&str> = ways_out.iter().map(|one| one.name.as_str()).collect();
+    let (names, leads) = (names.join(", "), if names.len() == 1 { "leads" } else { "lead" });
+    (!ways_out.is_empty()).then(|| {
+        format!(
+            "no NIC is in this network namespace: {names} {leads} out of it. Link, MTU, drops, offloads and routes of that are \
+             examined, and the settings of sockets, CPUs and memory. For NICs, queues and interrupts run `polyrail doctor` \
+             on the host (Kubernetes: in a pod with `hostNetwork: true`)"
+        )
+    })
+}
+
+/// `nsenter` and `polyrail lab exec` enter a network namespace without mounting its /sys; `here` is in it.
+fn note_of_sysfs(topology: &Topology, here: &[&str]) -> Option<String> {
+    let in_sysfs = topology.nics.iter().map(|nic| &nic.name).chain(&topology.virtual_interfaces);
+    let mut in_sysfs = in_sysfs.filter(|name| *name != "lo").peekable();
+    let is_other = in_sysfs.peek().is_some() && !in_sysfs.any(|name| here.contains(&name.as_str()));
+    is_other.then(|| {
+        format!(
+            "/sys shows the interfaces of another network namespace, and these are examined; this one has {}: run \
+             `ip netns exec NAMESPACE polyrail doctor`, which mounts the right /sys",
+            here.join(", ")
+        )
+    })
+}
+
+/// IPv4 routes.
+pub(crate) const ROUTE: &str = "/proc/net/route";
 
 /// Interfaces with the same key are of one kind: driver, vendor and device number.
 pub(crate) fn kind(nic: &Nic) -> (Option<&str>, Option<u16>, Option<u16>) {
@@ -279,6 +358,54 @@ mod tests {
         host.write("/proc/net/route", route);
         let cx = Context::read(&host.root(), Options::default()).unwrap();
         assert_eq!(cx.data_rails().0.len(), 2);
+    }
+
+    #[test]
+    fn where_no_nic_is_in_the_namespace_its_ways_out_are_examined_and_the_host_is_named() {
+        let host = fixtures::container();
+        let names =
+            |cx: &Context| cx.links().iter().map(|nic| nic.name.clone()).collect::<Vec<_>>();
+        let read = |interfaces: &[&str]| {
+            let interfaces = interfaces.iter().map(|name| (*name).to_owned()).collect();
+            Context::read(&host.root(), Options { interfaces, ..Options::default() })
+        };
+        let lone = read(&[]).unwrap();
+        assert!(names(&lone).is_empty() && lone.notes().is_empty(), "no route leads out");
+        let route = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n\
+                     eth0 00000000 0100000A 0003 0 0 0 00000000 0 0 0\n";
+        host.write("/proc/net/route", route);
+        host.write("/proc/sys/net/ipv4/tcp_rmem", "4096 131072 6291456");
+        host.write("/sys/devices/virtual/net/eth0/mtu", "1450");
+        for cx in [read(&[]).unwrap(), read(&["eth0"]).unwrap()] {
+            assert_eq!((names(&cx), cx.rails().len()), (vec!["eth0".to_owned()], 0));
+            let note = cx.notes().concat();
+            assert!(
+                note.contains("eth0 leads out of it") && note.contains("hostNetwork"),
+                "{note}"
+            );
+            let Unknown(why) = cx.text("/proc/sys/net/core/default_qdisc").unwrap_err();
+            assert!(why.contains("only in the host's network namespace"), "{why}");
+            let report = crate::examine(&cx);
+            let mtu = report.checks.iter().find(|check| check.id == "mtu-small").unwrap();
+            assert_eq!(mtu.evidence[0].value, "1450");
+        }
+        let refused = read(&["eth9"]).unwrap_err().to_string();
+        assert!(refused.contains("allowed: eth0"), "{refused}");
+        // With a NIC, nothing virtual counts.
+        let with_nics = fixtures::a3_high();
+        with_nics.write("/proc/net/route", route);
+        let cx = Context::read(&with_nics.root(), Options::default()).unwrap();
+        assert_eq!(cx.links().len(), cx.rails().len());
+    }
+
+    #[test]
+    fn where_sysfs_is_that_of_another_namespace_a_note_says_so() {
+        let topology = Topology::read(&fixtures::a3_high().root()).unwrap();
+        assert_eq!(note_of_sysfs(&topology, &["lo", "eth1"]), None);
+        let note = note_of_sysfs(&topology, &["lo", "rail0"]).unwrap();
+        assert!(note.contains("this one has lo, rail0: run `ip netns exec"), "{note}");
+        let lone = Topology::read(&fixtures::no_nics().root()).unwrap();
+        assert_eq!(note_of_sysfs(&lone, &["lo", "rail0"]), None);
     }
 
     #[test]

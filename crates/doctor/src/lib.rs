@@ -23,7 +23,7 @@ mod report;
 
 pub use check::{Change, Check, Cost, Evidence, Finding, Group};
 pub use checks::CHECKS;
-pub use context::{Context, Options};
+pub use context::{Context, Options, examined};
 pub use error::DoctorError;
 pub use fix::plan_fix;
 pub use plugins::PluginProbe;

@@ -5,7 +5,8 @@ mod read;
 use std::time::Duration;
 
 use polyrail_config::Config;
-use serde::Serialize;
+use polyrail_report::without_invitation;
+use serde::{Serialize, Serializer};
 
 use crate::effect::Better;
 use crate::error::ExperimentError;
@@ -53,8 +54,10 @@ pub struct Experiment {
 #[serde(rename_all = "snake_case")]
 pub enum Measure {
     /// `polyrail bench` with these options.
+    #[serde(serialize_with = "without_invitations")]
     Bench(Vec<String>),
     /// The user's own command.
+    #[serde(serialize_with = "without_invitations")]
     Command(Vec<String>),
 }
 
@@ -65,6 +68,15 @@ impl Measure {
             Self::Bench(words) | Self::Command(words) => words,
         }
     }
+
+    /// The words as reports and journals have them.
+    pub fn shown_words(&self) -> Vec<String> {
+        self.words().iter().map(|word| without_invitation(word)).collect()
+    }
+}
+
+fn without_invitations<S: Serializer>(words: &[String], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(words.iter().map(|word| without_invitation(word)))
 }
 
 impl Experiment {

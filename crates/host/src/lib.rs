@@ -14,6 +14,7 @@ mod interrupts;
 pub mod nvml;
 mod pci;
 mod ports;
+mod programs;
 pub mod snapshot;
 mod sysroot;
 mod topology;
@@ -26,6 +27,7 @@ pub use cpuset::{CpuSet, CpuSetError, CpuSetFault, LAST_CPU};
 pub use interrupts::{Interrupts, InterruptsError, Irq, NamedRow};
 pub use pci::{BadPciAddress, PciAddress};
 pub use ports::Ports;
+pub use programs::system_program;
 pub use sysroot::{ReadError, Sysroot, read_limited};
 pub use topology::{
     Cache, CacheKind, Choice, Cpu, Cpus, Distance, Followed, Gpu, GpuDetails, GpuPath, Nic,

@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::nvml::{self, NvmlReport};
+use crate::programs::system_program;
 use crate::sysroot::{ReadError, Sysroot};
 use crate::topology::Cpus;
 
@@ -294,11 +295,9 @@ impl<W: Write> Archive<'_, W> {
     /// The listed programs that run, and one entry to show that processes are visible.
     fn programs(&mut self) -> io::Result<()> {
         for pid in self.names("/proc") {
-            if !pid.bytes().all(|byte| byte.is_ascii_digit()) {
-                continue;
-            }
+            let Ok(number) = pid.parse() else { continue };
             let path = format!("/proc/{pid}/comm");
-            let name = self.root.read(&path).unwrap_or_default();
+            let name = system_program(self.root, number).unwrap_or_default();
             if PROGRAMS.contains(&name.as_str()) {
                 self.add(&path, format!("{name}\n").as_bytes())?;
             } else if pid == "1" && !name.is_empty() {

@@ -56,6 +56,11 @@ pub struct Topology {
 }
 
 impl Topology {
+    /// An interface without a device, such as one of [`virtual_interfaces`](Self::virtual_interfaces).
+    pub fn read_virtual(root: &Sysroot, name: &str) -> Nic {
+        nics::read_virtual(&Values::of(root), name)
+    }
+
     /// Reads everything that is in files. Takes some milliseconds on a large machine.
     ///
     /// Does not ask the running machine's NVML, which may take seconds, but reads the NVML report

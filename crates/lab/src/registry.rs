@@ -173,6 +173,7 @@ impl Registry {
 
     /// The labs with a file.
     pub(crate) fn labs(&self) -> Result<Vec<String>, LabError> {
+        self.check_directory()?;
         let entries = match fs::read_dir(&self.directory) {
             Err(error) if error.kind() == NotFound => return Ok(Vec::new()),
             entries => entries.during_path("reading", &self.directory)?,
@@ -187,6 +188,7 @@ impl Registry {
 
     /// `None` when the lab has no file.
     pub(crate) fn read(&self, lab: &str) -> Result<Option<Entry>, LabError> {
+        self.check_directory()?;
         let path = self.path(lab);
         match fs::read_to_string(&path) {
             Err(error) if error.kind() == NotFound => Ok(None),
@@ -202,6 +204,7 @@ impl Registry {
     /// Takes the lab for this process, until the file is dropped or the process ends, whichever way. The kernel frees it
     /// then, so that everybody who sees the record sees it, also a process with PIDs of its own.
     pub(crate) fn own(&self, lab: &str) -> Result<Owned, LabError> {
+        self.check_directory()?;
         let path = self.path(lab);
         // Opened anew: a holder shares what the record was made with.
         let file = File::open(&path).during_path("opening", &path)?;
@@ -222,7 +225,8 @@ impl Registry {
     /// Whether some process has the lab for itself.
     pub(crate) fn is_owned(&self, lab: &str) -> bool {
         // A shared lock, so that two readers do not take each other for the owner.
-        File::open(self.path(lab)).is_ok_and(|file| {
+        let file = self.check_directory().ok().and_then(|()| File::open(self.path(lab)).ok());
+        file.is_some_and(|file| {
             flock(file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
         })
     }
@@ -236,9 +240,17 @@ impl Registry {
         let mut builder = DirBuilder::new();
         builder.mode(mode).recursive(true);
         builder.create(&self.directory).during_path("making", &self.directory)?;
-        // In a directory like /tmp another user could have made it first, with other permissions.
+        self.check_directory()
+    }
+
+    /// Refuses a directory that others may write to: in one like /tmp another user could have made it first. What is in it is
+    /// believed, and only then looked at. It need not be there.
+    fn check_directory(&self) -> Result<(), LabError> {
         for path in [self.directory.parent(), Some(&*self.directory)].into_iter().flatten() {
-            let found = fs::symlink_metadata(path).during_path("looking at", path)?;
+            let found = match fs::symlink_metadata(path) {
+                Err(error) if error.kind() == NotFound => return Ok(()),
+                found => found.during_path("looking at", path)?,
+            };
             let strangers = if self.privileged { 0o022 } else { 0o077 };
             let safe = found.is_dir()
                 && found.uid() == geteuid().as_raw()
@@ -411,6 +423,30 @@ mod tests {
         }
         assert!(!temporary.path().join("polyrail").exists());
         assert_eq!(registry.read("demo").unwrap(), None);
+    }
+
+    #[test]
+    fn nothing_is_read_in_a_directory_that_others_may_write_to() {
+        use std::os::unix::fs::PermissionsExt;
+        let temporary = tempfile::tempdir().unwrap();
+        let registry = registry(temporary.path());
+        let lock = registry.lock().unwrap();
+        lock.create("demo", &record()).unwrap();
+        for mode in [0o777, 0o770, 0o701] {
+            fs::set_permissions(&registry.directory, fs::Permissions::from_mode(mode)).unwrap();
+            for refused in [
+                registry.labs().map(drop),
+                registry.read("demo").map(drop),
+                registry.own("demo").map(drop),
+            ] {
+                let error = refused.unwrap_err().to_string();
+                assert!(error.contains("which others may write to or own"), "{mode:o}: {error}");
+            }
+            assert!(!registry.is_owned("demo"));
+        }
+        fs::set_permissions(&registry.directory, fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(registry.labs().unwrap(), ["demo"]);
+        lock.remove("demo").unwrap();
     }
 
     #[test]

@@ -2,12 +2,13 @@
 //! they are there in every process, whatever folders there are, and leave nothing behind.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -32,6 +33,8 @@ const LISTENS: u32 = 1 << 16;
 /// Names that are called, and how long that may take. Any user of the host may listen under any number of them.
 const MOST_CALLED: usize = 16_384;
 const CALL_DEADLINE: Duration = Duration::from_millis(500);
+/// How long it may take to find out which of the names are the sockets of the process in them.
+const PROOF_DEADLINE: Duration = Duration::from_millis(200);
 /// Sockets of a process that are asked: one for each copy of this crate that was loaded into it.
 const MOST_OF_PROCESS: usize = 4;
 /// Sockets of the calling user that are asked, and of any other user.
@@ -87,7 +90,7 @@ pub(crate) fn listen() -> io::Result<Bound> {
 /// If the kernel does not list the names.
 pub fn ask_local(only: Option<u32>) -> io::Result<Answers> {
     let mut found = Found::default();
-    found.call_all(names(&fs::read(TABLE)?, only), only);
+    found.call_all(fair(names(&fs::read(TABLE)?), only, &Proc), only);
     let own = geteuid().as_raw();
     let (own, others): (Vec<Held>, Vec<Held>) =
         found.held.into_iter().partition(|held| held.answer.user == own);
@@ -111,7 +114,7 @@ fn asked(mut held: Vec<Held>) -> Vec<Answer> {
 }
 
 /// A name of such a server.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Name {
     path: PathBuf,
     /// The process in it, as its own PID namespace numbers it.
@@ -195,9 +198,65 @@ fn own_numbers(process: u32) -> Vec<u32> {
     numbers.split_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
-/// The names of these servers in a table of Unix sockets, as paths that begin with a zero byte: those of `first` before the
-/// others, and later sockets before earlier ones. Names of other programs may hold any bytes.
-fn names(table: &[u8], first: Option<u32>) -> Vec<Name> {
+/// What `/proc` says of processes.
+trait Processes {
+    /// The user of a process, if there is such a process.
+    fn user(&self, pid: u32) -> Option<u32>;
+    /// The sockets that a process has, if the calling process may know them.
+    fn sockets(&self, pid: u32) -> Option<HashSet<u64>>;
+}
+
+struct Proc;
+
+impl Processes for Proc {
+    fn user(&self, pid: u32) -> Option<u32> {
+        Some(fs::metadata(format!("/proc/{pid}")).ok()?.uid())
+    }
+
+    fn sockets(&self, pid: u32) -> Option<HashSet<u64>> {
+        let inode = |entry: io::Result<fs::DirEntry>| {
+            let target = fs::read_link(entry.ok()?.path()).ok()?;
+            target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+        };
+        Some(fs::read_dir(format!("/proc/{pid}/fd")).ok()?.filter_map(inode).collect())
+    }
+}
+
+/// The names in an order in which no user's hide another's: those of `first` and of the calling user's processes come
+/// before the others, of which each user's take turns. Of the names after one process, those come first that are its own sockets; more than
+/// it may have, that can't be told so, come last.
+fn fair(names: Vec<Name>, first: Option<u32>, processes: &impl Processes) -> Vec<Name> {
+    let until = Instant::now() + PROOF_DEADLINE;
+    let own = geteuid().as_raw();
+    let mut of_process: BTreeMap<u32, Vec<(usize, Name)>> = BTreeMap::new();
+    for (at, name) in names.into_iter().enumerate() {
+        of_process.entry(name.pid).or_default().push((at, name));
+    }
+    let user_of = |(pid, names): (u32, Vec<_>)| (processes.user(pid), pid, names);
+    let mut groups: Vec<_> = of_process.into_iter().map(user_of).collect();
+    let is_later =
+        |user: Option<u32>, pid: u32| (Some(pid) != first, user != Some(own) && user.is_some());
+    groups.sort_by_key(|(user, pid, names)| (is_later(*user, *pid), names.len(), *pid));
+    let mut turns: HashMap<(bool, Option<u32>), usize> = HashMap::new();
+    let mut ranked = Vec::new();
+    for (user, pid, names) in groups {
+        let is_crowded = names.len() > MOST_OF_PROCESS;
+        let may_look = is_crowded && Instant::now() < until;
+        let sockets = may_look.then(|| processes.sockets(pid)).flatten().unwrap_or_default();
+        for (at, name) in names {
+            let is_last = is_crowded && !sockets.contains(&name.inode);
+            let turn = turns.entry((is_last, user)).or_default();
+            *turn += 1;
+            ranked.push(((is_last, is_later(user, pid), *turn, at), name));
+        }
+    }
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.into_iter().map(|(_, name)| name).collect()
+}
+
+/// The names of these servers in a table of Unix sockets, as paths that begin with a zero byte, later sockets before
+/// earlier ones. Names of other programs may hold any bytes.
+fn names(table: &[u8]) -> Vec<Name> {
     let name_in = |line: &[u8]| {
         let line = std::str::from_utf8(line).ok()?;
         let mut words = line.split_ascii_whitespace();
@@ -213,7 +272,7 @@ fn names(table: &[u8], first: Option<u32>) -> Vec<Name> {
         is_one.then(|| Name { path: PathBuf::from(path()), pid, inode })
     };
     let mut found: Vec<Name> = table.split(|byte| *byte == b'\n').filter_map(name_in).collect();
-    found.sort_by_key(|name| (Some(name.pid) != first, Reverse(name.inode)));
+    found.sort_by_key(|name| Reverse(name.inode));
     found
 }
 
@@ -238,8 +297,8 @@ mod tests {
             006: 00000002 00000000 00010000 0001 01 106 @polyrail-top-x-00ff\n\
             007: 00000002 00000000 00010000 0001 01 107 @polyrail-top-7-ghost\n";
         let only = Name { path: PathBuf::from("\0polyrail-top-7-00ff"), pid: 7, inode: 100 };
-        assert_eq!(names(table, None), [only]);
-        assert_eq!(names(b"garbage\n\n", None), []);
+        assert_eq!(names(table), [only]);
+        assert_eq!(names(b"garbage\n\n"), []);
     }
 
     #[test]
@@ -248,12 +307,51 @@ mod tests {
             format!("0: 2 0 00010000 0001 01 {inode} @polyrail-top-{pid}-0000000a\n")
         };
         let table = [line(7, 3), line(8, 9), line(9, 12), line(7, 4)].concat();
-        let order = |first| {
-            let names = names(table.as_bytes(), first);
-            names.into_iter().map(|name| name.inode).collect::<Vec<_>>()
-        };
-        assert_eq!(order(None), [12, 9, 4, 3]);
-        assert_eq!(order(Some(7)), [4, 3, 12, 9]);
+        let order = |first| inodes(fair(names(table.as_bytes()), first, &Table::default()));
+        assert_eq!(order(None), [9, 12, 4, 3]);
+        assert_eq!(order(Some(7)), [4, 3, 9, 12]);
+    }
+
+    fn inodes(names: Vec<Name>) -> Vec<u64> {
+        names.into_iter().map(|name| name.inode).collect()
+    }
+
+    #[derive(Default)]
+    struct Table {
+        users: HashMap<u32, u32>,
+        sockets: HashMap<u32, HashSet<u64>>,
+    }
+
+    impl Processes for Table {
+        fn user(&self, pid: u32) -> Option<u32> {
+            self.users.get(&pid).copied()
+        }
+
+        fn sockets(&self, pid: u32) -> Option<HashSet<u64>> {
+            self.sockets.get(&pid).cloned()
+        }
+    }
+
+    #[test]
+    fn thousands_of_names_of_one_user_hide_no_other_users_process() {
+        let others = geteuid().as_raw() + 1;
+        let name = |pid: u32, inode: u64| Name { path: PathBuf::new(), pid, inode };
+        // A crowd after 20 processes, and as many after the victim's.
+        let crowd = (0..20_000u64).map(|at| name(100 + at as u32 % 20, 1_000 + at));
+        let squatters = (0..20_000u64).map(|at| name(7, 50_000 + at));
+        let all: Vec<Name> = crowd.chain(squatters).chain([name(7, 500), name(8, 501)]).collect();
+        let mut table = Table::default();
+        table.users.extend((100..120).map(|pid| (pid, others)));
+        table.users.extend([(7, others + 1), (8, geteuid().as_raw())]);
+        let fds = |of: std::ops::Range<u64>| of.collect::<HashSet<u64>>();
+        table.sockets.extend([(7, fds(400..501)), (100, fds(1_000..21_000))]);
+        let order = inodes(fair(all.clone(), None, &table));
+        assert_eq!(order.len(), all.len());
+        assert_eq!(order[0], 501, "the calling user's");
+        assert!(order[1..3].contains(&500), "{:?}", &order[..5]);
+        // Processes that the calling one may not look into.
+        table.sockets.clear();
+        assert_eq!(inodes(fair(all, None, &table))[0], 501);
     }
 
     #[test]

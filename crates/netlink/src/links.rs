@@ -4,15 +4,17 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::socket::{Error, Socket};
-use crate::wire::{Message, find, find_u32, text, u16_at, u32_at};
+use crate::wire::{Message, escaped_text, find, find_u32, text, u16_at, u32_at};
 
 /// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// Its number in this network namespace.
     pub index: u32,
-    /// Its name.
+    /// Its name; bytes that are not UTF-8 are escaped, as in `rail\xff`.
     pub name: String,
+    /// Set if any were, so that the kernel knows no interface by `name`.
+    pub is_name_escaped: bool,
     /// `IFF_UP`, `IFF_RUNNING`, `IFF_LOOPBACK`, `IFF_POINTOPOINT` and others.
     pub flags: u32,
     /// `ARPHRD_ETHER` or another type of hardware.
@@ -127,9 +129,11 @@ impl Link {
         };
         let words = |bytes: &[u8]| Some(text(bytes).to_owned()).filter(|it| !it.is_empty());
         let info = find(attributes, IFLA_LINKINFO);
+        let (name, is_name_escaped) = escaped_text(find(attributes, IFLA_IFNAME)?);
         Some(Self {
             index: u32_at(body, 4).filter(|index| *index != 0)?,
-            name: find(attributes, IFLA_IFNAME).and_then(words)?,
+            name: Some(name).filter(|name| !name.is_empty())?,
+            is_name_escaped,
             flags: u32_at(body, 8)?,
             hardware: u16_at(body, 2)?,
             mtu: find_u32(attributes, IFLA_MTU).unwrap_or(0),
@@ -282,6 +286,7 @@ mod tests {
         let wanted = Link {
             index: 7,
             name: "bond0.205".to_owned(),
+            is_name_escaped: false,
             flags: 0x1_1043,
             hardware: 1,
             mtu: 9000,
@@ -310,6 +315,15 @@ mod tests {
             (Below::Nothing, Some("0000:17:00.0"))
         );
         assert_eq!(Link::read(&named("", 3, false)), None);
+    }
+
+    #[test]
+    fn a_name_that_is_not_utf8_is_escaped() {
+        let link = body(&link_header(3, 1, 0), |message| {
+            message.attribute(IFLA_IFNAME, b"ra\xffil\xc3\0");
+        });
+        let link = Link::read(&link).unwrap();
+        assert_eq!((link.name.as_str(), link.is_name_escaped), ("ra\\xffil\\xc3", true));
     }
 
     #[test]

@@ -191,6 +191,20 @@ pub fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(&bytes[..end]).unwrap_or_default()
 }
 
+/// Text up to its terminating zero, with what is not UTF-8 escaped as in `rail\xff`; and whether anything was.
+pub(crate) fn escaped_text(bytes: &[u8]) -> (String, bool) {
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let (mut shown, mut is_escaped) = (String::new(), false);
+    for chunk in bytes[..end].utf8_chunks() {
+        shown.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            shown.push_str(&format!("\\x{byte:02x}"));
+            is_escaped = true;
+        }
+    }
+    (shown, is_escaped)
+}
+
 /// Reads an acknowledgement or the end of a dump; `None` if it is too short to be one.
 pub(crate) fn verdict(reply: &Reply<'_>) -> Option<Verdict> {
     let code = u32_at(reply.body, 0)? as i32;

@@ -43,6 +43,7 @@ use crate::control::leaving::Leaving;
 use crate::control::presence::Probe;
 use crate::control::second_try::SecondTries;
 use crate::control::without_cpu::Absences;
+use crate::device::host_proof::LOOKED_AT;
 use crate::diag::dump::DumpSignal;
 use crate::engine::control_handle::ControlCommand;
 use crate::engine::peer::PeerShared;
@@ -123,6 +124,7 @@ impl Control {
             }
             for event in events.drain(..) {
                 match event.token {
+                    LOOKED_AT => self.engine.proofs.forget_who_looked(),
                     token if token >= PROBE => self.probed((token - PROBE) as usize, now),
                     token if token >= LISTENER => self.accept((token - LISTENER) as usize),
                     token => self.step(token as usize),

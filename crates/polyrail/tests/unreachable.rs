@@ -358,7 +358,11 @@ fn who_connects_to_what_is_no_engine_is_told_what_helps() {
     let mute = TcpListener::bind("127.0.0.1:0").unwrap();
     let (text, help) = not_connected(&engine, mute.local_addr().unwrap());
     assert!(text.contains("timed out waiting for the other side's first words"), "{text}");
-    assert!(help.contains("an engine listens there"), "{help}");
+    assert!(
+        text.contains("TCP connected and nothing answered: the process there may be stopped"),
+        "{text}"
+    );
+    assert!(help.contains("an engine listens there") && !help.contains("firewall"), "{help}");
 
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap();

@@ -120,7 +120,8 @@ impl Folder {
         tried.map_err(ProfileError::io("write to", &file))
     }
 
-    /// Keeps other processes from filling a profile until the claim is dropped. Changes nothing.
+    /// Keeps other processes from filling a profile until the claim is dropped. Changes nothing, and checks that no file in
+    /// the folder is in the way of the traces that are written at the end.
     ///
     /// Drop the claim right before [`Self::resume`], which takes the same lock for itself.
     ///
@@ -132,6 +133,7 @@ impl Folder {
         let file = open_to_write(&path, Opening::Keep, 0o666);
         let file = file.map_err(ProfileError::io("open", &path))?;
         lock_table(&file, &path, &folder.dir)?;
+        folder.require_derivable()?;
         Ok(Claim { file })
     }
 
@@ -141,6 +143,7 @@ impl Folder {
     /// A folder that is no profile, that another process fills, or that can't be read.
     pub fn resume(dir: impl AsRef<Path>) -> Result<Recorder, ProfileError> {
         let folder = Self::open(dir)?;
+        folder.require_derivable()?;
         let appender = folder.appender::<Sample>(SAMPLES)?;
         let samples = folder.samples()?;
         let session = samples.iter().map(|sample| sample.session + 1).max().unwrap_or(0);

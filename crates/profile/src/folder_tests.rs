@@ -143,6 +143,20 @@ fn a_folder_is_filled_by_one_process_at_a_time() {
 }
 
 #[test]
+fn what_is_in_the_way_of_the_traces_is_named_before_anything_is_measured() {
+    let (_root, dir) = filled(1);
+    let kineto = dir.join("kineto");
+    fs::write(&kineto, "").unwrap();
+    for error in [Folder::claim(&dir).map(drop), Folder::resume(&dir).map(drop)] {
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("kineto/rank_0.pt.trace.json"), "{error}");
+    }
+    fs::remove_file(&kineto).unwrap();
+    Folder::claim(&dir).map(drop).unwrap();
+    assert!(!kineto.exists(), "a claim makes nothing");
+}
+
+#[test]
 fn a_claim_ends_though_a_program_that_is_being_started_has_its_descriptor() {
     let (_root, dir) = filled(1);
     let claim = Folder::claim(&dir).unwrap();

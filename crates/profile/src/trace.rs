@@ -4,7 +4,9 @@ mod chrome;
 mod log;
 mod perfetto;
 
-use polyrail_sys::files::make_folders;
+use std::path::PathBuf;
+
+use polyrail_sys::files::{make_folders, require_replaceable};
 
 use crate::clock::{Aligned, Alignment};
 use crate::error::ProfileError;
@@ -16,6 +18,8 @@ use crate::thermal::Temperature;
 /// The folder of the traces for PyTorch's tools. HTA opens every `.json` of the folder it is given,
 /// so they stand alone.
 const KINETO: &str = "kineto";
+const EXECUTION_LOG: &str = "execution_log.csv";
+const PERFETTO: &str = "trace.pftrace";
 
 /// Everything that the writers share.
 struct Source<'a> {
@@ -58,18 +62,40 @@ impl Folder {
     /// Tables that can't be read, anchors that make no sense, and what the system refuses.
     pub fn write_derived(&self) -> Result<(), ProfileError> {
         let source = Source::read(self)?;
-        replace(&self.dir().join("execution_log.csv"), log::write(&source).as_bytes())?;
+        replace(&self.dir().join(EXECUTION_LOG), log::write(&source).as_bytes())?;
         let kineto = self.dir().join(KINETO);
         make_folders(&kineto, 0o777).map_err(ProfileError::io("create", &kineto))?;
         for endpoint in &self.plan().endpoints {
             let rank = endpoint.rank;
             let pid = self.metadata(rank)?.map(|metadata| metadata.pid);
             let trace = chrome::kineto(&source, endpoint, pid);
-            replace(&kineto.join(format!("rank_{rank}.pt.trace.json")), trace.as_bytes())?;
+            replace(&self.kineto_trace(rank), trace.as_bytes())?;
             let trace = chrome::cpu(&source, endpoint, pid);
-            replace(&self.dir().join(format!("rank_{rank}_CPU_trace.json")), trace.as_bytes())?;
+            replace(&self.cpu_trace(rank), trace.as_bytes())?;
         }
-        replace(&self.dir().join("trace.pftrace"), &perfetto::write(&source))
+        replace(&self.dir().join(PERFETTO), &perfetto::write(&source))
+    }
+
+    /// Checks that nothing in the folder is in the way of [`Self::write_derived`], before hours go into measuring.
+    ///
+    /// # Errors
+    /// Names what may not be replaced.
+    pub(crate) fn require_derivable(&self) -> Result<(), ProfileError> {
+        let ranks = self.plan().endpoints.iter().map(|endpoint| endpoint.rank);
+        let traces = ranks.flat_map(|rank| [self.kineto_trace(rank), self.cpu_trace(rank)]);
+        let tables = [EXECUTION_LOG, PERFETTO].map(|name| self.dir().join(name));
+        for path in tables.into_iter().chain(traces) {
+            require_replaceable(&path).map_err(ProfileError::io("write to", &path))?;
+        }
+        Ok(())
+    }
+
+    fn kineto_trace(&self, rank: u32) -> PathBuf {
+        self.dir().join(KINETO).join(format!("rank_{rank}.pt.trace.json"))
+    }
+
+    fn cpu_trace(&self, rank: u32) -> PathBuf {
+        self.dir().join(format!("rank_{rank}_CPU_trace.json"))
     }
 }
 

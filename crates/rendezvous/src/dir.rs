@@ -6,14 +6,13 @@
 //! is noticed at once. Members take away the files of those that are dead for certain.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use polyrail::Engine;
-use polyrail_sys::files::{make_folders, without_links};
+use polyrail_sys::files::{OpenFolder, make_folders};
 
 use self::files::{Holder, State, has_ended, published, read, state_at};
 use crate::backend::{Backend, News, Own};
@@ -91,21 +90,30 @@ impl Dir {
     }
 
     fn path_of(&self, name: &str) -> PathBuf {
-        self.folder.join(format!("{name}{ENDING}"))
+        self.folder.join(file_of(name))
+    }
+
+    /// Opens the folder as it is now. What is found in it is read and removed through it, so that what has its path a moment
+    /// later does not count.
+    fn open(&self) -> Result<OpenFolder, RendezvousError> {
+        let failed = |source| unusable("folder of the group", &self.folder, source);
+        OpenFolder::open(&self.folder).map_err(failed)
     }
 
     /// The folder's parts that are missing are made for this user only.
     fn make_folder(&mut self) -> Result<(), RendezvousError> {
-        let made = make_folders(&self.folder, 0o700).and_then(|()| without_links(&self.folder));
-        self.folder =
+        let made = make_folders(&self.folder, 0o700).and_then(|()| OpenFolder::open(&self.folder));
+        let made =
             made.map_err(|source| unusable("folder of the rendezvous", &self.folder, source))?;
+        // Without links, for what is published by its path.
+        self.folder = made.path().to_owned();
         Ok(())
     }
 
     /// Keeps others from joining at the same time under the same name. The lock goes with the process.
-    fn lock(&self, stop: &Stop) -> Result<File, RendezvousError> {
+    fn lock(&self, folder: &OpenFolder, stop: &Stop) -> Result<File, RendezvousError> {
         let failed = |source| unusable("lock file of the group", &self.folder.join(LOCK), source);
-        let file = files::lock(&self.folder.join(LOCK)).map_err(failed)?;
+        let file = folder.append(LOCK, 0o600).map_err(failed)?;
         let begin = Instant::now();
         loop {
             match file.try_lock() {
@@ -126,12 +134,13 @@ impl Dir {
     /// Writes the own file, if nobody who lives has the name.
     fn publish(&mut self, stop: &Stop) -> Result<(), RendezvousError> {
         let Some((own, engine)) = self.own.clone() else { return Ok(()) };
-        let path = self.path_of(own.name.as_str());
+        let (path, file) = (self.path_of(own.name.as_str()), file_of(own.name.as_str()));
         let begin = Instant::now();
         let mut first = None;
         loop {
-            let lock = self.lock(stop)?;
-            let Holder::Lives(state, who) = Holder::of(&path, &own.metadata) else {
+            let folder = self.open()?;
+            let lock = self.lock(&folder, stop)?;
+            let Holder::Lives(state, who) = Holder::of(&folder, &file, &own.metadata) else {
                 return self.write(&engine, &path);
             };
             // On another host only a touch shows that it lives.
@@ -163,15 +172,16 @@ impl Dir {
         let begin = Instant::now();
         self.make_folder()?;
         let failed = |source| unusable("lock file of the group", &self.folder.join(LOCK), source);
-        let lock = files::lock(&self.folder.join(LOCK)).map_err(failed)?;
+        let folder = self.open()?;
+        let lock = folder.append(LOCK, 0o600).map_err(failed)?;
         match lock.try_lock() {
             Ok(()) => {}
             // Somebody joins just now, or tidies up. The next poll tries again.
             Err(TryLockError::WouldBlock) => return Ok(()),
             Err(TryLockError::Error(source)) => return Err(failed(source)),
         }
-        let path = self.path_of(own.name.as_str());
-        if let Holder::Lives(state, who) = Holder::of(&path, &own.metadata)
+        let (path, file) = (self.path_of(own.name.as_str()), file_of(own.name.as_str()));
+        if let Holder::Lives(state, who) = Holder::of(&folder, &file, &own.metadata)
             && !self.is_silent(own.name.as_str(), state)
         {
             if !self.is_taken {
@@ -205,7 +215,8 @@ impl Dir {
         }
         let path = self.path_of(own.name.as_str());
         let failed = |source| unusable("file of this engine", &path, source);
-        match published(&path) {
+        let folder = OpenFolder::open(&self.folder);
+        match folder.and_then(|folder| published(&folder, &file_of(own.name.as_str()))) {
             Ok(Some((found, file))) if *found.metadata == *own.metadata => {
                 file.set_modified(SystemTime::now()).map_err(failed)?;
                 self.touched = Some(Instant::now());
@@ -214,7 +225,9 @@ impl Dir {
             Err(error)
                 if !matches!(
                     error.kind(),
-                    io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput
+                    io::ErrorKind::InvalidData
+                        | io::ErrorKind::InvalidInput
+                        | io::ErrorKind::NotFound
                 ) =>
             {
                 Err(failed(error))
@@ -234,8 +247,8 @@ impl Dir {
         let mut seen = HashMap::new();
         let mut all = BTreeMap::new();
         self.dead.clear();
-        let entries = match fs::read_dir(&self.folder) {
-            Ok(entries) => entries,
+        let folder = match OpenFolder::open(&self.folder) {
+            Ok(folder) => folder,
             // Nobody has joined yet. A folder that was there and is not any more is out of reach.
             Err(error)
                 if error.kind() == io::ErrorKind::NotFound
@@ -246,27 +259,24 @@ impl Dir {
             }
             Err(error) => return Err(failed(error)),
         };
-        let owner = fs::metadata(&self.folder).map_err(failed)?.uid();
-        for entry in entries {
-            let file_name = entry.map_err(failed)?.file_name();
-            let Some(name) = file_name.to_str().and_then(|name| name.strip_suffix(ENDING)) else {
-                continue;
-            };
+        for file in folder.names(usize::MAX).map_err(failed)? {
+            let Some(file) = file.to_str() else { continue };
+            let Some(name) = file.strip_suffix(ENDING) else { continue };
             if name.parse::<Name>().is_err() {
                 continue;
             }
-            let path = self.path_of(name);
             // Opening asks a file server for the present time of the file; a mere look may not.
-            let Ok(state) = state_at(&path) else { continue };
+            let Ok(state) = state_at(&folder, file) else { continue };
             let before = self.seen.remove(name);
             let mut one = match before {
                 Some(one) if one.state == state => one,
                 before => {
-                    let found = read(&path, owner);
+                    let found = read(&folder, file);
                     let known = before.and_then(|one| one.found.err());
                     if let Err(why) = &found
                         && known.as_ref() != Some(why)
                     {
+                        let path = self.path_of(name);
                         let path = path.display();
                         tracing::warn!(target: "polyrail::rendezvous", "{path} is left out: {why}");
                     }
@@ -277,7 +287,7 @@ impl Dir {
                 one.since = now;
             }
             if let Ok(found) = &one.found {
-                let (has_ended, silent) = (has_ended(&path), now - one.since);
+                let (has_ended, silent) = (has_ended(&folder, file), now - one.since);
                 if !has_ended && silent < self.lease {
                     all.insert(name.to_owned(), found.clone());
                 }
@@ -299,15 +309,16 @@ impl Dir {
             return;
         }
         // Somebody joins just now, or tidies up. After the next look it is tried again.
-        let Ok(_lock) = files::lock(&self.folder.join(LOCK))
-            .and_then(|file| Ok(file.try_lock().map(|()| file)?))
+        let Ok(folder) = self.open() else { return };
+        let Ok(_lock) =
+            folder.append(LOCK, 0o600).and_then(|file| Ok(file.try_lock().map(|()| file)?))
         else {
             return;
         };
         for (name, state) in dead {
-            let path = self.path_of(&name);
             // The name may have a new holder since.
-            if let Err(error) = files::remove(&path, state) {
+            if let Err(error) = files::remove(&folder, &file_of(&name), state) {
+                let path = self.path_of(&name);
                 let path = path.display();
                 tracing::debug!(target: "polyrail::rendezvous", "{path} stays: {error}");
             }
@@ -337,13 +348,14 @@ impl Backend for Dir {
 
     fn leave(&mut self, stop: &Stop) {
         let Some((own, _)) = self.own.clone() else { return };
-        let path = self.path_of(own.name.as_str());
+        let (path, file) = (self.path_of(own.name.as_str()), file_of(own.name.as_str()));
         // Another may have taken the name after this engine was silent for too long.
-        if let Ok(_lock) = self.lock(stop)
-            && let Ok(state) = state_at(&path)
-            && published(&path)
+        if let Ok(folder) = self.open()
+            && let Ok(_lock) = self.lock(&folder, stop)
+            && let Ok(state) = state_at(&folder, &file)
+            && published(&folder, &file)
                 .is_ok_and(|it| it.is_some_and(|(it, _)| *it.metadata == *own.metadata))
-            && let Err(error) = files::remove(&path, state)
+            && let Err(error) = files::remove(&folder, &file, state)
         {
             let path = path.display();
             tracing::warn!(target: "polyrail::rendezvous", "{path} can't be removed: {error}");
@@ -353,6 +365,10 @@ impl Backend for Dir {
     fn grace(&self) -> Duration {
         self.lease
     }
+}
+
+fn file_of(name: &str) -> String {
+    format!("{name}{ENDING}")
 }
 
 fn unusable(what: &'static str, path: &Path, source: io::Error) -> RendezvousError {

@@ -33,6 +33,7 @@ pub use histogram::Histogram;
 pub use polyrail_config::{cell, json_in_markup, markup, show_size};
 pub use show::{
     counted, show_count, show_gb_per_s, show_memory, show_micros, show_rate, show_ratio,
+    without_invitation,
 };
 pub use spread::{Spread, median, median_of_sorted};
 pub use table::{Align, Table};

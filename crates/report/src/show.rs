@@ -62,9 +62,34 @@ fn three_digits(value: f64) -> String {
     }
 }
 
+/// A word of a command as reports have it, which are passed on: an invitation (`pr2-…`) lets in whoever has it.
+pub fn without_invitation(word: &str) -> String {
+    let mut parts = word.split(INVITATION_PREFIX);
+    let mut shown = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(|letter: char| letter.is_ascii_alphanumeric());
+        shown.push_str(INVITATION_PREFIX);
+        shown.push('…');
+        shown.push_str(rest);
+    }
+    shown
+}
+
+const INVITATION_PREFIX: &str = "pr2-";
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_report_has_an_invitation() {
+        let good = format!("pr2-{}", "0f".repeat(32));
+        let told = without_invitation(&format!("--connect=10.0.0.1:7000/{good}"));
+        assert_eq!(told, "--connect=10.0.0.1:7000/pr2-…");
+        let told = without_invitation(&format!("bench --connect a:1/{good} --sizes 8; {good}"));
+        assert_eq!(told, "bench --connect a:1/pr2-… --sizes 8; pr2-…");
+        assert_eq!(without_invitation("--sizes"), "--sizes");
+    }
 
     #[test]
     fn times_and_rates_keep_three_digits() {

@@ -2,7 +2,7 @@
 //! listens on. The kernel remembers which process called `listen`, and says so to those that connect.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -14,8 +14,8 @@ use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open}
 
 use crate::process::user;
 
-/// Connections that may wait for the bearer. Those that look at a badge never wait.
-const BACKLOG: i32 = 128;
+/// Connections that may wait for the bearer; `net.core.somaxconn` may be less.
+const BACKLOG: i32 = 4096;
 
 /// A name that this process has as long as this value lives. Every process of the network namespace
 /// can see the name, and find out which process has it; nothing is ever read from them.
@@ -52,6 +52,9 @@ pub enum Unproven {
     /// The process that took the name has ended.
     #[error("the other process has ended")]
     Ended,
+    /// As many have looked as the kernel keeps, and its bearer has not forgotten them yet.
+    #[error("too many processes look at the other one")]
+    Crowded,
     /// A system call failed.
     #[error("the kernel can't say which process the other one is: {0}")]
     System(#[from] io::Error),
@@ -66,7 +69,7 @@ impl Badge {
         Ok(Self(socket))
     }
 
-    /// Forgets who has looked, so that others can. Never blocks.
+    /// Forgets who has looked, so that others can. Never blocks. The badge is readable when somebody looks.
     pub fn make_room(&self) {
         // Bounded: others may go on looking meanwhile.
         for _ in 0..=BACKLOG {
@@ -74,6 +77,12 @@ impl Badge {
                 return;
             }
         }
+    }
+}
+
+impl AsFd for Badge {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
@@ -88,6 +97,7 @@ impl ProvenProcess {
             SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(io::Error::from)?;
         match connect(&connection, &address) {
             Err(Errno::CONNREFUSED) => return Err(Unproven::NotHere),
+            Err(Errno::AGAIN) => return Err(Unproven::Crowded),
             connected => connected.map_err(io::Error::from)?,
         }
         let (number, theirs) = peer_credentials(&connection)?;
@@ -286,7 +296,13 @@ mod tests {
         let badge = Badge::take(&name).unwrap();
         for _ in 0..5 {
             // Looking never blocks: when there is no room, that is an error.
-            while ProvenProcess::with_name(&name).is_ok() {}
+            let full = loop {
+                if let Err(error) = ProvenProcess::with_name(&name) {
+                    break error;
+                }
+            };
+            assert!(matches!(full, Unproven::Crowded), "{full}");
+            assert!(has_happened(&badge.0, PollFlags::IN));
             badge.make_room();
             assert!(ProvenProcess::with_name(&name).is_ok());
         }

@@ -5,7 +5,7 @@
 //! a moment before:
 //!
 //! * [`open_trusted`], [`require_trusted`]: files and folders that decide what the process does.
-//! * [`open_to_write`], [`replace`], [`make_folders`]: files that the process writes.
+//! * [`open_to_write`], [`replace`], [`require_replaceable`], [`make_folders`]: files that the process writes.
 //! * [`OpenFolder`], [`remove_opened`]: names that the process makes and removes.
 //! * [`Below`]: files of the copy of a machine, whose links never lead out of it.
 //!
@@ -23,8 +23,8 @@ mod write;
 pub use below::{Below, refuse_links};
 pub use folder::{Found, OpenFolder, remove_empty, remove_opened};
 pub use privilege::{is_privileged, user_outside};
-pub use trust::{open_trusted, require_trusted};
-pub use write::{Opening, make_folders, open_to_write, replace, without_links};
+pub use trust::{open_trusted, require_trusted, require_trusted_code};
+pub use write::{Opening, make_folders, open_to_write, replace, require_replaceable};
 
 use std::io;
 

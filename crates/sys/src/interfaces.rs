@@ -27,7 +27,7 @@ const IFA_F_TENTATIVE: u32 = 0x40;
 pub struct Interface {
     /// The interface's number in this network namespace.
     pub index: u32,
-    /// Its name, such as `eth1`.
+    /// Its name, such as `eth1`; escaped where it is not UTF-8.
     pub name: String,
     /// Its kind.
     pub kind: Kind,
@@ -65,6 +65,8 @@ pub enum AddressState {
     Duplicate,
     /// No: it is valid only together with a link.
     LinkLocal,
+    /// Perhaps, but no program can name its interface: the name is not UTF-8.
+    Unnameable,
     /// The interface has none.
     Missing,
 }
@@ -220,7 +222,10 @@ fn describe(
             Some(addresses) => all.extend(addresses.iter().map(|address| Interface {
                 address: address.address,
                 prefix_len: address.prefix_len,
-                state: AddressState::of(address),
+                state: match link.is_name_escaped {
+                    true => AddressState::Unnameable,
+                    false => AddressState::of(address),
+                },
                 ..bare.clone()
             })),
         }
@@ -331,6 +336,7 @@ mod tests {
             ..Link::default()
         };
         let links = [
+            Link { is_name_escaped: true, ..link(12, "rail\\xff", running) },
             link(9, "eth9", libc::IFF_UP as u32),
             link(1, "lo", (libc::IFF_UP | libc::IFF_LOOPBACK) as u32),
             link(2, "eth0", running),
@@ -354,14 +360,17 @@ mod tests {
             address("fd00::5", IFA_F_DEPRECATED),
             address("169.254.3.4", 0x80),
         ];
+        let addresses = [&addresses[..], &[LinkAddress { link: 12, ..addresses[0] }]].concat();
         let all = describe(&links, &addresses, |link| link.index == 2);
-        use AddressState::{Duplicate, LinkLocal, Missing, Passing, Preferred, Tentative};
+        use AddressState::{
+            Duplicate, LinkLocal, Missing, Passing, Preferred, Tentative, Unnameable,
+        };
         let states: Vec<AddressState> = all.iter().map(|one| one.state).collect();
         let of_eth0 = [
             Preferred, Preferred, LinkLocal, Tentative, Duplicate, Preferred, Passing, Passing,
             LinkLocal,
         ];
-        assert_eq!(states, [&[Missing], &of_eth0[..], &[Missing]].concat());
+        assert_eq!(states, [&[Missing], &of_eth0[..], &[Missing, Unnameable]].concat());
         let (lo, eth0, eth9) = (&all[0], &all[1], &all[10]);
         assert!(lo.up && lo.loopback && lo.kind == Kind::Loopback, "{lo:?}");
         assert!(eth0.up && eth0.kind == Kind::Nic, "{eth0:?}");

@@ -77,6 +77,34 @@ pub fn markup(text: &str) -> String {
     safe
 }
 
+/// The text as a line of Markdown that shows it as it is, also as a cell of a table: it begins no element of HTML, no link, no
+/// list and no heading. What [`steers`] becomes U+FFFD, as in [`markup`].
+pub fn markdown_line(text: &str) -> String {
+    let text = text.trim_start();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let mut safe = String::with_capacity(text.len());
+    for (at, one) in text.char_indices() {
+        match one {
+            // Not every reader of Markdown knows `\<`.
+            '&' | '<' | '>' | '"' => safe.push_str(&markup(one.encode_utf8(&mut [0; 4]))),
+            '|' | '*' | '_' | '`' | '[' | ']' | '\\' | '#' | '~' | '$' | '@' => {
+                safe.extend(['\\', one])
+            }
+            // At the beginning it makes a list or a rule.
+            '-' | '+' if at == 0 && !text[1..].starts_with(|next: char| next.is_alphanumeric()) => {
+                safe.extend(['\\', one]);
+            }
+            '.' | ')' if at == digits && at > 0 => safe.extend(['\\', one]),
+            // Bare addresses become links.
+            ':' if text[at..].starts_with("://") => safe.push_str("\\:"),
+            '.' if text[..at].to_ascii_lowercase().ends_with("www") => safe.push_str("\\."),
+            one if steers(one) => safe.push('\u{fffd}'),
+            one => safe.push(one),
+        }
+    }
+    safe
+}
+
 /// JSON as content of a `<script>` element, which no text in it can end.
 pub fn json_in_markup(json: &str) -> String {
     json.replace('<', "\\u003c")
@@ -148,6 +176,26 @@ mod tests {
             "&lt;/script&gt;&lt;b a=&quot;&#39;&quot;&gt;&amp;\u{fffd}\u{fffd}"
         );
         assert_eq!(json_in_markup("[\"</script>\"]"), "[\"\\u003c/script>\"]");
+    }
+
+    #[test]
+    fn a_line_of_markdown_shows_the_text_and_nothing_that_it_could_mean() {
+        for (text, shown) in [
+            ("a|b\n*c*\u{1b}[2J", "a\\|b\u{fffd}\\*c\\*\u{fffd}\\[2J"),
+            (
+                "<img src=x onerror=\"f()\">&lt;",
+                "&lt;img src=x onerror=&quot;f()&quot;&gt;&amp;lt;",
+            ),
+            ("`[x](http://x)`", "\\`\\[x\\](http\\://x)\\`"),
+            ("see WWW.x.org, @me", "see WWW\\.x.org, \\@me"),
+            ("  - x", "\\- x"),
+            ("12. x 1.5", "12\\. x 1.5"),
+            ("# x ~~y~~ $z$", "\\# x \\~\\~y\\~\\~ \\$z\\$"),
+            ("---", "\\---"),
+            ("+20.0 %, mtu=9000, -1.5 %: a-b", "+20.0 %, mtu=9000, -1.5 %: a-b"),
+        ] {
+            assert_eq!(markdown_line(text), shown);
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail_host::Sysroot;
+use polyrail_host::{Sysroot, system_program};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::machine::{Fault, Step};
@@ -96,8 +96,7 @@ fn processes(root: &Sysroot) -> impl Iterator<Item = Process> {
 
 /// `None` if it is another program, or has ended.
 fn process(root: &Sysroot, pid: u32) -> Option<Process> {
-    let name = root.read(format!("/proc/{pid}/comm")).ok()?;
-    if name != NAME {
+    if system_program(root, pid)? != NAME {
         return None;
     }
     let stat = root.read(format!("/proc/{pid}/stat")).ok()?;

@@ -9,7 +9,7 @@ use std::fmt;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, StrInput};
 
-pub use polyrail_text::{cell, harmless, json_in_markup, markup, shortened, steers};
+pub use polyrail_text::{cell, harmless, json_in_markup, markdown_line, markup, shortened, steers};
 
 /// A value and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]

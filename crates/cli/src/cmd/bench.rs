@@ -67,9 +67,9 @@ fn start(args: &Args) -> Result<u8, BenchError> {
         args.check_schedule(&config)?;
     }
     match role {
-        Role::Listen { address } => {
+        Role::Listen { addresses } => {
             let threads = options::Placed::words(placed.by, &placed.why);
-            ends::listen(config, Bank::open(args.mem)?, address, &threads)
+            ends::listen(config, Bank::open(args.mem)?, &addresses, &threads)
         }
         Role::ServeParent => ends::serve_parent(config, Bank::open(args.mem)?).map(|()| exit::OK),
         Role::NcclRank => rivals::run_nccl_rank(config, &Bank::open(args.mem)?).map(|()| exit::OK),

@@ -12,7 +12,7 @@ use clap::Subcommand;
 use polyrail_host::{Sysroot, Topology};
 use polyrail_nccl_abi::{Library, LoadError, NCCL_RELEASES, Net, NetError, Properties, damage};
 use polyrail_report::{Align, Table, exit};
-use polyrail_sys::files::{OpenFolder, make_folders, open_trusted};
+use polyrail_sys::files::{OpenFolder, make_folders, require_trusted_code};
 
 use crate::files;
 use crate::stdout::{complain, excerpt, fitted, print, say, tell};
@@ -286,7 +286,7 @@ pub(super) fn build_folders() -> Vec<PathBuf> {
 
 /// Refuses a library that was found and not named, where another user can change it: who loads it runs its code.
 pub(super) fn refuse_of_others(found: &Path) -> Result<(), Refusal> {
-    open_trusted(found, false).map(drop).map_err(|error| {
+    require_trusted_code(found).map_err(|error| {
         let text = format!("{} is not used: {error}", found.display());
         refuse(
             exit::of_io(&error),

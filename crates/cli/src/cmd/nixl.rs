@@ -4,11 +4,12 @@ mod backend;
 mod environment;
 mod folder;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{self, ExitCode};
 
 use clap::Subcommand;
 use polyrail_report::exit;
@@ -209,10 +210,21 @@ fn uninstall(nixl: &Nixl) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// The environment's Python, which makes an agent. It runs in `/`: Python takes modules from the current folder first,
+/// where others may have laid some.
+fn agent(python: &Path, nixl: &str, plugins: Option<&OsStr>) -> std::io::Result<process::Command> {
+    let mut command = process::Command::new(std::path::absolute(python)?);
+    command.args(["-c", CHECK, nixl]).current_dir("/");
+    if let Some(plugins) = plugins {
+        command.env("NIXL_PLUGIN_DIR", std::path::absolute(plugins)?);
+    }
+    Ok(command)
+}
+
 fn check(nixl: &Nixl) -> Result<(), Refusal> {
     say!("NIXL {} ({}) in {}", nixl.version, nixl.name, nixl.packages.display());
     let chosen = std::env::var_os("NIXL_PLUGIN_DIR").filter(|folder| !folder.is_empty());
-    let plugins = chosen.map_or_else(|| nixl.plugins(), PathBuf::from);
+    let plugins = chosen.as_ref().map_or_else(|| nixl.plugins(), PathBuf::from);
     let installed = plugins.join(PLUGIN);
     let Some(found) = backend(&installed)? else {
         let text = format!("{} is not there", installed.display());
@@ -235,7 +247,7 @@ fn check(nixl: &Nixl) -> Result<(), Refusal> {
             "name the environment instead of its site-packages",
         ));
     };
-    let ran = std::process::Command::new(python).args(["-c", CHECK, &nixl.name]).output();
+    let ran = agent(python, &nixl.name, chosen.as_deref()).and_then(|mut agent| agent.output());
     let output = ran.map_err(|error| {
         let text = format!("can't run {}: {error}", python.display());
         let help = match error.kind() {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use polyrail::LeftOut;
 use polyrail_config::Config;
-use polyrail_doctor::Probes;
+use polyrail_doctor::{Probes, examined};
 use polyrail_host::nvml::{NvmlAbsent, NvmlReport};
 use polyrail_host::snapshot::{self, Answers, SnapshotError};
 use polyrail_host::{Distance, Gpu, NicDetails, Sysroot, Topology};
@@ -147,8 +147,20 @@ fn rails() -> String {
     let rails = rails.iter().map(|rail| format!("{} {}", rail.interface, rail.address.ip()));
     let rails = rails.collect::<Vec<_>>().join(", ");
     let rails = if is_host_only { rails + ", which only this host can reach" } else { rails };
-    let left_out = LeftOut::line(&left_out).map(|line| format!("left out: {line}\n"));
-    format!("\nrails = auto takes {rails}\n{}", left_out.unwrap_or_default())
+    format!("\nrails = auto takes {rails}\n{}", left_out_lines(&left_out))
+}
+
+/// A line for each reason.
+fn left_out_lines(left_out: &[LeftOut]) -> String {
+    let mut groups: Vec<Vec<LeftOut>> = Vec::new();
+    for one in left_out {
+        match groups.iter_mut().find(|group| group[0].reason == one.reason) {
+            Some(group) => group.push(one.clone()),
+            None => groups.push(vec![one.clone()]),
+        }
+    }
+    let lines = groups.iter().filter_map(|group| LeftOut::line(group));
+    lines.map(|line| format!("left out: {line}\n")).collect()
 }
 
 /// Asks NVML about the running machine, if it has a GPU that NVML would know.
@@ -280,7 +292,7 @@ fn take_snapshot(file: &Path, nvml: &NvmlArgs, machine: &MachineArgs) -> ExitCod
         }
         None => None,
     };
-    let probes = match Probes::take(&root, &topology.nics) {
+    let probes = match Probes::take(&root, &examined(&root, &topology)) {
         Ok(probes) => probes.redacted().to_json(),
         Err(error) => {
             complain(&error.to_string(), error.help().as_deref());

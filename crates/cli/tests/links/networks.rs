@@ -307,6 +307,37 @@ fn a_connection_whose_peer_learns_another_nics_address_goes_on_by_the_routes() {
 }
 
 #[test]
+fn one_nic_that_receives_for_all_of_its_subnet_is_named_with_the_settings_that_change_it() {
+    let Some(net) = one_subnet("flux-named", 2) else { return };
+    let mac = net.exec("b", "cat /sys/class/net/eth1/address");
+    for (address, device) in [(1, "eth1"), (1, "eth2"), (2, "eth1"), (2, "eth2")] {
+        let entry = format!("10.0.0.2{address} lladdr {} dev {device}", mac.trim());
+        net.ip("a", &format!("neigh replace {entry} nud permanent"));
+    }
+    let run = net.bench(("b", "10.0.0.21:0"), ("a", ""));
+    let words = "eth1, eth2 at the other side are in one subnet, and 100 % of what they receive arrives by eth1";
+    run.connecting.assert_says(&[words, "arp_ignore=1 net.ipv4.conf.all.arp_announce=2"]);
+}
+
+#[test]
+fn an_address_that_comes_after_the_start_makes_no_rail_and_both_ends_say_so() {
+    let Some(net) = host_routes("late", 2) else { return };
+    net.ip("b", "-4 addr flush dev eth2");
+    let options =
+        "--sizes 256KiB --iters 300 --depth 8 --warmup 50ms --rounds 1 --verify sample --json -";
+    let run = net.bench_while(("a", "10.1.0.11:0"), ("b", options), || {
+        wait_for("eth1 to carry", || {
+            let count = net.exec("b", "cat /sys/class/net/eth1/statistics/tx_bytes");
+            count.trim().parse::<u64>().unwrap() > 5_000_000
+        });
+        net.address("b", "eth2", "10.2.0.12/32");
+        net.ip("b", "route add 10.2.0.0/24 dev eth2");
+    });
+    run.assert_carry(&["eth1"]);
+    run.assert_both_say(&["eth2 ", "after the engine there had started: start that program again"]);
+}
+
+#[test]
 fn several_nics_on_one_ethernet_connect_without_bound_devices() {
     let Some(net) = one_subnet("flux-unbound", 2) else { return };
     let off = "--set bind_device=off";
@@ -354,5 +385,6 @@ fn nics_on_one_ethernet_that_answer_for_themselves_alone_all_carry() {
     }
     let run = net.bench(("a", "10.0.0.12:0"), ("b", ""));
     run.assert_carry(&["eth1", "eth2", "eth3"]);
+    assert!(!run.connecting.said().contains("arp_ignore"), "{run}");
     assert_rate(&run, 3);
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use polyrail_host::{CpuSet, Nic};
+use polyrail_host::{CpuSet, Nic, system_program};
 use polyrail_tune::irq::{Role, Vector, Vectors};
 
 use super::topology::no_rails_means_nothing;
@@ -384,13 +384,13 @@ fn irq_on_worker(cx: &Context) -> Result<Outcome, Unknown> {
 
 fn irqbalance_active(cx: &Context) -> Result<Outcome, Unknown> {
     let processes = cx.root().list("/proc")?;
-    let pids = processes.iter().filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    let pids = processes.iter().filter_map(|name| name.parse().ok());
     let mut seen = 0;
     let mut outcome = Outcome::default();
     for pid in pids {
         let path = format!("/proc/{pid}/comm");
         // Processes end while they are listed.
-        let Ok(Some(name)) = cx.optional(&path) else { continue };
+        let Some(name) = system_program(cx.root(), pid) else { continue };
         seen += 1;
         if name == "irqbalance" {
             outcome.found(

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::topology::no_rails_means_nothing;
 use crate::check::{Check, Cost, Finding, Group, Outcome, Unknown};
-use crate::context::Context;
+use crate::context::{Context, ROUTE};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -64,13 +64,12 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-const ROUTE: &str = "/proc/net/route";
 const CONF: &str = "/proc/sys/net/ipv4/conf";
 
 /// Subnets on the link with the rails that have them: destination and mask as in `/proc/net/route`.
 fn subnets(cx: &Context) -> Result<BTreeMap<(String, String), Vec<String>>, Unknown> {
     let text = cx.text(ROUTE)?;
-    let rails: Vec<&str> = cx.rails().iter().map(|nic| nic.name.as_str()).collect();
+    let rails: Vec<&str> = cx.links().iter().map(|nic| nic.name.as_str()).collect();
     let mut subnets: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for line in text.lines().skip(1) {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -90,7 +89,7 @@ fn subnets(cx: &Context) -> Result<BTreeMap<(String, String), Vec<String>>, Unkn
 }
 
 fn one_subnet(cx: &Context) -> Result<Outcome, Unknown> {
-    if cx.rails().len() < 2 {
+    if cx.links().len() < 2 {
         return Ok(Outcome::not_applicable("there is one NIC, or none"));
     }
     let mut outcome = Outcome::default();
@@ -122,7 +121,7 @@ fn one_subnet(cx: &Context) -> Result<Outcome, Unknown> {
 
 fn wrong_nic_route(cx: &Context) -> Result<Outcome, Unknown> {
     let mut outcome = Outcome::default();
-    let rails = cx.rails();
+    let rails = cx.links();
     if rails.len() < 2 {
         return Ok(Outcome::not_applicable("there is one NIC, or none"));
     }
@@ -158,7 +157,7 @@ fn effective(cx: &Context, nic: &str, file: &str) -> Result<u64, Unknown> {
 }
 
 fn rp_filter_strict(cx: &Context) -> Result<Outcome, Unknown> {
-    let rails = cx.rails();
+    let rails = cx.links();
     if rails.len() < 2 {
         return Ok(Outcome::not_applicable("there is one NIC, or none"));
     }

@@ -2,45 +2,45 @@
 
 use std::fmt::Write as _;
 
-use polyrail_config::steers;
+use polyrail_config::{markdown_line, steers};
 
 use super::Report;
 use super::text::{median_of, notes, show_figure, summary};
 use crate::spec::Measure;
 
 pub(super) fn markdown(report: &Report) -> String {
-    let mut page = format!("# {}\n\n", escape(&report.name));
+    let mut page = format!("# {}\n\n", markdown_line(&report.name));
     if !report.about.is_empty() {
-        let _ = writeln!(page, "{}\n", escape(&report.about));
+        let _ = writeln!(page, "{}\n", markdown_line(&report.about));
     }
-    let _ = writeln!(page, "{}.\n", escape(&summary(report)));
+    let _ = writeln!(page, "{}.\n", markdown_line(&summary(report)));
     page.push_str("| level | against | effect |\n|---|---|---|\n");
     for effect in &report.effects {
         let level = format!("{}={}", effect.factor, effect.level);
         let _ = writeln!(
             page,
             "| {} | {} | {} |",
-            escape(&level),
-            escape(&effect.baseline),
-            escape(&effect.words)
+            markdown_line(&level),
+            markdown_line(&effect.baseline),
+            markdown_line(&effect.words)
         );
     }
-    let median = escape(&median_of(report));
+    let median = markdown_line(&median_of(report));
     let _ = writeln!(page, "\n| cell | {median} | least | most |\n|---|--:|--:|--:|");
     for cell in &report.cells {
         let figures = cell.figure.map(|one| [one.median, one.min, one.max].map(show_figure));
         let [median, min, max] = figures.unwrap_or_else(|| ["-"; 3].map(str::to_owned));
-        let _ = writeln!(page, "| {} | {median} | {min} | {max} |", escape(&cell.label));
+        let _ = writeln!(page, "| {} | {median} | {min} | {max} |", markdown_line(&cell.label));
     }
     page.push('\n');
     for note in notes(report) {
-        let _ = writeln!(page, "- {}", escape(&note));
+        let _ = writeln!(page, "- {}", markdown_line(&note));
     }
-    let (what, words) = match &report.measure {
-        Measure::Bench(words) => ("polyrail bench", words),
-        Measure::Command(words) => ("", words),
+    let what = match &report.measure {
+        Measure::Bench(_) => "polyrail bench",
+        Measure::Command(_) => "",
     };
-    let command = format!("{what} {}", words.join(" "));
+    let command = format!("{what} {}", report.measure.shown_words().join(" "));
     let _ = writeln!(
         page,
         "- measured by `{}`, figure `{}`",
@@ -52,30 +52,14 @@ pub(super) fn markdown(report: &Report) -> String {
     let _ = writeln!(
         page,
         "- machine: {}, Linux {}, {} CPUs ({}); polyrail {}; seed {}",
-        escape(&host.hostname),
-        escape(&host.kernel),
+        markdown_line(&host.hostname),
+        markdown_line(&host.kernel),
         host.cpus,
-        escape(cpu),
-        escape(&report.version),
+        markdown_line(cpu),
+        markdown_line(&report.version),
         report.seed,
     );
     page
-}
-
-/// Text that Markdown shows as it is, in one line.
-fn escape(text: &str) -> String {
-    let mut out = String::new();
-    for one in text.chars() {
-        match one {
-            '|' | '*' | '_' | '`' | '<' | '>' | '[' | ']' | '\\' | '#' => {
-                out.push('\\');
-                out.push(one);
-            }
-            one if steers(one) => out.push(' '),
-            _ => out.push(one),
-        }
-    }
-    out
 }
 
 /// Text for a span of code, which knows no escape.
@@ -89,7 +73,6 @@ mod tests {
 
     #[test]
     fn text_from_a_file_ends_no_cell_and_no_span() {
-        assert_eq!(escape("a|b\n*c*\u{1b}[2J"), "a\\|b \\*c\\* \\[2J");
         assert_eq!(code("a`b\u{202e}"), "a'b'");
     }
 }

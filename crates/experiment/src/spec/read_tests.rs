@@ -12,6 +12,9 @@ fn a_file_has_defaults_for_all_but_its_factors() {
     let experiment = Experiment::parse("factors:\n  channels: [1, 2, 4]\n", "dir/x.yml").unwrap();
     assert_eq!(experiment.name, "x");
     assert!(matches!(&experiment.measure, Measure::Bench(words) if words[0] == "--sizes"));
+    let let_in = Measure::Bench(vec!["--connect".into(), format!("a:1/pr2-{}", "0f".repeat(32))]);
+    assert_eq!(let_in.shown_words(), ["--connect", "a:1/pr2-…"]);
+    assert!(!serde_json::to_string(&let_in).unwrap().contains("0f0f"));
     assert_eq!((experiment.blocks, experiment.seed), (64, 42));
     assert_eq!((experiment.precision, experiment.time), (0.02, Duration::from_secs(600)));
     let (plan, looks) = experiment.plan(|_| true).unwrap();

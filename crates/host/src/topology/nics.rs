@@ -112,6 +112,11 @@ pub(super) fn read_all(
     (nics, without_device)
 }
 
+/// An interface without a device.
+pub(super) fn read_virtual(values: &Values<'_>, name: &str) -> Nic {
+    read(values, name.to_owned(), &format!("{FOLDER}/{name}"), None, &Ports::default())
+}
+
 fn read(
     values: &Values<'_>,
     name: String,

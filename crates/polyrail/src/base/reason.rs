@@ -194,6 +194,8 @@ pub(crate) struct Unmet {
 
 /// What [`ConnectReason::TimedOut`] names where nobody answered at all.
 pub(crate) const THE_CONNECTION: &str = "the connection";
+/// What it names where the kernel there took the connection, and no program said anything.
+pub(crate) const FIRST_WORDS: &str = "the other side's first words";
 
 /// Whose certificate it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -358,6 +360,9 @@ fn may_be(kind: io::ErrorKind) -> &'static str {
 fn suspicion(waiting_for: &str) -> &'static str {
     match waiting_for {
         THE_CONNECTION => " (a firewall drops it, or no host there has the address)",
+        FIRST_WORDS => {
+            " (TCP connected and nothing answered: the process there may be stopped or overloaded)"
+        }
         _ => "",
     }
 }

@@ -18,7 +18,7 @@ use polyrail_secure::{HandshakeError, Initiator, Keys, Proof, Proven, Responder,
 use polyrail_sys::{In, IoVecs, Out, receive, send};
 use socket2::Socket;
 
-use crate::base::reason::{ConnectReason, THE_CONNECTION, Whose};
+use crate::base::reason::{ConnectReason, FIRST_WORDS, THE_CONNECTION, Whose};
 use crate::control::second_way::{Dialed, Race};
 use crate::device::shared_stream::SharedStream;
 use crate::device::stream_offer::StreamOffer;
@@ -356,7 +356,7 @@ impl Handshake {
         let waiting_for = match self.stage {
             Stage::Connecting => THE_CONNECTION,
             Stage::Writing => "room to write",
-            Stage::Reading => "the other side's first words",
+            Stage::Reading => FIRST_WORDS,
             Stage::Deciding => "the user's word on whether it may join",
         };
         ConnectReason::TimedOut { waiting_for }

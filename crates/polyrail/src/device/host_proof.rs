@@ -14,16 +14,23 @@
 
 use std::borrow::Cow;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use polyrail_proto::InstanceId;
 use polyrail_proto::message::Offer;
 use polyrail_sys::process::{Process, namespace};
 use polyrail_sys::{
-    Badge, ForeignMemory, Guard, GuardPage, Memory, ProvenProcess, may_copy_between_processes,
+    Badge, ForeignMemory, Guard, GuardPage, Memory, Poller, ProvenProcess, Unproven,
+    may_copy_between_processes,
 };
 
+/// The poller's token for the engine's name in the kernel.
+pub(crate) const LOOKED_AT: u64 = 1 << 34;
+/// How long to wait for a peer at whom many look.
+const CROWDED_MAX: Duration = Duration::from_millis(50);
 const MAGIC: [u8; 4] = *b"PRH2";
 const WORDS: usize = 7;
 const OFFER_BYTES: usize = 4 + 8 * WORDS;
@@ -69,6 +76,8 @@ impl Lease {
 /// By what this engine proves to others which process it is, once that is needed.
 pub(crate) struct Proofs {
     instance: InstanceId,
+    /// Says when others look at the badge, by [`LOOKED_AT`].
+    poller: Arc<Poller>,
     badge: Mutex<Option<Arc<Badge>>>,
     process: Mutex<Option<Arc<HostProof>>>,
 }
@@ -87,9 +96,9 @@ pub(crate) struct PeerProcess {
 }
 
 impl Proofs {
-    /// For the engine with this number.
-    pub(crate) fn new(instance: InstanceId) -> Self {
-        Self { instance, badge: Mutex::default(), process: Mutex::default() }
+    /// For the engine with this number, and the poller of a thread that calls [`Self::forget_who_looked`].
+    pub(crate) fn new(instance: InstanceId, poller: Arc<Poller>) -> Self {
+        Self { instance, poller, badge: Mutex::default(), process: Mutex::default() }
     }
 
     /// The engine's name in the kernel, by which peers find out which process it is. Take it before a peer has a
@@ -99,9 +108,18 @@ impl Proofs {
         if let Some(badge) = &*known {
             return Ok(badge.clone());
         }
-        let badge = Badge::take(&name_of(self.instance))
+        let taken = Badge::take(&name_of(self.instance));
+        let badge = taken
+            .and_then(|badge| self.poller.add(badge.as_fd(), LOOKED_AT).map(|()| badge))
             .map_err(|error| format!("this process can't show which one it is: {error}"))?;
         Ok(known.insert(Arc::new(badge)).clone())
+    }
+
+    /// Forgets who has looked at the name: any process may look, and the kernel keeps only so many.
+    pub(crate) fn forget_who_looked(&self) {
+        if let Some(badge) = &*self.badge.lock() {
+            badge.make_room();
+        }
     }
 
     /// The proof for offers of host memory.
@@ -140,8 +158,20 @@ impl PeerProcess {
         if let Some(proven) = self.proven.get() {
             return Ok(proven);
         }
-        own.badge()?.make_room();
-        let proven = ProvenProcess::with_name(&name_of(self.instance));
+        let badge = own.badge()?;
+        let name = name_of(self.instance);
+        let until = Instant::now() + CROWDED_MAX;
+        let proven = loop {
+            match ProvenProcess::with_name(&name) {
+                // Any process may look, as often as it likes. The peer forgets those, and so does this engine, whom the
+                // peer may be waiting for.
+                Err(Unproven::Crowded) if Instant::now() < until => {
+                    badge.make_room();
+                    std::thread::yield_now();
+                }
+                found => break found,
+            }
+        };
         let proven = Arc::new(proven.map_err(|why| why.to_string())?);
         // Another thread may have been first, and has found the same.
         Ok(self.proven.get_or_init(|| proven))
@@ -260,7 +290,7 @@ pub(crate) fn neighbours() -> (Arc<Badge>, Arc<ProvenProcess>) {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let low = u128::from(std::process::id()) << 32 | u128::from(number);
     let instance = InstanceId(0x7e57 << 100 | low);
-    let proofs = Proofs::new(instance);
+    let proofs = Proofs::new(instance, Arc::new(Poller::new().unwrap()));
     let badge = proofs.badge().unwrap();
     let process = PeerProcess::new(instance, None).prove(&proofs).unwrap().clone();
     (badge, process)
@@ -275,7 +305,8 @@ mod tests {
     /// An engine of this process that has its name, and a peer that knows it.
     fn pair(number: u128) -> (Proofs, PeerProcess) {
         let instance = InstanceId(0x5eed_0000 + number);
-        (Proofs::new(instance), PeerProcess::new(instance, HERE))
+        let poller = Arc::new(Poller::new().unwrap());
+        (Proofs::new(instance, poller), PeerProcess::new(instance, HERE))
     }
 
     #[test]

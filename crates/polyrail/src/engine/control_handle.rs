@@ -20,7 +20,7 @@ use crate::engine::tasks::Answer;
 
 /// How others talk to the control thread.
 pub(crate) struct ControlHandle {
-    pub(crate) poller: Poller,
+    pub(crate) poller: Arc<Poller>,
     pub(crate) commands: SegQueue<ControlCommand>,
     /// Whether the thread looks after peers regularly just now.
     pub(crate) ticking: AtomicBool,
@@ -67,7 +67,7 @@ pub(crate) enum ControlCommand {
 impl ControlHandle {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
-            poller: Poller::new()?,
+            poller: Arc::new(Poller::new()?),
             commands: SegQueue::new(),
             ticking: AtomicBool::new(false),
             refused: AtomicU64::new(0),

@@ -14,7 +14,7 @@ use crate::base::error::{EngineError, origin_of};
 use crate::engine::left_out;
 use crate::engine::present_rails::{of_family, present};
 use crate::engine::rail_selection::{
-    Allowed, ChosenRail, Unfit, check_count, one_per_interface, select, too_many,
+    Allowed, ChosenRail, Unfit, best, check_count, one_per_interface, select, too_many,
 };
 
 /// What stands in front of a plugin among the rails.
@@ -63,6 +63,9 @@ pub(crate) fn select_all(
     };
     for rail in own.iter_mut().filter(|rail| has_speed(rail)) {
         rail.speed_mbps = speed_mbps(&rail.interface);
+    }
+    if !config.names_rails() {
+        own = best(own);
     }
     let beside = if others.is_some() { own.len() } else { 0 };
     let named = plugin.as_ref().map_or(0, |plugin| plugin.devices.len());

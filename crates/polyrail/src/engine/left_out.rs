@@ -2,6 +2,7 @@
 
 use parking_lot::Mutex;
 use polyrail_config::{AddressFamily, Config, Origin, harmless};
+use polyrail_proto::hello::MAX_RAILS;
 use polyrail_sys::interfaces::{AddressState, Below, Interface, Kind, Routes};
 
 use crate::engine::automatic_rails::{Way, is_routed, upper, way_of};
@@ -73,7 +74,7 @@ pub(crate) fn left_out(config: &Config, all: &[Interface], rails: &[ChosenRail])
         if has_one || is_card || is_like_rails || is_host_only && interface.up && is_single {
             found.push(LeftOut {
                 name: harmless(&interface.name, &[]),
-                reason: reason(config, &addresses, all, is_container),
+                reason: reason(config, &addresses, all, rails),
             });
         }
     }
@@ -167,14 +168,16 @@ fn is_automatic(state: AddressState) -> bool {
     matches!(state, AddressState::LinkLocal | AddressState::Missing)
 }
 
-/// `is_container`: whether a rail leads out of a container.
 fn reason(
     config: &Config,
     addresses: &[&Interface],
     all: &[Interface],
-    is_container: bool,
+    rails: &[ChosenRail],
 ) -> String {
     let interface = addresses[0];
+    if interface.state == AddressState::Unnameable {
+        return "its name is not UTF-8".to_owned();
+    }
     if let Some(upper) = upper(interface, all) {
         return format!("a member of {}", harmless(&upper.name, &[]));
     }
@@ -199,7 +202,18 @@ fn reason(
     if excluded(config).is_some_and(|names| names.matches(&interface.name)) {
         return "`rails` leaves it out".to_owned();
     }
-    match (interface.kind, way_of(interface, all)) {
+    let is_container = is_container(all, rails);
+    let way = way_of(interface, all);
+    let is_like_rail = |rail: &ChosenRail| {
+        all.iter().any(|one| one.name == rail.interface && way_of(one, all) == way)
+    };
+    match (interface.kind, way) {
+        _ if rails.len() == MAX_RAILS
+            && rails.iter().any(is_like_rail)
+            && (way == Way::Wire || is_routed(interface, all)) =>
+        {
+            format!("more than {MAX_RAILS} rails")
+        }
         (Kind::Bridge, _) => "a bridge without a NIC".to_owned(),
         (Kind::OpenVswitch, _) => "a port of Open vSwitch without the default route".to_owned(),
         (Kind::Veth, Way::Host) => "a veth with both ends in this host".to_owned(),

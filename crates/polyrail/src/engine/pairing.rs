@@ -255,11 +255,13 @@ impl Question<'_> {
         if !no_route.is_empty() {
             let to = self.listed(self.remote, &no_route);
             return Some(match network(rail) {
-                None => format!("no route from {address} through this interface to {to}"),
+                None => format!(
+                    "no route from {address} through this interface to {to} when the peer was added"
+                ),
                 // A rail of the peer in it would need no route.
                 Some(network) => format!(
-                    "the peer has no rail in {network}, and no route leads from {address} through this \
-                     interface to {to}"
+                    "the peer has no rail in {network}, and no route led from {address} through this \
+                     interface to {to} when the peer was added"
                 ),
             });
         }

@@ -1,5 +1,6 @@
 //! Which interfaces become rails.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
@@ -60,7 +61,7 @@ impl Allowed {
     pub(super) fn told(&self, interfaces: &[Interface]) -> (String, &'static str) {
         match self {
             Self::Interfaces => (
-                format!("auto, or what is usable here: {}", usable(interfaces)),
+                format!("auto, ^NAME (auto without it), or what is usable here: {}", usable(interfaces)),
                 "name some of these in `rails`; `polyrail topo` lists all interfaces",
             ),
             Self::Loopback => (
@@ -87,6 +88,16 @@ pub(super) fn check_count(rails: usize) -> Result<(), Unfit> {
     if rails <= MAX_RAILS { Ok(()) } else { Err(too_many(rails)) }
 }
 
+/// The rails that an engine takes of those that nobody named: the fastest if there are too many, in their order. One whose
+/// speed is unknown counts as the slowest.
+pub(super) fn best(rails: Vec<ChosenRail>) -> Vec<ChosenRail> {
+    let mut order: Vec<usize> = (0..rails.len()).collect();
+    order.sort_by_key(|at| Reverse(rails[*at].speed_mbps));
+    order.truncate(MAX_RAILS);
+    order.sort_unstable();
+    order.into_iter().map(|at| rails[at].clone()).collect()
+}
+
 pub(super) fn too_many(rails: usize) -> Unfit {
     Unfit::wrong(format!("these are {rails} rails"), Allowed::Count)
 }
@@ -94,7 +105,7 @@ pub(super) fn too_many(rails: usize) -> Unfit {
 /// Chooses rails as users of `NCCL_SOCKET_IFNAME` expect.
 ///
 /// * `auto`: every interface that is up and leads to other hosts, as [`leading_out`] judges; if there is none, the
-///   loopback interface.
+///   loopback interface. Of more than [`MAX_RAILS`] the [`best`] become rails.
 /// * `eth,ib`: interfaces whose name begins so. `=eth1,eth2`: exactly these. `^docker,lo`: all but
 ///   those that begin so; `^=docker0`: all but exactly these.
 /// * an address (`10.0.0.5`, `fd00::1`): that one. Addresses and names may be mixed.
@@ -264,6 +275,9 @@ pub(super) fn no_address(addresses: &[&Interface]) -> String {
             AddressState::Tentative => Some(format!(
                 "{address}, which is tentative: the kernel asks if another host has it"
             )),
+            AddressState::Unnameable => {
+                Some(format!("{address}, and the name of the interface is not UTF-8"))
+            }
             AddressState::Duplicate => Some(format!("{address}, which another host has, too")),
             _ => None,
         }
@@ -453,6 +467,21 @@ mod tests {
 
     #[test]
     fn more_rails_than_an_engine_takes_are_told_with_how_many_it_does() {
+        let rail = |at: usize| ChosenRail {
+            speed_mbps: Some(if at == 2 { 1_000 } else { 100_000 }).filter(|_| at != 1),
+            ..ChosenRail::of(&Interface::described(
+                at as u32,
+                &at.to_string(),
+                [10, 0, 0, 1].into(),
+            ))
+        };
+        let names = |rails: Vec<ChosenRail>| -> Vec<String> {
+            rails.into_iter().map(|rail| rail.name).collect()
+        };
+        let taken = names(best((0..MAX_RAILS + 2).map(rail).collect()));
+        let wanted: Vec<String> =
+            [0].into_iter().chain(3..MAX_RAILS + 2).map(|at| at.to_string()).collect();
+        assert_eq!(taken, wanted);
         assert!(check_count(MAX_RAILS).is_ok());
         let unfit = check_count(MAX_RAILS + 1).unwrap_err();
         let (allowed, help) = unfit.allowed.told(&host());

@@ -173,7 +173,7 @@ impl EngineShared {
             host_copies: HostCopier::new(settings.cpus, &budgets.staging),
             budgets,
             peer_copies: PeerCopyQueues::default(),
-            proofs: Proofs::new(card.instance),
+            proofs: Proofs::new(card.instance, control.poller.clone()),
             imports: Imports::default(),
             page: Page::new(),
             peers: RwLock::default(),

@@ -14,6 +14,7 @@ use crate::common::*;
 use polyrail::{Engine, PathKind, RefusalCode, Region, RemoteRegion, Request, TransferError};
 use polyrail_gpu::fake::FakeDevice;
 use polyrail_proto::hello::Capabilities;
+use polyrail_sys::{ProvenProcess, Unproven};
 
 const MODES: [&[(&str, &str)]; 5] = [
     &[],
@@ -71,6 +72,20 @@ fn a_write_arrives_byte_exact_in_any_size_and_no_rail_carries_a_byte() {
         assert_eq!(moved(&p.a), (0, sum), "{mode:?}");
         assert_eq!(lost_flows(&p.a), 0, "{mode:?}");
         assert!(p.a.dump().contains("shared memory: works; 17"), "{}", p.a.dump());
+    }
+}
+
+#[test]
+fn an_engine_forgets_who_looks_at_its_name_so_others_can_look() {
+    let p = apart(&[], &[]);
+    let (source, target) = (on(&device(0), &p.a, &[1; 8]).0, on(&device(1), &p.b, &[0; 8]).0);
+    assert_eq!(write(&p, &source, &remote(&p.a, &target)), Ok(PathKind::Shared));
+    let name = format!("polyrail-{:032x}", p.a.instance().0);
+    for _ in 0..3 * 4096 {
+        wait_for("room for another look", || match ProvenProcess::with_name(&name) {
+            Err(Unproven::Crowded) => false,
+            found => found.is_ok(),
+        });
     }
 }
 

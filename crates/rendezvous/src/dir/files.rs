@@ -1,20 +1,16 @@
 //! Files in the folder of a group: others may have put anything there.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use polyrail::{PublishedEngine, read_published_file};
-use polyrail_sys::files::{self, OpenFolder};
-use rustix::fs::OFlags;
+use polyrail_sys::files::{Found as Name, OpenFolder};
 
 use crate::member::{Found, engine_in};
 
 /// The number, length and time of a file: it is another one if any of them differs.
-pub(super) type State = (u64, u64, SystemTime);
+pub(super) type State = (u64, i64, i64, u64);
 
 /// Whose the file of a name is.
 pub(super) enum Holder {
@@ -25,9 +21,9 @@ pub(super) enum Holder {
 }
 
 impl Holder {
-    pub(super) fn of(path: &Path, own: &[u8]) -> Self {
-        let Ok(state) = state_at(path) else { return Self::Nobody };
-        match published(path) {
+    pub(super) fn of(folder: &OpenFolder, name: &str, own: &[u8]) -> Self {
+        let Ok(state) = state_at(folder, name) else { return Self::Nobody };
+        match published(folder, name) {
             Ok(Some((found, _))) if found.has_ended || found.metadata == own => Self::Nobody,
             Ok(None) => Self::Nobody,
             Ok(Some((found, _))) => Self::Lives(state, engine_in(&found.metadata)),
@@ -36,10 +32,10 @@ impl Holder {
     }
 }
 
-/// What a file says, if it is of whoever has the folder: others may have put one there.
-pub(super) fn read(path: &Path, owner: u32) -> Result<Found, String> {
-    let read = open(path).and_then(|file| {
-        let user = file.metadata()?.uid();
+/// What a file says, if it is of the folder's owner: others may have put one there.
+pub(super) fn read(folder: &OpenFolder, name: &str) -> Result<Found, String> {
+    let read = open(folder, name).and_then(|file| {
+        let (user, owner) = (Name::of(&file)?.owner(), folder.owner());
         if user != owner {
             let why = format!("it belongs to user {user}, and the folder to user {owner}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));
@@ -54,8 +50,11 @@ pub(super) fn read(path: &Path, owner: u32) -> Result<Found, String> {
 }
 
 /// What an engine published in a file, and the open file; `None` if it is not there. No link is followed.
-pub(super) fn published(path: &Path) -> io::Result<Option<(PublishedEngine, File)>> {
-    match open(path).and_then(|file| Ok((read_published_file(&file)?, file))) {
+pub(super) fn published(
+    folder: &OpenFolder,
+    name: &str,
+) -> io::Result<Option<(PublishedEngine, File)>> {
+    match open(folder, name).and_then(|file| Ok((read_published_file(&file)?, file))) {
         Ok(found) => Ok(Some(found)),
         Err(error) if is_gone(&error) => Ok(None),
         Err(error) => Err(error),
@@ -68,126 +67,111 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 /// Whether the process of this host that wrote the file has ended.
-pub(super) fn has_ended(path: &Path) -> bool {
-    published(path).is_ok_and(|found| found.is_none_or(|(found, _)| found.has_ended))
+pub(super) fn has_ended(folder: &OpenFolder, name: &str) -> bool {
+    published(folder, name).is_ok_and(|found| found.is_none_or(|(found, _)| found.has_ended))
 }
 
 /// Removes a file of the group if it is still the one of this state.
-pub(super) fn remove(path: &Path, state: State) -> io::Result<()> {
-    let (folder, name) = OpenFolder::of(path)?;
-    let file = folder.read(&name)?;
-    if state_in(&file.metadata()?)? == state {
-        folder.remove(&name, &files::Found::of(&file)?)?;
+pub(super) fn remove(folder: &OpenFolder, name: &str, state: State) -> io::Result<()> {
+    let found = Name::of(&folder.read(name)?)?;
+    if found.version() == state {
+        folder.remove(name, &found)?;
     }
     Ok(())
 }
 
 /// Of whatever has the name, also if this process may not open it.
-pub(super) fn state_at(path: &Path) -> io::Result<State> {
-    match open(path) {
-        Ok(file) => state_in(&file.metadata()?),
-        Err(_) => state_in(&fs::symlink_metadata(path)?),
+pub(super) fn state_at(folder: &OpenFolder, name: &str) -> io::Result<State> {
+    match open(folder, name) {
+        Ok(file) => Ok(Name::of(&file)?.version()),
+        Err(_) => Ok(folder.find(name)?.ok_or(io::ErrorKind::NotFound)?.version()),
     }
 }
 
 /// Opens a regular file for reading, and nothing else: opening a named pipe would wait until another process opens its other
 /// end, opening some devices does something, and a link leads to a file that another user chose.
-fn open(path: &Path) -> io::Result<File> {
-    if !fs::symlink_metadata(path)?.is_file() {
-        return Err(irregular());
+fn open(folder: &OpenFolder, name: &str) -> io::Result<File> {
+    match folder.find(name)? {
+        None => Err(io::ErrorKind::NotFound.into()),
+        Some(found) if !found.is_file() => {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"))
+        }
+        // Another process may replace it just now, which is judged again.
+        Some(_) => folder.read(name),
     }
-    // Another process may replace it just now.
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW;
-    OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)
-}
-
-fn state_in(metadata: &fs::Metadata) -> io::Result<State> {
-    Ok((metadata.ino(), metadata.len(), metadata.modified()?))
-}
-
-/// The file whose lock keeps others from changing names, made if it is not there. No link in the folder is followed, and none of
-/// another user on the way.
-pub(super) fn lock(path: &Path) -> io::Result<File> {
-    let (folder, name) = OpenFolder::of(path)?;
-    folder.append(name, 0o600)
-}
-
-fn irregular() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{lchown, symlink};
+    use std::fs;
+    use std::os::unix::fs::{chown, symlink};
 
     use polyrail::{Config, Engine};
 
     use super::*;
 
+    fn open_folder(folder: &tempfile::TempDir) -> OpenFolder {
+        OpenFolder::open(folder.path()).unwrap()
+    }
+
     #[test]
     fn a_file_is_judged_by_its_owner_as_it_was_opened_and_no_link_is_followed() {
         let folder = tempfile::tempdir().unwrap();
+        let open = open_folder(&folder);
         let config = Config::builder().set("rails", "127.0.0.1").unwrap().build().unwrap();
         let engine = Engine::builder().config(config).build().unwrap();
         let (real, link) = (folder.path().join("real"), folder.path().join("link"));
         engine.publish(&real).unwrap();
-        let owner = fs::metadata(&real).unwrap().uid();
-        let metadata = published(&real).unwrap().unwrap().0.metadata;
-        assert!(read(&real, owner).is_ok() && metadata == engine.metadata());
+        let metadata = published(&open, "real").unwrap().unwrap().0.metadata;
+        assert!(read(&open, "real").is_ok() && metadata == engine.metadata());
         // The owner of the file behind the link is right, and so it was when the link was followed.
         symlink(&real, &link).unwrap();
-        assert!(read(&link, owner).is_err());
-        assert!(published(&link).is_err() && !has_ended(&link));
-        let state = state_at(&link).unwrap();
-        assert_ne!(state, state_at(&real).unwrap());
-        assert!(remove(&link, state).is_err() && link.is_symlink() && real.exists());
-        let why = read(&real, owner + 1).map(drop).unwrap_err();
-        assert!(why.starts_with(&format!("it belongs to user {owner}, and the folder")), "{why}");
-        let gone = read(&folder.path().join("none"), owner).map(drop);
-        assert_eq!(gone.unwrap_err(), "it is gone");
-    }
-
-    #[test]
-    fn a_lock_is_made_through_no_link_of_another_user_and_no_file_of_one_is_taken() {
-        let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
-        fs::create_dir(at("real")).unwrap();
-        symlink("real", at("way")).unwrap();
-        // A link of this user leads to a folder, and none leads to the file.
-        lock(&at("way/.lock")).unwrap();
-        symlink("away", at("real/link")).unwrap();
-        assert!(lock(&at("real/link")).is_err() && !at("real/away").exists());
-        if !files::is_privileged() {
+        assert!(read(&open, "link").is_err());
+        assert!(published(&open, "link").is_err() && !has_ended(&open, "link"));
+        let state = state_at(&open, "link").unwrap();
+        assert_ne!(state, state_at(&open, "real").unwrap());
+        assert!(remove(&open, "link", state).is_err() && link.is_symlink() && real.exists());
+        assert_eq!(read(&open, "none").map(drop).unwrap_err(), "it is gone");
+        if !rustix::process::geteuid().is_root() {
             return polyrail_skip::skip(
                 "needs root",
                 "sudo cargo test -p polyrail-rendezvous --lib",
             );
         }
-        let give = |name| lchown(at(name), Some(65534), None).unwrap();
-        give("way");
-        fs::remove_file(at("real/.lock")).unwrap();
-        let error = lock(&at("way/.lock")).unwrap_err().to_string();
-        assert!(error.contains("belongs to user 65534"), "{error}");
-        assert!(!at("real/.lock").exists());
-        fs::write(at("real/.lock"), "").unwrap();
-        give("real/.lock");
-        let error = lock(&at("real/.lock")).unwrap_err().to_string();
-        assert!(
-            error.contains("belongs to user 65534; allowed: files of root and of this user"),
-            "{error}"
-        );
+        chown(&real, Some(65534), None).unwrap();
+        let why = read(&open, "real").map(drop).unwrap_err();
+        assert_eq!(why, "it belongs to user 65534, and the folder to user 0");
+    }
+
+    #[test]
+    fn members_are_read_in_the_folder_that_was_judged_whatever_has_its_path_by_then() {
+        let above = tempfile::tempdir().unwrap();
+        let at = |name: &str| above.path().join(name);
+        fs::create_dir_all(at("group")).unwrap();
+        fs::create_dir_all(at("theirs")).unwrap();
+        for (name, text) in [("group/f", "judged"), ("theirs/f", "another text")] {
+            fs::write(at(name), text).unwrap();
+        }
+        let folder = OpenFolder::open(&at("group")).unwrap();
+        let before = state_at(&folder, "f").unwrap();
+        fs::rename(at("group"), at("away")).unwrap();
+        symlink("theirs", at("group")).unwrap();
+        assert_eq!(state_at(&folder, "f").unwrap(), before);
+        remove(&folder, "f", before).unwrap();
+        assert!(at("theirs/f").exists() && !at("away/f").exists());
     }
 
     #[test]
     fn a_file_that_has_changed_is_not_removed() {
         let folder = tempfile::tempdir().unwrap();
+        let open = open_folder(&folder);
         let path = folder.path().join("f");
         fs::write(&path, "dead").unwrap();
-        let state = state_at(&path).unwrap();
+        let state = state_at(&open, "f").unwrap();
         fs::write(&path, "another").unwrap();
-        remove(&path, state).unwrap();
+        remove(&open, "f", state).unwrap();
         assert!(path.exists());
-        remove(&path, state_at(&path).unwrap()).unwrap();
+        remove(&open, "f", state_at(&open, "f").unwrap()).unwrap();
         assert!(!path.exists());
     }
 }

@@ -33,7 +33,7 @@ pub enum LimitKind {
 pub struct Limit {
     /// What limits.
     pub verdict: LimitKind,
-    /// The number that shows it, in one sentence without a full stop.
+    /// The number that shows it, in one sentence without a full stop. Rails that carry nothing follow, a line for each.
     pub because: String,
 }
 

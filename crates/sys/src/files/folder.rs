@@ -47,9 +47,25 @@ impl Found {
         self.kind() == FileType::Symlink
     }
 
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.kind() == FileType::RegularFile
+    }
+
     /// Whether it is a socket.
     pub fn is_socket(&self) -> bool {
         self.kind() == FileType::Socket
+    }
+
+    /// The user it belongs to.
+    pub fn owner(&self) -> u32 {
+        self.0.st_uid
+    }
+
+    /// The number, length and time (s, ns) of what was written last: they differ if the file is another one, or was
+    /// written since.
+    pub fn version(&self) -> (u64, i64, i64, u64) {
+        (self.0.st_ino, self.0.st_size, self.0.st_mtime, self.0.st_mtime_nsec)
     }
 
     /// Whether it is the same file as `other`.
@@ -116,6 +132,11 @@ impl OpenFolder {
     /// [`io::ErrorKind::InvalidData`] with the owner or the mode.
     pub fn require_trusted(&self) -> io::Result<()> {
         if is_privileged() { judge_trusted(&self.stat, &self.path) } else { Ok(()) }
+    }
+
+    /// The user it belongs to.
+    pub fn owner(&self) -> u32 {
+        self.stat.st_uid
     }
 
     /// The path when the folder was opened, without links.
@@ -194,7 +215,7 @@ impl OpenFolder {
     pub fn append(&self, name: impl AsRef<OsStr>, mode: u32) -> io::Result<File> {
         loop {
             let found = self.find(name.as_ref())?;
-            if found.is_some_and(|found| found.kind() != FileType::RegularFile) {
+            if found.is_some_and(|found| !found.is_file()) {
                 return Err(irregular());
             }
             let place = Place {

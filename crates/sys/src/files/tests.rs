@@ -90,6 +90,37 @@ fn root_trusts_its_own_file_and_none_that_others_can_change() {
 }
 
 #[test]
+fn code_that_others_can_change_is_refused_by_every_user() {
+    let folder = Folder::new("code");
+    let file = folder.file("target/release/f.so", "code");
+    let is_refused = |fault: &str| {
+        let error = require_trusted_code(&file).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+        assert!(error.to_string().contains(fault), "{error}");
+    };
+    require_trusted_code(&file).unwrap();
+    for name in ["target/release/f.so", "target"] {
+        folder.mode(name, 0o777);
+        is_refused("has mode 0777");
+        folder.mode(name, 0o775);
+        match is_privileged() {
+            true => is_refused("has mode 0775"),
+            false => require_trusted_code(&file).unwrap(),
+        }
+        folder.mode(name, 0o755);
+    }
+    let missing = require_trusted_code(&folder.at("none")).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+    if is_privileged() {
+        for name in ["target/release/f.so", "target"] {
+            give(&folder.at(name));
+            is_refused("belongs to user 65534");
+            chown(folder.at(name), Some(0), Some(0)).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_link_of_another_user_leads_root_nowhere_and_one_of_root_does() {
     if !is_privileged() {
         return needs_root();
@@ -105,7 +136,7 @@ fn a_link_of_another_user_leads_root_nowhere_and_one_of_root_does() {
         assert_eq!(text(&file), "new", "{}", path.display());
     }
     assert!(folder.at("last").is_symlink(), "it stays a link");
-    assert_eq!(without_links(&folder.at("middle")).unwrap(), folder.at("real"));
+    assert_eq!(OpenFolder::open(&folder.at("middle")).unwrap().path(), folder.at("real"));
     give(&folder.at("last"));
     give(&folder.at("middle"));
     fs::write(&file, "old").unwrap();
@@ -115,6 +146,7 @@ fn a_link_of_another_user_leads_root_nowhere_and_one_of_root_does() {
             open_to_write(&path, Opening::Append, 0o600).err(),
             open_to_write(&path, Opening::Truncate, 0o600).err(),
             replace(&path, b"theirs").err(),
+            require_replaceable(&path).err(),
             make_folders(&path.join("more"), 0o700).err(),
         ];
         for error in refused {
@@ -123,13 +155,14 @@ fn a_link_of_another_user_leads_root_nowhere_and_one_of_root_does() {
             assert!(error.to_string().contains("belongs to user 65534"), "{error}");
         }
     }
-    assert_eq!(without_links(&folder.at("middle")).unwrap_err().kind(), ErrorKind::InvalidData);
+    let error = OpenFolder::open(&folder.at("middle")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidData);
     assert_eq!(text(&file), "old");
     assert!(!folder.at("real/g").exists() && !folder.at("real/more").exists());
 }
 
 #[test]
-fn root_writes_to_no_second_name_and_to_no_file_of_another_user_in_a_shared_folder() {
+fn root_writes_to_no_second_name_and_to_no_file_of_another_user() {
     if !is_privileged() {
         return needs_root();
     }
@@ -149,10 +182,21 @@ fn root_writes_to_no_second_name_and_to_no_file_of_another_user_in_a_shared_fold
     // It does not wait for a reader.
     assert!(open_to_write(&pipe, Opening::Truncate, 0o600).is_err());
     assert!(open_trusted(&pipe, false).is_err());
-    // In a folder of that user, their files are theirs anyway.
+    // In a folder of that user, the name may get a new file, and nothing is written to theirs.
+    assert!(require_replaceable(&theirs).is_err());
     give(&folder.at("shared"));
-    open_to_write(&theirs, Opening::Append, 0o600).unwrap();
-    assert_eq!(text(&file), "old");
+    for opening in [Opening::Append, Opening::Keep, Opening::Write, Opening::Truncate] {
+        let error = open_to_write(&theirs, opening, 0o600).unwrap_err();
+        assert!(error.to_string().contains("belongs to user 65534"), "{error}");
+    }
+    let mut held = fs::File::open(&theirs).unwrap();
+    require_replaceable(&theirs).unwrap();
+    replace(&theirs, b"new").unwrap();
+    let mut read = String::new();
+    held.read_to_string(&mut read).unwrap();
+    assert_eq!((read.as_str(), text(&theirs).as_str(), text(&file).as_str()), ("", "new", "old"));
+    // A pipe would be written to.
+    assert!(require_replaceable(&pipe).is_err() && replace(&pipe, b"new").is_err());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, openat};
 
 use super::privilege::is_privileged;
-use super::walk::{Place, Purpose, Walk, judge_trusted};
+use super::walk::{Place, Purpose, Walk, judge_code, judge_trusted};
 use super::{NULL_DEVICE, refused};
 
 /// Opens a regular file that decides what this process does, for reading, or with `to_append` for appending too.
@@ -50,6 +50,19 @@ pub fn open_trusted(path: &Path, to_append: bool) -> io::Result<File> {
     Ok(File::from(file))
 }
 
+/// Refuses code that was found and not named, if others than root and this user can change it: its file, every folder
+/// on its way and every link. The group may write it where this process has no [privileges](is_privileged). It may be judged
+/// and then loaded by its path: nobody else can replace it in between.
+///
+/// # Errors
+/// As [`open_trusted`].
+pub fn require_trusted_code(path: &Path) -> io::Result<()> {
+    let place = walk_to(path, Purpose::Run)?;
+    let Some(found) = &place.found else { return Err(io::ErrorKind::NotFound.into()) };
+    require_regular(found)?;
+    judge_code(found, path)
+}
+
 /// Opens what a link of `/proc` leads to.
 fn open_descriptor(place: &Place, path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -89,12 +102,11 @@ pub fn require_trusted(folder: &Path) -> io::Result<()> {
 }
 
 fn find(path: &Path) -> io::Result<Place> {
-    let walk = Walk {
-        purpose: Purpose::Trust,
-        root: Path::new("/"),
-        makes_folders: None,
-        follows_last: true,
-    };
+    walk_to(path, Purpose::Trust)
+}
+
+fn walk_to(path: &Path, purpose: Purpose) -> io::Result<Place> {
+    let walk = Walk { purpose, root: Path::new("/"), makes_folders: None, follows_last: true };
     walk.to(&absolute(path)?)
 }
 

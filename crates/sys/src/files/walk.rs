@@ -24,6 +24,8 @@ const LINKS_MAX: usize = 40;
 pub(super) enum Purpose {
     /// The process will do what the file says.
     Trust,
+    /// The process will run the file, which nobody named.
+    Run,
     /// The process will write there.
     Write,
     /// The file is one of the copy of a machine. Links stay below the root.
@@ -143,8 +145,10 @@ impl Walk<'_> {
 
     /// A folder, unless what is in it can't count.
     fn judged(&self, fd: OwnedFd, stat: Stat, path: PathBuf) -> io::Result<Folder> {
-        if self.purpose == Purpose::Trust && is_privileged() {
-            judge_trusted(&stat, &path)?;
+        match self.purpose {
+            Purpose::Run => judge_code(&stat, &path)?,
+            Purpose::Trust if is_privileged() => judge_trusted(&stat, &path)?,
+            _ => {}
         }
         Ok(Folder { fd, stat, path })
     }
@@ -158,6 +162,7 @@ impl Walk<'_> {
                     path.display()
                 )));
             }
+            Purpose::Run => is_trusted(link.st_uid),
             Purpose::Trust | Purpose::Write if is_privileged() => is_trusted(link.st_uid),
             Purpose::Trust | Purpose::Write => {
                 let is_shared = is_sticky(folder) && folder.st_mode & 0o002 != 0;
@@ -184,6 +189,16 @@ impl Walk<'_> {
 
 /// Refuses a file or folder that others than root and this user can change.
 pub(super) fn judge_trusted(stat: &Stat, path: &Path) -> io::Result<()> {
+    judge(stat, path, 0o022)
+}
+
+/// The same of code and its folders, for any process. A user without privileges who works with files that the group may
+/// write trusts that group.
+pub(super) fn judge_code(stat: &Stat, path: &Path) -> io::Result<()> {
+    judge(stat, path, if is_privileged() { 0o022 } else { 0o002 })
+}
+
+fn judge(stat: &Stat, path: &Path, others: u32) -> io::Result<()> {
     if !is_trusted(stat.st_uid) {
         return Err(refused(format!(
             "{} belongs to user {}; allowed: root and this user",
@@ -193,7 +208,7 @@ pub(super) fn judge_trusted(stat: &Stat, path: &Path) -> io::Result<()> {
     }
     // In a folder such as /tmp, others can't rename what is not theirs; what is in it is judged next.
     let is_shared = FileType::from_raw_mode(stat.st_mode) == FileType::Directory && is_sticky(stat);
-    if stat.st_mode & 0o022 != 0 && !is_shared {
+    if stat.st_mode & others != 0 && !is_shared {
         return Err(refused(format!(
             "{} has mode {:04o}, which lets others change it; allowed: a mode that lets only its owner write",
             path.display(),

@@ -3,12 +3,12 @@
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
-use super::folder::{OpenFolder, draft_of};
+use super::folder::draft_of;
 use super::privilege::{is_privileged, is_trusted};
 use super::refused;
 use super::walk::{Place, Purpose, Walk};
@@ -32,9 +32,8 @@ pub enum Opening {
 
 /// Opens a file to write it; `mode` is for a new one.
 ///
-/// No link is followed that another user has laid, on the whole way. In a process [with
-/// privileges](is_privileged) these are refused, too: a file of another user, except in a folder of that user; a pipe of another user; and
-/// a second name of a file, in a folder where others may make names.
+/// No link is followed that another user has laid, on the whole way. In a process [with privileges](is_privileged) these
+/// are refused, too: a file or pipe of another user; and a second name of a file, in a folder where others may make names.
 ///
 /// # Errors
 /// Of the system; [`io::ErrorKind::InvalidData`] for what is refused, with the reason.
@@ -51,7 +50,8 @@ pub fn open_to_write(path: &Path, opening: Opening, mode: u32) -> io::Result<Fil
 
 /// Writes a whole file, in place of an older one: where the disk is full or this process is killed, the older one stays, and
 /// no reader sees a part of either. A device or pipe is written to. Follows links and refuses files as [`open_to_write`]
-/// does. The new file keeps the older one's permissions, except those that another user chose.
+/// does, but takes the place of a file of another user in a folder of that user, as nothing is written to that file. The
+/// new file keeps the older one's permissions, except those that another user chose.
 ///
 /// # Errors
 /// As [`open_to_write`]. Nothing is left of the new file then.
@@ -61,9 +61,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if place.is_of_kernel || place.found.as_ref().is_some_and(|found| !is_regular(found)) {
         return open(&place, Opening::Truncate, 0o666)?.write_all(bytes);
     }
-    if let Some(found) = &place.found {
-        judge(&place, found)?;
-    }
+    judge_replaced(&place)?;
     let draft = draft_of(&place.name);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut file = match openat(&place.folder, &draft, flags, Mode::from_raw_mode(0o666)) {
@@ -86,6 +84,24 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
+/// Checks that [`replace`] would refuse no link and no file at this path. Makes nothing; a missing folder is no fault.
+///
+/// # Errors
+/// As [`replace`].
+pub fn require_replaceable(path: &Path) -> io::Result<()> {
+    match find(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        found => judge_replaced(&found?),
+    }
+}
+
+fn judge_replaced(place: &Place) -> io::Result<()> {
+    let Some(found) = &place.found else { return Ok(()) };
+    let kind = FileType::from_raw_mode(found.st_mode);
+    let is_at_home = kind == FileType::RegularFile && found.st_uid == place.folder_stat.st_uid;
+    if is_at_home && !is_trusted(found.st_uid) { Ok(()) } else { judge(place, found) }
+}
+
 /// The permissions of an older file that the new one keeps; `None`: those of a new file. Others can write nothing of a
 /// process with privileges where they could also have set the older permissions.
 fn mode_to_keep(place: &Place, old: &Stat) -> Option<u32> {
@@ -106,15 +122,6 @@ pub fn make_folders(path: &Path, mode: u32) -> io::Result<()> {
         true => Ok(()),
         false => Err(Errno::NOTDIR.into()),
     }
-}
-
-/// The path of a folder without links, to make files in it by other means than this module's. Follows links as
-/// [`open_to_write`] does.
-///
-/// # Errors
-/// As [`open_to_write`], and if there is no folder of that name.
-pub fn without_links(folder: &Path) -> io::Result<PathBuf> {
-    Ok(OpenFolder::open(folder)?.path().to_owned())
 }
 
 pub(super) fn find(path: &Path) -> io::Result<Place> {
@@ -170,12 +177,10 @@ fn judge(place: &Place, found: &Stat) -> io::Result<()> {
     }
     let (folder, shown) = (&place.folder_stat, place.path.display());
     if !is_trusted(found.st_uid) {
-        let is_at_home = kind == FileType::RegularFile && found.st_uid == folder.st_uid;
-        let fault = format!(
+        return Err(refused(format!(
             "{shown} belongs to user {}; allowed: files of root and of this user",
             found.st_uid
-        );
-        return if is_at_home { Ok(()) } else { Err(refused(fault)) };
+        )));
     }
     match is_shared(folder) && found.st_nlink > 1 {
         false => Ok(()),

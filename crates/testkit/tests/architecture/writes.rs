@@ -74,11 +74,6 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         "refuses a folder that others own or may look into, and makes and removes files that must be new",
     ),
     (
-        "rendezvous/src/dir/files.rs",
-        &["OpenOptions::new"],
-        "opens for reading, and follows no link",
-    ),
-    (
         "tune/src/machine.rs",
         &["OpenOptions::new", ".write(true"],
         "writes files of /proc and /sys, where only the kernel makes any",

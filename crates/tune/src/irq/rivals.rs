@@ -1,6 +1,6 @@
 //! Programs that move interrupts by themselves.
 
-use polyrail_host::Sysroot;
+use polyrail_host::{Sysroot, system_program};
 
 use crate::balancer::{self, RUNNING, STOPPED};
 use crate::plan::Plan;
@@ -14,7 +14,7 @@ pub fn rivals_running(root: &Sysroot) -> Vec<(u32, String)> {
     let processes = root.list_optional("/proc").unwrap_or_default();
     let numbers = processes.iter().filter_map(|name| name.parse::<u32>().ok());
     // A process that ends meanwhile is no rival any more.
-    let named = numbers.filter_map(|pid| Some((pid, root.read(format!("/proc/{pid}/comm")).ok()?)));
+    let named = numbers.filter_map(|pid| Some((pid, system_program(root, pid)?)));
     named.filter(|(_, name)| RIVALS.contains(&name.as_str())).collect()
 }
 

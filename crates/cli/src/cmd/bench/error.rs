@@ -3,7 +3,6 @@
 mod mismatch;
 
 use std::io;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use polyrail::{
@@ -47,8 +46,8 @@ pub(crate) enum BenchError {
     System { step: String, source: io::Error },
     #[error(transparent)]
     Unwritten(#[from] Unwritten),
-    #[error("listening address {address} is on none of the rails: {rails}{left_out}")]
-    NotARail { address: SocketAddr, rails: String, left_out: String },
+    #[error("listening address {missing} is on none of the rails: {rails}{left_out}")]
+    NotARail { missing: String, rails: String, left_out: String },
     #[error("the other process ended before it was ready ({status})")]
     PeerStart { status: String, code: u8 },
     #[error(transparent)]
@@ -63,6 +62,9 @@ pub(crate) enum BenchError {
     Nccl { name: String, message: String, help: Option<String>, code: u8 },
     #[error(transparent)]
     Peer(#[from] PeerError),
+    /// No address of several leads to the other end.
+    #[error("{error}; nor to {others}")]
+    Unreached { error: Box<PeerError>, others: String },
     /// Whatever was being done when it went.
     #[error("the bench at the other end, {peer}, is gone: {why}")]
     Gone { peer: String, why: LostReason },
@@ -149,6 +151,7 @@ impl BenchError {
             Self::Engine(error) => error.exit_code(),
             Self::Gpu(error) => error.exit_code(),
             Self::Peer(error) => error.exit_code(),
+            Self::Unreached { error, .. } => error.exit_code(),
             Self::Post(error) => error.exit_code(),
             Self::Region(error) => error.exit_code(),
             Self::Transfer(error) => error.exit_code(),
@@ -186,12 +189,25 @@ impl BenchError {
             Self::Gpu(error) => error.help(),
             Self::Engine(error) => error.help(),
             Self::Peer(error) => error.help(),
+            Self::Unreached { error, .. } => error.help(),
             Self::Post(error) => error.help(),
             Self::Region(error) => error.help(),
             Self::Transfer(error) => error.help(),
             Self::Gone { why: LostReason::Plugin { .. }, .. } => Some(
                 "`polyrail nccl try` says what the plugin can do, call by call; rails without it \
                  need none"
+                    .into(),
+            ),
+            Self::Gone { why: LostReason::GivenUp { says }, .. } if is_unanswered(says) => Some(
+                "this process was stopped or overloaded: TCP connected, and it answered nothing for so long; see \
+                 that it runs all the while, and raise peer_timeout_ms at both ends where it can't"
+                    .into(),
+            ),
+            Self::Gone {
+                why: LostReason::Unreachable { last_problem: Some(last), .. }, ..
+            } if is_unanswered(last) => Some(
+                "see that the process at the other end is not stopped (`ps` shows T) and gets CPU time: its kernel \
+                 takes the connections and it answers none"
                     .into(),
             ),
             Self::Gone { why: LostReason::GivenUp { says }, .. } => Some(
@@ -248,9 +264,35 @@ impl BenchError {
     }
 }
 
+/// Whether an engine's words tell of connections that TCP made and no process answered. A firewall is not the cause.
+fn is_unanswered(words: &str) -> bool {
+    words.contains("TCP connected and nothing answered")
+}
+
 #[cfg(test)]
 mod tests {
+    use polyrail::ConnectReason;
+
     use super::*;
+
+    #[test]
+    fn a_process_that_answers_nothing_is_blamed_and_no_firewall() {
+        let help = |waiting_for: &'static str| {
+            let last = ConnectReason::TimedOut { waiting_for }.to_string();
+            let (silence, says) = (Duration::from_secs(10), last.clone());
+            [
+                LostReason::Unreachable { silence, last_problem: Some(last) },
+                LostReason::GivenUp { says },
+            ]
+            .map(|why| BenchError::Gone { peer: String::new(), why }.help().unwrap())
+        };
+        for help in help("the other side's first words") {
+            assert!(help.contains("stopped") && !help.contains("firewall"), "{help}");
+        }
+        for help in help("the connection") {
+            assert!(help.contains("firewall") && !help.contains("stopped"), "{help}");
+        }
+    }
 
     #[test]
     fn errors_of_the_engine_have_the_exit_codes_of_the_command() {

@@ -23,7 +23,7 @@ pub(crate) use self::layout::{Layout, Piece, WORKING_SET_BYTES};
 pub(crate) use self::memory_kind::MemoryKind;
 pub(crate) use self::nccl_mode::NcclMode;
 pub(crate) use self::placement::{Placed, place_together};
-pub(crate) use self::role::{Role, Server, without_invitation};
+pub(crate) use self::role::{Role, Server};
 #[cfg(test)]
 pub(crate) use self::schedule::tests::schedule as a_schedule;
 pub(crate) use self::schedule::{

@@ -10,7 +10,9 @@ mod raw_spec;
 
 pub(crate) use self::hex::{from_hex, to_hex};
 pub(crate) use self::link::{BUSY, Link, unexpected};
-pub(crate) use self::load::{DownRail, Load, OwnCpus, Program, RailDelta, Throttled, WhyDown};
+pub(crate) use self::load::{
+    DownRail, Load, OneNic, OwnCpus, Program, RailDelta, Throttled, WhyDown,
+};
 pub(crate) use self::messages::{
     About, Answer, Ask, CONTROL_VERSION, Counted, End, Regions, SetUp, process,
 };

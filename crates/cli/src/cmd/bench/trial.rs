@@ -1,5 +1,6 @@
 //! One size on one pair of engines, from the measuring end: set-up, warm-up, samples.
 
+mod arrivals;
 mod away;
 mod down;
 mod machine;

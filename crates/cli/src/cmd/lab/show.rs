@@ -75,21 +75,35 @@ pub(super) fn list(labs: &[LabInfo], json: bool) -> String {
     text
 }
 
-/// What to type next, for a lab that has just come up.
+/// What to type next, for a lab that has just come up: each line runs as it is printed.
 pub(super) fn next_steps(lab: &Lab) -> String {
     let name = lab.name();
     let paths = Side::BOTH.map(|side| lab.namespace_path(side).display().to_string());
-    let (first, rest) = match lab.switch_path() {
-        None => ("a", format!(" and {}", paths[1])),
-        Some(switch) => ("0", format!(" and so on, and {} of the switch", switch.display())),
+    let ([a, b], rest) = match lab.switch_path() {
+        None => (["a", "b"], format!(" and {}", paths[1])),
+        Some(switch) => (["0", "1"], format!(" and so on, and {} of the switch", switch.display())),
     };
+    let polyrail = program(std::env::args_os().next().and_then(|called| called.into_string().ok()));
+    let at =
+        lab.rails().first().map_or(String::new(), |rail| format!("{}:5000", rail.ends[1].ipv4));
     format!(
         "polyrail: lab `{name}` is up; its namespaces are {}{rest}\n\
-         try:  polyrail lab exec {name} {first} -- cat /proc/net/dev\n      \
-         polyrail lab set {name} rail0 --down\n      \
-         polyrail lab down {name}",
+         try:  {polyrail} lab exec {name} {b} -- {polyrail} bench --listen {at}    # in another terminal\n      \
+         {polyrail} lab exec {name} {a} -- {polyrail} bench --connect {at}\n      \
+         {polyrail} lab set {name} rail0 --down\n      \
+         {polyrail} lab down {name}",
         paths[0]
     )
+}
+
+/// This program as it was called, for a shell in the same folder.
+fn program(called: Option<String>) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);
+    match called.filter(|called| called.contains('/')) {
+        Some(called) if called.chars().all(is_plain) => called,
+        Some(called) => format!("'{}'", called.replace('\'', r"'\''")),
+        None => "polyrail".to_owned(),
+    }
 }
 
 /// Where a rail was cut, and who notices.
@@ -175,4 +189,17 @@ fn columns<const N: usize>(rows: impl Iterator<Item = [String; N]>) -> String {
         format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
     };
     rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::program;
+
+    #[test]
+    fn the_program_is_named_as_it_was_called() {
+        let named = |called: &str| program(Some(called.to_owned()));
+        assert_eq!((named("polyrail"), program(None)), ("polyrail".into(), "polyrail".into()));
+        assert_eq!(named("target/release/polyrail"), "target/release/polyrail");
+        assert_eq!(named("/home/a b/polyrail"), "'/home/a b/polyrail'");
+    }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use polyrail_config::{Config, steers};
 use polyrail_experiment::Design;
+use polyrail_report::without_invitation;
 
 use crate::cmd::bench::check_options;
 use crate::files::OutFile;
@@ -113,6 +114,13 @@ pub(super) struct Wanted {
     pub(super) design: Design,
     pub(super) rounds: usize,
     pub(super) budget: Option<Duration>,
+}
+
+impl Wanted {
+    /// The options of `bench` as reports and journals have them.
+    pub(super) fn shown_bench(&self) -> Vec<String> {
+        self.bench.iter().map(|word| without_invitation(word)).collect()
+    }
 }
 
 impl SweepArgs {

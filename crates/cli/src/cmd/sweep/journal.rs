@@ -180,7 +180,7 @@ fn first_line(wanted: &Wanted, plan: &Plan) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "host": about.hostname,
         "cpus": about.cpus,
-        "bench": wanted.bench.join(" "),
+        "bench": wanted.shown_bench().join(" "),
         "cells": (0..plan.cells.len()).map(|cell| plan.label(cell)).collect::<Vec<_>>().join("; "),
         "rounds": wanted.rounds,
         "with_budget": wanted.budget.is_some(),

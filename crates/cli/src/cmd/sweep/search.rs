@@ -96,7 +96,7 @@ pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, RunError> {
         command: wanted.name.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         host: host::describe(),
-        bench: wanted.bench.clone(),
+        bench: wanted.shown_bench(),
         figure: experiment.figure.text().to_owned(),
         better: experiment.better,
         blocks: search.blocks(),

@@ -81,6 +81,9 @@ impl Unseen {
                 "has an engine that lets nobody look, or that has just begun or is about to end"
                     .to_owned()
             }
+            Self::NotAsked { sockets } => format!(
+                "was not seen, and {sockets} sockets under names of engines were not asked: its own may be one of them"
+            ),
         }
     }
 
@@ -101,6 +104,9 @@ impl Unseen {
             Self::Off => {
                 "look again; if that stays so, leave out top_socket=off there, and see that program and command are of one version; \
                  `metrics_listen` serves the same figures to Prometheus"
+            }
+            Self::NotAsked { .. } => {
+                "name the process with --pid; root sees in /proc/net/unix whose names there are"
             }
         }
     }

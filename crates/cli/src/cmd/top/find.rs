@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_config::harmless;
 use polyrail_metrics::{Answers, LOCAL_THREAD, NoAnswer, ask_local};
+use rustix::process::Uid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::error::TopError;
@@ -21,7 +22,7 @@ const CONTROL: &str = "pr-control";
 /// How often to search all threads of the machine. New engines in the namespaces that are known are found
 /// at each look.
 const SEARCH_EVERY: Duration = Duration::from_secs(5);
-/// Other network namespaces that a look enters, the oldest first.
+/// Other network namespaces that a look enters.
 const MOST_VISITS: usize = 64;
 
 /// Looks at processes with engines.
@@ -58,6 +59,8 @@ pub(super) enum Unseen {
     Namespace { why: String },
     /// It listens nowhere.
     Off,
+    /// It may be among so many that were not asked.
+    NotAsked { sockets: usize },
 }
 
 impl Finder {
@@ -90,6 +93,7 @@ impl Finder {
                 }
             }
         };
+        let own = rustix::process::geteuid();
         let here = network(Path::new("/proc/thread-self/ns/net"));
         match ask_local(self.only) {
             Ok(answers) => add(&mut found, answers),
@@ -97,7 +101,7 @@ impl Finder {
         }
         // All at once: any user may make namespaces in which nothing answers.
         let mut visits = Vec::new();
-        for (index, (there, file)) in self.elsewhere(here).into_iter().enumerate() {
+        for (index, (there, file)) in fair(&self.processes, here, own).into_iter().enumerate() {
             visits.push((
                 there,
                 if index < MOST_VISITS { visit(file, self.only) } else { Err(too_many()) },
@@ -110,12 +114,14 @@ impl Finder {
                 Err(error) => self.all_fail(Some(there), &error, &mut found),
             }
         }
-        let own = rustix::process::geteuid();
         let users = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         for process in &self.processes {
             let unseen = || match process.user {
                 user if !is_mapped(&users, user) => Err(Unseen::Foreign),
-                user if user == own.as_raw() || own.is_root() => Err(Unseen::Off),
+                user if user == own.as_raw() || own.is_root() => Err(match not_asked {
+                    0 => Unseen::Off,
+                    sockets => Unseen::NotAsked { sockets },
+                }),
                 user => Err(Unseen::Forbidden { user }),
             };
             // The list is some seconds old, and an engine may end while the others are asked.
@@ -140,14 +146,6 @@ impl Finder {
         self.searched = Some(Instant::now());
     }
 
-    /// Other network namespaces with engines, and a file of each.
-    fn elsewhere(&self, here: Option<Identity>) -> BTreeMap<Identity, PathBuf> {
-        let mut all = BTreeMap::new();
-        self.processes.iter().for_each(|process| all.extend(process.networks.clone()));
-        all.retain(|network, _| Some(*network) != here);
-        all
-    }
-
     fn all_fail(
         &self,
         network: Option<Identity>,
@@ -162,6 +160,32 @@ impl Finder {
             found.entry(process.pid).or_insert_with(unseen);
         }
     }
+}
+
+/// Other network namespaces with engines, and a file of each: those of the calling user first, then one of each other user
+/// in turn, the oldest first.
+fn fair(processes: &[Process], here: Option<Identity>, own: Uid) -> Vec<(Identity, PathBuf)> {
+    let mut all = BTreeMap::new();
+    // One that several users share is the calling user's, or the lowest number's.
+    let rank = |user: u32| (user != own.as_raw(), user);
+    for process in processes {
+        for (network, file) in &process.networks {
+            let entry = all.entry(*network).or_insert((rank(process.user), file));
+            *entry = (*entry).min((rank(process.user), file));
+        }
+    }
+    all.retain(|network, _| Some(*network) != here);
+    let mut turns: BTreeMap<(bool, u32), usize> = BTreeMap::new();
+    let mut found: Vec<_> = all
+        .into_iter()
+        .map(|(network, (user, file))| {
+            let turn = turns.entry(user).or_default();
+            *turn += 1;
+            ((user.0, *turn), (network, file.clone()))
+        })
+        .collect();
+    found.sort_by_key(|(rank, _)| *rank);
+    found.into_iter().map(|(_, visit)| visit).collect()
 }
 
 /// Asks those in the network namespace of this file. A namespace belongs to a thread, so one that ends
@@ -247,6 +271,24 @@ mod tests {
         assert!(is_mapped(all, 0) && is_mapped(all, 65534) && is_mapped("", 7));
         let of_a_lab = "         0       1000          1\n";
         assert!(is_mapped(of_a_lab, 0) && !is_mapped(of_a_lab, 65534));
+    }
+
+    #[test]
+    fn the_namespaces_of_one_user_leave_room_for_those_of_others() {
+        let process = |pid: u32, user: u32| Process {
+            pid,
+            user,
+            networks: [((4, pid.into()), PathBuf::from(pid.to_string()))].into(),
+        };
+        let many = (1..100).map(|pid| process(pid, 1000));
+        let all: Vec<Process> = many.chain([process(100, 1001), process(101, 0)]).collect();
+        let order = |own: Uid| {
+            let visits = fair(&all, Some((4, 1)), own).into_iter();
+            visits.map(|((_, inode), _)| inode).collect::<Vec<_>>()
+        };
+        assert_eq!(order(Uid::ROOT)[..4], [101, 2, 100, 3]);
+        assert_eq!(order(Uid::from_raw(1001))[..4], [100, 2, 101, 3]);
+        assert_eq!(order(Uid::ROOT).len(), 100);
     }
 
     #[test]

@@ -219,8 +219,8 @@ impl Explain for PeerError {
                     UNREACHABLE
                 }
                 ConnectReason::TimedOut { .. } => {
-                    "see that an engine listens there, and no other program; a host that is very busy may need \
-                     a longer connect_timeout_ms here"
+                    "see that an engine listens there, and no other program, and that its process is not stopped \
+                     (`ps` shows T); a host that is very busy may need a longer connect_timeout_ms here"
                 }
                 ConnectReason::Closed => HUNG_UP,
                 ConnectReason::Impostor(_) => {

@@ -3,6 +3,7 @@
 use polyrail_config::Config;
 use polyrail_sys::interfaces::{AddressState, Below, Interface, Kind, Routes};
 
+use crate::engine::hosted_rails::select_all;
 use crate::engine::left_out::{LeftOut, left_out, remark, unknown as unknown_names, why_none};
 use crate::engine::rail_selection::select;
 
@@ -312,6 +313,42 @@ fn veths_of_a_container_that_are_no_rails_have_a_reason() {
     let pods = (3..103).map(|at| veth(at, &format!("fe80::{at}/64")));
     let line = seen("auto", [eth0()].into_iter().chain(pods).collect()).left_out;
     assert!(line.ends_with("fe80::18, which is link-local); and 84 more"), "{line}");
+}
+
+#[test]
+fn an_interface_whose_name_is_not_utf8_is_no_rail_and_has_that_as_its_reason() {
+    let odd = one(3, "rail\\xff", "10.0.1.1/24");
+    let odd = Interface { state: AddressState::Unnameable, ..odd };
+    takes(
+        vec![one(2, "rail0", "10.0.0.1/24"), odd.clone()],
+        &["rail0 10.0.0.1"],
+        "rail\\xff (its name is not UTF-8)",
+        false,
+    );
+    let unfit = select("rail", &[lo(), odd.clone()]).unwrap_err();
+    assert!(unfit.why.ends_with("10.0.1.1, and the name of the interface is not UTF-8"));
+    assert!(select("10.0.1.1", &[lo(), odd]).is_err());
+}
+
+#[test]
+fn of_more_interfaces_than_an_engine_can_have_rails_the_others_are_left_out() {
+    let nics =
+        (2..68).map(|at: u32| one(at, &format!("eth{}", at - 2), &format!("10.0.{at}.1/24")));
+    let all: Vec<_> = [lo()].into_iter().chain(nics).collect();
+    for (spec, first) in [("auto", "eth0"), ("^eth0", "eth1")] {
+        let config = Config::builder().set("rails", spec).unwrap().build().unwrap();
+        let (rails, _) = select_all(&config, &all).unwrap();
+        assert_eq!((rails.len(), rails[0].name.as_str()), (64, first));
+        let line = LeftOut::line(&left_out(&config, &all, &rails)).unwrap();
+        let wanted = match spec {
+            "auto" => "eth64, eth65 (more than 64 rails)",
+            _ => "eth0 (`rails` leaves it out); eth65 (more than 64 rails)",
+        };
+        assert_eq!(line, wanted);
+    }
+    let config = Config::builder().set("rails", "eth").unwrap().build().unwrap();
+    let error = select_all(&config, &all).err().unwrap().to_string();
+    assert!(error.contains("these are 66 rails"), "{error}");
 }
 
 #[test]

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine, Peer};
 use polyrail_lab::Rate;
-use polyrail_report::{BenchReport, BenchResult, Lab, PeerView, Placement, SCHEMA_VERSION, exit};
+use polyrail_report::{
+    BenchReport, BenchResult, Lab, PeerView, Placement, SCHEMA_VERSION, exit, without_invitation,
+};
 use polyrail_sample::Attached;
 use polyrail_sys::interfaces::CongestionControls;
 
@@ -20,9 +22,7 @@ use super::protection::Connected;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::memory::Bank;
-use crate::cmd::bench::options::{
-    Against, Args, Placed, Schedule, Server, Verify, without_invitation,
-};
+use crate::cmd::bench::options::{Against, Args, Placed, Schedule, Server, Verify};
 use crate::cmd::bench::output::{Output, TCP, explanation, remarks, sample_file};
 use crate::cmd::bench::rivals::Other;
 use crate::cmd::bench::talk::{About, Answer, Ask, BUSY, CONTROL_VERSION, Link, unexpected};

@@ -51,7 +51,7 @@ pub(super) fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
         }
         false => String::new(),
     };
-    let source = format!("{} rails {source}{shared}", each.len());
+    let source = format!("{} {source}{shared}", counted(each.len() as u64, "rail"));
     Some(Line { rails: each, source })
 }
 

@@ -17,28 +17,32 @@ use crate::stdout::{say, tell};
 /// Addresses in the line for the other machine: more make it hard to type.
 const SHOWN_ADDRESSES: usize = 4;
 
-/// Serves clients until Ctrl-C, which is the usual end and no failure. `threads` says where they were placed.
+/// Serves clients until Ctrl-C, which is the usual end and no failure. `wanted` are the addresses of the name that was given;
+/// `threads` says where the threads were placed.
 pub(crate) fn listen(
     config: Config,
     bank: Bank,
-    address: Option<SocketAddr>,
+    wanted: &[SocketAddr],
     threads: &str,
 ) -> Result<u8, BenchError> {
     let interrupt = Interrupt::install()?;
     let engine = Engine::builder().config(config).build()?;
     tell!("threads: {threads}");
     let addresses = engine.addresses();
-    let wanted = address.filter(|address| !address.ip().is_unspecified());
-    if let Some(address) = wanted
-        && !addresses.iter().any(|rail| rail.ip() == address.ip())
-    {
+    let (served, missing) = split(wanted, &addresses);
+    if served.is_empty() && !missing.is_empty() {
         let rails: Vec<String> = addresses.iter().map(|rail| rail.ip().to_string()).collect();
         let left_out = left_out(&engine);
-        return Err(BenchError::NotARail { address, rails: rails.join(", "), left_out });
+        let missing = missing.join(", ");
+        return Err(BenchError::NotARail { missing, rails: rails.join(", "), left_out });
     }
-    let first = wanted.and_then(|wanted| addresses.iter().find(|rail| rail.ip() == wanted.ip()));
-    if let Some(address) = first.or(addresses.first()) {
-        say!("listening on {address}\non this host: polyrail bench --connect {address}");
+    if !missing.is_empty() {
+        tell!("not listening on {}, which is on none of the rails", missing.join(", "));
+    }
+    if let Some(address) = served.first().or(addresses.first()) {
+        let all = if served.is_empty() { vec![*address] } else { served.clone() };
+        let all: Vec<_> = all.iter().map(ToString::to_string).collect();
+        say!("listening on {}\non this host: polyrail bench --connect {address}", all.join(", "));
         if addresses.iter().all(|rail| rail.ip().is_loopback()) {
             let why = match engine.config().names_rails() {
                 true => "; `--rails auto` takes the interfaces that lead to other hosts",
@@ -66,7 +70,10 @@ pub(crate) fn listen(
     let lost = RefCell::new(None);
     serve(&engine, &Arc::new(bank), &interrupt, |peer, result| {
         match result {
-            Ok(silent) => tell!("served {}{silent}", peer.name()),
+            Ok(silent) => {
+                tell!("served {}", peer.name());
+                silent.iter().for_each(|line| tell!("rails: {line}"));
+            }
             // What hosts it serves nobody any more.
             Err(error @ BenchError::Gone { why: LostReason::Plugin { .. }, .. }) => {
                 lost.replace(Some(error));
@@ -82,8 +89,39 @@ pub(crate) fn listen(
     lost.into_inner().map_or(Ok(exit::OK), Err)
 }
 
+/// The rails of a name's addresses, in the order of the name, and its addresses that are on no rail. Any address stands for
+/// all rails.
+fn split(wanted: &[SocketAddr], rails: &[SocketAddr]) -> (Vec<SocketAddr>, Vec<String>) {
+    let mut both = (Vec::new(), Vec::new());
+    for ip in wanted.iter().map(SocketAddr::ip).filter(|ip| !ip.is_unspecified()) {
+        match rails.iter().find(|rail| rail.ip() == ip) {
+            Some(rail) => both.0.push(*rail),
+            None => both.1.push(ip.to_string()),
+        }
+    }
+    both
+}
+
 /// `; left out: …`, if any interface is.
 fn left_out(engine: &Engine) -> String {
     let line = LeftOut::line(&engine.left_out());
     line.map(|line| format!("; left out: {line}")).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_address_of_a_name_is_served_or_named() {
+        let parse = |all: &[&str]| -> Vec<SocketAddr> {
+            all.iter().map(|one| one.parse().unwrap()).collect()
+        };
+        let rails = parse(&["10.0.0.1:7000", "[fd00::1]:7000", "10.0.1.1:7000"]);
+        let wanted = parse(&["[fd00::9]:7000", "10.0.1.1:7000", "[fd00::1]:7000"]);
+        let (served, missing) = split(&wanted, &rails);
+        assert_eq!(served, parse(&["10.0.1.1:7000", "[fd00::1]:7000"]));
+        assert_eq!(missing, ["fd00::9"]);
+        assert_eq!(split(&parse(&["0.0.0.0:7000"]), &rails), (vec![], vec![]));
+    }
 }

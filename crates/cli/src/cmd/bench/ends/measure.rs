@@ -64,6 +64,8 @@ pub(crate) struct Yardsticks {
     pub(crate) copy: Option<CopyRate>,
     pub(crate) messages_per_s: Option<f64>,
     pub(crate) deeper: Option<Deeper>,
+    /// What the CPUs gave, if that was so little that nothing was measured.
+    pub(crate) starved: Option<String>,
 }
 
 /// What a baseline of plain sockets was like.
@@ -91,11 +93,15 @@ impl Bench<'_> {
         }
         let mut yardsticks = Yardsticks::default();
         if end.is_ok() {
-            end = self.yardsticks(size, &rounds).map(|found| yardsticks = found);
+            end = self.yardsticks(size, &rounds, notes).map(|found| yardsticks = found);
             self.progress.spend(self.yardsticks_time(size));
         }
         let (mut result, causes) = self.result(size, rounds, raw_facts, &yardsticks);
-        if end.is_ok() && self.schedule.why {
+        if end.is_ok() && self.schedule.why && yardsticks.starved.is_some() {
+            self.progress.spend(self.why_time(size));
+            let size = show_size(size);
+            notes.push(format!("--why at {size} tried nothing: no change shows where a program gets so little CPU time"));
+        } else if end.is_ok() && self.schedule.why {
             end = self.why(size, result.path.as_ref(), &causes, &mut result.tried, notes);
         }
         (Some(result), end)

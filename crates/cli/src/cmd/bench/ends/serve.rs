@@ -30,7 +30,7 @@ pub(crate) fn serve(
     engine: &Engine,
     bank: &Arc<Bank>,
     stop: &Interrupt,
-    served: impl Fn(&Peer, Result<String, BenchError>) -> bool,
+    served: impl Fn(&Peer, Result<Vec<String>, BenchError>) -> bool,
 ) {
     serve_on(engine, bank, (stop, false), served);
 }
@@ -40,7 +40,7 @@ fn serve_on(
     engine: &Engine,
     bank: &Arc<Bank>,
     (stop, is_opened): (&Interrupt, bool),
-    served: impl Fn(&Peer, Result<String, BenchError>) -> bool,
+    served: impl Fn(&Peer, Result<Vec<String>, BenchError>) -> bool,
 ) {
     while !stop.is_raised() {
         let Some(peer) = engine.accept_peer(SLICE) else { continue };
@@ -62,7 +62,7 @@ fn serve_one(
     bank: &Arc<Bank>,
     peer: &Peer,
     (stop, is_opened): (&Interrupt, bool),
-) -> Result<String, BenchError> {
+) -> Result<Vec<String>, BenchError> {
     let link = Link::new(engine, peer.clone(), stop.clone());
     let mut session = Session::new(&link, bank, stop, Idle::new(is_opened));
     while let Some(ask) = session.next_ask()? {
@@ -83,7 +83,7 @@ fn serve_one(
             }
         }
     }
-    Ok(String::new())
+    Ok(Vec::new())
 }
 
 /// What one client has asked for so far.
@@ -418,7 +418,7 @@ mod tests {
         let (server, silent, client) = (engine(), engine(), engine());
         let bank = Arc::new(Bank::open(MemoryKind::Host).unwrap());
         let (tell, served) = channel();
-        let end = |_: &Peer, result: Result<String, BenchError>| {
+        let end = |_: &Peer, result: Result<Vec<String>, BenchError>| {
             tell.send(result.err().map(|error| error.to_string())).is_ok()
         };
         let over = Interrupt::default();

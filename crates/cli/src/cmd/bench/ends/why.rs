@@ -63,6 +63,7 @@ impl Bench<'_> {
             notes.push(format!("--why at {size} can't test all that the verdict names: {reason}"));
         }
         let begin = Instant::now();
+        self.progress.say(format!("{}: warming up for --why", show_size(size)));
         let trial = self.set_up(self.link, self.schedule, size, None)?;
         let transfers = self.turn(&trial)?;
         let (planned, suspects) = (self.change_time(size), suspects(&self.scene(size)));

@@ -1,7 +1,7 @@
 //! What a size is held against: what is measured for that, and what of the size itself the verdict
 //! is taken from.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use polyrail::PathKind;
 use polyrail_report::{PayloadProtection, RailShare, Spread, show_size};
@@ -9,7 +9,9 @@ use polyrail_report::{PayloadProtection, RailShare, Spread, show_size};
 use super::measure::{Bench, Rounds, Yardsticks};
 use super::pace::filled;
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::judge::{BesideRails, Copies, Deeper, Evidence, MESSAGE_BYTES, Use};
+use crate::cmd::bench::judge::{
+    BesideRails, Copied, Copies, Deeper, Evidence, MESSAGE_BYTES, Use, starved,
+};
 use crate::cmd::bench::options::{Op, Schedule, Verify};
 use crate::cmd::bench::output::TCP;
 use crate::cmd::bench::talk::Load;
@@ -17,9 +19,20 @@ use crate::cmd::bench::trial::Taken;
 
 impl Bench<'_> {
     /// What this size is held against, measured after it as it went.
-    pub(crate) fn yardsticks(&self, size: u64, rounds: &Rounds) -> Result<Yardsticks, BenchError> {
+    /// Nothing where other programs have nearly all of the CPUs: it would say what they left, and take minutes.
+    pub(crate) fn yardsticks(
+        &self,
+        size: u64,
+        rounds: &Rounds,
+        notes: &mut Vec<String>,
+    ) -> Result<Yardsticks, BenchError> {
         if self.beside_rails(rounds).is_some_and(|path| path.by_devices) || self.schedule.latency {
             return Ok(Yardsticks::default());
+        }
+        if let Some(starved) = self.starved(rounds) {
+            let shown = show_size(size);
+            notes.push(format!("no limit of the machine was measured at {shown}: {starved}"));
+            return Ok(Yardsticks { starved: Some(starved), ..Yardsticks::default() });
         }
         // A thread that moved bytes in any of the samples is one of them.
         let most = |load: fn(&Taken) -> &Load| {
@@ -29,9 +42,26 @@ impl Bench<'_> {
         let movers = [most(|taken| &taken.local_load), most(|taken| &taken.peer_load)];
         let used = self.memory_use(size, movers, rounds);
         self.progress.say(format!("{}: measuring copies of memory", show_size(size)));
-        let copy = Some(self.copies.borrow_mut().of(&used)?);
+        let copy = match self.copies.borrow_mut().of(&used)? {
+            Copied::Rate(rate) => Some(rate),
+            Copied::Starved { got } => {
+                notes.push(format!(
+                    "how fast memory is copied is not known at {}: measuring it got {:.1} % of the CPU time that it wanted",
+                    show_size(size),
+                    got * 100.0
+                ));
+                None
+            }
+        };
         let messages_per_s = self.message_rate(size)?;
-        Ok(Yardsticks { copy, messages_per_s, deeper: self.deeper(size, rounds)? })
+        let deeper = self.deeper(size, rounds)?;
+        Ok(Yardsticks { copy, messages_per_s, deeper, starved: None })
+    }
+
+    /// What the CPUs gave in the last sample, if other programs had nearly all of them in each.
+    fn starved(&self, rounds: &Rounds) -> Option<String> {
+        let of = |taken: &Taken| starved(&taken.local_load, &taken.peer_load, self.same_host);
+        rounds.engine.iter().map(of).collect::<Option<Vec<_>>>()?.pop()
     }
 
     /// The way of the bytes, if it was not the rails.
@@ -87,10 +117,16 @@ impl Bench<'_> {
             return Ok(Some(*known));
         }
         let schedule = Schedule { segments: 1, depth: Some(depth), ..schedule.clone() };
+        let begin = Instant::now();
+        self.progress.say(format!("{}: measuring small transfers", show_size(size)));
         let trial = self.set_up(self.link, &schedule, MESSAGE_BYTES, None)?;
         let count = trial.warm_up(MESSAGES_TIME, MESSAGES_TIME)?;
         let mut most = 0.0_f64;
         for round in 0..MESSAGES_ROUNDS {
+            if begin.elapsed() > LIMIT {
+                trial.tear_down()?;
+                return Ok(None);
+            }
             let sample = trial.sample(Verify::Off, count, round)?.sample;
             most = most.max(count as f64 / sample.seconds);
         }
@@ -110,9 +146,12 @@ impl Bench<'_> {
         }
         self.progress.say(format!("{}: measuring {DEEPER} times the depth", show_size(size)));
         let deep = Schedule { depth: Some(depth), ..schedule.clone() };
-        let mut ratios = Vec::new();
+        let (begin, mut ratios) = (Instant::now(), Vec::new());
         for round in 0..DEEPER_ROUNDS {
             self.interrupt.check()?;
+            if begin.elapsed() > LIMIT {
+                return Ok(None);
+            }
             let rate = self.short_rate(schedule, size, round)?;
             ratios.push(self.short_rate(&deep, size, round)? / rate);
         }
@@ -226,6 +265,8 @@ const SMALL_BYTES: u64 = 256 << 10;
 const COPIES_TIME: Duration = Duration::from_millis(500);
 const MESSAGES_TIME: Duration = Duration::from_millis(50);
 const MESSAGES_ROUNDS: u64 = 3;
+/// A yardstick that takes longer than that says what other programs left, and is none.
+const LIMIT: Duration = Duration::from_secs(5);
 /// How many times the depth is tried.
 const DEEPER: u64 = 4;
 const DEEPER_ROUNDS: u64 = 3;

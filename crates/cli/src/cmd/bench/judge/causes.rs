@@ -45,6 +45,8 @@ pub(crate) enum Cause {
     NoChannel,
     /// A rail leads nowhere.
     NoPartner,
+    /// Rails of one subnet receive by one NIC.
+    OneNic,
     /// The window is full.
     Window,
     /// Protecting payload takes CPU time.
@@ -63,7 +65,7 @@ pub(crate) enum Test {
 impl Cause {
     /// The list of them.
     #[cfg(test)]
-    pub(crate) const ALL: [Self; 22] = [
+    pub(crate) const ALL: [Self; 23] = [
         Self::Depth,
         Self::OneMessage,
         Self::FullLinks,
@@ -84,6 +86,7 @@ impl Cause {
         Self::RailDown,
         Self::NoChannel,
         Self::NoPartner,
+        Self::OneNic,
         Self::Window,
         Self::Protection,
     ];
@@ -118,6 +121,7 @@ impl Cause {
             Self::NoPartner => {
                 Not("rails are added by `rails` at the end opposite, and by its interfaces")
             }
+            Self::OneNic => Not("the answers to ARP are settings of the host"),
             Self::Window => By(&[Knob::Window]),
             Self::Protection => By(&[Knob::Payload]),
         }

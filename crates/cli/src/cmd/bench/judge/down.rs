@@ -58,7 +58,7 @@ pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
     let rails = evidence.rails.len().max(1);
     let mut all = evidence.local.down.iter().chain(&evidence.peer.down);
     let because = format!(
-        "{} GB/s are what the rails carry that are up, of {rails} here",
+        "{} GB/s were what the rails carried that were up, of {rails} here",
         show_gb_per_s(evidence.gb_per_s)
     );
     let (kind, cause) = (LimitKind::Network, Cause::RailDown);
@@ -66,19 +66,43 @@ pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
     all.any(|rail| rail.why.is_fault() && !carries(rail, evidence.ways)).then_some(candidate)
 }
 
-/// The rails of both ends that carry nothing, why, and what to look at; for behind any verdict.
-pub(super) fn names(evidence: &Evidence) -> String {
-    let here = of_end(&evidence.local.down, HERE);
-    here + &of_end(&evidence.peer.down, "at the other side")
+/// The rails of both ends that carried nothing, why, and what to look at: a line for each, behind any verdict. By the
+/// time it is shown a rail may be back, so its fault is told in the past tense.
+pub(super) fn names(evidence: &Evidence) -> Vec<String> {
+    let mut lines = of_end(&evidence.local.down, HERE, Tense::Past);
+    lines.extend(of_end(&evidence.peer.down, THERE, Tense::Past));
+    lines
 }
 
-/// The rails that carried nothing while a client was served. Its part of the text comes from another host.
-pub(crate) fn silent_rails(own: &[DownRail], client: &[DownRail]) -> String {
-    let theirs = of_end(client, "at the other side");
-    of_end(own, HERE) + &shortened(&theirs, SHOWN_OF_CLIENT)
+/// A line for each rail that carries nothing at the end of serving a client. Those of the client come from another host.
+pub(crate) fn silent_rails(own: &[DownRail], client: &[DownRail]) -> Vec<String> {
+    let mut lines = of_end(own, HERE, Tense::Present);
+    let mut room = SHOWN_OF_CLIENT;
+    for line in of_end(client, THERE, Tense::Present) {
+        if room == 0 {
+            break;
+        }
+        lines.push(shortened(&line, room));
+        room = room.saturating_sub(line.chars().count());
+    }
+    lines
 }
 
-const HERE: &str = "here";
+/// When a fault is looked at: it is there still, or was when it was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tense {
+    Present,
+    Past,
+}
+
+impl Tense {
+    fn of(self, present: &'static str, past: &'static str) -> &'static str {
+        if self == Self::Present { present } else { past }
+    }
+}
+
+pub(super) const HERE: &str = "here";
+pub(super) const THERE: &str = "at the other side";
 /// Characters of the client's reasons that are shown.
 const SHOWN_OF_CLIENT: usize = 2000;
 
@@ -92,7 +116,7 @@ pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {
 }
 
 /// Rails that are left out for one reason are named together.
-fn of_end(rails: &[DownRail], place: &str) -> String {
+fn of_end(rails: &[DownRail], place: &str, tense: Tense) -> Vec<String> {
     let mut reasons: Vec<(&DownRail, Vec<&DownRail>)> = Vec::new();
     for rail in rails {
         let is_same = |one: &DownRail| (one.why, &one.because) == (rail.why, &rail.because);
@@ -105,37 +129,50 @@ fn of_end(rails: &[DownRail], place: &str) -> String {
         let (why, interface) = (first.why, &first.interface);
         let names: Vec<&str> = rails.iter().map(|rail| rail.name.as_str()).collect();
         let (names, is) = (names.join(", "), if names.len() == 1 { "is" } else { "are" });
-        let words = words(first, if place == HERE { "this end" } else { "that end" });
+        let words = words(first, if place == HERE { "this end" } else { "that end" }, tense);
         if why == WhyDown::Disconnected && first.receives {
-            let (from, to, passes) = match place == HERE {
-                true => ("here", "the other side", "what the other side sends"),
-                false => ("the other side", "here", "what this end sends"),
+            let (from, to, sender) = match place == HERE {
+                true => ("here", "the other side", "the other side"),
+                false => ("the other side", "here", "this end"),
+            };
+            let (fail, passes) = match tense {
+                Tense::Present => ("fail", format!("what {sender} sends passes")),
+                Tense::Past => ("failed", format!("what {sender} sent passed")),
             };
             return format!(
-                "; {names} {place}: connections from {from} to {to} fail: {words}; {passes} passes (look at firewalls of \
+                "{names} {place}: connections from {from} to {to} {fail}: {words}; {passes} (look at firewalls of \
                  both ends and between them)"
             );
         }
+        // Each fault has a sentence of its own.
+        let was = tense.of("is", "was");
         let state = if why == WhyDown::Disconnected { "not connected" } else { "down" };
         match why.is_fault() {
             true => format!(
-                "; {names} {place} {is} {state}: {words} (look at `ip -s link show {interface}` and `polyrail doctor` {place})"
+                "{names} {place} {was} {state}: {words} (look at `ip -s link show {interface}` and `polyrail doctor` {place})"
             ),
-            false => format!("; {names} {place} {is} not used: {words}"),
+            false => format!("{names} {place} {is} not used: {words}"),
         }
     };
-    reasons.into_iter().map(told).collect()
+    // One line each, whatever the other host says.
+    reasons.into_iter().map(told).map(|line| line.replace('\n', " ")).collect()
 }
 
 /// The fact in words; `end` is the one that has the rail.
-fn words(rail: &DownRail, end: &str) -> String {
+fn words(rail: &DownRail, end: &str, tense: Tense) -> String {
     let because = |otherwise: &str| rail.because.clone().unwrap_or_else(|| otherwise.to_owned());
     match rail.why {
-        WhyDown::Interface => "its interface is down or has no carrier".to_owned(),
-        WhyDown::NoRail => {
-            "its interface is down or has no carrier, so the engine has no such rail".to_owned()
+        WhyDown::Interface | WhyDown::NoRail => {
+            let words = tense.of(
+                "its interface is down or has no carrier",
+                "its interface was down or had no carrier",
+            );
+            let is_none = rail.why == WhyDown::NoRail;
+            words.to_owned() + if is_none { ", so the engine has no such rail" } else { "" }
         }
-        WhyDown::Disconnected => because("none of its flows is connected"),
+        WhyDown::Disconnected => {
+            because(tense.of("none of its flows is connected", "none of its flows was connected"))
+        }
         WhyDown::NoChannel { channels, rails } => {
             let channels = counted(channels.into(), "channel");
             format!("{end} has {channels} for {rails} rails (setting `channels`)")

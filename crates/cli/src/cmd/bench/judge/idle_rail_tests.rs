@@ -1,6 +1,7 @@
 //! Verdicts where rails of one end carry nothing, or the ends have unequal rails.
 
 use super::*;
+use crate::cmd::bench::judge::silent_rails;
 
 #[test]
 fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
@@ -11,7 +12,7 @@ fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
         because: None,
         receives: false,
     };
-    let named = "; rail3 here is not connected: none of its flows is connected (look at `ip -s link show eth3`";
+    let named = "\nrail3 here was not connected: none of its flows was connected (look at `ip -s link show eth3`";
     let (kind, because) = verdict(|e| (e.gb_per_s, e.local.down) = (7.6, vec![down()]));
     assert_eq!(kind, LimitKind::Network);
     let words = "7.60 GB/s one way are 95 % of the 8.00 GB/s of 4 rails in the lab without rail3";
@@ -24,21 +25,20 @@ fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
         (e.line, e.peer.down, e.depth) = (None, vec![unused(WhyDown::NoPartner)], 1 << 10);
     });
     assert_ne!(kind, LimitKind::Network);
-    let words = "; rail3 at the other side is not used: no route from 10.3.0.1";
+    let words = "\nrail3 at the other side is not used: no route from 10.3.0.1";
     assert!(because.contains(words) && !because.contains("down"), "{because}");
 
     // Their rates are not known, and nothing else is the limit.
     let (kind, because) =
         verdict(|e| (e.line, e.local.down, e.depth) = (None, vec![down()], 1 << 10));
     assert_eq!(kind, LimitKind::Network);
-    let words =
-        "1.00 GB/s are what the rails carry that are up, of 4 here; rail3 here is not connected";
+    let words = "1.00 GB/s were what the rails carried that were up, of 4 here\nrail3 here was not connected";
     assert!(because.starts_with(words), "{because}");
 
     // Another limit still counts, and so does one at the other side.
     let (kind, because) = verdict(|e| (e.local.process_cpus, e.peer.down) = (7.9, vec![down()]));
     assert_eq!(kind, LimitKind::Cpu);
-    assert!(because.contains("; rail3 at the other side is not connected"), "{because}");
+    assert!(because.contains("\nrail3 at the other side was not connected"), "{because}");
 }
 
 #[test]
@@ -87,18 +87,41 @@ fn a_rail_that_connects_one_way_only_is_named_with_its_direction() {
         receives: true,
     };
     let (_, because) = verdict(|e| (e.peer.down, e.depth) = (vec![one_way()], 1 << 10));
-    let words = "; eth1 at the other side: connections from the other side to here fail: timed out; what this end sends \
-                 passes";
+    let words = "\neth1 at the other side: connections from the other side to here failed: timed out; what this end sent \
+                 passed";
     assert!(because.contains(words), "{because}");
     assert!(because.starts_with("no limit is reached"), "it carries: {because}");
     let (_, because) = verdict(|e| (e.local.down, e.depth) = (vec![one_way()], 1 << 10));
-    let words = "; eth1 here: connections from here to the other side fail: timed out; what the other side sends passes";
+    let words = "\neth1 here: connections from here to the other side failed: timed out; what the other side sent passed";
     assert!(because.contains(words), "{because}");
     // The other direction is in use, too.
     let (kind, because) = verdict(|e| {
         (e.peer.down, e.depth, e.ways) = (vec![one_way()], 1 << 10, 2);
     });
-    assert!(kind == LimitKind::Network && because.starts_with("1.00 GB/s are what"), "{because}");
+    assert!(kind == LimitKind::Network && because.starts_with("1.00 GB/s were what"), "{because}");
+}
+
+#[test]
+fn what_is_told_at_once_is_in_the_present_and_what_was_measured_in_the_past() {
+    let down = |why| DownRail {
+        name: "eth1".into(),
+        interface: "eth1".into(),
+        why,
+        because: None,
+        receives: false,
+    };
+    for (why, fault) in [
+        (WhyDown::Interface, "down: its interface is down or has no carrier"),
+        (WhyDown::NoRail, "down: its interface is down or has no carrier, so the engine"),
+        (WhyDown::Disconnected, "not connected: none of its flows is connected"),
+    ] {
+        let now = silent_rails(&[down(why)], &[]);
+        assert!(now[0].starts_with(&format!("eth1 here is {fault}")), "{now:?}");
+        let (_, then) = verdict(|e| (e.local.down, e.depth) = (vec![down(why)], 1 << 10));
+        let fault = fault.replace("is ", "was ").replace("has no", "had no");
+        assert!(then.contains(&format!("\neth1 here was {fault}")), "{then}");
+        assert!(!then.contains("eth1 here is"), "{then}");
+    }
 }
 
 #[test]
@@ -119,8 +142,8 @@ fn rails_without_a_channel_are_named_together_with_how_many_channels_there_are()
     };
     let (kind, because) = verdict(one_channel);
     assert_eq!(kind, LimitKind::Network);
-    let words = "0.024 GB/s one way are 96 % of the 0.025 GB/s of 4 rails in the lab without rail1, rail2, rail3; \
-                 rail1, rail2, rail3 here are not used: this end has 1 channel for 4 rails (setting `channels`); \
+    let words = "0.024 GB/s one way are 96 % of the 0.025 GB/s of 4 rails in the lab without rail1, rail2, rail3\n\
+                 rail1, rail2, rail3 here are not used: this end has 1 channel for 4 rails (setting `channels`)\n\
                  rail1, rail2, rail3 at the other side are not used: that end has 1 channel for 4 rails (setting `channels`)";
     assert_eq!(because, words);
     // No transfer reaches them, however many there are.
@@ -129,4 +152,25 @@ fn rails_without_a_channel_are_named_together_with_how_many_channels_there_are()
         (e.gb_per_s, e.depth, e.size) = (0.01, 2, 8 << 10);
     });
     assert!(!because.contains("rails busy"), "{because}");
+}
+
+#[test]
+fn rails_of_one_subnet_that_receive_by_one_nic_are_named_with_the_settings_that_change_it() {
+    // Recorded: two nodes with two NICs each on one Ethernet, and the kernel's defaults.
+    let one_nic = || {
+        let (rails, interface) = (vec!["eth1".into(), "eth2".into()], "eth1".into());
+        Some(OneNic { rails, interface, share: 0.996 })
+    };
+    let (kind, because) =
+        verdict(|e| (e.line, e.peer.one_nic, e.depth) = (None, one_nic(), 1 << 10));
+    assert_eq!(kind, LimitKind::Network);
+    let words = "1.00 GB/s arrive, nearly all by NIC eth1\neth1, eth2 at the other side are in one subnet, and 100 % of \
+                 what they receive arrives by eth1: by the kernel's defaults any NIC answers ARP for all addresses of \
+                 its host (at the other side: `sysctl -w net.ipv4.conf.all.arp_ignore=1 \
+                 net.ipv4.conf.all.arp_announce=2`; then here: `ip neigh flush all`)";
+    assert_eq!(because, words);
+    // Behind another verdict, too.
+    let (kind, because) = verdict(|e| (e.local.process_cpus, e.local.one_nic) = (7.9, one_nic()));
+    assert_eq!(kind, LimitKind::Cpu);
+    assert!(because.contains("\neth1, eth2 here are in one subnet"), "{because}");
 }

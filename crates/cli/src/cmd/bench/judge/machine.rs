@@ -56,21 +56,36 @@ pub(crate) struct CopyRate {
     pub(crate) footprint_bytes: u64,
 }
 
-/// Rates that were measured already.
+/// What came of measuring copies.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Copied {
+    Rate(CopyRate),
+    /// The threads that copied got this part of the CPU time that they wanted, or nothing was copied in time: what was
+    /// copied is no limit of the machine.
+    Starved {
+        got: f64,
+    },
+}
+
+/// What was measured already.
 #[derive(Default)]
 pub(crate) struct CopyRates {
-    known: HashMap<Use, CopyRate>,
+    known: HashMap<Use, Copied>,
 }
 
 impl CopyRates {
-    /// Measures for about a fifth of a second, unless it has.
-    pub(crate) fn of(&mut self, used: &Use) -> Result<CopyRate, BenchError> {
-        if let Some(rate) = self.known.get(used) {
-            return Ok(rate.clone());
+    /// Measures for about a fifth of a second and never much longer than [`LIMIT`], unless it has.
+    pub(crate) fn of(&mut self, used: &Use) -> Result<Copied, BenchError> {
+        self.within(used, LIMIT)
+    }
+
+    fn within(&mut self, used: &Use, limit: Duration) -> Result<Copied, BenchError> {
+        if let Some(copied) = self.known.get(used) {
+            return Ok(copied.clone());
         }
-        let rate = measure(used)?;
-        self.known.insert(used.clone(), rate.clone());
-        Ok(rate)
+        let copied = measure(used, limit)?;
+        self.known.insert(used.clone(), copied.clone());
+        Ok(copied)
     }
 }
 
@@ -88,41 +103,68 @@ impl Copies {
 const PACKET_BYTES: u64 = 64 << 10;
 const ROUNDS: u32 = 3;
 const ROUND: Duration = Duration::from_millis(40);
+/// How long all of it may take: taking the memory of two ends of the largest size takes a tenth of that.
+const LIMIT: Duration = Duration::from_secs(3);
+/// With less of the CPU time that it wants, what a thread copies says nothing of memory.
+const GOT_LEAST: f64 = 0.1;
 /// Beyond this the rest of a long list would be like its beginning.
 const PIECES_MAX: usize = 1 << 16;
 
-fn measure(used: &Use) -> Result<CopyRate, BenchError> {
+fn measure(used: &Use, limit: Duration) -> Result<Copied, BenchError> {
+    let (begin, cpu) = (Instant::now(), thread_cpu_time());
     let spans = used.footprint_bytes.map(|bytes| bytes.clamp(1, WORKING_SET_BYTES));
     let failed = |source| BenchError::system("mapping memory", source);
-    let ends = [filled(spans[0]).map_err(failed)?, filled(spans[1]).map_err(failed)?];
+    let fill = |bytes| filled(bytes, begin + limit).map_err(failed);
+    let (Some(source), Some(dest)) = (fill(spans[0])?, fill(spans[1])?) else {
+        let got =
+            thread_cpu_time().saturating_sub(cpu).as_secs_f64() / begin.elapsed().as_secs_f64();
+        return Ok(Copied::Starved { got });
+    };
+    let ends = [source, dest];
     let any = vec![Vec::new()];
     let movers = if used.movers.is_empty() { &any } else { &used.movers };
     let pieces = pieces(used, spans, movers.len());
     // Other work may slow some rounds down, so the best one shows what the machine can do.
-    let mut best = 0.0_f64;
+    let mut best = Round { gb_per_s: 0.0, got: 0.0 };
     for _ in 0..ROUNDS {
-        best = best.max(round(&ends, &pieces, used.copies, movers)?);
+        let round = round(&ends, &pieces, used.copies, movers)?;
+        let is_better = match [best.got, round.got].map(|got| got >= GOT_LEAST) {
+            [true, true] => round.gb_per_s > best.gb_per_s,
+            _ => round.got > best.got,
+        };
+        if is_better {
+            best = round;
+        }
+        if begin.elapsed() > limit {
+            break;
+        }
+    }
+    if best.got < GOT_LEAST {
+        return Ok(Copied::Starved { got: best.got });
     }
     let cpus: CpuSet = movers.iter().flatten().copied().collect();
-    Ok(CopyRate {
-        gb_per_s: best,
+    Ok(Copied::Rate(CopyRate {
+        gb_per_s: best.gb_per_s,
         copies: used.copies,
         threads: movers.len(),
         cpus: if movers.iter().any(Vec::is_empty) { String::new() } else { cpus.to_string() },
         footprint_bytes: spans[0].max(spans[1]),
-    })
+    }))
 }
 
-/// Written once, so that every page is there and its own.
-fn filled(bytes: u64) -> std::io::Result<Memory> {
+/// Written once, so that every page is there and its own; `None` if that takes longer than until then.
+fn filled(bytes: u64, until: Instant) -> std::io::Result<Option<Memory>> {
     let memory = Memory::anonymous(bytes)?;
     let block = vec![1; PACKET_BYTES.min(bytes) as usize];
     for offset in (0..bytes).step_by(block.len()) {
         let part = &block[..(bytes - offset).min(block.len() as u64) as usize];
         // The range is inside by construction.
         memory.write_at(offset, part).map_err(std::io::Error::other)?;
+        if Instant::now() > until {
+            return Ok(None);
+        }
     }
-    Ok(memory)
+    Ok(Some(memory))
 }
 
 /// The pieces of all slots in the order of the transfers, dealt to the threads, none larger than a
@@ -150,6 +192,14 @@ fn pieces(used: &Use, spans: [u64; 2], threads: usize) -> Vec<Vec<Piece>> {
     dealt
 }
 
+/// What all threads did in a round.
+struct Round {
+    /// Of payload.
+    gb_per_s: f64,
+    /// The part of the CPU time that they wanted.
+    got: f64,
+}
+
 /// What a thread did in a round.
 struct Part {
     moved_bytes: u64,
@@ -157,13 +207,13 @@ struct Part {
     cpu: Duration,
 }
 
-/// All threads at once, each with its own pieces, over and over; GB/s of payload.
+/// All threads at once, each with its own pieces, over and over.
 fn round(
     ends: &[Memory; 2],
     pieces: &[Vec<Piece>],
     copies: Copies,
     movers: &[Vec<u32>],
-) -> Result<f64, BenchError> {
+) -> Result<Round, BenchError> {
     let start = Barrier::new(movers.len());
     let work = |pieces: &[Piece], cpus: &[u32]| -> Result<Part, BenchError> {
         let bound = if cpus.is_empty() { Ok(()) } else { bind_current(cpus) };
@@ -212,15 +262,16 @@ fn cpus_for(movers: &[Vec<u32>]) -> Result<usize, BenchError> {
     Ok(cpus.len())
 }
 
-/// GB/s of all threads, had no other program taken CPU time from them: a copy and a transfer that both wait for
+/// The rate of all threads, had no other program taken CPU time from them: a copy and a transfer that both wait for
 /// a CPU are as slow as each other, and memory is not why.
-fn undisturbed(parts: &[Part], cpus: usize) -> f64 {
+fn undisturbed(parts: &[Part], cpus: usize) -> Round {
     let sum = |value: &dyn Fn(&Part) -> f64| parts.iter().map(value).sum::<f64>();
     let rate = sum(&|part| part.moved_bytes as f64 / 1e9 / part.elapsed.as_secs_f64());
     let used = sum(&|part| part.cpu.as_secs_f64());
     let share = parts.len().min(cpus) as f64 / parts.len().max(1) as f64;
     let there = share * sum(&|part| part.elapsed.as_secs_f64());
-    if used > 0.0 { rate * (there / used).max(1.0) } else { rate }
+    let got = if there > 0.0 { (used / there).min(1.0) } else { 0.0 };
+    Round { gb_per_s: if got > 0.0 { rate / got } else { rate }, got }
 }
 
 fn copy(
@@ -291,13 +342,33 @@ mod tests {
         let mut used = usual(64 << 10);
         (used.movers, used.footprint_bytes) = (vec![vec![cpu]; 3], [1 << 20; 2]);
         let mut rates = CopyRates::default();
-        let rate = rates.of(&used).unwrap();
+        let rate = match rates.of(&used).unwrap() {
+            Copied::Rate(rate) => rate,
+            // On a machine as busy as that.
+            Copied::Starved { got } => {
+                assert!(got < GOT_LEAST, "{got}");
+                return;
+            }
+        };
         assert!(rate.gb_per_s > 0.0);
         assert_eq!((rate.threads, rate.footprint_bytes), (3, 1 << 20));
         assert_eq!(rate.cpus, cpu.to_string());
-        assert_eq!(rates.of(&used).unwrap(), rate, "what is known is not measured again");
-        used.movers = vec![Vec::new()];
-        assert_eq!(rates.of(&used).unwrap().cpus, "", "any");
+        let again = rates.of(&used).unwrap();
+        assert_eq!(again, Copied::Rate(rate), "what is known is not measured again");
+    }
+
+    #[test]
+    fn what_takes_too_long_or_gets_next_to_no_cpu_time_is_no_rate() {
+        let used = usual(16 << 20);
+        let copied = CopyRates::default().within(&used, Duration::ZERO).unwrap();
+        assert!(matches!(copied, Copied::Starved { .. }), "{copied:?}");
+        let part = Part {
+            moved_bytes: 1_000_000,
+            elapsed: Duration::from_secs(1),
+            cpu: Duration::from_millis(20),
+        };
+        let round = undisturbed(&[part], 2);
+        assert!((round.got - 0.02).abs() < 1e-9 && round.got < GOT_LEAST, "{}", round.got);
     }
 
     #[test]
@@ -308,7 +379,7 @@ mod tests {
             cpu: Duration::from_millis(cpu_ms),
         };
         let near = |parts: &[Part], cpus, rate: f64| {
-            let found = undisturbed(parts, cpus);
+            let found = undisturbed(parts, cpus).gb_per_s;
             assert!((found - rate).abs() < 1e-9, "{found} {rate}");
         };
         near(&[part(1000), part(1000)], 2, 2.0);

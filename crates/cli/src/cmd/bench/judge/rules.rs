@@ -331,7 +331,7 @@ fn cpus(load: &Load, kind: LimitKind, who: &str, machine: &str) -> Vec<Candidate
 }
 
 /// The CPUs that the process may run on: what others do on the rest takes nothing from it.
-fn reachable(load: &Load) -> Option<OwnCpus> {
+pub(super) fn reachable(load: &Load) -> Option<OwnCpus> {
     let all = || Some(OwnCpus { count: load.machine_cpus, busy: load.machine_busy? });
     load.own_cpus.or_else(all)
 }

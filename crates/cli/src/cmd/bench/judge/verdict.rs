@@ -33,7 +33,9 @@
 //! 11. `network` once more: a rail is down while others carry the bytes, and nothing above is the limit. A rail is
 //!     down if none of its flows is connected, or if its interface was down from the start. Rule 2 holds the rate
 //!     against the rails that are up. Behind every verdict stands which rails are down, why, and what to look at, and
-//!     which are not used, as no rail of the end opposite is in their network or this end has no channel for them.
+//!     which are not used, as no rail of the end opposite is in their network or this end has no channel for them: a line
+//!     for each.
+//!     The same holds of rails in one subnet whose bytes arrive by another rail's NIC ([`super::one_nic`]).
 //! 12. `window`: the sending flows stood with a full window at least half of the time.
 //!
 //! Of one message at a time (`--latency`) the depth is the verdict. Bytes that devices copied themselves
@@ -50,6 +52,7 @@ use polyrail_report::{Limit, LimitKind};
 use super::causes::Cause;
 use super::down;
 use super::evidence::Evidence;
+use super::one_nic;
 use super::rules::{self, Candidate};
 
 /// A verdict, and every cause that its text names.
@@ -90,6 +93,7 @@ pub(crate) fn judge(evidence: &Evidence) -> Judged {
         candidates.extend(rules::message_rate(evidence));
         candidates.extend(rules::room_for_depth(evidence));
         candidates.extend(down::rails_down(evidence));
+        candidates.extend(one_nic::limit(evidence));
         candidates.push(rules::window(evidence));
     }
     let (mut limit, cause) = decide(candidates, rules::tried_in_vain(evidence));
@@ -99,8 +103,11 @@ pub(crate) fn judge(evidence: &Evidence) -> Judged {
         causes.push(Cause::Protection);
     }
     if evidence.beside_rails.is_none() {
-        limit.because += &down::names(evidence);
+        for line in down::names(evidence).into_iter().chain(one_nic::names(evidence)) {
+            limit.because += &format!("\n{line}");
+        }
         causes.extend(down::causes(evidence));
+        causes.extend(one_nic::causes(evidence));
     }
     Judged { limit, causes }
 }

@@ -10,7 +10,7 @@ use super::super::evidence::{BesideRails, Deeper, Line};
 use super::super::machine::{Copies, CopyRate};
 use super::super::suspects::{Knob, Scene, suspects};
 use super::*;
-use crate::cmd::bench::talk::{DownRail, Load, OwnCpus, Program, Throttled, WhyDown};
+use crate::cmd::bench::talk::{DownRail, Load, OneNic, OwnCpus, Program, Throttled, WhyDown};
 
 /// Two machines with nothing to do.
 fn idle() -> Evidence {
@@ -543,6 +543,10 @@ fn plant(cause: Cause, e: &mut Evidence) {
             e.local.down = vec![silent(WhyDown::NoChannel { channels: 3, rails: 4 })];
         }
         Cause::NoPartner => e.peer.down = vec![silent(WhyDown::NoPartner)],
+        Cause::OneNic => {
+            let (rails, interface) = (vec!["rail2".into(), "rail3".into()], "eth2".into());
+            e.peer.one_nic = Some(OneNic { rails, interface, share: 1.0 });
+        }
         Cause::Window => e.window_full_share = 0.9,
         Cause::Protection => {
             (e.local.process_cpus, e.payload) = (7.9, Some("crc32c".into()));

@@ -379,9 +379,11 @@ fn rails(text: &str) -> Result<String, Refusal> {
 fn rail_list(text: &str) -> Result<String, Refusal> {
     let is_bad = |one: char| steers(one) || one.is_whitespace() || one == '/';
     if text.is_empty() || text.starts_with('-') || text.contains(is_bad) {
-        let allowed = "a number, interfaces or addresses such as eth1,eth2, or near";
-        return Err(Refusal::new("is no list of rails", allowed)
-            .with_help("`polyrail topo` lists the interfaces"));
+        let allowed = "a number of loopback addresses, near, or a value of the setting `rails`: auto, eth1,eth2, =eth1, \
+                       ^eth0, ?eth1,eth2, 10.0.1.2, plugin:LIBRARY";
+        return Err(Refusal::new("is no list of rails", allowed).with_help(
+            "`polyrail topo` lists the interfaces; `polyrail config help rails` explains each form",
+        ));
     }
     setting("rails")(text)
 }

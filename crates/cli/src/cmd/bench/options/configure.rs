@@ -8,7 +8,7 @@ use super::choices::{Against, not_devices};
 use super::memory_kind::MemoryKind;
 use super::near::{NEAR, near_rails};
 use super::placement::{Placed, place};
-use super::role::Role;
+use super::role::{Role, loopback_rails};
 use crate::cmd::bench::error::BenchError;
 use crate::stdout::excerpt;
 
@@ -46,7 +46,9 @@ impl Args {
                 builder = builder.propose("path", "tcp", RAILS_ALONE)?;
             }
         }
-        if let Role::Listen { address: Some(address) } = role {
+        if let Role::Listen { addresses } = role
+            && let Some(address) = addresses.first()
+        {
             builder = builder.set("listen_port", &address.port().to_string())?;
         }
         for (name, value) in more {
@@ -133,9 +135,10 @@ impl Args {
         match role {
             Role::Both => Some(loopback(DEFAULT_RAILS)),
             Role::NcclRank => Some(loopback(1)),
-            Role::Connect(server) => server.loopback_rails(),
-            Role::Listen { address: Some(address) } if address.ip().is_loopback() => {
-                Some(address.ip().to_string())
+            Role::Connect(server) => loopback_rails(&server.addresses),
+            // A name that has another address, too, is to be reached from elsewhere.
+            Role::Listen { addresses } if addresses.iter().all(|one| one.ip().is_loopback()) => {
+                loopback_rails(addresses)
             }
             _ => None,
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 
-use polyrail::{Engine, Invitation, InvitationError, Peer};
+use polyrail::{ConnectReason, Engine, Invitation, InvitationError, Peer, PeerError};
 use polyrail_lab::Rate;
 
 use super::args::Args;
@@ -59,21 +59,6 @@ impl Server {
         Ok(Self { addresses, invitation })
     }
 
-    /// The rails for a server on this host: those of its loopback addresses that this host has, with commas between them.
-    /// `None` if the address to be tried first is another one.
-    pub(crate) fn loopback_rails(&self) -> Option<String> {
-        let first = self.addresses.first().map(SocketAddr::ip).filter(IpAddr::is_loopback)?;
-        let ips = self.addresses.iter().map(SocketAddr::ip).filter(IpAddr::is_loopback);
-        // `localhost` has an address of IPv6 also where the kernel has none.
-        let mut rails: Vec<_> = ips.filter(|ip| UdpSocket::bind((*ip, 0)).is_ok()).collect();
-        rails.sort_unstable();
-        rails.dedup();
-        if rails.is_empty() {
-            rails.push(first);
-        }
-        Some(rails.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
-    }
-
     /// Connects to it, unless somebody asks for the end meanwhile.
     pub(crate) fn connect(
         &self,
@@ -83,11 +68,42 @@ impl Server {
         let connecting = engine.connect_any(&self.addresses, self.invitation.as_ref());
         loop {
             if let Some(answer) = connecting.wait(Interrupt::LOOK) {
-                return Ok(answer?);
+                return answer.map_err(|error| self.unreached(error));
             }
             interrupt.check()?;
         }
     }
+
+    /// The failure at one of the addresses, with the others that were tried.
+    fn unreached(&self, error: PeerError) -> BenchError {
+        let PeerError::Connect { address, why } = &error else { return error.into() };
+        let is_before = matches!(why, ConnectReason::NoProof | ConnectReason::NoAnswer);
+        let others: Vec<_> = self.addresses.iter().filter(|other| *other != address).collect();
+        if others.is_empty() || is_before {
+            return error.into();
+        }
+        let shown: Vec<_> = others.iter().take(SHOWN - 1).map(ToString::to_string).collect();
+        let more = others.len() - shown.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        BenchError::Unreached { others: shown.join(", ") + &more, error: Box::new(error) }
+    }
+}
+
+/// Addresses that an error names.
+const SHOWN: usize = 4;
+/// The rails for a server on this host: those of its loopback addresses that this host has, with commas between them.
+/// `None` if the first address is another one.
+pub(super) fn loopback_rails(addresses: &[SocketAddr]) -> Option<String> {
+    let first = addresses.first().map(SocketAddr::ip).filter(IpAddr::is_loopback)?;
+    let ips = addresses.iter().map(SocketAddr::ip).filter(IpAddr::is_loopback);
+    // `localhost` has an address of IPv6 also where the kernel has none.
+    let mut rails: Vec<_> = ips.filter(|ip| UdpSocket::bind((*ip, 0)).is_ok()).collect();
+    rails.sort_unstable();
+    rails.dedup();
+    if rails.is_empty() {
+        rails.push(first);
+    }
+    Some(rails.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
 }
 
 impl fmt::Display for Server {
@@ -98,22 +114,16 @@ impl fmt::Display for Server {
     }
 }
 
-/// An argument as reports have it, which are passed on: an invitation lets in whoever has it.
-pub(crate) fn without_invitation(argument: &str) -> String {
-    match argument.split_once(INVITATION_PREFIX) {
-        Some((before, _)) => format!("{before}{INVITATION_PREFIX}…"),
-        None => argument.to_owned(),
-    }
-}
-
-const INVITATION_PREFIX: &str = "pr2-";
 /// As help and pages have it.
 const PLACEHOLDER: &str = "pr2-KEY";
 
 /// The role of the command.
 pub(crate) enum Role {
     /// Serves clients until Ctrl-C.
-    Listen { address: Option<SocketAddr> },
+    Listen {
+        /// All addresses of the name that was given; none: whatever the rails have.
+        addresses: Vec<SocketAddr>,
+    },
     /// Serves the process that started this one.
     ServeParent,
     /// Is one of NCCL's two processes.
@@ -139,8 +149,7 @@ impl Args {
         }
         if let Some(listen) = &self.listen {
             let addresses = listen.as_deref().map(|at| resolve("--listen", at)).transpose()?;
-            let address = addresses.and_then(|addresses| addresses.first().copied());
-            return Ok(Role::Listen { address });
+            return Ok(Role::Listen { addresses: addresses.unwrap_or_default() });
         }
         if let Some(connect) = &self.connect {
             return Ok(Role::Connect(Server::parse(connect)?));
@@ -152,7 +161,7 @@ impl Args {
     }
 }
 
-/// The most addresses of one name that are tried.
+/// The most addresses of one name that count.
 const PER_NAME: usize = 16;
 
 /// The addresses of a name, in the system's order; at least one.
@@ -166,7 +175,39 @@ fn resolve(option: &'static str, text: &str) -> Result<Vec<SocketAddr>, BenchErr
 
 #[cfg(test)]
 mod tests {
-    use super::{Server, without_invitation};
+    use polyrail::{ConnectReason, PeerError};
+
+    use super::{Server, loopback_rails};
+
+    #[test]
+    fn all_addresses_that_were_tried_are_named_and_many_are_counted() {
+        let told = |addresses: &[&str]| {
+            let addresses: Vec<_> = addresses.iter().map(|one| one.parse().unwrap()).collect();
+            let why = ConnectReason::Closed;
+            let error = PeerError::Connect { address: addresses[0], why };
+            Server { addresses, invitation: None }.unreached(error).to_string()
+        };
+        let closed = "can't connect to 10.0.0.1:7: closed by the other side without a word";
+        assert_eq!(told(&["10.0.0.1:7"]), closed);
+        assert_eq!(told(&["10.0.0.1:7", "10.0.1.1:7"]), format!("{closed}; nor to 10.0.1.1:7"));
+        let many = ["10.0.0.1:7", "10.0.1.1:7", "10.0.2.1:7", "10.0.3.1:7", "10.0.4.1:7"];
+        assert_eq!(
+            told(&many),
+            format!("{closed}; nor to 10.0.1.1:7, 10.0.2.1:7, 10.0.3.1:7 and 1 more")
+        );
+    }
+
+    #[test]
+    fn all_loopback_addresses_of_a_name_that_this_host_has_are_its_rails() {
+        let rails = |addresses: &[&str]| {
+            let addresses: Vec<_> = addresses.iter().map(|one| one.parse().unwrap()).collect();
+            loopback_rails(&addresses)
+        };
+        assert_eq!(rails(&["127.0.0.2:7", "127.0.0.1:7"]).unwrap(), "127.0.0.1,127.0.0.2");
+        assert_eq!(rails(&["127.0.0.1:7", "10.0.0.1:7"]).unwrap(), "127.0.0.1");
+        assert_eq!(rails(&["10.0.0.1:7", "127.0.0.1:7"]), None);
+        assert_eq!(rails(&[]), None);
+    }
 
     #[test]
     fn an_invitation_follows_the_address_and_is_not_shown_if_it_is_garbled() {
@@ -179,9 +220,6 @@ mod tests {
         assert!(Server::check("10.0.0.1:7000,10.0.1.1").is_err());
         let server = Server::parse(&format!("10.0.0.1:7000/{good}")).unwrap();
         assert_eq!(server.invitation.unwrap().to_string(), good);
-        let told = without_invitation(&format!("--connect=10.0.0.1:7000/{good}"));
-        assert_eq!(told, "--connect=10.0.0.1:7000/pr2-…");
-        assert_eq!(without_invitation("--sizes"), "--sizes");
         let refusal = Server::check(&format!("10.0.0.1:7000/{}", &good[..60])).unwrap_err();
         let error = refusal.to_string();
         assert!(error.contains("has 60 characters") && !error.contains("0f0f"), "{error}");

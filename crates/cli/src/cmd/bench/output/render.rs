@@ -215,12 +215,21 @@ fn wrapped(sentence: &str, width: Option<usize>) -> String {
 
 fn limits(report: &BenchReport, width: Option<usize>) -> String {
     let mut text = String::new();
+    // Most are the same at every size.
+    let mut rails: Vec<String> = Vec::new();
     for result in &report.results {
         let size = show_size(result.size_bytes);
-        text += &wrapped(&format!("limit at {size}: {}", result.limit), width);
+        let limit = result.limit.to_string();
+        let mut lines = limit.lines();
+        text += &wrapped(&format!("limit at {size}: {}", lines.next().unwrap_or_default()), width);
         text += &why(result).map_or(String::new(), |why| wrapped(&why, width));
+        for line in lines.map(|line| format!("rails: {line}")) {
+            if !rails.contains(&line) {
+                rails.push(line);
+            }
+        }
     }
-    text
+    rails.iter().fold(text, |text, line| text + &wrapped(line, width))
 }
 
 /// What the changes that were tried come to, in a line.

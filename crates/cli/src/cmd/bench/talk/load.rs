@@ -38,6 +38,9 @@ pub(crate) struct Load {
     /// Rails that carry nothing while others do.
     #[serde(default)]
     pub(crate) down: Vec<DownRail>,
+    /// Rails in one subnet whose bytes arrive by one NIC.
+    #[serde(default)]
+    pub(crate) one_nic: Option<OneNic>,
     /// The thread that used most of one CPU, and how much of it, 0 to 1.
     pub(crate) busiest_thread: Option<(String, f64)>,
     /// Mean over the sending flows of the time that the window was full, 0 to 1.
@@ -81,6 +84,15 @@ pub(crate) struct DownRail {
     /// Whether payload still arrived on it: the end opposite connects, and this one can't.
     #[serde(default)]
     pub(crate) receives: bool,
+}
+
+/// Rails in one subnet, and the NIC by which their bytes arrive.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct OneNic {
+    pub(crate) rails: Vec<String>,
+    pub(crate) interface: String,
+    /// Of what all NICs of the subnet received, 0 to 1.
+    pub(crate) share: f64,
 }
 
 /// What was found of a rail that carries nothing. Each is a fact that its end has looked at.

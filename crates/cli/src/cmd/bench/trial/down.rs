@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use polyrail::{Engine, RailStats, Stats};
+use polyrail::{Engine, LeftOut, RailStats, Stats};
 use polyrail_sys::interfaces::{self, Interface};
 
 use crate::cmd::bench::talk::{DownRail, RailDelta, WhyDown};
@@ -12,7 +12,16 @@ use crate::cmd::bench::talk::{DownRail, RailDelta, WhyDown};
 pub(crate) fn rails_down(engine: &Engine, stats: &Stats) -> Vec<DownRail> {
     let rails: Vec<(String, String)> =
         engine.rails().into_iter().map(|rail| (rail.name, rail.interface)).collect();
-    find(stats, &rails, &interfaces::list().unwrap_or_default())
+    let late = |name: &str| is_late(engine.config().names_rails(), &engine.left_out(), name);
+    find(stats, &rails, &interfaces::list().unwrap_or_default(), late)
+}
+
+/// Whether an interface that has an address now could have been a rail if it had had it when the engine began.
+fn is_late(names_rails: bool, left_out: &[LeftOut], name: &str) -> bool {
+    match left_out.iter().find(|one| one.name == name) {
+        Some(LeftOut { reason, .. }) => reason == "down" || reason.starts_with("no address"),
+        None => !names_rails,
+    }
 }
 
 /// The rails that are down at the end of an interval; `before`: those at its begin. On one without a connection of this
@@ -34,8 +43,13 @@ pub(super) fn down_meanwhile(
     later.iter().map(mark).collect()
 }
 
-/// `rails`: their names and interfaces.
-fn find(stats: &Stats, rails: &[(String, String)], interfaces: &[Interface]) -> Vec<DownRail> {
+/// `rails`: their names and interfaces; `late`: whether an interface was no rail only because it lacked something.
+fn find(
+    stats: &Stats,
+    rails: &[(String, String)],
+    interfaces: &[Interface],
+    late: impl Fn(&str) -> bool,
+) -> Vec<DownRail> {
     let each = || stats.peers.iter().flat_map(|peer| &peer.rails);
     let of = |name: &str| each().filter(|rail| rail.name == name).collect::<Vec<_>>();
     // Flows of a rail that has a reason to be idle come up in vain.
@@ -66,10 +80,11 @@ fn find(stats: &Stats, rails: &[(String, String)], interfaces: &[Interface]) -> 
         let (name, interface) = (name.clone(), interface.clone());
         DownRail { name, interface, why, because, receives: false }
     });
-    // An interface that was down when the engine began is no rail. One that is called like those of the rails would be.
+    // An interface that was down when the engine began, or had no address, is no rail. One that is called like those of
+    // the rails would be.
     let is_like_rails = |one: &&Interface| {
         let same = |(_, rail): &(String, String)| stem(rail) == stem(&one.name);
-        !one.up && !one.loopback && rails.iter().any(same)
+        !one.loopback && rails.iter().any(same) && (!one.up || late(&one.name))
     };
     let is_rail = |one: &&Interface| rails.iter().any(|(_, rail)| *rail == one.name);
     let mut others: Vec<DownRail> = Vec::new();
@@ -77,12 +92,18 @@ fn find(stats: &Stats, rails: &[(String, String)], interfaces: &[Interface]) -> 
         let name = one.name.clone();
         // It may have several addresses.
         if others.iter().all(|other| other.name != name) {
-            let (interface, why) = (name.clone(), WhyDown::NoRail);
-            others.push(DownRail { name, interface, why, because: None, receives: false });
+            let interface = name.clone();
+            let (why, because) = match one.up {
+                true => (WhyDown::NoPartner, Some(LATE.to_owned())),
+                false => (WhyDown::NoRail, None),
+            };
+            others.push(DownRail { name, interface, why, because, receives: false });
         }
     }
     of_engine.chain(others).collect()
 }
+
+const LATE: &str = "it got its address, or came up, after the engine there had started: start that program again to use it";
 
 /// `eth` of `eth3`.
 fn stem(interface: &str) -> &str {
@@ -120,7 +141,11 @@ mod tests {
             ..Interface::described(1, name, [10, 0, 0, 1].into())
         };
         let interfaces: Vec<_> = interfaces.iter().map(interface).collect();
-        find(&stats, &names, &interfaces).into_iter().map(|rail| (rail.name, rail.why)).collect()
+        let late = |name: &str| name == "r9";
+        find(&stats, &names, &interfaces, late)
+            .into_iter()
+            .map(|rail| (rail.name, rail.why))
+            .collect()
     }
 
     #[test]
@@ -172,6 +197,18 @@ mod tests {
             [("lo", true), ("r0", true), ("r1", false), ("r1", false), ("wlan0", false)];
         let found = found(&[("r0", true, &[(0, true)])], &interfaces);
         assert_eq!(found, [("r1".to_owned(), WhyDown::NoRail)]);
+    }
+
+    #[test]
+    fn an_interface_that_got_its_address_after_the_engine_began_is_named() {
+        let interfaces = [("r0", true), ("r8", true), ("r9", true)];
+        let found = found(&[("r0", true, &[(0, true)])], &interfaces);
+        assert_eq!(found, [("r9".to_owned(), WhyDown::NoPartner)]);
+        let left_out = |reason: &str| [LeftOut { name: "r9".into(), reason: reason.into() }];
+        let late = |names_rails, reason| is_late(names_rails, &left_out(reason), "r9");
+        assert!(late(true, "down") && late(false, "no address that peers can reach: only fe80::1"));
+        assert!(!late(false, "a bridge without a NIC"));
+        assert!(is_late(false, &[], "r9") && !is_late(true, &[], "r9"), "it was not there");
     }
 
     #[test]

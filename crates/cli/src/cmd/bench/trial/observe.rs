@@ -7,6 +7,7 @@ use polyrail_config::Progress;
 use polyrail_profiler::drive::Ran;
 use polyrail_sys::threads::{allowed_cpus, process_cpu_seconds};
 
+use super::arrivals::Arrivals;
 use super::away::Attendance;
 use super::down::{down_meanwhile, rails_down};
 use super::machine::Machine;
@@ -31,6 +32,7 @@ pub(crate) struct Snapshot {
     attendance: Option<Attendance>,
     programs: Programs,
     down: Vec<DownRail>,
+    arrivals: Arrivals,
 }
 
 /// What lies between two snapshots.
@@ -59,6 +61,7 @@ impl Snapshot {
         Self {
             watched: watch.map(Watch::look),
             down: rails_down(engine, &stats),
+            arrivals: Arrivals::look(engine),
             stats,
             machine: Machine::look(),
             queued: Queued::look(),
@@ -99,6 +102,7 @@ impl Snapshot {
                 own_cpus: machine.and_then(|(from, to)| from.own_cpus(to)),
                 queued_thread: self.queued.longest(&later.queued, seconds),
                 dropped: self.queues.worst(&later.queues),
+                one_nic: self.arrivals.by_one_nic(&later.arrivals, &rails),
                 down: down_meanwhile(&self.down, &later.down, &rails),
                 throttled: self.quotas.worst(&later.quotas),
                 busiest_thread: self.busiest_thread(later, seconds, poster),
@@ -296,6 +300,7 @@ mod tests {
             attendance,
             programs: Programs::default(),
             down: Vec::new(),
+            arrivals: Arrivals::default(),
         }
     }
 

@@ -1,0 +1,45 @@
+//! Rails in one subnet whose bytes arrive by another rail's NIC, as the kernel's defaults for ARP have it.
+
+use polyrail_report::{LimitKind, show_gb_per_s};
+
+use super::causes::Cause;
+use super::down::{HERE, THERE};
+use super::evidence::Evidence;
+use super::rules::Candidate;
+use crate::cmd::bench::talk::OneNic;
+
+/// Nothing else is the limit.
+pub(super) fn limit(evidence: &Evidence) -> Option<Candidate> {
+    let (_, found) = ends(evidence).next()?;
+    let because = format!(
+        "{} GB/s arrive, nearly all by NIC {}",
+        show_gb_per_s(evidence.gb_per_s),
+        found.interface
+    );
+    let (kind, cause) = (LimitKind::Network, Cause::OneNic);
+    Some(Candidate { kind, cause, share: 1.0, from: 1.0, because })
+}
+
+/// What happens at each end, and the settings that change it.
+pub(super) fn names(evidence: &Evidence) -> impl Iterator<Item = String> {
+    ends(evidence).map(|(place, OneNic { rails, interface, share })| {
+        let (rails, share) = (rails.join(", ").replace('\n', " "), share * 100.0);
+        let other = if place == HERE { THERE } else { HERE };
+        format!(
+            "{rails} {place} are in one subnet, and {share:.0} % of what they receive arrives by {interface}: by the \
+             kernel's defaults any NIC answers ARP for all addresses of its host ({place}: `{SYSCTLS}`; then {other}: \
+             `ip neigh flush all`)"
+        )
+    })
+}
+
+pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {
+    ends(evidence).map(|_| Cause::OneNic)
+}
+
+fn ends(evidence: &Evidence) -> impl Iterator<Item = (&'static str, &OneNic)> {
+    let both = [(HERE, &evidence.local), (THERE, &evidence.peer)];
+    both.into_iter().filter_map(|(place, load)| Some((place, load.one_nic.as_ref()?)))
+}
+
+const SYSCTLS: &str = "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2";

@@ -1,0 +1,50 @@
+//! Programs that run on the machine, by name.
+
+use rustix::process::geteuid;
+
+use crate::Sysroot;
+
+/// The name of a process, if it is root's or the calling user's. Any user may call a process whatever it likes, so the
+/// name alone says nothing of a program that belongs to the system. Copies of machines have names only.
+pub fn system_program(root: &Sysroot, pid: u32) -> Option<String> {
+    let name = root.read(format!("/proc/{pid}/comm")).ok()?;
+    let is_trusted = match root.read(format!("/proc/{pid}/status")) {
+        Ok(status) => user(&status).is_some_and(|user| [0, geteuid().as_raw()].contains(&user)),
+        Err(_) => !root.is_live(),
+    };
+    is_trusted.then_some(name)
+}
+
+/// The effective user, the second of a line of four.
+fn user(status: &str) -> Option<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_counts_if_the_process_is_of_root_or_of_this_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = Sysroot::at(folder.path());
+        let at = root.path("/proc/7");
+        std::fs::create_dir_all(&at).unwrap();
+        let found = || system_program(&root, 7);
+        assert_eq!(found(), None);
+        std::fs::write(at.join("comm"), "irqbalance\n").unwrap();
+        assert_eq!(found().as_deref(), Some("irqbalance"), "a copy");
+        let (own, other) = (geteuid().as_raw(), geteuid().as_raw() + 1);
+        for (users, is_found) in [
+            ("1000\t0\t0\t0".to_owned(), true),
+            (format!("0\t{own}\t0\t0"), true),
+            (format!("0\t{other}\t0\t0"), false),
+            ("0".to_owned(), false),
+        ] {
+            std::fs::write(at.join("status"), format!("Name:\tx\nUid:\t{users}\n")).unwrap();
+            assert_eq!(found().is_some(), is_found, "{users}");
+        }
+        assert_eq!(system_program(&Sysroot::live(), u32::MAX), None);
+    }
+}
