@@ -345,7 +345,8 @@ settings! {
     /// Pause before the first attempt to bring a failed rail back.
     reconnect_min_ms: u64 = 100, Kind::millis(1, 600_000);
 
-    /// Longest pause between attempts. The pause doubles up to this.
+    /// Longest pause between attempts. The pause doubles up to this, also while connections come up and
+    /// soon fail.
     reconnect_max_ms: u64 = 1000, Kind::millis(1, 600_000);
 
     /// How long transfers with a peer may make no progress before they fail, and how long the peer

@@ -230,13 +230,6 @@ pub(crate) fn verdict(reply: &Reply<'_>) -> Option<Verdict> {
     })
 }
 
-/// For fuzzing: how many messages of any bytes could be verdicts, and the links, addresses and routes in them.
-#[doc(hidden)]
-pub fn examine(bytes: &[u8]) -> usize {
-    let verdicts = replies(bytes).flatten().filter_map(|reply| verdict(&reply)).count();
-    verdicts + crate::links::examine(bytes) + crate::routes::examine(bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

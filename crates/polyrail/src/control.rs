@@ -178,15 +178,11 @@ impl Control {
                 try_shared::prepare(&self.engine, &peer);
                 self.ask_for_neighbours(&peer);
                 for flow in 0..peer.layout.flows() {
-                    self.start_flow(
-                        peer.clone(),
-                        FlowIndex(flow),
-                        self.engine.settings.reconnect_min,
-                    );
+                    self.start_flow(peer.clone(), FlowIndex(flow));
                 }
                 self.engine.control.nudge();
             }
-            ControlCommand::FlowLost { peer, flow, why } => {
+            ControlCommand::FlowLost { peer, flow, why, life } => {
                 let text = format!("rail {}: {why}", self.rail_name(&peer, flow));
                 let name = peer.name();
                 tracing::info!(target: "polyrail::flow", peer = name, %flow, why = %text, "flow down");
@@ -197,7 +193,7 @@ impl Control {
                 peer.note_problem(text);
                 if !peer.is_gone() && !self.is_leaving(&peer) {
                     self.note_cut_off(&peer);
-                    self.reconnect(peer.clone(), flow);
+                    self.reconnect(peer.clone(), flow, &life);
                     self.flows_lost(&peer);
                 }
                 self.engine.control.nudge();
@@ -315,14 +311,14 @@ impl Control {
         match cause {
             Cause::Accepted { rail, .. } if is_quiet => self.closed_unheard(rail, remote),
             Cause::Accepted { rail, then } => self.arrival_failed(rail, then, remote, &why),
-            Cause::Flow { peer, flow, pause, pair, .. } if is_connecting => {
-                self.not_connected(&peer, (flow, pair), &why, pause);
+            Cause::Flow { peer, flow, pair, .. } if is_connecting => {
+                self.not_connected(&peer, (flow, pair), &why);
             }
-            Cause::Flow { peer, flow, pause, pair, .. } => {
+            Cause::Flow { peer, flow, pair, .. } => {
                 if matches!(why, ConnectReason::TimedOut { .. }) {
                     self.note_dead_end(&peer, pair, race.way);
                 }
-                self.flow_failed(&peer, (flow, pair), &why, pause);
+                self.flow_failed(&peer, (flow, pair), &why);
             }
             Cause::Introduction { of, .. } => self.not_introduced(of, remote, why),
         }

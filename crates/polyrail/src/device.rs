@@ -4,6 +4,7 @@
 
 pub(crate) mod budget;
 pub(crate) mod carriers;
+pub(crate) mod connection;
 pub(crate) mod host_copy;
 pub(crate) mod host_proof;
 pub(crate) mod imports;

@@ -114,6 +114,7 @@ pub use engine::left_out::LeftOut;
 pub use engine::observer::{Observer, OnEnd, Watch};
 pub use engine::op::Outcome;
 pub use engine::path_kind::{PathKind, TransferPath};
+pub use engine::path_reason::{PathObstacle, PathReason};
 pub use engine::peer_handle::Peer;
 pub use engine::totals::Totals;
 pub use memory::access::Access;

@@ -4,10 +4,10 @@
 //! and gives back to sleep; so a thread that posts a small write can drive the proxy for a moment
 //! itself instead of waking its thread.
 
-mod ack_hold;
 mod core;
 mod core_guard;
 mod drive;
+mod flow;
 
 use std::ops::Deref;
 use std::sync::Arc;

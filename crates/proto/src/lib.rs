@@ -1,22 +1,32 @@
 //! The protocol of Polyrail as a state machine: no socket, no clock, no thread, no payload.
 //!
-//! Two engines that know each other run, per direction, one [`Sender`] and one [`Receiver`].
-//! Whoever drives them (the engine over TCP, the tests over a simulated network) follows one contract:
+//! Each of two engines that know each other has the other as a [`peer`] with two halves. Each half has the core of a
+//! direction: a [`Sender`], a [`Receiver`]. Drivers (the engine over TCP, the tests over a simulated network) follow one
+//! contract:
 //!
 //! * commands go in by plain verbs (`submit`, `cancel`), facts by `handle_*`, each with the time;
-//! * what has to be done comes out of `pull` (the next chunk for a flow) and `poll_event`;
+//! * what has to be done comes out of `pull` (the next chunk for a flow) and `poll_*`;
 //! * payload never enters: a chunk names places in memory, the driver moves the bytes.
 //!
 //! A **flow** is one byte stream (a TCP connection). Data travels one way on it, acknowledgements
 //! the other; [`wire`] says how both are framed and [`FrameReader`] turns a byte stream back into
 //! chunks without copying payload. [`hello`] is what the two ends say before the first frame.
+//!
+//! Policy is here, too, as functions of settings, facts and the time: when acknowledgements leave
+//! ([`AckQueue`]), when flows stall, rest and are connected again ([`liveness`]), how a peer comes and
+//! goes ([`life`]), and defaults that follow from the machine ([`defaults`]).
 #![forbid(unsafe_code)]
 
+mod acks;
 mod codec;
+pub mod defaults;
 pub mod hello;
 mod id;
+pub mod life;
+pub mod liveness;
 pub mod matching;
 pub mod message;
+pub mod peer;
 mod plan;
 mod proof;
 mod quota;
@@ -26,6 +36,7 @@ mod receiver;
 mod sender;
 pub mod wire;
 
+pub use acks::{AckHold, AckPolicy, AckQueue, Burst};
 pub use id::{FlowIndex, InstanceId, RegionKey, Time, TransferId};
 pub use plan::{MAX_CHUNK_BYTES, MAX_CHUNK_PIECES, MAX_CHUNKS, Piece, Plan, PlanError, Segment};
 pub use quota::QuotaExceeded;

@@ -23,7 +23,8 @@ pub struct Matcher<S> {
     tags: HashMap<u64, u64>,
     /// Places of all receives, also of early ones.
     places: usize,
-    sends: HashMap<u64, VecDeque<S>>,
+    // Drivers see its order when they end sends, so it must not be that of a hash.
+    sends: BTreeMap<u64, VecDeque<S>>,
 }
 
 /// What a peer may make a matcher remember. Who asks it to go further breaks the rules: the driver
@@ -67,13 +68,13 @@ impl<S: PartialEq> Matcher<S> {
             receives: HashMap::new(),
             tags: HashMap::new(),
             places: 0,
-            sends: HashMap::new(),
+            sends: BTreeMap::new(),
         }
     }
 
     /// The user sends with `tag`. If no receive waits for it, the send waits.
     pub fn send(&mut self, tag: u64, send: S) -> Option<Match<S>> {
-        match take_front(&mut self.receives, tag) {
+        match self.take_receive(tag) {
             Some(receive) => {
                 self.tags.remove(&receive.receive);
                 self.places -= receive.places.len();
@@ -140,15 +141,21 @@ impl<S: PartialEq> Matcher<S> {
 
     /// The user cancelled a send. Says whether it was still waiting for a receive.
     pub fn cancel_send(&mut self, tag: u64, send: &S) -> bool {
-        remove(&mut self.sends, tag, |waiting| waiting == send)
+        let Some(queue) = self.sends.get_mut(&tag) else { return false };
+        let Some(index) = queue.iter().position(|waiting| waiting == send) else { return false };
+        queue.remove(index);
+        if queue.is_empty() {
+            self.sends.remove(&tag);
+        }
+        true
     }
 
     /// Takes every waiting send: the peer is gone.
     pub fn drain_sends(&mut self) -> Vec<S> {
-        self.sends.drain().flat_map(|(_, queue)| queue).collect()
+        std::mem::take(&mut self.sends).into_values().flatten().collect()
     }
 
-    /// Every send that waits for a receive, with its tag.
+    /// Every send that waits for a receive, with its tag, in order of tags and of posting.
     pub fn sends(&self) -> impl Iterator<Item = (u64, &S)> {
         self.sends.iter().flat_map(|(tag, queue)| queue.iter().map(|send| (*tag, send)))
     }
@@ -176,11 +183,30 @@ impl<S: PartialEq> Matcher<S> {
         QuotaExceeded::check("posted receives", known + 1, self.limits.receives)
     }
 
+    // A tag's queue is removed with its last entry: tags may be used once and never again.
+    fn take_receive(&mut self, tag: u64) -> Option<PostedReceive> {
+        let queue = self.receives.get_mut(&tag)?;
+        let front = queue.pop_front();
+        if queue.is_empty() {
+            self.receives.remove(&tag);
+        }
+        front
+    }
+
+    fn take_send(&mut self, tag: u64) -> Option<S> {
+        let queue = self.sends.get_mut(&tag)?;
+        let front = queue.pop_front();
+        if queue.is_empty() {
+            self.sends.remove(&tag);
+        }
+        front
+    }
+
     fn go_on(&mut self, matches: &mut Vec<Match<S>>) {
         while let Some(posted) = self.early.remove(&self.next_receive) {
             self.next_receive += 1;
             let Some(receive) = posted else { continue };
-            match take_front(&mut self.sends, receive.tag) {
+            match self.take_send(receive.tag) {
                 Some(send) => {
                     self.places -= receive.places.len();
                     matches.push(Match { send, receive });
@@ -192,30 +218,6 @@ impl<S: PartialEq> Matcher<S> {
             }
         }
     }
-}
-
-// A tag's queue is removed with its last entry: tags may be used once and never again.
-fn take_front<T>(queues: &mut HashMap<u64, VecDeque<T>>, tag: u64) -> Option<T> {
-    let queue = queues.get_mut(&tag)?;
-    let front = queue.pop_front();
-    if queue.is_empty() {
-        queues.remove(&tag);
-    }
-    front
-}
-
-fn remove<T>(
-    queues: &mut HashMap<u64, VecDeque<T>>,
-    tag: u64,
-    wanted: impl FnMut(&T) -> bool,
-) -> bool {
-    let Some(queue) = queues.get_mut(&tag) else { return false };
-    let Some(index) = queue.iter().position(wanted) else { return false };
-    queue.remove(index);
-    if queue.is_empty() {
-        queues.remove(&tag);
-    }
-    true
 }
 
 #[cfg(test)]

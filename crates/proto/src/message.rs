@@ -142,6 +142,17 @@ pub enum Takes {
     Receive,
 }
 
+/// The part of an engine that a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// [`crate::peer::Outbound`].
+    Outbound,
+    /// [`crate::peer::Inbound`].
+    Inbound,
+    /// The driver. It looks at the memory of a [`Message::ReadRequest`] before a half sees that.
+    Driver,
+}
+
 /// How another process of the same host gets at a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
@@ -311,6 +322,29 @@ impl Message {
             }
         }
         out
+    }
+
+    /// The part of the engine that the message is for.
+    pub fn half(&self) -> Half {
+        match self {
+            Self::Cancel { .. }
+            | Self::ReadFailed { .. }
+            | Self::SendTooLong { .. }
+            | Self::SendFailed { .. } => Half::Inbound,
+            Self::ReadCancelled { .. } | Self::ReceivePosted(_) | Self::ReceiveWithdrawn { .. } => {
+                Half::Outbound
+            }
+            Self::ReadRequest { .. }
+            | Self::RegionWanted { .. }
+            | Self::RegionOffered { .. }
+            | Self::RegionEnded { .. }
+            | Self::Bye
+            | Self::MemoryShown { .. }
+            | Self::MemorySeen { .. }
+            | Self::CarrierWanted { .. }
+            | Self::CarrierOffered { .. }
+            | Self::CarrierAccepted { .. } => Half::Driver,
+        }
     }
 
     /// What the message with these bytes takes up, known before it is read.

@@ -1,7 +1,9 @@
 //! How a transfer is cut into chunks: decided once, before the first byte moves.
 
+use smallvec::SmallVec;
 use thiserror::Error;
 
+use crate::defaults;
 use crate::id::RegionKey;
 
 /// Most payload bytes of one chunk.
@@ -10,16 +12,6 @@ pub const MAX_CHUNK_BYTES: u64 = 64 << 20;
 pub const MAX_CHUNK_PIECES: usize = 256;
 /// Most chunks of one transfer: bounds what a receiver must remember about it.
 pub const MAX_CHUNKS: u32 = 1 << 22;
-
-/// Towards the end of a transfer over several rails a chunk is 1/`TAPER` of what is left per rail,
-/// so that all rails end together, ...
-const TAPER: u64 = 4;
-/// ... but no smaller than 1/`TAPERED_LEAST` of the largest chunk, or than a page, since each chunk
-/// has its cost.
-const TAPERED_LEAST: u64 = 4;
-/// Rails beyond this number make the shares no smaller.
-const MAX_SHARES: u64 = 16;
-const PAGE_BYTES: u64 = 4096;
 
 /// Bytes that lie in one piece on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +27,9 @@ pub struct Segment {
     /// How many bytes.
     pub len: u64,
 }
+
+/// Segments of a transfer. Most have one, which lies in the value itself.
+type Segments = SmallVec<[Segment; 1]>;
 
 /// The part of a segment that travels in one chunk.
 pub type Piece = Segment;
@@ -74,8 +69,8 @@ pub enum PlanError {
 /// A transfer's segments, merged where adjacent, and where each chunk starts in them.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    segments: Vec<Segment>,
-    chunks: Vec<ChunkStart>,
+    segments: Segments,
+    chunks: SmallVec<[ChunkStart; 1]>,
     bytes: u64,
 }
 
@@ -112,7 +107,7 @@ impl Plan {
         let bytes = segments.iter().try_fold(0u64, |sum, s| sum.checked_add(s.len));
         let bytes =
             bytes.ok_or(PlanError::TooManyChunks { bytes: u64::MAX, segments: segments.len() })?;
-        let size = ChunkSize { most: chunk_bytes, rails: rails as u64 };
+        let size = |left| defaults::chunk_bytes(chunk_bytes, rails, left);
         let chunks = cut(&segments, bytes, size)
             .ok_or(PlanError::TooManyChunks { bytes, segments: segments.len() })?;
         Ok(Self { segments, chunks, bytes })
@@ -121,8 +116,8 @@ impl Plan {
     /// A plan without payload: one empty chunk, which carries a message.
     pub fn empty() -> Self {
         Self {
-            segments: Vec::new(),
-            chunks: vec![ChunkStart { segment: 0, skip: 0, bytes: 0 }],
+            segments: Segments::new(),
+            chunks: SmallVec::from_buf([ChunkStart { segment: 0, skip: 0, bytes: 0 }]),
             bytes: 0,
         }
     }
@@ -182,9 +177,9 @@ impl Plan {
     }
 }
 
-fn merge(segments: impl IntoIterator<Item = Segment>) -> Result<Vec<Segment>, PlanError> {
+fn merge(segments: impl IntoIterator<Item = Segment>) -> Result<Segments, PlanError> {
     let segments = segments.into_iter();
-    let mut merged: Vec<Segment> = Vec::with_capacity(segments.size_hint().0);
+    let mut merged = Segments::with_capacity(segments.size_hint().0);
     for (index, segment) in segments.enumerate() {
         for offset in [segment.local_offset, segment.remote_offset] {
             if offset.checked_add(segment.len).is_none() {
@@ -209,30 +204,15 @@ fn continues(last: &Segment, next: &Segment) -> bool {
         && last.remote_offset + last.len == next.remote_offset
 }
 
-/// How large chunks are.
-#[derive(Clone, Copy)]
-struct ChunkSize {
-    most: u64,
-    rails: u64,
-}
-
-impl ChunkSize {
-    /// Size of the next chunk, cut from what is left.
-    fn at(self, left: u64) -> u64 {
-        if self.rails < 2 {
-            return self.most;
-        }
-        let least = (self.most / TAPERED_LEAST).next_multiple_of(PAGE_BYTES).clamp(1, self.most);
-        let share = left / (TAPER * self.rails).min(MAX_SHARES);
-        share.next_multiple_of(PAGE_BYTES).clamp(least, self.most)
-    }
-}
-
-/// `None` when there would be more than [`MAX_CHUNKS`].
-fn cut(segments: &[Segment], bytes: u64, size: ChunkSize) -> Option<Vec<ChunkStart>> {
-    let mut chunks = Vec::new();
+/// `None` when there would be more than [`MAX_CHUNKS`]. `size`: the size of the next chunk, by what is left.
+fn cut(
+    segments: &[Segment],
+    bytes: u64,
+    size: impl Fn(u64) -> u64,
+) -> Option<SmallVec<[ChunkStart; 1]>> {
+    let mut chunks = SmallVec::new();
     let mut left = bytes;
-    let mut chunk_bytes = size.at(left);
+    let mut chunk_bytes = size(left);
     let mut open = ChunkStart { segment: 0, skip: 0, bytes: 0 };
     let mut pieces = 0;
     for (index, segment) in segments.iter().enumerate() {
@@ -243,7 +223,7 @@ fn cut(segments: &[Segment], bytes: u64, size: ChunkSize) -> Option<Vec<ChunkSta
                     return None;
                 }
                 left -= u64::from(open.bytes);
-                chunk_bytes = size.at(left);
+                chunk_bytes = size(left);
                 chunks.push(open);
                 open = ChunkStart { segment: u32::try_from(index).ok()?, skip, bytes: 0 };
                 pieces = 0;

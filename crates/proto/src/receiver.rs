@@ -34,20 +34,21 @@
 //! [`Receiver::is_quiet`].
 //!
 //! Here are the types, and what the driver asks and says of whole transfers. `judging` has the verdicts,
-//! `landing` the flows and devices that write, `incoming` the transfers under way, `delivering` those that are
-//! complete.
+//! `landing` the flows and devices that write, `incoming` the transfers under way, which `under_way` finds, `delivering`
+//! those that are complete.
 
 mod delivering;
 mod incoming;
 mod judging;
 mod landing;
+mod under_way;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use self::delivering::Deliveries;
 pub use self::delivering::DeliveryId;
-use self::incoming::IncomingTransfer;
 use self::landing::Claim;
+use self::under_way::UnderWay;
 use crate::id::TransferId;
 use crate::proof::{Head, Proofs};
 use crate::range_set::RangeSet;
@@ -65,7 +66,7 @@ pub struct Receiver {
     /// Transfers at or above the floor that are over: complete or cancelled.
     done: RangeSet,
     proofs: Proofs,
-    active: HashMap<u64, IncomingTransfer>,
+    active: UnderWay,
     /// Chunks of all active transfers: bounds the memory that a peer can make us spend.
     tracked_chunks: u64,
     /// Bytes of their messages, likewise.
@@ -186,7 +187,7 @@ impl Receiver {
             highest: 0,
             done: RangeSet::default(),
             proofs: Proofs::new(limits.window, limits.proofs),
-            active: HashMap::new(),
+            active: UnderWay::default(),
             tracked_chunks: 0,
             held_meta: 0,
             quota_refusals: 0,
@@ -225,10 +226,7 @@ impl Receiver {
     /// Returns whether that holds already. If a flow is inside a system call for the transfer, ask
     /// again.
     pub fn expel(&mut self, op: WireOp, context: u64) -> bool {
-        let meant = |incoming: &IncomingTransfer| incoming.op == op && incoming.context == context;
-        let over: Vec<u64> =
-            self.active.iter().filter(|(_, i)| meant(i)).map(|(id, _)| *id).collect();
-        for id in over {
+        while let Some(id) = self.active.newest_for(op, context) {
             self.drop_incoming(TransferId(id), Verdict::Refuse(RefusalCode::NotExpected));
         }
         let of_it = |head: &Head| head.header.op == op && head.header.context == context;

@@ -34,7 +34,8 @@ mod pulling;
 mod rails;
 mod turns;
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 
 use thiserror::Error;
 
@@ -83,6 +84,8 @@ pub struct Sender<S> {
     postponed: Postponed,
     /// Handles in order of their number, to find the floor.
     order: VecDeque<TransferHandle>,
+    /// Deadlines, the first on top; also of some transfers that are over.
+    deadlines: BinaryHeap<Reverse<(Time, TransferHandle)>>,
     live: usize,
     flows: Vec<Flow>,
     channels: Vec<ChannelState>,
@@ -186,10 +189,10 @@ pub enum Failure {
 }
 
 /// Finds a transfer; stale once its slot is used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct TransferHandle {
-    slot: u32,
     id: u64,
+    slot: u32,
 }
 
 #[derive(Debug)]
@@ -246,6 +249,7 @@ impl<S: Source> Sender<S> {
             given_back: VecDeque::new(),
             postponed: Postponed::default(),
             order: VecDeque::new(),
+            deadlines: BinaryHeap::new(),
             live: 0,
             flows: (0..flows).map(|_| Flow::default()).collect(),
             rails: Rails::new(config.rails),
@@ -271,6 +275,7 @@ impl<S: Source> Sender<S> {
         let plan = transfer.source.plan();
         self.waiting += plan.bytes();
         let small = plan.chunk_count() == 1 && plan.bytes() <= SMALL_BYTES;
+        let deadline = transfer.deadline;
         let outgoing = OutgoingTransfer {
             id,
             next_chunk: 0,
@@ -299,6 +304,9 @@ impl<S: Source> Sender<S> {
         }
         self.order.push_back(handle);
         self.live += 1;
+        if let Some(deadline) = deadline {
+            self.note_deadline(deadline, handle);
+        }
         TransferId(id)
     }
 
@@ -326,6 +334,15 @@ impl<S: Source> Sender<S> {
     /// Transfers that are not over yet.
     pub fn pending(&self) -> usize {
         self.order.len()
+    }
+
+    /// Transfers that are not over, the oldest first.
+    pub fn transfers(&self) -> impl Iterator<Item = (TransferId, &NewTransfer<S>)> {
+        self.order.iter().filter_map(|handle| {
+            let outgoing = self.slots[handle.slot as usize].as_ref();
+            let outgoing = outgoing.filter(|outgoing| outgoing.id == handle.id)?;
+            Some((TransferId(handle.id), &outgoing.transfer))
+        })
     }
 
     /// The next thing that became of a transfer.

@@ -51,10 +51,14 @@ fn text(graph: &Graph<'_>, each: bool) -> String {
         let edges = modules.iter().flat_map(|module| graph.uses(*module)).filter(|_| each);
         lines.extend(edges.map(|edge| format!("  {}", graph.show(edge))));
     }
-    for (level, of) in [(Level::Folders, "folders"), (Level::Modules, "modules across folders")] {
-        let circles = graph.circles(level);
-        lines.push(format!("circles of {of}: {}", if circles.is_empty() { "none" } else { "" }));
-        lines.extend(circles);
+    for (level, of) in [
+        (Level::Parts, "parts"),
+        (Level::Folders, "folders, the module itself among them"),
+        (Level::Modules, "modules across folders"),
+    ] {
+        let knots = graph.knots(level);
+        lines.push(format!("circles of {of}: {}", if knots.is_empty() { "none" } else { "" }));
+        lines.extend(knots.iter().map(|knot| graph.show_knot(knot, level, &[])));
     }
     let mut text = lines.join("\n");
     text.push('\n');

@@ -1,19 +1,24 @@
-//! A node: an engine without an operating system. It drives the protocol core as a real engine
+//! A node: an engine without an operating system. It drives the two halves of a peer as a real engine
 //! does, with one thread for each flow, partial reads and writes, and system calls that take time.
 //!
-//! This is the shortest driver that keeps the core's contract, and the place to look that contract
-//! up: `tx` for outgoing flows, `rx` for incoming ones, `operations` for the parts of operations.
+//! This is the shortest driver that keeps the contract of [`polyrail_proto::peer`], and the place to look that
+//! contract up: `tx` for outgoing flows, `rx` for incoming ones, `operations` for what passes between the halves and
+//! the user.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use polyrail_proto::matching::Matcher;
-use polyrail_proto::message::{CopyLeave, Message, PostedReceive, ReadPiece};
-use polyrail_proto::wire::{Flags, Place, WireOp};
+use polyrail_proto::life::{Action, PeerEvent, PeerState, overdue};
+use polyrail_proto::liveness::{Patience, ReconnectSettings};
+use polyrail_proto::message::CopyLeave;
+use polyrail_proto::peer::{
+    Awaited, Inbound, Leaving, NewReceive, Operation, Outbound, Quotas, ReadQuestion, pair_places,
+};
+use polyrail_proto::wire::Place;
 use polyrail_proto::{
-    Failure, FlowIndex, NewTransfer, Plan, Receiver, ReceiverLimits, Segment, Sender, SenderConfig,
-    Source, Time, TransferId,
+    Failure, FlowIndex, Plan, ReceiverLimits, RegionKey, Segment, SenderConfig, Source, Time,
+    TransferId,
 };
 
 use crate::memory::Span;
@@ -22,10 +27,12 @@ use crate::oracle::{Kind, OpId, Outcome};
 use crate::world::{Actor, World};
 
 mod operations;
+mod posted;
 mod rx;
 mod tx;
 
-use operations::{Leaving, Outgoing, Purpose};
+use operations::Matches;
+use posted::Posted;
 use rx::RxFlow;
 use tx::TxFlow;
 
@@ -54,8 +61,8 @@ pub struct NodeSettings {
     pub transport_progress: bool,
     /// The node gives up a peer that it does not hear, or can't reach on any flow, for this long.
     pub silence: Duration,
-    /// Time between attempts to connect.
-    pub retry: Duration,
+    /// Pauses between attempts to connect.
+    pub reconnect: ReconnectSettings,
     /// A system call, or a delivery, takes up to this many nanoseconds.
     pub call_nanos: u64,
     /// Now and then the thread loses its CPU meanwhile, for up to this long.
@@ -89,34 +96,43 @@ pub struct Node {
     id: NodeId,
     peer: NodeId,
     settings: NodeSettings,
-    sender: Sender<Request>,
-    receiver: Receiver,
-    matcher: Matcher<OpId>,
+    outbound: Outbound<Posted>,
+    inbound: Inbound<Posted>,
+    /// What the peer takes up here.
+    quotas: Arc<Quotas>,
     tx: Vec<TxFlow>,
     rx: Vec<RxFlow>,
-    next_token: u64,
-    outgoing: BTreeMap<u64, Outgoing>,
-    handles: BTreeMap<OpId, Handle>,
-    next_read: u64,
-    reads: BTreeMap<u64, OpId>,
-    next_receive: u64,
-    receives: BTreeMap<u64, OpId>,
-    /// The peer's reads that are being answered.
-    answers: BTreeMap<u64, TransferId>,
+    /// Operations that are not over.
+    handles: BTreeMap<OpId, Posted>,
     /// Reads and receives that are over as soon as no flow is inside a system call for them.
-    leaving: Vec<Leaving>,
+    leaving: Vec<(Leaving<Posted>, Failure)>,
     /// Regions that are gone as soon as nobody touches them.
     dropping: Vec<u32>,
+    /// Bytes of the peer that have landed.
+    landed: u64,
     /// The floor of the chunk pulled last; it must never fall.
     floor: TransferId,
     /// When the last outgoing flow went down, if none is up.
     last_up: Time,
-    lost: bool,
+    /// Where the peer stands.
+    state: PeerState,
+    patience: Patience,
 }
 
 /// What a transfer sends.
 #[derive(Clone, Debug)]
 pub struct Request(Arc<(Plan, Vec<u8>)>);
+
+impl Request {
+    fn new(plan: Plan, meta: Vec<u8>) -> Self {
+        Self(Arc::new((plan, meta)))
+    }
+
+    /// Whether it reads memory of that slot.
+    fn reads(&self, slot: u32) -> bool {
+        self.plan().segments().iter().any(|segment| segment.local_region == slot)
+    }
+}
 
 impl Source for Request {
     fn plan(&self) -> &Plan {
@@ -128,49 +144,37 @@ impl Source for Request {
     }
 }
 
-/// How to find an operation under way.
-#[derive(Clone, Copy, Debug)]
-enum Handle {
-    Transfer(TransferId),
-    Read(u64),
-    Receive(u64),
-    /// A send that waits for its receive.
-    Waiting {
-        tag: u64,
-    },
-}
+/// The key of no region.
+const NO_KEY: RegionKey = RegionKey { slot: 0, generation: 0, nonce: 0 };
+/// Operations that an engine may have outstanding, which bounds what its peer takes up there.
+const OPS_POOL: u32 = 64;
 
 impl Node {
     /// A node whose flows are all down; each connects at its first turn.
     pub fn new(id: NodeId, peer: NodeId, settings: NodeSettings, rails: u32) -> Self {
         let NodeSettings { channels, sockets, window_chunks, .. } = settings;
         let flows = channels * sockets;
+        let quotas = Arc::new(Quotas::new(OPS_POOL));
+        let config = SenderConfig { window_chunks, channels, sockets, rails };
+        // It remembers exactly as many chunks as the sender's window.
+        let limits = ReceiverLimits { window: window_chunks as usize, ..settings.limits };
         Self {
             id,
             peer,
             settings,
-            sender: Sender::new(SenderConfig { window_chunks, channels, sockets, rails }),
-            // It remembers exactly as many chunks as the sender's window.
-            receiver: Receiver::new(ReceiverLimits {
-                window: window_chunks as usize,
-                ..settings.limits
-            }),
-            matcher: Matcher::default(),
+            outbound: Outbound::new(config, quotas.clone()),
+            inbound: Inbound::new(limits, quotas.clone()),
+            quotas,
             tx: (0..flows).map(|_| TxFlow::default()).collect(),
             rx: (0..flows).map(|_| RxFlow::default()).collect(),
-            next_token: 1,
-            outgoing: BTreeMap::new(),
             handles: BTreeMap::new(),
-            next_read: 1,
-            reads: BTreeMap::new(),
-            next_receive: 1,
-            receives: BTreeMap::new(),
-            answers: BTreeMap::new(),
             leaving: Vec::new(),
             dropping: Vec::new(),
+            landed: 0,
             floor: TransferId(1),
             last_up: Time::default(),
-            lost: false,
+            state: PeerState::New,
+            patience: Patience::default(),
         }
     }
 
@@ -179,78 +183,64 @@ impl Node {
         let operation = world.oracle.operation(id);
         let (kind, notify) = (operation.posting.kind, operation.posting.notify);
         let (source, destination) = (operation.source.clone(), operation.destination.clone());
-        if self.lost {
+        if self.is_lost() {
             return world.ended(id, Outcome::Failed("the peer is gone".to_owned()));
         }
+        let (own, places) = match kind {
+            Kind::Write | Kind::Notify => (source, places(world, self.peer, &destination)),
+            Kind::Read => (destination, places(world, self.peer, &source)),
+            Kind::Send { .. } => (source, Vec::new()),
+            Kind::Receive { .. } => (destination, Vec::new()),
+        };
+        let segments = match kind {
+            Kind::Write | Kind::Notify | Kind::Read => pair_places(&locals(&own), &places),
+            Kind::Send { .. } | Kind::Receive { .. } => locals(&own),
+        };
+        let now = world.now();
+        let op = Posted::new(id, self.plan(segments), deadline);
+        self.handles.insert(id, op.clone());
+        if let Some(deadline) = deadline {
+            world.clock.wake(Actor::Timer(self.id), deadline);
+        }
+        // A region that was dropped has no key: its peer refuses this one.
+        let memory = &world.memories[self.id];
+        let key = |slot| memory.key(slot).unwrap_or(NO_KEY);
         match kind {
             Kind::Write | Kind::Notify => {
-                let segments = self.segments(world, &source, &destination);
                 let meta = if notify { id.0.to_le_bytes().to_vec() } else { Vec::new() };
-                let flags = if notify { Flags::NOTIFY } else { Flags::NONE };
-                let purpose = Purpose::Write(id);
-                let transfer = NewTransfer { flags, deadline, ..self.transfer(segments, meta) };
-                let transfer = self.submit(world, transfer, purpose);
-                self.handles.insert(id, Handle::Transfer(transfer));
+                let request = Request::new(op.plan().clone(), meta);
+                self.outbound.write(now, op, request, notify);
             }
             Kind::Read => {
-                let read = self.next_read;
-                self.next_read += 1;
-                self.reads.insert(read, id);
-                self.handles.insert(id, Handle::Read(read));
-                let from = places(world, self.peer, &source);
-                let to = places(world, self.id, &destination);
-                let piece = |(from, to): (Place, Place)| ReadPiece {
-                    from,
-                    to_key: to.key,
-                    to_offset: to.offset,
-                };
-                let pieces = from.into_iter().zip(to).map(piece).collect();
-                self.tell(world, &Message::ReadRequest { read, pieces, shared: false });
+                let question = ReadQuestion::new(op.plan().segments(), key);
+                let news = self.inbound.begin_read(op, question, false);
+                self.outbound.announce(now, news);
             }
             Kind::Receive { tag } => {
-                let receive = self.next_receive;
-                self.next_receive += 1;
-                self.receives.insert(receive, id);
-                world.receives.insert((self.id, receive), id);
-                self.handles.insert(id, Handle::Receive(receive));
-                let places = places(world, self.id, &destination);
-                let leave = CopyLeave::No;
-                let posted = PostedReceive { receive, tag, places, leave };
-                self.tell(world, &Message::ReceivePosted(posted));
-            }
-            Kind::Send { tag } => match self.matcher.send(tag, id) {
-                Some(found) => self.fill(world, found),
-                None => {
-                    self.handles.insert(id, Handle::Waiting { tag });
+                let news = self.inbound.begin_receive(NewReceive::new(op, tag, CopyLeave::No, key));
+                if let Awaited::Receive(receive) = news.awaited() {
+                    world.receives.insert((self.id, receive), id);
                 }
-            },
+                self.outbound.announce(now, news);
+            }
+            Kind::Send { tag } => {
+                let mut matches = self.matches();
+                self.outbound.send(now, op, tag, &mut matches);
+                matches.check(self.peer, world);
+            }
         }
+        self.pump(world);
     }
 
     /// Cancels an operation. Does nothing if it is over.
     pub fn end(&mut self, world: &mut World, id: OpId, failure: Failure) {
-        match self.handles.get(&id).copied() {
-            None => {}
-            Some(Handle::Transfer(transfer)) => {
-                self.sender.end(transfer, failure);
-                self.pump(world);
-            }
-            Some(Handle::Read(read)) => {
-                self.leave_read(world, read, Outcome::Failed(failure.to_string()));
-                self.tell(world, &Message::ReadCancelled { read });
-            }
-            Some(Handle::Receive(receive)) => {
-                self.leave_receive(world, receive, Outcome::Failed(failure.to_string()));
-                self.tell(world, &Message::ReceiveWithdrawn { receive });
-            }
-            Some(Handle::Waiting { tag }) => {
-                if !self.matcher.cancel_send(tag, &id) {
-                    world.oracle.violate(format!("{id} waits for a receive, but can't be found"));
-                }
-                self.handles.remove(&id);
-                world.ended(id, Outcome::Failed(failure.to_string()));
-            }
+        let Some(op) = self.handles.get(&id).cloned() else { return };
+        match world.oracle.operation(id).posting.kind {
+            Kind::Write | Kind::Notify => self.outbound.cancel(&op, None, failure),
+            Kind::Send { tag } => self.outbound.cancel(&op, Some(tag), failure),
+            Kind::Read | Kind::Receive { .. } => self.end_awaited(|other| *other == op, failure),
         }
+        self.pump(world);
     }
 
     /// Drops the region in a slot for the user. It is gone once nothing reads or writes it any
@@ -262,53 +252,61 @@ impl Node {
         world.memories[self.id].unregister(slot);
         self.bar_flows(slot);
         let sending: Vec<TransferId> = self
-            .outgoing
-            .values()
-            .filter(|o| o.slots.contains(&slot))
-            .map(|o| o.transfer)
+            .outbound
+            .sender
+            .transfers()
+            .filter(|(_, transfer)| transfer.source.reads(slot))
+            .map(|(transfer, _)| transfer)
             .collect();
         for transfer in sending {
-            self.sender.end(transfer, Failure::RegionDropped);
+            self.outbound.sender.end(transfer, Failure::RegionDropped);
         }
-        let touches = |id: &OpId| {
-            let operation = world.oracle.operation(*id);
-            let spans = match operation.posting.kind {
-                Kind::Send { .. } => &operation.source,
-                _ => &operation.destination,
-            };
-            spans.iter().any(|span| span.slot == slot)
+        self.outbound.end_waiting(|op| op.touches(slot), Failure::RegionDropped);
+        // The data of a read are refused, which its peer says.
+        let is_receive = |id| {
+            let kind = world.oracle.operation(id).posting.kind;
+            matches!(kind, Kind::Receive { .. })
         };
-        let not_transfer = |(_, handle): &(&OpId, &Handle)| !matches!(handle, Handle::Transfer(_));
-        let ending: Vec<OpId> =
-            self.handles.iter().filter(not_transfer).map(|(id, _)| *id).filter(touches).collect();
-        for id in ending {
-            self.end(world, id, Failure::RegionDropped);
-        }
+        let is_ending = |op: &Posted| op.touches(slot) && is_receive(op.id());
+        self.end_awaited(is_ending, Failure::RegionDropped);
         self.dropping.push(slot);
         self.pump(world);
-        self.settle(world);
     }
 
     /// The node's clock: deadlines, and whether the peer is still there.
     pub fn run_timer(&mut self, world: &mut World) {
         let now = world.now();
-        let next = self.sender.handle_timeout(now);
+        let next = self.outbound.handle_timeout(now);
+        self.outbound.note_landed(now, self.landed);
         self.pump(world);
-        let silence = self.sender.silence(now);
-        if silence >= self.settings.silence {
-            return self.lose_peer(world);
+        let silence = self.outbound.sender.silence(now);
+        if let Some(event) = overdue(self.settings.silence, None, silence, || false) {
+            return self.happens(world, event);
         }
-        if self.sender.is_busy() {
+        if self.outbound.sender.is_busy() {
             let patience = now.after(self.settings.silence - silence);
             let at = next.map_or(patience, |deadline| deadline.min(patience));
             world.clock.wake(Actor::Timer(self.id), at);
         }
     }
 
+    /// Something happens to the peer, which may be lost by that.
+    fn happens(&mut self, world: &mut World, event: PeerEvent) {
+        let (state, action) = self.state.after(event);
+        self.state = state;
+        if action == Action::End {
+            self.lose_peer(world);
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.state.is_over()
+    }
+
     /// Whether the node has nothing left to do or to wait for.
     pub fn is_idle(&self) -> bool {
         let is_delivering = self.rx.iter().any(RxFlow::is_delivering);
-        !self.sender.is_busy()
+        !self.outbound.sender.is_busy()
             && !is_delivering
             && self.leaving.is_empty()
             && self.dropping.is_empty()
@@ -316,7 +314,7 @@ impl Node {
 
     /// Transfers from the peer that are under way.
     pub fn active_count(&self) -> usize {
-        self.receiver.active_count()
+        self.inbound.receiver.active_count()
     }
 
     /// What the node waits for, for people.
@@ -327,63 +325,49 @@ impl Node {
         format!(
             "node {}: {} transfers out, {} active in, {} leaving, {} dropping, quiet {}, work {}\n  {}",
             self.id,
-            self.outgoing.len(),
-            self.receiver.active_count(),
+            self.outbound.sender.pending(),
+            self.inbound.receiver.active_count(),
             self.leaving.len(),
             self.dropping.len(),
-            self.receiver.is_quiet(),
-            self.sender.has_work(),
+            self.inbound.receiver.is_quiet(),
+            self.outbound.sender.has_work(),
             flows.join("\n  "),
         )
     }
 
     fn in_flight(&self, flow: u32) -> usize {
-        self.sender.in_flight(FlowIndex(flow))
+        self.outbound.sender.in_flight(FlowIndex(flow))
     }
 
-    /// Pairs spans of this node with spans of the peer, cut where either ends.
-    fn segments(&self, world: &World, from: &[Span], to: &[Span]) -> Vec<Segment> {
-        segments(from, &places(world, self.peer, to))
+    fn plan(&self, segments: Vec<Segment>) -> Plan {
+        plan(segments, self.settings.chunk_bytes)
     }
 
-    fn transfer(&self, segments: Vec<Segment>, meta: Vec<u8>) -> NewTransfer<Request> {
-        // The simulation's segments are small and few: they always make a plan.
-        let plan = Plan::new(segments, self.settings.chunk_bytes).unwrap_or_else(|_| Plan::empty());
-        NewTransfer {
-            op: WireOp::Write,
-            flags: Flags::NONE,
-            context: 0,
-            source: Request(Arc::new((plan, meta))),
-            token: 0,
-            deadline: None,
-        }
+    fn matches(&self) -> Matches {
+        Matches { chunk_bytes: self.settings.chunk_bytes, met: Vec::new() }
     }
 }
 
-/// Cuts two lists of places so that each segment lies in one piece on both sides.
-fn segments(from: &[Span], to: &[Place]) -> Vec<Segment> {
-    let mut segments = Vec::new();
-    let mut to = to.iter().copied();
-    let mut place: Option<Place> = None;
-    for span in from {
-        let mut done = 0;
-        while done < span.len {
-            let Some(at) = place.filter(|p| p.len > 0).or_else(|| to.next()) else {
-                return segments;
-            };
-            let len = at.len.min(span.len - done);
-            segments.push(Segment {
-                local_region: span.slot,
-                local_offset: span.offset + done,
-                remote: at.key,
-                remote_offset: at.offset,
-                len,
-            });
-            done += len;
-            place = Some(Place { offset: at.offset + len, len: at.len - len, ..at });
+/// The simulation's segments are small and few: they always make a plan.
+fn plan(segments: Vec<Segment>, chunk_bytes: u64) -> Plan {
+    Plan::new(segments, chunk_bytes).unwrap_or_else(|_| Plan::empty())
+}
+
+/// Spans of this node, in order. The places at the peer are not known yet, and given as one stretch.
+fn locals(spans: &[Span]) -> Vec<Segment> {
+    let mut at = 0;
+    let segment = |span: &Span| {
+        let remote_offset = at;
+        at += span.len;
+        Segment {
+            local_region: span.slot,
+            local_offset: span.offset,
+            remote: NO_KEY,
+            remote_offset,
+            len: span.len,
         }
-    }
-    segments
+    };
+    spans.iter().map(segment).collect()
 }
 
 /// The places of spans at `node`, as its metadata names them; empty ones are left out.

@@ -229,7 +229,8 @@ impl Race {
     }
 
     fn wake_wanted(&mut self, peer: usize) {
-        for flow in self.peers[peer].sender.wakes(Time(self.now)) {
+        let wakes: Vec<_> = self.peers[peer].sender.wakes(Time(self.now)).collect();
+        for flow in wakes {
             self.peers[peer].asked = self.peers[peer].flows.len();
             self.wake(peer, flow.0);
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use polyrail_proto::ReceiverLimits;
+use polyrail_proto::liveness::ReconnectSettings;
 
 use crate::network::{Buffers, NodeId, RailSettings};
 use crate::node::{NodeSettings, Sabotage};
@@ -139,7 +140,11 @@ impl Scenario {
                 stall: Duration::from_millis(2),
                 transport_progress: true,
                 silence: Duration::from_secs(20),
-                retry: Duration::from_micros(300),
+                reconnect: ReconnectSettings {
+                    min: Duration::from_micros(300),
+                    max: Duration::from_millis(3),
+                    timeout: Duration::from_millis(3),
+                },
                 call_nanos: 4000,
                 long_call_nanos: 400_000,
                 sabotage: Sabotage::None,
@@ -231,6 +236,8 @@ impl Scenario {
         scenario.chaos.lies = rng.between(50, 400) as u32;
         scenario.load.operations = 12;
         scenario.load.max_bytes = 24 << 10;
+        // No flow is to stall: what moves in the first half of a silence does not count.
+        scenario.node.stall *= 2;
         scenario
     }
 

@@ -394,8 +394,8 @@ fn cancelling(rng: &mut Rng) -> Scenario {
 
 #[test]
 fn the_oracle_catches_a_driver_that_acknowledges_while_a_flow_is_in_a_call() {
-    let violation = caught(Sabotage::AcksUnquiet, cancelling);
-    assert!(violation.what.contains("land"), "{violation}");
+    // It also acknowledges what another thread has not delivered, which the oracle notices as well.
+    catch(Sabotage::AcksUnquiet, "land", cancelling);
 }
 
 #[test]
@@ -404,11 +404,11 @@ fn the_oracle_catches_a_driver_that_frees_a_region_in_use() {
     assert!(violation.what.contains("land"), "{violation}");
 }
 
-/// Runs a driver that forgets its deliveries, until a violation says this.
-fn catch_forgetting(what: &str, scenario: impl Fn(&mut Rng) -> Scenario) {
+/// Runs a broken driver until a violation says this.
+fn catch(sabotage: Sabotage, what: &str, scenario: impl Fn(&mut Rng) -> Scenario) {
     let run = |seed| {
         let mut scenario = scenario(&mut Rng::new(seed));
-        scenario.node.sabotage = Sabotage::ForgetsDeliveries;
+        scenario.node.sabotage = sabotage;
         Simulation::new(&scenario, seed).run().err().filter(|it| it.what.contains(what))
     };
     let found = (0..number("POLYRAIL_SIM_SEEDS").unwrap_or(400)).find_map(run);
@@ -417,8 +417,12 @@ fn catch_forgetting(what: &str, scenario: impl Fn(&mut Rng) -> Scenario) {
 
 #[test]
 fn the_oracle_catches_a_driver_whose_notifications_come_after_the_end() {
-    catch_forgetting("after its end true", slow_deliveries);
-    catch_forgetting("is done, but its notification was not delivered", slow_deliveries);
+    catch(Sabotage::ForgetsDeliveries, "after its end true", slow_deliveries);
+    catch(
+        Sabotage::ForgetsDeliveries,
+        "is done, but its notification was not delivered",
+        slow_deliveries,
+    );
 }
 
 #[test]
@@ -434,7 +438,7 @@ fn the_oracle_catches_a_driver_that_confirms_a_cancel_which_it_has_not_carried_o
         scenario.node.call_nanos = 400_000;
         scenario
     };
-    catch_forgetting("land", only_writes);
+    catch(Sabotage::ForgetsDeliveries, "land", only_writes);
 }
 
 #[test]

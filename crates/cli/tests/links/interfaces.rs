@@ -246,6 +246,25 @@ fn a_way_that_loses_large_packets_is_named() {
     }
 }
 
+/// Its flows come up again and again, each time in vain.
+#[test]
+fn a_rail_of_two_that_loses_large_packets_is_named_with_its_reason_and_the_other_carries() {
+    let Some(mut net) = Net::new("black-hole-one", &["a", "b"]) else { return };
+    for (node, host) in [("a", 1), ("b", 2)] {
+        net.nic(node, "eth1", "lan1", &[&format!("10.0.1.{host}/24")]);
+        let port = net.nic(node, "eth2", "lan2", &[&format!("10.0.2.{host}/24")]);
+        net.limit(node, "eth1", 100);
+        net.ip("switch", &format!("link set {port} mtu 1300"));
+        // Otherwise packets that the kernel has not cut yet pass a switch in the same kernel.
+        net.ip(node, "link set eth2 gso_max_segs 1");
+    }
+    net.settle();
+    // Long enough for the kernel to send a segment again, by which the cause is told.
+    let run = net.bench_while(("a", ""), ("b", &format!("{LONG} --set rail_stall_ms=1200")), || {});
+    assert!(run.carried().iter().any(|(name, bytes)| name == "eth1" && *bytes > 0), "{run}");
+    run.connecting.assert_says(&["eth2", "MTU"]);
+}
+
 #[test]
 fn two_peers_with_the_same_address_behind_nat_are_told_apart() {
     let Some(mut net) = Net::new("nat", &["a", "b", "c", "rb", "rc"]) else { return };

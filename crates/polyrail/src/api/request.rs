@@ -16,7 +16,7 @@ use crate::device::peer_copy::Copies;
 use crate::engine::near_rails::NearRails;
 use crate::engine::op::Outcome;
 use crate::engine::path_kind::TransferPath;
-use crate::engine::prepared::{OpKind, Prepared, RequestLimits};
+use crate::engine::prepared::{OpKind, Prepared, RequestLimits, Segments};
 use crate::memory::region::{NOBODY, RegionSlice};
 use crate::memory::region_list::RegionList;
 use crate::memory::remote_region::RemoteSlice;
@@ -291,7 +291,7 @@ impl Prepared {
             let got = plan.segments().len();
             return Err(PostError::TooManySegments { got, limit: MAX_MESSAGE_PIECES });
         }
-        let regions = regions.into_vec();
+        let regions = regions.into_regions();
         Ok(Self {
             near: near.of_pairs(&request.peer.shared, &regions),
             peer: request.peer.shared.clone(),
@@ -309,8 +309,8 @@ impl Prepared {
 }
 
 impl Spec {
-    fn pair_segments(&self, regions: &mut RegionList) -> Result<Vec<Segment>, PostError> {
-        let mut segments = Vec::with_capacity(self.pairs.len());
+    fn pair_segments(&self, regions: &mut RegionList) -> Result<Segments, PostError> {
+        let mut segments = Segments::with_capacity(self.pairs.len());
         for (index, (local, remote)) in self.pairs.iter().enumerate() {
             self.check_own(index, local)?;
             if local.len != remote.len {
@@ -334,9 +334,9 @@ impl Spec {
 
     /// Local slices one after the other; the remote side is filled in when the match is known, so
     /// it is given as one stretch.
-    fn local_segments(&self, regions: &mut RegionList) -> Result<Vec<Segment>, PostError> {
+    fn local_segments(&self, regions: &mut RegionList) -> Result<Segments, PostError> {
         let mut at = 0;
-        let mut segments = Vec::with_capacity(self.locals.len());
+        let mut segments = Segments::with_capacity(self.locals.len());
         for (index, local) in self.locals.iter().enumerate() {
             self.check_own(index, local)?;
             segments.push(Segment {

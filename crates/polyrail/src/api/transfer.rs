@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::api::engine::EngineShared;
 use crate::api::error::TransferError;
-use crate::engine::op::{Op, Outcome};
+use crate::engine::op::{OpHandle, Outcome};
 
 /// A posted operation: wait for it, or await it.
 ///
@@ -44,7 +44,7 @@ use crate::engine::op::{Op, Outcome};
 /// unwatched, [`Transfer::detach`] it. All methods may be called from any thread.
 #[must_use = "dropping a transfer cancels it; wait for it or detach it"]
 pub struct Transfer {
-    op: Arc<Op>,
+    op: OpHandle,
     engine: Arc<EngineShared>,
     detached: bool,
 }
@@ -53,7 +53,7 @@ pub struct Transfer {
 const COPY_SPIN: Duration = Duration::from_millis(20);
 
 impl Transfer {
-    pub(crate) fn new(op: Arc<Op>, engine: Arc<EngineShared>) -> Self {
+    pub(crate) fn new(op: OpHandle, engine: Arc<EngineShared>) -> Self {
         Self { op, engine, detached: false }
     }
 

@@ -12,6 +12,7 @@ use std::time::Duration;
 use polyrail_carrier::{Host, HostedDevice};
 use polyrail_config::{BindDevice, Binding, Config, expand_file_name, harmless, shortened, steers};
 use polyrail_proto::InstanceId;
+use polyrail_proto::defaults::progress_threads;
 use polyrail_proto::hello::{Card, MAX_NAME_BYTES};
 use polyrail_sys::interfaces::{host_name, survey};
 use polyrail_sys::process::reserve_descriptors;
@@ -223,13 +224,8 @@ fn make_proxies(
     devices: &[HostedDevice],
 ) -> Result<(ProxySet, Vec<Arc<Proxy>>), EngineError> {
     let system = |what| move |source| EngineError::System { what, source };
-    // One for each rail and for each channel to a peer, but no more than can run at once beside
-    // those of the other direction and whatever uses the bytes.
-    let wanted = match config.channels {
-        0 => rails.len() * settings.channels_per_rail as usize,
-        channels => rails.len().max(channels as usize),
-    };
-    let automatic = wanted.clamp(1, busy_cpus(settings.payload)?.max(2)) as u32;
+    let (per_rail, busy) = (settings.channels_per_rail, busy_cpus(settings.payload)?);
+    let automatic = progress_threads(rails.len(), config.channels, per_rail, busy);
     let number = |setting: u32| if setting == 0 { automatic } else { setting };
     let interfaces = bound_as(rails, devices);
     let mut all = Vec::new();

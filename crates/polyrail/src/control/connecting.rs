@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use polyrail_proto::FlowIndex;
 use polyrail_proto::hello::{Capabilities, FlowHello, Hello, RefusedCode, Reply};
-use polyrail_proto::{FlowIndex, Time};
+use polyrail_proto::life::Epoch;
+use polyrail_proto::liveness::{FlowLife, Reconnect};
 use polyrail_secure::Proof;
-use polyrail_sys::threads::monotonic_ns;
 
 use super::Control;
 use crate::base::reason::{ConnectReason, Refusal};
@@ -20,8 +21,7 @@ use crate::device::stream_offer::{StreamOffer, are_in_one_place};
 use crate::device::wire::Wire;
 use crate::engine::known_peers::is_told_by;
 use crate::engine::peer::{PeerShared, RailPair};
-use crate::engine::proxy_handle::{Arriving, ProxyCommand};
-use crate::engine::sessions::epoch_of_hello;
+use crate::engine::proxy_handle::{Arriving, Connected, ProxyCommand};
 
 const OTHER_CARD: &str = "it calls itself otherwise than the metadata that was added";
 
@@ -30,7 +30,6 @@ pub(super) struct Retry {
     pub(super) due: Instant,
     peer: Arc<PeerShared>,
     flow: FlowIndex,
-    pause: Duration,
 }
 
 impl Retry {
@@ -41,7 +40,7 @@ impl Retry {
 }
 
 impl Control {
-    pub(super) fn start_flow(&mut self, peer: Arc<PeerShared>, flow: FlowIndex, pause: Duration) {
+    pub(super) fn start_flow(&mut self, peer: Arc<PeerShared>, flow: FlowIndex) {
         // Of flows that answer, the other side connects.
         let unwanted = !peer.connects_flows() || peer.is_parting();
         if peer.is_gone() || unwanted || self.engine.is_closing() {
@@ -50,10 +49,11 @@ impl Control {
         let engine = self.engine.clone();
         let (from, to) = peer.layout.pair_of(flow);
         let (rail, target) = (&engine.rails[from], peer.card.rails[to].address);
-        let patience = engine.settings.connect_timeout.min(pause * 10);
+        let slot = &peer.flows[flow.0 as usize];
+        let patience = slot.reconnect.lock().attempt_timeout(&engine.settings.reconnect);
         match dial(&peer, (from, to), rail, &engine.settings, patience) {
             Ok(dialed) => {
-                let epoch = peer.flows[flow.0 as usize].epoch.fetch_add(1, Ordering::Relaxed) + 1;
+                let epoch = slot.epoch.fetch_add(1, Ordering::Relaxed) + 1;
                 let own = &engine.credentials;
                 let offer = self.offer_stream(&peer, (rail.address, target.ip()));
                 let hello = Hello::Flow(FlowHello {
@@ -66,7 +66,7 @@ impl Control {
                     channel: peer.layout.channel_of(flow),
                     flow: flow.0,
                     flows: peer.layout.flows(),
-                    epoch: epoch_of_hello(epoch, &peer),
+                    epoch: peer.epoch_in_hello(Epoch(epoch)).0,
                     window_chunks: engine.config.window_chunks,
                     // A peer of a version without it need not have it.
                     capabilities: engine
@@ -84,15 +84,15 @@ impl Control {
                 let proof = (Proof::Capability, &peer.capability.secret());
                 let greeting = match FirstWords::new(own, proof, Some(peer.instance()), hello) {
                     Ok(greeting) => greeting,
-                    Err(why) => return self.flow_failed(&peer, (flow, (from, to)), &why, pause),
+                    Err(why) => return self.flow_failed(&peer, (flow, (from, to)), &why),
                 };
                 let deadline = Instant::now() + patience;
-                let cause = Cause::Flow { peer, flow, epoch, pair: (from, to), pause, offer };
+                let cause = Cause::Flow { peer, flow, epoch, pair: (from, to), offer };
                 // A new try would have to wait for the same thread behind this one.
                 let times = (deadline, engine.settings.peer_timeout);
                 self.begin(Handshake::connecting(dialed, cause, target, times, greeting));
             }
-            Err(error) => self.not_connected(&peer, (flow, (from, to)), &error.into(), pause),
+            Err(error) => self.not_connected(&peer, (flow, (from, to)), &error.into()),
         }
     }
 
@@ -109,19 +109,31 @@ impl Control {
         StreamOffer::new(process, &badge, &peer.streams)
     }
 
-    /// A connection that lasted is tried again at once: its reset often means nothing more. One that
-    /// did not might be accepted and closed by the other side for ever.
-    pub(super) fn reconnect(&mut self, peer: Arc<PeerShared>, flow: FlowIndex) {
-        let pause = self.engine.settings.reconnect_min;
-        let since = Time(peer.flows[flow.0 as usize].up_since.load(Ordering::Relaxed));
-        if Time(monotonic_ns()).since(since) >= self.engine.settings.reconnect_max {
-            self.start_flow(peer, flow, pause);
+    /// A flow is lost, and is tried again.
+    pub(super) fn reconnect(&mut self, peer: Arc<PeerShared>, flow: FlowIndex, life: &FlowLife) {
+        let slot = &peer.flows[flow.0 as usize];
+        let pause = slot.reconnect.lock().handle_lost(&self.engine.settings.reconnect, life);
+        if pause.is_zero() {
+            self.start_flow(peer, flow);
         } else {
-            self.retries.push_back(Retry { due: Instant::now() + pause, peer, flow, pause });
+            self.retries.push_back(Retry { due: Instant::now() + pause, peer, flow });
         }
     }
 
+    /// An attempt to connect a flow failed on the rails `pair`: it is tried again.
     pub(super) fn flow_failed(
+        &mut self,
+        peer: &Arc<PeerShared>,
+        at: (FlowIndex, RailPair),
+        why: &ConnectReason,
+    ) {
+        let slot = &peer.flows[at.0.0 as usize];
+        let pause = slot.reconnect.lock().handle_failed(&self.engine.settings.reconnect);
+        self.retry_after(peer, at, why, pause);
+    }
+
+    /// Notes why an attempt to connect a flow failed, and tries again after a pause at most.
+    pub(super) fn retry_after(
         &mut self,
         peer: &Arc<PeerShared>,
         (flow, pair): (FlowIndex, RailPair),
@@ -139,12 +151,7 @@ impl Control {
             peer.layout.pairs.note_problem(index, of_pair);
         }
         peer.note_problem(text);
-        self.retries.push_back(Retry {
-            due: Instant::now() + pause,
-            peer: peer.clone(),
-            flow,
-            pause: (pause * 2).min(self.engine.settings.reconnect_max),
-        });
+        self.retries.push_back(Retry { due: Instant::now() + pause, peer: peer.clone(), flow });
         self.judge(peer);
     }
 
@@ -152,7 +159,7 @@ impl Control {
         for _ in 0..self.retries.len() {
             match self.retries.pop_front() {
                 Some(retry) if retry.due <= now => {
-                    self.start_flow(retry.peer, retry.flow, retry.pause);
+                    self.start_flow(retry.peer, retry.flow);
                 }
                 Some(retry) if !retry.peer.is_gone() => self.retries.push_back(retry),
                 _ => {}
@@ -186,7 +193,8 @@ impl Control {
                 if pair != peer.layout.pairs.at(index) {
                     // Other rails were tried meanwhile. All flows of a position take the same ones.
                     if peer.is_pair_up(index) {
-                        return self.start_flow(peer, flow, self.engine.settings.reconnect_min);
+                        *peer.flows[flow.0 as usize].reconnect.lock() = Reconnect::default();
+                        return self.start_flow(peer, flow);
                     }
                     peer.change_pair(index, pair);
                 }
@@ -196,18 +204,16 @@ impl Control {
                     let wire = Wire::new(Arc::new(socket), stream);
                     let keys = peer.keys_over(&wire, keys);
                     let duplex = metadata.card.capabilities.contains(Capabilities::DUPLEX);
-                    let command = if duplex {
-                        let rail = pair.0;
-                        let window_chunks = self.engine.config.window_chunks;
-                        // This engine made the connection.
-                        let place = None;
-                        let arriving =
-                            Arriving { peer, flow, epoch, rail, window_chunks, wire, keys, place };
-                        ProxyCommand::AddBoth { arriving }
-                    } else {
-                        ProxyCommand::AddTx { peer, flow, wire, keys }
-                    };
-                    self.hand_over(proxy, command);
+                    let window_chunks = self.engine.config.window_chunks;
+                    // This engine made the connection, which takes no place of the peer's.
+                    let arriving = duplex.then(|| Arriving {
+                        epoch,
+                        rail: pair.0,
+                        window_chunks,
+                        place: None,
+                    });
+                    let connected = Connected { peer, flow, wire, keys, sends: true, arriving };
+                    self.hand_over(proxy, ProxyCommand::Add(Box::new(connected)));
                 }
             }
             Cause::Accepted { .. } => {}

@@ -82,8 +82,6 @@ pub(crate) enum Cause {
         epoch: u64,
         /// The rails that it is tried on.
         pair: RailPair,
-        /// How long to wait before the next try if this one fails.
-        pause: Duration,
         /// Memory that the other end may open, or why there is none.
         offer: Result<StreamOffer, Cow<'static, str>>,
     },

@@ -23,7 +23,7 @@ use crate::device::shared_stream::SharedStream;
 use crate::device::stream_offer::{accept, are_in_one_place};
 use crate::device::wire::Wire;
 use crate::engine::peer::PeerShared;
-use crate::engine::proxy_handle::{Arriving, ProxyCommand};
+use crate::engine::proxy_handle::{Arriving, Connected, ProxyCommand};
 use crate::engine::state::EngineShared;
 use crate::path::try_shared;
 
@@ -222,7 +222,6 @@ impl Control {
         }
         let Then { peer, flow, from_rail, epoch, window_chunks, duplex, stream, place } = then;
         peer.arrivals[rail].connections.add(1);
-        let place = Some(place);
         let wire = Wire::new(Arc::new(socket), stream);
         let keys = peer.keys_over(&wire, keys);
         // The peer has paired the rails.
@@ -230,19 +229,18 @@ impl Control {
             peer.change_pair(peer.layout.pair_index(flow), (rail, from_rail));
         }
         peer.note_origin(remote.ip());
-        if duplex {
+        let proxy = if duplex {
             self.bind_arrival(wire.socket(), rail, remote);
-            let proxy = peer.flows[flow.0 as usize].proxy;
-            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, wire, keys, place };
-            self.hand_over(proxy, ProxyCommand::AddBoth { arriving });
+            peer.flows[flow.0 as usize].proxy
         } else {
             // The peer numbers its flows as this engine does, if it is set up alike; if it is not,
             // they are spread less evenly.
             let (rails, width) = (self.engine.rails.len() as u32, self.engine.config.sockets);
-            let proxy = self.engine.proxies.rx.proxy(rail, flow.0, rails, width);
-            let arriving = Arriving { peer, flow, epoch, rail, window_chunks, wire, keys, place };
-            self.hand_over(proxy, ProxyCommand::AddRx { arriving });
-        }
+            self.engine.proxies.rx.proxy(rail, flow.0, rails, width)
+        };
+        let arriving = Some(Arriving { epoch, rail, window_chunks, place: Some(place) });
+        let connected = Connected { peer, flow, wire, keys, sends: duplex, arriving };
+        self.hand_over(proxy, ProxyCommand::Add(Box::new(connected)));
     }
 
     /// A connection that somebody made to a rail came to nothing.

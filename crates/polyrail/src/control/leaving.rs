@@ -6,9 +6,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use polyrail_proto::life::PeerEvent;
+
 use crate::base::reason::LostReason;
 use crate::control::Control;
-use crate::engine::life::PeerEvent;
 use crate::engine::parting::FAREWELL;
 use crate::engine::peer::PeerShared;
 

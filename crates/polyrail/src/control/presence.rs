@@ -10,14 +10,15 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use polyrail_proto::FlowIndex;
 use polyrail_proto::hello::RefusedCode;
+use polyrail_proto::life::{CONFIRM, PeerEvent, PeerState};
+use polyrail_proto::{FlowIndex, Time};
+use polyrail_sys::threads::monotonic_ns;
 use socket2::Socket;
 
 use super::{Control, PROBE};
 use crate::base::reason::{ConnectReason, LostReason};
 use crate::control::second_way::dial;
-use crate::engine::life::{CONFIRM, PeerEvent, PeerState};
 use crate::engine::peer::{PeerShared, RailPair};
 
 /// A connection to the listener of a peer that connects the flows itself, again and again until it
@@ -85,7 +86,9 @@ impl Control {
             _ => false,
         };
         if !is_over {
-            self.flow_failed(peer, (flow, pair), &why, self.engine.settings.reconnect_max);
+            let slot = &peer.flows[flow.0 as usize];
+            let pause = slot.reconnect.lock().handle_refused(&self.engine.settings.reconnect);
+            self.retry_after(peer, (flow, pair), &why, pause);
         }
     }
 
@@ -109,7 +112,7 @@ impl Control {
             return pause;
         }
         peer.note_flows();
-        if peer.note_nobody_there(pair, Instant::now()) { pause.min(CONFIRM) } else { pause }
+        if peer.note_nobody_there(pair, Time(monotonic_ns())) { pause.min(CONFIRM) } else { pause }
     }
 
     /// Ends the peer if it is certain that nobody is there.
@@ -202,7 +205,7 @@ impl Control {
         };
         if let Some(probe) = self.probes.get_mut(key) {
             probe.due = now + pause;
-            probe.pause = (pause * 2).min(self.engine.settings.reconnect_max.max(CONFIRM));
+            probe.pause = (pause * 2).min(self.engine.settings.reconnect.max.max(CONFIRM));
         }
         self.judge(&peer);
     }

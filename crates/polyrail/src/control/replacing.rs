@@ -4,10 +4,12 @@
 use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use polyrail_proto::FlowIndex;
 use polyrail_proto::hello::Capabilities;
+use polyrail_proto::liveness::RETURN_MAX;
+use polyrail_proto::{FlowIndex, Time};
+use polyrail_sys::threads::monotonic_ns;
 
 use super::Control;
 use crate::base::reason::{ConnectReason, THE_CONNECTION};
@@ -21,14 +23,13 @@ impl Control {
         peer: &Arc<PeerShared>,
         (flow, pair): (FlowIndex, RailPair),
         why: &ConnectReason,
-        pause: Duration,
     ) {
-        self.flow_failed(peer, (flow, pair), why, pause);
-        let (index, now) = (peer.layout.pair_index(flow), Instant::now());
+        self.flow_failed(peer, (flow, pair), why);
+        let (index, now) = (peer.layout.pair_index(flow), Time(monotonic_ns()));
         if !is_about_the_way(why) || peer.is_gone() || peer.is_pair_up(index) {
             return;
         }
-        let times = peer.layout.pairs.note_failed(pair, now);
+        let times = peer.layout.pairs.trials.lock().handle_failed(pair, now);
         // A peer that has ended refuses on all of its rails.
         let may_have_ended = is_refusal(why) && peer.flows_up() == 0;
         if may_have_ended && (times < 2 || peer.pairs_that_lead_there().contains(&index)) {
@@ -40,14 +41,14 @@ impl Control {
     }
 
     /// Tries other rails for all pairs that failed.
-    fn replace_pairs(&mut self, peer: &Arc<PeerShared>, now: Instant) {
+    fn replace_pairs(&mut self, peer: &Arc<PeerShared>, now: Time) {
         let engine = self.engine.clone();
         // A plugin's connections are made for the rails that the flows began with.
         if engine.host.is_some() && peer.card.capabilities.contains(Capabilities::CARRIERS) {
             return;
         }
         let pairs = &peer.layout.pairs;
-        let failed = pairs.failed(now);
+        let failed = pairs.trials.lock().failed(now);
         // Pairs behind the last channel have no flow that needs their rails.
         let with_flows = 0..pairs.len().min(peer.layout.channels as usize);
         let (failing, others): (Vec<usize>, Vec<usize>) = with_flows
@@ -113,7 +114,8 @@ impl Control {
         if pairs.at(index) != pairs.preferred(index)
             && !self.probes.iter().any(|(_, probe)| is_asked(probe))
         {
-            let (pair, peer, pause) = (index, peer.clone(), pairs.return_pause(index, RETURN_MAX));
+            let (pair, peer, pause) =
+                (index, peer.clone(), pairs.trials.lock().return_pause(index));
             let due = now + pause;
             self.probes.insert(Probe { peer, pair, is_return: true, socket: None, due, pause });
         }
@@ -154,9 +156,6 @@ impl Control {
         }
     }
 }
-
-/// How long a preferred pair that failed is left alone at most before it is asked for.
-const RETURN_MAX: Duration = Duration::from_secs(60);
 
 /// Whether other rails may do better.
 fn is_about_the_way(why: &ConnectReason) -> bool {

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use polyrail_proto::Time;
 use polyrail_proto::hello::Capabilities;
+use polyrail_proto::life::{PeerEvent, PeerState, overdue};
 
 use super::Control;
 use crate::base::reason::LostReason;
 use crate::control::handshake::{Cause, Handshake};
-use crate::engine::life::{PeerEvent, PeerState};
 use crate::engine::peer::{PeerShared, silent_for};
 use crate::engine::proxy_handle::ProxyHandle;
 
@@ -85,16 +85,12 @@ impl Control {
             self.cut_off.retain(|(other, _)| !Arc::ptr_eq(other, peer));
         }
         let cut_off = self.cut_off.iter().find(|(other, _)| Arc::ptr_eq(other, peer));
-        if let Some((_, since)) = cut_off
-            && self.absences.lasted(*since, now) >= timeout
-        {
+        let cut_off = cut_off.map(|(_, since)| self.absences.lasted(*since, now));
+        let silence = self.silence(peer, now, time);
+        if let Some(event) = overdue(timeout, cut_off, silence, || peer.has_unread()) {
             self.note_waiting(peer);
-            let why = silent_for(peer, timeout);
-            return !self.engine.lose_peer(peer, PeerEvent::Unreachable, why);
-        }
-        if let Some(silence) = self.silence_over(timeout, peer, now, time) {
-            self.note_waiting(peer);
-            return !self.engine.lose_peer(peer, PeerEvent::Silent, silent_for(peer, silence));
+            let silence = if event == PeerEvent::Silent { silence } else { timeout };
+            return !self.engine.lose_peer(peer, event, silent_for(peer, silence));
         }
         self.engine.wake_stalled(peer, time);
         self.is_waiting(peer, time)
@@ -116,25 +112,12 @@ impl Control {
         }
     }
 
-    /// How long the peer has been silent, if that is for longer than it may. Time in which this
-    /// thread was away does not count: the proxies may have been, too. Nor does it while there is a
-    /// word of the peer that none of them has read; but one that says a little and then nothing for
-    /// twice the time is lost, whether or not that is read.
-    fn silence_over(
-        &self,
-        timeout: Duration,
-        peer: &PeerShared,
-        now: Instant,
-        time: Time,
-    ) -> Option<Duration> {
+    /// How long the peer has been silent. Time in which this thread was away does not count: the
+    /// proxies may have been, too.
+    fn silence(&self, peer: &PeerShared, now: Instant, time: Time) -> Duration {
         let silence = peer.tx().sender.silence(time);
-        if silence < timeout {
-            return None;
-        }
         // Far in the past if it is longer than the clock's time.
-        let lasted = now.checked_sub(silence).map_or(silence, |s| self.absences.lasted(s, now));
-        let is_over = lasted >= timeout * 2 || (lasted >= timeout && !peer.has_unread());
-        is_over.then_some(lasted)
+        now.checked_sub(silence).map_or(silence, |since| self.absences.lasted(since, now))
     }
 
     /// Says whether anything is outstanding with the peer. If it is the peer's turn, for instance to
@@ -142,12 +125,10 @@ impl Control {
     /// stopped keeps its connections, so that else its silence would look like patience.
     fn is_waiting(&self, peer: &Arc<PeerShared>, time: Time) -> bool {
         let rx = peer.rx();
-        let awaited = !rx.reads.is_empty()
-            || !rx.receives.is_empty()
-            || peer.watches.load(Ordering::Relaxed) > 0;
+        let awaited = rx.is_waiting() || peer.watches.load(Ordering::Relaxed) > 0;
         drop(rx);
         let mut tx = peer.tx();
-        let awaited = awaited || tx.matcher.waiting_sends() > 0 || !tx.copying.is_empty();
+        let awaited = awaited || tx.is_waiting();
         let busy = tx.sender.is_busy() || !peer.posted.is_empty();
         let asked = Time(peer.asked.load(Ordering::Relaxed));
         if awaited && !busy && time.since(asked) >= self.engine.settings.peer_timeout / 4 {

@@ -97,8 +97,8 @@ pub(crate) struct Order<'a> {
 pub(crate) enum Begun {
     /// It is copied.
     Done,
-    /// Others copy it. The ticket is done when they touch nothing of it any more.
-    UnderWay(Arc<HostJob>, Ticket),
+    /// Others copy it.
+    UnderWay(Arc<HostJob>),
     /// A region has ended.
     RegionDropped,
     /// It can't be copied, and nothing touches it any more.
@@ -187,9 +187,8 @@ impl HostCopier {
             };
         }
         let job = HostJob::new(order);
-        let ticket = job.ticket();
         self.have_copied(&job, &pinned);
-        Begun::UnderWay(job, ticket)
+        Begun::UnderWay(job)
     }
 
     /// Has a job copied that others know of by now, and may have stopped; a short one at once.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use polyrail_config::{expand_file_name, harmless};
-use polyrail_proto::{FlowIndex, Time};
+use polyrail_proto::peer::Purpose;
+use polyrail_proto::{FlowIndex, Source, Time};
 use polyrail_sys::interfaces::host_name;
 use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::without_write_signals;
@@ -14,7 +15,8 @@ use polyrail_sys::without_write_signals;
 use crate::base::reason::seconds;
 use crate::base::regular_file;
 use crate::engine::counters::Counter;
-use crate::engine::peer::{OpRef, PeerShared};
+use crate::engine::op::OpRef;
+use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
 
 /// Watches for the signal that asks for a dump. The handler only sets a flag.
@@ -179,19 +181,18 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
             slot.stats.down.get()
         )?;
     }
-    for (_, outgoing) in &tx.outgoing {
-        use polyrail_proto::Source;
-        let (what, age) = describe(outgoing);
-        let bytes = outgoing.plan().bytes();
+    for (purpose, transfer) in tx.transfers() {
+        let (what, age) = describe(purpose);
+        let bytes = transfer.source.plan().bytes();
         writeln!(out, "    {what}: {bytes} bytes, posted {age}")?;
     }
-    for (tag, OpRef(op)) in tx.matcher.sends() {
+    for (tag, OpRef(op)) in tx.waiting_sends() {
         let age = seconds(op.age());
         let bytes = op.prepared.plan.bytes();
         writeln!(out, "    send tag {tag}: {bytes} bytes, waits {age} for the peer's receive")?;
     }
-    let copying = tx.copying.len();
-    let receives = tx.matcher.waiting_receives();
+    let copying = tx.copied_messages();
+    let receives = tx.waiting_receives();
     drop(tx);
     if copying > 0 {
         writeln!(out, "    {copying} messages are copied into receives of the peer")?;
@@ -199,7 +200,7 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
     if receives > 0 {
         writeln!(out, "    the peer has {receives} receives posted that wait for our sends")?;
     }
-    if let Some(taken) = peer.quotas.text() {
+    if let Some(taken) = peer.quotas.of_messages.text() {
         writeln!(out, "    the peer takes up here: {taken}")?;
     }
     if let Some(breach) = &*peer.quotas.breach.lock() {
@@ -210,12 +211,12 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
     if refused > 0 {
         writeln!(out, "    the peer was refused {refused} times because a quota was used up")?;
     }
-    for (number, receive) in &rx.receives {
-        let age = seconds(receive.op.age());
+    for (number, receive) in rx.receives() {
+        let age = seconds(receive.op.0.age());
         writeln!(out, "    receive {number}: room for {}, posted {age} ago", receive.capacity)?;
     }
-    for (number, part) in &rx.reads {
-        let age = seconds(part.op.age());
+    for (number, OpRef(op)) in rx.reads() {
+        let age = seconds(op.age());
         writeln!(out, "    read {number}: data asked for {age} ago")?;
     }
     if rx.receiver.active_count() > 0 {
@@ -229,35 +230,29 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
     Ok(())
 }
 
-fn describe(outgoing: &crate::engine::op::Outgoing) -> (String, String) {
-    use crate::engine::op::{Outgoing, Purpose};
-    let of = |op: &crate::engine::op::Op| {
+fn describe(purpose: &Purpose<OpRef>) -> (String, String) {
+    let of = |OpRef(op): &OpRef| {
         let name = op.prepared.kind.name();
         let id = op.transfer().map_or(String::new(), |id| format!(" {id}"));
         (format!("{name}{id}"), format!("{} ago", seconds(op.age())))
     };
-    match outgoing {
-        Outgoing::Write(op) => of(op),
-        Outgoing::Made(made) => match &made.purpose {
-            Purpose::SendData(op, _) => of(op),
-            Purpose::Cancel(op, failure) => {
-                let (what, age) = of(op);
-                (format!("{what} ({failure}), the peer is being told"), age)
-            }
-            Purpose::Notify(op) => {
-                let (what, age) = of(op);
-                (format!("notification of {what}"), age)
-            }
-            Purpose::TellFor(op) | Purpose::Announce(op, _) => {
-                let (what, age) = of(op);
-                (format!("message for {what}"), age)
-            }
-            Purpose::ReadData { read, .. } => {
-                (format!("data for the peer's read {read}"), String::new())
-            }
-            Purpose::Tell | Purpose::Answer | Purpose::Release(..) => {
-                ("message".to_owned(), String::new())
-            }
-        },
+    match purpose {
+        Purpose::Write(op) | Purpose::Send(op, _) => of(op),
+        Purpose::Cancel(op, failure) => {
+            let (what, age) = of(op);
+            (format!("{what} ({failure}), the peer is being told"), age)
+        }
+        Purpose::Notify(op) => {
+            let (what, age) = of(op);
+            (format!("notification of {what}"), age)
+        }
+        Purpose::Announce(op, _) => {
+            let (what, age) = of(op);
+            (format!("message for {what}"), age)
+        }
+        Purpose::ReadData { read, .. } => {
+            (format!("data for the peer's read {read}"), String::new())
+        }
+        Purpose::Tell | Purpose::Answer | Purpose::Own(_) => ("message".to_owned(), String::new()),
     }
 }

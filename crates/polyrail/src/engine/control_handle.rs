@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crossbeam_queue::SegQueue;
 use polyrail_proto::FlowIndex;
 use polyrail_proto::hello::Metadata;
+use polyrail_proto::liveness::FlowLife;
 use polyrail_proto::message::Message;
 use polyrail_sys::Poller;
 
@@ -35,6 +36,7 @@ pub(crate) enum ControlCommand {
         peer: Arc<PeerShared>,
         flow: FlowIndex,
         why: String,
+        life: FlowLife,
     },
     ArrivalLost {
         peer: Arc<PeerShared>,
@@ -76,8 +78,14 @@ impl ControlHandle {
         self.command(ControlCommand::Connect { peer });
     }
 
-    pub(crate) fn flow_lost(&self, peer: Arc<PeerShared>, flow: FlowIndex, why: String) {
-        self.command(ControlCommand::FlowLost { peer, flow, why });
+    pub(crate) fn flow_lost(
+        &self,
+        peer: Arc<PeerShared>,
+        flow: FlowIndex,
+        why: String,
+        life: FlowLife,
+    ) {
+        self.command(ControlCommand::FlowLost { peer, flow, why, life });
     }
 
     pub(crate) fn arrival_lost(&self, peer: Arc<PeerShared>, flow: FlowIndex, why: String) {

@@ -1,9 +1,11 @@
 //! What devices copy into place for a peer's flows, as all see it who hold the lock of the peer.
 
 use polyrail_carrier::Lane;
-use polyrail_proto::wire::{RefusalCode, WireOp};
+use polyrail_proto::peer::Leaving;
+use polyrail_proto::wire::RefusalCode;
 use polyrail_proto::{LandingId, Settled};
 
+use crate::engine::op::OpRef;
 use crate::engine::peer::RxSide;
 use crate::memory::tickets::{Tickets, all_done};
 
@@ -39,7 +41,7 @@ impl RxSide {
                 }
                 None => continue,
             };
-            landing.settled = Some(self.receiver.handle_landed(landing.id, landed));
+            landing.settled = Some(self.half.receiver.handle_landed(landing.id, landed));
         }
         self.landings.retain(|landing| !landing.is_orphan || landing.settled.is_none());
         self.note_arrived();
@@ -63,10 +65,10 @@ impl RxSide {
         since
     }
 
-    /// [`polyrail_proto::Receiver::expel`], with a look at what devices have done.
-    pub(crate) fn expel(&mut self, op: WireOp, context: u64) -> bool {
+    /// [`polyrail_proto::peer::Inbound::has_left`], with a look at what devices have done.
+    pub(crate) fn has_left(&mut self, leaving: &Leaving<OpRef>) -> bool {
         self.settle();
-        self.receiver.expel(op, context)
+        self.half.has_left(leaving)
     }
 
     /// A chunk is to be copied.

@@ -4,17 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use polyrail_proto::message::{CopyLeave, Message};
-use polyrail_proto::wire::{RefusalCode, WireOp};
+use polyrail_proto::wire::RefusalCode;
 use polyrail_proto::{Failure, Time};
 
 use crate::base::pause::wait_patiently;
-use crate::device::host_copy::{HostJob, Stop};
-use crate::engine::finish::{Finish, drain_tx};
+use crate::device::host_copy::Stop;
+use crate::engine::finish::drain_tx;
 use crate::engine::local_engines::engine_here;
-use crate::engine::op::{Op, Purpose};
+use crate::engine::op::{OpHandle, OpRef};
 use crate::engine::pass::Ends;
-use crate::engine::peer::{OpRef, PeerShared, TxSide};
+use crate::engine::peer::{PeerShared, TxSide};
 use crate::engine::prepared::OpKind;
 use crate::engine::state::EngineShared;
 use crate::memory::lanes::wait_for_lanes;
@@ -22,11 +21,11 @@ use crate::memory::region::RegionCore;
 
 impl EngineShared {
     /// The user wants an operation to end.
-    pub(crate) fn cancel(self: &Arc<Self>, op: &Arc<Op>) {
+    pub(crate) fn cancel(self: &Arc<Self>, op: &OpHandle) {
         self.cancel_for(op, Failure::Cancelled);
     }
 
-    pub(crate) fn cancel_for(self: &Arc<Self>, op: &Arc<Op>, failure: Failure) {
+    pub(crate) fn cancel_for(self: &Arc<Self>, op: &OpHandle, failure: Failure) {
         // First of all: a thread of the original may have held the lock of its copies for ever.
         if self.is_forked() {
             return;
@@ -44,25 +43,18 @@ impl EngineShared {
         match op.prepared.kind {
             OpKind::Write | OpKind::Send { .. } => {
                 let mut tx = peer.tx();
-                match op.transfer() {
-                    Some(id) => {
-                        tx.sender.end(id, failure);
-                        drain_tx(&mut tx, &mut ends);
-                    }
-                    // It has met its receive meanwhile.
-                    None if op.stop_copying(failure) => {}
-                    None => {
-                        if let OpKind::Send { tag } = op.prepared.kind {
-                            tx.matcher.cancel_send(tag, &OpRef(op.clone()));
-                        }
-                        // Still in the pool, where somebody may fetch it before it is over.
-                        op.withdraw();
-                        ends.finishes.push(Finish::Failed(op.clone(), failure));
-                    }
+                // It may have met its receive meanwhile.
+                if op.transfer().is_some() || !op.stop_copying(failure) {
+                    let tag = match op.prepared.kind {
+                        OpKind::Send { tag } => Some(tag),
+                        _ => None,
+                    };
+                    tx.cancel(&OpRef(op.clone()), tag, failure);
+                    drain_tx(&mut tx, &mut ends);
                 }
             }
             OpKind::Read | OpKind::Receive { .. } => {
-                self.end_awaited(peer, |other| Arc::ptr_eq(other, op), failure, &mut ends);
+                self.end_awaited(peer, |other| other.is(op), failure, &mut ends);
             }
         }
         ends.tell();
@@ -71,15 +63,13 @@ impl EngineShared {
 
     /// Ends operations whose deadline has passed.
     pub(crate) fn end_late(self: &Arc<Self>, peer: &Arc<PeerShared>, now: Time) {
-        let late = |op: &Arc<Op>| op.deadline.is_some_and(|deadline| deadline <= now);
+        let late = |op: &OpHandle| op.deadline.is_some_and(|deadline| deadline <= now);
         let mut ends = self.ends();
         let mut tx = peer.tx();
         let was_idle = !tx.sender.has_work();
         fetch_old(peer, &mut tx, now, &mut ends);
-        tx.sender.handle_timeout(now);
-        peer.note_served_reads(&mut tx, now);
-        let waiting: Vec<Arc<Op>> =
-            tx.matcher.sends().map(|(_, OpRef(op))| op.clone()).filter(late).collect();
+        tx.handle_timeout(now);
+        tx.note_landed(now, peer.landed_bytes());
         drain_tx(&mut tx, &mut ends);
         let has_begun = was_idle && tx.sender.has_work();
         drop(tx);
@@ -88,26 +78,20 @@ impl EngineShared {
         }
         self.end_awaited(peer, late, Failure::Deadline, &mut ends);
         ends.tell();
-        for op in waiting {
-            self.cancel_for(&op, Failure::Deadline);
-        }
     }
 
     /// A region of this engine has ended. Sends and receives that wait for each other don't use it yet, and
     /// the other half may never come.
     pub(crate) fn end_waiting(self: &Arc<Self>, region: &Arc<RegionCore>) {
-        let uses = |op: &Arc<Op>| op.prepared.regions.iter().any(|used| Arc::ptr_eq(used, region));
+        let uses = |op: &OpHandle| op.prepared.regions.iter().any(|used| Arc::ptr_eq(used, region));
         for peer in self.peers() {
-            let sends: Vec<Arc<Op>> = {
-                let tx = peer.tx();
-                tx.matcher.sends().map(|(_, OpRef(op))| op).filter(|op| uses(op)).cloned().collect()
-            };
-            for op in sends {
-                self.cancel_for(&op, Failure::RegionDropped);
-            }
-            let receives = |op: &Arc<Op>| matches!(op.prepared.kind, OpKind::Receive { .. });
             let mut ends = self.ends();
-            let which = |op: &Arc<Op>| receives(op) && uses(op);
+            let mut tx = peer.tx();
+            tx.end_waiting(|OpRef(op)| uses(op), Failure::RegionDropped);
+            drain_tx(&mut tx, &mut ends);
+            drop(tx);
+            let receives = |op: &OpHandle| matches!(op.prepared.kind, OpKind::Receive { .. });
+            let which = |op: &OpHandle| receives(op) && uses(op);
             self.end_awaited(&peer, which, Failure::RegionDropped, &mut ends);
             ends.tell();
         }
@@ -118,77 +102,32 @@ impl EngineShared {
     pub(crate) fn end_awaited(
         self: &Arc<Self>,
         peer: &Arc<PeerShared>,
-        which: impl Fn(&Arc<Op>) -> bool,
+        which: impl Fn(&OpHandle) -> bool,
         failure: Failure,
         ends: &mut Ends<'_>,
     ) {
-        struct Over {
-            wire_op: WireOp,
-            context: u64,
-            op: Arc<Op>,
-            is_copied_to: bool,
-            job: Option<Arc<HostJob>>,
-        }
-        let mut over: Vec<Over> = Vec::new();
-        {
+        let leaving = {
             let mut rx = peer.rx();
-            let rx = &mut *rx;
-            // What is complete by now is not ended any more.
             rx.settle();
-            rx.note_arrived();
-            let reads = rx.reads.extract_if(|_, part| which(&part.op));
-            over.extend(reads.map(|(context, part)| Over {
-                wire_op: WireOp::ReadData,
-                context,
-                op: part.op,
-                is_copied_to: false,
-                job: None,
-            }));
-            let receives = rx.receives.extract_if(|_, receive| which(&receive.op));
-            over.extend(receives.map(|(context, receive)| Over {
-                wire_op: WireOp::SendData,
-                context,
-                is_copied_to: receive.leave == CopyLeave::Yes,
-                op: receive.op,
-                job: receive.job,
-            }));
-            // And what is not, can't become so.
-            for it in &over {
-                rx.receiver.expel(it.wire_op, it.context);
-            }
-        }
-        for Over { wire_op, context, op, is_copied_to, job } in over {
+            rx.end(|OpRef(op)| which(op))
+        };
+        for it in leaving {
             // A flow may be inside a non-blocking system call, or a device copy, or a plugin has it.
-            wait_for_lanes(|| peer.rx().busy_lanes(), || peer.rx().expel(wire_op, context));
-            if let Some(job) = &job {
+            wait_for_lanes(|| peer.rx().busy_lanes(), || peer.rx().has_left(&it));
+            if let Some(job) = &it.lent {
                 job.stop(Stop::For(Failure::Refused(RefusalCode::NotExpected)));
                 // It copies a piece at most.
                 wait_patiently(|| job.ended().is_some());
             }
-            let message = match wire_op {
-                WireOp::ReadData => Message::ReadCancelled { read: context },
-                _ => Message::ReceiveWithdrawn { receive: context },
-            };
-            if self.must_hear(peer, is_copied_to, failure) {
-                let mut tx = peer.tx();
-                // With the lock held: whoever loses the peer ends what it was told before.
-                if !peer.is_gone() {
-                    tx.tell(Time(ends.now), &message, Purpose::Cancel(op, failure));
-                    drop(tx);
-                    self.send_soon(peer);
-                    continue;
-                }
-            } else if failure != Failure::PeerLost {
-                peer.tx().tell(Time(ends.now), &message, Purpose::Tell);
+            let is_here = it.lent.is_some() || engine_here(peer.instance()).is_some();
+            let mut tx = peer.tx();
+            tx.let_go(Time(ends.now), it, failure, is_here);
+            drain_tx(&mut tx, ends);
+            drop(tx);
+            if failure != Failure::PeerLost {
                 self.send_soon(peer);
             }
-            ends.finishes.push(Finish::Failed(op, failure));
         }
-    }
-
-    /// Whether a receive is over only when the peer has heard: another process may be copying there.
-    fn must_hear(&self, peer: &PeerShared, is_copied_to: bool, failure: Failure) -> bool {
-        is_copied_to && failure != Failure::PeerLost && engine_here(peer.instance()).is_none()
     }
 
     /// Ends what waits in the pool of a peer that is gone.

@@ -1,10 +1,9 @@
 //! Who is known to an engine: peers that the user adds, and peers that say hello or come back.
 //!
-//! What may happen to a peer, and what follows, is in [`crate::engine::life`]. Here it is done.
+//! [`polyrail_proto::life`] decides what follows from an event. Here it is carried out.
 //!
 //! A hello never replaces a card that the user gave: a peer that comes back by itself is known by
-//! that card, and a hello with another one is refused. A new session ([`crate::engine::sessions`])
-//! never replaces one with flows up: the engine refuses it and probes those flows, and the peer
+//! that card, and a hello with another one is refused. A new session never replaces one with flows up: the engine refuses it and probes those flows, and the peer
 //! tries again.
 
 use std::sync::Arc;
@@ -12,11 +11,14 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 use polyrail_proto::InstanceId;
+use polyrail_proto::defaults::channels;
 use polyrail_proto::hello::{Card, FlowHello, Metadata, RailCard, RefusedCode};
+use polyrail_proto::life::{
+    self, Action, Epoch, HelloKind, Parted, Parting, PeerEvent, PeerState, Sessions,
+};
 
 use crate::base::error::PeerError;
 use crate::base::reason::LostReason;
-use crate::engine::life::{self, Action, HelloKind, PeerEvent, PeerState, Sessions};
 use crate::engine::local_engines::engine_here;
 use crate::engine::pairing::{Never, Pairing, Reach};
 use crate::engine::peer::{Ending, Layout, Pairs, PeerOptions, PeerShared};
@@ -24,9 +26,6 @@ use crate::engine::peer_handle::Peer;
 use crate::engine::proven_names::Names;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::quotas::FlowPlace;
-use crate::engine::sessions::{
-    Parted, Parting, attempts_of, first_epoch, known_session_of, session_of,
-};
 use crate::engine::state::EngineShared;
 
 /// Attempts to connect a flow that count as honest however young this engine is.
@@ -101,7 +100,8 @@ impl EngineShared {
         hello: &FlowHello,
     ) -> Result<(Arc<PeerShared>, FlowPlace), Unwelcome> {
         self.check_epoch(hello.epoch)?;
-        let (instance, session) = (hello.card.instance, session_of(hello.epoch));
+        let epoch = Epoch(hello.epoch);
+        let (instance, session) = (hello.card.instance, epoch.session());
         // A few times if it comes in a new session, or if the user adds it just now.
         for _ in 0..4 {
             // In this order: what ends meanwhile is noted among the parted before it leaves the
@@ -109,18 +109,12 @@ impl EngineShared {
             let live = self.peer(instance);
             let (mut state, over, given) = {
                 let parted = self.parted();
-                let parting = parted.known.get(&instance);
-                let over =
-                    parting.map_or_else(Vec::new, |parting| parting.over.iter().copied().collect());
+                let parting = parted.get(instance);
+                let over = parting.map_or_else(Vec::new, |parting| parting.over().collect());
                 let given = parting.and_then(|parting| parting.given.clone());
                 (parting.map_or(PeerState::Unknown, |parting| parting.state), over, given)
             };
-            // Sessions count from 0, and 0 stands for none.
-            let heard = live.as_ref().and_then(|peer| {
-                let heard = peer.heard.load(Ordering::Acquire).checked_sub(1)?;
-                // It was made of a u32.
-                Some(heard as u32)
-            });
+            let heard = live.as_ref().and_then(|peer| peer.heard_session());
             if let Some(peer) = &live {
                 state = peer.state();
             }
@@ -129,8 +123,8 @@ impl EngineShared {
             let is_unused = || live.as_ref().is_some_and(|peer| peer.rx().receiver.is_unused());
             let sessions = Sessions {
                 said: session,
-                knows: known_session_of(hello.epoch),
-                own: live.as_ref().map(|peer| session_of(first_epoch(peer.number))),
+                knows: epoch.heard_session(),
+                own: live.as_ref().map(|peer| Epoch::first(peer.number).session()),
                 heard,
                 over: &over,
             };
@@ -150,7 +144,7 @@ impl EngineShared {
             match (state.after(event).1, live) {
                 (Action::Welcome, Some(peer)) => {
                     let place = self.place(&peer, hello)?;
-                    peer.heard.store(u64::from(session) + 1, Ordering::Release);
+                    peer.note_heard(session);
                     return Ok((peer, place));
                 }
                 (Action::Begin, None) => {
@@ -164,7 +158,7 @@ impl EngineShared {
                     let (peer, is_new) = made.map_err(malformed)?;
                     if is_new {
                         let place = self.place(&peer, hello)?;
-                        peer.heard.store(u64::from(session) + 1, Ordering::Release);
+                        peer.note_heard(session);
                         let joined = Peer { shared: peer.clone() };
                         self.joined.bring(|queue| queue.push_back(joined));
                         return Ok((peer, place));
@@ -200,7 +194,7 @@ impl EngineShared {
     /// The lowest bits of an epoch count attempts to connect a flow of this engine's peer. There is
     /// at most one in a millisecond, and there was none before this engine was.
     fn check_epoch(&self, epoch: u64) -> Result<(), Unwelcome> {
-        let attempts = attempts_of(epoch);
+        let attempts = Epoch(epoch).attempts();
         let age_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         let most = ATTEMPTS_SLACK.saturating_add(age_ms);
         if attempts <= most {
@@ -229,7 +223,7 @@ impl EngineShared {
         let parted = self.parted();
         let is_ours =
             |parting: &Parting| parting.state == PeerState::Removed || parting.given.is_some();
-        !parted.known.get(&instance).is_some_and(is_ours) && self.peer(instance).is_none()
+        !parted.get(instance).is_some_and(is_ours) && self.peer(instance).is_none()
     }
 
     /// The peer of this card's instance; says whether it was made just now. `by_user`: who gave the
@@ -320,11 +314,8 @@ impl EngineShared {
         }
         self.log_idle(card, &pairing);
         let pairs = Pairs::new(pairing);
-        let channels = match self.config.channels {
-            // At most four times MAX_RAILS, which fits.
-            0 => pairs.len() as u32 * self.settings.channels_per_rail,
-            channels => channels,
-        };
+        let per_rail = self.settings.channels_per_rail;
+        let channels = channels(self.config.channels, pairs.len(), per_rail);
         let layout = Layout { pairs, channels, sockets: self.config.sockets };
         let flows = u64::from(layout.channels) * u64::from(layout.sockets);
         if flows > self.config.flow_limit.into() {

@@ -10,25 +10,29 @@ use polyrail_sys::PerProcess;
 use crate::engine::state::EngineShared;
 use crate::memory::region::RegionCore;
 
+/// Engines, with their numbers.
+type Engines = Vec<(InstanceId, Weak<EngineShared>)>;
+
 /// The engines of this process.
-static ENGINES: PerProcess<Mutex<Vec<Weak<EngineShared>>>> = PerProcess::new();
+static ENGINES: PerProcess<Mutex<Engines>> = PerProcess::new();
 
 /// Makes an engine known to the others of this process.
 pub(crate) fn announce(engine: &Arc<EngineShared>) {
     let mut engines = ENGINES.get().lock();
-    engines.retain(|engine| engine.strong_count() > 0);
-    engines.push(Arc::downgrade(engine));
+    engines.retain(|(_, engine)| engine.strong_count() > 0);
+    engines.push((engine.card.instance, Arc::downgrade(engine)));
 }
 
 /// The engine of this process with that number.
 pub(crate) fn engine_here(instance: InstanceId) -> Option<Arc<EngineShared>> {
-    engines_here().find(|engine| engine.card.instance == instance)
+    let engines = ENGINES.get().lock();
+    engines.iter().find(|(known, _)| *known == instance).and_then(|(_, engine)| engine.upgrade())
 }
 
 /// The list is not locked meanwhile: whoever is the last to have an engine ends it.
 fn engines_here() -> impl Iterator<Item = Arc<EngineShared>> {
     let engines = ENGINES.get().lock().clone();
-    engines.into_iter().filter_map(|engine| engine.upgrade())
+    engines.into_iter().filter_map(|(_, engine)| engine.upgrade())
 }
 
 /// A region of that engine has ended: nothing waits for it any longer. Queues of all engines may keep a

@@ -1,25 +1,27 @@
 //! Messages that CPUs copy straight into the memory of their receive, at a peer of this host.
 //!
 //! A receive gives leave to that where its sender has its regions open (`path/messages.rs`); the first ones
-//! come over the rails meanwhile. Here is the sender. What it copies it notes by the receive's number, in
-//! `TxSide::copying`: who finds no note there finds that the peer has withdrawn the receive, and copies
-//! nothing. Whoever hears of that stops the job, and the peer's receive is over when no byte of it lands any
+//! come over the rails meanwhile. Here is the sender. `polyrail_proto::peer::Outbound` notes what is copied by
+//! the receive's number. A sender that finds no note there copies nothing: the peer has withdrawn the receive. The
+//! thread that reads the withdrawal stops the job, and the peer's receive is over when no byte of it lands any
 //! more. When all bytes are in place, the data of the send, which then has no payload, says so over the rails.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use polyrail_proto::message::{CopyLeave, Message, PostedReceive};
+use polyrail_proto::message::{CopyLeave, PostedReceive};
+use polyrail_proto::peer::pair_places;
 use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{Failure, InstanceId, RegionKey, Time};
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::device::host_copy::{HostJob, Order, Stop, is_message_worth_a_copy};
 use crate::device::peer_copy::CopyPart;
-use crate::engine::begin::zip_places;
+use crate::engine::carriage::{Carriage, CpuCopies};
+use crate::engine::finish::drain_tx;
 use crate::engine::local_engines::engine_here;
-use crate::engine::op::{Op, Purpose};
-use crate::engine::peer::{PeerShared, WaitingReceive};
+use crate::engine::op::{Op, OpHandle, OpRef};
+use crate::engine::peer::PeerShared;
 use crate::engine::prepared::Prepared;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::settings::EngineSettings;
@@ -86,7 +88,7 @@ impl EngineShared {
     }
 
     /// Copies a send into its receive, or has others copy it; or it takes the rails. No lock may be held.
-    pub(super) fn copy_message(self: &Arc<Self>, op: &Arc<Op>, receive: PostedReceive) {
+    pub(super) fn copy_message(self: &Arc<Self>, op: &OpHandle, receive: PostedReceive) {
         let peer = &op.prepared.peer;
         let parts = match self.message_parts(op, &receive) {
             Ok(Some(parts)) => parts,
@@ -107,16 +109,12 @@ impl EngineShared {
         }
         let number = receive.receive;
         let mut tx = peer.tx();
-        let is_wanted = op.may_begin();
-        match tx.copying.get_mut(&number) {
-            Some(noted) if is_wanted => *noted = Some(job.clone()),
-            _ => {
-                drop(tx);
-                job.stop(Stop::For(WITHDRAWN));
-                return self.end_message(op, number, WITHDRAWN);
-            }
+        if !tx.begin_copy(&OpRef(op.clone()), number, job.clone()) {
+            drop(tx);
+            job.stop(Stop::For(WITHDRAWN));
+            return self.end_message(op, number, WITHDRAWN);
         }
-        op.set_message_job(job.clone(), receive);
+        op.set_carriage(Carriage::Cpus(CpuCopies::new(job.clone(), Some(receive))));
         drop(tx);
         self.imports.note_obstacle(instance, None);
         self.host_copies.run(&job);
@@ -131,7 +129,7 @@ impl EngineShared {
 
     /// Goes on with a send when all of it is copied, or can't be; says whether it is still to be looked
     /// at. No lock of a peer may be held.
-    pub(super) fn follow_message(self: &Arc<Self>, op: &Arc<Op>, now: u64) -> bool {
+    pub(super) fn follow_message(self: &Arc<Self>, op: &OpHandle, now: u64) -> bool {
         let Some((job, receive)) = op.message_job() else { return false };
         match job.ended() {
             None => return true,
@@ -153,51 +151,46 @@ impl EngineShared {
     }
 
     /// All bytes are in place.
-    fn message_copied(self: &Arc<Self>, op: &Arc<Op>, receive: u64, now: u64) {
+    fn message_copied(self: &Arc<Self>, op: &OpHandle, receive: u64, now: u64) {
         let peer = &op.prepared.peer;
         let mut tx = peer.tx();
-        if peer.is_gone() || !tx.copying.contains_key(&receive) {
+        if peer.is_gone() || !tx.handle_copied(Time(now), &OpRef(op.clone()), receive) {
             drop(tx);
             return self.end_message(op, receive, WITHDRAWN);
         }
-        tx.copying.remove(&receive);
-        tx.submit_copied(Time(now), op, receive);
         drop(tx);
         peer.tally.peer_copy_bytes.add(op.prepared.plan.bytes());
         self.send_one_soon(peer);
     }
 
     /// Nothing of the send is copied any more: it ends, and its receive if that still waits.
-    fn end_message(self: &Arc<Self>, op: &Arc<Op>, receive: u64, failure: Failure) {
+    fn end_message(self: &Arc<Self>, op: &OpHandle, receive: u64, failure: Failure) {
         let peer = &op.prepared.peer;
         let mut tx = peer.tx();
         let is_gone = peer.is_gone();
-        if tx.copying.remove(&receive).is_some() && !is_gone {
-            let now = Time(monotonic_ns());
-            tx.tell(now, &Message::SendFailed { receive }, Purpose::Tell);
-            drop(tx);
+        let tells = !is_gone && tx.handle_copy_failed(Time(monotonic_ns()), receive);
+        drop(tx);
+        if tells {
             self.send_one_soon(peer);
-        } else {
-            drop(tx);
         }
         op.fail_for(if is_gone { Failure::PeerLost } else { failure });
     }
 
     /// CPUs can't copy the send: the rails carry it, unless it is over.
-    fn send_over_rails(self: &Arc<Self>, op: &Arc<Op>, receive: &PostedReceive) {
+    fn send_over_rails(self: &Arc<Self>, op: &OpHandle, receive: &PostedReceive) {
         let peer = &op.prepared.peer;
         if op.prepared.has_ended_regions() {
             return self.end_message(op, receive.receive, Failure::RegionDropped);
         }
         let mut ends = self.ends();
         let mut tx = peer.tx();
-        if peer.is_gone() || !tx.copying.contains_key(&receive.receive) || !op.may_begin() {
+        let (now, send) = (Time(ends.now), OpRef(op.clone()));
+        if peer.is_gone() || !tx.copy_over_rails(now, &send, receive, &mut ends) {
             drop(tx);
             return self.end_message(op, receive.receive, WITHDRAWN);
         }
-        tx.copying.remove(&receive.receive);
         op.take_rails();
-        tx.submit_data(Time(ends.now), op.clone(), receive, &mut ends);
+        drain_tx(&mut tx, &mut ends);
         drop(tx);
         ends.tell();
         self.send_soon(peer);
@@ -211,7 +204,7 @@ impl EngineShared {
         receive: &PostedReceive,
     ) -> Result<Option<Arc<[CopyPart]>>, Cow<'static, str>> {
         let prepared = &op.prepared;
-        let segments = zip_places(prepared.plan.segments(), &receive.places);
+        let segments = pair_places(prepared.plan.segments(), &receive.places);
         let mut known: Option<(RegionKey, Arc<RegionCore>)> = None;
         let mut parts = Vec::with_capacity(segments.len());
         for segment in segments {
@@ -243,19 +236,6 @@ impl EngineShared {
     fn lend_receive(&self, to: InstanceId, receive: &PostedReceive, job: &Arc<HostJob>) -> bool {
         let Some(peer) = self.peer(to) else { return false };
         let mut rx = peer.rx();
-        let waiting = rx.receives.get_mut(&receive.receive);
-        waiting.is_some_and(|waiting| waiting.lend(receive, job))
-    }
-}
-
-impl WaitingReceive {
-    /// Once: of an earlier session of the two engines there may be a receive of the same number.
-    fn lend(&mut self, receive: &PostedReceive, job: &Arc<HostJob>) -> bool {
-        let may =
-            self.leave == CopyLeave::Yes && self.job.is_none() && self.places == receive.places;
-        if may {
-            self.job = Some(job.clone());
-        }
-        may
+        rx.lend_receive(receive, job.clone())
     }
 }

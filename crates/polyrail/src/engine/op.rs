@@ -1,28 +1,34 @@
-//! One posted operation, from post to completion, and what the sender core carries for it.
+//! One posted operation, from post to completion.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use polyrail_proto::message::PostedReceive;
-use polyrail_proto::{Failure, Plan, Source, Time, TransferId};
+use polyrail_proto::{Failure, Time, TransferId};
 use polyrail_sys::threads::{futex, monotonic_ns};
 
 use crate::base::callback::Callbacks;
 use crate::base::error::TransferError;
-use crate::base::latch::Latch;
+use crate::base::pooled::{InPool, Pooled, Spares};
 use crate::device::host_copy::{HostJob, Stop};
+use crate::engine::carriage::{Carriage, CpuCopies};
 use crate::engine::observer::TransferEnd;
 use crate::engine::path_kind::PathKind;
 use crate::engine::prepared::{OpKind, Prepared};
 use crate::engine::tally::Durations;
 use crate::engine::tasks::Bells;
-use crate::memory::region::RegionCore;
-use crate::memory::tickets::{Tickets, all_done};
+use crate::memory::tickets::all_done;
 
-/// A posted operation. Shared by the user's handle and whoever works on it.
+/// Operations of which an engine keeps the memory when they are over. More are seldom outstanding.
+const SPARES: usize = 256;
+
+/// A posted operation, as the user's handle and all who work on it share it.
+pub(crate) type OpHandle = Pooled<Op>;
+
+/// A posted operation.
 pub(crate) struct Op {
     pub(crate) prepared: Arc<Prepared>,
     pub(crate) posted: Time,
@@ -40,18 +46,8 @@ pub(crate) struct Op {
     task: Mutex<Option<Waker>>,
     /// What a device said when it failed to copy.
     device_error: OnceLock<String>,
-    /// Where it is copied from end to end: when that is done.
-    copying: OnceLock<Tickets>,
-    /// And by CPUs: what becomes of it.
-    job: OnceLock<Arc<HostJob>>,
-    /// A send: the receive into which it is copied.
-    receive: OnceLock<PostedReceive>,
-    /// A receive: its message was copied there.
-    was_copied: AtomicBool,
-    /// It was to be copied, and takes the rails instead.
-    takes_rails: AtomicBool,
-    /// A send: its receive is in a device's memory, and takes the payload from memory that both ends have open.
-    is_left_shared: AtomicBool,
+    /// Where it is not the rails that carry it.
+    carriage: OnceLock<Carriage>,
     pool: Arc<OpsPool>,
 }
 
@@ -75,6 +71,7 @@ pub(crate) struct OpsPool {
     /// Operations that are over and whose listener has not been told.
     untold: AtomicU32,
     limit: u32,
+    spares: Spares<Op>,
 }
 
 /// Bits of the state. Somebody sleeps on the word:
@@ -94,7 +91,8 @@ impl OpsPool {
         bells: Arc<Bells>,
     ) -> Self {
         let (used, untold) = (AtomicU32::new(0), AtomicU32::new(0));
-        Self { durations, callbacks, bells, used, untold, limit }
+        let spares = Spares::new(SPARES.min(limit as usize));
+        Self { durations, callbacks, bells, used, untold, limit, spares }
     }
 
     pub(crate) fn limit(&self) -> u32 {
@@ -130,13 +128,13 @@ impl Op {
         prepared: Arc<Prepared>,
         notification: Option<Vec<u8>>,
         pool: &Arc<OpsPool>,
-    ) -> Option<Arc<Self>> {
+    ) -> Option<OpHandle> {
         if !pool.take() {
             return None;
         }
         let posted = Time(monotonic_ns());
         let deadline = prepared.timeout().map(|timeout| posted.after(timeout));
-        Some(Arc::new(Self {
+        Some(Pooled::new(Self {
             prepared,
             posted,
             deadline,
@@ -148,12 +146,7 @@ impl Op {
             result: OnceLock::new(),
             task: Mutex::default(),
             device_error: OnceLock::new(),
-            copying: OnceLock::new(),
-            job: OnceLock::new(),
-            receive: OnceLock::new(),
-            was_copied: AtomicBool::new(false),
-            takes_rails: AtomicBool::new(false),
-            is_left_shared: AtomicBool::new(false),
+            carriage: OnceLock::new(),
             pool: pool.clone(),
         }))
     }
@@ -218,58 +211,54 @@ impl Op {
         }
     }
 
-    pub(crate) fn set_copying(&self, tickets: Tickets) {
-        // Once, before anybody else knows of the operation.
-        let _ = self.copying.set(tickets);
+    /// Before anybody is asked to carry it, or looks for its end. With the lock of the peer's sender held if
+    /// CPUs copy a send: who cancels it looks for that with the same lock.
+    pub(crate) fn set_carriage(&self, carriage: Carriage) {
+        // The first holds: an operation is begun once.
+        let _ = self.carriage.set(carriage);
     }
 
-    /// CPUs copy it: `set_copying` comes next.
-    pub(crate) fn set_job(&self, job: Arc<HostJob>) {
-        let _ = self.job.set(job);
+    /// What carries it as things stand; `None` if the rails do.
+    fn carriage(&self) -> Option<&Carriage> {
+        let is_given_up =
+            |carriage: &&Carriage| matches!(carriage, Carriage::Cpus(it) if it.is_given_up());
+        self.carriage.get().filter(|carriage| !is_given_up(carriage))
     }
 
-    /// CPUs copy a send into this receive of the peer. With the lock of the peer's sender held: who cancels it
-    /// looks for that with the same lock.
-    pub(crate) fn set_message_job(&self, job: Arc<HostJob>, receive: PostedReceive) {
-        let ticket = job.ticket();
-        let _ = self.receive.set(receive);
-        let _ = self.job.set(job);
-        let _ = self.copying.set(Tickets::from_iter([ticket]));
+    /// What CPUs copy of it from end to end, or could not.
+    fn cpu_copies(&self) -> Option<&CpuCopies> {
+        match self.carriage.get()? {
+            Carriage::Cpus(copies) => Some(copies),
+            Carriage::Devices(_) | Carriage::Caller | Carriage::Sender | Carriage::Shared => None,
+        }
     }
 
     /// The job that copies a send, and the receive that it is copied into.
     pub(crate) fn message_job(&self) -> Option<(&Arc<HostJob>, &PostedReceive)> {
-        Some((self.job.get()?, self.receive.get()?))
-    }
-
-    /// The message of a receive was copied there by its sender.
-    pub(crate) fn note_copied(&self) {
-        self.was_copied.store(true, Ordering::Relaxed);
-    }
-
-    /// Before anybody is asked to send it.
-    pub(crate) fn leave_in_shared_memory(&self) {
-        self.is_left_shared.store(true, Ordering::Relaxed);
+        let copies = self.cpu_copies()?;
+        Some((copies.job(), copies.receive()?))
     }
 
     /// Whether its payload lies in memory that the peer has open, while that works.
-    fn is_shared(&self) -> bool {
-        self.prepared.path.kind == PathKind::Shared || self.is_left_shared.load(Ordering::Relaxed)
+    pub(super) fn is_shared(&self) -> bool {
+        self.prepared.path.kind == PathKind::Shared
+            || matches!(self.carriage.get(), Some(Carriage::Shared))
     }
 
     /// Which way its bytes went.
     pub(crate) fn path_taken(&self) -> PathKind {
         let planned = self.prepared.path.kind;
-        match self.prepared.kind {
-            OpKind::Receive { .. } if self.was_copied.load(Ordering::Relaxed) => {
-                PathKind::SingleCopy
+        match (self.carriage(), self.prepared.kind) {
+            (Some(Carriage::Sender), _) => PathKind::SingleCopy,
+            (Some(Carriage::Shared), _) => PathKind::Shared,
+            (Some(Carriage::Cpus(_)), OpKind::Send { .. }) => PathKind::SingleCopy,
+            (Some(Carriage::Cpus(_) | Carriage::Devices(_) | Carriage::Caller), _) => planned,
+            (None, OpKind::Write | OpKind::Read | OpKind::Send { .. })
+                if planned == PathKind::SingleCopy =>
+            {
+                PathKind::Tcp
             }
-            OpKind::Send { .. } if self.is_copying() => PathKind::SingleCopy,
-            OpKind::Receive { .. } => planned,
-            _ if self.is_copying() => planned,
-            _ if self.is_shared() => PathKind::Shared,
-            _ if planned == PathKind::SingleCopy => PathKind::Tcp,
-            _ => planned,
+            (None, _) => planned,
         }
     }
 
@@ -281,51 +270,53 @@ impl Op {
 
     /// Whether it is copied from end to end.
     pub(crate) fn is_copying(&self) -> bool {
-        self.copying.get().is_some() && !self.takes_rails.load(Ordering::Acquire)
+        use Carriage::{Caller, Cpus, Devices};
+        matches!(self.carriage(), Some(Devices(_) | Cpus(_) | Caller))
     }
 
     /// Whether CPUs copy it from end to end and are not done.
     pub(crate) fn is_copying_by_cpus(&self) -> bool {
-        self.is_copying() && self.job.get().is_some_and(|job| job.ended().is_none())
+        matches!(self.carriage(), Some(Carriage::Cpus(copies)) if copies.job().ended().is_none())
     }
 
     /// What CPUs copy can be stopped, and is over soon; says whether it is such.
     pub(crate) fn stop_copying(&self, failure: Failure) -> bool {
-        let job = self.job.get().filter(|_| self.is_copying());
-        job.inspect(|job| job.stop(Stop::For(failure))).is_some()
+        let Some(Carriage::Cpus(copies)) = self.carriage() else { return false };
+        copies.job().stop(Stop::For(failure));
+        true
     }
 
     /// Why CPUs can't copy it, once they touch nothing of it any more: it is to take the rails.
     pub(crate) fn copy_trouble(&self) -> Option<Stop> {
-        let stop = self.job.get().filter(|_| self.is_copying())?.ended()?.err()?;
-        (!matches!(stop, Stop::For(_))).then_some(stop)
+        let Some(Carriage::Cpus(copies)) = self.carriage() else { return None };
+        copies.trouble()
     }
 
     /// It takes the rails after all. Before anybody is asked to send it.
     pub(crate) fn take_rails(&self) {
-        self.takes_rails.store(true, Ordering::Release);
+        if let Some(copies) = self.cpu_copies() {
+            copies.give_up();
+        }
     }
 
     /// Whether the copies are done; if they failed, the operation is over with that, unless the
     /// rails take it.
     pub(crate) fn is_copied(&self) -> bool {
-        if let Some(job) = self.job.get() {
-            return match job.ended() {
+        match self.carriage.get() {
+            Some(Carriage::Caller) => true,
+            Some(Carriage::Devices(tickets)) => all_done(tickets).unwrap_or_else(|error| {
+                self.fail(TransferError::Device { why: error.to_string() });
+                false
+            }),
+            Some(Carriage::Cpus(copies)) => match copies.job().ended() {
                 Some(Ok(())) => true,
                 Some(Err(Stop::For(failure))) if !self.is_over() => {
                     self.fail_for(failure);
                     false
                 }
                 Some(Err(_)) | None => false,
-            };
-        }
-        match self.copying.get().map(all_done) {
-            Some(Ok(done)) => done,
-            Some(Err(error)) => {
-                self.fail(TransferError::Device { why: error.to_string() });
-                false
-            }
-            None => false,
+            },
+            Some(Carriage::Sender | Carriage::Shared) | None => false,
         }
     }
 
@@ -337,6 +328,12 @@ impl Op {
             self.bytes.store(bytes, Ordering::Relaxed);
             self.end(Ok(Outcome { bytes, duration: self.age() }));
         }
+    }
+
+    /// A device failed to copy bytes of it.
+    pub(super) fn note_device_error(&self, why: String) {
+        // The first says why; what follows is its consequence.
+        let _ = self.device_error.set(why);
     }
 
     /// The operation is over without being complete.
@@ -420,131 +417,18 @@ impl Op {
     }
 }
 
-/// What a sender core carries: memory and message of a transfer.
+/// A handle on an operation, for the halves of its peer: equal to those of the same operation.
 #[derive(Clone)]
-pub(crate) enum Outgoing {
-    /// A write: everything is in the request, prepared once and posted many times.
-    Write(Arc<Op>),
-    /// Made for one use: the data of a read or a send, or a message.
-    Made(Arc<Made>),
-}
+pub(crate) struct OpRef(pub(crate) OpHandle);
 
-pub(crate) struct Made {
-    pub(crate) plan: Plan,
-    pub(crate) regions: Vec<Arc<RegionCore>>,
-    pub(crate) meta: Vec<u8>,
-    /// See [`Source::near`].
-    pub(crate) near: u64,
-    pub(crate) purpose: Purpose,
-}
-
-/// What is to be done when a made transfer is over.
-pub(crate) enum Purpose {
-    /// Nothing: a message that needs no answer.
-    Tell,
-    /// The answer to a question of the peer, of which only so many may be on their way.
-    Answer,
-    /// A message without which this operation can't go on.
-    TellFor(Arc<Op>),
-    /// The announcement of a receive, by its number.
-    Announce(Arc<Op>, u64),
-    /// The peer confirms that nothing of the operation lands any more: it ends with this failure.
-    Cancel(Arc<Op>, Failure),
-    /// Data for a read of the peer, by its number; in shared memory, if it asked for that.
-    ReadData { read: u64, shared: bool },
-    /// The peer confirms that nothing of it touches a region any more, which is kept until then.
-    Release(Arc<Latch>, #[expect(dead_code, reason = "kept")] Arc<RegionCore>),
-    /// The notification of an operation whose bytes are in place.
-    Notify(Arc<Op>),
-    /// Data of a send that met the peer's receive of this number.
-    SendData(Arc<Op>, u64),
-}
-
-impl Outgoing {
-    /// A message alone.
-    pub(crate) fn without_payload(meta: Vec<u8>, purpose: Purpose) -> Self {
-        let plan = Plan::empty();
-        Self::Made(Arc::new(Made { plan, regions: Vec::new(), meta, near: 0, purpose }))
-    }
-
-    /// When the operation was posted that it belongs to; 0 for what engines tell each other.
-    pub(crate) fn posted(&self) -> Time {
-        match self {
-            Self::Write(op) => op.posted,
-            Self::Made(made) => match &made.purpose {
-                Purpose::SendData(op, _)
-                | Purpose::TellFor(op)
-                | Purpose::Announce(op, _)
-                | Purpose::Cancel(op, _)
-                | Purpose::Notify(op) => op.posted,
-                Purpose::Tell
-                | Purpose::Answer
-                | Purpose::ReadData { .. }
-                | Purpose::Release(..) => Time(0),
-            },
-        }
-    }
-
-    /// Whether its bytes are to lie in memory that the peer has open.
-    pub(crate) fn is_shared(&self) -> bool {
-        let op = match self {
-            Self::Write(op) => op,
-            Self::Made(made) => match &made.purpose {
-                Purpose::ReadData { shared, .. } => return *shared,
-                Purpose::SendData(op, _) => op,
-                _ => return false,
-            },
-        };
-        op.is_shared()
-    }
-
-    /// A device failed to copy bytes of it.
-    pub(crate) fn note_device_error(&self, why: String) {
-        let op = match self {
-            Self::Write(op) => op,
-            Self::Made(made) => match &made.purpose {
-                Purpose::SendData(op, _) => op,
-                _ => return,
-            },
-        };
-        // The first says why; what follows is its consequence.
-        let _ = op.device_error.set(why);
-    }
-
-    pub(crate) fn region(&self, index: u32) -> &RegionCore {
-        match self {
-            Self::Write(op) => &op.prepared.regions[index as usize],
-            Self::Made(made) => &made.regions[index as usize],
-        }
+impl PartialEq for OpRef {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.is(&other.0)
     }
 }
 
-impl Source for Outgoing {
-    fn plan(&self) -> &Plan {
-        match self {
-            Self::Write(op) => &op.prepared.plan,
-            Self::Made(made) => &made.plan,
-        }
-    }
-
-    fn meta(&self) -> &[u8] {
-        match self {
-            Self::Write(op) => op.notification().unwrap_or_default(),
-            Self::Made(made) => &made.meta,
-        }
-    }
-
-    fn is_copied(&self) -> bool {
-        match self {
-            Self::Write(op) => op.prepared.touches_device,
-            Self::Made(made) => made.regions.iter().any(|it| it.memory.device().is_some()),
-        }
-    }
-
-    fn near(&self) -> u64 {
-        match self {
-            Self::Write(op) => op.prepared.near,
-            Self::Made(made) => made.near,
-        }
+impl InPool for Op {
+    fn spares(&self) -> &Spares<Self> {
+        &self.pool.spares
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::MutexGuard;
 use polyrail_proto::hello::Capabilities;
+use polyrail_proto::life::{Action, PeerEvent};
 use polyrail_proto::message::Message;
 use polyrail_proto::{Failure, FlowIndex, Time};
 use polyrail_sys::threads::monotonic_ns;
@@ -13,10 +14,8 @@ use polyrail_sys::threads::monotonic_ns;
 use crate::base::callback;
 use crate::base::driving::is_driving;
 use crate::base::reason::LostReason;
-use crate::engine::finish::{Finish, drain_tx};
-use crate::engine::life::{Action, PeerEvent};
-use crate::engine::op::Purpose;
-use crate::engine::peer::{OpRef, PeerShared};
+use crate::engine::finish::drain_tx;
+use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::state::EngineShared;
@@ -59,7 +58,7 @@ impl EngineShared {
             return is_reachable;
         }
         if is_reachable {
-            peer.tx().tell(Time(monotonic_ns()), &Message::Bye, Purpose::Tell);
+            peer.tx().tell(Time(monotonic_ns()), &Message::Bye);
             self.send_soon(peer);
         }
         let has_arrivals = peer.has_arrivals() && !peer.is_gone();
@@ -124,7 +123,10 @@ impl EngineShared {
         }
         tracing::info!(target: "polyrail::peer", peer = peer.name(), why = %peer.lost_reason(), "gone");
         peer.sharing.stop_waiting();
-        self.parted().end_session(peer);
+        // A hello that is just being read may still be noted there; nothing came of it either.
+        let is_unused = peer.is_unused.load(Ordering::Acquire);
+        let heard = peer.heard_session().filter(|_| !is_unused);
+        self.parted().end_session(peer.instance(), peer.state(), heard);
         // Before it leaves the list: whoever sees it gone finds the inbox within its bound.
         self.inbox.peer_left(peer);
         let moved = Totals::of(peer);
@@ -144,13 +146,7 @@ impl EngineShared {
         wait_all(&ending);
         let mut ends = self.ends();
         let mut tx = peer.tx();
-        tx.has_ended = true;
-        // Nothing is copied there any more; who was about to finds it.
-        tx.copying.clear();
-        tx.sender.end_all(Failure::PeerLost);
-        for OpRef(op) in tx.matcher.drain_sends() {
-            ends.finishes.push(Finish::Failed(op, Failure::PeerLost));
-        }
+        tx.lose();
         drain_tx(&mut tx, &mut ends);
         let is_held = self.host.is_some() && tx.sender.is_busy();
         drop(tx);

@@ -1,7 +1,10 @@
 //! How the bytes of a request travel.
 
-use std::borrow::Cow;
 use std::fmt;
+
+use smallvec::SmallVec;
+
+use crate::engine::path_reason::{PathObstacle, PathReason};
 
 /// How the bytes of a request travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,10 +26,9 @@ pub enum PathKind {
 pub struct TransferPath {
     /// How.
     pub kind: PathKind,
-    /// Why, as a fragment of a sentence.
-    pub reason: Cow<'static, str>,
-    /// What would have been better and is not possible, best first, with the reason of each.
-    pub not_possible: Vec<(PathKind, Cow<'static, str>)>,
+    /// Why.
+    pub reason: PathReason,
+    not_possible: SmallVec<[(PathKind, PathObstacle); 3]>,
 }
 
 impl PathKind {
@@ -43,8 +45,20 @@ impl PathKind {
 
 impl TransferPath {
     /// A path that is taken for a reason of its own.
-    pub fn new(kind: PathKind, reason: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, reason: reason.into(), not_possible: Vec::new() }
+    pub fn new(kind: PathKind, reason: impl Into<PathReason>) -> Self {
+        Self { kind, reason: reason.into(), not_possible: SmallVec::new() }
+    }
+
+    /// Adds a path that would have been better, though not as good as those added before.
+    #[must_use]
+    pub fn without(mut self, kind: PathKind, why: PathObstacle) -> Self {
+        self.not_possible.push((kind, why));
+        self
+    }
+
+    /// Paths that would have been better and are not possible, best first, with the reason of each.
+    pub fn not_possible(&self) -> &[(PathKind, PathObstacle)] {
+        &self.not_possible
     }
 }
 

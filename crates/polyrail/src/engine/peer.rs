@@ -9,8 +9,8 @@ use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use polyrail_config::Payload;
 use polyrail_proto::hello::{Card, Metadata};
-use polyrail_proto::wire::RefusalCode;
-use polyrail_proto::{InstanceId, ReceiverLimits, SenderConfig, Time};
+use polyrail_proto::life::{Attempts, PeerState};
+use polyrail_proto::{InstanceId, ReceiverLimits, SenderConfig};
 use polyrail_secure::{Capability, Keys};
 
 use crate::base::reason::LostReason;
@@ -25,8 +25,7 @@ use crate::engine::audit::Audit;
 use crate::engine::budgets::Budgets;
 use crate::engine::counters::ArrivalStats;
 use crate::engine::inbox::Share;
-use crate::engine::life::{Attempts, PeerState};
-use crate::engine::op::Op;
+use crate::engine::op::OpHandle;
 use crate::engine::placement::Placement;
 use crate::engine::proven_names::Names;
 use crate::engine::quotas::Quotas;
@@ -34,7 +33,6 @@ use crate::engine::tally::Tally;
 use crate::wake::tx_proxies::TxProxies;
 
 mod announcing;
-mod covering;
 mod ending;
 mod flows;
 mod halves;
@@ -45,10 +43,9 @@ mod standing;
 mod ways;
 
 pub(crate) use announcing::Announcing;
-pub(crate) use covering::covers;
 pub(crate) use ending::Ending;
 pub(crate) use flows::{FlowSlot, Layout};
-pub(crate) use halves::{Arrived, Delivery, OpRef, ReadPart, RxSide, TxSide, WaitingReceive};
+pub(crate) use halves::{Arrival, Delivery, RxSide, TxSide};
 pub(crate) use locking::Locked;
 pub(crate) use pairs::{Pairs, RailPair};
 pub(crate) use problems::silent_for;
@@ -86,11 +83,11 @@ pub(crate) struct PeerShared {
     pub(crate) rx_stock: Arc<Stock>,
     pub(crate) inbox_share: Share,
     /// What it takes up here, and may.
-    pub(crate) quotas: Arc<Quotas>,
+    pub(crate) quotas: Quotas,
     /// Whether the user gave its card.
     pub(crate) by_user: AtomicBool,
     /// One more than the session of its hellos; 0 before the first.
-    pub(crate) heard: AtomicU64,
+    heard: AtomicU64,
     /// Nothing has passed either way, and nothing will: its session may begin anew.
     pub(crate) is_unused: AtomicBool,
     /// Who connects the flows towards it, as a number of [`Outward`].
@@ -99,7 +96,7 @@ pub(crate) struct PeerShared {
     /// How connections of its pairs leave this host.
     pub(crate) ways: Ways,
     /// Posted operations that wait for a proxy to fetch them.
-    pub(crate) posted: ArrayQueue<Arc<Op>>,
+    pub(crate) posted: ArrayQueue<OpHandle>,
     /// Proxies that send to it.
     pub(crate) tx_proxies: TxProxies,
     pub(crate) flows: Vec<FlowSlot>,
@@ -176,7 +173,7 @@ impl PeerShared {
         let flows = layout.flow_slots(number, proxies);
         let pairs = layout.pairs.len();
         let connections = options.budgets.connections.share();
-        let quotas = Arc::new(Quotas::new(options.ops_pool, connections));
+        let quotas = Quotas::new(options.ops_pool, connections);
         let limits = ReceiverLimits { flows: options.flow_limit, ..ReceiverLimits::default() };
         Self {
             number,
@@ -191,7 +188,6 @@ impl PeerShared {
             tx_stock: options.budgets.staging.stock(Direction::Out),
             rx_stock: options.budgets.staging.stock(Direction::In),
             inbox_share: Share::default(),
-            quotas: quotas.clone(),
             by_user: AtomicBool::new(false),
             heard: AtomicU64::new(0),
             is_unused: AtomicBool::new(false),
@@ -206,8 +202,9 @@ impl PeerShared {
             }),
             state: AtomicU8::new(PeerState::New as u8),
             flows,
-            tx: Mutex::new(TxSide::new(config, pairs, quotas)),
-            rx: Mutex::new(RxSide::new(limits)),
+            tx: Mutex::new(TxSide::new(config, pairs, &quotas)),
+            rx: Mutex::new(RxSide::new(limits, &quotas)),
+            quotas,
             spins: options.spins,
             lost: OnceLock::new(),
             ending: options.ending,
@@ -260,15 +257,9 @@ impl PeerShared {
         !self.connects_flows() && self.tx().sender.is_unused() && self.rx().receiver.close_unused()
     }
 
-    /// A peer that serves as many reads as it may, and brings their data, makes progress with those
-    /// that have to wait for that.
-    pub(crate) fn note_served_reads(&self, tx: &mut TxSide, now: Time) {
-        if tx.sender.held_back() == Some(RefusalCode::ReadQuota) {
-            let landed = self.arrivals.iter().map(|rail| rail.rx_bytes.get()).sum();
-            if self.quotas.is_bringing(landed) {
-                tx.sender.handle_peer_at_work(now);
-            }
-        }
+    /// Bytes of it that have landed.
+    pub(crate) fn landed_bytes(&self) -> u64 {
+        self.arrivals.iter().map(|rail| rail.rx_bytes.get()).sum()
     }
 
     /// Whether something is under way to it that can arrive, or it waits for acknowledgements that can leave.

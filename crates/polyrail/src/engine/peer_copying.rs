@@ -14,23 +14,23 @@ use polyrail_sys::threads::monotonic_ns;
 use crate::device::host_copy::{Begun, Order, Stop};
 use crate::device::peer_copy::{Copies, Copying};
 use crate::device::staging::CopyError;
-use crate::engine::op::Op;
+use crate::engine::carriage::{Carriage, CpuCopies};
+use crate::engine::op::{Op, OpHandle, OpRef};
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{ProxyCommand, ProxyHandle};
 use crate::engine::state::EngineShared;
 use crate::memory::region_memory::RegionMemory;
-use crate::memory::tickets::Tickets;
 
 impl EngineShared {
     /// Begins the copies of an operation. Says whether that is so, or the operation is over; if not,
     /// it takes the rails.
-    pub(crate) fn post_copies(self: &Arc<Self>, op: &Arc<Op>, copies: &Copies) -> bool {
+    pub(crate) fn post_copies(self: &Arc<Self>, op: &OpHandle, copies: &Copies) -> bool {
         let device = match &copies.by {
             Copying::Cpus => return self.post_host_copies(op, copies),
             Copying::Device(device) => device,
         };
         match self.peer_copies.begin(device, &copies.parts) {
-            Ok(tickets) => self.copies_begun(op, tickets),
+            Ok(tickets) => self.copies_begun(op, Carriage::Devices(tickets)),
             Err(CopyError::RegionDropped) => {
                 let local = op.prepared.check_regions().is_err();
                 op.fail(match local {
@@ -48,21 +48,20 @@ impl EngineShared {
         true
     }
 
-    fn post_host_copies(self: &Arc<Self>, op: &Arc<Op>, copies: &Copies) -> bool {
+    fn post_host_copies(self: &Arc<Self>, op: &OpHandle, copies: &Copies) -> bool {
         let prepared = &op.prepared;
         let (parts, bytes) = (&copies.parts, prepared.plan.bytes());
         let order = Order { parts, bytes, peer: prepared.peer.instance(), deadline: op.deadline };
         match self.host_copies.begin(order) {
             Begun::Done => {
-                op.set_copying(Tickets::new());
+                op.set_carriage(Carriage::Caller);
                 prepared.peer.tally.peer_copy_bytes.add(bytes);
                 // With no proxy in between.
                 self.follow_copies(op, monotonic_ns());
                 true
             }
-            Begun::UnderWay(job, ticket) => {
-                op.set_job(job);
-                self.copies_begun(op, Tickets::from_iter([ticket]));
+            Begun::UnderWay(job) => {
+                self.copies_begun(op, Carriage::Cpus(CpuCopies::new(job, None)));
                 true
             }
             // The peer refuses it, unless it is a region of this engine.
@@ -79,8 +78,8 @@ impl EngineShared {
     }
 
     /// Whoever waits, or asks, looks for himself, and a proxy for all others.
-    fn copies_begun(&self, op: &Arc<Op>, tickets: Tickets) {
-        op.set_copying(tickets);
+    fn copies_begun(&self, op: &OpHandle, carriage: Carriage) {
+        op.set_carriage(carriage);
         let prepared = &op.prepared;
         prepared.peer.tally.peer_copy_bytes.add(prepared.plan.bytes());
         let proxy = self.watcher(&prepared.peer);
@@ -94,7 +93,7 @@ impl EngineShared {
 
     /// Goes on with an operation when all of it is copied, or can't be; says whether it is still to
     /// be looked at. No lock of a peer may be held.
-    pub(crate) fn follow_copies(self: &Arc<Self>, op: &Arc<Op>, now: u64) -> bool {
+    pub(crate) fn follow_copies(self: &Arc<Self>, op: &OpHandle, now: u64) -> bool {
         if op.message_job().is_some() {
             return self.follow_message(op, now);
         }
@@ -126,7 +125,8 @@ impl EngineShared {
             op.fail_for(Failure::PeerLost);
             return false;
         }
-        tx.submit_notification(Time(now), op);
+        let notification = op.notification().unwrap_or_default().to_vec();
+        tx.notify(Time(now), &OpRef(op.clone()), notification);
         drop(tx);
         self.send_soon(peer);
         false

@@ -7,7 +7,7 @@ use polyrail_proto::{Failure, FlowIndex, Time};
 use crate::base::error::{PostError, TransferError};
 use crate::base::reason::LostReason;
 use crate::engine::begin::{begin_read, begin_receive};
-use crate::engine::op::Op;
+use crate::engine::op::{Op, OpHandle};
 use crate::engine::peer::{Announcing, PeerShared};
 use crate::engine::prepared::{OpKind, Prepared};
 use crate::engine::proxy_handle::DRIVE_TRIES;
@@ -26,7 +26,7 @@ impl EngineShared {
         self: &Arc<Self>,
         prepared: &Arc<Prepared>,
         notification: Option<Vec<u8>>,
-    ) -> Result<Arc<Op>, PostError> {
+    ) -> Result<OpHandle, PostError> {
         if self.is_forked() {
             return Err(PostError::Forked);
         }
@@ -90,7 +90,7 @@ impl EngineShared {
 
     /// An operation takes the rails that was to be copied and can't be. Its number is known to the
     /// pool, so there is room for it.
-    pub(crate) fn enter_late(self: &Arc<Self>, op: &Arc<Op>) {
+    pub(crate) fn enter_late(self: &Arc<Self>, op: &OpHandle) {
         let peer = &op.prepared.peer;
         if op.prepared.has_ended_regions() {
             return op.fail(TransferError::RegionDropped);

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use polyrail_proto::Plan;
+use polyrail_proto::{Plan, Segment};
+use smallvec::SmallVec;
 
 use crate::base::error::PostError;
 use crate::base::reason::MessageHalf;
@@ -11,7 +12,10 @@ use crate::device::peer_copy::Copies;
 use crate::engine::observer::EndListener;
 use crate::engine::path_kind::TransferPath;
 use crate::engine::peer::PeerShared;
-use crate::memory::region::RegionCore;
+use crate::memory::region_list::Regions;
+
+/// Segments on their way into a plan. Most requests have one.
+pub(crate) type Segments = SmallVec<[Segment; 1]>;
 
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,7 +43,7 @@ pub(crate) struct Prepared {
     pub(crate) kind: OpKind,
     /// For a write: what the sender core sends. For the others: the local segments in order.
     pub(crate) plan: Plan,
-    pub(crate) regions: Vec<Arc<RegionCore>>,
+    pub(crate) regions: Regions,
     /// An empty one is one, too.
     pub(crate) notification: Option<Vec<u8>>,
     pub(crate) path: TransferPath,

@@ -13,7 +13,7 @@ use polyrail_secure::Keys;
 use polyrail_sys::Poller;
 
 use crate::device::wire::Wire;
-use crate::engine::op::Op;
+use crate::engine::op::OpHandle;
 use crate::engine::peer::PeerShared;
 use crate::engine::placement::Placement;
 use crate::engine::quotas::FlowPlace;
@@ -58,12 +58,8 @@ pub(crate) struct ProxyCounters {
 
 /// What a proxy is asked to do with its flows.
 pub(crate) enum ProxyCommand {
-    /// A flow towards the peer is connected.
-    AddTx { peer: Arc<PeerShared>, flow: FlowIndex, wire: Wire, keys: Keys },
-    /// A flow from a peer is connected.
-    AddRx { arriving: Arriving },
-    /// Data both ways on one connection, by flows of the same number.
-    AddBoth { arriving: Arriving },
+    /// A flow is connected.
+    Add(Box<Connected>),
     /// Connections of the peer are about to end: all that has landed is acknowledged, and if `says_bye`, the
     /// peer is told good-bye behind that on flows that come from it.
     Settle { peer: Arc<PeerShared>, says_bye: bool },
@@ -72,7 +68,7 @@ pub(crate) enum ProxyCommand {
     /// Whether the peer is still there, on flows that come from it, is to be found out.
     Probe { peer: Arc<PeerShared> },
     /// Devices copy from end to end for it: somebody has to see when they are done.
-    Copying(Arc<Op>),
+    Copying(OpHandle),
     /// A region of a device has ended: its memory is not to be kept.
     LetGo,
     /// A peer that has no pinned memory waits for some: flows give back what they don't use, and those whose payload has
@@ -87,28 +83,35 @@ impl ProxyCommand {
     /// Whose locks it takes.
     pub(crate) fn peer(&self) -> Option<&Arc<PeerShared>> {
         match self {
-            Self::AddTx { peer, .. }
-            | Self::Settle { peer, .. }
+            Self::Add(connected) => Some(&connected.peer),
+            Self::Settle { peer, .. }
             | Self::DropPeer { peer }
             | Self::Probe { peer }
             | Self::Resume { peer } => Some(peer),
-            Self::AddRx { arriving } | Self::AddBoth { arriving } => Some(&arriving.peer),
             Self::Copying(_) | Self::LetGo | Self::GiveBack => None,
         }
     }
 }
 
-/// A connection that brings a flow of a peer.
-pub(crate) struct Arriving {
+/// A connection of a flow. It carries data one way or both: by flows of the same number.
+pub(crate) struct Connected {
     pub(crate) peer: Arc<PeerShared>,
     pub(crate) flow: FlowIndex,
+    pub(crate) wire: Wire,
+    /// Made in its handshake.
+    pub(crate) keys: Keys,
+    /// Whether this engine sends data on it.
+    pub(crate) sends: bool,
+    /// If the peer does.
+    pub(crate) arriving: Option<Arriving>,
+}
+
+/// A connection that brings a flow of a peer.
+pub(crate) struct Arriving {
     /// Which connection of the flow this is.
     pub(crate) epoch: u64,
     pub(crate) rail: usize,
     pub(crate) window_chunks: u32,
-    pub(crate) wire: Wire,
-    /// Made in its handshake.
-    pub(crate) keys: Keys,
     /// Its place among the peer's connections; none if this engine made the connection.
     pub(crate) place: Option<FlowPlace>,
 }

@@ -4,68 +4,16 @@
 //! rail's address, through its interface, in the network namespace that the engine was started in.
 //! Where netlink is forbidden, as in some sandboxes, networks are all there is to go by.
 
-use std::io::ErrorKind;
 use std::net::IpAddr;
-use std::sync::Once;
 
-use parking_lot::{Mutex, MutexGuard};
 use polyrail_config::BindDevice;
-use polyrail_netlink::{Error, LinkState, Route, Routes};
+use polyrail_netlink::{LinkState, Route};
 use polyrail_proto::hello::RailCard;
 
+use crate::engine::kernel_routes::Round;
 use crate::engine::pairing::{Never, Question, Reach};
 use crate::engine::rail_selection::ChosenRail;
 use crate::engine::state::EngineShared;
-
-static NOT_ASKED: Once = Once::new();
-
-/// The kernel's routes in the network namespace that the engine was started in, which is that of its rails. A thread
-/// that adds a peer may be in another one.
-pub(crate) struct KernelRoutes {
-    socket: Mutex<Option<Routes>>,
-}
-
-/// Questions that are asked in a row. After one that fails, no other is asked: each may wait for its whole limit.
-struct Round<'a> {
-    socket: MutexGuard<'a, Option<Routes>>,
-    has_failed: bool,
-}
-
-impl KernelRoutes {
-    /// Opens the socket in the calling thread's namespace.
-    pub(crate) fn open() -> Self {
-        Self { socket: Mutex::new(open()) }
-    }
-
-    /// Opens the socket again if it has failed.
-    fn round(&self) -> Round<'_> {
-        let mut socket = self.socket.lock();
-        if socket.is_none() {
-            *socket = open();
-        }
-        Round { socket, has_failed: false }
-    }
-}
-
-impl Round<'_> {
-    fn ask<T>(&mut self, question: impl FnOnce(&mut Routes) -> Result<T, Error>) -> Option<T> {
-        if self.has_failed {
-            return None;
-        }
-        match question(self.socket.as_mut()?) {
-            Ok(answer) => Some(answer),
-            Err(error) => {
-                note(&error);
-                self.has_failed = true;
-                // A late answer is skipped, and a new socket may be of another namespace.
-                if !is_late(&error) {
-                    *self.socket = None;
-                }
-                None
-            }
-        }
-    }
-}
 
 impl EngineShared {
     /// How each rail here reaches each of these, by rail here.
@@ -144,22 +92,6 @@ fn of_route(route: &Route, interface: u32, from: IpAddr) -> Reach {
     }
 }
 
-fn open() -> Option<Routes> {
-    Routes::open().map_err(|error| note(&error)).ok()
-}
-
-fn is_late(error: &Error) -> bool {
-    matches!(error, Error::Refused { source, .. } if source.kind() == ErrorKind::TimedOut)
-}
-
-/// Says once that the kernel can't be asked.
-fn note(error: &dyn std::fmt::Display) {
-    NOT_ASKED.call_once(|| {
-        tracing::warn!(target: "polyrail::rail", why = %error,
-            "the kernel can't be asked for routes: rails are paired by their networks alone");
-    });
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,21 +105,6 @@ mod tests {
             is_local: false,
             is_down: false,
         }
-    }
-
-    #[test]
-    fn a_failed_question_ends_its_round_and_only_a_timeout_keeps_the_socket() {
-        let routes = KernelRoutes::open();
-        for (kind, is_kept) in [(ErrorKind::TimedOut, true), (ErrorKind::NotConnected, false)] {
-            let mut round = routes.round();
-            assert_eq!(round.ask(|_| Ok(5)), Some(5));
-            let refused = Error::Refused { source: kind.into(), said: None };
-            assert_eq!(round.ask(|_| Err::<(), _>(refused)), None);
-            assert_eq!(round.ask(|_| Ok(5)), None);
-            assert_eq!(round.socket.is_some(), is_kept);
-        }
-        let mut round = routes.round();
-        assert!(round.ask(|routes| routes.link("lo")).flatten().is_some());
     }
 
     #[test]

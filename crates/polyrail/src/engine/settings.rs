@@ -6,7 +6,9 @@ use std::time::Duration;
 use polyrail_config::{
     BindDevice, Config, Origin, PathChoice, Payload, Progress, ProxyLayout, SingleCopy,
 };
+use polyrail_proto::defaults;
 use polyrail_proto::hello::{Capabilities, Card};
+use polyrail_proto::liveness::ReconnectSettings;
 use polyrail_proto::wire::{ChunkHeader, Flags};
 use polyrail_sys::interfaces::CongestionControls;
 use polyrail_sys::tcp::{FlowOptions, may_use};
@@ -44,8 +46,7 @@ pub(crate) struct EngineSettings {
     pub(crate) peer_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     pub(crate) hello_timeout: Duration,
-    pub(crate) reconnect_min: Duration,
-    pub(crate) reconnect_max: Duration,
+    pub(crate) reconnect: ReconnectSettings,
     pub(crate) bind_device: BindDevice,
     congestion: Congestion,
     flow: FlowOptions,
@@ -74,7 +75,7 @@ impl EngineSettings {
         Ok(Self {
             cpus: usable_cpus()?,
             chunk_bytes: config.chunk_bytes,
-            channels_per_rail: channels_per_rail(rails, busy_cpus(config.payload)?),
+            channels_per_rail: defaults::channels_per_rail(rails, busy_cpus(config.payload)?),
             gpu_chunk_bytes: config.gpu_chunk_bytes,
             staging_bytes: config.staging_bytes,
             append_freq: config.append_freq,
@@ -86,8 +87,11 @@ impl EngineSettings {
             peer_timeout: ms(config.peer_timeout_ms),
             connect_timeout: ms(config.connect_timeout_ms),
             hello_timeout: ms(config.hello_timeout_ms),
-            reconnect_min: ms(config.reconnect_min_ms),
-            reconnect_max: ms(config.reconnect_max_ms),
+            reconnect: ReconnectSettings {
+                min: ms(config.reconnect_min_ms),
+                max: ms(config.reconnect_max_ms),
+                timeout: ms(config.connect_timeout_ms),
+            },
             bind_device: config.bind_device,
             congestion: Congestion::parse(config)?,
             flow: FlowOptions {
@@ -194,24 +198,14 @@ impl EngineSettings {
     }
 }
 
-/// CPUs that one direction may keep busy: the other direction needs as many, and whatever uses the
-/// bytes has the rest. Payload that is checked or sealed costs a CPU more for each byte, so it may
-/// have what is left.
+/// CPUs that one direction may keep busy.
 pub(crate) fn busy_cpus(payload: Payload) -> Result<usize, EngineError> {
-    let eighths = if payload == Payload::None { 3 } else { 4 };
-    Ok((usable_cpus()? * eighths / 8).max(1))
+    Ok(defaults::busy_cpus(usable_cpus()?, payload != Payload::None))
 }
 
 fn usable_cpus() -> Result<usize, EngineError> {
     let cpus = allowed_cpus().map_err(|source| EngineError::System { what: "CPUs", source })?;
     Ok(cpus.len())
-}
-
-/// One TCP connection carries what one core copies, which is less than a fast NIC does: as many as
-/// keep these CPUs busy, up to four. Two at least, as there are two proxies at least: one alone leaves the second CPU
-/// of two idle.
-fn channels_per_rail(rails: usize, cpus: usize) -> u32 {
-    cpus.max(2).div_ceil(rails.max(1)).clamp(1, 4) as u32
 }
 
 impl Congestion {
@@ -290,15 +284,6 @@ pub(crate) fn cpus(
 mod tests {
     use super::*;
     use crate::base::error::Explain;
-
-    #[test]
-    fn there_are_flows_for_each_cpu_that_may_be_busy() {
-        let flows = |rails, cpus| rails * channels_per_rail(rails, cpus) as usize;
-        assert_eq!([1, 2, 4, 64].map(|cpus| flows(1, cpus)), [2, 2, 4, 4]);
-        // Six CPUs would leave two idle with four flows.
-        assert_eq!([1, 4, 5, 6, 12, 24].map(|cpus| flows(4, cpus)), [4, 4, 8, 8, 12, 16]);
-        assert_eq!(flows(8, 6), 8);
-    }
 
     #[test]
     fn flows_on_one_host_use_the_best_control_that_does_not_pace_and_is_allowed() {

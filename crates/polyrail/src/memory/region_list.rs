@@ -1,16 +1,20 @@
 //! The regions of a plan.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
+use crate::base::small_map::SmallMap;
 use crate::memory::region::{RegionCore, RegionSlice};
+
+/// The regions of a request, by the numbers that its segments name.
+pub(crate) type Regions = SmallVec<[Arc<RegionCore>; 2]>;
 
 /// Gives each region a number of its own, as the segments of a plan name them.
 #[derive(Default)]
 pub(crate) struct RegionList {
-    regions: Vec<Arc<RegionCore>>,
-    /// Slot of the registration to position: segments of a request alternate between regions.
-    positions: HashMap<u32, u32>,
+    /// By address: two peers' regions may have the same key.
+    regions: SmallMap<usize, Arc<RegionCore>>,
 }
 
 impl RegionList {
@@ -19,19 +23,13 @@ impl RegionList {
     }
 
     pub(crate) fn number_of(&mut self, region: &Arc<RegionCore>) -> u32 {
-        let slot = region.key.slot;
-        if let Some(position) = self.positions.get(&slot)
-            && Arc::ptr_eq(&self.regions[*position as usize], region)
-        {
-            return *position;
-        }
-        self.regions.push(region.clone());
-        let position = self.regions.len() as u32 - 1;
-        self.positions.insert(slot, position);
-        position
+        let address = Arc::as_ptr(region).addr();
+        let known = self.regions.place(&address);
+        // No more than the segments of a plan, which fit.
+        known.unwrap_or_else(|| self.regions.add(address, region.clone())) as u32
     }
 
-    pub(crate) fn into_vec(self) -> Vec<Arc<RegionCore>> {
-        self.regions
+    pub(crate) fn into_regions(self) -> Regions {
+        self.regions.into_values()
     }
 }

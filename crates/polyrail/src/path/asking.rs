@@ -8,7 +8,6 @@ use polyrail_proto::message::Message;
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::driving::is_driving;
-use crate::engine::op::Purpose;
 use crate::engine::peer::{Locked, PeerShared, TxSide};
 use crate::engine::state::EngineShared;
 
@@ -43,7 +42,7 @@ fn ask_holding(
     if peer.is_gone() {
         return false;
     }
-    tx.tell(Time(monotonic_ns()), question, Purpose::Tell);
+    tx.tell(Time(monotonic_ns()), question);
     drop(tx);
     engine.send_soon(peer);
     true

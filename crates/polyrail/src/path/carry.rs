@@ -34,7 +34,7 @@ pub(crate) fn wanted(
     (rail, plugin): (u16, &str),
 ) {
     let engine = pass.engine;
-    if !peer.quotas.may_answer() {
+    if !peer.quotas.of_messages.may_answer() {
         tracing::debug!(target: "polyrail::carrier", peer = peer.name(), "takes no answers");
         return;
     }

@@ -1,17 +1,16 @@
 //! Which path a request takes, decided when it is prepared, and named with its reason.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use polyrail_config::PathChoice;
 use polyrail_gpu::{Device, DeviceMemory, GpuError};
-use polyrail_proto::RegionKey;
 
+use crate::base::small_map::SmallMap;
 use crate::device::peer_copy::{Copies, CopyPart, Copying};
 use crate::engine::local_engines::engine_here;
 use crate::engine::path_kind::{PathKind, TransferPath};
+use crate::engine::path_reason::{PathObstacle, PathReason};
 use crate::engine::peer::PeerShared;
 use crate::engine::prepared::OpKind;
 use crate::engine::state::EngineShared;
@@ -21,9 +20,6 @@ use crate::memory::remote_region::RemoteSlice;
 use crate::path::host;
 use crate::path::import::import;
 use crate::path::{staged, try_shared};
-
-/// Why no device copies the bytes of a request.
-pub(super) const NO_DEVICE: &str = "neither end is a device's memory";
 
 /// What the path of a request depends on.
 pub(crate) struct PathRequest<'a> {
@@ -44,67 +40,66 @@ pub(crate) fn choose(
     match engine.config.path {
         PathChoice::Shared => (forced_to_share(engine, request), None),
         _ if !request.touches_device => host::choose(engine, request),
-        PathChoice::Tcp => (TransferPath::new(PathKind::Tcp, "the setting path says so"), None),
+        PathChoice::Tcp => (TransferPath::new(PathKind::Tcp, PathReason::Setting), None),
         PathChoice::Auto => match copies(engine, request) {
             Ok((copies, why)) => (TransferPath::new(PathKind::PeerCopy, why), Some(copies)),
             Err(why) if staged::is_mixed(request) => match staged::copies(engine, request) {
                 Ok((copies, staged)) => {
-                    let not_possible = vec![(PathKind::PeerCopy, why)];
-                    let kind = PathKind::SingleCopy;
-                    (TransferPath { kind, reason: staged, not_possible }, Some(copies))
+                    let path = TransferPath::new(PathKind::SingleCopy, staged);
+                    (path.without(PathKind::PeerCopy, why), Some(copies))
                 }
-                Err(against) => {
-                    let mut path = without_copies(engine, request, why);
-                    path.not_possible.insert(1, (PathKind::SingleCopy, against));
-                    (path, None)
-                }
+                Err(against) => (without_copies(engine, request, why, Some(against)), None),
             },
-            Err(why) => (without_copies(engine, request, why), None),
+            Err(why) => (without_copies(engine, request, why, None), None),
         },
     }
 }
 
 fn forced_to_share(engine: &Arc<EngineShared>, request: &PathRequest<'_>) -> TransferPath {
     match shares(engine, request) {
-        Ok(()) => TransferPath::new(PathKind::Shared, "the setting path says so"),
+        Ok(()) => TransferPath::new(PathKind::Shared, PathReason::Setting),
         Err(why) => {
-            let reason = format!("the setting path says shared, which is not possible: {why}");
-            let not_possible = vec![(PathKind::Shared, why)];
-            TransferPath { kind: PathKind::Tcp, reason: reason.into(), not_possible }
+            let reason = PathReason::SettingNotPossible(why.clone());
+            TransferPath::new(PathKind::Tcp, reason).without(PathKind::Shared, why)
         }
     }
 }
 
-/// The path of a request that no device can copy from end to end, for that reason.
+/// The path of a request that no device can copy from end to end, for that reason, and no device and CPUs
+/// together, for the other.
 fn without_copies(
     engine: &Arc<EngineShared>,
     request: &PathRequest<'_>,
-    why: Cow<'static, str>,
+    why: PathObstacle,
+    no_stages: Option<PathObstacle>,
 ) -> TransferPath {
-    match shares(engine, request) {
-        Ok(()) => {
-            let reason = format!("both ends are on this host; {why}");
-            let not_possible = vec![(PathKind::PeerCopy, why)];
-            TransferPath { kind: PathKind::Shared, reason: reason.into(), not_possible }
-        }
+    let shares = shares(engine, request);
+    let path = match &shares {
+        Ok(()) => TransferPath::new(PathKind::Shared, PathReason::NoPeerCopy(why.clone())),
+        Err(against) if why == *against => TransferPath::new(PathKind::Tcp, why.clone()),
         Err(against) => {
-            let reason = match why == against {
-                true => why.clone(),
-                false => format!("{why}; not through shared memory: {against}").into(),
-            };
-            let not_possible = vec![(PathKind::PeerCopy, why), (PathKind::Shared, against)];
-            TransferPath { kind: PathKind::Tcp, reason, not_possible }
+            let (no_copy, no_sharing) = (why.clone(), against.clone());
+            let reason = PathReason::NeitherCopiedNorShared { no_copy, no_sharing };
+            TransferPath::new(PathKind::Tcp, reason)
         }
+    };
+    let mut path = path.without(PathKind::PeerCopy, why);
+    if let Some(why) = no_stages {
+        path = path.without(PathKind::SingleCopy, why);
+    }
+    match shares {
+        Ok(()) => path,
+        Err(against) => path.without(PathKind::Shared, against),
     }
 }
 
 /// Whether the bytes of a request can go through shared memory, or why not.
-fn shares(engine: &Arc<EngineShared>, request: &PathRequest<'_>) -> Result<(), Cow<'static, str>> {
+fn shares(engine: &Arc<EngineShared>, request: &PathRequest<'_>) -> Result<(), PathObstacle> {
     let PathRequest { kind, peer, .. } = *request;
     match kind {
-        OpKind::Receive { .. } => Err("its sender chooses the path".into()),
+        OpKind::Receive { .. } => Err(PathObstacle::SenderChooses),
         OpKind::Write | OpKind::Read | OpKind::Send { .. } => {
-            try_shared::is_possible(engine, peer, Duration::MAX)
+            Ok(try_shared::is_possible(engine, peer, Duration::MAX)?)
         }
     }
 }
@@ -113,20 +108,20 @@ fn shares(engine: &Arc<EngineShared>, request: &PathRequest<'_>) -> Result<(), C
 fn copies(
     engine: &Arc<EngineShared>,
     request: &PathRequest<'_>,
-) -> Result<(Copies, Cow<'static, str>), Cow<'static, str>> {
+) -> Result<(Copies, PathReason), PathObstacle> {
     let PathRequest { kind, peer, pairs, .. } = *request;
     if !matches!(kind, OpKind::Write | OpKind::Read) {
-        return Err("where a message goes is known when it meets its receive".into());
+        return Err(PathObstacle::NotMatched);
     }
     if !peer.says_same_host {
-        return Err("the peer is on another host".into());
+        return Err(PathObstacle::OtherHost);
     }
     let near = pairs.iter().find_map(|(local, _)| local.region.memory.device());
     let by_near = near.map(|device| Copying::Device(device.clone()));
-    let mut known: HashMap<RegionKey, Arc<RegionCore>> = HashMap::new();
+    let mut known: SmallMap<_, Arc<RegionCore>> = SmallMap::default();
     let here = engine_here(peer.instance());
     if here.as_ref().is_some_and(|other| other.config.path != PathChoice::Auto) {
-        return Err("the peer's settings forbid it".into());
+        return Err(PathObstacle::PeerSettings);
     }
     let mut parts = Vec::with_capacity(pairs.len());
     for (local, remote) in pairs {
@@ -135,14 +130,16 @@ fn copies(
             Some(far) => far.clone(),
             None => {
                 let far = match (&here, &by_near) {
-                    (Some(other), _) => other.registry.region(key).ok_or("the region is gone")?,
-                    (None, _) if !remote.region.is_on_device() => {
-                        return Err("the other end is another process's host memory".into());
+                    (Some(other), _) => {
+                        other.registry.region(key).ok_or(PathObstacle::RegionGone)?
                     }
-                    (None, None) => return Err("this end is host memory".into()),
+                    (None, _) if !remote.region.is_on_device() => {
+                        return Err(PathObstacle::FarHostMemory);
+                    }
+                    (None, None) => return Err(PathObstacle::NearHostMemory),
                     (None, Some(device)) => import(engine, peer, &remote.region, device)?,
                 };
-                known.insert(key, far.clone());
+                known.add(key, far.clone());
                 far
             }
         };
@@ -152,13 +149,13 @@ fn copies(
         };
         parts.push(part(kind, local, remote, far, touch)?);
     }
-    let other = known.values().find_map(|far| far.memory.device());
-    let device = near.or(other).ok_or("there are no bytes")?.clone();
+    let other = known.values().iter().find_map(|far| far.memory.device());
+    let device = near.or(other).ok_or(PathObstacle::Empty)?.clone();
     must_reach_all(&device, &parts)?;
-    let place = if here.is_some() { "in this process" } else { "on this host" };
-    let reason = format!("both ends are {place}, copied by {}", device.identity());
+    let (is_within_process, name) = (here.is_some(), device.identity().to_string());
+    let reason = PathReason::CopiedByDevice { is_within_process, device: name };
     let parts = parts.into();
-    Ok((Copies { by: Copying::Device(device), parts }, reason.into()))
+    Ok((Copies { by: Copying::Device(device), parts }, reason))
 }
 
 /// Whether a queue of the device can copy from and to all memory of the parts.
@@ -198,12 +195,11 @@ pub(super) fn part(
     remote: &RemoteSlice,
     far: Arc<RegionCore>,
     touch: Touch,
-) -> Result<CopyPart, &'static str> {
-    const REFUSED: &str = "the peer would refuse it";
+) -> Result<CopyPart, PathObstacle> {
     let end = remote.offset.checked_add(remote.len);
     let inside = end.is_some_and(|end| end <= far.memory.len());
     if !far.allows(touch) || !inside || local.len != remote.len {
-        return Err(REFUSED);
+        return Err(PathObstacle::PeerWouldRefuse);
     }
     let near = (local.region.clone(), local.offset);
     let far = (far, remote.offset);

@@ -21,7 +21,7 @@ use polyrail_sys::{Memory, ProvenProcess};
 use crate::base::driving::is_driving;
 use crate::base::latch::Latch;
 use crate::device::host_proof::Lease;
-use crate::engine::op::Purpose;
+use crate::engine::outgoing;
 use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
@@ -60,7 +60,7 @@ struct Release {
 
 /// The peer asks for a region.
 pub(crate) fn offer(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, key: RegionKey) {
-    if !peer.quotas.may_answer() {
+    if !peer.quotas.of_messages.may_answer() {
         let name = peer.name();
         tracing::debug!(target: "polyrail::share", peer = name, "asks and takes no answers");
         return;
@@ -229,8 +229,9 @@ impl Release {
         if peer.is_gone() {
             return;
         }
-        let purpose = Purpose::Release(self.latch.clone(), region.clone());
-        tx.tell(Time(monotonic_ns()), &Message::RegionEnded { key: region.key }, purpose);
+        let message = Message::RegionEnded { key: region.key };
+        let own = outgoing::Release { latch: self.latch.clone(), _region: region.clone() };
+        tx.tell_own(Time(monotonic_ns()), &message, own);
         drop(tx);
         engine.send_soon(peer);
     }
@@ -284,7 +285,7 @@ mod tests {
             Offers::Ended(_) => 0,
         };
         assert_eq!(count(&exports), 2);
-        one.set_gone(crate::engine::life::PeerEvent::Bye, crate::LostReason::Closed);
+        one.set_gone(polyrail_proto::life::PeerEvent::Bye, crate::LostReason::Closed);
         let (engine, peer) = (Weak::new(), two.clone());
         let _descriptors = Vec::new();
         exports.add(Offered { engine, peer, offer: offer(), _descriptors }).unwrap();

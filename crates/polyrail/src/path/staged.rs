@@ -2,15 +2,14 @@
 //! by itself: the device to or from pinned memory, CPUs between that and the other process. That takes as
 //! many copies as through shared memory, and no wire: so it is for what is short.
 
-use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use polyrail_proto::RegionKey;
 use polyrail_sys::{Direction, ForeignCopy, ForeignMemory, Memory};
 
+use crate::base::small_map::SmallMap;
 use crate::device::peer_copy::{Copies, Copying};
 use crate::engine::local_engines::engine_here;
+use crate::engine::path_reason::{PathObstacle, PathReason};
 use crate::engine::prepared::OpKind;
 use crate::engine::state::EngineShared;
 use crate::memory::region::{RegionCore, Touch};
@@ -37,30 +36,30 @@ pub(super) fn is_mixed(request: &PathRequest<'_>) -> bool {
 pub(super) fn copies(
     engine: &Arc<EngineShared>,
     request: &PathRequest<'_>,
-) -> Result<(Copies, Cow<'static, str>), Cow<'static, str>> {
+) -> Result<(Copies, PathReason), PathObstacle> {
     let PathRequest { kind, peer, pairs, .. } = *request;
     if let Some(why) = no_single_copy(engine) {
-        return Err(why.into());
+        return Err(why);
     }
     let bytes = pairs.iter().fold(0_u64, |sum, (_, remote)| sum.saturating_add(remote.len));
     if bytes > MOST_BYTES {
-        return Err("it has more than 256 KiB, which more threads move".into());
+        return Err(PathObstacle::Long);
     }
     if pairs.len() > MOST_PIECES {
-        return Err("it has more than 256 pieces".into());
+        return Err(PathObstacle::ManyPieces);
     }
     let devices = || pairs.iter().filter_map(|(local, _)| local.region.memory.device());
     let Some(device) = devices().next().filter(|_| bytes > 0) else {
-        return Err("there are no bytes".into());
+        return Err(PathObstacle::Empty);
     };
     if devices().any(|other| other.identity().uuid != device.identity().uuid) {
-        return Err("it has memory of several devices".into());
+        return Err(PathObstacle::SeveralDevices);
     }
     let touch = match kind {
         OpKind::Read => Touch::Read(engine.card.instance),
         _ => Touch::Write(engine.card.instance),
     };
-    let mut known: HashMap<RegionKey, Arc<RegionCore>> = HashMap::new();
+    let mut known: SmallMap<_, Arc<RegionCore>> = SmallMap::default();
     let mut parts = Vec::with_capacity(pairs.len());
     for (local, remote) in pairs {
         let key = remote.region.key;
@@ -71,18 +70,15 @@ pub(super) fn copies(
                 if let RegionMemory::Foreign(memory) = &*far.memory {
                     touch_first_byte(memory)?;
                 }
-                known.insert(key, far.clone());
+                known.add(key, far.clone());
                 far
             }
         };
         parts.push(part(kind, local, remote, far, touch)?);
     }
     engine.host_copies.stages().prepare(device)?;
-    let reason = format!(
-        "both ends are on this host, copied by {} and this process's CPUs",
-        device.identity()
-    );
-    Ok((Copies { by: Copying::Cpus, parts: parts.into() }, reason.into()))
+    let reason = PathReason::CopiedInStages { device: device.identity().to_string() };
+    Ok((Copies { by: Copying::Cpus, parts: parts.into() }, reason))
 }
 
 /// Reads a byte: there is memory that the kernel finds no pages of, such as some that drivers map, and then

@@ -92,7 +92,7 @@ pub(super) fn find_out(
 /// The peer shows memory.
 pub(crate) fn shown(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, place: SharedPlace) {
     let (engine, name) = (pass.engine, peer.name());
-    if !peer.quotas.may_answer() {
+    if !peer.quotas.of_messages.may_answer() {
         tracing::debug!(target: "polyrail::share", peer = name, "shows memory, takes no answers");
         return;
     }

@@ -1,28 +1,28 @@
 //! The flows of a proxy, and which of them have something to do. How they come and go: `flows`.
 
 mod acknowledging;
+mod checking;
 mod flows;
 mod polling;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use polyrail_proto::AckHold;
 use polyrail_sys::PollEvent;
 use slab::Slab;
 
 use self::acknowledging::{Settling, tell_last};
 use super::Proxy;
-use super::ack_hold::AckHold;
+use super::flow::Flow;
 use crate::device::shared_stream::SharedStream;
 use crate::device::staging::Copiers;
-use crate::device::wire::Wire;
 use crate::engine::finish::Finish;
-use crate::engine::op::Op;
+use crate::engine::op::OpHandle;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::memory::tickets::Tickets;
-use crate::receiver::flow::RxFlow;
 use crate::sender::flow::TxFlow;
 use crate::wake::outlook::Outlook;
 use crate::wake::spin::Interruptions;
@@ -32,7 +32,7 @@ pub(super) const CHECK_NS: u64 = 50_000_000;
 
 /// Flows of a proxy, and which of them have something to do.
 pub(super) struct Core {
-    flows: Slab<AnyFlow>,
+    flows: Slab<Flow>,
     /// Those whose bytes go through memory, which the poller does not see.
     streamed: Vec<usize>,
     /// Peers with flows from here, with those flows.
@@ -57,7 +57,7 @@ pub(super) struct Core {
     /// What devices still copy to rings of flows that are gone.
     leaving: Tickets,
     /// Operations that devices copy for from end to end.
-    copying: Vec<Arc<Op>>,
+    copying: Vec<OpHandle>,
     pub(super) copiers: Copiers,
     pub(super) next_check: u64,
     pub(super) finishes: Vec<Finish>,
@@ -103,15 +103,6 @@ impl Left {
     }
 }
 
-/// A connection and what it carries.
-enum AnyFlow {
-    Tx(Box<TxFlow>),
-    Rx(Box<RxFlow>),
-    /// Data both ways: where one thread drives both directions anyway, so that small messages and
-    /// their answers need one TCP connection, whose acknowledgements then travel with data.
-    Both(Box<TxFlow>, Box<RxFlow>),
-}
-
 impl Core {
     pub(super) fn new(watches: bool) -> Self {
         Self {
@@ -122,7 +113,7 @@ impl Core {
             hot: None,
             events: Vec::new(),
             owing: Vec::new(),
-            ack_hold: AckHold::new(),
+            ack_hold: AckHold::default(),
             is_unannounced: false,
             withholds_acks: false,
             settling: Vec::new(),
@@ -144,11 +135,8 @@ impl Core {
     }
 
     pub(super) fn mark_readable(&mut self, key: usize) {
-        match self.flows.get_mut(key) {
-            Some(AnyFlow::Tx(flow)) => flow.readable = true,
-            Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) => flow.readable = true,
-            None => return,
-        }
+        let Some(flow) = self.flows.get_mut(key) else { return };
+        flow.connection.readable = true;
         if !self.ready.contains(&key) {
             self.ready.push(key);
         }
@@ -158,27 +146,17 @@ impl Core {
         let mut events = std::mem::take(&mut self.events);
         for event in events.drain(..) {
             let key = event.token as usize;
-            if event.ended {
-                match self.flows.get_mut(key) {
-                    Some(AnyFlow::Tx(flow)) => flow.ended = true,
-                    Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) => flow.ended = true,
-                    None => continue,
+            let Some(flow) = self.flows.get_mut(key) else { continue };
+            flow.connection.ended |= event.ended;
+            if event.writable {
+                if let Some(tx) = &mut flow.tx {
+                    tx.note_room();
+                } else if flow.owes_acks() && !self.owing.contains(&key) {
+                    self.owing.push(key);
                 }
             }
             if event.readable {
                 self.mark_readable(key);
-            }
-            if event.writable {
-                match self.flows.get_mut(key) {
-                    Some(AnyFlow::Tx(flow) | AnyFlow::Both(flow, _)) if !flow.writable => {
-                        flow.writable = true;
-                        flow.has_room_again();
-                    }
-                    Some(AnyFlow::Rx(flow)) if flow.owes_acks() && !self.owing.contains(&key) => {
-                        self.owing.push(key);
-                    }
-                    _ => {}
-                }
             }
         }
         // Its memory is used again.
@@ -189,42 +167,27 @@ impl Core {
         let mut worked = false;
         let mut ready = std::mem::take(&mut self.ready);
         ready.retain(|&key| {
-            if pass.hasty && self.flows.get(key).is_some_and(|flow| flow.peer().is_held()) {
+            let Some(flow) = self.flows.get_mut(key) else { return false };
+            if pass.hasty && flow.peer.is_held() {
                 return true;
             }
-            let (read, more) = match self.flows.get_mut(key) {
-                Some(AnyFlow::Tx(flow)) => (flow.read(pass), flow.readable),
-                Some(AnyFlow::Rx(flow)) => {
-                    let read = flow.read(pass);
-                    if flow.is_copying() && !self.landing.contains(&key) {
-                        self.landing.push(key);
-                    }
-                    if flow.owes_acks() && !self.owing.contains(&key) {
-                        self.owing.push(key);
-                    }
-                    // A full inbox leaves the flow ready: it is looked at again on `Resume`.
-                    (read, flow.readable)
+            let read = flow.read(pass);
+            // A full inbox leaves the flow ready: it is looked at again on `Resume`.
+            let more = flow.connection.readable;
+            let brings_data = flow.rx.is_some();
+            if let Some(rx) = &flow.rx {
+                if rx.is_copying() && !self.landing.contains(&key) {
+                    self.landing.push(key);
                 }
-                Some(AnyFlow::Both(flow, arriving)) => {
-                    let read = arriving.read(pass);
-                    // Also those in front of the end of the connection.
-                    let taken = flow.take_acks(arriving.take_acks(), pass);
-                    let read = read.and_then(|any| taken.map(|()| any));
-                    if arriving.is_copying() && !self.landing.contains(&key) {
-                        self.landing.push(key);
-                    }
-                    if arriving.owes_acks() && !self.owing.contains(&key) {
-                        self.owing.push(key);
-                    }
-                    (read, arriving.readable)
+                if rx.owes_acks() && !self.owing.contains(&key) {
+                    self.owing.push(key);
                 }
-                None => return false,
-            };
+            }
             match read {
                 Ok(true) => {
                     worked = true;
                     // Acknowledgements can wait for a look at all flows; data is waited for.
-                    if !matches!(self.flows.get(key), Some(AnyFlow::Tx(_))) {
+                    if brings_data {
                         self.hot = Some(key);
                     }
                 }
@@ -260,11 +223,7 @@ impl Core {
 
     /// When flows with something in flight are to be checked, if there are any.
     pub(super) fn check_due(&self) -> Option<u64> {
-        let is_in_flight = |(_, flow): (usize, &AnyFlow)| match flow {
-            AnyFlow::Tx(flow) | AnyFlow::Both(flow, _) => flow.is_in_flight(),
-            AnyFlow::Rx(_) => false,
-        };
-        self.flows.iter().any(is_in_flight).then_some(self.next_check)
+        self.flows.iter().any(|(_, flow)| flow.is_in_flight()).then_some(self.next_check)
     }
 
     /// Whether devices copy from end to end.
@@ -283,16 +242,8 @@ impl Core {
         }
         let mut worked = false;
         for key in std::mem::take(&mut self.landing) {
-            let collected = match self.flows.get_mut(key) {
-                Some(AnyFlow::Rx(flow)) => flow.collect(pass),
-                Some(AnyFlow::Both(flow, arriving)) => arriving.collect(pass).and_then(|any| {
-                    // They may have waited behind a chunk for which there was no room.
-                    flow.take_acks(arriving.take_acks(), pass)?;
-                    Ok(any)
-                }),
-                _ => continue,
-            };
-            match collected {
+            let Some(flow) = self.flows.get_mut(key) else { continue };
+            match flow.collect(pass) {
                 Ok(any) => {
                     worked |= any;
                     self.note_arrivals(key);
@@ -325,14 +276,14 @@ impl Core {
 
     /// Notes what a flow that was read has left to do.
     fn note_arrivals(&mut self, key: usize) {
-        let Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) = self.flows.get(key) else { return };
-        if flow.owes_acks() && !self.owing.contains(&key) {
+        let Some(Flow { connection, rx: Some(rx), .. }) = self.flows.get(key) else { return };
+        if rx.owes_acks() && !self.owing.contains(&key) {
             self.owing.push(key);
         }
-        if flow.is_copying() && !self.landing.contains(&key) {
+        if rx.is_copying() && !self.landing.contains(&key) {
             self.landing.push(key);
         }
-        if flow.readable && !self.ready.contains(&key) {
+        if connection.readable && !self.ready.contains(&key) {
             self.ready.push(key);
         }
     }
@@ -358,16 +309,17 @@ impl Core {
                 // Frames that are begun are finished whether or not anything new is wanted.
                 let wanted =
                     |flow: &TxFlow| flow.is_unfinished() || peer.tx_proxies.wants(proxy_place);
-                let (wrote, flow) = match self.flows.get_mut(*key) {
-                    Some(AnyFlow::Tx(flow)) if wanted(flow) => (flow.write(pass, None), flow),
-                    Some(AnyFlow::Both(flow, arriving)) if wanted(flow) => {
-                        (flow.write(pass, Some(arriving)), flow)
-                    }
-                    _ => continue,
+                let Some(Flow { connection, tx: Some(tx), rx, .. }) = self.flows.get_mut(*key)
+                else {
+                    continue;
                 };
-                left.note(flow, pass.now);
-                stuck |= flow.stuck;
-                self.is_held_up |= flow.lacks_ring;
+                if !wanted(tx) {
+                    continue;
+                }
+                let wrote = tx.write(connection, pass, rx.as_deref_mut());
+                left.note(tx, pass.now);
+                stuck |= tx.stuck;
+                self.is_held_up |= tx.lacks_ring;
                 match wrote {
                     Ok(wrote) => worked |= wrote,
                     Err(down) => broken.push((*key, down)),
@@ -385,131 +337,15 @@ impl Core {
         }
         worked
     }
-
-    /// Nobody has driven this proxy since the check was due: that time is no silence of its peers.
-    fn excuse_absence(&self, pass: &Pass<'_>) {
-        for (_, flow) in &self.flows {
-            if let AnyFlow::Tx(flow) | AnyFlow::Both(flow, _) = flow
-                && !(pass.hasty && flow.peer.is_tx_held())
-            {
-                flow.excuse(self.next_check, pass);
-            }
-        }
-    }
-
-    /// A peer waits for pinned memory: frees idle rings, and ends flows in the middle of a payload that does not come.
-    fn give_back(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
-        let stalled = |(key, flow): (usize, &mut AnyFlow)| match flow {
-            AnyFlow::Rx(flow) | AnyFlow::Both(_, flow) => {
-                flow.holds_memory_in_vain(pass).then_some(key)
-            }
-            AnyFlow::Tx(_) => None,
-        };
-        let late: Vec<usize> = self.flows.iter_mut().filter_map(stalled).collect();
-        // Bytes may have come that this thread has not read.
-        if !late.is_empty() {
-            late.iter().for_each(|key| self.mark_readable(*key));
-            self.read_ready(proxy, pass);
-        }
-        for key in late {
-            if let Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) = self.flows.get_mut(key)
-                && !(pass.hasty && flow.peer.is_held())
-                && flow.holds_memory_in_vain(pass)
-            {
-                let why = "its payload does not come, and other peers wait for pinned memory";
-                self.drop_flow(key, Down(why.into()), proxy, pass);
-            }
-        }
-        for (_, flow) in &mut self.flows {
-            match flow {
-                AnyFlow::Tx(flow) => flow.give_back(),
-                AnyFlow::Rx(flow) => flow.give_back(),
-                AnyFlow::Both(flow, arriving) => {
-                    flow.give_back();
-                    arriving.give_back();
-                }
-            }
-        }
-        pass.copiers.let_go();
-    }
-
-    pub(super) fn check_stalls(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
-        // While it polls streams, nobody tells it that a peer of one has died.
-        streams(&self.streamed, &self.flows).for_each(|(_, _, stream)| stream.note_event());
-        for place in 0..self.streamed.len() {
-            self.mark_readable(self.streamed[place]);
-        }
-        if pass.now.saturating_sub(self.next_check) > CHECK_NS {
-            self.excuse_absence(pass);
-        }
-        // What has come is read before anybody is judged: it may be this thread that is late.
-        let seems_late = |(_, flow): &(usize, &AnyFlow)| match flow {
-            AnyFlow::Tx(flow) | AnyFlow::Both(flow, _) => {
-                !(pass.hasty && flow.peer.is_tx_held()) && flow.seems_stalled(pass)
-            }
-            AnyFlow::Rx(_) => false,
-        };
-        let late: Vec<usize> = self.flows.iter().filter(seems_late).map(|(key, _)| key).collect();
-        if !late.is_empty() {
-            late.iter().for_each(|key| self.mark_readable(*key));
-            self.read_ready(proxy, pass);
-        }
-        let mut broken = Vec::new();
-        for key in late {
-            if let Some(AnyFlow::Tx(flow) | AnyFlow::Both(flow, _)) = self.flows.get_mut(key)
-                && !(pass.hasty && flow.peer.is_tx_held())
-                && let Err(down) = flow.check_stall(pass)
-            {
-                broken.push((key, down));
-            }
-        }
-        for (key, down) in broken {
-            self.drop_flow(key, down, proxy, pass);
-        }
-        for (key, flow) in &mut self.flows {
-            if let AnyFlow::Rx(flow) | AnyFlow::Both(_, flow) = flow
-                && !(pass.hasty && flow.peer.is_held())
-            {
-                flow.show_life(pass);
-                if flow.owes_acks() && !self.owing.contains(&key) {
-                    self.owing.push(key);
-                }
-            }
-        }
-    }
 }
 
 /// Flows whose bytes go through memory, with that memory.
 fn streams<'a>(
     streamed: &'a [usize],
-    flows: &'a Slab<AnyFlow>,
-) -> impl Iterator<Item = (usize, &'a AnyFlow, &'a SharedStream)> {
+    flows: &'a Slab<Flow>,
+) -> impl Iterator<Item = (usize, &'a Flow, &'a SharedStream)> {
     streamed.iter().filter_map(|key| {
         let flow = flows.get(*key)?;
-        Some((*key, flow, flow.wire().stream()?))
+        Some((*key, flow, flow.stream()?))
     })
-}
-
-impl AnyFlow {
-    fn peer(&self) -> &Arc<PeerShared> {
-        match self {
-            Self::Tx(flow) | Self::Both(flow, _) => &flow.peer,
-            Self::Rx(flow) => &flow.peer,
-        }
-    }
-
-    /// Whether it leaves bytes alone that are there.
-    fn is_held_back(&self) -> bool {
-        match self {
-            Self::Tx(_) => false,
-            Self::Rx(flow) | Self::Both(_, flow) => flow.is_held_back(),
-        }
-    }
-
-    fn wire(&self) -> &Wire {
-        match self {
-            Self::Tx(flow) | Self::Both(flow, _) => flow.wire(),
-            Self::Rx(flow) => flow.wire(),
-        }
-    }
 }

@@ -1,5 +1,6 @@
 //! The receiving end of a flow. Here is a visit of its proxy; `receiving` reads payload into its place,
-//! `parsing` makes sense of what came, `current` is the chunk that is read, `acks` answers.
+//! `parsing` makes sense of what came, `current` is the chunk that is read, `landing` where it goes,
+//! `acks` sends answers.
 //! `device_chunks` are copied into place later, `room` finds the memory where they wait, and `delivering`
 //! hands on what is complete.
 
@@ -8,6 +9,7 @@ mod carried;
 mod current;
 mod delivering;
 mod device_chunks;
+mod landing;
 mod parsing;
 mod receiving;
 mod room;
@@ -15,16 +17,16 @@ mod room;
 use std::sync::Arc;
 use std::time::Duration;
 
-use polyrail_config::Payload;
 use polyrail_proto::wire::AckFrame;
-use polyrail_proto::{FlowIndex, FrameReader};
+use polyrail_proto::{AckQueue, Burst, FlowIndex, Time};
 use polyrail_secure::Sealer;
 use smallvec::SmallVec;
 
-use self::acks::Acks;
+use self::acks::{AckSender, seal};
 use self::current::Current;
 use self::device_chunks::Arrivals;
-use crate::device::wire::Wire;
+use self::landing::Landing;
+use crate::device::connection::Connection;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{Delivery, PeerShared, RxSide};
 use crate::engine::proxy_handle::Arriving;
@@ -42,78 +44,52 @@ pub(crate) struct RxFlow {
     pub(crate) since_ns: u64,
     _place: Option<FlowPlace>,
     rail: usize,
-    wire: Wire,
-    reader: FrameReader,
     current: Current,
     /// Chunks on their way to a device's memory.
     arrivals: Arrivals,
-    /// The chunk that begins needs room in the ring, or is the first one that a plugin carries.
-    waits_for_room: bool,
     /// While other peers wait for pinned memory: which chunk was being read and how much of it was to come, and since when.
     seen_left: Option<((u64, u32), u64)>,
     /// The peer's share of the inbox was full at the last visit.
     is_paused: bool,
-    acks: Acks,
-    /// Bytes of the current chunk may go in place: [`Receiver::begin_landing`] was called, and its
-    /// end was not.
-    is_landing: bool,
+    acks: AckQueue,
+    /// Where no data goes the other way on the connection, which takes them along otherwise.
+    ack_sender: AckSender,
     delivery: Delivery,
-    way_back: WayBack,
-    pub(crate) readable: bool,
-    /// The end is behind the bytes that are there, and no event will tell of it again.
-    pub(crate) ended: bool,
-}
-
-/// What goes back on the connection.
-enum WayBack {
-    /// Acknowledgements of this flow, which it seals.
-    Own(Box<Sealer>),
-    /// Data. These acknowledgements of it came and were not taken.
-    Data(SmallVec<[AckFrame; 4]>),
+    /// Where data goes the other way on the connection: acknowledgements of it that came and were not
+    /// taken.
+    heard: Option<SmallVec<[AckFrame; 4]>>,
 }
 
 impl RxFlow {
-    pub(crate) fn new(arriving: Arriving, now: u64) -> Self {
-        let (flow, sealer) = Self::duplex(arriving, now);
-        Self { way_back: WayBack::Own(Box::new(sealer)), ..flow }
-    }
-
-    /// The other direction of the connection carries data, too: the flow that sends it gets the
-    /// sealer.
-    pub(crate) fn duplex(arriving: Arriving, now: u64) -> (Self, Sealer) {
-        let Arriving { peer, flow, epoch, rail, window_chunks, wire, keys, place } = arriving;
-        let reader = FrameReader::new(keys.opener);
-        let wants_sealed = peer.payload == Payload::Aead;
-        let flow = Self {
+    /// `is_duplex`: whether data goes the other way on the connection.
+    pub(crate) fn new(
+        (peer, flow): (Arc<PeerShared>, FlowIndex),
+        arriving: Arriving,
+        is_duplex: bool,
+        now: u64,
+    ) -> Self {
+        let Arriving { epoch, rail, window_chunks, place } = arriving;
+        Self {
             peer,
             flow,
             epoch,
             since_ns: now,
             _place: place,
             rail,
-            wire,
-            reader: if wants_sealed { reader.sealed_only() } else { reader },
             current: Current::default(),
             arrivals: Arrivals::default(),
-            waits_for_room: false,
             seen_left: None,
             is_paused: false,
-            acks: Acks::new(window_chunks),
-            is_landing: false,
+            acks: AckQueue::new(window_chunks),
+            ack_sender: AckSender::default(),
             delivery: Delivery::default(),
-            way_back: WayBack::Data(SmallVec::new()),
-            readable: true,
-            ended: false,
-        };
-        (flow, keys.sealer)
+            heard: is_duplex.then(SmallVec::new),
+        }
     }
 
     /// Acknowledgements that came since the last call, in order.
     pub(crate) fn take_acks(&mut self) -> SmallVec<[AckFrame; 4]> {
-        match &mut self.way_back {
-            WayBack::Data(acks) => std::mem::take(acks),
-            WayBack::Own(_) => SmallVec::new(),
-        }
+        self.heard.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Moves the acknowledgements that may leave to `out`, for whoever writes to the connection; if
@@ -126,7 +102,7 @@ impl RxFlow {
             }
             self.acks.clear();
         }
-        self.acks.take(sealer, out);
+        self.acks.drain(|frames| seal(frames, sealer, out));
     }
 
     /// While devices copy what came, or what acknowledgements have to wait for, the sender hears
@@ -145,13 +121,13 @@ impl RxFlow {
             return;
         }
         if Duration::from_nanos(pass.now.saturating_sub(since)) < settings.peer_timeout {
-            self.acks.show_life(pass.now, settings.rail_stall / 4);
+            self.acks.show_life(Time(pass.now), settings.rail_stall / 4);
         }
     }
 
     /// Says once more what the peer was told.
     pub(crate) fn say_something(&mut self, pass: &Pass<'_>) {
-        self.acks.show_life(pass.now, Duration::ZERO);
+        self.acks.show_life(Time(pass.now), Duration::ZERO);
     }
 
     /// The connection is about to end: all that landed is to be acknowledged, whether or not it is time to, and
@@ -175,18 +151,18 @@ impl RxFlow {
         !self.is_copying() && !self.acks.is_behind() && !self.owes_acks()
     }
 
-    pub(crate) fn wire(&self) -> &Wire {
-        &self.wire
-    }
-
     /// Reads as long as there are bytes. Says whether any came.
-    pub(crate) fn read(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+    pub(crate) fn read(
+        &mut self,
+        connection: &mut Connection,
+        pass: &mut Pass<'_>,
+    ) -> Result<bool, Down> {
         let mut read = 0;
         self.is_paused = false;
         loop {
             // What waits is in the buffer already, whether or not the socket has more.
-            while self.waits_for_room && self.go_on(pass)? {}
-            if self.waits_for_room || !self.readable || read >= VISIT_BYTES {
+            while self.waits() && self.go_on(connection, pass)? {}
+            if self.waits() || !connection.readable || read >= VISIT_BYTES {
                 break;
             }
             if pass.engine.inbox.must_pause(&self.peer) {
@@ -195,16 +171,18 @@ impl RxFlow {
                 self.end_landing();
                 return Ok(read > 0);
             }
-            let bytes = self.receive_once(pass)?;
+            let bytes = self.receive_once(connection, pass)?;
             read += bytes;
             if bytes > 0 {
-                self.take_in(self.readable && read < VISIT_BYTES, pass)?;
+                let goes_on = connection.readable && read < VISIT_BYTES;
+                self.take_in(connection, goes_on, pass)?;
             }
         }
         self.end_landing();
         self.let_go();
-        self.acknowledge(pass.now);
-        self.acks.check_quota().map_err(|error| self.peer.breach(&error))?;
+        self.acknowledge(connection, pass.now);
+        let unsent = self.ack_sender.unsent();
+        self.acks.check_quota(unsent).map_err(|error| self.peer.breach(&error))?;
         Ok(read > 0)
     }
 
@@ -218,7 +196,12 @@ impl RxFlow {
 
     /// Whether it leaves bytes alone that are there: whoever changes that tells its proxy.
     pub(crate) fn is_held_back(&self) -> bool {
-        self.is_paused || self.waits_for_room
+        self.is_paused || self.waits()
+    }
+
+    /// Whether the chunk that has begun waits for what it needs to land.
+    fn waits(&self) -> bool {
+        matches!(self.current.landing, Landing::Waits(_))
     }
 
     /// Whether devices copy for it.
@@ -228,7 +211,11 @@ impl RxFlow {
 
     /// Concludes the chunks that devices have copied into place, and goes on with what waited for
     /// that. Says whether there were any.
-    pub(crate) fn collect(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+    pub(crate) fn collect(
+        &mut self,
+        connection: &mut Connection,
+        pass: &mut Pass<'_>,
+    ) -> Result<bool, Down> {
         let mut any = false;
         let peer = self.peer.clone();
         self.arrivals.poll_carrier(&peer, pass)?;
@@ -244,10 +231,10 @@ impl RxFlow {
         };
         // Also before an error: what was concluded is acknowledged.
         if any {
-            self.delivery.take(&mut peer.rx());
-            self.deliver(false, pass)?;
-            while self.waits_for_room && self.go_on(pass)? {}
-            self.acknowledge(pass.now);
+            peer.rx().take(&mut self.delivery);
+            self.deliver(connection, false, pass)?;
+            while self.waits() && self.go_on(connection, pass)? {}
+            self.acknowledge(connection, pass.now);
         }
         next.map(|()| any)
     }
@@ -259,49 +246,54 @@ impl RxFlow {
     }
 
     /// Acknowledges what landed, if it is time to.
-    fn acknowledge(&mut self, now: u64) {
-        let is_drained = !self.readable && self.arrivals.is_empty();
-        let is_idle = is_drained && self.reader.is_between_frames();
-        self.acks.note_if_due(is_idle, is_drained, now);
+    fn acknowledge(&mut self, connection: &Connection, now: u64) {
+        let burst = match !connection.readable && self.arrivals.is_empty() {
+            false => Burst::GoesOn,
+            true if connection.reader.is_between_frames() => Burst::Over,
+            true => Burst::Pauses,
+        };
+        self.acks.note_if_due(burst, Time(now));
     }
 
     /// Takes in all that the last call brought. `goes_on`: another call follows at once.
-    fn take_in(&mut self, goes_on: bool, pass: &mut Pass<'_>) -> Result<(), Down> {
-        let parsed = self.parse(goes_on, pass);
+    fn take_in(
+        &mut self,
+        connection: &mut Connection,
+        goes_on: bool,
+        pass: &mut Pass<'_>,
+    ) -> Result<(), Down> {
+        let parsed = self.parse(connection, goes_on, pass);
         // Before anything is delivered: a cancel among it waits until nothing is landing.
         let peer = self.peer.clone();
         self.arrivals.begin_copies(&peer, pass);
         // Also after something wrong: what came before it has landed, and a later copy would not be
         // told of.
-        let delivered = self.deliver(goes_on && parsed.is_ok(), pass);
+        let delivered = self.deliver(connection, goes_on && parsed.is_ok(), pass);
         parsed.and(delivered)
     }
 
     /// Whether acknowledgements wait to be sent.
     pub(crate) fn owes_acks(&self) -> bool {
-        !self.acks.are_out()
+        !self.acks.is_empty() || self.ack_sender.unsent() > 0
     }
 
-    /// Sends what acknowledgements the socket takes. Says whether some have to wait: another flow is
-    /// inside a system call for a chunk that was taken from it, or a device copies such a chunk.
-    pub(crate) fn flush_acks(&mut self) -> Result<bool, Down> {
+    /// Sends what acknowledgements the socket takes, where no data goes the same way.
+    pub(crate) fn flush_acks(&mut self, connection: &mut Connection) -> Result<(), Down> {
         if self.acks.are_withheld() && self.peer.rx().is_quiet() {
             self.acks.clear();
         }
-        if let WayBack::Own(sealer) = &mut self.way_back {
-            self.acks.send(sealer, &self.wire)?;
-        }
-        Ok(self.acks.are_withheld())
+        Ok(self.ack_sender.send(&mut self.acks, &mut connection.sealer, &connection.wire)?)
     }
 
-    /// Whether acknowledgements have to wait, see [`Self::flush_acks`].
+    /// Whether acknowledgements have to wait: another flow is inside a system call for a chunk that was
+    /// taken from it, or a device copies such a chunk.
     pub(crate) fn withholds_acks(&self) -> bool {
         self.acks.are_withheld()
     }
 
     /// No call into a region follows before others get their turn.
     fn end_landing(&mut self) {
-        if self.is_landing {
+        if matches!(self.current.landing, Landing::InPlace { is_open: true }) {
             let peer = self.peer.clone();
             self.landing_ended(&mut peer.rx());
         }

@@ -12,20 +12,21 @@ mod stall;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use polyrail_proto::{Failure, FlowIndex, FrameReader};
-use polyrail_secure::{Opener, Sealer};
+use polyrail_proto::liveness::{FlowLife, Rest, Stall};
+use polyrail_proto::{Failure, FlowIndex, Time};
+use polyrail_secure::Sealer;
 
 use self::carried::Carrier;
-use self::device_chunks::{Rest, Staged};
+use self::device_chunks::Staged;
 use self::frame::Frame;
 use self::pulling::GATHER_FRAMES;
 use self::sending::SendError;
-use self::stall::Quiet;
+use crate::device::connection::Connection;
 use crate::device::shared_ring::SharedRing;
 use crate::device::shared_stream::SharedStream;
 use crate::device::staging::Ring;
-use crate::device::wire::Wire;
 use crate::engine::finish::drain_tx;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
@@ -41,7 +42,6 @@ const DENIED_NS: u64 = 50_000_000;
 pub(crate) struct TxFlow {
     pub(crate) peer: Arc<PeerShared>,
     pub(crate) flow: FlowIndex,
-    wire: Wire,
     /// The place of its proxy among those that send to the peer.
     proxy_place: usize,
     /// Frames that are being sent. New ones are pulled only when all are out.
@@ -65,7 +65,6 @@ pub(crate) struct TxFlow {
     carried: u64,
     /// Frames that are out and of which the sender core does not know that yet.
     unreported: u32,
-    sealer: Sealer,
     /// Records in order, with small payloads, then acknowledgements of what comes the other way: one
     /// piece for the system call instead of many.
     batch: Vec<u8>,
@@ -77,27 +76,21 @@ pub(crate) struct TxFlow {
     pub(crate) stuck: bool,
     /// A caller has left a chunk for which memory has to be got first.
     pub(crate) lacks_ring: bool,
-    pub(crate) readable: bool,
-    /// The end is behind the bytes that are there, and no event will tell of it again.
-    pub(crate) ended: bool,
-    /// Reads acknowledgements; on a connection that carries data both ways its other half does.
-    acks: Option<FrameReader>,
     /// What the peer has said so far of its reason for giving this engine up.
     words: Vec<u8>,
     window_full_since: Option<u64>,
     socket_full_since: Option<u64>,
-    quiet: Quiet,
+    stall: Stall,
     /// With a trace: chunks in flight, as the sender core has them.
     traced: VecDeque<SentChunk>,
 }
 
 impl TxFlow {
-    pub(crate) fn new(peer: Arc<PeerShared>, flow: FlowIndex, wire: Wire, sealer: Sealer) -> Self {
+    pub(crate) fn new(peer: Arc<PeerShared>, flow: FlowIndex) -> Self {
         let proxy_place = peer.tx_proxies.place_of(peer.flows[flow.0 as usize].proxy);
         Self {
             peer,
             flow,
-            wire,
             proxy_place,
             frames: VecDeque::with_capacity(GATHER_FRAMES),
             staged: VecDeque::new(),
@@ -110,36 +103,31 @@ impl TxFlow {
             acknowledged: 0,
             carried: 0,
             unreported: 0,
-            sealer,
             batch: Vec::new(),
             batch_sent: 0,
             writable: true,
             denied: false,
             stuck: false,
             lacks_ring: false,
-            readable: true,
-            ended: false,
             words: Vec::new(),
-            acks: None,
             window_full_since: None,
             socket_full_since: None,
-            quiet: Quiet::default(),
+            stall: Stall::default(),
             traced: VecDeque::new(),
         }
     }
 
-    /// Nothing but acknowledgements comes the other way.
-    pub(crate) fn with_acks(self, opener: Opener) -> Self {
-        Self { acks: Some(FrameReader::new(opener)), ..self }
+    /// The socket has room. If it had none, its proxy, which is awake, looks for something to send.
+    pub(crate) fn note_room(&mut self) {
+        if !self.writable {
+            self.writable = true;
+            self.has_room_again();
+        }
     }
 
     /// Room came: its proxy, which is awake, looks for something to send on it.
-    pub(crate) fn has_room_again(&self) {
+    fn has_room_again(&self) {
         self.peer.tx_proxies.join(self.proxy_place);
-    }
-
-    pub(crate) fn wire(&self) -> &Wire {
-        &self.wire
     }
 
     /// Writes as long as there are chunks and the socket takes bytes. Says whether any moved.
@@ -148,12 +136,13 @@ impl TxFlow {
     /// acknowledgements go along.
     pub(crate) fn write(
         &mut self,
+        connection: &mut Connection,
         pass: &mut Pass<'_>,
         mut arriving: Option<&mut RxFlow>,
     ) -> Result<bool, Down> {
         let mut written = 0;
         if !self.writable {
-            self.writable = self.wire.stream().is_some_and(SharedStream::has_room);
+            self.writable = connection.wire.stream().is_some_and(SharedStream::has_room);
         }
         self.stuck = !self.writable;
         self.lacks_ring = false;
@@ -162,22 +151,22 @@ impl TxFlow {
             let between = self.is_between_frames();
             // A device copies the next chunks while this one is on the wire.
             if between || !self.staged.is_empty() {
-                while self.pull(pass)? {}
+                while self.pull(&mut connection.sealer, pass)? {}
             }
             // Not behind a frame that is partly out: acknowledgements may follow that, which have to
             // stay the last of the batch, and which get their turn between frames only.
             if between {
-                self.send_staged(pass)?;
+                self.send_staged(&mut connection.sealer, pass)?;
                 if let Some(arriving) = &mut arriving
                     && !self.frames.is_empty()
                 {
-                    arriving.take_unsent(true, &mut self.sealer, &mut self.batch);
+                    arriving.take_unsent(true, &mut connection.sealer, &mut self.batch);
                 }
             }
             if self.is_between_frames() {
                 break;
             }
-            match self.send_once() {
+            match self.send_once(&connection.wire) {
                 Ok(bytes) => {
                     written += bytes;
                     self.note_writable(pass);
@@ -213,10 +202,10 @@ impl TxFlow {
 
     /// Sends the acknowledgements of the other direction, if the stream stands between two frames;
     /// says whether it does.
-    pub(crate) fn take_along(&mut self, arriving: &mut RxFlow) -> bool {
+    pub(crate) fn take_along(&mut self, arriving: &mut RxFlow, sealer: &mut Sealer) -> bool {
         let between = self.is_between_frames();
         if between {
-            arriving.take_unsent(false, &mut self.sealer, &mut self.batch);
+            arriving.take_unsent(false, sealer, &mut self.batch);
         }
         between
     }
@@ -236,7 +225,23 @@ impl TxFlow {
         let copies = copies.and(Outlook::ask_if(self.carrier.is_busy()));
         // Whoever has what was left to others tells when that changes; but a rail may fall silent.
         let denied = if self.denied { Outlook::Until(now + DENIED_NS) } else { Outlook::Told };
-        copies.and(self.rest.outlook(now)).and(denied)
+        // Nothing tells the flow to go on after a rest. At a later moment than `now` the rest may be
+        // over, and nobody has looked since.
+        let rest =
+            self.rest.until(Time(now)).map_or(Outlook::Told, |until| Outlook::Until(until.0));
+        copies.and(rest).and(denied)
+    }
+
+    /// The account of the connection, which ends at this time.
+    pub(crate) fn life(&self, now: u64) -> FlowLife {
+        let up_since = self.peer.flows[self.flow.0 as usize].up_since.load(Ordering::Relaxed);
+        let lasted = Time(now).since(Time(up_since));
+        FlowLife { lasted, sent: self.sequence > 0, answered: self.is_answered() }
+    }
+
+    /// Whether the peer has acknowledged or refused a chunk on this connection.
+    fn is_answered(&self) -> bool {
+        self.acknowledged > 0
     }
 
     /// Whether the peer has not acknowledged all that it was sent, or is about to be.

@@ -61,7 +61,11 @@ pub(crate) struct Pair {
 
 /// Two engines that know each other.
 pub(crate) fn pair(settings: &[(&str, &str)]) -> Pair {
-    let (a, b) = (engine(settings), engine(settings));
+    acquainted(engine(settings), engine(settings))
+}
+
+/// These engines, which know each other from now on.
+pub(crate) fn acquainted(a: Engine, b: Engine) -> Pair {
     let to_b = a.add_peer(&b.metadata()).unwrap();
     let to_a = b.add_peer(&a.metadata()).unwrap();
     Pair { a, b, to_b, to_a }

@@ -1,5 +1,7 @@
 //! Transfers under way here: which chunks of them have landed, and how they become complete or are dropped.
 
+use smallvec::SmallVec;
+
 use super::{Landed, Receiver, Verdict};
 use crate::id::TransferId;
 use crate::wire::{ChunkHeader, Flags, WireOp};
@@ -9,7 +11,7 @@ pub(super) struct IncomingTransfer {
     pub(super) chunk_count: u32,
     landed_count: u32,
     /// One bit a chunk; empty for a transfer of one chunk.
-    landed: Vec<u64>,
+    landed: SmallVec<[u64; 2]>,
     bytes: u64,
     pub(super) op: WireOp,
     pub(super) flags: Flags,
@@ -20,7 +22,7 @@ pub(super) struct IncomingTransfer {
 impl Receiver {
     /// The bytes are in place. Says whether that counts.
     pub(super) fn land(&mut self, transfer: TransferId, chunk: u32, payload: u32) -> bool {
-        let Some(incoming) = self.active.get_mut(&transfer.0) else { return false };
+        let Some(incoming) = self.active.get_mut(transfer.0) else { return false };
         if !incoming.set_landed(chunk) {
             return false;
         }
@@ -45,7 +47,7 @@ impl Receiver {
     }
 
     fn forget(&mut self, transfer: TransferId) -> Option<IncomingTransfer> {
-        let incoming = self.active.remove(&transfer.0)?;
+        let incoming = self.active.remove(transfer.0)?;
         self.tracked_chunks -= u64::from(incoming.chunk_count);
         self.held_meta -= incoming.meta.len();
         Some(incoming)
@@ -67,7 +69,7 @@ impl IncomingTransfer {
         Self {
             chunk_count: header.chunk_count,
             landed_count: 0,
-            landed: vec![0; words as usize],
+            landed: SmallVec::from_elem(0, words as usize),
             bytes: 0,
             op: header.op,
             flags: Flags::NONE,

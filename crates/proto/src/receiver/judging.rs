@@ -48,7 +48,7 @@ impl Receiver {
             self.deliveries.await_transfer(header.transfer);
             return Ok(known(&self.proofs));
         }
-        if let Some(incoming) = self.active.get(&id) {
+        if let Some(incoming) = self.active.get(id) {
             let allowed = "the same in all chunks of a transfer";
             let differs = |field, got| Err(WireError::Field { field, got, allowed });
             if incoming.chunk_count != header.chunk_count {
@@ -72,12 +72,12 @@ impl Receiver {
         if !self.take_over((header.transfer, header.chunk)) {
             return Ok(Verdict::Refuse(RefusalCode::Busy));
         }
-        if !self.active.contains_key(&id) {
+        if self.active.get(id).is_none() {
             self.tracked_chunks += u64::from(header.chunk_count);
             self.active.insert(id, IncomingTransfer::new(header));
         }
         if header.chunk == 0
-            && let Some(incoming) = self.active.get_mut(&id)
+            && let Some(incoming) = self.active.get_mut(id)
         {
             self.held_meta = self.held_meta - incoming.meta.len() + meta.len();
             incoming.flags = header.flags;
@@ -91,7 +91,7 @@ impl Receiver {
     /// transfers under way, so those that have all of what is bounded go on and make room for others.
     fn within_quotas(&self, header: &ChunkHeader, meta: &[u8]) -> Permission {
         let id = header.transfer.0;
-        let known = self.active.get(&id);
+        let known = self.active.get(id);
         if known.is_none()
             && (self.active.len() >= self.limits.transfers
                 || self.tracked_chunks + u64::from(header.chunk_count) > self.limits.chunks
@@ -146,11 +146,8 @@ impl Receiver {
         self.floor = floor;
         self.done.forget_below(floor.0);
         // Rare: a transfer below the floor is active only if its sender gave it up.
-        if self.active.keys().any(|id| *id < floor.0) {
-            let over: Vec<u64> = self.active.keys().copied().filter(|id| *id < floor.0).collect();
-            for id in over {
-                self.drop_incoming(TransferId(id), OVER);
-            }
+        while let Some(id) = self.active.lowest_below(floor.0) {
+            self.drop_incoming(TransferId(id), OVER);
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! How transfers end: complete, cancelled, past their deadline; and what the sender forgets then.
 
+use std::cmp::Reverse;
+
 use super::{Failure, Sender, Source, TransferHandle, TxEvent};
 use crate::id::{Time, TransferId};
 
@@ -26,24 +28,33 @@ impl<S: Source> Sender<S> {
     /// either is due.
     pub fn handle_timeout(&mut self, now: Time) -> Option<Time> {
         self.postponed.end_rest(now);
-        let mut next = self.postponed.until();
-        let mut passed = Vec::new();
-        for handle in &self.order {
-            let outgoing = self.slots[handle.slot as usize].as_ref();
-            let Some(outgoing) = outgoing.filter(|o| o.id == handle.id && o.ending.is_none())
-            else {
-                continue;
-            };
-            match outgoing.transfer.deadline {
-                Some(deadline) if deadline <= now => passed.push(*handle),
-                Some(deadline) => next = Some(next.map_or(deadline, |n| n.min(deadline))),
-                None => {}
+        let rest = self.postponed.until();
+        let mut next = None;
+        while let Some(Reverse((deadline, handle))) = self.deadlines.peek().copied() {
+            let counts = self.outgoing_mut(handle).is_some_and(|o| o.ending.is_none());
+            if counts && deadline > now {
+                next = Some(deadline);
+                break;
+            }
+            self.deadlines.pop();
+            if counts {
+                self.end_outgoing(handle, Failure::Deadline);
             }
         }
-        for handle in passed {
-            self.end_outgoing(handle, Failure::Deadline);
+        [rest, next].into_iter().flatten().min()
+    }
+
+    /// Remembers the deadline of a transfer, which is not looked for among all of them.
+    pub(super) fn note_deadline(&mut self, deadline: Time, handle: TransferHandle) {
+        self.deadlines.push(Reverse((deadline, handle)));
+        if self.deadlines.len() > 2 * self.live + ORDER_SLACK {
+            // Most transfers end before their deadline.
+            let slots = &self.slots;
+            let is_live = |handle: &TransferHandle| {
+                slots[handle.slot as usize].as_ref().is_some_and(|o| o.id == handle.id)
+            };
+            self.deadlines.retain(|Reverse((_, handle))| is_live(handle));
         }
-        next
     }
 
     pub(super) fn end_outgoing(&mut self, handle: TransferHandle, failure: Failure) {

@@ -24,17 +24,14 @@ impl<S: Source> Sender<S> {
     /// Flows that the driver must make pull, since no event on them will: they were denied a chunk
     /// that they may take now, or another rail left a chunk to them. Call this after each pull and
     /// acknowledgement, and from time to time while chunks are in flight, since a rail may become
-    /// slow silently.
-    pub fn wakes(&mut self, now: Time) -> Vec<FlowIndex> {
-        if !self.denying {
-            return Vec::new();
-        }
-        if !self.has_work() {
+    /// slow silently. Take all that the iterator gives.
+    pub fn wakes(&mut self, now: Time) -> impl Iterator<Item = FlowIndex> {
+        if self.denying && !self.has_work() {
             self.denying = false;
             self.flows.iter_mut().for_each(|flow| flow.denied = false);
-            return Vec::new();
         }
-        (0..self.rails.count()).filter_map(|rail| self.wake_of(now, rail)).collect()
+        let rails = if self.denying { self.rails.count() } else { 0 };
+        (0..rails).filter_map(move |rail| self.wake_of(now, rail))
     }
 
     /// Whether the flow had to leave waiting chunks to others.

@@ -1,155 +1,84 @@
-//! The parts of operations: transfers out, data in, and the messages between.
+//! What passes between the halves of the peer, and between them and the user.
 
-use polyrail_proto::matching::Match;
-use polyrail_proto::message::Message;
-use polyrail_proto::wire::{ChunkHeader, Place, RefusalCode, WireOp};
-use polyrail_proto::{
-    Failure, Landed, NewTransfer, Permission, Segment, Source, TransferId, TxEvent,
-};
+use polyrail_proto::message::{Half, Message, PostedReceive, ReadPiece};
+use polyrail_proto::peer::{AwaitedFailure, End, SendHost, SendPath};
+use polyrail_proto::wire::{Place, RefusalCode};
+use polyrail_proto::{Failure, FlowIndex, PlanError, Segment};
 
-use super::{Handle, Node, Request, Sabotage, segments};
-use crate::memory::{Memory, Span};
-use crate::oracle::{OpId, Outcome};
+use super::{Node, Posted, Request, Sabotage, plan};
+use crate::memory::Span;
+use crate::network::NodeId;
+use crate::oracle::{Kind, OpId, Outcome};
 use crate::world::{Actor, World};
 
-/// A transfer to the peer, and what it is for.
-#[derive(Debug)]
-pub(super) struct Outgoing {
-    pub(super) transfer: TransferId,
-    pub(super) purpose: Purpose,
-    /// Slots whose memory it reads.
-    pub(super) slots: Vec<u32>,
+/// What sends need when they meet receives, and which have met.
+pub(super) struct Matches {
+    pub(super) chunk_bytes: u64,
+    /// Sends, with the peer's numbers of their receives.
+    pub(super) met: Vec<(OpId, u64)>,
 }
 
-/// What happens when a transfer is over depends on what it was for.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Purpose {
-    /// A write or a notification.
-    Write(OpId),
-    /// The data of a send, for that receive of the peer.
-    Send(OpId, u64),
-    /// The data of that read of the peer.
-    Answer(u64),
-    /// A message that needs no answer.
-    Message,
-    /// A cancel message: when it is acknowledged, nothing of the operation lands any more.
-    Cancel(Option<OpId>),
-}
-
-/// A read or receive that is over for its user, but perhaps not for a flow inside a system call.
-#[derive(Debug)]
-pub(super) struct Leaving {
-    op: WireOp,
-    context: u64,
-    id: OpId,
-    outcome: Outcome,
-}
-
-/// Whether a chunk may land where it says: the gate that an engine keeps before its memory.
-pub(super) fn admit(
-    node: &Node,
-    memory: &Memory,
-    header: &ChunkHeader,
-    places: &[Place],
-) -> Permission {
-    if node.settings.sabotage == Sabotage::AdmitsEverything {
-        return Ok(());
+impl SendHost<Posted> for Matches {
+    fn path(&mut self, op: &Posted, receive: &PostedReceive) -> SendPath {
+        self.met.push((op.id(), receive.receive));
+        SendPath::Rails
     }
-    let expected = match header.op {
-        WireOp::ReadData => node.reads.contains_key(&header.context),
-        WireOp::SendData => node.receives.contains_key(&header.context),
-        WireOp::Write | WireOp::Control => true,
-    };
-    if !expected {
-        return Err(RefusalCode::NotExpected);
+
+    fn source(&mut self, _: &Posted, segments: Vec<Segment>) -> Result<Request, PlanError> {
+        Ok(Request::new(plan(segments, self.chunk_bytes), Vec::new()))
     }
-    places.iter().try_for_each(|place| memory.admit(place))
+}
+
+impl Matches {
+    /// The other node's user posted the receives; only the oracle sees both.
+    pub(super) fn check(self, peer: NodeId, world: &mut World) {
+        for (send, receive) in self.met {
+            match world.receives.get(&(peer, receive)).copied() {
+                Some(receive) => world.oracle.matched(send, receive),
+                None => world.oracle.violate(format!("{send} met a receive that was never posted")),
+            }
+        }
+    }
 }
 
 impl Node {
-    /// Gives a transfer to the sender and wakes the flows that can send it.
-    pub(super) fn submit(
-        &mut self,
-        world: &mut World,
-        transfer: NewTransfer<Request>,
-        purpose: Purpose,
-    ) -> TransferId {
-        let token = self.next_token;
-        self.next_token += 1;
-        let plan = transfer.source.plan();
-        let slots = plan.segments().iter().map(|segment| segment.local_region).collect();
-        let now = world.now();
-        let at = transfer.deadline.unwrap_or(now.after(self.settings.silence));
-        world.clock.wake(Actor::Timer(self.id), at);
-        let transfer = self.sender.submit(now, NewTransfer { token, ..transfer });
-        self.outgoing.insert(token, Outgoing { transfer, purpose, slots });
-        self.wake_senders(world);
-        transfer
+    /// Ends reads and receives for which [`Self::pump`] then waits.
+    pub(super) fn end_awaited(&mut self, which: impl Fn(&Posted) -> bool, failure: Failure) {
+        let leaving = self.inbound.end(which);
+        self.leaving.extend(leaving.into_iter().map(|it| (it, failure)));
     }
 
-    /// Sends a message to the peer.
-    pub(super) fn tell(&mut self, world: &mut World, message: &Message) {
-        let purpose = match message {
-            Message::Cancel { .. } => Purpose::Cancel(None),
-            _ => Purpose::Message,
-        };
-        self.control(world, message, purpose);
-    }
-
-    /// A send has met its receive.
-    pub(super) fn fill(&mut self, world: &mut World, found: Match<OpId>) {
-        let Match { send: id, receive: posted } = found;
-        let source = world.oracle.operation(id).source.clone();
-        let len: u64 = source.iter().map(|span| span.len).sum();
-        let room: u64 = posted.places.iter().map(|place| place.len).sum();
-        if len > room {
-            self.handles.remove(&id);
-            world.ended(id, Outcome::Failed("longer than its receive".to_owned()));
-            return self.tell(world, &Message::SendTooLong { receive: posted.receive, len });
-        }
-        // The other node's user posted the receive; only the oracle sees both.
-        match world.receives.get(&(self.peer, posted.receive)).copied() {
-            Some(receive) => world.oracle.matched(id, receive),
-            None => world.oracle.violate(format!("{id} met a receive that was never posted")),
-        }
-        let (op, context) = (WireOp::SendData, posted.receive);
-        let segments = segments(&source, &posted.places);
-        let transfer = NewTransfer { op, context, ..self.transfer(segments, Vec::new()) };
-        let transfer = self.submit(world, transfer, Purpose::Send(id, posted.receive));
-        self.handles.insert(id, Handle::Transfer(transfer));
-    }
-
-    /// Handles the sender's events, and wakes flows that can send now.
+    /// Acts on what became of operations, and wakes flows that can send now. Follows each call of a half.
     pub(super) fn pump(&mut self, world: &mut World) {
-        while let Some(event) = self.sender.poll_event() {
-            match event {
-                TxEvent::Done { token } => self.done(world, token),
-                TxEvent::Failed { token, transfer, failure, started } => {
-                    if failure == Failure::Refused(RefusalCode::TransferOver) {
-                        world.oracle.violate("a copy of what landed was not known for one");
-                    }
-                    self.failed(world, token, transfer, failure, started);
-                }
+        let now = world.now();
+        for (leaving, failure) in std::mem::take(&mut self.leaving) {
+            if self.inbound.has_left(&leaving) {
+                self.outbound.let_go(now, leaving, failure, false);
+            } else {
+                self.leaving.push((leaving, failure));
             }
         }
-        self.settle(world);
+        while let Some(end) = self.outbound.poll_end(now) {
+            self.ended(world, end);
+        }
+        if self.outbound.untold() > 0 {
+            world.oracle.violate("a message failed");
+        }
+        self.release_regions(world);
         self.wake_senders(world);
+        if self.outbound.sender.is_busy() {
+            world.clock.wake(Actor::Timer(self.id), now.after(self.settings.silence));
+        }
     }
 
-    /// Ends operations that only waited for flows to leave their system calls.
-    pub(super) fn settle(&mut self, world: &mut World) {
-        for leaving in std::mem::take(&mut self.leaving) {
-            if self.receiver.expel(leaving.op, leaving.context) {
-                self.over(world, leaving.id, leaving.outcome);
-            } else {
-                self.leaving.push(leaving);
-            }
-        }
+    /// Regions are gone when nobody touches them any more.
+    fn release_regions(&mut self, world: &mut World) {
         let hasty = self.settings.sabotage == Sabotage::DropsAtOnce;
-        let quiet = self.receiver.is_quiet();
+        let quiet = self.inbound.receiver.is_quiet();
         for slot in std::mem::take(&mut self.dropping) {
-            let read = self.outgoing.values().any(|outgoing| outgoing.slots.contains(&slot));
-            if (quiet && !read) || hasty {
+            let mut sending = self.outbound.sender.transfers();
+            let is_read = sending.any(|(_, transfer)| transfer.source.reads(slot));
+            if (quiet && !is_read) || hasty {
                 world.region_dropped(self.id, slot);
             } else {
                 self.dropping.push(slot);
@@ -157,67 +86,71 @@ impl Node {
         }
     }
 
-    pub(super) fn leave_read(&mut self, world: &mut World, read: u64, outcome: Outcome) {
-        if let Some(id) = self.reads.remove(&read) {
-            self.leaving.push(Leaving { op: WireOp::ReadData, context: read, id, outcome });
-            self.handles.remove(&id);
-            self.settle(world);
+    fn ended(&mut self, world: &mut World, end: End<Posted>) {
+        match end {
+            End::Done { op, .. } => self.over(world, op.id(), Outcome::Done),
+            End::Failed { op, failure } => {
+                check_failure(world, failure);
+                self.over(world, op.id(), Outcome::Failed(failure.to_string()));
+                let kind = world.oracle.operation(op.id()).posting.kind;
+                // Nobody knows what a peer that is gone still lets land.
+                if matches!(kind, Kind::Write | Kind::Notify) && !self.is_lost() {
+                    world.settled(op.id());
+                }
+            }
+            End::TooLong { op, .. } => {
+                self.over(world, op.id(), Outcome::Failed("longer than its receive".to_owned()));
+            }
+            End::Unannounced { awaited, failure, .. } => {
+                if let Some(op) = self.inbound.forget(awaited) {
+                    self.over(world, op.id(), Outcome::Failed(failure.to_string()));
+                }
+            }
+            End::Copy { op, .. } | End::AskForPlaces { op, .. } => {
+                world.oracle.violate(format!("{} is to be copied", op.id()));
+            }
+            End::Own(()) => world.oracle.violate("a message ended that no node sends"),
         }
     }
 
-    pub(super) fn leave_receive(&mut self, world: &mut World, receive: u64, outcome: Outcome) {
-        if let Some(id) = self.receives.remove(&receive) {
-            self.leaving.push(Leaving { op: WireOp::SendData, context: receive, id, outcome });
-            self.handles.remove(&id);
-            self.settle(world);
-        }
+    /// The peer ended a read or receive.
+    pub(super) fn awaited_failed(&mut self, world: &mut World, id: OpId, failure: AwaitedFailure) {
+        let why = match failure {
+            AwaitedFailure::Refused(code) => {
+                check_failure(world, Failure::Refused(code));
+                code.reason().to_owned()
+            }
+            AwaitedFailure::TooLong { .. } => "its send is too long".to_owned(),
+            AwaitedFailure::SendFailed => "its send failed".to_owned(),
+        };
+        self.over(world, id, Outcome::Failed(why));
     }
 
     /// The peer is gone: everything ends.
     pub(super) fn lose_peer(&mut self, world: &mut World) {
-        self.lost = true;
         for flow in 0..self.tx.len() as u32 {
             self.drop_flow(world, flow);
             // The owner of the incoming flow closes it at its next turn.
             world.soon(Actor::Rx(self.id, flow), 1000);
         }
-        self.sender.end_all(Failure::PeerLost);
+        self.outbound.lose();
+        self.end_awaited(|_| true, Failure::PeerLost);
         self.pump(world);
-        let outcome = Outcome::Failed(Failure::PeerLost.to_string());
-        for read in self.reads.keys().copied().collect::<Vec<_>>() {
-            self.leave_read(world, read, outcome.clone());
-        }
-        for receive in self.receives.keys().copied().collect::<Vec<_>>() {
-            self.leave_receive(world, receive, outcome.clone());
-        }
-        let mut waiting = self.matcher.drain_sends();
-        waiting.sort();
-        for id in waiting {
-            self.over(world, id, outcome.clone());
-        }
     }
 
     fn wake_senders(&mut self, world: &mut World) {
-        if !self.sender.has_work() {
+        if !self.outbound.sender.has_work() {
             return;
         }
         // A flow that was denied a chunk must not look again by itself.
         for flow in 0..self.tx.len() as u32 {
-            if self.can_pull(flow) && !self.sender.is_denied(polyrail_proto::FlowIndex(flow)) {
+            if self.can_pull(flow) && !self.outbound.sender.is_denied(FlowIndex(flow)) {
                 world.soon(Actor::Tx(self.id, flow), 2000);
             }
         }
-        for flow in self.sender.wakes(world.now()) {
+        for flow in self.outbound.sender.wakes(world.now()) {
             world.soon(Actor::Tx(self.id, flow.0), 2000);
         }
-    }
-
-    fn control(&mut self, world: &mut World, message: &Message, purpose: Purpose) {
-        if self.lost {
-            return;
-        }
-        let empty = self.transfer(Vec::new(), message.encode());
-        self.submit(world, NewTransfer { op: WireOp::Control, ..empty }, purpose);
     }
 
     pub(super) fn over(&mut self, world: &mut World, id: OpId, outcome: Outcome) {
@@ -225,153 +158,76 @@ impl Node {
         world.ended(id, outcome);
     }
 
-    fn done(&mut self, world: &mut World, token: u64) {
-        let Some(outgoing) = self.outgoing.remove(&token) else {
-            return world.oracle.violate(format!("transfer of token {token} ended twice"));
-        };
-        match outgoing.purpose {
-            Purpose::Write(id) | Purpose::Send(id, _) => self.over(world, id, Outcome::Done),
-            Purpose::Answer(read) => {
-                self.answers.remove(&read);
-            }
-            Purpose::Cancel(Some(id)) => world.settled(id),
-            Purpose::Cancel(None) | Purpose::Message => {}
-        }
-    }
-
-    fn failed(
-        &mut self,
-        world: &mut World,
-        token: u64,
-        transfer: TransferId,
-        failure: Failure,
-        started: bool,
-    ) {
-        let Some(outgoing) = self.outgoing.remove(&token) else {
-            return world.oracle.violate(format!("transfer of token {token} ended twice"));
-        };
-        let outcome = Outcome::Failed(failure.to_string());
-        let mut confirms = None;
-        match outgoing.purpose {
-            Purpose::Write(id) => {
-                self.over(world, id, outcome);
-                confirms = Some(id);
-                if !started {
-                    world.settled(id);
-                }
-            }
-            Purpose::Send(id, receive) => {
-                self.over(world, id, outcome);
-                self.tell(world, &Message::SendFailed { receive });
-            }
-            Purpose::Answer(read) => {
-                self.answers.remove(&read);
-                let code = match failure {
-                    Failure::RegionDropped => RefusalCode::RegionDropped,
-                    Failure::Refused(code) => code,
-                    _ => RefusalCode::NotExpected,
-                };
-                self.tell(world, &Message::ReadFailed { read, code });
-            }
-            Purpose::Message | Purpose::Cancel(_) if failure == Failure::PeerLost => {}
-            Purpose::Message | Purpose::Cancel(_) => {
-                world.oracle.violate(format!("a message failed: {failure}"));
-            }
-        }
-        if started {
-            self.control(world, &Message::Cancel { transfer }, Purpose::Cancel(confirms));
-        }
-    }
-
-    pub(super) fn received(&mut self, world: &mut World, id: OpId, landed: &Landed) {
+    pub(super) fn received(&mut self, world: &mut World, id: OpId, bytes: u64) {
         let send = world.oracle.operation(id).partner();
         let len = send.map(|send| world.oracle.operation(send).bytes());
-        if len != Some(landed.bytes) {
-            let got = landed.bytes;
-            world.oracle.violate(format!("{id} received {got} bytes, its send has {len:?}"));
+        if len != Some(bytes) {
+            world.oracle.violate(format!("{id} received {bytes} bytes, its send has {len:?}"));
         }
         self.over(world, id, Outcome::Done);
     }
 
     pub(super) fn hear(&mut self, world: &mut World, message: Message) {
-        match message {
-            // No need to check whether that holds already: no acknowledgement leaves before it
-            // does.
-            Message::Cancel { transfer } => {
-                self.receiver.retire(transfer);
-                self.note_overtaking(world, transfer);
+        let now = world.now();
+        match message.half() {
+            Half::Inbound => {
+                self.inbound.handle_message(&message);
+                if let Message::Cancel { transfer } = message {
+                    self.note_overtaking(world, transfer);
+                }
             }
-            Message::ReadRequest { read, pieces, .. } => {
-                let memory = &world.memories[self.id];
-                match pieces.iter().try_for_each(|piece| memory.admit(&piece.from)) {
-                    Ok(()) => {
-                        let segments = pieces
-                            .iter()
-                            .map(|piece| Segment {
-                                local_region: piece.from.key.slot,
-                                local_offset: piece.from.offset,
-                                remote: piece.to_key,
-                                remote_offset: piece.to_offset,
-                                len: piece.from.len,
-                            })
-                            .collect();
-                        let (op, context) = (WireOp::ReadData, read);
-                        let answer = NewTransfer { op, context, ..self.transfer(segments, vec![]) };
-                        let transfer = self.submit(world, answer, Purpose::Answer(read));
-                        self.answers.insert(read, transfer);
+            Half::Outbound => {
+                let mut matches = self.matches();
+                let handled = self.outbound.handle_message(now, message, &mut matches);
+                matches.check(self.peer, world);
+                if let Err(breach) = handled {
+                    world.oracle.violate(format!("an honest peer: {breach}"));
+                }
+            }
+            Half::Driver => match message {
+                Message::ReadRequest { read, pieces, .. } => {
+                    let data = self.read_data(world, &pieces);
+                    if let Err(breach) = self.outbound.serve_read(now, read, data) {
+                        world.oracle.violate(format!("an honest peer: {breach}"));
                     }
-                    Err(code) => self.tell(world, &Message::ReadFailed { read, code }),
                 }
-            }
-            Message::ReadFailed { read, code } => {
-                self.leave_read(world, read, Outcome::Failed(code.reason().to_owned()));
-            }
-            Message::ReadCancelled { read } => {
-                if let Some(transfer) = self.answers.get(&read) {
-                    self.sender.end(*transfer, Failure::Cancelled);
-                    self.pump(world);
+                Message::Bye => world.oracle.violate("a peer said good-bye"),
+                other => {
+                    world.oracle.violate(format!("{other:?}, and no two nodes share a host"));
                 }
-            }
-            Message::ReceivePosted(posted) => {
-                let mut matches = Vec::new();
-                self.matcher.handle_posted(posted, &mut matches).expect("an honest peer");
-                for found in matches {
-                    self.fill(world, found);
-                }
-            }
-            Message::ReceiveWithdrawn { receive } => {
-                let mut matches = Vec::new();
-                self.matcher.handle_withdrawn(receive, &mut matches).expect("an honest peer");
-                for found in matches {
-                    self.fill(world, found);
-                }
-            }
-            Message::SendTooLong { receive, .. } | Message::SendFailed { receive } => {
-                let outcome = Outcome::Failed("its send failed".to_owned());
-                self.leave_receive(world, receive, outcome);
-            }
-            Message::RegionWanted { .. }
-            | Message::RegionOffered { .. }
-            | Message::RegionEnded { .. }
-            | Message::MemoryShown { .. }
-            | Message::MemorySeen { .. }
-            | Message::CarrierWanted { .. }
-            | Message::CarrierOffered { .. }
-            | Message::CarrierAccepted { .. } => {
-                world.oracle.violate(format!("{message:?}, and no two nodes share a host"));
-            }
-            Message::Bye => world.oracle.violate("a peer said good-bye"),
+            },
         }
+        self.pump(world);
+    }
+
+    fn read_data(&self, world: &World, pieces: &[ReadPiece]) -> Result<Request, RefusalCode> {
+        self.quotas.admit_read(pieces, self.settings.chunk_bytes)?;
+        let memory = &world.memories[self.id];
+        pieces.iter().try_for_each(|piece| memory.admit(&piece.from))?;
+        let segment = |piece: &ReadPiece| Segment {
+            local_region: piece.from.key.slot,
+            local_offset: piece.from.offset,
+            remote: piece.to_key,
+            remote_offset: piece.to_offset,
+            len: piece.from.len,
+        };
+        Ok(Request::new(self.plan(pieces.iter().map(segment).collect()), Vec::new()))
     }
 
     /// Stops flows from writing the slot.
     pub(super) fn bar_flows(&mut self, slot: u32) {
         for flow in 0..self.rx.len() {
             if self.rx[flow].touches(slot) {
-                self.receiver
-                    .bar(polyrail_proto::FlowIndex(flow as u32), RefusalCode::RegionDropped);
+                let code = RefusalCode::RegionDropped;
+                self.inbound.receiver.bar(FlowIndex(flow as u32), code);
             }
         }
+    }
+}
+
+fn check_failure(world: &mut World, failure: Failure) {
+    if failure == Failure::Refused(RefusalCode::TransferOver) {
+        world.oracle.violate("a copy of what landed was not known for one");
     }
 }
 

@@ -1,10 +1,11 @@
 //! Incoming flows: one thread each, which reads chunks into place and acknowledges them.
 
-use polyrail_proto::wire::{Flags, RefusalCode, WireOp};
-use polyrail_proto::{FlowIndex, Need, Settled, Time, Verdict};
+use polyrail_proto::peer::AskedBy;
+use polyrail_proto::wire::{Flags, RefusalCode};
+use polyrail_proto::{Burst, FlowIndex, Need, Settled, Time, Verdict};
 
-use super::operations::{admit, span_of};
-use super::{Node, Sabotage};
+use super::operations::span_of;
+use super::{Node, NodeSettings, Sabotage};
 use crate::link::Leave;
 use crate::memory::Span;
 use crate::network::{ConnectionId, Direction};
@@ -45,7 +46,7 @@ impl Node {
     /// A connection reaches this node.
     pub fn accept(&mut self, world: &mut World, id: ConnectionId) {
         let connection = world.network.connection(id);
-        if connection.accepted || !world.network.is_up(connection.rail) || self.lost {
+        if connection.accepted || !world.network.is_up(connection.rail) || self.is_lost() {
             return;
         }
         let (flow, epoch, client) = (connection.flow, connection.epoch, connection.client);
@@ -72,15 +73,16 @@ impl Node {
         if !self.go_on_with_call(world, flow) || !self.go_on_with_delivery(world, flow) {
             return;
         }
-        if self.lost {
+        if self.is_lost() {
             return self.close_stream(world, flow, Leave::Abort);
         }
         if let Some((id, at)) = self.rx[flow as usize].next {
             if at <= world.now() {
                 self.close_stream(world, flow, Leave::Finish);
                 self.rx[flow as usize].next = None;
-                self.rx[flow as usize].stream =
-                    Some(Stream::new(id, self.settings.sealed.is_some()));
+                let NodeSettings { sealed, window_chunks, .. } = self.settings;
+                let sealed_only = sealed.is_some();
+                self.rx[flow as usize].stream = Some(Stream::new(id, sealed_only, window_chunks));
             } else {
                 world.clock.wake(Actor::Rx(self.id, flow), at);
             }
@@ -103,10 +105,14 @@ impl Node {
                 false
             }
             Ok(Step::Chunk { header, places, crc, meta }) => {
-                let admission = admit(self, &world.memories[self.id], &header, &places);
-                let handled =
-                    self.receiver
-                        .handle_chunk(FlowIndex(flow), &header, &places, &meta, || admission);
+                let memory = &world.memories[self.id];
+                let is_open = self.settings.sabotage == Sabotage::AdmitsEverything;
+                let admit = |_: AskedBy| match is_open {
+                    true => Ok(()),
+                    false => places.iter().try_for_each(|place| memory.admit(place)),
+                };
+                let flow_index = FlowIndex(flow);
+                let handled = self.inbound.handle_chunk(flow_index, &header, &places, &meta, admit);
                 match handled {
                     Ok(Verdict::Discard) => {
                         world.tally.discarded += 1;
@@ -123,14 +129,18 @@ impl Node {
                     }
                 }
                 let lands = matches!(handled, Ok(Verdict::Land));
-                let active = self.receiver.active_count() as u64;
+                let active = self.inbound.receiver.active_count() as u64;
                 world.tally.most_active = world.tally.most_active.max(active);
                 let slots = places.iter().map(|place| place.key.slot).collect();
                 if let Some(stream) = &mut self.rx[flow as usize].stream {
                     stream.chunk = Some(Arriving { header, crc, slots, lands });
-                }
-                if self.settings.sabotage == Sabotage::AcksEarly {
-                    self.acknowledge(world, flow, true);
+                    if header.flags.contains(Flags::ACK_NOW) {
+                        stream.acks.handle_awaited();
+                    }
+                    if self.settings.sabotage == Sabotage::AcksEarly {
+                        stream.acks.handle_landed();
+                        self.acknowledge(world, flow, Burst::Over);
+                    }
                 }
                 true
             }
@@ -152,7 +162,7 @@ impl Node {
     }
 
     fn may_land(&mut self, world: &mut World, flow: u32) -> bool {
-        let allowed = self.receiver.begin_landing(FlowIndex(flow));
+        let allowed = self.inbound.receiver.begin_landing(FlowIndex(flow));
         let stream = self.rx[flow as usize].stream.as_mut();
         if let Some(chunk) = stream.and_then(|stream| stream.chunk.as_mut()) {
             world.tally.taken += u64::from(chunk.lands && !allowed);
@@ -171,7 +181,8 @@ impl Node {
             if world.network.server_sees_end(id).is_some() {
                 self.close_stream(world, flow, Leave::Finish);
             } else {
-                self.acknowledge(world, flow, need == Need::Record);
+                let burst = if need == Need::Record { Burst::Over } else { Burst::Pauses };
+                self.acknowledge(world, flow, burst);
             }
             return false;
         }
@@ -224,7 +235,8 @@ impl Node {
                 stream.call = Some(call);
                 return false;
             }
-            self.receiver.end_landing(FlowIndex(flow));
+            self.inbound.receiver.end_landing(FlowIndex(flow));
+            self.take_landed(world, flow);
             self.left_call(world);
         }
         if let Some(stream) = &mut self.rx[flow as usize].stream {
@@ -235,10 +247,10 @@ impl Node {
 
     /// Others may have waited for this.
     pub(super) fn left_call(&mut self, world: &mut World) {
-        self.settle(world);
+        self.pump(world);
         for flow in 0..self.rx.len() {
             let stream = self.rx[flow].stream.as_ref();
-            if stream.is_some_and(|stream| stream.sequence > stream.acknowledged) {
+            if stream.is_some_and(|stream| stream.acks.is_behind() || stream.acks.are_withheld()) {
                 world.soon(Actor::Rx(self.id, flow as u32), 500);
             }
         }
@@ -251,36 +263,41 @@ impl Node {
         };
         let flags = chunk.header.flags;
         let intact = !flags.contains(Flags::CHECKSUM) || chunk.crc == chunk.header.checksum;
-        let settled = self.receiver.handle_chunk_end(FlowIndex(flow), intact);
-        stream.sequence += 1;
-        stream.urgent |= flags.contains(Flags::ACK_NOW) || chunk.header.op == WireOp::Control;
-        if let Settled::Refuse(code) = settled {
-            world.tally.corrupt += u64::from(code == RefusalCode::Checksum);
-            stream.refusals.push_back((stream.sequence, code));
+        let settled = self.inbound.receiver.handle_chunk_end(FlowIndex(flow), intact);
+        if let Settled::Ack = settled {
+            self.landed += u64::from(chunk.header.payload_len);
+        }
+        match settled {
+            // It is acknowledged by now.
+            _ if self.settings.sabotage == Sabotage::AcksEarly => {}
+            Settled::Refuse(code) => {
+                world.tally.corrupt += u64::from(code == RefusalCode::Checksum);
+                stream.acks.handle_refused(code);
+            }
+            Settled::Ack => stream.acks.handle_landed(),
         }
         self.take_landed(world, flow);
-        self.settle(world);
+        self.pump(world);
         // The user learns of it before the peer does.
         if self.rx[flow as usize].delivery.is_none() {
-            self.acknowledge(world, flow, false);
+            self.acknowledge(world, flow, Burst::GoesOn);
         }
     }
 
-    /// Writes acknowledgements that are due. `drained`: no more bytes wait to be read.
-    pub(super) fn acknowledge(&mut self, world: &mut World, flow: u32, drained: bool) {
-        let quiet = self.receiver.is_quiet() || self.settings.sabotage == Sabotage::AcksUnquiet;
-        let early = self.settings.sabotage == Sabotage::AcksEarly;
+    /// Writes acknowledgements that are due and may leave.
+    pub(super) fn acknowledge(&mut self, world: &mut World, flow: u32, burst: Burst) {
+        let quiet =
+            self.inbound.receiver.is_quiet() || self.settings.sabotage == Sabotage::AcksUnquiet;
         let Some(stream) = &mut self.rx[flow as usize].stream else { return };
-        let sequence = stream.sequence + u64::from(early && stream.chunk.is_some());
-        let owed = sequence - stream.acknowledged.min(sequence);
-        let enough = owed >= u64::from(self.settings.window_chunks / 4).max(1);
-        if owed > 0 && (stream.urgent || drained || enough || !stream.refusals.is_empty()) {
+        stream.acks.note_if_due(burst, world.now());
+        if stream.acks.are_withheld() {
             if quiet {
-                stream.queue_acks(sequence);
+                stream.acks.clear();
             } else {
                 world.tally.held_back += 1;
             }
         }
+        stream.seal_acks();
         let link = world.network.link(stream.id, Direction::Acks);
         let count = world.rng.size(stream.out.len().min(link.room()));
         link.write(&stream.out[..count]);
@@ -295,10 +312,11 @@ impl Node {
 
     fn close_stream(&mut self, world: &mut World, flow: u32, how: Leave) {
         if let Some(stream) = self.rx[flow as usize].stream.take() {
-            self.receiver.handle_flow_down(FlowIndex(flow));
+            self.inbound.receiver.handle_flow_down(FlowIndex(flow));
             world.network.server_leaves(stream.id, how);
             world.poke(stream.id, Direction::Acks);
             self.left_call(world);
         }
+        self.take_landed(world, flow);
     }
 }

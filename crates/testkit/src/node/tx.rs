@@ -1,23 +1,24 @@
 //! Outgoing flows: one thread each, which connects, writes chunks, and reads acknowledgements.
 
+mod frame;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-use polyrail_proto::wire::{CHUNK_HEADER_BYTES, ChunkHeader, Flags};
+use polyrail_proto::life::{PeerEvent, overdue};
+use polyrail_proto::liveness::{FlowLife, Reconnect, Silence, Stall, StallVerdict};
+use polyrail_proto::wire::{AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, Flags};
 use polyrail_proto::{Chunk, FlowIndex, FrameReader, ReaderEvent, Source, Time};
 use polyrail_secure::Sealer;
 
-use super::{Node, Request};
+use self::frame::Frame;
+use super::{Node, NodeSettings, Request};
 use crate::link::Leave;
-use crate::memory::{Memory, Span};
+use crate::memory::Span;
 use crate::network::{ConnectionId, Direction};
-use crate::rng::Rng;
-use crate::sealing::{keys, seal};
+use crate::sealing::keys;
 use crate::world::{Actor, World};
-
-/// An attempt to connect ends after this many times the pause between attempts.
-const CONNECT_PATIENCE: u32 = 10;
 
 /// The sending end of a flow.
 #[derive(Debug, Default)]
@@ -33,7 +34,13 @@ pub(super) struct TxFlow {
     report_at: Time,
     /// Seals what is sent and reads acknowledgements, on the connection that is up.
     ends: Option<(Sealer, FrameReader)>,
-    delivered: u64,
+    stall: Stall,
+    reconnect: Reconnect,
+    up_since: Time,
+    /// Chunks were sent on the connection that is up.
+    sent: bool,
+    /// The peer has acknowledged or refused one.
+    answered: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,23 +54,6 @@ enum TxState {
     Up {
         id: ConnectionId,
     },
-}
-
-/// A frame that is being written.
-#[derive(Debug)]
-struct Frame {
-    token: u64,
-    /// All before the payload, until it is sealed.
-    head: Vec<u8>,
-    /// Payload that is not in a record yet, nor announced by one.
-    payload: VecDeque<Span>,
-    /// The record that is being written.
-    record: Vec<u8>,
-    /// Payload that follows the record as it is.
-    raw: Vec<Span>,
-    /// How much of both is written.
-    at: usize,
-    len: usize,
 }
 
 impl fmt::Display for TxFlow {
@@ -84,7 +74,7 @@ impl Node {
             self.end_write(world, flow, count);
         }
         match self.tx[flow as usize].state {
-            TxState::Down if self.lost => {}
+            TxState::Down if self.is_lost() => {}
             TxState::Down => self.connect(world, flow),
             TxState::Connecting { id, until } => self.await_welcome(world, flow, id, until),
             TxState::Up { id } => self.drive(world, flow, id),
@@ -95,7 +85,7 @@ impl Node {
     pub(super) fn can_pull(&self, flow: u32) -> bool {
         let tx = &self.tx[flow as usize];
         let up = matches!(tx.state, TxState::Up { .. });
-        up && tx.frame.is_none() && self.sender.has_room(FlowIndex(flow))
+        up && tx.frame.is_none() && self.outbound.sender.has_room(FlowIndex(flow))
     }
 
     /// Closes the flow, whatever it is doing; its chunks are given back.
@@ -105,40 +95,59 @@ impl Node {
         tx.call = None;
         tx.unreported = 0;
         let how = [Leave::Finish, Leave::Abort, Leave::Vanish][world.rng.index(3)];
-        match std::mem::take(&mut tx.state) {
+        let settings = &self.settings.reconnect;
+        let pause = match std::mem::take(&mut tx.state) {
             TxState::Down => return,
-            TxState::Connecting { id, .. } => world.network.client_leaves(id, how),
+            TxState::Connecting { id, .. } => {
+                world.network.client_leaves(id, how);
+                tx.reconnect.handle_failed(settings)
+            }
             TxState::Up { id } => {
+                let lasted = world.now().since(tx.up_since);
+                let life = FlowLife { lasted, sent: tx.sent, answered: tx.answered };
+                let pause = tx.reconnect.handle_lost(settings, &life);
                 self.last_up = world.now();
                 world.network.client_leaves(id, how);
                 world.poke(id, Direction::Data);
                 world.tally.flows_lost += 1;
-                let given_back = self.sender.handle_flow_down(FlowIndex(flow));
+                let given_back = self.outbound.sender.handle_flow_down(FlowIndex(flow));
                 world.tally.given_back += given_back as u64;
+                if !self.is_up() {
+                    self.happens(world, PeerEvent::Down);
+                }
+                pause
             }
-        }
-        self.retry(world, flow);
+        };
+        self.retry(world, flow, pause);
     }
 
-    fn retry(&mut self, world: &mut World, flow: u32) {
-        let pause = self.settings.retry.as_nanos() as u64;
-        world.soon(Actor::Tx(self.id, flow), 2 * pause);
+    fn is_up(&self) -> bool {
+        self.tx.iter().any(|tx| matches!(tx.state, TxState::Up { .. }))
+    }
+
+    /// Threads are late by chance.
+    fn retry(&mut self, world: &mut World, flow: u32, pause: Duration) {
+        let late = world.rng.below(pause.as_nanos() as u64 + 1000);
+        world.clock.wake_in(Actor::Tx(self.id, flow), pause + Duration::from_nanos(late));
     }
 
     fn connect(&mut self, world: &mut World, flow: u32) {
-        let up = self.tx.iter().any(|tx| matches!(tx.state, TxState::Up { .. }));
-        if !up && world.now().since(self.last_up) >= self.settings.silence {
-            return self.lose_peer(world);
+        let cut_off = (!self.is_up()).then(|| world.now().since(self.last_up));
+        let timeout = self.settings.silence;
+        if let Some(event) = overdue(timeout, cut_off, Duration::ZERO, || false) {
+            return self.happens(world, event);
         }
+        let settings = &self.settings.reconnect;
         let tx = &mut self.tx[flow as usize];
         tx.epoch += 1;
         let rail = (flow / self.settings.sockets) as usize % world.network.rails();
         let (ends, index) = ((self.id, self.peer), FlowIndex(flow));
         let Some(id) = world.network.connect(rail, ends, index, tx.epoch) else {
-            return self.retry(world, flow);
+            let pause = tx.reconnect.handle_failed(settings);
+            return self.retry(world, flow, pause);
         };
-        let until = world.now().after(self.settings.retry * CONNECT_PATIENCE);
-        self.tx[flow as usize].state = TxState::Connecting { id, until };
+        let until = world.now().after(tx.reconnect.attempt_timeout(settings));
+        tx.state = TxState::Connecting { id, until };
         let latency = world.network.latency(rail);
         world.clock.wake_in(Actor::Accept(id), latency);
         world.clock.wake(Actor::Tx(self.id, flow), until);
@@ -148,12 +157,14 @@ impl Node {
         if world.network.client_sees_failure(id) || world.now() >= until {
             self.drop_flow(world, flow);
         } else if world.network.connection(id).accepted {
-            let epoch = self.tx[flow as usize].epoch;
+            let TxFlow { epoch, reconnect, .. } = self.tx[flow as usize];
             let keys = keys(id, true);
+            let (state, up_since) = (TxState::Up { id }, world.now());
             let ends = Some((keys.sealer, FrameReader::new(keys.opener)));
             self.tx[flow as usize] =
-                TxFlow { state: TxState::Up { id }, epoch, ends, ..TxFlow::default() };
-            self.sender.handle_flow_up(world.now(), FlowIndex(flow));
+                TxFlow { state, epoch, ends, reconnect, up_since, ..TxFlow::default() };
+            self.outbound.sender.handle_flow_up(world.now(), FlowIndex(flow));
+            self.happens(world, PeerEvent::Up);
             self.drive(world, flow, id);
         } else {
             world.clock.wake(Actor::Tx(self.id, flow), until);
@@ -161,8 +172,7 @@ impl Node {
     }
 
     fn drive(&mut self, world: &mut World, flow: u32, id: ConnectionId) {
-        self.note_delivery(world, flow, id);
-        let stalled = self.sender.is_stalled(world.now(), FlowIndex(flow), self.settings.stall);
+        let stalled = self.is_stalled(world, flow, id);
         world.tally.stalled += u64::from(stalled);
         if stalled || world.network.client_sees_failure(id) {
             self.drop_flow(world, flow);
@@ -174,17 +184,38 @@ impl Node {
         }
         self.begin_write(world, flow, id);
         self.pump(world);
-        if self.sender.in_flight(FlowIndex(flow)) > 0 {
-            let at = self.sender.flow_progress(FlowIndex(flow)).after(self.settings.stall);
-            world.clock.wake(Actor::Tx(self.id, flow), at);
+        if self.outbound.sender.in_flight(FlowIndex(flow)) > 0 {
+            let since = self.outbound.sender.flow_progress(FlowIndex(flow));
+            let patience = self.patience.of(self.settings.stall);
+            let look = self.tx[flow as usize].stall.next_look(since, patience);
+            world.clock.wake(Actor::Tx(self.id, flow), since.after(look));
         }
     }
 
-    fn note_delivery(&mut self, world: &mut World, flow: u32, id: ConnectionId) {
-        let delivered = world.network.link(id, Direction::Data).delivered();
-        let before = std::mem::replace(&mut self.tx[flow as usize].delivered, delivered);
-        if delivered > before && self.settings.transport_progress {
-            self.sender.handle_progress(world.now(), FlowIndex(flow));
+    fn is_stalled(&mut self, world: &mut World, flow: u32, id: ConnectionId) -> bool {
+        let (now, index) = (world.now(), FlowIndex(flow));
+        let NodeSettings { stall, silence: peer_timeout, transport_progress, .. } = self.settings;
+        let since = self.outbound.sender.flow_progress(index);
+        let patience = self.patience.of(stall);
+        let tx = &mut self.tx[flow as usize];
+        if !self.outbound.sender.is_stalled(now, index, tx.stall.next_look(since, patience)) {
+            return false;
+        }
+        let silence = Silence { since, patience, device: None, carrier: None, peer_timeout };
+        let taken = || match transport_progress {
+            true => world.network.link(id, Direction::Data).delivered(),
+            false => 0,
+        };
+        match tx.stall.judge(&silence, taken) {
+            StallVerdict::Waits | StallVerdict::DeviceStuck => false,
+            StallVerdict::Moves => {
+                self.outbound.sender.handle_progress(now, index);
+                false
+            }
+            StallVerdict::Stalled => {
+                self.patience.handle_stalled(stall, peer_timeout);
+                true
+            }
         }
     }
 
@@ -194,7 +225,7 @@ impl Node {
             return world.clock.wake(Actor::Tx(self.id, flow), tx.report_at);
         }
         for _ in 0..std::mem::take(&mut tx.unreported) {
-            self.sender.handle_written(FlowIndex(flow));
+            self.outbound.sender.handle_written(FlowIndex(flow));
         }
     }
 
@@ -235,25 +266,33 @@ impl Node {
                     return false;
                 }
             };
-            let in_flight = self.sender.in_flight(FlowIndex(flow));
-            let handled = self.sender.handle_ack(world.now(), FlowIndex(flow), ack);
-            if let Some(until) = self.sender.rest_until() {
+            let in_flight = self.outbound.sender.in_flight(FlowIndex(flow));
+            let handled = self.outbound.sender.handle_ack(world.now(), FlowIndex(flow), ack);
+            if let Some(until) = self.outbound.sender.rest_until() {
                 world.clock.wake(Actor::Timer(self.id), until);
             }
             if let Err(error) = handled {
                 world.oracle.violate(format!("acknowledgement on flow {flow}: {error}"));
                 return false;
             }
+            if let AckFrame::Ack { sequence } | AckFrame::Refusal { sequence, .. } = ack {
+                self.tx[flow as usize].answered |= sequence > 0;
+            }
             let unreported = self.tx[flow as usize].unreported as usize;
-            let left = self.sender.in_flight(FlowIndex(flow));
+            let left = self.outbound.sender.in_flight(FlowIndex(flow));
+            if left < in_flight {
+                self.patience.handle_acknowledged();
+            }
             world.tally.early += u64::from(left < in_flight && left < unreported);
         }
     }
 
     fn begin_write(&mut self, world: &mut World, flow: u32, id: ConnectionId) {
         if self.tx[flow as usize].frame.is_none() {
-            let Some(chunk) = self.sender.pull(world.now(), FlowIndex(flow)) else { return };
-            let in_flight = self.sender.channel_in_flight(FlowIndex(flow));
+            let Some(chunk) = self.outbound.sender.pull(world.now(), FlowIndex(flow)) else {
+                return;
+            };
+            let in_flight = self.outbound.sender.channel_in_flight(FlowIndex(flow));
             if in_flight > self.settings.window_chunks {
                 world.oracle.violate(format!("{in_flight} chunks in flight on flow {flow}"));
             }
@@ -263,6 +302,7 @@ impl Node {
             }
             let frame = self.frame(world, &chunk);
             self.tx[flow as usize].frame = Some(frame);
+            self.tx[flow as usize].sent = true;
         }
         let room = world.network.link(id, Direction::Data).room();
         let tx = &mut self.tx[flow as usize];
@@ -283,9 +323,9 @@ impl Node {
     fn end_write(&mut self, world: &mut World, flow: u32, count: usize) {
         let tx = &mut self.tx[flow as usize];
         let (Some(frame), TxState::Up { id }) = (&mut tx.frame, tx.state) else { return };
-        if !self.outgoing.contains_key(&frame.token) {
-            let token = frame.token;
-            world.oracle.violate(format!("memory of transfer {token} is read after its end"));
+        let transfer = frame.transfer;
+        if !self.outbound.sender.transfers().any(|(known, _)| known == transfer) {
+            world.oracle.violate(format!("memory of {transfer} is read after its end"));
         }
         let memory = &world.memories[self.id];
         let mut bytes = frame.bytes(memory, count);
@@ -333,7 +373,7 @@ impl Node {
             head = encode(header);
         }
         let (record, raw) = (Vec::new(), Vec::new());
-        Frame { token: chunk.token, head, payload, record, raw, at: 0, len: 0 }
+        Frame { transfer: chunk.header.transfer, head, payload, record, raw, at: 0, len: 0 }
     }
 
     /// When a system call that begins now ends: usually soon.
@@ -343,57 +383,5 @@ impl Node {
             false => self.settings.call_nanos,
         };
         world.now().after(Duration::from_nanos(world.rng.below(most)))
-    }
-}
-
-impl Frame {
-    /// Makes the next record, when the last one is written: all before the payload, and then as much
-    /// payload as it seals, or the length of all of it.
-    fn seal_next(
-        &mut self,
-        sealer: &mut Sealer,
-        memory: &Memory,
-        sealed: Option<usize>,
-        rng: &mut Rng,
-    ) {
-        let mut plain = std::mem::take(&mut self.head);
-        self.record.clear();
-        self.raw.clear();
-        match sealed {
-            None => self.raw.extend(self.payload.drain(..)),
-            Some(most) => {
-                // The first record may have no payload; each later one must get on.
-                let mut room = rng.between(u64::from(plain.is_empty()), most as u64);
-                while room > 0
-                    && let Some(span) = self.payload.pop_front()
-                {
-                    let len = span.len.min(room);
-                    plain.extend_from_slice(memory.bytes(Span { len, ..span }));
-                    room -= len;
-                    if len < span.len {
-                        let (offset, len) = (span.offset + len, span.len - len);
-                        self.payload.push_front(Span { offset, len, ..span });
-                    }
-                }
-            }
-        }
-        let raw: u64 = self.raw.iter().map(|span| span.len).sum();
-        seal(sealer, &plain, raw as u32, &mut self.record);
-        self.at = 0;
-        self.len = self.record.len() + raw as usize;
-    }
-
-    /// The next `count` bytes, from record and memory.
-    fn bytes(&self, memory: &Memory, count: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(count);
-        let mut skip = self.at;
-        let payload = self.raw.iter().map(|span| memory.bytes(*span));
-        for part in std::iter::once(self.record.as_slice()).chain(payload) {
-            let from = skip.min(part.len());
-            skip -= from;
-            let take = (part.len() - from).min(count - bytes.len());
-            bytes.extend_from_slice(&part[from..from + take]);
-        }
-        bytes
     }
 }

@@ -14,6 +14,7 @@ use crate::source::{Source, UsedPath};
 pub(crate) struct Crate {
     modules: Vec<Module>,
     by_path: HashMap<Vec<String>, usize>,
+    edges: Vec<Edge>,
 }
 
 struct Module {
@@ -36,6 +37,8 @@ pub(crate) struct Edge {
 pub(crate) enum Level {
     /// No two folders use each other, however many others are between: folders have an order.
     Folders,
+    /// The same, but for the folder's own module, which is one with its parts: they may use it.
+    Parts,
     /// No two modules of different folders use each other: folders may, by different modules.
     Modules,
 }
@@ -47,6 +50,15 @@ pub(crate) struct Graph<'c> {
     root: Vec<String>,
     members: BTreeSet<usize>,
     edges: Vec<Edge>,
+}
+
+/// Folders or modules that use each other: from each of them a way leads to each other one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Knot {
+    /// Their names, sorted.
+    pub(crate) members: Vec<String>,
+    /// Circles among them, the shortest of each use, shortest first.
+    circles: Vec<Vec<String>>,
 }
 
 impl Crate {
@@ -72,9 +84,10 @@ impl Crate {
 
     /// Reads a crate from its root on, as the compiler does, by the modules that are declared.
     fn read(root: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Result<Self, String> {
-        let mut this = Self { modules: Vec::new(), by_path: HashMap::new() };
+        let mut this = Self { modules: Vec::new(), by_path: HashMap::new(), edges: Vec::new() };
         let source = parse(root, read)?;
         this.add(Vec::new(), root, root.parent().unwrap_or(root), source, read)?;
+        this.edges = this.find_edges();
         Ok(this)
     }
 
@@ -118,7 +131,7 @@ impl Crate {
     }
 
     /// What each module uses of the others.
-    fn edges(&self) -> Vec<Edge> {
+    fn find_edges(&self) -> Vec<Edge> {
         let mut found: BTreeMap<(usize, usize), usize> = BTreeMap::new();
         for (from, module) in self.modules.iter().enumerate() {
             for UsedPath { segments, line } in &module.source.uses {
@@ -218,7 +231,7 @@ impl<'c> Graph<'c> {
         let is_member = |at: &usize| of.modules[*at].path.starts_with(root);
         let members: BTreeSet<usize> = (0..of.modules.len()).filter(is_member).collect();
         let is_inside = |edge: &Edge| members.contains(&edge.from) && members.contains(&edge.to);
-        let edges = of.edges().into_iter().filter(is_inside).collect();
+        let edges = of.edges.iter().filter(|edge| is_inside(edge)).cloned().collect();
         Self { of, root: root.to_vec(), members, edges }
     }
 
@@ -270,24 +283,21 @@ impl<'c> Graph<'c> {
         ordered
     }
 
-    /// The circles between folders, the shortest of each knot, as text for people.
-    pub(crate) fn circles(&self, level: Level) -> Vec<String> {
-        let labels: Vec<String> = (0..self.of.modules.len())
-            .map(|module| match level {
-                Level::Folders if self.members.contains(&module) => self.folder(module),
-                Level::Modules if self.members.contains(&module) => self.name(module),
-                _ => String::new(),
-            })
-            .collect();
+    /// The knots of folders, or of modules of several folders; those with the shortest circle first.
+    pub(crate) fn knots(&self, level: Level) -> Vec<Knot> {
+        let labels = self.labels(level);
         let mut used: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-        let mut crossing: Vec<(&str, &str)> = Vec::new();
+        let mut crossing: BTreeSet<(&str, &str)> = BTreeSet::new();
         for edge in &self.edges {
             let (from, to) = (labels[edge.from].as_str(), labels[edge.to].as_str());
+            if from.is_empty() || to.is_empty() {
+                continue;
+            }
             if from != to {
                 used.entry(from).or_default().insert(to);
             }
             if self.folder(edge.from) != self.folder(edge.to) {
-                crossing.push((from, to));
+                crossing.insert((from, to));
             }
         }
         let mut circles: Vec<Vec<&str>> =
@@ -297,32 +307,51 @@ impl<'c> Graph<'c> {
             circle.rotate_left(first);
         }
         circles.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
-        // One circle of each knot is enough to begin with.
-        let mut told: BTreeSet<&str> = BTreeSet::new();
-        let mut texts = Vec::new();
+        circles.dedup();
+        let mut knots: Vec<Knot> = Vec::new();
         for circle in circles.iter().filter(|circle| !circle.is_empty()) {
-            if !told.contains(circle[0]) {
-                let nodes = used.keys().copied();
-                let knot: Vec<&str> = nodes
-                    .filter(|node| way(&used, circle[0], node).is_some())
-                    .filter(|node| way(&used, node, circle[0]).is_some())
-                    .collect();
-                texts.push(self.tell(circle, &knot, &labels));
-                told.extend(knot);
+            let owned = circle.iter().map(|node| (*node).to_owned()).collect();
+            match knots.iter_mut().find(|knot| knot.has(circle[0])) {
+                Some(knot) => knot.circles.push(owned),
+                None => {
+                    let nodes = used.keys().copied();
+                    let members = nodes
+                        .filter(|node| way(&used, circle[0], node).is_some())
+                        .filter(|node| way(&used, node, circle[0]).is_some());
+                    let members = members.map(str::to_owned).collect();
+                    knots.push(Knot { members, circles: vec![owned] });
+                }
             }
         }
-        texts
+        knots
     }
 
-    /// The circle, with all that are tied up with it, and the places that make each step of it.
-    fn tell(&self, circle: &[&str], knot: &[&str], labels: &[String]) -> String {
+    /// The name that each module of the crate goes by at a level; none if it does not count.
+    fn labels(&self, level: Level) -> Vec<String> {
+        let is_own = |module: usize| self.of.modules[module].path == self.root;
+        let label = |module| match level {
+            Level::Parts if is_own(module) => String::new(),
+            Level::Folders | Level::Parts if self.members.contains(&module) => self.folder(module),
+            Level::Modules if self.members.contains(&module) => self.name(module),
+            _ => String::new(),
+        };
+        (0..self.of.modules.len()).map(label).collect()
+    }
+
+    /// The shortest circle of a knot that goes through one of these, as text for people: with all
+    /// members of the knot, and the places that make each step of it.
+    pub(crate) fn show_knot(&self, knot: &Knot, level: Level, through: &[String]) -> String {
+        let goes_through = |circle: &&Vec<String>| circle.iter().any(|one| through.contains(one));
+        let circle = knot.circles.iter().find(goes_through).unwrap_or(&knot.circles[0]);
+        let labels = self.labels(level);
         let mut text = format!("  {} → {}\n", circle.join(" → "), circle[0]);
-        if knot.len() > circle.len() {
-            let _ = writeln!(text, "    in a knot of {}: {}", knot.len(), knot.join(", "));
+        if knot.members.len() > circle.len() {
+            let (count, members) = (knot.members.len(), knot.members.join(", "));
+            let _ = writeln!(text, "    in a knot of {count}: {members}");
         }
         for (at, from) in circle.iter().enumerate() {
-            let to = circle[(at + 1) % circle.len()];
-            let is = |edge: &&Edge| labels[edge.from] == *from && labels[edge.to] == to;
+            let to = &circle[(at + 1) % circle.len()];
+            let is = |edge: &&Edge| labels[edge.from] == *from && labels[edge.to] == *to;
             for edge in self.edges.iter().filter(is) {
                 let _ = writeln!(text, "    {}", self.show(edge));
             }
@@ -334,6 +363,12 @@ impl<'c> Graph<'c> {
     pub(crate) fn show(&self, edge: &Edge) -> String {
         let file = self.of.modules[edge.from].file.display();
         format!("{file}:{}: {} uses {}", edge.line, self.name(edge.from), self.name(edge.to))
+    }
+}
+
+impl Knot {
+    fn has(&self, name: &str) -> bool {
+        self.members.iter().any(|member| member == name)
     }
 }
 

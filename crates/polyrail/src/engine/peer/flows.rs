@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use polyrail_proto::life::Epoch;
+use polyrail_proto::liveness::Reconnect;
 use polyrail_proto::{FlowIndex, Time};
 
 use super::pairs::{Pairs, RailPair};
@@ -12,7 +14,6 @@ use crate::base::reason::Flows;
 use crate::device::wire::Wire;
 use crate::engine::counters::FlowStats;
 use crate::engine::placement::Placement;
-use crate::engine::sessions::first_epoch;
 use crate::engine::settings::EngineSettings;
 
 /// Which rails a direction uses, and how its flows lie on them.
@@ -32,6 +33,8 @@ pub(crate) struct FlowSlot {
     /// Until when it takes nothing, by the monotonic clock.
     pub(crate) rests_until: AtomicU64,
     pub(crate) epoch: AtomicU64,
+    /// When it is connected again; the control thread asks.
+    pub(crate) reconnect: Mutex<Reconnect>,
     pub(crate) stats: FlowStats,
     /// Held for looking at its counters only; the proxy owns the bytes.
     pub(crate) wire: Mutex<Option<Wire>>,
@@ -68,7 +71,8 @@ impl Layout {
                 up: AtomicBool::new(false),
                 up_since: AtomicU64::new(0),
                 rests_until: AtomicU64::new(0),
-                epoch: AtomicU64::new(first_epoch(number)),
+                epoch: AtomicU64::new(Epoch::first(number).0),
+                reconnect: Mutex::default(),
                 stats: FlowStats::default(),
                 wire: Mutex::new(None),
             })
@@ -104,6 +108,15 @@ impl PeerShared {
         tx.suspects.clear(self.layout.pair_index(flow));
         drop(tx);
         self.layout.pairs.note_up(self.layout.pair_index(flow));
+    }
+
+    /// Whether connections of the pair at this position come up and die young.
+    pub(crate) fn dies_young(&self, pair: usize) -> bool {
+        let flows = self.flows.iter().enumerate();
+        let mut of_pair = flows
+            .filter(|(index, _)| self.layout.pair_index(FlowIndex(*index as u32)) == pair)
+            .map(|(_, slot)| slot);
+        of_pair.any(|slot| slot.reconnect.lock().dies_young())
     }
 
     /// Whether a flow is up on the pair at this position.

@@ -2,9 +2,9 @@
 //! rails that a position stands for change when others are tried instead.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use polyrail_proto::liveness::Trials;
 
 use crate::engine::pairing::Pairing;
 
@@ -20,28 +20,10 @@ pub(crate) struct Pairs {
     preferred: Vec<RailPair>,
     /// By rail here: why it is in no pair.
     idle: Mutex<Vec<Option<String>>>,
-    /// By position: why its latest attempt failed, while none of its flows is up.
+    /// By position: why its latest connection failed, until one of its flows moves data.
     problems: Mutex<Vec<Option<String>>>,
-    failed: Mutex<Vec<Failed>>,
-    /// By position: the pause before the preferred pair is asked for the next time it was left.
-    return_pauses: Mutex<Vec<Duration>>,
+    pub(crate) trials: Mutex<Trials>,
 }
-
-/// A pair that did not come up.
-#[derive(Clone, Copy, Debug)]
-struct Failed {
-    pair: RailPair,
-    times: u32,
-    /// Others are tried instead until then.
-    until: Instant,
-    pause: Duration,
-}
-
-/// How long a pair that failed is left alone while there is another one, at first and at most.
-const PAUSE: Duration = Duration::from_secs(3);
-const PAUSE_MAX: Duration = Duration::from_secs(12);
-/// How long a preferred pair that failed is left alone before it is asked for, at first.
-const RETURN: Duration = Duration::from_secs(5);
 
 impl Pairs {
     pub(crate) fn new(pairing: Pairing) -> Self {
@@ -50,8 +32,7 @@ impl Pairs {
             current: preferred.iter().map(|pair| AtomicU32::new(packed(*pair))).collect(),
             problems: Mutex::new(vec![None; preferred.len()]),
             idle: Mutex::new(idle_local),
-            failed: Mutex::default(),
-            return_pauses: Mutex::new(vec![RETURN; preferred.len()]),
+            trials: Mutex::new(Trials::new(preferred.len())),
             preferred,
         }
     }
@@ -101,40 +82,15 @@ impl Pairs {
         self.problems.lock()[index].clone()
     }
 
-    /// A flow is up on the pair at this position.
-    pub(crate) fn note_up(&self, index: usize) {
+    /// A flow of the pair at this position moves data.
+    pub(crate) fn forget_problem(&self, index: usize) {
         self.problems.lock()[index] = None;
-        let pair = self.at(index);
-        self.failed.lock().retain(|failed| failed.pair != pair);
     }
 
-    /// No connection came up between these rails. Returns how often that happened since one did.
-    pub(crate) fn note_failed(&self, pair: RailPair, now: Instant) -> u32 {
-        let mut failed = self.failed.lock();
-        if let Some(known) = failed.iter_mut().find(|failed| failed.pair == pair) {
-            known.times += 1;
-            // Several flows fail at once: that is one failure.
-            if known.until <= now {
-                known.pause = (known.pause * 2).min(PAUSE_MAX);
-                known.until = now + known.pause;
-            }
-            return known.times;
-        }
-        failed.push(Failed { pair, times: 1, until: now + PAUSE, pause: PAUSE });
-        1
-    }
-
-    /// Pairs that are left alone for now.
-    pub(crate) fn failed(&self, now: Instant) -> Vec<RailPair> {
-        let failed = self.failed.lock();
-        failed.iter().filter(|failed| failed.until > now).map(|failed| failed.pair).collect()
-    }
-
-    /// How long to wait before the preferred pair is asked for. It doubles each time the pair is left, so a link that
-    /// comes and goes does not take its flows with it every few seconds.
-    pub(crate) fn return_pause(&self, index: usize, most: Duration) -> Duration {
-        let pause = &mut self.return_pauses.lock()[index];
-        std::mem::replace(pause, (*pause * 2).min(most))
+    /// A flow is up on the pair at this position. That solves no problem yet: a path may let the hello
+    /// through and drop what is larger.
+    pub(crate) fn note_up(&self, index: usize) {
+        self.trials.lock().handle_up(self.at(index));
     }
 }
 
@@ -165,24 +121,12 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_that_failed_is_left_alone_for_longer_each_time_and_forgotten_once_it_works() {
-        let (pairs, start) = (pairs(), Instant::now());
-        assert_eq!((pairs.note_failed((0, 1), start), pairs.note_failed((0, 1), start)), (1, 2));
-        assert_eq!(pairs.failed(start + PAUSE / 2), [(0, 1)]);
-        let later = start + PAUSE;
-        assert_eq!(pairs.failed(later), []);
-        pairs.note_failed((0, 1), later);
-        assert_eq!(pairs.failed(later + PAUSE), [(0, 1)]);
+    fn a_problem_is_forgotten_once_data_moves_and_not_before() {
+        let pairs = pairs();
         pairs.note_problem(0, "no".to_owned());
         pairs.note_up(0);
-        assert_eq!((pairs.failed(later), pairs.problem(0)), (vec![], None));
-        assert_eq!(pairs.note_failed((0, 1), later), 1);
-    }
-
-    #[test]
-    fn the_pause_before_a_return_doubles_up_to_its_limit() {
-        let (pairs, most) = (pairs(), RETURN * 3);
-        let pauses = [(); 3].map(|()| pairs.return_pause(1, most));
-        assert_eq!((pauses, pairs.return_pause(0, most)), ([RETURN, RETURN * 2, most], RETURN));
+        assert_eq!(pairs.problem(0), Some("no".to_owned()));
+        pairs.forget_problem(0);
+        assert_eq!(pairs.problem(0), None);
     }
 }

@@ -1,12 +1,13 @@
 //! What went wrong with a peer, or holds it up, in words: for errors, and for the log.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use polyrail_proto::Time;
 use polyrail_proto::hello::Capabilities;
 use polyrail_sys::threads::monotonic_ns;
 
-use super::PeerShared;
+use super::{FlowSlot, PeerShared};
 use crate::base::reason::{LostReason, MessageHalf, TransferProgress};
 use crate::device::wire::Wire;
 use crate::engine::pass::Down;
@@ -21,11 +22,13 @@ impl PeerShared {
         self.last_problem.lock().clone()
     }
 
-    /// Why a rail here carries nothing towards it or from it; `None` if a connection is up on the rail.
+    /// Why a rail here carries nothing towards it or from it; `None` if a connection that works is up on the rail.
     pub(crate) fn why_idle(&self, local: usize) -> Option<String> {
         let pairs = &self.layout.pairs;
         let own: Vec<usize> = (0..pairs.len()).filter(|pair| pairs.at(*pair).0 == local).collect();
-        if own.iter().any(|pair| self.is_pair_up(*pair)) {
+        // One that comes up again and again, and has moved nothing since the last problem, does not work.
+        let is_vain = |pair: usize| pairs.problem(pair).is_some() && self.dies_young(pair);
+        if own.iter().any(|pair| self.is_pair_up(*pair) && !is_vain(*pair)) {
             return None;
         }
         if !self.connects_flows() {
@@ -93,8 +96,14 @@ pub(crate) fn silent_for(peer: &PeerShared, silence: Duration) -> LostReason {
     // Connections that are up may show a cause that none has failed of.
     let hindrance = peer.hindrance();
     let (flows, last_problem) = (peer.all_flows(), hindrance.or_else(|| peer.what_holds()));
+    // Connections that came up meanwhile reached it, even if all of them are down at this moment.
+    let now = Time(monotonic_ns());
+    let came_up = |slot: &FlowSlot| {
+        let since = Time(slot.up_since.load(Ordering::Relaxed));
+        since > Time::default() && now.since(since) < silence
+    };
     match flows.up {
-        0 => LostReason::Unreachable { silence, last_problem },
+        0 if !peer.flows.iter().any(came_up) => LostReason::Unreachable { silence, last_problem },
         _ => LostReason::NoProgress { silence, flows, last_problem },
     }
 }

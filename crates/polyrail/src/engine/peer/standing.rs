@@ -2,14 +2,13 @@
 
 use std::net::IpAddr;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
-use polyrail_proto::FlowIndex;
 use polyrail_proto::hello::RefusedCode;
+use polyrail_proto::life::{Action, Epoch, PeerEvent, PeerState, is_final};
+use polyrail_proto::{FlowIndex, Time};
 
 use super::{Life, Outward, PeerShared, RailPair};
 use crate::base::reason::LostReason;
-use crate::engine::life::{Action, PeerEvent, PeerState, is_final};
 
 impl PeerShared {
     pub(crate) fn state(&self) -> PeerState {
@@ -113,7 +112,7 @@ impl PeerShared {
     }
 
     /// A kernel refused a connection on these rails. Says whether that must be confirmed soon.
-    pub(crate) fn note_nobody_there(&self, pair: usize, now: Instant) -> bool {
+    pub(crate) fn note_nobody_there(&self, pair: usize, now: Time) -> bool {
         let mut life = self.life.lock();
         life.attempts.nobody_there(pair, now);
         life.state == PeerState::CutOff && life.attempts.is_unsure(pair)
@@ -135,6 +134,24 @@ impl PeerShared {
         } else {
             life.attempts.refused(self.layout.pair_index(flow), index, word);
         }
+    }
+
+    /// The session of the peer that was heard in this one.
+    pub(crate) fn heard_session(&self) -> Option<u32> {
+        // It was made of a u32.
+        self.heard.load(Ordering::Acquire).checked_sub(1).map(|session| session as u32)
+    }
+
+    /// A hello of this session of the peer is welcome.
+    pub(crate) fn note_heard(&self, session: u32) {
+        self.heard.store(u64::from(session) + 1, Ordering::Release);
+    }
+
+    /// The epoch of a hello that is said now.
+    pub(crate) fn epoch_in_hello(&self, epoch: Epoch) -> Epoch {
+        let was_acknowledged = self.tx().sender.was_acknowledged();
+        let has_taken = !self.rx().receiver.is_unused();
+        epoch.in_hello(self.heard_session(), was_acknowledged, has_taken)
     }
 
     /// What all attempts to connect flows say together, while none is up.

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use polyrail_proto::Time;
 use polyrail_proto::wire::WireOp;
 
-use super::{AnyFlow, Core, Outbound};
+use super::Core;
 use crate::engine::pass::Pass;
-use crate::engine::peer::{Arrived, Delivery, Locked, PeerShared, RxSide};
+use crate::engine::peer::{Arrival, Delivery, Locked, PeerShared, RxSide};
 use crate::proxy::Proxy;
+use crate::proxy::flow::{Flow, Flushed};
 use crate::receiver::flow::RxFlow;
 
 /// A peer whose connections are about to end: see
@@ -28,17 +30,14 @@ impl Core {
             self.ack_hold.release();
             return true;
         }
-        self.ack_hold.is_over(pass.now, pass.for_caller, pass.sends)
+        self.ack_hold.is_over(Time(pass.now), pass.for_caller, pass.sends)
     }
 
     /// Forgets what is owed on flows whose acknowledgements have left with an answer. Says whether
     /// any are owed.
     fn owes_acks(&mut self) -> bool {
         let Self { owing, flows, .. } = self;
-        owing.retain(|key| match flows.get(*key) {
-            Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) => flow.owes_acks(),
-            _ => false,
-        });
+        owing.retain(|key| flows.get(*key).is_some_and(Flow::owes_acks));
         !owing.is_empty()
     }
 
@@ -48,37 +47,25 @@ impl Core {
         let mut still_owing = Vec::new();
         self.withholds_acks = false;
         while let Some(key) = self.owing.pop() {
-            let flushed = match self.flows.get_mut(key) {
-                Some(AnyFlow::Rx(flow)) => flow.flush_acks().map(|withholds| {
-                    self.withholds_acks |= withholds;
-                    if withholds {
-                        still_owing.push(key);
-                    }
-                }),
-                Some(AnyFlow::Both(flow, arriving)) => {
-                    if flow.take_along(arriving) {
-                        let wrote = flow.write(pass, None).map(drop);
-                        // That may have begun something new.
-                        let of_peer = |o: &&mut Outbound| Arc::ptr_eq(&o.peer, &flow.peer);
-                        if let Some(outbound) = self.outbound.iter_mut().find(of_peer) {
-                            outbound.left.note(flow, pass.now);
-                        }
-                        if arriving.withholds_acks() {
-                            self.withholds_acks = true;
-                            still_owing.push(key);
-                        }
-                        wrote
-                    } else {
-                        // In the middle of a frame: when that is out, or with it.
-                        still_owing.push(key);
-                        Ok(())
-                    }
+            let Some(flow) = self.flows.get_mut(key) else { continue };
+            let flushed = flow.flush_acks(pass);
+            // That may have begun something new.
+            if let Some(tx) = &flow.tx
+                && let Some(outbound) = self.outbound.iter_mut().find(|it| flow.is_of(&it.peer))
+            {
+                outbound.left.note(tx, pass.now);
+            }
+            match flushed {
+                Ok(Flushed::All) => {}
+                Ok(Flushed::Withheld) => {
+                    self.withholds_acks = true;
+                    still_owing.push(key);
                 }
-                _ => continue,
-            };
-            if let Err(down) = flushed {
-                self.read_last(key, pass);
-                self.drop_flow(key, down, proxy, pass);
+                Ok(Flushed::Later) => still_owing.push(key),
+                Err(down) => {
+                    self.read_last(key, pass);
+                    self.drop_flow(key, down, proxy, pass);
+                }
             }
         }
         self.owing.append(&mut still_owing);
@@ -89,11 +76,11 @@ impl Core {
     fn settle(&mut self) {
         for Settling { peer, says_bye } in &self.settling {
             for (key, flow) in &mut self.flows {
-                if let AnyFlow::Rx(flow) | AnyFlow::Both(_, flow) = flow
-                    && Arc::ptr_eq(&flow.peer, peer)
+                if let Some(rx) = &mut flow.rx
+                    && Arc::ptr_eq(&rx.peer, peer)
                 {
-                    flow.settle(*says_bye);
-                    if flow.owes_acks() && !self.owing.contains(&key) {
+                    rx.settle(*says_bye);
+                    if rx.owes_acks() && !self.owing.contains(&key) {
                         self.owing.push(key);
                     }
                 }
@@ -105,13 +92,8 @@ impl Core {
     fn note_settled(&mut self) {
         let Self { settling, flows, .. } = self;
         settling.retain(|Settling { peer, .. }| {
-            let is_settled = |flow: &AnyFlow| match flow {
-                AnyFlow::Rx(flow) => flow.is_settled(),
-                AnyFlow::Both(flow, arriving) => arriving.is_settled() && !flow.is_unfinished(),
-                AnyFlow::Tx(_) => true,
-            };
-            let mut of_peer = flows.iter().filter(|(_, flow)| Arc::ptr_eq(flow.peer(), peer));
-            let stays = !of_peer.all(|(_, flow)| is_settled(flow));
+            let mut of_peer = flows.iter().filter(|(_, flow)| flow.is_of(peer));
+            let stays = !of_peer.all(|(_, flow)| flow.is_settled());
             if !stays {
                 peer.unsettled.fetch_sub(1, Ordering::AcqRel);
             }
@@ -121,43 +103,27 @@ impl Core {
 
     /// The connection ends now: delivers what was copied and not looked at. The user hears of it in any case.
     pub(super) fn collect_last(&mut self, key: usize, pass: &mut Pass<'_>) {
-        if let Some(AnyFlow::Rx(flow) | AnyFlow::Both(_, flow)) = self.flows.get_mut(key) {
-            while matches!(flow.collect(pass), Ok(true)) {}
+        if let Some(Flow { connection, rx: Some(rx), .. }) = self.flows.get_mut(key) {
+            while matches!(rx.collect(connection, pass), Ok(true)) {}
         }
     }
 
     /// Acknowledges what has landed since the connection was settled, as far as that may be said and the socket takes it.
     pub(super) fn acknowledge_last(&mut self, key: usize, pass: &mut Pass<'_>) {
-        match self.flows.get_mut(key) {
-            Some(AnyFlow::Rx(flow)) => {
-                flow.settle(false);
-                tell_why(flow);
-                let _ = flow.flush_acks();
-            }
-            Some(AnyFlow::Both(flow, arriving)) => {
-                arriving.settle(false);
-                tell_why(arriving);
-                if flow.take_along(arriving) {
-                    let _ = flow.write(pass, None);
-                }
-            }
-            Some(AnyFlow::Tx(_)) | None => {}
+        let Some(flow) = self.flows.get_mut(key) else { return };
+        if let Some(rx) = &mut flow.rx {
+            rx.settle(false);
+            tell_why(rx);
+            let _ = flow.flush_acks(pass);
         }
     }
 
     /// A connection is broken: what the peer said last is there to be read.
     pub(super) fn read_last(&mut self, key: usize, pass: &mut Pass<'_>) {
-        match self.flows.get_mut(key) {
-            Some(AnyFlow::Tx(flow)) => {
-                flow.readable = true;
-                let _ = flow.read(pass);
-            }
-            Some(AnyFlow::Both(flow, arriving)) => {
-                arriving.readable = true;
-                let _ = arriving.read(pass);
-                let _ = flow.take_acks(arriving.take_acks(), pass);
-            }
-            Some(AnyFlow::Rx(_)) | None => {}
+        let flow = self.flows.get_mut(key).filter(|flow| flow.tx.is_some());
+        if let Some(flow) = flow {
+            flow.connection.readable = true;
+            let _ = flow.read(pass);
         }
     }
 }
@@ -180,7 +146,7 @@ pub(super) fn tell_last<'p>(
 ) -> bool {
     let (mut delivery, mut any) = (Delivery::default(), false);
     loop {
-        delivery.take(&mut rx);
+        rx.take(&mut delivery);
         // With the lock held: once it is released another flow may acknowledge what it has brought, and end.
         let is_last = peer.is_gone() && peer.rx_flows_up.load(Ordering::Acquire) <= flows_left;
         drop(rx);
@@ -188,11 +154,11 @@ pub(super) fn tell_last<'p>(
             return any;
         }
         any = true;
-        let is_write = |arrived: &Arrived| match arrived {
-            Arrived::Whole(landed, _) => landed.op == WireOp::Write,
-            Arrived::Failed(..) => false,
+        let is_write = |arrival: &Arrival| match arrival {
+            Arrival::Whole(landed, _) => landed.op == WireOp::Write,
+            Arrival::Failed(..) => false,
         };
-        delivery.arrived.retain(|arrived| !(is_last && is_write(arrived)));
+        delivery.arrivals.retain(|arrival| !(is_last && is_write(arrival)));
         // What the peer did wrong makes no difference any more.
         (rx, _) = pass.deliver(peer, &mut delivery);
     }
@@ -207,13 +173,13 @@ mod tests {
     use polyrail_config::Config;
     use polyrail_gpu::fake::FakeDevice;
     use polyrail_gpu::{Completion, GpuError, Ticket};
+    use polyrail_proto::life::PeerEvent;
     use polyrail_sys::Memory;
 
     use crate::api::engine::Engine;
     use crate::api::request::Request;
     use crate::api::transfer::Transfer;
     use crate::base::reason::LostReason;
-    use crate::engine::life::PeerEvent;
     use crate::engine::peer::PeerShared;
     use crate::memory::region::Region;
 

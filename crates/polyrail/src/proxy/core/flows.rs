@@ -4,19 +4,21 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use polyrail_config::Payload;
 use polyrail_proto::FlowIndex;
-use polyrail_secure::Keys;
+use polyrail_proto::life::PeerEvent;
 use polyrail_sys::tcp;
 
 use super::acknowledging::{Settling, tell_last};
-use super::{AnyFlow, Core, Left, Outbound};
+use super::{Core, Left, Outbound};
+use crate::device::connection::Connection;
 use crate::device::wire::Wire;
 use crate::engine::finish::drain_tx;
-use crate::engine::life::PeerEvent;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
-use crate::engine::proxy_handle::ProxyCommand;
+use crate::engine::proxy_handle::{Connected, ProxyCommand};
 use crate::proxy::Proxy;
+use crate::proxy::flow::Flow;
 use crate::receiver::flow::RxFlow;
 use crate::sender::flow::TxFlow;
 
@@ -40,46 +42,12 @@ impl Core {
         pass: &mut Pass<'_>,
     ) {
         match command {
-            ProxyCommand::AddTx { peer, flow, wire, keys: Keys { sealer, opener } } => {
-                if !peer.is_gone() {
-                    let socket = wire.socket().clone();
-                    self.tx_connected(&peer, flow, &wire, pass);
-                    let tx_flow = TxFlow::new(peer.clone(), flow, wire, sealer);
-                    let tx_flow = Box::new(tx_flow.with_acks(opener));
-                    let key = self.flows.insert(AnyFlow::Tx(tx_flow));
-                    self.outbound_of(peer, flow).push(key);
-                    self.watch(key, &socket, proxy, pass);
-                }
-            }
-            ProxyCommand::AddRx { arriving } => {
-                let flow = Box::new(RxFlow::new(arriving, pass.now));
-                if self.rx_connected(&flow, proxy, pass) {
-                    let socket = flow.wire().socket().clone();
-                    let key = self.flows.insert(AnyFlow::Rx(flow));
-                    self.watch(key, &socket, proxy, pass);
-                }
-            }
-            ProxyCommand::AddBoth { arriving } => {
-                let (arriving, sealer) = RxFlow::duplex(arriving, pass.now);
-                let arriving = Box::new(arriving);
-                let (peer, flow) = (arriving.peer.clone(), arriving.flow);
-                let wire = arriving.wire().clone();
-                let socket = wire.socket().clone();
-                if self.rx_connected(&arriving, proxy, pass) {
-                    self.tx_connected(&peer, flow, &wire, pass);
-                    let tx_flow = TxFlow::new(peer.clone(), flow, wire, sealer);
-                    let key = self.flows.insert(AnyFlow::Both(Box::new(tx_flow), arriving));
-                    self.outbound_of(peer, flow).push(key);
-                    self.watch(key, &socket, proxy, pass);
-                }
-            }
+            ProxyCommand::Add(connected) => self.add(*connected, proxy, pass),
             ProxyCommand::Settle { peer, says_bye } => {
                 self.settling.push(Settling { peer, says_bye });
             }
             ProxyCommand::DropPeer { peer } => {
-                let of_peer = |flow: &AnyFlow| Arc::ptr_eq(flow.peer(), &peer);
-                let keys: Vec<usize> =
-                    self.flows.iter().filter(|(_, f)| of_peer(f)).map(|(key, _)| key).collect();
+                let keys = self.keys_of(&peer);
                 // All before one of them ends: what one has copied may complete what another brought. And all are
                 // delivered before one acknowledges.
                 keys.iter().for_each(|key| self.collect_last(*key, pass));
@@ -91,10 +59,10 @@ impl Core {
             }
             ProxyCommand::Probe { peer } => {
                 for (key, flow) in &mut self.flows {
-                    if let AnyFlow::Rx(flow) | AnyFlow::Both(_, flow) = flow
-                        && Arc::ptr_eq(&flow.peer, &peer)
+                    if let Some(rx) = &mut flow.rx
+                        && Arc::ptr_eq(&rx.peer, &peer)
                     {
-                        flow.say_something(pass);
+                        rx.say_something(pass);
                         if !self.owing.contains(&key) {
                             self.owing.push(key);
                         }
@@ -105,14 +73,36 @@ impl Core {
             ProxyCommand::LetGo => pass.copiers.let_go(),
             ProxyCommand::GiveBack => self.give_back(proxy, pass),
             ProxyCommand::Resume { peer } => {
-                let of_peer = |flow: &AnyFlow| Arc::ptr_eq(flow.peer(), &peer);
-                let keys: Vec<usize> =
-                    self.flows.iter().filter(|(_, f)| of_peer(f)).map(|(key, _)| key).collect();
-                for key in keys {
-                    self.mark_readable(key);
-                }
+                self.keys_of(&peer).into_iter().for_each(|key| self.mark_readable(key));
             }
         }
+    }
+
+    fn keys_of(&self, peer: &Arc<PeerShared>) -> Vec<usize> {
+        self.flows.iter().filter(|(_, flow)| flow.is_of(peer)).map(|(key, _)| key).collect()
+    }
+
+    fn add(&mut self, connected: Connected, proxy: &Proxy, pass: &mut Pass<'_>) {
+        let Connected { peer, flow, wire, keys, sends, arriving } = connected;
+        let rx = arriving
+            .map(|arriving| Box::new(RxFlow::new((peer.clone(), flow), arriving, sends, pass.now)));
+        let is_welcome = match &rx {
+            Some(rx) => self.rx_connected(rx, proxy, pass),
+            None => !peer.is_gone(),
+        };
+        if !is_welcome {
+            return;
+        }
+        let tx = sends.then(|| {
+            self.tx_connected(&peer, flow, &wire, pass);
+            Box::new(TxFlow::new(peer.clone(), flow))
+        });
+        let connection = Connection::new(wire, keys, peer.payload == Payload::Aead);
+        let key = self.flows.insert(Flow { peer: peer.clone(), connection, tx, rx });
+        if sends {
+            self.outbound_of(peer, flow).push(key);
+        }
+        self.watch(key, proxy, pass);
     }
 
     /// A flow towards the peer is connected.
@@ -156,11 +146,9 @@ impl Core {
         pass: &mut Pass<'_>,
     ) -> bool {
         let same = |other: &RxFlow| other.flow == flow.flow && Arc::ptr_eq(&other.peer, &flow.peer);
-        let old = self.flows.iter().find_map(|(key, other)| match other {
-            AnyFlow::Rx(other) | AnyFlow::Both(_, other) if same(other) => {
-                Some((key, other.epoch, other.since_ns))
-            }
-            _ => None,
+        let old = self.flows.iter().find_map(|(key, other)| {
+            let other = other.rx.as_deref().filter(|other| same(other))?;
+            Some((key, other.epoch, other.since_ns))
         });
         if let Some((key, epoch, since)) = old {
             // An older attempt that took longer. None takes longer than that: then it is the epoch of the
@@ -186,49 +174,37 @@ impl Core {
         proxy: &Proxy,
         pass: &mut Pass<'_>,
     ) {
-        let Some(flow) = self.flows.try_remove(key) else { return };
+        let Some(Flow { connection, tx, rx, .. }) = self.flows.try_remove(key) else { return };
+        let socket = connection.wire.socket();
+        let _ = proxy.poller.remove(socket.as_fd());
         self.streamed.retain(|other| *other != key);
         if self.hot == Some(key) {
             self.hot = None;
         }
-        match flow {
-            AnyFlow::Tx(flow) => {
-                self.tx_lost(key, &flow, &why, proxy, pass);
-                // What the kernel still holds is sent again elsewhere: it must not arrive later.
-                let _ = tcp::reset_on_close(&**flow.wire().socket());
-                self.leaving.extend(flow.into_tickets());
+        if let Some(tx) = tx {
+            self.tx_lost(key, &tx, &connection.wire, &why, pass);
+            // What the kernel still holds is sent again elsewhere: it must not arrive later. But
+            // acknowledgements are for the peer to read.
+            if rx.is_none() || tx.is_in_flight() || !tx.peer.is_gone() {
+                let _ = tcp::reset_on_close(&**socket);
             }
-            AnyFlow::Rx(flow) => self.rx_lost(&flow, &why, proxy, pass),
-            AnyFlow::Both(flow, arriving) => {
-                self.tx_lost(key, &flow, &why, proxy, pass);
-                // Acknowledgements that the kernel still holds are for the peer to read.
-                if flow.is_in_flight() || !flow.peer.is_gone() {
-                    let _ = tcp::reset_on_close(&**flow.wire().socket());
-                }
-                self.leaving.extend(flow.into_tickets());
-                self.rx_lost(&arriving, &why, proxy, pass);
-            }
+            self.leaving.extend(tx.into_tickets());
         }
+        if let Some(rx) = rx {
+            self.rx_lost(&rx, &why, pass);
+        }
+        drop(connection);
         // Queues keep memory until they are used again, and its rings are used no more.
         pass.copiers.let_go();
     }
 
     /// A flow towards a peer is gone: its chunks go out on others, and it is connected again.
-    pub(super) fn tx_lost(
-        &mut self,
-        key: usize,
-        flow: &TxFlow,
-        why: &Down,
-        proxy: &Proxy,
-        pass: &mut Pass<'_>,
-    ) {
+    fn tx_lost(&mut self, key: usize, flow: &TxFlow, wire: &Wire, why: &Down, pass: &mut Pass<'_>) {
         // What is in memory is sent again elsewhere: it must not arrive later. Nothing is sent again to a peer that
         // is gone, and what was said last is for it to read.
-        let socket = flow.wire().socket();
         if !flow.peer.is_gone() {
-            flow.wire().abandon_stream();
+            wire.abandon_stream();
         }
-        let _ = proxy.poller.remove(socket.as_fd());
         flow.carrier_lost(&why.0);
         for outbound in &mut self.outbound {
             outbound.flows.retain(|other| *other != key);
@@ -237,7 +213,7 @@ impl Core {
         let slot = &peer.flows[index.0 as usize];
         slot.up.store(false, Ordering::Release);
         *slot.wire.lock() = None;
-        if let Ok(info) = polyrail_sys::tcp::info(&**socket) {
+        if let Ok(info) = tcp::info(&**wire.socket()) {
             slot.stats.past_retransmits.add(info.retransmits);
         }
         slot.stats.down.add(1);
@@ -247,12 +223,12 @@ impl Core {
         drain_tx(&mut tx, pass);
         drop(tx);
         pass.engine.ask_all(peer);
-        pass.engine.control.flow_lost(peer.clone(), index, why.0.clone());
+        let life = flow.life(pass.now);
+        pass.engine.control.flow_lost(peer.clone(), index, why.0.clone(), life);
     }
 
     /// A flow from a peer is gone.
-    fn rx_lost(&mut self, flow: &RxFlow, why: &Down, proxy: &Proxy, pass: &mut Pass<'_>) {
-        let _ = proxy.poller.remove(flow.wire().socket().as_fd());
+    fn rx_lost(&mut self, flow: &RxFlow, why: &Down, pass: &mut Pass<'_>) {
         flow.forget_carrier();
         let mut rx = flow.peer.rx();
         rx.receiver.handle_flow_down(flow.flow);

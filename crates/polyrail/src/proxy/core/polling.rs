@@ -4,12 +4,12 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use polyrail_sys::{PollEvent, Poller};
-use socket2::Socket;
 
-use super::{AnyFlow, Core, streams};
+use super::{Core, streams};
 use crate::device::shared_stream::SharedStream;
 use crate::engine::pass::Pass;
 use crate::proxy::Proxy;
+use crate::proxy::flow::Flow;
 
 /// While polling: looks at the busiest flow directly, and at all of them every so many rounds.
 const ROUNDS_PER_POLL: u32 = 16;
@@ -46,7 +46,7 @@ impl Core {
         }
         for event in &mut self.events[from..] {
             let flow = self.flows.get(event.token as usize);
-            if let Some(stream) = flow.and_then(|flow| flow.wire().stream()) {
+            if let Some(stream) = flow.and_then(Flow::stream) {
                 stream.note_event();
                 event.writable &= event.ended || stream.has_room();
             }
@@ -86,12 +86,12 @@ impl Core {
     /// that was read just now.
     fn look_at_all_but(&mut self, read: Option<usize>) -> bool {
         for (key, flow) in &self.flows {
-            if let Some(stream) = flow.wire().stream() {
+            if let Some(stream) = flow.stream() {
                 self.events.extend(news_of_stream(key, flow, stream));
                 continue;
             }
             let readable = Some(key) != read;
-            let is_full = matches!(flow, AnyFlow::Tx(tx) | AnyFlow::Both(tx, _) if !tx.writable);
+            let is_full = flow.tx.as_ref().is_some_and(|tx| !tx.writable);
             if readable || is_full {
                 let token = key as u64;
                 self.events.push(PollEvent { token, readable, writable: true, ended: false });
@@ -105,8 +105,8 @@ impl Core {
         if self.watches {
             return;
         }
-        let add = |(key, flow): (usize, &AnyFlow)| {
-            match poller.add(flow.wire().socket().as_fd(), key as u64) {
+        let add = |(key, flow): (usize, &Flow)| {
+            match poller.add(flow.connection.wire.socket().as_fd(), key as u64) {
                 // From a time before, when there was no room for all.
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
                 added => added,
@@ -150,18 +150,13 @@ impl Core {
         is_due && if self.watches { self.poll(poller) } else { self.look_at_all_but(self.hot) }
     }
 
-    pub(super) fn watch(
-        &mut self,
-        key: usize,
-        socket: &Socket,
-        proxy: &Proxy,
-        pass: &mut Pass<'_>,
-    ) {
-        if self.flows.get(key).is_some_and(|flow| flow.wire().stream().is_some()) {
+    pub(super) fn watch(&mut self, key: usize, proxy: &Proxy, pass: &mut Pass<'_>) {
+        let Some(flow) = self.flows.get(key) else { return };
+        if flow.stream().is_some() {
             self.streamed.push(key);
         }
         if self.watches
-            && let Err(error) = proxy.poller.add(socket.as_fd(), key as u64)
+            && let Err(error) = proxy.poller.add(flow.connection.wire.socket().as_fd(), key as u64)
         {
             return self.drop_flow(key, error.into(), proxy, pass);
         }
@@ -173,11 +168,11 @@ impl Core {
 }
 
 /// What a stream has that was not seen yet.
-fn news_of_stream(key: usize, flow: &AnyFlow, stream: &SharedStream) -> Option<PollEvent> {
-    let is_full = match flow {
-        AnyFlow::Tx(tx) | AnyFlow::Both(tx, _) => !tx.writable,
+fn news_of_stream(key: usize, flow: &Flow, stream: &SharedStream) -> Option<PollEvent> {
+    let is_full = match &flow.tx {
+        Some(tx) => !tx.writable,
         // Acknowledgements may also be held, with room.
-        AnyFlow::Rx(rx) => rx.owes_acks() && stream.is_full(),
+        None => flow.owes_acks() && stream.is_full(),
     };
     let readable = stream.has_come() && !flow.is_held_back();
     let writable = is_full && stream.has_room();

@@ -1,20 +1,21 @@
 //! Chunks whose payload comes by a plugin: a receive is posted for each piece in the order of the heads, into place
 //! if the plugin can, and else to where it is thrown away.
 
+use std::mem::take;
 use std::time::Duration;
 
 use polyrail_carrier::{Bytes, Check, Holder, Lane, Piece};
 use polyrail_gpu::Ticket;
+use polyrail_proto::life::Epoch;
 use polyrail_proto::message::Carried;
 use polyrail_proto::wire::{Place, RefusalCode};
 use smallvec::SmallVec;
 
 use super::RxFlow;
-use super::device_chunks::ChunkEnd;
+use super::device_chunks::{ChunkEnd, Discard, Step};
 use crate::device::carriers::{Coming, End};
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
-use crate::engine::sessions::connection_of;
 use crate::memory::gate::Pin;
 use crate::memory::region::RegionCore;
 use crate::memory::registry::{Finder, Target};
@@ -72,43 +73,37 @@ impl Incoming {
     pub(super) fn begin(&self, end: &mut ChunkEnd, peer: &PeerShared) {
         let lens = |places: &[Place]| places.iter().map(|place| place.len).collect::<Vec<_>>();
         match end {
-            ChunkEnd::Unwanted { settled, places } => {
-                let ticket = self.lane.discard(lens(places));
-                *end = ChunkEnd::Discarding { settled: *settled, ticket };
+            ChunkEnd::Unwanted(_, discard) => {
+                if let Discard::Due(places) = discard {
+                    *discard = Discard::Begun(self.lane.discard(lens(places)));
+                }
             }
-            ChunkEnd::Announced { id, ring: Some((from, at)), check, targets, places } => {
-                let mut offset = *at;
-                let pieces = places.iter().map(|place| {
-                    let bytes = Bytes::Host(from.clone());
+            ChunkEnd::Lands(id, Step::Announced(Some(room), parts)) => {
+                let mut offset = room.at;
+                let pieces = parts.places.iter().map(|place| {
+                    let bytes = Bytes::Host(room.memory.clone());
                     let piece = Piece { holder: self.ring, bytes, offset, len: place.len };
                     offset += place.len;
                     piece
                 });
                 let ticket = self.lane.post(pieces, None);
-                let (targets, places) = (std::mem::take(targets), std::mem::take(places));
-                let then = ChunkEnd::InRing {
-                    id: *id,
-                    from: from.clone(),
-                    at: *at,
-                    check: *check,
-                    targets,
-                    places,
-                };
-                *end = ChunkEnd::ComingToRing { ticket, then: Box::new(then) };
+                *end = ChunkEnd::Lands(*id, Step::ComingToRing(ticket, room.clone(), take(parts)));
             }
-            ChunkEnd::Announced { id, ring: None, check, targets, places } => {
-                let check = check.map(|(want, begun)| Check { begun, want });
+            ChunkEnd::Lands(id, Step::Announced(None, parts)) => {
+                let id = *id;
+                let check = parts.check.map(|(want, begun)| Check { begun, want });
                 // Before the plugin is called, which may not return.
-                peer.rx().begins_on(*id, &self.lane);
-                *end = match self.receive_into(targets, places, check) {
+                peer.rx().begins_on(id, &self.lane);
+                *end = match self.receive_into(&parts.targets, &parts.places, check) {
                     Some(ticket) => {
                         let tickets = SmallVec::from_elem(ticket.clone(), 1);
-                        peer.rx().begun(*id, tickets);
-                        ChunkEnd::Coming { id: *id, ticket }
+                        peer.rx().begun(id, tickets);
+                        ChunkEnd::Lands(id, Step::Coming(ticket))
                     }
                     None => {
-                        let settled = peer.rx().give_up(*id, RefusalCode::RegionDropped);
-                        ChunkEnd::Discarding { settled, ticket: self.lane.discard(lens(places)) }
+                        let settled = peer.rx().give_up(id, RefusalCode::RegionDropped);
+                        let ticket = self.lane.discard(lens(&parts.places));
+                        ChunkEnd::Unwanted(settled, Discard::Begun(ticket))
                     }
                 };
             }
@@ -159,7 +154,7 @@ impl Drop for Incoming {
 impl RxFlow {
     /// The connection of the flow, as both ends name it.
     fn connection(&self) -> Carried {
-        Carried { flow: self.flow, epoch: connection_of(self.epoch) }
+        Carried { flow: self.flow, epoch: Epoch(self.epoch).of_connection().0 }
     }
 
     /// The flow is gone.

@@ -4,16 +4,16 @@ use std::mem::take;
 use std::sync::Arc;
 
 use polyrail_gpu::Device;
-use polyrail_proto::wire::{ChunkHeader, Flags, Place, RefusalCode, WireOp};
-use polyrail_proto::{FlowIndex, InstanceId, Verdict};
+use polyrail_proto::peer::AskedBy;
+use polyrail_proto::wire::{ChunkHeader, Flags, Place, RefusalCode};
+use polyrail_proto::{FlowIndex, InstanceId, LandingId, Verdict};
 use polyrail_sys::{Memory, crc32c};
 use smallvec::SmallVec;
 
-use super::device_chunks::{Arrivals, ChunkEnd};
-use crate::device::staging::Ring;
+use super::device_chunks::{ChunkEnd, Discard, Parts, Step};
+use super::landing::{Goal, Landing, Room};
 use crate::engine::pass::Down;
-use crate::engine::peer::{Locked, PeerShared, RxSide, covers};
-use crate::engine::quotas::Quotas;
+use crate::engine::peer::{Locked, PeerShared, RxSide};
 use crate::memory::gate::Pin;
 use crate::memory::region::Touch;
 use crate::memory::registry::{Finder, Registry, Target};
@@ -25,17 +25,11 @@ const LONG_BYTES: usize = 4 << 10;
 #[derive(Default)]
 pub(super) struct Current {
     pub(super) header: Option<ChunkHeader>,
-    pub(super) land: bool,
+    pub(super) landing: Landing,
     /// The regions of its places, each once.
     pub(super) targets: Vec<Target>,
-    /// If it is for a device's memory: its places.
+    /// Its places, unless it is read into place.
     pub(super) places: Vec<Place>,
-    /// Where in the ring it is read to.
-    pub(super) at: Option<u64>,
-    /// Where in the sender's ring it lies.
-    pub(super) in_peers_ring: Option<u64>,
-    /// A plugin carries its payload.
-    pub(super) is_carried: bool,
     pub(super) crc: u32,
     pub(super) began_ns: u64,
 }
@@ -48,36 +42,23 @@ impl Current {
         places: &[Place],
         meta: &[u8],
         side: &mut RxSide,
-        (registry, quotas): (&Registry, &Quotas),
+        registry: &Registry,
     ) -> Result<Verdict, Down> {
         self.header = Some(*header);
         self.targets.clear();
         self.places.clear();
-        self.at = None;
-        self.in_peers_ring = header.place_in_ring();
-        self.is_carried = header.flags.contains(Flags::CARRIED);
-        let RxSide { receiver, receives, reads, .. } = side;
         let targets = &mut self.targets;
-        let admit = || match header.op {
-            WireOp::Control => quotas.admit(meta),
-            WireOp::Write => registry.admit_all(places, Touch::Write(peer), targets),
-            WireOp::SendData => {
-                let receive = receives.get(&header.context).ok_or(RefusalCode::NotExpected)?;
-                if !covers(&receive.places, places) || !receive.may_be_filled_by(meta) {
-                    return Err(RefusalCode::OutOfBounds);
-                }
-                registry.admit_all(places, Touch::Own, targets)
-            }
-            WireOp::ReadData => {
-                let part = reads.get(&header.context).ok_or(RefusalCode::NotExpected)?;
-                if !covers(&part.places, places) {
-                    return Err(RefusalCode::OutOfBounds);
-                }
-                registry.admit_all(places, Touch::Own, targets)
-            }
+        let memory = |asked_by| {
+            let touch = match asked_by {
+                AskedBy::Peer => Touch::Write(peer),
+                AskedBy::Us => Touch::Own,
+            };
+            registry.admit_all(places, touch, targets)
         };
-        let verdict = receiver.handle_chunk(flow, header, places, meta, admit);
-        if self.in_peers_ring.is_some() || self.is_carried || self.device().is_some() {
+        let verdict = side.handle_chunk(flow, header, places, meta, memory);
+        let is_elsewhere =
+            header.place_in_ring().is_some() || header.flags.contains(Flags::CARRIED);
+        if is_elsewhere || self.device().is_some() {
             self.places.extend_from_slice(places);
         }
         verdict.map_err(|error| Down(error.to_string()))
@@ -98,36 +79,47 @@ impl Current {
         self.header.is_some_and(|header| header.flags.contains(Flags::CHECKSUM))
     }
 
+    pub(super) fn payload_len(&self) -> u32 {
+        self.header.map_or(0, |header| header.payload_len)
+    }
+
     fn continue_crc(&mut self, bytes: &[u8]) {
         if self.is_checked() {
             self.crc = crc32c(self.crc, bytes);
         }
     }
 
-    /// Bytes for the ring, of which `left` were missing.
-    pub(super) fn stage_buffered(
+    /// Bytes that came through the reader's buffer, for the beginning of this place, when so many of
+    /// the chunk's were left to come. Says whether they are where they belong.
+    pub(super) fn land_buffered(
         &mut self,
-        ring: &Ring,
-        at: u64,
-        left: u32,
+        flow: FlowIndex,
+        (place, left): (Place, u32),
         bytes: &[u8],
+        side: (&PeerShared, &mut Locked<'_, RxSide>),
     ) -> Result<bool, Down> {
-        let payload = self.header.map_or(left, |header| header.payload_len);
-        let written = ring.memory().write_at(at + u64::from(payload - left), bytes);
+        match &self.landing {
+            Landing::InPlace { .. } => return self.place_buffered(flow, place, bytes, side),
+            Landing::Staged(room) => {
+                let filled = u64::from(self.payload_len().saturating_sub(left));
+                let written = room.memory.write_at(room.at + filled, bytes);
+                written.map_err(|error| Down(error.to_string()))?;
+            }
+            _ => return Ok(false),
+        }
         self.continue_crc(bytes);
-        written.map(|()| true).map_err(|error| Down(error.to_string()))
+        Ok(true)
     }
 
-    /// Says whether the bytes are in place.
-    pub(super) fn land_buffered(
+    fn place_buffered(
         &mut self,
         flow: FlowIndex,
         place: Place,
         bytes: &[u8],
         (peer, rx): (&PeerShared, &mut Locked<'_, RxSide>),
     ) -> Result<bool, Down> {
-        if !self.land || !rx.receiver.begin_landing(flow) {
-            self.land = false;
+        if !rx.receiver.begin_landing(flow) {
+            self.landing = Landing::Scratch;
             return Ok(false);
         }
         let target = Finder::default().find(&self.targets, &place);
@@ -138,70 +130,74 @@ impl Current {
         let is_long = bytes.len() >= LONG_BYTES;
         let done = if is_long { peer.without_rx(rx, land) } else { land() };
         self.continue_crc(bytes);
-        self.land = rx.receiver.end_landing(flow);
+        self.landing = Landing::after_bytes(rx.receiver.end_landing(flow));
         match done {
             Some(written) => written.map(|()| true).map_err(|error| Down(error.to_string())),
             None => {
                 rx.receiver.bar(flow, RefusalCode::RegionDropped);
-                self.land = false;
+                self.landing = Landing::Scratch;
                 Ok(false)
             }
         }
     }
 
-    pub(super) fn end(
-        &mut self,
-        flow: FlowIndex,
-        side: &mut RxSide,
-        arrivals: &Arrivals,
-    ) -> ChunkEnd {
+    /// All of it that is read has come.
+    pub(super) fn end(&mut self, flow: FlowIndex, side: &mut RxSide) -> ChunkEnd {
         let checked = self.header.filter(|header| header.flags.contains(Flags::CHECKSUM));
         let want = checked.map(|header| header.checksum);
-        // What lies in the sender's ring, or is yet to come, is looked at when no lock is held.
-        let (intact, check) = match self.in_peers_ring.is_some() || self.is_carried {
-            true => (true, want.map(|want| (want, self.crc))),
-            false => (want.is_none_or(|want| want == self.crc), None),
-        };
-        if self.is_carried {
-            return self.end_carried(flow, side, arrivals, check);
+        let is_intact = want.is_none_or(|want| want == self.crc);
+        // Of what lies in the sender's ring, or is yet to come, it is made when no lock is held.
+        let check = want.map(|want| (want, self.crc));
+        match take(&mut self.landing) {
+            Landing::InPlace { .. } => {
+                ChunkEnd::Settled(side.receiver.handle_chunk_end(flow, is_intact))
+            }
+            Landing::Staged(room) if is_intact => match detach(flow, side) {
+                Some(id) => ChunkEnd::Lands(id, Step::InRing(room, self.parts(None))),
+                None => ChunkEnd::Settled(side.receiver.handle_chunk_end(flow, is_intact)),
+            },
+            Landing::Shared(room) => match detach(flow, side) {
+                Some(id) => ChunkEnd::Lands(id, Step::InRing(room, self.parts(check))),
+                None => ChunkEnd::Settled(side.receiver.handle_chunk_end(flow, true)),
+            },
+            Landing::Carried(Goal::InPlace) => self.end_carried(flow, side, None, check),
+            Landing::Carried(Goal::Ring(room)) => self.end_carried(flow, side, Some(room), check),
+            Landing::Carried(Goal::Scratch) => self.end_unwanted(flow, side),
+            Landing::Staged(_) | Landing::Scratch | Landing::Waits(_) => {
+                ChunkEnd::Settled(side.receiver.handle_chunk_end(flow, false))
+            }
         }
-        let from = match (self.in_peers_ring, self.at) {
-            (Some(at), _) => arrivals.peers_ring.as_ref().and_then(|it| Some((it.memory()?, at))),
-            (None, Some(at)) => arrivals.ring.as_ref().map(|ring| (ring.memory(), at)),
-            (None, None) => None,
-        };
-        if let Some((from, at)) = from.filter(|_| self.land && intact)
-            && let Some(id) = side.receiver.detach(flow)
-        {
-            side.lands(id);
-            let (targets, places) = (take(&mut self.targets), take(&mut self.places));
-            return ChunkEnd::InRing { id, from: from.clone(), at, check, targets, places };
-        }
-        ChunkEnd::Settled(side.receiver.handle_chunk_end(flow, intact))
     }
-}
 
-impl Current {
-    /// The payload comes by a plugin: into place, to the ring if a device copies it from there, or to
-    /// where it is thrown away.
+    /// A plugin brings it, to the room in the ring if there is one.
     fn end_carried(
         &mut self,
         flow: FlowIndex,
         side: &mut RxSide,
-        arrivals: &Arrivals,
+        room: Option<Room>,
         check: Option<(u32, u32)>,
     ) -> ChunkEnd {
-        let places = take(&mut self.places);
-        let id = if self.land { side.receiver.detach(flow) } else { None };
-        let Some(id) = id else {
-            let settled = side.receiver.handle_chunk_end(flow, true);
-            return ChunkEnd::Unwanted { settled, places };
-        };
-        side.lands(id);
-        let ring = self.at.and_then(|at| Some((arrivals.ring.as_ref()?.memory().clone(), at)));
-        let targets = take(&mut self.targets);
-        ChunkEnd::Announced { id, ring, check, targets, places }
+        match detach(flow, side) {
+            Some(id) => ChunkEnd::Lands(id, Step::Announced(room, self.parts(check))),
+            None => self.end_unwanted(flow, side),
+        }
     }
+
+    /// A plugin brings it to where it is thrown away.
+    fn end_unwanted(&mut self, flow: FlowIndex, side: &mut RxSide) -> ChunkEnd {
+        let settled = side.receiver.handle_chunk_end(flow, false);
+        ChunkEnd::Unwanted(settled, Discard::Due(take(&mut self.places)))
+    }
+
+    /// What is to be in place, and the checksum of it that is yet to be made, with that of the head.
+    fn parts(&mut self, check: Option<(u32, u32)>) -> Parts {
+        Parts { check, targets: take(&mut self.targets), places: take(&mut self.places) }
+    }
+}
+
+/// Takes a chunk from its flow that lands later; not if nobody wants it any more.
+fn detach(flow: FlowIndex, side: &mut RxSide) -> Option<LandingId> {
+    side.receiver.detach(flow).inspect(|id| side.lands(*id))
 }
 
 pub(super) fn pin_all<'a>(targets: &'a [Target], pins: &mut SmallVec<[Pin<'a>; 8]>) -> bool {

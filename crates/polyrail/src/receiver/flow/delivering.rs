@@ -1,20 +1,26 @@
 //! Transfers that are complete go to their users.
 
 use super::RxFlow;
+use crate::device::connection::Connection;
 use crate::engine::pass::{Down, Pass};
 
 impl RxFlow {
     /// Delivers what came, and looks ahead then. `goes_on`: another call follows at once.
-    pub(super) fn deliver(&mut self, goes_on: bool, pass: &mut Pass<'_>) -> Result<(), Down> {
+    pub(super) fn deliver(
+        &mut self,
+        connection: &Connection,
+        goes_on: bool,
+        pass: &mut Pass<'_>,
+    ) -> Result<(), Down> {
         let mut result = Ok(());
         while !self.delivery.is_empty() {
             let peer = self.peer.clone();
             let (mut rx, delivered) = pass.deliver(&peer, &mut self.delivery);
             result = result.and(delivered);
             // What was delivered may have ended a read or receive.
-            self.delivery.take(&mut rx);
+            rx.take(&mut self.delivery);
             if self.delivery.is_empty() {
-                self.look_ahead(goes_on && result.is_ok(), &mut rx, pass.now);
+                self.look_ahead(connection, goes_on && result.is_ok(), &mut rx, pass.now);
             }
         }
         result

@@ -2,16 +2,16 @@
 //! copied into place by the device, and acknowledged in the order in which they came.
 
 use std::collections::VecDeque;
+use std::mem::take;
 use std::time::Duration;
 
 use polyrail_gpu::Ticket;
 use polyrail_proto::wire::{ChunkHeader, Place, RefusalCode};
 use polyrail_proto::{LandingId, Settled};
-use polyrail_sys::Memory;
 
 use super::carried::{Incoming, has_come};
 use super::current::Current;
-
+use super::landing::Room;
 use crate::device::shared_ring::PeersRing;
 use crate::device::staging::{CopyError, Direction, Ring};
 use crate::engine::pass::{Down, Pass};
@@ -42,56 +42,49 @@ pub(crate) struct Arrival {
     pub(crate) header: ChunkHeader,
     pub(crate) began_ns: u64,
     pub(crate) end: ChunkEnd,
-    pub(crate) in_ring: bool,
+    /// Its room in the flow's ring is given back when it is concluded.
+    pub(crate) holds_room: bool,
 }
 
 /// How a chunk ended, as far as that is known.
 pub(crate) enum ChunkEnd {
     Settled(Settled),
-    /// It is to be copied from a ring, once no lock is held.
-    InRing {
-        id: LandingId,
-        from: Memory,
-        at: u64,
-        /// The checksum that its bytes must have, and that of the head.
-        check: Option<(u32, u32)>,
-        targets: Vec<Target>,
-        places: Vec<Place>,
-    },
-    Copying {
-        id: LandingId,
-        tickets: Tickets,
-    },
-    /// A plugin is to bring it, to these places or to the ring.
-    Announced {
-        id: LandingId,
-        ring: Option<(Memory, u64)>,
-        /// As above.
-        check: Option<(u32, u32)>,
-        targets: Vec<Target>,
-        places: Vec<Place>,
-    },
-    /// A plugin brings it to its places.
-    Coming {
-        id: LandingId,
-        ticket: Ticket,
-    },
-    /// A plugin brings it to the ring; then it is this.
-    ComingToRing {
-        ticket: Ticket,
-        then: Box<Self>,
-    },
-    /// A plugin is to bring what nobody wants, and it is acknowledged when that is gone: until then the
+    /// It is to be in place later, and settled by then.
+    Lands(LandingId, Step),
+    /// A plugin brings what nobody wants, and it is acknowledged when that is gone: until then the
     /// sender's memory is read.
-    Unwanted {
-        settled: Settled,
-        places: Vec<Place>,
-    },
-    /// The plugin brings it.
-    Discarding {
-        settled: Settled,
-        ticket: Ticket,
-    },
+    Unwanted(Settled, Discard),
+}
+
+/// How far a chunk is that lands without its flow.
+pub(crate) enum Step {
+    /// A plugin is to bring it, into place or to the ring, once no lock is held.
+    Announced(Option<Room>, Parts),
+    /// A plugin brings it into place.
+    Coming(Ticket),
+    /// A plugin brings it to the ring.
+    ComingToRing(Ticket, Room, Parts),
+    /// It is to be copied from a ring, once no lock is held.
+    InRing(Room, Parts),
+    /// Devices copy it.
+    Copying(Tickets),
+}
+
+/// How far a plugin is with what nobody wants.
+pub(crate) enum Discard {
+    /// It is to bring bytes for these places, once no lock is held.
+    Due(Vec<Place>),
+    /// It brings them.
+    Begun(Ticket),
+}
+
+/// What a chunk is to fill.
+#[derive(Default)]
+pub(crate) struct Parts {
+    /// The checksum that its bytes must have, and that of the head.
+    pub(super) check: Option<(u32, u32)>,
+    pub(super) targets: Vec<Target>,
+    pub(super) places: Vec<Place>,
 }
 
 impl Arrivals {
@@ -109,51 +102,42 @@ impl Arrivals {
         self.chunks.len() >= CHUNKS_MAX
     }
 
-    /// Room for `len` bytes in the ring, if there is any.
-    pub(crate) fn take_room(&mut self, len: u64) -> Option<u64> {
-        if self.is_full() {
-            return None;
-        }
-        self.ring.as_mut()?.take(len)
-    }
-
     pub(crate) fn push(&mut self, arrival: Arrival) {
-        use ChunkEnd::{Announced, InRing, Unwanted};
-        self.is_new |= matches!(arrival.end, InRing { .. } | Announced { .. } | Unwanted { .. });
+        self.is_new |= !matches!(arrival.end, ChunkEnd::Settled(_));
         self.chunks.push_back(arrival);
     }
 
     /// Begins the copies of what came since the last call, and has the plugin receive what is to come by it. No lock
     /// may be held: the driver and the plugin are called.
     pub(crate) fn begin_copies(&mut self, peer: &PeerShared, pass: &mut Pass<'_>) {
-        if !std::mem::take(&mut self.is_new) {
+        if !take(&mut self.is_new) {
             return;
         }
         for arrival in &mut self.chunks {
             if let Some(carrier) = &self.carrier {
                 carrier.begin(&mut arrival.end, peer);
             }
-            let ChunkEnd::InRing { id, from, at, check, targets, places } = &arrival.end else {
+            let ChunkEnd::Lands(id, Step::InRing(from, parts)) = &arrival.end else {
                 continue;
             };
             let len = arrival.header.payload_len.into();
-            if let Some((want, head)) = check
-                && from.crc32c(*head, *at, len) != Ok(*want)
+            if let Some((want, head)) = parts.check
+                && from.memory.crc32c(head, from.at, len) != Ok(want)
             {
                 arrival.end = ChunkEnd::Settled(peer.rx().give_up(*id, RefusalCode::Checksum));
                 continue;
             }
             let mut finder = Finder::default();
-            let parts = places.iter().map(|place| {
-                let target = finder.find(targets, place);
+            let places = parts.places.iter().map(|place| {
+                let target = finder.find(&parts.targets, place);
                 (&*target.region, target.offset(place), place.len)
             });
-            let begun = pass.copiers.copy(Direction::In, parts, from, *at);
+            let begun = pass.copiers.copy(Direction::In, places, &from.memory, from.at);
             let (id, mut rx) = (*id, peer.rx());
             arrival.end = match begun {
                 Ok(tickets) => {
                     rx.begun(id, tickets.clone());
-                    ChunkEnd::Copying { id, tickets }
+                    ChunkEnd::Lands(id, Step::Copying(tickets))
                 }
                 Err(CopyError::RegionDropped) => {
                     ChunkEnd::Settled(rx.give_up(id, RefusalCode::RegionDropped))
@@ -183,33 +167,25 @@ impl Arrivals {
         let Some(first) = self.chunks.front() else { return Ok(None) };
         let settled = match &first.end {
             ChunkEnd::Settled(settled) => *settled,
-            ChunkEnd::InRing { .. }
-            | ChunkEnd::Announced { .. }
-            | ChunkEnd::ComingToRing { .. }
-            | ChunkEnd::Unwanted { .. } => return Ok(None),
-            ChunkEnd::Discarding { settled, ticket } => {
+            ChunkEnd::Unwanted(_, Discard::Due(_)) => return Ok(None),
+            ChunkEnd::Unwanted(settled, Discard::Begun(ticket)) => {
                 if !has_come(ticket)? {
                     return Ok(None);
                 }
                 *settled
             }
-            ChunkEnd::Coming { id, ticket } => {
-                if !has_come(ticket)? {
-                    return Ok(None);
-                }
-                let mut rx = peer.rx();
-                rx.settle();
-                let Some(settled) = rx.take_settled(*id) else { return Ok(None) };
-                settled
-            }
-            ChunkEnd::Copying { id, tickets } => {
-                match all_done(tickets) {
-                    Ok(false) => return Ok(None),
-                    Ok(true) => {}
-                    Err(error) => {
+            ChunkEnd::Lands(id, step) => {
+                let is_done = match step {
+                    Step::Announced(..) | Step::ComingToRing(..) | Step::InRing(..) => false,
+                    Step::Coming(ticket) => has_come(ticket)?,
+                    Step::Copying(tickets) => all_done(tickets).unwrap_or_else(|error| {
                         tell(peer, &error.to_string());
                         pass.copiers.renew();
-                    }
+                        true
+                    }),
+                };
+                if !is_done {
+                    return Ok(None);
                 }
                 let mut rx = peer.rx();
                 rx.settle();
@@ -222,7 +198,7 @@ impl Arrivals {
 
     fn pop(&mut self) -> Option<Arrival> {
         let arrival = self.chunks.pop_front()?;
-        if let (true, Some(ring)) = (arrival.in_ring, &mut self.ring) {
+        if let (true, Some(ring)) = (arrival.holds_room, &mut self.ring) {
             ring.release();
         }
         Some(arrival)
@@ -231,19 +207,13 @@ impl Arrivals {
     /// The flow is gone. What is being copied is to be settled by others.
     pub(crate) fn abandon(&self, rx: &mut RxSide) {
         for arrival in &self.chunks {
-            match &arrival.end {
-                ChunkEnd::Settled(_) => {}
+            let ChunkEnd::Lands(id, step) = &arrival.end else { continue };
+            match step {
+                Step::Coming(_) | Step::Copying(_) => rx.orphan(*id),
                 // Nobody hears this refusal: the sender sends the chunk again anyway.
-                ChunkEnd::InRing { id, .. } | ChunkEnd::Announced { id, .. } => {
+                Step::Announced(..) | Step::ComingToRing(..) | Step::InRing(..) => {
                     let _ = rx.give_up(*id, RefusalCode::Busy);
                 }
-                ChunkEnd::Copying { id, .. } | ChunkEnd::Coming { id, .. } => rx.orphan(*id),
-                ChunkEnd::ComingToRing { then, .. } => {
-                    if let ChunkEnd::InRing { id, .. } = &**then {
-                        let _ = rx.give_up(*id, RefusalCode::Busy);
-                    }
-                }
-                ChunkEnd::Unwanted { .. } | ChunkEnd::Discarding { .. } => {}
             }
         }
     }
@@ -263,12 +233,13 @@ impl Arrivals {
             return Err(Down(format!("the plugin has brought nothing for {silence} ms")));
         }
         for arrival in &mut self.chunks {
-            if let ChunkEnd::ComingToRing { ticket, then } = &mut arrival.end {
+            if let ChunkEnd::Lands(id, Step::ComingToRing(ticket, room, parts)) = &mut arrival.end {
                 if !has_come(ticket)? {
                     // Those behind it come later.
                     break;
                 }
-                arrival.end = std::mem::replace(&mut **then, ChunkEnd::Settled(NOTHING));
+                let step = Step::InRing(room.clone(), take(parts));
+                arrival.end = ChunkEnd::Lands(*id, step);
                 self.is_new = true;
             }
         }
@@ -300,9 +271,6 @@ impl Arrivals {
         self.carrier.as_ref().is_some_and(|carrier| carrier.is_silent(limit))
     }
 }
-
-/// Stands where an end was that is taken.
-const NOTHING: Settled = Settled::Refuse(RefusalCode::Busy);
 
 /// `are_cuda` is said of each device of a chunk.
 fn must_stage(

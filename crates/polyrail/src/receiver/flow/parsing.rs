@@ -5,8 +5,10 @@ use polyrail_proto::wire::Flags;
 use polyrail_proto::{Need, ReaderEvent, Settled, Verdict};
 use polyrail_sys::crc32c;
 
+use super::RxFlow;
 use super::device_chunks::{Arrival, ChunkEnd};
-use super::{RxFlow, WayBack};
+use super::landing::Landing;
+use crate::device::connection::Connection;
 use crate::device::shared_ring::PeersRing;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::RxSide;
@@ -14,24 +16,29 @@ use crate::engine::peer::RxSide;
 impl RxFlow {
     /// Does all of [`Self::take_in`] that needs the lock of the peer, and what else would take it
     /// soon: all flows of the peer share it, so it is taken once for each call that brings bytes.
-    pub(super) fn parse(&mut self, goes_on: bool, pass: &Pass<'_>) -> Result<(), Down> {
+    pub(super) fn parse(
+        &mut self,
+        connection: &mut Connection,
+        goes_on: bool,
+        pass: &Pass<'_>,
+    ) -> Result<(), Down> {
         // Most calls bring one record, which is opened by now.
-        self.reader.open();
+        connection.reader.open();
         let peer = self.peer.clone();
         let mut rx = peer.rx();
         self.landing_ended(&mut rx);
-        while !self.waits_for_room {
-            let left = self.reader.left();
+        while !self.waits() {
+            let left = connection.reader.left();
             // Other flows of the peer need the lock meanwhile.
-            if self.reader.is_long_next() {
-                peer.without_rx(&mut rx, || self.reader.open());
+            if connection.reader.is_long_next() {
+                peer.without_rx(&mut rx, || connection.reader.open());
             }
             let side = &mut *rx;
-            match self.reader.next().map_err(|error| Down(error.to_string()))? {
+            match connection.reader.next().map_err(|error| Down(error.to_string()))? {
                 ReaderEvent::Need(Need::Record | Need::Payload) => break,
-                ReaderEvent::Ack(ack) => match &mut self.way_back {
-                    WayBack::Data(acks) => acks.push(ack),
-                    WayBack::Own(_) => return Err(Down("acknowledgement of nothing".into())),
+                ReaderEvent::Ack(ack) => match &mut self.heard {
+                    Some(acks) => acks.push(ack),
+                    None => return Err(Down("acknowledgement of nothing".into())),
                 },
                 ReaderEvent::Chunk { header, places, table, meta } => {
                     let verdict = self.current.begin(
@@ -40,18 +47,19 @@ impl RxFlow {
                         places,
                         meta,
                         side,
-                        (&pass.engine.registry, &peer.quotas),
+                        &pass.engine.registry,
                     )?;
-                    self.current.land = verdict == Verdict::Land;
                     self.current.began_ns = pass.now;
                     if header.flags.contains(Flags::CHECKSUM) {
                         let crc = crc32c(0, table);
                         self.current.crc = crc32c(crc, meta);
                     }
                     if header.flags.contains(Flags::ACK_NOW) {
-                        self.acks.hurry();
+                        self.acks.handle_awaited();
                     }
-                    self.waits_for_room = self.must_wait(&header)?;
+                    let is_wanted = verdict == Verdict::Land;
+                    self.current.landing =
+                        self.arrivals.landing_of(&self.current, &header, is_wanted)?;
                 }
                 ReaderEvent::Ring(place) => {
                     // Its process is proven before the ring is opened, without the lock.
@@ -64,27 +72,21 @@ impl RxFlow {
                     self.arrivals.peers_ring = Some(PeersRing::new(place));
                 }
                 ReaderEvent::Buffered { place, bytes } => {
-                    let landed = match (self.current.at, &self.arrivals.ring) {
-                        (Some(at), Some(ring)) if self.current.land => {
-                            self.current.stage_buffered(ring, at, left, bytes)?
-                        }
-                        _ => {
-                            let side = (&*peer, &mut rx);
-                            self.current.land_buffered(self.flow, place, bytes, side)?
-                        }
-                    };
-                    if !landed {
+                    let side = (&*peer, &mut rx);
+                    if !self.current.land_buffered(self.flow, (place, left), bytes, side)? {
                         peer.arrivals[self.rail].discarded_bytes.add(bytes.len() as u64);
                     }
                 }
                 ReaderEvent::End => {
-                    let in_ring = self.current.at.is_some();
-                    let end = self.current.end(self.flow, side, &self.arrivals);
+                    let holds_room = self.current.landing.holds_room();
+                    let end = self.current.end(self.flow, side);
                     if let Some(header) = self.current.header.take() {
                         let began_ns = self.current.began_ns;
-                        let arrival = Arrival { header, began_ns, end, in_ring };
+                        let arrival = Arrival { header, began_ns, end, holds_room };
                         match arrival.end {
-                            ChunkEnd::Settled(settled) if self.arrivals.is_empty() && !in_ring => {
+                            ChunkEnd::Settled(settled)
+                                if self.arrivals.is_empty() && !holds_room =>
+                            {
                                 self.conclude(&arrival, settled, pass);
                             }
                             _ => self.arrivals.push(arrival),
@@ -93,50 +95,56 @@ impl RxFlow {
                             self.conclude(&arrival, settled, pass);
                         }
                     }
-                    self.delivery.take(side);
+                    side.take(&mut self.delivery);
                 }
             }
         }
         // A revoked flow's end may have completed a transfer that another flow brought.
-        self.delivery.take(&mut rx);
+        rx.take(&mut self.delivery);
         if self.delivery.is_empty() {
-            self.look_ahead(goes_on, &mut rx, pass.now);
+            self.look_ahead(connection, goes_on, &mut rx, pass.now);
         }
         Ok(())
     }
 
     /// What comes next needs the lock as well. Not before all that came is delivered: a cancel
     /// among that waits until nothing is landing, and is acknowledged after that.
-    pub(super) fn look_ahead(&mut self, goes_on: bool, side: &mut RxSide, now: u64) {
+    pub(super) fn look_ahead(
+        &mut self,
+        connection: &Connection,
+        goes_on: bool,
+        side: &mut RxSide,
+        now: u64,
+    ) {
         if goes_on {
-            self.is_landing = self.reader.left_raw() > 0
-                && self.current.land
-                && self.current.at.is_none()
-                && !self.waits_for_room
-                && side.receiver.begin_landing(self.flow);
+            if let Landing::InPlace { is_open } = &mut self.current.landing
+                && connection.reader.left_raw() > 0
+            {
+                *is_open = side.receiver.begin_landing(self.flow);
+            }
             return;
         }
-        self.acknowledge(now);
+        self.acknowledge(connection, now);
         if self.acks.are_withheld() && side.is_quiet() {
             self.acks.clear();
         }
     }
 
     pub(super) fn landing_ended(&mut self, side: &mut RxSide) {
-        if std::mem::take(&mut self.is_landing) && !side.receiver.end_landing(self.flow) {
-            self.current.land = false;
+        if matches!(self.current.landing, Landing::InPlace { is_open: true }) {
+            self.current.landing = Landing::after_bytes(side.receiver.end_landing(self.flow));
         }
     }
 
     /// The oldest chunk that was through ended: it can be acknowledged, or is refused.
     pub(super) fn conclude(&mut self, arrival: &Arrival, settled: Settled, pass: &Pass<'_>) {
         if let Settled::Refuse(code) = settled {
-            return self.acks.refused(code);
+            return self.acks.handle_refused(code);
         }
-        self.acks.landed();
+        self.acks.handle_landed();
         if arrival.header.place_in_ring().is_some() {
             // The sender has no room in its ring before it hears of this.
-            self.acks.hurry();
+            self.acks.handle_awaited();
         }
         let stats = self.stats();
         // What lies in shared memory took no rail; what a plugin carries took this one.

@@ -1,43 +1,69 @@
-//! Pinned memory for a chunk of a device: whether a chunk that begins has to wait for room in the flow's ring,
-//! or for the sender's ring to be opened, and what becomes of it without.
+//! How a chunk lands, by its head, and what it needs for that: room in the flow's ring, the sender's ring opened, or the plugin's
+//! connection. If that is not there yet, the chunk waits for it here, or is refused.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use polyrail_gpu::Device;
-use polyrail_proto::wire::{ChunkHeader, RefusalCode};
+use polyrail_proto::FrameReader;
+use polyrail_proto::wire::{ChunkHeader, Flags, RefusalCode};
 
 use super::RxFlow;
+use super::current::Current;
 use super::device_chunks::Arrivals;
+use super::landing::{Goal, Landing, Need, Room};
 use crate::device::budget::Stock;
+use crate::device::connection::Connection;
 use crate::device::shared_ring::PeersRing;
 use crate::device::staging::{CopyError, Ring};
 use crate::engine::pass::{Down, Pass};
 
+/// There is no memory for a ring, and the chunk is refused.
+struct Refused;
+
 impl RxFlow {
-    /// Looks for room in the ring, and if there is goes on with what came. Says whether there is.
-    pub(super) fn go_on(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
-        if self.current.in_peers_ring.is_some() {
-            return self.go_on_in_peers_ring(pass);
-        }
-        if self.current.is_carried {
-            self.take_carrier(pass)?;
-        }
-        if self.current.is_carried
-            && (!self.current.land || !self.arrivals.must_stage(&self.current))
-        {
-            if self.arrivals.is_full() {
-                return Ok(false);
+    /// Looks for what the chunk that has begun waits for, and if it is there goes on with what came.
+    /// Says whether it is.
+    pub(super) fn go_on(
+        &mut self,
+        connection: &mut Connection,
+        pass: &mut Pass<'_>,
+    ) -> Result<bool, Down> {
+        let Landing::Waits(need) = self.current.landing else { return Ok(false) };
+        let Some(landing) = self.meet(need, pass)? else { return Ok(false) };
+        self.current.landing = landing;
+        self.take_in(connection, false, pass)?;
+        Ok(true)
+    }
+
+    /// How the chunk lands; `None` while what it needs is not there.
+    fn meet(&mut self, need: Need, pass: &mut Pass<'_>) -> Result<Option<Landing>, Down> {
+        Ok(match need {
+            Need::Room => match self.find_room(pass) {
+                Ok(room) => room.map(Landing::Staged),
+                Err(Refused) => Some(Landing::Scratch),
+            },
+            Need::PeersRing { at } => self.find_in_peers_ring(at, pass),
+            Need::Carrier { is_wanted } => {
+                self.take_carrier(pass)?;
+                if !is_wanted || !self.arrivals.must_stage(&self.current) {
+                    return Ok(self.arrivals.carried(&self.current, is_wanted));
+                }
+                match self.find_room(pass) {
+                    Ok(room) => room.map(|room| Landing::Carried(Goal::Ring(room))),
+                    Err(Refused) => Some(Landing::Carried(Goal::Scratch)),
+                }
             }
-            self.waits_for_room = false;
-            self.take_in(false, pass)?;
-            return Ok(true);
-        }
-        let payload = self.current.header.map_or(0, |header| header.payload_len);
+        })
+    }
+
+    /// Room in the flow's ring, for which a larger one is made if need be; `None` while there is none.
+    fn find_room(&mut self, pass: &mut Pass<'_>) -> Result<Option<Room>, Refused> {
+        let payload = u64::from(self.current.payload_len());
         let size = self.arrivals.ring.as_ref().map_or(0, |ring| ring.memory().len());
-        if size < payload.into() {
+        if size < payload {
             if !self.arrivals.is_empty() {
-                return Ok(false);
+                return Ok(None);
             }
             // The old one, which is too small, gives its part back first. Copies from it are done, and queues and
             // the plugin need not keep it.
@@ -45,35 +71,23 @@ impl RxFlow {
             pass.copiers.let_go();
             let stock = self.peer.rx_stock.clone();
             let wanted = pass.engine.settings.staging_bytes;
-            let make =
-                |device: &Arc<dyn Device>| Ring::new(&**device, wanted, payload.into(), &stock);
-            let mut made = self.current.device().map(make);
-            if matches!(made, Some(Err(_)))
-                && self.arrivals.peers_ring.as_mut().is_some_and(PeersRing::close)
-            {
+            let make = |device: &Arc<dyn Device>| Ring::new(&**device, wanted, payload, &stock);
+            let mut made = self.current.device().map_or(Err(CopyError::RegionDropped), make);
+            if made.is_err() && self.arrivals.peers_ring.as_mut().is_some_and(PeersRing::close) {
                 // There may be enough for one of both.
                 pass.copiers.let_go();
-                made = self.current.device().map(make);
+                made = self.current.device().map_or(Err(CopyError::RegionDropped), make);
             }
             match made {
-                Some(Ok(ring)) => self.arrivals.ring = Some(ring),
-                Some(Err(error)) => {
+                Ok(ring) => self.arrivals.ring = Some(ring),
+                Err(error) => {
                     let code = self.refusal_without_ring(&error, &stock, pass);
                     self.peer.rx().receiver.bar(self.flow, code);
-                    self.current.land = false;
+                    return Err(Refused);
                 }
-                None => self.current.land = false,
             }
         }
-        if self.current.land {
-            self.current.at = self.arrivals.take_room(payload.into());
-            if self.current.at.is_none() {
-                return Ok(false);
-            }
-        }
-        self.waits_for_room = false;
-        self.take_in(false, pass)?;
-        Ok(true)
+        Ok(self.arrivals.take_room(payload))
     }
 
     /// There is no ring for the flow: the code for its sender, which sends the chunk again later, or by another flow, if
@@ -105,18 +119,18 @@ impl RxFlow {
         RefusalCode::Device
     }
 
-    /// A chunk lies in the sender's ring, which may have to be opened. Goes on with what came unless
-    /// too many wait. Says whether it did.
-    fn go_on_in_peers_ring(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+    /// How a chunk lands that lies in the sender's ring, which may have to be opened; `None` while too
+    /// many wait.
+    fn find_in_peers_ring(&mut self, at: u64, pass: &mut Pass<'_>) -> Option<Landing> {
         if self.arrivals.is_full() {
-            return Ok(false);
+            return None;
         }
         let stock = self.peer.rx_stock.clone();
         let lacks = |ring: &PeersRing| ring.memory().is_none() && !stock.has_left(ring.place.bytes);
         let is_short = |arrivals: &Arrivals| arrivals.peers_ring.as_ref().is_some_and(lacks);
         if self.arrivals.ring.is_some() && is_short(&self.arrivals) {
             if !self.arrivals.is_empty() {
-                return Ok(false);
+                return None;
             }
             // There may be enough for one of both.
             self.arrivals.drop_ring();
@@ -139,43 +153,18 @@ impl RxFlow {
             }
             RefusalCode::NoRing
         };
-        if self.arrivals.peers_ring.as_ref().is_none_or(|ring| ring.memory().is_none()) {
+        let Some(memory) = self.arrivals.peers_ring.as_ref().and_then(PeersRing::memory) else {
             self.peer.rx().receiver.bar(self.flow, code);
-            self.current.land = false;
-        }
-        self.waits_for_room = false;
-        self.take_in(false, pass)?;
-        Ok(true)
-    }
-
-    /// Whether a chunk that begins has to wait for [`Self::go_on`], in the middle of a pass under
-    /// the peer's lock.
-    pub(super) fn must_wait(&mut self, header: &ChunkHeader) -> Result<bool, Down> {
-        if self.current.is_carried && self.arrivals.carrier.is_none() {
-            return Ok(true);
-        }
-        let Some(at) = self.current.in_peers_ring else {
-            if self.current.is_carried && !self.arrivals.must_stage(&self.current) {
-                return Ok(self.arrivals.is_full());
-            }
-            if !self.current.land || self.current.places.is_empty() {
-                return Ok(false);
-            }
-            self.current.at = self.arrivals.take_room(header.payload_len.into());
-            return Ok(self.current.at.is_none());
+            return Some(Landing::Scratch);
         };
-        let ring = self.arrivals.peers_ring.as_ref();
-        let ring = ring.filter(|ring| ring.holds(at, header.payload_len.into()));
-        let ring = ring.ok_or_else(|| Down("a chunk lies outside of what was announced".into()))?;
-        let is_ready = ring.is_open(self.current.device().is_some()) && !self.arrivals.is_full();
-        Ok(self.current.land && !is_ready)
+        Some(Landing::Shared(Room { memory: memory.clone(), at }))
     }
 
     /// Whether the flow holds pinned memory for a payload of which no byte has come for twice the time after which its
     /// sender gives up a stalled flow. Notes what has come by now.
-    pub(crate) fn holds_memory_in_vain(&mut self, pass: &Pass<'_>) -> bool {
-        let left = self.reader.left();
-        if left == 0 || self.current.at.is_none() || self.current.is_carried {
+    pub(crate) fn holds_memory_in_vain(&mut self, reader: &FrameReader, pass: &Pass<'_>) -> bool {
+        let left = reader.left();
+        if left == 0 || !matches!(self.current.landing, Landing::Staged(_)) {
             self.seen_left = None;
             return false;
         }
@@ -214,5 +203,62 @@ impl RxFlow {
             tracing::warn!(target: "polyrail::staging", peer = name, why,
                 "only flows that have pinned memory are used");
         }
+    }
+}
+
+impl Arrivals {
+    /// How a chunk lands that begins, under the peer's lock. An error if it lies where nothing was announced.
+    pub(super) fn landing_of(
+        &mut self,
+        chunk: &Current,
+        header: &ChunkHeader,
+        is_wanted: bool,
+    ) -> Result<Landing, Down> {
+        if header.flags.contains(Flags::CARRIED) {
+            let carried = self.carrier.is_some().then(|| self.carried(chunk, is_wanted)).flatten();
+            return Ok(carried.unwrap_or(Landing::Waits(Need::Carrier { is_wanted })));
+        }
+        if let Some(at) = header.place_in_ring() {
+            let ring = self.peers_ring.as_ref();
+            let ring = ring.filter(|ring| ring.holds(at, header.payload_len.into()));
+            let ring =
+                ring.ok_or_else(|| Down("a chunk lies outside of what was announced".into()))?;
+            if !is_wanted {
+                return Ok(Landing::Scratch);
+            }
+            let is_ready = ring.is_open(chunk.device().is_some()) && !self.is_full();
+            return Ok(match ring.memory().filter(|_| is_ready) {
+                Some(memory) => Landing::Shared(Room { memory: memory.clone(), at }),
+                None => Landing::Waits(Need::PeersRing { at }),
+            });
+        }
+        if !is_wanted {
+            return Ok(Landing::Scratch);
+        }
+        if chunk.places.is_empty() {
+            return Ok(Landing::InPlace { is_open: false });
+        }
+        let room = self.take_room(header.payload_len.into());
+        Ok(room.map_or(Landing::Waits(Need::Room), Landing::Staged))
+    }
+
+    /// How a chunk lands that a plugin carries, whose connection is there; `None` before there is room.
+    pub(super) fn carried(&mut self, chunk: &Current, is_wanted: bool) -> Option<Landing> {
+        if is_wanted && self.must_stage(chunk) {
+            let room = self.take_room(chunk.payload_len().into())?;
+            return Some(Landing::Carried(Goal::Ring(room)));
+        }
+        let goal = if is_wanted { Goal::InPlace } else { Goal::Scratch };
+        (!self.is_full()).then_some(Landing::Carried(goal))
+    }
+
+    /// Room for `len` bytes in the ring, if there is any.
+    pub(super) fn take_room(&mut self, len: u64) -> Option<Room> {
+        if self.is_full() {
+            return None;
+        }
+        let ring = self.ring.as_mut()?;
+        let at = ring.take(len)?;
+        Some(Room { memory: ring.memory().clone(), at })
     }
 }

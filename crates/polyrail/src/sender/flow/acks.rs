@@ -1,7 +1,6 @@
 //! What the peer says of frames: acknowledgements are read and handed to the sender core.
 
 use std::io;
-use std::time::Duration;
 
 use polyrail_config::shortened;
 use polyrail_proto::wire::{AckFrame, MAX_WORDS_BYTES};
@@ -10,29 +9,33 @@ use polyrail_sys::{In, IoVecs};
 use smallvec::SmallVec;
 
 use super::TxFlow;
+use crate::device::connection::Connection;
 use crate::engine::finish::drain_tx;
 use crate::engine::pass::{Down, Pass};
 
 impl TxFlow {
-    /// Reads acknowledgements. Says whether there were any.
-    pub(crate) fn read(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+    /// Reads acknowledgements, where nothing else comes. Says whether there were any.
+    pub(crate) fn read(
+        &mut self,
+        connection: &mut Connection,
+        pass: &mut Pass<'_>,
+    ) -> Result<bool, Down> {
         let mut any = false;
-        while self.readable {
-            let Some(reader) = &mut self.acks else { break };
+        while connection.readable {
             let mut into = IoVecs::<In>::new();
-            into.push_buffer(reader.spare());
+            into.push_buffer(connection.reader.spare());
             let room = into.bytes();
-            let bytes = match self.wire.receive(&mut into) {
+            let bytes = match connection.wire.receive(&mut into) {
                 Ok(0) => return Err(Down("closed by the peer".into())),
                 Ok(bytes) => bytes,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
                 Err(error) => return Err(error.into()),
             };
-            self.readable = bytes == room || (bytes > 0 && self.ended);
+            connection.readable = bytes == room || (bytes > 0 && connection.ended);
             if bytes > 0 {
                 any = true;
-                reader.advance(bytes);
-                let acks = read_acks(reader)?;
+                connection.reader.advance(bytes);
+                let acks = read_acks(&mut connection.reader)?;
                 self.take_acks(acks, pass)?;
             }
         }
@@ -51,6 +54,7 @@ impl TxFlow {
         }
         let peer = self.peer.clone();
         let mut says_bye = false;
+        let was_answered = self.is_answered();
         let mut tx = peer.tx();
         for ack in acks {
             says_bye |= ack == AckFrame::Bye;
@@ -65,12 +69,12 @@ impl TxFlow {
                 .handle_ack(Time(pass.now), self.flow, ack)
                 .map_err(|error| Down(error.to_string()))?;
             self.heard(ack, pass.now);
-            if self.rest.is_on(pass.now) {
+            if self.rest.is_on(Time(pass.now)) {
                 tx.sender.rest(self.flow);
             }
             let acknowledged = before - tx.sender.in_flight(self.flow);
             if acknowledged > 0 {
-                tx.patience = Duration::ZERO;
+                tx.patience.handle_acknowledged();
             }
             if let Some(trace) = &pass.engine.trace {
                 for chunk in self.traced.drain(..acknowledged.min(self.traced.len())) {
@@ -81,12 +85,15 @@ impl TxFlow {
         drain_tx(&mut tx, pass);
         if tx.sender.has_work() {
             self.has_room_again();
-            if self.rest.is_on(pass.now) {
+            if self.rest.is_on(Time(pass.now)) {
                 pass.engine.ask_all(&peer);
             }
             peer.wake_wanted(&mut tx, pass);
         }
         drop(tx);
+        if self.is_answered() && !was_answered {
+            peer.layout.pairs.forget_problem(peer.layout.pair_index(self.flow));
+        }
         if says_bye {
             pass.engine.hear_bye(&peer, self.reason());
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use polyrail_carrier::{Bytes, Lane, Piece};
 use polyrail_config::Payload;
 use polyrail_proto::hello::Capabilities;
+use polyrail_proto::life::Epoch;
 use polyrail_proto::message::Carried;
 use polyrail_proto::{Chunk, Failure, Source};
 use smallvec::SmallVec;
@@ -14,9 +15,8 @@ use super::TxFlow;
 use super::frame::{Body, Frame};
 use crate::device::carriers::{Coming, End};
 use crate::engine::finish::drain_tx;
-use crate::engine::op::Outgoing;
+use crate::engine::outgoing::Outgoing;
 use crate::engine::pass::{Down, Pass};
-use crate::engine::sessions::connection_of;
 use crate::memory::gate::Pin;
 use crate::memory::lanes::bytes_of;
 use crate::memory::region::RegionCore;
@@ -144,7 +144,7 @@ impl TxFlow {
     /// The connection of the flow, as both ends name it.
     fn connection(&self) -> Carried {
         let epoch = self.peer.flows[self.flow.0 as usize].epoch.load(Ordering::Relaxed);
-        Carried { flow: self.flow, epoch: connection_of(epoch) }
+        Carried { flow: self.flow, epoch: Epoch(epoch).of_connection().0 }
     }
 
     fn is_hosted(&self, pass: &Pass<'_>) -> bool {

@@ -7,17 +7,16 @@ use std::time::Duration;
 use polyrail_gpu::{Device, Ticket};
 use polyrail_proto::wire::{AckFrame, RefusalCode};
 use polyrail_proto::{Chunk, Failure, Source, Time};
+use polyrail_secure::Sealer;
 
 use super::TxFlow;
 use super::frame::Body;
 use crate::device::shared_ring::SharedRing;
 use crate::device::staging::{CopyError, Direction, Ring};
 use crate::engine::finish::drain_tx;
-use crate::engine::op::Outgoing;
+use crate::engine::outgoing::Outgoing;
 use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::FlowSlot;
 use crate::memory::tickets::{Tickets, all_done};
-use crate::wake::outlook::Outlook;
 
 /// A chunk that is pulled and has no frame yet.
 pub(super) struct Staged {
@@ -25,37 +24,6 @@ pub(super) struct Staged {
     pub(super) body: Body,
     pub(super) tickets: Tickets,
     pub(super) began_ns: u64,
-}
-
-/// A time in which a flow takes nothing, since others can send it and this one can't: it has no pinned
-/// memory, or the peer has none for it. Longer each time, until the peer has taken something.
-#[derive(Default)]
-pub(super) struct Rest {
-    until_ns: u64,
-    length_ns: u64,
-    /// The peer has no memory for the flow: others may have what this one has.
-    gives_up: bool,
-}
-
-impl Rest {
-    const SHORTEST_NS: u64 = 20_000_000;
-    const LONGEST_NS: u64 = 640_000_000;
-
-    fn begin(&mut self, now: u64, gives_up: bool, slot: &FlowSlot) {
-        let length_ns = (self.length_ns * 2).clamp(Self::SHORTEST_NS, Self::LONGEST_NS);
-        *self = Self { until_ns: now + length_ns, length_ns, gives_up };
-        slot.rests_until.store(self.until_ns, Ordering::Relaxed);
-    }
-
-    pub(super) fn is_on(&self, now: u64) -> bool {
-        now < self.until_ns
-    }
-
-    /// Until it is over nothing tells the flow to go on. `now` is that of the pass which found the
-    /// flow resting: at a later moment the rest may be over, and nobody has looked since.
-    pub(super) fn outlook(&self, now: u64) -> Outlook {
-        if self.is_on(now) { Outlook::Until(self.until_ns) } else { Outlook::Told }
-    }
 }
 
 impl TxFlow {
@@ -115,13 +83,20 @@ impl TxFlow {
 
     /// Whether the flow takes nothing just now.
     pub(super) fn rests(&mut self, pass: &mut Pass<'_>) -> bool {
-        let rests = self.rest.is_on(pass.now);
+        let now = Time(pass.now);
         // Only one that the peer takes bytes on has a use for it.
-        if rests && self.rest.gives_up && self.ring.as_ref().is_some_and(Ring::is_idle) {
+        if self.rest.gives_up(now) && self.ring.as_ref().is_some_and(Ring::is_idle) {
             self.ring = None;
             pass.copiers.let_go();
         }
-        rests
+        self.rest.is_on(now)
+    }
+
+    /// The flow takes nothing for a while.
+    fn begin_rest(&mut self, now: u64, gives_up: bool) {
+        let until = self.rest.begin(Time(now), gives_up);
+        let slot = &self.peer.flows[self.flow.0 as usize];
+        slot.rests_until.store(until.0, Ordering::Relaxed);
     }
 
     /// Whether other flows to the peer have pinned memory. If several fail to get any at the same
@@ -154,8 +129,7 @@ impl TxFlow {
 
     /// The chunk that was pulled last needs pinned memory that can't be had.
     fn leave_to_others(&mut self, why: &str, pass: &mut Pass<'_>) {
-        let slot = &self.peer.flows[self.flow.0 as usize];
-        self.rest.begin(pass.now, false, slot);
+        self.begin_rest(pass.now, false);
         let peer = self.peer.clone();
         if peer.tx_stock.is_news() {
             let name = peer.name();
@@ -193,13 +167,12 @@ impl TxFlow {
             shared.release(sequence);
         }
         match ack {
-            AckFrame::Ack { .. } => self.rest = Rest::default(),
+            AckFrame::Ack { .. } => self.rest.end(),
             AckFrame::Refusal { code: RefusalCode::NoRing, .. } => {
                 self.stop_sharing("the peer could not open or pin a ring".to_owned());
             }
             AckFrame::Refusal { code: RefusalCode::NoStaging, .. } => {
-                let slot = &self.peer.flows[self.flow.0 as usize];
-                self.rest.begin(now, true, slot);
+                self.begin_rest(now, true);
             }
             AckFrame::Refusal { .. } | AckFrame::Bye | AckFrame::Words(_) => {}
         }
@@ -284,13 +257,17 @@ impl TxFlow {
     }
 
     /// Makes frames of the chunks that are copied.
-    pub(super) fn send_staged(&mut self, pass: &mut Pass<'_>) -> Result<(), Down> {
+    pub(super) fn send_staged(
+        &mut self,
+        sealer: &mut Sealer,
+        pass: &mut Pass<'_>,
+    ) -> Result<(), Down> {
         while let Some(first) = self.staged.front() {
             match all_done(&first.tickets) {
                 Ok(false) => break,
                 Ok(true) => {
                     let Some(Staged { chunk, body, .. }) = self.staged.pop_front() else { break };
-                    self.queue(chunk, body, pass)?;
+                    self.queue(chunk, body, sealer, pass)?;
                 }
                 Err(error) => {
                     let Some(Staged { chunk, .. }) = self.staged.pop_front() else { break };

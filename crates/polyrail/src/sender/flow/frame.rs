@@ -10,7 +10,7 @@ use polyrail_sys::{Memory, crc32c};
 use super::TxFlow;
 use crate::device::shared_ring::SharedRing;
 use crate::device::staging::Ring;
-use crate::engine::op::Outgoing;
+use crate::engine::outgoing::Outgoing;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::trace::SentChunk;
 
@@ -104,6 +104,7 @@ impl TxFlow {
         &mut self,
         chunk: Chunk<Outgoing>,
         body: Body,
+        sealer: &mut Sealer,
         pass: &mut Pass<'_>,
     ) -> Result<(), Down> {
         let Chunk { mut header, source, .. } = chunk;
@@ -116,9 +117,9 @@ impl TxFlow {
         match (body, &mut self.shared) {
             (Body::Shared(at), Some(shared)) => {
                 if let Some(place) = shared.note(self.sequence) {
-                    let record = self.sealer.begin(&mut self.batch);
+                    let record = sealer.begin(&mut self.batch);
                     self.batch.extend_from_slice(&place.encode());
-                    self.sealer.seal(&mut self.batch, record, 0);
+                    sealer.seal(&mut self.batch, record, 0);
                 }
                 if !header.set_place_in_ring(at) {
                     return Err(Down(format!("no frame can name place {at} of a ring")));
@@ -131,7 +132,7 @@ impl TxFlow {
             }
             _ => {}
         }
-        let record = self.sealer.begin(&mut self.batch);
+        let record = sealer.begin(&mut self.batch);
         let head = self.batch.len();
         let meta = if header.chunk == 0 { source.meta() } else { &[] };
         header.encode(plan.pieces(header.chunk), meta, &mut self.batch);
@@ -151,7 +152,7 @@ impl TxFlow {
         let on_wire = header.payload_on_wire();
         // If a region is gone, sending finds out and ends the transfer.
         let inside = if on_wire == 0 || self.peer.payload != Payload::Aead {
-            self.sealer.seal(&mut self.batch, record, on_wire);
+            sealer.seal(&mut self.batch, record, on_wire);
             let is_small = on_wire <= BATCHED_BYTES;
             on_wire == 0
                 || is_small
@@ -160,8 +161,7 @@ impl TxFlow {
                         None => copy_payload(&source, header.chunk, &mut self.batch),
                     }
         } else {
-            let (sealer, out) = (&mut self.sealer, &mut self.batch);
-            let mut payload = SealedPayload { sealer, out, begin: record };
+            let mut payload = SealedPayload { sealer, out: &mut self.batch, begin: record };
             let taken = match staged {
                 Some((ring, at)) => payload.take(ring.memory(), at, len.into()),
                 None => payload.take_pieces(&source, header.chunk),

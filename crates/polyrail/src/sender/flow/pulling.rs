@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use polyrail_proto::{Chunk, Time};
+use polyrail_secure::Sealer;
 use smallvec::SmallVec;
 
 use super::TxFlow;
 use crate::engine::finish::drain_tx;
-use crate::engine::op::Outgoing;
+use crate::engine::outgoing::Outgoing;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{PeerShared, TxSide};
 
@@ -20,7 +21,7 @@ const GATHER_BYTES: u64 = 256 << 10;
 impl TxFlow {
     /// Takes what is to be sent next. Says whether there is room for more at once: a device that
     /// copies a chunk can be given the next.
-    pub(super) fn pull(&mut self, pass: &mut Pass<'_>) -> Result<bool, Down> {
+    pub(super) fn pull(&mut self, sealer: &mut Sealer, pass: &mut Pass<'_>) -> Result<bool, Down> {
         if self.rests(pass) {
             self.stuck = true;
             return Ok(false);
@@ -85,7 +86,7 @@ impl TxFlow {
         for chunk in pulled {
             if self.staged.is_empty() {
                 let body = self.body_of(&chunk);
-                self.queue(chunk, body, pass)?;
+                self.queue(chunk, body, sealer, pass)?;
             } else {
                 self.put_behind(chunk, pass);
             }

@@ -11,7 +11,8 @@ use smallvec::SmallVec;
 
 use super::TxFlow;
 use super::frame::{Body, staged_at};
-use crate::engine::op::Outgoing;
+use crate::device::wire::Wire;
+use crate::engine::outgoing::Outgoing;
 use crate::engine::pass::Pass;
 use crate::memory::gate::Pin;
 
@@ -28,7 +29,7 @@ pub(super) enum SendError {
 
 impl TxFlow {
     /// One system call over all that is queued.
-    pub(super) fn send_once(&mut self) -> Result<usize, SendError> {
+    pub(super) fn send_once(&mut self, wire: &Wire) -> Result<usize, SendError> {
         let mut from = IoVecs::<Out>::new();
         let mut pins: SmallVec<[Pin<'_>; 8]> = SmallVec::new();
         let mut pinned = None;
@@ -84,7 +85,7 @@ impl TxFlow {
         if whole && listed < self.batch.len() && !from.is_full() {
             from.push_bytes(&self.batch[listed..]);
         }
-        let sent = self.wire.send(&mut from);
+        let sent = wire.send(&mut from);
         drop(pins);
         match sent {
             Ok(bytes) => {

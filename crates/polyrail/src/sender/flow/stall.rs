@@ -1,22 +1,11 @@
 //! A flow that waits for its peer for too long: is it the rail, the peer, or a device here?
 
-use std::time::Duration;
-
 use polyrail_proto::Time;
+use polyrail_proto::liveness::{Silence, StallVerdict};
 
 use super::TxFlow;
+use crate::device::wire::Wire;
 use crate::engine::pass::{Down, Pass};
-
-/// The other kernel takes what its buffers hold even for a process that is stopped. So how much it
-/// has acknowledged is noted some time into a silence, and only what it takes after that counts.
-#[derive(Default)]
-pub(super) struct Quiet {
-    /// When the silence began.
-    since: Time,
-    /// Bytes that the other kernel had acknowledged by then, and a while after; or the other process, if it
-    /// reads them from shared memory.
-    acked: u64,
-}
 
 impl TxFlow {
     /// Nobody has driven the flow since then: it may be this process that had no CPU.
@@ -31,48 +20,40 @@ impl TxFlow {
     }
 
     /// Whether the flow has waited for its peer for too long, asking the kernel before judging.
-    pub(crate) fn check_stall(&mut self, pass: &Pass<'_>) -> Result<(), Down> {
+    pub(crate) fn check_stall(&mut self, wire: &Wire, pass: &Pass<'_>) -> Result<(), Down> {
         let settings = &pass.engine.settings;
         let now = Time(pass.now);
         let mut tx = self.peer.tx();
         // A rail may have become slow without a word.
         self.peer.wake_wanted(&mut tx, pass);
-        let patience = self.peer.stall(settings).max(tx.patience);
-        let quiet_since = tx.sender.flow_progress(self.flow);
-        let is_new = self.quiet.since != quiet_since;
-        if !tx.sender.is_stalled(now, self.flow, if is_new { patience / 2 } else { patience }) {
+        let stall = self.peer.stall(settings);
+        let patience = tx.patience.of(stall);
+        let since = tx.sender.flow_progress(self.flow);
+        if !tx.sender.is_stalled(now, self.flow, self.stall.next_look(since, patience)) {
             return Ok(());
         }
-        if self.sequence == self.acknowledged
-            && let Some(first) = self.staged.front()
-        {
-            // The peer waits for us, and we for a device.
-            let waited = Duration::from_nanos(pass.now.saturating_sub(first.began_ns));
-            if waited < settings.peer_timeout {
+        let staged = self.staged.front().filter(|_| self.sequence == self.acknowledged);
+        let device = staged.map(|first| now.since(Time(first.began_ns)));
+        let carrier = self.carrier.silence(pass.now);
+        let peer_timeout = settings.peer_timeout;
+        let silence = Silence { since, patience, device, carrier, peer_timeout };
+        match self.stall.judge(&silence, || wire.taken_bytes()) {
+            StallVerdict::Waits => Ok(()),
+            StallVerdict::Moves => {
                 tx.sender.handle_progress(now, self.flow);
-                return Ok(());
+                Ok(())
             }
-            let waited = waited.as_millis();
-            return Err(Down(format!("a device has not copied a chunk in {waited} ms")));
+            StallVerdict::DeviceStuck => {
+                let waited = device.unwrap_or_default().as_millis();
+                Err(Down(format!("a device has not copied a chunk in {waited} ms")))
+            }
+            StallVerdict::Stalled => {
+                tx.patience.handle_stalled(stall, peer_timeout);
+                self.peer.suspect_rail_of(&mut tx, self.flow, now);
+                let why = wire.hindrance().map_or_else(String::new, |why| format!(": {why}"));
+                let silent_ms = now.since(since).as_millis();
+                Err(Down(format!("no progress for {silent_ms} ms{why}")))
+            }
         }
-        if self.carrier.silence(pass.now).is_some_and(|silence| silence < patience / 2) {
-            // What the plugin moves is not in the connection's own count.
-            tx.sender.handle_progress(now, self.flow);
-            return Ok(());
-        }
-        let acked = self.wire.taken_bytes();
-        if is_new {
-            self.quiet = Quiet { since: quiet_since, acked };
-            return Ok(());
-        }
-        if acked > self.quiet.acked {
-            tx.sender.handle_progress(now, self.flow);
-            return Ok(());
-        }
-        let silence = now.since(quiet_since);
-        tx.patience = (patience * 2).min(settings.peer_timeout / 2);
-        self.peer.suspect_rail_of(&mut tx, self.flow, now);
-        let why = self.wire.hindrance().map_or_else(String::new, |why| format!(": {why}"));
-        Err(Down(format!("no progress for {} ms{why}", silence.as_millis())))
     }
 }

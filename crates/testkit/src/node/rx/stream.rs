@@ -1,11 +1,10 @@
 //! A stream of chunks as a thread reads it: the reader, the system call under way, and the
 //! acknowledgements due.
 
-use std::collections::VecDeque;
 use std::ops::Range;
 
-use polyrail_proto::wire::{AckFrame, ChunkHeader, Place, RefusalCode, WireError};
-use polyrail_proto::{FrameReader, Need, ReaderEvent, Time};
+use polyrail_proto::wire::{AckFrame, ChunkHeader, Place, WireError};
+use polyrail_proto::{AckQueue, FrameReader, Need, ReaderEvent, Time};
 use polyrail_secure::Sealer;
 
 use crate::memory::Span;
@@ -19,14 +18,8 @@ pub(super) struct Stream {
     sealer: Sealer,
     pub(super) call: Option<Call>,
     pub(super) chunk: Option<Arriving>,
-    /// Frames that were read to their end.
-    pub(super) sequence: u64,
-    /// How many of them were acknowledged.
-    pub(super) acknowledged: u64,
-    pub(super) refusals: VecDeque<(u64, RefusalCode)>,
-    /// The peer wants an acknowledgement without delay.
-    pub(super) urgent: bool,
-    /// Acknowledgements that are not written yet.
+    pub(super) acks: AckQueue,
+    /// Acknowledgements that are sealed and not written yet.
     pub(super) out: Vec<u8>,
 }
 
@@ -65,7 +58,7 @@ pub(super) enum Step {
 
 impl Stream {
     /// `sealed_only`: payload that comes as it is will be refused.
-    pub(super) fn new(id: ConnectionId, sealed_only: bool) -> Self {
+    pub(super) fn new(id: ConnectionId, sealed_only: bool, window_chunks: u32) -> Self {
         let keys = keys(id, false);
         let reader = FrameReader::new(keys.opener);
         Self {
@@ -74,10 +67,7 @@ impl Stream {
             sealer: keys.sealer,
             call: None,
             chunk: None,
-            sequence: 0,
-            acknowledged: 0,
-            refusals: VecDeque::new(),
-            urgent: false,
+            acks: AckQueue::new(window_chunks),
             out: Vec::new(),
         }
     }
@@ -110,20 +100,9 @@ impl Stream {
         }
     }
 
-    pub(super) fn queue_acks(&mut self, sequence: u64) {
-        let mut frames = Vec::new();
-        while let Some((sequence, code)) = self.refusals.pop_front() {
-            frames.extend(AckFrame::Refusal { sequence, code }.encode());
-            self.acknowledged = sequence;
-        }
-        if sequence > self.acknowledged {
-            frames.extend(AckFrame::Ack { sequence }.encode());
-            self.acknowledged = sequence;
-        }
-        if !frames.is_empty() {
-            seal(&mut self.sealer, &frames, 0, &mut self.out);
-        }
-        self.urgent = false;
+    /// Seals the acknowledgements that may leave.
+    pub(super) fn seal_acks(&mut self) {
+        self.acks.drain(|frames| seal(&mut self.sealer, frames, 0, &mut self.out));
     }
 }
 

@@ -63,7 +63,7 @@ fn explain(path: &TransferPath) -> PathTaken {
         why: why.into(),
     };
     let mut considered: Vec<_> =
-        path.not_possible.iter().map(|(kind, why)| way(*kind, false, why)).collect();
+        path.not_possible().iter().map(|(kind, why)| way(*kind, false, &why.to_string())).collect();
     match path.kind {
         // What speaks for the rails alone speaks against everything else.
         PathKind::Tcp if considered.is_empty() => {
@@ -79,44 +79,48 @@ fn explain(path: &TransferPath) -> PathTaken {
 
 #[cfg(test)]
 mod tests {
+    use polyrail::{PathObstacle, PathReason};
+
     use super::*;
 
     #[test]
     fn what_speaks_for_the_rails_speaks_against_copies() {
-        let path = |kind| explain(&TransferPath::new(kind, "of something"));
+        let path = |kind| explain(&TransferPath::new(kind, PathReason::Setting));
         let (tcp, copy) = (path(PathKind::Tcp), path(PathKind::PeerCopy));
         assert_eq!(
             explanation([(8, &tcp), (1 << 20, &tcp), (1 << 30, &copy)]),
-            "path of 8B, 1MiB: tcp\n  peer copy: not possible: of something\n  \
+            "path of 8B, 1MiB: tcp\n  peer copy: not possible: the setting path says so\n  \
              tcp: possible: no faster way is\n\
-             path of 1GiB: peer copy\n  peer copy: possible: of something\n  \
+             path of 1GiB: peer copy\n  peer copy: possible: the setting path says so\n  \
              tcp: possible: the next choice\n"
         );
     }
 
     #[test]
     fn a_setting_that_nobody_gave_is_told_with_who_did() {
-        let why = "the setting single_copy says off";
-        let mut path = TransferPath::new(PathKind::Tcp, why);
-        path.not_possible.push((PathKind::PeerCopy, "no device".into()));
-        path.not_possible.push((PathKind::SingleCopy, why.into()));
+        let path = TransferPath::new(PathKind::Tcp, PathObstacle::SingleCopyOff)
+            .without(PathKind::PeerCopy, PathObstacle::Empty)
+            .without(PathKind::SingleCopy, PathObstacle::SingleCopyOff);
         let mut path = explain(&path);
         add_who_set_it(&mut path, "path", "x");
-        assert_eq!(path.why, why);
+        assert_eq!(path.why, "the setting single_copy says off");
         add_who_set_it(&mut path, "single_copy", "by bench");
         let whys: Vec<&str> = path.considered.iter().map(|way| &*way.why).collect();
         let told = "the setting single_copy says off (by bench)";
-        assert_eq!((&*path.why, whys), (told, vec!["no device", told, "no faster way is"]));
+        assert_eq!(
+            (&*path.why, whys),
+            (told, vec!["there are no bytes", told, "no faster way is"])
+        );
     }
 
     #[test]
     fn what_was_not_possible_is_said_before_what_is_taken() {
-        let mut path = TransferPath::new(PathKind::Shared, "both are here");
-        path.not_possible.push((PathKind::PeerCopy, "out of reach".into()));
+        let path = TransferPath::new(PathKind::Shared, PathReason::Setting)
+            .without(PathKind::PeerCopy, PathObstacle::NearHostMemory);
         assert_eq!(
             explanation([(8, &explain(&path))]),
-            "path of 8B: shared memory\n  peer copy: not possible: out of reach\n  \
-             shared memory: possible: both are here\n  tcp: possible: the next choice\n"
+            "path of 8B: shared memory\n  peer copy: not possible: this end is host memory\n  \
+             shared memory: possible: the setting path says so\n  tcp: possible: the next choice\n"
         );
     }
 }

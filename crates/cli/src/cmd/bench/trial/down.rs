@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use polyrail::{Engine, LeftOut, Stats};
+use polyrail::{Engine, LeftOut, RailStats, Stats};
 use polyrail_sys::interfaces::{self, Interface};
 
 use crate::cmd::bench::talk::{DownRail, RailDelta, WhyDown};
@@ -52,7 +52,10 @@ fn find(
 ) -> Vec<DownRail> {
     let each = || stats.peers.iter().flat_map(|peer| &peer.rails);
     let of = |name: &str| each().filter(|rail| rail.name == name).collect::<Vec<_>>();
-    let is_up = |name: &str| of(name).iter().flat_map(|rail| &rail.flows).any(|flow| flow.up);
+    // Flows of a rail that has a reason to be idle come up in vain.
+    let works =
+        |rail: &RailStats| rail.idle_because.is_none() && rail.flows.iter().any(|flow| flow.up);
+    let is_up = |name: &str| of(name).into_iter().any(works);
     if !rails.iter().any(|(name, _)| is_up(name)) {
         return Vec::new();
     }
@@ -109,7 +112,7 @@ fn stem(interface: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use polyrail::{FlowSnapshot, PeerStats, RailStats};
+    use polyrail::{FlowSnapshot, PeerStats};
 
     use super::*;
 

@@ -6,6 +6,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use super::*;
+use crate::hello::RefusedCode;
 
 /// Moves from the start, all of which are tried.
 const DEPTH: usize = 7;

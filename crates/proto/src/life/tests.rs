@@ -1,8 +1,11 @@
 //! Every state with every event, and what that means for the ways between states.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use super::*;
+use crate::hello::RefusedCode;
+use crate::id::Time;
 
 const EVENTS: [PeerEvent; 20] = [
     PeerEvent::Add,
@@ -266,8 +269,7 @@ fn a_peer_is_dismissed_by_a_final_word_on_every_flow() {
 
 #[test]
 fn nobody_is_there_when_every_rail_that_worked_has_refused_for_long_enough() {
-    let start = Instant::now();
-    let at = |ms: u64| start + Duration::from_millis(ms);
+    let at = |ms: u64| Time::default().after(Duration::from_millis(ms));
     let (first, second) = (at(0), at(100));
     let mut attempts = Attempts::new(3, 3);
     for rail in 0..2 {
@@ -297,8 +299,7 @@ fn nobody_is_there_when_every_rail_that_worked_has_refused_for_long_enough() {
 
 #[test]
 fn a_peer_that_no_rail_has_led_to_is_gone_when_all_rails_refuse_for_longer() {
-    let start = Instant::now();
-    let at = |ms: u64| start + Duration::from_millis(ms);
+    let at = |ms: u64| Time::default().after(Duration::from_millis(ms));
     let mut attempts = Attempts::new(3, 3);
     (0..3).for_each(|rail| attempts.nobody_there(rail, at(0)));
     (0..3).for_each(|rail| attempts.nobody_there(rail, at(999)));
@@ -315,12 +316,12 @@ fn a_peer_that_no_rail_has_led_to_is_gone_when_all_rails_refuse_for_longer() {
 
 #[test]
 fn rails_that_took_the_place_of_others_have_led_nowhere_yet() {
-    let (mut attempts, start) = (Attempts::new(2, 2), Instant::now());
+    let (mut attempts, start) = (Attempts::new(2, 2), Time(1));
     attempts.leads_there(0);
     attempts.leads_there(1);
     attempts.forget(0);
     attempts.nobody_there(0, start);
-    attempts.nobody_there(0, start + CONFIRM);
+    attempts.nobody_there(0, start.after(CONFIRM));
     assert_eq!(attempts.verdict(), None, "the new rails of pair 0 may lead elsewhere");
     assert!(!attempts.has_led_there(0) && attempts.has_led_there(1));
 }

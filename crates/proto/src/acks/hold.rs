@@ -5,8 +5,12 @@
 //! one message under way waits for the acknowledgement itself, so waiting has to prove worth while: where a
 //! wait brought nothing, the next ones are shorter or none.
 
+use std::time::Duration;
+
+use crate::id::Time;
+
 /// The longest wait: a few round trips on one host, nothing against one between hosts.
-const LONGEST_NS: u64 = 20_000;
+const LONGEST: Duration = Duration::from_micros(20);
 /// Messages after which a full wait is tried again. It costs one that waits in vain a third of a microsecond
 /// on average.
 const TRY_AGAIN: u32 = 64;
@@ -21,9 +25,9 @@ enum Way {
     NotAtAll,
 }
 
-/// The acknowledgements of a proxy that callers drive.
+/// Decides how long the acknowledgements of a thread that callers drive wait.
 #[derive(Debug)]
-pub(super) struct AckHold {
+pub struct AckHold {
     way: Way,
     /// Messages until a full wait is tried again.
     try_again_in: u32,
@@ -32,24 +36,26 @@ pub(super) struct AckHold {
 
 #[derive(Debug)]
 struct Wait {
-    until: u64,
+    until: Time,
     messages: u32,
     is_answered: bool,
 }
 
-impl AckHold {
-    pub(super) fn new() -> Self {
+impl Default for AckHold {
+    fn default() -> Self {
         Self { way: Way::ForMore, try_again_in: 0, wait: None }
     }
+}
 
+impl AckHold {
     /// Nothing waits any more.
-    pub(super) fn release(&mut self) {
+    pub fn release(&mut self) {
         self.wait = None;
     }
 
-    /// A pass at this time leaves acknowledgements owed: whether they may leave. `came`: it brought something
-    /// that a caller may wait for; `sent`: it took up something that a caller sends.
-    pub(super) fn is_over(&mut self, now: u64, came: bool, sent: bool) -> bool {
+    /// Whether acknowledgements that a pass at this time leaves owed may leave. `came`: the pass brought
+    /// something that a caller may wait for; `sent`: it took up something that a caller sends.
+    pub fn is_over(&mut self, now: Time, came: bool, sent: bool) -> bool {
         let Some(wait) = &mut self.wait else { return !(came && self.begin(now)) };
         wait.messages += u32::from(came);
         wait.is_answered |= sent;
@@ -71,7 +77,7 @@ impl AckHold {
     }
 
     /// Says whether there is a wait.
-    fn begin(&mut self, now: u64) -> bool {
+    fn begin(&mut self, now: Time) -> bool {
         if self.way != Way::ForMore {
             self.try_again_in = self.try_again_in.saturating_sub(1);
             if self.try_again_in == 0 {
@@ -81,7 +87,7 @@ impl AckHold {
         if self.way == Way::NotAtAll {
             return false;
         }
-        self.wait = Some(Wait { until: now + LONGEST_NS, messages: 1, is_answered: false });
+        self.wait = Some(Wait { until: now.after(LONGEST), messages: 1, is_answered: false });
         true
     }
 }
@@ -90,9 +96,12 @@ impl AckHold {
 mod tests {
     use super::*;
 
+    const LONGEST_NS: u64 = LONGEST.as_nanos() as u64;
+
     /// Passes of the times given, each with what came and what was sent; the time at which acknowledgements left.
     fn left_at(hold: &mut AckHold, passes: &[(u64, bool, bool)]) -> Option<u64> {
-        let mut over = passes.iter().filter(|(now, came, sent)| hold.is_over(*now, *came, *sent));
+        let mut over =
+            passes.iter().filter(|(now, came, sent)| hold.is_over(Time(*now), *came, *sent));
         over.next().map(|(now, ..)| *now)
     }
 
@@ -101,7 +110,7 @@ mod tests {
 
     #[test]
     fn several_messages_and_their_answers_have_one_acknowledgement() {
-        let mut hold = AckHold::new();
+        let mut hold = AckHold::default();
         for round in 0..5 {
             let at = round * 100_000;
             let mut passes = Vec::new();
@@ -116,7 +125,7 @@ mod tests {
 
     #[test]
     fn messages_without_answers_are_acknowledged_at_once_but_for_one_in_many() {
-        let mut hold = AckHold::new();
+        let mut hold = AckHold::default();
         let mut waited = 0;
         for message in 0..u64::from(2 * TRY_AGAIN) {
             let at = message * 30_000;
@@ -136,7 +145,7 @@ mod tests {
     /// Who waits until its message has arrived sends the next one only then.
     #[test]
     fn an_answer_takes_the_acknowledgement_along_that_holds_up_the_next_message() {
-        let mut hold = AckHold::new();
+        let mut hold = AckHold::default();
         let exchange = |hold: &mut AckHold, at| {
             let idle = (2..=20).map(|us| (at + us * 1_000, false, false));
             let begin = [(at, MESSAGE, false), (at + 500, false, ANSWER)];
@@ -148,6 +157,6 @@ mod tests {
         }
         assert_eq!(exchange(&mut hold, 1 << 40), LONGEST_NS, "it is tried again");
         hold.release();
-        assert!(hold.is_over(1 << 41, false, false), "what nobody waits for may leave");
+        assert!(hold.is_over(Time(1 << 41), false, false), "what nobody waits for may leave");
     }
 }

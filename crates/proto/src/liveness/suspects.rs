@@ -6,31 +6,33 @@
 
 use std::time::Duration;
 
-use polyrail_proto::Time;
+use crate::id::Time;
 
 /// When a flow of each pair of rails last stalled.
-pub(crate) struct Suspects {
+#[derive(Debug)]
+pub struct Suspects {
     since: Vec<Option<Time>>,
 }
 
 impl Suspects {
-    pub(crate) fn new(pairs: usize) -> Self {
+    /// No flow has stalled.
+    pub fn new(pairs: usize) -> Self {
         Self { since: vec![None; pairs] }
     }
 
     /// A flow of the pair has stalled.
-    pub(crate) fn note(&mut self, pair: usize, now: Time) {
+    pub fn note(&mut self, pair: usize, now: Time) {
         self.since[pair] = Some(now);
     }
 
     /// A flow of the pair has been connected: the rail is alive.
-    pub(crate) fn clear(&mut self, pair: usize) {
+    pub fn clear(&mut self, pair: usize) {
         self.since[pair] = None;
     }
 
     /// Whether a flow of the pair, which last brought something at `progress`, had been quiet for so
     /// long when another one stalled. One that was not shows that the rail is alive.
-    pub(crate) fn hold(&self, pair: usize, progress: Time, quiet: Duration) -> bool {
+    pub fn hold(&self, pair: usize, progress: Time, quiet: Duration) -> bool {
         self.since[pair].is_some_and(|then| then.since(progress) > quiet)
     }
 }

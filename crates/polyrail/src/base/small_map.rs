@@ -1,0 +1,79 @@
+//! A map that mostly has few keys: a request names one region or two, and sometimes thousands.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+
+use smallvec::SmallVec;
+
+/// Up to so many keys a look at all of them is faster than a hash, and needs no memory of its own.
+const FEW: usize = 8;
+
+/// A map that keeps the order in which keys were added. Few entries lie in the map itself.
+#[derive(Clone, Debug)]
+pub(crate) struct SmallMap<K, V> {
+    keys: SmallVec<[K; 2]>,
+    values: SmallVec<[V; 2]>,
+    /// By key, once there are many.
+    places: HashMap<K, usize>,
+}
+
+impl<K, V> Default for SmallMap<K, V> {
+    fn default() -> Self {
+        Self { keys: SmallVec::new(), values: SmallVec::new(), places: HashMap::new() }
+    }
+}
+
+impl<K: Copy + Eq + Hash, V> SmallMap<K, V> {
+    /// The place of a key in the order.
+    pub(crate) fn place(&self, key: &K) -> Option<usize> {
+        match self.places.is_empty() {
+            true => self.keys.iter().position(|known| known == key),
+            false => self.places.get(key).copied(),
+        }
+    }
+
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+        self.place(key).map(|place| &self.values[place])
+    }
+
+    /// Adds a key that is new, and returns its place.
+    pub(crate) fn add(&mut self, key: K, value: V) -> usize {
+        let place = self.keys.len();
+        self.keys.push(key);
+        self.values.push(value);
+        if place == FEW {
+            self.places = self.keys.iter().copied().zip(0..).collect();
+        } else if place > FEW {
+            self.places.insert(key, place);
+        }
+        place
+    }
+
+    pub(crate) fn values(&self) -> &[V] {
+        &self.values
+    }
+
+    /// The values, in the order in which they were added.
+    pub(crate) fn into_values(self) -> SmallVec<[V; 2]> {
+        self.values
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_keys_and_many_are_found_at_their_places() {
+        let mut map = SmallMap::default();
+        for key in 0..100_u32 {
+            assert_eq!(map.place(&(7 * key)), None);
+            assert_eq!(map.add(7 * key, key), key as usize);
+            for known in 0..=key {
+                assert_eq!(map.get(&(7 * known)), Some(&known));
+            }
+        }
+        assert_eq!(map.values(), &*map.clone().into_values());
+        assert!(map.values().is_sorted() && map.values().len() == 100);
+    }
+}

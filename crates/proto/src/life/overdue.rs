@@ -1,0 +1,50 @@
+//! When a peer that gives no sign of life is given up.
+
+use std::time::Duration;
+
+use super::state::PeerEvent;
+
+/// The event that follows from a peer's silence, if it is over the `timeout`.
+///
+/// `cut_off`: how long no flow has been up, if none is. `silence`: how long nothing was heard of the
+/// peer though something is under way. Time in which the driver itself had no CPU counts as neither.
+/// A word of the peer that the driver has not read yet (`has_unread`) excuses it; but one that says a
+/// little and then nothing for twice the time is lost, whether or not that is read.
+pub fn overdue(
+    timeout: Duration,
+    cut_off: Option<Duration>,
+    silence: Duration,
+    has_unread: impl FnOnce() -> bool,
+) -> Option<PeerEvent> {
+    if cut_off.is_some_and(|lasted| lasted >= timeout) {
+        return Some(PeerEvent::Unreachable);
+    }
+    let is_silent = silence >= timeout * 2 || (silence >= timeout && !has_unread());
+    is_silent.then_some(PeerEvent::Silent)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_given_up_after_the_silences_in_this_table() {
+        let s = Duration::from_secs;
+        let (unreachable, silent) = (Some(PeerEvent::Unreachable), Some(PeerEvent::Silent));
+        let table = [
+            (None, 9, false, None),
+            (None, 10, false, silent),
+            (None, 10, true, None),
+            (None, 19, true, None),
+            (None, 20, true, silent),
+            (Some(9), 0, false, None),
+            (Some(10), 0, false, unreachable),
+            (Some(10), 20, false, unreachable),
+            (Some(9), 10, false, silent),
+        ];
+        for (cut_off, silence, has_unread, event) in table {
+            let found = overdue(s(10), cut_off.map(s), s(silence), || has_unread);
+            assert_eq!(found, event, "{cut_off:?} {silence} {has_unread}");
+        }
+    }
+}

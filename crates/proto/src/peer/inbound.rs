@@ -1,0 +1,263 @@
+//! The half of a peer that takes what comes: its data, the reads and receives that wait for these, and
+//! arrivals on their way to the user.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::places::covers;
+use super::{Operation, Quotas};
+use crate::id::{FlowIndex, RegionKey};
+use crate::message::{CopyLeave, Message, PostedReceive, ReadPiece, copied_bytes};
+use crate::plan::Segment;
+use crate::receiver::{Permission, Receiver, ReceiverLimits, Verdict};
+use crate::wire::{ChunkHeader, Place, RefusalCode, WireError, WireOp};
+
+mod arriving;
+mod leaving;
+
+use self::arriving::Failing;
+pub use self::arriving::{Arrival, AwaitedFailure, Delivered, Delivery};
+pub use self::leaving::Leaving;
+
+/// The receiving half of a peer. Not thread-safe: see [the module](super).
+pub struct Inbound<O: Operation> {
+    /// Chunks, landings and acknowledgements. Drivers call all of it but what this half has itself:
+    /// `handle_chunk`, `poll_event`, and deliveries.
+    pub receiver: Receiver,
+    reads: BTreeMap<u64, ReadPart<O>>,
+    next_read: u64,
+    receives: BTreeMap<u64, WaitingReceive<O>>,
+    next_receive: u64,
+    /// What became of transfers here, until a thread takes it.
+    arrived: Vec<Arrival<O>>,
+    /// Reads and receives that the peer ended, until nothing of them lands any more.
+    failing: Vec<Failing<O>>,
+    quotas: Arc<Quotas>,
+}
+
+/// The one that asked for a chunk to be sent here. Memory is open to the peer itself only where its owner allows that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskedBy {
+    /// The peer: it writes.
+    Peer,
+    /// This engine: a read or a receive of it waits there.
+    Us,
+}
+
+/// Something of ours that waits for the peer, by our number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Awaited {
+    /// A part of a read.
+    Read(u64),
+    /// A receive.
+    Receive(u64),
+}
+
+/// The message by which the peer hears of a read or receive: for [`Outbound::announce`](super::Outbound::announce).
+#[derive(Debug)]
+pub struct AwaitedNews<O> {
+    pub(super) op: O,
+    pub(super) awaited: Awaited,
+    pub(super) message: Message,
+}
+
+impl<O> AwaitedNews<O> {
+    /// The number of the read or receive.
+    pub fn awaited(&self) -> Awaited {
+        self.awaited
+    }
+}
+
+/// A part of a read that waits for its data.
+struct ReadPart<O> {
+    op: O,
+    places: Vec<Place>,
+}
+
+/// A part of a read: what the peer is asked for, and where it goes.
+#[derive(Debug)]
+pub struct ReadQuestion {
+    places: Vec<Place>,
+    pieces: Vec<ReadPiece>,
+}
+
+/// A receive with its announcement, made before the lock is taken.
+pub struct NewReceive<O: Operation> {
+    waiting: WaitingReceive<O>,
+    posted: PostedReceive,
+}
+
+/// A receive that waits for its message.
+pub struct WaitingReceive<O: Operation> {
+    /// The operation.
+    pub op: O,
+    /// Bytes that it has room for.
+    pub capacity: u64,
+    places: Vec<Place>,
+    /// Whether its sender may copy there.
+    leave: CopyLeave,
+    /// What an engine of this process copies there.
+    lent: Option<O::Copying>,
+}
+
+impl ReadQuestion {
+    /// A question for the remote places of these segments, at most
+    /// [`MAX_MESSAGE_PIECES`](crate::message::MAX_MESSAGE_PIECES) of them. `key` names local regions.
+    pub fn new(segments: &[Segment], key: impl Fn(u32) -> RegionKey) -> Self {
+        let pieces = segments.iter().map(|segment| ReadPiece {
+            from: Place { key: segment.remote, offset: segment.remote_offset, len: segment.len },
+            to_key: key(segment.local_region),
+            to_offset: segment.local_offset,
+        });
+        Self { pieces: pieces.collect(), places: local_places(segments, &key) }
+    }
+}
+
+/// The local places of segments.
+fn local_places(segments: &[Segment], key: impl Fn(u32) -> RegionKey) -> Vec<Place> {
+    let place = |segment: &Segment| Place {
+        key: key(segment.local_region),
+        offset: segment.local_offset,
+        len: segment.len,
+    };
+    segments.iter().map(place).collect()
+}
+
+impl<O: Operation> NewReceive<O> {
+    /// A receive into the segments of `op`. `key` names their regions; `leave`: whether its sender may copy there.
+    pub fn new(op: O, tag: u64, leave: CopyLeave, key: impl Fn(u32) -> RegionKey) -> Self {
+        let (capacity, places) = (op.plan().bytes(), local_places(op.plan().segments(), key));
+        let posted = PostedReceive { receive: 0, tag, places: places.clone(), leave };
+        Self { waiting: WaitingReceive { op, capacity, places, leave, lent: None }, posted }
+    }
+}
+
+impl<O: Operation> WaitingReceive<O> {
+    /// Whether data with this message may fill it: the message says how many bytes the sender has copied, or
+    /// nothing.
+    fn may_be_filled_by(&self, message: &[u8]) -> bool {
+        match copied_bytes(message) {
+            Ok(None) => true,
+            Ok(Some(bytes)) => self.leave == CopyLeave::Yes && bytes <= self.capacity,
+            Err(_) => false,
+        }
+    }
+}
+
+impl<O: Operation> Inbound<O> {
+    /// A half that waits for nothing.
+    pub fn new(limits: ReceiverLimits, quotas: Arc<Quotas>) -> Self {
+        Self {
+            receiver: Receiver::new(limits),
+            reads: BTreeMap::new(),
+            next_read: 1,
+            receives: BTreeMap::new(),
+            next_receive: 1,
+            arrived: Vec::new(),
+            failing: Vec::new(),
+            quotas,
+        }
+    }
+
+    /// Starts a part of a read: from now on its data may land. `shared`: the payload is to be left in shared memory.
+    pub fn begin_read(&mut self, op: O, question: ReadQuestion, shared: bool) -> AwaitedNews<O> {
+        let ReadQuestion { places, pieces } = question;
+        let read = self.next_read;
+        self.next_read += 1;
+        self.reads.insert(read, ReadPart { op: op.clone(), places });
+        let message = Message::ReadRequest { read, pieces, shared };
+        AwaitedNews { op, awaited: Awaited::Read(read), message }
+    }
+
+    /// Starts a receive: from now on a message may land in it. Receives count in the order of this call.
+    pub fn begin_receive(&mut self, new: NewReceive<O>) -> AwaitedNews<O> {
+        let receive = self.next_receive;
+        self.next_receive += 1;
+        let op = new.waiting.op.clone();
+        self.receives.insert(receive, new.waiting);
+        let message = Message::ReceivePosted(PostedReceive { receive, ..new.posted });
+        AwaitedNews { op, awaited: Awaited::Receive(receive), message }
+    }
+
+    /// The peer does not hear of a read or receive ([`End::Unannounced`](super::End::Unannounced)). Returns the operation,
+    /// which has failed, unless it ended otherwise.
+    pub fn forget(&mut self, awaited: Awaited) -> Option<O> {
+        match awaited {
+            Awaited::Read(read) => self.reads.remove(&read).map(|part| part.op),
+            Awaited::Receive(receive) => self.receives.remove(&receive).map(|it| it.op),
+        }
+    }
+
+    /// A driver of this process is about to copy into a receive: says whether it may, once. Of an earlier
+    /// session there may be a receive of the same number. [`Inbound::end`] returns the copy to be stopped.
+    pub fn lend_receive(&mut self, receive: &PostedReceive, copying: O::Copying) -> bool {
+        let Some(waiting) = self.receives.get_mut(&receive.receive) else { return false };
+        let may = waiting.leave == CopyLeave::Yes
+            && waiting.lent.is_none()
+            && waiting.places == receive.places;
+        if may {
+            waiting.lent = Some(copying);
+        }
+        may
+    }
+
+    /// A chunk begins on `flow`. `memory` asks the driver whether its places may be written.
+    ///
+    /// An error means that the peer breaks the protocol: close the flow, and acknowledge nothing.
+    pub fn handle_chunk(
+        &mut self,
+        flow: FlowIndex,
+        header: &ChunkHeader,
+        places: &[Place],
+        meta: &[u8],
+        memory: impl FnOnce(AskedBy) -> Permission,
+    ) -> Result<Verdict, WireError> {
+        let Self { receiver, reads, receives, quotas, .. } = self;
+        let admit = || match header.op {
+            WireOp::Control => quotas.admit(meta),
+            WireOp::Write => memory(AskedBy::Peer),
+            WireOp::SendData => {
+                let receive = receives.get(&header.context).ok_or(RefusalCode::NotExpected)?;
+                if !covers(&receive.places, places) || !receive.may_be_filled_by(meta) {
+                    return Err(RefusalCode::OutOfBounds);
+                }
+                memory(AskedBy::Us)
+            }
+            WireOp::ReadData => {
+                let part = reads.get(&header.context).ok_or(RefusalCode::NotExpected)?;
+                if !covers(&part.places, places) {
+                    return Err(RefusalCode::OutOfBounds);
+                }
+                memory(AskedBy::Us)
+            }
+        };
+        receiver.handle_chunk(flow, header, places, meta, admit)
+    }
+
+    /// Whether a read or a receive waits for the peer.
+    pub fn is_waiting(&self) -> bool {
+        !self.reads.is_empty() || !self.receives.is_empty()
+    }
+
+    /// Parts of reads that wait for data, by their number.
+    pub fn reads(&self) -> impl Iterator<Item = (u64, &O)> {
+        self.reads.iter().map(|(number, part)| (*number, &part.op))
+    }
+
+    /// Receives that wait for their message, by their number.
+    pub fn receives(&self) -> impl Iterator<Item = (u64, &WaitingReceive<O>)> {
+        self.receives.iter().map(|(number, receive)| (*number, receive))
+    }
+}
+
+impl<O: Operation> fmt::Debug for Inbound<O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inbound")
+            .field("reads", &self.reads.len())
+            .field("receives", &self.receives.len())
+            .field("failing", &self.failing.len())
+            .field("receiver", &self.receiver)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,156 @@
+//! Sends: they wait for their receive, meet it, and become a transfer or a copy into its memory.
+
+use super::{End, Operation, Outbound, Purpose};
+use crate::id::Time;
+use crate::matching::Match;
+use crate::message::{Message, PostedReceive, copied_message};
+use crate::peer::places::pair_places;
+use crate::plan::{PlanError, Segment};
+use crate::sender::Failure;
+use crate::wire::{Flags, RefusalCode, WireOp};
+
+/// How a message gets into the receive that it met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendPath {
+    /// Over the rails.
+    Rails,
+    /// Over the rails, while the driver finds out how later ones can be copied.
+    RailsAndAsk,
+    /// The driver copies it.
+    Copy,
+}
+
+/// The driver's part when a send meets its receive. It is called with the lock of the sending half held.
+pub trait SendHost<O: Operation> {
+    /// The way of a message. It fits into its receive.
+    fn path(&mut self, op: &O, receive: &PostedReceive) -> SendPath;
+
+    /// The transfer of a send with these segments.
+    fn source(&mut self, op: &O, segments: Vec<Segment>) -> Result<O::Source, PlanError>;
+}
+
+impl<O: Operation> Outbound<O> {
+    /// Begins a send, which waits unless a receive of its tag is there.
+    pub fn send(&mut self, now: Time, op: O, tag: u64, host: &mut impl SendHost<O>) {
+        if let Some(matched) = self.matcher.send(tag, op) {
+            self.matched(now, [matched], host);
+        }
+    }
+
+    /// Ends sends that wait for their receive.
+    pub fn end_waiting(&mut self, which: impl Fn(&O) -> bool, failure: Failure) {
+        let sends = self.matcher.sends().filter(|(_, op)| which(op));
+        let ending: Vec<(u64, O)> = sends.map(|(tag, op)| (tag, op.clone())).collect();
+        for (tag, op) in ending {
+            self.cancel(&op, Some(tag), failure);
+        }
+    }
+
+    /// The driver is about to copy a send: says whether it may. The peer may have withdrawn the receive.
+    pub fn begin_copy(&mut self, op: &O, receive: u64, copying: O::Copying) -> bool {
+        match self.copying.get_mut(&receive) {
+            Some(noted) if op.may_begin() => {
+                *noted = Some(copying);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// All bytes of a send are in place: tells the receive. Says whether it still waits.
+    pub fn handle_copied(&mut self, now: Time, op: &O, receive: u64) -> bool {
+        let waits = self.copying.remove(&receive).is_some();
+        if waits {
+            let source = O::message(Some(op), copied_message(op.plan().bytes()));
+            self.submit_send(now, op, receive, source);
+        }
+        waits
+    }
+
+    /// A send can't be copied, and takes the rails. Says whether its receive still waits; if not, nothing happens.
+    pub fn copy_over_rails(
+        &mut self,
+        now: Time,
+        op: &O,
+        receive: &PostedReceive,
+        host: &mut impl SendHost<O>,
+    ) -> bool {
+        let waits = op.may_begin() && self.copying.remove(&receive.receive).is_some();
+        if waits {
+            self.send_data(now, op, receive, host);
+        }
+        waits
+    }
+
+    /// Nothing of a send is copied any more, and it is not whole: its receive fails. Says whether that still waits.
+    pub fn handle_copy_failed(&mut self, now: Time, receive: u64) -> bool {
+        let waits = self.copying.remove(&receive).is_some();
+        if waits && !self.is_lost {
+            self.tell(now, &Message::SendFailed { receive });
+        }
+        waits
+    }
+
+    pub(super) fn matched(
+        &mut self,
+        now: Time,
+        matches: impl IntoIterator<Item = Match<O>>,
+        host: &mut impl SendHost<O>,
+    ) {
+        for Match { send, receive } in matches {
+            self.meet(now, send, receive, host);
+        }
+        self.quotas.note_receives(&self.matcher);
+    }
+
+    /// A send met its receive.
+    fn meet(&mut self, now: Time, op: O, receive: PostedReceive, host: &mut impl SendHost<O>) {
+        if !op.may_begin() {
+            return self.tell(now, &Message::SendFailed { receive: receive.receive });
+        }
+        let len = op.plan().bytes();
+        let capacity: u64 = receive.places.iter().map(|place| place.len).sum();
+        if len > capacity {
+            self.tell(now, &Message::SendTooLong { receive: receive.receive, len });
+            return self.ends.push_back(End::TooLong { op, len, capacity });
+        }
+        match host.path(&op, &receive) {
+            SendPath::Rails => self.send_data(now, &op, &receive, host),
+            SendPath::RailsAndAsk => {
+                self.send_data(now, &op, &receive, host);
+                self.ends.push_back(End::AskForPlaces { op, places: receive.places });
+            }
+            SendPath::Copy => {
+                self.copying.insert(receive.receive, None);
+                self.ends.push_back(End::Copy { op, receive });
+            }
+        }
+    }
+
+    /// The rails carry a send to its receive.
+    fn send_data(
+        &mut self,
+        now: Time,
+        op: &O,
+        receive: &PostedReceive,
+        host: &mut impl SendHost<O>,
+    ) {
+        let segments = pair_places(op.plan().segments(), &receive.places);
+        match host.source(op, segments) {
+            Ok(source) => self.submit_send(now, op, receive.receive, source),
+            Err(_) => {
+                // Both halves were cut before; together they have too many pieces.
+                self.tell(now, &Message::SendFailed { receive: receive.receive });
+                let failure = Failure::Refused(RefusalCode::Busy);
+                self.ends.push_back(End::Failed { op: op.clone(), failure });
+            }
+        }
+    }
+
+    fn submit_send(&mut self, now: Time, op: &O, receive: u64, source: O::Source) {
+        let what = (WireOp::SendData, Flags::NONE, receive);
+        let purpose = Purpose::Send(op.clone(), receive);
+        let transfer = self.submit(now, what, source, purpose, op.deadline());
+        op.set_transfer(transfer);
+    }
+}

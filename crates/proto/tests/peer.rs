@@ -1,0 +1,432 @@
+//! Two peers, joined by one flow in each direction: what their halves do with operations, and how these end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use polyrail_proto::message::{CopyLeave, Half, Message, PostedReceive};
+use polyrail_proto::peer::{
+    Delivered, Delivery, Inbound, NewReceive, Operation, Outbound, Quotas, ReadBreach,
+    ReadQuestion, SendHost, SendPath,
+};
+use polyrail_proto::wire::{AckFrame, Place, RefusalCode};
+use polyrail_proto::{
+    Failure, FlowIndex, Plan, PlanError, ReceiverLimits, RegionKey, Segment, SenderConfig, Settled,
+    Source, Time, TransferId, Verdict,
+};
+
+const FLOW: FlowIndex = FlowIndex(0);
+const NOW: Time = Time(1000);
+const KEY: RegionKey = RegionKey { slot: 1, generation: 1, nonce: 7 };
+const CONFIG: SenderConfig = SenderConfig { window_chunks: 8, channels: 1, sockets: 1, rails: 1 };
+
+#[derive(Clone)]
+struct Op(Arc<State>);
+
+struct State {
+    id: u32,
+    plan: Plan,
+    deadline: Option<Time>,
+    transfer: AtomicU64,
+    is_withdrawn: AtomicBool,
+}
+
+#[derive(Clone)]
+struct Request(Arc<(Plan, Vec<u8>)>);
+
+impl Op {
+    fn new(id: u32, bytes: u64) -> Self {
+        Self::with_deadline(id, bytes, None)
+    }
+
+    fn with_deadline(id: u32, bytes: u64, deadline: Option<Time>) -> Self {
+        let (transfer, is_withdrawn) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self(Arc::new(State { id, plan: plan(bytes), deadline, transfer, is_withdrawn }))
+    }
+}
+
+fn plan(bytes: u64) -> Plan {
+    let segment =
+        Segment { local_region: 0, local_offset: 0, remote: KEY, remote_offset: 0, len: bytes };
+    Plan::new([segment], 100).unwrap()
+}
+
+impl PartialEq for Op {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Operation for Op {
+    type Source = Request;
+    type Copying = &'static str;
+    type Own = u32;
+
+    fn plan(&self) -> &Plan {
+        &self.0.plan
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.0.deadline
+    }
+
+    fn may_begin(&self) -> bool {
+        !self.0.is_withdrawn.load(Ordering::Relaxed)
+    }
+
+    fn withdraw(&self) {
+        self.0.is_withdrawn.store(true, Ordering::Relaxed);
+    }
+
+    fn transfer(&self) -> Option<TransferId> {
+        Some(TransferId(self.0.transfer.load(Ordering::Relaxed))).filter(|id| id.0 > 0)
+    }
+
+    fn set_transfer(&self, transfer: TransferId) {
+        self.0.transfer.store(transfer.0, Ordering::Relaxed);
+    }
+
+    fn message(_: Option<&Self>, meta: Vec<u8>) -> Request {
+        Request(Arc::new((Plan::empty(), meta)))
+    }
+}
+
+impl Source for Request {
+    fn plan(&self) -> &Plan {
+        &self.0.0
+    }
+
+    fn meta(&self) -> &[u8] {
+        &self.0.1
+    }
+}
+
+impl SendHost<Op> for SendPath {
+    fn path(&mut self, _: &Op, _: &PostedReceive) -> SendPath {
+        *self
+    }
+
+    fn source(&mut self, _: &Op, segments: Vec<Segment>) -> Result<Request, PlanError> {
+        Ok(Request(Arc::new((Plan::new(segments, 100)?, Vec::new()))))
+    }
+}
+
+/// One of two peers, and all that it was told.
+struct Side {
+    outbound: Outbound<Op>,
+    inbound: Inbound<Op>,
+    quotas: Arc<Quotas>,
+    sequence: u64,
+    /// The answer to each read of the peer.
+    serves: Result<(), RefusalCode>,
+    /// The way of its sends.
+    path: SendPath,
+    log: Vec<String>,
+}
+
+impl Side {
+    fn new() -> Self {
+        let quotas = Arc::new(Quotas::new(8));
+        let mut outbound = Outbound::new(CONFIG, quotas.clone());
+        outbound.sender.handle_flow_up(NOW, FLOW);
+        Self {
+            outbound,
+            inbound: Inbound::new(ReceiverLimits::default(), quotas.clone()),
+            quotas,
+            sequence: 0,
+            serves: Ok(()),
+            path: SendPath::Rails,
+            log: Vec::new(),
+        }
+    }
+
+    fn read(&mut self, op: &Op) {
+        let question = ReadQuestion::new(op.plan().segments(), |_| KEY);
+        let news = self.inbound.begin_read(op.clone(), question, false);
+        self.outbound.announce(NOW, news);
+    }
+
+    fn receive(&mut self, op: &Op, leave: CopyLeave) {
+        let new = NewReceive::new(op.clone(), 5, leave, |_| KEY);
+        let news = self.inbound.begin_receive(new);
+        self.outbound.announce(NOW, news);
+    }
+
+    fn send(&mut self, op: &Op) {
+        self.outbound.send(NOW, op.clone(), 5, &mut self.path);
+        self.drain();
+    }
+
+    /// The user ends a read or receive.
+    fn end(&mut self, op: &Op) {
+        for leaving in self.inbound.end(|other| other == op) {
+            assert!(self.inbound.has_left(&leaving));
+            self.outbound.let_go(NOW, leaving, Failure::Cancelled, false);
+        }
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(end) = self.outbound.poll_end(NOW) {
+            use polyrail_proto::peer::End::{
+                AskForPlaces, Copy, Done, Failed, Own, TooLong, Unannounced,
+            };
+            self.log.push(match end {
+                Done { op, bytes } => format!("{} done, {bytes} bytes", op.0.id),
+                Failed { op, failure } => format!("{} failed: {failure}", op.0.id),
+                TooLong { op, len, capacity } => format!("{}: {len} over {capacity}", op.0.id),
+                Unannounced { awaited, failure, .. } => match self.inbound.forget(awaited) {
+                    Some(op) => format!("{} failed: {failure}", op.0.id),
+                    None => continue,
+                },
+                Copy { op, receive } => format!("copy {} into {}", op.0.id, receive.receive),
+                AskForPlaces { op, .. } => format!("ask for places of {}", op.0.id),
+                Own(own) => format!("own {own}"),
+            });
+        }
+    }
+
+    fn deliver(&mut self) {
+        let mut delivery = Delivery::default();
+        self.inbound.take(&mut delivery);
+        if delivery.is_empty() {
+            return self.drain();
+        }
+        for arrival in delivery.arrivals.drain(..) {
+            match arrival.read() {
+                Delivered::Message(message) => self.hear(message),
+                Delivered::Notification(data) => self.log.push(format!("notified {data:?}")),
+                Delivered::Read { op, bytes } => self.log.push(format!("{} read {bytes}", op.0.id)),
+                Delivered::Received { op, bytes, is_copied } => {
+                    self.log.push(format!("{} received {bytes}, copied {is_copied}", op.0.id));
+                }
+                Delivered::Failed(op, why) => self.log.push(format!("{}: {why:?}", op.0.id)),
+                Delivered::Unknown(error) => self.log.push(error.to_string()),
+                Delivered::Nothing => {}
+            }
+        }
+        self.inbound.end_delivery(&mut delivery);
+        // A message may have ended a read or receive.
+        self.deliver();
+    }
+
+    fn hear(&mut self, message: Message) {
+        match message.half() {
+            Half::Inbound => self.inbound.handle_message(&message),
+            Half::Outbound => {
+                let copy = self.outbound.handle_message(NOW, message, &mut self.path).unwrap();
+                self.log.extend(copy.map(|copy| format!("stop {copy}")));
+            }
+            Half::Driver => match message {
+                Message::ReadRequest { read, pieces, .. } => {
+                    let bytes = pieces.iter().map(|piece| piece.from.len).sum();
+                    let data = self.serves.map(|()| Request(Arc::new((plan(bytes), Vec::new()))));
+                    self.outbound.serve_read(NOW, read, data).unwrap();
+                }
+                other => self.log.push(format!("{other:?}")),
+            },
+        }
+    }
+
+    fn log(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.log)
+    }
+}
+
+/// The next chunk lands at the other side, and is acknowledged when that has delivered it. Says whether there was one.
+fn carry_one(from: &mut Side, to: &mut Side) -> bool {
+    let Some(chunk) = from.outbound.sender.pull(NOW, FLOW) else { return false };
+    from.outbound.sender.handle_written(FLOW);
+    let header = chunk.header;
+    let places: Vec<Place> = chunk
+        .source
+        .plan()
+        .pieces(header.chunk)
+        .map(|piece| Place { key: piece.remote, offset: piece.remote_offset, len: piece.len })
+        .collect();
+    let meta = if header.meta_len > 0 { chunk.source.meta() } else { &[] };
+    let verdict = to.inbound.handle_chunk(FLOW, &header, &places, meta, |_| Ok(())).unwrap();
+    if verdict == Verdict::Land {
+        assert!(to.inbound.receiver.begin_landing(FLOW));
+        to.inbound.receiver.end_landing(FLOW);
+    }
+    let settled = to.inbound.receiver.handle_chunk_end(FLOW, true);
+    to.deliver();
+    from.sequence += 1;
+    let sequence = from.sequence;
+    let ack = match settled {
+        Settled::Ack => AckFrame::Ack { sequence },
+        Settled::Refuse(code) => AckFrame::Refusal { sequence, code },
+    };
+    assert!(to.inbound.receiver.is_quiet());
+    from.outbound.sender.handle_ack(NOW, FLOW, ack).unwrap();
+    from.drain();
+    true
+}
+
+/// Until nobody has anything to say.
+fn carry_all(a: &mut Side, b: &mut Side) {
+    while carry_one(a, b) || carry_one(b, a) {}
+    for side in [a, b] {
+        assert!(!side.outbound.sender.is_busy());
+        assert_eq!((side.outbound.untold(), side.quotas.text()), (0, None));
+    }
+}
+
+#[test]
+fn a_read_is_served_or_fails_with_the_reason_of_its_peer() {
+    let (mut a, mut b) = (Side::new(), Side::new());
+    a.read(&Op::new(1, 250));
+    carry_all(&mut a, &mut b);
+    assert_eq!(a.log(), ["1 read 250"]);
+    b.serves = Err(RefusalCode::StaleKey);
+    a.read(&Op::new(2, 250));
+    carry_all(&mut a, &mut b);
+    assert_eq!(a.log(), ["2: Refused(StaleKey)"]);
+    assert!(!a.inbound.is_waiting() && b.log().is_empty());
+}
+
+#[test]
+fn a_read_that_its_user_ends_takes_up_nothing_at_its_peer() {
+    let (mut a, mut b) = (Side::new(), Side::new());
+    let read = Op::new(1, 250);
+    a.read(&read);
+    assert!(carry_one(&mut a, &mut b) && carry_one(&mut b, &mut a));
+    assert_eq!(b.quotas.text().unwrap(), "reads served 1, receives posted 0, answers not taken 0");
+    a.end(&read);
+    assert_eq!(a.log(), ["1 failed: cancelled"]);
+    carry_all(&mut a, &mut b);
+    assert!(a.log().is_empty() && b.log().is_empty());
+}
+
+#[test]
+fn a_peer_that_asks_for_a_read_twice_breaks_the_rules() {
+    let mut b = Side::new();
+    let data = || Ok(Request(Arc::new((plan(10), Vec::new()))));
+    b.outbound.serve_read(NOW, 3, data()).unwrap();
+    assert_eq!(b.outbound.serve_read(NOW, 3, data()), Err(ReadBreach::IsServed { read: 3 }));
+    let refuse = |read| b.outbound.serve_read(NOW, read, Err(RefusalCode::ReadQuota)).err();
+    let text = (4..4096).find_map(refuse).unwrap().to_string();
+    assert!(text.contains("answers not taken is exceeded: 2049, "), "{text}");
+}
+
+#[test]
+fn a_send_fills_its_receive_whichever_comes_first() {
+    let (mut a, mut b) = (Side::new(), Side::new());
+    a.send(&Op::new(1, 150));
+    b.receive(&Op::new(2, 200), CopyLeave::No);
+    carry_all(&mut a, &mut b);
+    assert_eq!(
+        (a.log(), b.log()),
+        (vec!["1 done, 150 bytes".into()], vec!["2 received 150, copied false".into()])
+    );
+    b.receive(&Op::new(3, 100), CopyLeave::No);
+    while carry_one(&mut b, &mut a) {}
+    a.send(&Op::new(4, 150));
+    carry_all(&mut a, &mut b);
+    assert_eq!(
+        (a.log(), b.log()),
+        (vec!["4: 150 over 100".into()], vec!["3: TooLong { len: 150, capacity: 100 }".into()])
+    );
+}
+
+#[test]
+fn a_withdrawn_receive_leaves_the_send_to_the_next_one() {
+    let (mut a, mut b) = (Side::new(), Side::new());
+    let first = Op::new(1, 100);
+    b.receive(&first, CopyLeave::No);
+    while carry_one(&mut b, &mut a) {}
+    b.end(&first);
+    b.receive(&Op::new(2, 100), CopyLeave::No);
+    while carry_one(&mut b, &mut a) {}
+    a.send(&Op::new(3, 100));
+    carry_all(&mut a, &mut b);
+    assert_eq!(b.log(), ["1 failed: cancelled", "2 received 100, copied false"]);
+}
+
+#[test]
+fn a_receive_that_a_peer_copies_into_is_over_when_the_peer_has_stopped() {
+    let (mut a, mut b) = (Side::new(), Side::new());
+    a.path = SendPath::Copy;
+    let (send, receive) = (Op::new(1, 100), Op::new(2, 100));
+    a.send(&send);
+    b.receive(&receive, CopyLeave::Yes);
+    while carry_one(&mut b, &mut a) {}
+    assert_eq!(a.log(), ["copy 1 into 1"]);
+    assert!(a.outbound.begin_copy(&send, 1, "the copy"));
+    b.end(&receive);
+    assert!(b.log().is_empty(), "the peer may still be copying");
+    while carry_one(&mut b, &mut a) {}
+    assert_eq!(
+        (a.log(), b.log()),
+        (vec!["stop the copy".into()], vec!["2 failed: cancelled".into()])
+    );
+    assert!(!a.outbound.handle_copied(NOW, &send, 1) && !a.outbound.begin_copy(&send, 1, "late"));
+    // One that is not withdrawn hears how many bytes are in place, or gets them over the rails.
+    for number in 2..=3 {
+        let (send, receive) = (Op::new(3, 100), Op::new(4, 120));
+        b.receive(&receive, CopyLeave::Yes);
+        while carry_one(&mut b, &mut a) {}
+        a.send(&send);
+        let is_copied = number == 2;
+        match is_copied {
+            true => assert!(a.outbound.handle_copied(NOW, &send, number)),
+            false => {
+                let (key, leave) = (KEY, CopyLeave::Yes);
+                let places = vec![Place { key, offset: 0, len: 120 }];
+                let posted = PostedReceive { receive: number, tag: 5, places, leave };
+                let host = &mut SendPath::Rails;
+                assert!(a.outbound.copy_over_rails(NOW, &send, &posted, host));
+            }
+        }
+        carry_all(&mut a, &mut b);
+        assert_eq!(a.log(), [format!("copy 3 into {number}"), "3 done, 100 bytes".into()]);
+        assert_eq!(b.log(), [format!("4 received 100, copied {is_copied}")]);
+    }
+}
+
+#[test]
+fn a_write_that_has_begun_fails_when_the_peer_has_confirmed_that_nothing_of_it_lands() {
+    let (mut a, mut b) = (Side::new(), Side::new());
+    let write = Op::new(1, 250);
+    a.outbound.write(NOW, write.clone(), Request(Arc::new((plan(250), b"hi".to_vec()))), true);
+    assert!(carry_one(&mut a, &mut b));
+    a.outbound.cancel(&write, None, Failure::Cancelled);
+    a.drain();
+    assert!(a.log().is_empty());
+    carry_all(&mut a, &mut b);
+    assert_eq!((a.log(), b.log()), (vec!["1 failed: cancelled".into()], Vec::new()));
+    // One of which nothing was sent is over at once.
+    let write = Op::new(2, 250);
+    a.outbound.write(NOW, write.clone(), Request(Arc::new((plan(250), Vec::new()))), false);
+    a.outbound.cancel(&write, None, Failure::Cancelled);
+    a.drain();
+    assert_eq!(a.log(), ["2 failed: cancelled"]);
+}
+
+#[test]
+fn what_waits_ends_with_its_deadline_and_with_its_peer() {
+    let mut a = Side::new();
+    a.send(&Op::with_deadline(1, 10, Some(Time(2000))));
+    a.send(&Op::with_deadline(2, 10, Some(Time(3000))));
+    a.send(&Op::new(3, 10));
+    assert_eq!(a.outbound.handle_timeout(Time(2500)), Some(Time(3000)));
+    a.drain();
+    assert_eq!(a.log(), ["1 failed: the deadline passed"]);
+    a.outbound.tell_own(NOW, &Message::Bye, 9);
+    let read = Op::new(4, 10);
+    a.read(&read);
+    a.outbound.lose();
+    a.drain();
+    let gone = "failed: the peer is gone";
+    let ends = [format!("2 {gone}"), format!("3 {gone}"), "own 9".to_owned(), format!("4 {gone}")];
+    assert_eq!(a.log(), ends);
+    assert!(!a.outbound.is_waiting() && !a.outbound.sender.is_busy());
+    a.end(&read);
+    assert!(a.log().is_empty() && !a.inbound.is_waiting(), "it has ended once");
+    // One that began while the peer went has nobody left to tell.
+    let question = ReadQuestion::new(read.plan().segments(), |_| KEY);
+    a.inbound.begin_read(read.clone(), question, false);
+    a.end(&read);
+    assert_eq!(a.log(), ["4 failed: cancelled"]);
+    assert!(!a.outbound.sender.is_busy());
+}

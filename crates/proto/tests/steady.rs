@@ -1,0 +1,203 @@
+//! What a chunk costs once a connection is in use: no allocation, and no look at all transfers under way.
+//!
+//! A program of its own, since its allocator counts for all threads.
+
+#[path = "common/allocations.rs"]
+mod allocations;
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use allocations::during;
+use common::{A, B, Payload, begin, chunk};
+use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, WireOp};
+use polyrail_proto::{
+    Failure, FlowIndex, NewTransfer, Plan, Receiver, ReceiverLimits, RegionKey, Segment, Sender,
+    SenderConfig, Settled, Time, TransferId, TxEvent, Verdict,
+};
+
+const CHUNK_BYTES: u64 = 64 << 10;
+/// Far more than enough for what looks at a few transfers, and far too little for what looks at all.
+const ENOUGH: Duration = Duration::from_secs(20);
+const MANY: u64 = 60_000;
+/// Transfers after which no list grows any more: some sweep what is over when they have a thousand entries.
+const WARM_UP: u64 = 1500;
+
+/// Both ends, and what the driver knows of them.
+struct Ends {
+    sender: Sender<Payload>,
+    receiver: Receiver,
+    now: u64,
+    ticks: u64,
+    /// Chunks of each flow that are acknowledged.
+    acknowledged: [u64; 2],
+    next_context: u64,
+    /// How often a flow was denied a chunk.
+    denials: u64,
+}
+
+impl Ends {
+    fn new() -> Self {
+        let config = SenderConfig { window_chunks: 8, channels: 2, sockets: 1, rails: 2 };
+        let mut sender = Sender::new(config);
+        [A, B].iter().for_each(|flow| sender.handle_flow_up(Time(0), *flow));
+        let receiver = Receiver::new(ReceiverLimits::default());
+        Self {
+            sender,
+            receiver,
+            now: 0,
+            ticks: 0,
+            acknowledged: [0; 2],
+            next_context: 1,
+            denials: 0,
+        }
+    }
+
+    /// Moves a transfer from end to end.
+    fn transfer(&mut self, op: WireOp, source: &Payload) {
+        let (flags, context, source) = (Flags::NONE, self.next_context, source.clone());
+        self.next_context += 1;
+        let deadline = Some(Time(self.now).after(Duration::from_secs(1)));
+        let new = NewTransfer { op, flags, context, source, token: 7, deadline };
+        self.sender.submit(Time(self.now), new);
+        for _ in 0..10_000 {
+            self.tick();
+            self.sender.handle_timeout(Time(self.now));
+            if let Some(event) = self.sender.poll_event() {
+                assert_eq!(event, TxEvent::Done { token: 7 });
+                assert!(self.receiver.expel(op, context));
+                return;
+            }
+        }
+        panic!("the transfer does not end");
+    }
+
+    /// One rail takes 100 us for a chunk, the other a millisecond, so that it leaves the last ones to the first.
+    fn tick(&mut self) {
+        self.now += 100_000;
+        self.ticks += 1;
+        for flow in [A, B] {
+            let is_slow = flow == B && !self.ticks.is_multiple_of(10);
+            if !is_slow && self.sender.in_flight(flow) > 0 {
+                self.acknowledge(flow);
+            }
+            while self.sender.in_flight(flow) < 2 && self.send(flow) {}
+        }
+    }
+
+    fn acknowledge(&mut self, flow: FlowIndex) {
+        let sequence = &mut self.acknowledged[flow.0 as usize];
+        *sequence += 1;
+        let ack = AckFrame::Ack { sequence: *sequence };
+        self.sender.handle_ack(Time(self.now), flow, ack).unwrap();
+        assert!(self.sender.wakes(Time(self.now)).count() <= 2);
+    }
+
+    /// Says whether there was a chunk for the flow. It lands at once.
+    fn send(&mut self, flow: FlowIndex) -> bool {
+        let now = Time(self.now);
+        let pulled = self.sender.pull(now, flow);
+        self.denials += u64::from(self.sender.is_denied(flow));
+        assert!(self.sender.wakes(now).count() <= 2);
+        let Some(chunk) = pulled else { return false };
+        self.sender.handle_written(flow);
+        let verdict = self.receiver.handle_chunk(flow, &chunk.header, &[], b"", || Ok(()));
+        assert_eq!(verdict.unwrap(), Verdict::Land);
+        assert!(self.receiver.begin_landing(flow) && self.receiver.end_landing(flow));
+        assert_eq!(self.receiver.handle_chunk_end(flow, true), Settled::Ack);
+        let delivery = self.receiver.begin_delivery(None);
+        while self.receiver.poll_event().is_some() {}
+        self.receiver.end_delivery(delivery);
+        true
+    }
+}
+
+fn payload(chunks: u64) -> Payload {
+    let remote = RegionKey { slot: 0, generation: 1, nonce: 0 };
+    let len = chunks * CHUNK_BYTES;
+    let segment = Segment { local_region: 0, local_offset: 0, remote, remote_offset: 0, len };
+    Payload(Arc::new(Plan::new([segment], CHUNK_BYTES).unwrap()))
+}
+
+#[test]
+fn a_chunk_costs_no_allocation_once_the_connection_is_in_use() {
+    for op in [WireOp::Write, WireOp::ReadData] {
+        for chunks in [1, 2, 50] {
+            let (mut ends, source) = (Ends::new(), payload(chunks));
+            (0..WARM_UP).for_each(|_| ends.transfer(op, &source));
+            let cost = during(|| (0..200).for_each(|_| ends.transfer(op, &source)));
+            if cost.here > 0 {
+                allocations::shown(|| (0..100).for_each(|_| ends.transfer(op, &source)));
+            }
+            assert_eq!(cost.here, 0, "200 transfers of {chunks} chunks, {op:?}");
+            assert!(chunks < 50 || ends.denials > 100, "a rail leaves chunks to the other one");
+        }
+    }
+}
+
+/// A receiver with so many transfers under way, from that number on, each for a read of its own.
+fn busy_receiver(first: u64, count: u64) -> Receiver {
+    let mut receiver = Receiver::new(ReceiverLimits::default());
+    for id in first..first + count {
+        let header = ChunkHeader { op: WireOp::ReadData, context: id, ..chunk(id, 0, 2) };
+        assert_eq!(begin(&mut receiver, A, header), Verdict::Land);
+        assert_eq!(receiver.handle_chunk_end(A, true), Settled::Ack);
+    }
+    receiver
+}
+
+#[test]
+fn a_receiver_with_many_transfers_under_way_looks_at_few_of_them_as_the_floor_rises() {
+    let mut receiver = busy_receiver(1_000_000, MANY);
+    let start = Instant::now();
+    for id in 1..=MANY {
+        let header = ChunkHeader { floor: TransferId(id), ..chunk(id, 0, 1) };
+        assert_eq!(begin(&mut receiver, B, header), Verdict::Land);
+        assert_eq!(receiver.handle_chunk_end(B, true), Settled::Ack);
+        assert!(start.elapsed() < ENOUGH, "only {id} chunks in {ENOUGH:?}");
+    }
+    assert_eq!(receiver.active_count() as u64, MANY);
+    let header = ChunkHeader { floor: TransferId(1_000_100), ..chunk(2_000_000, 0, 1) };
+    assert_eq!(begin(&mut receiver, B, header), Verdict::Land);
+    assert_eq!(receiver.active_count() as u64, MANY - 100 + 1, "those below the floor are over");
+}
+
+#[test]
+fn a_receiver_with_many_transfers_under_way_finds_those_of_a_read() {
+    let mut receiver = busy_receiver(1, MANY);
+    let start = Instant::now();
+    for context in 1..=MANY {
+        assert!(receiver.expel(WireOp::ReadData, context));
+        assert!(start.elapsed() < ENOUGH, "only {context} reads in {ENOUGH:?}");
+    }
+    assert_eq!(receiver.active_count(), 0);
+}
+
+#[test]
+fn a_sender_with_many_transfers_finds_the_deadlines_that_have_passed() {
+    let mut ends = Ends::new();
+    let source = payload(1);
+    for token in 1..=MANY {
+        let (op, flags, context, source) = (WireOp::Write, Flags::NONE, 0, source.clone());
+        let deadline = Some(Time(1_000_000 + token % 100));
+        ends.sender.submit(Time(0), NewTransfer { op, flags, context, source, token, deadline });
+    }
+    let start = Instant::now();
+    for now in 1..=MANY {
+        assert_eq!(ends.sender.handle_timeout(Time(now)), Some(Time(1_000_000)));
+        assert!(start.elapsed() < ENOUGH, "only {now} looks in {ENOUGH:?}");
+    }
+    let each = MANY / 100;
+    let steps = [
+        (1_000_000, each, Some(1_000_001)),
+        (1_000_098, 98 * each, Some(1_000_099)),
+        (2_000_000, each, None),
+    ];
+    for (now, ended, next) in steps {
+        assert_eq!(ends.sender.handle_timeout(Time(now)), next.map(Time));
+        let events = std::iter::from_fn(|| ends.sender.poll_event());
+        let failed = |event| matches!(event, TxEvent::Failed { failure: Failure::Deadline, .. });
+        assert_eq!(events.filter(|event| failed(*event)).count() as u64, ended);
+    }
+}

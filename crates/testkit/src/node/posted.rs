@@ -1,0 +1,80 @@
+//! The node's handle on an operation, for the halves of its peer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use polyrail_proto::peer::Operation;
+use polyrail_proto::{Plan, Time, TransferId};
+
+use super::Request;
+use crate::oracle::OpId;
+
+/// An operation under way.
+#[derive(Clone, Debug)]
+pub(super) struct Posted(Arc<State>);
+
+#[derive(Debug)]
+struct State {
+    id: OpId,
+    plan: Plan,
+    deadline: Option<Time>,
+    /// Its transfer, 0 before it has one.
+    transfer: AtomicU64,
+    is_withdrawn: AtomicBool,
+}
+
+impl Posted {
+    pub(super) fn new(id: OpId, plan: Plan, deadline: Option<Time>) -> Self {
+        let (transfer, is_withdrawn) = (AtomicU64::new(0), AtomicBool::new(false));
+        Self(Arc::new(State { id, plan, deadline, transfer, is_withdrawn }))
+    }
+
+    pub(super) fn id(&self) -> OpId {
+        self.0.id
+    }
+
+    /// Whether it uses memory of that slot.
+    pub(super) fn touches(&self, slot: u32) -> bool {
+        self.0.plan.segments().iter().any(|segment| segment.local_region == slot)
+    }
+}
+
+impl PartialEq for Posted {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Operation for Posted {
+    type Source = Request;
+    type Copying = ();
+    type Own = ();
+
+    fn plan(&self) -> &Plan {
+        &self.0.plan
+    }
+
+    fn deadline(&self) -> Option<Time> {
+        self.0.deadline
+    }
+
+    fn may_begin(&self) -> bool {
+        !self.0.is_withdrawn.load(Ordering::Relaxed)
+    }
+
+    fn withdraw(&self) {
+        self.0.is_withdrawn.store(true, Ordering::Relaxed);
+    }
+
+    fn transfer(&self) -> Option<TransferId> {
+        Some(TransferId(self.0.transfer.load(Ordering::Relaxed))).filter(|id| id.0 > 0)
+    }
+
+    fn set_transfer(&self, transfer: TransferId) {
+        self.0.transfer.store(transfer.0, Ordering::Relaxed);
+    }
+
+    fn message(_: Option<&Self>, meta: Vec<u8>) -> Request {
+        Request::new(Plan::empty(), meta)
+    }
+}
