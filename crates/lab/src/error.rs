@@ -5,8 +5,6 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::network::Network;
-
 /// Why a call on a lab failed.
 ///
 /// The message names the field, the value and the allowed range, or the step
@@ -25,12 +23,16 @@ pub enum LabError {
         allowed: String,
     },
     /// The network takes another number of rails.
-    #[error("rails `{rails}` is not valid with the network `{network}`; allowed: {}", network.rails_allowed())]
+    #[error("rails `{rails}` is not valid with the network `{network}`; allowed: {allowed}")]
     RailCount {
         /// The rates as given.
         rails: String,
-        /// The network.
-        network: Network,
+        /// The network's name.
+        network: String,
+        /// The number of rates that it takes.
+        allowed: &'static str,
+        /// What to write instead.
+        help: &'static str,
     },
     /// No lab has this name.
     #[error("lab `{name}` does not exist; allowed: a lab that is up: {known}")]
@@ -185,13 +187,7 @@ impl LabError {
             Self::BadValue { field: "rails", .. } => {
                 "write one rate per rail, such as 1gbit,1gbit or 4x1gbit".into()
             }
-            Self::RailCount { network: Network::Pod, .. } => {
-                "write one rate, such as 100mbit; the other networks take several rails".into()
-            }
-            Self::RailCount { .. } => {
-                "write two rates or more, such as 1gbit,4gbit: the first is the management subnet's"
-                    .into()
-            }
+            Self::RailCount { help, .. } => (*help).into(),
             Self::BadValue { field: "mtu", .. } => {
                 "`polyrail lab ls --json` shows the MTU and the network of each lab".into()
             }

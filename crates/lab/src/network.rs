@@ -76,6 +76,17 @@ impl Network {
         }
     }
 
+    /// What to write instead of a wrong number of rates.
+    pub(crate) fn rails_help(self) -> &'static str {
+        match self {
+            Self::Pod => "write one rate, such as 100mbit; the other networks take several rails",
+            Self::Management => {
+                "write two rates or more, such as 1gbit,4gbit: the first is the management subnet's"
+            }
+            _ => "write one rate per rail, such as 1gbit,1gbit or 4x1gbit",
+        }
+    }
+
     /// Whether a switch or router must be between the nodes, however few they are.
     pub fn needs_switch(self) -> bool {
         !matches!(self, Self::Subnet | Self::HostRoutes)

@@ -144,7 +144,12 @@ impl LabSpec {
         };
         if !is_count_valid {
             let rails = listed(&self.rails);
-            return Err(LabError::RailCount { rails, network: self.network });
+            return Err(LabError::RailCount {
+                rails,
+                network: self.network.to_string(),
+                allowed: self.network.rails_allowed(),
+                help: self.network.rails_help(),
+            });
         }
         if let Some(nodes) = self.nodes
             && !(2..=Self::MAX_NODES).contains(&nodes)
