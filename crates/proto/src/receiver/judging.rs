@@ -43,10 +43,10 @@ impl Receiver {
         admit: impl FnOnce() -> Permission,
     ) -> Result<Verdict, WireError> {
         let id = header.transfer.0;
-        let known = |proofs: &Proofs| if proofs.holds(head) { Verdict::Discard } else { OVER };
+        let known = |proofs: &mut Proofs| if proofs.holds(head) { Verdict::Discard } else { OVER };
         if header.transfer < self.floor || self.done.contains(id) {
             self.deliveries.await_transfer(header.transfer);
-            return Ok(known(&self.proofs));
+            return Ok(known(&mut self.proofs));
         }
         if let Some(incoming) = self.active.get(id) {
             let allowed = "the same in all chunks of a transfer";
@@ -61,7 +61,7 @@ impl Receiver {
                 return differs("context", header.context);
             }
             if incoming.has_landed(header.chunk) {
-                return Ok(known(&self.proofs));
+                return Ok(known(&mut self.proofs));
             }
         }
         if let Err(code) = admit().and_then(|()| self.within_quotas(header, meta)) {

@@ -109,7 +109,9 @@ impl<O: Operation> Outbound<O> {
             return self.tell(now, &Message::SendFailed { receive: receive.receive });
         }
         let len = op.plan().bytes();
-        let capacity: u64 = receive.places.iter().map(|place| place.len).sum();
+        // The peer named the lengths: together they may exceed a `u64`.
+        let lens = receive.places.iter().map(|place| place.len);
+        let capacity = lens.fold(0, u64::saturating_add);
         if len > capacity {
             self.tell(now, &Message::SendTooLong { receive: receive.receive, len });
             return self.ends.push_back(End::TooLong { op, len, capacity });
