@@ -31,6 +31,11 @@ use polyrail_sys::{
 pub(crate) const LOOKED_AT: u64 = 1 << 34;
 /// How long to wait for a peer at whom many look.
 const CROWDED_MAX: Duration = Duration::from_millis(50);
+/// The most that an engine waits for such peers one after another.
+const PATIENCE_MAX: Duration = Duration::from_millis(500);
+/// After that it waits one part in this many of the time: a peer may crowd its own name on purpose, and a progress
+/// thread that waits serves nobody.
+const PATIENCE_SHARE: u32 = 50;
 const MAGIC: [u8; 4] = *b"PRH2";
 const WORDS: usize = 7;
 const OFFER_BYTES: usize = 4 + 8 * WORDS;
@@ -80,6 +85,34 @@ pub(crate) struct Proofs {
     poller: Arc<Poller>,
     badge: Mutex<Option<Arc<Badge>>>,
     process: Mutex<Option<Arc<HostProof>>>,
+    patience: Mutex<Patience>,
+}
+
+/// How long an engine may still wait for peers at whom many look.
+struct Patience {
+    left: Duration,
+    since: Instant,
+}
+
+impl Patience {
+    fn new(now: Instant) -> Self {
+        Self { left: PATIENCE_MAX, since: now }
+    }
+
+    /// Takes the time for one wait.
+    fn take(&mut self, now: Instant) -> Duration {
+        let refilled = now.saturating_duration_since(self.since) / PATIENCE_SHARE;
+        self.left = (self.left + refilled).min(PATIENCE_MAX);
+        self.since = now;
+        let taken = self.left.min(CROWDED_MAX);
+        self.left -= taken;
+        taken
+    }
+
+    /// Returns what a wait did not need.
+    fn give_back(&mut self, unused: Duration) {
+        self.left = (self.left + unused).min(PATIENCE_MAX);
+    }
 }
 
 /// What offers of host memory need to say.
@@ -98,7 +131,8 @@ pub(crate) struct PeerProcess {
 impl Proofs {
     /// For the engine with this number, and the poller of a thread that calls [`Self::forget_who_looked`].
     pub(crate) fn new(instance: InstanceId, poller: Arc<Poller>) -> Self {
-        Self { instance, poller, badge: Mutex::default(), process: Mutex::default() }
+        let patience = Mutex::new(Patience::new(Instant::now()));
+        Self { instance, poller, badge: Mutex::default(), process: Mutex::default(), patience }
     }
 
     /// The engine's name in the kernel, by which peers find out which process it is. Take it before a peer has a
@@ -119,6 +153,24 @@ impl Proofs {
     pub(crate) fn forget_who_looked(&self) {
         if let Some(badge) = &*self.badge.lock() {
             badge.make_room();
+        }
+    }
+
+    /// Waits for a peer at whom many look, if this engine has not waited for too long before.
+    fn wait_for(&self, badge: &Badge, name: &str) -> Result<ProvenProcess, Unproven> {
+        let began = Instant::now();
+        let allowed = self.patience.lock().take(began);
+        loop {
+            // Any process may look, as often as it likes. The peer forgets those, and so does this engine, whom the
+            // peer may be waiting for.
+            badge.make_room();
+            let found = ProvenProcess::with_name(name);
+            let waited = began.elapsed();
+            if !matches!(found, Err(Unproven::Crowded)) || waited >= allowed {
+                self.patience.lock().give_back(allowed.saturating_sub(waited));
+                return found;
+            }
+            std::thread::yield_now();
         }
     }
 
@@ -160,17 +212,9 @@ impl PeerProcess {
         }
         let badge = own.badge()?;
         let name = name_of(self.instance);
-        let until = Instant::now() + CROWDED_MAX;
-        let proven = loop {
-            match ProvenProcess::with_name(&name) {
-                // Any process may look, as often as it likes. The peer forgets those, and so does this engine, whom the
-                // peer may be waiting for.
-                Err(Unproven::Crowded) if Instant::now() < until => {
-                    badge.make_room();
-                    std::thread::yield_now();
-                }
-                found => break found,
-            }
+        let proven = match ProvenProcess::with_name(&name) {
+            Err(Unproven::Crowded) => own.wait_for(&badge, &name),
+            found => found,
         };
         let proven = Arc::new(proven.map_err(|why| why.to_string())?);
         // Another thread may have been first, and has found the same.
@@ -345,6 +389,39 @@ mod tests {
             let why = open(process, &Offer { export: wrong, ..offer.clone() }).unwrap_err();
             assert_eq!(why, "the peer offers something else");
         }
+    }
+
+    #[test]
+    fn an_engine_waits_for_crowded_peers_in_a_small_part_of_its_time() {
+        let began = Instant::now();
+        let mut patience = Patience::new(began);
+        for _ in 0..10 {
+            assert_eq!(patience.take(began), CROWDED_MAX);
+        }
+        assert_eq!(patience.take(began), Duration::ZERO);
+        let second = Duration::from_secs(1);
+        assert_eq!(patience.take(began + second), second / PATIENCE_SHARE);
+        patience.give_back(PATIENCE_MAX * 2);
+        assert_eq!(patience.left, PATIENCE_MAX);
+    }
+
+    #[test]
+    fn a_peer_that_crowds_its_own_name_is_waited_for_a_few_times_only() {
+        // A name whose queue is full and that never makes room.
+        let (proofs, liar) = pair(5);
+        let badge = Badge::take(&name_of(liar.instance)).unwrap();
+        while !matches!(ProvenProcess::with_name(&name_of(liar.instance)), Err(Unproven::Crowded)) {
+        }
+        let own = Proofs::new(InstanceId(0x5eed_1005), proofs.poller.clone());
+        let began = Instant::now();
+        for _ in 0..200 {
+            let why = liar.prove(&own).unwrap_err();
+            assert_eq!(why, Unproven::Crowded.to_string());
+        }
+        let most = PATIENCE_MAX * 4;
+        assert!(began.elapsed() < most, "{:?}", began.elapsed());
+        badge.make_room();
+        liar.prove(&own).unwrap();
     }
 
     #[test]
