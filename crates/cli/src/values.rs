@@ -296,6 +296,9 @@ pub(crate) fn address(text: &str) -> Result<String, Refusal> {
     let Some((host, port)) = text.rsplit_once(':') else {
         return Err(Refusal::new("has no port", allowed));
     };
+    if host.contains(':') && !host.starts_with('[') {
+        return Err(Refusal::new("has an IPv6 address without brackets", allowed));
+    }
     let is_bad = |one: char| steers(one) || one.is_whitespace() || one == '/';
     if host.is_empty() || host.starts_with('-') || host.contains(is_bad) {
         return Err(Refusal::new("has no address before the port", allowed));

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use polyrail_config::AddressFamily;
 use polyrail_sys::interfaces::{AddressState, Interface};
 
-use crate::engine::rail_selection::{Allowed, Unfit, select};
+use crate::engine::rail_selection::{Allowed, NAMES_NONE, Unfit, select};
 
 /// Leaves out the interfaces and addresses of an optional list that are not there or down. Other lists stay as they are.
 pub(super) fn present(spec: &str, all: &[Interface]) -> Result<String, Unfit> {
@@ -18,11 +18,11 @@ pub(super) fn present(spec: &str, all: &[Interface]) -> Result<String, Unfit> {
     let (there, missing): (Vec<&str>, Vec<&str>) =
         words.partition(|word| select(&format!("{exact}{word}"), all).is_ok());
     if there.is_empty() {
-        let names = missing.join(", ");
-        return Err(Unfit::wrong(
-            format!("there is no interface {names} that is up"),
-            Allowed::Interfaces,
-        ));
+        let why = match missing.join(", ") {
+            names if names.is_empty() => NAMES_NONE.to_owned(),
+            names => format!("there is no interface {names} that is up"),
+        };
+        return Err(Unfit::wrong(why, Allowed::Interfaces));
     }
     if !missing.is_empty() {
         tracing::info!(target: "polyrail::rail", missing = missing.join(", "), "interfaces of the list are not here");

@@ -168,6 +168,9 @@ impl ChosenRail {
     }
 }
 
+/// An empty list.
+pub(super) const NAMES_NONE: &str = "it names no interface";
+
 pub(super) struct Pattern<'a> {
     exact: bool,
     names: Vec<&'a str>,
@@ -238,6 +241,9 @@ fn named(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, Unfit> {
     for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         let found = match word.parse::<IpAddr>() {
             Ok(address) => vec![by_address(address, all)?],
+            Err(_) if word == "auto" => {
+                return Err(Unfit::no_interface("`auto` stands alone in a list".to_owned()));
+            }
             Err(_) => {
                 let pattern = Pattern { exact, names: vec![word] };
                 let matching: Vec<_> = all.iter().filter(|i| pattern.matches(&i.name)).collect();
@@ -261,6 +267,9 @@ fn named(spec: &str, all: &[Interface]) -> Result<Vec<ChosenRail>, Unfit> {
                 rails.push(rail);
             }
         }
+    }
+    if rails.is_empty() {
+        return Err(Unfit::no_interface(NAMES_NONE.to_owned()));
     }
     name_apart(&mut rails);
     Ok(rails)
@@ -398,6 +407,10 @@ mod tests {
     #[test]
     fn a_wrong_name_is_told_with_what_there_is() {
         assert!(error("eth7").contains("no interface eth7"));
+        assert!(error("auto,eth1").contains("`auto` stands alone"));
+        for empty in [",", "=", " , "] {
+            assert_eq!(error(empty), NAMES_NONE);
+        }
         assert!(usable(&host()).contains("eth1 (10.0.1.2)"));
         assert!(error("=eth3").contains("eth3 is down"));
         assert!(error("10.9.9.9").contains("no interface has the address 10.9.9.9"));

@@ -30,9 +30,21 @@ impl Server {
     /// Checks how addresses are written, with commas between them, and the invitation that a slash may follow them
     /// with. Never shows the invitation.
     pub(crate) fn check(text: &str) -> Result<String, Refusal> {
+        let allowed = "an address and a port, like 10.0.0.1:34567 or [fd00::1]:34567";
+        if let Some((scheme, _)) = text.split_once("://")
+            && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        {
+            let fault = format!("begins with {scheme}://, which is not part of an address");
+            return Err(Refusal::new(fault, allowed).showing(scheme));
+        }
         let (at, invitation) = text.split_once('/').map_or((text, None), |(a, b)| (a, Some(b)));
-        let mut each = at.split(',');
-        each.try_for_each(|one| address(one).map(drop).map_err(|refusal| refusal.showing(at)))?;
+        for one in at.split(',') {
+            address(one).map_err(|refusal| refusal.showing(at))?;
+            if one.ends_with(":0") {
+                let fault = "has port 0, on which nothing can listen";
+                return Err(Refusal::new(fault, allowed).showing(at));
+            }
+        }
         let parsed = invitation.map(str::parse::<Invitation>).transpose();
         parsed.map_err(|error: InvitationError| {
             if invitation == Some(PLACEHOLDER) {
