@@ -1,21 +1,20 @@
 //! Why something did not work, as types whose texts are for people.
 
+mod connect;
+
 use std::fmt;
-use std::io;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use polyrail_proto::hello::{HelloError, RefusedCode};
-use polyrail_proto::wire::WIRE_VERSION;
-use polyrail_secure::{CertificateError, HandshakeError, Proof};
 use thiserror::Error;
 
-/// Why a peer is gone; see [`crate::Peer::lost`].
+pub use self::connect::{ConnectReason, Refusal, THE_CONNECTION, Unmet, Whose};
+use crate::wire::WIRE_VERSION;
+
+/// Why a peer is gone; see `Peer::lost`.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// It was removed here, by [`crate::Engine::remove_peer`].
+    /// It was removed here, by `Engine::remove_peer`.
     #[error("removed here")]
     Removed,
     /// This engine closed.
@@ -89,7 +88,7 @@ pub enum LostReason {
 
 impl LostReason {
     /// The reason in words for the peer, if this engine gives it up for something that the peer can't know.
-    pub(crate) fn words(&self) -> Option<String> {
+    pub fn words(&self) -> Option<String> {
         let (last_problem, words) = match self {
             Self::Unreachable { silence, last_problem } => {
                 let words = "none of its connections to this engine came up for";
@@ -109,115 +108,7 @@ impl LostReason {
     }
 }
 
-/// Why nobody could be connected to; see [`crate::PeerError::Connect`].
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum ConnectReason {
-    /// No rail of this engine has an address of that family.
-    #[error("no rail here has an address of that family")]
-    NoRail,
-    /// The engine there refuses.
-    #[error("refused: {0}")]
-    Refused(Refusal),
-    /// There is nothing to prove to an engine of which only the address is known: no secret file, and
-    /// no file of this user on this host.
-    #[error("nothing here proves to an engine at a bare address that this one may connect")]
-    NoProof,
-    /// What answers does not prove that it is the engine that is meant.
-    #[error("what answers there is not the engine that is meant: {0}")]
-    Impostor(HandshakeError),
-    /// A certificate does not hold. That of this engine is checked before it connects.
-    #[error("the certificate of {of} {why}{}", place(.file.as_deref()))]
-    Certificate {
-        /// Whose.
-        of: Whose,
-        /// What is wrong with it.
-        why: CertificateError,
-        /// The `certificate_file` that it is from, if it is that of this engine.
-        file: Option<PathBuf>,
-    },
-    /// It took longer than `connect_timeout_ms`, or `hello_timeout_ms` for one that came.
-    #[error("timed out waiting for {waiting_for}{}", suspicion(.waiting_for))]
-    TimedOut {
-        /// For what.
-        waiting_for: &'static str,
-    },
-    /// The other side closed the connection without a word.
-    #[error("closed by the other side without a word")]
-    Closed,
-    /// The engine there speaks another version of the protocol.
-    #[error("peer speaks version {got} of the protocol, this engine speaks {WIRE_VERSION}")]
-    Version {
-        /// Its version.
-        got: u16,
-    },
-    /// What answers there is no engine, or not a sound one.
-    #[error(transparent)]
-    Foreign(HelloError),
-    /// Too many others are connecting (`handshake_limit`).
-    #[error("handshake_limit of {limit} is reached")]
-    Crowded {
-        /// The setting.
-        limit: u32,
-    },
-    /// The system could not connect.
-    #[error("{text}{}", may_be(*.kind))]
-    System {
-        /// What kind of error it is.
-        kind: io::ErrorKind,
-        /// What the system said.
-        text: String,
-    },
-    /// Nobody was there to take the answer, as in a callback on the thread that would.
-    #[error("no answer")]
-    NoAnswer,
-}
-
-impl ConnectReason {
-    /// Whether a kernel refused the connection: nobody listens there.
-    pub(crate) fn is_nobody(&self) -> bool {
-        matches!(self, Self::System { kind: io::ErrorKind::ConnectionRefused, .. })
-    }
-
-    /// Whether the other side closed or reset the connection without a word.
-    pub(crate) fn is_closed(&self) -> bool {
-        matches!(self, Self::Closed | Self::System { kind: io::ErrorKind::ConnectionReset, .. })
-    }
-}
-
-/// An address at which an engine was not met, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unmet {
-    pub(crate) address: SocketAddr,
-    pub(crate) why: ConnectReason,
-}
-
-/// What [`ConnectReason::TimedOut`] names where nobody answered at all.
-pub(crate) const THE_CONNECTION: &str = "the connection";
-
-/// Whose certificate it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// That of the engine that says so.
-    ThisEngine,
-    /// That of the other end.
-    OtherEngine,
-}
-
-/// What an engine says to one that it does not want.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{text}")]
-#[non_exhaustive]
-pub struct Refusal {
-    /// For programs.
-    pub code: RefusedCode,
-    /// For people, in the words of the engine that refuses.
-    pub text: String,
-    /// What this engine has tried to prove, if it was refused as it connected.
-    pub proof: Option<Proof>,
-}
-
-/// Connections towards a peer; see [`crate::Peer::flows`].
+/// Connections towards a peer; see `Peer::flows`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flows {
     /// How many are connected.
@@ -258,19 +149,23 @@ pub enum MessageHalf {
     },
 }
 
+impl TransferProgress {
+    /// A transfer that stands like this.
+    pub fn new(
+        peer: String,
+        message: Option<MessageHalf>,
+        flows: Flows,
+        silence: Duration,
+        last_problem: Option<String>,
+    ) -> Self {
+        Self { message, peer, flows, silence, last_problem }
+    }
+}
+
 impl Flows {
     /// Whether all that are meant to be connected are.
     pub fn are_all_up(self) -> bool {
         self.up == self.total
-    }
-}
-
-impl fmt::Display for Whose {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::ThisEngine => "this engine",
-            Self::OtherEngine => "the engine there",
-        })
     }
 }
 
@@ -305,61 +200,9 @@ impl fmt::Display for TransferProgress {
     }
 }
 
-impl From<io::Error> for ConnectReason {
-    fn from(error: io::Error) -> Self {
-        Self::System { kind: error.kind(), text: error.to_string() }
-    }
-}
-
-impl From<HandshakeError> for ConnectReason {
-    fn from(error: HandshakeError) -> Self {
-        match error {
-            HandshakeError::Certificate(why) => {
-                Self::Certificate { of: Whose::OtherEngine, why, file: None }
-            }
-            error => Self::Impostor(error),
-        }
-    }
-}
-
-impl From<HelloError> for ConnectReason {
-    fn from(error: HelloError) -> Self {
-        match error {
-            HelloError::Version { got } => Self::Version { got },
-            error => Self::Foreign(error),
-        }
-    }
-}
-
-pub(crate) fn seconds(duration: Duration) -> String {
+/// A time as reasons say it.
+pub fn seconds(duration: Duration) -> String {
     format!("{:.1} s", duration.as_secs_f64())
-}
-
-fn place(file: Option<&Path>) -> String {
-    file.map_or_else(String::new, |file| {
-        format!("; it is from certificate_file {}", file.display())
-    })
-}
-
-/// The likely causes of a connection that the system refuses.
-fn may_be(kind: io::ErrorKind) -> &'static str {
-    match kind {
-        io::ErrorKind::ConnectionRefused => {
-            " (nothing listens there, another host or NIC has the address, or a firewall rejects it)"
-        }
-        io::ErrorKind::HostUnreachable => {
-            " (the host is down, the address is in no network of this interface, or a firewall rejects it)"
-        }
-        _ => "",
-    }
-}
-
-/// The likely causes of a connection that nobody answers.
-fn suspicion(waiting_for: &str) -> &'static str {
-    match waiting_for {
-        THE_CONNECTION => " (a firewall drops it, or no host there has the address)",
-        _ => "",
-    }
 }
 
 fn problem(last: Option<&str>) -> String {
