@@ -1,20 +1,15 @@
 //! What every layer stands on: errors, calls of the user's code, ways to wait. Nothing here knows of
 //! an engine.
 
-pub(crate) mod budget;
 pub(crate) mod callback;
 pub(crate) mod certificate_files;
 pub(crate) mod driving;
 pub(crate) mod error;
-pub(crate) mod handed_over;
 pub(crate) mod host_identity;
-pub(crate) mod invitation;
 pub(crate) mod latch;
 pub(crate) mod metadata_file;
 pub(crate) mod pause;
 pub(crate) mod pooled;
-pub(crate) mod published;
-pub(crate) mod reason;
 pub(crate) mod regular_file;
 pub(crate) mod secret_file;
 pub(crate) mod seldom;

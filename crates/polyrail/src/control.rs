@@ -15,7 +15,6 @@ mod second_try;
 pub(crate) mod second_way;
 mod secrets;
 mod watch;
-mod without_cpu;
 
 use std::collections::VecDeque;
 use std::io;
@@ -24,25 +23,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use polyrail_proto::exchange::{Event, Fault, refusal_of, refusal_of_words};
 use polyrail_proto::hello::{HelloError, RefusedCode};
-use polyrail_proto::wire::WIRE_VERSION;
+use polyrail_proto::liveness::{Absences, SecondTries};
+use polyrail_proto::reason::ConnectReason;
 use polyrail_proto::{FlowIndex, Time};
-use polyrail_secure::{CertificateError, HandshakeError, Proof};
 use polyrail_sys::PollEvent;
 use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
 use socket2::Socket;
 
-use crate::base::reason::ConnectReason;
 use crate::control::asking_user::Admissions;
 use crate::control::connecting::Retry;
-use crate::control::handshake::{Cause, Handshake, Step};
+use crate::control::handshake::{Cause, Handshake};
 use crate::control::incoming_connections::Accepting;
 use crate::control::introductions::Introduction;
 use crate::control::leaving::Leaving;
 use crate::control::presence::Probe;
-use crate::control::second_try::SecondTries;
-use crate::control::without_cpu::Absences;
 use crate::device::host_proof::LOOKED_AT;
 use crate::diag::dump::DumpSignal;
 use crate::engine::control_handle::ControlCommand;
@@ -67,7 +64,7 @@ pub(crate) struct Control {
     second_tries: SecondTries,
     retries: VecDeque<Retry>,
     /// Peers without any flow, and since when.
-    cut_off: Vec<(Arc<PeerShared>, Instant)>,
+    cut_off: Vec<(Arc<PeerShared>, Time)>,
     /// Functions from which a plugin does not return, as far as was said.
     stuck: Vec<&'static str>,
     probes: Slab<Probe>,
@@ -93,7 +90,7 @@ impl Control {
             stuck: Vec::new(),
             probes: Slab::new(),
             leaving: Vec::new(),
-            absences: Absences::new(Instant::now()),
+            absences: Absences::new(Time(monotonic_ns())),
             dump,
         })
     }
@@ -103,7 +100,7 @@ impl Control {
         let mut next_tick = Instant::now();
         loop {
             let limit = self.limit(next_tick);
-            self.absences.sleeps(Instant::now(), limit);
+            self.absences.sleeps(Time(monotonic_ns()), limit);
             if let Err(error) = self.engine.control.poller.wait(&mut events, limit) {
                 tracing::error!(target: "polyrail::engine", %error, "epoll failed");
                 return;
@@ -111,7 +108,7 @@ impl Control {
             // In this order: what one sees of the other is never too long.
             let time = Time(monotonic_ns());
             let now = Instant::now();
-            self.excuse(now);
+            self.excuse(time);
             if self.engine.is_closing() {
                 self.give_up_second_tries();
                 self.engine.control.forget_commands();
@@ -132,7 +129,7 @@ impl Control {
             }
             self.end_leaving(now);
             self.accept_again(now);
-            self.end_second_tries(now);
+            self.end_second_tries(time);
             self.begin_second_ways(now);
             self.go_on_introducing(now);
             self.engine.send_what_is_left();
@@ -142,7 +139,7 @@ impl Control {
             self.dump.run(&self.engine);
             if next_tick <= now {
                 next_tick = now + TICK;
-                self.tick(now, time);
+                self.tick(time);
             }
         }
     }
@@ -157,6 +154,8 @@ impl Control {
         let probes = self.probes.iter().map(|(_, probe)| probe.due);
         let leaving = self.leaving.iter().map(|leaving| leaving.until);
         let due = retries.chain(handshakes).chain(probes).chain(tick).chain(leaving);
+        let until = |due: Time| Instant::now() + due.since(Time(monotonic_ns()));
+        let second_try = self.second_tries.due().map(until);
         // Nobody tells that a proxy is inside a plugin that does not return.
         let look = self.engine.host.as_ref().map(|_| Instant::now() + settings.peer_timeout / 8);
         let due = due
@@ -164,7 +163,7 @@ impl Control {
             .chain(self.introduction_due())
             .chain(self.accepting.again)
             .chain(look)
-            .chain(self.second_tries.due())
+            .chain(second_try)
             .min();
         let limit = due.map(|due| due.saturating_duration_since(Instant::now()));
         // A signal handler can only set a flag; somebody has to look at it.
@@ -234,24 +233,26 @@ impl Control {
     fn step(&mut self, key: usize) {
         let Some(handshake) = self.handshakes.get_mut(key) else { return };
         match handshake.step(&self.engine.credentials) {
-            Step::Waiting => {}
-            Step::Hello(hello) => {
-                let (remote, by) = (handshake.remote, handshake.proven_by());
-                let names = handshake.names().clone();
+            None => {}
+            Some(Event::Hello(hello)) => {
+                let (remote, by) = (handshake.remote, handshake.exchange.proven_by());
+                let names = handshake.exchange.names().into();
                 self.engine.note_names(hello.card().instance, names);
                 self.note_proven(remote, by);
                 self.receive(key, hello);
             }
-            Step::Failed(why) if self.goes_another_way(key, &why) => self.step(key),
-            Step::Failed(why) => {
+            Some(Event::Fault(Fault::Failed(why))) if self.goes_another_way(key, &why) => {
+                self.step(key);
+            }
+            Some(Event::Fault(Fault::Failed(why))) => {
                 let handshake = self.handshakes.remove(key);
                 self.failed(handshake, why);
             }
-            Step::Rejected(error) => {
+            Some(Event::Fault(Fault::Rejected(error))) => {
                 let handshake = self.handshakes.remove(key);
                 self.rejected(handshake, error);
             }
-            Step::Unproven(error) => {
+            Some(Event::Fault(Fault::Unproven(error))) => {
                 let handshake = self.handshakes.remove(key);
                 let (code, reason) = refusal_of(&error);
                 handshake.say_goodbye(code, reason);
@@ -262,11 +263,11 @@ impl Control {
                 }
                 self.failed(handshake, error.into());
             }
-            Step::Reply(reply) => {
+            Some(Event::Reply(reply)) => {
                 let handshake = self.handshakes.remove(key);
                 self.answered(handshake, reply);
             }
-            Step::ReplySent => {
+            Some(Event::ReplySent) => {
                 let handshake = self.handshakes.remove(key);
                 self.hand_over_arrival(handshake);
             }
@@ -282,17 +283,12 @@ impl Control {
     }
 
     fn rejected(&mut self, handshake: Handshake, error: HelloError) {
-        match (&handshake.cause, &error) {
-            (Cause::Accepted { .. }, HelloError::NotPolyrail { .. }) => {}
-            (Cause::Accepted { .. }, HelloError::Version { .. }) => {
-                let reason = format!("this engine speaks version {WIRE_VERSION}");
-                handshake.say_goodbye(RefusedCode::Version, &reason);
-            }
-            (Cause::Accepted { .. }, _) => {
-                handshake.say_goodbye(RefusedCode::Malformed, &error.to_string());
+        match (&handshake.cause, refusal_of_words(&error)) {
+            (Cause::Accepted { .. }, Some((code, reason))) => {
+                handshake.say_goodbye(code, &reason);
             }
             // It will not change its version while it runs.
-            (Cause::Flow { peer, flow, pair, .. }, HelloError::Version { .. }) => {
+            (Cause::Flow { peer, flow, pair, .. }, Some((RefusedCode::Version, _))) => {
                 return self.flow_refused(&peer.clone(), (*flow, *pair), error.into(), false);
             }
             _ => {}
@@ -304,8 +300,8 @@ impl Control {
         if handshake.is_undecided() {
             handshake.say_goodbye(RefusedCode::Undecided, "its user has not decided in time");
         }
-        let is_connecting = handshake.is_connecting();
-        let is_quiet = handshake.is_unheard() && why.is_closed();
+        let is_connecting = handshake.is_connecting;
+        let is_quiet = handshake.exchange.is_unheard() && why.is_closed();
         let Handshake { cause, remote, mut race, .. } = handshake;
         let why = race.reason(why);
         match cause {
@@ -341,45 +337,5 @@ impl Control {
 
     fn rail_name(&self, peer: &PeerShared, flow: FlowIndex) -> String {
         self.engine.card.rails[peer.layout.pair_of(flow).0].name.clone()
-    }
-}
-
-/// What somebody is told whose proof does not hold: the reason, and nothing of what would.
-fn refusal_of(error: &HandshakeError) -> (RefusedCode, &'static str) {
-    let HandshakeError::Certificate(why) = error else {
-        return match error {
-            HandshakeError::NotAccepted(Proof::Certificate) => {
-                (RefusedCode::NoCertificates, "no certificates are taken here")
-            }
-            _ => (RefusedCode::Unproven, "no proof that counts here: another secret, or none"),
-        };
-    };
-    match why {
-        CertificateError::Untrusted { .. } => (
-            RefusedCode::CertificateUntrusted,
-            "no CA that is trusted here vouches for the certificate",
-        ),
-        CertificateError::Expired { .. } => (
-            RefusedCode::CertificateExpired,
-            "the certificate that was shown has expired, by the clock of the engine that refuses it",
-        ),
-        CertificateError::NotYetValid { .. } => (
-            RefusedCode::CertificateNotYetValid,
-            "the certificate that was shown is not valid yet, by the clock of the engine that refuses it",
-        ),
-        CertificateError::Usage { .. } => {
-            (RefusedCode::CertificateUsage, "the certificate is not for an engine that connects")
-        }
-        CertificateError::Nameless | CertificateError::NotAllowed { .. } => {
-            (RefusedCode::NameNotAllowed, "the names on the certificate are not allowed here")
-        }
-        CertificateError::Statement => (
-            RefusedCode::CertificateStatement,
-            "the certificate is of somebody else than the engine that shows it",
-        ),
-        _ => (
-            RefusedCode::CertificateMalformed,
-            "the certificate can't be used: it is damaged, or never holds",
-        ),
     }
 }

@@ -2,9 +2,9 @@
 //! begin and end.
 
 pub(crate) mod audit;
-mod automatic_rails;
 pub(crate) mod awaited;
 pub(crate) mod begin;
+pub(crate) mod bindings;
 pub(crate) mod budgets;
 pub(crate) mod carriage;
 pub(crate) mod control_handle;
@@ -25,7 +25,6 @@ pub(crate) mod near_rails;
 pub(crate) mod observer;
 pub(crate) mod op;
 pub(crate) mod outgoing;
-pub(crate) mod pairing;
 pub(crate) mod parting;
 pub(crate) mod pass;
 pub(crate) mod path_kind;
@@ -33,14 +32,10 @@ pub(crate) mod path_reason;
 pub(crate) mod peer;
 pub(crate) mod peer_copying;
 pub(crate) mod peer_handle;
-pub(crate) mod placement;
 pub(crate) mod posting;
 pub(crate) mod prepared;
-mod present_rails;
-pub(crate) mod proven_names;
 pub(crate) mod proxy_handle;
 pub(crate) mod quotas;
-pub(crate) mod rail_selection;
 mod reachability;
 pub(crate) mod settings;
 pub(crate) mod state;

@@ -101,16 +101,11 @@ pub use api::request::Request;
 pub use api::tasks::{Accept, Events, NextNotification};
 pub use api::transfer::Transfer;
 pub use base::certificate_files::CertificatesError;
-pub use base::error::{EngineError, Explain, PeerError, PostError, RegionError, TransferError};
-pub use base::invitation::{Invitation, InvitationError};
-pub use base::reason::{
-    ConnectReason, Flows, LostReason, MessageHalf, Refusal, TransferProgress, Whose,
-};
+pub use base::error::{EngineError, Explain, RegionError};
 pub use base::secret_file::SecretFileError;
 pub use diag::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
 pub use engine::inbox::Notification;
 pub use engine::joining::{Admission, Incoming};
-pub use engine::left_out::LeftOut;
 pub use engine::observer::{Observer, OnEnd, Watch};
 pub use engine::op::Outcome;
 pub use engine::path_kind::{PathKind, TransferPath};
@@ -125,7 +120,13 @@ pub use polyrail_config::{Config, Progress};
 pub use polyrail_gpu::cuda::Cuda;
 pub use polyrail_gpu::{DeviceMemory, GpuError};
 pub use polyrail_proto::InstanceId;
+pub use polyrail_proto::error::{PeerError, PostError, TransferError};
 pub use polyrail_proto::hello::RefusedCode;
+pub use polyrail_proto::invitation::{Invitation, InvitationError};
+pub use polyrail_proto::rails::LeftOut;
+pub use polyrail_proto::reason::{
+    ConnectReason, Flows, LostReason, MessageHalf, Refusal, TransferProgress, Whose,
+};
 pub use polyrail_proto::wire::RefusalCode;
 pub use polyrail_secure::{
     CertificateError, CertificateFileError, HandshakeError, Proof, Role, SecretsError, UnixSeconds,

@@ -143,6 +143,16 @@ pub enum RefusedCode {
 }
 
 impl RefusedCode {
+    /// The words for a peer that is refused by where it stands.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Removed => "it has removed this engine: its user has to add this one again",
+            Self::SessionOver => "it has lost this engine since: add it again",
+            Self::OtherCard => "another card is known for that instance than the hello says",
+            _ => "flows of another session of it are up",
+        }
+    }
+
     fn from_wire(code: u16) -> Option<Self> {
         [
             Self::Version,
@@ -292,7 +302,30 @@ impl Reply {
     }
 }
 
+/// Why a flow is not welcome where its peer should be.
+pub const ANOTHER: &str =
+    "another engine listens there: it was started again, or the address leads elsewhere";
+
 impl FlowHello {
+    /// Whether the engine with this card, which allows so many flows, can have the flow.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, own: &Card, flow_limit: u32) -> Result<(), (RefusedCode, String)> {
+        if self.target != own.instance {
+            return Err((RefusedCode::WrongInstance, ANOTHER.to_owned()));
+        }
+        let needed = self.capabilities.without(Capabilities::DUPLEX);
+        if !own.capabilities.contains(needed) {
+            return Err((RefusedCode::Capability, "a feature in use is unknown here".to_owned()));
+        }
+        if self.flows > flow_limit {
+            let reason = format!("{} flows asked for, flow_limit is {flow_limit}", self.flows);
+            return Err((RefusedCode::Limit, reason));
+        }
+        Ok(())
+    }
+
     /// What who connects hands over of itself.
     pub fn metadata(&self) -> Metadata {
         Metadata { card: self.card.clone(), capability: self.capability.clone() }

@@ -12,26 +12,37 @@
 //! the other; [`wire`] says how both are framed and [`FrameReader`] turns a byte stream back into
 //! chunks without copying payload. [`hello`] is what the two ends say before the first frame.
 //!
-//! Policy is here, too, as functions of settings, facts and the time: when acknowledgements leave
-//! ([`AckQueue`]), when flows stall, rest and are connected again ([`liveness`]), how a peer comes and
-//! goes ([`life`]), and defaults that follow from the machine ([`defaults`]).
+//! Policy is here, too, as functions of settings, facts and the time: which interfaces are rails ([`rails`]) and which
+//! rails go together ([`pairing`]), how a connection begins ([`exchange`]), when acknowledgements leave ([`AckQueue`]),
+//! when flows stall, rest and are connected again ([`liveness`]), how a peer comes and goes ([`life`]), how much each
+//! peer may have ([`budget`]), and defaults that follow from the machine ([`defaults`]).
 #![forbid(unsafe_code)]
 
 mod acks;
+pub mod budget;
 mod codec;
 pub mod defaults;
+pub mod error;
+pub mod exchange;
 pub mod hello;
 mod id;
+pub mod invitation;
 pub mod life;
 pub mod liveness;
 pub mod matching;
 pub mod message;
+pub mod near;
+pub mod pairing;
 pub mod peer;
+pub mod placement;
 mod plan;
 mod proof;
+pub mod published;
 mod quota;
+pub mod rails;
 mod range_set;
 mod reader;
+pub mod reason;
 mod receiver;
 mod sender;
 pub mod wire;

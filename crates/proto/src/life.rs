@@ -27,6 +27,7 @@
 mod attempts;
 mod epoch;
 mod greeting;
+mod names;
 mod overdue;
 mod parted;
 mod state;
@@ -34,6 +35,7 @@ mod state;
 pub use attempts::{Attempts, CONFIRM, CONFIRM_NEW, is_final};
 pub use epoch::Epoch;
 pub use greeting::{Sessions, greeting};
+pub use names::{Names, ProvenNames};
 pub use overdue::overdue;
 pub use parted::{Parted, Parting};
 pub use state::{Action, HelloKind, PeerEvent, PeerState};

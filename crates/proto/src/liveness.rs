@@ -1,16 +1,22 @@
 //! When a flow stalls, rests, is lost, and is connected again: the driver reports facts, and does what
 //! follows. When a peer is given up, [`crate::life`] says.
 
+mod absences;
 mod backoff;
 mod reconnect;
 mod rest;
+mod second_tries;
 mod stall;
 mod suspects;
 mod trials;
+mod ways;
 
+pub use absences::Absences;
 pub use backoff::Backoff;
 pub use reconnect::{FlowLife, Reconnect, ReconnectSettings};
 pub use rest::Rest;
+pub use second_tries::{First, SecondTries};
 pub use stall::{Patience, Silence, Stall, StallVerdict};
 pub use suspects::Suspects;
 pub use trials::{RETURN_MAX, Trials};
+pub use ways::{Way, Ways};

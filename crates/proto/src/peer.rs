@@ -34,6 +34,7 @@
 //! that counts its parts.
 
 mod inbound;
+mod operation;
 mod outbound;
 mod places;
 mod quotas;
@@ -42,6 +43,7 @@ pub use inbound::{
     Arrival, AskedBy, Awaited, AwaitedFailure, AwaitedNews, Delivered, Delivery, Inbound, Leaving,
     NewReceive, ReadQuestion, WaitingReceive,
 };
+pub use operation::OpKind;
 pub use outbound::{End, Outbound, Purpose, ReadBreach, SendHost, SendPath};
 pub use places::{covers, pair_places};
 pub use quotas::Quotas;

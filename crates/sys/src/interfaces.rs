@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::path::Path;
 
-pub use polyrail_netlink::Below;
-use polyrail_netlink::{Error, Link, LinkAddress, Protocol, RoutedLinks, Socket};
+use polyrail_netlink::{self as netlink, Error, Link, LinkAddress, Protocol, RoutedLinks, Socket};
+pub use polyrail_proto::rails::{AddressState, Below, Interface, Kind, Routes};
 
-pub use self::kind::Kind;
+use self::kind::kind_of;
 use crate::tcp::may_use;
 
 mod kind;
@@ -21,123 +21,6 @@ const IFA_F_OPTIMISTIC: u32 = 0x04;
 const IFA_F_DADFAILED: u32 = 0x08;
 const IFA_F_DEPRECATED: u32 = 0x20;
 const IFA_F_TENTATIVE: u32 = 0x40;
-
-/// An address of an interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
-    /// The interface's number in this network namespace.
-    pub index: u32,
-    /// Its name, such as `eth1`; escaped where it is not UTF-8.
-    pub name: String,
-    /// Its kind.
-    pub kind: Kind,
-    /// One of its addresses; unspecified (`0.0.0.0`) if it has none.
-    pub address: IpAddr,
-    /// Bits of the address that name its network.
-    pub prefix_len: u8,
-    /// Whether peers can reach the address.
-    pub state: AddressState,
-    /// Whether the interface is up and has a carrier.
-    pub up: bool,
-    /// Whether it leads only to this machine.
-    pub loopback: bool,
-    /// Bytes of its longest packet.
-    pub mtu: u32,
-    /// The number of the interface that it is a member of.
-    pub master: Option<u32>,
-    /// The interface that it is made on; the other end, of a veth.
-    pub below: Below,
-    /// The routes over it, which are only asked for where no NIC has an address.
-    pub routes: Routes,
-}
-
-/// Whether peers can reach an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum AddressState {
-    /// They can.
-    Preferred,
-    /// They can, but it goes away before others of its interface: deprecated, or temporary for privacy.
-    Passing,
-    /// Not yet: the kernel is finding out whether another host has it.
-    Tentative,
-    /// No: another host has it.
-    Duplicate,
-    /// No: it is valid only together with a link.
-    LinkLocal,
-    /// Perhaps, but no program can name its interface: the name is not UTF-8.
-    Unnameable,
-    /// The interface has none.
-    Missing,
-}
-
-/// Routes over an interface, other than to its own networks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Routes {
-    /// There is none, or nobody asked.
-    #[default]
-    None,
-    /// To some networks.
-    Networks,
-    /// To everywhere.
-    Default,
-}
-
-impl Interface {
-    /// A NIC that is up, as tests describe one; the loopback interface, if the address is of that.
-    pub fn described(index: u32, name: &str, address: IpAddr) -> Self {
-        let loopback = address.is_loopback();
-        Self {
-            index,
-            name: name.to_owned(),
-            kind: if loopback { Kind::Loopback } else { Kind::Nic },
-            address,
-            prefix_len: if address.is_ipv4() { 24 } else { 64 },
-            state: if address.is_unspecified() {
-                AddressState::Missing
-            } else if is_link_local(address) {
-                AddressState::LinkLocal
-            } else {
-                AddressState::Preferred
-            },
-            up: true,
-            loopback,
-            mtu: 1500,
-            master: None,
-            below: Below::Nothing,
-            routes: Routes::None,
-        }
-    }
-
-    /// Whether peers can reach its address.
-    pub fn is_usable(&self) -> bool {
-        self.state.is_usable()
-    }
-}
-
-impl AddressState {
-    /// Whether peers can reach the address now.
-    pub fn is_usable(self) -> bool {
-        matches!(self, Self::Preferred | Self::Passing)
-    }
-
-    fn of(address: &LinkAddress) -> Self {
-        let has = |flag: u32| address.flags & flag != 0;
-        // The number means "secondary" for IPv4.
-        let is_temporary = address.address.is_ipv6() && has(IFA_F_TEMPORARY);
-        if is_link_local(address.address) {
-            Self::LinkLocal
-        } else if has(IFA_F_DADFAILED) {
-            Self::Duplicate
-        } else if has(IFA_F_TENTATIVE) && !has(IFA_F_OPTIMISTIC) {
-            Self::Tentative
-        } else if is_temporary || has(IFA_F_DEPRECATED) {
-            Self::Passing
-        } else {
-            Self::Preferred
-        }
-    }
-}
 
 /// The addresses of all interfaces that peers can reach, ordered by interface number, then as the system lists them.
 ///
@@ -206,7 +89,7 @@ fn describe(
         let bare = Interface {
             index: link.index,
             name: link.name.clone(),
-            kind: Kind::of(link, has_device(link)),
+            kind: kind_of(link, has_device(link)),
             address: Ipv4Addr::UNSPECIFIED.into(),
             prefix_len: 0,
             state: AddressState::Missing,
@@ -214,7 +97,7 @@ fn describe(
             loopback: has(libc::IFF_LOOPBACK),
             mtu: link.mtu,
             master: link.master,
-            below: link.below,
+            below: below(link),
             routes: Routes::None,
         };
         match of_link.get(&link.index) {
@@ -224,13 +107,36 @@ fn describe(
                 prefix_len: address.prefix_len,
                 state: match link.is_name_escaped {
                     true => AddressState::Unnameable,
-                    false => AddressState::of(address),
+                    false => state_of(address),
                 },
                 ..bare.clone()
             })),
         }
     }
     all
+}
+
+/// The state of an address, on the kernel's word.
+fn state_of(address: &LinkAddress) -> AddressState {
+    let has = |flag: u32| address.flags & flag != 0;
+    // The number means "secondary" for IPv4.
+    let is_temporary = address.address.is_ipv6() && has(IFA_F_TEMPORARY);
+    match AddressState::of(address.address) {
+        AddressState::Preferred if has(IFA_F_DADFAILED) => AddressState::Duplicate,
+        AddressState::Preferred if has(IFA_F_TENTATIVE) && !has(IFA_F_OPTIMISTIC) => {
+            AddressState::Tentative
+        }
+        AddressState::Preferred if is_temporary || has(IFA_F_DEPRECATED) => AddressState::Passing,
+        state => state,
+    }
+}
+
+fn below(link: &Link) -> Below {
+    match link.below {
+        netlink::Below::Nothing => Below::Nothing,
+        netlink::Below::Link(index) => Below::Link(index),
+        netlink::Below::Elsewhere => Below::Elsewhere,
+    }
 }
 
 fn sysfs(name: &str) -> std::path::PathBuf {
@@ -304,16 +210,10 @@ impl CongestionControls {
     }
 }
 
-/// Addresses that are valid only together with a scope can't be passed to a peer.
-fn is_link_local(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
     #[test]
@@ -321,7 +221,7 @@ mod tests {
         let all = list().unwrap();
         let lo = all.iter().find(|i| i.address == IpAddr::from([127, 0, 0, 1])).unwrap();
         assert!(lo.up && lo.loopback && lo.prefix_len == 8, "{lo:?}");
-        assert!(all.iter().all(|one| one.is_usable() && !is_link_local(one.address)), "{all:?}");
+        assert!(all.iter().all(Interface::is_usable), "{all:?}");
         let survey = survey().unwrap();
         assert!(survey.len() >= all.len() && survey.is_sorted_by_key(|one| one.index));
     }

@@ -136,8 +136,8 @@ const RULES: &[Rule] = &[
         for_tests: &["gpu"],
         ..Rule::ORDINARY
     },
-    // Interfaces are what the kernel says over netlink.
-    Rule { name: "sys", below: &["netlink"], may_be_unsafe: true, ..Rule::ORDINARY },
+    // Interfaces are what the kernel says over netlink, as the facts from which the protocol chooses rails.
+    Rule { name: "sys", below: &["netlink", "proto"], may_be_unsafe: true, ..Rule::ORDINARY },
     // The driver's calls. Its tests use its own device that needs no GPU, which is behind a feature.
     Rule {
         name: "gpu",

@@ -6,11 +6,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use polyrail_proto::error::PeerError;
 use polyrail_proto::hello::Metadata;
+use polyrail_proto::reason::{ConnectReason, Unmet};
 
 use crate::api::engine::{Engine, Peer};
-use crate::api::error::PeerError;
-use crate::base::reason::{ConnectReason, Unmet};
 use crate::engine::tasks::{PendingAnswer, TaskPlace};
 
 /// A peer that is being connected to, by [`Engine::connect`]: wait for it, or await it.

@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 use polyrail_config::Config;
 use polyrail_metrics::Registration;
 use polyrail_proto::InstanceId;
+use polyrail_proto::invitation::Invitation;
+use polyrail_proto::rails::LeftOut;
 
 use crate::api::builder::EngineBuilder;
 use crate::api::error::EngineError;
 use crate::api::rails::RailInfo;
-use crate::base::invitation::Invitation;
 use crate::base::pause::wait_patiently;
 use crate::diag::stats::Stats;
-use crate::engine::left_out::LeftOut;
 pub(crate) use crate::engine::peer_handle::Peer;
 pub(crate) use crate::engine::state::EngineShared;
 use crate::memory::lanes::Patience;
@@ -130,7 +130,7 @@ impl Engine {
     pub fn invitation(&self) -> Invitation {
         let shared = self.shared();
         let capability = shared.credentials.capability.clone();
-        Invitation { instance: shared.card.instance, capability }
+        Invitation::new(shared.card.instance, capability)
     }
 
     /// Where this engine listens, a rail each. Any of them may be given to [`Engine::connect`].

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use polyrail_proto::reason::LostReason;
+
 use crate::api::engine::{EngineShared, Peer};
-use crate::base::reason::LostReason;
 use crate::engine::observer::Watch;
 use crate::engine::tasks::TaskPlace;
 

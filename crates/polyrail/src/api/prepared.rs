@@ -3,10 +3,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use polyrail_proto::error::PostError;
+use polyrail_proto::near::numbers;
+
 use crate::api::engine::Engine;
-use crate::api::error::PostError;
 use crate::api::transfer::Transfer;
-use crate::engine::near_rails::numbers;
 use crate::engine::path_kind::TransferPath;
 use crate::engine::prepared::{OpKind, Prepared};
 

@@ -5,15 +5,15 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use polyrail_proto::error::PeerError;
 use polyrail_proto::hello::{HelloError, Metadata};
+use polyrail_proto::published::{ProcessNumbers, Published, recognise};
 use polyrail_sys::process::Process;
 
 use crate::api::engine::{Engine, Peer};
-use crate::api::error::{EngineError, PeerError};
-use crate::base::handed_over::recognise;
+use crate::api::error::EngineError;
 use crate::base::host_identity::host_identity;
 use crate::base::metadata_file::{self, invalid};
-use crate::base::published::Published;
 use crate::engine::local_engines::engine_here;
 
 impl Engine {
@@ -50,7 +50,8 @@ impl Engine {
             return Err(io::Error::other(PeerError::Closed));
         }
         let (metadata, extra) = (self.metadata(), extra.to_vec());
-        metadata_file::write(path, &Published { process: Process::own(), metadata, extra })
+        let process = Process::own().map(|own| (own.number, own.namespace, own.started));
+        metadata_file::write(path, &Published { process, metadata, extra })
     }
 
     /// Adds the peer that published its metadata there; waits for the file, at most `timeout`.
@@ -116,9 +117,9 @@ impl Engine {
             Err(error) => return Err(PeerError::File { path, source: invalid(error) }),
         };
         if let Some(process) = published.process
-            && has_ended(&metadata, &process, self.shared().card.host)
+            && has_ended(&metadata, process, self.shared().card.host)
         {
-            return Err(PeerError::Ended { path, process: process.number });
+            return Err(PeerError::Ended { path, process: process.0 });
         }
         Ok((Peer { shared: self.shared().add_peer(metadata)? }, published.extra))
     }
@@ -167,18 +168,20 @@ impl PublishedEngine {
         let Published { process, metadata, extra } = published;
         let card = Metadata::decode(&metadata).map_err(invalid)?;
         let host = host_identity()?;
-        let has_ended = process.is_some_and(|process| has_ended(&card, &process, host));
+        let has_ended = process.is_some_and(|process| has_ended(&card, process, host));
         Ok(Self { metadata, extra, has_ended })
     }
 }
 
 /// Whether the engine is gone that this process of `host` has published, as far as this host knows.
-fn has_ended(metadata: &Metadata, process: &Process, host: u128) -> bool {
+fn has_ended(metadata: &Metadata, process: ProcessNumbers, host: u128) -> bool {
+    let (number, namespace, started) = process;
+    let process = Process { number, namespace, started };
     // Elsewhere the number is another process's.
     if metadata.card.host != host {
         return false;
     }
-    if Process::own() == Some(*process) {
+    if Process::own() == Some(process) {
         return engine_here(metadata.card.instance).is_none_or(|engine| engine.is_closed());
     }
     process.has_ended()

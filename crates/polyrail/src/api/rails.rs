@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 
 use polyrail_config::Config;
-use polyrail_sys::interfaces::Interface;
+use polyrail_proto::rails::Interface;
+use polyrail_proto::rails::{self, ChosenRail, LeftOut};
 
 use crate::api::error::EngineError;
 use crate::engine::hosted_rails::select_all;
-use crate::engine::left_out::{self, LeftOut};
-use crate::engine::rail_selection::ChosenRail;
+use crate::engine::left_out::wanted;
 
 /// The rails that an engine with this configuration would have. Their addresses have port 0. A plugin among
 /// them is loaded for that. See
@@ -22,7 +22,7 @@ pub fn rails(config: &Config) -> Result<Vec<RailInfo>, EngineError> {
 /// rails is loaded for that. See [`crate::Engine`].
 pub fn left_out(config: &Config) -> Result<Vec<LeftOut>, EngineError> {
     let (interfaces, rails) = chosen(config)?;
-    Ok(left_out::left_out(config, &interfaces, &rails))
+    Ok(rails::left_out(wanted(config), &interfaces, &rails))
 }
 
 fn chosen(config: &Config) -> Result<(Vec<Interface>, Vec<ChosenRail>), EngineError> {

@@ -5,11 +5,11 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use polyrail_proto::error::{PostError, TransferError};
 use polyrail_proto::message::MAX_MESSAGE_PIECES;
 use polyrail_proto::{Plan, Segment};
 
 use crate::api::engine::Peer;
-use crate::api::error::{PostError, TransferError};
 use crate::api::observer::{Closure, EndListener, OnEnd};
 use crate::base::callback::Users;
 use crate::device::peer_copy::Copies;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use polyrail_proto::error::TransferError;
+
 use crate::api::engine::EngineShared;
-use crate::api::error::TransferError;
 use crate::engine::op::{OpHandle, Outcome};
 
 /// A posted operation: wait for it, or await it.

@@ -5,10 +5,10 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use polyrail_proto::published::{EXTRA_MAX, Published};
 use polyrail_sys::files::{Found, OpenFolder};
 use polyrail_sys::without_write_signals;
 
-use crate::base::published::{EXTRA_MAX, Published};
 use crate::base::regular_file;
 
 /// The most bytes of a file that is read: no engine writes more.

@@ -7,9 +7,9 @@ use std::thread;
 
 use parking_lot::{Mutex, MutexGuard};
 use polyrail_proto::hello::{Card, Hello, RefusedCode, Reply};
+use polyrail_proto::reason::{ConnectReason, Refusal};
 
 use super::Control;
-use crate::base::reason::{ConnectReason, Refusal};
 use crate::control::handshake::Cause;
 use crate::engine::joining::{Admission, Hook, Incoming};
 use crate::engine::state::EngineShared;
@@ -114,7 +114,7 @@ impl Control {
             card: card.clone(),
             address: handshake.remote,
             same_host: card.host == self.engine.card.host,
-            names: self.engine.names.of(card.instance),
+            names: self.engine.peers.names.lock().of(card.instance),
         };
         let number = question.unwrap_or_else(|| {
             self.admissions.last_question += 1;
@@ -155,7 +155,7 @@ impl Control {
                     handshake.reply(&Reply::Refused { code, reason: text.clone() }, None);
                     let remote = handshake.remote;
                     if let Cause::Accepted { rail, .. } = handshake.cause {
-                        let why = ConnectReason::Refused(Refusal { code, text, proof: None });
+                        let why = ConnectReason::Refused(Refusal::new(code, text, None));
                         self.turn_away(rail, remote, &why);
                     }
                     self.step(key);

@@ -14,6 +14,8 @@ use polyrail_config::{BindDevice, Binding, Config, expand_file_name, harmless, s
 use polyrail_proto::InstanceId;
 use polyrail_proto::defaults::progress_threads;
 use polyrail_proto::hello::{Card, MAX_NAME_BYTES};
+use polyrail_proto::placement::{Bound, Placement};
+use polyrail_proto::rails::{self, ChosenRail};
 use polyrail_sys::interfaces::{host_name, survey};
 use polyrail_sys::process::reserve_descriptors;
 use polyrail_sys::tcp;
@@ -23,16 +25,15 @@ use crate::base::error::{EngineError, origin_of};
 use crate::base::host_identity::host_identity;
 use crate::control::Control;
 use crate::control::secrets::credentials;
+use crate::engine::bindings::bindings;
 use crate::engine::control_handle::ControlHandle;
 use crate::engine::hosted_rails::{bound_as, select_all};
 use crate::engine::joining::Hook;
 use crate::engine::left_out;
 use crate::engine::observer::Observer;
-use crate::engine::placement::{Placement, bindings};
 use crate::engine::proxy_handle::{Drive, ProxySet};
-use crate::engine::rail_selection::ChosenRail;
 use crate::engine::settings::{EngineSettings, busy_cpus, cpus};
-use crate::engine::state::{EngineShared, Parts};
+use crate::engine::state::{EngineShared, Local};
 use crate::engine::trace::Trace;
 use crate::path::messages::HostPaths;
 use crate::proxy::Proxy;
@@ -49,8 +50,9 @@ pub(crate) fn start(
     let interfaces = survey().map_err(system("interfaces"))?;
     left_out::warn_of_unknown(&config, &interfaces);
     let (mut rails, plugin) = select_all(&config, &interfaces)?;
-    let left_out = left_out::left_out(&config, &interfaces, &rails);
-    let remark = left_out::remark(&config, &interfaces, &rails);
+    let wanted = left_out::wanted(&config);
+    let left_out = rails::left_out(wanted, &interfaces, &rails);
+    let remark = rails::remark(wanted, &interfaces, &rails);
     left_out::log(&config, remark.as_deref(), &left_out);
     // Devices and plugins choose their names, and these go to logs, metrics and peers.
     rails.iter_mut().for_each(|rail| rail.name = harmless(&rail.name, &[]));
@@ -94,7 +96,7 @@ pub(crate) fn start(
     };
     let devices = plugin.as_ref().map_or(&[][..], Host::devices);
     let (proxies, all) = make_proxies(&config, &settings, &rails, devices)?;
-    let parts = Parts {
+    let local = Local {
         proxies,
         control: ControlHandle::new().map_err(system("epoll"))?,
         trace,
@@ -109,7 +111,7 @@ pub(crate) fn start(
         host: plugin,
         config,
     };
-    let shared = Arc::new(EngineShared::new(parts));
+    let shared = Arc::new(EngineShared::new(local));
     if !apart {
         crate::engine::local_engines::announce(&shared);
     }
@@ -231,7 +233,9 @@ fn make_proxies(
     let mut all = Vec::new();
     let mut add = |prefix: &str, count: u32, cpus: &[u32], bindings: &[Binding]| {
         let start = all.len();
-        let placement = Placement::new(&interfaces, count, cpus, bindings);
+        let bound: Vec<Bound<'_>> =
+            bindings.iter().map(|one| (&*one.interface, &*one.cpus)).collect();
+        let placement = Placement::new(&interfaces, count, cpus, &bound);
         for (index, cpus) in placement.cpus.iter().enumerate() {
             let name = format!("pr-{prefix}{index}");
             let proxy =

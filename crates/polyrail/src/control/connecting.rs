@@ -8,18 +8,18 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use polyrail_proto::FlowIndex;
+use polyrail_proto::hello::ANOTHER;
 use polyrail_proto::hello::{Capabilities, FlowHello, Hello, RefusedCode, Reply};
 use polyrail_proto::life::Epoch;
 use polyrail_proto::liveness::{FlowLife, Reconnect};
+use polyrail_proto::reason::{ConnectReason, Refusal};
 use polyrail_secure::Proof;
 
 use super::Control;
-use crate::base::reason::{ConnectReason, Refusal};
-use crate::control::handshake::{ANOTHER, Cause, FirstWords, Handshake};
+use crate::control::handshake::{Cause, Handshake};
 use crate::control::second_way::dial;
 use crate::device::stream_offer::{StreamOffer, are_in_one_place};
 use crate::device::wire::Wire;
-use crate::engine::known_peers::is_told_by;
 use crate::engine::peer::{PeerShared, RailPair};
 use crate::engine::proxy_handle::{Arriving, Connected, ProxyCommand};
 
@@ -82,7 +82,7 @@ impl Control {
                     stream: offer.as_ref().ok().map(StreamOffer::place),
                 });
                 let proof = (Proof::Capability, &peer.capability.secret());
-                let greeting = match FirstWords::new(own, proof, Some(peer.instance()), hello) {
+                let greeting = match own.first_words(proof, Some(peer.instance()), hello) {
                     Ok(greeting) => greeting,
                     Err(why) => return self.flow_failed(&peer, (flow, (from, to)), &why),
                 };
@@ -172,7 +172,7 @@ impl Control {
         let reply = match (&handshake.cause, reply) {
             // Whoever gave its metadata may have put another engine's name to it.
             (Cause::Flow { peer, .. }, Reply::Accepted(metadata))
-                if !is_told_by(&peer.card, &metadata.card, true) =>
+                if !peer.card.may_say(&metadata.card, true) =>
             {
                 Reply::Refused { code: RefusedCode::OtherCard, reason: OTHER_CARD.to_owned() }
             }
@@ -181,7 +181,7 @@ impl Control {
         let Reply::Accepted(metadata) = reply else {
             return self.refused(handshake, reply);
         };
-        self.engine.note_names(metadata.card.instance, handshake.names().clone());
+        self.engine.note_names(metadata.card.instance, handshake.exchange.names().into());
         let way = handshake.race.way;
         let Some((socket, cause, keys)) = handshake.into_flow() else { return };
         match cause {
@@ -223,7 +223,7 @@ impl Control {
     fn refused(&mut self, handshake: Handshake, reply: Reply) {
         let Reply::Refused { code, reason } = reply else { return };
         // By the peer that was meant, and not by whoever can write to the connection.
-        let proven = handshake.is_proven();
+        let proven = handshake.exchange.is_proven();
         let Handshake { cause, remote, .. } = handshake;
         match cause {
             Cause::Introduction { of, by } => {
@@ -232,7 +232,7 @@ impl Control {
             Cause::Flow { peer, flow, pair, .. } => {
                 // It only knows that a stranger came. Here it is known who was meant.
                 let text = if code == RefusedCode::Unproven { ANOTHER.to_owned() } else { reason };
-                let refusal = Refusal { code, text, proof: Some(Proof::Capability) };
+                let refusal = Refusal::new(code, text, Some(Proof::Capability));
                 self.flow_refused(&peer, (flow, pair), ConnectReason::Refused(refusal), proven);
             }
             Cause::Accepted { .. } => {}

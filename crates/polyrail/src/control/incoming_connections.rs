@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 
 use polyrail_proto::FlowIndex;
 use polyrail_proto::hello::{Capabilities, Card, Hello, RefusedCode, Reply};
+use polyrail_proto::reason::ConnectReason;
 use polyrail_proto::wire::SharedPlace;
 use polyrail_sys::tcp;
 use socket2::Socket;
 
 use super::{Control, LISTENER};
-use crate::base::reason::ConnectReason;
 use crate::base::seldom::Seldom;
-use crate::control::handshake::{ANOTHER, Cause, Handshake, Then, TurnedAway};
+use crate::control::handshake::{Cause, Handshake, Then};
 use crate::device::shared_stream::SharedStream;
 use crate::device::stream_offer::{accept, are_in_one_place};
 use crate::device::wire::Wire;
@@ -35,7 +35,7 @@ pub(super) struct Accepting {
     listeners: Vec<Socket>,
     /// When the process may have descriptors again, if it had none left.
     pub(super) again: Option<Instant>,
-    turned_away: TurnedAway,
+    turned_away: Seldom,
     not_added: Seldom,
     not_accepted: Seldom,
 }
@@ -48,7 +48,7 @@ impl Accepting {
         Ok(Self {
             listeners,
             again: None,
-            turned_away: TurnedAway::default(),
+            turned_away: Seldom::default(),
             not_added: Seldom::default(),
             not_accepted: Seldom::default(),
         })
@@ -100,8 +100,9 @@ impl Control {
         if waiting().count() < limit as usize {
             return;
         }
-        let least =
-            |(_, handshake): &(usize, &Handshake)| (handshake.is_proven(), handshake.deadline);
+        let least = |(_, handshake): &(usize, &Handshake)| {
+            (handshake.exchange.is_proven(), handshake.deadline)
+        };
         if let Some((key, _)) = waiting().min_by_key(least) {
             let handshake = self.handshakes.remove(key);
             self.failed(handshake, ConnectReason::Crowded { limit });
@@ -128,19 +129,11 @@ impl Control {
             Hello::Introduction(_) => return (welcome(own), None),
             Hello::Flow(flow) => flow,
         };
-        if flow.target != self.engine.card.instance {
-            return refused(RefusedCode::WrongInstance, ANOTHER.to_owned());
+        let limit = self.engine.config.flow_limit;
+        if let Err((code, reason)) = flow.check(&self.engine.card, limit) {
+            return refused(code, reason);
         }
         let duplex = flow.capabilities.contains(Capabilities::DUPLEX);
-        let needed = flow.capabilities.without(Capabilities::DUPLEX);
-        if !self.engine.card.capabilities.contains(needed) {
-            return refused(RefusedCode::Capability, "a feature in use is unknown here".to_owned());
-        }
-        let limit = self.engine.config.flow_limit;
-        if flow.flows > limit {
-            let reason = format!("{} flows asked for, flow_limit is {limit}", flow.flows);
-            return refused(RefusedCode::Limit, reason);
-        }
         // Before a newcomer becomes a peer.
         let limit = self.engine.connection_limit();
         if self.engine.budgets.connections.taken() >= limit.into() {
@@ -269,6 +262,10 @@ impl Control {
 
     pub(super) fn turn_away(&mut self, rail: usize, remote: SocketAddr, why: &ConnectReason) {
         self.engine.control.refused.fetch_add(1, Ordering::Relaxed);
-        self.accepting.turned_away.log(&self.engine.rails[rail].name, remote, why);
+        // Strangers come in thousands, as port scanners do.
+        if let Some(others) = self.accepting.turned_away.left_out() {
+            let (rail, why) = (&*self.engine.rails[rail].name, why.of_arrival());
+            tracing::warn!(target: "polyrail::peer", rail, %remote, why, others, "turned away");
+        }
     }
 }

@@ -6,16 +6,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use polyrail_proto::InstanceId;
+use polyrail_proto::exchange::FirstWords;
 use polyrail_proto::hello::{Hello, Metadata, RefusedCode};
+use polyrail_proto::invitation::Invitation;
+use polyrail_proto::liveness::Way;
+use polyrail_proto::reason::{ConnectReason, Refusal, Unmet};
 use polyrail_secure::{Proof, Secret};
 use polyrail_sys::tcp;
 
 use super::Control;
-use crate::base::invitation::Invitation;
-use crate::base::reason::{ConnectReason, Refusal, Unmet};
-use crate::control::handshake::{Cause, FirstWords, Handshake};
+use crate::control::handshake::{Cause, Handshake};
 use crate::control::second_way::{Dialed, STAGGER};
-use crate::engine::peer::Way;
 use crate::engine::tasks::Answer;
 
 /// Why nobody is welcome where an invitation should have led.
@@ -48,13 +49,14 @@ impl Control {
     ) {
         self.engine.credentials.renew();
         let (to, proof) = match invitation {
-            Some(Invitation { instance, capability }) => {
-                (Some(instance), Some((Proof::Capability, capability.secret())))
+            Some(invitation) => {
+                let secret = invitation.capability().secret();
+                (Some(invitation.instance()), Some((Proof::Capability, secret)))
             }
             None => (None, self.engine.credentials.keyring.read().to_stranger()),
         };
         let Some(&first) = addresses.first() else {
-            return answer.give(Err(most_telling(Vec::new())));
+            return answer.give(Err(Unmet::most_telling(Vec::new())));
         };
         let Some(proof) = proof else {
             return answer.give(Err(Unmet { address: first, why: ConnectReason::NoProof }));
@@ -129,7 +131,7 @@ impl Control {
         };
         let own = &engine.credentials;
         let hello = Hello::Introduction(own.metadata(&engine.card));
-        let greeting = FirstWords::new(own, proof, to, hello)?;
+        let greeting = own.first_words(proof, to, hello)?;
         let options = engine.settings.flow_options(false);
         let socket = tcp::start_connect(source, None, address, &options)?;
         Ok((Dialed { socket, way: Way::Address, second: None }, greeting))
@@ -148,7 +150,7 @@ impl Control {
         if !asked.ahead.is_empty() {
             asked.next = Instant::now();
         } else if asked.under_way == 0 {
-            self.end_introduction(of, |failed| Err(most_telling(failed)));
+            self.end_introduction(of, |failed| Err(Unmet::most_telling(failed)));
         }
     }
 
@@ -172,7 +174,7 @@ impl Control {
         }
         let is_other = by == Proof::Capability && code == RefusedCode::Unproven;
         let text = if is_other { UNINVITED.to_owned() } else { self.of_own(code, reason) };
-        let refusal = Refusal { code, text, proof: Some(by) };
+        let refusal = Refusal::new(code, text, Some(by));
         self.not_introduced(of, address, ConnectReason::Refused(refusal));
     }
 
@@ -216,43 +218,5 @@ impl Control {
     /// What is proven where certificates are not taken.
     fn first_secret(&self) -> Option<Secret> {
         self.engine.credentials.keyring.read().shared.first().cloned()
-    }
-}
-
-/// The failure to report of those of several addresses: an engine's word before a system's error, and that before
-/// silence; the first of equals.
-fn most_telling(failed: Vec<Unmet>) -> Unmet {
-    let rank = |unmet: &Unmet| match unmet.why {
-        ConnectReason::Refused(_)
-        | ConnectReason::Version { .. }
-        | ConnectReason::Impostor(_)
-        | ConnectReason::Certificate { .. } => 0,
-        ConnectReason::Foreign(_) | ConnectReason::Closed => 1,
-        ConnectReason::System { .. } => 2,
-        _ => 3,
-    };
-    let nobody = Unmet {
-        address: SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 0),
-        why: ConnectReason::NoAnswer,
-    };
-    failed.into_iter().min_by_key(rank).unwrap_or(nobody)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_several_failures_the_most_telling_is_reported() {
-        let unmet = |port, why| Unmet { address: SocketAddr::from(([10, 0, 0, 1], port)), why };
-        let refused = || std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into();
-        let failed = vec![
-            unmet(1, ConnectReason::TimedOut { waiting_for: "the connection" }),
-            unmet(2, refused()),
-            unmet(3, refused()),
-        ];
-        assert_eq!(most_telling(failed.clone()).address.port(), 2);
-        let with_a_word = [failed, vec![unmet(4, ConnectReason::Version { got: 1 })]].concat();
-        assert_eq!(most_telling(with_a_word).address.port(), 4);
     }
 }

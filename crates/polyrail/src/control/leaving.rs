@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use polyrail_proto::life::PeerEvent;
+use polyrail_proto::reason::LostReason;
 
-use crate::base::reason::LostReason;
 use crate::control::Control;
 use crate::engine::parting::FAREWELL;
 use crate::engine::peer::PeerShared;

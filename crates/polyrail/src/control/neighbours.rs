@@ -9,12 +9,12 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use polyrail_config::BindDevice;
+use polyrail_proto::rails::crowded;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::Control;
 use crate::control::build::device;
 use crate::engine::peer::PeerShared;
-use crate::engine::rail_selection::ChosenRail;
 
 impl Control {
     /// Has the kernel ask by each rail for the peer's addresses in its network, if another rail is in that network, too.
@@ -23,33 +23,13 @@ impl Control {
             return;
         }
         for (rail, target) in
-            questions(&self.engine.rails, peer.card.rails.iter().map(|rail| rail.address))
+            crowded(&self.engine.rails, peer.card.rails.iter().map(|rail| rail.address))
         {
             let device = device(rail, BindDevice::Auto);
             // Connections by the device fail in the same way, and those by the address follow.
             let _ = send_nothing(rail.address, device, target);
         }
     }
-}
-
-/// Each rail that shares its network with another rail, and the peer's addresses there.
-fn questions(
-    rails: &[ChosenRail],
-    targets: impl Iterator<Item = SocketAddr> + Clone,
-) -> Vec<(&ChosenRail, SocketAddr)> {
-    let is_one = |rail: &&ChosenRail| !rail.loopback && rail.address.is_ipv4();
-    let mut found = Vec::new();
-    for target in targets.filter(SocketAddr::is_ipv4) {
-        let near: Vec<&ChosenRail> = rails
-            .iter()
-            .filter(is_one)
-            .filter(|rail| rail.network().contains(target.ip()))
-            .collect();
-        if near.len() > 1 {
-            found.extend(near.into_iter().map(|rail| (rail, target)));
-        }
-    }
-    found
 }
 
 /// Sends a datagram without content, whose answer, if any, is discarded.
@@ -63,28 +43,10 @@ fn send_nothing(source: IpAddr, device: Option<&str>, target: SocketAddr) -> io:
 
 #[cfg(test)]
 mod tests {
-    use polyrail_sys::interfaces::Interface;
-
     use super::*;
 
     #[test]
-    fn rails_that_share_a_network_ask_for_the_peers_addresses_there() {
-        let rail = |name: &str, address: &str| {
-            let interface = Interface {
-                prefix_len: 24,
-                ..Interface::described(1, name, address.parse().unwrap())
-            };
-            ChosenRail::of(&interface)
-        };
-        let rails =
-            [rail("eth1", "10.0.0.11"), rail("eth2", "10.0.0.12"), rail("eth3", "10.0.1.13")];
-        let targets = ["10.0.0.21:1", "10.0.1.22:1", "10.9.0.23:1"]
-            .map(|text| text.parse::<SocketAddr>().unwrap());
-        let found = questions(&rails, targets.into_iter());
-        let found: Vec<_> =
-            found.iter().map(|(rail, target)| (rail.name.as_str(), target.to_string())).collect();
-        let to = "10.0.0.21:1".to_owned();
-        assert_eq!(found, [("eth1", to.clone()), ("eth2", to)]);
+    fn a_datagram_without_content_leaves() {
         send_nothing("127.0.0.1".parse().unwrap(), None, "127.0.0.1:9".parse().unwrap()).unwrap();
     }
 }

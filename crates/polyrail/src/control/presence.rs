@@ -10,14 +10,13 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use polyrail_proto::hello::RefusedCode;
 use polyrail_proto::life::{CONFIRM, PeerEvent, PeerState};
+use polyrail_proto::reason::{ConnectReason, LostReason};
 use polyrail_proto::{FlowIndex, Time};
 use polyrail_sys::threads::monotonic_ns;
 use socket2::Socket;
 
 use super::{Control, PROBE};
-use crate::base::reason::{ConnectReason, LostReason};
 use crate::control::second_way::dial;
 use crate::engine::peer::{PeerShared, RailPair};
 
@@ -67,18 +66,7 @@ impl Control {
         why: ConnectReason,
         proven: bool,
     ) {
-        let (code, lost) = match &why {
-            // So it says good-bye to connections that are under way, and it does so in words on those that it has: what is
-            // heard first makes no difference.
-            ConnectReason::Refused(refusal) if refusal.code == RefusedCode::Removed => {
-                (refusal.code, LostReason::Closed)
-            }
-            ConnectReason::Refused(refusal) => (refusal.code, LostReason::Refused(refusal.clone())),
-            ConnectReason::Version { got } => {
-                (RefusedCode::Version, LostReason::Version { got: *got })
-            }
-            _ => (RefusedCode::Malformed, LostReason::NobodyThere { last_problem: None }),
-        };
+        let (code, lost) = why.as_loss();
         peer.note_flows();
         peer.note_refused(flow, code, proven);
         let is_over = match peer.verdict() {
@@ -100,14 +88,7 @@ impl Control {
         why: &ConnectReason,
         pause: Duration,
     ) -> Duration {
-        let is_nobody = match why {
-            why if why.is_nobody() => true,
-            // Whoever listens there does not take what the peer's own metadata proves: it is another
-            // engine.
-            ConnectReason::Refused(refusal) => refusal.code == RefusedCode::Unproven,
-            _ => false,
-        };
-        if !is_nobody {
+        if !why.says_absent() {
             peer.note_somebody_there(pair);
             return pause;
         }

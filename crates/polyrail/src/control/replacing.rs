@@ -1,18 +1,17 @@
 //! Replacement of pairs of rails that do not come up. Flows that are up stay where they are;
 //! a pair is replaced only while none of its flows is, and only if another one may work.
 
-use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::Instant;
 
 use polyrail_proto::hello::Capabilities;
 use polyrail_proto::liveness::RETURN_MAX;
+use polyrail_proto::reason::ConnectReason;
 use polyrail_proto::{FlowIndex, Time};
 use polyrail_sys::threads::monotonic_ns;
 
 use super::Control;
-use crate::base::reason::{ConnectReason, THE_CONNECTION};
 use crate::control::presence::Probe;
 use crate::engine::peer::{PeerShared, RailPair};
 
@@ -26,12 +25,12 @@ impl Control {
     ) {
         self.flow_failed(peer, (flow, pair), why);
         let (index, now) = (peer.layout.pair_index(flow), Time(monotonic_ns()));
-        if !is_about_the_way(why) || peer.is_gone() || peer.is_pair_up(index) {
+        if !why.is_about_the_way() || peer.is_gone() || peer.is_pair_up(index) {
             return;
         }
         let times = peer.layout.pairs.trials.lock().handle_failed(pair, now);
         // A peer that has ended refuses on all of its rails.
-        let may_have_ended = is_refusal(why) && peer.flows_up() == 0;
+        let may_have_ended = why.is_nobody() && peer.flows_up() == 0;
         if may_have_ended && (times < 2 || peer.pairs_that_lead_there().contains(&index)) {
             return;
         }
@@ -155,17 +154,4 @@ impl Control {
             }
         }
     }
-}
-
-/// Whether other rails may do better.
-fn is_about_the_way(why: &ConnectReason) -> bool {
-    match why {
-        ConnectReason::TimedOut { waiting_for } => *waiting_for == THE_CONNECTION,
-        ConnectReason::System { .. } => true,
-        _ => false,
-    }
-}
-
-fn is_refusal(why: &ConnectReason) -> bool {
-    matches!(why, ConnectReason::System { kind: ErrorKind::ConnectionRefused, .. })
 }

@@ -16,14 +16,15 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use polyrail_config::BindDevice;
+use polyrail_proto::liveness::Way;
+use polyrail_proto::rails::ChosenRail;
+use polyrail_proto::reason::ConnectReason;
 use polyrail_sys::tcp::{self, FlowOptions};
 use socket2::Socket;
 
 use super::Control;
-use crate::base::reason::ConnectReason;
 use crate::control::build::{device, is_forbidden};
-use crate::engine::peer::{PeerShared, Way};
-use crate::engine::rail_selection::ChosenRail;
+use crate::engine::peer::PeerShared;
 use crate::engine::settings::EngineSettings;
 
 /// How long one way has before the other is tried beside it.
@@ -71,7 +72,7 @@ pub(super) fn dial(
         return Ok(Dialed { socket: begin(bound)?, way, second: None });
     }
     let of = |way| bound.filter(|_| way == Way::Device);
-    let way = peer.ways.first(pair);
+    let way = peer.ways.lock().first(pair);
     match begin(of(way)) {
         Ok(socket) => {
             let second = SecondWay {
@@ -214,7 +215,7 @@ impl Control {
         if bind != BindDevice::Auto || device(rail, bind).is_none() {
             return;
         }
-        if !peer.ways.prefer(pair, way) {
+        if !peer.ways.lock().prefer(pair, way) {
             return;
         }
         let (rail, target) = (&rail.name, peer.card.rails[pair.1].address);
@@ -247,7 +248,7 @@ impl Control {
     pub(super) fn note_dead_end(&self, peer: &PeerShared, pair: (usize, usize), way: Way) {
         let settings = &self.engine.settings;
         if settings.bind_device == BindDevice::Auto {
-            peer.ways.prefer(pair, way.other());
+            peer.ways.lock().prefer(pair, way.other());
         }
     }
 }

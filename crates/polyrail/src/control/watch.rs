@@ -8,26 +8,27 @@ use std::time::{Duration, Instant};
 use polyrail_proto::Time;
 use polyrail_proto::hello::Capabilities;
 use polyrail_proto::life::{PeerEvent, PeerState, overdue};
+use polyrail_proto::reason::LostReason;
+use polyrail_sys::threads::monotonic_ns;
 
 use super::Control;
-use crate::base::reason::LostReason;
 use crate::control::handshake::{Cause, Handshake};
 use crate::engine::peer::{PeerShared, silent_for};
 use crate::engine::proxy_handle::ProxyHandle;
 
 impl Control {
     /// The thread is awake: others get the time that it was away.
-    pub(super) fn excuse(&mut self, now: Instant) {
+    pub(super) fn excuse(&mut self, now: Time) {
         let away = self.absences.wakes(now);
         self.handshakes.iter_mut().for_each(|(_, handshake)| handshake.deadline += away);
     }
 
-    pub(super) fn tick(&mut self, now: Instant, time: Time) {
+    pub(super) fn tick(&mut self, time: Time) {
         let mut busy = !self.retries.is_empty() || self.engine.settings.caller_driven;
         self.engine.control.ticking.store(false, Ordering::Release);
         busy |= self.look_at_plugin();
         for peer in self.engine.peers() {
-            busy |= self.look_after(&peer, now, time);
+            busy |= self.look_after(&peer, time);
         }
         if self.engine.settings.caller_driven {
             // Callers that compute for long must not keep peers waiting for an acknowledgement.
@@ -75,7 +76,7 @@ impl Control {
     }
 
     /// Says whether anything is outstanding with the peer.
-    fn look_after(&mut self, peer: &Arc<PeerShared>, now: Instant, time: Time) -> bool {
+    fn look_after(&mut self, peer: &Arc<PeerShared>, time: Time) -> bool {
         // Before anything that might set right what was left alone.
         self.engine.audit(peer);
         self.engine.end_late(peer, time);
@@ -85,8 +86,8 @@ impl Control {
             self.cut_off.retain(|(other, _)| !Arc::ptr_eq(other, peer));
         }
         let cut_off = self.cut_off.iter().find(|(other, _)| Arc::ptr_eq(other, peer));
-        let cut_off = cut_off.map(|(_, since)| self.absences.lasted(*since, now));
-        let silence = self.silence(peer, now, time);
+        let cut_off = cut_off.map(|(_, since)| self.absences.lasted(*since, time));
+        let silence = self.silence(peer, time);
         if let Some(event) = overdue(timeout, cut_off, silence, || peer.has_unread()) {
             self.note_waiting(peer);
             let silence = if event == PeerEvent::Silent { silence } else { timeout };
@@ -114,10 +115,12 @@ impl Control {
 
     /// How long the peer has been silent. Time in which this thread was away does not count: the
     /// proxies may have been, too.
-    fn silence(&self, peer: &PeerShared, now: Instant, time: Time) -> Duration {
-        let silence = peer.tx().sender.silence(time);
+    fn silence(&self, peer: &PeerShared, now: Time) -> Duration {
+        let silence = peer.tx().sender.silence(now);
         // Far in the past if it is longer than the clock's time.
-        now.checked_sub(silence).map_or(silence, |since| self.absences.lasted(since, now))
+        let silent_ns = u64::try_from(silence.as_nanos()).unwrap_or(u64::MAX);
+        let since = now.0.checked_sub(silent_ns).map(Time);
+        since.map_or(silence, |since| self.absences.lasted(since, now))
     }
 
     /// Says whether anything is outstanding with the peer. If it is the peer's turn, for instance to
@@ -142,13 +145,13 @@ impl Control {
 
     pub(super) fn note_cut_off(&mut self, peer: &Arc<PeerShared>) {
         if !self.cut_off.iter().any(|(other, _)| Arc::ptr_eq(other, peer)) {
-            self.cut_off.push((peer.clone(), Instant::now()));
+            self.cut_off.push((peer.clone(), Time(monotonic_ns())));
         }
     }
 
     /// The peer has just answered: what is left to do for a flow to be up is this side's.
     pub(super) fn note_reached(&mut self, peer: &Arc<PeerShared>) {
-        let now = Instant::now();
+        let now = Time(monotonic_ns());
         let cut_off = self.cut_off.iter_mut().filter(|(other, _)| Arc::ptr_eq(other, peer));
         cut_off.for_each(|(_, since)| *since = now);
     }

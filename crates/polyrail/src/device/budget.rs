@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use polyrail_proto::budget::{Budget, PeerShare, Taken, Wanted};
 
-use crate::base::budget::{Budget, PeerShare, Taken, Wanted};
 use crate::device::staging::Direction;
 
 /// Requests to give memory back are at least this far apart.

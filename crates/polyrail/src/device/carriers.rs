@@ -10,9 +10,9 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use polyrail_carrier::Lane;
 use polyrail_proto::FlowIndex;
+use polyrail_proto::budget::{Budget, PeerShare, Taken, Wanted};
 use polyrail_proto::message::Carried;
 
-use crate::base::budget::{Budget, PeerShare, Taken, Wanted};
 use crate::device::shared_page::Backoff;
 
 /// Connections that a peer may have come at a time, and listeners of the plugin for them. More flows than this do

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
+use polyrail_proto::budget::{Budget, PeerShare, Taken, Wanted};
 use polyrail_proto::wire::SharedPlace;
 use polyrail_sys::{Badge, ProvenProcess, SharedMemory, SharedWord};
 
-use crate::base::budget::{Budget, PeerShare, Taken, Wanted};
 #[cfg(test)]
 use crate::device::host_proof::neighbours;
 use crate::device::shared_page::{Backoff, create, open, place_of};

@@ -188,8 +188,8 @@ impl EngineShared {
 
     /// The peers of now, and what moved with those that are gone: each peer is in one of both.
     pub(crate) fn peers_and_past(&self) -> (Vec<Arc<PeerShared>>, Totals) {
-        let peers = self.peers.read();
-        (peers.clone(), *self.past.lock())
+        let peers = self.peers.list.read();
+        (peers.clone(), *self.peers.past.lock())
     }
 
     /// The counters, with those of these peers. `past`: what moved with others before.
@@ -197,7 +197,7 @@ impl EngineShared {
         let mut totals = past;
         peers.iter().for_each(|peer| totals.add(&Totals::of(peer)));
         // A peer that goes just now is counted a moment earlier among the past than here.
-        let totals = self.told.lock().raise(&totals);
+        let totals = self.peers.told.lock().raise(&totals);
         Stats {
             totals,
             peers: peers.iter().map(|peer| self.peer_stats(peer)).collect(),

@@ -13,7 +13,8 @@
 
 use std::sync::Arc;
 
-use crate::base::budget::Budget;
+use polyrail_proto::budget::Budget;
+
 use crate::device::budget::StagingBudget;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::state::EngineShared;
@@ -49,10 +50,10 @@ mod tests {
     use std::path::{Path, PathBuf};
 
     use super::*;
-    use crate::base::budget::Wanted;
     use crate::device::carriers::LISTENERS_MAX;
     use crate::device::staging::Direction;
     use crate::device::stream_offer::STREAMS_MAX;
+    use polyrail_proto::budget::Wanted;
 
     const RING: u64 = 2 << 20;
 

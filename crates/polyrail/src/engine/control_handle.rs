@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crossbeam_queue::SegQueue;
 use polyrail_proto::FlowIndex;
 use polyrail_proto::hello::Metadata;
+use polyrail_proto::invitation::Invitation;
 use polyrail_proto::liveness::FlowLife;
 use polyrail_proto::message::Message;
+use polyrail_proto::reason::Unmet;
 use polyrail_sys::Poller;
 
-use crate::base::invitation::Invitation;
-use crate::base::reason::Unmet;
 use crate::engine::joining::Admission;
 use crate::engine::peer::PeerShared;
 use crate::engine::tasks::Answer;

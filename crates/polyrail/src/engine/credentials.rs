@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use polyrail_proto::hello::{Card, Metadata};
-use polyrail_secure::{Capability, Certified, Identity, Keyring};
+use polyrail_proto::InstanceId;
+use polyrail_proto::exchange::FirstWords;
+use polyrail_proto::hello::{Card, Hello, Metadata};
+use polyrail_proto::reason::ConnectReason;
+use polyrail_secure::{Capability, Certified, Identity, Keyring, Proof, Secret};
 
 use crate::base::certificate_files::CertificateFiles;
 
@@ -27,6 +30,19 @@ impl Credentials {
     /// Its certificate, if it has one.
     pub(crate) fn certified(&self) -> Option<Arc<Certified>> {
         self.keyring.read().certified.clone()
+    }
+
+    /// First words to the engine with this number, if it is known.
+    pub(crate) fn first_words(
+        &self,
+        proof: (Proof, &Secret),
+        to: Option<InstanceId>,
+        hello: Hello,
+    ) -> Result<FirstWords, ConnectReason> {
+        let certified = self.certified();
+        let file = self.certificates.as_ref().map(|files| files.file());
+        let certified = certified.as_ref().map(|certified| (certified, file));
+        FirstWords::new(&self.identity, proof, certified, to, hello)
     }
 
     /// Takes up a certificate that was renewed.

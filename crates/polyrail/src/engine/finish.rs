@@ -1,9 +1,9 @@
 //! How operations finish: from what the halves of a peer say to the operations, when no lock is held.
 
+use polyrail_proto::error::TransferError;
 use polyrail_proto::peer::{AwaitedFailure, End};
 use polyrail_proto::{Failure, Time};
 
-use crate::base::error::TransferError;
 use crate::engine::op::{Op, OpHandle, OpRef};
 use crate::engine::pass::Ends;
 use crate::engine::peer::TxSide;

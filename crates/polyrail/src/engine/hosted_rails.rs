@@ -8,27 +8,17 @@ use std::time::Duration;
 use polyrail_carrier::{CpusOf, DEVICES_MAX, Host, HostError, HostedDevice, Wishes};
 use polyrail_config::{Config, parse_bindings};
 use polyrail_proto::hello::MAX_RAILS;
-use polyrail_sys::interfaces::{Interface, speed_mbps};
+use polyrail_proto::rails::{
+    ChosenRail, Interface, PluginSpec, Unfit, best, check_count, of_family, one_per_interface,
+    present, select, split, too_many, why_none,
+};
+use polyrail_sys::interfaces::speed_mbps;
 
 use crate::base::error::{EngineError, origin_of};
-use crate::engine::left_out;
-use crate::engine::present_rails::{of_family, present};
-use crate::engine::rail_selection::{
-    Allowed, ChosenRail, Unfit, best, check_count, one_per_interface, select, too_many,
-};
+use crate::engine::left_out::wanted;
 
-/// What stands in front of a plugin among the rails.
-const PREFIX: &str = "plugin:";
 /// A plugin whose devices can't all be rails is not asked for each of them.
 const _: () = assert!(DEVICES_MAX == MAX_RAILS);
-
-/// The plugin among the rails.
-#[derive(Debug, PartialEq, Eq)]
-struct PluginSpec<'a> {
-    plugin: &'a str,
-    /// Names or numbers; none are all.
-    devices: Vec<&'a str>,
-}
 
 /// The rails that the settings name, and the plugin that brings some of them.
 pub(crate) fn select_all(
@@ -49,13 +39,18 @@ pub(crate) fn select_all(
         }
     };
     let (others, plugin) = split(spec).map_err(fail)?;
-    let of_family = of_family(config.address_family, spec, interfaces);
+    let wanted = wanted(config);
+    let of_family = of_family(wanted.family, spec, interfaces);
     let own = present(others.as_deref().unwrap_or("auto"), &of_family);
-    let own = own.and_then(|own| select(&own, &of_family));
+    let own = own.and_then(|(own, missing)| {
+        if !missing.is_empty() {
+            tracing::info!(target: "polyrail::rail", missing, "interfaces of the list are not here");
+        }
+        select(&own, &of_family)
+    });
     let mut own = own.map_err(|unfit| {
-        let unfit = unfit.among(config.address_family);
-        let why =
-            left_out::why_none(config, interfaces).map(|line| format!("{}: {line}", unfit.why));
+        let unfit = unfit.among(wanted.family);
+        let why = why_none(wanted, interfaces).map(|line| format!("{}: {line}", unfit.why));
         fail(Unfit { why: why.unwrap_or(unfit.why), ..unfit })
     })?;
     let has_speed = |rail: &ChosenRail| {
@@ -119,33 +114,6 @@ fn cpus_of(bindings: &str) -> Vec<CpusOf> {
     cpus.collect()
 }
 
-/// Separates a plugin from the other rails. Without one they are all.
-fn split(spec: &str) -> Result<(Option<String>, Option<PluginSpec<'_>>), Unfit> {
-    let is_plugin = |word: &&str| word.trim().starts_with(PREFIX);
-    let (plugins, others): (Vec<&str>, Vec<&str>) = spec.split(',').partition(is_plugin);
-    let Some(first) = plugins.first() else { return Ok((Some(spec.to_owned()), None)) };
-    let wrong = |why: &str| Err(Unfit::wrong(why.to_owned(), Allowed::Plugin));
-    if plugins.len() > 1 {
-        return wrong("it names more than one plugin");
-    }
-    let others = (!others.is_empty()).then(|| others.join(","));
-    if others.as_deref().is_some_and(|others| others.trim_start().starts_with('^')) {
-        return wrong("it leaves out interfaces (^) beside a plugin");
-    }
-    let named = first.trim().strip_prefix(PREFIX).unwrap_or_default();
-    let (plugin, devices) = match named.rsplit_once('@') {
-        Some((plugin, devices)) => (plugin, devices.split('+').collect()),
-        None => (named, Vec::new()),
-    };
-    if plugin.is_empty() {
-        return wrong("it names no library of the plugin");
-    }
-    if devices.iter().any(|device: &&str| device.is_empty()) {
-        return wrong("a device of the plugin has no name");
-    }
-    Ok((others, Some(PluginSpec { plugin, devices })))
-}
-
 /// The rail that carries what the device does not: its own interface, or another one.
 fn control_of(device: &HostedDevice, other: &ChosenRail, interfaces: &[Interface]) -> ChosenRail {
     let is_its = |interface: &&Interface| interface.name == device.name && interface.up;
@@ -158,25 +126,10 @@ mod tests {
     use super::*;
     use crate::base::error::Explain;
 
-    fn parsed(spec: &str) -> (Option<String>, Option<(&str, Vec<&str>)>) {
-        let (others, plugin) = split(spec).unwrap();
-        (others, plugin.map(|it| (it.plugin, it.devices)))
-    }
-
     fn refused(spec: &str) -> EngineError {
         let config = Config::builder().set("rails", spec).unwrap();
         let interfaces = polyrail_sys::interfaces::list().unwrap();
         select_all(&config.build().unwrap(), &interfaces).unwrap_err()
-    }
-
-    #[test]
-    fn a_plugin_stands_alone_or_among_other_rails_with_or_without_devices() {
-        let own = Some("eth1,eth2".to_owned());
-        assert_eq!(parsed("eth1,eth2"), (own, None));
-        assert_eq!(parsed("plugin:/a/b.so"), (None, Some(("/a/b.so", vec![]))));
-        let eth0 = Some("eth0".to_owned());
-        assert_eq!(parsed("eth0, plugin:ofi@eth1+3"), (eth0, Some(("ofi", vec!["eth1", "3"]))));
-        assert_eq!(parsed("plugin:/a@b/c.so@0"), (None, Some(("/a@b/c.so", vec!["0"]))));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::Card;
 
-use crate::engine::proven_names::Names;
+use polyrail_proto::life::Names;
 
 /// The user's own code, which decides.
 pub(crate) type Hook = dyn Fn(&Incoming) -> Admission + Send + Sync;

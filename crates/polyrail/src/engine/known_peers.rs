@@ -12,24 +12,20 @@ use std::sync::atomic::Ordering;
 use parking_lot::MutexGuard;
 use polyrail_proto::InstanceId;
 use polyrail_proto::defaults::channels;
+use polyrail_proto::error::PeerError;
 use polyrail_proto::hello::{Card, FlowHello, Metadata, RailCard, RefusedCode};
 use polyrail_proto::life::{
-    self, Action, Epoch, HelloKind, Parted, Parting, PeerEvent, PeerState, Sessions,
+    self, Action, Epoch, HelloKind, Names, Parted, Parting, PeerEvent, PeerState, Sessions,
 };
+use polyrail_proto::pairing::{Never, Pairing, Reach};
+use polyrail_proto::reason::LostReason;
 
-use crate::base::error::PeerError;
-use crate::base::reason::LostReason;
 use crate::engine::local_engines::engine_here;
-use crate::engine::pairing::{Never, Pairing, Reach};
 use crate::engine::peer::{Ending, Layout, Pairs, PeerOptions, PeerShared};
 use crate::engine::peer_handle::Peer;
-use crate::engine::proven_names::Names;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::quotas::FlowPlace;
 use crate::engine::state::EngineShared;
-
-/// Attempts to connect a flow that count as honest however young this engine is.
-const ATTEMPTS_SLACK: u64 = 1 << 16;
 
 /// Why a flow is not welcome, and what its peer is told.
 pub(crate) type Unwelcome = (RefusedCode, String);
@@ -45,7 +41,7 @@ impl EngineShared {
         if names.is_empty() {
             return;
         }
-        self.names.note(instance, names.clone());
+        self.peers.names.lock().note(instance, names.clone());
         if let Some(peer) = self.peer(instance) {
             *peer.names.lock() = names;
         }
@@ -99,8 +95,10 @@ impl EngineShared {
         self: &Arc<Self>,
         hello: &FlowHello,
     ) -> Result<(Arc<PeerShared>, FlowPlace), Unwelcome> {
-        self.check_epoch(hello.epoch)?;
         let epoch = Epoch(hello.epoch);
+        let malformed = |why| (RefusedCode::Malformed, why);
+        let refused = |code: RefusedCode| (code, code.words().to_owned());
+        epoch.check(self.started.elapsed()).map_err(malformed)?;
         let (instance, session) = (hello.card.instance, epoch.session());
         // A few times if it comes in a new session, or if the user adds it just now.
         for _ in 0..4 {
@@ -132,9 +130,9 @@ impl EngineShared {
             let fits = match (&live, &given) {
                 (Some(peer), _) => {
                     let by_user = peer.by_user.load(Ordering::Acquire);
-                    is_told_by(&peer.card, &hello.card, by_user)
+                    peer.card.may_say(&hello.card, by_user)
                 }
-                (None, Some(given)) => is_told_by(&given.card, &hello.card, true),
+                (None, Some(given)) => given.card.may_say(&hello.card, true),
                 (None, None) => true,
             };
             if !fits && greeting != HelloKind::Over {
@@ -172,17 +170,17 @@ impl EngineShared {
                 (Action::EndBoth, Some(peer)) => {
                     self.lose_peer(&peer, event, LostReason::Anew);
                     self.parted().entry(instance).end(session);
-                    return Err((RefusedCode::SessionOver, OVER.to_owned()));
+                    return Err(refused(RefusedCode::SessionOver));
                 }
                 (Action::RefuseAndProbe, Some(peer)) => {
                     self.probe(&peer);
                     break;
                 }
-                (Action::Refuse(code), _) => return Err((code, words_of(code).to_owned())),
+                (Action::Refuse(code), _) => return Err(refused(code)),
                 _ => break,
             }
         }
-        Err((RefusedCode::OtherSession, OTHER_SESSION.to_owned()))
+        Err(refused(RefusedCode::OtherSession))
     }
 
     /// A place for a connection of the peer.
@@ -191,25 +189,12 @@ impl EngineShared {
         place.map_err(|why| (RefusedCode::Limit, why))
     }
 
-    /// The lowest bits of an epoch count attempts to connect a flow of this engine's peer. There is
-    /// at most one in a millisecond, and there was none before this engine was.
-    fn check_epoch(&self, epoch: u64) -> Result<(), Unwelcome> {
-        let attempts = Epoch(epoch).attempts();
-        let age_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let most = ATTEMPTS_SLACK.saturating_add(age_ms);
-        if attempts <= most {
-            return Ok(());
-        }
-        let text = format!("field epoch counts {attempts} attempts, allowed is 0 to {most}");
-        Err((RefusedCode::Malformed, text))
-    }
-
     /// Peers that nobody added cost memory until they are given up, even without a connection. At
     /// most [`EngineShared::connection_limit`] of them may be known: one for each connection.
     fn check_newcomers(&self) -> Result<(), Unwelcome> {
         let limit = self.connection_limit();
         let is_newcomer = |peer: &&Arc<PeerShared>| !peer.by_user.load(Ordering::Acquire);
-        let known = self.peers.read().iter().filter(is_newcomer).count();
+        let known = self.peers.list.read().iter().filter(is_newcomer).count();
         if known < limit as usize {
             return Ok(());
         }
@@ -260,12 +245,12 @@ impl EngineShared {
             ending: Ending::new(self),
             closed_here: engine_here(card.instance).map(|engine| engine.closed()),
         };
-        let number = self.next_peer.fetch_add(1, Ordering::Relaxed);
+        let number = self.peers.next_number.fetch_add(1, Ordering::Relaxed);
         let tx = &self.proxies.tx;
         let peer = Arc::new(PeerShared::new(number, metadata.clone(), layout, tx, options));
-        *peer.names.lock() = self.names.of(card.instance);
+        *peer.names.lock() = self.peers.names.lock().of(card.instance);
         peer.by_user.store(by_user, Ordering::Release);
-        let mut peers = self.peers.write();
+        let mut peers = self.peers.list.write();
         // Under the lock: whoever closes the engine ends all peers that it finds there afterwards.
         if self.is_closed() {
             return Err(PeerError::Closed);
@@ -340,31 +325,6 @@ impl EngineShared {
     }
 
     pub(crate) fn parted(&self) -> MutexGuard<'_, Parted> {
-        self.parted.lock()
+        self.peers.parted.lock()
     }
-}
-
-const REMOVED: &str = "it has removed this engine: its user has to add this one again";
-const OVER: &str = "it has lost this engine since: add it again";
-const OTHER_SESSION: &str = "flows of another session of it are up";
-const OTHER_CARD: &str = "another card is known for that instance than the hello says";
-
-/// What a peer is told that is refused.
-fn words_of(code: RefusedCode) -> &'static str {
-    match code {
-        RefusedCode::Removed => REMOVED,
-        RefusedCode::SessionOver => OVER,
-        RefusedCode::OtherCard => OTHER_CARD,
-        _ => OTHER_SESSION,
-    }
-}
-
-/// Whether a hello may be of the peer with that card. What the user gave may name addresses that a
-/// network on the way translates; what a hello said before was the peer's own word.
-pub(crate) fn is_told_by(known: &Card, said: &Card, by_user: bool) -> bool {
-    let names = |card: &Card| card.rails.iter().map(|rail| rail.name.clone()).collect::<Vec<_>>();
-    if !by_user {
-        return known == said;
-    }
-    (known.host, &known.name, names(known)) == (said.host, &said.name, names(said))
 }

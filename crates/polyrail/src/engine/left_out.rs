@@ -1,145 +1,38 @@
-//! The interfaces that are no rails, each with the reason.
+//! What the log says of interfaces that are no rails.
 
 use parking_lot::Mutex;
-use polyrail_config::{AddressFamily, Config, Origin, harmless};
-use polyrail_proto::hello::MAX_RAILS;
-use polyrail_sys::interfaces::{AddressState, Below, Interface, Kind, Routes};
+use polyrail_config::{AddressFamily, Config, Origin};
+use polyrail_proto::rails::{Family, Interface, LeftOut, Wanted, unknown};
 
-use crate::engine::automatic_rails::{Way, is_routed, upper, way_of};
-use crate::engine::rail_selection::{ChosenRail, Pattern, no_address};
-
-/// An interface that is no rail.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftOut {
-    /// The interface.
-    pub name: String,
-    /// Why it is no rail, such as `down`.
-    pub reason: String,
-}
-
-impl LeftOut {
-    /// One line for all, or `None` without any: `eth2, eth3 (down); docker0 (a bridge without a NIC)`.
-    pub fn line(left_out: &[Self]) -> Option<String> {
-        let mut groups: Vec<(&str, Vec<&str>)> = Vec::new();
-        for Self { name, reason } in left_out {
-            match groups.iter_mut().find(|(known, _)| known == reason) {
-                Some((_, names)) => names.push(name),
-                None => groups.push((reason, vec![name])),
-            }
-        }
-        let told = groups.iter().map(|(reason, names)| {
-            let shown = names[..names.len().min(NAMES_SHOWN)].join(", ");
-            match names.len().saturating_sub(NAMES_SHOWN) {
-                0 => format!("{shown} ({reason})"),
-                more => format!("{shown} and {more} more ({reason})"),
-            }
-        });
-        let mut told: Vec<String> = told.take(REASONS_SHOWN).collect();
-        let others: usize = groups.iter().skip(REASONS_SHOWN).map(|(_, names)| names.len()).sum();
-        told.extend((others > 0).then(|| format!("and {others} more")));
-        (!groups.is_empty()).then(|| told.join("; "))
+/// The settings that rails depend on.
+pub(crate) fn wanted(config: &Config) -> Wanted<'_> {
+    Wanted {
+        spec: &config.rails,
+        is_named: config.names_rails(),
+        family: match config.address_family {
+            AddressFamily::Auto => None,
+            AddressFamily::Ipv4 => Some(Family::Ipv4),
+            AddressFamily::Ipv6 => Some(Family::Ipv6),
+        },
     }
-}
-
-/// Names that stand behind one reason in a line; the others are counted.
-const NAMES_SHOWN: usize = 8;
-/// Reasons in a line. Each link-local address makes one of its own.
-const REASONS_SHOWN: usize = 16;
-
-/// The interfaces of this machine that are not among the rails. Interfaces that nobody takes for a rail are not
-/// listed: the loopback interface, and virtual ones without an address. Two cases list virtual ones all the same: no
-/// rail reaches another host, or a rail leads out of a container and so does the interface. Interfaces without an
-/// address that have routes lead to containers inside this one.
-pub(crate) fn left_out(config: &Config, all: &[Interface], rails: &[ChosenRail]) -> Vec<LeftOut> {
-    let is_host_only = !config.names_rails() && rails.iter().all(|rail| rail.address.is_loopback());
-    let is_container = is_container(all, rails);
-    let mut found: Vec<LeftOut> = Vec::new();
-    for (at, interface) in all.iter().enumerate() {
-        let is_first = at == 0 || all[at - 1].index != interface.index;
-        let is_rail = rails.iter().any(|rail| rail.interface == interface.name);
-        if !is_first || is_rail || interface.loopback {
-            continue;
-        }
-        let addresses: Vec<&Interface> =
-            all.iter().filter(|one| one.index == interface.index).collect();
-        let has_one = addresses.iter().any(|one| !is_automatic(one.state));
-        let is_card = matches!(interface.kind, Kind::Nic | Kind::Bond | Kind::Vlan | Kind::Macvlan);
-        let is_single = interface.master.is_none();
-        let is_below = all.iter().any(|one| one.below == Below::Link(interface.index));
-        let is_like_rails = is_container
-            && !is_below
-            && is_single
-            && interface.routes == Routes::None
-            && way_of(interface, all) == Way::Container;
-        if has_one || is_card || is_like_rails || is_host_only && interface.up && is_single {
-            found.push(LeftOut {
-                name: harmless(&interface.name, &[]),
-                reason: reason(config, &addresses, all, rails),
-            });
-        }
-    }
-    found
-}
-
-/// The interfaces that `^` leaves to choose from, with the reasons why none is a rail.
-pub(crate) fn why_none(config: &Config, all: &[Interface]) -> Option<String> {
-    let excluded = excluded(config)?;
-    let mut found = left_out(config, all, &[]);
-    found.retain(|one| !excluded.matches(&one.name));
-    LeftOut::line(&found)
 }
 
 /// Warns of names behind `^` that match no interface, once for a process whose engines have the same.
 pub(crate) fn warn_of_unknown(config: &Config, all: &[Interface]) {
     static LAST: Mutex<String> = Mutex::new(String::new());
-    let unknown = unknown(config, all).join(", ");
+    let unknown = own_unknown(config, all).join(", ");
     if !unknown.is_empty() && *LAST.lock() != unknown {
         tracing::warn!(target: "polyrail::rail", "rails excludes {unknown}, which no interface is called");
         *LAST.lock() = unknown;
     }
 }
 
-/// Names behind `^` that match no interface. NCCL's users list names that only some of their hosts have.
-pub(super) fn unknown(config: &Config, all: &[Interface]) -> Vec<String> {
-    let is_foreign = config.origin("rails").is_some_and(Origin::is_foreign);
-    let excluded = excluded(config).filter(|_| !is_foreign);
-    let matches_none =
-        |pattern: &Pattern<'_>| !all.iter().any(|interface| pattern.matches(&interface.name));
-    let words = excluded.iter().flat_map(Pattern::words).filter(matches_none);
-    words.map(|word| harmless(&word.to_string(), &[])).collect()
-}
-
-/// The interfaces that `rails` leaves out.
-fn excluded(config: &Config) -> Option<Pattern<'_>> {
-    config.rails.trim().strip_prefix('^').map(Pattern::new)
-}
-
-/// Whether a rail leads out of a container.
-fn is_container(all: &[Interface], rails: &[ChosenRail]) -> bool {
-    all.iter().any(|one| {
-        way_of(one, all) == Way::Container && rails.iter().any(|rail| rail.interface == one.name)
-    })
-}
-
-/// What is unusual about rails that nobody named: that they are no NICs, or reach no other host.
-pub(crate) fn remark(config: &Config, all: &[Interface], rails: &[ChosenRail]) -> Option<String> {
-    let is_of_nic = |rail: &ChosenRail| {
-        let interface = all.iter().find(|one| one.name == rail.interface);
-        let is_own = rail.loopback && !rail.address.is_loopback();
-        is_own || interface.is_some_and(|one| way_of(one, all) >= Way::Container)
-    };
-    if config.names_rails() || rails.iter().any(is_of_nic) {
-        return None;
+/// Such names, if they are of Polyrail's own setting: NCCL's users list names that only some of their hosts have.
+fn own_unknown(config: &Config, all: &[Interface]) -> Vec<String> {
+    match config.origin("rails").is_some_and(Origin::is_foreign) {
+        true => Vec::new(),
+        false => unknown(wanted(config), all),
     }
-    let first = rails.first()?;
-    if first.loopback {
-        let address = first.address;
-        return Some(format!(
-            "no interface leads to other hosts: only this host can reach {address}"
-        ));
-    }
-    let kind = all.iter().find(|one| one.name == first.interface)?.kind;
-    Some(format!("no NIC leads to other hosts: rail {} is {kind}", first.name))
 }
 
 /// Writes to the log what is no rail and why, once for a process whose engines all find the same.
@@ -163,72 +56,17 @@ pub(crate) fn log(config: &Config, remark: Option<&str>, left_out: &[LeftOut]) {
     }
 }
 
-/// Addresses that every interface has that is up.
-fn is_automatic(state: AddressState) -> bool {
-    matches!(state, AddressState::LinkLocal | AddressState::Missing)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn reason(
-    config: &Config,
-    addresses: &[&Interface],
-    all: &[Interface],
-    rails: &[ChosenRail],
-) -> String {
-    let interface = addresses[0];
-    if interface.state == AddressState::Unnameable {
-        return "its name is not UTF-8".to_owned();
-    }
-    if let Some(upper) = upper(interface, all) {
-        return format!("a member of {}", harmless(&upper.name, &[]));
-    }
-    if !interface.up {
-        return "down".to_owned();
-    }
-    let usable: Vec<&&Interface> = addresses.iter().filter(|one| one.is_usable()).collect();
-    if usable.is_empty() {
-        return format!("no address{}", no_address(addresses));
-    }
-    let is_of_family = |one: &&&Interface| match config.address_family {
-        AddressFamily::Auto => true,
-        AddressFamily::Ipv4 => one.address.is_ipv4(),
-        AddressFamily::Ipv6 => one.address.is_ipv6(),
-    };
-    if !usable.iter().any(is_of_family) {
-        return format!("no address for address_family = {}", config.address_family);
-    }
-    if config.names_rails() {
-        return "`rails` does not name it".to_owned();
-    }
-    if excluded(config).is_some_and(|names| names.matches(&interface.name)) {
-        return "`rails` leaves it out".to_owned();
-    }
-    let is_container = is_container(all, rails);
-    let way = way_of(interface, all);
-    let is_like_rail = |rail: &ChosenRail| {
-        all.iter().any(|one| one.name == rail.interface && way_of(one, all) == way)
-    };
-    match (interface.kind, way) {
-        _ if rails.len() == MAX_RAILS
-            && rails.iter().any(is_like_rail)
-            && (way == Way::Wire || is_routed(interface, all)) =>
-        {
-            format!("more than {MAX_RAILS} rails")
-        }
-        (Kind::Bridge, _) => "a bridge without a NIC".to_owned(),
-        (Kind::OpenVswitch, _) => "a port of Open vSwitch without the default route".to_owned(),
-        (Kind::Veth, Way::Host) => "a veth with both ends in this host".to_owned(),
-        (kind, Way::Container) if is_container && !is_routed(interface, all) => {
-            format!("{kind} without a route")
-        }
-        (Kind::Bond, _) => "a bond without a NIC".to_owned(),
-        (Kind::Vlan | Kind::Macvlan, _) => match interface.below {
-            Below::Link(below) => {
-                let below = all.iter().find(|one| one.index == below);
-                let kind = below.map_or(interface.kind, |below| below.kind);
-                format!("{} on {kind}", interface.kind)
-            }
-            _ => interface.kind.to_string(),
-        },
-        (kind, _) => kind.to_string(),
+    #[test]
+    fn names_that_match_nothing_are_warned_of_unless_they_were_written_for_nccl() {
+        let own = Config::builder().set("rails", "^docker,lo").unwrap().build().unwrap();
+        assert_eq!(own_unknown(&own, &[]), ["docker", "lo"]);
+        let nccl = [("NCCL_SOCKET_IFNAME".to_owned(), "^docker,lo".to_owned())];
+        let nccl = Config::builder().env_from(nccl).build().unwrap();
+        assert_eq!(nccl.rails, "^docker,lo");
+        assert!(own_unknown(&nccl, &[]).is_empty(), "only some hosts have Docker");
     }
 }

@@ -9,9 +9,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use polyrail_proto::error::TransferError;
+use polyrail_proto::reason::LostReason;
+
 use crate::base::callback::Users;
-use crate::base::error::TransferError;
-use crate::base::reason::LostReason;
 use crate::engine::op::{OpsPool, Outcome};
 use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;

@@ -6,12 +6,12 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use polyrail_proto::error::TransferError;
 use polyrail_proto::message::PostedReceive;
 use polyrail_proto::{Failure, Time, TransferId};
 use polyrail_sys::threads::{futex, monotonic_ns};
 
 use crate::base::callback::Callbacks;
-use crate::base::error::TransferError;
 use crate::base::pooled::{InPool, Pooled, Spares};
 use crate::device::host_copy::{HostJob, Stop};
 use crate::engine::carriage::{Carriage, CpuCopies};

@@ -8,12 +8,12 @@ use parking_lot::MutexGuard;
 use polyrail_proto::hello::Capabilities;
 use polyrail_proto::life::{Action, PeerEvent};
 use polyrail_proto::message::Message;
+use polyrail_proto::reason::LostReason;
 use polyrail_proto::{Failure, FlowIndex, Time};
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::callback;
 use crate::base::driving::is_driving;
-use crate::base::reason::LostReason;
 use crate::engine::finish::drain_tx;
 use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;
@@ -130,9 +130,9 @@ impl EngineShared {
         // Before it leaves the list: whoever sees it gone finds the inbox within its bound.
         self.inbox.peer_left(peer);
         let moved = Totals::of(peer);
-        let mut peers = self.peers.write();
+        let mut peers = self.peers.list.write();
         peers.retain(|other| !Arc::ptr_eq(other, peer));
-        self.past.lock().add(&moved);
+        self.peers.past.lock().add(&moved);
         drop(peers);
         // Nobody accepts it any more, if ever anybody does.
         self.joined.change(|queue| queue.retain(|other| !Arc::ptr_eq(&other.shared, peer)));
@@ -151,7 +151,7 @@ impl EngineShared {
         let is_held = self.host.is_some() && tx.sender.is_busy();
         drop(tx);
         if is_held {
-            self.held.lock().push(peer.clone());
+            self.peers.held.lock().push(peer.clone());
             self.control.nudge();
         }
         self.end_awaited(peer, |_| true, Failure::PeerLost, &mut ends);
@@ -172,10 +172,10 @@ impl EngineShared {
     /// These proxies are within a plugin that does not return: operations with peers that are gone end, whatever the
     /// proxies have of them. They find their flows down, should they come back. Says whether others have something yet.
     pub(crate) fn end_held(&self, proxies: &[usize]) -> bool {
-        let held = std::mem::take(&mut *self.held.lock());
+        let held = std::mem::take(&mut *self.peers.held.lock());
         held.iter()
             .for_each(|peer| proxies.iter().for_each(|proxy| self.end_flows_of(peer, *proxy)));
-        let mut left = self.held.lock();
+        let mut left = self.peers.held.lock();
         left.extend(held.into_iter().filter(|peer| peer.tx().sender.is_busy()));
         !left.is_empty()
     }
@@ -194,6 +194,6 @@ impl EngineShared {
     }
 
     fn leaving(&self) -> MutexGuard<'_, Vec<(Arc<PeerShared>, Instant)>> {
-        self.leaving.lock()
+        self.peers.leaving.lock()
     }
 }

@@ -9,11 +9,13 @@ use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use polyrail_config::Payload;
 use polyrail_proto::hello::{Card, Metadata};
-use polyrail_proto::life::{Attempts, PeerState};
+use polyrail_proto::life::{Attempts, Names, PeerState};
+use polyrail_proto::liveness::Ways;
+use polyrail_proto::placement::Placement;
+use polyrail_proto::reason::LostReason;
 use polyrail_proto::{InstanceId, ReceiverLimits, SenderConfig};
 use polyrail_secure::{Capability, Keys};
 
-use crate::base::reason::LostReason;
 use crate::device::budget::Stock;
 use crate::device::carriers::Carriers;
 use crate::device::host_proof::{Lease, PeerProcess};
@@ -26,8 +28,6 @@ use crate::engine::budgets::Budgets;
 use crate::engine::counters::ArrivalStats;
 use crate::engine::inbox::Share;
 use crate::engine::op::OpHandle;
-use crate::engine::placement::Placement;
-use crate::engine::proven_names::Names;
 use crate::engine::quotas::Quotas;
 use crate::engine::tally::Tally;
 use crate::wake::tx_proxies::TxProxies;
@@ -40,7 +40,6 @@ mod locking;
 mod pairs;
 mod problems;
 mod standing;
-mod ways;
 
 pub(crate) use announcing::Announcing;
 pub(crate) use ending::Ending;
@@ -49,7 +48,6 @@ pub(crate) use halves::{Arrival, Delivery, RxSide, TxSide};
 pub(crate) use locking::Locked;
 pub(crate) use pairs::{Pairs, RailPair};
 pub(crate) use problems::silent_for;
-pub(crate) use ways::{Way, Ways};
 
 /// A peer. No thread holds the locks of `tx` and `rx` at once. Each is held for bookkeeping only,
 /// never during a system call on a socket.
@@ -94,7 +92,7 @@ pub(crate) struct PeerShared {
     outward: AtomicU8,
     pub(crate) layout: Layout,
     /// How connections of its pairs leave this host.
-    pub(crate) ways: Ways,
+    pub(crate) ways: Mutex<Ways>,
     /// Posted operations that wait for a proxy to fetch them.
     pub(crate) posted: ArrayQueue<OpHandle>,
     /// Proxies that send to it.
@@ -192,7 +190,7 @@ impl PeerShared {
             heard: AtomicU64::new(0),
             is_unused: AtomicBool::new(false),
             outward: AtomicU8::new(Outward::Unwanted as u8),
-            ways: Ways::default(),
+            ways: Mutex::default(),
             posted: ArrayQueue::new(options.ops_pool as usize),
             tx_proxies: TxProxies::new(flows::proxies_of(&flows)),
             life: Mutex::new(Life {

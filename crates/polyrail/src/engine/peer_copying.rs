@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use polyrail_proto::wire::RefusalCode;
 
-use crate::base::error::TransferError;
+use polyrail_proto::error::TransferError;
 use polyrail_proto::{Failure, Time};
 use polyrail_sys::threads::monotonic_ns;
 

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use polyrail_proto::InstanceId;
+use polyrail_proto::reason::{Flows, LostReason};
 
-use crate::base::reason::{Flows, LostReason};
 use crate::engine::peer::PeerShared;
 
 /// A remote engine. Clones are the same peer; equal if they are.

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use polyrail_proto::error::{PostError, TransferError};
+use polyrail_proto::reason::LostReason;
 use polyrail_proto::{Failure, FlowIndex, Time};
 
-use crate::base::error::{PostError, TransferError};
-use crate::base::reason::LostReason;
 use crate::engine::begin::{begin_read, begin_receive};
 use crate::engine::op::{Op, OpHandle};
 use crate::engine::peer::{Announcing, PeerShared};

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use polyrail_proto::error::PostError;
 use polyrail_proto::{Plan, Segment};
 use smallvec::SmallVec;
 
-use crate::base::error::PostError;
-use crate::base::reason::MessageHalf;
+pub(crate) use polyrail_proto::peer::OpKind;
+
 use crate::device::peer_copy::Copies;
 use crate::engine::observer::EndListener;
 use crate::engine::path_kind::TransferPath;
@@ -16,26 +17,6 @@ use crate::memory::region_list::Regions;
 
 /// Segments on their way into a plan. Most requests have one.
 pub(crate) type Segments = SmallVec<[Segment; 1]>;
-
-/// What an operation does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum OpKind {
-    Write,
-    Read,
-    Send { tag: u64 },
-    Receive { tag: u64 },
-}
-
-impl OpKind {
-    /// Which half of a message it is, if it is one.
-    pub(crate) fn half(self) -> Option<MessageHalf> {
-        match self {
-            Self::Send { tag } => Some(MessageHalf::Send { tag }),
-            Self::Receive { tag } => Some(MessageHalf::Receive { tag }),
-            Self::Write | Self::Read => None,
-        }
-    }
-}
 
 /// A checked request, cut into chunks.
 pub(crate) struct Prepared {
@@ -73,22 +54,6 @@ impl RequestLimits {
             return Err(PostError::NotificationTooLong { got, limit });
         }
         Ok(())
-    }
-}
-
-impl OpKind {
-    /// Whether this side sends the payload.
-    pub(crate) fn sends(self) -> bool {
-        matches!(self, Self::Write | Self::Send { .. })
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Write => "write",
-            Self::Read => "read",
-            Self::Send { .. } => "send",
-            Self::Receive { .. } => "receive",
-        }
     }
 }
 

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use crossbeam_queue::SegQueue;
 use parking_lot::Mutex;
 use polyrail_proto::FlowIndex;
+use polyrail_proto::placement::Placement;
 use polyrail_secure::Keys;
 use polyrail_sys::Poller;
 
 use crate::device::wire::Wire;
 use crate::engine::op::OpHandle;
 use crate::engine::peer::PeerShared;
-use crate::engine::placement::Placement;
 use crate::engine::quotas::FlowPlace;
 use crate::engine::state::EngineShared;
 use crate::wake::signal::Signal;

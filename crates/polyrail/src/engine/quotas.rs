@@ -16,9 +16,9 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use polyrail_proto::budget::{PeerShare, Taken, Wanted};
 use polyrail_sys::process::descriptor_limit;
 
-use crate::base::budget::{PeerShare, Taken, Wanted};
 use crate::base::seldom::Seldom;
 use crate::engine::counters::Counter;
 use crate::engine::peer::PeerShared;

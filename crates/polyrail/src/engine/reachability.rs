@@ -9,10 +9,10 @@ use std::net::IpAddr;
 use polyrail_config::BindDevice;
 use polyrail_netlink::{LinkState, Route};
 use polyrail_proto::hello::RailCard;
+use polyrail_proto::pairing::{Never, Question, Reach};
+use polyrail_proto::rails::ChosenRail;
 
 use crate::engine::kernel_routes::Round;
-use crate::engine::pairing::{Never, Question, Reach};
-use crate::engine::rail_selection::ChosenRail;
 use crate::engine::state::EngineShared;
 
 impl EngineShared {

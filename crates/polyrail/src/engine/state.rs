@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Instant;
@@ -11,13 +12,14 @@ use polyrail_carrier::Host;
 use polyrail_config::{Config, Polling};
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::{Card, Metadata};
-use polyrail_proto::life::{Parted, PeerEvent};
+use polyrail_proto::invitation::Invitation;
+use polyrail_proto::life::{Parted, PeerEvent, ProvenNames};
+use polyrail_proto::rails::{ChosenRail, LeftOut};
+use polyrail_proto::reason::{LostReason, Unmet};
 use polyrail_sys::process::Original;
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::callback::Callbacks;
-use crate::base::invitation::Invitation;
-use crate::base::reason::{LostReason, Unmet};
 use crate::device::host_copy::HostCopier;
 use crate::device::host_proof::Proofs;
 use crate::device::imports::Imports;
@@ -31,7 +33,7 @@ use crate::engine::credentials::Credentials;
 use crate::engine::inbox::Inbox;
 use crate::engine::joining::Hook;
 use crate::engine::kernel_routes::KernelRoutes;
-use crate::engine::left_out::LeftOut;
+use crate::engine::local_engines;
 use crate::engine::message_copying::MessagePaths;
 use crate::engine::near_rails::NearRails;
 use crate::engine::observer::Observer;
@@ -39,33 +41,24 @@ use crate::engine::op::OpsPool;
 use crate::engine::pass::Ends;
 use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;
-use crate::engine::proven_names::ProvenNames;
 use crate::engine::proxy_handle::{ProxyCommand, ProxySet};
 use crate::engine::settings::EngineSettings;
 use crate::engine::tally::Durations;
 use crate::engine::tasks::{Bells, PendingAnswer, question};
 use crate::engine::totals::Totals;
 use crate::engine::trace::Trace;
-use crate::engine::{local_engines, rail_selection};
 use crate::memory::registry::Registry;
 use crate::wake::spin::{Pollers, Waits};
 
+/// An engine. The parts in [`Local`] are its fields as well.
 pub(crate) struct EngineShared {
+    local: Local,
     /// Work that somebody would have left alone for good; see [`crate::engine::audit`].
     pub(crate) rescues: Counter,
     pub(crate) pollers: Pollers,
     /// How long callers have waited lately.
     pub(super) waits: Waits,
-    pub(crate) config: Config,
-    pub(crate) settings: EngineSettings,
-    pub(crate) credentials: Credentials,
-    pub(crate) card: Card,
-    pub(crate) rails: Vec<rail_selection::ChosenRail>,
-    /// The interfaces that are no rails, with the reasons.
-    pub(crate) left_out: Vec<LeftOut>,
-    /// The plugin that some of them come from.
-    pub(crate) host: Option<Host>,
-    /// Which of those are near a GPU.
+    /// The rails of a plugin that are near a GPU.
     pub(crate) near: NearRails,
     pub(crate) kernel_routes: KernelRoutes,
     pub(crate) registry: Arc<Registry>,
@@ -74,14 +67,6 @@ pub(crate) struct EngineShared {
     /// Peers that came by themselves and wait to be accepted.
     pub(crate) joined: Awaited<VecDeque<Peer>>,
     pub(crate) pool: Arc<OpsPool>,
-    pub(crate) proxies: ProxySet,
-    pub(crate) control: ControlHandle,
-    pub(crate) trace: Option<Trace>,
-    pub(crate) observer: Option<Arc<dyn Observer>>,
-    /// Says who may join.
-    pub(crate) admit: Option<Arc<Hook>>,
-    /// The ways of messages between processes of this host.
-    pub(crate) message_paths: Box<dyn MessagePaths>,
     pub(crate) budgets: Budgets,
     pub(crate) peer_copies: PeerCopyQueues,
     pub(crate) host_copies: HostCopier,
@@ -89,19 +74,7 @@ pub(crate) struct EngineShared {
     pub(crate) imports: Imports,
     /// What peers of this host open to see whether they can.
     pub(crate) page: Page,
-    pub(crate) peers: RwLock<Vec<Arc<PeerShared>>>,
-    /// What moved with peers that are gone; added to while the list of peers is locked.
-    pub(crate) past: Mutex<Totals>,
-    /// What the statistics have told of all peers so far.
-    pub(crate) told: Mutex<Totals>,
-    pub(crate) parted: Mutex<Parted>,
-    /// Whom certificates say that others are.
-    pub(crate) names: ProvenNames,
-    pub(crate) next_peer: AtomicU32,
-    /// Peers that were removed where nobody may wait, and until when they hear of it.
-    pub(crate) leaving: Mutex<Vec<(Arc<PeerShared>, Instant)>>,
-    /// Peers that are gone, while a proxy has something of theirs yet: it may be within a plugin that does not return.
-    pub(crate) held: Mutex<Vec<Arc<PeerShared>>>,
+    pub(crate) peers: Peers,
     /// It takes no operations and no peers any more.
     closed: Arc<AtomicBool>,
     /// Its threads are to end.
@@ -111,14 +84,16 @@ pub(crate) struct EngineShared {
     pub(crate) started: Instant,
 }
 
-/// Parts of an engine that are made before it.
-pub(crate) struct Parts {
+/// What an engine has from its beginning to its end.
+pub(crate) struct Local {
     pub(crate) config: Config,
     pub(crate) settings: EngineSettings,
     pub(crate) credentials: Credentials,
     pub(crate) card: Card,
-    pub(crate) rails: Vec<rail_selection::ChosenRail>,
+    pub(crate) rails: Vec<ChosenRail>,
+    /// The interfaces that are no rails, with the reasons.
     pub(crate) left_out: Vec<LeftOut>,
+    /// The plugin that some of the rails come from.
     pub(crate) host: Option<Host>,
     pub(crate) proxies: ProxySet,
     pub(crate) control: ControlHandle,
@@ -130,29 +105,41 @@ pub(crate) struct Parts {
     pub(crate) message_paths: Box<dyn MessagePaths>,
 }
 
+/// The peers of an engine, and what is left of those that are gone.
+pub(crate) struct Peers {
+    pub(crate) list: RwLock<Vec<Arc<PeerShared>>>,
+    /// What moved with peers that are gone; added to while the list of peers is locked.
+    pub(crate) past: Mutex<Totals>,
+    /// What the statistics have told of all peers so far.
+    pub(crate) told: Mutex<Totals>,
+    pub(crate) parted: Mutex<Parted>,
+    /// Whom certificates say that others are.
+    pub(crate) names: Mutex<ProvenNames>,
+    /// The number of the next one, from 1 on.
+    pub(crate) next_number: AtomicU32,
+    /// Peers that were removed where nobody may wait, and until when they hear of it.
+    pub(crate) leaving: Mutex<Vec<(Arc<PeerShared>, Instant)>>,
+    /// Peers that are gone, while a proxy has something of theirs yet: it may be within a plugin that does not return.
+    pub(crate) held: Mutex<Vec<Arc<PeerShared>>>,
+}
+
+impl Deref for EngineShared {
+    type Target = Local;
+
+    fn deref(&self) -> &Local {
+        &self.local
+    }
+}
+
 impl EngineShared {
-    pub(crate) fn new(parts: Parts) -> Self {
-        let Parts {
-            config,
-            settings,
-            credentials,
-            card,
-            rails,
-            left_out,
-            host,
-            proxies,
-            control,
-            trace,
-            observer,
-            admit,
-            message_paths,
-        } = parts;
+    pub(crate) fn new(local: Local) -> Self {
+        let Local { config, settings, .. } = &local;
         let (callbacks, original) = (Arc::<Callbacks>::default(), Arc::<Original>::default());
         let bells = Arc::new(Bells::new(callbacks.clone()));
         let budgets = Budgets::new(config.staging_limit_bytes);
         Self {
             rescues: Counter::default(),
-            near: NearRails::new(&rails, host.as_ref()),
+            near: NearRails::new(&local.rails, local.host.as_ref()),
             kernel_routes: KernelRoutes::open(),
             pollers: Pollers::new(config.polling == Polling::Auto, settings.cpus),
             waits: Waits::default(),
@@ -173,35 +160,25 @@ impl EngineShared {
             host_copies: HostCopier::new(settings.cpus, &budgets.staging),
             budgets,
             peer_copies: PeerCopyQueues::default(),
-            proofs: Proofs::new(card.instance, control.poller.clone()),
+            proofs: Proofs::new(local.card.instance, local.control.poller.clone()),
             imports: Imports::default(),
             page: Page::new(),
-            peers: RwLock::default(),
-            past: Mutex::default(),
-            told: Mutex::default(),
-            parted: Mutex::default(),
-            names: ProvenNames::default(),
-            next_peer: AtomicU32::new(1),
-            leaving: Mutex::default(),
-            held: Mutex::default(),
+            peers: Peers {
+                list: RwLock::default(),
+                past: Mutex::default(),
+                told: Mutex::default(),
+                parted: Mutex::default(),
+                names: Mutex::default(),
+                next_number: AtomicU32::new(1),
+                leaving: Mutex::default(),
+                held: Mutex::default(),
+            },
             closed: Arc::default(),
             closing: AtomicBool::new(false),
             bells,
             original,
             started: Instant::now(),
-            config,
-            settings,
-            credentials,
-            card,
-            rails,
-            left_out,
-            host,
-            proxies,
-            control,
-            trace,
-            observer,
-            admit,
-            message_paths,
+            local,
         }
     }
 
@@ -227,11 +204,11 @@ impl EngineShared {
     }
 
     pub(crate) fn peers(&self) -> Vec<Arc<PeerShared>> {
-        self.peers.read().clone()
+        self.peers.list.read().clone()
     }
 
     pub(crate) fn peer(&self, instance: InstanceId) -> Option<Arc<PeerShared>> {
-        let peers = self.peers.read();
+        let peers = self.peers.list.read();
         peers.iter().find(|peer| peer.instance() == instance).cloned()
     }
 

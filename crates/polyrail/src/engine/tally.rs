@@ -6,9 +6,8 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use polyrail_proto::wire::RefusalCode;
+use polyrail_proto::error::{FAILURES, TransferError};
 
-use crate::base::error::TransferError;
 use crate::engine::counters::Counter;
 use crate::engine::op::Outcome;
 use crate::engine::path_kind::PathKind;
@@ -23,7 +22,7 @@ pub(crate) struct Tally {
     pub(crate) shared_bytes: Counter,
     /// By operation and path.
     complete: [[Complete; PATHS]; KINDS],
-    failed: [Counter; REASONS.len()],
+    failed: [Counter; FAILURES.len()],
 }
 
 /// Transfers that are complete.
@@ -106,33 +105,6 @@ const BOUNDS_NS: [u64; 22] = [
     100_000_000_000,
 ];
 
-/// Why transfers fail. Refusals of the peer have the number of their code.
-const REASONS: [&str; 23] = [
-    "deadline",
-    "refused_unknown_region",
-    "refused_stale_key",
-    "refused_out_of_bounds",
-    "refused_access_denied",
-    "refused_region_dropped",
-    "refused_not_expected",
-    "refused_checksum",
-    "refused_busy",
-    "refused_device",
-    "refused_no_ring",
-    "refused_no_staging",
-    "refused_transfer_over",
-    "refused_transfer_quota",
-    "refused_message_quota",
-    "refused_read_quota",
-    "refused_receive_quota",
-    "cancelled",
-    "peer_lost",
-    "region_dropped",
-    "device",
-    "too_long",
-    "send_failed",
-];
-
 impl Tally {
     /// A transfer of this request is over, whose bytes took that path.
     pub(crate) fn note(
@@ -154,7 +126,7 @@ impl Tally {
                 }
             }
             Err(error) => {
-                if let Some(reason) = reason_place(error) {
+                if let Some(reason) = error.kind() {
                     self.failed[reason].add(1);
                 }
             }
@@ -177,7 +149,7 @@ impl Tally {
 
     /// Reasons and how many transfers failed for them.
     pub(crate) fn failed(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        let counted = REASONS.into_iter().zip(self.failed.iter().map(Counter::get));
+        let counted = FAILURES.into_iter().zip(self.failed.iter().map(Counter::get));
         counted.filter(|(_, count)| *count > 0)
     }
 }
@@ -248,45 +220,9 @@ fn place_of(path: PathKind) -> usize {
     }
 }
 
-/// `None` for what no transfer of this process ends with.
-fn reason_place(error: &TransferError) -> Option<usize> {
-    // The first code is 1.
-    const AFTER_CODES: usize = 1 + RefusalCode::ALL.len();
-    Some(match error {
-        TransferError::Deadline { .. } => 0,
-        TransferError::Refused { code, .. } => *code as usize,
-        TransferError::Cancelled => AFTER_CODES,
-        TransferError::PeerLost { .. } => AFTER_CODES + 1,
-        TransferError::RegionDropped => AFTER_CODES + 2,
-        TransferError::Device { .. } => AFTER_CODES + 3,
-        TransferError::TooLong { .. } => AFTER_CODES + 4,
-        TransferError::SendFailed { .. } => AFTER_CODES + 5,
-        TransferError::Forked => return None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_reason_has_the_name_of_its_error() {
-        let peer = || "x".to_owned();
-        for code in RefusalCode::ALL {
-            let error = TransferError::Refused { peer: peer(), code };
-            let name = REASONS[reason_place(&error).unwrap()].replace('_', "");
-            assert_eq!(name, format!("refused{code:?}").to_lowercase());
-        }
-        for (error, name) in [
-            (TransferError::Cancelled, "cancelled"),
-            (TransferError::RegionDropped, "region_dropped"),
-            (TransferError::Device { why: peer() }, "device"),
-            (TransferError::TooLong { len: 2, capacity: 1 }, "too_long"),
-            (TransferError::SendFailed { peer: peer() }, "send_failed"),
-        ] {
-            assert_eq!(REASONS[reason_place(&error).unwrap()], name);
-        }
-    }
 
     #[test]
     fn a_time_is_in_the_bucket_that_it_does_not_exceed() {

@@ -1,9 +1,9 @@
 //! What a peer's region is here: what its description tells, and how a region describes itself.
 
+use polyrail_proto::published::{REGION_MAGIC, recognise};
 use polyrail_proto::{InstanceId, RegionKey};
 
 use crate::base::error::RegionError;
-use crate::base::handed_over::{REGION_MAGIC, recognise};
 use crate::memory::access::{Access, check_range};
 
 const DESCRIPTION_VERSION: u8 = 1;

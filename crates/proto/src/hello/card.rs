@@ -110,6 +110,19 @@ pub struct RailCard {
     pub speed_mbps: u32,
 }
 
+impl Card {
+    /// Whether a hello with this card may be of the peer with that one. What the user gave may name addresses that a
+    /// network on the way translates; what a hello said before was the peer's own word.
+    pub fn may_say(&self, said: &Self, is_by_user: bool) -> bool {
+        let names =
+            |card: &Self| card.rails.iter().map(|rail| rail.name.clone()).collect::<Vec<_>>();
+        if !is_by_user {
+            return self == said;
+        }
+        (self.host, &self.name, names(self)) == (said.host, &said.name, names(said))
+    }
+}
+
 impl Metadata {
     /// The metadata as bytes that can be passed on by any private means.
     pub fn encode(&self) -> Vec<u8> {

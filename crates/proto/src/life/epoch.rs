@@ -1,5 +1,7 @@
 //! The number of an attempt to connect a flow, with the sessions of both ends in its upper bits.
 
+use std::time::Duration;
+
 /// The epoch of a flow: which attempt to connect it this is, in which session of its sender, and
 /// (in a hello) which session of the other end the sender has heard.
 ///
@@ -14,6 +16,8 @@ const HEARD_MASK: u64 = 0x1_ffff;
 /// Stands for the session of a peer that has taken something and was never heard. Sessions have 16
 /// bits, so it is no session's number.
 const UNHEARD: u64 = HEARD_MASK;
+/// Attempts that count as honest however young the other engine is.
+const ATTEMPTS_SLACK: u64 = 1 << 16;
 const ATTEMPTS_MASK: u64 = (1 << HEARD_SHIFT) - 1;
 
 impl Epoch {
@@ -55,6 +59,20 @@ impl Epoch {
     #[must_use]
     pub fn of_connection(self) -> Self {
         Self(self.0 & !(HEARD_MASK << HEARD_SHIFT))
+    }
+
+    /// Whether so many attempts can have been made to an engine of this age: there is at most one in a millisecond, and
+    /// there was none before the engine was.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(self, age: Duration) -> Result<(), String> {
+        let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        let (attempts, most) = (self.attempts(), ATTEMPTS_SLACK.saturating_add(age_ms));
+        if attempts <= most {
+            return Ok(());
+        }
+        Err(format!("field epoch counts {attempts} attempts, allowed is 0 to {most}"))
     }
 
     /// How many attempts to connect the flow there were in the session.

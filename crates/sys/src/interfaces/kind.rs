@@ -1,40 +1,7 @@
 //! The kind of an interface, on the kernel's word.
 
-use std::fmt;
-
 use polyrail_netlink::Link;
-
-/// The kinds of interfaces that lead to different places.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Kind {
-    /// A device on a bus: an Ethernet, InfiniBand or paravirtual NIC.
-    Nic,
-    /// Several interfaces under one address: `bond`, `team`.
-    Bond,
-    /// A switch in the kernel.
-    Bridge,
-    /// A port of Open vSwitch that belongs to the host, or the switch itself.
-    OpenVswitch,
-    /// A VLAN of another interface.
-    Vlan,
-    /// Another address on another interface's wire: `macvlan`, `ipvlan`.
-    Macvlan,
-    /// One end of a pair: `veth`, `netkit`. In a container mostly `eth0`.
-    Veth,
-    /// A link to one other end, by a program or inside other packets: `tun`, `wireguard`, `gre`, `sit`, `ppp`.
-    Tunnel,
-    /// A network inside another network's packets: `vxlan`, `geneve`.
-    Overlay,
-    /// A device that leads nowhere: `dummy`, `ifb`.
-    Dummy,
-    /// Routing tables of their own: `vrf`. Its members keep their addresses.
-    Vrf,
-    /// This host itself.
-    Loopback,
-    /// None of these.
-    Other,
-}
+use polyrail_proto::rails::Kind;
 
 /// Types of hardware that have only one other end: PPP, tunnels, none.
 const POINT_TO_POINT: [u16; 9] = [
@@ -49,60 +16,32 @@ const POINT_TO_POINT: [u16; 9] = [
     libc::ARPHRD_SLIP,
 ];
 
-impl Kind {
-    /// `has_device`: whether the interface belongs to a device on a bus.
-    pub fn of(link: &Link, has_device: bool) -> Self {
-        if link.flags & libc::IFF_LOOPBACK as u32 != 0 {
-            return Self::Loopback;
-        }
-        match link.kind.as_deref().unwrap_or_default() {
-            "bond" | "team" => return Self::Bond,
-            "bridge" => return Self::Bridge,
-            "openvswitch" => return Self::OpenVswitch,
-            "vlan" => return Self::Vlan,
-            "macvlan" | "macvtap" | "ipvlan" | "ipvtap" => return Self::Macvlan,
-            "veth" | "netkit" => return Self::Veth,
-            "tun" | "wireguard" | "ovpn" | "ipip" | "gre" | "gretap" | "erspan" | "ip6tnl"
-            | "ip6gre" | "ip6gretap" | "ip6erspan" | "sit" | "vti" | "vti6" | "xfrm" | "ppp" => {
-                return Self::Tunnel;
-            }
-            "vxlan" | "geneve" | "gtp" | "bareudp" | "amt" | "batadv" => return Self::Overlay,
-            "dummy" | "ifb" | "nlmon" => return Self::Dummy,
-            "vrf" => return Self::Vrf,
-            _ => {}
-        }
-        let is_point_to_point = link.flags & libc::IFF_POINTOPOINT as u32 != 0;
-        if is_point_to_point || POINT_TO_POINT.contains(&link.hardware) {
-            return Self::Tunnel;
-        }
-        if has_device { Self::Nic } else { Self::Other }
+/// `has_device`: whether the interface belongs to a device on a bus.
+pub(super) fn kind_of(link: &Link, has_device: bool) -> Kind {
+    if link.flags & libc::IFF_LOOPBACK as u32 != 0 {
+        return Kind::Loopback;
     }
-
-    /// Whether interfaces of this kind have a speed that a cable or its members decide. A veth always says
-    /// 10 Gbit/s, and so does a `tun`.
-    pub fn has_speed(self) -> bool {
-        matches!(self, Self::Nic | Self::Bond | Self::Bridge | Self::Vlan | Self::Macvlan)
+    match link.kind.as_deref().unwrap_or_default() {
+        "bond" | "team" => return Kind::Bond,
+        "bridge" => return Kind::Bridge,
+        "openvswitch" => return Kind::OpenVswitch,
+        "vlan" => return Kind::Vlan,
+        "macvlan" | "macvtap" | "ipvlan" | "ipvtap" => return Kind::Macvlan,
+        "veth" | "netkit" => return Kind::Veth,
+        "tun" | "wireguard" | "ovpn" | "ipip" | "gre" | "gretap" | "erspan" | "ip6tnl"
+        | "ip6gre" | "ip6gretap" | "ip6erspan" | "sit" | "vti" | "vti6" | "xfrm" | "ppp" => {
+            return Kind::Tunnel;
+        }
+        "vxlan" | "geneve" | "gtp" | "bareudp" | "amt" | "batadv" => return Kind::Overlay,
+        "dummy" | "ifb" | "nlmon" => return Kind::Dummy,
+        "vrf" => return Kind::Vrf,
+        _ => {}
     }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Nic => "a NIC",
-            Self::Bond => "a bond",
-            Self::Bridge => "a bridge",
-            Self::OpenVswitch => "a port of Open vSwitch",
-            Self::Vlan => "a VLAN",
-            Self::Macvlan => "a macvlan or ipvlan",
-            Self::Veth => "a veth",
-            Self::Tunnel => "a tunnel or point-to-point link",
-            Self::Overlay => "an overlay",
-            Self::Dummy => "a dummy",
-            Self::Vrf => "a VRF",
-            Self::Loopback => "the loopback interface",
-            Self::Other => "a virtual interface",
-        })
+    let is_point_to_point = link.flags & libc::IFF_POINTOPOINT as u32 != 0;
+    if is_point_to_point || POINT_TO_POINT.contains(&link.hardware) {
+        return Kind::Tunnel;
     }
+    if has_device { Kind::Nic } else { Kind::Other }
 }
 
 #[cfg(test)]
@@ -115,7 +54,7 @@ mod tests {
             let kind = Some(kind.to_owned()).filter(|kind| !kind.is_empty());
             let flags = flags as u32;
             let link = Link { name: name.to_owned(), kind, hardware, flags, ..Link::default() };
-            Kind::of(&link, has_device)
+            kind_of(&link, has_device)
         };
         let ether = libc::ARPHRD_ETHER;
         for (name, kind, hardware, flags, has_device, wanted) in [

@@ -4,14 +4,14 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use polyrail_proto::InstanceId;
+use polyrail_proto::error::PeerError;
+use polyrail_proto::invitation::Invitation;
 
 use super::Engine;
 use crate::api::connecting::Connecting;
-use crate::api::error::PeerError;
 use crate::api::observer::Watch;
 use crate::api::publish;
 use crate::api::tasks::Accept;
-use crate::base::invitation::Invitation;
 use crate::engine::peer_handle::Peer;
 
 impl Engine {

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use polyrail_proto::error::PostError;
+
 use super::Engine;
-use crate::api::error::PostError;
 use crate::api::prepared::PreparedTransfer;
 use crate::api::request::{Operation, Request};
 use crate::api::transfer::Transfer;

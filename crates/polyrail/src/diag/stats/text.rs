@@ -2,8 +2,9 @@
 
 use std::fmt::{Display, Formatter, Result};
 
+use polyrail_proto::reason::Flows;
+
 use super::{PeerStats, RailStats, Stats};
-use crate::base::reason::Flows;
 
 /// Bytes with three digits, in units of 1000.
 struct Bytes(u64);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use parking_lot::Mutex;
 use polyrail_proto::liveness::Trials;
 
-use crate::engine::pairing::Pairing;
+use polyrail_proto::pairing::Pairing;
 
 /// Rails here and there, by their positions on the cards.
 pub(crate) type RailPair = (usize, usize);

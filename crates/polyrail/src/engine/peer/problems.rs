@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use polyrail_proto::Time;
 use polyrail_proto::hello::Capabilities;
+use polyrail_proto::reason::{LostReason, MessageHalf, TransferProgress};
 use polyrail_sys::threads::monotonic_ns;
 
 use super::{FlowSlot, PeerShared};
-use crate::base::reason::{LostReason, MessageHalf, TransferProgress};
 use crate::device::wire::Wire;
 use crate::engine::pass::Down;
 
@@ -63,7 +63,7 @@ impl PeerShared {
     pub(crate) fn progress(&self, message: Option<MessageHalf>) -> TransferProgress {
         let silence = self.tx().sender.silence(Time(monotonic_ns()));
         let (flows, last_problem) = (self.all_flows(), self.what_holds());
-        TransferProgress { message, peer: self.name().to_owned(), flows, silence, last_problem }
+        TransferProgress::new(self.name().to_owned(), message, flows, silence, last_problem)
     }
 
     /// Why nothing goes on, as far as that is known.

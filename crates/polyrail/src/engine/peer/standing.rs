@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 
 use polyrail_proto::hello::RefusedCode;
 use polyrail_proto::life::{Action, Epoch, PeerEvent, PeerState, is_final};
+use polyrail_proto::reason::LostReason;
 use polyrail_proto::{FlowIndex, Time};
 
 use super::{Life, Outward, PeerShared, RailPair};
-use crate::base::reason::LostReason;
 
 impl PeerShared {
     pub(crate) fn state(&self) -> PeerState {

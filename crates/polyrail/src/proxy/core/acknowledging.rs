@@ -179,9 +179,9 @@ mod tests {
     use crate::api::engine::Engine;
     use crate::api::request::Request;
     use crate::api::transfer::Transfer;
-    use crate::base::reason::LostReason;
     use crate::engine::peer::PeerShared;
     use crate::memory::region::Region;
+    use polyrail_proto::reason::LostReason;
 
     const LONG: Duration = Duration::from_secs(30);
 

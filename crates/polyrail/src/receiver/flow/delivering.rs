@@ -38,9 +38,9 @@ mod tests {
     use crate::api::engine::Engine;
     use crate::api::observer::Observer;
     use crate::api::transfer::Transfer;
-    use crate::base::error::TransferError;
     use crate::engine::peer::PeerShared;
     use crate::engine::peer_handle::Peer;
+    use polyrail_proto::error::TransferError;
 
     const LONG: Duration = Duration::from_secs(30);
 

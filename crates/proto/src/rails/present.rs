@@ -2,14 +2,17 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use polyrail_config::AddressFamily;
-use polyrail_sys::interfaces::{AddressState, Interface};
+use super::{AddressState, Allowed, Family, Interface, NAMES_NONE, Unfit, select};
 
-use crate::engine::rail_selection::{Allowed, NAMES_NONE, Unfit, select};
-
-/// Leaves out the interfaces and addresses of an optional list that are not there or down. Other lists stay as they are.
-pub(super) fn present(spec: &str, all: &[Interface]) -> Result<String, Unfit> {
-    let Some(list) = spec.trim().strip_prefix('?') else { return Ok(spec.to_owned()) };
+/// Leaves out the interfaces and addresses of an optional list that are not there or down, and returns those as well.
+/// Other lists stay as they are.
+///
+/// # Errors
+/// None is there.
+pub fn present(spec: &str, all: &[Interface]) -> Result<(String, String), Unfit> {
+    let Some(list) = spec.trim().strip_prefix('?') else {
+        return Ok((spec.to_owned(), String::new()));
+    };
     let (exact, list) = match list.strip_prefix('=') {
         Some(list) => ("=", list),
         None => ("", list),
@@ -24,24 +27,19 @@ pub(super) fn present(spec: &str, all: &[Interface]) -> Result<String, Unfit> {
         };
         return Err(Unfit::wrong(why, Allowed::Interfaces));
     }
-    if !missing.is_empty() {
-        tracing::info!(target: "polyrail::rail", missing = missing.join(", "), "interfaces of the list are not here");
-    }
-    Ok(format!("{exact}{}", there.join(",")))
+    Ok((format!("{exact}{}", there.join(",")), missing.join(", ")))
 }
 
 /// The addresses that rails may have: those of a family, and those that `spec` names. An interface with no other ones
 /// stays, without an address.
-pub(super) fn of_family(family: AddressFamily, spec: &str, all: &[Interface]) -> Vec<Interface> {
+pub fn of_family(family: Option<Family>, spec: &str, all: &[Interface]) -> Vec<Interface> {
     let words = spec.trim_start_matches(['?', '=', '^']).split(',');
     let named: Vec<IpAddr> = words.filter_map(|word| word.trim().parse().ok()).collect();
-    let is_wanted = |interface: &&Interface| match (family, interface.address) {
-        (AddressFamily::Auto, _)
-        | (AddressFamily::Ipv4, IpAddr::V4(_))
-        | (AddressFamily::Ipv6, IpAddr::V6(_)) => true,
-        (_, address) => named
-            .iter()
-            .any(|named| *named == address || (named.is_loopback() && interface.loopback)),
+    let is_wanted = |interface: &&Interface| {
+        let is_it = |named: &IpAddr| {
+            *named == interface.address || named.is_loopback() && interface.loopback
+        };
+        family.is_none_or(|family| family.has(interface.address)) || named.iter().any(is_it)
     };
     let mut rest: Vec<Interface> = Vec::with_capacity(all.len());
     for interface in all {
@@ -53,16 +51,6 @@ pub(super) fn of_family(family: AddressFamily, spec: &str, all: &[Interface]) ->
         }
     }
     rest
-}
-
-impl Unfit {
-    /// Says which addresses were looked at, if not all.
-    pub(super) fn among(self, family: AddressFamily) -> Self {
-        match family {
-            AddressFamily::Auto => self,
-            family => Self { why: format!("{}, with address_family = {family}", self.why), ..self },
-        }
-    }
 }
 
 #[cfg(test)]
@@ -84,16 +72,16 @@ mod tests {
         ]
     }
 
-    fn chosen(family: AddressFamily, spec: &str) -> Result<Vec<String>, String> {
+    fn chosen(family: Option<Family>, spec: &str) -> Result<Vec<String>, String> {
         let all = of_family(family, spec, &host());
-        let rails = present(spec, &all).and_then(|spec| select(&spec, &all));
+        let rails = present(spec, &all).and_then(|(spec, _)| select(&spec, &all));
         let rails = rails.map_err(|unfit| unfit.among(family).why)?;
         Ok(rails.into_iter().map(|rail| rail.address.to_string()).collect())
     }
 
     #[test]
     fn a_list_with_a_question_mark_takes_those_that_are_there_and_up() {
-        let chosen = |spec| chosen(AddressFamily::Auto, spec);
+        let chosen = |spec| chosen(None, spec);
         let one = Ok(vec!["10.0.0.1".to_owned()]);
         for spec in
             ["?eno1,eth0", "?=eno1,eth0", "?=eth0,=eth1", "? eth0 , eth2", "?10.0.0.1,10.9.9.9"]
@@ -110,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_family_chooses_among_the_addresses_that_are_not_named() {
-        use AddressFamily::{Ipv4, Ipv6};
+        use Family::{Ipv4, Ipv6};
         for (family, spec, wanted) in [
             (Ipv6, "auto", vec!["fd00::1"]),
             (Ipv6, "?eth0,eth1", vec!["fd00::1"]),
@@ -118,9 +106,9 @@ mod tests {
             (Ipv6, "10.0.1.1,eth0", vec!["10.0.1.1", "fd00::1"]),
             (Ipv6, "127.0.0.5", vec!["127.0.0.5"]),
         ] {
-            assert_eq!(chosen(family, spec).unwrap(), wanted, "{family} {spec}");
+            assert_eq!(chosen(Some(family), spec).unwrap(), wanted, "{family} {spec}");
         }
-        let why = chosen(Ipv6, "eth1").unwrap_err();
+        let why = chosen(Some(Ipv6), "eth1").unwrap_err();
         assert_eq!(why, "interface eth1 has no address, with address_family = ipv6");
     }
 }

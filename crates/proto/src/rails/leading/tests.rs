@@ -1,11 +1,13 @@
 //! What `auto` takes on machines as users have them.
 
-use polyrail_config::Config;
-use polyrail_sys::interfaces::{AddressState, Below, Interface, Kind, Routes};
+use crate::rails::{
+    AddressState, Below, Interface, Kind, LeftOut, Routes, Wanted, best, check_count, left_out,
+    remark, select, unknown as unknown_names, why_none,
+};
 
-use crate::engine::hosted_rails::select_all;
-use crate::engine::left_out::{LeftOut, left_out, remark, unknown as unknown_names, why_none};
-use crate::engine::rail_selection::select;
+fn wanted(spec: &str) -> Wanted<'_> {
+    Wanted { spec, is_named: spec != "auto" && !spec.starts_with('^'), family: None }
+}
 
 /// An interface with a number and a prefix (`10.0.0.1/24`), or none.
 fn one(index: u32, name: &str, address: &str) -> Interface {
@@ -55,11 +57,10 @@ struct Seen {
 fn seen(spec: &str, mut all: Vec<Interface>) -> Seen {
     all.push(lo());
     all.sort_by_key(|one| one.index);
-    let config = Config::builder().set("rails", spec).unwrap().build().unwrap();
     let rails = select(spec, &all).unwrap();
     Seen {
-        left_out: LeftOut::line(&left_out(&config, &all, &rails)).unwrap_or_default(),
-        remark: remark(&config, &all, &rails),
+        left_out: LeftOut::line(&left_out(wanted(spec), &all, &rails)).unwrap_or_default(),
+        remark: remark(wanted(spec), &all, &rails),
         rails: rails.iter().map(|rail| format!("{} {}", rail.interface, rail.address)).collect(),
     }
 }
@@ -336,19 +337,19 @@ fn of_more_interfaces_than_an_engine_can_have_rails_the_others_are_left_out() {
         (2..68).map(|at: u32| one(at, &format!("eth{}", at - 2), &format!("10.0.{at}.1/24")));
     let all: Vec<_> = [lo()].into_iter().chain(nics).collect();
     for (spec, first) in [("auto", "eth0"), ("^eth0", "eth1")] {
-        let config = Config::builder().set("rails", spec).unwrap().build().unwrap();
-        let (rails, _) = select_all(&config, &all).unwrap();
+        let rails = best(select(spec, &all).unwrap());
         assert_eq!((rails.len(), rails[0].name.as_str()), (64, first));
-        let line = LeftOut::line(&left_out(&config, &all, &rails)).unwrap();
-        let wanted = match spec {
+        let line = LeftOut::line(&left_out(wanted(spec), &all, &rails)).unwrap();
+        let expected = match spec {
             "auto" => "eth64, eth65 (more than 64 rails)",
             _ => "eth0 (`rails` leaves it out); eth65 (more than 64 rails)",
         };
-        assert_eq!(line, wanted);
+        assert_eq!(line, expected);
     }
-    let config = Config::builder().set("rails", "eth").unwrap().build().unwrap();
-    let error = select_all(&config, &all).err().unwrap().to_string();
-    assert!(error.contains("these are 66 rails"), "{error}");
+    assert_eq!(
+        check_count(select("eth", &all).unwrap().len()).unwrap_err().why,
+        "these are 66 rails"
+    );
 }
 
 #[test]
@@ -359,18 +360,13 @@ fn names_to_leave_out_that_match_nothing_are_found_and_what_is_left_has_reasons(
         one(3, "eth1", ""),
         down(one(4, "eth2", "10.0.2.1/24")),
     ];
-    let config = |spec: &str| Config::builder().set("rails", spec).unwrap().build().unwrap();
-    let unknown = |spec| unknown_names(&config(spec), &all);
+    let unknown = |spec| unknown_names(wanted(spec), &all);
     assert_eq!(unknown("^eth9,lo,eth"), ["eth9"]);
     assert_eq!(unknown("^=et,eth1"), ["et"]);
     assert!(unknown("^et,lo").is_empty() && unknown("auto").is_empty());
-    let nccl = [("NCCL_SOCKET_IFNAME".to_owned(), "^docker,lo".to_owned())];
-    let nccl = Config::builder().env_from(nccl).build().unwrap();
-    assert_eq!(nccl.rails, "^docker,lo");
-    assert!(unknown_names(&nccl, &all).is_empty(), "only some hosts have Docker");
-    let why = why_none(&config("^eth0"), &all);
+    let why = why_none(wanted("^eth0"), &all);
     assert_eq!(why.as_deref(), Some("eth1 (no address); eth2 (down)"));
-    assert_eq!(why_none(&config("eth0"), &all), None);
+    assert_eq!(why_none(wanted("eth0"), &all), None);
 }
 
 #[test]

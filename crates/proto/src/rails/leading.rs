@@ -1,6 +1,6 @@
 //! The interfaces that `rails = auto` takes: those that lead to other hosts.
 
-use polyrail_sys::interfaces::{AddressState, Below, Interface, Kind, Routes};
+use super::interface::{AddressState, Below, Interface, Kind, Routes};
 
 /// Where an interface leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,29 +1,22 @@
-//! Which CPUs each proxy is bound to, and which rails it serves.
+//! The CPUs that each progress thread is bound to, and the rails that it serves.
 
-use std::thread::{Builder, ScopedJoinHandle};
-
-use polyrail_config::{Binding, Config, parse_bindings};
-use polyrail_sys::threads::{allowed_cpus, bind_current};
-
-use crate::base::error::{EngineError, origin_of};
-
-/// More than any machine has; the kernel leaves out what is not there.
-const CPUS_MAX: u32 = 1024;
+/// The name of an interface, and the CPUs that it is bound to.
+pub type Bound<'a> = (&'a str, &'a [u32]);
 
 /// Proxies of one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Placement {
+pub struct Placement {
     /// The CPUs of each proxy; none if it is not bound.
-    pub(crate) cpus: Vec<Vec<u32>>,
+    pub cpus: Vec<Vec<u32>>,
     /// By rail.
-    pub(crate) of_rail: Vec<RailProxies>,
+    pub of_rail: Vec<RailProxies>,
 }
 
 /// Proxies that serve a rail, perhaps among others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RailProxies {
+pub struct RailProxies {
     /// Never none.
-    pub(crate) proxies: Vec<usize>,
+    pub proxies: Vec<usize>,
     /// How many rails they serve, and which of these this is.
     rails: u32,
     position: u32,
@@ -36,9 +29,9 @@ impl Placement {
     /// Without bindings every proxy serves every rail, on the CPUs of `list`. With bindings, the
     /// rails of one interface are served by proxies of their own on the interface's CPUs; those that
     /// are not named go by `list`. Fewer proxies than interfaces serve several each.
-    pub(crate) fn new(rails: &[Vec<&str>], count: u32, list: &[u32], bindings: &[Binding]) -> Self {
+    pub fn new(rails: &[Vec<&str>], count: u32, list: &[u32], bindings: &[Bound<'_>]) -> Self {
         let count = count.max(1) as usize;
-        let of_name = |interface: &&str| bindings.iter().position(|b| b.interface == **interface);
+        let of_name = |interface: &&str| bindings.iter().position(|(name, _)| name == interface);
         let bound = |interfaces: &Vec<&str>| interfaces.iter().find_map(of_name);
         // A group is a bound interface, or all that are not bound.
         let mut groups: Vec<Option<usize>> = Vec::new();
@@ -49,7 +42,7 @@ impl Placement {
             }
         }
         let cpus_of = |group: &Option<usize>| match group {
-            Some(at) => bindings[*at].cpus.as_slice(),
+            Some(at) => bindings[*at].1,
             None => list,
         };
         let mut cpus = vec![Vec::new(); count];
@@ -87,7 +80,7 @@ impl Placement {
 
     /// The proxy of the flow or channel with this number, where these go round all `rails`, `width` at
     /// a time: neighbours among those of the same proxies are spread over these.
-    pub(crate) fn proxy(&self, rail: usize, number: u32, rails: u32, width: u32) -> usize {
+    pub fn proxy(&self, rail: usize, number: u32, rails: u32, width: u32) -> usize {
         let at = &self.of_rail[rail];
         let round = number / (rails * width).max(1);
         let nth = (round * at.rails + at.position) * width + number % width.max(1);
@@ -95,7 +88,7 @@ impl Placement {
     }
 
     /// The proxies of all rails, each once.
-    pub(crate) fn proxies(&self) -> Vec<usize> {
+    pub fn proxies(&self) -> Vec<usize> {
         let mut all: Vec<usize> =
             self.of_rail.iter().flat_map(|rail| rail.proxies.iter().copied()).collect();
         all.sort_unstable();
@@ -104,58 +97,11 @@ impl Placement {
     }
 
     /// The same, with the proxies numbered from `start`.
-    pub(crate) fn starting_at(mut self, start: usize) -> Self {
+    pub fn starting_at(mut self, start: usize) -> Self {
         for proxy in self.of_rail.iter_mut().flat_map(|rail| &mut rail.proxies) {
             *proxy += start;
         }
         self
-    }
-}
-
-/// Reads bindings, of which this process can use all CPUs.
-///
-/// Unlike lists of CPUs, bindings may name CPUs outside of the caller's own affinity: the point of
-/// `taskset` around a program with bindings is to keep its other threads away from theirs.
-pub(crate) fn bindings(
-    config: &Config,
-    (setting, text): (&'static str, &str),
-) -> Result<Vec<Binding>, EngineError> {
-    // The configuration has checked the syntax, so an error means none.
-    let mut bindings = parse_bindings(text).unwrap_or_default();
-    if bindings.is_empty() {
-        return Ok(bindings);
-    }
-    let possible =
-        bindable_cpus().map_err(|source| EngineError::System { what: "CPUs", source })?;
-    if bindings.iter().flat_map(|b| &b.cpus).all(|cpu| possible.contains(cpu)) {
-        return Ok(bindings);
-    }
-    let numbers: Vec<String> = possible.iter().map(u32::to_string).collect();
-    let (got, origin) = (text.to_owned(), origin_of(config, setting));
-    if !origin.is_foreign() {
-        return Err(EngineError::Cpus { setting, got, origin, allowed: numbers.join(",") });
-    }
-    tracing::warn!(target: "polyrail::proxy", value = text, allowed = numbers.join(","),
-        "{}: CPUs that this process can't use are left out", origin.place());
-    bindings.retain_mut(|binding| {
-        binding.cpus.retain(|cpu| possible.contains(cpu));
-        !binding.cpus.is_empty()
-    });
-    Ok(bindings)
-}
-
-/// The CPUs that a thread of this process can be bound to: those of its cgroup that are online.
-fn bindable_cpus() -> std::io::Result<Vec<u32>> {
-    let every: Vec<u32> = (0..CPUS_MAX).collect();
-    // A thread of its own, for it keeps what it tries.
-    let tried = std::thread::scope(|scope| {
-        let try_all = || bind_current(&every).and_then(|()| allowed_cpus());
-        Builder::new().spawn_scoped(scope, try_all).map(ScopedJoinHandle::join)
-    });
-    match tried {
-        Ok(Ok(Ok(cpus))) => Ok(cpus),
-        // Where binding or another thread is forbidden, what there is now is all there is.
-        _ => allowed_cpus(),
     }
 }
 
@@ -176,9 +122,9 @@ fn divided(list: &[u32], count: usize) -> Vec<Vec<u32>> {
 mod tests {
     use super::*;
 
-    fn place(interfaces: &[&str], count: u32, list: &[u32], text: &str) -> Placement {
+    fn place(interfaces: &[&str], count: u32, list: &[u32], bound: &[Bound<'_>]) -> Placement {
         let rails: Vec<Vec<&str>> = interfaces.iter().map(|name| vec![*name]).collect();
-        Placement::new(&rails, count, list, &parse_bindings(text).unwrap())
+        Placement::new(&rails, count, list, bound)
     }
 
     fn proxies(placement: &Placement) -> Vec<&[usize]> {
@@ -187,7 +133,7 @@ mod tests {
 
     #[test]
     fn without_bindings_every_proxy_serves_every_rail_and_channels_go_round_them() {
-        let placement = place(&["eth1", "eth2"], 3, &[4, 5, 6, 7], "");
+        let placement = place(&["eth1", "eth2"], 3, &[4, 5, 6, 7], &[]);
         assert_eq!(proxies(&placement), [[0, 1, 2], [0, 1, 2]]);
         assert_eq!(placement.cpus, [vec![4, 7], vec![5], vec![6]]);
         for number in 0..12 {
@@ -196,13 +142,14 @@ mod tests {
             let rail = number as usize / 3 % 2;
             assert_eq!(placement.proxy(rail, number, 2, 3), expected, "{number}");
         }
-        assert_eq!(place(&["lo"], 3, &[9], "").cpus, [[9], [9], [9]]);
-        assert_eq!(place(&["lo"], 2, &[], "").cpus, [[], [] as [u32; 0]]);
+        assert_eq!(place(&["lo"], 3, &[9], &[]).cpus, [[9], [9], [9]]);
+        assert_eq!(place(&["lo"], 2, &[], &[]).cpus, [[], [] as [u32; 0]]);
     }
 
     #[test]
     fn each_interface_has_proxies_of_its_own_on_its_cpus() {
-        let placement = place(&["eth1", "eth2"], 4, &[], "eth1:0-3;eth2:8-9");
+        let placement =
+            place(&["eth1", "eth2"], 4, &[], &[("eth1", &[0, 1, 2, 3]), ("eth2", &[8, 9])]);
         assert_eq!(proxies(&placement), [[0, 2], [1, 3]]);
         assert_eq!(placement.cpus, [vec![0, 2], vec![8], vec![1, 3], vec![9]]);
         let of_numbers: Vec<usize> =
@@ -215,7 +162,7 @@ mod tests {
 
     #[test]
     fn rails_of_one_interface_share_its_cpus_and_the_others_go_by_the_list() {
-        let placement = place(&["lo", "lo", "eth1"], 3, &[7], "lo:0-1");
+        let placement = place(&["lo", "lo", "eth1"], 3, &[7], &[("lo", &[0, 1])]);
         assert_eq!(proxies(&placement), [vec![0, 2], vec![0, 2], vec![1]]);
         assert_eq!(placement.cpus, [[0], [7], [1]]);
         let of_rails: Vec<usize> =
@@ -225,53 +172,31 @@ mod tests {
 
     #[test]
     fn fewer_proxies_than_interfaces_serve_several_each_on_the_cpus_of_all() {
-        let placement = place(&["a", "b", "c"], 2, &[], "a:0;b:1;c:2-3");
+        let placement =
+            place(&["a", "b", "c"], 2, &[], &[("a", &[0]), ("b", &[1]), ("c", &[2, 3])]);
         assert_eq!(proxies(&placement), [[0], [1], [0]]);
         assert_eq!(placement.cpus, [vec![0, 2, 3], vec![1]]);
-        assert_eq!(place(&["a", "b"], 0, &[], "a:1;b:1").cpus, [[1]]);
+        assert_eq!(place(&["a", "b"], 0, &[], &[("a", &[1]), ("b", &[1])]).cpus, [[1]]);
     }
 
     #[test]
     fn an_interface_that_begins_like_another_is_another() {
-        let placement = place(&["eth10", "eth1"], 2, &[], "eth1:3");
+        let placement = place(&["eth10", "eth1"], 2, &[], &[("eth1", &[3])]);
         assert_eq!(placement.cpus, [vec![], vec![3]]);
     }
 
     #[test]
     fn a_hosted_device_is_bound_by_its_name_and_else_by_the_interface_of_its_connection() {
         let hosted = [vec!["eth1", "eth0"], vec!["eth2", "eth0"], vec!["eth0"]];
-        let place = |text| Placement::new(&hosted, 3, &[7], &parse_bindings(text).unwrap());
-        let placement = place("eth0:0;eth1:1;eth2:2");
+        let place = |bound: &[Bound<'_>]| Placement::new(&hosted, 3, &[7], bound);
+        let placement = place(&[("eth0", &[0]), ("eth1", &[1]), ("eth2", &[2])]);
         assert_eq!(proxies(&placement), [[0], [1], [2]]);
         assert_eq!(placement.cpus, [[1], [2], [0]]);
-        let placement = place("eth1:1;eth0:0");
+        let placement = place(&[("eth1", &[1]), ("eth0", &[0])]);
         assert_eq!(proxies(&placement), [vec![0, 2], vec![1], vec![1]]);
         assert_eq!(placement.cpus, [[1], [0], [1]]);
-        let placement = place("eth2:2");
+        let placement = place(&[("eth2", &[2])]);
         assert_eq!(proxies(&placement), [vec![0, 2], vec![1], vec![0, 2]]);
         assert_eq!(placement.cpus, [[7], [2], [7]]);
-    }
-
-    #[test]
-    fn bindings_outside_of_the_machine_are_refused_by_setting() {
-        let config = Config::builder().set("tx_bindings", "lo:8000").unwrap().build().unwrap();
-        let of = |setting, text: &str| bindings(&config, (setting, text));
-        let error = of("tx_bindings", "lo:8000").unwrap_err().to_string();
-        assert!(error.starts_with("tx_bindings = `lo:8000` (from an option"), "{error}");
-        assert!(error.contains("; allowed: "), "{error}");
-        let first = bindable_cpus().unwrap()[0];
-        assert_eq!(of("tx_bindings", &format!("lo:{first}")).unwrap()[0].cpus, [first]);
-        assert_eq!(of("rx_bindings", "").unwrap(), []);
-    }
-
-    #[test]
-    fn bindings_of_another_tool_lose_the_cpus_that_are_not_here() {
-        let first = bindable_cpus().unwrap()[0];
-        let text = format!("lo:{first},8000;eth1:8001");
-        let variable = ("NCCL_GPUDIRECTTCPX_TX_BINDINGS".to_owned(), text.clone());
-        let config = Config::builder().env_from([variable]).build().unwrap();
-        let left = bindings(&config, ("tx_bindings", &text)).unwrap();
-        assert_eq!(left.len(), 1);
-        assert_eq!((left[0].interface.as_str(), &left[0].cpus[..]), ("lo", &[first][..]));
     }
 }

@@ -3,26 +3,27 @@
 use std::fmt;
 use std::str::FromStr;
 
-use polyrail_proto::InstanceId;
 use polyrail_secure::{CAPABILITY_BYTES, Capability};
 use thiserror::Error;
 
-use crate::base::handed_over::INVITATION_PREFIX as PREFIX;
+use crate::id::InstanceId;
 
-/// Lets whoever has it connect to one engine, by [`crate::Engine::connect_by`]: an engine's metadata
-/// without its addresses. Pass it on by private means only, as bytes or as text.
+/// The beginning of every invitation as a text.
+pub const PREFIX: &str = "pr2-";
+
+/// Lets its holder connect to one engine, by `Engine::connect_by`: an engine's metadata without its addresses. Pass
+/// it on by private means only, as bytes or as text.
 ///
 /// ```
-#[doc = include_str!("../../doc/two_engines.txt")]
-/// let text = other.invitation().to_string();
-/// let invitation: polyrail::Invitation = text.parse()?;
-/// assert_eq!(engine.connect_by(other.addresses()[0], &invitation).join()?, peer);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// use polyrail_proto::invitation::Invitation;
+///
+/// let invitation = Invitation::from_bytes(&[7; Invitation::BYTES]);
+/// assert_eq!(invitation.to_string().parse(), Ok(invitation));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
-    pub(crate) instance: InstanceId,
-    pub(crate) capability: Capability,
+    instance: InstanceId,
+    capability: Capability,
 }
 
 /// A text that is no invitation; [`Invitation`] has an example of one that is.
@@ -40,6 +41,16 @@ fn found(characters: usize) -> String {
 impl Invitation {
     /// Bytes of an invitation.
     pub const BYTES: usize = 16 + CAPABILITY_BYTES;
+
+    /// To the engine of this instance, which lets holders of the capability connect.
+    pub fn new(instance: InstanceId, capability: Capability) -> Self {
+        Self { instance, capability }
+    }
+
+    /// What its holder proves.
+    pub fn capability(&self) -> &Capability {
+        &self.capability
+    }
 
     /// The run of the engine that it leads to.
     pub fn instance(&self) -> InstanceId {

@@ -3,10 +3,8 @@
 //! A peer that has some may take what is left but for a reserve, which is for peers that have nothing yet. So one peer
 //! alone may take nearly all, and the next ones still get the least that they can work with, whatever others keep.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-use parking_lot::Mutex;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// This part of a budget is for peers that have nothing of it.
 const RESERVE: u64 = 8;
@@ -15,57 +13,64 @@ const FIRST_MAX: u64 = 64 << 20;
 
 /// How much of a budget all peers have taken.
 #[derive(Debug, Default)]
-pub(crate) struct Budget {
+pub struct Budget {
     taken: Mutex<u64>,
 }
 
 /// What one peer has taken of a budget.
 #[derive(Debug)]
-pub(crate) struct PeerShare {
+pub struct PeerShare {
     budget: Arc<Budget>,
     taken: AtomicU64,
 }
 
 /// An amount that a peer has taken; dropping it gives the amount back.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub struct Taken {
     share: Arc<PeerShare>,
     amount: u64,
 }
 
 /// What a peer wants of a budget.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted {
-    pub(crate) amount: u64,
+pub struct Wanted {
+    /// So much.
+    pub amount: u64,
     /// With less the peer could not work at all.
-    pub(crate) least: u64,
+    pub least: u64,
 }
 
 impl Wanted {
     /// One place.
-    pub(crate) const ONE: Self = Self { amount: 1, least: 1 };
+    pub const ONE: Self = Self { amount: 1, least: 1 };
 }
 
 impl Budget {
-    pub(crate) fn new() -> Arc<Self> {
+    /// A budget of which nothing is taken.
+    pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
     /// The share of a peer that has nothing yet.
-    pub(crate) fn share(self: &Arc<Self>) -> Arc<PeerShare> {
+    pub fn share(self: &Arc<Self>) -> Arc<PeerShare> {
         Arc::new(PeerShare { budget: self.clone(), taken: AtomicU64::new(0) })
     }
 
     /// The amount that all peers have together.
-    pub(crate) fn taken(&self) -> u64 {
-        *self.taken.lock()
+    pub fn taken(&self) -> u64 {
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, u64> {
+        // It is whole whenever the lock is free.
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl PeerShare {
     /// Takes an amount of a budget that is `limit` in all. None is an error: the caller says what becomes of that.
-    pub(crate) fn take(self: &Arc<Self>, wanted: Wanted, limit: u64) -> Option<Taken> {
-        let mut all = self.budget.taken.lock();
+    pub fn take(self: &Arc<Self>, wanted: Wanted, limit: u64) -> Option<Taken> {
+        let mut all = self.budget.lock();
         let own = self.taken.load(Ordering::Relaxed);
         let fits = is_left(wanted, (*all, own), limit);
         fits.then(|| {
@@ -77,18 +82,18 @@ impl PeerShare {
     }
 
     /// Whether [`Self::take`] would give it.
-    pub(crate) fn has_left(&self, wanted: Wanted, limit: u64) -> bool {
-        let all = self.budget.taken.lock();
+    pub fn has_left(&self, wanted: Wanted, limit: u64) -> bool {
+        let all = self.budget.lock();
         is_left(wanted, (*all, self.taken.load(Ordering::Relaxed)), limit)
     }
 
     /// The amount that this peer has.
-    pub(crate) fn taken(&self) -> u64 {
+    pub fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
 
     /// The amount that all peers have together.
-    pub(crate) fn taken_by_all(&self) -> u64 {
+    pub fn taken_by_all(&self) -> u64 {
         self.budget.taken()
     }
 }
@@ -107,7 +112,7 @@ fn is_left(Wanted { amount, least }: Wanted, (all, own): (u64, u64), limit: u64)
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        let mut all = self.share.budget.taken.lock();
+        let mut all = self.share.budget.lock();
         *all -= self.amount;
         self.share.taken.fetch_sub(self.amount, Ordering::Relaxed);
     }

@@ -1,10 +1,8 @@
 //! How connections to a peer leave this host: bound to the device of their rail, or to its address alone.
 
-use parking_lot::Mutex;
-
 /// What a connection is bound to beside its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub enum Way {
     /// Source address and device: packets leave by this NIC, and count only if they arrive on it.
     Device,
     /// Source address alone: the kernel's routes choose the NIC, and packets may arrive on any.
@@ -13,13 +11,14 @@ pub(crate) enum Way {
 
 /// The way that each pair of rails takes first. Both are tried where the first one leads nowhere.
 #[derive(Debug, Default)]
-pub(crate) struct Ways {
+pub struct Ways {
     /// The way by which pairs came up last.
-    known: Mutex<Vec<((usize, usize), Way)>>,
+    known: Vec<((usize, usize), Way)>,
 }
 
 impl Way {
-    pub(crate) fn other(self) -> Self {
+    /// The one that is left.
+    pub fn other(self) -> Self {
         match self {
             Self::Device => Self::Address,
             Self::Address => Self::Device,
@@ -29,18 +28,16 @@ impl Way {
 
 impl Ways {
     /// The way to try first: by the device, before any has led to the peer.
-    pub(crate) fn first(&self, pair: (usize, usize)) -> Way {
-        let known = self.known.lock();
-        known.iter().find(|(of, _)| *of == pair).map_or(Way::Device, |(_, way)| *way)
+    pub fn first(&self, pair: (usize, usize)) -> Way {
+        self.known.iter().find(|(of, _)| *of == pair).map_or(Way::Device, |(_, way)| *way)
     }
 
     /// Has later connections of the pair take this way first. Returns whether that is another one than before.
-    pub(crate) fn prefer(&self, pair: (usize, usize), way: Way) -> bool {
-        let mut known = self.known.lock();
-        match known.iter_mut().find(|(of, _)| *of == pair) {
+    pub fn prefer(&mut self, pair: (usize, usize), way: Way) -> bool {
+        match self.known.iter_mut().find(|(of, _)| *of == pair) {
             Some((_, before)) => std::mem::replace(before, way) != way,
             None => {
-                known.push((pair, way));
+                self.known.push((pair, way));
                 way != Way::Device
             }
         }
@@ -54,7 +51,7 @@ mod tests {
 
     #[test]
     fn a_pair_takes_the_way_first_that_led_to_the_peer_last() {
-        let ways = Ways::default();
+        let mut ways = Ways::default();
         assert_eq!(ways.first((1, 0)), Device);
         assert!(!ways.prefer((0, 0), Device));
         assert!(ways.prefer((1, 0), Address));

@@ -1,5 +1,5 @@
-//! Which rail here goes with which rail of the peer. Pure: [`crate::engine::reachability`] asks the
-//! kernel what reaches what, and the control thread replaces pairs that do not come up.
+//! Which rail here goes with which rail of the peer. The driver asks the kernel what reaches what, and
+//! replaces pairs that do not come up.
 //!
 //! The pairs are a matching of the greatest weight: as many pairs as possible first, then the more
 //! direct ones, the faster ones, equal names, and equal positions. Pairs of which only a try would tell
@@ -10,17 +10,23 @@ mod matching;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use polyrail_proto::hello::{MAX_RAILS, RailCard};
+use crate::hello::{MAX_RAILS, RailCard};
 
 /// How a rail here reaches a rail of the peer, as far as this host knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub enum Reach {
     /// Both addresses are in one network.
     SameSubnet,
     /// A route says that the address is on the rail's link, or this host's own.
-    OnLinkRoute { prefix_len: u8 },
+    OnLinkRoute {
+        /// Of the route.
+        prefix_len: u8,
+    },
     /// A route leads there through the rail and a gateway.
-    Route { prefix_len: u8 },
+    Route {
+        /// Of the route.
+        prefix_len: u8,
+    },
     /// Only the default route through the rail leads there.
     DefaultRoute,
     /// The kernel could not be asked.
@@ -35,7 +41,8 @@ pub(crate) enum Reach {
 
 /// Why a connection between two addresses is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Never {
+pub enum Never {
+    /// One is IPv4 and the other IPv6.
     Family,
     /// The rail here is a loopback address, and the other one is not of this host.
     Loopback,
@@ -43,23 +50,25 @@ pub(crate) enum Never {
 
 /// The choice, and why the other rails are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pairing {
+pub struct Pairing {
     /// Rails here and there by their positions on the cards, in this order.
-    pub(crate) pairs: Vec<(usize, usize)>,
+    pub pairs: Vec<(usize, usize)>,
     /// By rail here: why it is in no pair.
-    pub(crate) idle_local: Vec<Option<String>>,
+    pub idle_local: Vec<Option<String>>,
     /// By rail of the peer: why it is in no pair.
-    pub(crate) idle_remote: Vec<Option<String>>,
+    pub idle_remote: Vec<Option<String>>,
 }
 
 /// What is paired.
-pub(crate) struct Question<'a> {
-    pub(crate) local: &'a [RailCard],
-    pub(crate) remote: &'a [RailCard],
+pub struct Question<'a> {
+    /// The rails here.
+    pub local: &'a [RailCard],
+    /// The rails of the peer.
+    pub remote: &'a [RailCard],
     /// By rail here, then by rail there.
-    pub(crate) reach: &'a [Vec<Reach>],
+    pub reach: &'a [Vec<Reach>],
     /// The user has named the rails here, so slow ones are wanted as well.
-    pub(crate) is_named: bool,
+    pub is_named: bool,
 }
 
 /// A rail this many times slower than the fastest pair is left out.
@@ -69,7 +78,7 @@ const LISTED: usize = 4;
 
 impl Question<'_> {
     /// Pairs the rails.
-    pub(crate) fn pair(&self) -> Pairing {
+    pub fn pair(&self) -> Pairing {
         let mut pairs = self.matched(&|reach| reach.is_way());
         let has_way = !pairs.is_empty();
         if has_way {
@@ -89,7 +98,7 @@ impl Question<'_> {
     }
 
     /// Pairs for these rails only, of which these have `failed`; each rail is in one pair at most.
-    pub(crate) fn instead(
+    pub fn instead(
         &self,
         local: &[usize],
         remote: &[usize],
@@ -198,7 +207,7 @@ impl Question<'_> {
     }
 
     /// Whether the first pair is far slower than the second, and the user has not named the rails.
-    pub(crate) fn is_slow_beside(&self, one: (usize, usize), other: (usize, usize)) -> bool {
+    pub fn is_slow_beside(&self, one: (usize, usize), other: (usize, usize)) -> bool {
         self.is_slow(one, self.speed(other))
     }
 
@@ -215,7 +224,7 @@ impl Question<'_> {
     }
 
     /// Why no rail here can go with any of the peer; for an error.
-    pub(crate) fn why_none(&self) -> String {
+    pub fn why_none(&self) -> String {
         let mut reasons: Vec<String> = Vec::new();
         for local in 0..self.local.len() {
             reasons.extend(self.why_idle(local, &[], &[]).filter(|why| !reasons.contains(why)));
@@ -321,7 +330,7 @@ impl Question<'_> {
 
 impl Reach {
     /// Whether this host knows a way.
-    pub(crate) fn is_way(self) -> bool {
+    pub fn is_way(self) -> bool {
         self.is_specific() || self == Self::DefaultRoute
     }
 

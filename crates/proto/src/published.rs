@@ -1,37 +1,43 @@
-//! What is in a file by which engines find each other:
+//! The file by which engines find each other:
 //!
 //! ```text
 //! 0  "PLYF"   4 version u16   6 process u32 (0: unknown)   10 its PID namespace u64   18 its start u64
 //! 26 metadata_len u32   30 extra_len u32   34 the metadata, the extra bytes
 //! ```
 
-use polyrail_proto::hello;
-use polyrail_sys::process::Process;
+use crate::hello;
+use crate::invitation::PREFIX;
 
-/// What such a file begins with.
-pub(crate) const FILE_MAGIC: [u8; 4] = *b"PLYF";
-/// The most bytes that go along with the metadata.
-pub(crate) const EXTRA_MAX: usize = 16 << 20;
+/// The beginning of such a file.
+const FILE_MAGIC: [u8; 4] = *b"PLYF";
+/// Most bytes that go along with the metadata.
+pub const EXTRA_MAX: usize = 16 << 20;
 const VERSION: u16 = 1;
 const HEAD_BYTES: usize = 34;
 
-/// What is in it.
+/// The beginning of a region's description.
+pub const REGION_MAGIC: [u8; 4] = *b"PLYM";
+
+/// A process as the kernel tells processes apart: its number, its PID namespace, its start.
+pub type ProcessNumbers = (u32, u64, u64);
+
+/// The content of such a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Published {
-    /// Who wrote it, if that is known.
-    pub(crate) process: Option<Process>,
-    pub(crate) metadata: Vec<u8>,
-    /// What the user has added.
-    pub(crate) extra: Vec<u8>,
+pub struct Published {
+    /// The process that wrote it, if that is known.
+    pub process: Option<ProcessNumbers>,
+    /// The engine's metadata.
+    pub metadata: Vec<u8>,
+    /// Bytes that the user has added.
+    pub extra: Vec<u8>,
 }
 
 impl Published {
     /// The file. The caller has checked the length of the extra bytes, and metadata is short.
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub fn encode(&self) -> Vec<u8> {
         let (metadata, extra) = (&self.metadata, &self.extra);
         let mut out = Vec::with_capacity(HEAD_BYTES + metadata.len() + extra.len());
-        let unknown = Process { number: 0, namespace: 0, started: 0 };
-        let Process { number, namespace, started } = self.process.unwrap_or(unknown);
+        let (number, namespace, started) = self.process.unwrap_or_default();
         out.extend_from_slice(&FILE_MAGIC);
         out.extend_from_slice(&VERSION.to_le_bytes());
         out.extend_from_slice(&number.to_le_bytes());
@@ -44,8 +50,11 @@ impl Published {
         out
     }
 
-    /// Reads what [`Self::encode`] made, or bare metadata; or says what is wrong.
-    pub(crate) fn decode(bytes: Vec<u8>) -> Result<Self, String> {
+    /// Reads what [`Self::encode`] made, or bare metadata.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn decode(bytes: Vec<u8>) -> Result<Self, String> {
         if bytes.starts_with(&hello::MAGIC) {
             return Ok(Self { process: None, metadata: bytes, extra: Vec::new() });
         }
@@ -60,7 +69,7 @@ impl Published {
         let number = u32::from_le_bytes(take(&mut rest)?);
         let (namespace, started) =
             (u64::from_le_bytes(take(&mut rest)?), u64::from_le_bytes(take(&mut rest)?));
-        let process = (number > 0).then_some(Process { number, namespace, started });
+        let process = (number > 0).then_some((number, namespace, started));
         let metadata_len = u32::from_le_bytes(take(&mut rest)?) as usize;
         let extra_len = u32::from_le_bytes(take(&mut rest)?) as usize;
         let Some((metadata, extra)) =
@@ -71,6 +80,17 @@ impl Published {
         };
         Ok(Self { process, metadata: metadata.to_vec(), extra: extra.to_vec() })
     }
+}
+
+/// The kind of bytes that engines hand to each other, and where they belong: programs mix them up easily.
+pub fn recognise(bytes: &[u8]) -> Option<&'static str> {
+    let known: [(&[u8], &str); 4] = [
+        (&hello::MAGIC, "they are an engine's metadata: pass them to `add_peer`"),
+        (&REGION_MAGIC, "they are the description of a region: pass them to `import`"),
+        (&FILE_MAGIC, "they are a file that `publish` wrote: pass its path to `find_peer`"),
+        (PREFIX.as_bytes(), "they are an invitation: pass it to `connect_by`"),
+    ];
+    known.into_iter().find(|(magic, _)| bytes.starts_with(magic)).map(|(_, what)| what)
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], String> {
@@ -85,7 +105,7 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read_and_what_is_cut_or_longer_is_refused() {
-        let process = Some(Process { number: 7, namespace: 1 << 40, started: 9 });
+        let process = Some((7, 1 << 40, 9));
         let whole = Published { process, metadata: b"card".to_vec(), extra: b"regions".to_vec() };
         let bytes = whole.encode();
         assert_eq!(Published::decode(bytes.clone()), Ok(whole.clone()));

@@ -1,7 +1,9 @@
 //! When a thread that watches deadlines had no CPU: nobody is to blame for what it did not see then.
 
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::id::Time;
 
 /// What a thread may be late without a word: about what it is late where CPUs are busy.
 const SLACK: Duration = Duration::from_millis(50);
@@ -9,27 +11,29 @@ const SLACK: Duration = Duration::from_millis(50);
 const REMEMBERED: usize = 1024;
 
 /// Absences of a thread, by what it says of its sleep.
-pub(crate) struct Absences {
-    woke: Instant,
-    due: Option<Instant>,
+#[derive(Debug)]
+pub struct Absences {
+    woke: Time,
+    due: Option<Time>,
     /// From when to when, in order.
-    spans: VecDeque<(Instant, Instant)>,
+    spans: VecDeque<(Time, Time)>,
 }
 
 impl Absences {
-    pub(crate) fn new(now: Instant) -> Self {
+    /// Of a thread that is awake now.
+    pub fn new(now: Time) -> Self {
         Self { woke: now, due: None, spans: VecDeque::new() }
     }
 
     /// The thread goes to sleep, for so long at most.
-    pub(crate) fn sleeps(&mut self, now: Instant, limit: Option<Duration>) {
-        self.due = limit.and_then(|limit| now.checked_add(limit));
+    pub fn sleeps(&mut self, now: Time, limit: Option<Duration>) {
+        self.due = limit.map(|limit| now.after(limit));
         // What it does when it is awake takes no time to speak of.
         self.note(self.woke, now);
     }
 
     /// It is awake again. Says how long it was away since it woke up last, beyond its sleep.
-    pub(crate) fn wakes(&mut self, now: Instant) -> Duration {
+    pub fn wakes(&mut self, now: Time) -> Duration {
         let woke = std::mem::replace(&mut self.woke, now);
         if let Some(due) = self.due.take() {
             self.note(due, now);
@@ -38,19 +42,18 @@ impl Absences {
     }
 
     /// How much of a time it was away.
-    pub(crate) fn within(&self, since: Instant, now: Instant) -> Duration {
+    pub fn within(&self, since: Time, now: Time) -> Duration {
         let late = self.spans.iter().rev().take_while(|(_, end)| *end > since);
-        late.map(|(begin, end)| (*end).min(now).saturating_duration_since((*begin).max(since)))
-            .sum()
+        late.map(|(begin, end)| (*end).min(now).since((*begin).max(since))).sum()
     }
 
     /// How long something has lasted for this thread.
-    pub(crate) fn lasted(&self, since: Instant, now: Instant) -> Duration {
-        now.saturating_duration_since(since).saturating_sub(self.within(since, now))
+    pub fn lasted(&self, since: Time, now: Time) -> Duration {
+        now.since(since).saturating_sub(self.within(since, now))
     }
 
-    fn note(&mut self, begin: Instant, end: Instant) {
-        if end.saturating_duration_since(begin) > SLACK {
+    fn note(&mut self, begin: Time, end: Time) {
+        if end.since(begin) > SLACK {
             if self.spans.len() == REMEMBERED {
                 self.spans.pop_front();
             }
@@ -69,8 +72,8 @@ mod tests {
 
     #[test]
     fn a_time_of_which_a_part_was_missed_is_shorter_by_that_part() {
-        let start = Instant::now();
-        let at = |after: u64| start + ms(after);
+        let start = Time(1 << 50);
+        let at = |after: u64| start.after(ms(after));
         let mut absences = Absences::new(at(0));
         absences.sleeps(at(1), Some(ms(49)));
         assert_eq!(absences.wakes(at(60)), ms(0), "a little late");
@@ -84,32 +87,32 @@ mod tests {
 
     #[test]
     fn a_thread_that_loses_its_cpu_while_it_is_awake_was_away_too() {
-        let start = Instant::now();
+        let start = Time(1 << 50);
         let mut absences = Absences::new(start);
-        absences.sleeps(start + ms(1000), Some(ms(50)));
-        assert_eq!(absences.wakes(start + ms(3050)), ms(3000));
-        assert_eq!(absences.lasted(start, start + ms(3050)), ms(50));
+        absences.sleeps(start.after(ms(1000)), Some(ms(50)));
+        assert_eq!(absences.wakes(start.after(ms(3050))), ms(3000));
+        assert_eq!(absences.lasted(start, start.after(ms(3050))), ms(50));
     }
 
     #[test]
     fn a_sleep_without_an_end_is_none_too_long() {
-        let start = Instant::now();
+        let start = Time(1 << 50);
         let mut absences = Absences::new(start);
         absences.sleeps(start, None);
-        assert_eq!(absences.wakes(start + ms(60_000)), ms(0));
-        assert_eq!(absences.lasted(start, start + ms(60_000)), ms(60_000));
+        assert_eq!(absences.wakes(start.after(ms(60_000))), ms(0));
+        assert_eq!(absences.lasted(start, start.after(ms(60_000))), ms(60_000));
     }
 
     #[test]
     fn not_more_is_remembered_than_is_meant() {
-        let mut now = Instant::now();
+        let mut now = Time(1 << 50);
         let mut absences = Absences::new(now);
         for _ in 0..3 * REMEMBERED {
             absences.sleeps(now, Some(ms(1)));
-            now += ms(100);
+            now = now.after(ms(100));
             absences.wakes(now);
         }
         assert_eq!(absences.spans.len(), REMEMBERED);
-        assert_eq!(absences.lasted(now - ms(5000), now), ms(50));
+        assert_eq!(absences.lasted(Time(now.0 - 5_000_000_000), now), ms(50));
     }
 }

@@ -1,51 +1,46 @@
-//! Whom certificates say that engines are.
+//! The names by which certificates call engines.
 //!
 //! A certificate is shown when an engine is introduced; its flows prove by metadata that they are of the
 //! same engine. So its names are kept by its instance, which nobody else can claim.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-use polyrail_proto::InstanceId;
+use crate::id::InstanceId;
 
 /// Names that a certificate has proven; none where there was no certificate.
-pub(crate) type Names = Arc<[String]>;
+pub type Names = Arc<[String]>;
 
 /// Engines that are remembered. Past that, the oldest of those is forgotten whose names most have: who
 /// introduces itself as one engine after the other has only its own forgotten.
 const KNOWN_MAX: usize = 1024;
 
-#[derive(Default)]
-pub(crate) struct ProvenNames(Mutex<Known>);
-
-#[derive(Default)]
-struct Known {
-    names: HashMap<InstanceId, Names>,
+/// The names of engines that have shown a certificate, within bounds.
+#[derive(Debug, Default)]
+pub struct ProvenNames {
+    names: BTreeMap<InstanceId, Names>,
     order: VecDeque<InstanceId>,
 }
 
 impl ProvenNames {
     /// The engine has shown a certificate with these names.
-    pub(crate) fn note(&self, instance: InstanceId, names: Names) {
-        let mut known = self.0.lock();
-        if known.names.insert(instance, names).is_some() {
+    pub fn note(&mut self, instance: InstanceId, names: Names) {
+        if self.names.insert(instance, names).is_some() {
             return;
         }
-        known.order.push_back(instance);
-        if known.order.len() > KNOWN_MAX {
-            known.forget_one();
+        self.order.push_back(instance);
+        if self.order.len() > KNOWN_MAX {
+            self.forget_one();
         }
     }
 
-    pub(crate) fn of(&self, instance: InstanceId) -> Names {
-        self.0.lock().names.get(&instance).cloned().unwrap_or_default()
+    /// The names of an engine; none if it has shown no certificate.
+    pub fn of(&self, instance: InstanceId) -> Names {
+        self.names.get(&instance).cloned().unwrap_or_default()
     }
-}
 
-impl Known {
     fn forget_one(&mut self) {
-        let mut counts: HashMap<&Names, usize> = HashMap::new();
+        let mut counts: BTreeMap<&Names, usize> = BTreeMap::new();
         self.names.values().for_each(|names| *counts.entry(names).or_default() += 1);
         let most = counts.values().max().copied();
         let is_of_most = |one: &InstanceId| {
@@ -65,7 +60,7 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_first() {
-        let known = ProvenNames::default();
+        let mut known = ProvenNames::default();
         let names = |name: &str| Names::from([name.to_owned()]);
         for number in 0..=KNOWN_MAX as u128 {
             known.note(InstanceId(number), names("first"));
@@ -78,7 +73,7 @@ mod tests {
 
     #[test]
     fn who_introduces_itself_again_and_again_has_nobody_else_forgotten() {
-        let known = ProvenNames::default();
+        let mut known = ProvenNames::default();
         let names = |name: &str| Names::from([name.to_owned()]);
         let others = 0..100;
         others.clone().for_each(|number| known.note(InstanceId(number), names("other")));

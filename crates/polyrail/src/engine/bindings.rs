@@ -1,0 +1,86 @@
+//! The CPUs that interfaces are bound to, as the settings say.
+
+use std::thread::{Builder, ScopedJoinHandle};
+
+use polyrail_config::{Binding, Config, parse_bindings};
+use polyrail_sys::threads::{allowed_cpus, bind_current};
+
+use crate::base::error::{EngineError, origin_of};
+
+/// More than any machine has; the kernel leaves out what is not there.
+const CPUS_MAX: u32 = 1024;
+
+/// Reads bindings, of which this process can use all CPUs.
+///
+/// Unlike lists of CPUs, bindings may name CPUs outside of the caller's own affinity: the point of
+/// `taskset` around a program with bindings is to keep its other threads away from theirs.
+pub(crate) fn bindings(
+    config: &Config,
+    (setting, text): (&'static str, &str),
+) -> Result<Vec<Binding>, EngineError> {
+    // The configuration has checked the syntax, so an error means none.
+    let mut bindings = parse_bindings(text).unwrap_or_default();
+    if bindings.is_empty() {
+        return Ok(bindings);
+    }
+    let possible =
+        bindable_cpus().map_err(|source| EngineError::System { what: "CPUs", source })?;
+    if bindings.iter().flat_map(|b| &b.cpus).all(|cpu| possible.contains(cpu)) {
+        return Ok(bindings);
+    }
+    let numbers: Vec<String> = possible.iter().map(u32::to_string).collect();
+    let (got, origin) = (text.to_owned(), origin_of(config, setting));
+    if !origin.is_foreign() {
+        return Err(EngineError::Cpus { setting, got, origin, allowed: numbers.join(",") });
+    }
+    tracing::warn!(target: "polyrail::proxy", value = text, allowed = numbers.join(","),
+        "{}: CPUs that this process can't use are left out", origin.place());
+    bindings.retain_mut(|binding| {
+        binding.cpus.retain(|cpu| possible.contains(cpu));
+        !binding.cpus.is_empty()
+    });
+    Ok(bindings)
+}
+
+/// The CPUs that a thread of this process can be bound to: those of its cgroup that are online.
+fn bindable_cpus() -> std::io::Result<Vec<u32>> {
+    let every: Vec<u32> = (0..CPUS_MAX).collect();
+    // A thread of its own, for it keeps what it tries.
+    let tried = std::thread::scope(|scope| {
+        let try_all = || bind_current(&every).and_then(|()| allowed_cpus());
+        Builder::new().spawn_scoped(scope, try_all).map(ScopedJoinHandle::join)
+    });
+    match tried {
+        Ok(Ok(Ok(cpus))) => Ok(cpus),
+        // Where binding or another thread is forbidden, what there is now is all there is.
+        _ => allowed_cpus(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bindings_outside_of_the_machine_are_refused_by_setting() {
+        let config = Config::builder().set("tx_bindings", "lo:8000").unwrap().build().unwrap();
+        let of = |setting, text: &str| bindings(&config, (setting, text));
+        let error = of("tx_bindings", "lo:8000").unwrap_err().to_string();
+        assert!(error.starts_with("tx_bindings = `lo:8000` (from an option"), "{error}");
+        assert!(error.contains("; allowed: "), "{error}");
+        let first = bindable_cpus().unwrap()[0];
+        assert_eq!(of("tx_bindings", &format!("lo:{first}")).unwrap()[0].cpus, [first]);
+        assert_eq!(of("rx_bindings", "").unwrap(), []);
+    }
+
+    #[test]
+    fn bindings_of_another_tool_lose_the_cpus_that_are_not_here() {
+        let first = bindable_cpus().unwrap()[0];
+        let text = format!("lo:{first},8000;eth1:8001");
+        let variable = ("NCCL_GPUDIRECTTCPX_TX_BINDINGS".to_owned(), text.clone());
+        let config = Config::builder().env_from([variable]).build().unwrap();
+        let left = bindings(&config, ("tx_bindings", &text)).unwrap();
+        assert_eq!(left.len(), 1);
+        assert_eq!((left[0].interface.as_str(), &left[0].cpus[..]), ("lo", &[first][..]));
+    }
+}

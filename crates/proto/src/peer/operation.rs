@@ -1,0 +1,48 @@
+//! The operations of a peer.
+
+use crate::reason::MessageHalf;
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OpKind {
+    /// Bytes from here into the peer's memory.
+    Write,
+    /// Bytes from the peer's memory to here.
+    Read,
+    /// A message to the peer.
+    Send {
+        /// The message's.
+        tag: u64,
+    },
+    /// Room for a message from the peer.
+    Receive {
+        /// The message's.
+        tag: u64,
+    },
+}
+
+impl OpKind {
+    /// Which half of a message it is, if it is one.
+    pub fn half(self) -> Option<MessageHalf> {
+        match self {
+            Self::Send { tag } => Some(MessageHalf::Send { tag }),
+            Self::Receive { tag } => Some(MessageHalf::Receive { tag }),
+            Self::Write | Self::Read => None,
+        }
+    }
+
+    /// Whether this side sends the payload.
+    pub fn sends(self) -> bool {
+        matches!(self, Self::Write | Self::Send { .. })
+    }
+
+    /// Its name, as messages say it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::Send { .. } => "send",
+            Self::Receive { .. } => "receive",
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! A plugin among the rails: `eth0,plugin:/path/libnccl-net.so@eth1+eth2`.
+
+use super::{Allowed, Unfit};
+
+/// What stands in front of a plugin among the rails.
+const PREFIX: &str = "plugin:";
+
+/// The plugin among the rails.
+#[derive(Debug, PartialEq, Eq)]
+pub struct PluginSpec<'a> {
+    /// Its library.
+    pub plugin: &'a str,
+    /// Names or numbers; none are all.
+    pub devices: Vec<&'a str>,
+}
+
+/// Separates a plugin from the other rails. Without one they are all.
+pub fn split(spec: &str) -> Result<(Option<String>, Option<PluginSpec<'_>>), Unfit> {
+    let is_plugin = |word: &&str| word.trim().starts_with(PREFIX);
+    let (plugins, others): (Vec<&str>, Vec<&str>) = spec.split(',').partition(is_plugin);
+    let Some(first) = plugins.first() else { return Ok((Some(spec.to_owned()), None)) };
+    let wrong = |why: &str| Err(Unfit::wrong(why.to_owned(), Allowed::Plugin));
+    if plugins.len() > 1 {
+        return wrong("it names more than one plugin");
+    }
+    let others = (!others.is_empty()).then(|| others.join(","));
+    if others.as_deref().is_some_and(|others| others.trim_start().starts_with('^')) {
+        return wrong("it leaves out interfaces (^) beside a plugin");
+    }
+    let named = first.trim().strip_prefix(PREFIX).unwrap_or_default();
+    let (plugin, devices) = match named.rsplit_once('@') {
+        Some((plugin, devices)) => (plugin, devices.split('+').collect()),
+        None => (named, Vec::new()),
+    };
+    if plugin.is_empty() {
+        return wrong("it names no library of the plugin");
+    }
+    if devices.iter().any(|device: &&str| device.is_empty()) {
+        return wrong("a device of the plugin has no name");
+    }
+    Ok((others, Some(PluginSpec { plugin, devices })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(spec: &str) -> (Option<String>, Option<(&str, Vec<&str>)>) {
+        let (others, plugin) = split(spec).unwrap();
+        (others, plugin.map(|it| (it.plugin, it.devices)))
+    }
+
+    #[test]
+    fn a_plugin_stands_alone_or_among_other_rails_with_or_without_devices() {
+        let own = Some("eth1,eth2".to_owned());
+        assert_eq!(parsed("eth1,eth2"), (own, None));
+        assert_eq!(parsed("plugin:/a/b.so"), (None, Some(("/a/b.so", vec![]))));
+        let eth0 = Some("eth0".to_owned());
+        assert_eq!(parsed("eth0, plugin:ofi@eth1+3"), (eth0, Some(("ofi", vec!["eth1", "3"]))));
+        assert_eq!(parsed("plugin:/a@b/c.so@0"), (None, Some(("/a@b/c.so", vec!["0"]))));
+    }
+}

@@ -1,0 +1,284 @@
+//! Why nobody could be connected to.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use polyrail_secure::{CertificateError, HandshakeError, Proof};
+use thiserror::Error;
+
+use crate::hello::{HelloError, RefusedCode};
+use crate::wire::WIRE_VERSION;
+
+use super::LostReason;
+
+/// Why nobody could be connected to; see [`crate::error::PeerError::Connect`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConnectReason {
+    /// No rail of this engine has an address of that family.
+    #[error("no rail here has an address of that family")]
+    NoRail,
+    /// The engine there refuses.
+    #[error("refused: {0}")]
+    Refused(Refusal),
+    /// There is nothing to prove to an engine of which only the address is known: no secret file, and
+    /// no file of this user on this host.
+    #[error("nothing here proves to an engine at a bare address that this one may connect")]
+    NoProof,
+    /// What answers does not prove that it is the engine that is meant.
+    #[error("what answers there is not the engine that is meant: {0}")]
+    Impostor(HandshakeError),
+    /// A certificate does not hold. That of this engine is checked before it connects.
+    #[error("the certificate of {of} {why}{}", place(.file.as_deref()))]
+    Certificate {
+        /// Whose.
+        of: Whose,
+        /// What is wrong with it.
+        why: CertificateError,
+        /// The `certificate_file` that it is from, if it is that of this engine.
+        file: Option<PathBuf>,
+    },
+    /// It took longer than `connect_timeout_ms`, or `hello_timeout_ms` for one that came.
+    #[error("timed out waiting for {waiting_for}{}", suspicion(.waiting_for))]
+    TimedOut {
+        /// For what.
+        waiting_for: &'static str,
+    },
+    /// The other side closed the connection without a word.
+    #[error("closed by the other side without a word")]
+    Closed,
+    /// The engine there speaks another version of the protocol.
+    #[error("peer speaks version {got} of the protocol, this engine speaks {WIRE_VERSION}")]
+    Version {
+        /// Its version.
+        got: u16,
+    },
+    /// What answers there is no engine, or not a sound one.
+    #[error(transparent)]
+    Foreign(HelloError),
+    /// Too many others are connecting (`handshake_limit`).
+    #[error("handshake_limit of {limit} is reached")]
+    Crowded {
+        /// The setting.
+        limit: u32,
+    },
+    /// The system could not connect.
+    #[error("{text}{}", may_be(*.kind))]
+    System {
+        /// What kind of error it is.
+        kind: io::ErrorKind,
+        /// What the system said.
+        text: String,
+    },
+    /// Nobody was there to take the answer, as in a callback on the thread that would.
+    #[error("no answer")]
+    NoAnswer,
+}
+
+impl ConnectReason {
+    /// Why a connection was turned away, in words for the side that was connected to; the type itself has those of the
+    /// side that connects.
+    pub fn of_arrival(&self) -> String {
+        match self {
+            Self::Impostor(error) => error.to_string(),
+            Self::Certificate { of: Whose::OtherEngine, why, .. } => {
+                format!("its certificate {why}")
+            }
+            Self::Closed => "it hung up without a word, as who does not accept this engine's proof or certificate"
+                .to_owned(),
+            other => other.to_string(),
+        }
+    }
+
+    /// Whether a kernel refused the connection: nobody listens there.
+    pub fn is_nobody(&self) -> bool {
+        matches!(self, Self::System { kind: io::ErrorKind::ConnectionRefused, .. })
+    }
+
+    /// Whether other rails may do better.
+    pub fn is_about_the_way(&self) -> bool {
+        match self {
+            Self::TimedOut { waiting_for } => *waiting_for == THE_CONNECTION,
+            Self::System { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the peer is not where it should be: nobody listens there, or another engine does, which does not take what
+    /// the peer's own metadata proves.
+    pub fn says_absent(&self) -> bool {
+        match self {
+            Self::Refused(refusal) => refusal.code == RefusedCode::Unproven,
+            why => why.is_nobody(),
+        }
+    }
+
+    /// The reason of a peer's loss if all of its flows are refused like this, and the code of the refusal.
+    pub fn as_loss(&self) -> (RefusedCode, LostReason) {
+        match self {
+            // So it says good-bye to connections that are under way, and it does so in words on those that it has: what is
+            // heard first makes no difference.
+            Self::Refused(refusal) if refusal.code == RefusedCode::Removed => {
+                (refusal.code, LostReason::Closed)
+            }
+            Self::Refused(refusal) => (refusal.code, LostReason::Refused(refusal.clone())),
+            Self::Version { got } => (RefusedCode::Version, LostReason::Version { got: *got }),
+            _ => (RefusedCode::Malformed, LostReason::NobodyThere { last_problem: None }),
+        }
+    }
+
+    /// Whether the other side closed or reset the connection without a word.
+    pub fn is_closed(&self) -> bool {
+        matches!(self, Self::Closed | Self::System { kind: io::ErrorKind::ConnectionReset, .. })
+    }
+}
+
+/// An address at which an engine was not met, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unmet {
+    /// The address.
+    pub address: SocketAddr,
+    /// Why not.
+    pub why: ConnectReason,
+}
+
+/// What [`ConnectReason::TimedOut`] names where nobody answered at all.
+pub const THE_CONNECTION: &str = "the connection";
+/// What it names where the kernel there took the connection, and no program said anything.
+pub const FIRST_WORDS: &str = "the other side's first words";
+
+/// Whose certificate it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// That of the engine that says so.
+    ThisEngine,
+    /// That of the other end.
+    OtherEngine,
+}
+
+/// What an engine says to one that it does not want.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{text}")]
+#[non_exhaustive]
+pub struct Refusal {
+    /// For programs.
+    pub code: RefusedCode,
+    /// For people, in the words of the engine that refuses.
+    pub text: String,
+    /// What this engine has tried to prove, if it was refused as it connected.
+    pub proof: Option<Proof>,
+}
+
+impl Unmet {
+    /// The failure to report of those of several addresses: an engine's word before a system's error, and that before
+    /// silence; the first of equals.
+    pub fn most_telling(failed: Vec<Self>) -> Self {
+        let rank = |unmet: &Self| match unmet.why {
+            ConnectReason::Refused(_)
+            | ConnectReason::Version { .. }
+            | ConnectReason::Impostor(_)
+            | ConnectReason::Certificate { .. } => 0,
+            ConnectReason::Foreign(_) | ConnectReason::Closed => 1,
+            ConnectReason::System { .. } => 2,
+            _ => 3,
+        };
+        let nobody = Self {
+            address: SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 0),
+            why: ConnectReason::NoAnswer,
+        };
+        failed.into_iter().min_by_key(rank).unwrap_or(nobody)
+    }
+}
+
+impl Refusal {
+    /// A refusal in these words, of an engine that this one tried to prove that to.
+    pub fn new(code: RefusedCode, text: String, proof: Option<Proof>) -> Self {
+        Self { code, text, proof }
+    }
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ThisEngine => "this engine",
+            Self::OtherEngine => "the engine there",
+        })
+    }
+}
+
+impl From<io::Error> for ConnectReason {
+    fn from(error: io::Error) -> Self {
+        Self::System { kind: error.kind(), text: error.to_string() }
+    }
+}
+
+impl From<HandshakeError> for ConnectReason {
+    fn from(error: HandshakeError) -> Self {
+        match error {
+            HandshakeError::Certificate(why) => {
+                Self::Certificate { of: Whose::OtherEngine, why, file: None }
+            }
+            error => Self::Impostor(error),
+        }
+    }
+}
+
+impl From<HelloError> for ConnectReason {
+    fn from(error: HelloError) -> Self {
+        match error {
+            HelloError::Version { got } => Self::Version { got },
+            error => Self::Foreign(error),
+        }
+    }
+}
+
+fn place(file: Option<&Path>) -> String {
+    file.map_or_else(String::new, |file| {
+        format!("; it is from certificate_file {}", file.display())
+    })
+}
+
+/// The likely causes of a connection that the system refuses.
+fn may_be(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::ConnectionRefused => {
+            " (nothing listens there, another host or NIC has the address, or a firewall rejects it)"
+        }
+        io::ErrorKind::HostUnreachable => {
+            " (the host is down, the address is in no network of this interface, or a firewall rejects it)"
+        }
+        _ => "",
+    }
+}
+
+/// The likely causes of a connection that nobody answers.
+fn suspicion(waiting_for: &str) -> &'static str {
+    match waiting_for {
+        THE_CONNECTION => " (a firewall drops it, or no host there has the address)",
+        FIRST_WORDS => {
+            " (TCP connected and nothing answered: the process there may be stopped or overloaded)"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_failures_the_most_telling_is_reported() {
+        let unmet = |port, why| Unmet { address: SocketAddr::from(([10, 0, 0, 1], port)), why };
+        let refused = || std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into();
+        let failed = vec![
+            unmet(1, ConnectReason::TimedOut { waiting_for: "the connection" }),
+            unmet(2, refused()),
+            unmet(3, refused()),
+        ];
+        assert_eq!(Unmet::most_telling(failed.clone()).address.port(), 2);
+        let with_a_word = [failed, vec![unmet(4, ConnectReason::Version { got: 1 })]].concat();
+        assert_eq!(Unmet::most_telling(with_a_word).address.port(), 4);
+    }
+}
