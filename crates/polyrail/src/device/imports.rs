@@ -4,21 +4,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, MappedMutexGuard, Mutex, MutexGuard};
 use polyrail_gpu::Ticket;
 use polyrail_proto::message::Offer;
 use polyrail_proto::{InstanceId, RegionKey};
 
 use crate::memory::region::RegionCore;
 
-/// How many regions are remembered before those are forgotten that were refused: whoever wants one of them
-/// asks again.
+/// How many regions of a peer are remembered before those are forgotten that were refused: a later transfer asks
+/// again. A peer that names more by itself is not asked for them.
 const REMEMBERED: usize = 4096;
 
 /// What peers of this host have offered.
 #[derive(Default)]
 pub(crate) struct Imports {
-    regions: Mutex<HashMap<(InstanceId, RegionKey), Import>>,
+    peers: Mutex<HashMap<InstanceId, HashMap<RegionKey, Import>>>,
     changed: Condvar,
     /// Why the last message to a peer took the rails though it was to be copied.
     obstacles: Mutex<HashMap<InstanceId, String>>,
@@ -60,13 +60,13 @@ impl Imports {
         key: RegionKey,
         offered: Result<Offer, String>,
     ) {
-        let mut regions = self.lock();
-        let id = (instance, key);
+        let mut peers = self.peers.lock();
+        let Some(regions) = peers.get_mut(&instance) else { return };
         if offered.is_err() && regions.len() >= REMEMBERED {
             // Nobody says when a region ends that was not offered.
             regions.retain(|_, import| !matches!(import, Import::Refused(_)));
         }
-        match regions.get_mut(&id) {
+        match regions.get_mut(&key) {
             Some(import @ (Import::Asked | Import::Overdue)) => {
                 *import = match offered {
                     Ok(offer) => {
@@ -77,7 +77,7 @@ impl Imports {
                 self.changed.notify_all();
             }
             // There is one answer, so no other will come.
-            Some(Import::Ended) => drop(regions.remove(&id)),
+            Some(Import::Ended) => drop(regions.remove(&key)),
             Some(Import::Offered(..) | Import::Refused(_)) | None => {}
         }
     }
@@ -86,13 +86,13 @@ impl Imports {
     /// under way.
     pub(crate) fn end(&self, instance: InstanceId, key: RegionKey) -> Vec<Ticket> {
         let mut copies = Vec::new();
-        let mut regions = self.lock();
-        let id = (instance, key);
-        match regions.get_mut(&id) {
+        let mut peers = self.peers.lock();
+        let Some(regions) = peers.get_mut(&instance) else { return copies };
+        match regions.get_mut(&key) {
             Some(import @ (Import::Asked | Import::Overdue)) => *import = Import::Ended,
             Some(Import::Offered(..)) => {
-                let import = regions.remove(&id);
-                drop(regions);
+                let import = regions.remove(&key);
+                drop(peers);
                 import.into_iter().for_each(|import| import.close(&mut copies));
             }
             Some(Import::Refused(_) | Import::Ended) | None => {}
@@ -104,40 +104,39 @@ impl Imports {
     /// The peer is leaving, or gone: see [`Self::end`].
     pub(crate) fn end_all(&self, instance: InstanceId) -> Vec<Ticket> {
         self.obstacles.lock().remove(&instance);
-        let of_peer = |id: &(InstanceId, RegionKey)| id.0 == instance;
-        let ended: Vec<Import> =
-            self.lock().extract_if(|id, _| of_peer(id)).map(|(_, import)| import).collect();
+        let ended = self.peers.lock().remove(&instance).unwrap_or_default();
         self.changed.notify_all();
         let mut copies = Vec::new();
-        ended.into_iter().for_each(|import| import.close(&mut copies));
+        ended.into_values().for_each(|import| import.close(&mut copies));
         copies
     }
 
     /// Copies failed: nothing begins to copy any more, and whoever asks is told why.
     pub(crate) fn give_up(&self, id: (InstanceId, RegionKey), why: &str) {
-        let mut regions = self.lock();
-        let Some(Import::Offered(offered)) = regions.get_mut(&id) else { return };
+        let Some(mut import) = self.get(id) else { return };
+        let Import::Offered(offered) = &mut *import else { return };
         offered.trouble.get_or_insert_with(|| why.to_owned());
         let open: Vec<_> = offered.open.iter().map(|(_, region)| region.clone()).collect();
-        drop(regions);
+        drop(import);
         open.iter().for_each(|region| region.gate.close());
     }
 
     /// Whether copies from or to memory of the peer have failed that it has not ended since.
     pub(crate) fn have_failed(&self, instance: InstanceId) -> bool {
-        self.lock().iter().any(|(id, import)| match import {
+        self.any(instance, |import| match import {
             // What could not even be opened has not failed.
-            Import::Offered(Offered { trouble: Some(_), open, .. }) => {
-                id.0 == instance && !open.is_empty()
-            }
+            Import::Offered(Offered { trouble: Some(_), open, .. }) => !open.is_empty(),
             _ => false,
         })
     }
 
     /// Whether the peer has left another question without an answer for too long.
     pub(crate) fn is_slow(&self, instance: InstanceId) -> bool {
-        let is_overdue = |import: &Import| matches!(import, Import::Overdue);
-        self.lock().iter().any(|(id, import)| id.0 == instance && is_overdue(import))
+        self.any(instance, |import| matches!(import, Import::Overdue))
+    }
+
+    fn any(&self, instance: InstanceId, is_it: impl Fn(&Import) -> bool) -> bool {
+        self.peers.lock().get(&instance).is_some_and(|regions| regions.values().any(is_it))
     }
 
     /// Why the last message to the peer was not copied, `None` if it was.
@@ -155,33 +154,50 @@ impl Imports {
     }
 
     pub(crate) fn forget(&self, id: (InstanceId, RegionKey)) {
-        self.lock().remove(&id);
+        if let Some(regions) = self.peers.lock().get_mut(&id.0) {
+            regions.remove(&id.1);
+        }
         self.changed.notify_all();
+    }
+
+    /// Whether the peer may not name another region that nobody has asked for.
+    pub(crate) fn is_full(&self, id: (InstanceId, RegionKey)) -> bool {
+        let peers = self.peers.lock();
+        let is_one_more = |regions: &HashMap<RegionKey, Import>| {
+            regions.len() >= REMEMBERED && !regions.contains_key(&id.1)
+        };
+        peers.get(&id.0).is_some_and(is_one_more)
     }
 
     /// Whether nobody has asked for it yet; from now on somebody has.
     pub(crate) fn is_first(&self, id: (InstanceId, RegionKey)) -> bool {
-        let mut regions = self.lock();
-        let is_first = !regions.contains_key(&id);
+        let mut peers = self.peers.lock();
+        let regions = peers.entry(id.0).or_default();
+        let is_first = !regions.contains_key(&id.1);
         if is_first {
-            regions.insert(id, Import::Asked);
+            regions.insert(id.1, Import::Asked);
         }
         is_first
     }
 
     pub(crate) fn is_answered(&self, id: (InstanceId, RegionKey)) -> bool {
-        !matches!(self.lock().get(&id), Some(Import::Asked))
+        !matches!(self.get(id).as_deref(), Some(Import::Asked))
     }
 
     pub(crate) fn sleep(&self, id: (InstanceId, RegionKey), limit: Duration) {
-        let mut regions = self.lock();
-        if matches!(regions.get(&id), Some(Import::Asked)) {
-            self.changed.wait_for(&mut regions, limit);
+        let mut peers = self.peers.lock();
+        let import = peers.get(&id.0).and_then(|regions| regions.get(&id.1));
+        if matches!(import, Some(Import::Asked)) {
+            self.changed.wait_for(&mut peers, limit);
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, HashMap<(InstanceId, RegionKey), Import>> {
-        self.regions.lock()
+    /// The region, if it is remembered. All are locked meanwhile.
+    pub(crate) fn get(
+        &self,
+        (instance, key): (InstanceId, RegionKey),
+    ) -> Option<MappedMutexGuard<'_, Import>> {
+        MutexGuard::try_map(self.peers.lock(), |peers| peers.get_mut(&instance)?.get_mut(&key)).ok()
     }
 }
 
@@ -204,8 +220,12 @@ mod tests {
         Offer { process: 1, namespace: 1, descriptors: Vec::new(), export: vec![7] }
     }
 
+    fn count(imports: &Imports) -> usize {
+        imports.peers.lock().values().map(HashMap::len).sum()
+    }
+
     fn is_offered(imports: &Imports, id: (InstanceId, RegionKey)) -> bool {
-        matches!(imports.lock().get(&id), Some(Import::Offered(..)))
+        matches!(imports.get(id).as_deref(), Some(Import::Offered(..)))
     }
 
     #[test]
@@ -219,10 +239,10 @@ mod tests {
         imports.end(instance, key);
         assert!(imports.is_answered(id) && !imports.is_first(id), "the answer may be on its way");
         imports.answer(instance, key, Ok(offer()));
-        assert!(imports.lock().is_empty());
+        assert!(count(&imports) == 0);
         imports.answer(instance, key, Ok(offer()));
         imports.end(instance, key);
-        assert!(imports.lock().is_empty(), "nobody asked");
+        assert!(count(&imports) == 0, "nobody asked");
 
         assert!(imports.is_first(id));
         imports.answer(instance, key, Ok(offer()));
@@ -232,7 +252,7 @@ mod tests {
         imports.end_all(other);
         assert!(is_offered(&imports, id));
         imports.end_all(instance);
-        assert!(imports.lock().is_empty());
+        assert!(count(&imports) == 0);
     }
 
     #[test]
@@ -245,9 +265,23 @@ mod tests {
         for slot in 0..3 * REMEMBERED as u32 {
             assert!(imports.is_first((instance, key(slot))));
             imports.answer(instance, key(slot), Err("no".into()));
-            assert!(matches!(imports.lock().get(&(instance, key(slot))), Some(Import::Refused(_))));
+            let import = imports.get((instance, key(slot)));
+            assert!(matches!(import.as_deref(), Some(Import::Refused(_))));
         }
-        assert!(imports.lock().len() <= REMEMBERED && is_offered(&imports, offered));
+        assert!(count(&imports) <= REMEMBERED && is_offered(&imports, offered));
+    }
+
+    #[test]
+    fn a_peer_that_names_regions_without_end_is_not_asked_for_them() {
+        let (imports, liar, other) = (Imports::default(), InstanceId(5), InstanceId(6));
+        let key = |slot| RegionKey { slot, generation: 1, nonce: 1 };
+        for slot in 0..REMEMBERED as u32 {
+            assert!(!imports.is_full((liar, key(slot))) && imports.is_first((liar, key(slot))));
+        }
+        assert!(imports.is_full((liar, key(u32::MAX))) && !imports.is_full((liar, key(7))));
+        assert!(!imports.is_full((other, key(7))), "each peer has its own");
+        imports.end_all(liar);
+        assert!(!imports.is_full((liar, key(u32::MAX))) && count(&imports) == 0);
     }
 
     #[test]

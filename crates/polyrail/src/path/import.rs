@@ -57,8 +57,8 @@ pub(crate) fn import(
     let is_answered = || imports.is_answered(id);
     let sleep = |limit| imports.sleep(id, limit);
     let may_wait = wait_for_answer(engine, peer, limit, is_answered, sleep);
-    let mut regions = imports.lock();
-    match regions.get_mut(&id) {
+    let mut import = imports.get(id);
+    match import.as_deref_mut() {
         Some(Import::Offered(offered)) => {
             let region = open(engine, peer, remote.key, offered, by)?;
             if region.memory.len() != remote.len() {
@@ -90,13 +90,17 @@ pub(crate) fn import_known(
     let imports = &engine.imports;
     // The peer looks for it before it answers.
     engine.proofs.own()?;
+    // The peer named it, and may name others without end.
+    if imports.is_full(id) {
+        return Err("the peer names too many regions".into());
+    }
     if imports.is_first(id) {
         if !ask(engine, peer, Message::RegionWanted { key }) {
             imports.forget(id);
         }
         return Ok(None);
     }
-    match imports.lock().get_mut(&id) {
+    match imports.get(id).as_deref_mut() {
         Some(Import::Offered(offered)) => {
             open(engine, peer, key, offered, &Copying::Cpus).map(Some)
         }
