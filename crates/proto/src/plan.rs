@@ -70,7 +70,8 @@ pub enum PlanError {
 #[derive(Debug, Clone)]
 pub struct Plan {
     segments: Segments,
-    chunks: SmallVec<[ChunkStart; 1]>,
+    runs: SmallVec<[Run; 1]>,
+    chunk_count: u32,
     bytes: u64,
 }
 
@@ -79,6 +80,14 @@ struct ChunkStart {
     segment: u32,
     skip: u64,
     bytes: u32,
+}
+
+/// Chunks of one size one after another in one segment; or a single chunk, which may touch several segments. A plan
+/// costs time and memory by its segments, not by its bytes.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    first_chunk: u32,
+    first: ChunkStart,
 }
 
 impl Plan {
@@ -108,16 +117,17 @@ impl Plan {
         let bytes =
             bytes.ok_or(PlanError::TooManyChunks { bytes: u64::MAX, segments: segments.len() })?;
         let size = |left| defaults::chunk_bytes(chunk_bytes, rails, left);
-        let chunks = cut(&segments, bytes, size)
+        let (runs, chunk_count) = cut(&segments, bytes, size)
             .ok_or(PlanError::TooManyChunks { bytes, segments: segments.len() })?;
-        Ok(Self { segments, chunks, bytes })
+        Ok(Self { segments, runs, chunk_count, bytes })
     }
 
     /// A plan without payload: one empty chunk, which carries a message.
     pub fn empty() -> Self {
         Self {
             segments: Segments::new(),
-            chunks: SmallVec::from_buf([ChunkStart { segment: 0, skip: 0, bytes: 0 }]),
+            runs: SmallVec::from_buf([Run { first_chunk: 0, first: NOTHING }]),
+            chunk_count: 1,
             bytes: 0,
         }
     }
@@ -129,8 +139,7 @@ impl Plan {
 
     /// How many chunks; at least one.
     pub fn chunk_count(&self) -> u32 {
-        // `cut` stops at MAX_CHUNKS, which fits.
-        self.chunks.len() as u32
+        self.chunk_count
     }
 
     /// The segments after merging.
@@ -143,7 +152,18 @@ impl Plan {
     /// # Panics
     /// If there is no such chunk.
     pub fn chunk_bytes(&self, chunk: u32) -> u32 {
-        self.chunks[chunk as usize].bytes
+        self.start(chunk).expect("the caller names a chunk that there is").bytes
+    }
+
+    fn start(&self, chunk: u32) -> Option<ChunkStart> {
+        if chunk >= self.chunk_count {
+            return None;
+        }
+        // The first run begins with chunk 0.
+        let at = self.runs.partition_point(|run| run.first_chunk <= chunk) - 1;
+        let Run { first_chunk, first } = self.runs[at];
+        let skipped = u64::from(chunk - first_chunk) * u64::from(first.bytes);
+        Some(ChunkStart { skip: first.skip + skipped, ..first })
     }
 
     /// The places of a chunk, in the order in which its payload travels.
@@ -151,8 +171,8 @@ impl Plan {
     /// # Panics
     /// If there is no such chunk.
     pub fn pieces(&self, chunk: u32) -> impl ExactSizeIterator<Item = Piece> + Clone + '_ {
-        let start = self.chunks[chunk as usize];
-        let end = self.chunks.get(chunk as usize + 1);
+        let start = self.start(chunk).expect("the caller names a chunk that there is");
+        let end = self.start(chunk + 1);
         let first = start.segment as usize;
         // The chunk ends inside `last`, or before it when the next chunk starts at its beginning.
         let last = match end {
@@ -204,39 +224,70 @@ fn continues(last: &Segment, next: &Segment) -> bool {
         && last.remote_offset + last.len == next.remote_offset
 }
 
-/// `None` when there would be more than [`MAX_CHUNKS`]. `size`: the size of the next chunk, by what is left.
+const NOTHING: ChunkStart = ChunkStart { segment: 0, skip: 0, bytes: 0 };
+
+/// The runs, and the number of chunks; `None` when there would be more than [`MAX_CHUNKS`]. `size`: the size of the next
+/// chunk, by the bytes that are left; it never grows as they get fewer.
 fn cut(
     segments: &[Segment],
     bytes: u64,
     size: impl Fn(u64) -> u64,
-) -> Option<SmallVec<[ChunkStart; 1]>> {
-    let mut chunks = SmallVec::new();
+) -> Option<(SmallVec<[Run; 1]>, u32)> {
+    let mut runs = SmallVec::new();
+    let mut chunks = 0u64;
     let mut left = bytes;
     let mut chunk_bytes = size(left);
-    let mut open = ChunkStart { segment: 0, skip: 0, bytes: 0 };
+    let mut open = NOTHING;
     let mut pieces = 0;
     for (index, segment) in segments.iter().enumerate() {
         let mut skip = 0;
         while skip < segment.len {
             if u64::from(open.bytes) == chunk_bytes || pieces == MAX_CHUNK_PIECES {
-                if chunks.len() as u32 + 1 == MAX_CHUNKS {
-                    return None;
-                }
+                runs.push(Run { first_chunk: u32::try_from(chunks).ok()?, first: open });
+                chunks += 1;
                 left -= u64::from(open.bytes);
                 chunk_bytes = size(left);
-                chunks.push(open);
                 open = ChunkStart { segment: u32::try_from(index).ok()?, skip, bytes: 0 };
                 pieces = 0;
             }
+            if pieces == 0 {
+                // The last of the whole chunks stays open, as the last chunk of all does.
+                let whole = (segment.len - skip) / chunk_bytes;
+                let closed = same_size(left, chunk_bytes, whole, &size).saturating_sub(1);
+                if closed > 0 {
+                    // At most MAX_CHUNK_BYTES, which fits.
+                    let first = ChunkStart { skip, bytes: chunk_bytes as u32, ..open };
+                    runs.push(Run { first_chunk: u32::try_from(chunks).ok()?, first });
+                    chunks += closed;
+                    left -= closed * chunk_bytes;
+                    skip += closed * chunk_bytes;
+                    open.skip = skip;
+                }
+            }
+            if chunks >= u64::from(MAX_CHUNKS) {
+                return None;
+            }
             let take = (segment.len - skip).min(chunk_bytes - u64::from(open.bytes));
-            // At most MAX_CHUNK_BYTES, which fits.
             open.bytes += take as u32;
             skip += take;
             pieces += 1;
         }
     }
-    chunks.push(open);
-    Some(chunks)
+    runs.push(Run { first_chunk: u32::try_from(chunks).ok()?, first: open });
+    Some((runs, u32::try_from(chunks + 1).ok()?))
+}
+
+/// How many of the next `most` chunks have the size of the first.
+fn same_size(left: u64, chunk_bytes: u64, most: u64, size: impl Fn(u64) -> u64) -> u64 {
+    let (mut same, mut other) = (0, most);
+    while same < other {
+        let next = same + (other - same).div_ceil(2);
+        match size(left - (next - 1) * chunk_bytes) == chunk_bytes {
+            true => same = next,
+            false => other = next - 1,
+        }
+    }
+    same
 }
 
 #[cfg(test)]
@@ -285,6 +336,29 @@ mod tests {
         assert_eq!(four[four.len() - 2], 128 << 10);
         assert_eq!(sizes(1 << 20, 4), [128 << 10; 8]);
         assert_eq!(sizes(100 << 10, 4), [100 << 10], "one that is small stays whole");
+    }
+
+    #[test]
+    fn a_plan_costs_memory_by_its_segments_and_not_by_its_bytes() {
+        for rails in [1, 8] {
+            let segments = (0..1024).map(|at| segment(at << 32, at << 32, 1 << 30));
+            let plan = Plan::for_rails(segments, 512 << 10, rails).unwrap();
+            assert!(plan.chunk_count() >= 1 << 21);
+            // Each segment has a run and the chunk that stays open; the last one's chunks become smaller.
+            assert!(plan.runs.len() < 2 * 1024 + 200, "{}", plan.runs.len());
+        }
+    }
+
+    #[test]
+    fn the_largest_number_of_chunks_is_the_limit() {
+        let count = |len| Plan::new([segment(0, 0, len)], 2).map(|plan| plan.chunk_count());
+        let most = u64::from(MAX_CHUNKS) * 2;
+        assert_eq!(count(most).unwrap(), MAX_CHUNKS);
+        assert_eq!(count(most - 1).unwrap(), MAX_CHUNKS);
+        count(most + 1).unwrap_err();
+        let two = |len| Plan::new([segment(0, 0, most - 2), segment(9, most * 2, len)], 2);
+        assert_eq!(two(2).unwrap().chunk_count(), MAX_CHUNKS);
+        two(3).unwrap_err();
     }
 
     #[test]
