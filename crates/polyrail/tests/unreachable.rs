@@ -133,7 +133,8 @@ fn rails_of_different_families_can_never_meet_and_both_are_named() {
     for part in [
         "lo@127.0.0.3 127.0.0.3",
         "eth2 [fd00::2]:7000",
-        "no rail of the end opposite has an IPv4 address",
+        "no rail of the end opposite has an IPv4 address; an interface that has both gives its rail the one that \
+         `address_family` there says, or IPv4",
     ] {
         assert!(text.contains(part), "{part} is missing in: {text}");
     }

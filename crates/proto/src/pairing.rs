@@ -278,13 +278,16 @@ impl Question<'_> {
         if !unknown.is_empty() {
             let to = self.listed(self.remote, &unknown);
             return Some(format!(
-                "{address}/{} is in no network of the rails of the end opposite ({to}), and other rails beside it are",
+                "{address}/{} is in no network of the rails of the end opposite ({to}), and whether a route leads there is not known",
                 rail.prefix_len
             ));
         }
         if there(&|reach| *reach == Reach::Unreachable(Never::Loopback)).is_empty() {
             let family = if address.is_ipv4() { "IPv4" } else { "IPv6" };
-            return Some(format!("no rail of the end opposite has an {family} address"));
+            return Some(format!(
+                "no rail of the end opposite has an {family} address; an interface that has both gives its rail the \
+                 one that `address_family` there says, or IPv4"
+            ));
         }
         Some(format!("{address} is a loopback address, which reaches this host only"))
     }

@@ -127,7 +127,8 @@ impl PeerError {
                      its new metadata or invitation"
                 }
                 ConnectReason::NoRail => {
-                    "name a rail with an address of that family in `rails`, or connect to another address"
+                    "set address_family to that family (an interface that has both gives its rail IPv4 otherwise), name \
+                     a rail with an address of it in `rails`, or connect to another address"
                 }
                 _ => return None,
             },

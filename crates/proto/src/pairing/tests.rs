@@ -199,7 +199,11 @@ fn what_can_never_meet_is_told_with_the_reason() {
         question.why_none()
     };
     let why = none(&["10.0.1.1", "10.0.2.1"], &["fd00::1"], None);
-    assert_eq!(why, "no rail of the end opposite has an IPv4 address");
+    assert_eq!(
+        why,
+        "no rail of the end opposite has an IPv4 address; an interface that has both gives its rail the one that \
+         `address_family` there says, or IPv4"
+    );
     let why = none(&["127.0.0.1"], &["10.0.0.1"], Some(Never::Loopback));
     assert_eq!(why, "127.0.0.1 is a loopback address, which reaches this host only");
 }
@@ -360,14 +364,11 @@ fn both_ends_choose_the_same_pairs_where_they_see_the_same() {
 }
 
 #[test]
-fn the_most_rails_that_an_engine_may_have_are_paired_soon() {
+fn the_most_rails_that_an_engine_may_have_are_paired_each_with_its_own() {
     let end = |last: u8| -> Vec<RailCard> {
         (0..64).map(|at| rail(&format!("eth{at}"), &format!("10.0.{at}.{last}"), 16, 0)).collect()
     };
     let (local, remote) = (end(1), end(2));
-    let began = std::time::Instant::now();
     let found = pairing(&local, &remote, &unasked(&local, &remote));
     assert_eq!(found.pairs, (0..64).map(|at| (at, at)).collect::<Vec<_>>());
-    // A build without optimisation takes 30 ms.
-    assert!(began.elapsed().as_millis() < 2000, "{:?}", began.elapsed());
 }

@@ -110,13 +110,13 @@ pub(super) fn is_routed(interface: &Interface, all: &[Interface]) -> bool {
     interface.routes != Routes::None || all.iter().any(has_network)
 }
 
-/// Whether NICs are up that have link-local addresses only.
+/// Whether NICs are up that have link-local addresses only, or a container's interfaces.
 fn is_unnumbered(all: &[Interface]) -> bool {
     all.iter().any(|one| {
         one.up
             && one.state == AddressState::LinkLocal
             && upper(one, all).is_none()
-            && way_of(one, all) == Way::Wire
+            && way_of(one, all) >= Way::Container
     })
 }
 

@@ -165,6 +165,7 @@ impl<'l> Trial<'l> {
             (false, _) => counted.rails,
         };
         let (local_load, peer_load) = (interval.load, counted.load);
+        self.link.note_silent(&local_load);
         let rescues = interval.rescues.zip(counted.rescues).map(|(here, there)| here + there);
         let times = ran.times;
         Ok(Taken { sample, times, rails, local_load, peer_load, verified_bytes, rescues })

@@ -270,6 +270,14 @@ fn a_host_whose_nics_have_no_addresses_takes_its_own() {
     let left_out = "eth0 (no address that peers can reach: only fe80::1, which is link-local); \
                     eth1 (no address that peers can reach: only fe80::2, which is link-local)";
     takes(nics(), &["lo 127.0.0.1"], left_out, true);
+    // A node that is a container, with veths for its uplinks.
+    let own = Interface { kind: Kind::Loopback, loopback: true, ..one(1, "lo", "10.50.0.2/32") };
+    let veth = |index, address| Interface {
+        below: Below::Elsewhere,
+        ..kind(Kind::Veth, one(index, &format!("eth{index}"), address))
+    };
+    let all = vec![veth(2, "fe80::1/64"), veth(3, "fe80::2/64"), own];
+    assert_eq!(self::seen("auto", all).rails, ["lo 10.50.0.2"]);
 }
 
 #[test]

@@ -283,7 +283,8 @@ const FLOWS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Ends the service, and tells the server which rails here carry nothing.
 pub(super) fn say_good_bye(link: &Link<'_>) {
-    link.say_good_bye(rails_down(link.engine, &link.engine.stats()));
+    let now = || rails_down(link.engine, &link.engine.stats());
+    link.say_good_bye(link.silent().map_or_else(now, |silent| silent.down));
 }
 
 /// A server notices within this time that its client is dead.

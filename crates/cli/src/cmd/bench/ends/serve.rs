@@ -20,7 +20,7 @@ use crate::cmd::bench::memory::{Bank, Buffers};
 use crate::cmd::bench::options::{changed_config, lone_rail_config, other_config};
 use crate::cmd::bench::rivals::RawServer;
 use crate::cmd::bench::talk::{
-    About, Answer, Ask, CONTROL_VERSION, Counted, End, Link, SetUp, process,
+    About, Answer, Ask, CONTROL_VERSION, Counted, End, Link, SetUp, Silent, process,
 };
 use crate::cmd::bench::trial::{Part, Poster, Snapshot, Watch, buffers_of, rails_down, regions_of};
 
@@ -72,7 +72,7 @@ fn serve_one(
         match ask {
             Ask::StillThere => {}
             Ask::Bye { down } => {
-                let silent = silent_rails(&rails_down(engine, &engine.stats()), &down);
+                let silent = silent_rails(&silent(&link), &down);
                 session.see_off();
                 return Ok(silent);
             }
@@ -84,6 +84,14 @@ fn serve_one(
         }
     }
     Ok(Vec::new())
+}
+
+/// The rails here that carried nothing in the last sample, or do now.
+fn silent(link: &Link<'_>) -> Silent {
+    link.silent().unwrap_or_else(|| Silent {
+        down: rails_down(link.engine, &link.engine.stats()),
+        one_nic: None,
+    })
 }
 
 /// What one client has asked for so far.
@@ -322,6 +330,7 @@ impl<'l> Session<'l> {
         if self.prepared()?.is_one_process {
             (interval.cpu_seconds, interval.load.process_cpus) = (0.0, 0.0);
         }
+        self.link.note_silent(&interval.load);
         let (rails, rescues) = (interval.rails, interval.rescues);
         let sample = PeerSample {
             seconds: ran.map_or(interval.seconds, |ran| ran.seconds),

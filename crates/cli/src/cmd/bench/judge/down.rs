@@ -5,8 +5,9 @@ use polyrail_report::{LimitKind, counted, show_gb_per_s};
 
 use super::causes::Cause;
 use super::evidence::{Evidence, Line};
+use super::one_nic;
 use super::rules::Candidate;
-use crate::cmd::bench::talk::{DownRail, WhyDown};
+use crate::cmd::bench::talk::{DownRail, Silent, WhyDown};
 
 /// What the rails here carry at most that carry anything.
 pub(super) fn line_of_others(evidence: &Evidence) -> Option<Line> {
@@ -75,8 +76,9 @@ pub(super) fn names(evidence: &Evidence) -> Vec<String> {
 }
 
 /// A line for each rail that carries nothing at the end of serving a client. Those of the client come from another host.
-pub(crate) fn silent_rails(own: &[DownRail], client: &[DownRail]) -> Vec<String> {
-    let mut lines = of_end(own, HERE, Tense::Present);
+pub(crate) fn silent_rails(own: &Silent, client: &[DownRail]) -> Vec<String> {
+    let mut lines = of_end(&own.down, HERE, Tense::Present);
+    lines.extend(own.one_nic.iter().map(|found| one_nic::name(HERE, found)));
     let mut room = SHOWN_OF_CLIENT;
     for line in of_end(client, THERE, Tense::Present) {
         if room == 0 {
@@ -109,7 +111,9 @@ const SHOWN_OF_CLIENT: usize = 2000;
 /// The causes that [`names`] names.
 pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {
     evidence.local.down.iter().chain(&evidence.peer.down).map(|rail| match rail.why {
-        WhyDown::Interface | WhyDown::NoRail | WhyDown::Disconnected => Cause::RailDown,
+        WhyDown::Interface | WhyDown::Gone | WhyDown::NoRail | WhyDown::Disconnected => {
+            Cause::RailDown
+        }
         WhyDown::NoChannel { .. } => Cause::NoChannel,
         WhyDown::NoPartner => Cause::NoPartner,
     })
@@ -146,16 +150,38 @@ fn of_end(rails: &[DownRail], place: &str, tense: Tense) -> Vec<String> {
         }
         // Each fault has a sentence of its own.
         let was = tense.of("is", "was");
-        let state = if why == WhyDown::Disconnected { "not connected" } else { "down" };
+        let state = match why {
+            WhyDown::Disconnected => "not connected",
+            WhyDown::Gone => "lost",
+            _ => "down",
+        };
         match why.is_fault() {
             true => format!(
-                "{names} {place} {was} {state}: {words} (look at `ip -s link show {interface}` and `polyrail doctor` {place})"
+                "{names} {place} {was} {state}: {words} ({})",
+                look(why, &words, interface, place)
             ),
             false => format!("{names} {place} {is} not used: {words}"),
         }
     };
     // One line each, whatever the other host says.
     reasons.into_iter().map(told).map(|line| line.replace('\n', " ")).collect()
+}
+
+/// Where to look, by the reason.
+fn look(why: WhyDown, words: &str, interface: &str, place: &str) -> String {
+    if why == WhyDown::Gone {
+        return format!("the program {place} has to be started again to use what is there now");
+    }
+    if words.contains("firewall") {
+        return "look at firewalls of both ends and between them".to_owned();
+    }
+    if words.contains("MTU") {
+        return format!(
+            "look at `ip link show {interface}` at both ends and at the MTU of each switch and tunnel between them; \
+             `ping -M do -s 1400 ADDRESS` tries one size"
+        );
+    }
+    format!("look at `ip -s link show {interface}` and `polyrail doctor` {place}")
 }
 
 /// The fact in words; `end` is the one that has the rail.
@@ -170,6 +196,7 @@ fn words(rail: &DownRail, end: &str, tense: Tense) -> String {
             let is_none = rail.why == WhyDown::NoRail;
             words.to_owned() + if is_none { ", so the engine has no such rail" } else { "" }
         }
+        WhyDown::Gone => because("its interface does not exist any more"),
         WhyDown::Disconnected => {
             because(tense.of("none of its flows is connected", "none of its flows was connected"))
         }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cmd::bench::judge::silent_rails;
+use crate::cmd::bench::talk::Silent;
 
 #[test]
 fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
@@ -115,7 +116,7 @@ fn what_is_told_at_once_is_in_the_present_and_what_was_measured_in_the_past() {
         (WhyDown::NoRail, "down: its interface is down or has no carrier, so the engine"),
         (WhyDown::Disconnected, "not connected: none of its flows is connected"),
     ] {
-        let now = silent_rails(&[down(why)], &[]);
+        let now = silent_rails(&Silent { down: vec![down(why)], one_nic: None }, &[]);
         assert!(now[0].starts_with(&format!("eth1 here is {fault}")), "{now:?}");
         let (_, then) = verdict(|e| (e.local.down, e.depth) = (vec![down(why)], 1 << 10));
         let fault = fault.replace("is ", "was ").replace("has no", "had no");
@@ -173,4 +174,37 @@ fn rails_of_one_subnet_that_receive_by_one_nic_are_named_with_the_settings_that_
     let (kind, because) = verdict(|e| (e.local.process_cpus, e.local.one_nic) = (7.9, one_nic()));
     assert_eq!(kind, LimitKind::Cpu);
     assert!(because.contains("\neth1, eth2 here are in one subnet"), "{because}");
+    // The end that is to change something says so, too; and the depth is not blamed for a full NIC.
+    let lines = silent_rails(&Silent { down: Vec::new(), one_nic: one_nic() }, &[]);
+    assert!(lines[0].starts_with("eth1, eth2 here are in one subnet"), "{lines:?}");
+    let of_depth = |depth| {
+        verdict(|e| {
+            (e.line, e.peer.one_nic, e.depth, e.size) = (None, one_nic(), depth, 512 << 10);
+        })
+    };
+    assert_eq!(of_depth(4).0, LimitKind::Network);
+    assert_eq!(of_depth(1).0, LimitKind::Depth, "one at a time is bound by its latency");
+}
+
+#[test]
+fn where_to_look_follows_from_the_reason() {
+    let line = |why, because: &str| {
+        let down = DownRail {
+            name: "rail1".into(),
+            interface: "eth1".into(),
+            why,
+            because: Some(because.to_owned()),
+            receives: false,
+        };
+        silent_rails(&Silent { down: vec![down], one_nic: None }, &[]).remove(0)
+    };
+    let firewall = line(WhyDown::Disconnected, "timed out (a firewall drops it)");
+    assert!(firewall.ends_with("(look at firewalls of both ends and between them)"), "{firewall}");
+    let mtu = line(WhyDown::Disconnected, "no progress: a smaller MTU on the way");
+    assert!(mtu.contains("`ip link show eth1` at both ends"), "{mtu}");
+    let gone = line(WhyDown::Gone, "its interface eth1 does not exist any more");
+    assert!(
+        gone.starts_with("rail1 here is lost: its interface eth1") && gone.contains("again"),
+        "{gone}"
+    );
 }

@@ -11,6 +11,10 @@ use crate::cmd::bench::talk::OneNic;
 /// Nothing else is the limit.
 pub(super) fn limit(evidence: &Evidence) -> Option<Candidate> {
     let (_, found) = ends(evidence).next()?;
+    // Less is bound by its latency.
+    if evidence.depth.saturating_mul(evidence.size) < LEAST_OUTSTANDING {
+        return None;
+    }
     let because = format!(
         "{} GB/s arrive, nearly all by NIC {}",
         show_gb_per_s(evidence.gb_per_s),
@@ -22,16 +26,21 @@ pub(super) fn limit(evidence: &Evidence) -> Option<Candidate> {
 
 /// What happens at each end, and the settings that change it.
 pub(super) fn names(evidence: &Evidence) -> impl Iterator<Item = String> {
-    ends(evidence).map(|(place, OneNic { rails, interface, share })| {
-        let (rails, share) = (rails.join(", ").replace('\n', " "), share * 100.0);
-        let other = if place == HERE { THERE } else { HERE };
-        format!(
-            "{rails} {place} are in one subnet, and {share:.0} % of what they receive arrives by {interface}: by the \
-             kernel's defaults any NIC answers ARP for all addresses of its host ({place}: `{SYSCTLS}`; then {other}: \
-             `ip neigh flush all`)"
-        )
-    })
+    ends(evidence).map(|(place, found)| name(place, found))
 }
+
+pub(super) fn name(place: &str, OneNic { rails, interface, share }: &OneNic) -> String {
+    let (rails, share) = (rails.join(", ").replace('\n', " "), share * 100.0);
+    let other = if place == HERE { THERE } else { HERE };
+    format!(
+        "{rails} {place} are in one subnet, and {share:.0} % of what they receive arrives by {interface}: by the \
+         kernel's defaults any NIC answers ARP for all addresses of its host ({place}: `{SYSCTLS}`; then {other}: \
+         `ip neigh flush all`)"
+    )
+}
+
+/// Bytes outstanding from which a NIC can be the limit.
+const LEAST_OUTSTANDING: u64 = 1 << 20;
 
 pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {
     ends(evidence).map(|_| Cause::OneNic)

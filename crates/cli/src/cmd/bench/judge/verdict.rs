@@ -91,9 +91,9 @@ pub(crate) fn judge(evidence: &Evidence) -> Judged {
         candidates.extend(rules::dropped(&evidence.local, "here"));
         candidates.extend(rules::dropped(&evidence.peer, "at the other side"));
         candidates.extend(rules::message_rate(evidence));
+        candidates.extend(one_nic::limit(evidence));
         candidates.extend(rules::room_for_depth(evidence));
         candidates.extend(down::rails_down(evidence));
-        candidates.extend(one_nic::limit(evidence));
         candidates.push(rules::window(evidence));
     }
     let (mut limit, cause) = decide(candidates, rules::tried_in_vain(evidence));

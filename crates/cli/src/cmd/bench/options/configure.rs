@@ -16,6 +16,9 @@ use crate::stdout::excerpt;
 const RAILS_ALONE: &str =
     "bench measures rails unless told otherwise; --path auto allows the other ways";
 
+/// Why it proposes a family of addresses that nobody gave.
+const ADDRESSES_OF_IPV6: &str = "the addresses to connect to or to listen on are all IPv6";
+
 impl Args {
     /// The settings in effect for this role.
     ///
@@ -35,8 +38,11 @@ impl Args {
         if let Some(rails) = self.default_rails(role, given.origin("rails")) {
             builder = builder.set("rails", &rails)?;
         }
-        // It measures rails, also where both ends are here, unless another way is asked for.
         let is_given = |name| given.origin(name).is_some_and(Origin::is_explicit);
+        if role.is_ipv6() && !is_given("address_family") && !given.names_rails() {
+            builder = builder.propose("address_family", "ipv6", ADDRESSES_OF_IPV6)?;
+        }
+        // It measures rails, also where both ends are here, unless another way is asked for.
         let is_host = |mem: &MemoryKind| *mem == MemoryKind::Host;
         let is_between_hosts = is_host(&self.mem) && is_host(&self.peer_mem);
         if is_between_hosts && !is_given("single_copy") && !is_given("path") {
@@ -189,7 +195,7 @@ fn loopback(count: u32) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use polyrail_config::SingleCopy;
+    use polyrail_config::{AddressFamily, SingleCopy};
 
     use super::super::args::tests::args;
     use super::*;
@@ -249,6 +255,18 @@ pub(crate) mod tests {
         assert_eq!(config("--listen 127.0.0.9:99").rails, "127.0.0.9");
         assert_eq!(config("--listen 127.0.0.9:99").listen_port, 99);
         assert_eq!(config("--listen 127.0.0.9:99 --rails 2").listen_port, 99);
+        let family = |text| config(text).address_family;
+        for ipv6 in ["--connect [fd00::1]:99", "--listen [fd00::1]:99 --rails ^eth"] {
+            assert_eq!(family(ipv6), AddressFamily::Ipv6, "{ipv6}");
+        }
+        for any in [
+            "--connect [fd00::1]:99,10.0.0.1:99",
+            "--connect [fd00::1]:99 --rails eth1",
+            "--connect [::1]:99",
+            "--connect [fd00::1]:99 --set address_family=auto",
+        ] {
+            assert_eq!(family(any), AddressFamily::Auto, "{any}");
+        }
         assert_eq!(config("--lab 4x1gbit").rails, "rail");
         assert_eq!(config("--lab 4x1gbit --rails rail1").rails, "rail1");
     }

@@ -148,6 +148,21 @@ pub(crate) enum Role {
     Lab { rates: Vec<Rate> },
 }
 
+impl Role {
+    /// Whether all addresses that the user gave are IPv6 addresses of other hosts.
+    pub(super) fn is_ipv6(&self) -> bool {
+        let addresses = match self {
+            Self::Listen { addresses } => addresses,
+            Self::Connect(server) => &server.addresses,
+            Self::ServeParent | Self::NcclRank | Self::Both | Self::Lab { .. } => return false,
+        };
+        let is_it = |one: &SocketAddr| {
+            one.is_ipv6() && !one.ip().is_loopback() && !one.ip().is_unspecified()
+        };
+        !addresses.is_empty() && addresses.iter().all(is_it)
+    }
+}
+
 impl Args {
     pub(crate) fn role(&self) -> Result<Role, BenchError> {
         if self.serve_parent {

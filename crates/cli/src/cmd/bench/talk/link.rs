@@ -8,7 +8,7 @@ use polyrail::{Engine, Notification, Peer, RailStats, Transfer};
 use polyrail_report::exit;
 use serde::Serialize;
 
-use super::load::DownRail;
+use super::load::{DownRail, Load, OneNic};
 use super::messages::{Answer, Ask};
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::interrupt::Interrupt;
@@ -21,13 +21,40 @@ pub(crate) struct Link<'a> {
     /// Notifications that came while something else was awaited.
     waiting: Mutex<VecDeque<Vec<u8>>>,
     refused_other: Mutex<Option<Instant>>,
+    /// At the end of the last sample here: rails that carried nothing, and rails that received by one NIC.
+    silent: Mutex<Option<Silent>>,
     interrupt: Interrupt,
+}
+
+/// Rails of one end that carried nothing, or not by their own NIC.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Silent {
+    pub(crate) down: Vec<DownRail>,
+    pub(crate) one_nic: Option<OneNic>,
 }
 
 impl<'a> Link<'a> {
     /// Waits for the other end are short once `interrupt` is raised.
     pub(crate) fn new(engine: &'a Engine, peer: Peer, interrupt: Interrupt) -> Self {
-        Self { engine, peer, waiting: Mutex::default(), refused_other: Mutex::default(), interrupt }
+        Self {
+            engine,
+            peer,
+            waiting: Mutex::default(),
+            refused_other: Mutex::default(),
+            silent: Mutex::default(),
+            interrupt,
+        }
+    }
+
+    /// Keeps what a sample says about silent rails: after it, rails also lose connections because the bench ends.
+    pub(crate) fn note_silent(&self, load: &Load) {
+        let silent = Silent { down: load.down.clone(), one_nic: load.one_nic.clone() };
+        *self.silent.lock() = Some(silent);
+    }
+
+    /// The silent rails of the last sample here, if there was one.
+    pub(crate) fn silent(&self) -> Option<Silent> {
+        self.silent.lock().clone()
     }
 
     /// The rails here that lead to the peer, by name, each with the peer's rail that it leads to. Those without a flow that

@@ -101,6 +101,8 @@ pub(crate) struct OneNic {
 pub(crate) enum WhyDown {
     /// The kernel says that its interface is down.
     Interface,
+    /// Its interface is gone, or no longer has its address.
+    Gone,
     /// The same, of an interface that is called like those of the rails and is none.
     NoRail,
     /// It has flows, and none of them is connected.
@@ -114,7 +116,7 @@ pub(crate) enum WhyDown {
 impl WhyDown {
     /// Whether something is broken. Otherwise the settings have the rail left out.
     pub(crate) fn is_fault(self) -> bool {
-        matches!(self, Self::Interface | Self::NoRail | Self::Disconnected)
+        matches!(self, Self::Interface | Self::Gone | Self::NoRail | Self::Disconnected)
     }
 }
 

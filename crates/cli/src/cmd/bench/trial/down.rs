@@ -2,6 +2,7 @@
 //! down.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use polyrail::{Engine, LeftOut, RailStats, Stats};
 use polyrail_sys::interfaces::{self, Interface};
@@ -10,11 +11,17 @@ use crate::cmd::bench::talk::{DownRail, RailDelta, WhyDown};
 
 /// The rails of an engine that are down at this moment, while others are up.
 pub(crate) fn rails_down(engine: &Engine, stats: &Stats) -> Vec<DownRail> {
-    let rails: Vec<(String, String)> =
-        engine.rails().into_iter().map(|rail| (rail.name, rail.interface)).collect();
+    let rails: Vec<Rail> = engine
+        .rails()
+        .into_iter()
+        .map(|rail| (rail.name, rail.interface, rail.address.ip()))
+        .collect();
     let late = |name: &str| is_late(engine.config().names_rails(), &engine.left_out(), name);
-    find(stats, &rails, &interfaces::list().unwrap_or_default(), late)
+    find(stats, &rails, &interfaces::survey().unwrap_or_default(), late)
 }
+
+/// The name of a rail, its interface, and its address there.
+type Rail = (String, String, IpAddr);
 
 /// Whether an interface that has an address now could have been a rail if it had had it when the engine began.
 fn is_late(names_rails: bool, left_out: &[LeftOut], name: &str) -> bool {
@@ -43,10 +50,10 @@ pub(super) fn down_meanwhile(
     later.iter().map(mark).collect()
 }
 
-/// `rails`: their names and interfaces; `late`: whether an interface was no rail only because it lacked something.
+/// `interfaces`: all of this machine, each address and those without one; `late`: whether an interface was no rail only because it lacked something.
 fn find(
     stats: &Stats,
-    rails: &[(String, String)],
+    rails: &[Rail],
     interfaces: &[Interface],
     late: impl Fn(&str) -> bool,
 ) -> Vec<DownRail> {
@@ -56,18 +63,35 @@ fn find(
     let works =
         |rail: &RailStats| rail.idle_because.is_none() && rail.flows.iter().any(|flow| flow.up);
     let is_up = |name: &str| of(name).into_iter().any(works);
-    if !rails.iter().any(|(name, _)| is_up(name)) {
+    if !rails.iter().any(|(name, ..)| is_up(name)) {
         return Vec::new();
     }
     let is_down = |interface: &str| interfaces.iter().any(|one| one.name == interface && !one.up);
+    // Flows of an interface that is down count as up until something is sent on them.
+    let gone = |(_, interface, address): &Rail| {
+        let mut same = interfaces.iter().filter(|one| one.name == *interface).peekable();
+        if interfaces.is_empty() || address.is_loopback() {
+            return None;
+        }
+        if same.peek().is_none() {
+            return Some(format!("its interface {interface} does not exist any more"));
+        }
+        let has_lost = !same.any(|one| one.address == *address);
+        has_lost.then(|| format!("its interface {interface} no longer has the address {address}"))
+    };
     // Channels go round the rails that have a partner, so those of all rails together are all that there are.
     let channels: BTreeSet<u32> =
         each().flat_map(|rail| &rail.flows).map(|flow| flow.channel).collect();
     let led: BTreeSet<&str> =
         each().filter(|rail| rail.partner.is_some()).map(|rail| rail.name.as_str()).collect();
-    let of_engine = rails.iter().filter(|(name, _)| !is_up(name)).map(|(name, interface)| {
+    let is_idle = |(name, interface, _): &&Rail| !is_up(name) || is_down(interface);
+    let of_engine = rails.iter().filter(is_idle).map(|rail| {
+        let (name, interface, _) = rail;
+        let lost = gone(rail);
         let why = if is_down(interface) {
             WhyDown::Interface
+        } else if lost.is_some() {
+            WhyDown::Gone
         } else if of(name).iter().any(|rail| !rail.flows.is_empty()) {
             WhyDown::Disconnected
         } else if led.contains(name.as_str()) {
@@ -76,17 +100,19 @@ fn find(
         } else {
             WhyDown::NoPartner
         };
-        let because = of(name).into_iter().find_map(|rail| rail.idle_because.clone());
+        let told = of(name).into_iter().find_map(|rail| rail.idle_because.clone());
+        let because = lost.or(told);
         let (name, interface) = (name.clone(), interface.clone());
         DownRail { name, interface, why, because, receives: false }
     });
     // An interface that was down when the engine began, or had no address, is no rail. One that is called like those of
     // the rails would be.
     let is_like_rails = |one: &&Interface| {
-        let same = |(_, rail): &(String, String)| stem(rail) == stem(&one.name);
-        !one.loopback && rails.iter().any(same) && (!one.up || late(&one.name))
+        let same = |(_, rail, _): &Rail| stem(rail) == stem(&one.name);
+        let is_late = one.is_usable() && late(&one.name);
+        !one.loopback && rails.iter().any(same) && (!one.up || is_late)
     };
-    let is_rail = |one: &&Interface| rails.iter().any(|(_, rail)| *rail == one.name);
+    let is_rail = |one: &&Interface| rails.iter().any(|(_, rail, _)| *rail == one.name);
     let mut others: Vec<DownRail> = Vec::new();
     for one in interfaces.iter().filter(is_like_rails).filter(|one| !is_rail(one)) {
         let name = one.name.clone();
@@ -133,8 +159,11 @@ mod tests {
         };
         let peer = PeerStats { rails: rails.iter().map(stats).collect(), ..PeerStats::default() };
         let stats = Stats { peers: vec![peer], ..Stats::default() };
-        let names: Vec<_> =
-            rails.iter().map(|(name, ..)| ((*name).to_owned(), (*name).to_owned())).collect();
+        let address = [10, 0, 0, 1].into();
+        let names: Vec<_> = rails
+            .iter()
+            .map(|(name, ..)| ((*name).to_owned(), (*name).to_owned(), address))
+            .collect();
         let interface = |(name, up): &(&str, bool)| Interface {
             up: *up,
             loopback: *name == "lo",
@@ -159,6 +188,16 @@ mod tests {
         assert_eq!(down(&up), told(WhyDown::Disconnected));
         let without = [("r0", true), ("r1", false)];
         assert_eq!(down(&without), told(WhyDown::Interface));
+    }
+
+    #[test]
+    fn a_rail_whose_interface_is_down_or_gone_is_told_though_its_flows_count_as_up() {
+        let rails: [Rail<'_>; 2] = [("r0", true, &[(0, true)]), ("r1", true, &[(1, true)])];
+        let told = |why: WhyDown| vec![("r1".to_owned(), why)];
+        assert_eq!(found(&rails, &[("r0", true), ("r1", false)]), told(WhyDown::Interface));
+        let rails: [Rail<'_>; 2] = [("r0", true, &[(0, true)]), ("r1", true, &[(1, false)])];
+        assert_eq!(found(&rails, &[("r0", true)]), told(WhyDown::Gone));
+        assert_eq!(found(&rails, &[]), told(WhyDown::Disconnected), "nothing is known");
     }
 
     #[test]
