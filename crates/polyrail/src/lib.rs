@@ -103,7 +103,7 @@ pub use api::transfer::Transfer;
 pub use base::certificate_files::CertificatesError;
 pub use base::error::{EngineError, Explain, RegionError};
 pub use base::secret_file::SecretFileError;
-pub use diag::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats};
+pub use diag::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats, UnusedRail};
 pub use engine::inbox::Notification;
 pub use engine::joining::{Admission, Incoming};
 pub use engine::observer::{Observer, OnEnd, Watch};

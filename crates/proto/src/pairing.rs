@@ -265,12 +265,12 @@ impl Question<'_> {
             let to = self.listed(self.remote, &no_route);
             return Some(match network(rail) {
                 None => format!(
-                    "no route from {address} through this interface to {to} when the peer was added"
+                    "no route from {address} through this interface to {to} when the two ends met"
                 ),
                 // A rail of the peer in it would need no route.
                 Some(network) => format!(
-                    "the peer has no rail in {network}, and no route led from {address} through this \
-                     interface to {to} when the peer was added"
+                    "no rail of the end opposite is in {network}, and no route led from {address} through this \
+                     interface to {to} when the two ends met"
                 ),
             });
         }

@@ -334,7 +334,7 @@ fn an_address_that_comes_after_the_start_makes_no_rail_and_both_ends_say_so() {
         net.ip("b", "route add 10.2.0.0/24 dev eth2");
     });
     run.assert_carry(&["eth1"]);
-    run.assert_both_say(&["eth2 ", "after the engine there had started: start that program again"]);
+    run.assert_both_say(&["eth2 ", "after the program of that end had started"]);
 }
 
 #[test]

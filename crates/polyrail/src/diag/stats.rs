@@ -76,6 +76,17 @@ pub struct PeerStats {
     pub quota_refusals: u64,
     /// By local rail.
     pub rails: Vec<RailStats>,
+    /// The peer's rails to which this engine sends nothing.
+    pub unused_rails: Vec<UnusedRail>,
+}
+
+/// A rail of a peer to which no local rail leads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct UnusedRail {
+    /// Its name there.
+    pub name: String,
+    /// Why no local rail leads to it.
+    pub because: String,
 }
 
 /// Counters of a rail towards one peer.
@@ -238,6 +249,10 @@ impl EngineShared {
             }
             stats
         };
+        let unused = |(index, rail): (usize, &RailCard)| {
+            let because = peer.layout.pairs.why_unused(index)?.to_owned();
+            Some(UnusedRail { name: rail.name.clone(), because })
+        };
         let refused = peer.rx().receiver.quota_refusals();
         PeerStats {
             name: peer.name().to_owned(),
@@ -248,6 +263,7 @@ impl EngineShared {
             shared_bytes: peer.tally.shared_bytes.get(),
             quota_refusals: refused + peer.quotas.flows_refused.get(),
             rails: self.card.rails.iter().enumerate().map(rail).collect(),
+            unused_rails: peer.card.rails.iter().enumerate().filter_map(unused).collect(),
         }
     }
 }

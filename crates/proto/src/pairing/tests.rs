@@ -83,7 +83,7 @@ fn with_an_address_of_its_own_for_each_nic_routes_decide_and_not_positions() {
     let found = of(&[1, 2, 3, 4], &[1, 3, 4]);
     assert_eq!(found.pairs, [(0, 0), (2, 1), (3, 2)]);
     let why = "no route from 10.2.0.11 through this interface to 10.1.0.12, 10.3.0.12, 10.4.0.12 \
-               when the peer was added";
+               when the two ends met";
     assert_eq!(found.idle_local[1].as_deref(), Some(why));
     let found = of(&[1, 3], &[3, 2, 1]);
     assert_eq!(found.pairs, [(0, 2), (1, 0)]);
@@ -101,15 +101,18 @@ fn a_rail_whose_network_the_peer_has_no_rail_in_says_so() {
     };
     assert_eq!(
         why(rail("eth1", "10.60.1.2", 24, 0), &["10.60.0.1", "10.60.2.1"]),
-        "the peer has no rail in 10.60.1.0/24, and no route led from 10.60.1.2 through this interface to \
-         10.60.0.1, 10.60.2.1 when the peer was added"
+        "no rail of the end opposite is in 10.60.1.0/24, and no route led from 10.60.1.2 through this interface to \
+         10.60.0.1, 10.60.2.1 when the two ends met"
     );
     let six = why(rail("eth1", "fd00:1::2", 64, 0), &["10.60.0.1"]);
-    assert!(six.starts_with("the peer has no rail in fd00:1::/64, and no route"), "{six}");
+    assert!(
+        six.starts_with("no rail of the end opposite is in fd00:1::/64, and no route"),
+        "{six}"
+    );
     let alone = why(rail("eth1", "10.60.1.2", 32, 0), &["10.60.0.1"]);
     assert_eq!(
         alone,
-        "no route from 10.60.1.2 through this interface to 10.60.0.1 when the peer was added"
+        "no route from 10.60.1.2 through this interface to 10.60.0.1 when the two ends met"
     );
 }
 

@@ -30,7 +30,7 @@ use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::memory::{Bank, Buffers, Store};
 use crate::cmd::bench::options::{Schedule, Verify};
 use crate::cmd::bench::talk::{
-    Answer, Ask, Counted, End, Link, Load, RailDelta, Regions, SetUp, process, unexpected,
+    Answer, Ask, Counted, DownRail, End, Link, Load, RailDelta, Regions, SetUp, process, unexpected,
 };
 
 /// A size that is set up at both ends.
@@ -164,8 +164,11 @@ impl<'l> Trial<'l> {
             (true, false) => interval.rails,
             (false, _) => counted.rails,
         };
-        let (local_load, peer_load) = (interval.load, counted.load);
+        let (mut local_load, mut peer_load) = (interval.load, counted.load);
         self.link.note_silent(&local_load);
+        // Each end says to which rails of the other one it sends nothing.
+        add_new(&mut peer_load.down, &local_load.unsent);
+        add_new(&mut local_load.down, &peer_load.unsent);
         let rescues = interval.rescues.zip(counted.rescues).map(|(here, there)| here + there);
         let times = ran.times;
         Ok(Taken { sample, times, rails, local_load, peer_load, verified_bytes, rescues })
@@ -209,6 +212,15 @@ impl<'l> Trial<'l> {
         match self.link.ask(&ask)? {
             Answer::Verified { bytes } => Ok(here + bytes),
             other => Err(unexpected(&ask, &other)),
+        }
+    }
+}
+
+/// Adds the rails that are not among them yet.
+fn add_new(down: &mut Vec<DownRail>, more: &[DownRail]) {
+    for rail in more {
+        if down.iter().all(|known| known.name != rail.name) {
+            down.push(rail.clone());
         }
     }
 }

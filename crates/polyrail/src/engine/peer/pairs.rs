@@ -20,6 +20,8 @@ pub(crate) struct Pairs {
     preferred: Vec<RailPair>,
     /// By rail here: why it is in no pair.
     idle: Mutex<Vec<Option<String>>>,
+    /// By rail of the peer: why nothing is sent to it.
+    unused: Vec<Option<String>>,
     /// By position: why its latest connection failed, until one of its flows moves data.
     problems: Mutex<Vec<Option<String>>>,
     pub(crate) trials: Mutex<Trials>,
@@ -27,11 +29,12 @@ pub(crate) struct Pairs {
 
 impl Pairs {
     pub(crate) fn new(pairing: Pairing) -> Self {
-        let Pairing { pairs: preferred, idle_local, .. } = pairing;
+        let Pairing { pairs: preferred, idle_local, idle_remote } = pairing;
         Self {
             current: preferred.iter().map(|pair| AtomicU32::new(packed(*pair))).collect(),
             problems: Mutex::new(vec![None; preferred.len()]),
             idle: Mutex::new(idle_local),
+            unused: idle_remote,
             trials: Mutex::new(Trials::new(preferred.len())),
             preferred,
         }
@@ -74,6 +77,12 @@ impl Pairs {
         self.idle.lock().get(local)?.clone()
     }
 
+    /// Why no pair leads to a rail of the peer.
+    pub(crate) fn why_unused(&self, remote: usize) -> Option<&str> {
+        let is_taken = self.iter().any(|pair| pair.1 == remote);
+        self.unused.get(remote)?.as_deref().filter(|_| !is_taken)
+    }
+
     pub(crate) fn note_problem(&self, index: usize, why: String) {
         self.problems.lock()[index] = Some(why);
     }
@@ -105,7 +114,9 @@ mod tests {
 
     fn pairs() -> Pairs {
         let pairing = Pairing { pairs: vec![(0, 1), (1, 0)], ..Pairing::default() };
-        Pairs::new(Pairing { idle_local: vec![None, None, Some("why".to_owned())], ..pairing })
+        let idle_local = vec![None, None, Some("why".to_owned())];
+        let idle_remote = vec![None, Some("spare".to_owned())];
+        Pairs::new(Pairing { idle_local, idle_remote, ..pairing })
     }
 
     #[test]
@@ -116,7 +127,9 @@ mod tests {
         assert_eq!(pairs.iter().collect::<Vec<_>>(), [(0, 1), (2, 63)]);
         assert_eq!((pairs.why_idle(0), pairs.why_idle(2)), (None, Some("why".to_owned())));
         pairs.note_problem(0, "refused".to_owned());
+        assert_eq!((pairs.why_unused(0), pairs.why_unused(1)), (None, Some("spare")));
         pairs.replace(0, (1, 1));
+        assert_eq!(pairs.why_unused(1), None, "it is taken now");
         assert_eq!(pairs.why_idle(0), Some("refused".to_owned()));
     }
 

@@ -25,7 +25,9 @@ use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{Against, Args, Placed, Schedule, Server, Verify};
 use crate::cmd::bench::output::{Output, TCP, explanation, remarks, sample_file};
 use crate::cmd::bench::rivals::Other;
-use crate::cmd::bench::talk::{About, Answer, Ask, BUSY, CONTROL_VERSION, Link, unexpected};
+use crate::cmd::bench::talk::{
+    About, Answer, Ask, BUSY, CONTROL_VERSION, Link, Silent, unexpected,
+};
 use crate::cmd::bench::trial::{Watch, attach, rails_down};
 use crate::progress::Progress;
 use crate::stdout::put;
@@ -283,8 +285,9 @@ const FLOWS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Ends the service, and tells the server which rails here carry nothing.
 pub(super) fn say_good_bye(link: &Link<'_>) {
-    let now = || rails_down(link.engine, &link.engine.stats());
-    link.say_good_bye(link.silent().map_or_else(now, |silent| silent.down));
+    let now =
+        || Silent { down: rails_down(link.engine, &link.engine.stats()), ..Silent::default() };
+    link.say_good_bye(link.silent().unwrap_or_else(now));
 }
 
 /// A server notices within this time that its client is dead.

@@ -71,8 +71,8 @@ fn serve_one(
         }
         match ask {
             Ask::StillThere => {}
-            Ask::Bye { down } => {
-                let silent = silent_rails(&silent(&link), &down);
+            Ask::Bye { down, unsent } => {
+                let silent = silent_rails(&silent(&link), &Silent { down, unsent, one_nic: None });
                 session.see_off();
                 return Ok(silent);
             }
@@ -90,7 +90,7 @@ fn serve_one(
 fn silent(link: &Link<'_>) -> Silent {
     link.silent().unwrap_or_else(|| Silent {
         down: rails_down(link.engine, &link.engine.stats()),
-        one_nic: None,
+        ..Silent::default()
     })
 }
 
@@ -409,7 +409,7 @@ mod tests {
             let link = Link::new(&client, peer, Interrupt::default());
             // One that is gone before it is accepted is not served.
             link.ask(&Ask::Hello { control_version: CONTROL_VERSION }).unwrap();
-            link.say_good_bye(Vec::new());
+            link.say_good_bye(Silent::default());
             client.close();
             let was_gone = served.recv_timeout(Duration::from_secs(60));
             over.raise();

@@ -116,7 +116,10 @@ fn what_is_told_at_once_is_in_the_present_and_what_was_measured_in_the_past() {
         (WhyDown::NoRail, "down: its interface is down or has no carrier, so the engine"),
         (WhyDown::Disconnected, "not connected: none of its flows is connected"),
     ] {
-        let now = silent_rails(&Silent { down: vec![down(why)], one_nic: None }, &[]);
+        let now = silent_rails(
+            &Silent { down: vec![down(why)], ..Silent::default() },
+            &Silent::default(),
+        );
         assert!(now[0].starts_with(&format!("eth1 here is {fault}")), "{now:?}");
         let (_, then) = verdict(|e| (e.local.down, e.depth) = (vec![down(why)], 1 << 10));
         let fault = fault.replace("is ", "was ").replace("has no", "had no");
@@ -175,7 +178,8 @@ fn rails_of_one_subnet_that_receive_by_one_nic_are_named_with_the_settings_that_
     assert_eq!(kind, LimitKind::Cpu);
     assert!(because.contains("\neth1, eth2 here are in one subnet"), "{because}");
     // The end that is to change something says so, too; and the depth is not blamed for a full NIC.
-    let lines = silent_rails(&Silent { down: Vec::new(), one_nic: one_nic() }, &[]);
+    let lines =
+        silent_rails(&Silent { one_nic: one_nic(), ..Silent::default() }, &Silent::default());
     assert!(lines[0].starts_with("eth1, eth2 here are in one subnet"), "{lines:?}");
     let of_depth = |depth| {
         verdict(|e| {
@@ -184,6 +188,25 @@ fn rails_of_one_subnet_that_receive_by_one_nic_are_named_with_the_settings_that_
     };
     assert_eq!(of_depth(4).0, LimitKind::Network);
     assert_eq!(of_depth(1).0, LimitKind::Depth, "one at a time is bound by its latency");
+}
+
+#[test]
+fn rails_here_to_which_the_client_sends_nothing_are_told_once() {
+    let rail = |name: &str, because: &str| DownRail {
+        name: name.into(),
+        interface: name.into(),
+        why: WhyDown::NoPartner,
+        because: Some(because.into()),
+        receives: false,
+    };
+    let spare = "only 2 rails of the other end can reach it, all paired";
+    let unsent = vec![rail("rail2", spare), rail("rail3", spare)];
+    let client = Silent { unsent, ..Silent::default() };
+    let own = Silent { down: vec![rail("rail3", "no route")], ..Silent::default() };
+    let lines = silent_rails(&own, &client);
+    let wanted =
+        ["rail3 here is not used: no route".to_owned(), format!("rail2 here is not used: {spare}")];
+    assert_eq!(lines, wanted);
 }
 
 #[test]
@@ -196,7 +219,8 @@ fn where_to_look_follows_from_the_reason() {
             because: Some(because.to_owned()),
             receives: false,
         };
-        silent_rails(&Silent { down: vec![down], one_nic: None }, &[]).remove(0)
+        silent_rails(&Silent { down: vec![down], ..Silent::default() }, &Silent::default())
+            .remove(0)
     };
     let firewall = line(WhyDown::Disconnected, "timed out (a firewall drops it)");
     assert!(firewall.ends_with("(look at firewalls of both ends and between them)"), "{firewall}");

@@ -30,6 +30,8 @@ pub(crate) struct Link<'a> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Silent {
     pub(crate) down: Vec<DownRail>,
+    /// Those of the other end to which this one sent nothing.
+    pub(crate) unsent: Vec<DownRail>,
     pub(crate) one_nic: Option<OneNic>,
 }
 
@@ -48,7 +50,8 @@ impl<'a> Link<'a> {
 
     /// Keeps what a sample says about silent rails: after it, rails also lose connections because the bench ends.
     pub(crate) fn note_silent(&self, load: &Load) {
-        let silent = Silent { down: load.down.clone(), one_nic: load.one_nic.clone() };
+        let Load { down, unsent, one_nic, .. } = load.clone();
+        let silent = Silent { down, unsent, one_nic };
         *self.silent.lock() = Some(silent);
     }
 
@@ -117,8 +120,8 @@ impl<'a> Link<'a> {
 
     /// Lets the server go on to its next client. It closes at once, so that it may be gone before
     /// it could say that it has heard.
-    pub(crate) fn say_good_bye(&self, down: Vec<DownRail>) {
-        let _ = self.say(&Ask::Bye { down });
+    pub(crate) fn say_good_bye(&self, Silent { down, unsent, .. }: Silent) {
+        let _ = self.say(&Ask::Bye { down, unsent });
     }
 
     /// The next notification of this peer, or `None` after `timeout`.

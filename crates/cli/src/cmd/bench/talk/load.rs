@@ -38,6 +38,9 @@ pub(crate) struct Load {
     /// Rails that carry nothing while others do.
     #[serde(default)]
     pub(crate) down: Vec<DownRail>,
+    /// Rails of the other end to which this one, which sends, sends nothing.
+    #[serde(default)]
+    pub(crate) unsent: Vec<DownRail>,
     /// Rails in one subnet whose bytes arrive by one NIC.
     #[serde(default)]
     pub(crate) one_nic: Option<OneNic>,

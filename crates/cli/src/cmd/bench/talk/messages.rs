@@ -14,7 +14,7 @@ use crate::cmd::bench::error::Mismatch;
 use crate::cmd::bench::options::{Change, Layout, Op, Verify};
 
 /// Raised whenever a message changes; ends of different versions refuse each other.
-pub(crate) const CONTROL_VERSION: u32 = 8;
+pub(crate) const CONTROL_VERSION: u32 = 9;
 
 /// What the measuring end asks the serving end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -61,9 +61,11 @@ pub(crate) enum Ask {
     RawClose,
     /// Where the progress threads run.
     Threads,
-    /// The end; with the client's rails that carried nothing.
+    /// The end; with the client's rails that carried nothing, and those of the server to which it sent nothing.
     Bye {
         down: Vec<DownRail>,
+        #[serde(default)]
+        unsent: Vec<DownRail>,
     },
 }
 

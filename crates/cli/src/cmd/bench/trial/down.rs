@@ -20,6 +20,22 @@ pub(crate) fn rails_down(engine: &Engine, stats: &Stats) -> Vec<DownRail> {
     find(stats, &rails, &interfaces::survey().unwrap_or_default(), late)
 }
 
+/// The rails of peers to which nothing is sent, if this end has sent anything.
+pub(super) fn unsent(stats: &Stats, moved: &[RailDelta]) -> Vec<DownRail> {
+    if moved.iter().all(|rail| rail.tx_bytes == 0) {
+        return Vec::new();
+    }
+    let unused = stats.peers.iter().flat_map(|peer| &peer.unused_rails);
+    let told = unused.map(|rail| DownRail {
+        name: rail.name.clone(),
+        interface: rail.name.clone(),
+        why: WhyDown::NoPartner,
+        because: Some(rail.because.clone()),
+        receives: false,
+    });
+    told.collect()
+}
+
 /// The name of a rail, its interface, and its address there.
 type Rail = (String, String, IpAddr);
 
@@ -129,7 +145,7 @@ fn find(
     of_engine.chain(others).collect()
 }
 
-const LATE: &str = "it got its address, or came up, after the engine there had started: start that program again to use it";
+const LATE: &str = "it got its address, or came up, after the program of that end had started, which has to be started again to use it";
 
 /// `eth` of `eth3`.
 fn stem(interface: &str) -> &str {
@@ -138,7 +154,7 @@ fn stem(interface: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use polyrail::{FlowSnapshot, PeerStats};
+    use polyrail::{FlowSnapshot, PeerStats, UnusedRail};
 
     use super::*;
 
@@ -228,6 +244,20 @@ mod tests {
         assert!(!receives(&down, WhyDown::Disconnected, 0), "nothing arrived");
         assert!(!receives(&[], WhyDown::Disconnected, 9), "it was cut in the middle");
         assert!(!receives(&down, WhyDown::Interface, 9));
+    }
+
+    #[test]
+    fn rails_of_a_peer_are_told_as_unused_by_the_end_that_sends() {
+        let unused_rails = vec![UnusedRail { name: "r2".into(), because: "spare".into() }];
+        let peer = PeerStats { unused_rails, ..PeerStats::default() };
+        let stats = Stats { peers: vec![peer], ..Stats::default() };
+        let moved = |tx_bytes| [RailDelta { name: "r0".into(), tx_bytes, ..RailDelta::default() }];
+        assert_eq!(unsent(&stats, &moved(0)), []);
+        let found = unsent(&stats, &moved(1));
+        assert_eq!(
+            (found.len(), found[0].name.as_str(), found[0].why),
+            (1, "r2", WhyDown::NoPartner)
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use polyrail_sys::threads::{allowed_cpus, process_cpu_seconds};
 
 use super::arrivals::Arrivals;
 use super::away::Attendance;
-use super::down::{down_meanwhile, rails_down};
+use super::down::{down_meanwhile, rails_down, unsent};
 use super::machine::Machine;
 use super::programs::Programs;
 use super::queued::Queued;
@@ -103,6 +103,7 @@ impl Snapshot {
                 queued_thread: self.queued.longest(&later.queued, seconds),
                 dropped: self.queues.worst(&later.queues),
                 one_nic: self.arrivals.by_one_nic(&later.arrivals, &rails),
+                unsent: unsent(&later.stats, &rails),
                 down: down_meanwhile(&self.down, &later.down, &rails),
                 throttled: self.quotas.worst(&later.quotas),
                 busiest_thread: self.busiest_thread(later, seconds, poster),
