@@ -11,16 +11,17 @@ mod machine;
 mod one_nic;
 mod others;
 mod rules;
+mod silent;
 mod starved;
 mod suspects;
 mod verdict;
 
 pub(crate) use self::attempt::{AGAIN, Attempt, Pairs, best_first};
 pub(crate) use self::causes::{Cause, untested};
-pub(crate) use self::down::silent_rails;
 pub(crate) use self::evidence::{BesideRails, Deeper, Evidence, Line};
 pub(crate) use self::machine::{Copied, Copies, CopyRate, CopyRates, Use};
 pub(crate) use self::rules::MESSAGE_BYTES;
+pub(crate) use self::silent::silent_rails;
 pub(crate) use self::starved::starved;
 pub(crate) use self::suspects::{Scene, suspects};
 pub(crate) use self::verdict::{Judged, judge};

@@ -1,13 +1,11 @@
 //! Rails that carry nothing while others do.
 
-use polyrail_config::shortened;
 use polyrail_report::{LimitKind, counted, show_gb_per_s};
 
 use super::causes::Cause;
 use super::evidence::{Evidence, Line};
-use super::one_nic;
 use super::rules::Candidate;
-use crate::cmd::bench::talk::{DownRail, Silent, WhyDown};
+use crate::cmd::bench::talk::{DownRail, WhyDown};
 
 /// What the rails here carry at most that carry anything.
 pub(super) fn line_of_others(evidence: &Evidence) -> Option<Line> {
@@ -75,32 +73,9 @@ pub(super) fn names(evidence: &Evidence) -> Vec<String> {
     lines
 }
 
-/// A line for each rail that carries nothing at the end of serving a client. What the client says comes from another
-/// host.
-pub(crate) fn silent_rails(own: &Silent, client: &Silent) -> Vec<String> {
-    let mut lines = of_end(&own.down, HERE, Tense::Present);
-    lines.extend(own.one_nic.iter().map(|found| one_nic::name(HERE, found)));
-    let mut room = SHOWN_OF_CLIENT;
-    let new = |unsent: &[DownRail], known: &[DownRail]| -> Vec<DownRail> {
-        let is_new = |rail: &&DownRail| known.iter().all(|one| one.name != rail.name);
-        unsent.iter().filter(is_new).cloned().collect()
-    };
-    lines.extend(of_end(&new(&own.unsent, &client.down), THERE, Tense::Present));
-    let of_client = of_end(&client.down, THERE, Tense::Present);
-    let unsent = of_end(&new(&client.unsent, &own.down), HERE, Tense::Present);
-    for line in of_client.into_iter().chain(unsent) {
-        if room == 0 {
-            break;
-        }
-        lines.push(shortened(&line, room));
-        room = room.saturating_sub(line.chars().count());
-    }
-    lines
-}
-
 /// When a fault is looked at: it is there still, or was when it was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tense {
+pub(super) enum Tense {
     Present,
     Past,
 }
@@ -113,8 +88,6 @@ impl Tense {
 
 pub(super) const HERE: &str = "here";
 pub(super) const THERE: &str = "at the other side";
-/// Characters of the client's reasons that are shown.
-const SHOWN_OF_CLIENT: usize = 2000;
 
 /// The causes that [`names`] names.
 pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {
@@ -128,7 +101,7 @@ pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {
 }
 
 /// Rails that are left out for one reason are named together.
-fn of_end(rails: &[DownRail], place: &str, tense: Tense) -> Vec<String> {
+pub(super) fn of_end(rails: &[DownRail], place: &str, tense: Tense) -> Vec<String> {
     let mut reasons: Vec<(&DownRail, Vec<&DownRail>)> = Vec::new();
     for rail in rails {
         let is_same = |one: &DownRail| (one.why, &one.because) == (rail.why, &rail.because);

@@ -1,0 +1,33 @@
+//! The lines of a listener about rails that carried nothing for a client.
+
+use polyrail_config::shortened;
+
+use super::down::{HERE, THERE, Tense, of_end};
+use super::one_nic;
+use crate::cmd::bench::talk::{DownRail, Silent};
+
+/// A line for each rail that carries nothing at the end of serving a client. What the client says comes from another
+/// host.
+pub(crate) fn silent_rails(own: &Silent, client: &Silent) -> Vec<String> {
+    let mut lines = of_end(&own.down, HERE, Tense::Present);
+    lines.extend(own.one_nic.iter().map(|found| one_nic::name(HERE, found)));
+    let mut room = SHOWN_OF_CLIENT;
+    let new = |unsent: &[DownRail], known: &[DownRail]| -> Vec<DownRail> {
+        let is_new = |rail: &&DownRail| known.iter().all(|one| one.name != rail.name);
+        unsent.iter().filter(is_new).cloned().collect()
+    };
+    lines.extend(of_end(&new(&own.unsent, &client.down), THERE, Tense::Present));
+    let of_client = of_end(&client.down, THERE, Tense::Present);
+    let unsent = of_end(&new(&client.unsent, &own.down), HERE, Tense::Present);
+    for line in of_client.into_iter().chain(unsent) {
+        if room == 0 {
+            break;
+        }
+        lines.push(shortened(&line, room));
+        room = room.saturating_sub(line.chars().count());
+    }
+    lines
+}
+
+/// Characters of the client's reasons that are shown.
+const SHOWN_OF_CLIENT: usize = 2000;
