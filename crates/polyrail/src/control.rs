@@ -132,7 +132,9 @@ impl Control {
             self.end_second_tries(time);
             self.begin_second_ways(now);
             self.go_on_introducing(now);
-            self.engine.send_what_is_left();
+            if self.engine.settings.caller_driven {
+                self.engine.proxies.driven[0].send_left(&self.engine);
+            }
             self.retry_due(now);
             self.probe_due(now);
             self.expire_handshakes(now);
@@ -179,7 +181,7 @@ impl Control {
                 for flow in 0..peer.layout.flows() {
                     self.start_flow(peer.clone(), FlowIndex(flow));
                 }
-                self.engine.control.nudge();
+                self.engine.control.start_ticking();
             }
             ControlCommand::FlowLost { peer, flow, why, life } => {
                 let text = format!("rail {}: {why}", self.rail_name(&peer, flow));
@@ -195,7 +197,7 @@ impl Control {
                     self.reconnect(peer.clone(), flow, &life);
                     self.flows_lost(&peer);
                 }
-                self.engine.control.nudge();
+                self.engine.control.start_ticking();
             }
             ControlCommand::ArrivalLost { peer, flow, why } => {
                 let name = peer.name();
@@ -203,7 +205,7 @@ impl Control {
                 if !peer.is_gone() && !self.is_leaving(&peer) {
                     self.note_cut_off(&peer);
                     self.flows_lost(&peer);
-                    self.engine.control.nudge();
+                    self.engine.control.start_ticking();
                 }
             }
             ControlCommand::Ask { peer, question } => {
@@ -278,7 +280,7 @@ impl Control {
         self.engine.proxies.all[proxy].command(command);
         if self.engine.settings.caller_driven {
             self.engine.help();
-            self.engine.control.nudge();
+            self.engine.control.start_ticking();
         }
     }
 

@@ -94,7 +94,7 @@ impl Proxy {
     }
 
     /// Sends what was left to this thread while it drove, unless another one drives now and will.
-    pub(crate) fn settle(&self, engine: &Arc<EngineShared>) {
+    pub(crate) fn send_left_hastily(&self, engine: &Arc<EngineShared>) {
         for _ in 0..LEFT_ROUNDS {
             if !self.left.is_left() {
                 return;
@@ -106,7 +106,7 @@ impl Proxy {
             }
         }
         // Others post all the time, or hold a lock, and this thread has something else to do.
-        engine.control.send_what_is_left();
+        engine.control.wake();
     }
 
     fn send_for_caller(
@@ -121,7 +121,7 @@ impl Proxy {
         drop(core);
         if asks {
             // A device has begun something, and the caller has other things to do than to ask.
-            self.wake();
+            self.doorbell.ring();
         }
         Sent { worked, is_held_up }
     }
@@ -143,7 +143,7 @@ impl Proxy {
     /// the event that it would have woken up for is used up.
     fn wake_sleeper(&self) {
         if self.sleeper.is_locked() {
-            self.poller.wake();
+            self.doorbell.rouse();
         }
     }
 
@@ -152,7 +152,7 @@ impl Proxy {
     fn leave_to_sleeper(&self, core: &mut Core, engine: &EngineShared) {
         let may_be_asleep = engine.settings.caller_driven && self.sleeper.is_locked();
         if may_be_asleep && core.must_wake_sleeper() {
-            self.poller.wake();
+            self.doorbell.rouse();
         }
     }
 
@@ -178,7 +178,7 @@ impl Proxy {
             // A caller waits for nobody, and who holds a lock of the peer may have no CPU for long.
             if hasty && command.peer().is_some_and(|peer| peer.is_held()) {
                 core.put_off(command);
-                self.wake();
+                self.doorbell.ring();
                 is_put_off = true;
                 break;
             }
@@ -192,14 +192,9 @@ impl Proxy {
         }
         worked |= core.write_wanted(self, &mut pass);
         core.is_held_up |= is_put_off;
-        // In this order: whoever is through with telling has told.
-        if is_unannounced && worked && !core.is_being_told() && !self.signal.is_told() {
-            self.counters.rescues.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(target: "polyrail::proxy", proxy = %self.name,
-                "moved what nobody had told it of; please report this");
-        }
-        if self.woke_by_itself.load(Ordering::Relaxed) {
-            self.woke_by_itself.store(false, Ordering::Relaxed);
+        // In this order: whoever posts no more has rung.
+        if is_unannounced && worked && !core.is_being_posted() && !self.doorbell.is_rung() {
+            engine.count_rescue(&self.name, "moved what was announced to nobody");
         }
         // Not by a caller with something small to send, who reads nothing.
         if reads != Reads::No && pass.now >= core.next_check {
@@ -232,30 +227,27 @@ impl Proxy {
 }
 
 impl Drive for Proxy {
-    /// Has the proxy send what there is to send and says whether that is all; `None` if somebody
-    /// else drives it at each of so many tries. `now` is the machine's monotonic clock.
-    ///
-    /// What has come is left to whoever drives it next: it may be large, and the caller, who has
-    /// something small to send, waits for none of it.
-    fn try_send(&self, engine: &Arc<EngineShared>, now: u64, tries: u32) -> Option<bool> {
-        for _ in 1..tries {
-            if let Some(core) = self.try_lock() {
-                return Some(self.send_for_caller(core, engine, now).is_all());
-            }
-            std::hint::spin_loop();
+    /// What has come is left to whoever drives the proxy next: it may be large, and the caller, who has something small
+    /// to send, waits for none of it.
+    fn send_now(&self, engine: &Arc<EngineShared>, now: u64, tries: u32) -> bool {
+        if engine.settings.caller_driven {
+            self.left.leave();
+            self.send_left_hastily(engine);
+            return true;
         }
-        self.try_lock().map(|core| self.send_for_caller(core, engine, now).is_all())
-    }
-
-    /// Has the proxy send what there is to send: this thread does, or whoever drives it just now,
-    /// when that pass is over. So a caller never waits for a thread that has no CPU.
-    fn send_or_leave(&self, engine: &Arc<EngineShared>) {
-        self.left.leave();
-        self.settle(engine);
+        for attempt in 0..tries {
+            if attempt > 0 {
+                std::hint::spin_loop();
+            }
+            if let Some(core) = self.try_lock() {
+                return self.send_for_caller(core, engine, now).is_all();
+            }
+        }
+        false
     }
 
     /// Sends what callers left, by a thread that can wait for their locks.
-    fn send_what_is_left(&self, engine: &Arc<EngineShared>) {
+    fn send_left(&self, engine: &Arc<EngineShared>) {
         if self.left.is_left()
             && let Some(mut core) = self.try_core(engine)
         {
@@ -273,11 +265,11 @@ impl Drive for Proxy {
         if core.mark_hot() {
             let worked = self.pass(&mut core, engine, now, Reads::Hastily);
             // The others get their turn, too, however much comes there.
-            let polled = core.poll_if_due(&self.poller, now, worked)
+            let polled = core.poll_if_due(&self.doorbell.poller, now, worked)
                 && self.pass(&mut core, engine, now, Reads::Hastily);
             return worked || polled;
         }
-        core.poll(&self.poller);
+        core.poll(&self.doorbell.poller);
         self.pass(&mut core, engine, now, Reads::Hastily)
     }
 

@@ -1,12 +1,50 @@
 //! The small pieces that threads meet in, in every order in which they can meet.
 //!
-//! The sources of `tx_proxies`, `outlook`, `pin`, `signal` and `stream_words` are compiled here with loom's atomics.
+//! The sources of `Wake`, `Doorbell`, `Outlook`, `Handover`, `Gate` and `StreamWords` are compiled here with loom's atomics, and a poller
+//! that loom knows.
 
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
     pub(crate) use loom::thread::yield_now;
+
+    use loom::sync::{Condvar, Mutex};
+
+    pub(crate) struct PollEvent;
+
+    /// Without sockets. A thread that sleeps on it and is never woken is a deadlock, which loom finds.
+    #[derive(Debug, Default)]
+    pub(crate) struct Poller {
+        is_woken: Mutex<bool>,
+        wakes: Condvar,
+    }
+
+    impl Poller {
+        pub(crate) fn wake(&self) {
+            *self.is_woken.lock().unwrap() = true;
+            self.wakes.notify_one();
+        }
+
+        pub(crate) fn wait(
+            &self,
+            _: &mut Vec<PollEvent>,
+            _: Option<std::time::Duration>,
+        ) -> std::io::Result<bool> {
+            let mut is_woken = self.is_woken.lock().unwrap();
+            while !*is_woken {
+                is_woken = self.wakes.wait(is_woken).unwrap();
+            }
+            *is_woken = false;
+            Ok(true)
+        }
+    }
 }
 
+#[path = "../src/wake/announce.rs"]
+#[expect(dead_code, reason = "what only the engine and its watchdog ask")]
+mod announce;
+#[path = "../src/wake/doorbell.rs"]
+#[expect(dead_code, reason = "lingering reads a word and decides nothing")]
+mod doorbell;
 #[path = "../src/wake/handover.rs"]
 mod handover;
 #[path = "../src/wake/outlook.rs"]
@@ -14,19 +52,29 @@ mod handover;
 mod outlook;
 #[path = "../src/memory/gate.rs"]
 mod pin;
-#[path = "../src/wake/signal.rs"]
-#[expect(dead_code, reason = "lingering reads a word and decides nothing")]
-mod signal;
 #[path = "../src/wake/stream_words.rs"]
 mod stream_words;
-#[path = "../src/wake/tx_proxies.rs"]
-#[expect(dead_code, reason = "which proxies are asked is for the tests of the engine")]
-mod tx_proxies;
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use loom::thread;
+
+use announce::{ALL, Wake};
+use doorbell::{Doorbell, Slept};
+
+fn wake_of(threads: usize) -> Wake {
+    Wake::new((0..threads).map(|number| (number, doorbell())).collect())
+}
+
+fn doorbell() -> std::sync::Arc<Doorbell> {
+    std::sync::Arc::new(Doorbell::new(sync::Poller::default()))
+}
+
+/// Until it is rung, unless it was.
+fn wait_for_ring(doorbell: &Doorbell) -> Slept {
+    doorbell.sleep(&mut Vec::new(), None, false, || true).unwrap()
+}
 
 #[test]
 fn a_closed_gate_has_no_pin_left_and_gives_no_new_one() {
@@ -50,56 +98,56 @@ fn a_closed_gate_has_no_pin_left_and_gives_no_new_one() {
 }
 
 #[test]
-fn work_that_is_announced_is_seen_or_the_sleeper_is_woken() {
+fn work_before_a_ring_is_seen_or_the_sleeper_is_woken() {
     loom::model(|| {
-        let signal = Arc::new(signal::Signal::new());
+        let doorbell = doorbell();
         let work = Arc::new(AtomicBool::new(false));
-        let woken = Arc::new(AtomicBool::new(false));
-        let announcer = {
-            let (signal, work, woken) = (signal.clone(), work.clone(), woken.clone());
+        let poster = {
+            let (doorbell, work) = (doorbell.clone(), work.clone());
             thread::spawn(move || {
                 work.store(true, Ordering::Relaxed);
-                if signal.must_wake() {
-                    woken.store(true, Ordering::Release);
-                }
+                doorbell.ring();
             })
         };
-        signal.awake();
-        let seen = work.load(Ordering::Relaxed);
-        let sleeps = !seen && signal.may_sleep();
-        announcer.join().unwrap();
-        if sleeps {
-            assert!(
-                woken.load(Ordering::Acquire),
-                "it sleeps with work to do, and nobody wakes it"
-            );
-        } else {
-            // It looks again, and the announcement makes the work visible.
-            signal.awake();
-            assert!(work.load(Ordering::Relaxed));
+        doorbell.begin();
+        while !work.load(Ordering::Relaxed) {
+            wait_for_ring(&doorbell);
+            doorbell.begin();
         }
+        poster.join().unwrap();
     });
 }
 
 #[test]
-fn what_is_posted_while_a_proxy_finds_nothing_is_seen_or_wanted() {
+fn a_last_look_before_a_sleep_finds_what_does_not_ring() {
     loom::model(|| {
-        let proxies = Arc::new(tx_proxies::TxProxies::new(vec![0]));
+        let doorbell = doorbell();
+        doorbell.begin();
+        let slept = doorbell.sleep(&mut Vec::new(), None, false, || false).unwrap();
+        assert_eq!(slept, Slept::No);
+        assert!(!doorbell.is_asleep() && !doorbell.begin());
+    });
+}
+
+#[test]
+fn what_is_posted_while_a_thread_finds_nothing_is_seen_or_announced() {
+    loom::model(|| {
+        let wake = Arc::new(wake_of(1));
         let pool = Arc::new(AtomicBool::new(false));
         let poster = {
-            let (proxies, pool) = (proxies.clone(), pool.clone());
+            let (wake, pool) = (wake.clone(), pool.clone());
             thread::spawn(move || {
                 pool.store(true, Ordering::Relaxed);
-                proxies.want(1);
+                wake.announce(1);
             })
         };
         let mut seen = pool.load(Ordering::Relaxed);
         if !seen {
-            proxies.want_nothing();
+            wake.done();
             seen = pool.load(Ordering::Relaxed);
         }
         poster.join().unwrap();
-        assert!(seen || proxies.wants(0), "it is posted, and nobody is asked to send it");
+        assert!(seen || wake.claim(0), "it is posted, and announced to nobody");
     });
 }
 
@@ -108,28 +156,23 @@ fn what_is_posted_while_a_proxy_finds_nothing_is_seen_or_wanted() {
 #[test]
 fn a_proxy_never_sleeps_while_a_device_or_a_poster_has_something_for_it() {
     loom::model(|| {
-        let signal = Arc::new(signal::Signal::new());
-        let proxies = Arc::new(tx_proxies::TxProxies::new(vec![0]));
+        let doorbell = doorbell();
+        let wake = Arc::new(Wake::new(vec![(0, doorbell.clone())]));
         let (copied, pool) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let woken = Arc::new(AtomicBool::new(false));
         let device = {
             let copied = copied.clone();
             thread::spawn(move || copied.store(true, Ordering::Release))
         };
-        let mut poster = Some({
-            let (signal, proxies, pool, woken) =
-                (signal.clone(), proxies.clone(), pool.clone(), woken.clone());
+        let poster = {
+            let (wake, pool) = (wake.clone(), pool.clone());
             thread::spawn(move || {
                 pool.store(true, Ordering::Release);
-                proxies.want(1);
-                if signal.must_wake() {
-                    woken.store(true, Ordering::Release);
-                }
+                wake.announce(1);
             })
-        });
+        };
         let (mut is_staged, mut is_posted) = (true, true);
         while is_staged || is_posted {
-            signal.awake();
+            doorbell.begin();
             // The pass.
             let mut moved = false;
             if is_staged && copied.load(Ordering::Acquire) {
@@ -137,14 +180,14 @@ fn a_proxy_never_sleeps_while_a_device_or_a_poster_has_something_for_it() {
                 moved = true;
             }
             let left = outlook::Outlook::ask_if(is_staged);
-            if proxies.wants(0) {
+            if wake.claim(0) {
                 if pool.swap(false, Ordering::AcqRel) {
                     is_posted = false;
                     moved = true;
                 } else {
-                    proxies.want_nothing();
+                    wake.done();
                     if pool.load(Ordering::Acquire) {
-                        proxies.join(0);
+                        wake.resume(0);
                         moved = true;
                     }
                 }
@@ -154,103 +197,99 @@ fn a_proxy_never_sleeps_while_a_device_or_a_poster_has_something_for_it() {
             }
             if left == outlook::Outlook::Ask {
                 thread::yield_now();
-            } else if signal.may_sleep() {
-                assert!(!is_staged, "it sleeps while a device copies for it");
-                if let Some(poster) = poster.take() {
-                    poster.join().unwrap();
-                }
-                let is_told = woken.swap(false, Ordering::AcqRel);
-                assert!(is_told, "it sleeps with work to do, and nobody wakes it");
+            } else if wait_for_ring(&doorbell) != Slept::No {
+                assert!(!is_staged, "it slept while a device copied for it");
             }
         }
         device.join().unwrap();
-        if let Some(poster) = poster.take() {
-            poster.join().unwrap();
-        }
+        poster.join().unwrap();
     });
 }
 
-/// Two threads post. Each wakes only whom nobody had asked, as the other wakes whom it has asked.
+/// Two threads post to a third. A ring that was not answered yet covers both.
 #[test]
-fn who_was_asked_before_is_awake_or_is_woken_by_the_other_poster() {
-    loom::model(|| {
-        let signal = Arc::new(signal::Signal::new());
-        let proxies = Arc::new(tx_proxies::TxProxies::new(vec![0]));
+fn whatever_two_posters_announce_is_done() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let doorbell = doorbell();
+        let wake = Arc::new(Wake::new(vec![(0, doorbell.clone())]));
         let pool = Arc::new(AtomicUsize::new(0));
-        let woken = Arc::new(AtomicBool::new(false));
-        let post = {
-            let (signal, proxies) = (signal.clone(), proxies.clone());
-            let (pool, woken) = (pool.clone(), woken.clone());
-            move || {
+        let posters = [(); 2].map(|()| {
+            let (wake, pool) = (wake.clone(), pool.clone());
+            thread::spawn(move || {
                 pool.fetch_add(1, Ordering::AcqRel);
-                let is_new = proxies.want(1).to_wake(|_| false).next().is_some();
-                if is_new && signal.must_wake() {
-                    woken.store(true, Ordering::Release);
-                }
-            }
-        };
-        let mut other = Some(thread::spawn(post.clone()));
-        let mut posts = Some(post);
+                wake.announce(1);
+            })
+        });
         let mut sent = 0;
         while sent < 2 {
-            signal.awake();
-            if proxies.wants(0) {
-                let mut found = pool.swap(0, Ordering::AcqRel);
-                if found == 0 {
-                    proxies.want_nothing();
-                    found = pool.swap(0, Ordering::AcqRel);
-                    if found > 0 {
-                        proxies.join(0);
-                    }
-                }
-                sent += found;
-            } else if signal.may_sleep() {
-                // The first post comes in the middle of things, the second when all is quiet.
-                match (other.take(), posts.take()) {
-                    (Some(other), posted) => {
-                        other.join().unwrap();
-                        posts = posted;
-                    }
-                    (None, Some(post)) => post(),
-                    (None, None) => {}
-                }
-                let is_told = woken.swap(false, Ordering::AcqRel);
-                assert!(is_told || pool.load(Ordering::Acquire) == 0, "it sleeps with work to do");
+            doorbell.begin();
+            if !wake.claim(0) {
+                wait_for_ring(&doorbell);
+                continue;
             }
+            let mut found = pool.swap(0, Ordering::AcqRel);
+            if found == 0 {
+                wake.done();
+                found = pool.swap(0, Ordering::AcqRel);
+                if found > 0 {
+                    wake.resume(0);
+                }
+            }
+            sent += found;
         }
-        if let Some(other) = other {
-            other.join().unwrap();
-        }
+        posters.into_iter().for_each(|poster| poster.join().unwrap());
     });
 }
 
 #[test]
-fn who_joins_asks_nobody_else() {
+fn an_offer_rings_unless_the_poster_keeps_it() {
     loom::model(|| {
-        let proxies = tx_proxies::TxProxies::new(vec![10, 11, 12, 13]);
-        proxies.join(2);
-        assert!(proxies.wants(2) && !proxies.wants(0) && !proxies.wants(3));
-        let others = [proxies.ask_another(), proxies.ask_another(), proxies.ask_another()];
-        assert_eq!(others, [Some(10), Some(11), Some(13)], "each is named once, to be woken");
-        assert_eq!(proxies.ask_another(), None);
-        proxies.want_nothing();
-        assert!(!proxies.wants_any() && proxies.ask_another().is_none());
-        assert_eq!(tx_proxies::TxProxies::new(vec![7]).want(usize::MAX).all(), [7]);
+        let doorbell = doorbell();
+        let wake = Wake::new(vec![(0, doorbell.clone())]);
+        wake.offer(1).keep();
+        assert!(wake.claim(0) && !doorbell.begin());
+        // The work was announced before, and the thread may be asleep.
+        drop(wake.offer(1));
+        assert!(wake.claim(0) && doorbell.begin());
     });
 }
 
 #[test]
-fn more_proxies_than_bits_are_asked_and_woken() {
+fn work_is_shared_with_one_more_thread_at_a_time() {
     loom::model(|| {
-        let proxies = tx_proxies::TxProxies::new((0..100).collect());
-        assert_eq!(proxies.want(usize::MAX).all().len(), 100);
-        assert!(proxies.wants(0) && proxies.wants(99));
-        let again = proxies.want(usize::MAX);
-        assert!(again.to_wake(|_| false).eq(63..100), "nobody knows which of these was asked");
-        assert!(again.to_wake(|proxy| proxy == 7).eq([7].into_iter().chain(63..100)));
-        proxies.want_nothing();
-        proxies.join(80);
-        assert!(proxies.wants(80) && proxies.wants(99) && !proxies.wants(62));
+        let doorbells: Vec<_> = (0..4).map(|_| doorbell()).collect();
+        let wake = Wake::new((10..).zip(doorbells.iter().cloned()).collect());
+        wake.resume(2);
+        assert!(wake.claim(2) && !wake.claim(0) && !wake.claim(3));
+        assert!(doorbells.iter().all(|doorbell| !doorbell.is_rung()), "resuming rings nobody");
+        for rung in [0, 1, 3] {
+            wake.share();
+            assert!(doorbells.iter().enumerate().all(|(at, it)| it.begin() == (at == rung)));
+        }
+        wake.share();
+        assert!(doorbells.iter().all(|doorbell| !doorbell.is_rung()), "all know of it");
+        wake.done();
+        wake.share();
+        assert!(!wake.is_announced() && doorbells.iter().all(|doorbell| !doorbell.is_rung()));
+        assert_eq!(wake_of(1).offer(ALL).threads().collect::<Vec<_>>(), [0]);
+    });
+}
+
+#[test]
+fn more_threads_than_bits_are_rung() {
+    loom::model(|| {
+        let doorbells: Vec<_> = (0..100).map(|_| doorbell()).collect();
+        let wake = Wake::new(doorbells.iter().cloned().enumerate().collect());
+        for _ in 0..2 {
+            wake.announce(ALL);
+            assert!(wake.claim(0) && wake.claim(99));
+            assert!(doorbells.iter().all(|doorbell| doorbell.begin()));
+        }
+        wake.done();
+        wake.resume(80);
+        assert!(wake.claim(80) && wake.claim(99) && !wake.claim(62));
     });
 }
 

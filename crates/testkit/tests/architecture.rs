@@ -60,6 +60,8 @@ const RULES: &[Rule] = &[
     Rule {
         name: "polyrail",
         below: &["carrier", "config", "gpu", "metrics", "netlink", "proto", "secure", "sys"],
+        // Its own tests switch the checks of wake-ups on.
+        for_tests: &["polyrail"],
         ..Rule::ORDINARY
     },
     // It shares the grammar of bindings with the settings; its tests use its own fixtures, which

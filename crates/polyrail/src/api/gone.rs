@@ -51,7 +51,7 @@ impl Peer {
         let engine = self.shared.ending.engine();
         let watch = Watch::new(self.shared.clone());
         if let Some(engine) = engine.as_ref().filter(|engine| !engine.is_forked()) {
-            engine.control.nudge();
+            engine.control.start_ticking();
         }
         Gone { peer: self.clone(), engine, _watch: watch, place: None }
     }

@@ -247,7 +247,7 @@ impl Control {
         if let Some(then) = then {
             // Known by its hello alone: it is forgotten unless it comes again.
             self.note_cut_off(&then.peer);
-            self.engine.control.nudge();
+            self.engine.control.start_ticking();
         }
         self.turn_away(rail, remote, why);
     }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use polyrail_proto::Time;
 use polyrail_proto::hello::Capabilities;
 use polyrail_proto::life::{PeerEvent, PeerState, overdue};
 use polyrail_proto::reason::LostReason;
+use polyrail_proto::{FlowIndex, Time};
 use polyrail_sys::threads::monotonic_ns;
 
 use super::Control;
@@ -93,8 +93,23 @@ impl Control {
             let silence = if event == PeerEvent::Silent { silence } else { timeout };
             return !self.engine.lose_peer(peer, event, silent_for(peer, silence));
         }
-        self.engine.wake_stalled(peer, time);
+        self.rouse_stalled(peer, time);
         self.is_waiting(peer, time)
+    }
+
+    /// Proxies look after their flows while they know of something in flight. One that went to sleep
+    /// with nothing does not know what the thread of a caller has sent meanwhile.
+    fn rouse_stalled(&self, peer: &PeerShared, time: Time) {
+        // A proxy wants to look twice: once to note how far the kernel is.
+        let stall = self.engine.settings.rail_stall / 2;
+        let tx = peer.tx();
+        let is_stalled =
+            |index: &usize| tx.sender.is_stalled(time, FlowIndex(*index as u32), stall);
+        let stalled: Vec<usize> = (0..peer.flows.len()).filter(is_stalled).collect();
+        drop(tx);
+        for index in stalled {
+            self.engine.proxies.all[peer.flows[index].proxy].doorbell.rouse();
+        }
     }
 
     /// When it is too late for a peer and no problem is noted, what its handshakes wait for is the
@@ -138,7 +153,7 @@ impl Control {
             peer.asked.store(time.0, Ordering::Relaxed);
             tx.ask(time);
             drop(tx);
-            self.engine.send_soon(peer);
+            self.engine.announce(peer);
         }
         awaited || busy
     }

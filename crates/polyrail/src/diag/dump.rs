@@ -80,7 +80,7 @@ fn write_engine(out: &mut String, engine: &Arc<EngineShared>) -> std::fmt::Resul
         "  operations {} of {}, regions {regions}, notifications waiting {waiting}, rescues {}",
         pool.used(),
         pool.limit(),
-        engine.rescues()
+        engine.rescues.get()
     )?;
     if let Some(staging) = engine.budgets.staging.text() {
         writeln!(out, "  pinned memory of flows: {staging}")?;

@@ -48,7 +48,7 @@ pub struct Stats {
     pub notifications_waiting: usize,
     /// Connections that were turned away: strangers, other versions, limits.
     pub refused_connections: u64,
-    /// Work that waited for a periodic look because nobody had been told of it. Each is a fault of
+    /// Work that waited for a periodic look because no thread was woken for it. Each is a fault of
     /// the engine: there are none in an engine that is right. With `progress = caller` nothing counts.
     pub rescues: u64,
     /// Panics of observers, mailboxes and listeners, which the log tells of.
@@ -186,9 +186,6 @@ pub struct ProxyStats {
     pub busy_passes: u64,
     /// How often it went to sleep.
     pub sleeps: u64,
-    /// How often it found, when a check was due, something to move that nobody had told it of. Each
-    /// is a fault of the engine.
-    pub rescues: u64,
 }
 
 impl EngineShared {
@@ -218,13 +215,8 @@ impl EngineShared {
             notifications_waiting: self.inbox.queue.len(),
             callback_panics: self.callbacks.panics(),
             refused_connections: self.control.refused.load(Ordering::Relaxed),
-            rescues: self.rescues(),
+            rescues: self.rescues.get(),
         }
-    }
-
-    /// See [`Stats::rescues`].
-    pub(crate) fn rescues(&self) -> u64 {
-        self.rescues.get() + self.proxies.all.iter().map(|proxy| proxy.rescues()).sum::<u64>()
     }
 
     fn peer_stats(&self, peer: &PeerShared) -> PeerStats {
@@ -320,7 +312,6 @@ impl ProxyHandle {
             passes: get(&self.counters.passes),
             busy_passes: get(&self.counters.busy_passes),
             sleeps: get(&self.counters.sleeps),
-            rescues: get(&self.counters.rescues),
         }
     }
 }

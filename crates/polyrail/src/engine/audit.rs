@@ -1,65 +1,65 @@
-//! Looks for what must not be: something to send, and nobody who is going to send it.
+//! The watchdog: looks for work that is left alone, and has it done.
 //!
-//! Nothing depends on it. Whoever makes work asks and wakes a proxy; if that is ever forgotten, the
-//! work would wait for the next event by luck. Here it is found by the control thread, mended, and
-//! counted, so that a test or a user sees that it happened.
+//! Nothing depends on it. Posters announce their work; if one ever forgot to, the work would wait for the next event by
+//! luck. Here the control thread finds it, has it sent, and counts it, so that a test or a user sees that it happened.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use polyrail_proto::FlowIndex;
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
+use crate::wake::ALL;
 
-/// For how long work is left alone before it counts as forgotten, in ns. The control thread may look
-/// twice within a microsecond, as each lost connection wakes it, while whoever has made the work
-/// waits for a CPU before it asks. What is forgotten stays so.
-const FORGOTTEN: u64 = 100_000_000;
+/// Looks at which work is found alone before it counts as forgotten. The control thread looks every 50 ms at most, and
+/// its own absences don't count: the poster may wait for a CPU before it announces its work.
+const FORGOTTEN_LOOKS: u32 = 3;
 
-/// What the looks at a peer saw, since work was first seen to be left alone.
+/// What the looks at a peer saw.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
-    /// Chunks sent by then, plus one; 0 if no work was left alone at the last look.
-    left_at: AtomicU64,
-    /// When that was.
-    since: AtomicU64,
+    /// Chunks sent by the look at which work was first left alone.
+    sent: AtomicU64,
+    /// Looks since then, and that one; 0 if no work was left alone at the last one.
+    looks: AtomicU32,
 }
 
 impl EngineShared {
-    /// Has work sent that was left alone at each look for a while, in which nothing else moved:
-    /// whoever has made it is between two lines for a moment only.
-    pub(crate) fn audit(self: &Arc<Self>, peer: &Arc<PeerShared>) {
-        // With callers at the wheel work waits for the next call.
+    /// Has work sent that was left alone at each of some looks, between which nothing else moved.
+    pub(crate) fn audit(&self, peer: &PeerShared) {
+        // Where callers drive, work waits for the next call.
         if self.settings.caller_driven {
             return;
         }
-        let (audit, now) = (&peer.audit, monotonic_ns());
-        let sent: u64 = peer.flows.iter().map(|flow| flow.stats.tx_chunks.get()).sum();
-        let mark = if self.is_left_alone(peer, now) { sent + 1 } else { 0 };
-        if audit.left_at.swap(mark, Ordering::Relaxed) != mark {
-            audit.since.store(now, Ordering::Relaxed);
+        let audit = &peer.audit;
+        let sent = peer.flows.iter().map(|flow| flow.stats.tx_chunks.get()).sum();
+        let has_moved = audit.sent.swap(sent, Ordering::Relaxed) != sent;
+        let looks = match self.is_left_alone(peer, monotonic_ns()) {
+            true if has_moved => 1,
+            true => audit.looks.load(Ordering::Relaxed) + 1,
+            false => 0,
+        };
+        audit.looks.store(looks % FORGOTTEN_LOOKS, Ordering::Relaxed);
+        if looks == FORGOTTEN_LOOKS {
+            self.count_rescue(peer.name(), "something to send was left alone");
+            peer.wake.announce(ALL);
         }
-        if mark == 0 || now - audit.since.load(Ordering::Relaxed) < FORGOTTEN {
-            return;
-        }
-        audit.left_at.store(0, Ordering::Relaxed);
-        self.rescues.add(1);
-        tracing::warn!(target: "polyrail::engine", peer = peer.name(),
-            "something to send was left alone; please report this");
-        self.ask_all(peer);
     }
 
-    /// Whether there is something to send and nobody is asked to, or who is asked sleeps with an
-    /// idle flow.
+    /// A wake-up was missing.
+    pub(crate) fn count_rescue(&self, of: &str, what: &str) {
+        self.rescues.add(1);
+        tracing::warn!(target: "polyrail::engine", of, "{what}; please report this");
+    }
+
+    /// Whether there is something to send that was announced to nobody, or only to threads that sleep with an idle flow.
     fn is_left_alone(&self, peer: &PeerShared, now: u64) -> bool {
         let tx = peer.tx();
         if !tx.sender.has_work() && peer.posted.is_empty() {
             return false;
         }
-        // Whoever tells may have no CPU between asking and waking.
-        if peer.flows_up() == 0 || peer.announcing.load(Ordering::Acquire) > 0 {
+        if peer.flows_up() == 0 || peer.wake.is_posting() {
             return false;
         }
         let is_idle = |index: usize| {
@@ -70,10 +70,10 @@ impl EngineShared {
                 && tx.sender.has_room(FlowIndex(index as u32))
                 && !tx.sender.is_denied(FlowIndex(index as u32));
             takes
-                && peer.tx_proxies.wants(peer.tx_proxies.place_of(flow.proxy))
-                && self.proxies.all[flow.proxy].is_asleep()
+                && peer.wake.claim(peer.wake.place_of(flow.proxy))
+                && self.proxies.all[flow.proxy].doorbell.is_asleep()
         };
-        !peer.tx_proxies.wants_any() || (0..peer.flows.len()).any(is_idle)
+        !peer.wake.is_announced() || (0..peer.flows.len()).any(is_idle)
     }
 }
 
@@ -86,10 +86,12 @@ mod tests {
 
     use super::*;
     use crate::api::engine::Engine;
+    use crate::engine::peer_handle::Peer;
 
-    #[test]
-    fn what_nobody_is_told_of_is_sent_after_a_while_and_counted() {
-        const LONG: Duration = Duration::from_secs(30);
+    const LONG: Duration = Duration::from_secs(30);
+
+    /// Two engines, the first of which knows the second.
+    fn engines() -> (Engine, Engine, Peer) {
         // With more channels another proxy may look for work at that time.
         let one = [("rails", "127.0.0.1"), ("channels", "1")];
         let config =
@@ -99,8 +101,14 @@ mod tests {
         let (a, b) = (engine(), engine());
         let to_b = a.add_peer(&b.metadata()).unwrap();
         a.notify(&to_b, b"first").unwrap().wait(LONG).unwrap().unwrap();
-        assert_eq!(a.stats().rescues, 0, "whoever posts tells");
-        // Work for which nobody is asked, as a forgotten wake-up would leave it.
+        assert_eq!(a.stats().rescues, 0, "posts announce");
+        (a, b, to_b)
+    }
+
+    #[test]
+    fn what_is_announced_to_nobody_is_sent_after_a_while_and_counted() {
+        let (a, _b, to_b) = engines();
+        // Work that is not announced, as a forgotten wake-up would leave it.
         to_b.shared.tx().ask(Time(monotonic_ns()));
         // Has the control thread look.
         let _watch = a.watch(&to_b);
@@ -110,5 +118,38 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(a.stats().rescues, 1);
+    }
+
+    #[test]
+    fn what_a_thread_that_was_not_rung_moves_is_counted() {
+        let (a, b, to_b) = engines();
+        let from_a = b.shared().peer(a.shared().card.instance).expect("it has connected");
+        let wake = &to_b.shared.wake;
+        let sends = wake.threads().next().expect("one sends");
+        let doorbell = &a.shared().proxies.all[sends].doorbell;
+        // With something in flight, which is not acknowledged meanwhile, it wakes up for checks.
+        let held = from_a.rx();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                a.notify(&to_b, b"second").unwrap().detach();
+                // This thread may have sent it, and the other one sleeps without a check until it knows.
+                doorbell.ring();
+                let began = Instant::now();
+                let wait = |until: &dyn Fn() -> bool| {
+                    while !until() {
+                        assert!(began.elapsed() < LONG, "{}", a.dump());
+                        std::thread::yield_now();
+                    }
+                };
+                // It may be awake for a check just when the work comes.
+                while a.stats().rescues == 0 {
+                    wait(&|| doorbell.is_asleep());
+                    to_b.shared.tx().ask(Time(monotonic_ns()));
+                    wake.resume(0);
+                    wait(&|| !to_b.shared.tx().sender.has_work());
+                }
+            });
+        });
+        drop(held);
     }
 }

@@ -119,21 +119,16 @@ impl ControlHandle {
         while self.commands.pop().is_some() {}
     }
 
-    /// The engine is closing: the thread has to look.
-    pub(crate) fn stop(&self) {
+    /// The engine is closing, or callers have left something to send: the thread has to look.
+    pub(crate) fn wake(&self) {
         self.poller.wake();
     }
 
     /// Something is outstanding: deadlines count.
-    pub(crate) fn nudge(&self) {
+    pub(crate) fn start_ticking(&self) {
         if !self.ticking.load(Ordering::Relaxed) && !self.ticking.swap(true, Ordering::AcqRel) {
             self.poller.wake();
         }
-    }
-
-    /// The thread sends what callers left to each other, as nobody else has time.
-    pub(crate) fn send_what_is_left(&self) {
-        self.poller.wake();
     }
 
     fn command(&self, command: ControlCommand) {

@@ -58,7 +58,7 @@ impl EngineShared {
             }
         }
         ends.tell();
-        self.send_soon(peer);
+        self.announce(peer);
     }
 
     /// Ends operations whose deadline has passed.
@@ -74,7 +74,7 @@ impl EngineShared {
         let has_begun = was_idle && tx.sender.has_work();
         drop(tx);
         if has_begun {
-            self.send_soon(peer);
+            self.announce(peer);
         }
         self.end_awaited(peer, late, Failure::Deadline, &mut ends);
         ends.tell();
@@ -125,7 +125,7 @@ impl EngineShared {
             drain_tx(&mut tx, ends);
             drop(tx);
             if failure != Failure::PeerLost {
-                self.send_soon(peer);
+                self.announce(peer);
             }
         }
     }

@@ -246,8 +246,8 @@ impl EngineShared {
             closed_here: engine_here(card.instance).map(|engine| engine.closed()),
         };
         let number = self.peers.next_number.fetch_add(1, Ordering::Relaxed);
-        let tx = &self.proxies.tx;
-        let peer = Arc::new(PeerShared::new(number, metadata.clone(), layout, tx, options));
+        let peer =
+            Arc::new(PeerShared::new(number, metadata.clone(), layout, &self.proxies, options));
         *peer.names.lock() = self.peers.names.lock().of(card.instance);
         peer.by_user.store(by_user, Ordering::Release);
         let mut peers = self.peers.list.write();

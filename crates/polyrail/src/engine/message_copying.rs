@@ -160,7 +160,7 @@ impl EngineShared {
         }
         drop(tx);
         peer.tally.peer_copy_bytes.add(op.prepared.plan.bytes());
-        self.send_one_soon(peer);
+        self.announce_short(peer);
     }
 
     /// Nothing of the send is copied any more: it ends, and its receive if that still waits.
@@ -171,7 +171,7 @@ impl EngineShared {
         let tells = !is_gone && tx.handle_copy_failed(Time(monotonic_ns()), receive);
         drop(tx);
         if tells {
-            self.send_one_soon(peer);
+            self.announce_short(peer);
         }
         op.fail_for(if is_gone { Failure::PeerLost } else { failure });
     }
@@ -193,7 +193,7 @@ impl EngineShared {
         drain_tx(&mut tx, &mut ends);
         drop(tx);
         ends.tell();
-        self.send_soon(peer);
+        self.announce(peer);
     }
 
     /// The copies that a message takes, or why they are not possible; `None` if the peer has not said where

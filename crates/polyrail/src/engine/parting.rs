@@ -41,7 +41,7 @@ impl EngineShared {
             // Nothing else moves here meanwhile, so nobody may wait: the control thread sees to it.
             if self.begin_bye(peer, PeerEvent::Remove) {
                 self.leaving().push((peer.clone(), Instant::now() + FAREWELL));
-                return self.control.nudge();
+                return self.control.start_ticking();
             }
         } else {
             self.say_bye(std::slice::from_ref(peer), PeerEvent::Remove);
@@ -59,7 +59,7 @@ impl EngineShared {
         }
         if is_reachable {
             peer.tx().tell(Time(monotonic_ns()), &Message::Bye);
-            self.send_soon(peer);
+            self.announce(peer);
         }
         let has_arrivals = peer.has_arrivals() && !peer.is_gone();
         if has_arrivals {
@@ -152,7 +152,7 @@ impl EngineShared {
         drop(tx);
         if is_held {
             self.peers.held.lock().push(peer.clone());
-            self.control.nudge();
+            self.control.start_ticking();
         }
         self.end_awaited(peer, |_| true, Failure::PeerLost, &mut ends);
         ends.tell();

@@ -1,5 +1,5 @@
 //! What an engine knows of a peer. Its two `halves` have a protocol core each, under the locks of
-//! `locking`; `flows` lead to it, `announcing` asks proxies to send, `standing` is its state, and
+//! `locking`; `flows` lead to it, `standing` is its state, and
 //! `problems` and `ending` are for those who are to hear of it.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -11,7 +11,6 @@ use polyrail_config::Payload;
 use polyrail_proto::hello::{Card, Metadata};
 use polyrail_proto::life::{Attempts, Names, PeerState};
 use polyrail_proto::liveness::Ways;
-use polyrail_proto::placement::Placement;
 use polyrail_proto::reason::LostReason;
 use polyrail_proto::{InstanceId, ReceiverLimits, SenderConfig};
 use polyrail_secure::{Capability, Keys};
@@ -28,11 +27,11 @@ use crate::engine::budgets::Budgets;
 use crate::engine::counters::ArrivalStats;
 use crate::engine::inbox::Share;
 use crate::engine::op::OpHandle;
+use crate::engine::proxy_handle::ProxySet;
 use crate::engine::quotas::Quotas;
 use crate::engine::tally::Tally;
-use crate::wake::tx_proxies::TxProxies;
+use crate::wake::Wake;
 
-mod announcing;
 mod ending;
 mod flows;
 mod halves;
@@ -41,7 +40,6 @@ mod pairs;
 mod problems;
 mod standing;
 
-pub(crate) use announcing::Announcing;
 pub(crate) use ending::Ending;
 pub(crate) use flows::{FlowSlot, Layout};
 pub(crate) use halves::{Arrival, Delivery, RxSide, TxSide};
@@ -95,8 +93,8 @@ pub(crate) struct PeerShared {
     pub(crate) ways: Mutex<Ways>,
     /// Posted operations that wait for a proxy to fetch them.
     pub(crate) posted: ArrayQueue<OpHandle>,
-    /// Proxies that send to it.
-    pub(crate) tx_proxies: TxProxies,
+    /// Progress threads that send to it.
+    pub(crate) wake: Wake,
     pub(crate) flows: Vec<FlowSlot>,
     tx: Mutex<TxSide>,
     rx: Mutex<RxSide>,
@@ -119,8 +117,6 @@ pub(crate) struct PeerShared {
     /// Proxies that have yet to settle what those brought, before they end.
     pub(crate) unsettled: AtomicUsize,
     pub(crate) audit: Audit,
-    /// How many threads have asked proxies to send and not woken them yet.
-    pub(crate) announcing: AtomicU32,
     /// How many want to learn of its death though no transfer may be under way.
     pub(crate) watches: AtomicU32,
 }
@@ -159,7 +155,7 @@ impl PeerShared {
         number: u32,
         Metadata { card, capability }: Metadata,
         layout: Layout,
-        proxies: &Placement,
+        proxies: &ProxySet,
         options: PeerOptions<'_>,
     ) -> Self {
         let config = SenderConfig {
@@ -168,7 +164,7 @@ impl PeerShared {
             sockets: layout.sockets,
             rails: layout.rails() as u32,
         };
-        let flows = layout.flow_slots(number, proxies);
+        let flows = layout.flow_slots(number, &proxies.tx);
         let pairs = layout.pairs.len();
         let connections = options.budgets.connections.share();
         let quotas = Quotas::new(options.ops_pool, connections);
@@ -192,7 +188,7 @@ impl PeerShared {
             outward: AtomicU8::new(Outward::Unwanted as u8),
             ways: Mutex::default(),
             posted: ArrayQueue::new(options.ops_pool as usize),
-            tx_proxies: TxProxies::new(flows::proxies_of(&flows)),
+            wake: Wake::new(proxies.doorbells(flows::proxies_of(&flows))),
             life: Mutex::new(Life {
                 state: PeerState::New,
                 attempts: Attempts::new(pairs, flows.len()),
@@ -213,7 +209,6 @@ impl PeerShared {
             rx_flows_up: AtomicU32::new(0),
             unsettled: AtomicUsize::new(0),
             audit: Audit::default(),
-            announcing: AtomicU32::new(0),
             watches: AtomicU32::new(0),
             card,
             capability,

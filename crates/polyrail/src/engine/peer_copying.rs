@@ -87,7 +87,7 @@ impl EngineShared {
         let is_told = op.notifies() || prepared.listener.is_some();
         match is_told || self.bells.are_used() {
             true => proxy.command(command),
-            false => proxy.leave(command),
+            false => proxy.command_later(command),
         }
     }
 
@@ -107,7 +107,7 @@ impl EngineShared {
                 Stop::RegionEnded | Stop::For(_) => {}
             }
             op.take_rails();
-            self.enter_late(op);
+            self.post_over_rails(op);
             return false;
         }
         if !op.notifies() {
@@ -128,7 +128,7 @@ impl EngineShared {
         let notification = op.notification().unwrap_or_default().to_vec();
         tx.notify(Time(now), &OpRef(op.clone()), notification);
         drop(tx);
-        self.send_soon(peer);
+        self.announce(peer);
         false
     }
 
@@ -148,12 +148,12 @@ impl EngineShared {
     pub(crate) fn watch_copies(&self, op: &Op) {
         // The wake-up of a forked process would reach the original.
         if op.is_copying() && !self.is_forked() {
-            self.watcher(&op.prepared.peer).wake();
+            self.watcher(&op.prepared.peer).doorbell.ring();
         }
     }
 
     /// The proxy that looks when devices are done.
     pub(super) fn watcher(&self, peer: &PeerShared) -> &ProxyHandle {
-        &self.proxies.all[peer.tx_proxies.proxies().first().copied().unwrap_or_default()]
+        &self.proxies.all[peer.wake.threads().next().unwrap_or_default()]
     }
 }

@@ -1,23 +1,32 @@
-//! How operations enter, and who is asked to send them.
+//! How operations enter, and to whom they are announced.
 
 use std::sync::Arc;
 
+use polyrail_proto::Failure;
 use polyrail_proto::error::{PostError, TransferError};
 use polyrail_proto::reason::LostReason;
-use polyrail_proto::{Failure, FlowIndex, Time};
 
 use crate::engine::begin::{begin_read, begin_receive};
 use crate::engine::op::{Op, OpHandle};
-use crate::engine::peer::{Announcing, PeerShared};
+use crate::engine::peer::PeerShared;
 use crate::engine::prepared::{OpKind, Prepared};
 use crate::engine::proxy_handle::DRIVE_TRIES;
 use crate::engine::state::EngineShared;
+use crate::wake::ALL;
 
 /// Where proxies spin: small transfers that leave with the caller's own thread though this many
 /// others are under way.
 const DIRECT_PENDING: usize = 2;
 /// Transfers from this size on are worth a proxy each.
 const LARGE_BYTES: u64 = 64 << 10;
+
+/// What became of an operation that was to be sent.
+enum Entered {
+    Waits,
+    NoRoom,
+    /// It has ended.
+    PeerGone,
+}
 
 impl EngineShared {
     /// Enters an operation.
@@ -57,164 +66,99 @@ impl EngineShared {
             }
             return Ok(op);
         }
-        let announcing = Announcing::begin(peer);
-        match prepared.kind {
-            OpKind::Write | OpKind::Send { .. } => {
-                if peer.posted.push(op.clone()).is_err() {
-                    op.fail(TransferError::Cancelled);
-                    return Err(busy);
-                }
-            }
-            OpKind::Receive { tag } => begin_receive(self, peer, &op, tag),
-            OpKind::Read => begin_read(peer, &op),
-        }
-        if peer.is_gone() {
-            // It went while this was entered: whoever ended its operations may have missed it.
-            self.end_posted(peer);
-            self.cancel_for(&op, Failure::PeerLost);
-            return Ok(op);
+        let _posting = peer.wake.posting();
+        match self.enter(&op) {
+            Entered::NoRoom => return Err(busy),
+            Entered::PeerGone => return Ok(op),
+            Entered::Waits => {}
         }
         let bytes = prepared.plan.bytes();
-        let small = prepared.kind != OpKind::Read && bytes <= self.config.inline_bytes;
-        let proxies = match prepared.kind.sends() {
-            // Ask one proxy for each chunk that waits, those of operations included that no proxy
-            // has fetched yet. A proxy that finds more than it can send asks another.
+        let threads = match prepared.kind.sends() {
+            // One for each chunk that waits, those of operations included that nobody has fetched yet. A thread that
+            // finds more than it can send shares it.
             true if bytes >= LARGE_BYTES => {
                 prepared.plan.chunk_count() as usize + peer.posted.len().saturating_sub(1)
             }
             _ => 1,
         };
-        self.send(peer, &announcing, small, proxies, op.posted.0);
+        let small = prepared.kind != OpKind::Read && bytes <= self.config.inline_bytes;
+        self.begin_sending(peer, threads, small.then_some(op.posted.0));
         Ok(op)
     }
 
-    /// An operation takes the rails that was to be copied and can't be. Its number is known to the
-    /// pool, so there is room for it.
-    pub(crate) fn enter_late(self: &Arc<Self>, op: &OpHandle) {
+    /// The rails carry an operation that was to be copied and can't be. Its number is known to the pool, so there is
+    /// room for it.
+    pub(crate) fn post_over_rails(self: &Arc<Self>, op: &OpHandle) {
         let peer = &op.prepared.peer;
         if op.prepared.has_ended_regions() {
             return op.fail(TransferError::RegionDropped);
         }
-        // A read of many segments makes many requests before anybody is asked to send them.
-        let announcing = Announcing::begin(peer);
+        // A read of many segments makes many requests before they are announced.
+        let _posting = peer.wake.posting();
+        if let Entered::Waits = self.enter(op) {
+            self.announce(peer);
+        }
+    }
+
+    /// Puts an operation where progress threads, or the peer's messages, find it.
+    fn enter(self: &Arc<Self>, op: &OpHandle) -> Entered {
+        let peer = &op.prepared.peer;
         match op.prepared.kind {
+            OpKind::Write | OpKind::Send { .. } => {
+                if peer.posted.push(op.clone()).is_err() {
+                    op.fail(TransferError::Cancelled);
+                    return Entered::NoRoom;
+                }
+            }
+            OpKind::Receive { tag } => begin_receive(self, peer, op, tag),
             OpKind::Read => begin_read(peer, op),
-            _ if peer.posted.push(op.clone()).is_err() => return op.fail(TransferError::Cancelled),
-            _ => {}
         }
         if peer.is_gone() {
-            // Whoever ended its operations may have missed this one.
+            // It went while this was entered: whoever ended its operations may have missed it.
             self.end_posted(peer);
-            return self.cancel_for(op, Failure::PeerLost);
+            self.cancel_for(op, Failure::PeerLost);
+            return Entered::PeerGone;
         }
-        self.send(peer, &announcing, false, usize::MAX, 0);
+        Entered::Waits
     }
 
-    /// There is something to send to the peer that others than the user's thread may begin.
-    pub(crate) fn send_soon(self: &Arc<Self>, peer: &Arc<PeerShared>) {
-        self.send(peer, &Announcing::begin(peer), false, usize::MAX, 0);
+    /// There is something to send to the peer that a user's thread need not begin.
+    pub(crate) fn announce(self: &Arc<Self>, peer: &Arc<PeerShared>) {
+        self.begin_sending(peer, ALL, None);
     }
 
-    /// There is something short to send to the peer that others than the user's thread may begin.
-    pub(crate) fn send_one_soon(self: &Arc<Self>, peer: &Arc<PeerShared>) {
-        self.send(peer, &Announcing::begin(peer), false, 1, 0);
+    /// The same, short, after a post that may have been the caller's last call.
+    pub(crate) fn announce_short(self: &Arc<Self>, peer: &Arc<PeerShared>) {
+        self.begin_sending(peer, 1, None);
         if self.settings.caller_driven {
-            // The post that it belongs to may have been the last call.
-            self.proxies.driven[0].send_or_leave(self);
+            self.proxies.driven[0].send_now(self, 0, 1);
         }
     }
 
-    /// Has everybody look who sends to the peer.
-    pub(crate) fn ask_all(&self, peer: &PeerShared) {
-        let _announcing = Announcing::begin(peer);
-        self.wake_all(peer.tx_proxies.want(usize::MAX).all().iter().copied());
-    }
-
-    /// Proxies look after their flows while they know of something in flight. One that went to sleep
-    /// with nothing does not know what the thread of a caller has sent meanwhile.
-    pub(crate) fn wake_stalled(&self, peer: &PeerShared, time: Time) {
-        // A proxy wants to look twice: once to note how far the kernel is.
-        let stall = self.settings.rail_stall / 2;
-        let tx = peer.tx();
-        let is_stalled =
-            |index: &usize| tx.sender.is_stalled(time, FlowIndex(*index as u32), stall);
-        let stalled: Vec<usize> = (0..peer.flows.len()).filter(is_stalled).collect();
-        drop(tx);
-        for index in stalled {
-            self.proxies.all[peer.flows[index].proxy].check();
-        }
-    }
-
-    /// Has this proxy look for something to send to the peer.
-    pub(crate) fn ask(&self, peer: &PeerShared, proxy: usize) {
-        let _announcing = Announcing::begin(peer);
-        peer.tx_proxies.join(peer.tx_proxies.place_of(proxy));
-        self.proxies.all[proxy].wake();
-    }
-
-    /// Has one more proxy send to the peer, if there is one that was not asked.
-    pub(crate) fn ask_another(&self, peer: &PeerShared) {
-        if !peer.tx_proxies.may_ask_another() {
-            return;
-        }
-        let _announcing = Announcing::begin(peer);
-        if let Some(other) = peer.tx_proxies.ask_another() {
-            self.proxies.all[other].wake();
-        }
-    }
-
-    fn wake_all(&self, proxies: impl Iterator<Item = usize>) {
-        proxies.for_each(|proxy| self.proxies.all[proxy].wake());
-    }
-
-    /// Has someone send: so many proxies are asked to.
-    fn send(
-        self: &Arc<Self>,
-        peer: &Arc<PeerShared>,
-        announcing: &Announcing<'_>,
-        small: bool,
-        proxies: usize,
-        now: u64,
-    ) {
+    /// Announces something to send. `small`: it is small, and was posted at that time by the machine's monotonic clock.
+    fn begin_sending(self: &Arc<Self>, peer: &Arc<PeerShared>, threads: usize, small: Option<u64>) {
         self.connect_flows(peer);
-        self.control.nudge();
-        // A small transfer leaves with the caller's own thread if nothing is under way; while
-        // something is, it gathers with others until their number makes a call worth while. Where
-        // proxies spin, time counts for more than calls.
+        self.control.start_ticking();
+        // Where proxies spin, time counts for more than calls.
         let few = if self.config.proxy_spin_us > 0 { DIRECT_PENDING } else { 0 };
-        let direct = small
-            && (peer.posted.len() >= self.config.append_batch as usize
-                || self.pending_of(peer) <= few);
-        if self.settings.caller_driven {
-            peer.want_tx(proxies);
-            if direct {
-                self.proxies.driven[0].send_or_leave(self);
-            }
-            return;
+        // A small transfer leaves with the caller's own thread if nothing is under way; while something is, it gathers
+        // with others until their number makes a call worth while. The lock is not waited for: a proxy with a thread of
+        // its own goes on by itself, and callers leave it to each other.
+        let unknown = if self.settings.caller_driven { 0 } else { usize::MAX };
+        let small = small.filter(|_| {
+            peer.posted.len() >= self.config.append_batch as usize
+                || peer.pending().unwrap_or(unknown) <= few
+        });
+        // If a flow is down, the first threads may have none.
+        let is_any_down = peer.flows_up() < peer.flows.len();
+        let offer = peer.wake.offer(if is_any_down { ALL } else { threads });
+        let is_sent = small.is_some_and(|now| {
+            let tries = if few > 0 { DRIVE_TRIES } else { 1 };
+            // A proxy that its thread drives just now sees what is announced.
+            offer.threads().any(|proxy| self.proxies.driven[proxy].send_now(self, now, tries))
+        });
+        if is_sent || self.settings.caller_driven {
+            offer.keep();
         }
-        let asked = peer.want_tx(proxies);
-        if direct && self.drive_one_of(asked.all(), now, few > 0) {
-            // It has sent everything.
-        } else if announcing.is_alone || self.pollers.are_allowed() {
-            self.wake_all(asked.to_wake(|proxy| self.proxies.all[proxy].must_be_told()));
-        } else {
-            // Whoever asked some of them may have no CPU to wake them with.
-            self.wake_all(asked.all().iter().copied());
-        }
-    }
-
-    /// Sends with this thread what there is to send. Says whether that is all.
-    fn drive_one_of(self: &Arc<Self>, proxies: &[usize], now: u64, insists: bool) -> bool {
-        // If its thread drives the proxy just now, it will see what is wanted.
-        let tries = if insists { DRIVE_TRIES } else { 1 };
-        proxies
-            .iter()
-            .any(|proxy| self.proxies.driven[*proxy].try_send(self, now, tries) == Some(true))
-    }
-
-    /// Chunks that wait to be sent. Who sends or takes acknowledgements just now is not waited for:
-    /// a proxy with a thread of its own goes on by itself, and callers leave it to each other.
-    fn pending_of(&self, peer: &PeerShared) -> usize {
-        peer.pending().unwrap_or(if self.settings.caller_driven { 0 } else { usize::MAX })
     }
 }

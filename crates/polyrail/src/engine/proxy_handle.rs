@@ -1,7 +1,7 @@
 //! How others talk to proxies. Proxies themselves are in a layer above, with the flows that they
 //! drive.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::engine::op::OpHandle;
 use crate::engine::peer::PeerShared;
 use crate::engine::quotas::FlowPlace;
 use crate::engine::state::EngineShared;
-use crate::wake::signal::Signal;
+use crate::wake::doorbell::Doorbell;
 
 /// How often a caller tries to drive a proxy that somebody else drives: for as long as a look at a
 /// socket takes.
@@ -32,13 +32,7 @@ pub(crate) struct ProxyHandle {
     pub(crate) thread: OnceLock<ThreadId>,
     /// CPUs that its thread may use, as the system says.
     pub(crate) actual_cpus: Mutex<Vec<u32>>,
-    pub(crate) poller: Poller,
-    pub(crate) signal: Signal,
-    /// True while it sleeps, if no deadline of its own is to end that.
-    pub(crate) sleeps_until_told: AtomicBool,
-    /// True from such a sleep that ended though nobody told it of anything, until it has looked for
-    /// work.
-    pub(crate) woke_by_itself: AtomicBool,
+    pub(crate) doorbell: Arc<Doorbell>,
     pub(crate) commands: SegQueue<ProxyCommand>,
     pub(crate) counters: ProxyCounters,
 }
@@ -49,7 +43,6 @@ pub(crate) struct ProxyCounters {
     pub(crate) passes: AtomicU64,
     pub(crate) busy_passes: AtomicU64,
     pub(crate) sleeps: AtomicU64,
-    pub(crate) rescues: AtomicU64,
     pub(crate) cpu_ns: AtomicU64,
     pub(crate) polled_ns: AtomicU64,
     pub(crate) last_cpu: AtomicI64,
@@ -118,15 +111,12 @@ pub(crate) struct Arriving {
 
 /// Moves data with the caller's own thread. A post or a call that waits asks for it, never a chunk.
 pub(crate) trait Drive: Send + Sync {
-    /// Sends what there is to send and says whether that is all; `None` if somebody else drives the
-    /// proxy at each of so many tries. `now` is the machine's monotonic clock.
-    fn try_send(&self, engine: &Arc<EngineShared>, now: u64, tries: u32) -> Option<bool>;
-
-    /// Sends what there is to send: this thread does, or whoever drives the proxy just now.
-    fn send_or_leave(&self, engine: &Arc<EngineShared>);
+    /// Sends what there is to send, unless another thread drives the proxy at each of so many tries. Says whether that
+    /// is all. Where callers drive, that other thread will send it. `now` is the machine's monotonic clock.
+    fn send_now(&self, engine: &Arc<EngineShared>, now: u64, tries: u32) -> bool;
 
     /// Sends what callers left, by a thread that can wait for their locks.
-    fn send_what_is_left(&self, engine: &Arc<EngineShared>);
+    fn send_left(&self, engine: &Arc<EngineShared>);
 
     /// Drives for one pass after a look for events, unless somebody does. Says whether anything
     /// moved.
@@ -156,6 +146,13 @@ pub(crate) struct ProxySet {
     pub(crate) rx: Placement,
 }
 
+impl ProxySet {
+    /// The doorbells of these proxies.
+    pub(crate) fn doorbells(&self, proxies: Vec<usize>) -> Vec<(usize, Arc<Doorbell>)> {
+        proxies.into_iter().map(|proxy| (proxy, self.all[proxy].doorbell.clone())).collect()
+    }
+}
+
 impl ProxyHandle {
     pub(crate) fn new(name: String, cpus: Vec<u32>) -> std::io::Result<Self> {
         Ok(Self {
@@ -163,10 +160,7 @@ impl ProxyHandle {
             cpus,
             thread: OnceLock::new(),
             actual_cpus: Mutex::default(),
-            poller: Poller::new()?,
-            signal: Signal::new(),
-            sleeps_until_told: AtomicBool::new(false),
-            woke_by_itself: AtomicBool::new(false),
+            doorbell: Arc::new(Doorbell::new(Poller::new()?)),
             commands: SegQueue::new(),
             counters: ProxyCounters { last_cpu: AtomicI64::new(-1), ..ProxyCounters::default() },
         })
@@ -174,15 +168,15 @@ impl ProxyHandle {
 
     pub(crate) fn command(&self, command: ProxyCommand) {
         self.commands.push(command);
-        self.wake();
+        self.doorbell.ring();
     }
 
-    /// Leaves a command for when the proxy is awake, and wakes it only when there are many.
-    pub(crate) fn leave(&self, command: ProxyCommand) {
+    /// Gives a command that can wait until the proxy is awake, which is woken only when there are many.
+    pub(crate) fn command_later(&self, command: ProxyCommand) {
         const MANY: usize = 64;
         self.commands.push(command);
         if self.commands.len() >= MANY {
-            self.wake();
+            self.doorbell.ring();
         }
     }
 
@@ -193,32 +187,5 @@ impl ProxyHandle {
         if self.commands.len() < FEW {
             self.command(ProxyCommand::LetGo);
         }
-    }
-
-    /// Has a proxy that sleeps check its flows for stalls. That tells it of nothing to move.
-    pub(crate) fn check(&self) {
-        self.poller.wake();
-    }
-
-    /// There is work: the proxy looks at it, now or as soon as it is awake.
-    pub(crate) fn wake(&self) {
-        if self.signal.must_wake() {
-            self.poller.wake();
-        }
-    }
-
-    /// Whether it sees something new only if it is told: its thread sleeps, and nobody has told it.
-    /// Or it has just woken up by itself, and then it must know that it was told.
-    pub(crate) fn must_be_told(&self) -> bool {
-        self.signal.is_asleep() || self.woke_by_itself.load(Ordering::Relaxed)
-    }
-
-    /// Whether its thread sleeps until it is told of something, and nobody has.
-    pub(crate) fn is_asleep(&self) -> bool {
-        self.sleeps_until_told.load(Ordering::Relaxed) && self.signal.is_asleep()
-    }
-
-    pub(crate) fn rescues(&self) -> u64 {
-        self.counters.rescues.load(Ordering::Relaxed)
     }
 }

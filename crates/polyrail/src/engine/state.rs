@@ -53,7 +53,7 @@ use crate::wake::spin::{Pollers, Waits};
 /// An engine. The parts in [`Local`] are its fields as well.
 pub(crate) struct EngineShared {
     local: Local,
-    /// Work that somebody would have left alone for good; see [`crate::engine::audit`].
+    /// Work that was announced to nobody; see [`crate::engine::audit`].
     pub(crate) rescues: Counter,
     pub(crate) pollers: Pollers,
     /// How long callers have waited lately.
@@ -242,13 +242,6 @@ impl EngineShared {
         }
     }
 
-    /// With `progress = caller`: sends what callers left to others.
-    pub(crate) fn send_what_is_left(self: &Arc<Self>) {
-        if self.settings.caller_driven {
-            self.proxies.driven[0].send_what_is_left(self);
-        }
-    }
-
     /// When it has closed: ends what devices still copy, and the connections that proxies were given
     /// too late.
     pub(crate) fn finish_proxies(self: &Arc<Self>) {
@@ -289,8 +282,8 @@ impl EngineShared {
         self.inbox.queue.close();
         self.joined.close();
         for proxy in &self.proxies.all {
-            proxy.wake();
+            proxy.doorbell.ring();
         }
-        self.control.stop();
+        self.control.wake();
     }
 }

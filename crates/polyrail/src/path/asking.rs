@@ -44,7 +44,7 @@ fn ask_holding(
     }
     tx.tell(Time(monotonic_ns()), question);
     drop(tx);
-    engine.send_soon(peer);
+    engine.announce(peer);
     true
 }
 

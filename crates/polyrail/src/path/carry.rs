@@ -14,6 +14,7 @@ use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
 use crate::path::asking::ask;
+use crate::wake::ALL;
 
 /// Asks the peer for a carrier of the flow's connection. Says whether one may come.
 pub(crate) fn want(engine: &Arc<EngineShared>, peer: &Arc<PeerShared>, of: Carried) -> bool {
@@ -41,7 +42,7 @@ pub(crate) fn wanted(
     let refuse = |why: String| {
         let message = Message::CarrierOffered { of, offered: Err(why) };
         peer.tx().answer(Time(pass.now), &message);
-        engine.send_soon(peer);
+        engine.announce(peer);
     };
     let Some(host) = &engine.host else {
         return refuse("the peer hosts no plugin".to_owned());
@@ -104,15 +105,10 @@ pub(crate) fn offered(
 }
 
 /// The peer's plugin has accepted the connection, or won't.
-pub(crate) fn accepted(
-    engine: &EngineShared,
-    peer: &PeerShared,
-    of: Carried,
-    accepted: Result<(), String>,
-) {
+pub(crate) fn accepted(peer: &PeerShared, of: Carried, accepted: Result<(), String>) {
     peer.carriers.accepted(of, accepted.map_err(|why| format!("the peer's plugin: {why}")));
     // The flow looks when it is visited.
-    engine.ask_all(peer);
+    peer.wake.announce(ALL);
 }
 
 /// Who is to hear of a connection, on the plugin's thread, if he is still there.
@@ -134,7 +130,7 @@ impl Told {
         };
         let message = Message::CarrierOffered { of: self.of, offered };
         peer.tx().answer(Time(monotonic_ns()), &message);
-        engine.send_soon(&peer);
+        engine.announce(&peer);
     }
 
     fn came(self, end: End, came: Result<polyrail_carrier::Lane, String>) {
@@ -148,11 +144,11 @@ impl Told {
         peer.carriers.came(end, self.of, came);
         match end {
             // The flow looks when it is visited.
-            End::Sending => engine.ask_all(&peer),
+            End::Sending => peer.wake.announce(ALL),
             End::Arriving => {
                 let message = Message::CarrierAccepted { of: self.of, accepted };
                 peer.tx().answer(Time(monotonic_ns()), &message);
-                engine.send_soon(&peer);
+                engine.announce(&peer);
             }
         }
     }

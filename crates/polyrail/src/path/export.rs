@@ -67,7 +67,7 @@ pub(crate) fn offer(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, key: RegionKey)
     }
     let offered = make_offer(pass.engine, peer, key);
     peer.tx().answer(Time(pass.now), &Message::RegionOffered { key, offered });
-    pass.engine.send_soon(peer);
+    pass.engine.announce(peer);
 }
 
 fn make_offer(
@@ -233,7 +233,7 @@ impl Release {
         let own = outgoing::Release { latch: self.latch.clone(), _region: region.clone() };
         tx.tell_own(Time(monotonic_ns()), &message, own);
         drop(tx);
-        engine.send_soon(peer);
+        engine.announce(peer);
     }
 
     /// Whether the peer has said that it has let go of the region: who is gone has not.

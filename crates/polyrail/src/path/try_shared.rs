@@ -118,7 +118,7 @@ pub(crate) fn shown(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, place: SharedPl
     };
     let message = Message::MemorySeen { seen: answer() };
     peer.tx().answer(Time(pass.now), &message);
-    pass.engine.send_soon(peer);
+    pass.engine.announce(peer);
 }
 
 /// The peer's answer.

@@ -6,7 +6,6 @@ mod flows;
 mod polling;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use polyrail_proto::AckHold;
 use polyrail_sys::PollEvent;
@@ -45,7 +44,8 @@ pub(super) struct Core {
     /// Flows with acknowledgements to send, and whether those wait.
     pub(super) owing: Vec<usize>,
     pub(super) ack_hold: AckHold,
-    /// The proxy slept until a check was due, and nobody had told it of anything.
+    /// The proxy slept until a check was due, and was not rung: what the next pass moves was announced to nobody. Only
+    /// where wake-ups are checked.
     pub(super) is_unannounced: bool,
     /// Some have to wait for a device, or for another thread in a system call.
     withholds_acks: bool,
@@ -216,9 +216,9 @@ impl Core {
         self.outbound.iter().fold(asks, |all, outbound| all.and(outbound.left.outlook))
     }
 
-    /// Whether somebody is just about to tell it of something.
-    pub(super) fn is_being_told(&self) -> bool {
-        self.outbound.iter().any(|o| o.peer.announcing.load(Ordering::Acquire) > 0)
+    /// Whether something is being posted that it may find before it is announced.
+    pub(super) fn is_being_posted(&self) -> bool {
+        self.outbound.iter().any(|o| o.peer.wake.is_posting())
     }
 
     /// When flows with something in flight are to be checked, if there are any.
@@ -294,7 +294,7 @@ impl Core {
         self.is_held_up = false;
         for Outbound { peer, proxy_place, flows, left } in &mut self.outbound {
             let (peer, proxy_place) = (&*peer, *proxy_place);
-            if !left.unfinished && !peer.tx_proxies.wants(proxy_place) {
+            if !left.unfinished && !peer.wake.claim(proxy_place) {
                 *left = Left::NOTHING;
                 continue;
             }
@@ -307,8 +307,7 @@ impl Core {
             // Always in the same order: small messages stay on one flow, where the peer looks first.
             for key in &*flows {
                 // Frames that are begun are finished whether or not anything new is wanted.
-                let wanted =
-                    |flow: &TxFlow| flow.is_unfinished() || peer.tx_proxies.wants(proxy_place);
+                let wanted = |flow: &TxFlow| flow.is_unfinished() || peer.wake.claim(proxy_place);
                 let Some(Flow { connection, tx: Some(tx), rx, .. }) = self.flows.get_mut(*key)
                 else {
                     continue;
@@ -327,7 +326,7 @@ impl Core {
             }
             // Something is left that this proxy can't send just now.
             if stuck {
-                pass.engine.ask_another(peer);
+                peer.wake.share();
             }
         }
         for (key, down) in broken {

@@ -13,10 +13,10 @@ use crate::engine::state::EngineShared;
 pub(super) struct DrivenCore<'a> {
     // Fields are dropped in this order.
     core: MutexGuard<'a, Core>,
-    _then: Settles<'a>,
+    _then: SendsLeft<'a>,
 }
 
-struct Settles<'a> {
+struct SendsLeft<'a> {
     proxy: &'a Proxy,
     engine: &'a Arc<EngineShared>,
 }
@@ -27,22 +27,22 @@ impl<'a> DrivenCore<'a> {
         proxy: &'a Proxy,
         engine: &'a Arc<EngineShared>,
     ) -> Self {
-        Self { core, _then: Settles { proxy, engine } }
+        Self { core, _then: SendsLeft { proxy, engine } }
     }
 }
 
 impl Drop for DrivenCore<'_> {
     fn drop(&mut self) {
-        let Settles { proxy, engine } = self._then;
+        let SendsLeft { proxy, engine } = self._then;
         proxy.leave_to_sleeper(&mut self.core, engine);
     }
 }
 
-impl Drop for Settles<'_> {
+impl Drop for SendsLeft<'_> {
     fn drop(&mut self) {
         // A proxy with a thread of its own is woken instead.
         if self.engine.settings.caller_driven {
-            self.proxy.settle(self.engine);
+            self.proxy.send_left_hastily(self.engine);
         }
     }
 }

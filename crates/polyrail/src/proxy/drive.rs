@@ -11,8 +11,10 @@ use super::core_guard::DrivenCore;
 use super::{Proxy, Reads};
 use crate::base::pause::{COPY_SLEEP, Pause};
 use crate::engine::state::EngineShared;
+use crate::wake::CHECKS;
+use crate::wake::doorbell::Slept;
 use crate::wake::outlook::Outlook;
-use crate::wake::spin::{POLL_NS, Pollers, Waits};
+use crate::wake::spin::Pace;
 
 /// How long a caller sleeps at most before it looks whether what it waits for is over.
 const CALLER_SLEEP: Duration = Duration::from_millis(100);
@@ -38,47 +40,8 @@ struct DriveState<'a> {
     note_at: u64,
     /// Since when the proxy thread polls and finds nothing.
     polls_since: Option<u64>,
-}
-
-/// What a proxy thread knows of its own pace.
-#[derive(Default)]
-struct Pace {
-    waits: Waits,
-    /// When it began to be busy, and when it was last.
-    burst: (u64, u64),
-    is_waiting: bool,
-    /// It has one of the places of those who poll.
-    polls: bool,
-}
-
-impl Pace {
-    /// A pass from `began` to `now` moved something.
-    fn note_busy(&mut self, began: u64, now: u64) {
-        if std::mem::take(&mut self.is_waiting) {
-            self.waits.note(began.saturating_sub(self.burst.1));
-            self.burst.0 = began;
-        }
-        self.burst.1 = now;
-    }
-
-    /// For how long it may poll since something moved last.
-    fn poll_ns(&mut self, pollers: &Pollers) -> u64 {
-        self.is_waiting = true;
-        let pays = self.waits.pay(self.burst.1 - self.burst.0);
-        if pays && !self.polls {
-            self.polls = pollers.enter();
-        } else if !pays {
-            self.stop(pollers);
-        }
-        if self.polls { POLL_NS } else { 0 }
-    }
-
-    /// Others may poll.
-    fn stop(&mut self, pollers: &Pollers) {
-        if std::mem::take(&mut self.polls) {
-            pollers.leave();
-        }
-    }
+    /// It woke up though nothing was due, and nothing had come.
+    woke_alone: bool,
 }
 
 /// Why passes were given up for a while.
@@ -94,16 +57,16 @@ enum Idle {
 /// How a proxy sleeps.
 struct Sleep {
     limit: Option<Duration>,
-    /// Nothing is due before somebody tells it of something, but for a check for stalls: what can be
-    /// moved at the end of it all the same was left alone.
-    must_be_told: bool,
+    /// Something is to be done at its end that nothing announces. A check for stalls does not count: what can be moved
+    /// when that is due was left alone.
+    is_due: bool,
 }
 
 impl DriveState<'_> {
     /// Looks at the thread now and then.
     fn note_thread(&mut self, proxy: &Proxy) {
         const EVERY_NS: u64 = 10_000_000;
-        let now = self.pace.burst.1;
+        let now = self.pace.busy_at();
         if now >= self.note_at {
             proxy.note_thread();
             self.note_at = now + EVERY_NS;
@@ -186,10 +149,11 @@ impl Proxy {
             pace: Pace::default(),
             note_at: 0,
             polls_since: None,
+            woke_alone: false,
         };
         let mut pause = Pause::default();
         loop {
-            let is_told = self.signal.awake();
+            drive.woke_alone &= !self.doorbell.begin();
             let Some(mut core) = self.try_core(engine) else {
                 // Somebody else drives; what they move may be what is waited for.
                 if stop() || drive.is_expired() {
@@ -199,7 +163,7 @@ impl Proxy {
                 continue;
             };
             pause = Pause::default();
-            core.is_unannounced &= !is_told;
+            core.is_unannounced = CHECKS && std::mem::take(&mut drive.woke_alone);
             match self.work(&mut core, &mut drive) {
                 Idle::Stopped => {
                     drive.pace.stop(&engine.pollers);
@@ -207,7 +171,7 @@ impl Proxy {
                 }
                 Idle::Lingers(rounds) => {
                     drop(core);
-                    self.signal.linger(rounds);
+                    self.doorbell.linger(rounds);
                 }
                 Idle::Through => {
                     if !self.rest(core, &mut drive) {
@@ -227,13 +191,13 @@ impl Proxy {
             return true;
         }
         let sleep = sleep_of(&mut core, drive);
-        core.watch_all(&self.poller);
+        core.watch_all(&self.doorbell.poller);
         drop(core);
         drive.note_thread(self);
         if drive.is_expired() {
             return false;
         }
-        self.sleep(drive.engine, &sleep);
+        drive.woke_alone = self.sleep(drive.engine, &sleep) == Slept::Alone;
         !(drive.stop)()
     }
 
@@ -276,7 +240,7 @@ impl Proxy {
         if *now - busy_at >= COPY_SPIN_NS {
             return Some(Idle::Through);
         }
-        core.poll(&self.poller);
+        core.poll(&self.doorbell.poller);
         None
     }
 
@@ -295,7 +259,7 @@ impl Proxy {
         if *now - busy_at >= spin_ns || drive.is_expired() {
             return Some(Idle::Through);
         }
-        if core.poll_hot(&self.poller) {
+        if core.poll_hot(&self.doorbell.poller) {
             return None;
         }
         // Where nothing comes but acknowledgements there is time.
@@ -313,7 +277,7 @@ impl Proxy {
         if drive.spin_ns == 0 || core.interruptions.are_frequent(*now) {
             return Some(Idle::Through);
         }
-        let has_news = core.poll_hot(&self.poller);
+        let has_news = core.poll_hot(&self.doorbell.poller);
         // A look at the clock costs a tenth of a look at a socket.
         if !core.rounds.is_multiple_of(ROUNDS_PER_LOOK) {
             return None;
@@ -336,44 +300,41 @@ impl Proxy {
         self.pass(core, engine, monotonic_ns(), Reads::Yes)
     }
 
-    fn sleep(&self, engine: &Arc<EngineShared>, sleep: &Sleep) {
+    fn sleep(&self, engine: &Arc<EngineShared>, sleep: &Sleep) -> Slept {
         let Some(mut events) = self.sleeper.try_lock() else {
             // Somebody else sleeps here and will drive; look again soon.
             std::thread::sleep(Duration::from_micros(50));
-            return;
+            return Slept::No;
         };
-        self.sleeps_until_told.store(sleep.must_be_told, Ordering::Relaxed);
-        if !self.signal.may_sleep() {
-            return;
-        }
         // Only now, as the one who sleeps here: who was that before has said that it is awake.
-        if engine.settings.shared_stream {
-            let mut core = DrivenCore::new(self.lock(), self, engine);
-            if !core.may_sleep() {
-                core.is_awake();
-                core.is_unannounced &= !self.signal.awake();
-                drop(events);
-                return;
-            }
-        }
-        self.counters.sleeps.fetch_add(1, Ordering::Relaxed);
-        if let Err(error) = self.poller.wait(&mut events, sleep.limit) {
+        let has_nothing = || {
+            let has_nothing = !engine.settings.shared_stream || {
+                let mut core = DrivenCore::new(self.lock(), self, engine);
+                let has_nothing = core.may_sleep();
+                if !has_nothing {
+                    core.is_awake();
+                }
+                has_nothing
+            };
+            self.counters.sleeps.fetch_add(has_nothing.into(), Ordering::Relaxed);
+            has_nothing
+        };
+        let slept = self.doorbell.sleep(&mut events, sleep.limit, sleep.is_due, has_nothing);
+        let slept = slept.unwrap_or_else(|error| {
             tracing::error!(target: "polyrail::proxy", proxy = %self.name, %error, "epoll failed");
+            Slept::Woken
+        });
+        if slept == Slept::No {
+            return slept;
         }
-        let by_itself = sleep.must_be_told && events.is_empty();
-        if by_itself {
-            // Before it is awake, so that whoever sees that it is sees this as well.
-            self.woke_by_itself.store(true, Ordering::Relaxed);
-        }
-        let was_told = self.signal.awake();
         let mut core = DrivenCore::new(self.lock(), self, engine);
         core.is_awake();
-        core.is_unannounced = by_itself && !was_told;
         let before = core.events.len();
         core.events.append(&mut events);
         core.note_sockets(before);
         // Nobody sleeps here any more, for whom the core would be left.
         drop(events);
+        slept
     }
 
     fn note_thread(&self) {
@@ -401,7 +362,7 @@ fn sleep_of(core: &mut Core, drive: &DriveState<'_>) -> Sleep {
     let caller = drive.engine.settings.caller_driven.then_some(CALLER_SLEEP);
     let limit = due.into_iter().chain(rest).chain(caller).min();
     // Callers leave each other work that nobody is told of: whoever calls next does it.
-    Sleep { limit, must_be_told: outlook == Outlook::Told && caller.is_none() }
+    Sleep { limit, is_due: outlook != Outlook::Told || caller.is_some() }
 }
 
 fn from_now(at: u64) -> Duration {

@@ -62,7 +62,7 @@ fn arrived(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, arrival: Arrival) -> Res
         Delivered::Read { op: OpRef(op), bytes } => {
             pass.finishes.push(Finish::Done(op, bytes));
             if peer.tx().handle_read_served() {
-                pass.engine.send_soon(peer);
+                pass.engine.announce(peer);
             }
         }
         Delivered::Received { op: OpRef(op), bytes, is_copied } => {
@@ -105,7 +105,7 @@ fn tell_outbound(
     let handled = tx.handle_message(now, message, &mut pass.ends);
     drain_tx(&mut tx, pass);
     drop(tx);
-    pass.engine.send_soon(peer);
+    pass.engine.announce(peer);
     if let Some(job) = handled.map_err(|error| peer.breach(&error))? {
         job.stop(Stop::For(Failure::Refused(RefusalCode::NotExpected)));
         // No acknowledgement leaves before nothing here touches its memory any more.
@@ -137,7 +137,7 @@ fn handle_own(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> 
             carry::offered(pass.engine, peer, of, offered);
         }
         Message::CarrierAccepted { of, accepted } => {
-            carry::accepted(pass.engine, peer, of, accepted);
+            carry::accepted(peer, of, accepted);
         }
         Message::Bye => pass.engine.hear_bye(peer, None),
         _ => debug_assert!(false, "for a half of the peer: {message:?}"),
@@ -162,7 +162,7 @@ fn serve_read(
     let data = read_data(pass, peer, shared, pieces);
     let served = peer.tx().serve_read(Time(pass.now), read, data);
     served.map_err(|error| peer.breach(&error))?;
-    pass.engine.send_soon(peer);
+    pass.engine.announce(peer);
     Ok(())
 }
 

@@ -87,7 +87,7 @@ pub(crate) struct TxFlow {
 
 impl TxFlow {
     pub(crate) fn new(peer: Arc<PeerShared>, flow: FlowIndex) -> Self {
-        let proxy_place = peer.tx_proxies.place_of(peer.flows[flow.0 as usize].proxy);
+        let proxy_place = peer.wake.place_of(peer.flows[flow.0 as usize].proxy);
         Self {
             peer,
             flow,
@@ -127,7 +127,7 @@ impl TxFlow {
 
     /// Room came: its proxy, which is awake, looks for something to send on it.
     fn has_room_again(&self) {
-        self.peer.tx_proxies.join(self.proxy_place);
+        self.peer.wake.resume(self.proxy_place);
     }
 
     /// Writes as long as there are chunks and the socket takes bytes. Says whether any moved.

@@ -7,10 +7,10 @@
 //!
 //! | what can become ready | who tells |
 //! |---|---|
-//! | an operation that is posted, chunks that are given back | the poster: [`Signal`](super::signal::Signal) |
+//! | an operation that is posted, chunks that are given back | the poster: [`Doorbell`](super::doorbell::Doorbell) |
 //! | bytes, acknowledgements, room in a socket | the poller |
 //! | room in a window, or in a ring that the peer reads | acknowledgements |
-//! | a command, a region's end, room in the inbox | [`Signal`](super::signal::Signal) |
+//! | a command, a region's end, room in the inbox | [`Doorbell`](super::doorbell::Doorbell) |
 //! | a copy by a device, the end of another thread's system call | nobody: [`Outlook::Ask`] |
 //! | the end of a rest, a check for stalls | the clock: [`Outlook::Until`] |
 //!

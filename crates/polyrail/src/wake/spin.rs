@@ -133,6 +133,52 @@ impl Pollers {
     }
 }
 
+/// What a proxy thread knows of its own pace.
+#[derive(Default)]
+pub(crate) struct Pace {
+    waits: Waits,
+    /// When it began to be busy, and when it was last.
+    burst: (u64, u64),
+    is_waiting: bool,
+    /// It has one of the places of those who poll.
+    polls: bool,
+}
+
+impl Pace {
+    /// A pass from `began` to `now` moved something.
+    pub(crate) fn note_busy(&mut self, began: u64, now: u64) {
+        if std::mem::take(&mut self.is_waiting) {
+            self.waits.note(began.saturating_sub(self.burst.1));
+            self.burst.0 = began;
+        }
+        self.burst.1 = now;
+    }
+
+    /// When something moved last.
+    pub(crate) fn busy_at(&self) -> u64 {
+        self.burst.1
+    }
+
+    /// For how long it may poll since something moved last.
+    pub(crate) fn poll_ns(&mut self, pollers: &Pollers) -> u64 {
+        self.is_waiting = true;
+        let pays = self.waits.pay(self.burst.1 - self.burst.0);
+        if pays && !self.polls {
+            self.polls = pollers.enter();
+        } else if !pays {
+            self.stop(pollers);
+        }
+        if self.polls { POLL_NS } else { 0 }
+    }
+
+    /// Others may poll.
+    pub(crate) fn stop(&mut self, pollers: &Pollers) {
+        if std::mem::take(&mut self.polls) {
+            pollers.leave();
+        }
+    }
+}
+
 /// Returns when the lock seems to be free, or no pauses are left.
 pub(crate) fn spin_while_locked<T>(mutex: &Mutex<T>, left: &mut u32) {
     // To look leaves the line with the lock to who holds it.

@@ -134,7 +134,7 @@ impl Engine {
     pub fn watch(&self, peer: &Peer) -> Watch {
         let watch = Watch::new(peer.shared.clone());
         if !self.shared().is_forked() {
-            self.shared().control.nudge();
+            self.shared().control.start_ticking();
         }
         watch
     }

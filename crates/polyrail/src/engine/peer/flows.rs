@@ -95,6 +95,14 @@ impl PeerShared {
         self.flows.iter().filter(|flow| flow.up.load(Ordering::Relaxed)).count()
     }
 
+    /// Has the flows pull that the sender core wants to: chunks were left to them, or denied to them until now.
+    pub(crate) fn announce_wanted(&self, tx: &mut TxSide, now: u64) {
+        for flow in tx.sender.wakes(Time(now)) {
+            let proxy = self.flows[flow.0 as usize].proxy;
+            self.wake.announce_to(self.wake.place_of(proxy));
+        }
+    }
+
     /// Whether it has said something on a flow towards it that nobody has read yet.
     pub(crate) fn has_unread(&self) -> bool {
         let has_unread = |slot: &FlowSlot| slot.wire.lock().as_ref().is_some_and(Wire::has_unread);

@@ -21,6 +21,7 @@ use crate::proxy::Proxy;
 use crate::proxy::flow::Flow;
 use crate::receiver::flow::RxFlow;
 use crate::sender::flow::TxFlow;
+use crate::wake::ALL;
 
 impl Core {
     /// The command that is to be obeyed next, in the order in which they were given.
@@ -119,13 +120,13 @@ impl Core {
         slot.up_since.store(pass.now, Ordering::Relaxed);
         slot.up.store(true, Ordering::Release);
         peer.note_flow_up(flow);
-        peer.tx_proxies.join(peer.tx_proxies.place_of(slot.proxy));
+        peer.wake.resume(peer.wake.place_of(slot.proxy));
     }
 
     fn outbound_of(&mut self, peer: Arc<PeerShared>, flow: FlowIndex) -> &mut Vec<usize> {
         let known = self.outbound.iter().position(|o| Arc::ptr_eq(&o.peer, &peer));
         let index = known.unwrap_or_else(|| {
-            let proxy_place = peer.tx_proxies.place_of(peer.flows[flow.0 as usize].proxy);
+            let proxy_place = peer.wake.place_of(peer.flows[flow.0 as usize].proxy);
             self.outbound.push(Outbound {
                 peer,
                 proxy_place,
@@ -176,7 +177,7 @@ impl Core {
     ) {
         let Some(Flow { connection, tx, rx, .. }) = self.flows.try_remove(key) else { return };
         let socket = connection.wire.socket();
-        let _ = proxy.poller.remove(socket.as_fd());
+        let _ = proxy.doorbell.poller.remove(socket.as_fd());
         self.streamed.retain(|other| *other != key);
         if self.hot == Some(key) {
             self.hot = None;
@@ -222,7 +223,7 @@ impl Core {
         slot.stats.resent_chunks.add(given_back as u64);
         drain_tx(&mut tx, pass);
         drop(tx);
-        pass.engine.ask_all(peer);
+        peer.wake.announce(ALL);
         let life = flow.life(pass.now);
         pass.engine.control.flow_lost(peer.clone(), index, why.0.clone(), life);
     }

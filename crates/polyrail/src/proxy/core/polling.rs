@@ -156,13 +156,14 @@ impl Core {
             self.streamed.push(key);
         }
         if self.watches
-            && let Err(error) = proxy.poller.add(flow.connection.wire.socket().as_fd(), key as u64)
+            && let Err(error) =
+                proxy.doorbell.poller.add(flow.connection.wire.socket().as_fd(), key as u64)
         {
             return self.drop_flow(key, error.into(), proxy, pass);
         }
         self.mark_readable(key);
         if self.flows.len() > FEW_FLOWS {
-            self.watch_all(&proxy.poller);
+            self.watch_all(&proxy.doorbell.poller);
         }
     }
 }

@@ -12,6 +12,7 @@ use super::TxFlow;
 use crate::device::connection::Connection;
 use crate::engine::finish::drain_tx;
 use crate::engine::pass::{Down, Pass};
+use crate::wake::ALL;
 
 impl TxFlow {
     /// Reads acknowledgements, where nothing else comes. Says whether there were any.
@@ -86,9 +87,9 @@ impl TxFlow {
         if tx.sender.has_work() {
             self.has_room_again();
             if self.rest.is_on(Time(pass.now)) {
-                pass.engine.ask_all(&peer);
+                peer.wake.announce(ALL);
             }
-            peer.wake_wanted(&mut tx, pass);
+            peer.announce_wanted(&mut tx, pass.now);
         }
         drop(tx);
         if self.is_answered() && !was_answered {

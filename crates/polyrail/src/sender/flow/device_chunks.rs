@@ -17,6 +17,7 @@ use crate::engine::finish::drain_tx;
 use crate::engine::outgoing::Outgoing;
 use crate::engine::pass::{Down, Pass};
 use crate::memory::tickets::{Tickets, all_done};
+use crate::wake::ALL;
 
 /// A chunk that is pulled and has no frame yet.
 pub(super) struct Staged {
@@ -142,7 +143,7 @@ impl TxFlow {
         drain_tx(&mut tx, pass);
         drop(tx);
         // Who has found nothing left in between may sleep.
-        pass.engine.ask_all(&peer);
+        peer.wake.announce(ALL);
     }
 
     /// Has a chunk that needs no device sent after those that do.

@@ -12,6 +12,7 @@ use crate::engine::finish::drain_tx;
 use crate::engine::outgoing::Outgoing;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{PeerShared, TxSide};
+use crate::wake::ALL;
 
 /// Frames gathered into one system call, at most.
 pub(super) const GATHER_FRAMES: usize = 64;
@@ -65,7 +66,7 @@ impl TxFlow {
         // Nothing is left anywhere: nobody needs to look again before the next post.
         if is_none && !tx.sender.has_work() {
             if peer.posted.is_empty() {
-                peer.tx_proxies.want_nothing();
+                peer.wake.done();
             }
             // A post since the pool was fetched from. Whom it wakes is not known here, so that it
             // is fetched here, too.
@@ -76,12 +77,12 @@ impl TxFlow {
         }
         // One that is denied a chunk leaves it to others, which have to know.
         let is_more = !is_none && tx.sender.has_work();
-        peer.wake_wanted(&mut tx, pass);
+        peer.announce_wanted(&mut tx, pass.now);
         self.denied = tx.sender.is_denied(self.flow);
         drop(tx);
         // Somebody else can begin with the rest while this is being sent.
         if is_more {
-            pass.engine.ask_another(&peer);
+            peer.wake.share();
         }
         for chunk in pulled {
             if self.staged.is_empty() {
@@ -109,7 +110,7 @@ impl TxFlow {
         // this flow may have no room in its ring until the peer has heard.
         drain_tx(tx, pass);
         if !had_work && tx.sender.has_work() {
-            pass.engine.ask_all(&self.peer);
+            self.peer.wake.announce(ALL);
         }
     }
 

@@ -25,7 +25,7 @@ impl TxFlow {
         let now = Time(pass.now);
         let mut tx = self.peer.tx();
         // A rail may have become slow without a word.
-        self.peer.wake_wanted(&mut tx, pass);
+        self.peer.announce_wanted(&mut tx, pass.now);
         let stall = self.peer.stall(settings);
         let patience = tx.patience.of(stall);
         let since = tx.sender.flow_progress(self.flow);

@@ -1,0 +1,166 @@
+//! Work for the progress threads that send to a peer: announced, claimed, done.
+
+use std::sync::Arc;
+
+use super::doorbell::Doorbell;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// Whether posters are counted, so that tests can tell work that was forgotten from work that is being announced.
+pub(crate) const CHECKS: bool = cfg!(feature = "check-wakes");
+
+/// How many threads [`Wake::announce`] asks for: all that send to the peer.
+pub(crate) const ALL: usize = usize::MAX;
+
+/// Progress threads that send to a peer, and which of them work was announced to.
+pub(crate) struct Wake {
+    /// Their numbers in the engine and their doorbells, in the order in which they are asked.
+    threads: Vec<(usize, Arc<Doorbell>)>,
+    /// A bit for each of them to which work was announced since nothing was left last. Few are asked for little, so that
+    /// small messages stay on one flow, where the peer looks first, and idle threads sleep.
+    announced: AtomicU64,
+    /// With [`CHECKS`]: threads that make work and have not rung for it yet.
+    posters: AtomicU32,
+}
+
+impl Wake {
+    pub(crate) fn new(threads: Vec<(usize, Arc<Doorbell>)>) -> Self {
+        Self { threads, announced: AtomicU64::new(0), posters: AtomicU32::new(0) }
+    }
+
+    /// Numbers of the threads, in the order in which they are asked.
+    pub(crate) fn threads(&self) -> impl Iterator<Item = usize> {
+        self.threads.iter().map(|(number, _)| *number)
+    }
+
+    /// The place of a thread among these.
+    pub(crate) fn place_of(&self, thread: usize) -> usize {
+        self.threads().position(|other| other == thread).unwrap_or(0)
+    }
+
+    /// Called by a poster before it puts work where threads find it: they may do it before it is announced.
+    pub(crate) fn posting(&self) -> Posting<'_> {
+        if CHECKS {
+            self.posters.fetch_add(1, Ordering::AcqRel);
+        }
+        Posting(self)
+    }
+
+    /// With [`CHECKS`]: whether a thread is about to ring for work.
+    pub(crate) fn is_posting(&self) -> bool {
+        CHECKS && self.posters.load(Ordering::Acquire) > 0
+    }
+
+    /// Announces work, enough for so many threads, and rings them.
+    pub(crate) fn announce(&self, threads: usize) {
+        drop(self.offer(threads));
+    }
+
+    /// Announces work, enough for so many threads. They are rung when the offer is dropped, unless the poster keeps it.
+    pub(crate) fn offer(&self, threads: usize) -> Offer<'_> {
+        let count = threads.clamp(1, self.threads.len());
+        let bits = u64::MAX >> (u64::BITS - (count as u32).min(u64::BITS));
+        let _posting = self.posting();
+        Offer { threads: &self.threads[..count], before: self.set(bits), _posting }
+    }
+
+    /// Announces work to the thread in this place, and rings it.
+    pub(crate) fn announce_to(&self, place: usize) {
+        let _posting = self.posting();
+        self.set(bit(place));
+        self.threads[place].1.ring();
+    }
+
+    /// Rings one more thread, as more is left than the calling thread can do just now. Each of them does the same, so
+    /// many are soon at work.
+    pub(crate) fn share(&self) {
+        let announced = self.announced.load(Ordering::Acquire);
+        let place = announced.trailing_ones() as usize;
+        if announced != 0 && place < self.threads.len() {
+            // If others share at the same time, the same one is rung twice, and shares on.
+            self.announce_to(place);
+        }
+    }
+
+    /// Whether there is work for the thread in this place. It stays so until it is [`Wake::done`].
+    pub(crate) fn claim(&self, place: usize) -> bool {
+        self.announced.load(Ordering::Acquire) & bit(place) != 0
+    }
+
+    /// Notes that the calling thread, in this place, can do more. Rings nobody.
+    pub(crate) fn resume(&self, place: usize) {
+        // Mostly it is announced already, and a load leaves the line to all who look at it.
+        if !self.claim(place) {
+            self.set(bit(place));
+        }
+    }
+
+    /// Notes that nothing is left. Then the calling thread looks once more where work is put: if it finds some, it calls
+    /// [`Wake::resume`] and does it.
+    pub(crate) fn done(&self) {
+        // A swap, not a store. If it clears an announcement, this thread also sees the work behind that. If the
+        // announcement comes after the swap, it stays. A store may take effect after this thread's second look, and
+        // clear an announcement whose work the look has missed.
+        self.announced.swap(0, Ordering::AcqRel);
+    }
+
+    /// Whether work is announced to anybody.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.announced.load(Ordering::Acquire) != 0
+    }
+
+    /// Returns the bits from before.
+    fn set(&self, bits: u64) -> u64 {
+        self.announced.fetch_or(bits, Ordering::AcqRel)
+    }
+}
+
+/// Work that is announced, to threads that are about to be rung.
+pub(crate) struct Offer<'a> {
+    threads: &'a [(usize, Arc<Doorbell>)],
+    /// The bits from before.
+    before: u64,
+    _posting: Posting<'a>,
+}
+
+impl Offer<'_> {
+    /// Numbers of the threads.
+    pub(crate) fn threads(&self) -> impl Iterator<Item = usize> {
+        self.threads.iter().map(|(number, _)| *number)
+    }
+
+    /// The poster has done the work, or leaves it to the next caller: no thread is rung.
+    pub(crate) fn keep(mut self) {
+        self.threads = &[];
+    }
+}
+
+impl Drop for Offer<'_> {
+    fn drop(&mut self) {
+        for (place, (_, doorbell)) in self.threads.iter().enumerate() {
+            // Those that share a bit can't be told apart.
+            if place >= u64::BITS as usize - 1 || self.before & bit(place) == 0 {
+                doorbell.ring();
+            } else {
+                // The earlier poster may have lost its CPU before it rang. Or the thread sleeps because its flows could
+                // not send the earlier work.
+                doorbell.ring_again();
+            }
+        }
+    }
+}
+
+/// While it lives, a thread makes work and has not rung for it yet. It may lose its CPU there for long.
+pub(crate) struct Posting<'a>(&'a Wake);
+
+impl Drop for Posting<'_> {
+    fn drop(&mut self) {
+        if CHECKS {
+            self.0.posters.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Threads beyond the 64th share a bit.
+fn bit(place: usize) -> u64 {
+    1 << place.min(u64::BITS as usize - 1)
+}

@@ -1,0 +1,111 @@
+//! Waking a progress thread, without a system call when it is awake anyway.
+
+use std::io;
+use std::time::Duration;
+
+use crate::sync::{AtomicU32, Ordering, PollEvent, Poller};
+
+const AWAKE: u32 = 0;
+/// Until it is rung, an event comes, or flows in flight are to be checked.
+const ASLEEP: u32 = 1;
+/// The same, or until a moment at which it has something to do.
+const DOZING: u32 = 2;
+const RUNG: u32 = 3;
+
+/// How a sleep ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slept {
+    /// Not begun: there is something to do.
+    No,
+    /// Over: rung, an event, or something was due.
+    Woken,
+    /// Over because its limit was, with nothing due and no ring.
+    Alone,
+}
+
+/// The doorbell of a progress thread, and the poller that the thread sleeps on.
+///
+/// The thread calls [`Doorbell::begin`], looks for work, and if there is none calls [`Doorbell::sleep`]. Others make
+/// work and then [`Doorbell::ring`]. Either the thread sees the work, or it does not sleep, or it is woken.
+#[derive(Debug)]
+pub(crate) struct Doorbell {
+    state: AtomicU32,
+    pub(crate) poller: Poller,
+}
+
+impl Doorbell {
+    pub(crate) fn new(poller: Poller) -> Self {
+        Self { state: AtomicU32::new(AWAKE), poller }
+    }
+
+    /// Announces work: the thread looks for it, now or as soon as it is awake.
+    pub(crate) fn ring(&self) {
+        if matches!(self.state.swap(RUNG, Ordering::AcqRel), ASLEEP | DOZING) {
+            self.poller.wake();
+        }
+    }
+
+    /// Rings for more work of a peer that rang before. An earlier ring that is unanswered covers both; the load leaves
+    /// the cache line to the thread.
+    pub(super) fn ring_again(&self) {
+        if self.state.load(Ordering::Acquire) != RUNG {
+            self.ring();
+        }
+    }
+
+    /// Wakes the thread that sleeps on the poller, or ends its next sleep. Announces no work.
+    pub(crate) fn rouse(&self) {
+        self.poller.wake();
+    }
+
+    /// Called by the thread before it looks for work. Says whether it was rung since it began last.
+    pub(crate) fn begin(&self) -> bool {
+        // Acquire pairs with the release in `ring`: work from before the ring is seen now.
+        self.state.swap(AWAKE, Ordering::AcqRel) == RUNG
+    }
+
+    /// Whether it was rung since the thread began to look.
+    pub(crate) fn is_rung(&self) -> bool {
+        self.state.load(Ordering::Acquire) == RUNG
+    }
+
+    /// Whether the thread sleeps, has nothing due, and was not rung.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.state.load(Ordering::Acquire) == ASLEEP
+    }
+
+    /// Polls for a ring, for so many rounds of some 40 ns.
+    pub(crate) fn linger(&self, rounds: u32) {
+        for _ in 0..rounds {
+            if self.state.load(Ordering::Relaxed) == RUNG {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Sleeps until it is rung, an event comes, or `limit` is over, unless it was rung since the thread began to look.
+    /// `has_nothing`: a last look for what neither rings nor is an event, unless the other end knows of the sleep.
+    /// One thread at a time.
+    pub(crate) fn sleep(
+        &self,
+        events: &mut Vec<PollEvent>,
+        limit: Option<Duration>,
+        is_due: bool,
+        has_nothing: impl FnOnce() -> bool,
+    ) -> io::Result<Slept> {
+        let asleep = if is_due { DOZING } else { ASLEEP };
+        let change = |from, to| {
+            self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+        };
+        if !change(AWAKE, asleep) {
+            return Ok(Slept::No);
+        }
+        let waited = has_nothing().then(|| self.poller.wait(events, limit));
+        let was_rung = !change(asleep, AWAKE);
+        let Some(waited) = waited else { return Ok(Slept::No) };
+        waited?;
+        let is_alone = !was_rung && !is_due && events.is_empty();
+        Ok(if is_alone { Slept::Alone } else { Slept::Woken })
+    }
+}
