@@ -306,7 +306,10 @@ impl Question<'_> {
         }
         let ways = (0..self.local.len()).filter(|local| self.reach[*local][remote].is_way());
         Some(match ways.count() {
-            0 => format!("no rail here has a way to {}", self.remote[remote].address.ip()),
+            0 => format!(
+                "no route was found from the rails of the other end to {}",
+                self.remote[remote].address.ip()
+            ),
             ways => format!("only {} of the other end can reach it, all paired", rails(ways)),
         })
     }

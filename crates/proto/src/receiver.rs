@@ -37,6 +37,7 @@
 //! `landing` the flows and devices that write, `incoming` the transfers under way, which `under_way` finds, `delivering`
 //! those that are complete.
 
+mod claims;
 mod delivering;
 mod incoming;
 mod judging;
@@ -45,6 +46,7 @@ mod under_way;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use self::claims::Claims;
 use self::delivering::Deliveries;
 pub use self::delivering::DeliveryId;
 use self::landing::Claim;
@@ -72,7 +74,7 @@ pub struct Receiver {
     /// Bytes of their messages, likewise.
     held_meta: usize,
     quota_refusals: u64,
-    claims: Vec<Claim>,
+    claims: Claims,
     /// Chunks that devices copy into place; as many as the driver has room to read elsewhere.
     detached: BTreeMap<u64, Claim>,
     next_landing: u64,
@@ -191,7 +193,7 @@ impl Receiver {
             tracked_chunks: 0,
             held_meta: 0,
             quota_refusals: 0,
-            claims: Vec::new(),
+            claims: Claims::default(),
             detached: BTreeMap::new(),
             next_landing: 0,
             events: VecDeque::new(),

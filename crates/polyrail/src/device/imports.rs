@@ -15,6 +15,11 @@ use crate::memory::region::RegionCore;
 /// again. A peer that names more by itself is not asked for them.
 const REMEMBERED: usize = 4096;
 
+/// The most bytes of offers that are kept of a peer, beside short ones: those of CPUs have 60 bytes.
+const KEPT_BYTES: usize = 4 << 20;
+/// An offer up to this length is short.
+const SHORT_BYTES: usize = 256;
+
 /// What peers of this host have offered.
 #[derive(Default)]
 pub(crate) struct Imports {
@@ -66,6 +71,14 @@ impl Imports {
             // Nobody says when a region ends that was not offered.
             regions.retain(|_, import| !matches!(import, Import::Refused(_)));
         }
+        let fits = |offer: &Offer| match bytes_of(offer) {
+            short if short <= SHORT_BYTES => true,
+            bytes => bytes + regions.values().map(Import::bytes).sum::<usize>() <= KEPT_BYTES,
+        };
+        let offered = offered.and_then(|offer| match fits(&offer) {
+            true => Ok(offer),
+            false => Err(format!("its offers have more than {KEPT_BYTES} bytes")),
+        });
         match regions.get_mut(&key) {
             Some(import @ (Import::Asked | Import::Overdue)) => {
                 *import = match offered {
@@ -201,7 +214,19 @@ impl Imports {
     }
 }
 
+fn bytes_of(offer: &Offer) -> usize {
+    offer.export.len() + size_of_val(&*offer.descriptors)
+}
+
 impl Import {
+    /// Bytes of what was offered.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Offered(offered) => bytes_of(&offered.offer),
+            Self::Asked | Self::Overdue | Self::Ended | Self::Refused(_) => 0,
+        }
+    }
+
     /// Nothing begins to copy any more.
     fn close(self, copies: &mut Vec<Ticket>) {
         let Self::Offered(offered) = self else { return };
@@ -269,6 +294,21 @@ mod tests {
             assert!(matches!(import.as_deref(), Some(Import::Refused(_))));
         }
         assert!(count(&imports) <= REMEMBERED && is_offered(&imports, offered));
+    }
+
+    #[test]
+    fn long_offers_are_kept_up_to_a_bound_and_short_ones_are_beside_them() {
+        let (imports, peer) = (Imports::default(), InstanceId(5));
+        let key = |slot| RegionKey { slot, generation: 1, nonce: 1 };
+        let answer = |slot, bytes| {
+            assert!(imports.is_first((peer, key(slot))));
+            imports.answer(peer, key(slot), Ok(Offer { export: vec![0; bytes], ..offer() }));
+            is_offered(&imports, (peer, key(slot)))
+        };
+        assert!(answer(1, KEPT_BYTES / 2) && answer(2, KEPT_BYTES / 2));
+        assert!(!answer(3, SHORT_BYTES + 1) && answer(4, 60));
+        imports.end(peer, key(1));
+        assert!(answer(5, SHORT_BYTES + 1));
     }
 
     #[test]

@@ -24,6 +24,8 @@ const LINGER_SHORT: u32 = 6;
 /// How long a proxy polls while devices copy for it and nothing else moves; then it looks every
 /// [`COPY_SLEEP`]. Copies of a chunk take some 10 µs, unless the device has other things to do.
 const COPY_SPIN_NS: u64 = 20_000;
+/// While something moves: looks for flows that bring something every so often. A system call.
+const POLL_EVERY_NS: u64 = 1_000_000;
 /// While polling: looks at the clock every so many rounds.
 const ROUNDS_PER_LOOK: u32 = 8;
 
@@ -38,6 +40,8 @@ struct DriveState<'a> {
     pace: Pace,
     /// When the thread is to be looked at again, which takes two system calls.
     note_at: u64,
+    /// When the poller is asked again though something moves.
+    poll_at: u64,
     /// Since when the proxy thread polls and finds nothing.
     polls_since: Option<u64>,
     /// It woke up though nothing was due, and nothing had come.
@@ -148,6 +152,7 @@ impl Proxy {
             busy_at: None,
             pace: Pace::default(),
             note_at: 0,
+            poll_at: 0,
             polls_since: None,
             woke_alone: false,
         };
@@ -219,6 +224,11 @@ impl Proxy {
                 drive.pace.note_busy(began, now);
                 core.interruptions.note_arrival(began);
                 drive.note_thread(self);
+                if now >= drive.poll_at {
+                    // Flows that always bring something don't keep the thread from the others.
+                    drive.poll_at = now + POLL_EVERY_NS;
+                    core.poll(&self.doorbell.poller);
+                }
                 continue;
             }
             let idle = if core.outlook() == Outlook::Ask && !drive.is_expired() {

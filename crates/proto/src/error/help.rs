@@ -127,8 +127,8 @@ impl PeerError {
                      its new metadata or invitation"
                 }
                 ConnectReason::NoRail => {
-                    "set address_family to that family (an interface that has both gives its rail IPv4 otherwise), name \
-                     a rail with an address of it in `rails`, or connect to another address"
+                    "where an interface here has such an address, set address_family to that family (its rail takes IPv4 \
+                     otherwise) or name the address in `rails`; else do that at the other end with the family here"
                 }
                 _ => return None,
             },

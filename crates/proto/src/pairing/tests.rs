@@ -57,7 +57,10 @@ fn a_rail_without_a_network_in_common_is_left_out_when_others_have_one() {
         ),
         "{why}"
     );
-    assert_eq!(found.idle_remote[1].as_deref(), Some("no rail here has a way to 172.16.5.1"));
+    assert_eq!(
+        found.idle_remote[1].as_deref(),
+        Some("no route was found from the rails of the other end to 172.16.5.1")
+    );
 }
 
 /// A network of its own for each NIC, with a /32 address and a route to the network by device.
@@ -87,7 +90,10 @@ fn with_an_address_of_its_own_for_each_nic_routes_decide_and_not_positions() {
     assert_eq!(found.idle_local[1].as_deref(), Some(why));
     let found = of(&[1, 3], &[3, 2, 1]);
     assert_eq!(found.pairs, [(0, 2), (1, 0)]);
-    assert_eq!(found.idle_remote[1].as_deref(), Some("no rail here has a way to 10.2.0.12"));
+    assert_eq!(
+        found.idle_remote[1].as_deref(),
+        Some("no route was found from the rails of the other end to 10.2.0.12")
+    );
 }
 
 #[test]

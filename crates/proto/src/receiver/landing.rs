@@ -24,7 +24,7 @@ impl Receiver {
     /// Whether the next bytes of the flow's chunk may go in place. If so, they must be followed by
     /// [`Self::end_landing`]; if not, they go to scratch.
     pub fn begin_landing(&mut self, flow: FlowIndex) -> bool {
-        match self.claims.get_mut(flow.0 as usize) {
+        match self.claims.get_mut(flow) {
             Some(claim) if claim.target.is_some() => {
                 claim.reading = true;
                 true
@@ -35,7 +35,7 @@ impl Receiver {
 
     /// The bytes are written. Says whether the rest of the chunk may still go in place.
     pub fn end_landing(&mut self, flow: FlowIndex) -> bool {
-        let Some(claim) = self.claims.get_mut(flow.0 as usize) else { return false };
+        let Some(claim) = self.claims.get_mut(flow) else { return false };
         claim.reading = false;
         if claim.verdict != Some(Verdict::Land) {
             claim.target = None;
@@ -45,7 +45,7 @@ impl Receiver {
 
     /// All bytes of the flow's chunk are read. `intact` is the result of the checksum, if any.
     pub fn handle_chunk_end(&mut self, flow: FlowIndex, intact: bool) -> Settled {
-        let Some(claim) = self.claims.get_mut(flow.0 as usize) else { return NOTHING_LANDED };
+        let Some(claim) = self.claims.get_mut(flow) else { return NOTHING_LANDED };
         let ended = std::mem::replace(claim, Claim::NONE);
         debug_assert!(!ended.reading, "end_landing comes first");
         self.settle(ended, if intact { Ok(()) } else { Err(RefusalCode::Checksum) })
@@ -61,7 +61,7 @@ impl Receiver {
         if !self.begin_landing(flow) {
             return None;
         }
-        let claim = self.claims.get_mut(flow.0 as usize)?;
+        let claim = self.claims.get_mut(flow)?;
         let claim = std::mem::replace(claim, Claim::NONE);
         self.next_landing += 1;
         self.detached.insert(self.next_landing, claim);
@@ -104,9 +104,7 @@ impl Receiver {
     /// The flow is gone, maybe in the middle of a chunk: it lands nothing more.
     pub fn handle_flow_down(&mut self, flow: FlowIndex) {
         self.end_landing(flow);
-        if let Some(claim) = self.claims.get_mut(flow.0 as usize) {
-            *claim = Claim::NONE;
-        }
+        self.claims.leave(flow);
         self.proofs.handle_flow_down(flow, self.floor);
     }
 
@@ -115,7 +113,7 @@ impl Receiver {
     ///
     /// Returns whether that holds already. If the flow is inside a system call, ask again.
     pub fn bar(&mut self, flow: FlowIndex, code: RefusalCode) -> bool {
-        match self.claims.get_mut(flow.0 as usize) {
+        match self.claims.get_mut(flow) {
             Some(claim) if claim.target.is_some() => {
                 claim.revoke(Verdict::Refuse(code));
                 !claim.reading
@@ -137,15 +135,11 @@ impl Receiver {
     }
 
     pub(super) fn claim_mut(&mut self, flow: FlowIndex) -> Result<&mut Claim, WireError> {
-        let index = flow.0 as usize;
         if flow.0 >= self.limits.flows {
             let (field, allowed) = ("flow", "less than the limit on flows of a peer");
             return Err(WireError::Field { field, got: flow.0.into(), allowed });
         }
-        if self.claims.len() <= index {
-            self.claims.resize(index + 1, Claim::NONE);
-        }
-        Ok(&mut self.claims[index])
+        Ok(self.claims.enter(flow))
     }
 }
 

@@ -64,7 +64,12 @@ pub(crate) enum BenchError {
     Peer(#[from] PeerError),
     /// No address of several leads to the other end.
     #[error("{error}; nor to {others}")]
-    Unreached { error: Box<PeerError>, others: String },
+    Unreached {
+        error: Box<PeerError>,
+        others: String,
+        /// A family of some of these addresses that no rail here has, as `address_family` calls it.
+        family: Option<&'static str>,
+    },
     /// Whatever was being done when it went.
     #[error("the bench at the other end, {peer}, is gone: {why}")]
     Gone { peer: String, why: LostReason },
@@ -189,6 +194,10 @@ impl BenchError {
             Self::Gpu(error) => error.help(),
             Self::Engine(error) => error.help(),
             Self::Peer(error) => error.help(),
+            Self::Unreached { family: Some(family), .. } => Some(format!(
+                "no rail here has an address of the family {family}, so those addresses were not tried: \
+                 `--set address_family={family}` has the rails take such addresses of their interfaces"
+            )),
             Self::Unreached { error, .. } => error.help(),
             Self::Post(error) => error.help(),
             Self::Region(error) => error.help(),

@@ -14,6 +14,9 @@ use crate::engine::finish::drain_tx;
 use crate::engine::pass::{Down, Pass};
 use crate::wake::ALL;
 
+/// Bytes of acknowledgements after which other flows have their turn. An honest peer never has so many under way.
+const VISIT_BYTES: usize = 256 << 10;
+
 impl TxFlow {
     /// Reads acknowledgements, where nothing else comes. Says whether there were any.
     pub(crate) fn read(
@@ -21,8 +24,8 @@ impl TxFlow {
         connection: &mut Connection,
         pass: &mut Pass<'_>,
     ) -> Result<bool, Down> {
-        let mut any = false;
-        while connection.readable {
+        let mut read = 0;
+        while connection.readable && read < VISIT_BYTES {
             let mut into = IoVecs::<In>::new();
             into.push_buffer(connection.reader.spare());
             let room = into.bytes();
@@ -34,13 +37,13 @@ impl TxFlow {
             };
             connection.readable = bytes == room || (bytes > 0 && connection.ended);
             if bytes > 0 {
-                any = true;
+                read += bytes;
                 connection.reader.advance(bytes);
                 let acks = read_acks(&mut connection.reader)?;
                 self.take_acks(acks, pass)?;
             }
         }
-        Ok(any)
+        Ok(read > 0)
     }
 
     /// The peer acknowledged frames.

@@ -285,8 +285,13 @@ const FLOWS_WITHIN: Duration = Duration::from_secs(1);
 
 /// Ends the service, and tells the server which rails here carry nothing.
 pub(super) fn say_good_bye(link: &Link<'_>) {
-    let now =
-        || Silent { down: rails_down(link.engine, &link.engine.stats()), ..Silent::default() };
+    let now = || match link.is_interrupted() {
+        // The transfers that were ended took connections with them.
+        true => Silent::default(),
+        false => {
+            Silent { down: rails_down(link.engine, &link.engine.stats()), ..Silent::default() }
+        }
+    };
     link.say_good_bye(link.silent().unwrap_or_else(now));
 }
 

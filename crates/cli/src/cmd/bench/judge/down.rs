@@ -151,10 +151,13 @@ pub(super) fn of_end(rails: &[DownRail], place: &str, tense: Tense) -> Vec<Strin
 /// Where to look, by the reason.
 fn look(why: WhyDown, words: &str, interface: &str, place: &str) -> String {
     if why == WhyDown::Gone {
-        return format!("the program {place} has to be started again to use what is there now");
+        return format!(
+            "it is used again once that is back; the program {place} started again takes what is there then"
+        );
     }
     if words.contains("firewall") {
-        return "look at firewalls of both ends and between them".to_owned();
+        return "look at firewalls of both ends and between them, and at `polyrail doctor` of both"
+            .to_owned();
     }
     if words.contains("MTU") {
         return format!(

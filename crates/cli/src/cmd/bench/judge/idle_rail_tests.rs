@@ -223,7 +223,12 @@ fn where_to_look_follows_from_the_reason() {
             .remove(0)
     };
     let firewall = line(WhyDown::Disconnected, "timed out (a firewall drops it)");
-    assert!(firewall.ends_with("(look at firewalls of both ends and between them)"), "{firewall}");
+    assert!(
+        firewall.ends_with(
+            "(look at firewalls of both ends and between them, and at `polyrail doctor` of both)"
+        ),
+        "{firewall}"
+    );
     let mtu = line(WhyDown::Disconnected, "no progress: a smaller MTU on the way");
     assert!(mtu.contains("`ip link show eth1` at both ends"), "{mtu}");
     let gone = line(WhyDown::Gone, "its interface eth1 does not exist any more");

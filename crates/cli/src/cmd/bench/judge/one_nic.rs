@@ -10,7 +10,7 @@ use crate::cmd::bench::talk::OneNic;
 
 /// Nothing else is the limit.
 pub(super) fn limit(evidence: &Evidence) -> Option<Candidate> {
-    let (_, found) = ends(evidence).next()?;
+    let (_, found) = ends(evidence).find(|(_, found)| found.share >= NEARLY_ALL)?;
     // Less is bound by its latency.
     if evidence.depth.saturating_mul(evidence.size) < LEAST_OUTSTANDING {
         return None;
@@ -24,21 +24,36 @@ pub(super) fn limit(evidence: &Evidence) -> Option<Candidate> {
     Some(Candidate { kind, cause, share: 1.0, from: 1.0, because })
 }
 
+/// The same where several NICs receive, and some of them for others: only if nothing else is the limit.
+pub(super) fn shared(evidence: &Evidence) -> Option<Candidate> {
+    ends(evidence).next()?;
+    let because = format!(
+        "{} GB/s arrive, some of them by NICs of other rails",
+        show_gb_per_s(evidence.gb_per_s)
+    );
+    let (kind, cause) = (LimitKind::Network, Cause::OneNic);
+    Some(Candidate { kind, cause, share: 1.0, from: 1.0, because })
+}
+
 /// What happens at each end, and the settings that change it.
 pub(super) fn names(evidence: &Evidence) -> impl Iterator<Item = String> {
     ends(evidence).map(|(place, found)| name(place, found))
 }
 
 pub(super) fn name(place: &str, OneNic { rails, interface, share }: &OneNic) -> String {
+    let is_whole = *share >= NEARLY_ALL;
     let (rails, share) = (rails.join(", ").replace('\n', " "), share * 100.0);
     let other = if place == HERE { THERE } else { HERE };
+    let and_others = if is_whole { "" } else { ", and some rails receive by other rails' NICs" };
     format!(
-        "{rails} {place} are in one subnet, and {share:.0} % of what they receive arrives by {interface}: by the \
-         kernel's defaults any NIC answers ARP for all addresses of its host ({place}: `{SYSCTLS}`; then {other}: \
+        "{rails} {place} are in one subnet, and {share:.0} % of what they receive arrives by {interface}{and_others}: by \
+         the kernel's defaults any NIC answers ARP for all addresses of its host ({place}: `{SYSCTLS}`; then {other}: \
          `ip neigh flush all`)"
     )
 }
 
+/// Of less, several NICs receive.
+const NEARLY_ALL: f64 = 0.9;
 /// Bytes outstanding from which a NIC can be the limit.
 const LEAST_OUTSTANDING: u64 = 1 << 20;
 

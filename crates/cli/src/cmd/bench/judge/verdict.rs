@@ -94,6 +94,7 @@ pub(crate) fn judge(evidence: &Evidence) -> Judged {
         candidates.extend(one_nic::limit(evidence));
         candidates.extend(rules::room_for_depth(evidence));
         candidates.extend(down::rails_down(evidence));
+        candidates.extend(one_nic::shared(evidence));
         candidates.push(rules::window(evidence));
     }
     let (mut limit, cause) = decide(candidates, rules::tried_in_vain(evidence));

@@ -80,14 +80,14 @@ impl Server {
         let connecting = engine.connect_any(&self.addresses, self.invitation.as_ref());
         loop {
             if let Some(answer) = connecting.wait(Interrupt::LOOK) {
-                return answer.map_err(|error| self.unreached(error));
+                return answer.map_err(|error| self.unreached(&engine.addresses(), error));
             }
             interrupt.check()?;
         }
     }
 
     /// The failure at one of the addresses, with the others that were tried.
-    fn unreached(&self, error: PeerError) -> BenchError {
+    fn unreached(&self, rails: &[SocketAddr], error: PeerError) -> BenchError {
         let PeerError::Connect { address, why } = &error else { return error.into() };
         let is_before = matches!(why, ConnectReason::NoProof | ConnectReason::NoAnswer);
         let others: Vec<_> = self.addresses.iter().filter(|other| *other != address).collect();
@@ -97,7 +97,16 @@ impl Server {
         let shown: Vec<_> = others.iter().take(SHOWN - 1).map(ToString::to_string).collect();
         let more = others.len() - shown.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        BenchError::Unreached { others: shown.join(", ") + &more, error: Box::new(error) }
+        let has = |is_it: fn(&SocketAddr) -> bool| {
+            self.addresses.iter().any(is_it) && !rails.iter().any(is_it)
+        };
+        let family = match (has(SocketAddr::is_ipv6), has(SocketAddr::is_ipv4)) {
+            (true, _) => Some("ipv6"),
+            (_, true) => Some("ipv4"),
+            _ => None,
+        };
+        let (others, error) = (shown.join(", ") + &more, Box::new(error));
+        BenchError::Unreached { others, error, family }
     }
 }
 
@@ -212,7 +221,7 @@ mod tests {
             let addresses: Vec<_> = addresses.iter().map(|one| one.parse().unwrap()).collect();
             let why = ConnectReason::Closed;
             let error = PeerError::Connect { address: addresses[0], why };
-            Server { addresses, invitation: None }.unreached(error).to_string()
+            Server { addresses, invitation: None }.unreached(&[], error).to_string()
         };
         let closed = "can't connect to 10.0.0.1:7: closed by the other side without a word";
         assert_eq!(told(&["10.0.0.1:7"]), closed);

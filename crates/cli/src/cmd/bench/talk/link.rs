@@ -48,6 +48,10 @@ impl<'a> Link<'a> {
         }
     }
 
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.interrupt.is_raised()
+    }
+
     /// Keeps what a sample says about silent rails: after it, rails also lose connections because the bench ends.
     pub(crate) fn note_silent(&self, load: &Load) {
         let Load { down, unsent, one_nic, .. } = load.clone();

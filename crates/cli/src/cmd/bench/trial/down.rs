@@ -42,7 +42,9 @@ type Rail = (String, String, IpAddr);
 /// Whether an interface that has an address now could have been a rail if it had had it when the engine began.
 fn is_late(names_rails: bool, left_out: &[LeftOut], name: &str) -> bool {
     match left_out.iter().find(|one| one.name == name) {
-        Some(LeftOut { reason, .. }) => reason == "down" || reason.starts_with("no address"),
+        Some(LeftOut { reason, .. }) => {
+            reason == "down" || reason == "no address" || reason.starts_with("no address that")
+        }
         None => !names_rails,
     }
 }
@@ -277,6 +279,7 @@ mod tests {
         let late = |names_rails, reason| is_late(names_rails, &left_out(reason), "r9");
         assert!(late(true, "down") && late(false, "no address that peers can reach: only fe80::1"));
         assert!(!late(false, "a bridge without a NIC"));
+        assert!(!late(false, "no address for address_family = ipv6"));
         assert!(is_late(false, &[], "r9") && !is_late(true, &[], "r9"), "it was not there");
     }
 
