@@ -20,6 +20,7 @@ use std::time::Duration;
 use polyrail_proto::wire::AckFrame;
 use polyrail_proto::{AckQueue, Burst, FlowIndex, Time};
 use polyrail_secure::Sealer;
+use polyrail_sys::threads::monotonic_ns;
 use smallvec::SmallVec;
 
 use self::acks::{AckSender, seal};
@@ -34,6 +35,8 @@ use crate::engine::quotas::FlowPlace;
 
 /// Payload that one visit reads before other flows get their turn.
 const VISIT_BYTES: usize = 4 << 20;
+/// The same, in time. The bytes above take less.
+const VISIT_NS: u64 = 2_000_000;
 
 pub(crate) struct RxFlow {
     pub(crate) peer: Arc<PeerShared>,
@@ -158,11 +161,13 @@ impl RxFlow {
         pass: &mut Pass<'_>,
     ) -> Result<bool, Down> {
         let mut read = 0;
+        let began = monotonic_ns();
+        let mut is_over = false;
         self.is_paused = false;
         loop {
             // What waits is in the buffer already, whether or not the socket has more.
             while self.waits() && self.go_on(connection, pass)? {}
-            if self.waits() || !connection.readable || read >= VISIT_BYTES {
+            if self.waits() || !connection.readable || is_over {
                 break;
             }
             if pass.engine.inbox.must_pause(&self.peer) {
@@ -174,7 +179,9 @@ impl RxFlow {
             let bytes = self.receive_once(connection, pass)?;
             read += bytes;
             if bytes > 0 {
-                let goes_on = connection.readable && read < VISIT_BYTES;
+                // Small frames take more time than their bytes tell.
+                is_over = read >= VISIT_BYTES || monotonic_ns().saturating_sub(began) >= VISIT_NS;
+                let goes_on = connection.readable && !is_over;
                 self.take_in(connection, goes_on, pass)?;
             }
         }
