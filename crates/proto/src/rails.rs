@@ -76,7 +76,7 @@ impl fmt::Display for Family {
 
 /// Chooses rails as users of `NCCL_SOCKET_IFNAME` expect.
 ///
-/// * `auto`: every interface that is up and leads to other hosts, as [`leading_out`] judges; if there is none, the
+/// * `auto`: every interface that is up and leads to other hosts, as `leading_out` judges; if there is none, the
 ///   loopback interface. Of more than [`MAX_RAILS`] the [`best`] become rails.
 /// * `eth,ib`: interfaces whose name begins so. `=eth1,eth2`: exactly these. `^docker,lo`: all but
 ///   those that begin so; `^=docker0`: all but exactly these.
