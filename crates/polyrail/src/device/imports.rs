@@ -67,18 +67,18 @@ impl Imports {
     ) {
         let mut peers = self.peers.lock();
         let Some(regions) = peers.get_mut(&instance) else { return };
-        if offered.is_err() && regions.len() >= REMEMBERED {
-            // Nobody says when a region ends that was not offered.
-            regions.retain(|_, import| !matches!(import, Import::Refused(_)));
-        }
         let fits = |offer: &Offer| match bytes_of(offer) {
             short if short <= SHORT_BYTES => true,
             bytes => bytes + regions.values().map(Import::bytes).sum::<usize>() <= KEPT_BYTES,
         };
         let offered = offered.and_then(|offer| match fits(&offer) {
             true => Ok(offer),
-            false => Err(format!("its offers have more than {KEPT_BYTES} bytes")),
+            false => Err(format!("offers of over {KEPT_BYTES} bytes in all are not kept")),
         });
+        if offered.is_err() && regions.len() >= REMEMBERED {
+            // Nobody says when a region ends that was not offered.
+            regions.retain(|_, import| !matches!(import, Import::Refused(_)));
+        }
         match regions.get_mut(&key) {
             Some(import @ (Import::Asked | Import::Overdue)) => {
                 *import = match offered {
@@ -108,7 +108,8 @@ impl Imports {
                 drop(peers);
                 import.into_iter().for_each(|import| import.close(&mut copies));
             }
-            Some(Import::Refused(_) | Import::Ended) | None => {}
+            Some(Import::Refused(_)) => drop(regions.remove(&key)),
+            Some(Import::Ended) | None => {}
         }
         self.changed.notify_all();
         copies
@@ -176,8 +177,11 @@ impl Imports {
     /// Whether the peer may not name another region that nobody has asked for.
     pub(crate) fn is_full(&self, id: (InstanceId, RegionKey)) -> bool {
         let peers = self.peers.lock();
+        let is_open = |import: &&Import| !matches!(import, Import::Offered(_));
         let is_one_more = |regions: &HashMap<RegionKey, Import>| {
-            regions.len() >= REMEMBERED && !regions.contains_key(&id.1)
+            regions.len() >= REMEMBERED
+                && !regions.contains_key(&id.1)
+                && regions.values().filter(is_open).count() >= REMEMBERED
         };
         peers.get(&id.0).is_some_and(is_one_more)
     }

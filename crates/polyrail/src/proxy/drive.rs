@@ -41,7 +41,7 @@ struct DriveState<'a> {
     /// When the thread is to be looked at again, which takes two system calls.
     note_at: u64,
     /// When the poller is asked again though something moves.
-    poll_at: u64,
+    poll_at: Option<u64>,
     /// Since when the proxy thread polls and finds nothing.
     polls_since: Option<u64>,
     /// It woke up though nothing was due, and nothing had come.
@@ -152,7 +152,7 @@ impl Proxy {
             busy_at: None,
             pace: Pace::default(),
             note_at: 0,
-            poll_at: 0,
+            poll_at: None,
             polls_since: None,
             woke_alone: false,
         };
@@ -224,10 +224,13 @@ impl Proxy {
                 drive.pace.note_busy(began, now);
                 core.interruptions.note_arrival(began);
                 drive.note_thread(self);
-                if now >= drive.poll_at {
+                let poll_at = drive.poll_at.get_or_insert(now + POLL_EVERY_NS);
+                if now >= *poll_at {
                     // Flows that always bring something don't keep the thread from the others.
-                    drive.poll_at = now + POLL_EVERY_NS;
+                    *poll_at = now + POLL_EVERY_NS;
                     core.poll(&self.doorbell.poller);
+                    // That may have taken the wake-up of a caller.
+                    self.leave_to_sleeper(core, drive.engine);
                 }
                 continue;
             }

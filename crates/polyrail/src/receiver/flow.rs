@@ -35,7 +35,7 @@ use crate::engine::quotas::FlowPlace;
 
 /// Payload that one visit reads before other flows get their turn.
 const VISIT_BYTES: usize = 4 << 20;
-/// The same, in time. The bytes above take less.
+/// The same, in time: small frames take more than their bytes tell.
 const VISIT_NS: u64 = 2_000_000;
 
 pub(crate) struct RxFlow {
@@ -179,7 +179,6 @@ impl RxFlow {
             let bytes = self.receive_once(connection, pass)?;
             read += bytes;
             if bytes > 0 {
-                // Small frames take more time than their bytes tell.
                 is_over = read >= VISIT_BYTES || monotonic_ns().saturating_sub(began) >= VISIT_NS;
                 let goes_on = connection.readable && !is_over;
                 self.take_in(connection, goes_on, pass)?;

@@ -194,10 +194,13 @@ impl BenchError {
             Self::Gpu(error) => error.help(),
             Self::Engine(error) => error.help(),
             Self::Peer(error) => error.help(),
-            Self::Unreached { family: Some(family), .. } => Some(format!(
-                "no rail here has an address of the family {family}, so those addresses were not tried: \
-                 `--set address_family={family}` has the rails take such addresses of their interfaces"
-            )),
+            Self::Unreached { family: Some(family), error, .. } => {
+                let first = error.help().map_or_else(String::new, |help| format!("{help}; "));
+                Some(format!(
+                    "{first}no rail here has an address of the family {family}, so those addresses were not tried: \
+                     `--set address_family={family}` has the rails take such addresses of their interfaces"
+                ))
+            }
             Self::Unreached { error, .. } => error.help(),
             Self::Post(error) => error.help(),
             Self::Region(error) => error.help(),

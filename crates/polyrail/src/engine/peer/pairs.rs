@@ -115,7 +115,7 @@ mod tests {
     fn pairs() -> Pairs {
         let pairing = Pairing { pairs: vec![(0, 1), (1, 0)], ..Pairing::default() };
         let idle_local = vec![None, None, Some("why".to_owned())];
-        let idle_remote = vec![None, Some("spare".to_owned())];
+        let idle_remote = vec![None, None, Some("spare".to_owned())];
         Pairs::new(Pairing { idle_local, idle_remote, ..pairing })
     }
 
@@ -127,9 +127,9 @@ mod tests {
         assert_eq!(pairs.iter().collect::<Vec<_>>(), [(0, 1), (2, 63)]);
         assert_eq!((pairs.why_idle(0), pairs.why_idle(2)), (None, Some("why".to_owned())));
         pairs.note_problem(0, "refused".to_owned());
-        assert_eq!((pairs.why_unused(0), pairs.why_unused(1)), (None, Some("spare")));
-        pairs.replace(0, (1, 1));
-        assert_eq!(pairs.why_unused(1), None, "it is taken now");
+        assert_eq!((pairs.why_unused(1), pairs.why_unused(2)), (None, Some("spare")));
+        pairs.replace(0, (1, 2));
+        assert_eq!(pairs.why_unused(2), None, "it is taken now");
         assert_eq!(pairs.why_idle(0), Some("refused".to_owned()));
     }
 

@@ -123,10 +123,18 @@ impl Core {
         let flow = self.flows.get_mut(key).filter(|flow| flow.tx.is_some());
         if let Some(flow) = flow {
             flow.connection.readable = true;
-            let _ = flow.read(pass);
+            // A visit ends after a while, whether or not that was all.
+            for _ in 0..LAST_VISITS {
+                if !flow.connection.readable || !matches!(flow.read(pass), Ok(true)) {
+                    break;
+                }
+            }
         }
     }
 }
+
+/// Visits to a broken connection: more than what sockets hold.
+const LAST_VISITS: u32 = 16;
 
 /// Sends the reason to a peer that is given up, where the peer can't know it.
 fn tell_why(flow: &mut RxFlow) {

@@ -98,7 +98,8 @@ impl Server {
         let more = others.len() - shown.len();
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let has = |is_it: fn(&SocketAddr) -> bool| {
-            self.addresses.iter().any(is_it) && !rails.iter().any(is_it)
+            let mut others = self.addresses.iter().filter(|one| !one.ip().is_loopback());
+            others.any(is_it) && !rails.iter().any(is_it)
         };
         let family = match (has(SocketAddr::is_ipv6), has(SocketAddr::is_ipv4)) {
             (true, _) => Some("ipv6"),

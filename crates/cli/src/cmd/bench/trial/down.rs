@@ -20,9 +20,10 @@ pub(crate) fn rails_down(engine: &Engine, stats: &Stats) -> Vec<DownRail> {
     find(stats, &rails, &interfaces::survey().unwrap_or_default(), late)
 }
 
-/// The rails of peers to which nothing is sent, if this end has sent anything.
+/// The rails of peers to which nothing is sent, if only this end sends. Where both do, the peer uses those that lead here.
 pub(super) fn unsent(stats: &Stats, moved: &[RailDelta]) -> Vec<DownRail> {
-    if moved.iter().all(|rail| rail.tx_bytes == 0) {
+    let is_sender = moved.iter().any(|rail| rail.tx_bytes > 0);
+    if !is_sender || moved.iter().any(|rail| rail.rx_bytes > 0) {
         return Vec::new();
     }
     let unused = stats.peers.iter().flat_map(|peer| &peer.unused_rails);
@@ -102,7 +103,7 @@ fn find(
         each().flat_map(|rail| &rail.flows).map(|flow| flow.channel).collect();
     let led: BTreeSet<&str> =
         each().filter(|rail| rail.partner.is_some()).map(|rail| rail.name.as_str()).collect();
-    let is_idle = |(name, interface, _): &&Rail| !is_up(name) || is_down(interface);
+    let is_idle = |rail: &&Rail| !is_up(&rail.0) || is_down(&rail.1) || gone(rail).is_some();
     let of_engine = rails.iter().filter(is_idle).map(|rail| {
         let (name, interface, _) = rail;
         let lost = gone(rail);
@@ -213,9 +214,8 @@ mod tests {
         let rails: [Rail<'_>; 2] = [("r0", true, &[(0, true)]), ("r1", true, &[(1, true)])];
         let told = |why: WhyDown| vec![("r1".to_owned(), why)];
         assert_eq!(found(&rails, &[("r0", true), ("r1", false)]), told(WhyDown::Interface));
-        let rails: [Rail<'_>; 2] = [("r0", true, &[(0, true)]), ("r1", true, &[(1, false)])];
         assert_eq!(found(&rails, &[("r0", true)]), told(WhyDown::Gone));
-        assert_eq!(found(&rails, &[]), told(WhyDown::Disconnected), "nothing is known");
+        assert_eq!(found(&rails, &[]), [], "nothing is known of interfaces");
     }
 
     #[test]
@@ -255,6 +255,8 @@ mod tests {
         let stats = Stats { peers: vec![peer], ..Stats::default() };
         let moved = |tx_bytes| [RailDelta { name: "r0".into(), tx_bytes, ..RailDelta::default() }];
         assert_eq!(unsent(&stats, &moved(0)), []);
+        let both = [RailDelta { rx_bytes: 1, ..moved(1)[0].clone() }];
+        assert_eq!(unsent(&stats, &both), [], "the peer sends, too");
         let found = unsent(&stats, &moved(1));
         assert_eq!(
             (found.len(), found[0].name.as_str(), found[0].why),
