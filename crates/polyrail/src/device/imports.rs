@@ -15,7 +15,7 @@ use crate::memory::region::RegionCore;
 /// again. A peer that names more by itself is not asked for them.
 const REMEMBERED: usize = 4096;
 
-/// The most bytes of offers that are kept of a peer, beside short ones: those of CPUs have 60 bytes.
+/// The most bytes of offers kept for one peer. Short offers don't count: an offer of host memory has 60 bytes.
 const KEPT_BYTES: usize = 4 << 20;
 /// An offer up to this length is short.
 const SHORT_BYTES: usize = 256;

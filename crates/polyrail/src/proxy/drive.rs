@@ -24,7 +24,7 @@ const LINGER_SHORT: u32 = 6;
 /// How long a proxy polls while devices copy for it and nothing else moves; then it looks every
 /// [`COPY_SLEEP`]. Copies of a chunk take some 10 µs, unless the device has other things to do.
 const COPY_SPIN_NS: u64 = 20_000;
-/// While something moves: looks for flows that bring something every so often. A system call.
+/// How often a busy thread asks the poller for other flows that have become readable.
 const POLL_EVERY_NS: u64 = 1_000_000;
 /// While polling: looks at the clock every so many rounds.
 const ROUNDS_PER_LOOK: u32 = 8;

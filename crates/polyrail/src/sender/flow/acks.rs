@@ -14,7 +14,7 @@ use crate::engine::finish::drain_tx;
 use crate::engine::pass::{Down, Pass};
 use crate::wake::ALL;
 
-/// Bytes of acknowledgements after which other flows have their turn. An honest peer never has so many under way.
+/// Bytes of acknowledgements that one visit reads before other flows get their turn.
 const VISIT_BYTES: usize = 256 << 10;
 
 impl TxFlow {

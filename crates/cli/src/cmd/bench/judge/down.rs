@@ -148,7 +148,7 @@ pub(super) fn of_end(rails: &[DownRail], place: &str, tense: Tense) -> Vec<Strin
     reasons.into_iter().map(told).map(|line| line.replace('\n', " ")).collect()
 }
 
-/// Where to look, by the reason.
+/// Returns a hint where to look, chosen by the reason.
 fn look(why: WhyDown, words: &str, interface: &str, place: &str) -> String {
     if why == WhyDown::Gone {
         return format!(

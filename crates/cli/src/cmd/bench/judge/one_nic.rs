@@ -52,7 +52,7 @@ pub(super) fn name(place: &str, OneNic { rails, interface, share }: &OneNic) -> 
     )
 }
 
-/// Of less, several NICs receive.
+/// The share of one NIC below which several NICs receive.
 const NEARLY_ALL: f64 = 0.9;
 /// Bytes outstanding from which a NIC can be the limit.
 const LEAST_OUTSTANDING: u64 = 1 << 20;

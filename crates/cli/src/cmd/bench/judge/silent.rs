@@ -6,8 +6,8 @@ use super::down::{HERE, THERE, Tense, of_end};
 use super::one_nic;
 use crate::cmd::bench::talk::{DownRail, Silent};
 
-/// A line for each rail that carries nothing at the end of serving a client. What the client says comes from another
-/// host.
+/// Returns a line for each rail that carried nothing for a client. The client's part comes from another host, so its
+/// length is bounded.
 pub(crate) fn silent_rails(own: &Silent, client: &Silent) -> Vec<String> {
     let mut lines = of_end(&own.down, HERE, Tense::Present);
     lines.extend(own.one_nic.iter().map(|found| one_nic::name(HERE, found)));

@@ -16,7 +16,7 @@ use crate::stdout::excerpt;
 const RAILS_ALONE: &str =
     "bench measures rails unless told otherwise; --path auto allows the other ways";
 
-/// Why it proposes a family of addresses that nobody gave.
+/// The reason that is shown with the proposed `address_family`.
 const ADDRESSES_OF_IPV6: &str = "the addresses to connect to or to listen on are all IPv6";
 
 impl Args {

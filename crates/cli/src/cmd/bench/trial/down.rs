@@ -20,7 +20,8 @@ pub(crate) fn rails_down(engine: &Engine, stats: &Stats) -> Vec<DownRail> {
     find(stats, &rails, &interfaces::survey().unwrap_or_default(), late)
 }
 
-/// The rails of peers to which nothing is sent, if only this end sends. Where both do, the peer uses those that lead here.
+/// Returns the rails of peers to which this end sends nothing, if only this end sends. Where both ends send, the peer may
+/// send by them.
 pub(super) fn unsent(stats: &Stats, moved: &[RailDelta]) -> Vec<DownRail> {
     let is_sender = moved.iter().any(|rail| rail.tx_bytes > 0);
     if !is_sender || moved.iter().any(|rail| rail.rx_bytes > 0) {
