@@ -14,3 +14,4 @@ pub(crate) mod regular_file;
 pub(crate) mod secret_file;
 pub(crate) mod seldom;
 pub(crate) mod small_map;
+pub(crate) mod visit;

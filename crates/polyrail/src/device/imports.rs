@@ -168,8 +168,12 @@ impl Imports {
     }
 
     pub(crate) fn forget(&self, id: (InstanceId, RegionKey)) {
-        if let Some(regions) = self.peers.lock().get_mut(&id.0) {
+        let mut peers = self.peers.lock();
+        if let Some(regions) = peers.get_mut(&id.0) {
             regions.remove(&id.1);
+            if regions.is_empty() {
+                peers.remove(&id.0);
+            }
         }
         self.changed.notify_all();
     }
@@ -195,6 +199,11 @@ impl Imports {
             regions.insert(id.1, Import::Asked);
         }
         is_first
+    }
+
+    /// Whether the region was offered.
+    pub(crate) fn is_offered(&self, id: (InstanceId, RegionKey)) -> bool {
+        matches!(self.get(id).as_deref(), Some(Import::Offered(_)))
     }
 
     pub(crate) fn is_answered(&self, id: (InstanceId, RegionKey)) -> bool {
@@ -253,10 +262,6 @@ mod tests {
         imports.peers.lock().values().map(HashMap::len).sum()
     }
 
-    fn is_offered(imports: &Imports, id: (InstanceId, RegionKey)) -> bool {
-        matches!(imports.get(id).as_deref(), Some(Import::Offered(..)))
-    }
-
     #[test]
     fn an_offer_that_was_overtaken_by_the_end_of_its_region_is_not_taken() {
         let (imports, key) = (Imports::default(), RegionKey { slot: 1, generation: 2, nonce: 3 });
@@ -275,13 +280,17 @@ mod tests {
 
         assert!(imports.is_first(id));
         imports.answer(instance, key, Ok(offer()));
-        assert!(is_offered(&imports, id));
+        assert!(imports.is_offered(id));
         imports.answer(instance, key, Err("no".into()));
-        assert!(is_offered(&imports, id), "there is one answer");
+        assert!(imports.is_offered(id), "there is one answer");
         imports.end_all(other);
-        assert!(is_offered(&imports, id));
+        assert!(imports.is_offered(id));
         imports.end_all(instance);
         assert!(count(&imports) == 0);
+
+        assert!(imports.is_first(id));
+        imports.forget(id);
+        assert!(imports.peers.lock().is_empty(), "nothing is kept of a peer that is gone");
     }
 
     #[test]
@@ -297,7 +306,7 @@ mod tests {
             let import = imports.get((instance, key(slot)));
             assert!(matches!(import.as_deref(), Some(Import::Refused(_))));
         }
-        assert!(count(&imports) <= REMEMBERED && is_offered(&imports, offered));
+        assert!(count(&imports) <= REMEMBERED && imports.is_offered(offered));
     }
 
     #[test]
@@ -307,7 +316,7 @@ mod tests {
         let answer = |slot, bytes| {
             assert!(imports.is_first((peer, key(slot))));
             imports.answer(peer, key(slot), Ok(Offer { export: vec![0; bytes], ..offer() }));
-            is_offered(&imports, (peer, key(slot)))
+            imports.is_offered((peer, key(slot)))
         };
         assert!(answer(1, KEPT_BYTES / 2) && answer(2, KEPT_BYTES / 2));
         assert!(!answer(3, SHORT_BYTES + 1) && answer(4, 60));

@@ -57,10 +57,12 @@ pub(crate) fn import(
     let is_answered = || imports.is_answered(id);
     let sleep = |limit| imports.sleep(id, limit);
     let may_wait = wait_for_answer(engine, peer, limit, is_answered, sleep);
+    let process = prove(engine, peer, id)?;
     let mut import = imports.get(id);
     match import.as_deref_mut() {
         Some(Import::Offered(offered)) => {
-            let region = open(engine, peer, remote.key, offered, by)?;
+            let process = process.ok_or("the peer has answered only now")?;
+            let region = open(peer, remote.key, offered, process, by)?;
             if region.memory.len() != remote.len() {
                 return Err("the peer offered memory of another size".into());
             }
@@ -100,9 +102,10 @@ pub(crate) fn import_known(
         }
         return Ok(None);
     }
+    let process = prove(engine, peer, id)?;
     match imports.get(id).as_deref_mut() {
         Some(Import::Offered(offered)) => {
-            open(engine, peer, key, offered, &Copying::Cpus).map(Some)
+            process.map(|process| open(peer, key, offered, process, &Copying::Cpus)).transpose()
         }
         Some(Import::Refused(why)) => Err(refused(why)),
         Some(Import::Asked | Import::Overdue | Import::Ended) | None => Ok(None),
@@ -113,12 +116,24 @@ fn refused(why: &str) -> Cow<'static, str> {
     format!("the peer does not offer it: {why}").into()
 }
 
+/// The process of a peer that has offered the region; `None` if it has not. May wait, see [`PeerProcess::prove`], so
+/// call it before the imports of all peers are locked.
+///
+/// [`PeerProcess::prove`]: host_proof::PeerProcess::prove
+fn prove<'a>(
+    engine: &EngineShared,
+    peer: &'a PeerShared,
+    id: (InstanceId, RegionKey),
+) -> Result<Option<&'a Arc<ProvenProcess>>, Cow<'static, str>> {
+    engine.imports.is_offered(id).then(|| peer.process.prove(&engine.proofs)).transpose()
+}
+
 /// What the peer has offered, as `by` can copy from and to it.
 fn open(
-    engine: &EngineShared,
     peer: &PeerShared,
     key: RegionKey,
     offered: &mut Offered,
+    process: &Arc<ProvenProcess>,
     by: &Copying,
 ) -> Result<Arc<RegionCore>, Cow<'static, str>> {
     if let Some(why) = &offered.trouble {
@@ -131,15 +146,11 @@ fn open(
     if let Some((_, region)) = offered.open.iter().find(|(known, _)| *known == opened_by) {
         return Ok(region.clone());
     }
-    let process = peer.process.prove(&engine.proofs);
     let memory = match by {
         Copying::Device(device) => {
-            RegionMemory::Device(open_offer(process?, &offered.offer, device)?)
+            RegionMemory::Device(open_offer(process, &offered.offer, device)?)
         }
-        Copying::Cpus => match process
-            .map_err(Cow::into_owned)
-            .and_then(|process| host_proof::open(process, &offered.offer))
-        {
+        Copying::Cpus => match host_proof::open(process, &offered.offer) {
             Ok(memory) => RegionMemory::Foreign(memory),
             Err(why) => {
                 // Nothing that it depends on is likely to change.

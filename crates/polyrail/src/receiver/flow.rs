@@ -27,6 +27,7 @@ use self::acks::{AckSender, seal};
 use self::current::Current;
 use self::device_chunks::Arrivals;
 use self::landing::Landing;
+use crate::base::visit::Visit;
 use crate::device::connection::Connection;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{Delivery, PeerShared, RxSide};
@@ -35,8 +36,6 @@ use crate::engine::quotas::FlowPlace;
 
 /// Payload that one visit reads before other flows get their turn.
 const VISIT_BYTES: usize = 4 << 20;
-/// The same, in time: small frames take more than their bytes tell.
-const VISIT_NS: u64 = 2_000_000;
 
 pub(crate) struct RxFlow {
     pub(crate) peer: Arc<PeerShared>,
@@ -161,7 +160,7 @@ impl RxFlow {
         pass: &mut Pass<'_>,
     ) -> Result<bool, Down> {
         let mut read = 0;
-        let began = monotonic_ns();
+        let mut visit = Visit::new(VISIT_BYTES, monotonic_ns());
         let mut is_over = false;
         self.is_paused = false;
         loop {
@@ -179,7 +178,7 @@ impl RxFlow {
             let bytes = self.receive_once(connection, pass)?;
             read += bytes;
             if bytes > 0 {
-                is_over = read >= VISIT_BYTES || monotonic_ns().saturating_sub(began) >= VISIT_NS;
+                is_over = visit.is_over_after(bytes, monotonic_ns());
                 let goes_on = connection.readable && !is_over;
                 self.take_in(connection, goes_on, pass)?;
             }

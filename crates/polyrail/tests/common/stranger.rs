@@ -306,18 +306,25 @@ impl Stranger {
 
     /// Says these frames, many in a record and none cut, until the engine hangs up.
     pub(crate) fn say_all(&mut self, frames: impl Iterator<Item = Vec<u8>>) {
-        let mut record = Vec::new();
-        for frame in frames {
-            if record.len() + frame.len() > RECORD_BYTES {
-                let sealed = self.sealed(&record);
-                if self.stream.write_all(&sealed).is_err() {
-                    return;
-                }
-                record.clear();
+        let stream = self.stream.try_clone().unwrap();
+        self.records_of(frames).all(|record| (&stream).write_all(&record).is_ok());
+    }
+
+    /// These frames in sealed records, many in each and none cut, to be written in this order.
+    pub(crate) fn records_of(
+        &mut self,
+        frames: impl Iterator<Item = Vec<u8>>,
+    ) -> impl Iterator<Item = Vec<u8>> {
+        let mut frames = frames.peekable();
+        std::iter::from_fn(move || {
+            let mut record = frames.next()?;
+            while let Some(frame) =
+                frames.next_if(|frame| record.len() + frame.len() <= RECORD_BYTES)
+            {
+                record.extend_from_slice(&frame);
             }
-            record.extend_from_slice(&frame);
-        }
-        self.say(&record);
+            Some(self.sealed(&record))
+        })
     }
 
     /// Says something and hangs up, both in one packet: the engine learns of both at once.

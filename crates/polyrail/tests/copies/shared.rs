@@ -278,7 +278,7 @@ fn a_peer_of_a_version_without_it_is_never_asked() {
     assert!(said.starts_with("tcp: ") && said.contains("of a version without it"), "{said}");
     assert_eq!(write(&p, &source, &remote(&p.a, &target)), Ok(PathKind::Tcp));
     assert_eq!(FakeDevice::contents(&memory), [1; 64]);
-    assert_eq!(moved(&p.a), (64, 0));
+    assert_eq!(way_of(64, (0, 0), moved(&p.a)), "rails");
 }
 
 #[test]

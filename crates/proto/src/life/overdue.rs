@@ -8,8 +8,9 @@ use super::state::PeerEvent;
 ///
 /// `cut_off`: how long no flow has been up, if none is. `silence`: how long nothing was heard of the
 /// peer though something is under way. Time in which the driver itself had no CPU counts as neither.
-/// A word of the peer that the driver has not read yet (`has_unread`) excuses it; but one that says a
-/// little and then nothing for twice the time is lost, whether or not that is read.
+/// While no flow is up, `cut_off` decides: without a flow nothing can be heard. A word of the peer that
+/// the driver has not read yet (`has_unread`) excuses it, too. But a peer that was silent for twice
+/// the time is lost in any case, for instance one that answers and never brings a flow up.
 pub fn overdue(
     timeout: Duration,
     cut_off: Option<Duration>,
@@ -19,7 +20,8 @@ pub fn overdue(
     if cut_off.is_some_and(|lasted| lasted >= timeout) {
         return Some(PeerEvent::Unreachable);
     }
-    let is_silent = silence >= timeout * 2 || (silence >= timeout && !has_unread());
+    let can_be_heard = cut_off.is_none();
+    let is_silent = silence >= timeout * 2 || (silence >= timeout && can_be_heard && !has_unread());
     is_silent.then_some(PeerEvent::Silent)
 }
 
@@ -40,7 +42,9 @@ mod tests {
             (Some(9), 0, false, None),
             (Some(10), 0, false, unreachable),
             (Some(10), 20, false, unreachable),
-            (Some(9), 10, false, silent),
+            (Some(9), 10, false, None),
+            (Some(9), 19, false, None),
+            (Some(9), 20, false, silent),
         ];
         for (cut_off, silence, has_unread, event) in table {
             let found = overdue(s(10), cut_off.map(s), s(silence), || has_unread);

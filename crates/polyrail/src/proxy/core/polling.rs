@@ -54,9 +54,16 @@ impl Core {
     }
 
     /// Whether a thread that sleeps on the poller has to be woken, since this one has taken its wake-up, or what it
-    /// sleeps for. Else whatever comes on a stream wakes it, also on one that it did not know.
+    /// sleeps for, or leaves a flow whose visit was over before its bytes were. Else whatever comes on a stream wakes
+    /// it, also on one that it did not know.
     pub(in crate::proxy) fn must_wake_sleeper(&mut self) -> bool {
-        std::mem::take(&mut self.took_wake_up) | !self.may_sleep()
+        std::mem::take(&mut self.took_wake_up) | !self.may_sleep() | self.has_unread()
+    }
+
+    /// Whether flows have bytes that nobody announces again, as the poller has said it already.
+    fn has_unread(&self) -> bool {
+        let is_unread = |key: &usize| self.flows.get(*key).is_some_and(|flow| !flow.is_held_back());
+        self.ready.iter().any(is_unread)
     }
 
     /// Looks at flows whose bytes the poller does not see.

@@ -5,10 +5,12 @@ use std::io;
 use polyrail_config::shortened;
 use polyrail_proto::wire::{AckFrame, MAX_WORDS_BYTES};
 use polyrail_proto::{FrameReader, ReaderEvent, Time};
+use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::{In, IoVecs};
 use smallvec::SmallVec;
 
 use super::TxFlow;
+use crate::base::visit::Visit;
 use crate::device::connection::Connection;
 use crate::engine::finish::drain_tx;
 use crate::engine::pass::{Down, Pass};
@@ -24,8 +26,9 @@ impl TxFlow {
         connection: &mut Connection,
         pass: &mut Pass<'_>,
     ) -> Result<bool, Down> {
-        let mut read = 0;
-        while connection.readable && read < VISIT_BYTES {
+        let mut has_read = false;
+        let mut visit = Visit::new(VISIT_BYTES, monotonic_ns());
+        while connection.readable {
             let mut into = IoVecs::<In>::new();
             into.push_buffer(connection.reader.spare());
             let room = into.bytes();
@@ -37,13 +40,16 @@ impl TxFlow {
             };
             connection.readable = bytes == room || (bytes > 0 && connection.ended);
             if bytes > 0 {
-                read += bytes;
+                has_read = true;
                 connection.reader.advance(bytes);
                 let acks = read_acks(&mut connection.reader)?;
                 self.take_acks(acks, pass)?;
+                if visit.is_over_after(bytes, monotonic_ns()) {
+                    break;
+                }
             }
         }
-        Ok(read > 0)
+        Ok(has_read)
     }
 
     /// The peer acknowledged frames.

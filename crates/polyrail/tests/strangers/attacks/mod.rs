@@ -5,15 +5,18 @@
 //! | module | the attacker lies about |
 //! |---|---|
 //! | `arriving` | its proofs, its hello, how it comes and goes |
+//! | `floods` | nothing: it sends more than the engine can read |
 //! | `frames` | chunks, acknowledgements, numbers, messages that were not asked for |
 //! | `regions` | memory that it may not read, or never lets go of |
 //! | `processes` | the process and the host that it is: rings, pages, streams, offers, descriptors |
 
 mod arriving;
+mod floods;
 mod frames;
 mod processes;
 mod regions;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -37,6 +40,8 @@ struct Victim {
     /// Filled with [`GUARD`]; the attacker may write and read it, and writes nothing else there.
     region: Region,
     key: RegionKey,
+    /// How often the honest engine has begun to write and to read back.
+    rounds: Arc<AtomicU64>,
 }
 
 impl Victim {
@@ -55,11 +60,11 @@ fn trial(settings: &[(&str, &str)], attack: impl FnOnce(&Victim)) {
     let build = || builder().config(config(&settings)).apart().build().unwrap();
     let (engine, honest) = (build(), build());
     let region = engine.register(Memory::from(vec![GUARD; GUARD_BYTES])).unwrap();
-    let victim = Victim { engine, key: key_of(&region), region };
+    let (over, rounds) = (AtomicBool::new(false), Arc::new(AtomicU64::new(0)));
+    let victim = Victim { engine, key: key_of(&region), region, rounds: rounds.clone() };
     let to_victim = honest.add_peer(&victim.engine.metadata()).unwrap();
     let target = zeroed(&victim.engine, HONEST_BYTES);
     let (there, back) = (remote(&honest, &target), zeroed(&honest, HONEST_BYTES));
-    let (over, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let moving = scope.spawn(|| {
             let mut last = None;
