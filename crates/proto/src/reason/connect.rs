@@ -86,7 +86,8 @@ impl ConnectReason {
             Self::Certificate { of: Whose::OtherEngine, why, .. } => {
                 format!("its certificate {why}")
             }
-            Self::Closed => "it hung up without a word, as who does not accept this engine's proof or certificate"
+            Self::Closed => "it hung up without a word: its program ended, or does not accept this engine's proof or \
+                certificate"
                 .to_owned(),
             other => other.to_string(),
         }
@@ -247,7 +248,7 @@ fn may_be(kind: io::ErrorKind) -> &'static str {
             " (nothing listens there, another host or NIC has the address, or a firewall rejects it)"
         }
         io::ErrorKind::HostUnreachable => {
-            " (the host is down, the address is in no network of this interface, or a firewall rejects it)"
+            " (the host is down, the address is in no network of this interface, or a firewall or a route rejects it)"
         }
         _ => "",
     }
@@ -256,7 +257,9 @@ fn may_be(kind: io::ErrorKind) -> &'static str {
 /// The likely causes of a connection that nobody answers.
 fn suspicion(waiting_for: &str) -> &'static str {
     match waiting_for {
-        THE_CONNECTION => " (a firewall drops it, or no host there has the address)",
+        THE_CONNECTION => {
+            " (a firewall drops it, no host there has the address, or no route leads back)"
+        }
         FIRST_WORDS => {
             " (TCP connected and nothing answered: the process there may be stopped or overloaded)"
         }

@@ -156,7 +156,8 @@ fn look(why: WhyDown, words: &str, interface: &str, place: &str) -> String {
         );
     }
     if words.contains("firewall") {
-        return "look at firewalls of both ends and between them, and at `polyrail doctor` of both"
+        return "look at firewalls and routes of both ends and between them, and at `polyrail doctor` \
+                of both"
             .to_owned();
     }
     if words.contains("MTU") {

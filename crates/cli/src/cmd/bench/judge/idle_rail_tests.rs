@@ -225,7 +225,7 @@ fn where_to_look_follows_from_the_reason() {
     let firewall = line(WhyDown::Disconnected, "timed out (a firewall drops it)");
     assert!(
         firewall.ends_with(
-            "(look at firewalls of both ends and between them, and at `polyrail doctor` of both)"
+            "(look at firewalls and routes of both ends and between them, and at `polyrail doctor` of both)"
         ),
         "{firewall}"
     );

@@ -23,7 +23,8 @@
 //! 7. `peer`: the same at the other side, where that is another machine; on the same one, a process that did
 //!    not run, or a thread that used at least 95 % of its CPU. Or the receiver's kernel had no room for a
 //!    third of the time, though nothing there was busy: who should read does not.
-//! 8. `network` again: a rail sent at least 1 % of its bytes twice, as packets are lost on the way, or the
+//! 8. `network` again: nearly all bytes of rails in one subnet arrive by one rail's NIC ([`super::one_nic`]), which
+//!    may lose packets for that. Or a rail sent at least 1 % of its bytes twice, as packets are lost on the way, or the
 //!    queue of its own interface dropped 1 % of its packets.
 //! 9. `message_rate`: transfers per second are at least 85 % of those of 8 bytes at the same depth; or they
 //!    are of 8 bytes at most, and four times the depth gained less than a fifth.
@@ -35,7 +36,7 @@
 //!     against the rails that are up. Behind every verdict stands which rails are down, why, and what to look at, and
 //!     which are not used, as no rail of the end opposite is in their network or this end has no channel for them: a line
 //!     for each.
-//!     The same holds of rails in one subnet whose bytes arrive by another rail's NIC ([`super::one_nic`]).
+//!     The same holds of rails in one subnet some of whose bytes arrive by another rail's NIC.
 //! 12. `window`: the sending flows stood with a full window at least half of the time.
 //!
 //! Of one message at a time (`--latency`) the depth is the verdict. Bytes that devices copied themselves
@@ -87,11 +88,11 @@ pub(crate) fn judge(evidence: &Evidence) -> Judged {
         candidates.extend(rules::cpu(evidence));
         candidates.extend(rules::peer(evidence));
         candidates.extend(rules::no_room(evidence));
+        candidates.extend(one_nic::limit(evidence));
         candidates.extend(rules::lost(evidence));
         candidates.extend(rules::dropped(&evidence.local, "here"));
         candidates.extend(rules::dropped(&evidence.peer, "at the other side"));
         candidates.extend(rules::message_rate(evidence));
-        candidates.extend(one_nic::limit(evidence));
         candidates.extend(rules::room_for_depth(evidence));
         candidates.extend(down::rails_down(evidence));
         candidates.extend(one_nic::shared(evidence));

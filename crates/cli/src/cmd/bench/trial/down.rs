@@ -129,8 +129,8 @@ fn find(
     // the rails would be.
     let is_like_rails = |one: &&Interface| {
         let same = |(_, rail, _): &Rail| stem(rail) == stem(&one.name);
-        let is_late = one.is_usable() && late(&one.name);
-        !one.loopback && rails.iter().any(same) && (!one.up || is_late)
+        let lacks = one.master.is_none() && late(&one.name);
+        !one.loopback && rails.iter().any(same) && (!one.up || lacks)
     };
     let is_rail = |one: &&Interface| rails.iter().any(|(_, rail, _)| *rail == one.name);
     let mut others: Vec<DownRail> = Vec::new();
@@ -139,9 +139,11 @@ fn find(
         // It may have several addresses.
         if others.iter().all(|other| other.name != name) {
             let interface = name.clone();
-            let (why, because) = match one.up {
-                true => (WhyDown::NoPartner, Some(LATE.to_owned())),
-                false => (WhyDown::NoRail, None),
+            let is_usable = interfaces.iter().any(|other| other.name == name && other.is_usable());
+            let (why, because) = match (one.up, is_usable) {
+                (true, true) => (WhyDown::NoPartner, Some(LATE.to_owned())),
+                (true, false) => (WhyDown::NoPartner, Some(NO_ADDRESS.to_owned())),
+                (false, _) => (WhyDown::NoRail, None),
             };
             others.push(DownRail { name, interface, why, because, receives: false });
         }
@@ -151,6 +153,8 @@ fn find(
 
 const LATE: &str = "it got its address, or came up, after the program of that end had started, which has to be started again to use it";
 
+const NO_ADDRESS: &str = "it has no address that peers can reach";
+
 /// `eth` of `eth3`.
 fn stem(interface: &str) -> &str {
     interface.trim_end_matches(|one: char| one.is_ascii_digit())
@@ -159,6 +163,7 @@ fn stem(interface: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use polyrail::{FlowSnapshot, PeerStats, UnusedRail};
+    use polyrail_sys::interfaces::AddressState;
 
     use super::*;
 
@@ -284,6 +289,33 @@ mod tests {
         assert!(!late(false, "a bridge without a NIC"));
         assert!(!late(false, "no address for address_family = ipv6"));
         assert!(is_late(false, &[], "r9") && !is_late(true, &[], "r9"), "it was not there");
+    }
+
+    #[test]
+    fn an_interface_like_those_of_rails_without_an_address_is_named() {
+        let bare = |name: &str, master| Interface {
+            state: AddressState::Missing,
+            master,
+            ..Interface::described(2, name, IpAddr::from([0, 0, 0, 0]))
+        };
+        let interfaces = [
+            Interface::described(1, "r0", [10, 0, 0, 1].into()),
+            bare("r8", None),
+            bare("r9", None),
+            bare("r9", Some(7)),
+        ];
+        let flow = FlowSnapshot { up: true, ..FlowSnapshot::default() };
+        let rail = RailStats { name: "r0".into(), flows: vec![flow], ..RailStats::default() };
+        let peer = PeerStats { rails: vec![rail], ..PeerStats::default() };
+        let stats = Stats { peers: vec![peer], ..Stats::default() };
+        let rails = [("r0".to_owned(), "r0".to_owned(), [10, 0, 0, 1].into())];
+        let late = |name: &str| name == "r9";
+        let found = find(&stats, &rails, &interfaces[..3], late);
+        let told: Vec<_> = found.iter().map(|one| (&*one.name, one.because.as_deref())).collect();
+        assert_eq!(told, [("r9", Some(NO_ADDRESS))]);
+        // A member of a bond has none, and needs none.
+        let member = [interfaces[0].clone(), interfaces[3].clone()];
+        assert_eq!(find(&stats, &rails, &member, late), []);
     }
 
     #[test]
