@@ -36,6 +36,8 @@ const PATIENCE_MAX: Duration = Duration::from_millis(500);
 /// After that it waits one part in this many of the time: a peer may crowd its own name on purpose, and a progress
 /// thread that waits serves nobody.
 const PATIENCE_SHARE: u32 = 50;
+/// For how long the kernel is not asked again after it could not tell: a peer may have it asked for each message.
+const ASKED_AGAIN: Duration = Duration::from_millis(10);
 const MAGIC: [u8; 4] = *b"PRH2";
 const WORDS: usize = 7;
 const OFFER_BYTES: usize = 4 + 8 * WORDS;
@@ -126,6 +128,8 @@ pub(crate) struct PeerProcess {
     /// Why the kernel is not even asked.
     obstacle: Option<&'static str>,
     proven: OnceLock<Arc<ProvenProcess>>,
+    /// When and why the kernel could not tell.
+    unproven: Mutex<Option<(Instant, String)>>,
 }
 
 impl Proofs {
@@ -192,7 +196,7 @@ impl Proofs {
 impl PeerProcess {
     /// That of the peer with this number; `obstacle`: why it can't be on this host, or need not be.
     pub(crate) fn new(instance: InstanceId, obstacle: Option<&'static str>) -> Self {
-        Self { instance, obstacle, proven: OnceLock::new() }
+        Self { instance, obstacle, proven: OnceLock::new(), unproven: Mutex::default() }
     }
 
     /// Why the peer can't even claim to be reached by other ways than the rails: it says itself that it is on
@@ -202,7 +206,7 @@ impl PeerProcess {
     }
 
     /// The peer's process, if it runs on this host as this user, in the same network and PID namespace, or why that
-    /// is not known. What succeeds once is remembered. From now on the peer can find out the same of this engine.
+    /// is not known. What succeeds once is remembered, and a failure for [`ASKED_AGAIN`]. From now on the peer can find out the same of this engine.
     pub(crate) fn prove(&self, own: &Proofs) -> Result<&Arc<ProvenProcess>, Cow<'static, str>> {
         if let Some(why) = self.obstacle {
             return Err(why.into());
@@ -210,13 +214,22 @@ impl PeerProcess {
         if let Some(proven) = self.proven.get() {
             return Ok(proven);
         }
+        if let Some((at, why)) = &*self.unproven.lock()
+            && at.elapsed() < ASKED_AGAIN
+        {
+            return Err(why.clone().into());
+        }
         let badge = own.badge()?;
         let name = name_of(self.instance);
         let proven = match ProvenProcess::with_name(&name) {
             Err(Unproven::Crowded) => own.wait_for(&badge, &name),
             found => found,
         };
-        let proven = Arc::new(proven.map_err(|why| why.to_string())?);
+        let proven = Arc::new(proven.map_err(|why| {
+            let why = why.to_string();
+            *self.unproven.lock() = Some((Instant::now(), why.clone()));
+            why
+        })?);
         // Another thread may have been first, and has found the same.
         Ok(self.proven.get_or_init(|| proven))
     }
@@ -357,6 +370,7 @@ mod tests {
     fn an_offer_says_what_it_was_made_of_and_this_process_is_no_other_one() {
         let ((proofs, peer), (others, _)) = (pair(1), pair(2));
         assert!(peer.prove(&others).unwrap_err().contains("network namespace"));
+        *peer.unproven.lock() = None;
         let proof = proofs.own().unwrap();
         assert!(Arc::ptr_eq(&proof, &proofs.own().unwrap()));
         let process = peer.prove(&others).unwrap();
@@ -415,13 +429,31 @@ mod tests {
         let own = Proofs::new(InstanceId(0x5eed_1005), proofs.poller.clone());
         let began = Instant::now();
         for _ in 0..200 {
+            *liar.unproven.lock() = None;
             let why = liar.prove(&own).unwrap_err();
             assert_eq!(why, Unproven::Crowded.to_string());
         }
         let most = PATIENCE_MAX * 4;
         assert!(began.elapsed() < most, "{:?}", began.elapsed());
         badge.make_room();
+        *liar.unproven.lock() = None;
         liar.prove(&own).unwrap();
+    }
+
+    #[test]
+    fn the_kernel_is_not_asked_again_at_once_after_it_could_not_tell() {
+        let (proofs, peer) = pair(6);
+        let own = Proofs::new(InstanceId(0x5eed_1006), proofs.poller.clone());
+        let why = peer.prove(&own).unwrap_err();
+        proofs.badge().unwrap();
+        let (failed, _) = peer.unproven.lock().clone().unwrap();
+        match peer.prove(&own) {
+            Err(again) => assert_eq!(again, why),
+            Ok(_) => assert!(failed.elapsed() >= ASKED_AGAIN),
+        }
+        let later = failed.checked_sub(ASKED_AGAIN).unwrap();
+        *peer.unproven.lock() = Some((later, why.into_owned()));
+        peer.prove(&own).unwrap();
     }
 
     #[test]

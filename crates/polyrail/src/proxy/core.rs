@@ -9,11 +9,13 @@ use std::sync::Arc;
 
 use polyrail_proto::AckHold;
 use polyrail_sys::PollEvent;
+use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
 
 use self::acknowledging::{Settling, tell_last};
 use super::Proxy;
 use super::flow::Flow;
+use crate::base::visit::Turns;
 use crate::device::shared_stream::SharedStream;
 use crate::device::staging::Copiers;
 use crate::engine::finish::Finish;
@@ -166,12 +168,23 @@ impl Core {
     pub(super) fn read_ready(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
         let mut worked = false;
         let mut ready = std::mem::take(&mut self.ready);
+        // One flow alone takes no turn from another.
+        let mut turns = (ready.len() > 1).then(Turns::default);
+        let mut put_off = Vec::new();
         ready.retain(|&key| {
             let Some(flow) = self.flows.get_mut(key) else { return false };
             if pass.hasty && flow.peer.is_held() {
                 return true;
             }
+            if turns.as_ref().is_some_and(|turns| turns.is_over(&*flow.peer)) {
+                put_off.push(key);
+                return false;
+            }
+            let began = turns.as_ref().map(|_| monotonic_ns());
             let read = flow.read(pass);
+            if let (Some(turns), Some(began)) = (&mut turns, began) {
+                turns.note(&*flow.peer, monotonic_ns().saturating_sub(began));
+            }
             // A full inbox leaves the flow ready: it is looked at again on `Resume`.
             let more = flow.connection.readable;
             let brings_data = flow.rx.is_some();
@@ -200,8 +213,10 @@ impl Core {
             }
             more
         });
-        // Its memory is used again.
+        worked |= !put_off.is_empty();
+        // Those that were put off come first, so each has its turn. The memory is used again.
         ready.append(&mut self.ready);
+        ready.splice(0..0, put_off);
         self.ready = ready;
         worked
     }

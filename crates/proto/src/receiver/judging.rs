@@ -20,18 +20,17 @@ impl Receiver {
         meta: &[u8],
         admit: impl FnOnce() -> Permission,
     ) -> Result<Verdict, WireError> {
-        self.claim_mut(flow)?;
+        self.check_flow(flow)?;
         self.raise_floor(header.floor)?;
         let head = self.proofs.head(header, places, meta);
         let verdict = self.judge(header, &head, meta, admit)?;
-        let claim = self.claim_mut(flow)?;
-        *claim = Claim {
+        self.claims.begin(Claim {
             flow,
             target: (verdict == Verdict::Land).then_some((header.transfer, header.chunk)),
-            head: Some(head),
+            head,
             reading: false,
             verdict: Some(verdict),
-        };
+        });
         Ok(verdict)
     }
 

@@ -13,6 +13,10 @@ use crate::device::shared_ring::PeersRing;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::RxSide;
 
+/// Chunks that one hold of the peer's lock may begin, and that are delivered together. Whether the visit is over is
+/// asked between such batches: some messages cost much more than their bytes tell.
+const HEADS_MAX: u32 = 64;
+
 impl RxFlow {
     /// Does all of [`Self::take_in`] that needs the lock of the peer, and what else would take it
     /// soon: all flows of the peer share it, so it is taken once for each call that brings bytes.
@@ -27,7 +31,13 @@ impl RxFlow {
         let peer = self.peer.clone();
         let mut rx = peer.rx();
         self.landing_ended(&mut rx);
+        self.has_more = false;
+        let mut heads = 0;
         while !self.waits() {
+            if heads == HEADS_MAX {
+                self.has_more = true;
+                break;
+            }
             let left = connection.reader.left();
             // Other flows of the peer need the lock meanwhile.
             if connection.reader.is_long_next() {
@@ -41,6 +51,7 @@ impl RxFlow {
                     None => return Err(Down("acknowledgement of nothing".into())),
                 },
                 ReaderEvent::Chunk { header, places, table, meta } => {
+                    heads += 1;
                     let verdict = self.current.begin(
                         (self.peer.instance(), self.flow),
                         &header,
