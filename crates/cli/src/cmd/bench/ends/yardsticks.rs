@@ -15,7 +15,7 @@ use crate::cmd::bench::judge::{
 use crate::cmd::bench::options::{Op, Schedule, Verify};
 use crate::cmd::bench::output::TCP;
 use crate::cmd::bench::talk::Load;
-use crate::cmd::bench::trial::Taken;
+use crate::cmd::bench::trial::{Taken, add_new};
 
 impl Bench<'_> {
     /// What this size is held against, measured after it as it went.
@@ -225,7 +225,16 @@ impl Bench<'_> {
             let share = taken.sample.window_full_share;
             (taken.local_load.clone(), taken.peer_load.clone(), share)
         });
+        let mut down_elsewhen = [Vec::new(), Vec::new()];
+        let [here, there] = &mut down_elsewhen;
+        for taken in &rounds.engine {
+            add_new(here, &taken.local_load.down);
+            add_new(there, &taken.peer_load.down);
+        }
+        here.retain(|rail| local.down.iter().all(|known| known.name != rail.name));
+        there.retain(|rail| peer.down.iter().all(|known| known.name != rail.name));
         Evidence {
+            down_elsewhen,
             gb_per_s: median,
             ways: if self.schedule.bidir { 2 } else { 1 },
             local,

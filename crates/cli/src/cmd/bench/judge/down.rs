@@ -65,11 +65,14 @@ pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
     all.any(|rail| rail.why.is_fault() && !carries(rail, evidence.ways)).then_some(candidate)
 }
 
-/// The rails of both ends that carried nothing, why, and what to look at: a line for each, behind any verdict. By the
+/// The rails of both ends that carried nothing in some sample, why, and what to look at: a line for each, behind any verdict. By the
 /// time it is shown a rail may be back, so its fault is told in the past tense.
 pub(super) fn names(evidence: &Evidence) -> Vec<String> {
-    let mut lines = of_end(&evidence.local.down, HERE, Tense::Past);
-    lines.extend(of_end(&evidence.peer.down, THERE, Tense::Past));
+    let [here, there] = &evidence.down_elsewhen;
+    let here = [&*evidence.local.down, here].concat();
+    let there = [&*evidence.peer.down, there].concat();
+    let mut lines = of_end(&here, HERE, Tense::Past);
+    lines.extend(of_end(&there, THERE, Tense::Past));
     lines
 }
 

@@ -19,6 +19,12 @@ fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
     let words = "7.60 GB/s one way are 95 % of the 8.00 GB/s of 4 rails in the lab without rail3";
     assert!(because.starts_with(words) && because.contains(named), "{because}");
 
+    // It went down after the sample that the verdict is about.
+    let (_, because) = verdict(|e| (e.gb_per_s, e.down_elsewhen) = (9.5, [vec![], vec![down()]]));
+    let words =
+        "95 % of the 8.00 GB/s of 4 rails in the lab\nrail3 at the other side was not connected";
+    assert!(because.contains(words), "{because}");
+
     // The settings have it left out.
     let because = Some("no route from 10.3.0.1".to_owned());
     let unused = |why| DownRail { why, because: because.clone(), ..down() };
