@@ -186,8 +186,6 @@ impl RxFlow {
                 self.take_in(connection, goes_on, pass)?;
             }
         }
-        // Nobody announces what is in the buffer.
-        connection.readable |= self.has_more;
         if self.is_paused {
             self.end_landing();
             return Ok(has_parsed);
@@ -277,6 +275,8 @@ impl RxFlow {
         pass: &mut Pass<'_>,
     ) -> Result<(), Down> {
         let parsed = self.parse(connection, goes_on, pass);
+        // Nobody announces what is left in the buffer.
+        connection.readable |= self.has_more;
         // Before anything is delivered: a cancel among it waits until nothing is landing.
         let peer = self.peer.clone();
         self.arrivals.begin_copies(&peer, pass);

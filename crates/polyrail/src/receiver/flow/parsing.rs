@@ -13,9 +13,9 @@ use crate::device::shared_ring::PeersRing;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::RxSide;
 
-/// Chunks that one hold of the peer's lock may begin, and that are delivered together. Whether the visit is over is
+/// Chunks that one hold of the peer's lock may end, and that are delivered together. Whether the visit is over is
 /// asked between such batches: some messages cost much more than their bytes tell.
-const HEADS_MAX: u32 = 64;
+const CHUNKS_MAX: u32 = 64;
 
 impl RxFlow {
     /// Does all of [`Self::take_in`] that needs the lock of the peer, and what else would take it
@@ -32,9 +32,9 @@ impl RxFlow {
         let mut rx = peer.rx();
         self.landing_ended(&mut rx);
         self.has_more = false;
-        let mut heads = 0;
+        let mut ended = 0;
         while !self.waits() {
-            if heads == HEADS_MAX {
+            if ended == CHUNKS_MAX {
                 self.has_more = true;
                 break;
             }
@@ -51,7 +51,6 @@ impl RxFlow {
                     None => return Err(Down("acknowledgement of nothing".into())),
                 },
                 ReaderEvent::Chunk { header, places, table, meta } => {
-                    heads += 1;
                     let verdict = self.current.begin(
                         (self.peer.instance(), self.flow),
                         &header,
@@ -89,6 +88,8 @@ impl RxFlow {
                     }
                 }
                 ReaderEvent::End => {
+                    // Between two chunks, so that a flow which waits for its turn claims nothing.
+                    ended += 1;
                     let holds_room = self.current.landing.holds_room();
                     let end = self.current.end(self.flow, side);
                     if let Some(header) = self.current.header.take() {

@@ -47,6 +47,12 @@ fn is_among(down: &[DownRail], name: &str, ways: u64) -> bool {
     down.iter().any(|one| one.name == name && !carries(one, ways))
 }
 
+/// Whether rails went down in the middle: what they carried before counts in the rate, and what they could have carried
+/// is not known.
+pub(super) fn went(evidence: &Evidence) -> bool {
+    evidence.local.down.iter().chain(&evidence.peer.down).any(|rail| rail.went)
+}
+
 /// Whether a rail on which connections of its own end fail carries in the only direction in use.
 fn carries(rail: &DownRail, ways: u64) -> bool {
     rail.receives && ways == 1
@@ -71,22 +77,9 @@ pub(super) fn names(evidence: &Evidence) -> Vec<String> {
     let [here, there] = &evidence.down_elsewhen;
     let here = [&*evidence.local.down, here].concat();
     let there = [&*evidence.peer.down, there].concat();
-    let mut lines = of_end(&here, HERE, Tense::Past);
-    lines.extend(of_end(&there, THERE, Tense::Past));
+    let mut lines = of_end(&here, HERE);
+    lines.extend(of_end(&there, THERE));
     lines
-}
-
-/// When a fault is looked at: it is there still, or was when it was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tense {
-    Present,
-    Past,
-}
-
-impl Tense {
-    fn of(self, present: &'static str, past: &'static str) -> &'static str {
-        if self == Self::Present { present } else { past }
-    }
 }
 
 pub(super) const HERE: &str = "here";
@@ -104,7 +97,7 @@ pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {
 }
 
 /// Rails that are left out for one reason are named together.
-pub(super) fn of_end(rails: &[DownRail], place: &str, tense: Tense) -> Vec<String> {
+pub(super) fn of_end(rails: &[DownRail], place: &str) -> Vec<String> {
     let mut reasons: Vec<(&DownRail, Vec<&DownRail>)> = Vec::new();
     for rail in rails {
         let is_same = |one: &DownRail| (one.why, &one.because) == (rail.why, &rail.because);
@@ -117,23 +110,18 @@ pub(super) fn of_end(rails: &[DownRail], place: &str, tense: Tense) -> Vec<Strin
         let (why, interface) = (first.why, &first.interface);
         let names: Vec<&str> = rails.iter().map(|rail| rail.name.as_str()).collect();
         let (names, is) = (names.join(", "), if names.len() == 1 { "is" } else { "are" });
-        let words = words(first, if place == HERE { "this end" } else { "that end" }, tense);
+        let words = words(first, if place == HERE { "this end" } else { "that end" });
         if why == WhyDown::Disconnected && first.receives {
             let (from, to, sender) = match place == HERE {
                 true => ("here", "the other side", "the other side"),
                 false => ("the other side", "here", "this end"),
             };
-            let (fail, passes) = match tense {
-                Tense::Present => ("fail", format!("what {sender} sends passes")),
-                Tense::Past => ("failed", format!("what {sender} sent passed")),
-            };
             return format!(
-                "{names} {place}: connections from {from} to {to} {fail}: {words}; {passes} (look at firewalls of \
-                 both ends and between them)"
+                "{names} {place}: connections from {from} to {to} failed: {words}; what {sender} sent passed (look at \
+                 firewalls of both ends and between them)"
             );
         }
         // Each fault has a sentence of its own.
-        let was = tense.of("is", "was");
         let state = match why {
             WhyDown::Disconnected => "not connected",
             WhyDown::Gone => "lost",
@@ -141,7 +129,7 @@ pub(super) fn of_end(rails: &[DownRail], place: &str, tense: Tense) -> Vec<Strin
         };
         match why.is_fault() {
             true => format!(
-                "{names} {place} {was} {state}: {words} ({})",
+                "{names} {place} was {state}: {words} ({})",
                 look(why, &words, interface, place)
             ),
             false => format!("{names} {place} {is} not used: {words}"),
@@ -173,21 +161,16 @@ fn look(why: WhyDown, words: &str, interface: &str, place: &str) -> String {
 }
 
 /// The fact in words; `end` is the one that has the rail.
-fn words(rail: &DownRail, end: &str, tense: Tense) -> String {
+fn words(rail: &DownRail, end: &str) -> String {
     let because = |otherwise: &str| rail.because.clone().unwrap_or_else(|| otherwise.to_owned());
     match rail.why {
         WhyDown::Interface | WhyDown::NoRail => {
-            let words = tense.of(
-                "its interface is down or has no carrier",
-                "its interface was down or had no carrier",
-            );
+            let words = "its interface was down or had no carrier";
             let is_none = rail.why == WhyDown::NoRail;
             words.to_owned() + if is_none { ", so the engine has no such rail" } else { "" }
         }
         WhyDown::Gone => because("its interface does not exist any more"),
-        WhyDown::Disconnected => {
-            because(tense.of("none of its flows is connected", "none of its flows was connected"))
-        }
+        WhyDown::Disconnected => because("none of its flows was connected"),
         WhyDown::NoChannel { channels, rails } => {
             let channels = counted(channels.into(), "channel");
             format!("{end} has {channels} for {rails} rails (setting `channels`)")

@@ -501,6 +501,7 @@ fn plant(cause: Cause, e: &mut Evidence) {
         why,
         because: None,
         receives: false,
+        went: false,
     };
     let hot = Hot {
         cpu: 22,

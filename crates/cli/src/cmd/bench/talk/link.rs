@@ -52,14 +52,21 @@ impl<'a> Link<'a> {
         self.interrupt.is_raised()
     }
 
-    /// Keeps what a sample says about silent rails: after it, rails also lose connections because the bench ends.
+    /// Keeps what a sample says about silent rails: after it, rails also lose connections because the bench ends. A
+    /// fault of an earlier sample is kept, too.
     pub(crate) fn note_silent(&self, load: &Load) {
-        let Load { down, unsent, one_nic, .. } = load.clone();
-        let silent = Silent { down, unsent, one_nic };
-        *self.silent.lock() = Some(silent);
+        let Load { mut down, unsent, one_nic, .. } = load.clone();
+        let mut silent = self.silent.lock();
+        let before = silent.take().map_or_else(Vec::new, |silent| silent.down);
+        for rail in before.into_iter().filter(|rail| rail.why.is_fault()) {
+            if down.iter().all(|known| known.name != rail.name) {
+                down.push(rail);
+            }
+        }
+        *silent = Some(Silent { down, unsent, one_nic });
     }
 
-    /// The silent rails of the last sample here, if there was one.
+    /// The silent rails of the samples here, if there was one.
     pub(crate) fn silent(&self) -> Option<Silent> {
         self.silent.lock().clone()
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use polyrail::{Engine, LeftOut, RailStats, Stats};
-use polyrail_sys::interfaces::{self, Interface};
+use polyrail_sys::interfaces::{self, Below, Interface};
 
 use crate::cmd::bench::talk::{DownRail, RailDelta, WhyDown};
 
@@ -35,6 +35,7 @@ pub(super) fn unsent(stats: &Stats, moved: &[RailDelta]) -> Vec<DownRail> {
         why: WhyDown::NoPartner,
         because: Some(rail.because.clone()),
         receives: false,
+        went: false,
     });
     told.collect()
 }
@@ -77,7 +78,10 @@ pub(super) fn down_meanwhile(
     let mark = |rail: &DownRail| {
         let name = &rail.name;
         let receives = has_no_flow(before, name) && has_no_flow(later, name) && arrived(name);
-        DownRail { receives, ..rail.clone() }
+        let carried = |one: &RailDelta| one.name == *name && one.tx_bytes + one.rx_bytes > 0;
+        let was_down = before.iter().any(|one| one.name == *name);
+        let went = !was_down && rail.why.is_fault() && moved.iter().any(carried);
+        DownRail { receives, went, ..rail.clone() }
     };
     later.iter().map(mark).collect()
 }
@@ -137,14 +141,16 @@ fn find(
         let told = of(name).into_iter().find_map(|rail| rail.idle_because.clone());
         let because = lost.or(told);
         let (name, interface) = (name.clone(), interface.clone());
-        DownRail { name, interface, why, because, receives: false }
+        DownRail { name, interface, why, because, receives: false, went: false }
     });
     // An interface that was down when the engine began, or had no address, is no rail. One that is called like those of
     // the rails would be.
     let is_like_rails = |one: &&Interface| {
         let same = |(_, rail, _): &Rail| stem(rail) == stem(&one.name);
         let lacks = one.master.is_none() && lacked(&one.name).is_some();
-        !one.loopback && rails.iter().any(same) && (!one.up || lacks)
+        // What is made on it has the address.
+        let is_below = interfaces.iter().any(|other| other.below == Below::Link(one.index));
+        !one.loopback && !is_below && rails.iter().any(same) && (!one.up || lacks)
     };
     let has = |name: &str, address: &IpAddr| {
         interfaces.iter().any(|one| one.name == name && one.address == *address)
@@ -165,7 +171,7 @@ fn find(
                 true => (WhyDown::NoPartner, Some(LATE.to_owned())),
                 false => (WhyDown::NoRail, None),
             };
-            others.push(DownRail { name, interface, why, because, receives: false });
+            others.push(DownRail { name, interface, why, because, receives: false, went: false });
         }
     }
     of_engine.chain(others).collect()
@@ -262,6 +268,7 @@ mod tests {
             why,
             because: None,
             receives: false,
+            went: false,
         };
         let moved = |rx_bytes| [RailDelta { name: "r1".into(), rx_bytes, ..RailDelta::default() }];
         let receives = |before: &[DownRail], why, rx_bytes| {
@@ -271,6 +278,10 @@ mod tests {
         assert!(receives(&down, WhyDown::Disconnected, 9));
         assert!(!receives(&down, WhyDown::Disconnected, 0), "nothing arrived");
         assert!(!receives(&[], WhyDown::Disconnected, 9), "it was cut in the middle");
+        let went = |before: &[DownRail], rx_bytes| {
+            down_meanwhile(before, &[rail(WhyDown::Disconnected)], &moved(rx_bytes))[0].went
+        };
+        assert!(went(&[], 9) && !went(&[], 0) && !went(&down, 9));
         assert!(!receives(&down, WhyDown::Interface, 9));
     }
 
@@ -341,6 +352,10 @@ mod tests {
             let told = found.iter().map(|one| (&*one.name, one.because.as_deref()));
             assert_eq!(told.collect::<Vec<_>>(), [("r9", Some(NO_ADDRESS))]);
         }
+        // Nor has a NIC whose macvlan has the address.
+        let mut below = [interfaces[0].clone(), interfaces[2].clone()];
+        (below[0].below, below[1].index) = (Below::Link(9), 9);
+        assert_eq!(find(&stats, &rails, &below, lacked), []);
         // A NIC that was renamed keeps its address, and its flows.
         let renamed = Interface::described(1, "r7", [10, 0, 0, 1].into());
         assert_eq!(find(&stats, &rails, &[renamed], |_| Some(Lacked::All)), []);
