@@ -221,6 +221,8 @@ impl Bench<'_> {
     ) -> Evidence {
         let distance = |taken: &&Taken| (taken.sample.gb_per_s() - median).abs();
         let middle = rounds.engine.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
+        let resent = middle.iter().flat_map(|taken| &taken.rails).map(|rail| rail.resent_chunks);
+        let resent_chunks = resent.sum();
         let (local, peer, window_full_share) = middle.map_or_else(Default::default, |taken| {
             let share = taken.sample.window_full_share;
             (taken.local_load.clone(), taken.peer_load.clone(), share)
@@ -234,6 +236,7 @@ impl Bench<'_> {
         here.retain(|rail| local.down.iter().all(|known| known.name != rail.name));
         there.retain(|rail| peer.down.iter().all(|known| known.name != rail.name));
         Evidence {
+            resent_chunks,
             down_elsewhen,
             gb_per_s: median,
             ways: if self.schedule.bidir { 2 } else { 1 },

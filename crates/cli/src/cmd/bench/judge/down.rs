@@ -47,6 +47,14 @@ fn is_among(down: &[DownRail], name: &str, ways: u64) -> bool {
     down.iter().any(|one| one.name == name && !carries(one, ways))
 }
 
+/// Whether a rail that was down held the others up: it went down in this sample or was down in another one, or had
+/// chunks that were sent again.
+pub(super) fn disturbs(evidence: &Evidence) -> bool {
+    went(evidence)
+        || evidence.resent_chunks > 0
+        || evidence.down_elsewhen.iter().flatten().any(|rail| rail.why.is_fault())
+}
+
 /// Whether rails went down in the middle: what they carried before counts in the rate, and what they could have carried
 /// is not known.
 pub(super) fn went(evidence: &Evidence) -> bool {
@@ -61,7 +69,8 @@ fn carries(rail: &DownRail, ways: u64) -> bool {
 /// Nothing else is the limit.
 pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
     let rails = evidence.rails.len().max(1);
-    let mut all = evidence.local.down.iter().chain(&evidence.peer.down);
+    let elsewhen = evidence.down_elsewhen.iter().flatten();
+    let mut all = evidence.local.down.iter().chain(&evidence.peer.down).chain(elsewhen);
     let because = format!(
         "{} GB/s were what the rails carried that were up, of {rails} here",
         show_gb_per_s(evidence.gb_per_s)

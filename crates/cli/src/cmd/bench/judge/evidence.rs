@@ -16,6 +16,8 @@ pub(crate) struct BesideRails {
 /// The numbers of one size.
 #[derive(Clone, Debug)]
 pub(crate) struct Evidence {
+    /// Chunks that were sent again because flows died or stalled.
+    pub(crate) resent_chunks: u64,
     /// Rails of this end and of the other one that were down in other samples than this one.
     pub(crate) down_elsewhen: [Vec<DownRail>; 2],
     /// Of both directions together.

@@ -20,6 +20,16 @@ fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
     let words = "7.60 GB/s one way are 95 % of the 8.00 GB/s of 4 rails in the lab without rail3";
     assert!(because.starts_with(words) && because.contains(named), "{because}");
 
+    // What it held up is not for want of depth.
+    for resent in [0, 3] {
+        let (kind, because) = verdict(|e| {
+            (e.gb_per_s, e.line, e.local.down) = (2.0, None, vec![down()]);
+            (e.depth, e.resent_chunks) = (4, resent);
+        });
+        assert_eq!(because.starts_with("2.00 GB/s were what the rails"), resent > 0, "{because}");
+        assert_eq!(kind == LimitKind::Network, resent > 0, "{because}");
+    }
+
     // It went down after the sample that the verdict is about.
     let (_, because) = verdict(|e| (e.gb_per_s, e.down_elsewhen) = (9.5, [vec![], vec![down()]]));
     let words =

@@ -32,7 +32,8 @@
 //!     them help, or they did a little. One transfer at a time is bound by its latency; several may leave rails
 //!     without work, and the text says how many.
 //! 11. `network` once more: a rail is down while others carry the bytes, and nothing above is the limit. Where it went
-//!     down in the middle, this is asked before 8, and 2 is not. A rail is
+//!     down in the middle, 2 is not asked. Where that was so, or it was down in another sample, or its chunks were sent
+//!     again, this is asked before 8. A rail is
 //!     down if none of its flows is connected, or if its interface was down from the start. Rule 2 holds the rate
 //!     against the rails that are up. Behind every verdict stands which rails are down, why, and what to look at, and
 //!     which are not used, as no rail of the end opposite is in their network or this end has no channel for them: a line
@@ -91,7 +92,7 @@ pub(crate) fn judge(evidence: &Evidence) -> Judged {
         candidates.extend(rules::cpu(evidence));
         candidates.extend(rules::peer(evidence));
         candidates.extend(rules::no_room(evidence));
-        candidates.extend(down::rails_down(evidence).filter(|_| went));
+        candidates.extend(down::rails_down(evidence).filter(|_| down::disturbs(evidence)));
         candidates.extend(one_nic::limit(evidence));
         candidates.extend(rules::lost(evidence));
         candidates.extend(rules::dropped(&evidence.local, "here"));
