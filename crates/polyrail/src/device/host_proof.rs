@@ -128,8 +128,8 @@ pub(crate) struct PeerProcess {
     /// Why the kernel is not even asked.
     obstacle: Option<&'static str>,
     proven: OnceLock<Arc<ProvenProcess>>,
-    /// When and why the kernel could not tell.
-    unproven: Mutex<Option<(Instant, String)>>,
+    /// When the kernel could not tell.
+    unproven: Mutex<Option<Instant>>,
 }
 
 impl Proofs {
@@ -206,7 +206,7 @@ impl PeerProcess {
     }
 
     /// The peer's process, if it runs on this host as this user, in the same network and PID namespace, or why that
-    /// is not known. What succeeds once is remembered, and a failure for [`ASKED_AGAIN`]. From now on the peer can find out the same of this engine.
+    /// is not known. What succeeds once is remembered. From now on the peer can find out the same of this engine.
     pub(crate) fn prove(&self, own: &Proofs) -> Result<&Arc<ProvenProcess>, Cow<'static, str>> {
         if let Some(why) = self.obstacle {
             return Err(why.into());
@@ -214,24 +214,25 @@ impl PeerProcess {
         if let Some(proven) = self.proven.get() {
             return Ok(proven);
         }
-        if let Some((at, why)) = &*self.unproven.lock()
-            && at.elapsed() < ASKED_AGAIN
-        {
-            return Err(why.clone().into());
-        }
         let badge = own.badge()?;
         let name = name_of(self.instance);
         let proven = match ProvenProcess::with_name(&name) {
             Err(Unproven::Crowded) => own.wait_for(&badge, &name),
             found => found,
         };
-        let proven = Arc::new(proven.map_err(|why| {
-            let why = why.to_string();
-            *self.unproven.lock() = Some((Instant::now(), why.clone()));
-            why
-        })?);
+        *self.unproven.lock() = proven.is_err().then(Instant::now);
+        let proven = Arc::new(proven.map_err(|why| why.to_string())?);
         // Another thread may have been first, and has found the same.
         Ok(self.proven.get_or_init(|| proven))
+    }
+}
+
+impl PeerProcess {
+    /// The same where the peer decides how often that is asked: for [`ASKED_AGAIN`] after a failure the kernel is not
+    /// asked again.
+    pub(crate) fn is_proven(&self, own: &Proofs) -> bool {
+        let has_failed = self.unproven.lock().is_some_and(|at| at.elapsed() < ASKED_AGAIN);
+        !has_failed && self.prove(own).is_ok()
     }
 }
 
@@ -370,7 +371,6 @@ mod tests {
     fn an_offer_says_what_it_was_made_of_and_this_process_is_no_other_one() {
         let ((proofs, peer), (others, _)) = (pair(1), pair(2));
         assert!(peer.prove(&others).unwrap_err().contains("network namespace"));
-        *peer.unproven.lock() = None;
         let proof = proofs.own().unwrap();
         assert!(Arc::ptr_eq(&proof, &proofs.own().unwrap()));
         let process = peer.prove(&others).unwrap();
@@ -429,14 +429,12 @@ mod tests {
         let own = Proofs::new(InstanceId(0x5eed_1005), proofs.poller.clone());
         let began = Instant::now();
         for _ in 0..200 {
-            *liar.unproven.lock() = None;
             let why = liar.prove(&own).unwrap_err();
             assert_eq!(why, Unproven::Crowded.to_string());
         }
         let most = PATIENCE_MAX * 4;
         assert!(began.elapsed() < most, "{:?}", began.elapsed());
         badge.make_room();
-        *liar.unproven.lock() = None;
         liar.prove(&own).unwrap();
     }
 
@@ -444,16 +442,13 @@ mod tests {
     fn the_kernel_is_not_asked_again_at_once_after_it_could_not_tell() {
         let (proofs, peer) = pair(6);
         let own = Proofs::new(InstanceId(0x5eed_1006), proofs.poller.clone());
-        let why = peer.prove(&own).unwrap_err();
+        assert!(!peer.is_proven(&own));
         proofs.badge().unwrap();
-        let (failed, _) = peer.unproven.lock().clone().unwrap();
-        match peer.prove(&own) {
-            Err(again) => assert_eq!(again, why),
-            Ok(_) => assert!(failed.elapsed() >= ASKED_AGAIN),
-        }
+        let failed = peer.unproven.lock().unwrap();
+        assert!(!peer.is_proven(&own) || failed.elapsed() >= ASKED_AGAIN);
         let later = failed.checked_sub(ASKED_AGAIN).unwrap();
-        *peer.unproven.lock() = Some((later, why.into_owned()));
-        peer.prove(&own).unwrap();
+        *peer.unproven.lock() = Some(later);
+        assert!(peer.is_proven(&own));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::memory::region::RegionCore;
 /// again. A peer that names more by itself is not asked for them.
 const REMEMBERED: usize = 4096;
 
-/// The most regions of a peer that it has offered and that it may name by itself.
+/// A peer with so many offered regions may name no more.
 const OFFERED_MAX: usize = 1 << 16;
 /// The most bytes of offers kept for one peer. Short offers don't count: an offer of host memory has 60 bytes.
 const KEPT_BYTES: usize = 4 << 20;
@@ -36,11 +36,12 @@ pub(crate) struct Imports {
 struct PeerImports {
     regions: HashMap<RegionKey, Import>,
     count: Count,
+    /// Regions that were refused, and perhaps ended since.
+    refused: Vec<RegionKey>,
 }
 
 #[derive(Default)]
 struct Count {
-    refused: usize,
     overdue: usize,
     offered: usize,
     /// Of those, copies of which have failed.
@@ -107,10 +108,8 @@ impl Imports {
             }),
             Err(why) => Import::Refused(why),
         };
-        if matches!(import, Import::Refused(_)) && peer.count.refused + 1 >= REMEMBERED {
-            // Nobody says when a region ends that was not offered.
-            peer.regions.retain(|_, import| !matches!(import, Import::Refused(_)));
-            peer.count.refused = 0;
+        if matches!(import, Import::Refused(_)) {
+            peer.note_refused(key);
         }
         peer.set(key, import);
         self.changed.notify_all();
@@ -148,7 +147,7 @@ impl Imports {
     /// Copies failed: nothing begins to copy any more, and whoever asks is told why.
     pub(crate) fn give_up(&self, (instance, key): (InstanceId, RegionKey), why: &str) {
         let mut peers = self.peers.lock();
-        let Some(PeerImports { regions, count }) = peers.get_mut(&instance) else { return };
+        let Some(PeerImports { regions, count, .. }) = peers.get_mut(&instance) else { return };
         let Some(Import::Offered(offered)) = regions.get_mut(&key) else { return };
         offered.trouble.get_or_insert_with(|| why.to_owned());
         count.failed += usize::from(!std::mem::replace(&mut offered.has_failed, true));
@@ -210,7 +209,7 @@ impl Imports {
     /// Whether the peer may not name another region that nobody has asked for.
     pub(crate) fn is_full(&self, id: (InstanceId, RegionKey)) -> bool {
         let peers = self.peers.lock();
-        let is_one_more = |PeerImports { regions, count }: &PeerImports| {
+        let is_one_more = |PeerImports { regions, count, .. }: &PeerImports| {
             let is_full =
                 regions.len() - count.offered >= REMEMBERED || count.offered >= OFFERED_MAX;
             is_full && !regions.contains_key(&id.1)
@@ -265,6 +264,19 @@ fn long_bytes_of(offer: &Offer) -> usize {
 }
 
 impl PeerImports {
+    /// Nobody says when a region ends that was not offered, so those are forgotten when there are many.
+    fn note_refused(&mut self, key: RegionKey) {
+        let open = self.regions.len() - self.count.offered;
+        if open.max(self.refused.len()) >= REMEMBERED {
+            for refused in std::mem::take(&mut self.refused) {
+                if matches!(self.regions.get(&refused), Some(Import::Refused(_))) {
+                    self.remove(refused);
+                }
+            }
+        }
+        self.refused.push(key);
+    }
+
     fn set(&mut self, key: RegionKey, import: Import) {
         self.count.add(&import);
         if let Some(before) = self.regions.insert(key, import) {
@@ -288,9 +300,8 @@ impl Count {
 
     fn add(&mut self, import: &Import) {
         match import {
-            Import::Asked | Import::Ended => {}
+            Import::Asked | Import::Ended | Import::Refused(_) => {}
             Import::Overdue => self.overdue += 1,
-            Import::Refused(_) => self.refused += 1,
             Import::Offered(Offered { offer, has_failed, .. }) => {
                 self.offered += 1;
                 self.failed += usize::from(*has_failed);
@@ -301,9 +312,8 @@ impl Count {
 
     fn take(&mut self, import: &Import) {
         match import {
-            Import::Asked | Import::Ended => {}
+            Import::Asked | Import::Ended | Import::Refused(_) => {}
             Import::Overdue => self.overdue -= 1,
-            Import::Refused(_) => self.refused -= 1,
             Import::Offered(Offered { offer, has_failed, .. }) => {
                 self.offered -= 1;
                 self.failed -= usize::from(*has_failed);
@@ -409,6 +419,23 @@ mod tests {
         assert!(!imports.is_full((other, key(7))), "each peer has its own");
         imports.end_all(liar);
         assert!(!imports.is_full((liar, key(u32::MAX))) && count(&imports) == 0);
+    }
+
+    #[test]
+    fn a_question_without_an_answer_does_not_keep_refusals_from_being_forgotten() {
+        let (imports, peer) = (Imports::default(), InstanceId(5));
+        let key = |slot| RegionKey { slot, generation: 1, nonce: 1 };
+        assert!(imports.is_first((peer, key(u32::MAX))));
+        for slot in 0..2 * REMEMBERED as u32 {
+            assert!(!imports.is_full((peer, key(slot))), "{slot}");
+            assert!(imports.is_first((peer, key(slot))));
+            imports.answer(peer, key(slot), Err("no".into()));
+            // Some are forgotten earlier, by their end.
+            if slot % 2 == 0 {
+                imports.end(peer, key(slot));
+            }
+        }
+        assert!(imports.peers.lock()[&peer].refused.len() <= REMEMBERED);
     }
 
     #[test]

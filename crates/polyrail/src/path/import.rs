@@ -61,7 +61,7 @@ pub(crate) fn import(
     let mut import = imports.get(id);
     match import.as_deref_mut() {
         Some(Import::Offered(offered)) => {
-            let process = process.ok_or("the peer has answered only now")?;
+            let process = process.ok_or("the peer answered too late")?;
             let region = open(peer, remote.key, offered, process, by)?;
             if region.memory.len() != remote.len() {
                 return Err("the peer offered memory of another size".into());
@@ -76,7 +76,7 @@ pub(crate) fn import(
             drop(import);
             Err(match imports.stop_waiting(id) {
                 true => "the peer did not answer in time",
-                false => "the peer has answered only now",
+                false => "the peer answered too late, or is gone",
             }
             .into())
         }

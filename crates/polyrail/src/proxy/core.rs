@@ -74,6 +74,8 @@ pub(super) struct Core {
     polled_at: u64,
     /// A look at the poller has taken a wake-up, which may have been meant for a thread that sleeps there.
     took_wake_up: bool,
+    /// The last visits to flows left bytes there that nobody announces again.
+    leaves_unread: bool,
     /// Whether the poller watches the flows. It costs whoever sends to them, so that where callers
     /// drive it begins when one of them is about to sleep, or when there are many.
     watches: bool,
@@ -132,6 +134,7 @@ impl Core {
             interruptions: Interruptions::default(),
             polled_at: 0,
             took_wake_up: false,
+            leaves_unread: false,
             watches,
         }
     }
@@ -165,12 +168,20 @@ impl Core {
         self.events = events;
     }
 
-    pub(super) fn read_ready(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
+    /// Reads what flows have. `in_turns`: flows of a peer that had its turn are left to the next pass. Says whether
+    /// anything moved.
+    pub(super) fn read_ready(
+        &mut self,
+        proxy: &Proxy,
+        pass: &mut Pass<'_>,
+        in_turns: bool,
+    ) -> bool {
         let mut worked = false;
         let mut ready = std::mem::take(&mut self.ready);
         // One flow alone takes no turn from another.
-        let mut turns = (ready.len() > 1).then(Turns::default);
+        let mut turns = (in_turns && ready.len() > 1).then(Turns::default);
         let mut put_off = Vec::new();
+        let mut leaves_unread = false;
         ready.retain(|&key| {
             let Some(flow) = self.flows.get_mut(key) else { return false };
             if pass.hasty && flow.peer.is_held() {
@@ -187,6 +198,7 @@ impl Core {
             }
             // A full inbox leaves the flow ready: it is looked at again on `Resume`.
             let more = flow.connection.readable;
+            leaves_unread |= more && !flow.is_held_back();
             let brings_data = flow.rx.is_some();
             if let Some(rx) = &flow.rx {
                 if rx.is_copying() && !self.landing.contains(&key) {
@@ -214,7 +226,8 @@ impl Core {
             more
         });
         worked |= !put_off.is_empty();
-        // Those that were put off come first, so each has its turn. The memory is used again.
+        self.leaves_unread = leaves_unread || !put_off.is_empty();
+        // Those that were put off come first, so each has its turn. The vector is reused.
         ready.append(&mut self.ready);
         ready.splice(0..0, put_off);
         self.ready = ready;

@@ -48,9 +48,9 @@ const EVEN: f64 = 8.0;
 /// After this time without use a rail counts as twice as fast as measured, after twice the time as four times as fast.
 /// Otherwise the sender would never try a rail again that was slow for a moment.
 const HOPE_NS: f64 = 100_000_000.0;
-/// Whoever waits for a chunk that is to try a rail waits for as long as the rail takes. So where that is longer than
-/// [`HOPE_NS`], it is the time until the next try, and doubles with each try that finds the rail no faster: up to this.
-const HOPE_MAX_NS: f64 = 60_000_000_000.0;
+/// Whoever waits for a chunk that is to try a rail waits for as long as the rail takes. So where a try takes longer than
+/// [`HOPE_NS`], its time stands in for that, and doubles with each try that finds the rail no faster: up to this.
+const HOPE_MAX_NS: f64 = 10_000_000_000.0;
 
 /// A chunk in flight, as its rail sees it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -265,15 +265,15 @@ impl Rail {
         }
         self.measuring = Measuring { since: now, begun: self.chunks, ..Measuring::default() };
         let got = bytes as f64 / nanos.max(1.0);
+        let mean = bytes as f64 / f64::from(chunks);
+        let is_small = mean < MEASURE_MEAN_BYTES;
         let is_faster = self.rate.is_some_and(|rate| got >= 2.0 * rate);
-        if cold {
+        if cold && !is_small {
             self.hope_ns = match nanos <= HOPE_NS || is_faster {
                 true => 0.0,
                 false => (2.0 * self.hope_ns).max(nanos).min(HOPE_MAX_NS),
             };
         }
-        let mean = bytes as f64 / f64::from(chunks);
-        let is_small = mean < MEASURE_MEAN_BYTES;
         match self.rate {
             // Small chunks give only a lower bound of the rate, which is not enough to begin with.
             None if is_small => {}

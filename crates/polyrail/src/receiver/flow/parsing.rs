@@ -114,7 +114,7 @@ impl RxFlow {
         // A revoked flow's end may have completed a transfer that another flow brought.
         rx.take(&mut self.delivery);
         if self.delivery.is_empty() {
-            self.look_ahead(connection, goes_on, &mut rx, pass.now);
+            self.look_ahead(connection, goes_on || self.has_more, &mut rx, pass.now);
         }
         Ok(())
     }

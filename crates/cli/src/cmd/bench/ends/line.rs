@@ -16,10 +16,12 @@ pub(super) fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
     let buckets = if rates.is_some() { Ok(Vec::new()) } else { polyrail_lab::token_buckets() };
     let buckets: BTreeMap<String, u64> = buckets.unwrap_or_default().into_iter().collect();
     let all = interfaces::survey().unwrap_or_default();
-    let wire = |rail: &polyrail::RailInfo| wire_of(&rail.interface, &all).to_owned();
-    let bucket = |rail: &polyrail::RailInfo| {
-        buckets.get(&rail.interface).or_else(|| buckets.get(&wire(rail))).copied()
+    // A bucket of its own bounds what is made on a link.
+    let wire = |rail: &polyrail::RailInfo| match buckets.contains_key(&rail.interface) {
+        true => rail.interface.clone(),
+        false => wire_of(&rail.interface, &all).to_owned(),
     };
+    let bucket = |rail: &polyrail::RailInfo| buckets.get(&wire(rail)).copied();
     let speed = |(place, rail): (usize, &polyrail::RailInfo)| match rates {
         Some(rates) => rates.get(place)?.bytes_per_second(),
         // Loopback has a speed in name only.

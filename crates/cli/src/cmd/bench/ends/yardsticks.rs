@@ -221,8 +221,13 @@ impl Bench<'_> {
     ) -> Evidence {
         let distance = |taken: &&Taken| (taken.sample.gb_per_s() - median).abs();
         let middle = rounds.engine.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
-        let resent = middle.iter().flat_map(|taken| &taken.rails).map(|rail| rail.resent_chunks);
-        let resent_chunks = resent.sum();
+        let is_mixed = middle.is_some_and(|taken| distance(&taken) > MIXED_SHARE * median);
+        let has_resent = middle.is_some_and(|taken| {
+            let down = taken.local_load.down.iter().chain(&taken.peer_load.down);
+            let down: Vec<&str> = down.map(|rail| rail.name.as_str()).collect();
+            let mut rails = taken.rails.iter();
+            rails.any(|rail| rail.resent_chunks > 0 && down.contains(&rail.name.as_str()))
+        });
         let (local, peer, window_full_share) = middle.map_or_else(Default::default, |taken| {
             let share = taken.sample.window_full_share;
             (taken.local_load.clone(), taken.peer_load.clone(), share)
@@ -236,7 +241,8 @@ impl Bench<'_> {
         here.retain(|rail| local.down.iter().all(|known| known.name != rail.name));
         there.retain(|rail| peer.down.iter().all(|known| known.name != rail.name));
         Evidence {
-            resent_chunks,
+            has_resent,
+            is_mixed,
             down_elsewhen,
             gb_per_s: median,
             ways: if self.schedule.bidir { 2 } else { 1 },
@@ -261,6 +267,9 @@ impl Bench<'_> {
         }
     }
 }
+
+/// How far the middle sample may lie from the median.
+const MIXED_SHARE: f64 = 0.05;
 
 /// The rail that sent the greatest part of its bytes again.
 fn most_lost(rails: &[RailShare]) -> Option<(String, f64)> {

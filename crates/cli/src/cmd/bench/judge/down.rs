@@ -47,12 +47,12 @@ fn is_among(down: &[DownRail], name: &str, ways: u64) -> bool {
     down.iter().any(|one| one.name == name && !carries(one, ways))
 }
 
-/// Whether a rail that was down held the others up: it went down in this sample or was down in another one, or had
-/// chunks that were sent again.
+/// Whether a rail that was down held the others up: it went down in this sample, its chunks were sent again, or it was
+/// down in a sample that the rate is a mean of.
 pub(super) fn disturbs(evidence: &Evidence) -> bool {
-    went(evidence)
-        || evidence.resent_chunks > 0
-        || evidence.down_elsewhen.iter().flatten().any(|rail| rail.why.is_fault())
+    let mut elsewhen = evidence.down_elsewhen.iter().flatten();
+    let was_down = evidence.is_mixed && elsewhen.any(|rail| rail.why.is_fault());
+    went(evidence) || was_down || evidence.has_resent
 }
 
 /// Whether rails went down in the middle: what they carried before counts in the rate, and what they could have carried
@@ -96,7 +96,9 @@ pub(super) const THERE: &str = "at the other side";
 
 /// The causes that [`names`] names.
 pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {
-    evidence.local.down.iter().chain(&evidence.peer.down).map(|rail| match rail.why {
+    let elsewhen = evidence.down_elsewhen.iter().flatten();
+    let all = evidence.local.down.iter().chain(&evidence.peer.down).chain(elsewhen);
+    all.map(|rail| match rail.why {
         WhyDown::Interface | WhyDown::Gone | WhyDown::NoRail | WhyDown::Disconnected => {
             Cause::RailDown
         }

@@ -16,8 +16,10 @@ pub(crate) struct BesideRails {
 /// The numbers of one size.
 #[derive(Clone, Debug)]
 pub(crate) struct Evidence {
-    /// Chunks that were sent again because flows died or stalled.
-    pub(crate) resent_chunks: u64,
+    /// Chunks of rails that were down were sent again.
+    pub(crate) has_resent: bool,
+    /// The rate is a mean of samples that lie apart, so none of them has it.
+    pub(crate) is_mixed: bool,
     /// Rails of this end and of the other one that were down in other samples than this one.
     pub(crate) down_elsewhen: [Vec<DownRail>; 2],
     /// Of both directions together.

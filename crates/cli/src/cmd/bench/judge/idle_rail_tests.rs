@@ -21,13 +21,13 @@ fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
     assert!(because.starts_with(words) && because.contains(named), "{because}");
 
     // What it held up is not for want of depth.
-    for resent in [0, 3] {
+    for resent in [false, true] {
         let (kind, because) = verdict(|e| {
             (e.gb_per_s, e.line, e.local.down) = (2.0, None, vec![down()]);
-            (e.depth, e.resent_chunks) = (4, resent);
+            (e.depth, e.has_resent) = (4, resent);
         });
-        assert_eq!(because.starts_with("2.00 GB/s were what the rails"), resent > 0, "{because}");
-        assert_eq!(kind == LimitKind::Network, resent > 0, "{because}");
+        assert_eq!(because.starts_with("2.00 GB/s were what the rails"), resent, "{because}");
+        assert_eq!(kind == LimitKind::Network, resent, "{because}");
     }
 
     // It went down after the sample that the verdict is about.

@@ -31,9 +31,9 @@
 //! 10. `depth`: fewer bytes were outstanding than the window has room for, and nobody tried whether more of
 //!     them help, or they did a little. One transfer at a time is bound by its latency; several may leave rails
 //!     without work, and the text says how many.
-//! 11. `network` once more: a rail is down while others carry the bytes, and nothing above is the limit. Where it went
-//!     down in the middle, 2 is not asked. Where that was so, or it was down in another sample, or its chunks were sent
-//!     again, this is asked before 8. A rail is
+//! 11. `network` once more: a rail is down while others carry the bytes, and nothing above is the limit. A rail that
+//!     went down in the middle of the sample makes this come before 8, and instead of 2. A rail whose chunks were sent
+//!     again, or that was down in a sample of which the rate is a mean, makes it come before 8. A rail is
 //!     down if none of its flows is connected, or if its interface was down from the start. Rule 2 holds the rate
 //!     against the rails that are up. Behind every verdict stands which rails are down, why, and what to look at, and
 //!     which are not used, as no rail of the end opposite is in their network or this end has no channel for them: a line

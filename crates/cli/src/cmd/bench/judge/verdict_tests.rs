@@ -16,7 +16,8 @@ use crate::cmd::bench::talk::{DownRail, Load, OneNic, OwnCpus, Program, Throttle
 fn idle() -> Evidence {
     let load = Load { process_cpus: 0.1, cpus_allowed: 8, ..Load::default() };
     Evidence {
-        resent_chunks: 0,
+        has_resent: false,
+        is_mixed: false,
         down_elsewhen: Default::default(),
         gb_per_s: 1.0,
         ways: 1,

@@ -21,7 +21,7 @@ pub(crate) struct Link<'a> {
     /// Notifications that came while something else was awaited.
     waiting: Mutex<VecDeque<Vec<u8>>>,
     refused_other: Mutex<Option<Instant>>,
-    /// At the end of the last sample here: rails that carried nothing, and rails that received by one NIC.
+    /// At the ends of the samples here: rails that carried nothing, and rails that received by one NIC.
     silent: Mutex<Option<Silent>>,
     interrupt: Interrupt,
 }
@@ -66,7 +66,7 @@ impl<'a> Link<'a> {
         *silent = Some(Silent { down, unsent, one_nic });
     }
 
-    /// The silent rails of the samples here, if there was one.
+    /// The silent rails of the samples here, if any was taken.
     pub(crate) fn silent(&self) -> Option<Silent> {
         self.silent.lock().clone()
     }

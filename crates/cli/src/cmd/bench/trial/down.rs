@@ -108,7 +108,7 @@ fn find(
     let gone = |(_, interface, address): &Rail| {
         let mut same = interfaces.iter().filter(|one| one.name == *interface).peekable();
         // An interface that has the address under another name is the same one, or as good.
-        let has_it = |one: &Interface| one.address == *address && one.is_usable();
+        let has_it = |one: &Interface| one.address == *address && one.is_usable() && one.up;
         if interfaces.is_empty() || address.is_loopback() || interfaces.iter().any(has_it) {
             return None;
         }
