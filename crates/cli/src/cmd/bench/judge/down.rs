@@ -71,8 +71,14 @@ pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
     let rails = evidence.rails.len().max(1);
     let elsewhen = evidence.down_elsewhen.iter().flatten();
     let mut all = evidence.local.down.iter().chain(&evidence.peer.down).chain(elsewhen);
+    let waited = match evidence.has_resent {
+        true => {
+            "; transfers waited for a rail that was down, and its chunks went out again on others"
+        }
+        false => "",
+    };
     let because = format!(
-        "{} GB/s were what the rails carried that were up, of {rails} here",
+        "{} GB/s were what the rails carried that were up, of {rails} here{waited}",
         show_gb_per_s(evidence.gb_per_s)
     );
     let (kind, cause) = (LimitKind::Network, Cause::RailDown);
@@ -80,8 +86,8 @@ pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
     all.any(|rail| rail.why.is_fault() && !carries(rail, evidence.ways)).then_some(candidate)
 }
 
-/// The rails of both ends that carried nothing in some sample, why, and what to look at: a line for each, behind any verdict. By the
-/// time it is shown a rail may be back, so its fault is told in the past tense.
+/// The rails of both ends that carried nothing in some sample, why, and what to look at: a line for each, behind any
+/// verdict. By the time it is shown a rail may be back, so its fault is told in the past tense.
 pub(super) fn names(evidence: &Evidence) -> Vec<String> {
     let [here, there] = &evidence.down_elsewhen;
     let here = [&*evidence.local.down, here].concat();

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use polyrail::{Engine, LeftOut, RailStats, Stats};
+use polyrail_report::counted;
 use polyrail_sys::interfaces::{self, Below, Interface};
 
 use crate::cmd::bench::talk::{DownRail, RailDelta, WhyDown};
@@ -83,8 +84,33 @@ pub(super) fn down_meanwhile(
         let went = !was_down && rail.why.is_fault() && moved.iter().any(carried);
         DownRail { receives, went, ..rail.clone() }
     };
-    later.iter().map(mark).collect()
+    let mut down: Vec<DownRail> = later.iter().map(mark).collect();
+    // Its flows may be up again by now, for a moment.
+    let all: u64 = moved.iter().map(|rail| rail.tx_bytes).sum();
+    for rail in moved {
+        let is_known = down.iter().any(|known| known.name == rail.name);
+        let carried = rail.tx_bytes as f64 >= CARRIES_SHARE * all as f64;
+        if rail.resent_chunks > 0 && !carried && !is_known {
+            let chunks = counted(rail.resent_chunks, "chunk");
+            let because = format!(
+                "its flows died or stalled, and {chunks} went out again on other rails; the log tells why \
+                 (`--set log_level=info`)"
+            );
+            down.push(DownRail {
+                name: rail.name.clone(),
+                interface: rail.name.clone(),
+                why: WhyDown::Disconnected,
+                because: Some(because),
+                receives: false,
+                went: false,
+            });
+        }
+    }
+    down
 }
+
+/// A rail that lost flows and carried less than this share of all bytes carried nothing.
+const CARRIES_SHARE: f64 = 0.01;
 
 /// `interfaces`: all of this machine, each address and those without one; `lacked`: what an interface that is no rail
 /// lacked for that.
@@ -282,6 +308,16 @@ mod tests {
             down_meanwhile(before, &[rail(WhyDown::Disconnected)], &moved(rx_bytes))[0].went
         };
         assert!(went(&[], 9) && !went(&[], 0) && !went(&down, 9));
+        // Its flows come up again and again, and nothing gets through.
+        let resent = |tx_bytes, resent_chunks| {
+            let others = RailDelta { name: "r0".into(), tx_bytes: 1000, ..RailDelta::default() };
+            let rail = RailDelta { tx_bytes, resent_chunks, ..moved(0)[0].clone() };
+            down_meanwhile(&[], &[], &[others, rail])
+        };
+        let found = resent(5, 4);
+        assert_eq!((found.len(), found[0].name.as_str()), (1, "r1"));
+        assert!(found[0].because.as_ref().unwrap().contains("4 chunks went out again"));
+        assert!(resent(5, 0).is_empty() && resent(500, 4).is_empty(), "it carries its part");
         assert!(!receives(&down, WhyDown::Interface, 9));
     }
 
