@@ -170,7 +170,7 @@ impl Imports {
         self.peers.lock().get(&instance).is_some_and(|peer| has(&peer.count))
     }
 
-    /// Nobody waits for the answer any more. Says whether that is still to come.
+    /// Marks the question as overdue. Returns whether the answer is still outstanding.
     pub(crate) fn stop_waiting(&self, (instance, key): (InstanceId, RegionKey)) -> bool {
         let mut peers = self.peers.lock();
         let Some(peer) = peers.get_mut(&instance) else { return false };
@@ -264,7 +264,7 @@ fn long_bytes_of(offer: &Offer) -> usize {
 }
 
 impl PeerImports {
-    /// Nobody says when a region ends that was not offered, so those are forgotten when there are many.
+    /// Records a refusal. Owners don't announce the end of regions they refused, so old refusals are dropped in bulk.
     fn note_refused(&mut self, key: RegionKey) {
         let open = self.regions.len() - self.count.offered;
         if open.max(self.refused.len()) >= REMEMBERED {

@@ -268,7 +268,7 @@ impl Bench<'_> {
     }
 }
 
-/// How far the middle sample may lie from the median.
+/// Largest distance of the middle sample from the median, as a share of the median.
 const MIXED_SHARE: f64 = 0.05;
 
 /// The rail that sent the greatest part of its bytes again.

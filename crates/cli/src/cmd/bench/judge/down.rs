@@ -55,8 +55,7 @@ pub(super) fn disturbs(evidence: &Evidence) -> bool {
     went(evidence) || was_down || evidence.has_resent
 }
 
-/// Whether rails went down in the middle: what they carried before counts in the rate, and what they could have carried
-/// is not known.
+/// Returns whether a rail went down during the sample. Its bytes count in the rate, but its capacity is unknown.
 pub(super) fn went(evidence: &Evidence) -> bool {
     evidence.local.down.iter().chain(&evidence.peer.down).any(|rail| rail.went)
 }
@@ -87,7 +86,7 @@ pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
 }
 
 /// The rails of both ends that carried nothing in some sample, why, and what to look at: a line for each, behind any
-/// verdict. By the time it is shown a rail may be back, so its fault is told in the past tense.
+/// verdict. A rail may be back when the line is printed, so its fault is in the past tense.
 pub(super) fn names(evidence: &Evidence) -> Vec<String> {
     let [here, there] = &evidence.down_elsewhen;
     let here = [&*evidence.local.down, here].concat();
