@@ -188,6 +188,7 @@ impl Control {
                 let name = peer.name();
                 tracing::info!(target: "polyrail::flow", peer = name, %flow, why = %text, "flow down");
                 let index = peer.layout.pair_index(flow);
+                peer.layout.pairs.note_loss(index, why.to_string());
                 if !peer.is_pair_up(index) {
                     peer.layout.pairs.note_problem(index, why.to_string());
                 }

@@ -117,6 +117,8 @@ pub struct RailStats {
     pub resent_chunks: u64,
     /// How often a flow was lost.
     pub down_count: u64,
+    /// Why a flow was lost last. It stays when the flow is up again.
+    pub last_loss: Option<String>,
     /// Time that flows had something to send and no room in the window.
     pub window_full_ns: u64,
     /// Time that flows had something to send and no room in the socket.
@@ -228,6 +230,7 @@ impl EngineShared {
                 name: rail.name.clone(),
                 partner: partner.map(|remote| peer.card.rails[remote].name.clone()),
                 idle_because: peer.why_idle(index),
+                last_loss: peer.layout.pairs.last_loss(index),
                 hosted: self.rails[index].hosted.is_some(),
                 rx_bytes: arrivals.rx_bytes.get(),
                 rx_chunks: arrivals.rx_chunks.get(),

@@ -24,6 +24,8 @@ pub(crate) struct Pairs {
     unused: Vec<Option<String>>,
     /// By position: why its latest connection failed, until one of its flows moves data.
     problems: Mutex<Vec<Option<String>>>,
+    /// By rail here: why a flow of it was lost last.
+    losses: Mutex<Vec<Option<String>>>,
     pub(crate) trials: Mutex<Trials>,
 }
 
@@ -33,6 +35,7 @@ impl Pairs {
         Self {
             current: preferred.iter().map(|pair| AtomicU32::new(packed(*pair))).collect(),
             problems: Mutex::new(vec![None; preferred.len()]),
+            losses: Mutex::new(vec![None; idle_local.len()]),
             idle: Mutex::new(idle_local),
             unused: idle_remote,
             trials: Mutex::new(Trials::new(preferred.len())),
@@ -91,6 +94,18 @@ impl Pairs {
         self.problems.lock()[index].clone()
     }
 
+    /// A flow of the pair at this position was lost.
+    pub(crate) fn note_loss(&self, index: usize, why: String) {
+        if let Some(loss) = self.losses.lock().get_mut(self.at(index).0) {
+            *loss = Some(why);
+        }
+    }
+
+    /// Why a flow of a rail here was lost last, whether one is up again or not.
+    pub(crate) fn last_loss(&self, local: usize) -> Option<String> {
+        self.losses.lock().get(local)?.clone()
+    }
+
     /// A flow of the pair at this position moves data.
     pub(crate) fn forget_problem(&self, index: usize) {
         self.problems.lock()[index] = None;
@@ -131,6 +146,16 @@ mod tests {
         pairs.replace(0, (1, 2));
         assert_eq!(pairs.why_unused(2), None, "it is taken now");
         assert_eq!(pairs.why_idle(0), Some("refused".to_owned()));
+    }
+
+    #[test]
+    fn a_loss_belongs_to_the_rail_that_had_the_flow() {
+        let pairs = pairs();
+        pairs.note_loss(1, "segments of 1448 bytes".to_owned());
+        pairs.set(1, (2, 63));
+        pairs.note_up(1);
+        let losses = [0, 1, 2].map(|local| pairs.last_loss(local));
+        assert_eq!(losses, [None, Some("segments of 1448 bytes".to_owned()), None]);
     }
 
     #[test]

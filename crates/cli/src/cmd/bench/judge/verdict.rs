@@ -142,9 +142,7 @@ fn decide(candidates: Vec<Candidate>, excluded: Option<String>) -> (Limit, Cause
         (None, None, None) => (LimitKind::Window, Cause::Window, "nothing was measured".to_owned()),
     };
     for Candidate { kind, because: what, .. } in &passed {
-        because += &format!(
-            "; {kind} is not the limit: {what}, so that more is possible than was measured"
-        );
+        because += &format!("; {kind} is not the limit: {what}, so that figure is too low here");
     }
     (Limit { verdict, because }, cause)
 }

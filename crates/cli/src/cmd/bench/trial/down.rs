@@ -65,12 +65,14 @@ fn lacked(names_rails: bool, left_out: &[LeftOut], name: &str) -> Option<Lacked>
     }
 }
 
-/// The rails that are down at the end of an interval; `before`: those at its begin. On one without a connection of this
-/// end all the while, payload may have arrived by connections of the end opposite.
+/// The rails that are down at the end of an interval, and those that lost their flows in it and carried nothing;
+/// `before`: those that were down at its begin; `stats`: of its end. On a rail without a connection of this end all the
+/// while, payload may have arrived by connections of the end opposite.
 pub(super) fn down_meanwhile(
     before: &[DownRail],
     later: &[DownRail],
     moved: &[RailDelta],
+    stats: &Stats,
 ) -> Vec<DownRail> {
     let has_no_flow = |all: &[DownRail], name: &str| {
         all.iter().any(|one| one.name == name && one.why == WhyDown::Disconnected)
@@ -92,10 +94,12 @@ pub(super) fn down_meanwhile(
         let carried = rail.tx_bytes as f64 >= CARRIES_SHARE * all as f64;
         if rail.resent_chunks > 0 && !carried && !is_known {
             let chunks = counted(rail.resent_chunks, "chunk");
-            let because = format!(
-                "its flows died or stalled, and {chunks} went out again on other rails; the log tells why \
-                 (`--set log_level=info`)"
-            );
+            let mut all = stats.peers.iter().flat_map(|peer| &peer.rails);
+            let loss = all.find_map(|one| one.last_loss.as_ref().filter(|_| one.name == rail.name));
+            let because = match loss {
+                Some(why) => format!("{why}; {chunks} went out again on other rails"),
+                None => format!("its flows died, and {chunks} went out again on other rails"),
+            };
             down.push(DownRail {
                 name: rail.name.clone(),
                 interface: rail.name.clone(),
@@ -297,26 +301,36 @@ mod tests {
             went: false,
         };
         let moved = |rx_bytes| [RailDelta { name: "r1".into(), rx_bytes, ..RailDelta::default() }];
+        let none = Stats::default();
         let receives = |before: &[DownRail], why, rx_bytes| {
-            down_meanwhile(before, &[rail(why)], &moved(rx_bytes))[0].receives
+            down_meanwhile(before, &[rail(why)], &moved(rx_bytes), &none)[0].receives
         };
         let down = [rail(WhyDown::Disconnected)];
         assert!(receives(&down, WhyDown::Disconnected, 9));
         assert!(!receives(&down, WhyDown::Disconnected, 0), "nothing arrived");
         assert!(!receives(&[], WhyDown::Disconnected, 9), "it was cut in the middle");
         let went = |before: &[DownRail], rx_bytes| {
-            down_meanwhile(before, &[rail(WhyDown::Disconnected)], &moved(rx_bytes))[0].went
+            down_meanwhile(before, &[rail(WhyDown::Disconnected)], &moved(rx_bytes), &none)[0].went
         };
         assert!(went(&[], 9) && !went(&[], 0) && !went(&down, 9));
         // Its flows come up again and again, and nothing gets through.
         let resent = |tx_bytes, resent_chunks| {
             let others = RailDelta { name: "r0".into(), tx_bytes: 1000, ..RailDelta::default() };
             let rail = RailDelta { tx_bytes, resent_chunks, ..moved(0)[0].clone() };
-            down_meanwhile(&[], &[], &[others, rail])
+            let last_loss = Some("segments of 1448 bytes".to_owned());
+            let lost = RailStats { name: "r1".into(), last_loss, ..RailStats::default() };
+            let peer = PeerStats { rails: vec![lost], ..PeerStats::default() };
+            down_meanwhile(
+                &[],
+                &[],
+                &[others, rail],
+                &Stats { peers: vec![peer], ..Stats::default() },
+            )
         };
         let found = resent(5, 4);
         assert_eq!((found.len(), found[0].name.as_str()), (1, "r1"));
-        assert!(found[0].because.as_ref().unwrap().contains("4 chunks went out again"));
+        let because = "segments of 1448 bytes; 4 chunks went out again on other rails";
+        assert_eq!(found[0].because.as_deref(), Some(because));
         assert!(resent(5, 0).is_empty() && resent(500, 4).is_empty(), "it carries its part");
         assert!(!receives(&down, WhyDown::Interface, 9));
     }

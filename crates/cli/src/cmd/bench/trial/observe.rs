@@ -104,7 +104,7 @@ impl Snapshot {
                 dropped: self.queues.worst(&later.queues),
                 one_nic: self.arrivals.by_one_nic(&later.arrivals, &rails),
                 unsent: unsent(&later.stats, &rails),
-                down: down_meanwhile(&self.down, &later.down, &rails),
+                down: down_meanwhile(&self.down, &later.down, &rails, &later.stats),
                 throttled: self.quotas.worst(&later.quotas),
                 busiest_thread: self.busiest_thread(later, seconds, poster),
                 posting_share: poster.and_then(|poster| posting_share(poster, seconds)),
