@@ -1,6 +1,7 @@
 //! What a size is held against: what is measured for that, and what of the size itself the verdict
 //! is taken from.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use polyrail::PathKind;
@@ -222,6 +223,7 @@ impl Bench<'_> {
         let distance = |taken: &&Taken| (taken.sample.gb_per_s() - median).abs();
         let middle = rounds.engine.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
         let is_mixed = middle.is_some_and(|taken| distance(&taken) > MIXED_SHARE * median);
+        let down_in_some = is_mixed && down_in_some(&rounds.engine);
         let has_resent = middle.is_some_and(|taken| {
             let down = taken.local_load.down.iter().chain(&taken.peer_load.down);
             let down: Vec<&str> = down.map(|rail| rail.name.as_str()).collect();
@@ -242,7 +244,7 @@ impl Bench<'_> {
         there.retain(|rail| peer.down.iter().all(|known| known.name != rail.name));
         Evidence {
             has_resent,
-            is_mixed,
+            down_in_some,
             down_elsewhen,
             gb_per_s: median,
             ways: if self.schedule.bidir { 2 } else { 1 },
@@ -266,6 +268,19 @@ impl Bench<'_> {
             p50_us,
         }
     }
+}
+
+/// Whether a rail of either end was down in some samples and up in others.
+fn down_in_some(samples: &[Taken]) -> bool {
+    let faults = |taken: &Taken| -> BTreeSet<(bool, String)> {
+        let ends = [(true, &taken.local_load), (false, &taken.peer_load)];
+        let of_end = |(is_here, load): (bool, &Load)| {
+            let faults = load.down.iter().filter(|rail| rail.why.is_fault());
+            faults.map(|rail| (is_here, rail.name.clone())).collect::<Vec<_>>()
+        };
+        ends.into_iter().flat_map(of_end).collect()
+    };
+    samples.windows(2).any(|two| faults(&two[0]) != faults(&two[1]))
 }
 
 /// Largest distance of the middle sample from the median, as a share of the median.

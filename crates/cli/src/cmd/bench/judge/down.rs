@@ -47,17 +47,16 @@ fn is_among(down: &[DownRail], name: &str, ways: u64) -> bool {
     down.iter().any(|one| one.name == name && !carries(one, ways))
 }
 
-/// Whether a rail that was down held the others up: it went down in this sample, its chunks were sent again, or it was
-/// down in a sample that the rate is a mean of.
+/// Whether a rail that was down held the others up: it was down for a part of the time, or its chunks were sent again.
 pub(super) fn disturbs(evidence: &Evidence) -> bool {
-    let mut elsewhen = evidence.down_elsewhen.iter().flatten();
-    let was_down = evidence.is_mixed && elsewhen.any(|rail| rail.why.is_fault());
-    went(evidence) || was_down || evidence.has_resent
+    is_in_part(evidence) || evidence.has_resent
 }
 
-/// Returns whether a rail went down during the sample. Its bytes count in the rate, but its capacity is unknown.
-pub(super) fn went(evidence: &Evidence) -> bool {
-    evidence.local.down.iter().chain(&evidence.peer.down).any(|rail| rail.went)
+/// Whether a rail was down for a part of the time that the rate is of: within the sample, or in one of those that the
+/// rate is a mean of. Its bytes count in the rate, but not what it could have carried.
+pub(super) fn is_in_part(evidence: &Evidence) -> bool {
+    evidence.down_in_some
+        || evidence.local.down.iter().chain(&evidence.peer.down).any(|rail| rail.went)
 }
 
 /// Whether a rail on which connections of its own end fail carries in the only direction in use.
@@ -104,11 +103,9 @@ pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {
     let elsewhen = evidence.down_elsewhen.iter().flatten();
     let all = evidence.local.down.iter().chain(&evidence.peer.down).chain(elsewhen);
     all.map(|rail| match rail.why {
-        WhyDown::Interface | WhyDown::Gone | WhyDown::NoRail | WhyDown::Disconnected => {
-            Cause::RailDown
-        }
         WhyDown::NoChannel { .. } => Cause::NoChannel,
         WhyDown::NoPartner => Cause::NoPartner,
+        _ => Cause::RailDown,
     })
 }
 
@@ -139,13 +136,14 @@ pub(super) fn of_end(rails: &[DownRail], place: &str) -> Vec<String> {
         }
         // Each fault has a sentence of its own.
         let state = match why {
-            WhyDown::Disconnected => "not connected",
-            WhyDown::Gone => "lost",
-            _ => "down",
+            WhyDown::Disconnected => "was not connected",
+            WhyDown::Gone => "was lost",
+            WhyDown::Lost => "lost its connections for a time",
+            _ => "was down",
         };
         match why.is_fault() {
             true => format!(
-                "{names} {place} was {state}: {words} ({})",
+                "{names} {place} {state}: {words} ({})",
                 look(why, &words, interface, place)
             ),
             false => format!("{names} {place} {is} not used: {words}"),
@@ -187,6 +185,7 @@ fn words(rail: &DownRail, end: &str) -> String {
         }
         WhyDown::Gone => because("its interface does not exist any more"),
         WhyDown::Disconnected => because("none of its flows was connected"),
+        WhyDown::Lost => because("they died with chunks under way"),
         WhyDown::NoChannel { channels, rails } => {
             let channels = counted(channels.into(), "channel");
             format!("{end} has {channels} for {rails} rails (setting `channels`)")

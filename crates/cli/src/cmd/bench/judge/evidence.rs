@@ -18,8 +18,8 @@ pub(crate) struct BesideRails {
 pub(crate) struct Evidence {
     /// Chunks of rails that were down were sent again.
     pub(crate) has_resent: bool,
-    /// The rate is a mean of samples that lie apart, so none of them has it.
-    pub(crate) is_mixed: bool,
+    /// The rate is a mean of samples that lie apart, and a rail was down in some of them.
+    pub(crate) down_in_some: bool,
     /// Rails of this end and of the other one that were down in other samples than this one.
     pub(crate) down_elsewhen: [Vec<DownRail>; 2],
     /// Of both directions together.

@@ -30,6 +30,23 @@ fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
         assert_eq!(kind == LimitKind::Network, resent, "{because}");
     }
 
+    // It was down in one sample of two, and the rate is their mean.
+    let (_, because) =
+        verdict(|e| (e.gb_per_s, e.local.down, e.down_in_some) = (9.9, vec![down()], true));
+    let words = "9.90 GB/s were what the rails carried that were up, of 4 here\nrail3";
+    assert!(because.starts_with(words), "{because}");
+
+    // Its flows died and came up again within the sample, which is not for want of depth.
+    let because = Some("no acknowledgement for 200 ms".to_owned());
+    let lost = DownRail { why: WhyDown::Lost, because, went: true, ..down() };
+    let (_, because) = verdict(|e| {
+        (e.gb_per_s, e.depth, e.has_resent, e.local.down) = (9.9, 4, true, vec![lost]);
+    });
+    let words =
+        "\nrail3 here lost its connections for a time: no acknowledgement for 200 ms (look at";
+    assert!(because.starts_with("9.90 GB/s were what the rails"), "{because}");
+    assert!(because.contains(words), "{because}");
+
     // It went down after the sample that the verdict is about.
     let (_, because) = verdict(|e| (e.gb_per_s, e.down_elsewhen) = (9.5, [vec![], vec![down()]]));
     let words =

@@ -83,9 +83,8 @@ pub(crate) fn judge(evidence: &Evidence) -> Judged {
         candidates.extend(rules::message_rate(evidence));
     } else {
         candidates.extend(rules::deeper(evidence));
-        // Without the rails that went down in the middle the line says too little, with them too much.
-        let went = down::went(evidence);
-        candidates.extend(rules::network(evidence).filter(|_| !went));
+        // Without the rails that were down for a part of the time the line says too little, with them too much.
+        candidates.extend(rules::network(evidence).filter(|_| !down::is_in_part(evidence)));
         candidates.extend(rules::memory(evidence));
         candidates.extend(rules::posting(evidence));
         candidates.extend(rules::peer_stands_still(evidence));

@@ -17,7 +17,7 @@ fn idle() -> Evidence {
     let load = Load { process_cpus: 0.1, cpus_allowed: 8, ..Load::default() };
     Evidence {
         has_resent: false,
-        is_mixed: false,
+        down_in_some: false,
         down_elsewhen: Default::default(),
         gb_per_s: 1.0,
         ways: 1,

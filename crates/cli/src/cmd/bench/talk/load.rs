@@ -113,6 +113,8 @@ pub(crate) enum WhyDown {
     NoRail,
     /// It has flows, and none of them is connected.
     Disconnected,
+    /// Flows of it died with chunks under way, and came up again.
+    Lost,
     /// It leads to a rail of the other end, and there are fewer channels than such rails, so that none fell to this one.
     NoChannel { channels: u32, rails: u32 },
     /// It is paired with no rail of the other end.
@@ -122,7 +124,7 @@ pub(crate) enum WhyDown {
 impl WhyDown {
     /// Whether something is broken. Otherwise the settings have the rail left out.
     pub(crate) fn is_fault(self) -> bool {
-        matches!(self, Self::Interface | Self::Gone | Self::NoRail | Self::Disconnected)
+        !matches!(self, Self::NoChannel { .. } | Self::NoPartner)
     }
 }
 

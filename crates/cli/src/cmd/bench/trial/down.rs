@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use polyrail::{Engine, LeftOut, RailStats, Stats};
-use polyrail_report::counted;
 use polyrail_sys::interfaces::{self, Below, Interface};
 
 use crate::cmd::bench::talk::{DownRail, RailDelta, WhyDown};
@@ -65,9 +64,9 @@ fn lacked(names_rails: bool, left_out: &[LeftOut], name: &str) -> Option<Lacked>
     }
 }
 
-/// The rails that are down at the end of an interval, and those that lost their flows in it and carried nothing;
-/// `before`: those that were down at its begin; `stats`: of its end. On a rail without a connection of this end all the
-/// while, payload may have arrived by connections of the end opposite.
+/// The rails that are down at the end of an interval, and those that lost flows in it with chunks under way; `before`:
+/// those that were down at its begin; `stats`: of its end. On a rail without a connection of this end all the while,
+/// payload may have arrived by connections of the end opposite.
 pub(super) fn down_meanwhile(
     before: &[DownRail],
     later: &[DownRail],
@@ -87,33 +86,28 @@ pub(super) fn down_meanwhile(
         DownRail { receives, went, ..rail.clone() }
     };
     let mut down: Vec<DownRail> = later.iter().map(mark).collect();
-    // Its flows may be up again by now, for a moment.
+    // Its flows may be up again by now.
     let all: u64 = moved.iter().map(|rail| rail.tx_bytes).sum();
-    for rail in moved {
-        let is_known = down.iter().any(|known| known.name == rail.name);
-        let carried = rail.tx_bytes as f64 >= CARRIES_SHARE * all as f64;
-        if rail.resent_chunks > 0 && !carried && !is_known {
-            let chunks = counted(rail.resent_chunks, "chunk");
-            let mut all = stats.peers.iter().flat_map(|peer| &peer.rails);
-            let loss = all.find_map(|one| one.last_loss.as_ref().filter(|_| one.name == rail.name));
-            let because = match loss {
-                Some(why) => format!("{why}; {chunks} went out again on other rails"),
-                None => format!("its flows died, and {chunks} went out again on other rails"),
-            };
+    let last_loss = |name: &str| {
+        let mut rails = stats.peers.iter().flat_map(|peer| &peer.rails);
+        rails.find(|rail| rail.name == name)?.last_loss.clone()
+    };
+    for rail in moved.iter().filter(|rail| rail.resent_chunks > 0) {
+        if down.iter().all(|known| known.name != rail.name) {
             down.push(DownRail {
                 name: rail.name.clone(),
                 interface: rail.name.clone(),
-                why: WhyDown::Disconnected,
-                because: Some(because),
+                why: WhyDown::Lost,
+                because: last_loss(&rail.name),
                 receives: false,
-                went: false,
+                went: rail.tx_bytes as f64 >= CARRIES_SHARE * all as f64,
             });
         }
     }
     down
 }
 
-/// A rail that lost flows and carried less than this share of all bytes carried nothing.
+/// A rail that lost flows and sent less than this share of all bytes carried nothing.
 const CARRIES_SHARE: f64 = 0.01;
 
 /// `interfaces`: all of this machine, each address and those without one; `lacked`: what an interface that is no rail
@@ -328,10 +322,10 @@ mod tests {
             )
         };
         let found = resent(5, 4);
-        assert_eq!((found.len(), found[0].name.as_str()), (1, "r1"));
-        let because = "segments of 1448 bytes; 4 chunks went out again on other rails";
-        assert_eq!(found[0].because.as_deref(), Some(because));
-        assert!(resent(5, 0).is_empty() && resent(500, 4).is_empty(), "it carries its part");
+        assert_eq!((found.len(), found[0].name.as_str(), found[0].why), (1, "r1", WhyDown::Lost));
+        assert_eq!(found[0].because.as_deref(), Some("segments of 1448 bytes"));
+        assert!(!found[0].went && resent(500, 4)[0].went, "its bytes count in the rate");
+        assert!(resent(5, 0).is_empty(), "no flow died under a chunk");
         assert!(!receives(&down, WhyDown::Interface, 9));
     }
 
