@@ -86,7 +86,8 @@ impl TcpInfo {
         let only_small_ones_pass = self.acked_bytes < FULL_SEGMENTS * full && waiting_bytes >= full;
         Some(if !only_small_ones_pass {
             format!(
-                "sent again {times} times in a row without an answer: the link loses packets, or is cut"
+                "sent again {times} times in a row without an answer: the link loses packets or is cut, or the \
+                 address has moved to another NIC"
             )
         } else {
             format!(

@@ -88,7 +88,7 @@ fn slow_rail(line: &Line) -> Option<String> {
     let ((name, least), (_, middle)) = (rails.first()?, rails.get(rails.len() / 2)?);
     let [least, middle] = [*least, *middle];
     let text =
-        || format!("{name} has {} of them, others {}", show_gb_per_s(least), show_gb_per_s(middle));
+        || format!("{name} has {} GB/s, others {}", show_gb_per_s(least), show_gb_per_s(middle));
     (least < SLOW_RAIL_SHARE * middle).then(text)
 }
 
@@ -394,6 +394,11 @@ pub(super) fn depth(evidence: &Evidence) -> Candidate {
             show_size(window_bytes)
         )
     };
+    // A transfer that has a chunk there takes as long as that.
+    let line = narrower_line(evidence).filter(|_| !evidence.ping_pong);
+    let slow = line.and_then(|line| slow_rail(&line));
+    let slow = slow.map(|slow| format!("; {slow}: `--rails` without it shows what it costs"));
+    let because = because + &slow.unwrap_or_default();
     let cause = if evidence.ping_pong { Cause::OneMessage } else { Cause::Depth };
     Candidate { kind: LimitKind::Depth, cause, share: 1.0, from: 1.0, because }
 }

@@ -440,11 +440,19 @@ fn a_quota_that_ran_out_is_named_with_what_it_grants() {
 
 #[test]
 fn a_rail_that_is_much_slower_than_others_is_named() {
-    let (_, because) = verdict(|e| {
-        e.gb_per_s = 2.9;
-        e.line = Some(Line { rails: rails([1.0, 1.0, 0.05, 1.0]), source: "the lab".into() });
-    });
-    assert!(because.ends_with("of the lab; rail2 has 0.050 of them, others 1.00"), "{because}");
+    let with = |gb_per_s| {
+        verdict(|e| {
+            (e.gb_per_s, e.depth) = (gb_per_s, 4);
+            e.line = Some(Line { rails: rails([1.0, 1.0, 0.05, 1.0]), source: "the lab".into() });
+        })
+    };
+    let (_, because) = with(2.9);
+    assert!(because.ends_with("of the lab; rail2 has 0.050 GB/s, others 1.00"), "{because}");
+    // It holds up transfers where few are outstanding.
+    let (kind, because) = with(1.0);
+    assert_eq!(kind, LimitKind::Depth);
+    let words = "; rail2 has 0.050 GB/s, others 1.00: `--rails` without it shows what it costs";
+    assert!(because.ends_with(words), "{because}");
 }
 
 #[test]
