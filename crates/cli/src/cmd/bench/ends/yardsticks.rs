@@ -270,13 +270,13 @@ impl Bench<'_> {
     }
 }
 
-/// Whether a rail of either end was down in some samples and up in others.
+/// Whether a rail of either end was down for other parts of some samples than of others.
 fn down_in_some(samples: &[Taken]) -> bool {
-    let faults = |taken: &Taken| -> BTreeSet<(bool, String)> {
+    let faults = |taken: &Taken| -> BTreeSet<(bool, String, bool)> {
         let ends = [(true, &taken.local_load), (false, &taken.peer_load)];
         let of_end = |(is_here, load): (bool, &Load)| {
             let faults = load.down.iter().filter(|rail| rail.why.is_fault());
-            faults.map(|rail| (is_here, rail.name.clone())).collect::<Vec<_>>()
+            faults.map(|rail| (is_here, rail.name.clone(), rail.went)).collect::<Vec<_>>()
         };
         ends.into_iter().flat_map(of_end).collect()
     };

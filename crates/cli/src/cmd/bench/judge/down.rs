@@ -71,7 +71,7 @@ pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
     let mut all = evidence.local.down.iter().chain(&evidence.peer.down).chain(elsewhen);
     let waited = match evidence.has_resent {
         true => {
-            "; transfers waited for a rail that was down, and its chunks went out again on others"
+            "; transfers waited for a rail that failed, and its chunks went out again on others"
         }
         false => "",
     };

@@ -64,8 +64,8 @@ fn lacked(names_rails: bool, left_out: &[LeftOut], name: &str) -> Option<Lacked>
     }
 }
 
-/// The rails that are down at the end of an interval, and those that lost flows in it with chunks under way; `before`:
-/// those that were down at its begin; `stats`: of its end. On a rail without a connection of this end all the while,
+/// The rails that are down at the end of an interval or were at its begin, and those that lost flows in it with chunks
+/// under way; `before`: those that were down at its begin; `stats`: of its end. On a rail without a connection of this end all the while,
 /// payload may have arrived by connections of the end opposite.
 pub(super) fn down_meanwhile(
     before: &[DownRail],
@@ -86,7 +86,16 @@ pub(super) fn down_meanwhile(
         DownRail { receives, went, ..rail.clone() }
     };
     let mut down: Vec<DownRail> = later.iter().map(mark).collect();
-    // Its flows may be up again by now.
+    // They are up again by now. Flows that were never up have no reason yet.
+    let was_down = |rail: &&DownRail| {
+        let has_reason = rail.why != WhyDown::Disconnected || rail.because.is_some();
+        rail.why.is_fault() && has_reason
+    };
+    for rail in before.iter().filter(was_down) {
+        if down.iter().all(|known| known.name != rail.name) {
+            down.push(DownRail { went: true, ..rail.clone() });
+        }
+    }
     let all: u64 = moved.iter().map(|rail| rail.tx_bytes).sum();
     let last_loss = |name: &str| {
         let mut rails = stats.peers.iter().flat_map(|peer| &peer.rails);
@@ -326,6 +335,10 @@ mod tests {
         assert_eq!(found[0].because.as_deref(), Some("segments of 1448 bytes"));
         assert!(!found[0].went && resent(500, 4)[0].went, "its bytes count in the rate");
         assert!(resent(5, 0).is_empty(), "no flow died under a chunk");
+        // It came back.
+        let came_back = |rail| down_meanwhile(&[rail], &[], &moved(9), &none);
+        assert!(came_back(rail(WhyDown::Interface))[0].went);
+        assert!(came_back(rail(WhyDown::Disconnected)).is_empty(), "it was connecting");
         assert!(!receives(&down, WhyDown::Interface, 9));
     }
 
