@@ -85,8 +85,10 @@ impl TcpInfo {
         // are the same.
         let only_small_ones_pass = self.acked_bytes < FULL_SEGMENTS * full && waiting_bytes >= full;
         Some(if !only_small_ones_pass {
+            let times =
+                if times == 1 { "once".to_owned() } else { format!("{times} times in a row") };
             format!(
-                "sent again {times} times in a row without an answer: the link loses packets or is cut, or the \
+                "sent again {times} without an answer: the link loses packets or is cut, or the \
                  address has moved to another NIC"
             )
         } else {

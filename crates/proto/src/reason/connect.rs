@@ -258,7 +258,7 @@ fn may_be(kind: io::ErrorKind) -> &'static str {
 fn suspicion(waiting_for: &str) -> &'static str {
     match waiting_for {
         THE_CONNECTION => {
-            " (a firewall drops it, no host there has the address, or no route leads back)"
+            " (a firewall drops it, the NIC there is down, no host there has the address, or no route leads back)"
         }
         FIRST_WORDS => {
             " (TCP connected and nothing answered: the process there may be stopped or overloaded)"
