@@ -16,6 +16,7 @@ pub(crate) mod pooled;
 pub(crate) mod published;
 pub(crate) mod reason;
 pub(crate) mod regular_file;
+pub(crate) mod retry;
 pub(crate) mod secret_file;
 pub(crate) mod seldom;
 pub(crate) mod small_map;

@@ -20,8 +20,8 @@ use socket2::Socket;
 
 use crate::base::reason::{ConnectReason, THE_CONNECTION, Whose};
 use crate::control::second_way::{Dialed, Race};
-use crate::device::shared_stream::SharedStream;
-use crate::device::stream_offer::StreamOffer;
+use crate::device::shared_memory::offer::StreamOffer;
+use crate::device::shared_memory::stream::SharedStream;
 use crate::engine::credentials::Credentials;
 use crate::engine::peer::{PeerShared, RailPair, Way};
 use crate::engine::proven_names::Names;

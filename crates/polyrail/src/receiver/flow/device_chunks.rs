@@ -12,7 +12,7 @@ use polyrail_proto::{LandingId, Settled};
 use super::carried::{Incoming, has_come};
 use super::current::Current;
 use super::landing::Room;
-use crate::device::shared_ring::PeersRing;
+use crate::device::shared_memory::ring::PeersRing;
 use crate::device::staging::{CopyError, Direction, Ring};
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{PeerShared, RxSide};

@@ -8,7 +8,7 @@ use polyrail_secure::Sealer;
 use polyrail_sys::{Memory, crc32c};
 
 use super::TxFlow;
-use crate::device::shared_ring::SharedRing;
+use crate::device::shared_memory::ring::SharedRing;
 use crate::device::staging::Ring;
 use crate::engine::outgoing::Outgoing;
 use crate::engine::pass::{Down, Pass};
