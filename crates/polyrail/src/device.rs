@@ -10,6 +10,5 @@ pub(crate) mod host_proof;
 pub(crate) mod imports;
 pub(crate) mod peer_copy;
 pub(crate) mod shared_memory;
-pub(crate) mod stages;
 pub(crate) mod staging;
 pub(crate) mod wire;

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::api::engine::EngineShared;
 use crate::api::error::TransferError;
-use crate::engine::op::{OpHandle, Outcome};
+use crate::device::host_copy::policy;
+use crate::engine::op::{Op, OpHandle, Outcome};
 
 /// A posted operation: wait for it, or await it.
 ///
@@ -121,7 +122,7 @@ impl Transfer {
     fn result(&self) -> Option<Result<Outcome, TransferError>> {
         match self.op.result() {
             None if self.engine.is_forked() => Some(Err(TransferError::Forked)),
-            result => result.cloned(),
+            result => result.cloned().inspect(|_| policy::note_end::<Op>(&self.op)),
         }
     }
 
