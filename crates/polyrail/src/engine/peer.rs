@@ -26,6 +26,7 @@ use crate::engine::budgets::Budgets;
 use crate::engine::counters::ArrivalStats;
 use crate::engine::inbox::Share;
 use crate::engine::op::OpHandle;
+use crate::engine::path_plan::PathPlans;
 use crate::engine::placement::Placement;
 use crate::engine::proven_names::Names;
 use crate::engine::quotas::Quotas;
@@ -70,6 +71,8 @@ pub(crate) struct PeerShared {
     pub(crate) process: PeerProcess,
     /// What was moved to and from it, beside the rails' own counters.
     pub(crate) tally: Tally,
+    /// Which ways its bytes take, by the memory at both ends.
+    pub(crate) path_plans: PathPlans,
     /// Whether that can be done.
     pub(crate) sharing: Sharing,
     /// Whether connections go through shared memory.
@@ -181,6 +184,7 @@ impl PeerShared {
             says_same_host: options.same_host,
             process: PeerProcess::new(card.instance, options.obstacle),
             tally: Tally::default(),
+            path_plans: PathPlans::default(),
             sharing: Sharing::default(),
             streams: PeerStreams::new(&options.budgets.streams),
             carriers: Carriers::new(&options.budgets.listeners),
