@@ -277,3 +277,62 @@ impl Queue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use polyrail_proto::RegionKey;
+    use polyrail_sys::Memory;
+
+    use super::*;
+    use crate::device::peer_copy::CopyPart;
+    use crate::memory::access::Access;
+    use crate::memory::region::RegionCore;
+    use crate::memory::region_memory::RegionMemory;
+
+    const BYTES: u64 = 64 << 10;
+
+    fn region(byte: u8) -> Arc<RegionCore> {
+        let memory = RegionMemory::Host(Memory::from(vec![byte; BYTES as usize]));
+        let key = RegionKey { slot: 0, generation: 1, nonce: u64::from(byte) };
+        Arc::new(RegionCore::new(InstanceId(1), key, memory, Access::ALL))
+    }
+
+    fn parts(byte: u8) -> Arc<[CopyPart]> {
+        let (from, to) = (region(byte), region(0));
+        Arc::new([CopyPart { from, from_offset: 0, to, to_offset: 0, len: BYTES }])
+    }
+
+    fn is_copied(parts: &[CopyPart], byte: u8) -> bool {
+        let mut bytes = vec![0; BYTES as usize];
+        parts[0].to.memory.host().unwrap().read_at(0, &mut bytes).unwrap();
+        bytes.iter().all(|it| *it == byte)
+    }
+
+    fn order(parts: &Arc<[CopyPart]>) -> Order<'_> {
+        Order { parts, bytes: BYTES, peer: InstanceId(2), deadline: None }
+    }
+
+    #[test]
+    fn short_copies_are_handed_on_while_their_poster_has_others_outstanding() {
+        let copier = HostCopier::new(16, &StagingBudget::new(0));
+        let own = parts(200);
+        assert!(matches!(copier.begin(order(&own), 0), Begun::Done) && is_copied(&own, 200));
+        let handed_on = (1..100).map(|byte| {
+            let parts = parts(byte);
+            let Begun::UnderWay(job) = copier.begin(order(&parts), 15) else {
+                panic!("its poster copied it")
+            };
+            (parts, job, byte)
+        });
+        let until = Instant::now() + Duration::from_secs(20);
+        for (parts, job, byte) in handed_on.collect::<Vec<_>>() {
+            while job.ended().is_none() {
+                assert!(Instant::now() < until, "no thread copies it");
+                std::thread::yield_now();
+            }
+            assert_eq!(job.ended(), Some(Ok(())));
+            assert!(is_copied(&parts, byte));
+        }
+        copier.end();
+    }
+}
