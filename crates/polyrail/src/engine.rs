@@ -28,6 +28,7 @@ pub(crate) mod outgoing;
 pub(crate) mod parting;
 pub(crate) mod pass;
 pub(crate) mod path_kind;
+pub(crate) mod path_plan;
 pub(crate) mod path_reason;
 pub(crate) mod peer;
 pub(crate) mod peer_copying;

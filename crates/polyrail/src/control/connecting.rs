@@ -18,7 +18,7 @@ use polyrail_secure::Proof;
 use super::Control;
 use crate::control::handshake::{Cause, Handshake};
 use crate::control::second_way::dial;
-use crate::device::stream_offer::{StreamOffer, are_in_one_place};
+use crate::device::shared_memory::offer::{StreamOffer, are_in_one_place};
 use crate::device::wire::Wire;
 use crate::engine::peer::{PeerShared, RailPair};
 use crate::engine::proxy_handle::{Arriving, Connected, ProxyCommand};

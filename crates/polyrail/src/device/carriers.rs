@@ -13,7 +13,7 @@ use polyrail_proto::FlowIndex;
 use polyrail_proto::budget::{Budget, PeerShare, Taken, Wanted};
 use polyrail_proto::message::Carried;
 
-use crate::device::shared_page::Backoff;
+use crate::base::retry::Retry;
 
 /// Connections that a peer may have come at a time, and listeners of the plugin for them. More flows than this do
 /// without.
@@ -30,7 +30,7 @@ pub(crate) struct Carriers {
     /// been connected again since.
     listeners: Arc<PeerShare>,
     /// Flows whose carriers have failed, and until when they do without.
-    failed: Mutex<HashMap<FlowIndex, Backoff>>,
+    failed: Mutex<HashMap<FlowIndex, Retry>>,
 }
 
 /// How far a lane has come.
@@ -170,15 +170,12 @@ impl Carriers {
 
     /// Whether the flow may have a carrier: none has failed a moment ago.
     pub(crate) fn may_work(&self, flow: FlowIndex) -> bool {
-        self.failed.lock().get(&flow).is_none_or(Backoff::is_over)
+        self.failed.lock().get(&flow).is_none_or(Retry::may_try)
     }
 
     /// One has failed. Says whether it worked for long before.
     pub(crate) fn fail(&self, flow: FlowIndex) -> bool {
-        let mut failed = self.failed.lock();
-        let backoff = Backoff::after(failed.get(&flow).copied());
-        failed.insert(flow, backoff);
-        backoff.is_first()
+        self.failed.lock().entry(flow).or_default().fail()
     }
 
     fn of(&self, end: End) -> &Mutex<HashMap<Carried, Coming>> {

@@ -137,6 +137,9 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
     if copied > 0 {
         writeln!(out, "    devices were given {copied} MB to copy from end to end")?;
     }
+    for (near, far, plan) in peer.path_plans.known().filter(|_| peer.says_same_host) {
+        writeln!(out, "    between {near} here and {far}: {plan}")?;
+    }
     if let Some(sharing) = peer.sharing.text() {
         let left = megabytes(&peer.tally.shared_bytes);
         writeln!(out, "    shared memory: {sharing}; {left} MB were left there for the peer")?;

@@ -51,8 +51,8 @@ mod tests {
 
     use super::*;
     use crate::device::carriers::LISTENERS_MAX;
+    use crate::device::shared_memory::offer::STREAMS_MAX;
     use crate::device::staging::Direction;
-    use crate::device::stream_offer::STREAMS_MAX;
     use polyrail_proto::budget::Wanted;
 
     const RING: u64 = 2 << 20;

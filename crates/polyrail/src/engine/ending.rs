@@ -8,7 +8,7 @@ use polyrail_proto::wire::RefusalCode;
 use polyrail_proto::{Failure, Time};
 
 use crate::base::pause::wait_patiently;
-use crate::device::host_copy::Stop;
+use crate::device::host_copy::piece::Stop;
 use crate::engine::finish::drain_tx;
 use crate::engine::local_engines::engine_here;
 use crate::engine::op::{OpHandle, OpRef};

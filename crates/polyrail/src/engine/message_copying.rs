@@ -15,7 +15,9 @@ use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{Failure, InstanceId, RegionKey, Time};
 use polyrail_sys::threads::monotonic_ns;
 
-use crate::device::host_copy::{HostJob, Order, Stop, is_message_worth_a_copy};
+use crate::device::host_copy::is_message_worth_a_copy;
+use crate::device::host_copy::job::{HostJob, Order};
+use crate::device::host_copy::piece::Stop;
 use crate::device::peer_copy::CopyPart;
 use crate::engine::carriage::{Carriage, CpuCopies};
 use crate::engine::finish::drain_tx;

@@ -13,7 +13,8 @@ use polyrail_sys::threads::{futex, monotonic_ns};
 
 use crate::base::callback::Callbacks;
 use crate::base::pooled::{InPool, Pooled, Spares};
-use crate::device::host_copy::{HostJob, Stop};
+use crate::device::host_copy::job::HostJob;
+use crate::device::host_copy::piece::Stop;
 use crate::engine::carriage::{Carriage, CpuCopies};
 use crate::engine::observer::TransferEnd;
 use crate::engine::path_kind::PathKind;

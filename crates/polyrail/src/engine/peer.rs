@@ -18,15 +18,16 @@ use polyrail_secure::{Capability, Keys};
 use crate::device::budget::Stock;
 use crate::device::carriers::Carriers;
 use crate::device::host_proof::{Lease, PeerProcess};
-use crate::device::shared_page::Sharing;
+use crate::device::shared_memory::offer::PeerStreams;
+use crate::device::shared_memory::trial::Sharing;
 use crate::device::staging::Direction;
-use crate::device::stream_offer::PeerStreams;
 use crate::device::wire::Wire;
 use crate::engine::audit::Audit;
 use crate::engine::budgets::Budgets;
 use crate::engine::counters::ArrivalStats;
 use crate::engine::inbox::Share;
 use crate::engine::op::OpHandle;
+use crate::engine::path_plan::PathPlans;
 use crate::engine::proxy_handle::ProxySet;
 use crate::engine::quotas::Quotas;
 use crate::engine::tally::Tally;
@@ -66,6 +67,8 @@ pub(crate) struct PeerShared {
     pub(crate) process: PeerProcess,
     /// What was moved to and from it, beside the rails' own counters.
     pub(crate) tally: Tally,
+    /// Which ways its bytes take, by the memory at both ends.
+    pub(crate) path_plans: PathPlans,
     /// Whether that can be done.
     pub(crate) sharing: Sharing,
     /// Whether connections go through shared memory.
@@ -175,6 +178,7 @@ impl PeerShared {
             says_same_host: options.same_host,
             process: PeerProcess::new(card.instance, options.obstacle),
             tally: Tally::default(),
+            path_plans: PathPlans::default(),
             sharing: Sharing::default(),
             streams: PeerStreams::new(&options.budgets.streams),
             carriers: Carriers::new(&options.budgets.listeners),

@@ -24,7 +24,7 @@ use crate::device::host_copy::HostCopier;
 use crate::device::host_proof::Proofs;
 use crate::device::imports::Imports;
 use crate::device::peer_copy::PeerCopyQueues;
-use crate::device::shared_page::Page;
+use crate::device::shared_memory::trial::Page;
 use crate::engine::awaited::Awaited;
 use crate::engine::budgets::Budgets;
 use crate::engine::control_handle::ControlHandle;

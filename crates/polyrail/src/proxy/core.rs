@@ -14,7 +14,7 @@ use slab::Slab;
 use self::acknowledging::{Settling, tell_last};
 use super::Proxy;
 use super::flow::Flow;
-use crate::device::shared_stream::SharedStream;
+use crate::device::shared_memory::stream::SharedStream;
 use crate::device::staging::Copiers;
 use crate::engine::finish::Finish;
 use crate::engine::op::OpHandle;

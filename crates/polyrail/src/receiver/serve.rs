@@ -8,7 +8,7 @@ use polyrail_proto::peer::Delivered;
 use polyrail_proto::wire::RefusalCode;
 use polyrail_proto::{Failure, Plan, Segment, Time};
 
-use crate::device::host_copy::Stop;
+use crate::device::host_copy::piece::Stop;
 use crate::engine::carriage::Carriage;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::inbox::Notification;

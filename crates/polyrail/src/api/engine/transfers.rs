@@ -136,8 +136,7 @@ impl Engine {
         if !self.shared().is_own(&peer.shared) {
             return Err(PostError::ForeignPeer { peer: peer.name().to_owned() });
         }
-        let touches_device = request.touches_device();
-        let asked = PathRequest { kind, peer: &peer.shared, pairs, locals, touches_device };
+        let asked = PathRequest { kind, peer: &peer.shared, pairs, locals };
         let path = choose(self.shared(), &asked);
         let near = &self.shared().near;
         let prepared = Arc::new(Prepared::new(request, path, &limits, near)?);

@@ -5,14 +5,13 @@ use std::collections::VecDeque;
 use std::mem::take;
 use std::time::Duration;
 
-use polyrail_gpu::Ticket;
 use polyrail_proto::wire::{ChunkHeader, Place, RefusalCode};
 use polyrail_proto::{LandingId, Settled};
 
-use super::carried::{Incoming, has_come};
+use super::carried::{Carried, Incoming};
 use super::current::Current;
 use super::landing::Room;
-use crate::device::shared_ring::PeersRing;
+use crate::device::shared_memory::ring::PeersRing;
 use crate::device::staging::{CopyError, Direction, Ring};
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{PeerShared, RxSide};
@@ -49,33 +48,12 @@ pub(crate) struct Arrival {
 /// How a chunk ended, as far as that is known.
 pub(crate) enum ChunkEnd {
     Settled(Settled),
-    /// It is to be in place later, and settled by then.
-    Lands(LandingId, Step),
-    /// A plugin brings what nobody wants, and it is acknowledged when that is gone: until then the
-    /// sender's memory is read.
-    Unwanted(Settled, Discard),
-}
-
-/// How far a chunk is that lands without its flow.
-pub(crate) enum Step {
-    /// A plugin is to bring it, into place or to the ring, once no lock is held.
-    Announced(Option<Room>, Parts),
-    /// A plugin brings it into place.
-    Coming(Ticket),
-    /// A plugin brings it to the ring.
-    ComingToRing(Ticket, Room, Parts),
     /// It is to be copied from a ring, once no lock is held.
-    InRing(Room, Parts),
+    InRing(LandingId, Room, Parts),
     /// Devices copy it.
-    Copying(Tickets),
-}
-
-/// How far a plugin is with what nobody wants.
-pub(crate) enum Discard {
-    /// It is to bring bytes for these places, once no lock is held.
-    Due(Vec<Place>),
-    /// It brings them.
-    Begun(Ticket),
+    Copying(LandingId, Tickets),
+    /// A plugin brings it.
+    Carried(Carried),
 }
 
 /// What a chunk is to fill.
@@ -114,12 +92,10 @@ impl Arrivals {
             return;
         }
         for arrival in &mut self.chunks {
-            if let Some(carrier) = &self.carrier {
-                carrier.begin(&mut arrival.end, peer);
+            if let (Some(carrier), ChunkEnd::Carried(carried)) = (&self.carrier, &mut arrival.end) {
+                carrier.begin(carried, peer);
             }
-            let ChunkEnd::Lands(id, Step::InRing(from, parts)) = &arrival.end else {
-                continue;
-            };
+            let ChunkEnd::InRing(id, from, parts) = &arrival.end else { continue };
             let len = arrival.header.payload_len.into();
             if let Some((want, head)) = parts.check
                 && from.memory.crc32c(head, from.at, len) != Ok(want)
@@ -137,7 +113,7 @@ impl Arrivals {
             arrival.end = match begun {
                 Ok(tickets) => {
                     rx.begun(id, tickets.clone());
-                    ChunkEnd::Lands(id, Step::Copying(tickets))
+                    ChunkEnd::Copying(id, tickets)
                 }
                 Err(CopyError::RegionDropped) => {
                     ChunkEnd::Settled(rx.give_up(id, RefusalCode::RegionDropped))
@@ -167,29 +143,19 @@ impl Arrivals {
         let Some(first) = self.chunks.front() else { return Ok(None) };
         let settled = match &first.end {
             ChunkEnd::Settled(settled) => *settled,
-            ChunkEnd::Unwanted(_, Discard::Due(_)) => return Ok(None),
-            ChunkEnd::Unwanted(settled, Discard::Begun(ticket)) => {
-                if !has_come(ticket)? {
-                    return Ok(None);
-                }
-                *settled
+            ChunkEnd::InRing(..) => return Ok(None),
+            ChunkEnd::Copying(id, tickets) => {
+                let is_done = all_done(tickets).unwrap_or_else(|error| {
+                    tell(peer, &error.to_string());
+                    pass.copiers.renew();
+                    true
+                });
+                let settled = is_done.then(|| settled_of(peer, *id)).flatten();
+                let Some(settled) = settled else { return Ok(None) };
+                settled
             }
-            ChunkEnd::Lands(id, step) => {
-                let is_done = match step {
-                    Step::Announced(..) | Step::ComingToRing(..) | Step::InRing(..) => false,
-                    Step::Coming(ticket) => has_come(ticket)?,
-                    Step::Copying(tickets) => all_done(tickets).unwrap_or_else(|error| {
-                        tell(peer, &error.to_string());
-                        pass.copiers.renew();
-                        true
-                    }),
-                };
-                if !is_done {
-                    return Ok(None);
-                }
-                let mut rx = peer.rx();
-                rx.settle();
-                let Some(settled) = rx.take_settled(*id) else { return Ok(None) };
+            ChunkEnd::Carried(carried) => {
+                let Some(settled) = carried.settled(peer)? else { return Ok(None) };
                 settled
             }
         };
@@ -207,13 +173,12 @@ impl Arrivals {
     /// The flow is gone. What is being copied is to be settled by others.
     pub(crate) fn abandon(&self, rx: &mut RxSide) {
         for arrival in &self.chunks {
-            let ChunkEnd::Lands(id, step) = &arrival.end else { continue };
-            match step {
-                Step::Coming(_) | Step::Copying(_) => rx.orphan(*id),
+            match &arrival.end {
+                ChunkEnd::Settled(_) => {}
                 // Nobody hears this refusal: the sender sends the chunk again anyway.
-                Step::Announced(..) | Step::ComingToRing(..) | Step::InRing(..) => {
-                    let _ = rx.give_up(*id, RefusalCode::Busy);
-                }
+                ChunkEnd::InRing(id, ..) => drop(rx.give_up(*id, RefusalCode::Busy)),
+                ChunkEnd::Copying(id, _) => rx.orphan(*id),
+                ChunkEnd::Carried(carried) => carried.abandon(rx),
             }
         }
     }
@@ -233,13 +198,13 @@ impl Arrivals {
             return Err(Down(format!("the plugin has brought nothing for {silence} ms")));
         }
         for arrival in &mut self.chunks {
-            if let ChunkEnd::Lands(id, Step::ComingToRing(ticket, room, parts)) = &mut arrival.end {
-                if !has_come(ticket)? {
-                    // Those behind it come later.
-                    break;
-                }
-                let step = Step::InRing(room.clone(), take(parts));
-                arrival.end = ChunkEnd::Lands(*id, step);
+            let ChunkEnd::Carried(carried) = &mut arrival.end else { continue };
+            if !carried.has_come()? {
+                // Those behind it come later.
+                break;
+            }
+            if let Some((id, room, parts)) = carried.take_from_ring() {
+                arrival.end = ChunkEnd::InRing(id, room, parts);
                 self.is_new = true;
             }
         }
@@ -279,6 +244,13 @@ fn must_stage(
     is_checked: bool,
 ) -> bool {
     are_cuda.into_iter().any(|is_cuda| is_checked || !takes_cuda || !is_cuda)
+}
+
+/// How a chunk was settled that landed without its flow.
+pub(super) fn settled_of(peer: &PeerShared, id: LandingId) -> Option<Settled> {
+    let mut rx = peer.rx();
+    rx.settle();
+    rx.take_settled(id)
 }
 
 fn tell(peer: &PeerShared, error: &str) {

@@ -14,7 +14,7 @@ use super::device_chunks::Arrivals;
 use super::landing::{Goal, Landing, Need, Room};
 use crate::device::budget::Stock;
 use crate::device::connection::Connection;
-use crate::device::shared_ring::PeersRing;
+use crate::device::shared_memory::ring::PeersRing;
 use crate::device::staging::{CopyError, Ring};
 use crate::engine::pass::{Down, Pass};
 

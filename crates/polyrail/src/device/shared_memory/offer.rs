@@ -9,12 +9,13 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use polyrail_proto::budget::{Budget, PeerShare, Taken, Wanted};
 use polyrail_proto::wire::SharedPlace;
-use polyrail_sys::{Badge, ProvenProcess, SharedMemory, SharedWord};
+use polyrail_sys::{Badge, ProvenProcess, SharedWord};
 
+use crate::base::retry::Retry;
 #[cfg(test)]
 use crate::device::host_proof::neighbours;
-use crate::device::shared_page::{Backoff, create, open, place_of};
-use crate::device::shared_stream::{BYTES, SharedStream, word};
+use crate::device::shared_memory::stream::{BYTES, SharedStream};
+use crate::device::shared_memory::{Shown, open, word};
 
 /// Where the word stands that says what became of the offer.
 const STATE_AT: u64 = 0;
@@ -43,34 +44,17 @@ pub(crate) struct PeerStreams {
 struct News {
     /// What became of it when a connection was made last, for people.
     last: Option<Result<(), Cow<'static, str>>>,
-    /// The peer did not open what it was offered, and is offered nothing for a while.
-    backoff: Option<Backoff>,
-}
-
-/// The place of a stream among those of its engine and of its peer.
-pub(crate) struct StreamPlace {
-    _taken: Taken,
+    /// After the peer did not open what it was offered, it is offered nothing for a while.
+    retry: Retry,
 }
 
 /// A stream that the other end may open.
 pub(crate) struct StreamOffer {
-    shared: SharedMemory,
-    shown: SharedPlace,
+    shown: Shown,
+    place: SharedPlace,
     state: SharedWord,
-    place: StreamPlace,
-}
-
-impl StreamPlace {
-    fn take(peer: &PeerStreams) -> Result<Self, String> {
-        let full = |known, whose| format!("{known} connections{whose} have shared memory already");
-        let known = peer.share.taken();
-        if known >= STREAMS_OF_A_PEER_MAX {
-            return Err(full(known, " with the peer"));
-        }
-        let taken = peer.share.take(Wanted::ONE, STREAMS_MAX);
-        let taken = taken.ok_or_else(|| full(peer.share.taken_by_all(), ""))?;
-        Ok(Self { _taken: taken })
-    }
+    /// Its place among the streams of its engine and peer.
+    taken: Taken,
 }
 
 impl StreamOffer {
@@ -80,25 +64,25 @@ impl StreamOffer {
         badge: &Badge,
         peer: &PeerStreams,
     ) -> Result<Self, Cow<'static, str>> {
-        peer.may_be_offered()?;
-        let place = StreamPlace::take(peer)?;
-        let shared = create(BYTES)?;
-        // Running out of memory later would kill the process.
-        shared.populate().map_err(|error| format!("{BYTES} bytes: {error}"))?;
-        word(shared.memory(), LAYOUT_AT)?.store(LAYOUT, Ordering::Relaxed);
-        let state = word(shared.memory(), STATE_AT)?;
-        Ok(Self { shown: place_of(badge, &shared), shared, state, place })
+        if !peer.news.lock().retry.may_try() {
+            return Err(NOT_OPENED.into());
+        }
+        let taken = peer.take()?;
+        let shown = Shown::new(BYTES)?;
+        word(shown.memory(), LAYOUT_AT)?.store(LAYOUT, Ordering::Relaxed);
+        let state = word(shown.memory(), STATE_AT)?;
+        Ok(Self { place: shown.place(badge), shown, state, taken })
     }
 
     /// How the other end finds it.
     pub(crate) fn place(&self) -> SharedPlace {
-        self.shown
+        self.place
     }
 
     /// The other end has answered: the stream, if it has opened it before. It can't any more.
     fn conclude(self) -> Result<Arc<SharedStream>, Cow<'static, str>> {
         match self.state.swap(WITHDRAWN, Ordering::AcqRel) {
-            OPENED => Ok(SharedStream::new(self.shared.memory(), [0, 1], self.place)?),
+            OPENED => Ok(SharedStream::new(self.shown.memory(), [0, 1], self.taken)?),
             _ => Err(NOT_OPENED.into()),
         }
     }
@@ -110,10 +94,15 @@ impl PeerStreams {
         Self { share: budget.share(), news: Mutex::default() }
     }
 
-    /// Whether it opened what it was offered last, or that is long ago.
-    fn may_be_offered(&self) -> Result<(), Cow<'static, str>> {
-        let is_over = self.news.lock().backoff.is_none_or(|backoff| backoff.is_over());
-        if is_over { Ok(()) } else { Err(NOT_OPENED.into()) }
+    /// A place for one more stream with the peer.
+    fn take(&self) -> Result<Taken, String> {
+        let full = |known, whose| format!("{known} connections{whose} have shared memory already");
+        let known = self.share.taken();
+        if known >= STREAMS_OF_A_PEER_MAX {
+            return Err(full(known, " with the peer"));
+        }
+        let taken = self.share.take(Wanted::ONE, STREAMS_MAX);
+        taken.ok_or_else(|| full(self.share.taken_by_all(), ""))
     }
 
     /// The peer has answered, who was made this offer: the stream, if it has opened it.
@@ -123,14 +112,10 @@ impl PeerStreams {
     ) -> Option<Arc<SharedStream>> {
         let made = offer.map(StreamOffer::conclude);
         if let Ok(answered) = &made {
-            let mut news = self.news.lock();
-            let last = news.backoff;
-            // What was offered at the same time fails with it.
-            let is_first = last.is_none_or(|backoff| backoff.is_over());
+            let retry = &mut self.news.lock().retry;
             match answered {
-                Ok(_) => news.backoff = None,
-                Err(_) if is_first => news.backoff = Some(Backoff::after(last)),
-                Err(_) => {}
+                Ok(_) => *retry = Retry::default(),
+                Err(_) => drop(retry.fail()),
             }
         }
         self.note(made.and_then(|made| made))
@@ -167,7 +152,7 @@ pub(crate) fn accept(
     if place.bytes != BYTES {
         return Err(format!("{} bytes were offered, allowed is {BYTES}", place.bytes));
     }
-    let taken = StreamPlace::take(peer)?;
+    let taken = peer.take()?;
     let memory = open(process, place)?;
     let layout = word(&memory, LAYOUT_AT)?.load(Ordering::Acquire);
     if layout != LAYOUT {
@@ -214,7 +199,7 @@ mod tests {
     fn what_nobody_opened_in_time_can_not_be_opened() {
         let peer = PeerStreams::new(&Budget::new());
         let offer = offer(&peer).unwrap();
-        let (place, shared) = (offer.place(), offer.shared.memory().clone());
+        let (place, shared) = (offer.place(), offer.shown.memory().clone());
         let wrong = SharedPlace { bytes: place.bytes - 1, ..place };
         assert!(accept(wrong, &peer).is_err());
         let late = word(&shared, STATE_AT).unwrap();
@@ -227,7 +212,7 @@ mod tests {
     fn memory_of_another_layout_is_not_opened() {
         let peer = PeerStreams::new(&Budget::new());
         let offer = offer(&peer).unwrap();
-        let layout = word(offer.shared.memory(), LAYOUT_AT).unwrap();
+        let layout = word(offer.shown.memory(), LAYOUT_AT).unwrap();
         layout.store(LAYOUT + 1, Ordering::Relaxed);
         let why_not = why(accept(offer.place(), &peer));
         assert!(why_not.contains("has layout 3, this engine's is 2"), "{why_not}");
@@ -272,10 +257,9 @@ mod tests {
         }
         assert_eq!(why(offer(&peer)), NOT_OPENED);
         assert_eq!(peer.last(), Some(Err(NOT_OPENED.into())));
-        assert!(peer.news.lock().backoff.unwrap().is_first(), "they failed together");
         assert!(offer(&PeerStreams::new(&Budget::new())).is_ok(), "another peer");
         // Another try, after the pause, which it takes.
-        peer.news.lock().backoff = None;
+        peer.news.lock().retry = Retry::default();
         let offered = offer(&peer);
         assert!(accept(offered.as_ref().unwrap().place(), &peer).is_ok());
         assert!(peer.conclude(offered).is_some());

@@ -12,21 +12,21 @@ use std::sync::Arc;
 
 use polyrail_gpu::Device;
 use polyrail_proto::wire::SharedPlace;
-use polyrail_sys::{Badge, Memory, ProvenProcess, SharedMemory};
+use polyrail_sys::{Badge, Memory, ProvenProcess};
 
+use crate::base::retry::Retry;
 use crate::device::budget::Stock;
-use crate::device::shared_page::{Backoff, create, open, place_of};
+use crate::device::shared_memory::{Shown, open};
 use crate::device::staging::{Ring, as_much_as_there_is};
 
 /// The sender's end.
 pub(crate) struct SharedRing {
     pub(crate) ring: Ring,
     stock: Arc<Stock>,
-    _shared: SharedMemory,
-    place: SharedPlace,
+    _shown: Shown,
+    /// Until it is announced to the peer on this connection.
+    unannounced: Option<SharedPlace>,
     is_pinned: bool,
-    /// Whether it was announced to the peer on this connection.
-    is_announced: bool,
     /// Frames of the flow, counted from 1, whose payload lies here, also if it is sent, oldest first.
     frames: VecDeque<u64>,
 }
@@ -34,17 +34,13 @@ pub(crate) struct SharedRing {
 /// The receiver's end.
 pub(crate) struct PeersRing {
     pub(crate) place: SharedPlace,
-    state: State,
+    open: Option<Opened>,
+    retry: Retry,
 }
 
-enum State {
-    Announced,
-    Open {
-        memory: Memory,
-        is_pinned: bool,
-    },
-    /// Not tried again until then.
-    Failed(Backoff),
+struct Opened {
+    memory: Memory,
+    is_pinned: bool,
 }
 
 impl SharedRing {
@@ -58,30 +54,22 @@ impl SharedRing {
         least: u64,
         stock: &Arc<Stock>,
     ) -> Result<Self, String> {
-        let make = |bytes| -> Result<(Ring, SharedMemory), String> {
+        let make = |bytes| -> Result<(Ring, Shown), String> {
             let taken = stock.take(bytes, least).map_err(|short| short.why)?;
-            let shared = create(bytes)?;
-            let memory = shared.memory().clone().with(taken);
-            let memory = match device {
-                Some(device) => pin(device, &memory, stock)?,
-                None => {
-                    shared.populate().map_err(|error| format!("{bytes} bytes: {error}"))?;
-                    memory
-                }
-            };
-            Ok((Ring::of(memory), shared))
+            let shown = Shown::new(bytes)?;
+            let memory = pinned(device, shown.memory().clone().with(taken), stock)?;
+            Ok((Ring::of(memory), shown))
         };
-        let (ring, shared) = stock.insist(|| as_much_as_there_is(wanted, least, make))?;
+        let (ring, shown) = stock.insist(|| as_much_as_there_is(wanted, least, make))?;
         let (is_pinned, frames) = (device.is_some(), VecDeque::new());
-        let (stock, place) = (stock.clone(), place_of(badge, &shared));
-        let is_announced = false;
-        Ok(Self { ring, stock, _shared: shared, place, is_pinned, is_announced, frames })
+        let (stock, unannounced) = (stock.clone(), Some(shown.place(badge)));
+        Ok(Self { ring, stock, _shown: shown, unannounced, is_pinned, frames })
     }
 
     /// Pins the memory, if it isn't yet.
     pub(crate) fn pin_for(&mut self, device: Option<&dyn Device>) -> Result<(), String> {
-        if let (Some(device), false) = (device, self.is_pinned) {
-            self.ring.replace(pin(device, self.ring.memory(), &self.stock)?);
+        if device.is_some() && !self.is_pinned {
+            self.ring.replace(pinned(device, self.ring.memory().clone(), &self.stock)?);
             self.is_pinned = true;
         }
         Ok(())
@@ -102,8 +90,7 @@ impl SharedRing {
     /// peer has to be told first.
     pub(crate) fn note(&mut self, frame: u64) -> Option<SharedPlace> {
         self.keep(frame);
-        let is_first = !std::mem::replace(&mut self.is_announced, true);
-        is_first.then_some(self.place)
+        self.unannounced.take()
     }
 
     /// The peer is done with all frames up to this one.
@@ -117,12 +104,12 @@ impl SharedRing {
 
 impl PeersRing {
     pub(crate) fn new(place: SharedPlace) -> Self {
-        Self { place, state: State::Announced }
+        Self { place, open: None, retry: Retry::default() }
     }
 
     /// Whether chunks can be copied from it, by a device or by the CPU.
     pub(crate) fn is_open(&self, for_device: bool) -> bool {
-        matches!(&self.state, State::Open { is_pinned, .. } if *is_pinned || !for_device)
+        self.open.as_ref().is_some_and(|open| open.is_pinned || !for_device)
     }
 
     /// Opens it, unless that has failed a moment ago. It is an error the first time only. Takes
@@ -133,20 +120,15 @@ impl PeersRing {
         device: Option<&dyn Device>,
         stock: &Arc<Stock>,
     ) -> Result<(), String> {
-        let last = match &self.state {
-            State::Failed(backoff) => Some(*backoff),
-            State::Announced | State::Open { .. } => None,
-        };
-        if self.is_open(device.is_some()) || last.is_some_and(|backoff| !backoff.is_over()) {
+        if self.is_open(device.is_some()) || !self.retry.may_try() {
             return Ok(());
         }
         let peer = peer.map_err(Cow::into_owned);
         match peer.and_then(|peer| stock.insist(|| self.opened(peer, device, stock))) {
-            Ok(state) => self.state = state,
+            Ok(open) => (self.open, self.retry) = (Some(open), Retry::default()),
             Err(why) => {
-                let backoff = Backoff::after(last);
-                self.state = State::Failed(backoff);
-                if backoff.is_first() {
+                self.open = None;
+                if self.retry.fail() {
                     return Err(why);
                 }
             }
@@ -159,38 +141,27 @@ impl PeersRing {
         peer: &ProvenProcess,
         device: Option<&dyn Device>,
         stock: &Arc<Stock>,
-    ) -> Result<State, String> {
-        let memory = match &self.state {
-            State::Open { memory, .. } => memory.clone(),
-            State::Announced | State::Failed(_) => {
+    ) -> Result<Opened, String> {
+        let memory = match self.memory() {
+            Some(memory) => memory.clone(),
+            None => {
                 let bytes = self.place.bytes;
                 let taken = stock.take(bytes, bytes).map_err(|short| short.why)?;
                 open(peer, self.place)?.with(taken)
             }
         };
-        let memory = match device {
-            Some(device) => pin(device, &memory, stock)?,
-            None => memory,
-        };
-        Ok(State::Open { memory, is_pinned: device.is_some() })
+        Ok(Opened { memory: pinned(device, memory, stock)?, is_pinned: device.is_some() })
     }
 
     /// Lets go of its memory, which nothing copies from. It can be opened again. Says whether it was
     /// open.
     pub(crate) fn close(&mut self) -> bool {
-        let was_open = self.memory().is_some();
-        if was_open {
-            self.state = State::Announced;
-        }
-        was_open
+        self.open.take().is_some()
     }
 
     /// Its bytes, if it is open.
     pub(crate) fn memory(&self) -> Option<&Memory> {
-        match &self.state {
-            State::Open { memory, .. } => Some(memory),
-            State::Announced | State::Failed(_) => None,
-        }
+        self.open.as_ref().map(|open| &open.memory)
     }
 
     /// Whether a chunk of that size lies in it from `at` on.
@@ -199,8 +170,14 @@ impl PeersRing {
     }
 }
 
-fn pin(device: &dyn Device, memory: &Memory, stock: &Arc<Stock>) -> Result<Memory, String> {
-    let pinned = device.pin(memory);
+/// The memory, pinned for the device, if there is one.
+fn pinned(
+    device: Option<&dyn Device>,
+    memory: Memory,
+    stock: &Arc<Stock>,
+) -> Result<Memory, String> {
+    let Some(device) = device else { return Ok(memory) };
+    let pinned = device.pin(&memory);
     let pinned = pinned.map_err(|error| format!("shared memory can't be pinned: {error}"))?;
     Ok(pinned.with(stock.enter()))
 }
@@ -295,7 +272,7 @@ mod tests {
         peers.open(Ok(&this_process()), Some(&*device), &theirs).unwrap();
         assert!(peers.memory().is_none(), "it was tried a moment ago");
         // For so long it is left alone.
-        std::thread::sleep(Backoff::SHORTEST);
+        std::thread::sleep(Retry::SHORTEST);
         peers.open(Ok(&this_process()), Some(&*device), &theirs).unwrap();
         assert!(peers.is_open(true));
     }

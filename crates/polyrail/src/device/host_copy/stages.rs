@@ -10,7 +10,7 @@ use polyrail_sys::{Direction, Memory};
 use smallvec::SmallVec;
 
 use crate::device::budget::{StagingBudget, Stock};
-use crate::device::host_copy::{Batch, PIECE_BYTES, PIECE_PARTS, Piece, Stop};
+use crate::device::host_copy::piece::{Batch, PIECE_BYTES, PIECE_PARTS, Piece, Stop};
 use crate::device::staging;
 use crate::memory::region_memory::RegionMemory;
 use crate::memory::tickets::wait_all;
@@ -75,7 +75,7 @@ impl Stages {
     }
 
     /// Copies a piece between memory of the device and of another process.
-    pub(crate) fn copy<'a>(
+    pub(super) fn copy<'a>(
         &self,
         device: &Arc<dyn Device>,
         pieces: impl Iterator<Item = Piece<'a>>,

@@ -15,8 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use polyrail_sys::{In, IoVecs, Memory, Out, SharedWord};
 
-use crate::device::stream_offer::StreamPlace;
+use crate::device::shared_memory::word;
 use crate::wake::stream_words::StreamWords;
+use polyrail_proto::budget::Taken;
 
 /// Bytes of a ring: fifteen messages of 64 KiB. Where both ends share a CPU, each turn of one moves as much as fits; with a
 /// quarter of this they moved a third of what sockets did.
@@ -24,7 +25,7 @@ const RING_BYTES: u64 = 1 << 20;
 /// Who found a ring full goes on when so much of it is free: two ends that both poll would pass on a few
 /// bytes at a time otherwise.
 const ENOUGH_ROOM: u64 = RING_BYTES / 4;
-/// The first line belongs to `stream_offer`. Each end's words of a direction have a line of their own.
+/// The first line belongs to `offer`. Each end's words of a direction have a line of their own.
 const WORDS_BYTES: u64 = 4096;
 const LINE_BYTES: u64 = 128;
 pub(super) const BYTES: u64 = WORDS_BYTES + 2 * RING_BYTES;
@@ -37,7 +38,8 @@ pub(crate) struct SharedStream {
     looks: AtomicBool,
     /// There was no room for bytes that this end has.
     is_full: AtomicBool,
-    _place: StreamPlace,
+    /// Its place among the streams of its engine and peer.
+    _place: Taken,
 }
 
 struct Direction {
@@ -67,7 +69,7 @@ impl SharedStream {
     pub(super) fn new(
         memory: &Memory,
         [out, into]: [u64; 2],
-        place: StreamPlace,
+        place: Taken,
     ) -> Result<Arc<Self>, String> {
         let (out, into) = (Direction::new(memory, out)?, Direction::new(memory, into)?);
         let (looks, is_full) = (AtomicBool::new(true), AtomicBool::new(false));
@@ -236,14 +238,10 @@ fn part_before_the_end(position: u64, bytes: u64) -> (u64, u64) {
     (at, bytes.min(RING_BYTES - at))
 }
 
-pub(super) fn word(memory: &Memory, at: u64) -> Result<SharedWord, String> {
-    SharedWord::new(memory, at).map_err(|error| error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::stream_offer::pair as streams;
+    use crate::device::shared_memory::offer::pair as streams;
 
     fn send(stream: &SharedStream, bytes: &[u8]) -> io::Result<Moved> {
         let mut from = IoVecs::<Out>::new();
