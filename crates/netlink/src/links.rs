@@ -65,6 +65,8 @@ pub struct RoutedLinks {
     pub default: BTreeSet<u32>,
     /// Interfaces of any route that the kernel did not make for an address by itself.
     pub any: BTreeSet<u32>,
+    /// Those of `any` with a route to what is on the interface itself: one without a gateway.
+    pub direct: BTreeSet<u32>,
 }
 
 const RTM_NEWLINK: u16 = 16;
@@ -97,7 +99,9 @@ const IFA_FLAGS: u16 = 8;
 
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
 const RTA_MULTIPATH: u16 = 9;
+const RTA_VIA: u16 = 18;
 const RTN_UNICAST: u8 = 1;
 const RTPROT_KERNEL: u8 = 2;
 const NEXTHOP_BYTES: usize = 8;
@@ -220,6 +224,11 @@ impl RoutedLinks {
         }
         let one = find_u32(attributes, RTA_OIF);
         let several = find(attributes, RTA_MULTIPATH).map(next_hops).unwrap_or_default();
+        let has_gateway =
+            [RTA_GATEWAY, RTA_VIA].into_iter().any(|kind| find(attributes, kind).is_some());
+        if !has_gateway {
+            self.direct.extend(one);
+        }
         for link in one.into_iter().chain(several) {
             self.any.insert(link);
             // Tunnels like to say `default` in two halves.
@@ -365,7 +374,10 @@ mod tests {
         let v4 = libc::AF_INET;
         let mut found = RoutedLinks::default();
         found.add(&route(v4, 0, 3, 1, &|it| it.attribute_u32(RTA_OIF, 2)));
-        found.add(&route(v4, 16, 3, 1, &|it| it.attribute_u32(RTA_OIF, 3)));
+        found.add(&route(v4, 16, 3, 1, &|it| {
+            it.attribute_u32(RTA_OIF, 3);
+            it.attribute(RTA_GATEWAY, &[10, 0, 0, 1]);
+        }));
         let hops = |it: &mut Message| {
             let hop = |link: u32| [&8u16.to_ne_bytes()[..], &[0, 0], &link.to_ne_bytes()].concat();
             it.attribute(RTA_MULTIPATH, &[hop(4), hop(5)].concat());
@@ -384,6 +396,7 @@ mod tests {
         }
         assert_eq!(found.default, [2, 4, 5].into());
         assert_eq!(found.any, [2, 3, 4, 5].into());
+        assert_eq!(found.direct, [2].into(), "the others have gateways");
     }
 
     #[test]

@@ -150,10 +150,20 @@ impl Proxy {
     /// This thread gives the core back. One that sleeps on the poller goes by what it found before: it is woken
     /// if this one leaves it something, or has taken its event.
     fn leave_to_sleeper(&self, core: &mut Core, engine: &EngineShared) {
-        let may_be_asleep = engine.settings.caller_driven && self.sleeper.is_locked();
-        if may_be_asleep && core.must_wake_sleeper() {
+        if self.may_have_sleeper(engine) && core.must_wake_sleeper() {
             self.doorbell.rouse();
         }
+    }
+
+    /// This thread goes on, and may have taken the wake-up of one that sleeps on the poller.
+    fn pass_wake_up_on(&self, core: &mut Core, engine: &EngineShared) {
+        if self.may_have_sleeper(engine) && core.has_taken_wake_up() {
+            self.doorbell.rouse();
+        }
+    }
+
+    fn may_have_sleeper(&self, engine: &EngineShared) -> bool {
+        engine.settings.caller_driven && self.sleeper.is_locked()
     }
 
     /// One look at everything that has something to do. Says whether anything moved.
@@ -188,7 +198,7 @@ impl Proxy {
         core.note_events();
         let mut worked = core.collect_copied(self, &mut pass);
         if reads != Reads::No {
-            worked |= core.read_ready(self, &mut pass);
+            worked |= core.read_ready(self, &mut pass, true);
         }
         worked |= core.write_wanted(self, &mut pass);
         core.is_held_up |= is_put_off;
@@ -198,7 +208,7 @@ impl Proxy {
         }
         // Not by a caller with something small to send, who reads nothing.
         if reads != Reads::No && pass.now >= core.next_check {
-            core.check_stalls(self, &mut pass);
+            worked |= core.check_stalls(self, &mut pass);
             core.next_check = pass.now + CHECK_NS;
         }
         let finished = pass.tell();

@@ -186,14 +186,14 @@ fn forget(landed: &mut VecDeque<Head>, floor: TransferId, keep: usize, index: &m
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::id::RegionKey;
     use crate::wire::WireOp;
 
-    fn head(proofs: &Proofs, transfer: u64, chunk: u32) -> Head {
+    pub(crate) fn head(proofs: &Proofs, transfer: u64, chunk: u32) -> Head {
         let header = ChunkHeader {
             op: WireOp::Write,
             flags: Flags::NONE,

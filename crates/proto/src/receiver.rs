@@ -232,8 +232,7 @@ impl Receiver {
             self.drop_incoming(TransferId(id), Verdict::Refuse(RefusalCode::NotExpected));
         }
         let of_it = |head: &Head| head.header.op == op && head.header.context == context;
-        let busy =
-            |c: &Claim| c.reading && c.target.is_some() && c.head.as_ref().is_some_and(of_it);
+        let busy = |c: &Claim| c.reading && c.target.is_some() && of_it(&c.head);
         !self.all_claims().any(busy)
     }
 

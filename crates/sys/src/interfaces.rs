@@ -57,7 +57,10 @@ pub fn survey() -> io::Result<Vec<Interface>> {
             let has = |links: &BTreeSet<u32>| links.contains(&one.index);
             one.routes = match has(&routed.default) {
                 true => Routes::Default,
-                false if has(&routed.any) => Routes::Networks,
+                // Without an address nothing leaves by a gateway there: such a route is left over.
+                false if has(if one.is_usable() { &routed.any } else { &routed.direct }) => {
+                    Routes::Networks
+                }
                 false => Routes::None,
             };
         }

@@ -161,6 +161,23 @@ fn a_rail_that_becomes_slow_and_fast_again_costs_a_tenth_of_a_second_of_what_is_
     }
 }
 
+/// It is tried now and then, since it may have become fast; what that costs is bounded.
+#[test]
+fn a_rail_a_hundred_times_slower_holds_up_few_transfers() {
+    for channels in [1, 4] {
+        let slow = Course { chunk_bytes: 512 * KIB, ..course(&[1, 1], channels) };
+        let slow = Course { rates: vec![25_000_000, 250_000], ..slow };
+        let mut race = Race::new(slow.clone());
+        // The first chunk is how the rail's rate becomes known.
+        race.run(cargo(4 * MIB, 10, 4));
+        // Whoever waits for a few at a time waits for the one that the slow rail holds up.
+        let took: Duration = (0..30).map(|_| race.run(cargo(4 * MIB, 4, 4)).0).sum();
+        let got = (30 * 4 * 4 * MIB) as f64 / 25e6 / took.as_secs_f64();
+        println!("{channels} channels: {got:.3}");
+        assert!(got >= 0.8, "{channels} channels: {got}");
+    }
+}
+
 /// The limit of bytes in flight depends on the rail's rate, and the measured rate on that limit.
 #[test]
 fn a_long_way_does_not_keep_rails_from_being_filled() {

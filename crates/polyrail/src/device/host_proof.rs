@@ -36,6 +36,8 @@ const PATIENCE_MAX: Duration = Duration::from_millis(500);
 /// After that it waits one part in this many of the time: a peer may crowd its own name on purpose, and a progress
 /// thread that waits serves nobody.
 const PATIENCE_SHARE: u32 = 50;
+/// For how long the kernel is not asked again after it could not tell: a peer may have it asked for each message.
+const ASKED_AGAIN: Duration = Duration::from_millis(10);
 const MAGIC: [u8; 4] = *b"PRH2";
 const WORDS: usize = 7;
 const OFFER_BYTES: usize = 4 + 8 * WORDS;
@@ -126,6 +128,8 @@ pub(crate) struct PeerProcess {
     /// Why the kernel is not even asked.
     obstacle: Option<&'static str>,
     proven: OnceLock<Arc<ProvenProcess>>,
+    /// When the kernel could not tell.
+    unproven: Mutex<Option<Instant>>,
 }
 
 impl Proofs {
@@ -192,7 +196,7 @@ impl Proofs {
 impl PeerProcess {
     /// That of the peer with this number; `obstacle`: why it can't be on this host, or need not be.
     pub(crate) fn new(instance: InstanceId, obstacle: Option<&'static str>) -> Self {
-        Self { instance, obstacle, proven: OnceLock::new() }
+        Self { instance, obstacle, proven: OnceLock::new(), unproven: Mutex::default() }
     }
 
     /// Why the peer can't even claim to be reached by other ways than the rails: it says itself that it is on
@@ -216,9 +220,19 @@ impl PeerProcess {
             Err(Unproven::Crowded) => own.wait_for(&badge, &name),
             found => found,
         };
+        *self.unproven.lock() = proven.is_err().then(Instant::now);
         let proven = Arc::new(proven.map_err(|why| why.to_string())?);
         // Another thread may have been first, and has found the same.
         Ok(self.proven.get_or_init(|| proven))
+    }
+}
+
+impl PeerProcess {
+    /// The same where the peer decides how often that is asked: for [`ASKED_AGAIN`] after a failure the kernel is not
+    /// asked again.
+    pub(crate) fn is_proven(&self, own: &Proofs) -> bool {
+        let has_failed = self.unproven.lock().is_some_and(|at| at.elapsed() < ASKED_AGAIN);
+        !has_failed && self.prove(own).is_ok()
     }
 }
 
@@ -422,6 +436,19 @@ mod tests {
         assert!(began.elapsed() < most, "{:?}", began.elapsed());
         badge.make_room();
         liar.prove(&own).unwrap();
+    }
+
+    #[test]
+    fn the_kernel_is_not_asked_again_at_once_after_it_could_not_tell() {
+        let (proofs, peer) = pair(6);
+        let own = Proofs::new(InstanceId(0x5eed_1006), proofs.poller.clone());
+        assert!(!peer.is_proven(&own));
+        proofs.badge().unwrap();
+        let failed = peer.unproven.lock().unwrap();
+        assert!(!peer.is_proven(&own) || failed.elapsed() >= ASKED_AGAIN);
+        let later = failed.checked_sub(ASKED_AGAIN).unwrap();
+        *peer.unproven.lock() = Some(later);
+        assert!(peer.is_proven(&own));
     }
 
     #[test]

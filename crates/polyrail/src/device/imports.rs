@@ -15,6 +15,8 @@ use crate::memory::region::RegionCore;
 /// again. A peer that names more by itself is not asked for them.
 const REMEMBERED: usize = 4096;
 
+/// A peer with so many offered regions may name no more.
+const OFFERED_MAX: usize = 1 << 16;
 /// The most bytes of offers kept for one peer. Short offers don't count: an offer of host memory has 60 bytes.
 const KEPT_BYTES: usize = 4 << 20;
 /// An offer up to this length is short.
@@ -23,10 +25,29 @@ const SHORT_BYTES: usize = 256;
 /// What peers of this host have offered.
 #[derive(Default)]
 pub(crate) struct Imports {
-    peers: Mutex<HashMap<InstanceId, HashMap<RegionKey, Import>>>,
+    peers: Mutex<HashMap<InstanceId, PeerImports>>,
     changed: Condvar,
     /// Why the last message to a peer took the rails though it was to be copied.
     obstacles: Mutex<HashMap<InstanceId, String>>,
+}
+
+/// Those of one peer, and how many of them are in which state: what a peer says costs the same however many it has.
+#[derive(Default)]
+struct PeerImports {
+    regions: HashMap<RegionKey, Import>,
+    count: Count,
+    /// Regions that were refused, and perhaps ended since.
+    refused: Vec<RegionKey>,
+}
+
+#[derive(Default)]
+struct Count {
+    overdue: usize,
+    offered: usize,
+    /// Of those, copies of which have failed.
+    failed: usize,
+    /// Bytes of offers that are not short.
+    long_bytes: usize,
 }
 
 pub(crate) enum Import {
@@ -47,6 +68,8 @@ pub(crate) struct Offered {
     pub(crate) open: Vec<(OpenedBy, Arc<RegionCore>)>,
     /// Why nobody copies any more though nobody has ended it.
     pub(crate) trouble: Option<String>,
+    /// Copies have failed. What could not even be opened has not.
+    has_failed: bool,
 }
 
 /// Who copies from and to a region of another process.
@@ -66,33 +89,30 @@ impl Imports {
         offered: Result<Offer, String>,
     ) {
         let mut peers = self.peers.lock();
-        let Some(regions) = peers.get_mut(&instance) else { return };
-        let fits = |offer: &Offer| match bytes_of(offer) {
-            short if short <= SHORT_BYTES => true,
-            bytes => bytes + regions.values().map(Import::bytes).sum::<usize>() <= KEPT_BYTES,
-        };
-        let offered = offered.and_then(|offer| match fits(&offer) {
-            true => Ok(offer),
-            false => Err(format!("offers of over {KEPT_BYTES} bytes in all are not kept")),
-        });
-        if offered.is_err() && regions.len() >= REMEMBERED {
-            // Nobody says when a region ends that was not offered.
-            regions.retain(|_, import| !matches!(import, Import::Refused(_)));
-        }
-        match regions.get_mut(&key) {
-            Some(import @ (Import::Asked | Import::Overdue)) => {
-                *import = match offered {
-                    Ok(offer) => {
-                        Import::Offered(Offered { offer, open: Vec::new(), trouble: None })
-                    }
-                    Err(why) => Import::Refused(why),
-                };
-                self.changed.notify_all();
-            }
+        let Some(peer) = peers.get_mut(&instance) else { return };
+        match peer.regions.get(&key) {
+            Some(Import::Asked | Import::Overdue) => {}
             // There is one answer, so no other will come.
-            Some(Import::Ended) => drop(regions.remove(&key)),
-            Some(Import::Offered(..) | Import::Refused(_)) | None => {}
+            Some(Import::Ended) => return drop(peer.remove(key)),
+            Some(Import::Offered(..) | Import::Refused(_)) | None => return,
         }
+        let import = match offered {
+            Ok(offer) if !peer.count.has_room(&offer) => {
+                Import::Refused(format!("offers of over {KEPT_BYTES} bytes in all are not kept"))
+            }
+            Ok(offer) => Import::Offered(Offered {
+                offer,
+                open: Vec::new(),
+                trouble: None,
+                has_failed: false,
+            }),
+            Err(why) => Import::Refused(why),
+        };
+        if matches!(import, Import::Refused(_)) {
+            peer.note_refused(key);
+        }
+        peer.set(key, import);
+        self.changed.notify_all();
     }
 
     /// The owner ends a region: from now on nothing begins to copy from or to it. Returns what is
@@ -100,15 +120,14 @@ impl Imports {
     pub(crate) fn end(&self, instance: InstanceId, key: RegionKey) -> Vec<Ticket> {
         let mut copies = Vec::new();
         let mut peers = self.peers.lock();
-        let Some(regions) = peers.get_mut(&instance) else { return copies };
-        match regions.get_mut(&key) {
-            Some(import @ (Import::Asked | Import::Overdue)) => *import = Import::Ended,
-            Some(Import::Offered(..)) => {
-                let import = regions.remove(&key);
+        let Some(peer) = peers.get_mut(&instance) else { return copies };
+        match peer.regions.get(&key) {
+            Some(Import::Asked | Import::Overdue) => peer.set(key, Import::Ended),
+            Some(Import::Offered(..) | Import::Refused(_)) => {
+                let import = peer.remove(key);
                 drop(peers);
                 import.into_iter().for_each(|import| import.close(&mut copies));
             }
-            Some(Import::Refused(_)) => drop(regions.remove(&key)),
             Some(Import::Ended) | None => {}
         }
         self.changed.notify_all();
@@ -121,36 +140,45 @@ impl Imports {
         let ended = self.peers.lock().remove(&instance).unwrap_or_default();
         self.changed.notify_all();
         let mut copies = Vec::new();
-        ended.into_values().for_each(|import| import.close(&mut copies));
+        ended.regions.into_values().for_each(|import| import.close(&mut copies));
         copies
     }
 
     /// Copies failed: nothing begins to copy any more, and whoever asks is told why.
-    pub(crate) fn give_up(&self, id: (InstanceId, RegionKey), why: &str) {
-        let Some(mut import) = self.get(id) else { return };
-        let Import::Offered(offered) = &mut *import else { return };
+    pub(crate) fn give_up(&self, (instance, key): (InstanceId, RegionKey), why: &str) {
+        let mut peers = self.peers.lock();
+        let Some(PeerImports { regions, count, .. }) = peers.get_mut(&instance) else { return };
+        let Some(Import::Offered(offered)) = regions.get_mut(&key) else { return };
         offered.trouble.get_or_insert_with(|| why.to_owned());
+        count.failed += usize::from(!std::mem::replace(&mut offered.has_failed, true));
         let open: Vec<_> = offered.open.iter().map(|(_, region)| region.clone()).collect();
-        drop(import);
+        drop(peers);
         open.iter().for_each(|region| region.gate.close());
     }
 
     /// Whether copies from or to memory of the peer have failed that it has not ended since.
     pub(crate) fn have_failed(&self, instance: InstanceId) -> bool {
-        self.any(instance, |import| match import {
-            // What could not even be opened has not failed.
-            Import::Offered(Offered { trouble: Some(_), open, .. }) => !open.is_empty(),
-            _ => false,
-        })
+        self.has(instance, |count| count.failed > 0)
     }
 
     /// Whether the peer has left another question without an answer for too long.
     pub(crate) fn is_slow(&self, instance: InstanceId) -> bool {
-        self.any(instance, |import| matches!(import, Import::Overdue))
+        self.has(instance, |count| count.overdue > 0)
     }
 
-    fn any(&self, instance: InstanceId, is_it: impl Fn(&Import) -> bool) -> bool {
-        self.peers.lock().get(&instance).is_some_and(|regions| regions.values().any(is_it))
+    fn has(&self, instance: InstanceId, has: impl Fn(&Count) -> bool) -> bool {
+        self.peers.lock().get(&instance).is_some_and(|peer| has(&peer.count))
+    }
+
+    /// Marks the question as overdue. Returns whether the answer is still outstanding.
+    pub(crate) fn stop_waiting(&self, (instance, key): (InstanceId, RegionKey)) -> bool {
+        let mut peers = self.peers.lock();
+        let Some(peer) = peers.get_mut(&instance) else { return false };
+        let is_asked = matches!(peer.regions.get(&key), Some(Import::Asked));
+        if is_asked {
+            peer.set(key, Import::Overdue);
+        }
+        is_asked
     }
 
     /// Why the last message to the peer was not copied, `None` if it was.
@@ -169,9 +197,9 @@ impl Imports {
 
     pub(crate) fn forget(&self, id: (InstanceId, RegionKey)) {
         let mut peers = self.peers.lock();
-        if let Some(regions) = peers.get_mut(&id.0) {
-            regions.remove(&id.1);
-            if regions.is_empty() {
+        if let Some(peer) = peers.get_mut(&id.0) {
+            peer.remove(id.1);
+            if peer.regions.is_empty() {
                 peers.remove(&id.0);
             }
         }
@@ -181,11 +209,10 @@ impl Imports {
     /// Whether the peer may not name another region that nobody has asked for.
     pub(crate) fn is_full(&self, id: (InstanceId, RegionKey)) -> bool {
         let peers = self.peers.lock();
-        let is_open = |import: &&Import| !matches!(import, Import::Offered(_));
-        let is_one_more = |regions: &HashMap<RegionKey, Import>| {
-            regions.len() >= REMEMBERED
-                && !regions.contains_key(&id.1)
-                && regions.values().filter(is_open).count() >= REMEMBERED
+        let is_one_more = |PeerImports { regions, count, .. }: &PeerImports| {
+            let is_full =
+                regions.len() - count.offered >= REMEMBERED || count.offered >= OFFERED_MAX;
+            is_full && !regions.contains_key(&id.1)
         };
         peers.get(&id.0).is_some_and(is_one_more)
     }
@@ -193,10 +220,10 @@ impl Imports {
     /// Whether nobody has asked for it yet; from now on somebody has.
     pub(crate) fn is_first(&self, id: (InstanceId, RegionKey)) -> bool {
         let mut peers = self.peers.lock();
-        let regions = peers.entry(id.0).or_default();
-        let is_first = !regions.contains_key(&id.1);
+        let peer = peers.entry(id.0).or_default();
+        let is_first = !peer.regions.contains_key(&id.1);
         if is_first {
-            regions.insert(id.1, Import::Asked);
+            peer.set(id.1, Import::Asked);
         }
         is_first
     }
@@ -212,34 +239,91 @@ impl Imports {
 
     pub(crate) fn sleep(&self, id: (InstanceId, RegionKey), limit: Duration) {
         let mut peers = self.peers.lock();
-        let import = peers.get(&id.0).and_then(|regions| regions.get(&id.1));
+        let import = peers.get(&id.0).and_then(|peer| peer.regions.get(&id.1));
         if matches!(import, Some(Import::Asked)) {
             self.changed.wait_for(&mut peers, limit);
         }
     }
 
-    /// The region, if it is remembered. All are locked meanwhile.
+    /// The region, if it is remembered, to be opened: its state stays. All are locked meanwhile.
     pub(crate) fn get(
         &self,
         (instance, key): (InstanceId, RegionKey),
     ) -> Option<MappedMutexGuard<'_, Import>> {
-        MutexGuard::try_map(self.peers.lock(), |peers| peers.get_mut(&instance)?.get_mut(&key)).ok()
+        MutexGuard::try_map(self.peers.lock(), |peers| {
+            peers.get_mut(&instance)?.regions.get_mut(&key)
+        })
+        .ok()
     }
 }
 
-fn bytes_of(offer: &Offer) -> usize {
-    offer.export.len() + size_of_val(&*offer.descriptors)
+/// 0 if it is short.
+fn long_bytes_of(offer: &Offer) -> usize {
+    let bytes = offer.export.len() + size_of_val(&*offer.descriptors);
+    if bytes <= SHORT_BYTES { 0 } else { bytes }
 }
 
-impl Import {
-    /// Bytes of what was offered.
-    fn bytes(&self) -> usize {
-        match self {
-            Self::Offered(offered) => bytes_of(&offered.offer),
-            Self::Asked | Self::Overdue | Self::Ended | Self::Refused(_) => 0,
+impl PeerImports {
+    /// Records a refusal. Owners don't announce the end of regions they refused, so old refusals are dropped in bulk.
+    fn note_refused(&mut self, key: RegionKey) {
+        let open = self.regions.len() - self.count.offered;
+        if open.max(self.refused.len()) >= REMEMBERED {
+            for refused in std::mem::take(&mut self.refused) {
+                if matches!(self.regions.get(&refused), Some(Import::Refused(_))) {
+                    self.remove(refused);
+                }
+            }
+        }
+        self.refused.push(key);
+    }
+
+    fn set(&mut self, key: RegionKey, import: Import) {
+        self.count.add(&import);
+        if let Some(before) = self.regions.insert(key, import) {
+            self.count.take(&before);
         }
     }
 
+    fn remove(&mut self, key: RegionKey) -> Option<Import> {
+        let import = self.regions.remove(&key)?;
+        self.count.take(&import);
+        Some(import)
+    }
+}
+
+impl Count {
+    /// Whether the offer can be kept beside the others.
+    fn has_room(&self, offer: &Offer) -> bool {
+        let bytes = long_bytes_of(offer);
+        bytes == 0 || self.long_bytes + bytes <= KEPT_BYTES
+    }
+
+    fn add(&mut self, import: &Import) {
+        match import {
+            Import::Asked | Import::Ended | Import::Refused(_) => {}
+            Import::Overdue => self.overdue += 1,
+            Import::Offered(Offered { offer, has_failed, .. }) => {
+                self.offered += 1;
+                self.failed += usize::from(*has_failed);
+                self.long_bytes += long_bytes_of(offer);
+            }
+        }
+    }
+
+    fn take(&mut self, import: &Import) {
+        match import {
+            Import::Asked | Import::Ended | Import::Refused(_) => {}
+            Import::Overdue => self.overdue -= 1,
+            Import::Offered(Offered { offer, has_failed, .. }) => {
+                self.offered -= 1;
+                self.failed -= usize::from(*has_failed);
+                self.long_bytes -= long_bytes_of(offer);
+            }
+        }
+    }
+}
+
+impl Import {
     /// Nothing begins to copy any more.
     fn close(self, copies: &mut Vec<Ticket>) {
         let Self::Offered(offered) = self else { return };
@@ -259,7 +343,7 @@ mod tests {
     }
 
     fn count(imports: &Imports) -> usize {
-        imports.peers.lock().values().map(HashMap::len).sum()
+        imports.peers.lock().values().map(|peer| peer.regions.len()).sum()
     }
 
     #[test]
@@ -335,6 +419,53 @@ mod tests {
         assert!(!imports.is_full((other, key(7))), "each peer has its own");
         imports.end_all(liar);
         assert!(!imports.is_full((liar, key(u32::MAX))) && count(&imports) == 0);
+    }
+
+    #[test]
+    fn a_question_without_an_answer_does_not_keep_refusals_from_being_forgotten() {
+        let (imports, peer) = (Imports::default(), InstanceId(5));
+        let key = |slot| RegionKey { slot, generation: 1, nonce: 1 };
+        assert!(imports.is_first((peer, key(u32::MAX))));
+        for slot in 0..2 * REMEMBERED as u32 {
+            assert!(!imports.is_full((peer, key(slot))), "{slot}");
+            assert!(imports.is_first((peer, key(slot))));
+            imports.answer(peer, key(slot), Err("no".into()));
+            // Some are forgotten earlier, by their end.
+            if slot % 2 == 0 {
+                imports.end(peer, key(slot));
+            }
+        }
+        assert!(imports.peers.lock()[&peer].refused.len() <= REMEMBERED);
+    }
+
+    #[test]
+    fn a_peer_that_has_offered_many_regions_may_name_no_more() {
+        let (imports, peer) = (Imports::default(), InstanceId(5));
+        let key = |slot| RegionKey { slot, generation: 1, nonce: 1 };
+        for slot in 0..OFFERED_MAX as u32 {
+            assert!(!imports.is_full((peer, key(slot))) && imports.is_first((peer, key(slot))));
+            imports.answer(peer, key(slot), Ok(offer()));
+        }
+        assert!(imports.is_full((peer, key(u32::MAX))) && !imports.is_full((peer, key(7))));
+        imports.end(peer, key(7));
+        assert!(!imports.is_full((peer, key(u32::MAX))));
+    }
+
+    #[test]
+    fn what_is_overdue_or_has_failed_counts_until_it_ends() {
+        let (imports, peer) = (Imports::default(), InstanceId(5));
+        let key = |slot| RegionKey { slot, generation: 1, nonce: 1 };
+        assert!(imports.is_first((peer, key(1))) && !imports.is_slow(peer));
+        assert!(imports.stop_waiting((peer, key(1))) && imports.is_slow(peer));
+        assert!(!imports.stop_waiting((peer, key(1))) && imports.is_slow(peer));
+        imports.answer(peer, key(1), Ok(offer()));
+        assert!(!imports.is_slow(peer) && !imports.have_failed(peer));
+        for _ in 0..2 {
+            imports.give_up((peer, key(1)), "stopped");
+            assert!(imports.have_failed(peer));
+        }
+        imports.end(peer, key(1));
+        assert!(!imports.have_failed(peer));
     }
 
     #[test]

@@ -61,7 +61,7 @@ pub(crate) fn import(
     let mut import = imports.get(id);
     match import.as_deref_mut() {
         Some(Import::Offered(offered)) => {
-            let process = process.ok_or("the peer has answered only now")?;
+            let process = process.ok_or("the peer answered too late")?;
             let region = open(peer, remote.key, offered, process, by)?;
             if region.memory.len() != remote.len() {
                 return Err("the peer offered memory of another size".into());
@@ -72,9 +72,13 @@ pub(crate) fn import(
         Some(Import::Asked) if !may_wait => {
             Err("the peer was asked for it, and callbacks don't wait for the answer".into())
         }
-        Some(import @ Import::Asked) => {
-            *import = Import::Overdue;
-            Err("the peer did not answer in time".into())
+        Some(Import::Asked) => {
+            drop(import);
+            Err(match imports.stop_waiting(id) {
+                true => "the peer did not answer in time",
+                false => "the peer answered too late, or is gone",
+            }
+            .into())
         }
         Some(Import::Overdue) => Err("the peer has not answered yet".into()),
         Some(Import::Ended) | None => Err("the peer is gone, or its region".into()),

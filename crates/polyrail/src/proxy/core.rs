@@ -9,12 +9,14 @@ use std::sync::Arc;
 
 use polyrail_proto::AckHold;
 use polyrail_sys::PollEvent;
+use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
 
 use self::acknowledging::{Settling, tell_last};
 use super::Proxy;
 use super::flow::Flow;
 use crate::device::shared_memory::stream::SharedStream;
+use crate::base::visit::Turns;
 use crate::device::staging::Copiers;
 use crate::engine::finish::Finish;
 use crate::engine::op::OpHandle;
@@ -72,6 +74,8 @@ pub(super) struct Core {
     polled_at: u64,
     /// A look at the poller has taken a wake-up, which may have been meant for a thread that sleeps there.
     took_wake_up: bool,
+    /// The last visits to flows left bytes there that nobody announces again.
+    leaves_unread: bool,
     /// Whether the poller watches the flows. It costs whoever sends to them, so that where callers
     /// drive it begins when one of them is about to sleep, or when there are many.
     watches: bool,
@@ -130,6 +134,7 @@ impl Core {
             interruptions: Interruptions::default(),
             polled_at: 0,
             took_wake_up: false,
+            leaves_unread: false,
             watches,
         }
     }
@@ -163,17 +168,37 @@ impl Core {
         self.events = events;
     }
 
-    pub(super) fn read_ready(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
+    /// Reads what flows have. `in_turns`: flows of a peer that had its turn are left to the next pass. Says whether
+    /// anything moved.
+    pub(super) fn read_ready(
+        &mut self,
+        proxy: &Proxy,
+        pass: &mut Pass<'_>,
+        in_turns: bool,
+    ) -> bool {
         let mut worked = false;
         let mut ready = std::mem::take(&mut self.ready);
+        // One flow alone takes no turn from another.
+        let mut turns = (in_turns && ready.len() > 1).then(Turns::default);
+        let mut put_off = Vec::new();
+        let mut leaves_unread = false;
         ready.retain(|&key| {
             let Some(flow) = self.flows.get_mut(key) else { return false };
             if pass.hasty && flow.peer.is_held() {
                 return true;
             }
+            if turns.as_ref().is_some_and(|turns| turns.is_over(&*flow.peer)) {
+                put_off.push(key);
+                return false;
+            }
+            let began = turns.as_ref().map(|_| monotonic_ns());
             let read = flow.read(pass);
+            if let (Some(turns), Some(began)) = (&mut turns, began) {
+                turns.note(&*flow.peer, monotonic_ns().saturating_sub(began));
+            }
             // A full inbox leaves the flow ready: it is looked at again on `Resume`.
             let more = flow.connection.readable;
+            leaves_unread |= more && !flow.is_held_back();
             let brings_data = flow.rx.is_some();
             if let Some(rx) = &flow.rx {
                 if rx.is_copying() && !self.landing.contains(&key) {
@@ -200,8 +225,11 @@ impl Core {
             }
             more
         });
-        // Its memory is used again.
+        worked |= !put_off.is_empty();
+        self.leaves_unread = leaves_unread || !put_off.is_empty();
+        // Those that were put off come first, so each has its turn. The vector is reused.
         ready.append(&mut self.ready);
+        ready.splice(0..0, put_off);
         self.ready = ready;
         worked
     }

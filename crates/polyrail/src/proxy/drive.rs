@@ -229,8 +229,7 @@ impl Proxy {
                     // Flows that always bring something don't keep the thread from the others.
                     *poll_at = now + POLL_EVERY_NS;
                     core.poll(&self.doorbell.poller);
-                    // That may have taken the wake-up of a caller.
-                    self.leave_to_sleeper(core, drive.engine);
+                    self.pass_wake_up_on(core, drive.engine);
                 }
                 continue;
             }

@@ -51,6 +51,8 @@ pub(crate) struct RxFlow {
     arrivals: Arrivals,
     /// While other peers wait for pinned memory: which chunk was being read and how much of it was to come, and since when.
     seen_left: Option<((u64, u32), u64)>,
+    /// The buffer holds frames that were left to the next turn.
+    has_more: bool,
     /// The peer's share of the inbox was full at the last visit.
     is_paused: bool,
     acks: AckQueue,
@@ -81,6 +83,7 @@ impl RxFlow {
             current: Current::default(),
             arrivals: Arrivals::default(),
             seen_left: None,
+            has_more: false,
             is_paused: false,
             acks: AckQueue::new(window_chunks),
             ack_sender: AckSender::default(),
@@ -159,36 +162,40 @@ impl RxFlow {
         connection: &mut Connection,
         pass: &mut Pass<'_>,
     ) -> Result<bool, Down> {
-        let mut read = 0;
+        let mut has_parsed = false;
         let mut visit = Visit::new(VISIT_BYTES, monotonic_ns());
         let mut is_over = false;
         self.is_paused = false;
         loop {
             // What waits is in the buffer already, whether or not the socket has more.
             while self.waits() && self.go_on(connection, pass)? {}
-            if self.waits() || !connection.readable || is_over {
+            if self.waits() || is_over || !(connection.readable || self.has_more) {
                 break;
             }
             if pass.engine.inbox.must_pause(&self.peer) {
                 // The sender is held back by its window until somebody takes notifications.
                 self.is_paused = true;
-                self.end_landing();
-                return Ok(read > 0);
+                break;
             }
-            let bytes = self.receive_once(connection, pass)?;
-            read += bytes;
-            if bytes > 0 {
+            // What was left in the buffer comes before what the socket has.
+            let bytes = if self.has_more { 0 } else { self.receive_once(connection, pass)? };
+            if bytes > 0 || self.has_more {
+                has_parsed = true;
                 is_over = visit.is_over_after(bytes, monotonic_ns());
                 let goes_on = connection.readable && !is_over;
                 self.take_in(connection, goes_on, pass)?;
             }
+        }
+        if self.is_paused {
+            self.end_landing();
+            return Ok(has_parsed);
         }
         self.end_landing();
         self.let_go();
         self.acknowledge(connection, pass.now);
         let unsent = self.ack_sender.unsent();
         self.acks.check_quota(unsent).map_err(|error| self.peer.breach(&error))?;
-        Ok(read > 0)
+        Ok(has_parsed)
     }
 
     /// Regions of the last chunk may have ended, and their owners wait for their memory. Not under
@@ -268,6 +275,8 @@ impl RxFlow {
         pass: &mut Pass<'_>,
     ) -> Result<(), Down> {
         let parsed = self.parse(connection, goes_on, pass);
+        // Nobody announces what is left in the buffer.
+        connection.readable |= self.has_more;
         // Before anything is delivered: a cancel among it waits until nothing is landing.
         let peer = self.peer.clone();
         self.arrivals.begin_copies(&peer, pass);

@@ -158,7 +158,7 @@ fn serve_read(
         );
     }
     // A peer whose process is not known has its rails.
-    let shared = shared && peer.process.prove(&pass.engine.proofs).is_ok();
+    let shared = shared && peer.process.is_proven(&pass.engine.proofs);
     let data = read_data(pass, peer, shared, pieces);
     let served = peer.tx().serve_read(Time(pass.now), read, data);
     served.map_err(|error| peer.breach(&error))?;

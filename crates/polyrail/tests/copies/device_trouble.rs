@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::common::devices::{device, on, stays_as_it_is, waits_for_copies};
+use crate::common::devices::{device, lone_device, on, stays_as_it_is, waits_for_copies};
 use crate::common::*;
 use polyrail::{
     Engine, Observer, OnEnd, PathKind, Peer, Region, RemoteRegion, Request, Transfer,
@@ -377,4 +377,65 @@ fn a_read_that_the_peer_ends_is_over_when_nothing_of_it_lands_any_more() {
     drop(source);
     waits_for_copies(&here, || drop(read.ended()));
     stays_as_it_is(&memory);
+}
+
+/// Is busy with a notification until it may go on.
+#[derive(Default)]
+struct Busy {
+    may_go_on: Mutex<()>,
+    is_busy: AtomicBool,
+}
+
+impl Observer for Busy {
+    fn notified(&self, _: &Peer, bytes: Vec<u8>) -> Option<Vec<u8>> {
+        self.is_busy.store(true, Ordering::SeqCst);
+        drop(self.may_go_on.lock().unwrap());
+        Some(bytes)
+    }
+}
+
+#[test]
+fn what_came_behind_a_copy_that_was_late_goes_on_with_it() {
+    let device = lone_device(1);
+    let settings = [
+        ("path", "tcp"),
+        ("rails", "127.0.0.1"),
+        ("channels", "1"),
+        ("window_chunks", "1024"),
+        ("staging_bytes", "64KiB"),
+        ("gpu_chunk_bytes", "64KiB"),
+        // What stands still would be sent again after that.
+        ("rail_stall_ms", "20000"),
+        ("peer_timeout_ms", "60000"),
+    ];
+    let busy = Arc::new(Busy::default());
+    let p = apart(&settings, Some(busy.clone()));
+    let source = filled(&p.b, 64 << 10, 1);
+    let (target, _) = on(&device, &p.a, &vec![0; 64 << 10]);
+    let there = remote(&p.b, &target);
+    let write = |from: u64, len: u64| {
+        let (here, there) = (source.slice(from, len).unwrap(), there.slice(from, len).unwrap());
+        p.b.write(&p.to_a, &here, &there).unwrap()
+    };
+    // The ring is as large as a chunk from now on.
+    write(0, 64 << 10).ended().unwrap();
+    device.hold(true);
+    let first = write(0, 64 << 10);
+    wait_for("a copy to be held back", || device.is_holding());
+    // So all that follows comes with one call, and waits for the ring: more chunks than one batch.
+    let guard = busy.may_go_on.lock().unwrap();
+    let note = p.b.notify(&p.to_a, b"stop").unwrap();
+    wait_for("the progress thread to be busy", || busy.is_busy.load(Ordering::SeqCst));
+    let sent = || p.b.stats().peers[0].rails[0].tx_bytes;
+    let before = sent();
+    let small: Vec<Transfer> = (0..200).map(|at| write(8 * at, 8)).collect();
+    wait_for("all to be sent", || sent() == before + 1600);
+    drop(guard);
+    device.hold(false);
+    let began = Instant::now();
+    first.ended().unwrap();
+    for write in small.iter().chain([&note]) {
+        write.ended().unwrap();
+    }
+    assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
 }

@@ -8,9 +8,10 @@ use super::state::PeerEvent;
 ///
 /// `cut_off`: how long no flow has been up, if none is. `silence`: how long nothing was heard of the
 /// peer though something is under way. Time in which the driver itself had no CPU counts as neither.
-/// While no flow is up, `cut_off` decides: without a flow nothing can be heard. A word of the peer that
+/// While no flow is up, `cut_off` decides: without a flow nothing can arrive. A word of the peer that
 /// the driver has not read yet (`has_unread`) excuses it, too. But a peer that was silent for twice
-/// the time is lost in any case, for instance one that answers and never brings a flow up.
+/// the time is lost in any case, for instance one whose answers to
+/// handshakes begin `cut_off` again and again, and that never brings a flow up.
 pub fn overdue(
     timeout: Duration,
     cut_off: Option<Duration>,

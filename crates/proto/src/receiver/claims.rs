@@ -3,15 +3,13 @@
 use super::landing::Claim;
 use crate::id::FlowIndex;
 
-/// A claim for each flow that has sent chunks and is not gone. Looking at all of them costs by the number of these
-/// flows, whatever numbers the peer gives them.
+/// A claim for each flow that is in the middle of a chunk. Looking at all of them costs by the number of these flows: not
+/// by the flows that the peer has, nor by the numbers that it gives them.
 #[derive(Debug, Default)]
 pub(super) struct Claims {
     /// By flow number: the position in `held`.
     places: Vec<Option<u32>>,
     held: Vec<Claim>,
-    /// Positions that no flow has.
-    free: Vec<u32>,
 }
 
 impl Claims {
@@ -20,28 +18,30 @@ impl Claims {
         self.held.get_mut(place as usize)
     }
 
-    /// The claim of a flow, which gets one if it has none.
-    pub(super) fn enter(&mut self, flow: FlowIndex) -> &mut Claim {
-        let number = flow.0 as usize;
+    /// A chunk begins on the claim's flow. What the flow has not ended is forgotten.
+    pub(super) fn begin(&mut self, claim: Claim) {
+        let number = claim.flow.0 as usize;
         if self.places.len() <= number {
             self.places.resize(number + 1, None);
         }
-        let place = *self.places[number].get_or_insert_with(|| {
-            self.free.pop().unwrap_or_else(|| {
-                self.held.push(Claim::NONE);
+        match self.places[number] {
+            Some(place) => self.held[place as usize] = claim,
+            None => {
                 // A peer has fewer flows than that.
-                (self.held.len() - 1) as u32
-            })
-        });
-        &mut self.held[place as usize]
+                self.places[number] = Some(self.held.len() as u32);
+                self.held.push(claim);
+            }
+        }
     }
 
-    /// The flow is gone.
-    pub(super) fn leave(&mut self, flow: FlowIndex) {
-        if let Some(place) = self.places.get_mut(flow.0 as usize).and_then(Option::take) {
-            self.held[place as usize] = Claim::NONE;
-            self.free.push(place);
+    /// The chunk of a flow has ended, or the flow is gone.
+    pub(super) fn end(&mut self, flow: FlowIndex) -> Option<Claim> {
+        let place = self.places.get_mut(flow.0 as usize)?.take()?;
+        let ended = self.held.swap_remove(place as usize);
+        if let Some(moved) = self.held.get(place as usize) {
+            self.places[moved.flow.0 as usize] = Some(place);
         }
+        Some(ended)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Claim> {
@@ -56,19 +56,34 @@ impl Claims {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::id::TransferId;
+    use crate::proof::Proofs;
+    use crate::proof::tests::head;
+
+    fn claim(flow: u32) -> Claim {
+        let target = Some((TransferId(u64::from(flow)), 0));
+        let head = head(&Proofs::new(1, 1), u64::from(flow), 0);
+        Claim { flow: FlowIndex(flow), target, head, reading: false, verdict: None }
+    }
 
     #[test]
-    fn a_look_at_all_claims_costs_by_the_flows_and_not_by_their_numbers() {
+    fn there_are_as_many_claims_as_flows_in_the_middle_of_a_chunk() {
         let mut claims = Claims::default();
         for flow in [4095, 7, 4095, 2000] {
-            claims.enter(FlowIndex(flow)).reading = true;
+            claims.begin(claim(flow));
         }
         assert_eq!(claims.iter().count(), 3);
-        claims.leave(FlowIndex(4095));
-        assert!(claims.get_mut(FlowIndex(4095)).is_none());
-        assert!(claims.get_mut(FlowIndex(9)).is_none());
-        assert!(!claims.enter(FlowIndex(9)).reading, "it is free");
-        assert_eq!(claims.iter_mut().filter(|claim| claim.reading).count(), 2);
-        assert_eq!(claims.iter().count(), 3, "the place of the one that went is taken again");
+        let ended = claims.end(FlowIndex(4095)).unwrap();
+        assert_eq!(ended.flow, FlowIndex(4095));
+        assert!(claims.end(FlowIndex(4095)).is_none() && claims.get_mut(FlowIndex(9)).is_none());
+        for flow in [7, 2000] {
+            let claim = claims.get_mut(FlowIndex(flow)).unwrap();
+            assert_eq!(claim.target, Some((TransferId(flow.into()), 0)), "it has moved");
+        }
+        assert_eq!(claims.iter_mut().count(), 2);
+        for flow in [2000, 7] {
+            claims.end(FlowIndex(flow)).unwrap();
+        }
+        assert_eq!(claims.iter().count(), 0);
     }
 }

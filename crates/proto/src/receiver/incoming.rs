@@ -46,7 +46,7 @@ impl Receiver {
         true
     }
 
-    fn forget(&mut self, transfer: TransferId) -> Option<IncomingTransfer> {
+    pub(super) fn forget(&mut self, transfer: TransferId) -> Option<IncomingTransfer> {
         let incoming = self.active.remove(transfer.0)?;
         self.tracked_chunks -= u64::from(incoming.chunk_count);
         self.held_meta -= incoming.meta.len();

@@ -20,18 +20,17 @@ impl Receiver {
         meta: &[u8],
         admit: impl FnOnce() -> Permission,
     ) -> Result<Verdict, WireError> {
-        self.claim_mut(flow)?;
+        self.check_flow(flow)?;
         self.raise_floor(header.floor)?;
         let head = self.proofs.head(header, places, meta);
         let verdict = self.judge(header, &head, meta, admit)?;
-        let claim = self.claim_mut(flow)?;
-        *claim = Claim {
+        self.claims.begin(Claim {
             flow,
             target: (verdict == Verdict::Land).then_some((header.transfer, header.chunk)),
-            head: Some(head),
+            head,
             reading: false,
             verdict: Some(verdict),
-        };
+        });
         Ok(verdict)
     }
 
@@ -146,8 +145,16 @@ impl Receiver {
         self.floor = floor;
         self.done.forget_below(floor.0);
         // Rare: a transfer below the floor is active only if its sender gave it up.
+        let mut has_dropped = false;
         while let Some(id) = self.active.lowest_below(floor.0) {
-            self.drop_incoming(TransferId(id), OVER);
+            self.forget(TransferId(id));
+            has_dropped = true;
+        }
+        if has_dropped {
+            // One look at the claims for all of them.
+            let is_below = |claim: &&mut Claim| claim.target.is_some_and(|(id, _)| id < floor);
+            let claims = self.claims.iter_mut().chain(self.detached.values_mut());
+            claims.filter(is_below).for_each(|claim| claim.revoke(OVER));
         }
         Ok(())
     }

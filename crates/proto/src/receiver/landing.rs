@@ -9,13 +9,13 @@ use crate::wire::{RefusalCode, WireError};
 /// The answer where nothing is known to have landed.
 const NOTHING_LANDED: Settled = Settled::Refuse(RefusalCode::Busy);
 
-/// What a flow is landing now.
+/// What a flow is landing now: from the head of a chunk to its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub(super) flow: FlowIndex,
     pub(super) target: Option<(TransferId, u32)>,
-    /// The chunk; `None` between chunks.
-    pub(super) head: Option<Head>,
+    /// The chunk.
+    pub(super) head: Head,
     pub(super) reading: bool,
     pub(super) verdict: Option<Verdict>,
 }
@@ -45,8 +45,7 @@ impl Receiver {
 
     /// All bytes of the flow's chunk are read. `intact` is the result of the checksum, if any.
     pub fn handle_chunk_end(&mut self, flow: FlowIndex, intact: bool) -> Settled {
-        let Some(claim) = self.claims.get_mut(flow) else { return NOTHING_LANDED };
-        let ended = std::mem::replace(claim, Claim::NONE);
+        let Some(ended) = self.claims.end(flow) else { return NOTHING_LANDED };
         debug_assert!(!ended.reading, "end_landing comes first");
         self.settle(ended, if intact { Ok(()) } else { Err(RefusalCode::Checksum) })
     }
@@ -61,8 +60,7 @@ impl Receiver {
         if !self.begin_landing(flow) {
             return None;
         }
-        let claim = self.claims.get_mut(flow)?;
-        let claim = std::mem::replace(claim, Claim::NONE);
+        let claim = self.claims.end(flow)?;
         self.next_landing += 1;
         self.detached.insert(self.next_landing, claim);
         Some(LandingId(self.next_landing))
@@ -84,7 +82,7 @@ impl Receiver {
     }
 
     fn settle(&mut self, ended: Claim, landed: Permission) -> Settled {
-        let Some(head) = ended.head else { return NOTHING_LANDED };
+        let head = ended.head;
         match (ended.target, ended.verdict, landed) {
             (_, Some(Verdict::Refuse(code)), _) => return Settled::Refuse(code),
             (Some(_), _, Err(code)) => return Settled::Refuse(code),
@@ -103,8 +101,7 @@ impl Receiver {
 
     /// The flow is gone, maybe in the middle of a chunk: it lands nothing more.
     pub fn handle_flow_down(&mut self, flow: FlowIndex) {
-        self.end_landing(flow);
-        self.claims.leave(flow);
+        self.claims.end(flow);
         self.proofs.handle_flow_down(flow, self.floor);
     }
 
@@ -134,19 +131,14 @@ impl Receiver {
         self.claims.iter().chain(self.detached.values())
     }
 
-    pub(super) fn claim_mut(&mut self, flow: FlowIndex) -> Result<&mut Claim, WireError> {
-        if flow.0 >= self.limits.flows {
-            let (field, allowed) = ("flow", "less than the limit on flows of a peer");
-            return Err(WireError::Field { field, got: flow.0.into(), allowed });
-        }
-        Ok(self.claims.enter(flow))
+    pub(super) fn check_flow(&self, flow: FlowIndex) -> Result<(), WireError> {
+        let (field, allowed) = ("flow", "less than the limit on flows of a peer");
+        let is_allowed = flow.0 < self.limits.flows;
+        is_allowed.then_some(()).ok_or(WireError::Field { field, got: flow.0.into(), allowed })
     }
 }
 
 impl Claim {
-    pub(super) const NONE: Self =
-        Self { flow: FlowIndex(0), target: None, head: None, reading: false, verdict: None };
-
     /// The rest of the chunk goes to scratch; a system call under way keeps its target until it ends.
     pub(super) fn revoke(&mut self, verdict: Verdict) {
         self.verdict = Some(verdict);

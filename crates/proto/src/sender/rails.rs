@@ -45,9 +45,12 @@ const TRY_BYTES: u64 = 1 << 20;
 const LATE_NS: f64 = 5_000_000.0;
 /// For chunks that devices copy, rails count as equally fast up to this ratio.
 const EVEN: f64 = 8.0;
-/// After this time without use a rail counts as twice as fast as measured. Otherwise the sender
-/// would never try a rail again that was slow for a moment.
+/// After this time without use a rail counts as twice as fast as measured, after twice the time as four times as fast.
+/// Otherwise the sender would never try a rail again that was slow for a moment.
 const HOPE_NS: f64 = 100_000_000.0;
+/// Whoever waits for a chunk that is to try a rail waits for as long as the rail takes. So where a try takes longer than
+/// [`HOPE_NS`], its time stands in for that, and doubles with each try that finds the rail no faster: up to this.
+const HOPE_MAX_NS: f64 = 10_000_000_000.0;
 
 /// A chunk in flight, as its rail sees it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -89,6 +92,8 @@ struct Rail {
     delay_ns: f64,
     /// The last acknowledgement, or the pull that ended its idleness.
     heard: Time,
+    /// Instead of [`HOPE_NS`], where a try takes longer than that.
+    hope_ns: f64,
     measuring: Measuring,
 }
 
@@ -262,6 +267,13 @@ impl Rail {
         let got = bytes as f64 / nanos.max(1.0);
         let mean = bytes as f64 / f64::from(chunks);
         let is_small = mean < MEASURE_MEAN_BYTES;
+        let is_faster = self.rate.is_some_and(|rate| got >= 2.0 * rate);
+        if cold && !is_small {
+            self.hope_ns = match nanos <= HOPE_NS || is_faster {
+                true => 0.0,
+                false => (2.0 * self.hope_ns).max(nanos).min(HOPE_MAX_NS),
+            };
+        }
         match self.rate {
             // Small chunks give only a lower bound of the rate, which is not enough to begin with.
             None if is_small => {}
@@ -297,7 +309,8 @@ impl Rail {
         let rate = self.rate?;
         let silence = nanos(now, self.heard);
         if self.chunks == 0 {
-            return Some((rate * (1.0 + silence / HOPE_NS)).min(fastest.max(rate)));
+            let hope = (silence / self.hope_ns.max(HOPE_NS)).exp2();
+            return Some((rate * hope).min(fastest.max(rate)));
         }
         let expected = self.in_flight as f64 / rate + self.delay_ns;
         if silence > 2.0 * expected + LATE_NS {

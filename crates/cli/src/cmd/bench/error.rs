@@ -198,7 +198,7 @@ impl BenchError {
                 let first = error.help().map_or_else(String::new, |help| format!("{help}; "));
                 Some(format!(
                     "{first}no rail here has an address of the family {family}, so those addresses were not tried: \
-                     `--set address_family={family}` has the rails take such addresses of their interfaces"
+                     where interfaces here have such addresses, `--set address_family={family}` has the rails take them"
                 ))
             }
             Self::Unreached { error, .. } => error.help(),
@@ -231,7 +231,7 @@ impl BenchError {
                     false => {
                         "see that the other end reaches this one as well: its reason names the \
                          addresses; a firewall of this host may let connections out and none in (`nft \
-                         list ruleset`, `iptables -S`)"
+                         list ruleset`, `iptables -S`), and NAT before this host lets none in"
                     }
                 }
                 .into(),

@@ -217,7 +217,7 @@ impl<'l> Trial<'l> {
 }
 
 /// Adds the rails that are not among them yet.
-fn add_new(down: &mut Vec<DownRail>, more: &[DownRail]) {
+pub(crate) fn add_new(down: &mut Vec<DownRail>, more: &[DownRail]) {
     for rail in more {
         if down.iter().all(|known| known.name != rail.name) {
             down.push(rail.clone());

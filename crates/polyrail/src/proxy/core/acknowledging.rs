@@ -134,7 +134,7 @@ impl Core {
 }
 
 /// Visits to a broken connection: more than what sockets hold.
-const LAST_VISITS: u32 = 16;
+const LAST_VISITS: u32 = 64;
 
 /// Sends the reason to a peer that is given up, where the peer can't know it.
 fn tell_why(flow: &mut RxFlow) {

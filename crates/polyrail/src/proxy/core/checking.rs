@@ -24,7 +24,7 @@ impl Core {
         // Bytes may have come that this thread has not read.
         if !late.is_empty() {
             late.iter().for_each(|key| self.mark_readable(*key));
-            self.read_ready(proxy, pass);
+            self.read_ready(proxy, pass, false);
         }
         for key in late {
             if let Some(flow) = self.flows.get_mut(key)
@@ -39,7 +39,9 @@ impl Core {
         pass.copiers.let_go();
     }
 
-    pub(in crate::proxy) fn check_stalls(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) {
+    /// Ends flows that stand still. Says whether it read anything.
+    pub(in crate::proxy) fn check_stalls(&mut self, proxy: &Proxy, pass: &mut Pass<'_>) -> bool {
+        let mut worked = false;
         // While it polls streams, nobody tells it that a peer of one has died.
         streams(&self.streamed, &self.flows).for_each(|(_, _, stream)| stream.note_event());
         for place in 0..self.streamed.len() {
@@ -55,7 +57,7 @@ impl Core {
         let late: Vec<usize> = self.flows.iter().filter(seems_late).map(|(key, _)| key).collect();
         if !late.is_empty() {
             late.iter().for_each(|key| self.mark_readable(*key));
-            self.read_ready(proxy, pass);
+            worked |= self.read_ready(proxy, pass, false);
         }
         let mut broken = Vec::new();
         for key in late {
@@ -79,6 +81,7 @@ impl Core {
                 }
             }
         }
+        worked
     }
 }
 

@@ -57,13 +57,12 @@ impl Core {
     /// sleeps for, or leaves a flow whose visit was over before its bytes were. Else whatever comes on a stream wakes
     /// it, also on one that it did not know.
     pub(in crate::proxy) fn must_wake_sleeper(&mut self) -> bool {
-        std::mem::take(&mut self.took_wake_up) | !self.may_sleep() | self.has_unread()
+        self.has_taken_wake_up() | std::mem::take(&mut self.leaves_unread)
     }
 
-    /// Whether flows have bytes that nobody announces again, as the poller has said it already.
-    fn has_unread(&self) -> bool {
-        let is_unread = |key: &usize| self.flows.get(*key).is_some_and(|flow| !flow.is_held_back());
-        self.ready.iter().any(is_unread)
+    /// Whether a wake-up that another thread sleeps for was taken here.
+    pub(in crate::proxy) fn has_taken_wake_up(&mut self) -> bool {
+        std::mem::take(&mut self.took_wake_up) | !self.may_sleep()
     }
 
     /// Looks at flows whose bytes the poller does not see.

@@ -13,6 +13,10 @@ use crate::device::shared_memory::ring::PeersRing;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::RxSide;
 
+/// Chunks that one hold of the peer's lock may end, and that are delivered together. Whether the visit is over is
+/// asked between such batches: some messages cost much more than their bytes tell.
+const CHUNKS_MAX: u32 = 64;
+
 impl RxFlow {
     /// Does all of [`Self::take_in`] that needs the lock of the peer, and what else would take it
     /// soon: all flows of the peer share it, so it is taken once for each call that brings bytes.
@@ -27,7 +31,13 @@ impl RxFlow {
         let peer = self.peer.clone();
         let mut rx = peer.rx();
         self.landing_ended(&mut rx);
+        self.has_more = false;
+        let mut ended = 0;
         while !self.waits() {
+            if ended == CHUNKS_MAX {
+                self.has_more = true;
+                break;
+            }
             let left = connection.reader.left();
             // Other flows of the peer need the lock meanwhile.
             if connection.reader.is_long_next() {
@@ -78,6 +88,8 @@ impl RxFlow {
                     }
                 }
                 ReaderEvent::End => {
+                    // Between two chunks, so that a flow which waits for its turn claims nothing.
+                    ended += 1;
                     let holds_room = self.current.landing.holds_room();
                     let end = self.current.end(self.flow, side);
                     if let Some(header) = self.current.header.take() {
@@ -102,7 +114,7 @@ impl RxFlow {
         // A revoked flow's end may have completed a transfer that another flow brought.
         rx.take(&mut self.delivery);
         if self.delivery.is_empty() {
-            self.look_ahead(connection, goes_on, &mut rx, pass.now);
+            self.look_ahead(connection, goes_on || self.has_more, &mut rx, pass.now);
         }
         Ok(())
     }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use polyrail::Engine;
 use polyrail_lab::Rate;
 use polyrail_report::counted;
+use polyrail_sys::interfaces::{self, Below, Interface, Kind};
 
 use crate::cmd::bench::judge::Line;
 
@@ -14,7 +15,13 @@ pub(super) fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
     // In a user's own lab, or on a share of a link, the rate is below the driver's speed.
     let buckets = if rates.is_some() { Ok(Vec::new()) } else { polyrail_lab::token_buckets() };
     let buckets: BTreeMap<String, u64> = buckets.unwrap_or_default().into_iter().collect();
-    let bucket = |rail: &polyrail::RailInfo| buckets.get(&rail.interface).copied();
+    let all = interfaces::survey().unwrap_or_default();
+    // A bucket of its own bounds what is made on a link.
+    let wire = |rail: &polyrail::RailInfo| match buckets.contains_key(&rail.interface) {
+        true => rail.interface.clone(),
+        false => wire_of(&rail.interface, &all).to_owned(),
+    };
+    let bucket = |rail: &polyrail::RailInfo| buckets.get(&wire(rail)).copied();
     let speed = |(place, rail): (usize, &polyrail::RailInfo)| match rates {
         Some(rates) => rates.get(place)?.bytes_per_second(),
         // Loopback has a speed in name only.
@@ -22,13 +29,9 @@ pub(super) fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
         None if bucket(rail).is_some() => bucket(rail),
         None => rail.speed_mbps.map(|mbps| u64::from(mbps) * 125_000),
     };
-    // Rails of one interface share its link.
+    // Rails of one interface share its link, and so do those made on it.
     let sharing = |rail: &polyrail::RailInfo| {
-        if rates.is_some() {
-            1
-        } else {
-            rails.iter().filter(|one| one.interface == rail.interface).count()
-        }
+        if rates.is_some() { 1 } else { rails.iter().filter(|one| wire(one) == wire(rail)).count() }
     };
     let each = rails.iter().enumerate();
     let each = each.map(|rail| {
@@ -44,7 +47,7 @@ pub(super) fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
         }
         None => "by their drivers",
     };
-    let links = rails.iter().map(|rail| &rail.interface).collect::<BTreeSet<_>>().len();
+    let links = rails.iter().map(wire).collect::<BTreeSet<_>>().len();
     let shared = match links < rails.len() && rates.is_none() {
         true => {
             format!(", which share {links} {}", if links == 1 { "interface" } else { "interfaces" })
@@ -53,6 +56,19 @@ pub(super) fn line(engine: &Engine, rates: Option<&[Rate]>) -> Option<Line> {
     };
     let source = format!("{} {source}{shared}", counted(each.len() as u64, "rail"));
     Some(Line { rails: each, source })
+}
+
+/// The interface whose link carries what this one sends: a VLAN and a macvlan are made on another one.
+fn wire_of<'a>(name: &'a str, all: &'a [Interface]) -> &'a str {
+    let mut wire = name;
+    // The kernel allows eight, one above the other.
+    for _ in 0..8 {
+        let Some(one) = all.iter().find(|one| one.name == wire) else { break };
+        let (Kind::Vlan | Kind::Macvlan, Below::Link(below)) = (one.kind, one.below) else { break };
+        let Some(below) = all.iter().find(|one| one.index == below) else { break };
+        wire = &below.name;
+    }
+    wire
 }
 
 /// What the rails of the other end carry at most. It says so itself, so its numbers are looked at.
@@ -65,6 +81,25 @@ pub(super) fn line_there(rails: Vec<(String, f64)>) -> Option<Line> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_made_on_an_interface_uses_its_link() {
+        let address = [10, 0, 0, 1].into();
+        let on = |index, name: &str, kind, below| Interface {
+            kind,
+            below,
+            ..Interface::described(index, name, address)
+        };
+        let all = [
+            Interface::described(2, "eth0", address),
+            on(3, "eth0.7", Kind::Vlan, Below::Link(2)),
+            on(4, "net1", Kind::Macvlan, Below::Link(3)),
+            on(5, "net2", Kind::Macvlan, Below::Elsewhere),
+            on(6, "odd", Kind::Macvlan, Below::Link(6)),
+        ];
+        let wires = ["eth0", "eth0.7", "net1", "net2", "odd", "gone"].map(|one| wire_of(one, &all));
+        assert_eq!(wires, ["eth0", "eth0", "eth0", "net2", "odd", "gone"]);
+    }
 
     #[test]
     fn rates_of_the_other_end_that_are_none_count_for_nothing() {

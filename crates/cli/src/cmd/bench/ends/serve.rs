@@ -86,7 +86,7 @@ fn serve_one(
     Ok(Vec::new())
 }
 
-/// The rails here that carried nothing in the last sample, or do now.
+/// The rails here that carried nothing in a sample, or do now.
 fn silent(link: &Link<'_>) -> Silent {
     link.silent().unwrap_or_else(|| Silent {
         down: rails_down(link.engine, &link.engine.stats()),

@@ -15,7 +15,7 @@ use crate::cmd::bench::judge::{
 use crate::cmd::bench::options::{Op, Schedule, Verify};
 use crate::cmd::bench::output::TCP;
 use crate::cmd::bench::talk::Load;
-use crate::cmd::bench::trial::Taken;
+use crate::cmd::bench::trial::{Taken, add_new};
 
 impl Bench<'_> {
     /// What this size is held against, measured after it as it went.
@@ -221,11 +221,29 @@ impl Bench<'_> {
     ) -> Evidence {
         let distance = |taken: &&Taken| (taken.sample.gb_per_s() - median).abs();
         let middle = rounds.engine.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
+        let is_mixed = middle.is_some_and(|taken| distance(&taken) > MIXED_SHARE * median);
+        let has_resent = middle.is_some_and(|taken| {
+            let down = taken.local_load.down.iter().chain(&taken.peer_load.down);
+            let down: Vec<&str> = down.map(|rail| rail.name.as_str()).collect();
+            let mut rails = taken.rails.iter();
+            rails.any(|rail| rail.resent_chunks > 0 && down.contains(&rail.name.as_str()))
+        });
         let (local, peer, window_full_share) = middle.map_or_else(Default::default, |taken| {
             let share = taken.sample.window_full_share;
             (taken.local_load.clone(), taken.peer_load.clone(), share)
         });
+        let mut down_elsewhen = [Vec::new(), Vec::new()];
+        let [here, there] = &mut down_elsewhen;
+        for taken in &rounds.engine {
+            add_new(here, &taken.local_load.down);
+            add_new(there, &taken.peer_load.down);
+        }
+        here.retain(|rail| local.down.iter().all(|known| known.name != rail.name));
+        there.retain(|rail| peer.down.iter().all(|known| known.name != rail.name));
         Evidence {
+            has_resent,
+            is_mixed,
+            down_elsewhen,
             gb_per_s: median,
             ways: if self.schedule.bidir { 2 } else { 1 },
             local,
@@ -249,6 +267,9 @@ impl Bench<'_> {
         }
     }
 }
+
+/// Largest distance of the middle sample from the median, as a share of the median.
+const MIXED_SHARE: f64 = 0.05;
 
 /// The rail that sent the greatest part of its bytes again.
 fn most_lost(rails: &[RailShare]) -> Option<(String, f64)> {

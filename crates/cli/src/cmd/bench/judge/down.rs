@@ -47,6 +47,19 @@ fn is_among(down: &[DownRail], name: &str, ways: u64) -> bool {
     down.iter().any(|one| one.name == name && !carries(one, ways))
 }
 
+/// Whether a rail that was down held the others up: it went down in this sample, its chunks were sent again, or it was
+/// down in a sample that the rate is a mean of.
+pub(super) fn disturbs(evidence: &Evidence) -> bool {
+    let mut elsewhen = evidence.down_elsewhen.iter().flatten();
+    let was_down = evidence.is_mixed && elsewhen.any(|rail| rail.why.is_fault());
+    went(evidence) || was_down || evidence.has_resent
+}
+
+/// Returns whether a rail went down during the sample. Its bytes count in the rate, but its capacity is unknown.
+pub(super) fn went(evidence: &Evidence) -> bool {
+    evidence.local.down.iter().chain(&evidence.peer.down).any(|rail| rail.went)
+}
+
 /// Whether a rail on which connections of its own end fail carries in the only direction in use.
 fn carries(rail: &DownRail, ways: u64) -> bool {
     rail.receives && ways == 1
@@ -55,9 +68,16 @@ fn carries(rail: &DownRail, ways: u64) -> bool {
 /// Nothing else is the limit.
 pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
     let rails = evidence.rails.len().max(1);
-    let mut all = evidence.local.down.iter().chain(&evidence.peer.down);
+    let elsewhen = evidence.down_elsewhen.iter().flatten();
+    let mut all = evidence.local.down.iter().chain(&evidence.peer.down).chain(elsewhen);
+    let waited = match evidence.has_resent {
+        true => {
+            "; transfers waited for a rail that was down, and its chunks went out again on others"
+        }
+        false => "",
+    };
     let because = format!(
-        "{} GB/s were what the rails carried that were up, of {rails} here",
+        "{} GB/s were what the rails carried that were up, of {rails} here{waited}",
         show_gb_per_s(evidence.gb_per_s)
     );
     let (kind, cause) = (LimitKind::Network, Cause::RailDown);
@@ -65,25 +85,15 @@ pub(super) fn rails_down(evidence: &Evidence) -> Option<Candidate> {
     all.any(|rail| rail.why.is_fault() && !carries(rail, evidence.ways)).then_some(candidate)
 }
 
-/// The rails of both ends that carried nothing, why, and what to look at: a line for each, behind any verdict. By the
-/// time it is shown a rail may be back, so its fault is told in the past tense.
+/// The rails of both ends that carried nothing in some sample, why, and what to look at: a line for each, behind any
+/// verdict. A rail may be back when the line is printed, so its fault is in the past tense.
 pub(super) fn names(evidence: &Evidence) -> Vec<String> {
-    let mut lines = of_end(&evidence.local.down, HERE, Tense::Past);
-    lines.extend(of_end(&evidence.peer.down, THERE, Tense::Past));
+    let [here, there] = &evidence.down_elsewhen;
+    let here = [&*evidence.local.down, here].concat();
+    let there = [&*evidence.peer.down, there].concat();
+    let mut lines = of_end(&here, HERE);
+    lines.extend(of_end(&there, THERE));
     lines
-}
-
-/// When a fault is looked at: it is there still, or was when it was measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Tense {
-    Present,
-    Past,
-}
-
-impl Tense {
-    fn of(self, present: &'static str, past: &'static str) -> &'static str {
-        if self == Self::Present { present } else { past }
-    }
 }
 
 pub(super) const HERE: &str = "here";
@@ -91,7 +101,9 @@ pub(super) const THERE: &str = "at the other side";
 
 /// The causes that [`names`] names.
 pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {
-    evidence.local.down.iter().chain(&evidence.peer.down).map(|rail| match rail.why {
+    let elsewhen = evidence.down_elsewhen.iter().flatten();
+    let all = evidence.local.down.iter().chain(&evidence.peer.down).chain(elsewhen);
+    all.map(|rail| match rail.why {
         WhyDown::Interface | WhyDown::Gone | WhyDown::NoRail | WhyDown::Disconnected => {
             Cause::RailDown
         }
@@ -101,7 +113,7 @@ pub(super) fn causes(evidence: &Evidence) -> impl Iterator<Item = Cause> {
 }
 
 /// Rails that are left out for one reason are named together.
-pub(super) fn of_end(rails: &[DownRail], place: &str, tense: Tense) -> Vec<String> {
+pub(super) fn of_end(rails: &[DownRail], place: &str) -> Vec<String> {
     let mut reasons: Vec<(&DownRail, Vec<&DownRail>)> = Vec::new();
     for rail in rails {
         let is_same = |one: &DownRail| (one.why, &one.because) == (rail.why, &rail.because);
@@ -114,23 +126,18 @@ pub(super) fn of_end(rails: &[DownRail], place: &str, tense: Tense) -> Vec<Strin
         let (why, interface) = (first.why, &first.interface);
         let names: Vec<&str> = rails.iter().map(|rail| rail.name.as_str()).collect();
         let (names, is) = (names.join(", "), if names.len() == 1 { "is" } else { "are" });
-        let words = words(first, if place == HERE { "this end" } else { "that end" }, tense);
+        let words = words(first, if place == HERE { "this end" } else { "that end" });
         if why == WhyDown::Disconnected && first.receives {
             let (from, to, sender) = match place == HERE {
                 true => ("here", "the other side", "the other side"),
                 false => ("the other side", "here", "this end"),
             };
-            let (fail, passes) = match tense {
-                Tense::Present => ("fail", format!("what {sender} sends passes")),
-                Tense::Past => ("failed", format!("what {sender} sent passed")),
-            };
             return format!(
-                "{names} {place}: connections from {from} to {to} {fail}: {words}; {passes} (look at firewalls of \
-                 both ends and between them)"
+                "{names} {place}: connections from {from} to {to} failed: {words}; what {sender} sent passed (look at \
+                 firewalls of both ends and between them)"
             );
         }
         // Each fault has a sentence of its own.
-        let was = tense.of("is", "was");
         let state = match why {
             WhyDown::Disconnected => "not connected",
             WhyDown::Gone => "lost",
@@ -138,7 +145,7 @@ pub(super) fn of_end(rails: &[DownRail], place: &str, tense: Tense) -> Vec<Strin
         };
         match why.is_fault() {
             true => format!(
-                "{names} {place} {was} {state}: {words} ({})",
+                "{names} {place} was {state}: {words} ({})",
                 look(why, &words, interface, place)
             ),
             false => format!("{names} {place} {is} not used: {words}"),
@@ -170,21 +177,16 @@ fn look(why: WhyDown, words: &str, interface: &str, place: &str) -> String {
 }
 
 /// The fact in words; `end` is the one that has the rail.
-fn words(rail: &DownRail, end: &str, tense: Tense) -> String {
+fn words(rail: &DownRail, end: &str) -> String {
     let because = |otherwise: &str| rail.because.clone().unwrap_or_else(|| otherwise.to_owned());
     match rail.why {
         WhyDown::Interface | WhyDown::NoRail => {
-            let words = tense.of(
-                "its interface is down or has no carrier",
-                "its interface was down or had no carrier",
-            );
+            let words = "its interface was down or had no carrier";
             let is_none = rail.why == WhyDown::NoRail;
             words.to_owned() + if is_none { ", so the engine has no such rail" } else { "" }
         }
         WhyDown::Gone => because("its interface does not exist any more"),
-        WhyDown::Disconnected => {
-            because(tense.of("none of its flows is connected", "none of its flows was connected"))
-        }
+        WhyDown::Disconnected => because("none of its flows was connected"),
         WhyDown::NoChannel { channels, rails } => {
             let channels = counted(channels.into(), "channel");
             format!("{end} has {channels} for {rails} rails (setting `channels`)")

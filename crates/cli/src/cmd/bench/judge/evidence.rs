@@ -3,7 +3,7 @@
 use polyrail_report::Spread;
 
 use super::machine::CopyRate;
-use crate::cmd::bench::talk::Load;
+use crate::cmd::bench::talk::{DownRail, Load};
 
 /// A way of the bytes that is not the rails.
 #[derive(Clone, Debug)]
@@ -16,6 +16,12 @@ pub(crate) struct BesideRails {
 /// The numbers of one size.
 #[derive(Clone, Debug)]
 pub(crate) struct Evidence {
+    /// Chunks of rails that were down were sent again.
+    pub(crate) has_resent: bool,
+    /// The rate is a mean of samples that lie apart, so none of them has it.
+    pub(crate) is_mixed: bool,
+    /// Rails of this end and of the other one that were down in other samples than this one.
+    pub(crate) down_elsewhen: [Vec<DownRail>; 2],
     /// Of both directions together.
     pub(crate) gb_per_s: f64,
     /// Directions in use: 1 or 2.

@@ -12,12 +12,29 @@ fn a_rail_that_is_down_is_named_and_the_rate_is_held_against_the_others() {
         why: WhyDown::Disconnected,
         because: None,
         receives: false,
+        went: false,
     };
     let named = "\nrail3 here was not connected: none of its flows was connected (look at `ip -s link show eth3`";
     let (kind, because) = verdict(|e| (e.gb_per_s, e.local.down) = (7.6, vec![down()]));
     assert_eq!(kind, LimitKind::Network);
     let words = "7.60 GB/s one way are 95 % of the 8.00 GB/s of 4 rails in the lab without rail3";
     assert!(because.starts_with(words) && because.contains(named), "{because}");
+
+    // What it held up is not for want of depth.
+    for resent in [false, true] {
+        let (kind, because) = verdict(|e| {
+            (e.gb_per_s, e.line, e.local.down) = (2.0, None, vec![down()]);
+            (e.depth, e.has_resent) = (4, resent);
+        });
+        assert_eq!(because.starts_with("2.00 GB/s were what the rails"), resent, "{because}");
+        assert_eq!(kind == LimitKind::Network, resent, "{because}");
+    }
+
+    // It went down after the sample that the verdict is about.
+    let (_, because) = verdict(|e| (e.gb_per_s, e.down_elsewhen) = (9.5, [vec![], vec![down()]]));
+    let words =
+        "95 % of the 10.0 GB/s of 4 rails in the lab\nrail3 at the other side was not connected";
+    assert!(because.contains(words), "{because}");
 
     // The settings have it left out.
     let because = Some("no route from 10.3.0.1".to_owned());
@@ -63,7 +80,8 @@ fn fewer_rails_at_the_other_side_are_the_limit_when_they_are_full() {
     let (kind, because) = verdict(|e| {
         meet(e, &[0.0125, 0.0125, 0.0125]);
         let (name, interface, why) = ("eth2".into(), "eth2".into(), WhyDown::NoPartner);
-        e.peer.down = vec![DownRail { name, interface, why, because: None, receives: false }];
+        e.peer.down =
+            vec![DownRail { name, interface, why, because: None, receives: false, went: false }];
     });
     assert_eq!(kind, LimitKind::Network);
     assert!(because.starts_with(&words.replace("2 rails", "3 rails")), "{because}");
@@ -86,6 +104,7 @@ fn a_rail_that_connects_one_way_only_is_named_with_its_direction() {
         why: WhyDown::Disconnected,
         because: Some("timed out".into()),
         receives: true,
+        went: false,
     };
     let (_, because) = verdict(|e| (e.peer.down, e.depth) = (vec![one_way()], 1 << 10));
     let words = "\neth1 at the other side: connections from the other side to here failed: timed out; what this end sent \
@@ -103,29 +122,33 @@ fn a_rail_that_connects_one_way_only_is_named_with_its_direction() {
 }
 
 #[test]
-fn what_is_told_at_once_is_in_the_present_and_what_was_measured_in_the_past() {
-    let down = |why| DownRail {
+fn both_ends_tell_of_faults_in_the_past_and_a_rail_that_went_is_no_yardstick() {
+    let down = |why, went| DownRail {
         name: "eth1".into(),
         interface: "eth1".into(),
         why,
         because: None,
         receives: false,
+        went,
     };
     for (why, fault) in [
-        (WhyDown::Interface, "down: its interface is down or has no carrier"),
-        (WhyDown::NoRail, "down: its interface is down or has no carrier, so the engine"),
-        (WhyDown::Disconnected, "not connected: none of its flows is connected"),
+        (WhyDown::Interface, "down: its interface was down or had no carrier"),
+        (WhyDown::NoRail, "down: its interface was down or had no carrier, so the engine"),
+        (WhyDown::Disconnected, "not connected: none of its flows was connected"),
     ] {
-        let now = silent_rails(
-            &Silent { down: vec![down(why)], ..Silent::default() },
-            &Silent::default(),
-        );
-        assert!(now[0].starts_with(&format!("eth1 here is {fault}")), "{now:?}");
-        let (_, then) = verdict(|e| (e.local.down, e.depth) = (vec![down(why)], 1 << 10));
-        let fault = fault.replace("is ", "was ").replace("has no", "had no");
+        let own = Silent { down: vec![down(why, false)], ..Silent::default() };
+        let listener = silent_rails(&own, &Silent::default());
+        assert!(listener[0].starts_with(&format!("eth1 here was {fault}")), "{listener:?}");
+        let (_, then) = verdict(|e| (e.local.down, e.depth) = (vec![down(why, false)], 1 << 10));
         assert!(then.contains(&format!("\neth1 here was {fault}")), "{then}");
-        assert!(!then.contains("eth1 here is"), "{then}");
     }
+    // More than the others carry, as it carried its part for a while.
+    let (kind, because) = verdict(|e| {
+        (e.gb_per_s, e.peer.down) = (9.9, vec![down(WhyDown::Interface, true)]);
+    });
+    let words = "9.90 GB/s were what the rails carried that were up, of 4 here\neth1 at the other side was down";
+    assert_eq!(kind, LimitKind::Network);
+    assert!(because.starts_with(words) && !because.contains("more is possible"), "{because}");
 }
 
 #[test]
@@ -137,6 +160,7 @@ fn rails_without_a_channel_are_named_together_with_how_many_channels_there_are()
         why: WhyDown::NoChannel { channels: 1, rails: 4 },
         because: None,
         receives: false,
+        went: false,
     };
     let all = ["rail1", "rail2", "rail3"].map(silent).to_vec();
     let one_channel = |e: &mut Evidence| {
@@ -198,6 +222,7 @@ fn rails_here_to_which_the_client_sends_nothing_are_told_once() {
         why: WhyDown::NoPartner,
         because: Some(because.into()),
         receives: false,
+        went: false,
     };
     let spare = "only 2 rails of the other end can reach it, all paired";
     let unsent = vec![rail("rail2", spare), rail("rail3", spare)];
@@ -218,6 +243,7 @@ fn where_to_look_follows_from_the_reason() {
             why,
             because: Some(because.to_owned()),
             receives: false,
+            went: false,
         };
         silent_rails(&Silent { down: vec![down], ..Silent::default() }, &Silent::default())
             .remove(0)
@@ -233,7 +259,7 @@ fn where_to_look_follows_from_the_reason() {
     assert!(mtu.contains("`ip link show eth1` at both ends"), "{mtu}");
     let gone = line(WhyDown::Gone, "its interface eth1 does not exist any more");
     assert!(
-        gone.starts_with("rail1 here is lost: its interface eth1") && gone.contains("again"),
+        gone.starts_with("rail1 here was lost: its interface eth1") && gone.contains("again"),
         "{gone}"
     );
 }

@@ -31,7 +31,9 @@
 //! 10. `depth`: fewer bytes were outstanding than the window has room for, and nobody tried whether more of
 //!     them help, or they did a little. One transfer at a time is bound by its latency; several may leave rails
 //!     without work, and the text says how many.
-//! 11. `network` once more: a rail is down while others carry the bytes, and nothing above is the limit. A rail is
+//! 11. `network` once more: a rail is down while others carry the bytes, and nothing above is the limit. A rail that
+//!     went down in the middle of the sample makes this come before 8, and instead of 2. A rail whose chunks were sent
+//!     again, or that was down in a sample of which the rate is a mean, makes it come before 8. A rail is
 //!     down if none of its flows is connected, or if its interface was down from the start. Rule 2 holds the rate
 //!     against the rails that are up. Behind every verdict stands which rails are down, why, and what to look at, and
 //!     which are not used, as no rail of the end opposite is in their network or this end has no channel for them: a line
@@ -81,13 +83,16 @@ pub(crate) fn judge(evidence: &Evidence) -> Judged {
         candidates.extend(rules::message_rate(evidence));
     } else {
         candidates.extend(rules::deeper(evidence));
-        candidates.extend(rules::network(evidence));
+        // Without the rails that went down in the middle the line says too little, with them too much.
+        let went = down::went(evidence);
+        candidates.extend(rules::network(evidence).filter(|_| !went));
         candidates.extend(rules::memory(evidence));
         candidates.extend(rules::posting(evidence));
         candidates.extend(rules::peer_stands_still(evidence));
         candidates.extend(rules::cpu(evidence));
         candidates.extend(rules::peer(evidence));
         candidates.extend(rules::no_room(evidence));
+        candidates.extend(down::rails_down(evidence).filter(|_| down::disturbs(evidence)));
         candidates.extend(one_nic::limit(evidence));
         candidates.extend(rules::lost(evidence));
         candidates.extend(rules::dropped(&evidence.local, "here"));

@@ -16,6 +16,9 @@ use crate::cmd::bench::talk::{DownRail, Load, OneNic, OwnCpus, Program, Throttle
 fn idle() -> Evidence {
     let load = Load { process_cpus: 0.1, cpus_allowed: 8, ..Load::default() };
     Evidence {
+        has_resent: false,
+        is_mixed: false,
+        down_elsewhen: Default::default(),
         gb_per_s: 1.0,
         ways: 1,
         local: load.clone(),
@@ -500,6 +503,7 @@ fn plant(cause: Cause, e: &mut Evidence) {
         why,
         because: None,
         receives: false,
+        went: false,
     };
     let hot = Hot {
         cpu: 22,

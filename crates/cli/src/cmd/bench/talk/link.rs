@@ -21,7 +21,7 @@ pub(crate) struct Link<'a> {
     /// Notifications that came while something else was awaited.
     waiting: Mutex<VecDeque<Vec<u8>>>,
     refused_other: Mutex<Option<Instant>>,
-    /// At the end of the last sample here: rails that carried nothing, and rails that received by one NIC.
+    /// At the ends of the samples here: rails that carried nothing, and rails that received by one NIC.
     silent: Mutex<Option<Silent>>,
     interrupt: Interrupt,
 }
@@ -52,14 +52,21 @@ impl<'a> Link<'a> {
         self.interrupt.is_raised()
     }
 
-    /// Keeps what a sample says about silent rails: after it, rails also lose connections because the bench ends.
+    /// Keeps what a sample says about silent rails: after it, rails also lose connections because the bench ends. A
+    /// fault of an earlier sample is kept, too.
     pub(crate) fn note_silent(&self, load: &Load) {
-        let Load { down, unsent, one_nic, .. } = load.clone();
-        let silent = Silent { down, unsent, one_nic };
-        *self.silent.lock() = Some(silent);
+        let Load { mut down, unsent, one_nic, .. } = load.clone();
+        let mut silent = self.silent.lock();
+        let before = silent.take().map_or_else(Vec::new, |silent| silent.down);
+        for rail in before.into_iter().filter(|rail| rail.why.is_fault()) {
+            if down.iter().all(|known| known.name != rail.name) {
+                down.push(rail);
+            }
+        }
+        *silent = Some(Silent { down, unsent, one_nic });
     }
 
-    /// The silent rails of the last sample here, if there was one.
+    /// The silent rails of the samples here, if any was taken.
     pub(crate) fn silent(&self) -> Option<Silent> {
         self.silent.lock().clone()
     }

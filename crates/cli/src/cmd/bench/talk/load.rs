@@ -87,6 +87,9 @@ pub(crate) struct DownRail {
     /// Whether payload still arrived on it: the end opposite connects, and this one can't.
     #[serde(default)]
     pub(crate) receives: bool,
+    /// It carried payload first, and went down in the middle of the sample.
+    #[serde(default)]
+    pub(crate) went: bool,
 }
 
 /// Rails in one subnet, and the NIC by which their bytes arrive.

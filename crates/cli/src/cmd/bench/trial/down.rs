@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use polyrail::{Engine, LeftOut, RailStats, Stats};
-use polyrail_sys::interfaces::{self, Interface};
+use polyrail_report::counted;
+use polyrail_sys::interfaces::{self, Below, Interface};
 
 use crate::cmd::bench::talk::{DownRail, RailDelta, WhyDown};
 
@@ -16,8 +17,9 @@ pub(crate) fn rails_down(engine: &Engine, stats: &Stats) -> Vec<DownRail> {
         .into_iter()
         .map(|rail| (rail.name, rail.interface, rail.address.ip()))
         .collect();
-    let late = |name: &str| is_late(engine.config().names_rails(), &engine.left_out(), name);
-    find(stats, &rails, &interfaces::survey().unwrap_or_default(), late)
+    let left_out = engine.left_out();
+    let lacked = |name: &str| lacked(engine.config().names_rails(), &left_out, name);
+    find(stats, &rails, &interfaces::survey().unwrap_or_default(), lacked)
 }
 
 /// Returns the rails of peers to which this end sends nothing, if only this end sends. Where both ends send, the peer may
@@ -34,6 +36,7 @@ pub(super) fn unsent(stats: &Stats, moved: &[RailDelta]) -> Vec<DownRail> {
         why: WhyDown::NoPartner,
         because: Some(rail.because.clone()),
         receives: false,
+        went: false,
     });
     told.collect()
 }
@@ -41,13 +44,24 @@ pub(super) fn unsent(stats: &Stats, moved: &[RailDelta]) -> Vec<DownRail> {
 /// The name of a rail, its interface, and its address there.
 type Rail = (String, String, IpAddr);
 
-/// Whether an interface that has an address now could have been a rail if it had had it when the engine began.
-fn is_late(names_rails: bool, left_out: &[LeftOut], name: &str) -> bool {
+/// What an interface lacked when the engine began: with it, it would be a rail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lacked {
+    /// It was down.
+    Link,
+    Address,
+    /// It was not there.
+    All,
+}
+
+fn lacked(names_rails: bool, left_out: &[LeftOut], name: &str) -> Option<Lacked> {
     match left_out.iter().find(|one| one.name == name) {
+        Some(LeftOut { reason, .. }) if reason == "down" => Some(Lacked::Link),
         Some(LeftOut { reason, .. }) => {
-            reason == "down" || reason == "no address" || reason.starts_with("no address that")
+            let has_none = reason == "no address" || reason.starts_with("no address that");
+            has_none.then_some(Lacked::Address)
         }
-        None => !names_rails,
+        None => (!names_rails).then_some(Lacked::All),
     }
 }
 
@@ -65,17 +79,46 @@ pub(super) fn down_meanwhile(
     let mark = |rail: &DownRail| {
         let name = &rail.name;
         let receives = has_no_flow(before, name) && has_no_flow(later, name) && arrived(name);
-        DownRail { receives, ..rail.clone() }
+        let carried = |one: &RailDelta| one.name == *name && one.tx_bytes + one.rx_bytes > 0;
+        let was_down = before.iter().any(|one| one.name == *name);
+        let went = !was_down && rail.why.is_fault() && moved.iter().any(carried);
+        DownRail { receives, went, ..rail.clone() }
     };
-    later.iter().map(mark).collect()
+    let mut down: Vec<DownRail> = later.iter().map(mark).collect();
+    // Its flows may be up again by now, for a moment.
+    let all: u64 = moved.iter().map(|rail| rail.tx_bytes).sum();
+    for rail in moved {
+        let is_known = down.iter().any(|known| known.name == rail.name);
+        let carried = rail.tx_bytes as f64 >= CARRIES_SHARE * all as f64;
+        if rail.resent_chunks > 0 && !carried && !is_known {
+            let chunks = counted(rail.resent_chunks, "chunk");
+            let because = format!(
+                "its flows died or stalled, and {chunks} went out again on other rails; the log tells why \
+                 (`--set log_level=info`)"
+            );
+            down.push(DownRail {
+                name: rail.name.clone(),
+                interface: rail.name.clone(),
+                why: WhyDown::Disconnected,
+                because: Some(because),
+                receives: false,
+                went: false,
+            });
+        }
+    }
+    down
 }
 
-/// `interfaces`: all of this machine, each address and those without one; `late`: whether an interface was no rail only because it lacked something.
+/// A rail that lost flows and carried less than this share of all bytes carried nothing.
+const CARRIES_SHARE: f64 = 0.01;
+
+/// `interfaces`: all of this machine, each address and those without one; `lacked`: what an interface that is no rail
+/// lacked for that.
 fn find(
     stats: &Stats,
     rails: &[Rail],
     interfaces: &[Interface],
-    late: impl Fn(&str) -> bool,
+    lacked: impl Fn(&str) -> Option<Lacked>,
 ) -> Vec<DownRail> {
     let each = || stats.peers.iter().flat_map(|peer| &peer.rails);
     let of = |name: &str| each().filter(|rail| rail.name == name).collect::<Vec<_>>();
@@ -90,14 +133,15 @@ fn find(
     // Flows of an interface that is down count as up until something is sent on them.
     let gone = |(_, interface, address): &Rail| {
         let mut same = interfaces.iter().filter(|one| one.name == *interface).peekable();
-        if interfaces.is_empty() || address.is_loopback() {
+        // An interface that has the address under another name is the same one, or as good.
+        let has_it = |one: &Interface| one.address == *address && one.is_usable() && one.up;
+        if interfaces.is_empty() || address.is_loopback() || interfaces.iter().any(has_it) {
             return None;
         }
         if same.peek().is_none() {
             return Some(format!("its interface {interface} does not exist any more"));
         }
-        let has_lost = !same.any(|one| one.address == *address);
-        has_lost.then(|| format!("its interface {interface} no longer has the address {address}"))
+        Some(format!("its interface {interface} no longer has the address {address}"))
     };
     // Channels go round the rails that have a partner, so those of all rails together are all that there are.
     let channels: BTreeSet<u32> =
@@ -123,16 +167,23 @@ fn find(
         let told = of(name).into_iter().find_map(|rail| rail.idle_because.clone());
         let because = lost.or(told);
         let (name, interface) = (name.clone(), interface.clone());
-        DownRail { name, interface, why, because, receives: false }
+        DownRail { name, interface, why, because, receives: false, went: false }
     });
     // An interface that was down when the engine began, or had no address, is no rail. One that is called like those of
     // the rails would be.
     let is_like_rails = |one: &&Interface| {
         let same = |(_, rail, _): &Rail| stem(rail) == stem(&one.name);
-        let lacks = one.master.is_none() && late(&one.name);
-        !one.loopback && rails.iter().any(same) && (!one.up || lacks)
+        let lacks = one.master.is_none() && lacked(&one.name).is_some();
+        // What is made on it has the address.
+        let is_below = interfaces.iter().any(|other| other.below == Below::Link(one.index));
+        !one.loopback && !is_below && rails.iter().any(same) && (!one.up || lacks)
     };
-    let is_rail = |one: &&Interface| rails.iter().any(|(_, rail, _)| *rail == one.name);
+    let has = |name: &str, address: &IpAddr| {
+        interfaces.iter().any(|one| one.name == name && one.address == *address)
+    };
+    let is_rail = |one: &&Interface| {
+        rails.iter().any(|(_, rail, address)| *rail == one.name || has(&one.name, address))
+    };
     let mut others: Vec<DownRail> = Vec::new();
     for one in interfaces.iter().filter(is_like_rails).filter(|one| !is_rail(one)) {
         let name = one.name.clone();
@@ -140,12 +191,13 @@ fn find(
         if others.iter().all(|other| other.name != name) {
             let interface = name.clone();
             let is_usable = interfaces.iter().any(|other| other.name == name && other.is_usable());
-            let (why, because) = match (one.up, is_usable) {
-                (true, true) => (WhyDown::NoPartner, Some(LATE.to_owned())),
-                (true, false) => (WhyDown::NoPartner, Some(NO_ADDRESS.to_owned())),
-                (false, _) => (WhyDown::NoRail, None),
+            let lacks_address = !is_usable && (one.up || lacked(&name) == Some(Lacked::Address));
+            let (why, because) = match one.up {
+                _ if lacks_address => (WhyDown::NoPartner, Some(NO_ADDRESS.to_owned())),
+                true => (WhyDown::NoPartner, Some(LATE.to_owned())),
+                false => (WhyDown::NoRail, None),
             };
-            others.push(DownRail { name, interface, why, because, receives: false });
+            others.push(DownRail { name, interface, why, because, receives: false, went: false });
         }
     }
     of_engine.chain(others).collect()
@@ -184,19 +236,19 @@ mod tests {
         };
         let peer = PeerStats { rails: rails.iter().map(stats).collect(), ..PeerStats::default() };
         let stats = Stats { peers: vec![peer], ..Stats::default() };
-        let address = [10, 0, 0, 1].into();
+        let address = |name: &str| IpAddr::from([10, 0, 0, name.as_bytes()[name.len() - 1]]);
         let names: Vec<_> = rails
             .iter()
-            .map(|(name, ..)| ((*name).to_owned(), (*name).to_owned(), address))
+            .map(|(name, ..)| ((*name).to_owned(), (*name).to_owned(), address(name)))
             .collect();
         let interface = |(name, up): &(&str, bool)| Interface {
             up: *up,
             loopback: *name == "lo",
-            ..Interface::described(1, name, [10, 0, 0, 1].into())
+            ..Interface::described(1, name, address(name))
         };
         let interfaces: Vec<_> = interfaces.iter().map(interface).collect();
-        let late = |name: &str| name == "r9";
-        find(&stats, &names, &interfaces, late)
+        let lacked = |name: &str| (name == "r9").then_some(Lacked::All);
+        find(&stats, &names, &interfaces, lacked)
             .into_iter()
             .map(|rail| (rail.name, rail.why))
             .collect()
@@ -242,6 +294,7 @@ mod tests {
             why,
             because: None,
             receives: false,
+            went: false,
         };
         let moved = |rx_bytes| [RailDelta { name: "r1".into(), rx_bytes, ..RailDelta::default() }];
         let receives = |before: &[DownRail], why, rx_bytes| {
@@ -251,6 +304,20 @@ mod tests {
         assert!(receives(&down, WhyDown::Disconnected, 9));
         assert!(!receives(&down, WhyDown::Disconnected, 0), "nothing arrived");
         assert!(!receives(&[], WhyDown::Disconnected, 9), "it was cut in the middle");
+        let went = |before: &[DownRail], rx_bytes| {
+            down_meanwhile(before, &[rail(WhyDown::Disconnected)], &moved(rx_bytes))[0].went
+        };
+        assert!(went(&[], 9) && !went(&[], 0) && !went(&down, 9));
+        // Its flows come up again and again, and nothing gets through.
+        let resent = |tx_bytes, resent_chunks| {
+            let others = RailDelta { name: "r0".into(), tx_bytes: 1000, ..RailDelta::default() };
+            let rail = RailDelta { tx_bytes, resent_chunks, ..moved(0)[0].clone() };
+            down_meanwhile(&[], &[], &[others, rail])
+        };
+        let found = resent(5, 4);
+        assert_eq!((found.len(), found[0].name.as_str()), (1, "r1"));
+        assert!(found[0].because.as_ref().unwrap().contains("4 chunks went out again"));
+        assert!(resent(5, 0).is_empty() && resent(500, 4).is_empty(), "it carries its part");
         assert!(!receives(&down, WhyDown::Interface, 9));
     }
 
@@ -284,11 +351,14 @@ mod tests {
         let found = found(&[("r0", true, &[(0, true)])], &interfaces);
         assert_eq!(found, [("r9".to_owned(), WhyDown::NoPartner)]);
         let left_out = |reason: &str| [LeftOut { name: "r9".into(), reason: reason.into() }];
-        let late = |names_rails, reason| is_late(names_rails, &left_out(reason), "r9");
-        assert!(late(true, "down") && late(false, "no address that peers can reach: only fe80::1"));
-        assert!(!late(false, "a bridge without a NIC"));
-        assert!(!late(false, "no address for address_family = ipv6"));
-        assert!(is_late(false, &[], "r9") && !is_late(true, &[], "r9"), "it was not there");
+        let of = |names_rails, reason| lacked(names_rails, &left_out(reason), "r9");
+        assert_eq!(of(true, "down"), Some(Lacked::Link));
+        let only = "no address that peers can reach: only fe80::1";
+        assert_eq!(of(false, only), Some(Lacked::Address));
+        assert_eq!(of(false, "a bridge without a NIC"), None);
+        assert_eq!(of(false, "no address for address_family = ipv6"), None);
+        assert_eq!(lacked(false, &[], "r9"), Some(Lacked::All), "it was not there");
+        assert_eq!(lacked(true, &[], "r9"), None);
     }
 
     #[test]
@@ -309,13 +379,25 @@ mod tests {
         let peer = PeerStats { rails: vec![rail], ..PeerStats::default() };
         let stats = Stats { peers: vec![peer], ..Stats::default() };
         let rails = [("r0".to_owned(), "r0".to_owned(), [10, 0, 0, 1].into())];
-        let late = |name: &str| name == "r9";
-        let found = find(&stats, &rails, &interfaces[..3], late);
-        let told: Vec<_> = found.iter().map(|one| (&*one.name, one.because.as_deref())).collect();
-        assert_eq!(told, [("r9", Some(NO_ADDRESS))]);
+        let lacked = |name: &str| (name == "r9").then_some(Lacked::Address);
+        // That is still the reason when it goes down later.
+        for up in [true, false] {
+            let mut interfaces = interfaces[..3].to_vec();
+            interfaces[2].up = up;
+            let found = find(&stats, &rails, &interfaces, lacked);
+            let told = found.iter().map(|one| (&*one.name, one.because.as_deref()));
+            assert_eq!(told.collect::<Vec<_>>(), [("r9", Some(NO_ADDRESS))]);
+        }
+        // Nor has a NIC whose macvlan has the address.
+        let mut below = [interfaces[0].clone(), interfaces[2].clone()];
+        (below[0].below, below[1].index) = (Below::Link(9), 9);
+        assert_eq!(find(&stats, &rails, &below, lacked), []);
+        // A NIC that was renamed keeps its address, and its flows.
+        let renamed = Interface::described(1, "r7", [10, 0, 0, 1].into());
+        assert_eq!(find(&stats, &rails, &[renamed], |_| Some(Lacked::All)), []);
         // A member of a bond has none, and needs none.
         let member = [interfaces[0].clone(), interfaces[3].clone()];
-        assert_eq!(find(&stats, &rails, &member, late), []);
+        assert_eq!(find(&stats, &rails, &member, lacked), []);
     }
 
     #[test]
