@@ -13,9 +13,10 @@
 //! chunks without copying payload. [`hello`] is what the two ends say before the first frame.
 //!
 //! Policy is here, too, as functions of settings, facts and the time: which interfaces are rails ([`rails`]) and which
-//! rails go together ([`pairing`]), how a connection begins ([`exchange`]), when acknowledgements leave ([`AckQueue`]),
-//! when flows stall, rest and are connected again ([`liveness`]), how a peer comes and goes ([`life`]), how much each
-//! peer may have ([`budget`]), and defaults that follow from the machine ([`defaults`]).
+//! rails go together ([`pairing`]), which path a request takes ([`path`]), how a connection begins ([`exchange`]), when
+//! acknowledgements leave ([`AckQueue`]), when flows stall, rest and are connected again ([`liveness`]), how a peer
+//! comes and goes ([`life`]), how much each peer may have ([`budget`]), and defaults that follow from the machine
+//! ([`defaults`]).
 #![forbid(unsafe_code)]
 
 mod acks;
@@ -33,6 +34,7 @@ pub mod matching;
 pub mod message;
 pub mod near;
 pub mod pairing;
+pub mod path;
 pub mod peer;
 pub mod placement;
 mod plan;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use polyrail_proto::error::TransferError;
 use polyrail_proto::message::PostedReceive;
+use polyrail_proto::path::PathKind;
 use polyrail_proto::{Failure, Time, TransferId};
 use polyrail_sys::threads::{futex, monotonic_ns};
 
@@ -17,7 +18,6 @@ use crate::device::host_copy::job::HostJob;
 use crate::device::host_copy::piece::Stop;
 use crate::engine::carriage::{Carriage, CpuCopies};
 use crate::engine::observer::TransferEnd;
-use crate::engine::path_kind::PathKind;
 use crate::engine::prepared::{OpKind, Prepared};
 use crate::engine::tally::Durations;
 use crate::engine::tasks::Bells;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polyrail_proto::error::PostError;
+use polyrail_proto::path::TransferPath;
 use polyrail_proto::{Plan, Segment};
 use smallvec::SmallVec;
 
@@ -11,7 +12,6 @@ pub(crate) use polyrail_proto::peer::OpKind;
 
 use crate::device::peer_copy::Copies;
 use crate::engine::observer::EndListener;
-use crate::engine::path_kind::TransferPath;
 use crate::engine::peer::PeerShared;
 use crate::memory::region_list::Regions;
 

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use polyrail_proto::error::{FAILURES, TransferError};
+use polyrail_proto::path::PathKind;
 
 use crate::engine::counters::Counter;
 use crate::engine::op::Outcome;
-use crate::engine::path_kind::PathKind;
 use crate::engine::prepared::{OpKind, Prepared};
 
 /// Transfers with a peer.
@@ -217,6 +217,7 @@ fn place_of(path: PathKind) -> usize {
         PathKind::Shared => 1,
         PathKind::PeerCopy => 2,
         PathKind::SingleCopy => 3,
+        _ => 0,
     }
 }
 

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use polyrail_config::{PathChoice, SingleCopy};
 use polyrail_gpu::{Device, DeviceMemory, GpuError};
+use polyrail_proto::path::{
+    FarEnd, MemoryKind, OnlyPath, PathKind, PathObstacle, PathPlan, PathReason, PathSettings,
+    PeerPlace, TransferPath,
+};
 
 use crate::base::small_map::SmallMap;
 use crate::device::peer_copy::{Copies, CopyPart, Copying};
 use crate::engine::local_engines::engine_here;
-use crate::engine::path_kind::{PathKind, TransferPath};
-use crate::engine::path_plan::{FarEnd, MemoryKind, PathPlan, PathSettings, PeerPlace};
-use crate::engine::path_reason::{PathObstacle, PathReason};
 use crate::engine::peer::PeerShared;
 use crate::engine::prepared::OpKind;
 use crate::engine::state::EngineShared;
@@ -81,7 +83,14 @@ pub(crate) fn choose(
 }
 
 pub(super) fn path_settings(engine: &EngineShared) -> PathSettings {
-    PathSettings { path: engine.config.path, single_copy: engine.config.single_copy }
+    PathSettings {
+        only: match engine.config.path {
+            PathChoice::Auto => None,
+            PathChoice::Shared => Some(OnlyPath::Shared),
+            PathChoice::Tcp => Some(OnlyPath::Tcp),
+        },
+        single_copy: engine.config.single_copy == SingleCopy::Auto,
+    }
 }
 
 fn place_of(peer: &PeerShared) -> PeerPlace {

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
+use polyrail_proto::path::{PathObstacle, PathReason};
 use polyrail_sys::{Direction, ForeignCopy, ForeignMemory, Memory};
 
 use crate::device::peer_copy::{Copies, Copying};
-use crate::engine::path_reason::{PathObstacle, PathReason};
 use crate::engine::state::EngineShared;
 use crate::memory::region_memory::RegionMemory;
 use crate::path::choose::{PathRequest, copy_parts};

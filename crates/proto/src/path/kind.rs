@@ -4,7 +4,7 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
-use crate::engine::path_reason::{PathObstacle, PathReason};
+use super::reason::{PathObstacle, PathReason};
 
 /// How the bytes of a request travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

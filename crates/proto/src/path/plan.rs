@@ -4,22 +4,24 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-use polyrail_config::{PathChoice, SingleCopy};
-
-use crate::engine::path_kind::{PathKind, TransferPath};
-use crate::engine::path_reason::{PathObstacle, PathReason};
+use super::kind::{PathKind, TransferPath};
+use super::reason::{OnlyPath, PathObstacle, PathReason};
 
 /// Kinds of the memory at one end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MemoryKind {
+pub enum MemoryKind {
+    /// Host memory.
     Host,
+    /// Memory of devices.
     Device,
+    /// Parts of either kind.
     Both,
 }
 
 /// The other end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FarEnd {
+pub enum FarEnd {
+    /// Regions of the peer.
     Memory(MemoryKind),
     /// A receive of the peer, for a send from here.
     Receive,
@@ -29,23 +31,27 @@ pub(crate) enum FarEnd {
 
 /// Where a peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PeerPlace {
+pub enum PeerPlace {
+    /// On another host.
     OtherHost,
+    /// In another process of this host.
     ThisHost,
-    /// Its engine has these settings.
+    /// In this process. Its engine has these settings.
     ThisProcess(PathSettings),
 }
 
 /// The settings of an engine that choose paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PathSettings {
-    pub(crate) path: PathChoice,
-    pub(crate) single_copy: SingleCopy,
+pub struct PathSettings {
+    /// The only path that they allow, if they name one.
+    pub only: Option<OnlyPath>,
+    /// They allow that CPUs copy from end to end.
+    pub single_copy: bool,
 }
 
 /// What a request takes, as far as that is the same for all between the two kinds of memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum PathPlan {
+pub enum PathPlan {
     /// The rails.
     Rails(TransferPath),
     /// Shared memory, as the setting `path` names it.
@@ -56,24 +62,27 @@ pub(crate) enum PathPlan {
     CopyByDevice,
     /// Nothing copies from end to end, for the first reason, but a short request goes by a stage, unless there is a
     /// second one.
-    Share { no_copy: PathObstacle, no_stages: Option<PathObstacle> },
+    Share {
+        /// Why nothing copies from end to end.
+        no_copy: PathObstacle,
+        /// Why a short request goes by no stage, if the settings forbid it.
+        no_stages: Option<PathObstacle>,
+    },
     /// The same, where a stage is possible.
     CopyInStages,
 }
 
 /// The plans for a peer, each from the first request on that needs it.
 #[derive(Default)]
-pub(crate) struct PathPlans([OnceLock<PathPlan>; MemoryKind::COUNT * FarEnd::COUNT]);
+pub struct PathPlans([OnceLock<PathPlan>; MemoryKind::COUNT * FarEnd::COUNT]);
 
 impl PathSettings {
     /// Why they forbid a single copy, if they do.
-    pub(crate) fn no_single_copy(self) -> Option<PathObstacle> {
-        match (self.path, self.single_copy) {
-            (PathChoice::Auto, SingleCopy::Auto) => None,
-            (PathChoice::Auto, SingleCopy::Off) => Some(PathObstacle::SingleCopyOff),
-            (path @ (PathChoice::Tcp | PathChoice::Shared), _) => {
-                Some(PathObstacle::PathSetting(path))
-            }
+    pub fn no_single_copy(self) -> Option<PathObstacle> {
+        match (self.only, self.single_copy) {
+            (None, true) => None,
+            (None, false) => Some(PathObstacle::SingleCopyOff),
+            (Some(path), _) => Some(PathObstacle::PathSetting(path)),
         }
     }
 }
@@ -83,7 +92,7 @@ impl MemoryKind {
     const ALL: [Self; Self::COUNT] = [Self::Host, Self::Device, Self::Both];
 
     /// Of parts of which it is said whether they are in a device's memory.
-    pub(crate) fn of(are_on_device: impl Iterator<Item = bool>) -> Self {
+    pub fn of(are_on_device: impl Iterator<Item = bool>) -> Self {
         let (mut device, mut host) = (false, false);
         are_on_device
             .for_each(|is_on_device| *(if is_on_device { &mut device } else { &mut host }) = true);
@@ -121,7 +130,7 @@ impl FarEnd {
 
 impl PathPlans {
     /// The plan for requests between these kinds of memory, decided by `decide` for the first one.
-    pub(crate) fn between(
+    pub fn between(
         &self,
         near: MemoryKind,
         far: FarEnd,
@@ -131,7 +140,7 @@ impl PathPlans {
     }
 
     /// Those that were decided, with the kinds of memory that they are for.
-    pub(crate) fn known(&self) -> impl Iterator<Item = (MemoryKind, FarEnd, &PathPlan)> {
+    pub fn known(&self) -> impl Iterator<Item = (MemoryKind, FarEnd, &PathPlan)> {
         let all = self.0.iter().zip(0..);
         all.filter_map(|(plan, number): (_, usize)| {
             let (near, far) = (number / FarEnd::COUNT, number % FarEnd::COUNT);
@@ -142,25 +151,20 @@ impl PathPlans {
 
 impl PathPlan {
     /// The plan of an engine with these settings.
-    pub(crate) fn new(
-        settings: PathSettings,
-        place: PeerPlace,
-        near: MemoryKind,
-        far: FarEnd,
-    ) -> Self {
-        if settings.path == PathChoice::Shared {
+    pub fn new(settings: PathSettings, place: PeerPlace, near: MemoryKind, far: FarEnd) -> Self {
+        if settings.only == Some(OnlyPath::Shared) {
             return Self::Shared;
         }
         if near == MemoryKind::Host && !far.has_device() {
             return Self::between_host_memories(settings, place, far);
         }
-        if settings.path == PathChoice::Tcp {
+        if settings.only == Some(OnlyPath::Tcp) {
             return Self::Rails(TransferPath::new(PathKind::Tcp, PathReason::Setting));
         }
         let FarEnd::Memory(far) = far else { return Self::share(PathObstacle::NotMatched) };
         match (place, near, far) {
             (PeerPlace::OtherHost, ..) => Self::share(PathObstacle::OtherHost),
-            (PeerPlace::ThisProcess(peer), ..) if peer.path != PathChoice::Auto => {
+            (PeerPlace::ThisProcess(peer), ..) if peer.only.is_some() => {
                 Self::share(PathObstacle::PeerSettings)
             }
             (PeerPlace::ThisProcess(_), ..)
@@ -240,7 +244,7 @@ impl fmt::Display for PathPlan {
 }
 
 /// A path between host memories of one host whose bytes CPUs don't copy, for that reason.
-pub(crate) fn not_copied_by_cpus(
+pub fn not_copied_by_cpus(
     kind: PathKind,
     reason: impl Into<PathReason>,
     why: PathObstacle,
@@ -254,10 +258,9 @@ mod tests {
     use super::MemoryKind::{Both, Device, Host};
     use super::*;
 
-    const AUTO: PathSettings =
-        PathSettings { path: PathChoice::Auto, single_copy: SingleCopy::Auto };
-    const OFF: PathSettings = PathSettings { single_copy: SingleCopy::Off, ..AUTO };
-    const TCP: PathSettings = PathSettings { path: PathChoice::Tcp, ..AUTO };
+    const AUTO: PathSettings = PathSettings { only: None, single_copy: true };
+    const OFF: PathSettings = PathSettings { single_copy: false, ..AUTO };
+    const TCP: PathSettings = PathSettings { only: Some(OnlyPath::Tcp), ..AUTO };
     const HERE: PeerPlace = PeerPlace::ThisProcess(AUTO);
 
     #[test]
@@ -294,7 +297,7 @@ mod tests {
             (AUTO, OtherHost, Device, memory(Device), PathPlan::share(PathObstacle::OtherHost)),
             (AUTO, ThisHost, Device, FarEnd::Receive, PathPlan::share(PathObstacle::NotMatched)),
             (
-                PathSettings { path: PathChoice::Shared, ..AUTO },
+                PathSettings { only: Some(OnlyPath::Shared), ..AUTO },
                 OtherHost,
                 Host,
                 memory(Host),

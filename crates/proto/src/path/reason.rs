@@ -3,8 +3,6 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use polyrail_config::PathChoice;
-
 /// Why the bytes of a request travel as they do. Its text is a fragment of a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -47,6 +45,15 @@ pub enum PathReason {
     CopiedOnceMatched,
 }
 
+/// The path that the setting `path` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnlyPath {
+    /// Shared memory.
+    Shared,
+    /// TCP over the rails.
+    Tcp,
+}
+
 /// Why a path is not possible, or not worth while. Its text is a fragment of a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -54,7 +61,7 @@ pub enum PathObstacle {
     /// No device copies between host memories.
     NoDevice,
     /// The setting `path` names another path.
-    PathSetting(PathChoice),
+    PathSetting(OnlyPath),
     /// The setting `single_copy` is off.
     SingleCopyOff,
     /// The peer's settings forbid the path.
@@ -91,6 +98,15 @@ pub enum PathObstacle {
     SeveralDevices,
     /// An error, by its text.
     Error(Cow<'static, str>),
+}
+
+impl fmt::Display for OnlyPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Shared => "shared",
+            Self::Tcp => "tcp",
+        })
+    }
 }
 
 impl fmt::Display for PathReason {
@@ -198,7 +214,7 @@ mod tests {
                 "the setting path says shared, which is not possible: the peer is on another host",
             ),
             (
-                PathReason::NoPeerCopy(PathObstacle::PathSetting(PathChoice::Tcp)),
+                PathReason::NoPeerCopy(PathObstacle::PathSetting(OnlyPath::Tcp)),
                 "both ends are on this host; the setting path says tcp",
             ),
             (
