@@ -15,8 +15,8 @@
 //! Policy is here, too, as functions of settings, facts and the time: which interfaces are rails ([`rails`]) and which
 //! rails go together ([`pairing`]), which path a request takes ([`path`]), how a connection begins ([`exchange`]), when
 //! acknowledgements leave ([`AckQueue`]), when flows stall, rest and are connected again ([`liveness`]), how a peer
-//! comes and goes ([`life`]), how much each peer may have ([`budget`]), and defaults that follow from the machine
-//! ([`defaults`]).
+//! comes and goes ([`life`]), how much each peer may have ([`budget`]), what became of transfers
+//! ([`tally`]), and defaults that follow from the machine ([`defaults`]).
 #![forbid(unsafe_code)]
 
 mod acks;
@@ -47,6 +47,7 @@ mod reader;
 pub mod reason;
 mod receiver;
 mod sender;
+pub mod tally;
 pub mod wire;
 
 pub use acks::{AckHold, AckPolicy, AckQueue, Burst};

@@ -13,6 +13,7 @@ use polyrail_proto::life::{Attempts, Names, PeerState};
 use polyrail_proto::liveness::Ways;
 use polyrail_proto::path::PathPlans;
 use polyrail_proto::reason::LostReason;
+use polyrail_proto::tally::{ArrivalStats, Tally};
 use polyrail_proto::{InstanceId, ReceiverLimits, SenderConfig};
 use polyrail_secure::{Capability, Keys};
 
@@ -25,12 +26,10 @@ use crate::device::staging::Direction;
 use crate::device::wire::Wire;
 use crate::engine::audit::Audit;
 use crate::engine::budgets::Budgets;
-use crate::engine::counters::ArrivalStats;
 use crate::engine::inbox::Share;
 use crate::engine::op::OpHandle;
 use crate::engine::proxy_handle::ProxySet;
 use crate::engine::quotas::Quotas;
-use crate::engine::tally::Tally;
 use crate::wake::Wake;
 
 mod ending;

@@ -17,6 +17,7 @@ mod room;
 use std::sync::Arc;
 use std::time::Duration;
 
+use polyrail_proto::tally::ArrivalStats;
 use polyrail_proto::wire::AckFrame;
 use polyrail_proto::{AckQueue, Burst, FlowIndex, Time};
 use polyrail_secure::Sealer;
@@ -313,7 +314,7 @@ impl RxFlow {
         }
     }
 
-    fn stats(&self) -> &crate::engine::counters::ArrivalStats {
+    fn stats(&self) -> &ArrivalStats {
         &self.peer.arrivals[self.rail]
     }
 }

@@ -8,12 +8,12 @@ use polyrail_proto::life::Epoch;
 use polyrail_proto::liveness::Reconnect;
 use polyrail_proto::placement::Placement;
 use polyrail_proto::reason::Flows;
+use polyrail_proto::tally::FlowStats;
 use polyrail_proto::{FlowIndex, Time};
 
 use super::pairs::{Pairs, RailPair};
 use super::{PeerShared, TxSide};
 use crate::device::wire::Wire;
-use crate::engine::counters::FlowStats;
 use crate::engine::settings::EngineSettings;
 
 /// Which rails a direction uses, and how its flows lie on them.

@@ -2,24 +2,23 @@
 //! engines whose metrics are served keep it, but for two sums.
 
 use std::array::from_fn;
-use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use polyrail_proto::error::{FAILURES, TransferError};
-use polyrail_proto::path::PathKind;
+use crate::error::{FAILURES, TransferError};
+use crate::path::PathKind;
+use crate::peer::OpKind;
 
-use crate::engine::counters::Counter;
-use crate::engine::op::Outcome;
-use crate::engine::prepared::{OpKind, Prepared};
+mod counters;
+
+pub use counters::{ArrivalStats, Counter, FlowStats};
 
 /// Transfers with a peer.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub struct Tally {
     /// Payload that devices were given to copy from end to end.
-    pub(crate) peer_copy_bytes: Counter,
+    pub peer_copy_bytes: Counter,
     /// Payload that was left for it in memory that both have open.
-    pub(crate) shared_bytes: Counter,
+    pub shared_bytes: Counter,
     /// By operation and path.
     complete: [[Complete; PATHS]; KINDS],
     failed: [Counter; FAILURES.len()],
@@ -35,8 +34,8 @@ struct Complete {
 /// How long transfers took, by path and size.
 ///
 /// Several threads count at once, so there are several of everything, and each thread mostly has its
-/// own.
-pub(crate) struct Durations {
+/// own: it says which.
+pub struct Durations {
     shards: [Shard; SHARDS],
 }
 
@@ -54,13 +53,16 @@ struct Histogram {
 }
 
 /// Transfers of one path and size.
-pub(crate) struct Distribution {
-    pub(crate) path: &'static str,
-    pub(crate) size: &'static str,
-    pub(crate) sum_ns: u64,
-    /// Upper bound, infinite for the last one, and how many took no longer and more than the bound
+pub struct Distribution {
+    /// The path.
+    pub path: &'static str,
+    /// The name of the class of sizes.
+    pub size: &'static str,
+    /// How long they took together, in ns.
+    pub sum_ns: u64,
+    /// Upper bound in seconds, infinite for the last one, and how many took no longer and more than the bound
     /// before.
-    pub(crate) buckets: Vec<(f64, u64)>,
+    pub buckets: Vec<(f64, u64)>,
 }
 
 const KINDS: usize = 4;
@@ -106,23 +108,24 @@ const BOUNDS_NS: [u64; 22] = [
 ];
 
 impl Tally {
-    /// A transfer of this request is over, whose bytes took that path.
-    pub(crate) fn note(
+    /// A transfer is over, whose bytes took that path. It has moved so many bytes in so long, and is counted in that
+    /// shard.
+    pub fn note(
         &self,
-        request: &Prepared,
+        kind: OpKind,
         taken: PathKind,
-        result: &Result<Outcome, TransferError>,
-        durations: &Durations,
+        result: Result<(u64, Duration), &TransferError>,
+        (durations, shard): (&Durations, usize),
     ) {
         match result {
-            Ok(outcome) => {
+            Ok((bytes, duration)) => {
                 let path = place_of(taken);
-                let complete = &self.complete[kind_place(request.kind)][path];
+                let complete = &self.complete[kind_place(kind)][path];
                 complete.transfers.add(1);
-                complete.bytes.add(outcome.bytes);
+                complete.bytes.add(bytes);
                 // A receive waits for whoever sends, which tells nothing of the way.
-                if !matches!(request.kind, OpKind::Receive { .. }) {
-                    durations.note(path, outcome.bytes, outcome.duration);
+                if !matches!(kind, OpKind::Receive { .. }) {
+                    durations.note(shard, path, bytes, duration);
                 }
             }
             Err(error) => {
@@ -134,9 +137,7 @@ impl Tally {
     }
 
     /// Operation, path, transfers and bytes of what is complete.
-    pub(crate) fn complete(
-        &self,
-    ) -> impl Iterator<Item = (&'static str, &'static str, u64, u64)> + '_ {
+    pub fn complete(&self) -> impl Iterator<Item = (&'static str, &'static str, u64, u64)> + '_ {
         let of_kind = |(kind, paths): (&'static str, &'static [&'static str; PATHS])| {
             paths.iter().map(move |path| (kind, *path))
         };
@@ -148,28 +149,29 @@ impl Tally {
     }
 
     /// Reasons and how many transfers failed for them.
-    pub(crate) fn failed(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
+    pub fn failed(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let counted = FAILURES.into_iter().zip(self.failed.iter().map(Counter::get));
         counted.filter(|(_, count)| *count > 0)
     }
 }
 
 impl Durations {
-    pub(crate) fn new() -> Box<Self> {
+    /// None yet.
+    pub fn new() -> Box<Self> {
         Box::new(Self { shards: from_fn(|_| Shard::default()) })
     }
 
-    fn note(&self, path: usize, bytes: u64, duration: Duration) {
+    fn note(&self, shard: usize, path: usize, bytes: u64, duration: Duration) {
         // Below 500 years.
         let ns = duration.as_nanos() as u64;
         let size = SIZES.iter().position(|(most, _)| bytes <= *most).unwrap_or(SIZES.len() - 1);
-        let histogram = &self.shards[shard()].histograms[path][size];
+        let histogram = &self.shards[shard % SHARDS].histograms[path][size];
         histogram.sum_ns.add(ns);
         histogram.buckets[BOUNDS_NS.partition_point(|bound| *bound < ns)].add(1);
     }
 
     /// Every path and size that there was.
-    pub(crate) fn distributions(&self) -> Vec<Distribution> {
+    pub fn distributions(&self) -> Vec<Distribution> {
         let of = |path: usize, size: usize| {
             let shards = || self.shards.iter().map(|shard| &shard.histograms[path][size]);
             let count = |bucket: usize| shards().map(|it| it.buckets[bucket].get()).sum();
@@ -187,21 +189,6 @@ impl Durations {
     }
 }
 
-/// Which shard this thread counts in.
-fn shard() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static OWN: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    let own = OWN.get();
-    if own < SHARDS {
-        return own;
-    }
-    let own = NEXT.fetch_add(1, Ordering::Relaxed) % SHARDS;
-    OWN.set(own);
-    own
-}
-
 fn kind_place(kind: OpKind) -> usize {
     match kind {
         OpKind::Write => 0,
@@ -217,7 +204,6 @@ fn place_of(path: PathKind) -> usize {
         PathKind::Shared => 1,
         PathKind::PeerCopy => 2,
         PathKind::SingleCopy => 3,
-        _ => 0,
     }
 }
 
@@ -229,7 +215,7 @@ mod tests {
     fn a_time_is_in_the_bucket_that_it_does_not_exceed() {
         let durations = Durations::new();
         for (bytes, ns) in [(8, 5_000), (4096, 5_001), (4097, 1), (u64::MAX, u64::MAX / 2)] {
-            durations.note(0, bytes, Duration::from_nanos(ns));
+            durations.note(0, 0, bytes, Duration::from_nanos(ns));
         }
         let found = durations.distributions();
         let sizes: Vec<_> = found.iter().map(|it| (it.path, it.size)).collect();
