@@ -2,7 +2,6 @@
 //! processes of a host. Copies that CPUs make between processes of one host, and connections within one
 //! host through shared memory.
 
-pub(crate) mod budget;
 pub(crate) mod carriers;
 pub(crate) mod connection;
 pub(crate) mod host_copy;

@@ -20,13 +20,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use polyrail_proto::budget::StagingBudget;
 use polyrail_proto::{Failure, InstanceId};
 
 use self::job::{HostJob, Order};
 use self::piece::{Cursor, PIECE_BYTES, Stop, copy, device_of};
 use self::policy::{Copyist, Facts, copyist, copyist_of_message};
 use self::stages::Stages;
-use crate::device::budget::StagingBudget;
 use crate::device::peer_copy::{Pinned, pin_all};
 
 /// Between processes, what the rails carry as fast: a system call for a copy takes as long as one

@@ -9,11 +9,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use polyrail_gpu::{CopyPlace, Device, GpuError, Queue};
+use polyrail_proto::budget::{Short, Stock};
 use polyrail_proto::wire::PLACE_BYTES;
 use polyrail_sys::Memory;
 use smallvec::SmallVec;
 
-use crate::device::budget::{Short, Stock};
+pub(crate) use polyrail_proto::budget::Direction;
+
 use crate::memory::gate::Pin;
 use crate::memory::region::RegionCore;
 use crate::memory::region_memory::RegionMemory;
@@ -47,15 +49,6 @@ struct Copier {
     queue: Queue,
     /// Something was pushed to the batch that is being made.
     used: bool,
-}
-
-/// Which way the bytes go. Each has queues of its own: devices copy both ways at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    /// To the ring.
-    Out,
-    /// From the ring.
-    In,
 }
 
 /// Why a chunk was not copied.
@@ -301,9 +294,9 @@ mod tests {
     use std::time::Duration;
 
     use polyrail_gpu::fake::FakeDevice;
+    use polyrail_proto::budget::StagingBudget;
 
     use super::*;
-    use crate::device::budget::StagingBudget;
 
     fn stock(limit: u64) -> Arc<Stock> {
         StagingBudget::new(limit).stock(Direction::Out)

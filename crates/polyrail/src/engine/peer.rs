@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use polyrail_config::Payload;
+use polyrail_proto::budget::Stock;
 use polyrail_proto::hello::{Card, Metadata};
 use polyrail_proto::life::{Attempts, Names, PeerState};
 use polyrail_proto::liveness::Ways;
@@ -17,7 +18,6 @@ use polyrail_proto::tally::{ArrivalStats, Tally};
 use polyrail_proto::{InstanceId, ReceiverLimits, SenderConfig};
 use polyrail_secure::{Capability, Keys};
 
-use crate::device::budget::Stock;
 use crate::device::carriers::Carriers;
 use crate::device::host_proof::{Lease, PeerProcess};
 use crate::device::shared_memory::offer::PeerStreams;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 use polyrail_gpu::{CopyPlace, Device, Queue};
+use polyrail_proto::budget::{StagingBudget, Stock};
 use polyrail_sys::{Direction, Memory};
 use smallvec::SmallVec;
 
-use crate::device::budget::{StagingBudget, Stock};
 use crate::device::host_copy::piece::{Batch, PIECE_BYTES, PIECE_PARTS, Piece, Stop};
 use crate::device::staging;
 use crate::memory::region_memory::RegionMemory;

@@ -11,11 +11,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use polyrail_gpu::Device;
+use polyrail_proto::budget::Stock;
 use polyrail_proto::wire::SharedPlace;
 use polyrail_sys::{Badge, Memory, ProvenProcess};
 
 use crate::base::retry::Retry;
-use crate::device::budget::Stock;
 use crate::device::shared_memory::{Shown, open};
 use crate::device::staging::{Ring, as_much_as_there_is};
 
@@ -188,9 +188,9 @@ mod tests {
 
     use polyrail_gpu::fake::FakeDevice;
     use polyrail_gpu::{CopyPlace, Queue};
+    use polyrail_proto::budget::StagingBudget;
 
     use super::*;
-    use crate::device::budget::StagingBudget;
     use crate::device::host_proof::neighbours;
     use crate::device::staging::Direction;
 

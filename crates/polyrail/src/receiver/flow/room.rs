@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use polyrail_gpu::Device;
 use polyrail_proto::FrameReader;
+use polyrail_proto::budget::Stock;
 use polyrail_proto::wire::{ChunkHeader, Flags, RefusalCode};
 
 use super::RxFlow;
 use super::current::Current;
 use super::device_chunks::Arrivals;
 use super::landing::{Goal, Landing, Need, Room};
-use crate::device::budget::Stock;
 use crate::device::connection::Connection;
 use crate::device::shared_memory::ring::PeersRing;
 use crate::device::staging::{CopyError, Ring};

@@ -5,19 +5,25 @@
 //! without a ring leave the work to flows of their peer that have one. A peer without any waits until others give
 //! some back: idle rings at once, those of a stalled payload after a while.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use parking_lot::Mutex;
-use polyrail_proto::budget::{Budget, PeerShare, Taken, Wanted};
-
-use crate::device::staging::Direction;
+use super::{Budget, PeerShare, Taken, Wanted};
 
 /// Requests to give memory back are at least this far apart.
 const ASKED_EVERY_NS: u64 = 50_000_000;
 
+/// Which way the bytes go. Each has queues of its own: devices copy both ways at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To the ring.
+    Out,
+    /// From the ring.
+    In,
+}
+
 /// The pinned memory that the rings of an engine may have together.
-pub(crate) struct StagingBudget {
+pub struct StagingBudget {
     limit: u64,
     out: Arc<Budget>,
     r#in: Arc<Budget>,
@@ -28,7 +34,7 @@ pub(crate) struct StagingBudget {
 }
 
 /// Pinned memory of one peer and direction, taken from the engine's budget.
-pub(crate) struct Stock {
+pub struct Stock {
     budget: Arc<StagingBudget>,
     direction: Direction,
     share: Arc<PeerShare>,
@@ -38,18 +44,20 @@ pub(crate) struct Stock {
 
 /// One of those that have pinned memory, or are about to: kept with that memory, which copies keep longer than the
 /// ring.
-pub(crate) struct Holder(Arc<Stock>);
+pub struct Holder(Arc<Stock>);
 
 /// Why there is no pinned memory.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Short {
-    pub(crate) why: String,
+pub struct Short {
+    /// In words.
+    pub why: String,
     /// Others have it, and may give it back.
-    pub(crate) passes: bool,
+    pub passes: bool,
 }
 
 impl StagingBudget {
-    pub(crate) fn new(limit: u64) -> Arc<Self> {
+    /// A budget of so many bytes for both directions together.
+    pub fn new(limit: u64) -> Arc<Self> {
         Arc::new(Self {
             limit,
             out: Budget::new(),
@@ -59,12 +67,13 @@ impl StagingBudget {
         })
     }
 
-    pub(crate) fn limit(&self) -> u64 {
+    /// The bytes that both directions may have together.
+    pub fn limit(&self) -> u64 {
         self.limit
     }
 
     /// The stock of a peer that has no memory yet.
-    pub(crate) fn stock(self: &Arc<Self>, direction: Direction) -> Arc<Stock> {
+    pub fn stock(self: &Arc<Self>, direction: Direction) -> Arc<Stock> {
         Arc::new(Stock {
             budget: self.clone(),
             direction,
@@ -75,7 +84,7 @@ impl StagingBudget {
     }
 
     /// For people: the memory that is in use, if any.
-    pub(crate) fn text(&self) -> Option<String> {
+    pub fn text(&self) -> Option<String> {
         let (out, r#in) = (self.out.taken(), self.r#in.taken());
         let limit = self.limit;
         (out + r#in > 0).then(|| {
@@ -84,7 +93,7 @@ impl StagingBudget {
     }
 
     /// A peer that has no memory waits for some. Says whether flows are to be asked now.
-    pub(crate) fn must_ask(&self, now_ns: u64) -> bool {
+    pub fn must_ask(&self, now_ns: u64) -> bool {
         let is_due = |asked: u64| (now_ns >= asked + ASKED_EVERY_NS).then_some(now_ns);
         self.asked_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_due).is_ok()
     }
@@ -111,10 +120,10 @@ impl StagingBudget {
 
 impl Stock {
     /// Takes so many bytes; with fewer than `least` nobody could begin anything.
-    pub(crate) fn take(&self, bytes: u64, least: u64) -> Result<Taken, Short> {
+    pub fn take(&self, bytes: u64, least: u64) -> Result<Taken, Short> {
         let StagingBudget { limit, taking, .. } = &*self.budget;
         let wanted = Wanted { amount: bytes, least };
-        let _taking = taking.lock();
+        let _taking = taking.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(taken) = self.share.take(wanted, self.budget.limit_of(self.direction, wanted)) {
             return Ok(taken);
         }
@@ -132,7 +141,7 @@ impl Stock {
     }
 
     /// Whether [`Self::take`] would give a ring that can't be smaller.
-    pub(crate) fn has_left(&self, bytes: u64) -> bool {
+    pub fn has_left(&self, bytes: u64) -> bool {
         let wanted = Wanted { amount: bytes, least: bytes };
         self.share.has_left(wanted, self.budget.limit_of(self.direction, wanted))
     }
@@ -140,7 +149,7 @@ impl Stock {
     /// Makes something of pinned memory, which enters. Whoever tries counts as one that has some, so
     /// that of several who fail at the same time the last knows that it is the last. And whoever fails
     /// though nobody has any tries once more: somebody has let go of it meanwhile.
-    pub(crate) fn insist<T, E>(self: &Arc<Self>, make: impl Fn() -> Result<T, E>) -> Result<T, E> {
+    pub fn insist<T, E>(self: &Arc<Self>, make: impl Fn() -> Result<T, E>) -> Result<T, E> {
         let _trying = self.enter();
         match make() {
             Err(_) if self.holders() == 1 => make(),
@@ -149,18 +158,18 @@ impl Stock {
     }
 
     /// One more has pinned memory.
-    pub(crate) fn enter(self: &Arc<Self>) -> Holder {
+    pub fn enter(self: &Arc<Self>) -> Holder {
         self.holders.fetch_add(1, Ordering::AcqRel);
         Holder(self.clone())
     }
 
     /// How many have pinned memory, or are about to, or had it and devices still copy.
-    pub(crate) fn holders(&self) -> usize {
+    pub fn holders(&self) -> usize {
         self.holders.load(Ordering::Acquire)
     }
 
     /// Whether nobody was told yet that there is too little for all flows.
-    pub(crate) fn is_news(&self) -> bool {
+    pub fn is_news(&self) -> bool {
         !self.is_told.swap(true, Ordering::Relaxed)
     }
 }
