@@ -68,8 +68,6 @@ pub(crate) mod doorbell;
 pub(crate) mod handover;
 /// Whether a proxy may sleep, and who tells it of what.
 pub(crate) mod outlook;
-/// How long it pays to poll before a sleep.
-pub(crate) mod spin;
 /// How far both ends of a stream through shared memory are, and which of them sleeps.
 pub(crate) mod stream_words;
 

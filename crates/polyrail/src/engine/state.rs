@@ -14,6 +14,7 @@ use polyrail_proto::InstanceId;
 use polyrail_proto::hello::{Card, Metadata};
 use polyrail_proto::invitation::Invitation;
 use polyrail_proto::life::{Parted, PeerEvent, ProvenNames};
+use polyrail_proto::progress::{Pollers, Waits};
 use polyrail_proto::rails::{ChosenRail, LeftOut};
 use polyrail_proto::reason::{LostReason, Unmet};
 use polyrail_proto::tally::{Counter, Durations};
@@ -47,7 +48,6 @@ use crate::engine::tasks::{Bells, PendingAnswer, question};
 use crate::engine::totals::Totals;
 use crate::engine::trace::Trace;
 use crate::memory::registry::Registry;
-use crate::wake::spin::{Pollers, Waits};
 
 /// An engine. The parts in [`Local`] are its fields as well.
 pub(crate) struct EngineShared {

@@ -8,6 +8,7 @@ mod polling;
 use std::sync::Arc;
 
 use polyrail_proto::AckHold;
+use polyrail_proto::progress::Interruptions;
 use polyrail_sys::PollEvent;
 use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
@@ -15,8 +16,8 @@ use slab::Slab;
 use self::acknowledging::{Settling, tell_last};
 use super::Proxy;
 use super::flow::Flow;
-use crate::device::shared_memory::stream::SharedStream;
 use crate::base::visit::Turns;
+use crate::device::shared_memory::stream::SharedStream;
 use crate::device::staging::Copiers;
 use crate::engine::finish::Finish;
 use crate::engine::op::OpHandle;
@@ -26,7 +27,6 @@ use crate::engine::proxy_handle::ProxyCommand;
 use crate::memory::tickets::Tickets;
 use crate::sender::flow::TxFlow;
 use crate::wake::outlook::Outlook;
-use crate::wake::spin::Interruptions;
 
 /// How often flows with chunks in flight are checked for a stall.
 pub(super) const CHECK_NS: u64 = 50_000_000;

@@ -7,10 +7,8 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
-
-/// Poll for at most this long: longer waits are not worth it.
-pub(crate) const POLL_NS: u64 = 50_000;
+/// Poll for at most so many ns: longer waits are not worth it.
+pub const POLL_NS: u64 = 50_000;
 /// Who was busy for longer than this was not busy with small messages: a wake-up is nothing to them.
 const BURST_NS: u64 = 50_000;
 /// With fewer CPUs than this those who poll are in the way of those who work.
@@ -20,7 +18,7 @@ const CPUS_PER_POLLER: usize = 8;
 
 /// How long waits have been lately. Any thread may note one; those of several mix.
 #[derive(Debug)]
-pub(crate) struct Waits {
+pub struct Waits {
     mean_ns: AtomicU64,
 }
 
@@ -29,18 +27,21 @@ impl Waits {
     const LONGEST_NS: u64 = 4 * POLL_NS;
 
     /// A wait was over after so long.
-    pub(crate) fn note(&self, ns: u64) {
+    #[inline]
+    pub fn note(&self, ns: u64) {
         let mean = self.mean_ns.load(Ordering::Relaxed);
         self.mean_ns.store((3 * mean + ns.min(Self::LONGEST_NS)) / 4, Ordering::Relaxed);
     }
 
     /// Whether the next one is likely to be over soon.
-    pub(crate) fn are_short(&self) -> bool {
+    #[inline]
+    pub fn are_short(&self) -> bool {
         self.mean_ns.load(Ordering::Relaxed) <= POLL_NS
     }
 
     /// Whether it pays for a proxy to poll that was busy for `burst_ns` just now.
-    pub(crate) fn pay(&self, burst_ns: u64) -> bool {
+    #[inline]
+    pub fn pay(&self, burst_ns: u64) -> bool {
         burst_ns <= BURST_NS && self.are_short()
     }
 }
@@ -54,7 +55,7 @@ impl Default for Waits {
 /// Whether a caller that polls keeps its CPU. Beside programs that want the CPU as well, the kernel takes it away for
 /// milliseconds from who polls, and gives it at once to who slept and is woken.
 #[derive(Debug, Default)]
-pub(crate) struct Interruptions {
+pub struct Interruptions {
     last: Option<u64>,
     gave_up_at: Option<u64>,
     sleeps_until: u64,
@@ -69,20 +70,23 @@ impl Interruptions {
     const PAUSE_NS: u64 = 200_000_000;
 
     /// Two looks at the clock, with nothing but polling between them.
-    pub(crate) fn note(&mut self, before: u64, now: u64) {
+    #[inline]
+    pub fn note(&mut self, before: u64, now: u64) {
         if now.saturating_sub(before) >= Self::GAP_NS {
             self.count(now);
         }
     }
 
     /// It has polled for as long as it may, and sleeps.
-    pub(crate) fn note_sleep(&mut self, now: u64) {
+    #[inline]
+    pub fn note_sleep(&mut self, now: u64) {
         self.gave_up_at = Some(now);
     }
 
     /// Something has come. If it did not while this thread polled, and at once when it slept, then who sent it waited
     /// for the CPU.
-    pub(crate) fn note_arrival(&mut self, now: u64) {
+    #[inline]
+    pub fn note_arrival(&mut self, now: u64) {
         if self.gave_up_at.take().is_some_and(|at| now.saturating_sub(at) < Self::GAP_NS) {
             self.count(now);
         }
@@ -95,32 +99,35 @@ impl Interruptions {
     }
 
     /// Whether who would poll does better to sleep.
-    pub(crate) fn are_frequent(&self, now: u64) -> bool {
+    #[inline]
+    pub fn are_frequent(&self, now: u64) -> bool {
         now < self.sleeps_until
     }
 }
 
 /// How many proxies of an engine may poll at once.
 #[derive(Debug)]
-pub(crate) struct Pollers {
+pub struct Pollers {
     free: AtomicI32,
     any: bool,
 }
 
 impl Pollers {
     /// None where polling is off, or where CPUs are few.
-    pub(crate) fn new(is_on: bool, cpus: usize) -> Self {
+    pub fn new(is_on: bool, cpus: usize) -> Self {
         let most = if is_on && cpus >= CPUS_MIN { (cpus / CPUS_PER_POLLER) as i32 } else { 0 };
         Self { free: AtomicI32::new(most), any: most > 0 }
     }
 
     /// Whether anybody may ever poll.
-    pub(crate) fn are_allowed(&self) -> bool {
+    #[inline]
+    pub fn are_allowed(&self) -> bool {
         self.any
     }
 
     /// Takes a place; to be given back by [`Self::leave`].
-    pub(crate) fn enter(&self) -> bool {
+    #[inline]
+    pub fn enter(&self) -> bool {
         let got = self.any && self.free.fetch_sub(1, Ordering::Relaxed) > 0;
         if self.any && !got {
             self.free.fetch_add(1, Ordering::Relaxed);
@@ -128,14 +135,16 @@ impl Pollers {
         got
     }
 
-    pub(crate) fn leave(&self) {
+    /// Gives the place back.
+    #[inline]
+    pub fn leave(&self) {
         self.free.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// What a proxy thread knows of its own pace.
 #[derive(Default)]
-pub(crate) struct Pace {
+pub struct Pace {
     waits: Waits,
     /// When it began to be busy, and when it was last.
     burst: (u64, u64),
@@ -146,7 +155,8 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// A pass from `began` to `now` moved something.
-    pub(crate) fn note_busy(&mut self, began: u64, now: u64) {
+    #[inline]
+    pub fn note_busy(&mut self, began: u64, now: u64) {
         if std::mem::take(&mut self.is_waiting) {
             self.waits.note(began.saturating_sub(self.burst.1));
             self.burst.0 = began;
@@ -155,12 +165,14 @@ impl Pace {
     }
 
     /// When something moved last.
-    pub(crate) fn busy_at(&self) -> u64 {
+    #[inline]
+    pub fn busy_at(&self) -> u64 {
         self.burst.1
     }
 
     /// For how long it may poll since something moved last.
-    pub(crate) fn poll_ns(&mut self, pollers: &Pollers) -> u64 {
+    #[inline]
+    pub fn poll_ns(&mut self, pollers: &Pollers) -> u64 {
         self.is_waiting = true;
         let pays = self.waits.pay(self.burst.1 - self.burst.0);
         if pays && !self.polls {
@@ -172,19 +184,11 @@ impl Pace {
     }
 
     /// Others may poll.
-    pub(crate) fn stop(&mut self, pollers: &Pollers) {
+    #[inline]
+    pub fn stop(&mut self, pollers: &Pollers) {
         if std::mem::take(&mut self.polls) {
             pollers.leave();
         }
-    }
-}
-
-/// Returns when the lock seems to be free, or no pauses are left.
-pub(crate) fn spin_while_locked<T>(mutex: &Mutex<T>, left: &mut u32) {
-    // To look leaves the line with the lock to who holds it.
-    while *left > 0 && mutex.is_locked() {
-        std::hint::spin_loop();
-        *left -= 1;
     }
 }
 
