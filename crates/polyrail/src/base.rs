@@ -15,4 +15,3 @@ pub(crate) mod retry;
 pub(crate) mod secret_file;
 pub(crate) mod seldom;
 pub(crate) mod small_map;
-pub(crate) mod visit;

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
+use polyrail_proto::progress::Outlook;
 use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::{Memory, PollEvent};
 
@@ -25,7 +26,6 @@ use crate::engine::pass::{Ends, Pass};
 use crate::engine::proxy_handle::{Drive, ProxyHandle};
 use crate::engine::state::EngineShared;
 use crate::wake::handover::Handover;
-use crate::wake::outlook::Outlook;
 
 /// Size of the memory that payload which nobody wants is read to.
 const SCRATCH_BYTES: u64 = 256 << 10;

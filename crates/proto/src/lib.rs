@@ -15,8 +15,9 @@
 //! Policy is here, too, as functions of settings, facts and the time: which interfaces are rails ([`rails`]) and which
 //! rails go together ([`pairing`]), which path a request takes ([`path`]), how a connection begins ([`exchange`]), when
 //! acknowledgements leave ([`AckQueue`]), when flows stall, rest and are connected again ([`liveness`]), how a peer
-//! comes and goes ([`life`]), how much each peer may have ([`budget`]), when
-//! a progress thread polls ([`progress`]), what became of transfers ([`tally`]), and defaults that follow from the machine ([`defaults`]).
+//! comes and goes ([`life`]), how much each peer may have ([`budget`]), how long a progress thread stays with a flow,
+//! polls and sleeps ([`progress`]), what became of transfers ([`tally`]), and defaults that follow from the machine
+//! ([`defaults`]).
 #![forbid(unsafe_code)]
 
 mod acks;

@@ -8,7 +8,7 @@ mod polling;
 use std::sync::Arc;
 
 use polyrail_proto::AckHold;
-use polyrail_proto::progress::Interruptions;
+use polyrail_proto::progress::{Interruptions, Outlook, Turns};
 use polyrail_sys::PollEvent;
 use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
@@ -16,7 +16,6 @@ use slab::Slab;
 use self::acknowledging::{Settling, tell_last};
 use super::Proxy;
 use super::flow::Flow;
-use crate::base::visit::Turns;
 use crate::device::shared_memory::stream::SharedStream;
 use crate::device::staging::Copiers;
 use crate::engine::finish::Finish;
@@ -26,7 +25,6 @@ use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::memory::tickets::Tickets;
 use crate::sender::flow::TxFlow;
-use crate::wake::outlook::Outlook;
 
 /// How often flows with chunks in flight are checked for a stall.
 pub(super) const CHECK_NS: u64 = 50_000_000;

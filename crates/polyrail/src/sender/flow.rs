@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use polyrail_proto::liveness::{FlowLife, Rest, Stall};
+use polyrail_proto::progress::Outlook;
 use polyrail_proto::{Failure, FlowIndex, Time};
 use polyrail_secure::Sealer;
 
@@ -32,7 +33,6 @@ use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
 use crate::engine::trace::SentChunk;
 use crate::receiver::flow::RxFlow;
-use crate::wake::outlook::Outlook;
 
 /// Payload that one visit writes before other flows get their turn.
 const VISIT_BYTES: usize = 4 << 20;

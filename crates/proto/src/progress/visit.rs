@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 /// One visit to a flow: it ends after so many bytes, or after [`VISIT_NS`].
-pub(crate) struct Visit {
+pub struct Visit {
     left: usize,
     ends_at: u64,
 }
@@ -13,12 +13,14 @@ const VISIT_NS: u64 = 2_000_000;
 
 impl Visit {
     /// Of at most this many bytes, and the receive that goes over it; `now`: ns, monotonic.
-    pub(crate) fn new(bytes: usize, now: u64) -> Self {
+    #[inline]
+    pub fn new(bytes: usize, now: u64) -> Self {
         Self { left: bytes, ends_at: now.saturating_add(VISIT_NS) }
     }
 
     /// Counts what was received. Says whether the visit is over.
-    pub(crate) fn is_over_after(&mut self, bytes: usize, now: u64) -> bool {
+    #[inline]
+    pub fn is_over_after(&mut self, bytes: usize, now: u64) -> bool {
         self.left = self.left.saturating_sub(bytes);
         self.left == 0 || now >= self.ends_at
     }
@@ -27,7 +29,7 @@ impl Visit {
 /// What the flows of each peer have taken of a pass. A peer with many connections has no more of the thread than one
 /// with few.
 #[derive(Default)]
-pub(crate) struct Turns {
+pub struct Turns {
     /// By the peer's address, in ns.
     spent: SmallVec<[(usize, u64); 4]>,
 }
@@ -37,13 +39,13 @@ const TURN_NS: u64 = VISIT_NS;
 
 impl Turns {
     /// Whether flows of the peer have to leave the rest of the pass to others.
-    pub(crate) fn is_over<P>(&self, peer: &P) -> bool {
+    pub fn is_over<P>(&self, peer: &P) -> bool {
         let spent = self.spent.iter().find(|(of, _)| *of == address(peer));
         spent.is_some_and(|(_, spent)| *spent >= TURN_NS)
     }
 
     /// A visit to a flow of the peer has taken so many ns.
-    pub(crate) fn note<P>(&mut self, peer: &P, ns: u64) {
+    pub fn note<P>(&mut self, peer: &P, ns: u64) {
         match self.spent.iter_mut().find(|(of, _)| *of == address(peer)) {
             Some((_, spent)) => *spent += ns,
             None => self.spent.push((address(peer), ns)),

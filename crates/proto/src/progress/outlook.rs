@@ -7,21 +7,21 @@
 //!
 //! | what can become ready | who tells |
 //! |---|---|
-//! | an operation that is posted, chunks that are given back | the poster: [`Doorbell`](super::doorbell::Doorbell) |
+//! | an operation that is posted, chunks that are given back | the poster: `Doorbell` |
 //! | bytes, acknowledgements, room in a socket | the poller |
 //! | room in a window, or in a ring that the peer reads | acknowledgements |
-//! | a command, a region's end, room in the inbox | [`Doorbell`](super::doorbell::Doorbell) |
+//! | a command, a region's end, room in the inbox | `Doorbell` |
 //! | a copy by a device, the end of another thread's system call | nobody: [`Outlook::Ask`] |
 //! | the end of a rest, a check for stalls | the clock: [`Outlook::Until`] |
 //!
-//! `tests/loom.rs` tries it against a device and a poster in every order.
+//! `tests/loom.rs` of the driver tries it against a device and a poster in every order.
 
 /// What a proxy has before it when nothing moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outlook {
+pub enum Outlook {
     /// Somebody tells it when there is something to do.
     Told,
-    /// The same, and at this moment something is due all the same.
+    /// The same, and at this moment (monotonic, in ns) something is due all the same.
     Until(u64),
     /// It waits for what nobody tells it of, so it has to ask.
     Ask,
@@ -29,7 +29,8 @@ pub(crate) enum Outlook {
 
 impl Outlook {
     /// Both together: asking covers every moment, and the earlier moment covers the later one.
-    pub(crate) fn and(self, other: Self) -> Self {
+    #[inline]
+    pub fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Ask, _) | (_, Self::Ask) => Self::Ask,
             (Self::Until(one), Self::Until(other)) => Self::Until(one.min(other)),
@@ -39,7 +40,8 @@ impl Outlook {
     }
 
     /// [`Self::Ask`] if `asks`.
-    pub(crate) fn ask_if(asks: bool) -> Self {
+    #[inline]
+    pub fn ask_if(asks: bool) -> Self {
         if asks { Self::Ask } else { Self::Told }
     }
 }
