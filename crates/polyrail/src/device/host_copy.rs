@@ -5,11 +5,11 @@
 //! A few threads copy, piece by piece and job after job in turn, and whoever waits for a transfer helps
 //! them. Before each piece they look whether the job is still wanted: so a cancel, a deadline, the end
 //! of a region and the end of a peer take effect within the time that one piece takes. Short jobs
-//! may be copied by whoever posts them: see [`policy`].
+//! may be copied by whoever posts them: see [`copyist`].
 
 pub(crate) mod job;
 pub(crate) mod piece;
-pub(crate) mod policy;
+pub(crate) mod posts;
 pub(crate) mod stages;
 
 use std::collections::VecDeque;
@@ -21,39 +21,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use polyrail_proto::budget::StagingBudget;
+use polyrail_proto::path::{Copyist, Facts, copy_threads, copyist, copyist_of_message, looks_for};
 use polyrail_proto::{Failure, InstanceId};
 
 use self::job::{HostJob, Order};
 use self::piece::{Cursor, PIECE_BYTES, Stop, copy, device_of};
-use self::policy::{Copyist, Facts, copyist, copyist_of_message};
 use self::stages::Stages;
 use crate::device::peer_copy::{Pinned, pin_all};
-
-/// Between processes, what the rails carry as fast: a system call for a copy takes as long as one
-/// for a message, and messages gather.
-const LEAST_BYTES: u64 = 4 << 10;
-/// Many small pieces take the kernel longer to find than a message takes.
-const LEAST_PIECE_BYTES: u64 = 512;
-/// Of a message: a shorter one is through sooner over the rails, as its receive has to be announced either way.
-const LEAST_MESSAGE_BYTES: u64 = 128 << 10;
-/// The least that goes through memory that both processes have open where no single copy is possible.
-const LEAST_SHARED_BYTES: u64 = 64 << 10;
-
-/// Whether so many bytes in so many pieces are worth a copy of their own.
-pub(crate) fn is_worth_a_copy(bytes: u64, pieces: usize) -> bool {
-    bytes >= LEAST_BYTES && bytes / (pieces as u64).max(1) >= LEAST_PIECE_BYTES
-}
-
-/// The same of a message, or of a receive with so much room.
-pub(crate) fn is_message_worth_a_copy(bytes: u64, pieces: usize) -> bool {
-    bytes >= LEAST_MESSAGE_BYTES && is_worth_a_copy(bytes, pieces)
-}
-
-/// Whether so many bytes are worth two copies, by way of memory that both processes have open, if a single
-/// one is not possible.
-pub(crate) fn is_worth_sharing(bytes: u64) -> bool {
-    bytes >= LEAST_SHARED_BYTES
-}
 
 /// The threads of an engine that copy, and what they have before them.
 pub(crate) struct HostCopier {
@@ -100,7 +74,7 @@ impl HostCopier {
             state: Mutex::default(),
             queued: AtomicUsize::new(0),
             changed: Condvar::new(),
-            looks_for: policy::looks_for(cpus),
+            looks_for: looks_for(cpus),
             stages: Stages::new(budget),
         });
         Self { queue, cpus, threads: Mutex::default() }
@@ -111,7 +85,7 @@ impl HostCopier {
         &self.queue.stages
     }
 
-    /// Has the order copied, or copies it at once. `outstanding`: see [`policy::note_post`].
+    /// Has the order copied, or copies it at once. `outstanding`: see [`posts::note_post`].
     pub(crate) fn begin(&self, order: Order<'_>, outstanding: u32) -> Begun {
         let Order { parts, bytes, .. } = order;
         let facts = Facts { cpus: self.cpus, bytes, parts: parts.len(), outstanding };
@@ -204,7 +178,7 @@ impl HostCopier {
         if wanted <= asleep {
             return Ok(());
         }
-        let (mut threads, limit) = (self.threads.lock(), policy::threads(self.cpus));
+        let (mut threads, limit) = (self.threads.lock(), copy_threads(self.cpus));
         for number in threads.len()..limit.min(threads.len() + wanted - asleep) {
             let queue = self.queue.clone();
             let thread = std::thread::Builder::new().name(format!("pr-copy{number}"));

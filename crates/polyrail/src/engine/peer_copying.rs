@@ -13,7 +13,7 @@ use polyrail_sys::threads::monotonic_ns;
 
 use crate::device::host_copy::job::Order;
 use crate::device::host_copy::piece::Stop;
-use crate::device::host_copy::{Begun, policy};
+use crate::device::host_copy::{Begun, posts};
 use crate::device::peer_copy::{Copies, Copying};
 use crate::device::staging::CopyError;
 use crate::engine::carriage::{Carriage, CpuCopies};
@@ -55,7 +55,7 @@ impl EngineShared {
         let (parts, bytes) = (&copies.parts, prepared.plan.bytes());
         let order = Order { parts, bytes, peer: prepared.peer.instance(), deadline: op.deadline };
         // A listener that posts is called by the thread that ended the one before.
-        let outstanding = if prepared.listener.is_some() { 0 } else { policy::note_post::<Op>(op) };
+        let outstanding = if prepared.listener.is_some() { 0 } else { posts::note_post::<Op>(op) };
         match self.host_copies.begin(order, outstanding) {
             Begun::Done => {
                 op.set_carriage(Carriage::Caller);

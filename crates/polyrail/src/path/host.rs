@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use polyrail_proto::path::{PathKind, PathObstacle, PathReason, TransferPath, not_copied_by_cpus};
+use polyrail_proto::path::{
+    PathKind, PathObstacle, PathReason, TransferPath, is_message_worth_a_copy, is_worth_a_copy,
+    is_worth_sharing, not_copied_by_cpus,
+};
 
-use crate::device::host_copy::{is_message_worth_a_copy, is_worth_a_copy, is_worth_sharing};
 use crate::device::peer_copy::{Copies, Copying};
 use crate::engine::local_engines::engine_here;
 use crate::engine::peer::PeerShared;

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use polyrail_proto::path::{PathObstacle, PathReason};
+use polyrail_proto::path::{PathObstacle, PathReason, may_be_staged};
 use polyrail_sys::{Direction, ForeignCopy, ForeignMemory, Memory};
 
 use crate::device::peer_copy::{Copies, Copying};
@@ -13,11 +13,6 @@ use crate::memory::region_memory::RegionMemory;
 use crate::path::choose::{PathRequest, copy_parts};
 use crate::path::host::import_for_cpus;
 
-/// More is moved faster through shared memory where many are outstanding: all proxies of both ends copy there.
-const MOST_BYTES: u64 = 256 << 10;
-/// More of them the kernel takes longer to find.
-const MOST_PIECES: usize = 256;
-
 /// The copies of a request between a device's memory here and another process's host memory, and why they are possible, or why not.
 pub(super) fn copies(
     engine: &Arc<EngineShared>,
@@ -25,12 +20,7 @@ pub(super) fn copies(
 ) -> Result<(Copies, PathReason), PathObstacle> {
     let pairs = request.pairs;
     let bytes = pairs.iter().fold(0_u64, |sum, (_, remote)| sum.saturating_add(remote.len));
-    if bytes > MOST_BYTES {
-        return Err(PathObstacle::Long);
-    }
-    if pairs.len() > MOST_PIECES {
-        return Err(PathObstacle::ManyPieces);
-    }
+    may_be_staged(bytes, pairs.len())?;
     let devices = || pairs.iter().filter_map(|(local, _)| local.region.memory.device());
     let Some(device) = devices().next().filter(|_| bytes > 0) else {
         return Err(PathObstacle::Empty);

@@ -1,11 +1,12 @@
-//! Who copies: the thread that posts a transfer, or the threads that the engine has for that.
+//! What is worth a copy, and who copies: the thread that posts a transfer, or the threads that the engine has for that.
 //!
 //! A posting thread that copies short transfers itself is done with each before it could have woken another thread.
 //! But then it copies one after another, and with many outstanding one CPU does all the work. So a thread that goes
 //! on posting without looking at what it posted last hands the transfers on, where there are CPUs to spare.
 
-use std::cell::Cell;
 use std::time::Duration;
+
+use super::reason::PathObstacle;
 
 /// What a posting thread copies itself: waking another thread takes longer.
 const INLINE_BYTES: u64 = 64 << 10;
@@ -25,25 +26,87 @@ const THREADS_MAX: usize = 8;
 /// call for each transfer.
 const LOOKS_FOR: Duration = Duration::from_micros(20);
 
+/// Between processes, what the rails carry as fast: a system call for a copy takes as long as one
+/// for a message, and messages gather.
+const LEAST_BYTES: u64 = 4 << 10;
+/// Many small pieces take the kernel longer to find than a message takes.
+const LEAST_PIECE_BYTES: u64 = 512;
+/// Of a message: a shorter one is through sooner over the rails, as its receive has to be announced either way.
+const LEAST_MESSAGE_BYTES: u64 = 128 << 10;
+/// The least that goes through memory that both processes have open where no single copy is possible.
+const LEAST_SHARED_BYTES: u64 = 64 << 10;
+/// The least that a send leaves in memory that its peer has open: on 16 CPUs messages of 1 MiB moved 1.5 times
+/// as fast so as over the rails, and those of 64 KiB half as fast, with 16 outstanding.
+const LEAST_LEFT_BYTES: u64 = 1 << 20;
+/// The most that goes by a stage: more is moved faster through shared memory where many are outstanding, as all
+/// proxies of both ends copy there.
+const MOST_STAGED_BYTES: u64 = 256 << 10;
+/// More of them the kernel takes longer to find.
+const MOST_STAGED_PIECES: usize = 256;
+
 /// What the choice depends on.
 #[derive(Clone, Copy)]
-pub(super) struct Facts {
-    pub(super) cpus: usize,
-    pub(super) bytes: u64,
-    pub(super) parts: usize,
+pub struct Facts {
+    /// CPUs of the machine.
+    pub cpus: usize,
+    /// Bytes of the transfer.
+    pub bytes: u64,
+    /// Parts of the transfer.
+    pub parts: usize,
     /// Transfers that the posting thread has posted since it last saw the end of its newest one.
-    pub(super) outstanding: u32,
+    pub outstanding: u32,
 }
 
 /// Who copies a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Copyist {
+pub enum Copyist {
+    /// The thread that posts it.
     Poster,
+    /// Threads that the engine has for that.
     Threads,
 }
 
+/// Whether so many bytes in so many pieces are worth a copy of their own.
+#[inline]
+pub fn is_worth_a_copy(bytes: u64, pieces: usize) -> bool {
+    bytes >= LEAST_BYTES && bytes / (pieces as u64).max(1) >= LEAST_PIECE_BYTES
+}
+
+/// The same of a message, or of a receive with so much room.
+#[inline]
+pub fn is_message_worth_a_copy(bytes: u64, pieces: usize) -> bool {
+    bytes >= LEAST_MESSAGE_BYTES && is_worth_a_copy(bytes, pieces)
+}
+
+/// Whether so many bytes are worth two copies, by way of memory that both processes have open, if a single
+/// one is not possible.
+#[inline]
+pub fn is_worth_sharing(bytes: u64) -> bool {
+    bytes >= LEAST_SHARED_BYTES
+}
+
+/// Whether the payload of a send of so many bytes is worth leaving in memory that its peer has open.
+#[inline]
+pub fn is_worth_leaving(bytes: u64) -> bool {
+    bytes >= LEAST_LEFT_BYTES
+}
+
+/// Whether so many bytes in so many pieces may go by a stage: the device copies them to or from pinned memory, and
+/// CPUs between there and the other process.
+#[inline]
+pub fn may_be_staged(bytes: u64, pieces: usize) -> Result<(), PathObstacle> {
+    if bytes > MOST_STAGED_BYTES {
+        return Err(PathObstacle::Long);
+    }
+    if pieces > MOST_STAGED_PIECES {
+        return Err(PathObstacle::ManyPieces);
+    }
+    Ok(())
+}
+
 /// Who copies a write or a read.
-pub(super) fn copyist(facts: Facts) -> Copyist {
+#[inline]
+pub fn copyist(facts: Facts) -> Copyist {
     let Facts { cpus, bytes, parts, outstanding } = facts;
     let is_short = bytes <= INLINE_BYTES && parts <= INLINE_PARTS;
     let is_handed_on =
@@ -52,47 +115,22 @@ pub(super) fn copyist(facts: Facts) -> Copyist {
 }
 
 /// Who copies a message: the proxy that found its receive is its poster.
-pub(super) fn copyist_of_message(bytes: u64, parts: usize) -> Copyist {
+#[inline]
+pub fn copyist_of_message(bytes: u64, parts: usize) -> Copyist {
     let is_short = bytes <= INLINE_MESSAGE_BYTES && parts <= INLINE_PARTS;
     if is_short { Copyist::Poster } else { Copyist::Threads }
 }
 
 /// How many threads copy on a machine with so many CPUs. Threads that wait for a transfer help them.
-pub(super) fn threads(cpus: usize) -> usize {
+#[inline]
+pub fn copy_threads(cpus: usize) -> usize {
     (cpus / 2).clamp(1, THREADS_MAX)
 }
 
 /// How long a thread without work looks for more on such a machine.
-pub(super) fn looks_for(cpus: usize) -> Duration {
+#[inline]
+pub fn looks_for(cpus: usize) -> Duration {
     if cpus >= SPARE_CPUS { LOOKS_FOR } else { Duration::ZERO }
-}
-
-thread_local! {
-    static POSTS: Cell<Posts> = const { Cell::new(Posts { newest: 0, outstanding: 0 }) };
-}
-
-/// What a thread has posted for CPUs to copy.
-#[derive(Clone, Copy)]
-struct Posts {
-    /// The address of the newest operation.
-    newest: usize,
-    outstanding: u32,
-}
-
-/// This thread posts an operation. Returns how many it has outstanding besides.
-pub(crate) fn note_post<T>(op: &T) -> u32 {
-    let Posts { outstanding, .. } = POSTS.get();
-    let newest = std::ptr::from_ref(op).addr();
-    POSTS.set(Posts { newest, outstanding: outstanding.saturating_add(1) });
-    outstanding
-}
-
-/// This thread sees that an operation is over. If it is the newest, the thread waits for what it posts.
-pub(crate) fn note_end<T>(op: &T) {
-    let Posts { newest, .. } = POSTS.get();
-    if newest == std::ptr::from_ref(op).addr() {
-        POSTS.set(Posts { newest, outstanding: 0 });
-    }
 }
 
 #[cfg(test)]
@@ -124,26 +162,8 @@ mod tests {
 
     #[test]
     fn threads_grow_with_cpus_up_to_what_memory_feeds() {
-        let threads: Vec<usize> = [1, 2, 4, 8, 16, 64].into_iter().map(threads).collect();
+        let threads: Vec<usize> = [1, 2, 4, 8, 16, 64].into_iter().map(copy_threads).collect();
         assert_eq!(threads, [1, 1, 2, 4, 8, 8]);
         assert!(looks_for(2).is_zero() && !looks_for(16).is_zero());
-    }
-
-    #[test]
-    fn a_thread_that_waits_for_each_transfer_has_none_outstanding() {
-        let [first, second, third] = [1, 2, 3];
-        assert_eq!(note_post(&first), 0);
-        note_end(&first);
-        assert_eq!(note_post(&first), 0);
-        assert_eq!(note_post(&second), 1);
-        note_end(&first);
-        assert_eq!(note_post(&third), 2, "the oldest of several");
-        note_end(&second);
-        note_end(&third);
-        assert_eq!(note_post(&first), 0, "all of them");
-        // Another thread's posts are its own.
-        std::thread::scope(|scope| {
-            scope.spawn(|| assert_eq!(note_post(&first), 0));
-        });
     }
 }
