@@ -11,7 +11,5 @@ pub(crate) mod metadata_file;
 pub(crate) mod pause;
 pub(crate) mod pooled;
 pub(crate) mod regular_file;
-pub(crate) mod retry;
 pub(crate) mod secret_file;
-pub(crate) mod seldom;
 pub(crate) mod small_map;

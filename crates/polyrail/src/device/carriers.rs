@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use polyrail_carrier::Lane;
-use polyrail_proto::FlowIndex;
 use polyrail_proto::budget::{Budget, PeerShare, Taken, Wanted};
+use polyrail_proto::liveness::Retry;
 use polyrail_proto::message::Carried;
-
-use crate::base::retry::Retry;
+use polyrail_proto::{FlowIndex, Time};
+use polyrail_sys::threads::monotonic_ns;
 
 /// Connections that a peer may have come at a time, and listeners of the plugin for them. More flows than this do
 /// without.
@@ -170,12 +170,12 @@ impl Carriers {
 
     /// Whether the flow may have a carrier: none has failed a moment ago.
     pub(crate) fn may_work(&self, flow: FlowIndex) -> bool {
-        self.failed.lock().get(&flow).is_none_or(Retry::may_try)
+        self.failed.lock().get(&flow).is_none_or(|retry| retry.may_try(Time(monotonic_ns())))
     }
 
     /// One has failed. Says whether it worked for long before.
     pub(crate) fn fail(&self, flow: FlowIndex) -> bool {
-        self.failed.lock().entry(flow).or_default().fail()
+        self.failed.lock().entry(flow).or_default().fail(Time(monotonic_ns()))
     }
 
     fn of(&self, end: End) -> &Mutex<HashMap<Carried, Coming>> {

@@ -17,10 +17,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use polyrail_proto::budget::{PeerShare, Taken, Wanted};
+use polyrail_proto::seldom::Seldom;
 use polyrail_proto::tally::Counter;
 use polyrail_sys::process::descriptor_limit;
 
-use crate::base::seldom::Seldom;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
 

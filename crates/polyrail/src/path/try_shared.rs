@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use polyrail_config::PathChoice;
 use polyrail_proto::Time;
 use polyrail_proto::hello::Capabilities;
+use polyrail_proto::liveness::Retry;
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::SharedPlace;
 
-use crate::base::retry::Retry;
 use crate::device::shared_memory::trial::{PAGE_BYTES, Trial};
 use crate::device::shared_memory::{Shown, open};
 use crate::engine::local_engines::engine_here;

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
+use polyrail_proto::Time;
 use polyrail_proto::budget::{Budget, PeerShare, Taken, Wanted};
+use polyrail_proto::liveness::Retry;
 use polyrail_proto::wire::SharedPlace;
+use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::{Badge, ProvenProcess, SharedWord};
 
-use crate::base::retry::Retry;
 #[cfg(test)]
 use crate::device::host_proof::neighbours;
 use crate::device::shared_memory::stream::{BYTES, SharedStream};
@@ -64,7 +66,7 @@ impl StreamOffer {
         badge: &Badge,
         peer: &PeerStreams,
     ) -> Result<Self, Cow<'static, str>> {
-        if !peer.news.lock().retry.may_try() {
+        if !peer.news.lock().retry.may_try(Time(monotonic_ns())) {
             return Err(NOT_OPENED.into());
         }
         let taken = peer.take()?;
@@ -115,7 +117,7 @@ impl PeerStreams {
             let retry = &mut self.news.lock().retry;
             match answered {
                 Ok(_) => *retry = Retry::default(),
-                Err(_) => drop(retry.fail()),
+                Err(_) => drop(retry.fail(Time(monotonic_ns()))),
             }
         }
         self.note(made.and_then(|made| made))

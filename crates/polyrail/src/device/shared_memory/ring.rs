@@ -11,11 +11,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use polyrail_gpu::Device;
+use polyrail_proto::Time;
 use polyrail_proto::budget::Stock;
+use polyrail_proto::liveness::Retry;
 use polyrail_proto::wire::SharedPlace;
+use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::{Badge, Memory, ProvenProcess};
 
-use crate::base::retry::Retry;
 use crate::device::shared_memory::{Shown, open};
 use crate::device::staging::{Ring, as_much_as_there_is};
 
@@ -120,7 +122,7 @@ impl PeersRing {
         device: Option<&dyn Device>,
         stock: &Arc<Stock>,
     ) -> Result<(), String> {
-        if self.is_open(device.is_some()) || !self.retry.may_try() {
+        if self.is_open(device.is_some()) || !self.retry.may_try(Time(monotonic_ns())) {
             return Ok(());
         }
         let peer = peer.map_err(Cow::into_owned);
@@ -128,7 +130,7 @@ impl PeersRing {
             Ok(open) => (self.open, self.retry) = (Some(open), Retry::default()),
             Err(why) => {
                 self.open = None;
-                if self.retry.fail() {
+                if self.retry.fail(Time(monotonic_ns())) {
                     return Err(why);
                 }
             }

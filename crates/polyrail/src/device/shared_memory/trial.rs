@@ -9,8 +9,10 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use polyrail_proto::Time;
+use polyrail_proto::liveness::Retry;
+use polyrail_sys::threads::monotonic_ns;
 
-use crate::base::retry::Retry;
 use crate::device::shared_memory::Shown;
 
 /// Bytes that are shown.
@@ -70,7 +72,9 @@ impl Sharing {
     pub(crate) fn text(&self) -> Option<String> {
         let state = self.lock();
         match (state.known, &state.trouble) {
-            (Trial::Works, _) if state.retry.may_try() => Some("works".to_owned()),
+            (Trial::Works, _) if state.retry.may_try(Time(monotonic_ns())) => {
+                Some("works".to_owned())
+            }
             (_, Some(why)) => Some(format!("not used: {why}")),
             (Trial::Unknown, None) => None,
             (Trial::Asked | Trial::Overdue | Trial::Works, None) => {
@@ -118,15 +122,15 @@ impl Sharing {
 impl State {
     /// Why it is left alone, if it is.
     pub(crate) fn trouble(&self) -> Option<&str> {
-        self.trouble.as_deref().filter(|_| !self.retry.may_try())
+        self.trouble.as_deref().filter(|_| !self.retry.may_try(Time(monotonic_ns())))
     }
 
     /// Says whether it is the first failure of a row.
     pub(crate) fn fail(&mut self, why: String) -> bool {
-        if self.retry.may_try() {
+        if self.retry.may_try(Time(monotonic_ns())) {
             self.trouble = Some(why);
         }
-        self.retry.fail()
+        self.retry.fail(Time(monotonic_ns()))
     }
 }
 

@@ -81,7 +81,7 @@ impl PeerShared {
 
     /// The peer breaks the rules: says so in the log, and for the flow that brought it.
     pub(crate) fn breach(&self, why: &dyn std::fmt::Display) -> Down {
-        if let Some(others) = self.quotas.logs.breach.left_out() {
+        if let Some(others) = self.quotas.logs.breach.left_out(Time(monotonic_ns())) {
             let name = self.name();
             tracing::warn!(target: "polyrail::peer", peer = name, %why, others, "breach");
         }

@@ -6,7 +6,8 @@ use std::mem::take;
 use std::time::Duration;
 
 use polyrail_proto::wire::{ChunkHeader, Place, RefusalCode};
-use polyrail_proto::{LandingId, Settled};
+use polyrail_proto::{LandingId, Settled, Time};
+use polyrail_sys::threads::monotonic_ns;
 
 use super::carried::{Carried, Incoming};
 use super::current::Current;
@@ -254,7 +255,7 @@ pub(super) fn settled_of(peer: &PeerShared, id: LandingId) -> Option<Settled> {
 }
 
 fn tell(peer: &PeerShared, error: &str) {
-    if let Some(others) = peer.quotas.logs.device.left_out() {
+    if let Some(others) = peer.quotas.logs.device.left_out(Time(monotonic_ns())) {
         let name = peer.name();
         tracing::error!(target: "polyrail::staging", peer = name, error, others,
             "copy to a device failed");

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polyrail_gpu::Device;
-use polyrail_proto::FrameReader;
 use polyrail_proto::budget::Stock;
 use polyrail_proto::wire::{ChunkHeader, Flags, RefusalCode};
+use polyrail_proto::{FrameReader, Time};
 
 use super::RxFlow;
 use super::current::Current;
@@ -103,7 +103,8 @@ impl RxFlow {
             self.tell_short(stock, &why);
             return RefusalCode::NoStaging;
         }
-        let (name, others) = (self.peer.name(), self.peer.quotas.logs.no_staging.left_out());
+        let (name, others) =
+            (self.peer.name(), self.peer.quotas.logs.no_staging.left_out(Time(pass.now)));
         if let CopyError::Short(why) = error {
             // The peer sends the chunk again, until others have given some back.
             pass.engine.want_staging(pass.now);
@@ -145,7 +146,7 @@ impl RxFlow {
             let process = self.peer.process.prove(&pass.engine.proofs);
             let opened = peers_ring.map_or(Ok(()), |ring| ring.open(process, device, &stock));
             if let Err(why) = opened
-                && let Some(others) = self.peer.quotas.logs.no_staging.left_out()
+                && let Some(others) = self.peer.quotas.logs.no_staging.left_out(Time(pass.now))
             {
                 let name = self.peer.name();
                 tracing::error!(target: "polyrail::staging", peer = name, why, others,

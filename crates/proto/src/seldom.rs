@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use polyrail_sys::threads::monotonic_ns;
+use crate::id::Time;
 
 /// The pause between two lines.
 const PAUSE_NS: u64 = 1_000_000_000;
 
 /// One kind of line.
 #[derive(Debug, Default)]
-pub(crate) struct Seldom {
+pub struct Seldom {
     next_ns: AtomicU64,
     left_out: AtomicU64,
 }
@@ -17,11 +17,7 @@ pub(crate) struct Seldom {
 impl Seldom {
     /// If it is time for another line: how many were left out since the last one. Else leaves this
     /// one out.
-    pub(crate) fn left_out(&self) -> Option<u64> {
-        self.left_out_at(monotonic_ns())
-    }
-
-    fn left_out_at(&self, now: u64) -> Option<u64> {
+    pub fn left_out(&self, Time(now): Time) -> Option<u64> {
         let next = self.next_ns.load(Ordering::Relaxed);
         let after = now.saturating_add(PAUSE_NS);
         let is_due = now >= next
@@ -46,7 +42,7 @@ mod tests {
         let seldom = Seldom::default();
         let mut said = Vec::new();
         for number in 0..10_000 {
-            said.extend(seldom.left_out_at(number * PAUSE_NS / 4000));
+            said.extend(seldom.left_out(Time(number * PAUSE_NS / 4000)));
         }
         assert_eq!(said, [0, 3999, 3999]);
     }
