@@ -20,5 +20,5 @@ pub use retry::Retry;
 pub use second_tries::{First, SecondTries};
 pub use stall::{Patience, Silence, Stall, StallVerdict};
 pub use suspects::Suspects;
-pub use trials::{RETURN_MAX, Trials};
+pub use trials::{RETURN_MAX, RailPair, Trials};
 pub use ways::{Way, Ways};

@@ -36,15 +36,14 @@ mod ending;
 mod flows;
 mod halves;
 mod locking;
-mod pairs;
 mod problems;
 mod standing;
 
 pub(crate) use ending::Ending;
-pub(crate) use flows::{FlowSlot, Layout};
+pub(crate) use flows::FlowSlot;
 pub(crate) use halves::{Arrival, Delivery, RxSide, TxSide};
 pub(crate) use locking::Locked;
-pub(crate) use pairs::{Pairs, RailPair};
+pub(crate) use polyrail_proto::pairing::{Layout, Pairs, RailPair};
 pub(crate) use problems::silent_for;
 
 /// A peer. No thread holds the locks of `tx` and `rx` at once. Each is held for bookkeeping only,
@@ -166,7 +165,7 @@ impl PeerShared {
             sockets: layout.sockets,
             rails: layout.rails() as u32,
         };
-        let flows = layout.flow_slots(number, &proxies.tx);
+        let flows = flows::flow_slots(&layout, number, &proxies.tx);
         let pairs = layout.pairs.len();
         let connections = options.budgets.connections.share();
         let quotas = Quotas::new(options.ops_pool, connections);

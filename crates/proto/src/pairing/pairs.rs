@@ -2,18 +2,14 @@
 //! rails that a position stands for change when others are tried instead.
 
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use parking_lot::Mutex;
-use polyrail_proto::liveness::Trials;
-
-use polyrail_proto::pairing::Pairing;
-
-/// Rails here and there, by their positions on the cards.
-pub(crate) type RailPair = (usize, usize);
+use super::{Pairing, RailPair};
+use crate::liveness::Trials;
 
 /// Pairs by position.
 #[derive(Debug)]
-pub(crate) struct Pairs {
+pub struct Pairs {
     /// The rail here in the upper half, the one there in the lower.
     current: Vec<AtomicU32>,
     /// The choice before anything was tried.
@@ -24,11 +20,12 @@ pub(crate) struct Pairs {
     unused: Vec<Option<String>>,
     /// By position: why its latest connection failed, until one of its flows moves data.
     problems: Mutex<Vec<Option<String>>>,
-    pub(crate) trials: Mutex<Trials>,
+    trials: Mutex<Trials>,
 }
 
 impl Pairs {
-    pub(crate) fn new(pairing: Pairing) -> Self {
+    /// These pairs, of which none was tried.
+    pub fn new(pairing: Pairing) -> Self {
         let Pairing { pairs: preferred, idle_local, idle_remote } = pairing;
         Self {
             current: preferred.iter().map(|pair| AtomicU32::new(packed(*pair))).collect(),
@@ -40,67 +37,87 @@ impl Pairs {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    /// How many positions there are.
+    #[expect(clippy::len_without_is_empty, reason = "there is always a pair")]
+    #[inline]
+    pub fn len(&self) -> usize {
         self.current.len()
     }
 
-    pub(crate) fn at(&self, index: usize) -> RailPair {
+    /// The pair at this position.
+    #[inline]
+    pub fn at(&self, index: usize) -> RailPair {
         let pair = self.current[index].load(Ordering::Relaxed);
         ((pair >> 16) as usize, (pair & 0xffff) as usize)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = RailPair> + '_ {
+    /// The pairs of all positions, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = RailPair> + '_ {
         (0..self.len()).map(|index| self.at(index))
     }
 
-    pub(crate) fn set(&self, index: usize, pair: RailPair) {
+    /// This pair is at the position from now on.
+    pub fn set(&self, index: usize, pair: RailPair) {
         self.current[index].store(packed(pair), Ordering::Relaxed);
     }
 
-    pub(crate) fn preferred(&self, index: usize) -> RailPair {
+    /// The pair at this position before anything was tried.
+    pub fn preferred(&self, index: usize) -> RailPair {
         self.preferred[index]
     }
 
     /// Other rails take a position whose own failed.
-    pub(crate) fn replace(&self, index: usize, pair: RailPair) {
+    pub fn replace(&self, index: usize, pair: RailPair) {
         let old = self.at(index);
         self.set(index, pair);
         if old.0 != pair.0
-            && let Some(why) = self.idle.lock().get_mut(old.0)
+            && let Some(why) = lock(&self.idle).get_mut(old.0)
         {
             *why = self.problem(index);
         }
     }
 
+    /// What came of trying to connect pairs.
+    pub fn trials(&self) -> MutexGuard<'_, Trials> {
+        lock(&self.trials)
+    }
+
     /// Why a rail here is in no pair.
-    pub(crate) fn why_idle(&self, local: usize) -> Option<String> {
-        self.idle.lock().get(local)?.clone()
+    pub fn why_idle(&self, local: usize) -> Option<String> {
+        lock(&self.idle).get(local)?.clone()
     }
 
     /// Why no pair leads to a rail of the peer.
-    pub(crate) fn why_unused(&self, remote: usize) -> Option<&str> {
+    pub fn why_unused(&self, remote: usize) -> Option<&str> {
         let is_taken = self.iter().any(|pair| pair.1 == remote);
         self.unused.get(remote)?.as_deref().filter(|_| !is_taken)
     }
 
-    pub(crate) fn note_problem(&self, index: usize, why: String) {
-        self.problems.lock()[index] = Some(why);
+    /// The latest connection of the pair at this position failed, for that reason.
+    pub fn note_problem(&self, index: usize, why: String) {
+        lock(&self.problems)[index] = Some(why);
     }
 
-    pub(crate) fn problem(&self, index: usize) -> Option<String> {
-        self.problems.lock()[index].clone()
+    /// Why it failed, unless one of its flows has moved data since.
+    pub fn problem(&self, index: usize) -> Option<String> {
+        lock(&self.problems)[index].clone()
     }
 
     /// A flow of the pair at this position moves data.
-    pub(crate) fn forget_problem(&self, index: usize) {
-        self.problems.lock()[index] = None;
+    pub fn forget_problem(&self, index: usize) {
+        lock(&self.problems)[index] = None;
     }
 
     /// A flow is up on the pair at this position. That solves no problem yet: a path may let the hello
     /// through and drop what is larger.
-    pub(crate) fn note_up(&self, index: usize) {
-        self.trials.lock().handle_up(self.at(index));
+    pub fn note_up(&self, index: usize) {
+        self.trials().handle_up(self.at(index));
     }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    // It is whole whenever the lock is free.
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn packed((local, remote): RailPair) -> u32 {
