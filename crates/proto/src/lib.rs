@@ -15,9 +15,10 @@
 //! Policy is here, too, as functions of settings, facts and the time: which interfaces are rails ([`rails`]) and which
 //! rails go together ([`pairing`]), which path a request takes ([`path`]), how a connection begins ([`exchange`]), when
 //! acknowledgements leave ([`AckQueue`]), when flows stall, rest and are connected again ([`liveness`]), how a peer
-//! comes and goes ([`life`]), how much each peer may have ([`budget`]), how long a progress thread stays with a flow,
-//! polls and sleeps ([`progress`]), what became of transfers ([`tally`]), how often a line of the log is written that
-//! others cause ([`seldom`]), and defaults that follow from the machine ([`defaults`]).
+//! comes and goes ([`life`]), how much each peer may have ([`budget`]), which bytes of a ring are out ([`ring`]), how
+//! long a progress thread stays with a flow, polls and sleeps ([`progress`]), what became of transfers ([`tally`]), how
+//! often a line of the log is written that others cause ([`seldom`]), and defaults that follow from the machine
+//! ([`defaults`]).
 #![forbid(unsafe_code)]
 
 mod acks;
@@ -48,6 +49,7 @@ mod range_set;
 mod reader;
 pub mod reason;
 mod receiver;
+pub mod ring;
 pub mod seldom;
 mod sender;
 pub mod tally;
