@@ -62,12 +62,6 @@ struct Sent {
     is_held_up: bool,
 }
 
-impl Sent {
-    fn is_all(&self) -> bool {
-        self.worked && !self.is_held_up
-    }
-}
-
 impl Deref for Proxy {
     type Target = ProxyHandle;
 
@@ -250,7 +244,8 @@ impl Drive for Proxy {
                 std::hint::spin_loop();
             }
             if let Some(core) = self.try_lock() {
-                return self.send_for_caller(core, engine, now).is_all();
+                let Sent { worked, is_held_up } = self.send_for_caller(core, engine, now);
+                return worked && !is_held_up;
             }
         }
         false

@@ -185,7 +185,8 @@ impl Control {
         let way = handshake.race.way;
         let Some((socket, cause, keys)) = handshake.into_flow() else { return };
         match cause {
-            Cause::Introduction { of, .. } => self.introduced(of, metadata),
+            // The engine there has given its metadata.
+            Cause::Introduction { of, .. } => self.end_introduction(of, |_| Ok(metadata)),
             Cause::Flow { peer, flow, epoch, pair, offer, .. } => {
                 self.note_reached(&peer);
                 self.note_way(&peer, pair, way);

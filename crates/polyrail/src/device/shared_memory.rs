@@ -12,14 +12,15 @@ pub(crate) mod trial;
 use polyrail_proto::wire::SharedPlace;
 use polyrail_sys::{Badge, Memory, ProvenProcess, SharedMemory, SharedWord};
 
+use crate::base::host_identity::random;
+
 /// Memory of this process that peers may open as long as this value lives.
 pub(crate) struct Shown(SharedMemory);
 
 impl Shown {
     /// Allocates `bytes` zeroed bytes and all their pages: running out of pages later would kill the process.
     pub(crate) fn new(bytes: u64) -> Result<Self, String> {
-        let random = || getrandom::u64().map_err(|error| format!("no random bits: {error}"));
-        let token = u128::from(random()?) << 64 | u128::from(random()?);
+        let token = random().map_err(|error| format!("no random bits: {error}"))?;
         let shared = SharedMemory::create(bytes, token);
         let shared = shared.and_then(|shared| shared.populate().map(|()| shared));
         let failed = |error| format!("{bytes} bytes of shared memory can't be had: {error}");

@@ -69,7 +69,7 @@ impl EngineShared {
         let was_idle = !tx.sender.has_work();
         fetch_old(peer, &mut tx, now, &mut ends);
         tx.handle_timeout(now);
-        tx.note_landed(now, peer.landed_bytes());
+        tx.note_landed(now, peer.arrivals.iter().map(|rail| rail.rx_bytes.get()).sum());
         drain_tx(&mut tx, &mut ends);
         let has_begun = was_idle && tx.sender.has_work();
         drop(tx);

@@ -252,11 +252,6 @@ impl PeerShared {
         !self.connects_flows() && self.tx().sender.is_unused() && self.rx().receiver.close_unused()
     }
 
-    /// Bytes of it that have landed.
-    pub(crate) fn landed_bytes(&self) -> u64 {
-        self.arrivals.iter().map(|rail| rail.rx_bytes.get()).sum()
-    }
-
     /// Whether something is under way to it that can arrive, or it waits for acknowledgements that can leave.
     pub(crate) fn is_busy(&self) -> bool {
         let is_sending = || self.tx().sender.is_busy() && self.flows_up() > 0;

@@ -9,12 +9,11 @@ use polyrail_config::{
 use polyrail_proto::defaults;
 use polyrail_proto::hello::{Capabilities, Card};
 use polyrail_proto::liveness::ReconnectSettings;
-use polyrail_proto::wire::{ChunkHeader, Flags};
 use polyrail_sys::interfaces::CongestionControls;
 use polyrail_sys::tcp::{FlowOptions, may_use};
-use polyrail_sys::threads::allowed_cpus;
 
 use crate::base::error::{EngineError, origin_of};
+use crate::engine::bindings::usable_cpus;
 use crate::engine::peer::PeerShared;
 use crate::engine::prepared::RequestLimits;
 use crate::memory::region::RegionCore;
@@ -73,7 +72,7 @@ impl EngineSettings {
         let ms = Duration::from_millis;
         let caller_driven = config.progress == Progress::Caller;
         Ok(Self {
-            cpus: usable_cpus()?,
+            cpus: usable_cpus()?.len(),
             chunk_bytes: config.chunk_bytes,
             channels_per_rail: defaults::channels_per_rail(rails, busy_cpus(config.payload)?),
             gpu_chunk_bytes: config.gpu_chunk_bytes,
@@ -191,21 +190,11 @@ impl EngineSettings {
             transfer_timeout: self.transfer_timeout,
         }
     }
-
-    /// Whether the payload of this chunk is to be checked as it lands.
-    pub(crate) fn verifies(&self, header: &Option<ChunkHeader>) -> bool {
-        header.is_some_and(|header| header.flags.contains(Flags::CHECKSUM))
-    }
 }
 
 /// CPUs that one direction may keep busy.
 pub(crate) fn busy_cpus(payload: Payload) -> Result<usize, EngineError> {
-    Ok(defaults::busy_cpus(usable_cpus()?, payload != Payload::None))
-}
-
-fn usable_cpus() -> Result<usize, EngineError> {
-    let cpus = allowed_cpus().map_err(|source| EngineError::System { what: "CPUs", source })?;
-    Ok(cpus.len())
+    Ok(defaults::busy_cpus(usable_cpus()?.len(), payload != Payload::None))
 }
 
 impl Congestion {
@@ -271,7 +260,7 @@ pub(crate) fn cpus(
 ) -> Result<Vec<u32>, EngineError> {
     // The configuration has checked the syntax, so an error means an empty list.
     let wanted = polyrail_config::parse_cpulist(text).unwrap_or_default();
-    let allowed = allowed_cpus().map_err(|source| EngineError::System { what: "CPUs", source })?;
+    let allowed = usable_cpus()?;
     if wanted.iter().all(|cpu| allowed.contains(cpu)) {
         return Ok(wanted);
     }

@@ -29,7 +29,7 @@ use crate::device::peer_copy::PeerCopyQueues;
 use crate::device::shared_memory::trial::Page;
 use crate::engine::awaited::Awaited;
 use crate::engine::budgets::Budgets;
-use crate::engine::control_handle::ControlHandle;
+use crate::engine::control_handle::{ControlCommand, ControlHandle};
 use crate::engine::credentials::Credentials;
 use crate::engine::inbox::Inbox;
 use crate::engine::joining::Hook;
@@ -221,7 +221,7 @@ impl EngineShared {
             return PendingAnswer::of_nobody(&self.bells);
         }
         let (answer, asked) = question(&self.bells);
-        self.control.introduce(addresses, invitation, answer);
+        self.control.command(ControlCommand::Introduce { addresses, invitation, answer });
         if self.is_closing() {
             // The control thread may not look any more.
             self.control.forget_commands();
@@ -263,7 +263,7 @@ impl EngineShared {
     pub(crate) fn connect_flows(&self, peer: &Arc<PeerShared>) {
         // In this order: most often they are connected, and a look costs less.
         if !peer.wants_flows() && peer.want_flows() {
-            self.control.connect(peer.clone());
+            self.control.command(ControlCommand::Connect { peer: peer.clone() });
         }
     }
 

@@ -198,14 +198,7 @@ impl Core {
             let more = flow.connection.readable;
             leaves_unread |= more && !flow.is_held_back();
             let brings_data = flow.rx.is_some();
-            if let Some(rx) = &flow.rx {
-                if rx.is_copying() && !self.landing.contains(&key) {
-                    self.landing.push(key);
-                }
-                if rx.owes_acks() && !self.owing.contains(&key) {
-                    self.owing.push(key);
-                }
-            }
+            self.note_owed(key);
             match read {
                 Ok(true) => {
                     worked = true;
@@ -302,15 +295,21 @@ impl Core {
 
     /// Notes what a flow that was read has left to do.
     fn note_arrivals(&mut self, key: usize) {
-        let Some(Flow { connection, rx: Some(rx), .. }) = self.flows.get(key) else { return };
+        self.note_owed(key);
+        let Some(Flow { connection, rx: Some(_), .. }) = self.flows.get(key) else { return };
+        if connection.readable && !self.ready.contains(&key) {
+            self.ready.push(key);
+        }
+    }
+
+    /// Notes what a flow owes: acknowledgements, and chunks that are copied.
+    fn note_owed(&mut self, key: usize) {
+        let Some(Flow { rx: Some(rx), .. }) = self.flows.get(key) else { return };
         if rx.owes_acks() && !self.owing.contains(&key) {
             self.owing.push(key);
         }
         if rx.is_copying() && !self.landing.contains(&key) {
             self.landing.push(key);
-        }
-        if connection.readable && !self.ready.contains(&key) {
-            self.ready.push(key);
         }
     }
 
