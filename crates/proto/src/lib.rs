@@ -31,6 +31,7 @@ pub mod hello;
 mod id;
 pub mod invitation;
 pub mod life;
+mod limits;
 pub mod liveness;
 pub mod matching;
 pub mod message;
@@ -57,6 +58,7 @@ pub mod wire;
 
 pub use acks::{AckHold, AckPolicy, AckQueue, Burst};
 pub use id::{FlowIndex, InstanceId, RegionKey, Time, TransferId};
+pub use limits::RequestLimits;
 pub use plan::{MAX_CHUNK_BYTES, MAX_CHUNK_PIECES, MAX_CHUNKS, Piece, Plan, PlanError, Segment};
 pub use quota::QuotaExceeded;
 pub use range_set::RangeSet;

@@ -3,6 +3,7 @@
 
 mod absences;
 mod backoff;
+mod looked;
 mod reconnect;
 mod rest;
 mod retry;
@@ -14,6 +15,7 @@ mod ways;
 
 pub use absences::Absences;
 pub use backoff::Backoff;
+pub use looked::LookedSilence;
 pub use reconnect::{FlowLife, Reconnect, ReconnectSettings};
 pub use rest::Rest;
 pub use retry::Retry;

@@ -68,17 +68,7 @@ impl Control {
                     flows: peer.layout.flows(),
                     epoch: peer.epoch_in_hello(Epoch(epoch)).0,
                     window_chunks: engine.config.window_chunks,
-                    // A peer of a version without it need not have it.
-                    capabilities: engine
-                        .settings
-                        .capabilities(false)
-                        .without(Capabilities::SHARED_MEMORY)
-                        .without(Capabilities::SEALED_PAYLOAD)
-                        .without(Capabilities::COPIED_MESSAGES)
-                        .without(Capabilities::SHARED_RECEIVES)
-                        .without(Capabilities::BYE_TO_SENDER)
-                        .without(Capabilities::REASONS)
-                        .without(Capabilities::SHARED_STREAM),
+                    capabilities: engine.settings.capabilities(false).of_flow(),
                     stream: offer.as_ref().ok().map(StreamOffer::place),
                 });
                 let proof = (Proof::Capability, &peer.capability.secret());

@@ -50,9 +50,8 @@ mod tests {
 
     use super::*;
     use crate::device::carriers::LISTENERS_MAX;
-    use crate::device::shared_memory::offer::STREAMS_MAX;
     use crate::device::staging::Direction;
-    use polyrail_proto::budget::Wanted;
+    use polyrail_proto::budget::{STREAMS_MAX, Wanted};
 
     const RING: u64 = 2 << 20;
 

@@ -38,25 +38,6 @@ pub(crate) struct Prepared {
     pub(crate) listener: Option<EndListener>,
 }
 
-/// What of the configuration a request needs.
-pub(crate) struct RequestLimits {
-    pub(crate) chunk_bytes: u64,
-    pub(crate) gpu_chunk_bytes: u64,
-    pub(crate) notification_bytes: u64,
-    pub(crate) transfer_timeout: Option<Duration>,
-}
-
-impl RequestLimits {
-    /// Whether peers are to get a notification of that length.
-    pub(crate) fn check_notification(&self, notification: &[u8]) -> Result<(), PostError> {
-        let (got, limit) = (notification.len(), self.notification_bytes);
-        if got as u64 > limit {
-            return Err(PostError::NotificationTooLong { got, limit });
-        }
-        Ok(())
-    }
-}
-
 impl Prepared {
     pub(crate) fn timeout(&self) -> Option<Duration> {
         self.timeout

@@ -6,25 +6,16 @@ use std::time::Duration;
 use polyrail_config::{
     BindDevice, Config, Origin, PathChoice, Payload, Progress, ProxyLayout, SingleCopy,
 };
-use polyrail_proto::defaults;
-use polyrail_proto::hello::{Capabilities, Card};
+use polyrail_proto::hello::{Capabilities, Card, EngineFeatures};
 use polyrail_proto::liveness::ReconnectSettings;
+use polyrail_proto::{RequestLimits, defaults};
 use polyrail_sys::interfaces::CongestionControls;
 use polyrail_sys::tcp::{FlowOptions, may_use};
 
 use crate::base::error::{EngineError, origin_of};
 use crate::engine::bindings::usable_cpus;
 use crate::engine::peer::PeerShared;
-use crate::engine::prepared::RequestLimits;
 use crate::memory::region::RegionCore;
-
-/// What every engine of this version can do.
-const CAPABILITIES: Capabilities = Capabilities::CHECKSUM
-    .with(Capabilities::SHARED_MEMORY)
-    .with(Capabilities::COPIED_MESSAGES)
-    .with(Capabilities::SHARED_RECEIVES)
-    .with(Capabilities::BYE_TO_SENDER)
-    .with(Capabilities::REASONS);
 
 pub(crate) struct EngineSettings {
     /// CPUs that this process may use.
@@ -126,18 +117,13 @@ impl EngineSettings {
 
     /// What this engine can do; both ends of a flow must be able to.
     pub(crate) fn capabilities(&self, hosts: bool) -> Capabilities {
-        // Both directions of a connection have one owner only where one thread drives both.
-        let duplex =
-            if self.caller_driven { Capabilities::DUPLEX } else { Capabilities::default() };
-        let stream = match self.shared_stream {
-            true => Capabilities::SHARED_STREAM,
-            false => Capabilities::default(),
-        };
-        let wants_sealed = self.payload == Payload::Aead;
-        let sealed =
-            if wants_sealed { Capabilities::SEALED_PAYLOAD } else { Capabilities::default() };
-        let carriers = if hosts { Capabilities::CARRIERS } else { Capabilities::default() };
-        CAPABILITIES.with(duplex).with(stream).with(sealed).with(carriers)
+        Capabilities::of_engine(EngineFeatures {
+            // Both directions of a connection have one owner only where one thread drives both.
+            duplex: self.caller_driven,
+            stream: self.shared_stream,
+            sealed: self.payload == Payload::Aead,
+            carriers: hosts,
+        })
     }
 
     /// Whether a connection to the peer may go through shared memory, or why not.

@@ -87,6 +87,36 @@ impl Pairs {
         lock(&self.idle).get(local)?.clone()
     }
 
+    /// Why a rail here carries nothing towards the peer or from it; `None` if a pair of the rail works. `connects`:
+    /// whether flows towards the peer are connected from here. `arrivals`: connections of the peer on the rail so far.
+    pub fn why_idle_here(
+        &self,
+        local: usize,
+        works: impl Fn(usize) -> bool,
+        connects: bool,
+        arrivals: u64,
+    ) -> Option<String> {
+        let own: Vec<usize> = (0..self.len()).filter(|pair| self.at(*pair).0 == local).collect();
+        if own.iter().any(|pair| works(*pair)) {
+            return None;
+        }
+        if !connects {
+            // The peer chooses the rails of the flows that it connects.
+            return match arrivals {
+                0 => {
+                    let none = "no connection of the end opposite arrived on it";
+                    let why = self.why_idle(local);
+                    Some(why.map_or_else(|| none.to_owned(), |why| format!("{none}: {why}")))
+                }
+                _ => own.iter().find_map(|pair| self.problem(*pair)),
+            };
+        }
+        if own.is_empty() {
+            return self.why_idle(local);
+        }
+        own.iter().find_map(|pair| self.problem(*pair))
+    }
+
     /// Why no pair leads to a rail of the peer.
     pub fn why_unused(&self, remote: usize) -> Option<&str> {
         let is_taken = self.iter().any(|pair| pair.1 == remote);

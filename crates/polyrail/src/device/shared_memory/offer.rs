@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
 use polyrail_proto::Time;
-use polyrail_proto::budget::{Budget, PeerShare, Taken, Wanted};
+use polyrail_proto::budget::{Budget, PeerShare, Taken};
 use polyrail_proto::liveness::Retry;
 use polyrail_proto::wire::SharedPlace;
 use polyrail_sys::threads::monotonic_ns;
@@ -30,10 +30,6 @@ const OPENED: u64 = 1;
 const WITHDRAWN: u64 = 2;
 /// Why there is no stream where the other end did not want one.
 const NOT_OPENED: &str = "the peer did not open the memory that was offered, and its log says why";
-/// Streams of an engine, 64 MiB of memory: further connections use their sockets.
-pub(crate) const STREAMS_MAX: u64 = 32;
-/// The most streams with one peer.
-pub(crate) const STREAMS_OF_A_PEER_MAX: u64 = 8;
 
 /// The streams with one peer.
 pub(crate) struct PeerStreams {
@@ -69,7 +65,7 @@ impl StreamOffer {
         if !peer.news.lock().retry.may_try(Time(monotonic_ns())) {
             return Err(NOT_OPENED.into());
         }
-        let taken = peer.take()?;
+        let taken = peer.share.take_stream()?;
         let shown = Shown::new(BYTES)?;
         word(shown.memory(), LAYOUT_AT)?.store(LAYOUT, Ordering::Relaxed);
         let state = word(shown.memory(), STATE_AT)?;
@@ -94,17 +90,6 @@ impl PeerStreams {
     /// For a peer, of the budget of all.
     pub(crate) fn new(budget: &Arc<Budget>) -> Self {
         Self { share: budget.share(), news: Mutex::default() }
-    }
-
-    /// A place for one more stream with the peer.
-    fn take(&self) -> Result<Taken, String> {
-        let full = |known, whose| format!("{known} connections{whose} have shared memory already");
-        let known = self.share.taken();
-        if known >= STREAMS_OF_A_PEER_MAX {
-            return Err(full(known, " with the peer"));
-        }
-        let taken = self.share.take(Wanted::ONE, STREAMS_MAX);
-        taken.ok_or_else(|| full(self.share.taken_by_all(), ""))
     }
 
     /// The peer has answered, who was made this offer: the stream, if it has opened it.
@@ -154,7 +139,7 @@ pub(crate) fn accept(
     if place.bytes != BYTES {
         return Err(format!("{} bytes were offered, allowed is {BYTES}", place.bytes));
     }
-    let taken = peer.take()?;
+    let taken = peer.share.take_stream()?;
     let memory = open(process, place)?;
     let layout = word(&memory, LAYOUT_AT)?.load(Ordering::Acquire);
     if layout != LAYOUT {
@@ -182,6 +167,8 @@ pub(crate) fn pair() -> (Arc<SharedStream>, Arc<SharedStream>) {
 
 #[cfg(test)]
 mod tests {
+    use polyrail_proto::budget::{STREAMS_MAX, STREAMS_OF_A_PEER_MAX};
+
     use super::*;
 
     fn offer(peer: &PeerStreams) -> Result<StreamOffer, Cow<'static, str>> {

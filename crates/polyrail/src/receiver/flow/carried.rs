@@ -7,9 +7,10 @@ use std::time::Duration;
 use polyrail_carrier::{Bytes, Check, Holder, Lane, Piece};
 use polyrail_gpu::Ticket;
 use polyrail_proto::life::Epoch;
+use polyrail_proto::liveness::LookedSilence;
 use polyrail_proto::message;
 use polyrail_proto::wire::{Place, RefusalCode};
-use polyrail_proto::{LandingId, Settled};
+use polyrail_proto::{LandingId, Settled, Time};
 use smallvec::SmallVec;
 
 use super::RxFlow;
@@ -28,20 +29,9 @@ pub(super) struct Incoming {
     pub(super) takes_cuda: bool,
     /// The flow's ring, as the plugin knows it.
     ring: Holder,
-    silence: Silence,
+    /// For how long the plugin has brought nothing that it owes.
+    silence: LookedSilence,
 }
-
-/// For how long the plugin has brought nothing that it owes, while somebody looked.
-#[derive(Default)]
-struct Silence {
-    looked_ns: u64,
-    /// So long before the last look.
-    lasted: Duration,
-}
-
-/// Between two looks so much time counts at most: in the rest this thread had no CPU, or another thread of the plugin's
-/// had none, and it is not known what the plugin would have brought.
-const LOOK_GAP: Duration = Duration::from_millis(10);
 
 /// A chunk that a plugin brings.
 pub(crate) struct Carried {
@@ -120,11 +110,11 @@ impl Incoming {
         if let Some(why) = self.lane.broken() {
             return Err(Down(format!("the plugin: {why}")));
         }
-        Ok(self.silence.note(now, self.lane.silence(now)))
+        Ok(self.silence.note(Time(now), self.lane.silence(now)))
     }
 
     pub(super) fn is_silent(&self, limit: Duration) -> bool {
-        self.silence.lasted > limit
+        self.silence.lasted() > limit
     }
 
     /// The ring is about to be freed, and nothing is under way to it.
@@ -193,16 +183,6 @@ impl Incoming {
     }
 }
 
-impl Silence {
-    /// For how long, looked at now, where the lane says so long.
-    fn note(&mut self, now: u64, told: Duration) -> Duration {
-        let gap = Duration::from_nanos(now.saturating_sub(self.looked_ns));
-        self.lasted = (self.lasted + gap.min(LOOK_GAP)).min(told);
-        self.looked_ns = now;
-        self.lasted
-    }
-}
-
 impl Drop for Incoming {
     fn drop(&mut self) {
         self.lane.close();
@@ -230,34 +210,11 @@ impl RxFlow {
             Some(Coming::There(lane)) => {
                 let devices = pass.engine.host.iter().flat_map(|host| host.devices());
                 let takes_cuda = devices.into_iter().all(|device| device.takes_cuda);
-                let (ring, silence) = (Holder::unique(), Silence::default());
+                let (ring, silence) = (Holder::unique(), LookedSilence::default());
                 self.arrivals.carrier = Some(Incoming { lane, takes_cuda, ring, silence });
                 Ok(())
             }
             _ => Err(Down("a plugin was to carry payload that has accepted no connection".into())),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn silence_counts_only_while_somebody_looks() {
-        const MS: u64 = 1_000_000;
-        let mut silence = Silence::default();
-        let mut look =
-            |now: u64, told: u64| silence.note(now * MS, Duration::from_millis(told)).as_millis();
-        // Nobody has looked before.
-        assert_eq!(look(1000, 900), 10);
-        for now in (1009..1400).step_by(9) {
-            assert_eq!(look(now, now - 100), u128::from(10 + now - 1000));
-        }
-        assert_eq!(look(1400, 2), 2, "something came");
-        for late in 1..=10 {
-            assert_eq!(look(1400 + 60 * late, 60 * late), 2 + 10 * u128::from(late), "no CPU");
-        }
-        assert_eq!(look(2010, 0), 0, "nothing is owed");
     }
 }
