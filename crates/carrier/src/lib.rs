@@ -19,6 +19,7 @@ mod signals;
 mod tcpx;
 mod threads;
 mod unpack;
+mod way;
 
 pub use bytes::{Bytes, Holder};
 pub use calls::{Stuck, is_inside, stuck};
