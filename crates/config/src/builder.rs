@@ -62,6 +62,13 @@ enum Layer {
     Set,
 }
 
+impl Config {
+    /// Starts from the defaults and no other layer.
+    pub fn builder() -> ConfigBuilder {
+        ConfigBuilder::default()
+    }
+}
+
 impl ConfigBuilder {
     /// Chooses a preset; like `set("preset", ...)`.
     pub fn preset(mut self, preset: Preset) -> Self {

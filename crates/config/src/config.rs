@@ -6,7 +6,6 @@ use std::ops::Deref;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use crate::builder::ConfigBuilder;
 use crate::choices::Preset;
 use crate::table::{ENV_PREFIX, Settings, TABLE, index_of};
 use crate::value::Value;
@@ -138,11 +137,6 @@ impl Row {
 }
 
 impl Config {
-    /// Starts from the defaults and no other layer.
-    pub fn builder() -> ConfigBuilder {
-        ConfigBuilder::default()
-    }
-
     /// The values.
     pub fn settings(&self) -> &Settings {
         &self.settings
