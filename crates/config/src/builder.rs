@@ -15,7 +15,7 @@ use crate::config::{Config, Origin};
 use crate::conflict;
 use crate::discovery;
 use crate::error::{BadValue, ConfigError};
-use crate::kind::Invalid;
+use crate::invalid::Invalid;
 use crate::preset;
 use crate::service_links;
 use crate::suggest;

@@ -7,7 +7,8 @@ use crate::choices::{
     AddressFamily, Auth, BindDevice, LogFormat, LogLevel, NcclDevices, PathChoice, Payload,
     Polling, Preset, Progress, ProxyLayout, SingleCopy,
 };
-use crate::kind::{Invalid, Kind};
+use crate::invalid::Invalid;
+use crate::kind::Kind;
 use crate::number::{GIB, KIB, MIB};
 use crate::value::Value;
 
