@@ -6,8 +6,9 @@ use std::ops::Deref;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
+use crate::alias::ENV_PREFIX;
 use crate::choices::Preset;
-use crate::table::{ENV_PREFIX, Settings, TABLE, index_of};
+use crate::table::{Settings, TABLE, index_of};
 use crate::value::Value;
 
 /// Where a value came from.
