@@ -9,7 +9,7 @@ use polyrail_sys::Memory;
 use crate::error::GpuError;
 use crate::export::Export;
 use crate::memory::DeviceMemory;
-use crate::queue::RawQueue;
+use crate::raw_queue::RawQueue;
 
 /// Where a device is on the PCI bus. The one name of a device that all processes of a machine
 /// agree on, whatever `CUDA_VISIBLE_DEVICES` says.

@@ -18,7 +18,7 @@ use crate::device::{Device, Identity, PciAddress};
 use crate::error::GpuError;
 use crate::export::{Export, Source, bad, process};
 use crate::memory::DeviceMemory;
-use crate::queue::{Completion, RawCopy, RawQueue};
+use crate::raw_queue::{Completion, RawCopy, RawQueue};
 
 /// A bit set in the addresses of the device's memory, so that a CPU that uses one crashes.
 const DEVICE_BIT: u64 = 1 << 60;

@@ -18,7 +18,7 @@ use crate::device::{Device, Identity};
 use crate::error::GpuError;
 use crate::export::Export;
 use crate::memory::DeviceMemory;
-use crate::queue::RawQueue;
+use crate::raw_queue::RawQueue;
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for all devices. Not write-combined: the CPU reads it.
 const PORTABLE: u32 = 1;

@@ -11,7 +11,7 @@ use super::driver::{Driver, FunctionHandle, ModuleHandle, StreamHandle};
 use super::progress::Progress;
 use crate::device::Device;
 use crate::error::GpuError;
-use crate::queue::{Completion, RawCopy};
+use crate::raw_queue::{Completion, RawCopy};
 
 /// The text of a kernel, and how it is launched.
 #[derive(Debug)]

@@ -25,7 +25,7 @@ use super::kernel::{
 use crate::device::Device;
 use crate::error::GpuError;
 use crate::memory::DeviceMemory;
-use crate::queue::RawCopy;
+use crate::raw_queue::RawCopy;
 
 pub use clock::{Bracket, RoundTrip};
 pub use oneway::{Crossing, OneWay, RawStream};

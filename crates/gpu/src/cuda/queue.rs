@@ -9,7 +9,7 @@ use super::memory::Facts;
 use super::progress::Progress;
 use crate::device::Device;
 use crate::error::GpuError;
-use crate::queue::{Completion, RawCopy, RawQueue};
+use crate::raw_queue::{Completion, RawCopy, RawQueue};
 
 /// From this many pieces on, one call for the whole batch is cheaper than a call for each.
 const MANY: usize = 4;

@@ -14,7 +14,7 @@ use super::super::driver::NOT_READY;
 use super::{ARRIVAL, FIRST_STAMP, LIMIT_NS, Meter, Mover, pointer};
 use crate::error::GpuError;
 use crate::memory::DeviceMemory;
-use crate::queue::RawCopy;
+use crate::raw_queue::RawCopy;
 
 /// A transfer as both ends saw it, each by its own clock in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
