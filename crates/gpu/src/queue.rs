@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 
 use polyrail_sys::{Memory, OutOfRange};
 
-use crate::device::Device;
+use crate::device::{Device, DeviceMemory};
 use crate::error::GpuError;
-use crate::memory::DeviceMemory;
 use crate::raw_queue::{Completion, RawCopy, RawQueue};
 
 /// Where bytes are copied from or to.

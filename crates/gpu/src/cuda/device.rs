@@ -14,10 +14,9 @@ use super::kernel::{COPY, Code, GATHER, Kernels};
 use super::near::{Preferring, node_of};
 use super::queue::{CudaQueue, Method, QueueOptions};
 use super::share::Mappings;
-use crate::device::{Device, Identity};
+use crate::device::{Device, DeviceMemory, Identity};
 use crate::error::GpuError;
 use crate::export::Export;
-use crate::memory::DeviceMemory;
 use crate::raw_queue::RawQueue;
 
 /// `CU_MEMHOSTALLOC_PORTABLE`: pinned for all devices. Not write-combined: the CPU reads it.

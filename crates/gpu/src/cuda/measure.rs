@@ -22,9 +22,8 @@ use super::driver::{EventHandle, FunctionHandle, ModuleHandle, StreamHandle};
 use super::kernel::{
     BLOCKS, ENTRY_BYTES, Entry, THREADS, entries_of, function_of, load_code, split,
 };
-use crate::device::Device;
+use crate::device::{Device, DeviceMemory};
 use crate::error::GpuError;
-use crate::memory::DeviceMemory;
 use crate::raw_queue::RawCopy;
 
 pub use clock::{Bracket, RoundTrip};

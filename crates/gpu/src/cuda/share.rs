@@ -12,10 +12,9 @@ use super::device::CudaDevice;
 use super::driver::{Address, IpcHandle};
 use super::mapped::{Mapped, export_part, import_part};
 use super::memory::{is_mapped, ranges};
-use crate::device::Device;
+use crate::device::{Device, DeviceMemory};
 use crate::error::GpuError;
 use crate::export::{Export, Source, bad, process};
-use crate::memory::DeviceMemory;
 
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, which has to be given.
 const ENABLE_PEER_ACCESS: u32 = 1;

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use super::super::driver::NOT_READY;
 use super::{ARRIVAL, FIRST_STAMP, LIMIT_NS, Meter, Mover, pointer};
+use crate::device::DeviceMemory;
 use crate::error::GpuError;
-use crate::memory::DeviceMemory;
 use crate::raw_queue::RawCopy;
 
 /// A transfer as both ends saw it, each by its own clock in ns.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use polyrail_sys::OutOfRange;
 
-use crate::device::Device;
+use super::Device;
 
 /// A range of bytes in a device's memory, by address. Clones are the same bytes; those that have an
 /// owner are freed with the last clone. Safe to use from any thread.
