@@ -13,8 +13,7 @@ use polyrail_proto::{LandingId, Settled};
 use smallvec::SmallVec;
 
 use super::RxFlow;
-use super::device_chunks::{Parts, settled_of};
-use super::landing::Room;
+use super::landing::{Parts, Room, settled_of};
 use crate::device::carriers::{Coming, End};
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{PeerShared, RxSide};

@@ -11,8 +11,8 @@ use polyrail_sys::{Memory, crc32c};
 use smallvec::SmallVec;
 
 use super::carried::Carried;
-use super::device_chunks::{ChunkEnd, Parts};
-use super::landing::{Goal, Landing};
+use super::device_chunks::ChunkEnd;
+use super::landing::{Goal, Landing, Parts};
 use crate::engine::pass::Down;
 use crate::engine::peer::{Locked, PeerShared, RxSide};
 use crate::memory::gate::Pin;

@@ -5,17 +5,16 @@ use std::collections::VecDeque;
 use std::mem::take;
 use std::time::Duration;
 
-use polyrail_proto::wire::{ChunkHeader, Place, RefusalCode};
+use polyrail_proto::wire::{ChunkHeader, RefusalCode};
 use polyrail_proto::{LandingId, Settled};
 
 use super::carried::{Carried, Incoming};
-use super::current::Current;
-use super::landing::Room;
+use super::landing::{Parts, Room, settled_of};
 use crate::device::shared_memory::ring::PeersRing;
 use crate::device::staging::{CopyError, Direction, Ring};
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{PeerShared, RxSide};
-use crate::memory::registry::{Finder, Target};
+use crate::memory::registry::Finder;
 use crate::memory::tickets::{Tickets, all_done};
 
 /// Chunks of a flow that may wait for devices: a window of an honest peer has no more, and the time
@@ -54,15 +53,6 @@ pub(crate) enum ChunkEnd {
     Copying(LandingId, Tickets),
     /// A plugin brings it.
     Carried(Carried),
-}
-
-/// What a chunk is to fill.
-#[derive(Default)]
-pub(crate) struct Parts {
-    /// The checksum that its bytes must have, and that of the head.
-    pub(super) check: Option<(u32, u32)>,
-    pub(super) targets: Vec<Target>,
-    pub(super) places: Vec<Place>,
 }
 
 impl Arrivals {
@@ -212,17 +202,6 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Whether what a plugin brings has to be copied into place by a device: if it takes no address of one of the
-    /// devices, or a checksum is to be made, which takes bytes of the host.
-    pub(super) fn must_stage(&self, current: &Current) -> bool {
-        let takes_cuda = self.carrier.as_ref().is_some_and(|carrier| carrier.takes_cuda);
-        must_stage(
-            current.devices().map(|device| device.is_cuda()),
-            takes_cuda,
-            current.is_checked(),
-        )
-    }
-
     /// Frees the ring, to which nothing is under way.
     pub(super) fn drop_ring(&mut self) {
         if let Some(carrier) = &mut self.carrier {
@@ -238,19 +217,12 @@ impl Arrivals {
 }
 
 /// `are_cuda` is said of each device of a chunk.
-fn must_stage(
+pub(super) fn must_stage(
     are_cuda: impl IntoIterator<Item = bool>,
     takes_cuda: bool,
     is_checked: bool,
 ) -> bool {
     are_cuda.into_iter().any(|is_cuda| is_checked || !takes_cuda || !is_cuda)
-}
-
-/// How a chunk was settled that landed without its flow.
-pub(super) fn settled_of(peer: &PeerShared, id: LandingId) -> Option<Settled> {
-    let mut rx = peer.rx();
-    rx.settle();
-    rx.take_settled(id)
 }
 
 fn tell(peer: &PeerShared, error: &str) {

@@ -10,7 +10,7 @@ use polyrail_proto::wire::{ChunkHeader, Flags, RefusalCode};
 
 use super::RxFlow;
 use super::current::Current;
-use super::device_chunks::Arrivals;
+use super::device_chunks::{Arrivals, must_stage};
 use super::landing::{Goal, Landing, Need, Room};
 use crate::device::budget::Stock;
 use crate::device::connection::Connection;
@@ -250,6 +250,17 @@ impl Arrivals {
         }
         let goal = if is_wanted { Goal::InPlace } else { Goal::Scratch };
         (!self.is_full()).then_some(Landing::Carried(goal))
+    }
+
+    /// Whether what a plugin brings has to be copied into place by a device: if it takes no address of one of the
+    /// devices, or a checksum is to be made, which takes bytes of the host.
+    fn must_stage(&self, current: &Current) -> bool {
+        let takes_cuda = self.carrier.as_ref().is_some_and(|carrier| carrier.takes_cuda);
+        must_stage(
+            current.devices().map(|device| device.is_cuda()),
+            takes_cuda,
+            current.is_checked(),
+        )
     }
 
     /// Room for `len` bytes in the ring, if there is any.
