@@ -14,8 +14,8 @@ use crate::engine::prepared::OpKind;
 use crate::engine::state::EngineShared;
 use crate::memory::region::RegionCore;
 use crate::memory::remote_region::RemoteRegion;
-use crate::path::choose::{PathRequest, copy_parts};
 use crate::path::import::import;
+use crate::path::request::{PathRequest, copy_parts};
 use crate::path::try_shared;
 
 /// The path of a request between host memories that CPUs may copy, and the copies if it is not over the rails.

@@ -10,8 +10,8 @@ use crate::device::peer_copy::{Copies, Copying};
 use crate::engine::path_reason::{PathObstacle, PathReason};
 use crate::engine::state::EngineShared;
 use crate::memory::region_memory::RegionMemory;
-use crate::path::choose::{PathRequest, copy_parts};
 use crate::path::host::import_for_cpus;
+use crate::path::request::{PathRequest, copy_parts};
 
 /// More is moved faster through shared memory where many are outstanding: all proxies of both ends copy there.
 const MOST_BYTES: u64 = 256 << 10;

@@ -12,7 +12,8 @@ use crate::engine::peer_handle::Peer;
 use crate::engine::prepared::Prepared;
 use crate::memory::region::RegionSlice;
 use crate::memory::remote_region::RemoteSlice;
-use crate::path::choose::{PathRequest, choose};
+use crate::path::choose::choose;
+use crate::path::request::PathRequest;
 
 impl Engine {
     /// Writes bytes into a peer's memory. Done means: every byte is in place there.
