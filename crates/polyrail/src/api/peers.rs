@@ -7,8 +7,8 @@ use polyrail_proto::InstanceId;
 use polyrail_proto::error::PeerError;
 use polyrail_proto::invitation::Invitation;
 
-use super::Engine;
 use crate::api::connecting::Connecting;
+use crate::api::engine::Engine;
 use crate::api::observer::Watch;
 use crate::api::publish;
 use crate::api::tasks::Accept;
@@ -29,7 +29,7 @@ impl Engine {
     /// ([`crate::RefusedCode::Unproven`]).
     ///
     /// ```
-    #[doc = include_str!("../../../doc/two_engines.txt")]
+    #[doc = include_str!("../../doc/two_engines.txt")]
     /// let address = other.addresses()[0];
     /// assert_eq!(engine.connect(address).join()?, peer, "it is known already");
     /// engine.remove_peer(&peer);
@@ -44,7 +44,7 @@ impl Engine {
     /// nobody else can answer in its place.
     ///
     /// ```
-    #[doc = include_str!("../../../doc/two_engines.txt")]
+    #[doc = include_str!("../../doc/two_engines.txt")]
     /// let wrong = engine.invitation();
     /// let address = other.addresses()[0];
     /// assert!(other.connect_by(engine.addresses()[0], &other.invitation()).join().is_err());
@@ -66,7 +66,7 @@ impl Engine {
     /// [`PeerError::Connect`] with [`crate::ConnectReason::NoAnswer`] if there is no address.
     ///
     /// ```
-    #[doc = include_str!("../../../doc/two_engines.txt")]
+    #[doc = include_str!("../../doc/two_engines.txt")]
     /// let closed = std::net::SocketAddr::from(([127, 0, 0, 9], 9));
     /// let addresses = [&[closed], &other.addresses()[..]].concat();
     /// assert_eq!(engine.connect_any(&addresses, Some(&other.invitation())).join()?, peer);
@@ -93,7 +93,7 @@ impl Engine {
     /// engine is closed. Dropping the future loses no peer; any number of tasks may wait.
     ///
     /// ```
-    #[doc = include_str!("../../../doc/two_engines.txt")]
+    #[doc = include_str!("../../doc/two_engines.txt")]
     /// # let config = engine.config().clone();
     /// # let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     /// # runtime.block_on(async {

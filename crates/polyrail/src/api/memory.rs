@@ -5,7 +5,7 @@ use std::sync::{Arc, Once};
 use polyrail_config::SingleCopy;
 use polyrail_sys::{Memory, Protection, first_denied};
 
-use super::Engine;
+use crate::api::engine::Engine;
 use crate::api::error::RegionError;
 use crate::api::register::Registrable;
 use crate::memory::access::Access;

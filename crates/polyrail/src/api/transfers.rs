@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use polyrail_proto::error::PostError;
 
-use super::Engine;
+use crate::api::engine::Engine;
 use crate::api::prepared::PreparedTransfer;
 use crate::api::request::{Operation, Request};
 use crate::api::transfer::Transfer;
@@ -19,7 +19,7 @@ impl Engine {
     /// Writes bytes into a peer's memory. Done means: every byte is in place there.
     ///
     /// ```
-    #[doc = include_str!("../../../doc/two_engines.txt")]
+    #[doc = include_str!("../../doc/two_engines.txt")]
     /// let transfer = engine.write(&peer, &local.slice(0, 100)?, &remote.slice(50, 100)?)?;
     /// assert_eq!(transfer.join()?.bytes, 100);
     /// let mut byte = [0];
@@ -39,7 +39,7 @@ impl Engine {
     /// Reads bytes of a peer's memory. Done means: every byte is in place here.
     ///
     /// ```
-    #[doc = include_str!("../../../doc/two_engines.txt")]
+    #[doc = include_str!("../../doc/two_engines.txt")]
     /// target.write_at(0, b"over there")?;
     /// engine.read(&peer, &local.slice(0, 10)?, &remote.slice(0, 10)?)?.join()?;
     /// let mut bytes = [0; 10];
@@ -60,7 +60,7 @@ impl Engine {
     /// Done means: every byte is in place there. Sends of one tag keep their order.
     ///
     /// ```
-    #[doc = include_str!("../../../doc/two_engines.txt")]
+    #[doc = include_str!("../../doc/two_engines.txt")]
     /// let receive = other.receive(&back, 42, &target.all())?;
     /// let send = engine.send(&peer, 42, &local.slice(0, 1000)?)?;
     /// assert_eq!(send.join()?.bytes, 1000);
@@ -75,7 +75,7 @@ impl Engine {
     /// message that is longer than `local` fails on both sides.
     ///
     /// ```
-    #[doc = include_str!("../../../doc/two_engines.txt")]
+    #[doc = include_str!("../../doc/two_engines.txt")]
     /// let receive = engine.receive(&peer, 1, &local.all())?;
     /// assert_eq!(receive.wait(Duration::from_millis(1)), None, "nobody has sent anything");
     /// receive.cancel();
@@ -94,7 +94,7 @@ impl Engine {
     /// Sends a notification of its own. No order is promised between notifications.
     ///
     /// ```
-    #[doc = include_str!("../../../doc/two_engines.txt")]
+    #[doc = include_str!("../../doc/two_engines.txt")]
     /// engine.notify(&peer, b"ready")?.detach();
     /// let notification = other.wait_notification(soon).expect("it comes");
     /// assert_eq!((notification.data, notification.peer), (b"ready".to_vec(), back));
@@ -108,7 +108,7 @@ impl Engine {
     /// Checks a request and cuts it into chunks, once for many posts.
     ///
     /// ```
-    #[doc = include_str!("../../../doc/two_engines.txt")]
+    #[doc = include_str!("../../doc/two_engines.txt")]
     /// // Every second block of 64 bytes; the notification comes when all are in place.
     /// let blocks = (0..32).map(|i| (local.slice(64 * i, 64), remote.slice(128 * i, 64)));
     /// let blocks: Vec<_> = blocks.map(|(l, r)| Ok((l?, r?))).collect::<Result<_, polyrail::RegionError>>()?;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::Engine;
+use crate::api::engine::Engine;
 use crate::api::error::EngineError;
 use crate::api::tasks::{Events, NextNotification};
 use crate::engine::inbox::Notification;
