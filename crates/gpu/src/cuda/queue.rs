@@ -58,6 +58,16 @@ impl Default for QueueOptions {
     }
 }
 
+impl CudaDevice {
+    /// A queue with other ways of copying than [`Device::open_queue`] chooses: for measurements.
+    pub fn open_queue_with(
+        self: &Arc<Self>,
+        options: QueueOptions,
+    ) -> Result<Box<dyn RawQueue>, GpuError> {
+        Ok(Box::new(CudaQueue::open(self.clone(), options)?))
+    }
+}
+
 /// A stream of its own.
 pub(super) struct CudaQueue {
     device: Arc<CudaDevice>,

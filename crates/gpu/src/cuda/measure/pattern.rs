@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::super::kernel::THREADS;
+use super::super::code::THREADS;
 use super::{FIRST_STAMP, Meter, pointer};
 use crate::device::DeviceMemory;
 use crate::error::GpuError;
