@@ -7,8 +7,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::lane::Way;
 use crate::unpack::Gathering;
+use crate::way::Way;
 
 /// How long a GPU may take to copy what is under way, which takes microseconds.
 const GATHER_LIMIT: Duration = Duration::from_secs(10);
@@ -91,12 +91,7 @@ impl Drop for Closing {
                 "a GPU does not finish copying from a plugin's bounce buffer: the connection stays open, and memory that it knows is never free");
             return std::mem::forget(self.way.take());
         }
-        let closed = match self.way.take() {
-            Some(Way::Sends(comm)) => comm.close(),
-            Some(Way::Receives(comm)) => comm.close(),
-            None => Ok(()),
-        };
-        if let Err(error) = closed {
+        if let Err(error) = self.way.take().map_or(Ok(()), Way::close) {
             tracing::debug!(target: "polyrail::carrier", %error, "closing a connection of the plugin");
         }
         self.is_closed.store(true, Ordering::Release);

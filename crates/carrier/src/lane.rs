@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use polyrail_gpu::{Completion, GpuError, Ticket};
-use polyrail_nccl_abi::{HostMemory, NetError, Part, RecvComm, Region, Request, SendComm};
+use polyrail_nccl_abi::{HostMemory, Part, RecvComm, Region, Request, SendComm};
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::bytes::{Bytes, Holder};
@@ -20,6 +20,7 @@ use crate::calls::{self, Stuck};
 use crate::closing::{Closer, Closing};
 use crate::gatherer::Gatherers;
 use crate::unpack::{Gathering, Unpack};
+use crate::way::Way;
 
 /// One way of a connection of a plugin: messages in order, each of one or several pieces. Clones are the same
 /// lane; safe to use from any thread. Somebody has to [`Lane::close`] it.
@@ -50,11 +51,6 @@ pub struct Check {
 
 /// Who waits for a lane looks so often whether that is worth while.
 const LOOK: Duration = Duration::from_millis(10);
-
-pub(crate) enum Way {
-    Sends(SendComm),
-    Receives(RecvComm),
-}
 
 struct Shared {
     /// Tells lanes of this process apart; from 1 on.
@@ -411,29 +407,6 @@ impl State {
             self.scratch = Some((region, size));
         }
         Some(registered)
-    }
-}
-
-impl Way {
-    fn register(&mut self, bytes: Bytes) -> Result<Region, NetError> {
-        self.register_any(Arc::new(bytes))
-    }
-
-    fn register_any(
-        &mut self,
-        memory: Arc<dyn polyrail_nccl_abi::Memory>,
-    ) -> Result<Region, NetError> {
-        match self {
-            Self::Sends(comm) => comm.register(memory),
-            Self::Receives(comm) => comm.register(memory),
-        }
-    }
-
-    fn deregister(&mut self, region: Region) -> Result<(), NetError> {
-        match self {
-            Self::Sends(comm) => comm.deregister(region),
-            Self::Receives(comm) => comm.deregister(region),
-        }
     }
 }
 

@@ -10,6 +10,7 @@
 mod bytes;
 mod calls;
 mod closing;
+mod error;
 mod gatherer;
 mod host;
 mod lane;
@@ -19,10 +20,12 @@ mod signals;
 mod tcpx;
 mod threads;
 mod unpack;
+mod way;
 
 pub use bytes::{Bytes, Holder};
 pub use calls::{Stuck, is_inside, stuck};
-pub use host::{DEVICES_MAX, Host, HostError, HostedDevice, refusal};
+pub use error::{DEVICES_MAX, HostError};
+pub use host::{Host, HostedDevice, refusal};
 pub use lane::{Check, Lane, Piece};
 pub use loading::limit_exit;
 pub use tcpx::{CpusOf, Wishes};

@@ -10,7 +10,7 @@ use std::time::Duration;
 use polyrail_nccl_abi::{Library, Net, Properties};
 
 use crate::calls;
-use crate::host::{DEVICES_MAX, HostError};
+use crate::error::{DEVICES_MAX, HostError};
 use crate::signals::Signals;
 use crate::tcpx::{self, Wishes};
 use crate::threads;

@@ -13,10 +13,11 @@ use polyrail_nccl_abi::{Connector, Handle, Listener, Net, RecvComm, SendComm};
 use crate::calls;
 use crate::closing::Closer;
 use crate::gatherer::Gatherers;
-use crate::lane::{Lane, Way};
+use crate::lane::Lane;
 use crate::tcpx::Wishes;
 use crate::threads;
 use crate::unpack::Unpack;
+use crate::way::Way;
 
 /// Who is to be told of a connection.
 pub(crate) struct Told {

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use crate::table::ENV_PREFIX;
-
 mod nccl;
 
 pub(crate) use nccl::{
     count, debug, debug_file, debug_subsys, dump_signal, proxy_trace, socket_family, socket_ifname,
     sockets, threads,
 };
+
+/// What the environment variables of settings start with.
+pub(crate) const ENV_PREFIX: &str = "POLYRAIL_";
 
 /// The environment: values by name.
 pub(crate) type Variables = BTreeMap<String, String>;
@@ -73,13 +74,6 @@ pub(crate) const WITHOUT_COUNTERPART: &[(&str, &str)] = &[
         "Polyrail never changes the program's affinity; the tx and rx settings pin the proxies",
     ),
 ];
-
-/// Whether a variable is read at all, as an alias or only to say that it has no effect.
-pub(crate) fn is_known(env: &str) -> bool {
-    let is_alias =
-        || crate::table::TABLE.iter().any(|spec| spec.aliases.iter().any(|alias| alias.env == env));
-    WITHOUT_COUNTERPART.iter().any(|(known, _)| *known == env) || is_alias()
-}
 
 /// The same setting under another name.
 pub(crate) const fn same(env: &'static str) -> Alias {

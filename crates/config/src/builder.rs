@@ -9,17 +9,17 @@ use std::path::Path;
 use polyrail_sys::process::has_rights_of_its_file;
 use polyrail_yaml::{Position, excerpt, harmless};
 
-use crate::alias::{self, Alias, Variables, WITHOUT_COUNTERPART};
+use crate::alias::{Alias, ENV_PREFIX, Variables, WITHOUT_COUNTERPART};
 use crate::choices::Preset;
 use crate::config::{Config, Origin};
 use crate::conflict;
 use crate::discovery;
 use crate::error::{BadValue, ConfigError};
-use crate::kind::Invalid;
+use crate::invalid::Invalid;
 use crate::preset;
 use crate::service_links;
 use crate::suggest;
-use crate::table::{ENV_PREFIX, Settings, Spec, TABLE, index_of, names};
+use crate::table::{self, Settings, Spec, TABLE, index_of, names};
 use crate::value::Value;
 use crate::yaml::{self, FILE_LIMIT_BYTES};
 
@@ -60,6 +60,13 @@ enum Layer {
     AliasEnv,
     OwnEnv,
     Set,
+}
+
+impl Config {
+    /// Starts from the defaults and no other layer.
+    pub fn builder() -> ConfigBuilder {
+        ConfigBuilder::default()
+    }
 }
 
 impl ConfigBuilder {
@@ -164,7 +171,7 @@ impl ConfigBuilder {
         for (name, value) in std::env::vars_os() {
             // Variables of other programs need not be UTF-8, and one of ours that is not is unknown.
             let name = name.into_string().unwrap_or_else(|name| bytes_shown(&name));
-            if !name.starts_with(ENV_PREFIX) && !alias::is_known(&name) {
+            if !name.starts_with(ENV_PREFIX) && !table::is_known(&name) {
                 continue;
             }
             match value.into_string() {
@@ -468,7 +475,7 @@ fn shown(given: &Given) -> String {
 }
 
 fn is_setting(env: &str) -> bool {
-    alias::is_known(env) || TABLE.iter().any(|spec| spec.env_name() == env)
+    table::is_known(env) || TABLE.iter().any(|spec| spec.env_name() == env)
 }
 
 fn parse(spec: &Spec, text: &str, origin: &Origin) -> Result<Value, ConfigError> {

@@ -4,8 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::suggest;
-use crate::table::Field;
-use crate::value::Value;
+use crate::value::{Field, Value};
 
 /// A name that is not among the choices.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -6,9 +6,9 @@ use std::ops::Deref;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-use crate::builder::ConfigBuilder;
+use crate::alias::ENV_PREFIX;
 use crate::choices::Preset;
-use crate::table::{ENV_PREFIX, Settings, TABLE, index_of};
+use crate::table::{Settings, TABLE, index_of};
 use crate::value::Value;
 
 /// Where a value came from.
@@ -138,11 +138,6 @@ impl Row {
 }
 
 impl Config {
-    /// Starts from the defaults and no other layer.
-    pub fn builder() -> ConfigBuilder {
-        ConfigBuilder::default()
-    }
-
     /// The values.
     pub fn settings(&self) -> &Settings {
         &self.settings

@@ -2,7 +2,7 @@
 
 use polyrail_yaml::harmless;
 
-use crate::kind::Invalid;
+use crate::invalid::Invalid;
 
 /// Fills a file name of the settings: `%h` becomes the host's name, `%p` the process number, `%%` a
 /// per cent sign.

@@ -3,6 +3,7 @@
 use crate::bindings::parse_bindings;
 use crate::cpus::{LAST_CPU, parse_cpulist};
 use crate::file_name;
+use crate::invalid::Invalid;
 use crate::metrics_listen::{self, MetricsListen};
 use crate::number::Unit;
 use crate::peer_names::parse_names;
@@ -47,26 +48,6 @@ pub(crate) enum Kind {
     MetricsListen,
     /// Where engines find each other.
     Rendezvous,
-}
-
-/// Why a text is no value: a phrase that follows the value, and a remedy.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{reason}")]
-pub struct Invalid {
-    /// What is wrong.
-    pub reason: String,
-    /// How to write it, where that is known.
-    pub help: Option<String>,
-}
-
-impl Invalid {
-    pub(crate) fn because(reason: impl Into<String>) -> Self {
-        Self { reason: reason.into(), help: None }
-    }
-
-    pub(crate) fn help(self, help: impl Into<String>) -> Self {
-        Self { help: Some(help.into()), ..self }
-    }
 }
 
 impl Kind {

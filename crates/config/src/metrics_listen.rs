@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::file_name;
-use crate::kind::Invalid;
+use crate::invalid::Invalid;
 
 /// Where a process serves its metrics; a value of the setting `metrics_listen` that is not empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use polyrail_yaml::excerpt;
 
-use crate::kind::Invalid;
+use crate::invalid::Invalid;
 
 pub(crate) const KIB: u64 = 1 << 10;
 pub(crate) const MIB: u64 = 1 << 20;

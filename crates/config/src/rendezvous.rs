@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use polyrail_yaml::excerpt;
 
-use crate::kind::Invalid;
+use crate::invalid::Invalid;
 use crate::number::parse_time;
 use crate::suggest;
 

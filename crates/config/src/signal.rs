@@ -1,6 +1,6 @@
 //! Signals by number and by name.
 
-use crate::kind::Invalid;
+use crate::invalid::Invalid;
 
 /// The highest signal number of Linux.
 pub(crate) const LAST_SIGNAL: u64 = 64;

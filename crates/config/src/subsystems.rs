@@ -4,7 +4,7 @@ use std::fmt;
 
 use polyrail_yaml::excerpt;
 
-use crate::kind::Invalid;
+use crate::invalid::Invalid;
 use crate::suggest;
 
 /// The parts of Polyrail that a log record can belong to.

@@ -2,14 +2,15 @@
 
 use std::ops::RangeInclusive;
 
-use crate::alias::{self, Alias};
+use crate::alias::{self, Alias, ENV_PREFIX};
 use crate::choices::{
     AddressFamily, Auth, BindDevice, LogFormat, LogLevel, NcclDevices, PathChoice, Payload,
     Polling, Preset, Progress, ProxyLayout, SingleCopy,
 };
-use crate::kind::{Invalid, Kind};
+use crate::invalid::Invalid;
+use crate::kind::Kind;
 use crate::number::{GIB, KIB, MIB};
-use crate::value::Value;
+use crate::value::{Field, Value};
 
 /// Below the ports that the kernel gives out and those of Kubernetes' services, and of nobody at IANA.
 const LISTEN_PORTS: RangeInclusive<u16> = 29200..=29999;
@@ -49,17 +50,6 @@ impl Settings {
     }
 }
 
-/// A type that a setting can have.
-pub(crate) trait Field: Sized {
-    /// The type of a default written in the table.
-    type Const;
-
-    fn new(default: Self::Const) -> Self;
-    fn value(&self) -> Value;
-    /// `None` for a value of another type or beyond this one.
-    fn from_value(value: Value) -> Option<Self>;
-}
-
 /// One setting, apart from its field in [`Settings`].
 pub(crate) struct Spec {
     pub(crate) name: &'static str,
@@ -94,12 +84,15 @@ impl Spec {
     }
 }
 
-/// What the environment variables of settings start with.
-pub(crate) const ENV_PREFIX: &str = "POLYRAIL_";
-
 /// The place of a setting in [`TABLE`].
 pub(crate) fn index_of(name: &str) -> Option<usize> {
     TABLE.iter().position(|spec| spec.name == name)
+}
+
+/// Whether a variable is read at all, as an alias or only to say that it has no effect.
+pub(crate) fn is_known(env: &str) -> bool {
+    let is_alias = || TABLE.iter().any(|spec| spec.aliases.iter().any(|alias| alias.env == env));
+    alias::WITHOUT_COUNTERPART.iter().any(|(known, _)| *known == env) || is_alias()
 }
 
 /// The names of all settings, in the order of the documentation.

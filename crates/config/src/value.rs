@@ -4,8 +4,6 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use crate::table::Field;
-
 /// A value of any setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
@@ -36,6 +34,17 @@ impl Serialize for Value {
             Self::Text(text) => serializer.serialize_str(text),
         }
     }
+}
+
+/// A type that a setting can have.
+pub(crate) trait Field: Sized {
+    /// The type of a default written in the table.
+    type Const;
+
+    fn new(default: Self::Const) -> Self;
+    fn value(&self) -> Value;
+    /// `None` for a value of another type or beyond this one.
+    fn from_value(value: Value) -> Option<Self>;
 }
 
 macro_rules! number_fields {

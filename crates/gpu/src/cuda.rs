@@ -10,10 +10,13 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 
+mod as_device;
+mod code;
 mod device;
 mod driver;
 mod kernel;
 mod mapped;
+mod mappings;
 pub mod measure;
 mod memory;
 mod near;

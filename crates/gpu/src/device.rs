@@ -1,4 +1,6 @@
-//! What a device is to the rest of Polyrail.
+//! What a device is to the rest of Polyrail, and the ranges of its memory.
+
+mod memory;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,10 +8,10 @@ use std::sync::Arc;
 
 use polyrail_sys::Memory;
 
+pub use self::memory::DeviceMemory;
 use crate::error::GpuError;
 use crate::export::Export;
-use crate::memory::DeviceMemory;
-use crate::queue::RawQueue;
+use crate::raw_queue::RawQueue;
 
 /// Where a device is on the PCI bus. The one name of a device that all processes of a machine
 /// agree on, whatever `CUDA_VISIBLE_DEVICES` says.

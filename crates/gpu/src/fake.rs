@@ -14,11 +14,10 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use polyrail_sys::Memory;
 
-use crate::device::{Device, Identity, PciAddress};
+use crate::device::{Device, DeviceMemory, Identity, PciAddress};
 use crate::error::GpuError;
 use crate::export::{Export, Source, bad, process};
-use crate::memory::DeviceMemory;
-use crate::queue::{Completion, RawCopy, RawQueue};
+use crate::raw_queue::{Completion, RawCopy, RawQueue};
 
 /// A bit set in the addresses of the device's memory, so that a CPU that uses one crashes.
 const DEVICE_BIT: u64 = 1 << 60;

@@ -8,7 +8,8 @@ use polyrail_sys::{Memory, OutOfRange};
 use thiserror::Error;
 
 use crate::error::GpuError;
-use crate::queue::{CopyPlace, Queue, RawCopy, Ticket};
+use crate::queue::{CopyPlace, Queue, Ticket};
+use crate::raw_queue::RawCopy;
 
 /// A piece of a message in a bounce buffer: a `loadMeta` of NCCL (`src/device/network/unpack/unpack_defs.h`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

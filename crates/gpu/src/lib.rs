@@ -15,12 +15,12 @@ mod export;
 #[cfg(feature = "fake")]
 pub mod fake;
 mod gather;
-mod memory;
 mod queue;
+mod raw_queue;
 
-pub use device::{Device, Identity, PciAddress};
+pub use device::{Device, DeviceMemory, Identity, PciAddress};
 pub use error::GpuError;
 pub use export::Export;
 pub use gather::{Fragment, GatherError, gather};
-pub use memory::DeviceMemory;
-pub use queue::{Completion, CopyPlace, Queue, RawCopy, RawQueue, Ticket};
+pub use queue::{CopyPlace, Queue, Ticket};
+pub use raw_queue::{Completion, RawCopy, RawQueue};

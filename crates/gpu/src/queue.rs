@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use polyrail_sys::{Memory, OutOfRange};
 
-use crate::device::Device;
+use crate::device::{Device, DeviceMemory};
 use crate::error::GpuError;
-use crate::memory::DeviceMemory;
+use crate::raw_queue::{Completion, RawCopy, RawQueue};
 
 /// Where bytes are copied from or to.
 #[derive(Clone, Copy, Debug)]
@@ -18,43 +18,6 @@ pub enum CopyPlace<'a> {
     Host(&'a Memory, u64),
     /// Device memory from an offset on.
     Device(&'a DeviceMemory, u64),
-}
-
-/// One copy, by addresses that are valid on the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RawCopy {
-    /// Where to.
-    pub to: u64,
-    /// Where from.
-    pub from: u64,
-    /// How many bytes.
-    pub len: u64,
-}
-
-/// Says how far a queue has come.
-pub trait Completion: Send + Sync {
-    /// The number of the last finished batch; all before it are finished, too. Costs one load.
-    /// After a failure it returns an error for ever, and the queue copies nothing more.
-    fn completed(&self) -> Result<u64, GpuError>;
-}
-
-/// The device's side of a queue.
-///
-/// # Safety
-/// Once [`Completion::completed`] says that a batch is done, or fails, or the queue is dropped, no
-/// memory of that batch is touched any more, and what was copied is visible to the CPU and to every
-/// device.
-pub unsafe trait RawQueue: Send {
-    /// Begins a batch of copies, after all batches before it; within a batch in any order. Returns
-    /// its number: 1, 2, 3 and so on. If it fails, nothing was begun.
-    ///
-    /// # Safety
-    /// All places must stay valid until the batch is done, and no two copies of a batch may write
-    /// the same byte.
-    unsafe fn begin(&mut self, copies: &[RawCopy]) -> Result<u64, GpuError>;
-
-    /// How to know when a batch is done. The same for the life of the queue.
-    fn completion(&self) -> Arc<dyn Completion>;
 }
 
 /// A queue of copies on a device. It keeps the memory of each batch until that is done; dropping it

@@ -8,7 +8,7 @@ use libloading::os::unix::{Library as System, RTLD_LOCAL, RTLD_NOW};
 use thiserror::Error;
 
 use crate::elf;
-use crate::net::text;
+use crate::tables::text;
 use crate::{NetV5, NetV6, NetV7, NetV8, NetV9, NetV10, NetV11, NetV12};
 
 /// A release of NCCL or RCCL, and the versions of the interface that it looks for.

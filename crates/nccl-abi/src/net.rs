@@ -42,7 +42,6 @@ pub use self::error::NetError;
 pub use self::log::{LogSink, log_to};
 pub use self::memory::{HostMemory, Memory, MemoryKind};
 pub use self::properties::Properties;
-pub(crate) use self::properties::text;
 use self::raw::Raw;
 pub use self::raw::{Call, MAX_GROUP, Observer};
 pub use self::setup::{Connector, Listener};

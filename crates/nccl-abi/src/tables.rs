@@ -1,12 +1,22 @@
 //! The table of functions that a plugin exports for each version: a name, then pointers in the
 //! order that NCCL expects. A function that a plugin does not have is `None`.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 use crate::{
     CommConfig, DeviceHandle, Logger, NetAttributes, Opaque, ProfilerCallback, PropsV6, PropsV7,
     PropsV8, PropsV9, PropsV11, PropsV12, VDevices, VDevices12,
 };
+
+/// The text of a plugin, if there is one.
+pub(crate) fn text(pointer: *const c_char) -> Option<String> {
+    if pointer.is_null() {
+        return None;
+    }
+    // SAFETY: not null, so a terminated string of the plugin that outlives it.
+    let text = unsafe { CStr::from_ptr(pointer) };
+    Some(text.to_string_lossy().into_owned())
+}
 
 /// A function of a table.
 macro_rules! function {

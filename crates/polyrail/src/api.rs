@@ -6,6 +6,9 @@ mod companions;
 pub(crate) mod connecting;
 pub(crate) mod engine;
 pub(crate) mod gone;
+mod memory;
+mod notifications;
+mod peers;
 pub(crate) mod prepared;
 pub(crate) mod publish;
 pub(crate) mod rails;
@@ -13,6 +16,7 @@ pub(crate) mod register;
 pub(crate) mod request;
 pub(crate) mod tasks;
 pub(crate) mod transfer;
+mod transfers;
 
 pub(crate) use crate::base::error;
 pub(crate) use crate::engine::observer;

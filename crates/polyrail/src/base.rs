@@ -12,6 +12,4 @@ pub(crate) mod pause;
 pub(crate) mod pooled;
 pub(crate) mod regular_file;
 pub(crate) mod secret_file;
-pub(crate) mod seldom;
 pub(crate) mod small_map;
-pub(crate) mod visit;

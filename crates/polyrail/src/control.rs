@@ -323,16 +323,12 @@ impl Control {
         }
     }
 
-    fn way_text(&self, peer: &PeerShared, flow: FlowIndex, why: &str) -> String {
-        self.pair_text(peer, peer.layout.pair_of(flow), why)
-    }
-
     fn pair_text(&self, peer: &PeerShared, (from, to): (usize, usize), why: &str) -> String {
         let (local, target) = (&self.engine.card.rails[from], &peer.card.rails[to]);
         format!("rail {} ({} to {}): {why}", local.name, local.address.ip(), target.address)
     }
 
-    /// As [`Self::way_text`], for where the rail is named already.
+    /// As [`Self::pair_text`], for where the rail is named already.
     fn addresses_text(&self, peer: &PeerShared, (from, to): (usize, usize), why: &str) -> String {
         let (local, target) = (&self.engine.card.rails[from], &peer.card.rails[to]);
         format!("{} to {}: {why}", local.address.ip(), target.address)

@@ -2,17 +2,12 @@
 //! processes of a host. Copies that CPUs make between processes of one host, and connections within one
 //! host through shared memory.
 
-pub(crate) mod budget;
 pub(crate) mod carriers;
 pub(crate) mod connection;
 pub(crate) mod host_copy;
 pub(crate) mod host_proof;
 pub(crate) mod imports;
 pub(crate) mod peer_copy;
-pub(crate) mod shared_page;
-pub(crate) mod shared_ring;
-pub(crate) mod shared_stream;
-pub(crate) mod stages;
+pub(crate) mod shared_memory;
 pub(crate) mod staging;
-pub(crate) mod stream_offer;
 pub(crate) mod wire;

@@ -108,8 +108,6 @@ pub use engine::inbox::Notification;
 pub use engine::joining::{Admission, Incoming};
 pub use engine::observer::{Observer, OnEnd, Watch};
 pub use engine::op::Outcome;
-pub use engine::path_kind::{PathKind, TransferPath};
-pub use engine::path_reason::{PathObstacle, PathReason};
 pub use engine::peer_handle::Peer;
 pub use engine::totals::Totals;
 pub use memory::access::Access;
@@ -123,6 +121,7 @@ pub use polyrail_proto::InstanceId;
 pub use polyrail_proto::error::{PeerError, PostError, TransferError};
 pub use polyrail_proto::hello::RefusedCode;
 pub use polyrail_proto::invitation::{Invitation, InvitationError};
+pub use polyrail_proto::path::{OnlyPath, PathKind, PathObstacle, PathReason, TransferPath};
 pub use polyrail_proto::rails::LeftOut;
 pub use polyrail_proto::reason::{
     ConnectReason, Flows, LostReason, MessageHalf, Refusal, TransferProgress, Whose,

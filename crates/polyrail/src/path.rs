@@ -8,5 +8,6 @@ pub(crate) mod export;
 pub(crate) mod host;
 pub(crate) mod import;
 pub(crate) mod messages;
+pub(crate) mod request;
 pub(crate) mod staged;
 pub(crate) mod try_shared;

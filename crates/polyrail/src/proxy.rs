@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
+use polyrail_proto::progress::Outlook;
 use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::{Memory, PollEvent};
 
@@ -25,7 +26,6 @@ use crate::engine::pass::{Ends, Pass};
 use crate::engine::proxy_handle::{Drive, ProxyHandle};
 use crate::engine::state::EngineShared;
 use crate::wake::handover::Handover;
-use crate::wake::outlook::Outlook;
 
 /// Size of the memory that payload which nobody wants is read to.
 const SCRATCH_BYTES: u64 = 256 << 10;
@@ -60,12 +60,6 @@ struct Sent {
     worked: bool,
     /// Something is left, for which somebody else holds a lock, or which memory has to be got for.
     is_held_up: bool,
-}
-
-impl Sent {
-    fn is_all(&self) -> bool {
-        self.worked && !self.is_held_up
-    }
 }
 
 impl Deref for Proxy {
@@ -250,7 +244,8 @@ impl Drive for Proxy {
                 std::hint::spin_loop();
             }
             if let Some(core) = self.try_lock() {
-                return self.send_for_caller(core, engine, now).is_all();
+                let Sent { worked, is_held_up } = self.send_for_caller(core, engine, now);
+                return worked && !is_held_up;
             }
         }
         false

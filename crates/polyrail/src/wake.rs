@@ -50,7 +50,8 @@
 //! older than the change of the bits before it, a ring can be left out that way. Then the thread knows of the bit, so it
 //! has either looked once more after its `done`, or lacks room, and looks again when room comes.
 //!
-//! Reads of sockets and devices are not announced: [`outlook`] lists what a thread waits for, and who tells.
+//! Reads of sockets and devices are not announced: [`Outlook`](polyrail_proto::progress::Outlook) lists what a
+//! thread waits for, and who tells.
 //!
 //! # What proves it
 //!
@@ -66,10 +67,6 @@ mod announce;
 pub(crate) mod doorbell;
 /// Work that is left to whoever holds a lock.
 pub(crate) mod handover;
-/// Whether a proxy may sleep, and who tells it of what.
-pub(crate) mod outlook;
-/// How long it pays to poll before a sleep.
-pub(crate) mod spin;
 /// How far both ends of a stream through shared memory are, and which of them sleeps.
 pub(crate) mod stream_words;
 

@@ -1,7 +1,7 @@
 //! The small pieces that threads meet in, in every order in which they can meet.
 //!
-//! The sources of `Wake`, `Doorbell`, `Outlook`, `Handover`, `Gate` and `StreamWords` are compiled here with loom's atomics, and a poller
-//! that loom knows.
+//! The sources of `Wake`, `Doorbell`, `Handover`, `Gate` and `StreamWords` are compiled here with loom's atomics, and a
+//! poller that loom knows. `Outlook` has no atomics.
 
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -47,9 +47,6 @@ mod announce;
 mod doorbell;
 #[path = "../src/wake/handover.rs"]
 mod handover;
-#[path = "../src/wake/outlook.rs"]
-#[expect(dead_code, reason = "nothing is due by the clock here")]
-mod outlook;
 #[path = "../src/memory/gate.rs"]
 mod pin;
 #[path = "../src/wake/stream_words.rs"]
@@ -59,6 +56,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use loom::thread;
+use polyrail_proto::progress::Outlook;
 
 use announce::{ALL, Wake};
 use doorbell::{Doorbell, Slept};
@@ -179,7 +177,7 @@ fn a_proxy_never_sleeps_while_a_device_or_a_poster_has_something_for_it() {
                 is_staged = false;
                 moved = true;
             }
-            let left = outlook::Outlook::ask_if(is_staged);
+            let left = Outlook::ask_if(is_staged);
             if wake.claim(0) {
                 if pool.swap(false, Ordering::AcqRel) {
                     is_posted = false;
@@ -195,7 +193,7 @@ fn a_proxy_never_sleeps_while_a_device_or_a_poster_has_something_for_it() {
             if moved {
                 continue;
             }
-            if left == outlook::Outlook::Ask {
+            if left == Outlook::Ask {
                 thread::yield_now();
             } else if wait_for_ring(&doorbell) != Slept::No {
                 assert!(!is_staged, "it slept while a device copied for it");

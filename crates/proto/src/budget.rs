@@ -3,8 +3,14 @@
 //! A peer that has some may take what is left but for a reserve, which is for peers that have nothing yet. So one peer
 //! alone may take nearly all, and the next ones still get the least that they can work with, whatever others keep.
 
+mod connections;
+mod staging;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use connections::{CONNECTIONS_PER_FLOW, STREAMS_MAX, STREAMS_OF_A_PEER_MAX};
+pub use staging::{Direction, Holder, Short, StagingBudget, Stock};
 
 /// This part of a budget is for peers that have nothing of it.
 const RESERVE: u64 = 8;

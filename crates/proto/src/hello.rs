@@ -21,7 +21,7 @@ mod prefix;
 use polyrail_secure::{CAPABILITY_BYTES, Capability, MAX_SHOWN_BYTES};
 use thiserror::Error;
 
-pub use self::card::{Capabilities, Card, MAX_NAME_BYTES, Metadata, RailCard};
+pub use self::card::{Capabilities, Card, EngineFeatures, MAX_NAME_BYTES, Metadata, RailCard};
 pub use self::network::Network;
 pub use self::prefix::{Kind, Prefix};
 pub use crate::codec::DecodeError;

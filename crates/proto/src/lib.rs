@@ -13,9 +13,12 @@
 //! chunks without copying payload. [`hello`] is what the two ends say before the first frame.
 //!
 //! Policy is here, too, as functions of settings, facts and the time: which interfaces are rails ([`rails`]) and which
-//! rails go together ([`pairing`]), how a connection begins ([`exchange`]), when acknowledgements leave ([`AckQueue`]),
-//! when flows stall, rest and are connected again ([`liveness`]), how a peer comes and goes ([`life`]), how much each
-//! peer may have ([`budget`]), and defaults that follow from the machine ([`defaults`]).
+//! rails go together ([`pairing`]), which path a request takes ([`path`]), how a connection begins ([`exchange`]), when
+//! acknowledgements leave ([`AckQueue`]), when flows stall, rest and are connected again ([`liveness`]), how a peer
+//! comes and goes ([`life`]), how much each peer may have ([`budget`]), which bytes of a ring are out ([`ring`]), how
+//! long a progress thread stays with a flow, polls and sleeps ([`progress`]), what became of transfers ([`tally`]), how
+//! often a line of the log is written that others cause ([`seldom`]), and defaults that follow from the machine
+//! ([`defaults`]).
 #![forbid(unsafe_code)]
 
 mod acks;
@@ -28,14 +31,17 @@ pub mod hello;
 mod id;
 pub mod invitation;
 pub mod life;
+mod limits;
 pub mod liveness;
 pub mod matching;
 pub mod message;
 pub mod near;
 pub mod pairing;
+pub mod path;
 pub mod peer;
 pub mod placement;
 mod plan;
+pub mod progress;
 mod proof;
 pub mod published;
 mod quota;
@@ -44,11 +50,15 @@ mod range_set;
 mod reader;
 pub mod reason;
 mod receiver;
+pub mod ring;
+pub mod seldom;
 mod sender;
+pub mod tally;
 pub mod wire;
 
 pub use acks::{AckHold, AckPolicy, AckQueue, Burst};
 pub use id::{FlowIndex, InstanceId, RegionKey, Time, TransferId};
+pub use limits::RequestLimits;
 pub use plan::{MAX_CHUNK_BYTES, MAX_CHUNK_PIECES, MAX_CHUNKS, Piece, Plan, PlanError, Segment};
 pub use quota::QuotaExceeded;
 pub use range_set::RangeSet;

@@ -3,8 +3,10 @@
 
 mod absences;
 mod backoff;
+mod looked;
 mod reconnect;
 mod rest;
+mod retry;
 mod second_tries;
 mod stall;
 mod suspects;
@@ -13,10 +15,12 @@ mod ways;
 
 pub use absences::Absences;
 pub use backoff::Backoff;
+pub use looked::LookedSilence;
 pub use reconnect::{FlowLife, Reconnect, ReconnectSettings};
 pub use rest::Rest;
+pub use retry::Retry;
 pub use second_tries::{First, SecondTries};
 pub use stall::{Patience, Silence, Stall, StallVerdict};
 pub use suspects::Suspects;
-pub use trials::{RETURN_MAX, Trials};
+pub use trials::{RETURN_MAX, RailPair, Trials};
 pub use ways::{Way, Ways};

@@ -5,12 +5,18 @@
 //! direct ones, the faster ones, equal names, and equal positions. Pairs of which only a try would tell
 //! are taken where there is nothing better.
 
+mod layout;
 mod matching;
+mod pairs;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::hello::{MAX_RAILS, RailCard};
+
+pub use crate::liveness::RailPair;
+pub use layout::Layout;
+pub use pairs::Pairs;
 
 /// How a rail here reaches a rail of the peer, as far as this host knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,6 +4,7 @@ mod interface;
 mod leading;
 mod left_out;
 mod plugin;
+mod ports;
 mod present;
 mod unfit;
 
@@ -15,6 +16,7 @@ pub use self::interface::{AddressState, Below, Interface, Kind, Routes};
 use self::leading::leading_out;
 pub use self::left_out::{LeftOut, left_out, remark, unknown, why_none};
 pub use self::plugin::{PluginSpec, split};
+pub use self::ports::Ports;
 pub use self::present::{of_family, present};
 pub use self::unfit::{Allowed, Unfit, check_count, too_many};
 use crate::hello::{MAX_RAILS, Network, RailCard};

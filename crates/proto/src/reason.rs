@@ -87,6 +87,20 @@ pub enum LostReason {
 }
 
 impl LostReason {
+    /// Why a peer is given up with which nothing went on for `silence`. `came_up`: whether a connection came up
+    /// meanwhile, also if it is down at this moment.
+    pub fn of_silence(
+        silence: Duration,
+        flows: Flows,
+        came_up: bool,
+        last_problem: Option<String>,
+    ) -> Self {
+        match flows.up {
+            0 if !came_up => Self::Unreachable { silence, last_problem },
+            _ => Self::NoProgress { silence, flows, last_problem },
+        }
+    }
+
     /// The reason in words for the peer, if this engine gives it up for something that the peer can't know.
     pub fn words(&self) -> Option<String> {
         let (last_problem, words) = match self {

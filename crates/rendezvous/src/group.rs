@@ -12,24 +12,11 @@ use crate::dir::Dir;
 use crate::dns::Dns;
 use crate::error::RendezvousError;
 use crate::etcd::Etcd;
-use crate::member::{Found, Member};
+use crate::member::{Event, Found, Member};
 use crate::names::{Membership, Name};
 use crate::ranks::Ranks;
 use crate::session::Session;
 use crate::stop::Stop;
-
-/// What happens in a group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Event {
-    /// An engine is there.
-    Joined(Member),
-    /// An engine has left, or has died. One that comes back under the same name has left first.
-    Left {
-        /// Its name.
-        name: String,
-    },
-}
 
 /// The membership of an engine in a group. Dropping it leaves the group. It keeps the engine open.
 ///

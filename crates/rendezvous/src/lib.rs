@@ -60,6 +60,6 @@ mod session;
 mod stop;
 
 pub use error::RendezvousError;
-pub use group::{Event, Group, Watcher, join, look};
-pub use member::{Card, Member};
+pub use group::{Group, Watcher, join, look};
+pub use member::{Card, Event, Member};
 pub use names::{Membership, Name, NameError};

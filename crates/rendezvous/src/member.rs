@@ -1,4 +1,4 @@
-//! Who is in a group.
+//! Who is in a group, and what happens to members.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -82,6 +82,19 @@ impl Member {
             }),
         }
     }
+}
+
+/// What happens in a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// An engine is there.
+    Joined(Member),
+    /// An engine has left, or has died. One that comes back under the same name has left first.
+    Left {
+        /// Its name.
+        name: String,
+    },
 }
 
 /// Without the metadata, which is secret.

@@ -9,8 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::backend::{Backend, News};
 use crate::error::RendezvousError;
-use crate::group::Event;
-use crate::member::{Found, Member};
+use crate::member::{Event, Found, Member};
 use crate::stop::Stop;
 
 /// Pauses after the place could not be reached: each is twice as long as the one before.

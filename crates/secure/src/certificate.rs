@@ -29,10 +29,15 @@ use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, ring as algorithms}
 
 pub use self::files::{CertificateFileError, Files};
 use self::names::names_of;
-pub use self::shown::MAX_SHOWN_BYTES;
 use self::shown::Shown;
 use self::words::{fault, owner};
 use crate::identity::PublicKey;
+
+/// Most bytes of all that is shown.
+pub const MAX_SHOWN_BYTES: usize = 16 << 10;
+/// Most certificates of a chain. Where all have the name of a CA, each order of them may be a way there,
+/// which costs one check of a signature: 16 orders of three.
+const CHAIN_MAX: usize = 4;
 
 /// What is signed in front of the key, so that the signature means nothing else.
 const STATEMENT_LABEL: &[u8] = b"polyrail, key of an engine, version 1";

@@ -15,16 +15,15 @@
 
 use std::sync::Arc;
 
-use snow::params::NoiseParams;
-use snow::{Builder, HandshakeState};
+use snow::HandshakeState;
 use thiserror::Error;
 
 use crate::certificate::{CertificateError, Certified, Role};
 use crate::identity::{Identity, PublicKey};
+use crate::noise::builder;
 use crate::record::Keys;
 use crate::secret::{Keyring, Proof, Secret};
 
-const PATTERN: &str = "Noise_XXpsk0_25519_ChaChaPoly_SHA256";
 /// Both ends must mean the same protocol and the same proof.
 const PROLOGUE: &[u8] = b"polyrail handshake 2";
 /// What the messages have beside the words in them: two keys and two tags at most, rounded up.
@@ -90,12 +89,6 @@ pub struct Proven {
     pub words: Vec<u8>,
     /// For all that follows.
     pub keys: Keys,
-}
-
-pub(crate) fn builder() -> Builder<'static> {
-    // The pattern is a constant, and a test builds one.
-    let params: NoiseParams = PATTERN.parse().expect("a pattern of the library");
-    Builder::new(params)
 }
 
 fn state(

@@ -6,7 +6,7 @@ use std::io;
 use ring::digest::{SHA256, digest};
 use zeroize::Zeroizing;
 
-use crate::handshake::builder;
+use crate::noise::builder;
 
 /// Bytes of either key (X25519).
 const KEY_BYTES: usize = 32;

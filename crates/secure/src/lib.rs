@@ -15,6 +15,7 @@
 mod certificate;
 mod handshake;
 mod identity;
+mod noise;
 mod record;
 mod secret;
 

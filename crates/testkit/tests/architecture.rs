@@ -273,7 +273,7 @@ const INTO_PROCESSES: &[(&str, &[&str])] = &[
     (
         "SharedMemory::open(",
         &[
-            "polyrail/src/device/shared_page.rs",
+            "polyrail/src/device/shared_memory.rs",
             "sys/src/shared_memory.rs",
             "sys/src/shared_word.rs",
         ],

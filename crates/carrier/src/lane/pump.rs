@@ -2,11 +2,12 @@
 
 use std::sync::atomic::Ordering;
 
-use polyrail_nccl_abi::{NetError, Part, Request};
+use polyrail_nccl_abi::NetError;
 use polyrail_sys::threads::monotonic_ns;
 
-use super::{Bytes, Ends, Post, Posted, Shared, State, Way};
+use super::{Bytes, Ends, Post, Posted, Shared, State};
 use crate::unpack::{DEPTH, Unpack};
+use crate::way::Way;
 
 impl Shared {
     /// Posts and tests once; breaks the lane if the plugin says that something is wrong.
@@ -151,15 +152,6 @@ impl Post {
                 continued.map_err(|error| error.to_string())
             }
             None => Ok(crc),
-        }
-    }
-}
-
-impl Way {
-    fn begin(&mut self, part: Part) -> Result<Option<Request>, NetError> {
-        match self {
-            Self::Sends(comm) => comm.isend(part),
-            Self::Receives(comm) => comm.irecv(&[part]),
         }
     }
 }

@@ -1,41 +1,26 @@
 //! One of NVIDIA's devices, or a part of one.
 
-use std::ffi::c_void;
 use std::fmt;
-use std::ptr::NonNull;
-use std::sync::{Arc, Once, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use polyrail_sys::Memory;
 
 use super::Cuda;
-use super::driver::{ContextHandle, Driver, Ordinal, PEER_ACCESS_ALREADY_ENABLED};
-use super::kernel::{COPY, Code, GATHER, Kernels};
-use super::near::{Preferring, node_of};
-use super::queue::{CudaQueue, Method, QueueOptions};
-use super::share::Mappings;
-use crate::device::{Device, Identity};
+use super::code::{COPY, Code, GATHER, Kernels};
+use super::driver::{ContextHandle, Driver, Ordinal};
+use super::mappings::Mappings;
+use super::near::node_of;
+use crate::device::{DeviceMemory, Identity};
 use crate::error::GpuError;
-use crate::export::Export;
-use crate::memory::DeviceMemory;
-use crate::queue::RawQueue;
-
-/// `CU_MEMHOSTALLOC_PORTABLE`: pinned for all devices. Not write-combined: the CPU reads it.
-const PORTABLE: u32 = 1;
-/// `CU_MEMHOSTREGISTER_PORTABLE` and `CU_MEMHOSTREGISTER_DEVICEMAP`: the same, and kernels reach it.
-const REGISTERED: u32 = 3;
-
-/// This holds for every allocation, so only the first one logs it.
-static SAID: Once = Once::new();
 
 /// A device. Its primary context is retained when a queue, memory or a peer first needs it, and
 /// released with the last clone.
 pub struct CudaDevice {
     cuda: Arc<Cuda>,
     ordinal: Ordinal,
-    identity: Identity,
+    pub(super) identity: Identity,
     /// The memory node that it is attached to.
-    node: Option<usize>,
+    pub(super) node: Option<usize>,
     context: OnceLock<ContextHandle>,
     /// Held while the context is made.
     making: Mutex<()>,
@@ -74,14 +59,6 @@ impl CudaDevice {
         self.own_memory(bytes)
     }
 
-    /// A queue with other ways of copying than [`Device::open_queue`] chooses: for measurements.
-    pub fn open_queue_with(
-        self: &Arc<Self>,
-        options: QueueOptions,
-    ) -> Result<Box<dyn RawQueue>, GpuError> {
-        Ok(Box::new(CudaQueue::open(self.clone(), options)?))
-    }
-
     pub(super) fn driver(&self) -> &Driver {
         &self.cuda.driver
     }
@@ -110,7 +87,11 @@ impl CudaDevice {
         place: &'a OnceLock<Option<Kernels>>,
         code: &'static Code,
     ) -> Option<&'a Kernels> {
-        let load = || match Kernels::load(self, code) {
+        let load = || {
+            let _current = self.current()?;
+            Kernels::load(self.driver(), code)
+        };
+        let loaded = || match load() {
             Ok(kernels) => Some(kernels),
             Err(error) => {
                 let device = &self.identity;
@@ -119,7 +100,7 @@ impl CudaDevice {
                 None
             }
         };
-        place.get_or_init(load).as_ref()
+        place.get_or_init(loaded).as_ref()
     }
 
     /// The primary context, retained if it isn't yet.
@@ -145,113 +126,8 @@ impl CudaDevice {
         Ok(Current(self.driver()))
     }
 
-    /// Prefers the device's memory node for this thread's allocations, where that is possible.
-    fn prefer_node(&self) -> Option<Preferring> {
-        let node = self.node?;
-        Preferring::node(node)
-            .inspect_err(|error| {
-                let device = &self.identity;
-                SAID.call_once(|| {
-                    tracing::warn!(target: "polyrail::gpu",
-                        %device, node, %error, "pinned memory may be far")
-                });
-            })
-            .ok()
-    }
-
     pub(super) fn unsupported(&self, what: &'static str) -> GpuError {
         GpuError::Unsupported { device: self.identity.to_string(), what }
-    }
-}
-
-impl Device for CudaDevice {
-    fn is_cuda(&self) -> bool {
-        true
-    }
-
-    fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
-    fn pinned(&self, bytes: u64) -> Result<Memory, GpuError> {
-        if bytes == 0 {
-            return Ok(Memory::from(Vec::new()));
-        }
-        let size = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let device = self.cuda.device(self.identity.index)?;
-        let mut base = std::ptr::null_mut();
-        {
-            let _current = device.current()?;
-            let _near = self.prefer_node();
-            // SAFETY: the place is valid.
-            unsafe { device.driver().host_alloc(&raw mut base, size, PORTABLE)? };
-        }
-        let base = NonNull::new(base).ok_or_else(|| device.unsupported("pinned memory at 0"))?;
-        let owner = Arc::new(Pinned { device, base });
-        // SAFETY: the owner keeps the allocation of that size, and nobody else knows of it.
-        Ok(unsafe { Memory::owned(base.cast(), bytes, owner) })
-    }
-
-    fn pin(&self, memory: &Memory) -> Result<Memory, GpuError> {
-        let device = self.cuda.device(self.identity.index)?;
-        let len = memory.len();
-        let nowhere = |_| self.unsupported("pinning memory without an address");
-        let at = memory.address(0, len).map_err(nowhere)? as *mut c_void;
-        let (Some(base), false) = (NonNull::new(at), len == 0) else {
-            return Ok(memory.clone());
-        };
-        {
-            let _current = device.current()?;
-            // Pages that nobody has touched yet are taken now.
-            let _near = self.prefer_node();
-            // SAFETY: the memory is valid for that many bytes, and kept until it is unpinned.
-            unsafe { device.driver().host_pin(base.as_ptr(), len as usize, REGISTERED)? };
-        }
-        let owner = Arc::new(Registered { device, base, _memory: memory.clone() });
-        // SAFETY: the owner keeps the memory.
-        Ok(unsafe { Memory::owned(base.cast(), len, owner) })
-    }
-
-    fn open_queue(self: Arc<Self>) -> Result<Box<dyn RawQueue>, GpuError> {
-        Ok(Box::new(CudaQueue::open(self, QueueOptions::default())?))
-    }
-
-    fn open_gather_queue(self: Arc<Self>) -> Result<Box<dyn RawQueue>, GpuError> {
-        let options = QueueOptions { method: Method::Gather, ..QueueOptions::default() };
-        Ok(Box::new(CudaQueue::open(self, options)?))
-    }
-
-    fn reaches(&self, other: &dyn Device) -> Result<bool, GpuError> {
-        let other = other.identity();
-        if other.uuid == self.identity.uuid {
-            return Ok(true);
-        }
-        let peer = match self.cuda.device(other.index) {
-            Ok(peer) if peer.identity.uuid == other.uuid => peer,
-            // The other device does not belong to this driver.
-            _ => return Ok(false),
-        };
-        let mut can = 0;
-        // SAFETY: the place is valid.
-        unsafe { self.driver().device_reaches(&raw mut can, self.ordinal, peer.ordinal)? };
-        if can == 0 {
-            return Ok(false);
-        }
-        let context = peer.context()?;
-        let _current = self.current()?;
-        // SAFETY: both contexts are alive. Whoever made the peer's reachable before, it stays so.
-        match unsafe { self.driver().context_reach(context, 0) } {
-            Err(refused) if refused.code != PEER_ACCESS_ALREADY_ENABLED => Err(refused.into()),
-            _ => Ok(true),
-        }
-    }
-
-    fn export(&self, memory: &DeviceMemory) -> Result<Export, GpuError> {
-        self.export_memory(memory)
-    }
-
-    fn import(self: Arc<Self>, export: &Export) -> Result<DeviceMemory, GpuError> {
-        self.import_memory(export)
     }
 }
 
@@ -283,47 +159,5 @@ impl Drop for Current<'_> {
         // SAFETY: the place is valid; what is popped is what was pushed, since every call in
         // between leaves the stack as it was.
         let _ = unsafe { self.0.context_pop(&raw mut popped) };
-    }
-}
-
-/// Pinned host memory.
-struct Pinned {
-    device: Arc<CudaDevice>,
-    base: NonNull<c_void>,
-}
-
-// SAFETY: the pointer owns its allocation and is used only to free it.
-unsafe impl Send for Pinned {}
-// SAFETY: as above.
-unsafe impl Sync for Pinned {}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        if let Ok(_current) = self.device.current() {
-            // SAFETY: allocated by `cuMemHostAlloc`, freed once, and nobody uses it any more.
-            let _ = unsafe { self.device.driver().host_free(self.base.as_ptr()) };
-        }
-    }
-}
-
-/// Host memory of others that was pinned.
-struct Registered {
-    device: Arc<CudaDevice>,
-    base: NonNull<c_void>,
-    /// Released when the memory is unpinned.
-    _memory: Memory,
-}
-
-// SAFETY: the pointer is used only to unpin what it was got for.
-unsafe impl Send for Registered {}
-// SAFETY: as above.
-unsafe impl Sync for Registered {}
-
-impl Drop for Registered {
-    fn drop(&mut self) {
-        if let Ok(_current) = self.device.current() {
-            // SAFETY: pinned by `cuMemHostRegister`, unpinned once, and nobody copies any more.
-            let _ = unsafe { self.device.driver().host_unpin(self.base.as_ptr()) };
-        }
     }
 }

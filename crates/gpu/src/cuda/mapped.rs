@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::device::CudaDevice;
 use super::driver::{Access, Address, Driver, Location, Properties};
+use crate::device::DeviceMemory;
 use crate::error::GpuError;
-use crate::memory::DeviceMemory;
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`, the only type there is.
 const PINNED: c_int = 1;

@@ -17,15 +17,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use polyrail_sys::Memory;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::code::{BLOCKS, THREADS, function_of, load_code};
 use super::device::CudaDevice;
 use super::driver::{EventHandle, FunctionHandle, ModuleHandle, StreamHandle};
-use super::kernel::{
-    BLOCKS, ENTRY_BYTES, Entry, THREADS, entries_of, function_of, load_code, split,
-};
-use crate::device::Device;
+use super::kernel::{ENTRY_BYTES, Entry, entries_of, split};
+use crate::device::{Device, DeviceMemory};
 use crate::error::GpuError;
-use crate::memory::DeviceMemory;
-use crate::queue::RawCopy;
+use crate::raw_queue::RawCopy;
 
 pub use clock::{Bracket, RoundTrip};
 pub use oneway::{Crossing, OneWay, RawStream};
@@ -99,15 +97,14 @@ const SCRATCH_BYTES: u64 = 512;
 /// After so long a kernel that waits gives up, in ns.
 const LIMIT_NS: u64 = 2_000_000_000;
 
-impl Meter {
-    /// A stream on the device. Takes some 50 ms.
-    ///
-    /// # Errors
-    /// If the driver can't compile the kernels, or refuses a call.
-    pub fn open(device: &Arc<CudaDevice>) -> Result<Self, GpuError> {
-        let module = load_code(device, CODE)?;
-        let find = |name| function_of(device, module, name);
-        let code = Code {
+impl Code {
+    /// The module is the caller's to unload.
+    fn load(device: &CudaDevice) -> Result<(ModuleHandle, Self), GpuError> {
+        let driver = device.driver();
+        let _current = device.current()?;
+        let module = load_code(driver, CODE)?;
+        let find = |name| function_of(driver, module, name);
+        let code = Self {
             gate: find(c"polyrail_gate")?,
             stamp: find(c"polyrail_stamp")?,
             fill: find(c"polyrail_fill")?,
@@ -119,6 +116,17 @@ impl Meter {
             wait: find(c"polyrail_await")?,
             raise: find(c"polyrail_raise")?,
         };
+        Ok((module, code))
+    }
+}
+
+impl Meter {
+    /// A stream on the device. Takes some 50 ms.
+    ///
+    /// # Errors
+    /// If the driver can't compile the kernels, or refuses a call.
+    pub fn open(device: &Arc<CudaDevice>) -> Result<Self, GpuError> {
+        let (module, code) = Code::load(device)?;
         let (page, scratch) = (device.pinned(PAGE_BYTES)?, device.allocate(SCRATCH_BYTES)?);
         let table = device.pinned(ENTRY_BYTES)?;
         let mut stream = StreamHandle::NONE;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::Cuda;
 use super::device::CudaDevice;
 use super::driver::{Address, Driver, Ordinal};
+use crate::device::DeviceMemory;
 use crate::error::GpuError;
-use crate::memory::DeviceMemory;
 
 /// `CU_MEMORYTYPE_*`.
 const HOST: u32 = 1;

@@ -21,7 +21,7 @@ use super::device::CudaDevice;
 use super::driver::{EventHandle, NOT_READY, NOT_SUPPORTED, Refused, StreamHandle};
 use crate::device::Device;
 use crate::error::GpuError;
-use crate::queue::Completion;
+use crate::raw_queue::Completion;
 
 /// Batches that may be under way, so that the numbers' low halves are never ambiguous.
 const UNDER_WAY_MAX: u64 = 1 << 30;

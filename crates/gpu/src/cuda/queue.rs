@@ -9,7 +9,7 @@ use super::memory::Facts;
 use super::progress::Progress;
 use crate::device::Device;
 use crate::error::GpuError;
-use crate::queue::{Completion, RawCopy, RawQueue};
+use crate::raw_queue::{Completion, RawCopy, RawQueue};
 
 /// From this many pieces on, one call for the whole batch is cheaper than a call for each.
 const MANY: usize = 4;
@@ -55,6 +55,16 @@ pub struct QueueOptions {
 impl Default for QueueOptions {
     fn default() -> Self {
         Self { method: Method::Auto, blocks: None, stream_writes: true }
+    }
+}
+
+impl CudaDevice {
+    /// A queue with other ways of copying than [`Device::open_queue`] chooses: for measurements.
+    pub fn open_queue_with(
+        self: &Arc<Self>,
+        options: QueueOptions,
+    ) -> Result<Box<dyn RawQueue>, GpuError> {
+        Ok(Box::new(CudaQueue::open(self.clone(), options)?))
     }
 }
 

@@ -3,48 +3,24 @@
 //! Plain allocations travel by the handles of CUDA's inter-process communication, which must be
 //! opened once only in a process, and so are counted here; mapped memory by file descriptors.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-
-use parking_lot::Mutex;
 
 use super::device::CudaDevice;
 use super::driver::{Address, IpcHandle};
 use super::mapped::{Mapped, export_part, import_part};
+use super::mappings::Opened;
 use super::memory::{is_mapped, ranges};
-use crate::device::Device;
+use crate::device::{Device, DeviceMemory};
 use crate::error::GpuError;
 use crate::export::{Export, Source, bad, process};
-use crate::memory::DeviceMemory;
 
 /// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, which has to be given.
 const ENABLE_PEER_ACCESS: u32 = 1;
-
-/// Other processes' allocations that are open in a device's context, by handle.
-#[derive(Default)]
-pub(super) struct Mappings(Mutex<HashMap<[u8; 64], Opened>>);
-
-#[derive(Clone, Copy)]
-struct Opened {
-    base: Address,
-    size: u64,
-    /// Closed by the last one.
-    users: usize,
-}
 
 /// One user of an open allocation.
 struct User {
     device: Arc<CudaDevice>,
     handle: [u8; 64],
-}
-
-impl Mappings {
-    /// Start and size of the open allocation that an address is in.
-    pub(super) fn find(&self, at: Address) -> Option<(Address, u64)> {
-        let all = self.0.lock();
-        let is_in = |opened: &&Opened| at >= opened.base && at - opened.base < opened.size;
-        all.values().find(is_in).map(|opened| (opened.base, opened.size))
-    }
 }
 
 impl CudaDevice {

@@ -1,8 +1,9 @@
 //! A device as its plugin describes it, whatever the version.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::c_int;
 use std::path::{Path, PathBuf};
 
+use crate::tables::text;
 use crate::{
     DEVICE_HOST, DEVICE_UNPACK, MAX_MESSAGE_BYTES, PTR_CUDA, PTR_DMA_BUF, PTR_HOST, PropsV6,
     PropsV7, PropsV8, PropsV9, PropsV11, PropsV12, UNPACK_VERSION,
@@ -197,14 +198,4 @@ impl From<&PropsV12> for Properties {
         let (force_flush, max_p2p_bytes) = (props.force_flush != 0, props.max_p2p_bytes);
         Self { force_flush, max_p2p_bytes, ..common!(props) }
     }
-}
-
-/// The text of a plugin, if there is one.
-pub(crate) fn text(pointer: *const c_char) -> Option<String> {
-    if pointer.is_null() {
-        return None;
-    }
-    // SAFETY: not null, so a terminated string of the plugin that outlives it.
-    let text = unsafe { CStr::from_ptr(pointer) };
-    Some(text.to_string_lossy().into_owned())
 }

@@ -52,6 +52,13 @@ pub struct EngineBuilder {
     strict: bool,
 }
 
+impl Engine {
+    /// Starts to build an engine, with default settings.
+    pub fn builder() -> EngineBuilder {
+        EngineBuilder::default()
+    }
+}
+
 impl EngineBuilder {
     /// Uses these settings instead of the defaults.
     #[must_use]

@@ -1,10 +1,5 @@
 //! The engine as its users see it: the handle, its settings, its figures and its end. What it does is in
-//! `engine/`: `peers`, `memory`, `transfers`, `notifications`.
-
-mod memory;
-mod notifications;
-mod peers;
-mod transfers;
+//! `peers`, `memory`, `transfers` and `notifications`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,7 +12,6 @@ use polyrail_proto::InstanceId;
 use polyrail_proto::invitation::Invitation;
 use polyrail_proto::rails::LeftOut;
 
-use crate::api::builder::EngineBuilder;
 use crate::api::error::EngineError;
 use crate::api::rails::RailInfo;
 use crate::base::pause::wait_patiently;
@@ -95,11 +89,6 @@ impl Engine {
         // Called once, before anybody else has the engine.
         let _ = self.handle.metrics.set(crate::diag::metrics::serve(self.shared())?);
         Ok(())
-    }
-
-    /// Starts to build an engine, with default settings.
-    pub fn builder() -> EngineBuilder {
-        EngineBuilder::default()
     }
 
     /// The settings in force.

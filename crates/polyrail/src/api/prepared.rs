@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use polyrail_proto::error::PostError;
 use polyrail_proto::near::numbers;
+use polyrail_proto::path::TransferPath;
 
 use crate::api::engine::Engine;
 use crate::api::transfer::Transfer;
-use crate::engine::path_kind::TransferPath;
 use crate::engine::prepared::{OpKind, Prepared};
 
 /// A request that is checked and cut into chunks, by [`Engine::prepare`]: post it as often as you like, also while an

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use polyrail_proto::error::{PostError, TransferError};
 use polyrail_proto::message::MAX_MESSAGE_PIECES;
-use polyrail_proto::{Plan, Segment};
+use polyrail_proto::path::TransferPath;
+use polyrail_proto::{Plan, RequestLimits, Segment};
 
 use crate::api::engine::Peer;
 use crate::api::observer::{Closure, EndListener, OnEnd};
@@ -15,8 +16,7 @@ use crate::base::callback::Users;
 use crate::device::peer_copy::Copies;
 use crate::engine::near_rails::NearRails;
 use crate::engine::op::Outcome;
-use crate::engine::path_kind::TransferPath;
-use crate::engine::prepared::{OpKind, Prepared, RequestLimits, Segments};
+use crate::engine::prepared::{OpKind, Prepared, Segments};
 use crate::memory::region::{NOBODY, RegionSlice};
 use crate::memory::region_list::RegionList;
 use crate::memory::remote_region::RemoteSlice;

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use polyrail_proto::error::TransferError;
 
 use crate::api::engine::EngineShared;
-use crate::engine::op::{OpHandle, Outcome};
+use crate::device::host_copy::posts;
+use crate::engine::op::{Op, OpHandle, Outcome};
 
 /// A posted operation: wait for it, or await it.
 ///
@@ -122,7 +123,7 @@ impl Transfer {
     fn result(&self) -> Option<Result<Outcome, TransferError>> {
         match self.op.result() {
             None if self.engine.is_forked() => Some(Err(TransferError::Forked)),
-            result => result.cloned(),
+            result => result.cloned().inspect(|_| posts::note_end::<Op>(&self.op)),
         }
     }
 

@@ -20,8 +20,7 @@ pub(crate) fn host_identity() -> io::Result<u128> {
     if let Some(known) = RANDOM.get() {
         return Ok(*known);
     }
-    let (high, low) = (random()?, random()?);
-    let drawn = u128::from(high) << 64 | u128::from(low);
+    let drawn = random()?;
     Ok(*RANDOM.get_or_init(|| {
         tracing::info!(target: "polyrail::engine", why,
             "/proc/sys/kernel/random/boot_id is hidden: other processes of this host count as on another host, over the rails");
@@ -29,6 +28,8 @@ pub(crate) fn host_identity() -> io::Result<u128> {
     }))
 }
 
-fn random() -> io::Result<u64> {
-    getrandom::u64().map_err(io::Error::other)
+/// Bits that nobody can guess.
+pub(crate) fn random() -> io::Result<u128> {
+    let draw = || getrandom::u64().map_err(io::Error::other);
+    Ok(u128::from(draw()?) << 64 | u128::from(draw()?))
 }

@@ -43,10 +43,11 @@ pub(crate) fn write(path: &Path, published: &Published) -> io::Result<()> {
 
 /// What is in the file, `None` if it is not there yet. Never blocks on one that is no regular file.
 pub(crate) fn read(path: &Path) -> io::Result<Option<Published>> {
+    use io::ErrorKind::{NotFound, WouldBlock};
     match regular_file::open(path).and_then(|file| bytes_in(&file)) {
         Ok(bytes) => Published::decode(bytes).map(Some).map_err(invalid),
         // What holds a lease on the file is asked to let go of it, and does so soon.
-        Err(error) if is_early(error.kind()) => Ok(None),
+        Err(error) if matches!(error.kind(), NotFound | WouldBlock) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -55,10 +56,6 @@ pub(crate) fn read(path: &Path) -> io::Result<Option<Published>> {
 pub(crate) fn read_open(file: &File) -> io::Result<Published> {
     regular_file::require(file)?;
     Published::decode(bytes_in(file)?).map_err(invalid)
-}
-
-fn is_early(kind: io::ErrorKind) -> bool {
-    matches!(kind, io::ErrorKind::NotFound | io::ErrorKind::WouldBlock)
 }
 
 fn bytes_in(file: &File) -> io::Result<Vec<u8>> {

@@ -11,6 +11,7 @@ use polyrail_proto::reason::{ConnectReason, Refusal};
 
 use super::Control;
 use crate::control::handshake::Cause;
+use crate::engine::control_handle::ControlCommand;
 use crate::engine::joining::{Admission, Hook, Incoming};
 use crate::engine::state::EngineShared;
 
@@ -81,7 +82,8 @@ impl Desk {
             let verdict = callbacks.call("admit", || (self.hook)(&incoming));
             let panicked = || Admission::refuse("the hook that admits peers there panicked");
             if let Some(engine) = self.engine.upgrade() {
-                engine.control.decided(question, verdict.unwrap_or_else(panicked));
+                let verdict = verdict.unwrap_or_else(panicked);
+                engine.control.command(ControlCommand::Decided { question, verdict });
             }
         }
     }

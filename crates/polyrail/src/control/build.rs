@@ -2,7 +2,6 @@
 
 use std::io::ErrorKind::AddrInUse;
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use polyrail_proto::InstanceId;
 use polyrail_proto::defaults::progress_threads;
 use polyrail_proto::hello::{Card, MAX_NAME_BYTES};
 use polyrail_proto::placement::{Bound, Placement};
-use polyrail_proto::rails::{self, ChosenRail};
+use polyrail_proto::rails::{self, ChosenRail, Ports};
 use polyrail_sys::interfaces::{host_name, survey};
 use polyrail_sys::process::reserve_descriptors;
 use polyrail_sys::tcp;
@@ -63,7 +62,8 @@ pub(crate) fn start(
     let host = host_name();
     let credentials = credentials(&config, &host)?;
     let instance = InstanceId(credentials.identity.public().instance());
-    let listeners = listen_all(&rails, &settings, &Ports::of(&config, instance))?;
+    let ports = Ports::new(config.listen_range(), config.listen_port, instance);
+    let listeners = listen_all(&rails, &settings, &ports)?;
     if let Some(listener) = listeners.first() {
         // A proxy that opens a file for one peer would hold up all others.
         reserve_descriptors(listener.as_fd());
@@ -147,29 +147,6 @@ fn check_name(name: &str) -> Result<(), EngineError> {
 
 /// Characters of a wrong name that its error shows.
 const SHOWN_OF_NAME: usize = 60;
-
-/// The ports that an engine tries, in this order.
-struct Ports {
-    range: RangeInclusive<u16>,
-    begin: u16,
-}
-
-impl Ports {
-    fn of(config: &Config, instance: InstanceId) -> Self {
-        let range = config.listen_range();
-        // Who chooses freely begins anywhere, so the port of one that has ended is seldom the
-        // next one's, and a peer that still looks for it there meets nobody.
-        let ahead = match config.listen_port {
-            0 => (instance.0 % range.len() as u128) as u16,
-            _ => 0,
-        };
-        Self { begin: range.start() + ahead, range }
-    }
-
-    fn in_order(&self) -> impl Iterator<Item = u16> {
-        (self.begin..=*self.range.end()).chain(*self.range.start()..self.begin)
-    }
-}
 
 fn listen_all(
     rails: &[ChosenRail],

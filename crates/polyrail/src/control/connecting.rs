@@ -18,7 +18,7 @@ use polyrail_secure::Proof;
 use super::Control;
 use crate::control::handshake::{Cause, Handshake};
 use crate::control::second_way::dial;
-use crate::device::stream_offer::{StreamOffer, are_in_one_place};
+use crate::device::shared_memory::offer::{StreamOffer, are_in_one_place};
 use crate::device::wire::Wire;
 use crate::engine::peer::{PeerShared, RailPair};
 use crate::engine::proxy_handle::{Arriving, Connected, ProxyCommand};
@@ -68,17 +68,7 @@ impl Control {
                     flows: peer.layout.flows(),
                     epoch: peer.epoch_in_hello(Epoch(epoch)).0,
                     window_chunks: engine.config.window_chunks,
-                    // A peer of a version without it need not have it.
-                    capabilities: engine
-                        .settings
-                        .capabilities(false)
-                        .without(Capabilities::SHARED_MEMORY)
-                        .without(Capabilities::SEALED_PAYLOAD)
-                        .without(Capabilities::COPIED_MESSAGES)
-                        .without(Capabilities::SHARED_RECEIVES)
-                        .without(Capabilities::BYE_TO_SENDER)
-                        .without(Capabilities::REASONS)
-                        .without(Capabilities::SHARED_STREAM),
+                    capabilities: engine.settings.capabilities(false).of_flow(),
                     stream: offer.as_ref().ok().map(StreamOffer::place),
                 });
                 let proof = (Proof::Capability, &peer.capability.secret());
@@ -185,7 +175,8 @@ impl Control {
         let way = handshake.race.way;
         let Some((socket, cause, keys)) = handshake.into_flow() else { return };
         match cause {
-            Cause::Introduction { of, .. } => self.introduced(of, metadata),
+            // The engine there has given its metadata.
+            Cause::Introduction { of, .. } => self.end_introduction(of, |_| Ok(metadata)),
             Cause::Flow { peer, flow, epoch, pair, offer, .. } => {
                 self.note_reached(&peer);
                 self.note_way(&peer, pair, way);

@@ -18,8 +18,8 @@ use polyrail_sys::{In, IoVecs, Out, receive, send};
 use socket2::Socket;
 
 use crate::control::second_way::{Dialed, Race};
-use crate::device::shared_stream::SharedStream;
-use crate::device::stream_offer::StreamOffer;
+use crate::device::shared_memory::offer::StreamOffer;
+use crate::device::shared_memory::stream::SharedStream;
 use crate::engine::credentials::Credentials;
 use crate::engine::peer::{PeerShared, RailPair};
 use crate::engine::quotas::FlowPlace;

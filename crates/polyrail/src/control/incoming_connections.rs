@@ -9,18 +9,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use polyrail_proto::FlowIndex;
 use polyrail_proto::hello::{Capabilities, Card, Hello, RefusedCode, Reply};
 use polyrail_proto::reason::ConnectReason;
+use polyrail_proto::seldom::Seldom;
 use polyrail_proto::wire::SharedPlace;
+use polyrail_proto::{FlowIndex, Time};
 use polyrail_sys::tcp;
+use polyrail_sys::threads::monotonic_ns;
 use socket2::Socket;
 
 use super::{Control, LISTENER};
-use crate::base::seldom::Seldom;
 use crate::control::handshake::{Cause, Handshake, Then};
-use crate::device::shared_stream::SharedStream;
-use crate::device::stream_offer::{accept, are_in_one_place};
+use crate::device::shared_memory::offer::{accept, are_in_one_place};
+use crate::device::shared_memory::stream::SharedStream;
 use crate::device::wire::Wire;
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::{Arriving, Connected, ProxyCommand};
@@ -72,7 +73,8 @@ impl Control {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
                 Err(error) => {
                     // Out of descriptors, most likely: those who wait in the queue are not lost.
-                    if let Some(others) = self.accepting.not_accepted.left_out() {
+                    if let Some(others) = self.accepting.not_accepted.left_out(Time(monotonic_ns()))
+                    {
                         let name = &self.engine.rails[rail].name;
                         tracing::error!(target: "polyrail::rail", rail = %name, %error, others, "can't accept");
                     }
@@ -162,7 +164,8 @@ impl Control {
                 // Who is parted from comes late at times, with a connection that was under way: it is told, and all is well.
                 if matches!(code, RefusedCode::SessionOver | RefusedCode::Removed) {
                     tracing::debug!(target: "polyrail::peer", key, why, "peer not added");
-                } else if let Some(others) = self.accepting.not_added.left_out() {
+                } else if let Some(others) = self.accepting.not_added.left_out(Time(monotonic_ns()))
+                {
                     tracing::warn!(target: "polyrail::peer", key, why, others, "peer not added");
                 }
                 refused(code, why)
@@ -181,7 +184,7 @@ impl Control {
         let made = self.open_stream(peer, handshake, place);
         if let Err(why) = &made
             && place.is_some()
-            && let Some(others) = peer.quotas.logs.no_stream.left_out()
+            && let Some(others) = peer.quotas.logs.no_stream.left_out(Time(monotonic_ns()))
         {
             tracing::info!(target: "polyrail::share", peer = peer.name(), %why, others,
                 "no shared memory for a connection");
@@ -263,7 +266,7 @@ impl Control {
     pub(super) fn turn_away(&mut self, rail: usize, remote: SocketAddr, why: &ConnectReason) {
         self.engine.control.refused.fetch_add(1, Ordering::Relaxed);
         // Strangers come in thousands, as port scanners do.
-        if let Some(others) = self.accepting.turned_away.left_out() {
+        if let Some(others) = self.accepting.turned_away.left_out(Time(monotonic_ns())) {
             let (rail, why) = (&*self.engine.rails[rail].name, why.of_arrival());
             tracing::warn!(target: "polyrail::peer", rail, %remote, why, others, "turned away");
         }

@@ -137,11 +137,6 @@ impl Control {
         Ok((Dialed { socket, way: Way::Address, second: None }, greeting))
     }
 
-    /// The engine there has given its metadata.
-    pub(super) fn introduced(&mut self, of: usize, metadata: Metadata) {
-        self.end_introduction(of, |_| Ok(metadata));
-    }
-
     /// An address came to nothing: another one is tried next, by the control thread's loop. Hundreds may fail at once.
     pub(super) fn not_introduced(&mut self, of: usize, address: SocketAddr, why: ConnectReason) {
         let Some(asked) = self.introductions.get_mut(of) else { return };
@@ -178,7 +173,7 @@ impl Control {
         self.not_introduced(of, address, ConnectReason::Refused(refusal));
     }
 
-    fn end_introduction(
+    pub(super) fn end_introduction(
         &mut self,
         of: usize,
         result: impl FnOnce(Vec<Unmet>) -> Result<Metadata, Unmet>,

@@ -41,7 +41,8 @@ impl Control {
         if peer.state() != PeerState::CutOff {
             return;
         }
-        if !peer.connects_flows() && !self.is_probed(peer) {
+        let is_of_it = |probe: &Probe| !probe.is_return && Arc::ptr_eq(&probe.peer, peer);
+        if !peer.connects_flows() && !self.probes.iter().any(|(_, probe)| is_of_it(probe)) {
             let due = Instant::now();
             for pair in peer.pairs_that_lead_there() {
                 let (peer, pause) = (peer.clone(), CONFIRM);
@@ -189,10 +190,6 @@ impl Control {
             probe.pause = (pause * 2).min(self.engine.settings.reconnect.max.max(CONFIRM));
         }
         self.judge(&peer);
-    }
-
-    fn is_probed(&self, peer: &Arc<PeerShared>) -> bool {
-        self.probes.iter().any(|(_, probe)| !probe.is_return && Arc::ptr_eq(&probe.peer, peer))
     }
 
     fn forget_probe(&mut self, key: usize) {

@@ -28,7 +28,7 @@ impl Control {
         if !why.is_about_the_way() || peer.is_gone() || peer.is_pair_up(index) {
             return;
         }
-        let times = peer.layout.pairs.trials.lock().handle_failed(pair, now);
+        let times = peer.layout.pairs.trials().handle_failed(pair, now);
         // A peer that has ended refuses on all of its rails.
         let may_have_ended = why.is_nobody() && peer.flows_up() == 0;
         if may_have_ended && (times < 2 || peer.pairs_that_lead_there().contains(&index)) {
@@ -47,7 +47,7 @@ impl Control {
             return;
         }
         let pairs = &peer.layout.pairs;
-        let failed = pairs.trials.lock().failed(now);
+        let failed = pairs.trials().failed(now);
         // Pairs behind the last channel have no flow that needs their rails.
         let with_flows = 0..pairs.len().min(peer.layout.channels as usize);
         let (failing, others): (Vec<usize>, Vec<usize>) = with_flows
@@ -113,8 +113,7 @@ impl Control {
         if pairs.at(index) != pairs.preferred(index)
             && !self.probes.iter().any(|(_, probe)| is_asked(probe))
         {
-            let (pair, peer, pause) =
-                (index, peer.clone(), pairs.trials.lock().return_pause(index));
+            let (pair, peer, pause) = (index, peer.clone(), pairs.trials().return_pause(index));
             let due = now + pause;
             self.probes.insert(Probe { peer, pair, is_return: true, socket: None, due, pause });
         }

@@ -123,7 +123,8 @@ impl Control {
                 && Arc::ptr_eq(other, peer)
             {
                 let why = handshake.timed_out().to_string();
-                return peer.note_problem(self.way_text(peer, *flow, &why));
+                let pair = peer.layout.pair_of(*flow);
+                return peer.note_problem(self.pair_text(peer, pair, &why));
             }
         }
     }

@@ -9,11 +9,11 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use polyrail_carrier::Lane;
-use polyrail_proto::FlowIndex;
 use polyrail_proto::budget::{Budget, PeerShare, Taken, Wanted};
+use polyrail_proto::liveness::Retry;
 use polyrail_proto::message::Carried;
-
-use crate::device::shared_page::Backoff;
+use polyrail_proto::{FlowIndex, Time};
+use polyrail_sys::threads::monotonic_ns;
 
 /// Connections that a peer may have come at a time, and listeners of the plugin for them. More flows than this do
 /// without.
@@ -30,7 +30,7 @@ pub(crate) struct Carriers {
     /// been connected again since.
     listeners: Arc<PeerShare>,
     /// Flows whose carriers have failed, and until when they do without.
-    failed: Mutex<HashMap<FlowIndex, Backoff>>,
+    failed: Mutex<HashMap<FlowIndex, Retry>>,
 }
 
 /// How far a lane has come.
@@ -170,15 +170,12 @@ impl Carriers {
 
     /// Whether the flow may have a carrier: none has failed a moment ago.
     pub(crate) fn may_work(&self, flow: FlowIndex) -> bool {
-        self.failed.lock().get(&flow).is_none_or(Backoff::is_over)
+        self.failed.lock().get(&flow).is_none_or(|retry| retry.may_try(Time(monotonic_ns())))
     }
 
     /// One has failed. Says whether it worked for long before.
     pub(crate) fn fail(&self, flow: FlowIndex) -> bool {
-        let mut failed = self.failed.lock();
-        let backoff = Backoff::after(failed.get(&flow).copied());
-        failed.insert(flow, backoff);
-        backoff.is_first()
+        self.failed.lock().entry(flow).or_default().fail(Time(monotonic_ns()))
     }
 
     fn of(&self, end: End) -> &Mutex<HashMap<Carried, Coming>> {

@@ -5,34 +5,28 @@
 //! other side the same backwards. Queues belong to a proxy, one per device and direction, so that
 //! all its flows keep a device's copy engines busy together, and nobody waits for a lock.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use polyrail_gpu::{CopyPlace, Device, GpuError, Queue};
-use polyrail_proto::wire::PLACE_BYTES;
+use polyrail_proto::budget::{Short, Stock};
+use polyrail_proto::ring::RingPlaces;
 use polyrail_sys::Memory;
 use smallvec::SmallVec;
 
-use crate::device::budget::{Short, Stock};
+pub(crate) use polyrail_proto::budget::Direction;
+
 use crate::memory::gate::Pin;
 use crate::memory::region::RegionCore;
 use crate::memory::region_memory::RegionMemory;
 use crate::memory::tickets::{Tickets, wait_all};
 
-/// Chunks begin at multiples of this, so that devices copy them with wide words, and a frame can say
-/// where.
-const ALIGN_BYTES: u64 = PLACE_BYTES;
-
 /// A part of a chunk: where in which region.
 pub(crate) type ChunkPart<'a> = (&'a RegionCore, u64, u64);
 
-/// Pinned memory of one direction of a flow, given out and taken back in order. While nothing is
-/// out it begins anew, so that a flow with little under way stays in the processor's cache.
+/// Pinned memory of one direction of a flow, given out and taken back in order.
 pub(crate) struct Ring {
     memory: Memory,
-    /// Where chunks are, oldest first.
-    live: VecDeque<u64>,
-    next: u64,
+    places: RingPlaces,
 }
 
 /// The queues of a proxy.
@@ -47,15 +41,6 @@ struct Copier {
     queue: Queue,
     /// Something was pushed to the batch that is being made.
     used: bool,
-}
-
-/// Which way the bytes go. Each has queues of its own: devices copy both ways at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    /// To the ring.
-    Out,
-    /// From the ring.
-    In,
 }
 
 /// Why a chunk was not copied.
@@ -85,7 +70,7 @@ impl Ring {
 
     /// A ring in this memory.
     pub(crate) fn of(memory: Memory) -> Self {
-        Self { memory, live: VecDeque::new(), next: 0 }
+        Self { places: RingPlaces::new(memory.len()), memory }
     }
 
     /// The same bytes by another address, or pinned since.
@@ -99,41 +84,21 @@ impl Ring {
 
     /// Where `len` bytes may be put, if that many are free in one piece.
     pub(crate) fn take(&mut self, len: u64) -> Option<u64> {
-        let at = self.find(len)?;
-        self.live.push_back(at);
-        self.next = at + len.max(1).next_multiple_of(ALIGN_BYTES);
-        Some(at)
+        self.places.take(len)
     }
 
     /// The oldest chunk is not needed any more.
     pub(crate) fn release(&mut self) {
-        self.live.pop_front();
+        self.places.release();
     }
 
     /// Whether nothing is out.
     pub(crate) fn is_idle(&self) -> bool {
-        self.live.is_empty()
+        self.places.is_idle()
     }
 
     pub(crate) fn has_room(&self, len: u64) -> bool {
-        self.find(len).is_some()
-    }
-
-    fn find(&self, len: u64) -> Option<u64> {
-        let size = self.memory.len();
-        match self.live.front() {
-            None => (len <= size).then_some(0),
-            // What is out lies in one piece: free are the bytes behind it, and those before it.
-            Some(oldest) if self.next > *oldest => {
-                if len <= size.saturating_sub(self.next) {
-                    Some(self.next)
-                } else {
-                    (len <= *oldest && *oldest > 0).then_some(0)
-                }
-            }
-            // It goes round the end.
-            Some(oldest) => (len > 0 && len <= oldest - self.next).then_some(self.next),
-        }
+        self.places.has_room(len)
     }
 }
 
@@ -301,48 +266,12 @@ mod tests {
     use std::time::Duration;
 
     use polyrail_gpu::fake::FakeDevice;
+    use polyrail_proto::budget::StagingBudget;
 
     use super::*;
-    use crate::device::budget::StagingBudget;
 
     fn stock(limit: u64) -> Arc<Stock> {
         StagingBudget::new(limit).stock(Direction::Out)
-    }
-
-    fn ring(bytes: u64) -> Ring {
-        let device = FakeDevice::new(0, Duration::ZERO, 1);
-        Ring::new(&*device, bytes, bytes, &stock(u64::MAX)).unwrap()
-    }
-
-    #[test]
-    fn a_ring_gives_out_what_is_free_and_nothing_twice() {
-        let mut ring = ring(4096);
-        // (where, length) of what is out; lengths by a fixed rule that meets every case.
-        let mut out: VecDeque<(u64, u64)> = VecDeque::new();
-        let mut refused = 0;
-        for step in 0..10_000_u64 {
-            let len = step * 977 % 1900;
-            let has_room = ring.has_room(len);
-            if let Some(at) = ring.take(len) {
-                assert!(has_room && at + len <= 4096 && at % ALIGN_BYTES == 0);
-                let apart = |(other, bytes): &(u64, u64)| at + len <= *other || other + bytes <= at;
-                assert!(out.iter().all(apart), "{at}+{len} overlaps {out:?}");
-                out.push_back((at, len));
-            } else {
-                refused += 1;
-            }
-            if step % 3 != 0 || out.len() > 4 {
-                out.pop_front();
-                ring.release();
-            }
-        }
-        assert!(refused > 100);
-        while out.pop_front().is_some() {
-            ring.release();
-        }
-        assert!(ring.live.is_empty());
-        assert_eq!(ring.take(4096), Some(0), "all of it, once nothing is out");
-        assert_eq!(ring.take(1), None);
     }
 
     #[test]

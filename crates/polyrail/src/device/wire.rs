@@ -8,7 +8,7 @@ use std::sync::Arc;
 use polyrail_sys::{In, IoVecs, Out, receive, send, tcp};
 use socket2::Socket;
 
-use crate::device::shared_stream::{Moved, SharedStream};
+use crate::device::shared_memory::stream::{Moved, SharedStream};
 
 /// Reads of wake-ups in one look at the socket: they are few, unless a peer sends them for fun.
 const LOOKS_MAX: usize = 16;

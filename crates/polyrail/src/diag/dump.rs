@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use polyrail_config::{expand_file_name, harmless};
 use polyrail_proto::peer::Purpose;
 use polyrail_proto::reason::seconds;
+use polyrail_proto::tally::Counter;
 use polyrail_proto::{FlowIndex, Source, Time};
 use polyrail_sys::interfaces::host_name;
 use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::without_write_signals;
 
 use crate::base::regular_file;
-use crate::engine::counters::Counter;
 use crate::engine::op::OpRef;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
@@ -136,6 +136,9 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
     let copied = megabytes(&peer.tally.peer_copy_bytes);
     if copied > 0 {
         writeln!(out, "    devices were given {copied} MB to copy from end to end")?;
+    }
+    for (near, far, plan) in peer.path_plans.known().filter(|_| peer.says_same_host) {
+        writeln!(out, "    between {near} here and {far}: {plan}")?;
     }
     if let Some(sharing) = peer.sharing.text() {
         let left = megabytes(&peer.tally.shared_bytes);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use polyrail_proto::message::{CopyLeave, MAX_MESSAGE_PIECES, PostedReceive};
+use polyrail_proto::path::PathKind;
 use polyrail_proto::peer::{NewReceive, ReadQuestion, SendHost, SendPath};
 use polyrail_proto::{Failure, Plan, PlanError, Segment, Time};
 
@@ -12,7 +13,6 @@ use crate::engine::message_copying;
 use crate::engine::op::{OpHandle, OpRef};
 use crate::engine::outgoing::{Cause, Made, Outgoing};
 use crate::engine::pass::Ends;
-use crate::engine::path_kind::PathKind;
 use crate::engine::peer::{PeerShared, TxSide};
 use crate::engine::prepared::OpKind;
 use crate::engine::state::EngineShared;

@@ -23,8 +23,7 @@ pub(crate) fn bindings(
     if bindings.is_empty() {
         return Ok(bindings);
     }
-    let possible =
-        bindable_cpus().map_err(|source| EngineError::System { what: "CPUs", source })?;
+    let possible = bindable_cpus()?;
     if bindings.iter().flat_map(|b| &b.cpus).all(|cpu| possible.contains(cpu)) {
         return Ok(bindings);
     }
@@ -43,7 +42,7 @@ pub(crate) fn bindings(
 }
 
 /// The CPUs that a thread of this process can be bound to: those of its cgroup that are online.
-fn bindable_cpus() -> std::io::Result<Vec<u32>> {
+fn bindable_cpus() -> Result<Vec<u32>, EngineError> {
     let every: Vec<u32> = (0..CPUS_MAX).collect();
     // A thread of its own, for it keeps what it tries.
     let tried = std::thread::scope(|scope| {
@@ -53,8 +52,13 @@ fn bindable_cpus() -> std::io::Result<Vec<u32>> {
     match tried {
         Ok(Ok(Ok(cpus))) => Ok(cpus),
         // Where binding or another thread is forbidden, what there is now is all there is.
-        _ => allowed_cpus(),
+        _ => usable_cpus(),
     }
+}
+
+/// The CPUs that this thread may use.
+pub(crate) fn usable_cpus() -> Result<Vec<u32>, EngineError> {
+    allowed_cpus().map_err(|source| EngineError::System { what: "CPUs", source })
 }
 
 #[cfg(test)]

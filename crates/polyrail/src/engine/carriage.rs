@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use polyrail_proto::message::PostedReceive;
 
-use crate::device::host_copy::{HostJob, Stop};
+use crate::device::host_copy::job::HostJob;
+use crate::device::host_copy::piece::Stop;
 use crate::memory::tickets::Tickets;
 
 /// What carries the payload of an operation instead of the rails. Set once, before anybody looks for it.

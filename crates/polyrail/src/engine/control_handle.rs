@@ -53,6 +53,7 @@ pub(crate) enum ControlCommand {
         peer: Arc<PeerShared>,
         question: Message,
     },
+    /// The user has said whether a peer may join.
     Decided {
         question: u64,
         verdict: Admission,
@@ -74,46 +75,6 @@ impl ControlHandle {
         })
     }
 
-    pub(crate) fn connect(&self, peer: Arc<PeerShared>) {
-        self.command(ControlCommand::Connect { peer });
-    }
-
-    pub(crate) fn flow_lost(
-        &self,
-        peer: Arc<PeerShared>,
-        flow: FlowIndex,
-        why: String,
-        life: FlowLife,
-    ) {
-        self.command(ControlCommand::FlowLost { peer, flow, why, life });
-    }
-
-    pub(crate) fn arrival_lost(&self, peer: Arc<PeerShared>, flow: FlowIndex, why: String) {
-        self.command(ControlCommand::ArrivalLost { peer, flow, why });
-    }
-
-    pub(crate) fn peer_left(&self, peer: Arc<PeerShared>, says: Option<String>) {
-        self.command(ControlCommand::PeerLeft { peer, says });
-    }
-
-    pub(crate) fn ask(&self, peer: Arc<PeerShared>, question: Message) {
-        self.command(ControlCommand::Ask { peer, question });
-    }
-
-    /// The user has said whether a peer may join.
-    pub(crate) fn decided(&self, question: u64, verdict: Admission) {
-        self.command(ControlCommand::Decided { question, verdict });
-    }
-
-    pub(crate) fn introduce(
-        &self,
-        addresses: Vec<SocketAddr>,
-        invitation: Option<Invitation>,
-        answer: Answer<Result<Metadata, Unmet>>,
-    ) {
-        self.command(ControlCommand::Introduce { addresses, invitation, answer });
-    }
-
     /// The thread looks at none any more: whoever waits for an answer gets none.
     pub(crate) fn forget_commands(&self) {
         while self.commands.pop().is_some() {}
@@ -131,7 +92,8 @@ impl ControlHandle {
         }
     }
 
-    fn command(&self, command: ControlCommand) {
+    /// Has the thread do something.
+    pub(crate) fn command(&self, command: ControlCommand) {
         self.commands.push(command);
         self.poller.wake();
     }

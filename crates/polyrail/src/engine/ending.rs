@@ -8,7 +8,7 @@ use polyrail_proto::wire::RefusalCode;
 use polyrail_proto::{Failure, Time};
 
 use crate::base::pause::wait_patiently;
-use crate::device::host_copy::Stop;
+use crate::device::host_copy::piece::Stop;
 use crate::engine::finish::drain_tx;
 use crate::engine::local_engines::engine_here;
 use crate::engine::op::{OpHandle, OpRef};
@@ -69,7 +69,7 @@ impl EngineShared {
         let was_idle = !tx.sender.has_work();
         fetch_old(peer, &mut tx, now, &mut ends);
         tx.handle_timeout(now);
-        tx.note_landed(now, peer.landed_bytes());
+        tx.note_landed(now, peer.arrivals.iter().map(|rail| rail.rx_bytes.get()).sum());
         drain_tx(&mut tx, &mut ends);
         let has_begun = was_idle && tx.sender.has_work();
         drop(tx);

@@ -4,7 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::base::seldom::Seldom;
+use polyrail_proto::Time;
+use polyrail_proto::seldom::Seldom;
+use polyrail_sys::threads::monotonic_ns;
+
 use crate::engine::awaited::{self, Awaited};
 use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;
@@ -158,7 +161,7 @@ impl Inbox {
             }
             stays
         });
-        if let Some(others) = self.forgotten.left_out() {
+        if let Some(others) = self.forgotten.left_out(Time(monotonic_ns())) {
             let dropped = before - left.number;
             tracing::warn!(target: "polyrail::peer", dropped, limit = limit.number, others,
                 "notifications of peers that are gone were not taken, the oldest are dropped");

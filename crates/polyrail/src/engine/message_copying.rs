@@ -10,12 +10,14 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use polyrail_proto::message::{CopyLeave, PostedReceive};
+use polyrail_proto::path::{is_message_worth_a_copy, is_worth_leaving};
 use polyrail_proto::peer::pair_places;
 use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{Failure, InstanceId, RegionKey, Time};
 use polyrail_sys::threads::monotonic_ns;
 
-use crate::device::host_copy::{HostJob, Order, Stop, is_message_worth_a_copy};
+use crate::device::host_copy::job::{HostJob, Order};
+use crate::device::host_copy::piece::Stop;
 use crate::device::peer_copy::CopyPart;
 use crate::engine::carriage::{Carriage, CpuCopies};
 use crate::engine::finish::drain_tx;
@@ -60,17 +62,13 @@ pub(super) fn is_wanted(op: &Op, receive: &PostedReceive, settings: &EngineSetti
         && is_message_worth_a_copy(prepared.plan.bytes(), pieces)
 }
 
-/// The least that a send leaves in memory that its peer has open: on 16 CPUs messages of 1 MiB moved 1.5 times
-/// as fast so as over the rails, and those of 64 KiB half as fast, with 16 outstanding.
-const SHARED_MESSAGE_BYTES: u64 = 1 << 20;
-
 /// Whether the payload of a send is best left in memory that its peer has open, since the receive is in a
 /// device's memory.
 pub(super) fn is_shared(op: &Op, receive: &PostedReceive, settings: &EngineSettings) -> bool {
     receive.leave == CopyLeave::Share
         && settings.shares
         && !op.prepared.touches_device
-        && op.prepared.plan.bytes() >= SHARED_MESSAGE_BYTES
+        && is_worth_leaving(op.prepared.plan.bytes())
 }
 
 impl EngineShared {

@@ -1,6 +1,7 @@
 //! One posted operation, from post to completion.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Waker};
 use std::time::Duration;
@@ -8,17 +9,18 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use polyrail_proto::error::TransferError;
 use polyrail_proto::message::PostedReceive;
+use polyrail_proto::path::PathKind;
+use polyrail_proto::tally::Durations;
 use polyrail_proto::{Failure, Time, TransferId};
 use polyrail_sys::threads::{futex, monotonic_ns};
 
 use crate::base::callback::Callbacks;
 use crate::base::pooled::{InPool, Pooled, Spares};
-use crate::device::host_copy::{HostJob, Stop};
+use crate::device::host_copy::job::HostJob;
+use crate::device::host_copy::piece::Stop;
 use crate::engine::carriage::{Carriage, CpuCopies};
 use crate::engine::observer::TransferEnd;
-use crate::engine::path_kind::PathKind;
 use crate::engine::prepared::{OpKind, Prepared};
-use crate::engine::tally::Durations;
 use crate::engine::tasks::Bells;
 use crate::memory::tickets::all_done;
 
@@ -394,7 +396,9 @@ impl Op {
             return;
         }
         if let (Some(durations), Some(result)) = (&self.pool.durations, self.result.get()) {
-            self.prepared.peer.tally.note(&self.prepared, self.path_taken(), result, durations);
+            let ended = result.as_ref().map(|it| (it.bytes, it.duration));
+            let (prepared, taken) = (&self.prepared, self.path_taken());
+            prepared.peer.tally.note(prepared.kind, taken, ended, (durations, shard()));
         }
         let listener = self.prepared.listener.as_ref();
         if listener.is_some() {
@@ -415,6 +419,18 @@ impl Op {
             TransferEnd { listener, result, pool: self.pool.clone() }.tell();
         }
     }
+}
+
+/// Where this thread counts durations: threads go round the shards.
+fn shard() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static OWN: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    if OWN.get() == usize::MAX {
+        OWN.set(NEXT.fetch_add(1, Ordering::Relaxed));
+    }
+    OWN.get()
 }
 
 /// A handle on an operation, for the halves of its peer: equal to those of the same operation.

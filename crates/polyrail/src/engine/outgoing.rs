@@ -7,7 +7,7 @@ use polyrail_proto::peer::Operation;
 use polyrail_proto::{Plan, Source, Time, TransferId};
 
 use crate::base::latch::Latch;
-use crate::device::host_copy::HostJob;
+use crate::device::host_copy::job::HostJob;
 use crate::engine::op::{OpHandle, OpRef};
 use crate::memory::region::RegionCore;
 use crate::memory::region_list::Regions;

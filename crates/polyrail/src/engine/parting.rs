@@ -14,6 +14,7 @@ use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::callback;
 use crate::base::driving::is_driving;
+use crate::engine::control_handle::ControlCommand;
 use crate::engine::finish::drain_tx;
 use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;
@@ -84,7 +85,7 @@ impl EngineShared {
         // No acknowledgement leaves before nothing here touches its regions any more.
         let copies = self.imports.end_all(peer.instance());
         peer.rx().ending.extend(copies);
-        self.control.peer_left(peer.clone(), says);
+        self.control.command(ControlCommand::PeerLeft { peer: peer.clone(), says });
     }
 
     pub(crate) fn say_bye(self: &Arc<Self>, peers: &[Arc<PeerShared>], event: PeerEvent) {

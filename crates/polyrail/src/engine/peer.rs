@@ -8,43 +8,42 @@ use std::sync::{Arc, OnceLock};
 use crossbeam_queue::ArrayQueue;
 use parking_lot::Mutex;
 use polyrail_config::Payload;
+use polyrail_proto::budget::Stock;
 use polyrail_proto::hello::{Card, Metadata};
 use polyrail_proto::life::{Attempts, Names, PeerState};
 use polyrail_proto::liveness::Ways;
+use polyrail_proto::path::PathPlans;
 use polyrail_proto::reason::LostReason;
+use polyrail_proto::tally::{ArrivalStats, Tally};
 use polyrail_proto::{InstanceId, ReceiverLimits, SenderConfig};
 use polyrail_secure::{Capability, Keys};
 
-use crate::device::budget::Stock;
 use crate::device::carriers::Carriers;
 use crate::device::host_proof::{Lease, PeerProcess};
-use crate::device::shared_page::Sharing;
+use crate::device::shared_memory::offer::PeerStreams;
+use crate::device::shared_memory::trial::Sharing;
 use crate::device::staging::Direction;
-use crate::device::stream_offer::PeerStreams;
 use crate::device::wire::Wire;
 use crate::engine::audit::Audit;
 use crate::engine::budgets::Budgets;
-use crate::engine::counters::ArrivalStats;
 use crate::engine::inbox::Share;
 use crate::engine::op::OpHandle;
 use crate::engine::proxy_handle::ProxySet;
 use crate::engine::quotas::Quotas;
-use crate::engine::tally::Tally;
 use crate::wake::Wake;
 
 mod ending;
 mod flows;
 mod halves;
 mod locking;
-mod pairs;
 mod problems;
 mod standing;
 
 pub(crate) use ending::Ending;
-pub(crate) use flows::{FlowSlot, Layout};
+pub(crate) use flows::FlowSlot;
 pub(crate) use halves::{Arrival, Delivery, RxSide, TxSide};
 pub(crate) use locking::Locked;
-pub(crate) use pairs::{Pairs, RailPair};
+pub(crate) use polyrail_proto::pairing::{Layout, Pairs, RailPair};
 pub(crate) use problems::silent_for;
 
 /// A peer. No thread holds the locks of `tx` and `rx` at once. Each is held for bookkeeping only,
@@ -66,6 +65,8 @@ pub(crate) struct PeerShared {
     pub(crate) process: PeerProcess,
     /// What was moved to and from it, beside the rails' own counters.
     pub(crate) tally: Tally,
+    /// Which ways its bytes take, by the memory at both ends.
+    pub(crate) path_plans: PathPlans,
     /// Whether that can be done.
     pub(crate) sharing: Sharing,
     /// Whether connections go through shared memory.
@@ -164,7 +165,7 @@ impl PeerShared {
             sockets: layout.sockets,
             rails: layout.rails() as u32,
         };
-        let flows = layout.flow_slots(number, &proxies.tx);
+        let flows = flows::flow_slots(&layout, number, &proxies.tx);
         let pairs = layout.pairs.len();
         let connections = options.budgets.connections.share();
         let quotas = Quotas::new(options.ops_pool, connections);
@@ -175,6 +176,7 @@ impl PeerShared {
             says_same_host: options.same_host,
             process: PeerProcess::new(card.instance, options.obstacle),
             tally: Tally::default(),
+            path_plans: PathPlans::default(),
             sharing: Sharing::default(),
             streams: PeerStreams::new(&options.budgets.streams),
             carriers: Carriers::new(&options.budgets.listeners),
@@ -248,11 +250,6 @@ impl PeerShared {
     pub(crate) fn close_unused(&self) -> bool {
         // Flows that it connects tell their session.
         !self.connects_flows() && self.tx().sender.is_unused() && self.rx().receiver.close_unused()
-    }
-
-    /// Bytes of it that have landed.
-    pub(crate) fn landed_bytes(&self) -> u64 {
-        self.arrivals.iter().map(|rail| rail.rx_bytes.get()).sum()
     }
 
     /// Whether something is under way to it that can arrive, or it waits for acknowledgements that can leave.

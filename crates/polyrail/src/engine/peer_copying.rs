@@ -11,7 +11,9 @@ use polyrail_proto::error::TransferError;
 use polyrail_proto::{Failure, Time};
 use polyrail_sys::threads::monotonic_ns;
 
-use crate::device::host_copy::{Begun, Order, Stop};
+use crate::device::host_copy::job::Order;
+use crate::device::host_copy::piece::Stop;
+use crate::device::host_copy::{Begun, posts};
 use crate::device::peer_copy::{Copies, Copying};
 use crate::device::staging::CopyError;
 use crate::engine::carriage::{Carriage, CpuCopies};
@@ -52,7 +54,9 @@ impl EngineShared {
         let prepared = &op.prepared;
         let (parts, bytes) = (&copies.parts, prepared.plan.bytes());
         let order = Order { parts, bytes, peer: prepared.peer.instance(), deadline: op.deadline };
-        match self.host_copies.begin(order) {
+        // A listener that posts is called by the thread that ended the one before.
+        let outstanding = if prepared.listener.is_some() { 0 } else { posts::note_post::<Op>(op) };
+        match self.host_copies.begin(order, outstanding) {
             Begun::Done => {
                 op.set_carriage(Carriage::Caller);
                 prepared.peer.tally.peer_copy_bytes.add(bytes);

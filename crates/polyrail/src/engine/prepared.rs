@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polyrail_proto::error::PostError;
+use polyrail_proto::path::TransferPath;
 use polyrail_proto::{Plan, Segment};
 use smallvec::SmallVec;
 
@@ -11,7 +12,6 @@ pub(crate) use polyrail_proto::peer::OpKind;
 
 use crate::device::peer_copy::Copies;
 use crate::engine::observer::EndListener;
-use crate::engine::path_kind::TransferPath;
 use crate::engine::peer::PeerShared;
 use crate::memory::region_list::Regions;
 
@@ -36,25 +36,6 @@ pub(crate) struct Prepared {
     pub(crate) near: u64,
     pub(crate) timeout: Option<Duration>,
     pub(crate) listener: Option<EndListener>,
-}
-
-/// What of the configuration a request needs.
-pub(crate) struct RequestLimits {
-    pub(crate) chunk_bytes: u64,
-    pub(crate) gpu_chunk_bytes: u64,
-    pub(crate) notification_bytes: u64,
-    pub(crate) transfer_timeout: Option<Duration>,
-}
-
-impl RequestLimits {
-    /// Whether peers are to get a notification of that length.
-    pub(crate) fn check_notification(&self, notification: &[u8]) -> Result<(), PostError> {
-        let (got, limit) = (notification.len(), self.notification_bytes);
-        if got as u64 > limit {
-            return Err(PostError::NotificationTooLong { got, limit });
-        }
-        Ok(())
-    }
 }
 
 impl Prepared {

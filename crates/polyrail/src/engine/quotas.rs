@@ -16,16 +16,13 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use polyrail_proto::budget::{PeerShare, Taken, Wanted};
+use polyrail_proto::budget::{PeerShare, Taken};
+use polyrail_proto::seldom::Seldom;
+use polyrail_proto::tally::Counter;
 use polyrail_sys::process::descriptor_limit;
 
-use crate::base::seldom::Seldom;
-use crate::engine::counters::Counter;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
-
-/// Connections of a peer for each flow that it says it has: old ones end later than new ones begin.
-const CONNECTIONS_PER_FLOW: u32 = 4;
 
 /// What a peer takes up at this moment.
 pub(crate) struct Quotas {
@@ -71,26 +68,9 @@ impl FlowPlace {
     /// A place for one more connection of the peer, which says that it has so many flows; or why
     /// there is none. `limit`: connections of all peers.
     pub(crate) fn take(peer: &Arc<PeerShared>, flows: u32, limit: u32) -> Result<Self, String> {
-        let connections = &peer.quotas.connections;
-        let (known, most) = (connections.taken(), flows.saturating_mul(CONNECTIONS_PER_FLOW));
-        let refuse = |why| {
-            peer.quotas.flows_refused.add(1);
-            Err(why)
-        };
-        if known >= most.into() {
-            return refuse(format!(
-                "{known} connections of this peer are here, its quota is {most}: \
-                 {CONNECTIONS_PER_FLOW} for each of {flows} flows"
-            ));
-        }
-        match connections.take(Wanted::ONE, limit.into()) {
-            Some(taken) => Ok(Self { _taken: taken }),
-            None => refuse(format!(
-                "{known} connections of this peer and {} of all peers are here; flow_limit is {limit}, \
-                 and an eighth of it is for peers that have none",
-                connections.taken_by_all()
-            )),
-        }
+        let quotas = &peer.quotas;
+        let taken = quotas.connections.take_connection(flows, limit);
+        taken.map(|taken| Self { _taken: taken }).inspect_err(|_| quotas.flows_refused.add(1))
     }
 }
 
@@ -106,6 +86,8 @@ impl EngineShared {
 
 #[cfg(test)]
 mod tests {
+    use polyrail_proto::budget::CONNECTIONS_PER_FLOW;
+
     use super::*;
     use crate::api::engine::Engine;
 

@@ -6,26 +6,16 @@ use std::time::Duration;
 use polyrail_config::{
     BindDevice, Config, Origin, PathChoice, Payload, Progress, ProxyLayout, SingleCopy,
 };
-use polyrail_proto::defaults;
-use polyrail_proto::hello::{Capabilities, Card};
+use polyrail_proto::hello::{Capabilities, Card, EngineFeatures};
 use polyrail_proto::liveness::ReconnectSettings;
-use polyrail_proto::wire::{ChunkHeader, Flags};
+use polyrail_proto::{RequestLimits, defaults};
 use polyrail_sys::interfaces::CongestionControls;
 use polyrail_sys::tcp::{FlowOptions, may_use};
-use polyrail_sys::threads::allowed_cpus;
 
 use crate::base::error::{EngineError, origin_of};
+use crate::engine::bindings::usable_cpus;
 use crate::engine::peer::PeerShared;
-use crate::engine::prepared::RequestLimits;
 use crate::memory::region::RegionCore;
-
-/// What every engine of this version can do.
-const CAPABILITIES: Capabilities = Capabilities::CHECKSUM
-    .with(Capabilities::SHARED_MEMORY)
-    .with(Capabilities::COPIED_MESSAGES)
-    .with(Capabilities::SHARED_RECEIVES)
-    .with(Capabilities::BYE_TO_SENDER)
-    .with(Capabilities::REASONS);
 
 pub(crate) struct EngineSettings {
     /// CPUs that this process may use.
@@ -73,7 +63,7 @@ impl EngineSettings {
         let ms = Duration::from_millis;
         let caller_driven = config.progress == Progress::Caller;
         Ok(Self {
-            cpus: usable_cpus()?,
+            cpus: usable_cpus()?.len(),
             chunk_bytes: config.chunk_bytes,
             channels_per_rail: defaults::channels_per_rail(rails, busy_cpus(config.payload)?),
             gpu_chunk_bytes: config.gpu_chunk_bytes,
@@ -127,18 +117,13 @@ impl EngineSettings {
 
     /// What this engine can do; both ends of a flow must be able to.
     pub(crate) fn capabilities(&self, hosts: bool) -> Capabilities {
-        // Both directions of a connection have one owner only where one thread drives both.
-        let duplex =
-            if self.caller_driven { Capabilities::DUPLEX } else { Capabilities::default() };
-        let stream = match self.shared_stream {
-            true => Capabilities::SHARED_STREAM,
-            false => Capabilities::default(),
-        };
-        let wants_sealed = self.payload == Payload::Aead;
-        let sealed =
-            if wants_sealed { Capabilities::SEALED_PAYLOAD } else { Capabilities::default() };
-        let carriers = if hosts { Capabilities::CARRIERS } else { Capabilities::default() };
-        CAPABILITIES.with(duplex).with(stream).with(sealed).with(carriers)
+        Capabilities::of_engine(EngineFeatures {
+            // Both directions of a connection have one owner only where one thread drives both.
+            duplex: self.caller_driven,
+            stream: self.shared_stream,
+            sealed: self.payload == Payload::Aead,
+            carriers: hosts,
+        })
     }
 
     /// Whether a connection to the peer may go through shared memory, or why not.
@@ -191,21 +176,11 @@ impl EngineSettings {
             transfer_timeout: self.transfer_timeout,
         }
     }
-
-    /// Whether the payload of this chunk is to be checked as it lands.
-    pub(crate) fn verifies(&self, header: &Option<ChunkHeader>) -> bool {
-        header.is_some_and(|header| header.flags.contains(Flags::CHECKSUM))
-    }
 }
 
 /// CPUs that one direction may keep busy.
 pub(crate) fn busy_cpus(payload: Payload) -> Result<usize, EngineError> {
-    Ok(defaults::busy_cpus(usable_cpus()?, payload != Payload::None))
-}
-
-fn usable_cpus() -> Result<usize, EngineError> {
-    let cpus = allowed_cpus().map_err(|source| EngineError::System { what: "CPUs", source })?;
-    Ok(cpus.len())
+    Ok(defaults::busy_cpus(usable_cpus()?.len(), payload != Payload::None))
 }
 
 impl Congestion {
@@ -271,7 +246,7 @@ pub(crate) fn cpus(
 ) -> Result<Vec<u32>, EngineError> {
     // The configuration has checked the syntax, so an error means an empty list.
     let wanted = polyrail_config::parse_cpulist(text).unwrap_or_default();
-    let allowed = allowed_cpus().map_err(|source| EngineError::System { what: "CPUs", source })?;
+    let allowed = usable_cpus()?;
     if wanted.iter().all(|cpu| allowed.contains(cpu)) {
         return Ok(wanted);
     }

@@ -14,8 +14,10 @@ use polyrail_proto::InstanceId;
 use polyrail_proto::hello::{Card, Metadata};
 use polyrail_proto::invitation::Invitation;
 use polyrail_proto::life::{Parted, PeerEvent, ProvenNames};
+use polyrail_proto::progress::{Pollers, Waits};
 use polyrail_proto::rails::{ChosenRail, LeftOut};
 use polyrail_proto::reason::{LostReason, Unmet};
+use polyrail_proto::tally::{Counter, Durations};
 use polyrail_sys::process::Original;
 use polyrail_sys::threads::monotonic_ns;
 
@@ -24,11 +26,10 @@ use crate::device::host_copy::HostCopier;
 use crate::device::host_proof::Proofs;
 use crate::device::imports::Imports;
 use crate::device::peer_copy::PeerCopyQueues;
-use crate::device::shared_page::Page;
+use crate::device::shared_memory::trial::Page;
 use crate::engine::awaited::Awaited;
 use crate::engine::budgets::Budgets;
-use crate::engine::control_handle::ControlHandle;
-use crate::engine::counters::Counter;
+use crate::engine::control_handle::{ControlCommand, ControlHandle};
 use crate::engine::credentials::Credentials;
 use crate::engine::inbox::Inbox;
 use crate::engine::joining::Hook;
@@ -43,12 +44,10 @@ use crate::engine::peer::PeerShared;
 use crate::engine::peer_handle::Peer;
 use crate::engine::proxy_handle::{ProxyCommand, ProxySet};
 use crate::engine::settings::EngineSettings;
-use crate::engine::tally::Durations;
 use crate::engine::tasks::{Bells, PendingAnswer, question};
 use crate::engine::totals::Totals;
 use crate::engine::trace::Trace;
 use crate::memory::registry::Registry;
-use crate::wake::spin::{Pollers, Waits};
 
 /// An engine. The parts in [`Local`] are its fields as well.
 pub(crate) struct EngineShared {
@@ -222,7 +221,7 @@ impl EngineShared {
             return PendingAnswer::of_nobody(&self.bells);
         }
         let (answer, asked) = question(&self.bells);
-        self.control.introduce(addresses, invitation, answer);
+        self.control.command(ControlCommand::Introduce { addresses, invitation, answer });
         if self.is_closing() {
             // The control thread may not look any more.
             self.control.forget_commands();
@@ -264,7 +263,7 @@ impl EngineShared {
     pub(crate) fn connect_flows(&self, peer: &Arc<PeerShared>) {
         // In this order: most often they are connected, and a look costs less.
         if !peer.wants_flows() && peer.want_flows() {
-            self.control.connect(peer.clone());
+            self.control.command(ControlCommand::Connect { peer: peer.clone() });
         }
     }
 

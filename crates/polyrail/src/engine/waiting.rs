@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
+use polyrail_proto::progress::POLL_NS;
+
 use crate::engine::state::EngineShared;
-use crate::wake::spin::POLL_NS;
 
 impl EngineShared {
     /// With `progress = caller`: looks for events and moves data. Says whether any moved.

@@ -106,11 +106,6 @@ impl Drop for OpenMailbox {
 }
 
 impl Target {
-    /// Whether this is where a place goes.
-    pub(crate) fn is_for(&self, place: &Place) -> bool {
-        self.slot == place.key.slot
-    }
-
     /// Where in the region an offset of a place is.
     pub(crate) fn offset(&self, place: &Place) -> u64 {
         place.offset - self.from + self.to
@@ -119,7 +114,7 @@ impl Target {
 
 impl Finder {
     pub(crate) fn find<'a>(&mut self, targets: &'a [Target], place: &Place) -> &'a Target {
-        let meant = |target: &Target| target.is_for(place);
+        let meant = |target: &Target| target.slot == place.key.slot;
         let ahead = targets[self.at..].iter().position(meant).map(|i| self.at + i);
         // `admit_all` put the region of every place into the list.
         self.at = ahead.or_else(|| targets.iter().position(meant)).unwrap_or(0);

@@ -8,6 +8,7 @@ use polyrail_proto::message::Message;
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::driving::is_driving;
+use crate::engine::control_handle::ControlCommand;
 use crate::engine::peer::{Locked, PeerShared, TxSide};
 use crate::engine::state::EngineShared;
 
@@ -17,7 +18,7 @@ pub(crate) fn ask(engine: &Arc<EngineShared>, peer: &Arc<PeerShared>, question: 
     match peer.try_tx() {
         Some(tx) => ask_holding(engine, peer, tx, &question),
         None => {
-            engine.control.ask(peer.clone(), question);
+            engine.control.command(ControlCommand::Ask { peer: peer.clone(), question });
             !peer.is_gone()
         }
     }

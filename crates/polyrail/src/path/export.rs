@@ -28,7 +28,7 @@ use crate::engine::state::EngineShared;
 use crate::memory::keepsake::Keepsake;
 use crate::memory::region::{RegionCore, Touch};
 use crate::memory::region_memory::RegionMemory;
-use crate::path::host::no_single_copy;
+use crate::path::choose::path_settings;
 
 /// Who was offered a region.
 #[derive(Default)]
@@ -122,7 +122,7 @@ fn host_offer(
     memory: &Memory,
     lease: &OnceLock<Lease>,
 ) -> Result<Offer, String> {
-    if let Some(why) = no_single_copy(engine) {
+    if let Some(why) = path_settings(engine).no_single_copy() {
         return Err(format!("the peer: {why}"));
     }
     let (proof, of_peer) = (engine.proofs.own()?, peer.lease()?);

@@ -26,12 +26,6 @@ use crate::path::asking::{ask, wait_for_answer};
 /// it the rails carry the bytes nearly as fast.
 const HOST_ANSWER: Duration = Duration::from_millis(500);
 
-/// How long a request between host memories waits for an answer of this peer: who did not answer in time is
-/// not waited for again.
-fn host_patience(engine: &EngineShared, instance: InstanceId) -> Duration {
-    if engine.imports.is_slow(instance) { Duration::ZERO } else { HOST_ANSWER }
-}
-
 /// The peer's region as `by` can copy from and to it, or why that is not possible.
 pub(crate) fn import(
     engine: &Arc<EngineShared>,
@@ -45,7 +39,9 @@ pub(crate) fn import(
     engine.proofs.badge()?;
     let limit = match by {
         Copying::Device(_) => Duration::MAX,
-        Copying::Cpus => host_patience(engine, peer.instance()),
+        // Who did not answer in time is not waited for again.
+        Copying::Cpus if imports.is_slow(peer.instance()) => Duration::ZERO,
+        Copying::Cpus => HOST_ANSWER,
     };
     if imports.is_first(id) {
         let is_asked = ask(engine, peer, Message::RegionWanted { key: remote.key });

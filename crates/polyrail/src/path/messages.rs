@@ -6,8 +6,8 @@ use std::sync::Arc;
 use polyrail_proto::RegionKey;
 use polyrail_proto::hello::Capabilities;
 use polyrail_proto::message::CopyLeave;
+use polyrail_proto::path::is_message_worth_a_copy;
 
-use crate::device::host_copy::is_message_worth_a_copy;
 use crate::engine::local_engines::engine_here;
 use crate::engine::message_copying::MessagePaths;
 use crate::engine::peer::PeerShared;

@@ -4,50 +4,23 @@
 
 use std::sync::Arc;
 
+use polyrail_proto::path::{PathObstacle, PathReason, may_be_staged};
 use polyrail_sys::{Direction, ForeignCopy, ForeignMemory, Memory};
 
-use crate::base::small_map::SmallMap;
 use crate::device::peer_copy::{Copies, Copying};
-use crate::engine::local_engines::engine_here;
-use crate::engine::path_reason::{PathObstacle, PathReason};
-use crate::engine::prepared::OpKind;
 use crate::engine::state::EngineShared;
-use crate::memory::region::{RegionCore, Touch};
 use crate::memory::region_memory::RegionMemory;
-use crate::path::choose::{PathRequest, part};
-use crate::path::host::{import_for_cpus, no_single_copy};
+use crate::path::host::import_for_cpus;
+use crate::path::request::{PathRequest, copy_parts};
 
-/// More is moved faster through shared memory where many are outstanding: all proxies of both ends copy there.
-const MOST_BYTES: u64 = 256 << 10;
-/// More of them the kernel takes longer to find.
-const MOST_PIECES: usize = 256;
-
-/// Whether a request is between a device's memory here and another process's host memory.
-pub(super) fn is_mixed(request: &PathRequest<'_>) -> bool {
-    matches!(request.kind, OpKind::Write | OpKind::Read)
-        && request.peer.says_same_host
-        && engine_here(request.peer.instance()).is_none()
-        && request.pairs.iter().all(|(local, remote)| {
-            local.region.memory.device().is_some() && !remote.region.is_on_device()
-        })
-}
-
-/// The copies of such a request and why they are possible, or why not.
+/// The copies of a request between a device's memory here and another process's host memory, and why they are possible, or why not.
 pub(super) fn copies(
     engine: &Arc<EngineShared>,
     request: &PathRequest<'_>,
 ) -> Result<(Copies, PathReason), PathObstacle> {
-    let PathRequest { kind, peer, pairs, .. } = *request;
-    if let Some(why) = no_single_copy(engine) {
-        return Err(why);
-    }
+    let pairs = request.pairs;
     let bytes = pairs.iter().fold(0_u64, |sum, (_, remote)| sum.saturating_add(remote.len));
-    if bytes > MOST_BYTES {
-        return Err(PathObstacle::Long);
-    }
-    if pairs.len() > MOST_PIECES {
-        return Err(PathObstacle::ManyPieces);
-    }
+    may_be_staged(bytes, pairs.len())?;
     let devices = || pairs.iter().filter_map(|(local, _)| local.region.memory.device());
     let Some(device) = devices().next().filter(|_| bytes > 0) else {
         return Err(PathObstacle::Empty);
@@ -55,30 +28,16 @@ pub(super) fn copies(
     if devices().any(|other| other.identity().uuid != device.identity().uuid) {
         return Err(PathObstacle::SeveralDevices);
     }
-    let touch = match kind {
-        OpKind::Read => Touch::Read(engine.card.instance),
-        _ => Touch::Write(engine.card.instance),
-    };
-    let mut known: SmallMap<_, Arc<RegionCore>> = SmallMap::default();
-    let mut parts = Vec::with_capacity(pairs.len());
-    for (local, remote) in pairs {
-        let key = remote.region.key;
-        let far = match known.get(&key) {
-            Some(far) => far.clone(),
-            None => {
-                let far = import_for_cpus(engine, peer, &remote.region)?;
-                if let RegionMemory::Foreign(memory) = &*far.memory {
-                    touch_first_byte(memory)?;
-                }
-                known.add(key, far.clone());
-                far
-            }
-        };
-        parts.push(part(kind, local, remote, far, touch)?);
-    }
+    let (parts, _) = copy_parts(engine, request, |region| {
+        let far = import_for_cpus(engine, request.peer, region)?;
+        if let RegionMemory::Foreign(memory) = &*far.memory {
+            touch_first_byte(memory)?;
+        }
+        Ok(far)
+    })?;
     engine.host_copies.stages().prepare(device)?;
     let reason = PathReason::CopiedInStages { device: device.identity().to_string() };
-    Ok((Copies { by: Copying::Cpus, parts: parts.into() }, reason))
+    Ok((Copies { by: Copying::Cpus, parts }, reason))
 }
 
 /// Reads a byte: there is memory that the kernel finds no pages of, such as some that drivers map, and then

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use polyrail_config::PathChoice;
 use polyrail_proto::Time;
 use polyrail_proto::hello::Capabilities;
+use polyrail_proto::liveness::Retry;
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::SharedPlace;
-use polyrail_sys::SharedMemory;
 
-use crate::device::shared_page::{Backoff, PAGE_BYTES, Trial, create, open, place_of};
+use crate::device::shared_memory::trial::{PAGE_BYTES, Trial};
+use crate::device::shared_memory::{Shown, open};
 use crate::engine::local_engines::engine_here;
 use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
@@ -102,7 +103,7 @@ pub(crate) fn shown(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, place: SharedPl
             return Err("the peer's setting path says tcp".to_owned());
         }
         // One that hears that it failed waits for longer.
-        if last.is_some_and(|last| last.elapsed() < Backoff::SHORTEST) {
+        if last.is_some_and(|last| last.elapsed() < Retry::SHORTEST) {
             return Err("the peer was asked a moment ago".to_owned());
         }
         let memory = open_page(engine, peer, place).map_err(|why| {
@@ -160,7 +161,7 @@ fn open_page(
 /// The place of the page that this engine shows.
 fn shown_page(engine: &EngineShared) -> Result<SharedPlace, String> {
     let badge = engine.proofs.badge()?;
-    page(engine).map(|page| place_of(&badge, page))
+    page(engine).map(|page| page.place(&badge))
 }
 
 /// Has a device pin a page for a moment, as it is done with rings.
@@ -179,12 +180,12 @@ pub(crate) fn prepare(engine: &EngineShared, peer: &PeerShared) {
     }
 }
 
-fn page(engine: &EngineShared) -> Result<&SharedMemory, String> {
+fn page(engine: &EngineShared) -> Result<&Shown, String> {
     if let Some(page) = engine.page.get() {
         return Ok(page);
     }
     // What fails now may succeed for the next peer.
-    let page = create(PAGE_BYTES)?;
+    let page = Shown::new(PAGE_BYTES)?;
     pin(engine, page.memory())?;
     Ok(engine.page.get_or_init(|| page))
 }

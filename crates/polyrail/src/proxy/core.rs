@@ -8,6 +8,7 @@ mod polling;
 use std::sync::Arc;
 
 use polyrail_proto::AckHold;
+use polyrail_proto::progress::{Interruptions, Outlook, Turns};
 use polyrail_sys::PollEvent;
 use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
@@ -15,8 +16,7 @@ use slab::Slab;
 use self::acknowledging::{Settling, tell_last};
 use super::Proxy;
 use super::flow::Flow;
-use crate::base::visit::Turns;
-use crate::device::shared_stream::SharedStream;
+use crate::device::shared_memory::stream::SharedStream;
 use crate::device::staging::Copiers;
 use crate::engine::finish::Finish;
 use crate::engine::op::OpHandle;
@@ -25,8 +25,6 @@ use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::memory::tickets::Tickets;
 use crate::sender::flow::TxFlow;
-use crate::wake::outlook::Outlook;
-use crate::wake::spin::Interruptions;
 
 /// How often flows with chunks in flight are checked for a stall.
 pub(super) const CHECK_NS: u64 = 50_000_000;
@@ -200,14 +198,7 @@ impl Core {
             let more = flow.connection.readable;
             leaves_unread |= more && !flow.is_held_back();
             let brings_data = flow.rx.is_some();
-            if let Some(rx) = &flow.rx {
-                if rx.is_copying() && !self.landing.contains(&key) {
-                    self.landing.push(key);
-                }
-                if rx.owes_acks() && !self.owing.contains(&key) {
-                    self.owing.push(key);
-                }
-            }
+            self.note_owed(key);
             match read {
                 Ok(true) => {
                     worked = true;
@@ -304,15 +295,21 @@ impl Core {
 
     /// Notes what a flow that was read has left to do.
     fn note_arrivals(&mut self, key: usize) {
-        let Some(Flow { connection, rx: Some(rx), .. }) = self.flows.get(key) else { return };
+        self.note_owed(key);
+        let Some(Flow { connection, rx: Some(_), .. }) = self.flows.get(key) else { return };
+        if connection.readable && !self.ready.contains(&key) {
+            self.ready.push(key);
+        }
+    }
+
+    /// Notes what a flow owes: acknowledgements, and chunks that are copied.
+    fn note_owed(&mut self, key: usize) {
+        let Some(Flow { rx: Some(rx), .. }) = self.flows.get(key) else { return };
         if rx.owes_acks() && !self.owing.contains(&key) {
             self.owing.push(key);
         }
         if rx.is_copying() && !self.landing.contains(&key) {
             self.landing.push(key);
-        }
-        if connection.readable && !self.ready.contains(&key) {
-            self.ready.push(key);
         }
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use polyrail_proto::progress::{Outlook, Pace};
 use polyrail_sys::threads::{bind_current, monotonic_ns, sleep_precisely, thread_cpu_time};
 
 use super::core::Core;
@@ -13,8 +14,6 @@ use crate::base::pause::{COPY_SLEEP, Pause};
 use crate::engine::state::EngineShared;
 use crate::wake::CHECKS;
 use crate::wake::doorbell::Slept;
-use crate::wake::outlook::Outlook;
-use crate::wake::spin::Pace;
 
 /// How long a caller sleeps at most before it looks whether what it waits for is over.
 const CALLER_SLEEP: Duration = Duration::from_millis(100);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::device::connection::Connection;
-use crate::device::shared_stream::SharedStream;
+use crate::device::shared_memory::stream::SharedStream;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
 use crate::receiver::flow::RxFlow;

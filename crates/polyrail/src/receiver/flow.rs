@@ -17,6 +17,8 @@ mod room;
 use std::sync::Arc;
 use std::time::Duration;
 
+use polyrail_proto::progress::Visit;
+use polyrail_proto::tally::ArrivalStats;
 use polyrail_proto::wire::AckFrame;
 use polyrail_proto::{AckQueue, Burst, FlowIndex, Time};
 use polyrail_secure::Sealer;
@@ -27,7 +29,6 @@ use self::acks::{AckSender, seal};
 use self::current::Current;
 use self::device_chunks::Arrivals;
 use self::landing::Landing;
-use crate::base::visit::Visit;
 use crate::device::connection::Connection;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{Delivery, PeerShared, RxSide};
@@ -313,7 +314,7 @@ impl RxFlow {
         }
     }
 
-    fn stats(&self) -> &crate::engine::counters::ArrivalStats {
+    fn stats(&self) -> &ArrivalStats {
         &self.peer.arrivals[self.rail]
     }
 }

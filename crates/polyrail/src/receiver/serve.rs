@@ -8,7 +8,7 @@ use polyrail_proto::peer::Delivered;
 use polyrail_proto::wire::RefusalCode;
 use polyrail_proto::{Failure, Plan, Segment, Time};
 
-use crate::device::host_copy::Stop;
+use crate::device::host_copy::piece::Stop;
 use crate::engine::carriage::Carriage;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::inbox::Notification;
@@ -74,7 +74,7 @@ fn arrived(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, arrival: Arrival) -> Res
         Delivered::Failed(OpRef(op), failure) => pass.finishes.push(Finish::Awaited(op, failure)),
         Delivered::Message(message) => return handle(pass, peer, message),
         Delivered::Unknown(error) => {
-            if let Some(others) = peer.quotas.logs.not_understood.left_out() {
+            if let Some(others) = peer.quotas.logs.not_understood.left_out(Time(pass.now)) {
                 let name = peer.name();
                 tracing::warn!(target: "polyrail::peer", peer = name, %error, others,
                     "message not understood");

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use polyrail_proto::liveness::{FlowLife, Rest, Stall};
+use polyrail_proto::progress::Outlook;
 use polyrail_proto::{Failure, FlowIndex, Time};
 use polyrail_secure::Sealer;
 
@@ -24,15 +25,14 @@ use self::frame::Frame;
 use self::pulling::GATHER_FRAMES;
 use self::sending::SendError;
 use crate::device::connection::Connection;
-use crate::device::shared_ring::SharedRing;
-use crate::device::shared_stream::SharedStream;
+use crate::device::shared_memory::ring::SharedRing;
+use crate::device::shared_memory::stream::SharedStream;
 use crate::device::staging::Ring;
 use crate::engine::finish::drain_tx;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
 use crate::engine::trace::SentChunk;
 use crate::receiver::flow::RxFlow;
-use crate::wake::outlook::Outlook;
 
 /// Payload that one visit writes before other flows get their turn.
 const VISIT_BYTES: usize = 4 << 20;
@@ -61,8 +61,6 @@ pub(crate) struct TxFlow {
     /// Frames so far, and those that the peer has acknowledged.
     sequence: u64,
     acknowledged: u64,
-    /// The last frame whose payload a plugin carries.
-    carried: u64,
     /// Frames that are out and of which the sender core does not know that yet.
     unreported: u32,
     /// Records in order, with small payloads, then acknowledgements of what comes the other way: one
@@ -101,7 +99,6 @@ impl TxFlow {
             short_since: None,
             sequence: 0,
             acknowledged: 0,
-            carried: 0,
             unreported: 0,
             batch: Vec::new(),
             batch_sent: 0,

@@ -1,5 +1,5 @@
 //! The words of a stream of bytes through memory that two processes have open: how far each end is,
-//! and which of them sleeps. `device::shared_stream` copies the bytes.
+//! and which of them sleeps. `device::shared_memory::stream` copies the bytes.
 //!
 //! Whoever is about to sleep says so and looks once more; whoever has moved bytes says how far it
 //! is, and then looks whether the other end sleeps. So at least one of them sees the other, and a

@@ -13,6 +13,9 @@ use crate::wire::WIRE_VERSION;
 /// The longest name of an engine or a rail.
 pub const MAX_NAME_BYTES: usize = 128;
 
+/// Digits of an instance in a name.
+const INSTANCE_DIGITS: usize = 32;
+
 /// Features that both ends must have for either to use them; one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities(pub u64);
@@ -49,6 +52,14 @@ impl Capabilities {
     /// peer's card has this bit; no flow needs it.
     pub const REASONS: Self = Self(1024);
 
+    /// What every engine of this version can do.
+    const OF_ALL: Self = Self::CHECKSUM
+        .with(Self::SHARED_MEMORY)
+        .with(Self::COPIED_MESSAGES)
+        .with(Self::SHARED_RECEIVES)
+        .with(Self::BYE_TO_SENDER)
+        .with(Self::REASONS);
+
     /// Either's.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
@@ -67,10 +78,47 @@ impl Capabilities {
         Self(self.0 & other.0)
     }
 
+    /// Of an engine of this version with these features.
+    pub fn of_engine(features: EngineFeatures) -> Self {
+        let EngineFeatures { duplex, stream, sealed, carriers } = features;
+        let some = [
+            (duplex, Self::DUPLEX),
+            (stream, Self::SHARED_STREAM),
+            (sealed, Self::SEALED_PAYLOAD),
+            (carriers, Self::CARRIERS),
+        ];
+        some.into_iter().filter(|(has, _)| *has).fold(Self::OF_ALL, |all, (_, one)| all.with(one))
+    }
+
+    /// Those that both ends of a flow must have: a peer of a version without the others need not have them.
+    #[must_use]
+    pub fn of_flow(self) -> Self {
+        self.without(Self::SHARED_MEMORY)
+            .without(Self::SEALED_PAYLOAD)
+            .without(Self::COPIED_MESSAGES)
+            .without(Self::SHARED_RECEIVES)
+            .without(Self::BYE_TO_SENDER)
+            .without(Self::REASONS)
+            .without(Self::SHARED_STREAM)
+    }
+
     /// Whether every bit of `other` is set.
     pub fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
+}
+
+/// What an engine can do, or wants, by its settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineFeatures {
+    /// One thread drives both directions of its connections.
+    pub duplex: bool,
+    /// Its connections within one host may go through shared memory.
+    pub stream: bool,
+    /// It wants payload sealed.
+    pub sealed: bool,
+    /// It hosts a plugin that carries payload.
+    pub carriers: bool,
 }
 
 /// What an engine hands over to whom it wants to be connected by.
@@ -120,6 +168,30 @@ impl Card {
             return self == said;
         }
         (self.host, &self.name, names(self)) == (said.host, &said.name, names(said))
+    }
+
+    /// The name of an engine that belongs to the one with this card.
+    pub fn companion_name(&self) -> String {
+        let mut name = self.name.clone();
+        while name.len() > MAX_NAME_BYTES - INSTANCE_DIGITS - 1 {
+            name.pop();
+        }
+        format!("{name} {:0INSTANCE_DIGITS$x}", self.instance.0)
+    }
+
+    /// The instance of the engine that this one says it belongs to, by the end of its name.
+    pub fn companion_of(&self) -> Option<InstanceId> {
+        let digits = self.name.get(self.name.len().checked_sub(INSTANCE_DIGITS)?..)?;
+        u128::from_str_radix(digits, 16).ok().map(InstanceId)
+    }
+
+    /// Whether this engine may belong to that one: it says so, and is on the same host, at addresses of that one.
+    pub fn is_companion(&self, own: &Self) -> bool {
+        let is_own =
+            |rail: &RailCard| own.rails.iter().any(|r| r.address.ip() == rail.address.ip());
+        self.host == own.host
+            && self.rails.iter().all(is_own)
+            && self.companion_of() == Some(own.instance)
     }
 }
 

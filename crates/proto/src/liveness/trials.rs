@@ -15,7 +15,7 @@ const RETURN: Duration = Duration::from_secs(5);
 pub const RETURN_MAX: Duration = Duration::from_secs(60);
 
 /// A rail here and one of the peer, by their positions on the cards.
-type RailPair = (usize, usize);
+pub type RailPair = (usize, usize);
 
 /// What came of trying to connect pairs of rails.
 #[derive(Debug)]

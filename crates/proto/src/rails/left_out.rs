@@ -61,7 +61,9 @@ pub fn left_out(wanted: Wanted<'_>, all: &[Interface], rails: &[ChosenRail]) -> 
         }
         let addresses: Vec<&Interface> =
             all.iter().filter(|one| one.index == interface.index).collect();
-        let has_one = addresses.iter().any(|one| !is_automatic(one.state));
+        // Every interface that is up has the others.
+        let is_own = |state| !matches!(state, AddressState::LinkLocal | AddressState::Missing);
+        let has_one = addresses.iter().any(|one| is_own(one.state));
         let is_card = matches!(interface.kind, Kind::Nic | Kind::Bond | Kind::Vlan | Kind::Macvlan);
         let is_single = interface.master.is_none();
         let is_below = all.iter().any(|one| one.below == Below::Link(interface.index));
@@ -128,11 +130,6 @@ pub fn remark(wanted: Wanted<'_>, all: &[Interface], rails: &[ChosenRail]) -> Op
     }
     let kind = all.iter().find(|one| one.name == first.interface)?.kind;
     Some(format!("no NIC leads to other hosts: rail {} is {kind}", first.name))
-}
-
-/// Addresses that every interface has that is up.
-fn is_automatic(state: AddressState) -> bool {
-    matches!(state, AddressState::LinkLocal | AddressState::Missing)
 }
 
 fn reason(

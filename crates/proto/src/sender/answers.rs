@@ -53,8 +53,8 @@ impl<S: Source> Sender<S> {
                 _ => {
                     self.acknowledged(handle);
                     self.made_progress(now);
-                    let is_last =
-                        self.postponed.is_all_that_is_left() && self.is_nothing_else_left();
+                    // Whether anything else is left matters only while some rest.
+                    let is_last = self.postponed.until().is_some() && self.is_nothing_else_left();
                     self.postponed.acknowledged((handle, chunk), is_last);
                 }
             }

@@ -108,11 +108,6 @@ impl Postponed {
         rested
     }
 
-    /// Whether it matters if anything else is left to wait for.
-    pub(super) fn is_all_that_is_left(&self) -> bool {
-        self.until().is_some()
-    }
-
     /// A chunk was acknowledged. `is_last`: none is left that could be, but those that rest.
     pub(super) fn acknowledged(&mut self, chunk: (TransferHandle, u32), is_last: bool) {
         if self.take_tried(chunk) {

@@ -13,9 +13,8 @@ use thiserror::Error;
 use webpki::{ALL_VERIFICATION_ALGS, EndEntityCert, KeyUsage, anchor_from_trusted_cert};
 use zeroize::Zeroizing;
 
-use super::CertificateError;
-use super::shown::{CHAIN_MAX, MAX_SHOWN_BYTES};
 use super::words::fault;
+use super::{CHAIN_MAX, CertificateError, MAX_SHOWN_BYTES};
 
 /// Most CAs: each may cost a check of each stranger's certificate.
 const ANCHORS_MAX: usize = 32;

@@ -7,13 +7,8 @@
 
 use rustls_pki_types::CertificateDer;
 
-use super::{CertificateError, CertificateFileError, malformed};
+use super::{CHAIN_MAX, CertificateError, CertificateFileError, MAX_SHOWN_BYTES, malformed};
 
-/// Most bytes of all that is shown.
-pub const MAX_SHOWN_BYTES: usize = 16 << 10;
-/// Most certificates of a chain. Where all have the name of a CA, each order of them may be a way there,
-/// which costs one check of a signature: 16 orders of three.
-pub(super) const CHAIN_MAX: usize = 4;
 /// Most bytes of a signature: of an RSA key of 8192 bits.
 const SIGNATURE_MAX: usize = 1024;
 

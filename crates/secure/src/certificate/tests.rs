@@ -378,9 +378,9 @@ fn what_is_shown_is_bounded_and_read_to_its_end() {
         others.iter().for_each(|other| out.extend(framed(other)));
         out
     };
-    assert!(verify(&followed(&[&b"junk"[..]; shown::CHAIN_MAX - 1])).is_ok());
+    assert!(verify(&followed(&[&b"junk"[..]; CHAIN_MAX - 1])).is_ok());
     for garbled in [
-        followed(&[&b"junk"[..]; shown::CHAIN_MAX]),
+        followed(&[&b"junk"[..]; CHAIN_MAX]),
         followed(&[&[0; 8 << 10][..]; 2]),
         [&shown[..], &[0]].concat(),
         vec![0; 3],
@@ -399,7 +399,7 @@ fn a_chain_that_was_made_to_cost_is_refused() {
     let Ends { a, ca, of_b, .. } = ends();
     // Each could be below each other, and below the CA, but the CA has signed none of them.
     let fake = Ca::root("ca");
-    let steps: Vec<Ca> = (1..shown::CHAIN_MAX).map(|_| fake.below("ca")).collect();
+    let steps: Vec<Ca> = (1..CHAIN_MAX).map(|_| fake.below("ca")).collect();
     let leaf = fake.leaf(&["a.example"]);
     let chain = steps.iter().fold(leaf.chain, |chain, step| chain + &step.pem);
     let files = Files { chain: chain.as_bytes(), key: b"", trust: ca.pem.as_bytes() };

@@ -7,7 +7,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, Stat, fstat, mkdirat, openat, renameat, statat,
@@ -19,7 +18,7 @@ use rustix::process::geteuid;
 use super::privilege::is_privileged;
 use super::refused;
 use super::walk::{FOLDER, LOOK, Place, judge_trusted};
-use super::write::{self, Opening, find};
+use super::write::{self, Opening, draft_of, find};
 
 /// An open folder. Names in it are single parts of a path; links of those names are never followed.
 #[derive(Debug)]
@@ -339,13 +338,4 @@ fn regular(file: File) -> io::Result<File> {
 
 fn irregular() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")
-}
-
-/// A name for what is renamed to `name` when it is complete.
-pub(super) fn draft_of(name: &OsStr) -> OsString {
-    static DRAFTS: AtomicU64 = AtomicU64::new(0);
-    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
-    let mut draft = name.to_owned();
-    draft.push(format!(".{}.{number}.draft", std::process::id()));
-    draft
 }

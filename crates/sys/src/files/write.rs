@@ -1,14 +1,15 @@
 //! Files that the process writes, perhaps in a folder where others may write.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, openat, renameat, unlinkat};
 use rustix::io::Errno;
 
-use super::folder::draft_of;
 use super::privilege::{is_privileged, is_trusted};
 use super::refused;
 use super::walk::{Place, Purpose, Walk};
@@ -194,4 +195,13 @@ fn judge(place: &Place, found: &Stat) -> io::Result<()> {
 /// Whether other users may make names in a folder.
 fn is_shared(folder: &Stat) -> bool {
     !is_trusted(folder.st_uid) || folder.st_mode & 0o022 != 0
+}
+
+/// A name for what is renamed to `name` when it is complete.
+pub(super) fn draft_of(name: &OsStr) -> OsString {
+    static DRAFTS: AtomicU64 = AtomicU64::new(0);
+    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
+    let mut draft = name.to_owned();
+    draft.push(format!(".{}.{number}.draft", std::process::id()));
+    draft
 }

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use super::super::driver::NOT_READY;
 use super::{ARRIVAL, FIRST_STAMP, LIMIT_NS, Meter, Mover, pointer};
+use crate::device::DeviceMemory;
 use crate::error::GpuError;
-use crate::memory::DeviceMemory;
-use crate::queue::RawCopy;
+use crate::raw_queue::RawCopy;
 
 /// A transfer as both ends saw it, each by its own clock in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::super::kernel::THREADS;
+use super::super::code::THREADS;
 use super::{FIRST_STAMP, Meter, pointer};
+use crate::device::DeviceMemory;
 use crate::error::GpuError;
-use crate::memory::DeviceMemory;
 
 /// Blocks that fill and compare: more than any device runs at once.
 const FILL_BLOCKS: u64 = 2048;

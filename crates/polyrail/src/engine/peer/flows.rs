@@ -1,4 +1,4 @@
-//! Flows towards a peer: how they lie on rails and proxies, which are up, and whose rail may be dead.
+//! Flows towards a peer: which are up, and whose rail may be dead.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,23 +6,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use polyrail_proto::life::Epoch;
 use polyrail_proto::liveness::Reconnect;
+use polyrail_proto::pairing::Layout;
 use polyrail_proto::placement::Placement;
 use polyrail_proto::reason::Flows;
+use polyrail_proto::tally::FlowStats;
 use polyrail_proto::{FlowIndex, Time};
 
-use super::pairs::{Pairs, RailPair};
 use super::{PeerShared, TxSide};
 use crate::device::wire::Wire;
-use crate::engine::counters::FlowStats;
 use crate::engine::settings::EngineSettings;
-
-/// Which rails a direction uses, and how its flows lie on them.
-#[derive(Debug)]
-pub(crate) struct Layout {
-    pub(crate) pairs: Pairs,
-    pub(crate) channels: u32,
-    pub(crate) sockets: u32,
-}
 
 /// A flow towards the peer.
 pub(crate) struct FlowSlot {
@@ -40,50 +32,20 @@ pub(crate) struct FlowSlot {
     pub(crate) wire: Mutex<Option<Wire>>,
 }
 
-impl Layout {
-    pub(crate) fn flows(&self) -> u32 {
-        self.channels * self.sockets
-    }
-
-    /// Rails that a transfer may be spread over.
-    pub(crate) fn rails(&self) -> usize {
-        self.pairs.len()
-    }
-
-    /// Channels go round the rails, so that each rail has as many as any other, or one fewer.
-    pub(crate) fn pair_of(&self, flow: FlowIndex) -> RailPair {
-        self.pairs.at(self.pair_index(flow))
-    }
-
-    pub(crate) fn pair_index(&self, flow: FlowIndex) -> usize {
-        self.channel_of(flow) as usize % self.pairs.len()
-    }
-
-    pub(crate) fn channel_of(&self, flow: FlowIndex) -> u32 {
-        flow.0 / self.sockets
-    }
-
-    /// The flows of a new peer with this number: all are down.
-    pub(super) fn flow_slots(&self, number: u32, proxies: &Placement) -> Vec<FlowSlot> {
-        (0..self.flows())
-            .map(|flow| FlowSlot {
-                proxy: self.proxy_of(FlowIndex(flow), proxies),
-                up: AtomicBool::new(false),
-                up_since: AtomicU64::new(0),
-                rests_until: AtomicU64::new(0),
-                epoch: AtomicU64::new(Epoch::first(number).0),
-                reconnect: Mutex::default(),
-                stats: FlowStats::default(),
-                wire: Mutex::new(None),
-            })
-            .collect()
-    }
-
-    /// The proxy that sends on a flow: one for all flows of a channel.
-    fn proxy_of(&self, flow: FlowIndex, proxies: &Placement) -> usize {
-        let (rail, _) = self.pair_of(flow);
-        proxies.proxy(rail, self.channel_of(flow), self.pairs.len() as u32, 1)
-    }
+/// The flows of a new peer with this number: all are down.
+pub(super) fn flow_slots(layout: &Layout, number: u32, proxies: &Placement) -> Vec<FlowSlot> {
+    (0..layout.flows())
+        .map(|flow| FlowSlot {
+            proxy: layout.proxy_of(FlowIndex(flow), proxies),
+            up: AtomicBool::new(false),
+            up_since: AtomicU64::new(0),
+            rests_until: AtomicU64::new(0),
+            epoch: AtomicU64::new(Epoch::first(number).0),
+            reconnect: Mutex::default(),
+            stats: FlowStats::default(),
+            wire: Mutex::new(None),
+        })
+        .collect()
 }
 
 impl PeerShared {

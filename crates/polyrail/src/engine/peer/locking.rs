@@ -6,7 +6,6 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{PeerShared, RxSide, TxSide};
 use crate::base::callback::HoldsUserLock;
-use crate::wake::spin::spin_while_locked;
 
 /// A half of a peer, locked. What the user gave does not end meanwhile.
 pub(crate) struct Locked<'a, T> {
@@ -94,5 +93,14 @@ impl PeerShared {
         /// About 20 µs.
         const PAUSES: u32 = 500;
         if self.spins { PAUSES } else { 0 }
+    }
+}
+
+/// Returns when the lock seems to be free, or no pauses are left.
+fn spin_while_locked<T>(mutex: &Mutex<T>, left: &mut u32) {
+    // To look leaves the line with the lock to who holds it.
+    while *left > 0 && mutex.is_locked() {
+        std::hint::spin_loop();
+        *left -= 1;
     }
 }

@@ -25,27 +25,11 @@ impl PeerShared {
     /// Why a rail here carries nothing towards it or from it; `None` if a connection that works is up on the rail.
     pub(crate) fn why_idle(&self, local: usize) -> Option<String> {
         let pairs = &self.layout.pairs;
-        let own: Vec<usize> = (0..pairs.len()).filter(|pair| pairs.at(*pair).0 == local).collect();
         // One that comes up again and again, and has moved nothing since the last problem, does not work.
         let is_vain = |pair: usize| pairs.problem(pair).is_some() && self.dies_young(pair);
-        if own.iter().any(|pair| self.is_pair_up(*pair) && !is_vain(*pair)) {
-            return None;
-        }
-        if !self.connects_flows() {
-            // The peer chooses the rails of the flows that it connects.
-            return match self.arrivals[local].connections.get() {
-                0 => {
-                    let none = "no connection of the end opposite arrived on it";
-                    let why = pairs.why_idle(local);
-                    Some(why.map_or_else(|| none.to_owned(), |why| format!("{none}: {why}")))
-                }
-                _ => own.iter().find_map(|pair| pairs.problem(*pair)),
-            };
-        }
-        if own.is_empty() {
-            return pairs.why_idle(local);
-        }
-        own.iter().find_map(|pair| pairs.problem(*pair))
+        let works = |pair: usize| self.is_pair_up(pair) && !is_vain(pair);
+        let arrivals = self.arrivals[local].connections.get();
+        pairs.why_idle_here(local, works, self.connects_flows(), arrivals)
     }
 
     /// Why it is gone, or is about to be.
@@ -81,7 +65,7 @@ impl PeerShared {
 
     /// The peer breaks the rules: says so in the log, and for the flow that brought it.
     pub(crate) fn breach(&self, why: &dyn std::fmt::Display) -> Down {
-        if let Some(others) = self.quotas.logs.breach.left_out() {
+        if let Some(others) = self.quotas.logs.breach.left_out(Time(monotonic_ns())) {
             let name = self.name();
             tracing::warn!(target: "polyrail::peer", peer = name, %why, others, "breach");
         }
@@ -102,8 +86,5 @@ pub(crate) fn silent_for(peer: &PeerShared, silence: Duration) -> LostReason {
         let since = Time(slot.up_since.load(Ordering::Relaxed));
         since > Time::default() && now.since(since) < silence
     };
-    match flows.up {
-        0 if !peer.flows.iter().any(came_up) => LostReason::Unreachable { silence, last_problem },
-        _ => LostReason::NoProgress { silence, flows, last_problem },
-    }
+    LostReason::of_silence(silence, flows, peer.flows.iter().any(came_up), last_problem)
 }

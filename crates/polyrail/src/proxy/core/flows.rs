@@ -13,6 +13,7 @@ use super::acknowledging::{Settling, tell_last};
 use super::{Core, Left, Outbound};
 use crate::device::connection::Connection;
 use crate::device::wire::Wire;
+use crate::engine::control_handle::ControlCommand;
 use crate::engine::finish::drain_tx;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::PeerShared;
@@ -225,7 +226,8 @@ impl Core {
         drop(tx);
         peer.wake.announce(ALL);
         let life = flow.life(pass.now);
-        pass.engine.control.flow_lost(peer.clone(), index, why.0.clone(), life);
+        let (peer, why) = (peer.clone(), why.0.clone());
+        pass.engine.control.command(ControlCommand::FlowLost { peer, flow: index, why, life });
     }
 
     /// A flow from a peer is gone.
@@ -238,6 +240,7 @@ impl Core {
         }
         tell_last(&flow.peer, rx, 1, pass);
         flow.peer.rx_flows_up.fetch_sub(1, Ordering::AcqRel);
-        pass.engine.control.arrival_lost(flow.peer.clone(), flow.flow, why.0.clone());
+        let (peer, flow, why) = (flow.peer.clone(), flow.flow, why.0.clone());
+        pass.engine.control.command(ControlCommand::ArrivalLost { peer, flow, why });
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use polyrail_sys::{PollEvent, Poller};
 
 use super::{Core, streams};
-use crate::device::shared_stream::SharedStream;
+use crate::device::shared_memory::stream::SharedStream;
 use crate::engine::pass::Pass;
 use crate::proxy::Proxy;
 use crate::proxy::flow::Flow;

@@ -7,15 +7,17 @@ use std::time::Duration;
 use polyrail_carrier::{Bytes, Check, Holder, Lane, Piece};
 use polyrail_gpu::Ticket;
 use polyrail_proto::life::Epoch;
-use polyrail_proto::message::Carried;
+use polyrail_proto::liveness::LookedSilence;
+use polyrail_proto::message;
 use polyrail_proto::wire::{Place, RefusalCode};
+use polyrail_proto::{LandingId, Settled, Time};
 use smallvec::SmallVec;
 
 use super::RxFlow;
-use super::device_chunks::{ChunkEnd, Discard, Step};
+use super::landing::{Parts, Room, settled_of};
 use crate::device::carriers::{Coming, End};
 use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::PeerShared;
+use crate::engine::peer::{PeerShared, RxSide};
 use crate::memory::gate::Pin;
 use crate::memory::region::RegionCore;
 use crate::memory::registry::{Finder, Target};
@@ -26,25 +28,77 @@ pub(super) struct Incoming {
     pub(super) takes_cuda: bool,
     /// The flow's ring, as the plugin knows it.
     ring: Holder,
-    silence: Silence,
+    /// For how long the plugin has brought nothing that it owes.
+    silence: LookedSilence,
 }
 
-/// For how long the plugin has brought nothing that it owes, while somebody looked.
-#[derive(Default)]
-struct Silence {
-    looked_ns: u64,
-    /// So long before the last look.
-    lasted: Duration,
+/// A chunk that a plugin brings.
+pub(crate) struct Carried {
+    to: To,
+    /// Once the plugin is to bring it.
+    ticket: Option<Ticket>,
 }
 
-/// Between two looks so much time counts at most: in the rest this thread had no CPU, or another thread of the plugin's
-/// had none, and it is not known what the plugin would have brought.
-const LOOK_GAP: Duration = Duration::from_millis(10);
+/// Where a plugin brings a chunk.
+enum To {
+    Place(LandingId, Parts),
+    /// The flow's ring, and a device copies it from there.
+    Ring(LandingId, Room, Parts),
+    /// Nobody wants it. It is acknowledged when it is gone: until then the sender's memory is read.
+    Nowhere(Settled, SmallVec<[u64; 4]>),
+}
 
-/// Whether a plugin has brought something. If it never will, the flow has to end: nobody hears of a refusal,
-/// for the chunk is only lost here.
-pub(super) fn has_come(ticket: &Ticket) -> Result<bool, Down> {
-    ticket.is_done().map_err(|error| Down(error.to_string()))
+impl Carried {
+    pub(super) fn to_place(id: LandingId, parts: Parts) -> Self {
+        Self { to: To::Place(id, parts), ticket: None }
+    }
+
+    pub(super) fn to_ring(id: LandingId, room: Room, parts: Parts) -> Self {
+        Self { to: To::Ring(id, room, parts), ticket: None }
+    }
+
+    pub(super) fn to_nowhere(settled: Settled, places: &[Place]) -> Self {
+        Self { to: To::Nowhere(settled, lens(places)), ticket: None }
+    }
+
+    /// Whether the plugin has brought it. If it never will, the flow has to end: nobody hears of a refusal,
+    /// for the chunk is only lost here.
+    pub(super) fn has_come(&self) -> Result<bool, Down> {
+        let come = self.ticket.as_ref().map_or(Ok(false), Ticket::is_done);
+        come.map_err(|error| Down(error.to_string()))
+    }
+
+    /// What has come to the ring, to be copied from there.
+    pub(super) fn take_from_ring(&mut self) -> Option<(LandingId, Room, Parts)> {
+        match &mut self.to {
+            To::Ring(id, room, parts) => Some((*id, room.clone(), take(parts))),
+            To::Place(..) | To::Nowhere(..) => None,
+        }
+    }
+
+    /// How it ended, if it has.
+    pub(super) fn settled(&self, peer: &PeerShared) -> Result<Option<Settled>, Down> {
+        Ok(match &self.to {
+            _ if !self.has_come()? => None,
+            To::Place(id, _) => settled_of(peer, *id),
+            To::Ring(..) => None,
+            To::Nowhere(settled, _) => Some(*settled),
+        })
+    }
+
+    /// Its flow is gone.
+    pub(super) fn abandon(&self, rx: &mut RxSide) {
+        match &self.to {
+            To::Place(id, _) if self.ticket.is_some() => rx.orphan(*id),
+            // Nobody hears this refusal: the sender sends the chunk again anyway.
+            To::Place(id, _) | To::Ring(id, ..) => drop(rx.give_up(*id, RefusalCode::Busy)),
+            To::Nowhere(..) => {}
+        }
+    }
+}
+
+fn lens(places: &[Place]) -> SmallVec<[u64; 4]> {
+    places.iter().map(|place| place.len).collect()
 }
 
 impl Incoming {
@@ -55,11 +109,11 @@ impl Incoming {
         if let Some(why) = self.lane.broken() {
             return Err(Down(format!("the plugin: {why}")));
         }
-        Ok(self.silence.note(now, self.lane.silence(now)))
+        Ok(self.silence.note(Time(now), self.lane.silence(now)))
     }
 
     pub(super) fn is_silent(&self, limit: Duration) -> bool {
-        self.silence.lasted > limit
+        self.silence.lasted() > limit
     }
 
     /// The ring is about to be freed, and nothing is under way to it.
@@ -69,16 +123,12 @@ impl Incoming {
         self.ring = Holder::unique();
     }
 
-    /// Posts a receive for what was announced.
-    pub(super) fn begin(&self, end: &mut ChunkEnd, peer: &PeerShared) {
-        let lens = |places: &[Place]| places.iter().map(|place| place.len).collect::<Vec<_>>();
-        match end {
-            ChunkEnd::Unwanted(_, discard) => {
-                if let Discard::Due(places) = discard {
-                    *discard = Discard::Begun(self.lane.discard(lens(places)));
-                }
-            }
-            ChunkEnd::Lands(id, Step::Announced(Some(room), parts)) => {
+    /// Has the plugin bring a chunk, unless that is begun. No lock may be held.
+    pub(super) fn begin(&self, carried: &mut Carried, peer: &PeerShared) {
+        let Carried { to, ticket: ticket @ None } = carried else { return };
+        *ticket = Some(match to {
+            To::Nowhere(_, lens) => self.lane.discard(lens.iter().copied()),
+            To::Ring(_, room, parts) => {
                 let mut offset = room.at;
                 let pieces = parts.places.iter().map(|place| {
                     let bytes = Bytes::Host(room.memory.clone());
@@ -86,29 +136,26 @@ impl Incoming {
                     offset += place.len;
                     piece
                 });
-                let ticket = self.lane.post(pieces, None);
-                *end = ChunkEnd::Lands(*id, Step::ComingToRing(ticket, room.clone(), take(parts)));
+                self.lane.post(pieces, None)
             }
-            ChunkEnd::Lands(id, Step::Announced(None, parts)) => {
-                let id = *id;
-                let check = parts.check.map(|(want, begun)| Check { begun, want });
+            To::Place(id, parts) => {
+                let (id, Parts { check, targets, places }) = (*id, take(parts));
+                let check = check.map(|(want, begun)| Check { begun, want });
                 // Before the plugin is called, which may not return.
                 peer.rx().begins_on(id, &self.lane);
-                *end = match self.receive_into(&parts.targets, &parts.places, check) {
+                match self.receive_into(&targets, &places, check) {
                     Some(ticket) => {
-                        let tickets = SmallVec::from_elem(ticket.clone(), 1);
-                        peer.rx().begun(id, tickets);
-                        ChunkEnd::Lands(id, Step::Coming(ticket))
+                        peer.rx().begun(id, SmallVec::from_elem(ticket.clone(), 1));
+                        ticket
                     }
                     None => {
                         let settled = peer.rx().give_up(id, RefusalCode::RegionDropped);
-                        let ticket = self.lane.discard(lens(&parts.places));
-                        ChunkEnd::Unwanted(settled, Discard::Begun(ticket))
+                        *to = To::Nowhere(settled, SmallVec::new());
+                        self.lane.discard(lens(&places))
                     }
-                };
+                }
             }
-            _ => {}
-        }
+        });
     }
 
     /// None if a region has ended.
@@ -135,16 +182,6 @@ impl Incoming {
     }
 }
 
-impl Silence {
-    /// For how long, looked at now, where the lane says so long.
-    fn note(&mut self, now: u64, told: Duration) -> Duration {
-        let gap = Duration::from_nanos(now.saturating_sub(self.looked_ns));
-        self.lasted = (self.lasted + gap.min(LOOK_GAP)).min(told);
-        self.looked_ns = now;
-        self.lasted
-    }
-}
-
 impl Drop for Incoming {
     fn drop(&mut self) {
         self.lane.close();
@@ -153,8 +190,8 @@ impl Drop for Incoming {
 
 impl RxFlow {
     /// The connection of the flow, as both ends name it.
-    fn connection(&self) -> Carried {
-        Carried { flow: self.flow, epoch: Epoch(self.epoch).of_connection().0 }
+    fn connection(&self) -> message::Carried {
+        message::Carried { flow: self.flow, epoch: Epoch(self.epoch).of_connection().0 }
     }
 
     /// The flow is gone.
@@ -172,34 +209,11 @@ impl RxFlow {
             Some(Coming::There(lane)) => {
                 let devices = pass.engine.host.iter().flat_map(|host| host.devices());
                 let takes_cuda = devices.into_iter().all(|device| device.takes_cuda);
-                let (ring, silence) = (Holder::unique(), Silence::default());
+                let (ring, silence) = (Holder::unique(), LookedSilence::default());
                 self.arrivals.carrier = Some(Incoming { lane, takes_cuda, ring, silence });
                 Ok(())
             }
             _ => Err(Down("a plugin was to carry payload that has accepted no connection".into())),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn silence_counts_only_while_somebody_looks() {
-        const MS: u64 = 1_000_000;
-        let mut silence = Silence::default();
-        let mut look =
-            |now: u64, told: u64| silence.note(now * MS, Duration::from_millis(told)).as_millis();
-        // Nobody has looked before.
-        assert_eq!(look(1000, 900), 10);
-        for now in (1009..1400).step_by(9) {
-            assert_eq!(look(now, now - 100), u128::from(10 + now - 1000));
-        }
-        assert_eq!(look(1400, 2), 2, "something came");
-        for late in 1..=10 {
-            assert_eq!(look(1400 + 60 * late, 60 * late), 2 + 10 * u128::from(late), "no CPU");
-        }
-        assert_eq!(look(2010, 0), 0, "nothing is owed");
     }
 }

@@ -10,8 +10,9 @@ use polyrail_proto::{FlowIndex, InstanceId, LandingId, Verdict};
 use polyrail_sys::{Memory, crc32c};
 use smallvec::SmallVec;
 
-use super::device_chunks::{ChunkEnd, Discard, Parts, Step};
-use super::landing::{Goal, Landing, Room};
+use super::carried::Carried;
+use super::device_chunks::ChunkEnd;
+use super::landing::{Goal, Landing, Parts};
 use crate::engine::pass::Down;
 use crate::engine::peer::{Locked, PeerShared, RxSide};
 use crate::memory::gate::Pin;
@@ -153,40 +154,28 @@ impl Current {
                 ChunkEnd::Settled(side.receiver.handle_chunk_end(flow, is_intact))
             }
             Landing::Staged(room) if is_intact => match detach(flow, side) {
-                Some(id) => ChunkEnd::Lands(id, Step::InRing(room, self.parts(None))),
+                Some(id) => ChunkEnd::InRing(id, room, self.parts(None)),
                 None => ChunkEnd::Settled(side.receiver.handle_chunk_end(flow, is_intact)),
             },
             Landing::Shared(room) => match detach(flow, side) {
-                Some(id) => ChunkEnd::Lands(id, Step::InRing(room, self.parts(check))),
+                Some(id) => ChunkEnd::InRing(id, room, self.parts(check)),
                 None => ChunkEnd::Settled(side.receiver.handle_chunk_end(flow, true)),
             },
-            Landing::Carried(Goal::InPlace) => self.end_carried(flow, side, None, check),
-            Landing::Carried(Goal::Ring(room)) => self.end_carried(flow, side, Some(room), check),
-            Landing::Carried(Goal::Scratch) => self.end_unwanted(flow, side),
+            Landing::Carried(goal) => {
+                let id = if matches!(goal, Goal::Scratch) { None } else { detach(flow, side) };
+                ChunkEnd::Carried(match (goal, id) {
+                    (Goal::InPlace, Some(id)) => Carried::to_place(id, self.parts(check)),
+                    (Goal::Ring(room), Some(id)) => Carried::to_ring(id, room, self.parts(check)),
+                    _ => {
+                        let settled = side.receiver.handle_chunk_end(flow, false);
+                        Carried::to_nowhere(settled, &self.places)
+                    }
+                })
+            }
             Landing::Staged(_) | Landing::Scratch | Landing::Waits(_) => {
                 ChunkEnd::Settled(side.receiver.handle_chunk_end(flow, false))
             }
         }
-    }
-
-    /// A plugin brings it, to the room in the ring if there is one.
-    fn end_carried(
-        &mut self,
-        flow: FlowIndex,
-        side: &mut RxSide,
-        room: Option<Room>,
-        check: Option<(u32, u32)>,
-    ) -> ChunkEnd {
-        match detach(flow, side) {
-            Some(id) => ChunkEnd::Lands(id, Step::Announced(room, self.parts(check))),
-            None => self.end_unwanted(flow, side),
-        }
-    }
-
-    /// A plugin brings it to where it is thrown away.
-    fn end_unwanted(&mut self, flow: FlowIndex, side: &mut RxSide) -> ChunkEnd {
-        let settled = side.receiver.handle_chunk_end(flow, false);
-        ChunkEnd::Unwanted(settled, Discard::Due(take(&mut self.places)))
     }
 
     /// What is to be in place, and the checksum of it that is yet to be made, with that of the head.

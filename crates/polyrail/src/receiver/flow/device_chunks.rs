@@ -5,18 +5,17 @@ use std::collections::VecDeque;
 use std::mem::take;
 use std::time::Duration;
 
-use polyrail_gpu::Ticket;
-use polyrail_proto::wire::{ChunkHeader, Place, RefusalCode};
-use polyrail_proto::{LandingId, Settled};
+use polyrail_proto::wire::{ChunkHeader, RefusalCode};
+use polyrail_proto::{LandingId, Settled, Time};
+use polyrail_sys::threads::monotonic_ns;
 
-use super::carried::{Incoming, has_come};
-use super::current::Current;
-use super::landing::Room;
-use crate::device::shared_ring::PeersRing;
+use super::carried::{Carried, Incoming};
+use super::landing::{Parts, Room, settled_of};
+use crate::device::shared_memory::ring::PeersRing;
 use crate::device::staging::{CopyError, Direction, Ring};
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::{PeerShared, RxSide};
-use crate::memory::registry::{Finder, Target};
+use crate::memory::registry::Finder;
 use crate::memory::tickets::{Tickets, all_done};
 
 /// Chunks of a flow that may wait for devices: a window of an honest peer has no more, and the time
@@ -49,42 +48,12 @@ pub(crate) struct Arrival {
 /// How a chunk ended, as far as that is known.
 pub(crate) enum ChunkEnd {
     Settled(Settled),
-    /// It is to be in place later, and settled by then.
-    Lands(LandingId, Step),
-    /// A plugin brings what nobody wants, and it is acknowledged when that is gone: until then the
-    /// sender's memory is read.
-    Unwanted(Settled, Discard),
-}
-
-/// How far a chunk is that lands without its flow.
-pub(crate) enum Step {
-    /// A plugin is to bring it, into place or to the ring, once no lock is held.
-    Announced(Option<Room>, Parts),
-    /// A plugin brings it into place.
-    Coming(Ticket),
-    /// A plugin brings it to the ring.
-    ComingToRing(Ticket, Room, Parts),
     /// It is to be copied from a ring, once no lock is held.
-    InRing(Room, Parts),
+    InRing(LandingId, Room, Parts),
     /// Devices copy it.
-    Copying(Tickets),
-}
-
-/// How far a plugin is with what nobody wants.
-pub(crate) enum Discard {
-    /// It is to bring bytes for these places, once no lock is held.
-    Due(Vec<Place>),
-    /// It brings them.
-    Begun(Ticket),
-}
-
-/// What a chunk is to fill.
-#[derive(Default)]
-pub(crate) struct Parts {
-    /// The checksum that its bytes must have, and that of the head.
-    pub(super) check: Option<(u32, u32)>,
-    pub(super) targets: Vec<Target>,
-    pub(super) places: Vec<Place>,
+    Copying(LandingId, Tickets),
+    /// A plugin brings it.
+    Carried(Carried),
 }
 
 impl Arrivals {
@@ -114,12 +83,10 @@ impl Arrivals {
             return;
         }
         for arrival in &mut self.chunks {
-            if let Some(carrier) = &self.carrier {
-                carrier.begin(&mut arrival.end, peer);
+            if let (Some(carrier), ChunkEnd::Carried(carried)) = (&self.carrier, &mut arrival.end) {
+                carrier.begin(carried, peer);
             }
-            let ChunkEnd::Lands(id, Step::InRing(from, parts)) = &arrival.end else {
-                continue;
-            };
+            let ChunkEnd::InRing(id, from, parts) = &arrival.end else { continue };
             let len = arrival.header.payload_len.into();
             if let Some((want, head)) = parts.check
                 && from.memory.crc32c(head, from.at, len) != Ok(want)
@@ -137,7 +104,7 @@ impl Arrivals {
             arrival.end = match begun {
                 Ok(tickets) => {
                     rx.begun(id, tickets.clone());
-                    ChunkEnd::Lands(id, Step::Copying(tickets))
+                    ChunkEnd::Copying(id, tickets)
                 }
                 Err(CopyError::RegionDropped) => {
                     ChunkEnd::Settled(rx.give_up(id, RefusalCode::RegionDropped))
@@ -167,29 +134,19 @@ impl Arrivals {
         let Some(first) = self.chunks.front() else { return Ok(None) };
         let settled = match &first.end {
             ChunkEnd::Settled(settled) => *settled,
-            ChunkEnd::Unwanted(_, Discard::Due(_)) => return Ok(None),
-            ChunkEnd::Unwanted(settled, Discard::Begun(ticket)) => {
-                if !has_come(ticket)? {
-                    return Ok(None);
-                }
-                *settled
+            ChunkEnd::InRing(..) => return Ok(None),
+            ChunkEnd::Copying(id, tickets) => {
+                let is_done = all_done(tickets).unwrap_or_else(|error| {
+                    tell(peer, &error.to_string());
+                    pass.copiers.renew();
+                    true
+                });
+                let settled = is_done.then(|| settled_of(peer, *id)).flatten();
+                let Some(settled) = settled else { return Ok(None) };
+                settled
             }
-            ChunkEnd::Lands(id, step) => {
-                let is_done = match step {
-                    Step::Announced(..) | Step::ComingToRing(..) | Step::InRing(..) => false,
-                    Step::Coming(ticket) => has_come(ticket)?,
-                    Step::Copying(tickets) => all_done(tickets).unwrap_or_else(|error| {
-                        tell(peer, &error.to_string());
-                        pass.copiers.renew();
-                        true
-                    }),
-                };
-                if !is_done {
-                    return Ok(None);
-                }
-                let mut rx = peer.rx();
-                rx.settle();
-                let Some(settled) = rx.take_settled(*id) else { return Ok(None) };
+            ChunkEnd::Carried(carried) => {
+                let Some(settled) = carried.settled(peer)? else { return Ok(None) };
                 settled
             }
         };
@@ -207,13 +164,12 @@ impl Arrivals {
     /// The flow is gone. What is being copied is to be settled by others.
     pub(crate) fn abandon(&self, rx: &mut RxSide) {
         for arrival in &self.chunks {
-            let ChunkEnd::Lands(id, step) = &arrival.end else { continue };
-            match step {
-                Step::Coming(_) | Step::Copying(_) => rx.orphan(*id),
+            match &arrival.end {
+                ChunkEnd::Settled(_) => {}
                 // Nobody hears this refusal: the sender sends the chunk again anyway.
-                Step::Announced(..) | Step::ComingToRing(..) | Step::InRing(..) => {
-                    let _ = rx.give_up(*id, RefusalCode::Busy);
-                }
+                ChunkEnd::InRing(id, ..) => drop(rx.give_up(*id, RefusalCode::Busy)),
+                ChunkEnd::Copying(id, _) => rx.orphan(*id),
+                ChunkEnd::Carried(carried) => carried.abandon(rx),
             }
         }
     }
@@ -233,29 +189,18 @@ impl Arrivals {
             return Err(Down(format!("the plugin has brought nothing for {silence} ms")));
         }
         for arrival in &mut self.chunks {
-            if let ChunkEnd::Lands(id, Step::ComingToRing(ticket, room, parts)) = &mut arrival.end {
-                if !has_come(ticket)? {
-                    // Those behind it come later.
-                    break;
-                }
-                let step = Step::InRing(room.clone(), take(parts));
-                arrival.end = ChunkEnd::Lands(*id, step);
+            let ChunkEnd::Carried(carried) = &mut arrival.end else { continue };
+            if !carried.has_come()? {
+                // Those behind it come later.
+                break;
+            }
+            if let Some((id, room, parts)) = carried.take_from_ring() {
+                arrival.end = ChunkEnd::InRing(id, room, parts);
                 self.is_new = true;
             }
         }
         self.begin_copies(peer, pass);
         Ok(())
-    }
-
-    /// Whether what a plugin brings has to be copied into place by a device: if it takes no address of one of the
-    /// devices, or a checksum is to be made, which takes bytes of the host.
-    pub(super) fn must_stage(&self, current: &Current) -> bool {
-        let takes_cuda = self.carrier.as_ref().is_some_and(|carrier| carrier.takes_cuda);
-        must_stage(
-            current.devices().map(|device| device.is_cuda()),
-            takes_cuda,
-            current.is_checked(),
-        )
     }
 
     /// Frees the ring, to which nothing is under way.
@@ -273,7 +218,7 @@ impl Arrivals {
 }
 
 /// `are_cuda` is said of each device of a chunk.
-fn must_stage(
+pub(super) fn must_stage(
     are_cuda: impl IntoIterator<Item = bool>,
     takes_cuda: bool,
     is_checked: bool,
@@ -282,7 +227,7 @@ fn must_stage(
 }
 
 fn tell(peer: &PeerShared, error: &str) {
-    if let Some(others) = peer.quotas.logs.device.left_out() {
+    if let Some(others) = peer.quotas.logs.device.left_out(Time(monotonic_ns())) {
         let name = peer.name();
         tracing::error!(target: "polyrail::staging", peer = name, error, others,
             "copy to a device failed");

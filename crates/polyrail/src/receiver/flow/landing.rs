@@ -1,6 +1,12 @@
-//! How a chunk lands: chosen when its head has come, for the kinds of memory at both ends.
+//! How a chunk lands: chosen when its head has come, for the kinds of memory at both ends. What it is to fill, and how
+//! that ended.
 
+use polyrail_proto::wire::Place;
+use polyrail_proto::{LandingId, Settled};
 use polyrail_sys::Memory;
+
+use crate::engine::peer::PeerShared;
+use crate::memory::registry::Target;
 
 /// Where the payload of a chunk goes, and how it gets there.
 #[derive(Default)]
@@ -37,6 +43,15 @@ pub(crate) struct Room {
     pub(super) at: u64,
 }
 
+/// What a chunk is to fill.
+#[derive(Default)]
+pub(crate) struct Parts {
+    /// The checksum that its bytes must have, and that of the head.
+    pub(super) check: Option<(u32, u32)>,
+    pub(super) targets: Vec<Target>,
+    pub(super) places: Vec<Place>,
+}
+
 /// What a chunk waits for, which is looked for when no lock is held. Whatever it is, fewer than
 /// the most chunks may wait for devices.
 #[derive(Clone, Copy)]
@@ -59,4 +74,11 @@ impl Landing {
     pub(super) fn holds_room(&self) -> bool {
         matches!(self, Self::Staged(_) | Self::Carried(Goal::Ring(_)))
     }
+}
+
+/// How a chunk was settled that landed without its flow.
+pub(super) fn settled_of(peer: &PeerShared, id: LandingId) -> Option<Settled> {
+    let mut rx = peer.rx();
+    rx.settle();
+    rx.take_settled(id)
 }

@@ -9,7 +9,7 @@ use super::RxFlow;
 use super::device_chunks::{Arrival, ChunkEnd};
 use super::landing::Landing;
 use crate::device::connection::Connection;
-use crate::device::shared_ring::PeersRing;
+use crate::device::shared_memory::ring::PeersRing;
 use crate::engine::pass::{Down, Pass};
 use crate::engine::peer::RxSide;
 

@@ -63,7 +63,7 @@ impl RxFlow {
                 pushed.map_err(|error| Down(error.to_string()))?;
             }
         }
-        let wants_crc = left > discarded && pass.engine.settings.verifies(&self.current.header);
+        let wants_crc = left > discarded && self.current.is_checked();
         let is_in_place = matches!(self.current.landing, Landing::InPlace { .. });
         let wanted: SmallVec<[Place; 4]> = if wants_crc && is_in_place {
             connection.reader.wanted().collect()

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use polyrail_gpu::Device;
-use polyrail_proto::FrameReader;
+use polyrail_proto::budget::Stock;
 use polyrail_proto::wire::{ChunkHeader, Flags, RefusalCode};
+use polyrail_proto::{FrameReader, Time};
 
 use super::RxFlow;
 use super::current::Current;
-use super::device_chunks::Arrivals;
+use super::device_chunks::{Arrivals, must_stage};
 use super::landing::{Goal, Landing, Need, Room};
-use crate::device::budget::Stock;
 use crate::device::connection::Connection;
-use crate::device::shared_ring::PeersRing;
+use crate::device::shared_memory::ring::PeersRing;
 use crate::device::staging::{CopyError, Ring};
 use crate::engine::pass::{Down, Pass};
 
@@ -103,7 +103,8 @@ impl RxFlow {
             self.tell_short(stock, &why);
             return RefusalCode::NoStaging;
         }
-        let (name, others) = (self.peer.name(), self.peer.quotas.logs.no_staging.left_out());
+        let (name, others) =
+            (self.peer.name(), self.peer.quotas.logs.no_staging.left_out(Time(pass.now)));
         if let CopyError::Short(why) = error {
             // The peer sends the chunk again, until others have given some back.
             pass.engine.want_staging(pass.now);
@@ -145,7 +146,7 @@ impl RxFlow {
             let process = self.peer.process.prove(&pass.engine.proofs);
             let opened = peers_ring.map_or(Ok(()), |ring| ring.open(process, device, &stock));
             if let Err(why) = opened
-                && let Some(others) = self.peer.quotas.logs.no_staging.left_out()
+                && let Some(others) = self.peer.quotas.logs.no_staging.left_out(Time(pass.now))
             {
                 let name = self.peer.name();
                 tracing::error!(target: "polyrail::staging", peer = name, why, others,
@@ -250,6 +251,17 @@ impl Arrivals {
         }
         let goal = if is_wanted { Goal::InPlace } else { Goal::Scratch };
         (!self.is_full()).then_some(Landing::Carried(goal))
+    }
+
+    /// Whether what a plugin brings has to be copied into place by a device: if it takes no address of one of the
+    /// devices, or a checksum is to be made, which takes bytes of the host.
+    fn must_stage(&self, current: &Current) -> bool {
+        let takes_cuda = self.carrier.as_ref().is_some_and(|carrier| carrier.takes_cuda);
+        must_stage(
+            current.devices().map(|device| device.is_cuda()),
+            takes_cuda,
+            current.is_checked(),
+        )
     }
 
     /// Room for `len` bytes in the ring, if there is any.

@@ -3,6 +3,7 @@
 use std::io;
 
 use polyrail_config::shortened;
+use polyrail_proto::progress::Visit;
 use polyrail_proto::wire::{AckFrame, MAX_WORDS_BYTES};
 use polyrail_proto::{FrameReader, ReaderEvent, Time};
 use polyrail_sys::threads::monotonic_ns;
@@ -10,7 +11,6 @@ use polyrail_sys::{In, IoVecs};
 use smallvec::SmallVec;
 
 use super::TxFlow;
-use crate::base::visit::Visit;
 use crate::device::connection::Connection;
 use crate::engine::finish::drain_tx;
 use crate::engine::pass::{Down, Pass};

@@ -42,6 +42,8 @@ pub(super) enum Carrier {
         lane: Lane,
         takes_cuda: bool,
         max_bytes: u64,
+        /// The number of the last frame whose payload it was given.
+        last: u64,
     },
 }
 
@@ -57,9 +59,10 @@ impl Carrier {
         lane.is_busy().then(|| lane.silence(now))
     }
 
-    /// Gives the payload of a frame to the plugin. Says whether it could: not if a region has ended.
-    pub(super) fn send(&self, frame: &Frame) -> bool {
-        let Self::There { lane, .. } = self else { return false };
+    /// Gives the payload of the frame with this number to the plugin. Says whether it could: not if a region has ended.
+    pub(super) fn send(&mut self, frame: &Frame, number: u64) -> bool {
+        let Self::There { lane, last, .. } = self else { return false };
+        *last = number;
         let mut pins: SmallVec<[(Pin<'_>, &RegionCore); 4]> = SmallVec::new();
         let mut pieces: SmallVec<[Piece; 4]> = SmallVec::new();
         for piece in frame.source.plan().pieces(frame.chunk) {
@@ -168,18 +171,19 @@ impl TxFlow {
         // A GPU's bytes have no checksum here.
         let takes_cuda =
             device.is_some_and(|device| device.takes_cuda) && self.peer.payload != Payload::Crc32c;
-        Carrier::There { lane, takes_cuda, max_bytes: device.map_or(0, |device| device.max_bytes) }
+        let max_bytes = device.map_or(0, |device| device.max_bytes);
+        Carrier::There { lane, takes_cuda, max_bytes, last: 0 }
     }
 
     /// The flow is gone. If it has left something unacknowledged to a plugin, that may be why, and perhaps only the
     /// peer knows what was wrong.
     pub(crate) fn carrier_lost(&self, why: &str) {
-        if let Carrier::Coming(of) = self.carrier {
-            self.peer.carriers.forget(End::Sending, of);
-        }
-        let is_there = matches!(self.carrier, Carrier::There { .. });
-        if is_there && self.carried > self.acknowledged && !self.peer.is_gone() {
-            self.note_no_carrier(why);
+        match self.carrier {
+            Carrier::Coming(of) => self.peer.carriers.forget(End::Sending, of),
+            Carrier::There { last, .. } if last > self.acknowledged && !self.peer.is_gone() => {
+                self.note_no_carrier(why);
+            }
+            _ => {}
         }
     }
 

@@ -11,7 +11,7 @@ use polyrail_secure::Sealer;
 
 use super::TxFlow;
 use super::frame::Body;
-use crate::device::shared_ring::SharedRing;
+use crate::device::shared_memory::ring::SharedRing;
 use crate::device::staging::{CopyError, Direction, Ring};
 use crate::engine::finish::drain_tx;
 use crate::engine::outgoing::Outgoing;

@@ -8,7 +8,7 @@ use polyrail_secure::Sealer;
 use polyrail_sys::{Memory, crc32c};
 
 use super::TxFlow;
-use crate::device::shared_ring::SharedRing;
+use crate::device::shared_memory::ring::SharedRing;
 use crate::device::staging::Ring;
 use crate::engine::outgoing::Outgoing;
 use crate::engine::pass::{Down, Pass};
@@ -126,10 +126,7 @@ impl TxFlow {
                 }
             }
             (Body::Lent(_), Some(shared)) => shared.keep(self.sequence),
-            (Body::Carried, _) => {
-                header.flags = header.flags.with(Flags::CARRIED);
-                self.carried = self.sequence;
-            }
+            (Body::Carried, _) => header.flags = header.flags.with(Flags::CARRIED),
             _ => {}
         }
         let record = sealer.begin(&mut self.batch);
@@ -194,7 +191,7 @@ impl TxFlow {
         });
         if body == Body::Carried
             && let Some(frame) = self.frames.back()
-            && !self.carrier.send(frame)
+            && !self.carrier.send(frame, self.sequence)
         {
             self.sent_by_none(pass)?;
         }

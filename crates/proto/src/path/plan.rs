@@ -1,0 +1,347 @@
+//! Which paths are open between two kinds of memory, here and at a peer. Nothing that this depends on changes while
+//! the peer is known, so it is decided once; what is left to each request is its length and its regions.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use super::kind::{PathKind, TransferPath};
+use super::reason::{OnlyPath, PathObstacle, PathReason};
+
+/// Kinds of the memory at one end of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// Host memory.
+    Host,
+    /// Memory of devices.
+    Device,
+    /// Parts of either kind.
+    Both,
+}
+
+/// The other end of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FarEnd {
+    /// Regions of the peer.
+    Memory(MemoryKind),
+    /// A receive of the peer, for a send from here.
+    Receive,
+    /// A send of the peer, for a receive here.
+    Send,
+}
+
+/// Where a peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerPlace {
+    /// On another host.
+    OtherHost,
+    /// In another process of this host.
+    ThisHost,
+    /// In this process. Its engine has these settings.
+    ThisProcess(PathSettings),
+}
+
+/// The settings of an engine that choose paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathSettings {
+    /// The only path that they allow, if they name one.
+    pub only: Option<OnlyPath>,
+    /// They allow that CPUs copy from end to end.
+    pub single_copy: bool,
+}
+
+/// What a request takes, as far as that is the same for all between the two kinds of memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PathPlan {
+    /// The rails.
+    Rails(TransferPath),
+    /// Shared memory, as the setting `path` names it.
+    Shared,
+    /// CPUs copy, if that is worth it and possible.
+    CopyByCpus,
+    /// A device copies, if it reaches both ends.
+    CopyByDevice,
+    /// Nothing copies from end to end, for the first reason, but a short request goes by a stage, unless there is a
+    /// second one.
+    Share {
+        /// Why nothing copies from end to end.
+        no_copy: PathObstacle,
+        /// Why a short request goes by no stage, if the settings forbid it.
+        no_stages: Option<PathObstacle>,
+    },
+    /// The same, where a stage is possible.
+    CopyInStages,
+}
+
+/// The plans for a peer, each from the first request on that needs it.
+#[derive(Default)]
+pub struct PathPlans([OnceLock<PathPlan>; MemoryKind::COUNT * FarEnd::COUNT]);
+
+impl PathSettings {
+    /// Why they forbid a single copy, if they do.
+    pub fn no_single_copy(self) -> Option<PathObstacle> {
+        match (self.only, self.single_copy) {
+            (None, true) => None,
+            (None, false) => Some(PathObstacle::SingleCopyOff),
+            (Some(path), _) => Some(PathObstacle::PathSetting(path)),
+        }
+    }
+}
+
+impl MemoryKind {
+    const COUNT: usize = 3;
+    const ALL: [Self; Self::COUNT] = [Self::Host, Self::Device, Self::Both];
+
+    /// Of parts of which it is said whether they are in a device's memory.
+    pub fn of(are_on_device: impl Iterator<Item = bool>) -> Self {
+        let (mut device, mut host) = (false, false);
+        are_on_device
+            .for_each(|is_on_device| *(if is_on_device { &mut device } else { &mut host }) = true);
+        match (device, host) {
+            (true, true) => Self::Both,
+            (true, false) => Self::Device,
+            (false, _) => Self::Host,
+        }
+    }
+}
+
+impl FarEnd {
+    const COUNT: usize = MemoryKind::COUNT + 2;
+    const ALL: [Self; Self::COUNT] = [
+        Self::Memory(MemoryKind::Host),
+        Self::Memory(MemoryKind::Device),
+        Self::Memory(MemoryKind::Both),
+        Self::Receive,
+        Self::Send,
+    ];
+
+    fn number(self) -> usize {
+        match self {
+            Self::Memory(kind) => kind as usize,
+            Self::Receive => MemoryKind::COUNT,
+            Self::Send => MemoryKind::COUNT + 1,
+        }
+    }
+
+    /// Whether a device's memory may have a part in a request.
+    fn has_device(self) -> bool {
+        matches!(self, Self::Memory(MemoryKind::Device | MemoryKind::Both))
+    }
+}
+
+impl PathPlans {
+    /// The plan for requests between these kinds of memory, decided by `decide` for the first one.
+    pub fn between(
+        &self,
+        near: MemoryKind,
+        far: FarEnd,
+        decide: impl FnOnce() -> PathPlan,
+    ) -> &PathPlan {
+        self.0[near as usize * FarEnd::COUNT + far.number()].get_or_init(decide)
+    }
+
+    /// Those that were decided, with the kinds of memory that they are for.
+    pub fn known(&self) -> impl Iterator<Item = (MemoryKind, FarEnd, &PathPlan)> {
+        let all = self.0.iter().zip(0..);
+        all.filter_map(|(plan, number): (_, usize)| {
+            let (near, far) = (number / FarEnd::COUNT, number % FarEnd::COUNT);
+            Some((MemoryKind::ALL[near], FarEnd::ALL[far], plan.get()?))
+        })
+    }
+}
+
+impl PathPlan {
+    /// The plan of an engine with these settings.
+    pub fn new(settings: PathSettings, place: PeerPlace, near: MemoryKind, far: FarEnd) -> Self {
+        if settings.only == Some(OnlyPath::Shared) {
+            return Self::Shared;
+        }
+        if near == MemoryKind::Host && !far.has_device() {
+            return Self::between_host_memories(settings, place, far);
+        }
+        if settings.only == Some(OnlyPath::Tcp) {
+            return Self::Rails(TransferPath::new(PathKind::Tcp, PathReason::Setting));
+        }
+        let FarEnd::Memory(far) = far else { return Self::share(PathObstacle::NotMatched) };
+        match (place, near, far) {
+            (PeerPlace::OtherHost, ..) => Self::share(PathObstacle::OtherHost),
+            (PeerPlace::ThisProcess(peer), ..) if peer.only.is_some() => {
+                Self::share(PathObstacle::PeerSettings)
+            }
+            (PeerPlace::ThisProcess(_), ..)
+            | (PeerPlace::ThisHost, MemoryKind::Device | MemoryKind::Both, MemoryKind::Device) => {
+                Self::CopyByDevice
+            }
+            (PeerPlace::ThisHost, MemoryKind::Device, MemoryKind::Host) => {
+                match settings.no_single_copy() {
+                    None => Self::CopyInStages,
+                    no_stages => Self::Share { no_copy: PathObstacle::FarHostMemory, no_stages },
+                }
+            }
+            (PeerPlace::ThisHost, _, MemoryKind::Host | MemoryKind::Both) => {
+                Self::share(PathObstacle::FarHostMemory)
+            }
+            (PeerPlace::ThisHost, MemoryKind::Host, MemoryKind::Device) => {
+                Self::share(PathObstacle::NearHostMemory)
+            }
+        }
+    }
+
+    fn share(no_copy: PathObstacle) -> Self {
+        Self::Share { no_copy, no_stages: None }
+    }
+
+    fn between_host_memories(settings: PathSettings, place: PeerPlace, far: FarEnd) -> Self {
+        let against = match (settings.no_single_copy(), place) {
+            (_, PeerPlace::OtherHost) => {
+                return Self::Rails(TransferPath::new(PathKind::Tcp, PathObstacle::NoDevice));
+            }
+            (Some(why), _) => Some(why),
+            (None, _) if far == FarEnd::Send => Some(PathObstacle::NotMatched),
+            (None, PeerPlace::ThisProcess(peer)) => {
+                peer.no_single_copy().map(|_| PathObstacle::PeerSettings)
+            }
+            (None, PeerPlace::ThisHost) => None,
+        };
+        match against {
+            Some(why) => Self::Rails(not_copied_by_cpus(PathKind::Tcp, why.clone(), why)),
+            None => Self::CopyByCpus,
+        }
+    }
+}
+
+impl fmt::Display for MemoryKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "host memory",
+            Self::Device => "a device's memory",
+            Self::Both => "memory of host and devices",
+        })
+    }
+}
+
+impl fmt::Display for FarEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(kind) => write!(f, "{kind} of the peer"),
+            Self::Receive => f.write_str("receives of the peer"),
+            Self::Send => f.write_str("sends of the peer"),
+        }
+    }
+}
+
+/// For people. What is left to each request is not said.
+impl fmt::Display for PathPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rails(path) => path.fmt(f),
+            Self::Shared => write!(f, "shared memory: {}", PathReason::Setting),
+            Self::CopyByCpus => f.write_str("single copy"),
+            Self::CopyByDevice => f.write_str("peer copy"),
+            Self::CopyInStages => f.write_str("single copy of short requests, shared memory"),
+            Self::Share { no_copy, .. } => write!(f, "shared memory: {no_copy}"),
+        }
+    }
+}
+
+/// A path between host memories of one host whose bytes CPUs don't copy, for that reason.
+pub fn not_copied_by_cpus(
+    kind: PathKind,
+    reason: impl Into<PathReason>,
+    why: PathObstacle,
+) -> TransferPath {
+    let path = TransferPath::new(kind, reason);
+    path.without(PathKind::PeerCopy, PathObstacle::NoDevice).without(PathKind::SingleCopy, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::MemoryKind::{Both, Device, Host};
+    use super::*;
+
+    const AUTO: PathSettings = PathSettings { only: None, single_copy: true };
+    const OFF: PathSettings = PathSettings { single_copy: false, ..AUTO };
+    const TCP: PathSettings = PathSettings { only: Some(OnlyPath::Tcp), ..AUTO };
+    const HERE: PeerPlace = PeerPlace::ThisProcess(AUTO);
+
+    #[test]
+    fn each_two_kinds_of_memory_have_a_plan() {
+        use PathPlan::{CopyByCpus, CopyByDevice, CopyInStages, Shared};
+        use PeerPlace::{OtherHost, ThisHost, ThisProcess};
+        let memory = FarEnd::Memory;
+        let setting = PathPlan::Rails(TransferPath::new(PathKind::Tcp, PathReason::Setting));
+        let rails = |why: PathObstacle| {
+            PathPlan::Rails(not_copied_by_cpus(PathKind::Tcp, why.clone(), why))
+        };
+        let other_host = TransferPath::new(PathKind::Tcp, PathObstacle::NoDevice);
+        for (settings, place, near, far, plan) in [
+            (AUTO, ThisHost, Host, memory(Host), CopyByCpus),
+            (AUTO, HERE, Host, FarEnd::Receive, CopyByCpus),
+            (AUTO, ThisHost, Host, FarEnd::Send, rails(PathObstacle::NotMatched)),
+            (AUTO, OtherHost, Host, memory(Host), PathPlan::Rails(other_host)),
+            (OFF, ThisHost, Host, memory(Host), rails(PathObstacle::SingleCopyOff)),
+            (AUTO, ThisProcess(OFF), Host, memory(Host), rails(PathObstacle::PeerSettings)),
+            (TCP, HERE, Device, memory(Device), setting.clone()),
+            (TCP, ThisHost, Host, memory(Both), setting),
+            (AUTO, ThisHost, Device, memory(Device), CopyByDevice),
+            (AUTO, HERE, Host, memory(Device), CopyByDevice),
+            (
+                AUTO,
+                ThisProcess(TCP),
+                Host,
+                memory(Device),
+                PathPlan::share(PathObstacle::PeerSettings),
+            ),
+            (AUTO, ThisHost, Host, memory(Device), PathPlan::share(PathObstacle::NearHostMemory)),
+            (AUTO, ThisHost, Both, memory(Host), PathPlan::share(PathObstacle::FarHostMemory)),
+            (AUTO, ThisHost, Device, memory(Host), CopyInStages),
+            (AUTO, OtherHost, Device, memory(Device), PathPlan::share(PathObstacle::OtherHost)),
+            (AUTO, ThisHost, Device, FarEnd::Receive, PathPlan::share(PathObstacle::NotMatched)),
+            (
+                PathSettings { only: Some(OnlyPath::Shared), ..AUTO },
+                OtherHost,
+                Host,
+                memory(Host),
+                Shared,
+            ),
+        ] {
+            let got = PathPlan::new(settings, place, near, far);
+            assert_eq!(got, plan, "{settings:?} {place:?} {near:?} {far:?}");
+        }
+        let PathPlan::Share { no_stages, .. } = PathPlan::new(OFF, ThisHost, Device, memory(Host))
+        else {
+            panic!("single_copy=off forbids stages")
+        };
+        assert_eq!(no_stages, Some(PathObstacle::SingleCopyOff));
+    }
+
+    #[test]
+    fn a_plan_is_decided_once_for_each_two_kinds() {
+        let plans = PathPlans::default();
+        let kinds = [Host, Device, Both];
+        let fars = kinds.map(FarEnd::Memory).into_iter().chain([FarEnd::Receive, FarEnd::Send]);
+        let pairs = || fars.clone().flat_map(move |far| kinds.map(move |near| (near, far)));
+        for (near, far) in pairs() {
+            let why = PathObstacle::from(format!("{near:?} {far:?}"));
+            plans.between(near, far, || PathPlan::share(why));
+        }
+        assert!(
+            plans
+                .known()
+                .map(|(near, far, _)| (near, far))
+                .eq(kinds.into_iter().flat_map(|near| fars.clone().map(move |far| (near, far))))
+        );
+        for (near, far) in pairs() {
+            let plan = plans.between(near, far, || unreachable!("it is known"));
+            assert_eq!(*plan, PathPlan::share(format!("{near:?} {far:?}").into()));
+        }
+    }
+
+    #[test]
+    fn memory_of_several_parts_is_of_both_kinds_if_they_differ() {
+        for (parts, kind) in
+            [(&[][..], Host), (&[false, false], Host), (&[true], Device), (&[true, false], Both)]
+        {
+            assert_eq!(MemoryKind::of(parts.iter().copied()), kind);
+        }
+    }
+}

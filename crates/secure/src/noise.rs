@@ -1,0 +1,12 @@
+//! The Noise protocol that keys and handshakes are of.
+
+use snow::Builder;
+use snow::params::NoiseParams;
+
+const PATTERN: &str = "Noise_XXpsk0_25519_ChaChaPoly_SHA256";
+
+pub(crate) fn builder() -> Builder<'static> {
+    // The pattern is a constant, and a test builds one.
+    let params: NoiseParams = PATTERN.parse().expect("a pattern of the library");
+    Builder::new(params)
+}
