@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-/// One visit to a flow: it ends after so many bytes, or after [`VISIT_NS`].
+/// One visit to a flow: it ends after so many bytes, or after 2 ms.
 pub struct Visit {
     left: usize,
     ends_at: u64,
