@@ -194,6 +194,7 @@ impl Future for Transfer {
 
 impl Drop for Transfer {
     fn drop(&mut self) {
+        posts::note_end::<Op>(&self.op);
         if !self.detached && !self.op.is_over() {
             self.engine.cancel(&self.op);
             self.engine.watch_copies(&self.op);

@@ -20,11 +20,15 @@ pub(crate) struct Shown(SharedMemory);
 impl Shown {
     /// Allocates `bytes` zeroed bytes and all their pages: running out of pages later would kill the process.
     pub(crate) fn new(bytes: u64) -> Result<Self, String> {
+        let shown = Self::to_pin(bytes)?;
+        shown.0.populate().map_err(|error| failed(bytes, &error))?;
+        Ok(shown)
+    }
+
+    /// Allocates `bytes` zeroed bytes for a device to pin, which takes their pages on the node near it.
+    pub(crate) fn to_pin(bytes: u64) -> Result<Self, String> {
         let token = random().map_err(|error| format!("no random bits: {error}"))?;
-        let shared = SharedMemory::create(bytes, token);
-        let shared = shared.and_then(|shared| shared.populate().map(|()| shared));
-        let failed = |error| format!("{bytes} bytes of shared memory can't be had: {error}");
-        Ok(Self(shared.map_err(failed)?))
+        SharedMemory::create(bytes, token).map(Self).map_err(|error| failed(bytes, &error))
     }
 
     pub(crate) fn memory(&self) -> &Memory {
@@ -56,6 +60,10 @@ pub(crate) fn open(peer: &ProvenProcess, place: SharedPlace) -> Result<Memory, S
     SharedMemory::open(peer, descriptor, bytes, token).map_err(|error| {
         format!("file descriptor {descriptor} of process {process} can't be opened: {error}")
     })
+}
+
+fn failed(bytes: u64, error: &dyn std::fmt::Display) -> String {
+    format!("{bytes} bytes of shared memory can't be had: {error}")
 }
 
 fn word(memory: &Memory, at: u64) -> Result<SharedWord, String> {

@@ -58,7 +58,7 @@ impl SharedRing {
     ) -> Result<Self, String> {
         let make = |bytes| -> Result<(Ring, Shown), String> {
             let taken = stock.take(bytes, least).map_err(|short| short.why)?;
-            let shown = Shown::new(bytes)?;
+            let shown = device.map_or_else(|| Shown::new(bytes), |_| Shown::to_pin(bytes))?;
             let memory = pinned(device, shown.memory().clone().with(taken), stock)?;
             Ok((Ring::of(memory), shown))
         };

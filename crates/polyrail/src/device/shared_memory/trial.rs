@@ -127,10 +127,11 @@ impl State {
 
     /// Says whether it is the first failure of a row.
     pub(crate) fn fail(&mut self, why: String) -> bool {
-        if self.retry.may_try(Time(monotonic_ns())) {
+        let now = Time(monotonic_ns());
+        if self.retry.may_try(now) {
             self.trouble = Some(why);
         }
-        self.retry.fail(Time(monotonic_ns()))
+        self.retry.fail(now)
     }
 }
 
