@@ -18,8 +18,6 @@ struct Posts {
 
 impl Posts {
     fn add(&mut self, op: usize) {
-        // Its memory is used again: another thread has seen the end of the one before.
-        self.remove(op);
         if self.count == MOST {
             self.remove(self.ops[0]);
         }
@@ -45,9 +43,11 @@ impl Posts {
 
 /// This thread posts an operation. Returns how many it has outstanding besides, 8 at most.
 pub(crate) fn note_post<T>(op: &T) -> u32 {
-    let mut posts = POSTS.get();
+    let (mut posts, op) = (POSTS.get(), std::ptr::from_ref(op).addr());
+    // Its memory is used again: another thread has seen the end of the one before.
+    posts.remove(op);
     let outstanding = posts.count as u32;
-    posts.add(std::ptr::from_ref(op).addr());
+    posts.add(op);
     POSTS.set(posts);
     outstanding
 }
