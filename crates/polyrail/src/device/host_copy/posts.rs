@@ -55,6 +55,10 @@ pub(crate) fn note_post<T>(op: &T) -> u32 {
 /// This thread sees that an operation is over, or no longer waits for it.
 pub(crate) fn note_end<T>(op: &T) {
     let mut posts = POSTS.get();
+    // As where nothing is copied by CPUs.
+    if posts.count == 0 {
+        return;
+    }
     posts.end(std::ptr::from_ref(op).addr());
     POSTS.set(posts);
 }

@@ -65,8 +65,8 @@ fn lacked(names_rails: bool, left_out: &[LeftOut], name: &str) -> Option<Lacked>
 }
 
 /// The rails that are down at the end of an interval or were at its begin, and those that lost flows in it with chunks
-/// under way; `before`: those that were down at its begin; `stats`: of its end. On a rail without a connection of this end all the while,
-/// payload may have arrived by connections of the end opposite.
+/// under way; `before`: those that were down at its begin; `stats`: of its end. On a rail without a connection of this
+/// end all the while, payload may have arrived by connections of the end opposite.
 pub(super) fn down_meanwhile(
     before: &[DownRail],
     later: &[DownRail],
