@@ -13,5 +13,5 @@ rm -f "$MARKS/job.$SLURM_JOB_ID"
 for mark in "$MARKS"/job.*; do
     [ -e "$mark" ] && exit 0
 done
-polyrail tune reset throughput >>"$LOG" 2>&1 9>&-
+polyrail host undo tune throughput >>"$LOG" 2>&1 9>&-
 exit 0

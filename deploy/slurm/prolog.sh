@@ -16,7 +16,7 @@ done
 : >"$MARKS/job.$SLURM_JOB_ID"
 if [ $first = yes ]; then
     # One transaction: what fails is undone, and the log says why.
-    polyrail tune apply throughput >>"$LOG" 2>&1 9>&-
+    polyrail host apply tune throughput >>"$LOG" 2>&1 9>&-
 fi
 # A prolog that fails drains its node, and an untuned node is only slower.
 exit 0

@@ -294,7 +294,7 @@ typedef struct {
   size_t segment_count;
   // Of a write: bytes that the peer gets once all others are in place; NULL: none.
   const void *notification;
-  // Bytes of the notification, at most `notification_bytes`; not looked at if that is NULL.
+  // Bytes of the notification, at most 64 KiB; not looked at if that is NULL.
   size_t notification_length;
   // The transfer fails if it is not complete after this time, which counts from each post. 0: the
   // setting `transfer_timeout_ms` holds.
@@ -459,7 +459,7 @@ int polyrail_group_leave(polyrail_group *group);
 // for one. POLYRAIL_PENDING: none wants to. The descriptor of polyrail_events_open() does not tell of these.
 //
 // Peers that are asked about wait, and nobody else does: up to 8 at a time, for a minute each. Who is accepted
-// after the time of its handshake (`hello_timeout_ms`) is let in when it comes again.
+// after the time of its handshake (`connect_timeout_ms`) is let in when it comes again.
 int polyrail_engine_next_incoming(polyrail_engine *engine,
                                   uint64_t timeout_ns,
                                   polyrail_incoming **incoming);

@@ -51,7 +51,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// for one. POLYRAIL_PENDING: none wants to. The descriptor of polyrail_events_open() does not tell of these.
 ///
 /// Peers that are asked about wait, and nobody else does: up to 8 at a time, for a minute each. Who is accepted
-/// after the time of its handshake (`hello_timeout_ms`) is let in when it comes again.
+/// after the time of its handshake (`connect_timeout_ms`) is let in when it comes again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn polyrail_engine_next_incoming(
     engine: *mut Engine,

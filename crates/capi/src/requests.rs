@@ -64,7 +64,7 @@ pub struct Request {
     pub segment_count: usize,
     /// Of a write: bytes that the peer gets once all others are in place; NULL: none.
     pub notification: *const c_void,
-    /// Bytes of the notification, at most `notification_bytes`; not looked at if that is NULL.
+    /// Bytes of the notification, at most 64 KiB; not looked at if that is NULL.
     pub notification_length: usize,
     /// The transfer fails if it is not complete after this time, which counts from each post. 0: the
     /// setting `transfer_timeout_ms` holds.

@@ -26,7 +26,9 @@ pub(crate) struct ConfigArgs {
     #[arg(long, value_name = "FILE", value_parser = file_to_read())]
     config: Option<PathBuf>,
 
-    /// Give a setting a value; may be repeated. `polyrail config show` lists all settings.
+    /// Give a setting a value; may be repeated.
+    ///
+    /// `polyrail config show` lists all settings.
     #[arg(long, value_name = "NAME=VALUE", hide_possible_values = true,
           value_parser = completed(setting_pair, setting_pairs))]
     set: Vec<String>,
@@ -68,8 +70,7 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ("bench", "sockets", "sockets"),
     ("bench", "window", "window_chunks"),
     ("bench", "chunk", "chunk_bytes"),
-    ("bench", "proxies", "tx_proxies"),
-    ("bench", "proxies", "rx_proxies"),
+    ("bench", "proxies", "proxies"),
     ("bench", "congestion", "congestion"),
     ("bench", "tx_bindings", "tx_bindings"),
     ("bench", "rx_bindings", "rx_bindings"),
@@ -159,7 +160,7 @@ mod tests {
                 "bench --chunk 1MiB --set chunk_bytes=2MiB",
                 "gives `chunk_bytes` a value, as --chunk <SIZE> does;",
             ),
-            ("bench --proxies 3 --set rx_proxies=1", "as --proxies <N|TX,RX> does;"),
+            ("bench --proxies 3 --set proxies=1", "as --proxies <N|TX,RX> does;"),
             ("config show --preset cpu --set preset=latency", "as --preset <NAME> does;"),
             ("mesh --rendezvous slurm:// --set rendezvous=mpi://", "as --rendezvous <PLACE> does;"),
         ] {
@@ -183,7 +184,8 @@ mod tests {
         let command = crate::command();
         let bench = command.find_subcommand("bench").unwrap();
         for argument in bench.get_arguments() {
-            let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+            let help = argument.get_long_help().or_else(|| argument.get_help());
+            let help = help.map(ToString::to_string).unwrap_or_default();
             let named = help.split_once("(setting").map_or("", |(_, rest)| rest);
             let named = named.split(')').next().unwrap_or_default();
             for setting in named.split('`').skip(1).step_by(2) {

@@ -1,30 +1,12 @@
-//! The option that chooses which machine to examine, and what the commands with it share.
+//! The value of the option `--sysroot`, which chooses the machine to examine.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
+use polyrail_host::Sysroot;
 use polyrail_host::snapshot::{self, SnapshotError};
-use polyrail_host::{ReadError, Sysroot};
-use polyrail_report::exit;
 
-use crate::stdout::complain;
-use crate::values::{Refusal, place_to_read, refuse_endless, sound};
-
-/// Which machine to examine; flatten it into a subcommand's arguments.
-#[derive(clap::Args, Clone, Debug, Default)]
-pub(crate) struct MachineArgs {
-    /// Look at another machine: a folder with its proc and sys, or an archive made by
-    /// `polyrail topo snapshot`.
-    #[arg(long, value_name = "DIR|FILE", value_parser = place_to_read())]
-    sysroot: Option<PathBuf>,
-}
-
-impl MachineArgs {
-    /// Where to read from.
-    pub(crate) fn open(&self) -> Result<Sysroot, SnapshotError> {
-        self.sysroot.as_deref().map_or_else(|| Ok(Sysroot::live()), snapshot::open)
-    }
-}
+use crate::values::{Refusal, refuse_endless, sound};
 
 /// The value of `--sysroot` where a command may also write: a folder, or an archive to read only.
 #[derive(Clone, Debug)]
@@ -47,6 +29,10 @@ impl MachineCopy {
         let root = snapshot::open(path).map_err(|error| {
             let help = error.help().unwrap_or_default();
             match &error {
+                SnapshotError::Open { source, .. } if source.kind() == ErrorKind::NotFound => {
+                    let fault = if path.is_dir() { "has no `sys` in it" } else { "does not exist" };
+                    Refusal::new(fault, allowed)
+                }
                 SnapshotError::Open { source, .. } => {
                     Refusal::new(format!("can't be opened: {source}"), allowed).of_io(source)
                 }
@@ -61,18 +47,4 @@ impl MachineCopy {
     pub(crate) fn root(copy: Option<&Self>) -> Sysroot {
         copy.map_or_else(Sysroot::live, |copy| copy.root.clone())
     }
-}
-
-/// Says on standard error why a machine could not be read or written.
-pub(crate) fn refuse_machine(error: &SnapshotError) -> ExitCode {
-    complain(&error.to_string(), error.help().as_deref());
-    ExitCode::from(match error {
-        SnapshotError::Open { source, .. } => exit::of_io(source),
-        _ => exit::ENVIRONMENT,
-    })
-}
-
-/// As [`refuse_machine`], for an error of a reader.
-pub(crate) fn refuse_read(error: ReadError) -> ExitCode {
-    refuse_machine(&error.into())
 }

@@ -57,7 +57,7 @@ const CONFIG: &str = "POLYRAIL_CONFIG";
 /// Settings that name files which an engine reads, and which it writes.
 const SETTINGS: [(&[&str], bool); 2] = [
     (&["secret_file", "certificate_file", "certificate_key_file", "trust_file"], false),
-    (&["dump_file", "trace_file", "log_file"], true),
+    (&["trace_file", "log_file"], true),
 ];
 
 fn is_setting(file: &Given) -> bool {
@@ -171,17 +171,29 @@ mod tests {
         polyrail_host::snapshot::write(&root, "x", &Default::default(), file).unwrap();
         for words in [
             vec!["sample", "--sysroot", &archive, "--out"],
-            vec!["irq", "plan", "--sysroot", &archive, "--output"],
-            vec!["tune", "plan", "throughput", "--sysroot", &archive, "--output"],
+            vec!["host", "plan", "irq", "--sysroot", &archive, "--output"],
+            vec!["host", "--sysroot", &archive, "plan", "tune", "throughput", "--output"],
             vec!["bench", "--set", &secret, "--json"],
             vec!["mesh", "--lab", "x", "--set", &secret, "--html"],
-            vec!["sweep", "--bench", &format!("--sizes 8 --config {same}"), "--output"],
-            vec!["autotune", "--bench", &format!("--sizes 8 --set {secret}"), "--journal"],
+            vec![
+                "experiment",
+                "sweep",
+                "--bench",
+                &format!("--sizes 8 --config {same}"),
+                "--output",
+            ],
+            vec![
+                "experiment",
+                "autotune",
+                "--bench",
+                &format!("--sizes 8 --set {secret}"),
+                "--journal",
+            ],
             vec!["bench", "--config", &same, "--json"],
             vec!["bench", "--config", &same, "--sample"],
             vec!["mesh", "--lab", "x", "--config", &same, "--html"],
             vec!["analyze", ".", "--predictions", &same, "--html"],
-            vec!["tune", "plan", "--profile-file", &same, "--output"],
+            vec!["host", "plan", "tune", "--profile-file", &same, "--output"],
         ] {
             let with = |last| [&words[..], &[last]].concat();
             let alias =

@@ -436,7 +436,7 @@ mod tests {
 
     #[test]
     fn a_bar_has_one_line_with_room_for_the_signs_of_ctrl_c() {
-        let what = "64KiB: trying send_buffer_bytes=4MiB";
+        let what = "64KiB: trying socket_buffer_bytes=4MiB";
         let times = ", 6 s already; 11 s so far, about 1 min 20 s left";
         let bars = |line: &str| line.matches(['█', '░']).count();
         for columns in 60..200 {

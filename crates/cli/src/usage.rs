@@ -13,6 +13,8 @@ use clap::{Arg, Command, CommandFactory, Error, FromArgMatches};
 use polyrail_report::exit;
 
 use crate::config_args::given_twice;
+use crate::help::{grouped, shortened};
+use crate::moved::moved;
 use crate::outputs::{are_written, hinted, written_over};
 use crate::stdout::{excerpt, set_remedy, tell};
 use crate::unwritten::to_stdout;
@@ -56,7 +58,7 @@ fn read_by<Cli: FromArgMatches>(mut command: Command, words: &[OsString]) -> Res
     let matches = command.try_get_matches_from_mut(all);
     let read = matches.and_then(|matches| {
         let cli = Cli::from_arg_matches(&matches)?;
-        let fault = given_twice(&command, &matches);
+        let fault = stands_twice(&command, words).or_else(|| given_twice(&command, &matches));
         Ok((cli, fault.or_else(|| written_over(&command, &matches))))
     });
     let error = match read {
@@ -81,6 +83,20 @@ fn read_by<Cli: FromArgMatches>(mut command: Command, words: &[OsString]) -> Res
     Err(Refused { message, error, shows_help, code })
 }
 
+/// Finds a global option that is given both before and behind a subcommand. clap would silently take the
+/// last one.
+fn stands_twice(command: &Command, words: &[OsString]) -> Option<String> {
+    let (command, _) = Line { command, words }.subcommand();
+    command.get_arguments().filter(|argument| argument.is_global_set()).find_map(|argument| {
+        let option = format!("--{}", argument.get_long()?);
+        let is_it = |word: &&OsString| word.to_string_lossy().split('=').next() == Some(&option);
+        let own = words.iter().take_while(|word| *word != "--");
+        let message =
+            || format!("{argument}: is given twice; allowed: once\nhelp: leave one of the two out");
+        (own.filter(is_it).count() > 1).then(message)
+    })
+}
+
 /// clap reads `-5s` as the options `-5` and `-s`. Behind an option it is meant as its value: `--time=-5s`.
 fn joined(error: &Error, words: &[OsString]) -> Option<Vec<OsString>> {
     let field = error.get(ContextKind::InvalidArg).map(listed)?;
@@ -103,13 +119,18 @@ fn is_bare_option(word: &OsString) -> bool {
         .is_some_and(|word| word.len() > 2 && word.starts_with("--") && !word.contains('='))
 }
 
+/// The program as it reads its command line and shows its help.
+pub(crate) fn prepared(program: Command) -> Command {
+    grouped(with_parts_prepared(program))
+}
+
 /// Takes `-5` for a value, so that the option itself refuses it and tells its range.
-pub(crate) fn prepared(command: Command) -> Command {
+fn with_parts_prepared(command: Command) -> Command {
     let command = command.mut_args(|argument| {
         let takes_value = argument.get_action().takes_values();
         hinted(argument).allow_negative_numbers(takes_value)
     });
-    command.mut_subcommands(prepared)
+    shortened(command).mut_subcommands(with_parts_prepared)
 }
 
 /// What was read, to name places in it.
@@ -182,7 +203,7 @@ fn message(error: &Error, line: &Line<'_>) -> String {
     let field = told(ContextKind::InvalidArg).unwrap_or_default();
     let value = told(ContextKind::InvalidValue);
     let (text, help) = match error.kind() {
-        ErrorKind::ValueValidation => {
+        ErrorKind::ValueValidation if !field.is_empty() => {
             let value = value.unwrap_or_default();
             refused_value(&field, &value, error)
         }
@@ -199,16 +220,7 @@ fn message(error: &Error, line: &Line<'_>) -> String {
             (format!("{field} `{value}`: {fault}; allowed: {allowed}"), help)
         }
         ErrorKind::UnknownArgument => unknown_argument(&field, error, line),
-        ErrorKind::InvalidSubcommand => {
-            let word = excerpt(&told(ContextKind::InvalidSubcommand).unwrap_or_default());
-            let near = told(ContextKind::SuggestedSubcommand).filter(|near| !near.is_empty());
-            let help = near.map(|near| format!("did you mean `{}`?", near.replace(", ", "` or `")));
-            let help = help.or_else(|| {
-                let whole = "this program has no other command; `cargo build --release` builds all";
-                (!cfg!(feature = "all-commands")).then(|| whole.to_owned())
-            });
-            (format!("command `{word}`: does not exist; allowed: {}", line.commands()), help)
-        }
+        ErrorKind::InvalidSubcommand => unknown_command(error, line),
         ErrorKind::TooManyValues | ErrorKind::WrongNumberOfValues => {
             let value = excerpt(&value.unwrap_or_default());
             let help = format!("write {field} alone, or choose another option");
@@ -216,13 +228,6 @@ fn message(error: &Error, line: &Line<'_>) -> String {
         }
         ErrorKind::ArgumentConflict => {
             let other = told(ContextKind::PriorArg).unwrap_or_default();
-            if let Some(name) = told(ContextKind::InvalidSubcommand) {
-                let text = format!(
-                    "command `{name}`: cannot be used behind {other}; allowed: one of them"
-                );
-                let help = format!("give what `{name}` has of these options behind it");
-                return format!("{text}\nhelp: {help}");
-            }
             match other == field || other.is_empty() {
                 true => (
                     format!("{field}: is given twice; allowed: once"),
@@ -243,9 +248,14 @@ fn message(error: &Error, line: &Line<'_>) -> String {
             let shown = excerpt(&value.escape_ascii().to_string());
             (format!("{field} `{shown}`: is not UTF-8 text; allowed: UTF-8"), None)
         }
+        // Commands also raise this kind for values that don't go together. Their text ends with a help line.
         _ => {
             let text = error.render().to_string();
-            (text.strip_prefix("error: ").unwrap_or(&text).trim_end().to_owned(), None)
+            let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
+            match text.split_once("\nhelp: ") {
+                Some((text, help)) => (text.to_owned(), Some(help.to_owned())),
+                None => (text.to_owned(), None),
+            }
         }
     };
     format!("{text}\nhelp: {}", help.unwrap_or_else(|| line.help()))
@@ -278,6 +288,32 @@ fn refused_value(field: &str, value: &str, error: &Error) -> (String, Option<Str
     }
 }
 
+fn unknown_command(error: &Error, line: &Line<'_>) -> (String, Option<String>) {
+    let told = |kind| error.get(kind).map(listed).unwrap_or_default();
+    let word = told(ContextKind::InvalidSubcommand);
+    let place = line.words.iter().position(|one| *one == *word.as_str());
+    // Words behind the wrong one may be names of other commands.
+    let before = &line.words[..place.unwrap_or(line.words.len())];
+    let allowed = Line { command: line.command, words: before }.commands();
+    let is_whole = cfg!(feature = "all-commands");
+    if let Some((old, now)) = place.and_then(|place| moved(line.words, place)).filter(|_| is_whole)
+    {
+        let text = format!("command `{old}`: is `polyrail {now}` now; allowed: {allowed}");
+        return (text, Some(format!("for more, try 'polyrail {now} --help'")));
+    }
+    let near = told(ContextKind::SuggestedSubcommand).replace(", ", "` or `");
+    let whole = "this program has no other command; `cargo build --release` builds all";
+    let help = match near.is_empty() {
+        true => (!is_whole).then(|| whole.to_owned()),
+        false => Some(format!("did you mean `{near}`?")),
+    };
+    (format!("command `{}`: does not exist; allowed: {allowed}", excerpt(&word)), help)
+}
+
+/// Options of `host plan irq` that `host apply` lacks.
+const OF_PLAN: [&str; 6] =
+    ["--policy", "--map", "--cpus", "--avoid", "--tx-bindings", "--rx-bindings"];
+
 fn unknown_argument(field: &str, error: &Error, line: &Line<'_>) -> (String, Option<String>) {
     let (_, name) = line.subcommand();
     let shown = excerpt(field);
@@ -290,7 +326,14 @@ fn unknown_argument(field: &str, error: &Error, line: &Line<'_>) -> (String, Opt
         return (text, None);
     }
     let near = match error.get(ContextKind::SuggestedArg) {
+        _ if name == "polyrail host apply" && OF_PLAN.contains(&field) => Some(format!(
+            "`polyrail host plan irq {field} … -o FILE`, then `polyrail host apply FILE`"
+        )),
         Some(ContextValue::String(near)) => Some(format!("did you mean `{near}`?")),
+        // In earlier versions its options stood before the file.
+        _ if name == "polyrail experiment" => {
+            Some("`experiment FILE` is `polyrail experiment run FILE` now".to_owned())
+        }
         _ => None,
     };
     let what = if field.starts_with('-') { "option" } else { "argument" };

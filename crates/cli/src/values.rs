@@ -105,6 +105,10 @@ impl From<ConfigError> for Refusal {
                 let (name, suggestion) = (name.clone(), suggestion.clone());
                 ConfigError::Unknown { name, suggestion, origin: None }.to_string()
             }
+            ConfigError::Renamed { name, now, .. } => {
+                let (name, now) = (name.clone(), *now);
+                ConfigError::Renamed { name, origin: None, now }.to_string()
+            }
             other => other.to_string(),
         };
         Self::of(text, error.help())
@@ -254,7 +258,7 @@ pub(crate) fn interface(text: &str) -> Result<String, Refusal> {
     if text.is_empty() || text.len() > 15 || text.starts_with('-') || text.contains(is_bad) {
         let allowed = "1 to 15 characters without `/`, `:` and spaces, such as eth1";
         let refusal = Refusal::new("can't be the name of an interface", allowed);
-        return Err(refusal.with_help("`polyrail topo` lists the interfaces"));
+        return Err(refusal.with_help("`polyrail host show` lists the interfaces"));
     }
     Ok(text.to_owned())
 }
@@ -266,6 +270,17 @@ pub(crate) fn word(text: &str) -> Result<String, Refusal> {
         let fault = if text.is_empty() { "empty" } else { "can't be such a name" };
         let allowed = "1 to 255 letters, digits, `-`, `_`, `.` and `:`, not beginning with `-`";
         return Err(Refusal::new(fault, allowed));
+    }
+    Ok(text.to_owned())
+}
+
+/// Reads the name of a profile. Users' own profiles have the names of their files.
+pub(crate) fn profile_name(text: &str) -> Result<String, Refusal> {
+    let is_bad = |one: char| one == '/' || steers(one);
+    if text.is_empty() || text.len() > 255 || text.starts_with('-') || text.contains(is_bad) {
+        let refusal =
+            Refusal::new("is no name of a profile", "what `polyrail host show profiles` shows");
+        return Err(refusal.with_help("name a file of your own with --profile-file"));
     }
     Ok(text.to_owned())
 }
@@ -345,11 +360,32 @@ const LIBRARY: &str = "a file that exists, or a bare name that the dynamic loade
 
 /// A file to read, which must be there.
 pub(crate) fn file_to_read() -> impl TypedValueParser<Value = PathBuf> {
-    path(|path| match fs::metadata(path) {
+    path(check_file)
+}
+
+/// One of these words, or else a file to read. The `other` word passes, too: the caller refuses it.
+pub(crate) fn word_or_file(
+    words: &'static [&'static str],
+    other: Option<&'static str>,
+) -> impl TypedValueParser<Value = PathBuf> {
+    path(move |path| match path.to_str() {
+        Some(word) if words.contains(&word) || other == Some(word) => Ok(()),
+        _ => check_file(path).map_err(|refusal| match path.exists() {
+            true => refusal,
+            false => {
+                let allowed = format!("{}, or a file that exists", words.join(", "));
+                Refusal { help: None, ..refusal.within(&allowed) }
+            }
+        }),
+    })
+}
+
+fn check_file(path: &Path) -> Result<(), Refusal> {
+    match fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(Refusal::new("is a folder", "a file that exists")),
         Ok(_) => refuse_endless(path, "a file that exists").and_then(|()| readable(path)),
         Err(error) => Err(absent(&error, "a file that exists")),
-    })
+    }
 }
 
 /// Refuses to read what never ends. What is not there is told by who opens it.
@@ -410,15 +446,6 @@ fn check_folder(path: &Path) -> Result<(), Refusal> {
         Ok(_) => Err(Refusal::new("is not a folder", "a folder that exists")),
         Err(error) => Err(absent(&error, "a folder that exists")),
     }
-}
-
-/// A file or folder to read, which must be there.
-pub(crate) fn place_to_read() -> impl TypedValueParser<Value = PathBuf> {
-    let allowed = "a file or a folder that exists";
-    path(move |path| match fs::metadata(path) {
-        Ok(_) => refuse_endless(path, allowed).and_then(|()| readable(path)),
-        Err(error) => Err(absent(&error, allowed)),
-    })
 }
 
 /// As [`file_to_write`]; `-` is standard output.
@@ -484,25 +511,28 @@ fn check_file_to_write(path: &Path) -> Result<(), Refusal> {
 
 /// A folder to fill, which a command makes if it is not there.
 pub(crate) fn folder_to_write() -> impl TypedValueParser<Value = PathBuf> {
-    path(|path| {
-        refuse_control(path, FOLDER_TO_WRITE)?;
-        // What is there of the way; all below it can be made.
-        let Some(there) = path.ancestors().find(|part| part.symlink_metadata().is_ok()) else {
-            return Ok(());
-        };
-        match fs::metadata(there) {
-            Ok(found) if !found.is_dir() => {
-                let fault = match there == path {
-                    true => "is a file".to_owned(),
-                    false => format!("can't be made: {} is a file", there.display()),
-                };
-                Err(Refusal::new(fault, FOLDER_TO_WRITE))
-            }
-            // Not each command that takes it writes there.
-            Ok(_) => Ok(()),
-            Err(error) => Err(absent(&error, FOLDER_TO_WRITE)),
+    path(check_folder_to_write)
+}
+
+/// Refuses a path that can't be such a folder.
+pub(crate) fn check_folder_to_write(path: &Path) -> Result<(), Refusal> {
+    refuse_control(path, FOLDER_TO_WRITE)?;
+    // The deepest part of the path that exists. All below it can be made.
+    let Some(there) = path.ancestors().find(|part| part.symlink_metadata().is_ok()) else {
+        return Ok(());
+    };
+    match fs::metadata(there) {
+        Ok(found) if !found.is_dir() => {
+            let fault = match there == path {
+                true => "is a file".to_owned(),
+                false => format!("can't be made: {} is a file", there.display()),
+            };
+            Err(Refusal::new(fault, FOLDER_TO_WRITE))
         }
-    })
+        // Don't test for write access: not every command with this option writes.
+        Ok(_) => Ok(()),
+        Err(error) => Err(absent(&error, FOLDER_TO_WRITE)),
+    }
 }
 
 const OTHERS_WRITE: u32 = 0o002;

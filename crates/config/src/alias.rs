@@ -71,7 +71,7 @@ pub(crate) const WITHOUT_COUNTERPART: &[(&str, &str)] = &[
     ("NCCL_NET_GDR_LEVEL", "there is no transport from GPU memory straight to the network"),
     (
         "NCCL_IGNORE_CPU_AFFINITY",
-        "Polyrail never changes the program's affinity; the tx and rx settings pin the proxies",
+        "Polyrail never changes the program's affinity; tx_bindings and rx_bindings pin the proxies",
     ),
 ];
 

@@ -1,12 +1,15 @@
 //! CPUs per interface: `eth1:8-21,112-125;eth2:22-35`.
 //!
-//! The grammar of NCCL's GPUDirect-TCPX plugin, a little wider: it also allows single CPUs and
-//! spaces. Where that plugin silently accepts mistakes, such as a name twice or letters for a
-//! number, this parser reports an error.
+//! The grammar of NCCL's GPUDirect-TCPX plugin, a little wider: it also allows single CPUs, spaces, and one
+//! entry without an interface, such as `8-21`, for all other interfaces. That plugin silently accepts mistakes, such as
+//! a repeated name or letters in a number. This parser reports them.
 
 use polyrail_yaml::excerpt;
 
-use crate::cpus::{CpuListError, parse_cpulist_at};
+use crate::cpus::{CpuListError, parse_cpulist};
+
+/// The name in messages for the entry without an interface.
+pub const OTHERS: &str = "any other interface";
 
 /// The most interfaces that bindings may name: as many as an engine has rails.
 const INTERFACES_MAX: usize = 64;
@@ -14,14 +17,14 @@ const INTERFACES_MAX: usize = 64;
 /// The longest name of an interface that the kernel takes.
 const LONGEST_NAME_BYTES: usize = 15;
 
-/// One interface and the CPUs of the threads that serve it.
+/// An interface, or all other interfaces, and the CPUs of the threads that serve it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
-    /// The interface's name. Whether it exists is not checked.
-    pub interface: String,
+    /// The interface's name, or `None` for all other interfaces. The interface need not exist.
+    pub interface: Option<String>,
     /// The CPUs in ascending order; never empty. Whether they exist is not checked.
     pub cpus: Vec<u32>,
-    /// Which character of the text the name begins at, counted from 1.
+    /// The character of the text at which the entry begins, counted from 1.
     pub column: usize,
 }
 
@@ -42,13 +45,13 @@ pub enum BindingsFault {
     /// Nothing between two semicolons, or before the first.
     #[error("has nothing before a semicolon")]
     EmptyEntry,
-    /// An entry without a colon.
+    /// An entry that has no colon and is not a list of CPUs.
     #[error("has `{0}` without a colon between interface and CPUs")]
     NoColon(String),
     /// The text before the colon can't be the name of an interface.
     #[error("has `{0}`, which can't be the name of an interface")]
     BadName(String),
-    /// An interface for the second time.
+    /// A second entry for an interface, or for [`OTHERS`].
     #[error("has {0} twice")]
     Twice(String),
     /// An interface without CPUs.
@@ -57,7 +60,7 @@ pub enum BindingsFault {
     /// The CPUs of an interface are not a valid list.
     #[error("has a list for {interface} that {source}")]
     Cpus {
-        /// The interface.
+        /// The interface, or [`OTHERS`].
         interface: String,
         /// What is wrong with the list: a phrase that follows its name.
         source: CpuListError,
@@ -70,8 +73,11 @@ pub enum BindingsFault {
 impl BindingsError {
     /// What to write instead, where that is known.
     pub fn help(&self) -> Option<String> {
-        let example = "write them like eth1:8-21,112-125;eth2:22-35";
+        let example = "write them like eth1:8-21,112-125;eth2:22-35, or 8-21 for all interfaces";
         match &self.fault {
+            BindingsFault::Twice(name) if name == OTHERS => {
+                Some("write one list of CPUs without an interface, with commas".to_owned())
+            }
             BindingsFault::Twice(name) => {
                 Some(format!("write {name} once, with all its CPUs after one colon"))
             }
@@ -105,11 +111,11 @@ pub fn parse_bindings(text: &str) -> Result<Vec<Binding>, BindingsError> {
         }
         let binding = binding(entry, column)?;
         if bindings.iter().any(|other| other.interface == binding.interface) {
-            let fault = BindingsFault::Twice(binding.interface);
+            let fault = BindingsFault::Twice(binding.interface.unwrap_or(OTHERS.to_owned()));
             return Err(BindingsError { column, fault });
         }
         bindings.push(binding);
-        if bindings.len() > INTERFACES_MAX {
+        if bindings.iter().filter(|one| one.interface.is_some()).count() > INTERFACES_MAX {
             return Err(BindingsError { column, fault: BindingsFault::TooMany });
         }
     }
@@ -120,23 +126,32 @@ pub fn parse_bindings(text: &str) -> Result<Vec<Binding>, BindingsError> {
 fn binding(entry: &str, column: usize) -> Result<Binding, BindingsError> {
     let entry = entry.trim();
     let fail = |column, fault| Err(BindingsError { column, fault });
-    let Some((name, list)) = entry.split_once(':') else {
-        return fail(column, BindingsFault::NoColon(excerpt(entry)));
+    let (interface, list, list_column) = match entry.split_once(':') {
+        Some((name, list)) => {
+            let interface = name.trim().to_owned();
+            if !is_interface(&interface) {
+                return fail(column, BindingsFault::BadName(excerpt(&interface)));
+            }
+            (Some(interface), list, column + name.chars().count() + 1)
+        }
+        None if is_list(entry) => (None, entry, column),
+        None => return fail(column, BindingsFault::NoColon(excerpt(entry))),
     };
-    let list_column = column + name.chars().count() + 1;
-    let interface = name.trim().to_owned();
-    if !is_interface(&interface) {
-        return fail(column, BindingsFault::BadName(excerpt(&interface)));
-    }
+    let named = || interface.clone().unwrap_or(OTHERS.to_owned());
     if list.trim().is_empty() {
-        return fail(list_column, BindingsFault::NoCpus(interface));
+        return fail(list_column, BindingsFault::NoCpus(named()));
     }
-    match parse_cpulist_at(list) {
+    match parse_cpulist(list) {
         Ok(cpus) => Ok(Binding { interface, cpus, column }),
         Err((offset, source)) => {
-            fail(list_column + offset, BindingsFault::Cpus { interface, source })
+            fail(list_column + offset, BindingsFault::Cpus { interface: named(), source })
         }
     }
+}
+
+/// Returns whether the text must be meant as a list of CPUs.
+fn is_list(text: &str) -> bool {
+    text.chars().all(|c| c.is_ascii_digit() || c.is_whitespace() || "-,".contains(c))
 }
 
 /// What the kernel takes as a name, less the signs of this grammar.
@@ -160,18 +175,37 @@ mod tests {
     #[test]
     fn interfaces_keep_their_order_and_singles_and_spaces_are_fine() {
         let bindings = parse_bindings(" eth10: 5 ;eth1:8-9,112;").unwrap();
-        let seen: Vec<_> =
-            bindings.iter().map(|b| (b.interface.as_str(), b.cpus.as_slice(), b.column)).collect();
-        assert_eq!(seen, [("eth10", [5].as_slice(), 2), ("eth1", [8, 9, 112].as_slice(), 12)]);
+        let seen: Vec<_> = bindings
+            .iter()
+            .map(|b| (b.interface.as_deref(), b.cpus.as_slice(), b.column))
+            .collect();
+        let wanted =
+            [(Some("eth10"), [5].as_slice(), 2), (Some("eth1"), [8, 9, 112].as_slice(), 12)];
+        assert_eq!(seen, wanted);
         assert_eq!(parse_bindings(" "), Ok(vec![]));
+    }
+
+    #[test]
+    fn one_entry_may_have_no_interface_wherever_it_stands() {
+        for (text, column) in [("8-9", 1), (" 8,9 ;", 2), ("eth1:3; 9,8", 9), ("8-9;eth1:3", 1)] {
+            let bindings = parse_bindings(text).unwrap();
+            let others: Vec<_> = bindings.iter().filter(|one| one.interface.is_none()).collect();
+            assert_eq!(others, [&Binding { interface: None, cpus: vec![8, 9], column }], "{text}");
+            assert_eq!(bindings.len(), 1 + usize::from(text.contains("eth1")), "{text}");
+        }
     }
 
     #[test]
     fn each_fault_is_named_at_its_column() {
         use BindingsFault::*;
         let cpus = |source| Cpus { interface: "eth1".into(), source };
+        let others = |source| Cpus { interface: OTHERS.into(), source };
         for (text, column, fault) in [
             ("eth1", 1, NoColon("eth1".into())),
+            ("8-21,x", 1, NoColon("8-21,x".into())),
+            ("8-21;22-35", 6, Twice(OTHERS.into())),
+            ("8-21,,22", 6, others(CpuListError::EmptyItem)),
+            ("eth1:8; 9000", 9, others(CpuListError::TooHigh("9000".into()))),
             ("eth1:8;eth2", 8, NoColon("eth2".into())),
             (";eth1:8", 1, EmptyEntry),
             (";", 1, EmptyEntry),

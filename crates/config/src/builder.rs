@@ -18,7 +18,6 @@ use crate::error::{BadValue, ConfigError};
 use crate::invalid::Invalid;
 use crate::preset;
 use crate::service_links;
-use crate::suggest;
 use crate::table::{self, Settings, Spec, TABLE, index_of, names};
 use crate::value::Value;
 use crate::yaml::{self, FILE_LIMIT_BYTES};
@@ -214,12 +213,8 @@ impl ConfigBuilder {
             if is_ours && !is_setting(name) && !NOT_SETTINGS.contains(&name.as_str()) {
                 let origin = Origin::Env { name: excerpt(name) };
                 let own: Vec<_> = TABLE.iter().map(Spec::env_name).collect();
-                let suggestion = suggest::closest(name, own.iter().map(String::as_str));
-                self.defer(ConfigError::Unknown {
-                    name: excerpt(name),
-                    suggestion: suggestion.map(str::to_owned),
-                    origin: Some(origin),
-                });
+                let own = own.iter().map(String::as_str);
+                self.defer(ConfigError::no_setting(name, Some(origin), own));
             }
         }
         self
@@ -383,7 +378,7 @@ impl ConfigBuilder {
         nearest
     }
 
-    /// One variable may serve two settings, and then gives each warning twice.
+    /// Keeps each warning once: when the builder drops a value, it resolves all values again.
     fn warn(&mut self, warning: String) {
         if !self.warnings.contains(&warning) {
             self.warnings.push(warning);
@@ -504,8 +499,7 @@ fn invalid_value(
 }
 
 fn unknown(name: &str, origin: Origin) -> ConfigError {
-    let suggestion = suggest::closest(name, names()).map(str::to_owned);
-    ConfigError::Unknown { name: excerpt(name), origin: Some(origin), suggestion }
+    ConfigError::no_setting(name, Some(origin), names())
 }
 
 /// Opens a regular file: a named pipe would wait until another process writes. Or `/dev/null`, which people name for a

@@ -99,14 +99,6 @@ choices! {
         Caller = "caller",
     }
 
-    /// Who polls before it sleeps.
-    Polling {
-        /// For as long as it has paid lately, on machines with CPUs to spare.
-        Auto = "auto",
-        /// Only as `proxy_spin_us` and `wait_spin_us` say.
-        Off = "off",
-    }
-
     /// Whether one proxy both sends and receives.
     ProxyLayout {
         /// TX and RX proxies are different threads.

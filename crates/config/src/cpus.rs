@@ -33,13 +33,8 @@ pub enum CpuListError {
 /// The empty text is the empty list. Whether the CPUs exist on this machine is not checked.
 ///
 /// # Errors
-/// [`CpuListError`] names the item that is wrong.
-pub fn parse_cpulist(text: &str) -> Result<Vec<u32>, CpuListError> {
-    parse_cpulist_at(text).map_err(|(_, error)| error)
-}
-
-/// As [`parse_cpulist`]; an error comes with how many characters stand before the wrong item.
-pub(crate) fn parse_cpulist_at(text: &str) -> Result<Vec<u32>, (usize, CpuListError)> {
+/// [`CpuListError`] names the wrong item. The number counts the characters before it.
+pub(crate) fn parse_cpulist(text: &str) -> Result<Vec<u32>, (usize, CpuListError)> {
     let ranges = parse_cpu_ranges(text)?;
     // One flag per CPU bounds the memory however often a range is repeated.
     let mut listed = vec![false; LAST_CPU as usize + 1];
@@ -52,7 +47,7 @@ pub(crate) fn parse_cpulist_at(text: &str) -> Result<Vec<u32>, (usize, CpuListEr
 /// Reads a list of CPUs as the ranges that it names, first and last of each, in their order.
 ///
 /// # Errors
-/// As [`parse_cpulist`], with how many characters stand before the wrong item.
+/// [`CpuListError`] names the wrong item. The number counts the characters before it.
 pub fn parse_cpu_ranges(text: &str) -> Result<Vec<(u32, u32)>, (usize, CpuListError)> {
     if text.trim().is_empty() {
         return Ok(Vec::new());
@@ -96,25 +91,29 @@ mod tests {
 
     use super::*;
 
+    fn read(text: &str) -> Result<Vec<u32>, CpuListError> {
+        parse_cpulist(text).map_err(|(_, error)| error)
+    }
+
     #[test]
     fn ranges_and_single_cpus_mix_and_come_out_sorted() {
-        assert_eq!(parse_cpulist("3, 0-1,8191"), Ok(vec![0, 1, 3, 8191]));
-        assert_eq!(parse_cpulist("4-6,5"), Ok(vec![4, 5, 6]));
-        assert_eq!(parse_cpulist(""), Ok(vec![]));
-        assert_eq!(parse_cpulist("8-21,112-125").unwrap().len(), 28);
+        assert_eq!(read("3, 0-1,8191"), Ok(vec![0, 1, 3, 8191]));
+        assert_eq!(read("4-6,5"), Ok(vec![4, 5, 6]));
+        assert_eq!(read(""), Ok(vec![]));
+        assert_eq!(read("8-21,112-125").unwrap().len(), 28);
     }
 
     #[test]
     fn each_fault_of_a_list_is_named() {
-        assert_eq!(parse_cpulist("1,,2"), Err(CpuListError::EmptyItem));
-        assert_eq!(parse_cpulist("1,"), Err(CpuListError::EmptyItem));
-        assert_eq!(parse_cpulist("5-3"), Err(CpuListError::Reversed { first: 5, last: 3 }));
+        assert_eq!(read("1,,2"), Err(CpuListError::EmptyItem));
+        assert_eq!(read("1,"), Err(CpuListError::EmptyItem));
+        assert_eq!(read("5-3"), Err(CpuListError::Reversed { first: 5, last: 3 }));
         for high in ["8192", "99999999999999999999"] {
             let error = CpuListError::TooHigh(high.to_owned());
-            assert_eq!(parse_cpulist(&format!("0-{high}")), Err(error));
+            assert_eq!(read(&format!("0-{high}")), Err(error));
         }
         for item in ["-3", "3-", "1-2-3", "eth1:8-21", "+3", "0x3", "0-10:2"] {
-            assert_eq!(parse_cpulist(item), Err(CpuListError::NotACpu(item.to_owned())));
+            assert_eq!(read(item), Err(CpuListError::NotACpu(item.to_owned())));
         }
     }
 
@@ -122,14 +121,14 @@ mod tests {
         #[test]
         fn a_written_list_reads_back(cpus in proptest::collection::btree_set(0..=LAST_CPU, 0..50)) {
             let text = cpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
-            prop_assert_eq!(parse_cpulist(&text), Ok(cpus.into_iter().collect()));
+            prop_assert_eq!(read(&text), Ok(cpus.into_iter().collect()));
         }
 
         #[test]
         fn what_is_taken_of_any_text_ascends_and_is_in_range(
             text in "[0-9,\\- ]*|[0-9]{1,4}(-[0-9]{4})?(, ?[0-9]{1,4})*|\\PC*",
         ) {
-            if let Ok(cpus) = parse_cpulist(&text) {
+            if let Ok(cpus) = read(&text) {
                 prop_assert!(cpus.is_sorted_by(|a, b| a < b), "{:?}", cpus);
                 prop_assert!(cpus.iter().all(|cpu| *cpu <= LAST_CPU));
                 prop_assert_eq!(cpus.is_empty(), text.trim().is_empty());

@@ -2,15 +2,13 @@
 
 use std::fmt::Write;
 
-use polyrail_yaml::excerpt;
-
 use crate::SUBSYSTEMS;
 use crate::alias::WITHOUT_COUNTERPART;
 use crate::choices::Preset;
 use crate::conflict::RULES;
 use crate::error::ConfigError;
 use crate::preset;
-use crate::suggest;
+use crate::renamed::RENAMED;
 use crate::table::{Settings, Spec, TABLE, index_of, names};
 
 /// The page `docs/config.md`.
@@ -28,27 +26,25 @@ pub fn markdown() -> String {
     }
     conflicts(&mut page);
     other_tools(&mut page);
+    earlier_versions(&mut page);
     page
 }
 
 /// All about one setting, for a terminal.
 ///
 /// # Errors
-/// [`ConfigError::Unknown`] for a name that is no setting, with the nearest one that is.
+/// [`ConfigError::Unknown`] for an unknown name, with the nearest known one, and
+/// [`ConfigError::Renamed`] for a setting of an earlier version.
 pub fn help(name: &str) -> Result<String, ConfigError> {
     let Some(index) = index_of(name) else {
-        return Err(ConfigError::Unknown {
-            name: excerpt(name),
-            origin: None,
-            suggestion: suggest::closest(name, names()).map(str::to_owned),
-        });
+        return Err(ConfigError::no_setting(name, None, names()));
     };
     let spec = &TABLE[index];
     let mut text = format!("{}: {}\n\n", spec.name, spec.help());
     for (label, value) in facts(spec) {
         let _ = writeln!(text, "  {label:<12} {value}");
     }
-    for rule in RULES.iter().filter(|rule| [rule.first, rule.second].contains(&name)) {
+    for rule in RULES.iter().filter(|rule| rule.names.contains(&name)) {
         let _ = writeln!(text, "  {:<12} when {}: {}", "conflict", rule.when, rule.why);
     }
     Ok(text)
@@ -165,19 +161,11 @@ fn other_tools(page: &mut String) {
          of C: `0x10` is 16 and `010` is 8.\n\n\
          | Name | Setting | What differs |\n|---|---|---|\n",
     );
-    let mut rows: Vec<(&str, Vec<&str>, &str)> = Vec::new();
-    for spec in TABLE {
-        for alias in spec.aliases {
-            match rows.iter_mut().find(|(env, ..)| *env == alias.env) {
-                Some((_, settings, _)) => settings.push(spec.name),
-                None => rows.push((alias.env, vec![spec.name], alias.note)),
-            }
-        }
-    }
-    rows.sort_unstable();
-    for (env, settings, note) in rows {
-        let settings: Vec<_> = settings.iter().map(|name| format!("`{name}`")).collect();
-        let _ = writeln!(page, "| `{env}` | {} | {note} |", settings.join(", "));
+    let of_setting = |spec: &'static Spec| spec.aliases.iter().map(move |alias| (alias, spec.name));
+    let mut rows: Vec<_> = TABLE.iter().flat_map(of_setting).collect();
+    rows.sort_unstable_by_key(|(alias, _)| alias.env);
+    for (alias, setting) in rows {
+        let _ = writeln!(page, "| `{}` | `{setting}` | {} |", alias.env, alias.note);
     }
     let _ = write!(
         page,
@@ -188,6 +176,17 @@ fn other_tools(page: &mut String) {
     );
     for (env, why) in WITHOUT_COUNTERPART {
         let _ = writeln!(page, "| `{env}` | {why} |");
+    }
+}
+
+fn earlier_versions(page: &mut String) {
+    page.push_str(
+        "\n## Names of earlier versions\n\n\
+         These names are refused, wherever they are given:\n\n\
+         | Name | Instead |\n|---|---|\n",
+    );
+    for (name, now) in RENAMED {
+        let _ = writeln!(page, "| `{name}` | {now} |");
     }
 }
 
@@ -234,13 +233,14 @@ mod tests {
 
     #[test]
     fn help_on_one_setting_has_its_facts_and_conflicts() {
-        let text = help("reconnect_min_ms").unwrap();
-        for part in ["100", "1 to 600000 ms", "POLYRAIL_RECONNECT_MIN_MS", "reconnect_max_ms"] {
+        let text = help("rail_stall_ms").unwrap();
+        for part in ["400", "20 to 600000 ms", "POLYRAIL_RAIL_STALL_MS", "peer_timeout_ms"] {
             assert!(text.contains(part), "{part} in {text}");
         }
         assert!(help("sockets").unwrap().contains("NCCL_NSOCKS_PERTHREAD"));
         assert!(help("chunk_bytes").unwrap().contains("preset       latency: 256KiB"));
         let error = help("chunk_byte").unwrap_err();
         assert_eq!(error.help().as_deref(), Some("did you mean `chunk_bytes`?"));
+        assert!(matches!(help("listen_ports"), Err(ConfigError::Renamed { .. })));
     }
 }

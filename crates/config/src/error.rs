@@ -5,7 +5,9 @@ use std::io::ErrorKind;
 
 use polyrail_yaml::excerpt;
 
+use crate::alias::ENV_PREFIX;
 use crate::config::Origin;
+use crate::{renamed, suggest};
 
 /// A configuration that can't be used; nothing of it takes effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,6 +58,19 @@ pub enum ConfigError {
         /// What the system said.
         reason: String,
     },
+    /// A setting of an earlier version.
+    #[error(
+        "setting `{name}`{} is of an earlier version; allowed: those that `polyrail config show` lists",
+        origin.as_ref().map_or(String::new(), in_brackets)
+    )]
+    Renamed {
+        /// The name, as given.
+        name: String,
+        /// The place where it was given. `None` if the caller only asked about the name.
+        origin: Option<Origin>,
+        /// Advice: the setting to use instead.
+        now: &'static str,
+    },
     /// A file that is no flat mapping from settings to values.
     #[error("{reason} (file {path}:{line}:{column}); allowed: one `name: value` for each setting")]
     Syntax {
@@ -86,7 +101,7 @@ pub enum ConfigError {
     Unknown {
         /// The name, as given.
         name: String,
-        /// Where it was given, unless it was only asked about.
+        /// The place where it was given. `None` if the caller only asked about the name.
         origin: Option<Origin>,
         /// The name that was probably meant.
         suggestion: Option<String>,
@@ -97,6 +112,20 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
+    /// The error for a name that is not a setting now: renamed or unknown. `near`: candidates for a suggestion.
+    pub(crate) fn no_setting<'a>(
+        name: &str,
+        origin: Option<Origin>,
+        near: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
+        let setting = name.strip_prefix(ENV_PREFIX).map(str::to_lowercase);
+        if let Some(now) = renamed::instead_of(setting.as_deref().unwrap_or(name)) {
+            return Self::Renamed { name: name.to_owned(), origin, now };
+        }
+        let suggestion = suggest::closest(name, near).map(str::to_owned);
+        Self::Unknown { name: excerpt(name), origin, suggestion }
+    }
+
     /// What to do about it, where the message alone does not say.
     pub fn help(&self) -> Option<String> {
         match self {
@@ -108,6 +137,7 @@ impl ConfigError {
                 "name a file of text that this user may read; POLYRAIL_CONFIG= with nothing behind it reads none"
                     .to_owned(),
             ),
+            Self::Renamed { now, .. } => Some((*now).to_owned()),
             Self::Syntax { remedy, .. } => remedy.clone(),
             Self::TooLarge { .. } => Some("a config file has one line per setting".to_owned()),
             Self::Unknown { suggestion: Some(suggestion), .. } => {

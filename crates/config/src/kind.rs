@@ -1,17 +1,19 @@
 //! What values a setting takes: how they are read, checked and written.
 
 use crate::bindings::parse_bindings;
-use crate::cpus::{LAST_CPU, parse_cpulist};
 use crate::file_name;
 use crate::invalid::Invalid;
 use crate::metrics_listen::{self, MetricsListen};
 use crate::number::Unit;
 use crate::peer_names::parse_names;
+use crate::ports;
+use crate::proxies;
 use crate::rendezvous::{self, Rendezvous};
 use crate::signal;
+use crate::spin;
 use crate::subsystems::{self, SUBSYSTEMS};
 use crate::suggest;
-use crate::value::Value;
+use crate::value::{Field, Value};
 
 /// The longest text any setting takes.
 const LONGEST_TEXT_BYTES: usize = 4096;
@@ -34,13 +36,18 @@ pub(crate) enum Kind {
     Flag,
     /// Interfaces, in the grammar of `NCCL_SOCKET_IFNAME`; only the engine can tell whether they exist.
     Interfaces,
-    Cpus,
     /// CPUs per interface.
     Bindings,
     /// Names on certificates.
     PeerNames,
     Congestion,
+    /// Ports to listen on.
+    Ports,
+    /// Numbers of proxies.
+    Proxies,
     Signal,
+    /// Time that threads poll before they sleep.
+    Spin,
     Subsystems,
     /// A file name with marks; what the empty name means.
     FileName(&'static str),
@@ -61,10 +68,6 @@ impl Kind {
 
     pub(crate) const fn millis(min: u64, max: u64) -> Self {
         Self::Number { unit: Unit::Millis, min, max, zero: None }
-    }
-
-    pub(crate) const fn micros(min: u64, max: u64) -> Self {
-        Self::Number { unit: Unit::Micros, min, max, zero: None }
     }
 
     /// Also takes 0, which means `meaning`; only for numbers.
@@ -99,10 +102,6 @@ impl Kind {
                 }
                 Ok(Value::Text(text.to_owned()))
             }
-            Self::Cpus => {
-                parse_cpulist(text).map_err(|error| Invalid::because(error.to_string()))?;
-                Ok(Value::Text(text.to_owned()))
-            }
             Self::Bindings => match parse_bindings(text) {
                 Ok(_) => Ok(Value::Text(text.to_owned())),
                 Err(error) => Err(Invalid { reason: error.to_string(), help: error.help() }),
@@ -112,7 +111,10 @@ impl Kind {
                 Err(error) => Err(Invalid::because(error.to_string()).help(error.help())),
             },
             Self::Congestion => congestion(text),
+            Self::Ports => ports::parse(text).map(|ports| ports.value()),
+            Self::Proxies => proxies::parse(text).map(|proxies| proxies.value()),
             Self::Signal => signal::parse(text).map(Value::Number),
+            Self::Spin => spin::parse(text).map(|spin| spin.value()),
             Self::Subsystems => {
                 subsystems::parse(text).map(|subsystems| Value::Text(subsystems.to_string()))
             }
@@ -151,8 +153,10 @@ impl Kind {
     pub(crate) fn meaning(self, value: &Value) -> &'static str {
         match (self, value) {
             (Self::Number { zero: Some(meaning), .. }, Value::Number(0)) => meaning,
+            (Self::Ports, Value::Number(0)) => ports::CHOSEN,
+            (Self::Proxies, Value::Number(0)) => proxies::AUTOMATIC,
             (Self::Signal, Value::Number(0)) => "off",
-            (Self::Cpus | Self::Bindings, Value::Text(text)) if text.is_empty() => "not pinned",
+            (Self::Bindings, Value::Text(text)) if text.is_empty() => "not pinned",
             (Self::PeerNames, Value::Text(text)) if text.is_empty() => "none",
             (Self::FileName(meaning), Value::Text(text)) if text.is_empty() => meaning,
             (Self::MetricsListen, Value::Text(text)) if text.is_empty() => "off",
@@ -165,6 +169,7 @@ impl Kind {
     pub(crate) const fn unit(self) -> &'static str {
         match self {
             Self::Number { unit, .. } => unit.label(),
+            Self::Proxies => "threads",
             _ => "",
         }
     }
@@ -189,22 +194,23 @@ impl Kind {
             Self::Interfaces => "auto, a list of names, prefixes or addresses like eth1,eth2, the same behind = (exact names) \
                                  or ? (those that are there), ^ and a list (auto without these), or plugin:LIBRARY"
                 .to_owned(),
-            Self::Cpus => format!("empty (not pinned), or a list of CPUs 0 to {LAST_CPU}"),
-            Self::Bindings => {
-                "empty (not pinned), or CPUs per interface like eth1:8-21,112-125;eth2:22-35"
-                    .to_owned()
-            }
+            Self::Bindings => "empty (not pinned), CPUs like 8-21, CPUs per interface like eth1:8-21,112-125;eth2:22-35, or \
+                               both like eth1:8-21;22-35"
+                .to_owned(),
             Self::PeerNames => {
                 "empty (none), or a list of DNS names, `*.example.org`, SPIFFE IDs, \
                                 `spiffe://example.org/path/*`; `*` is any name"
                     .to_owned()
             }
             Self::Congestion => "auto, system, or a name the kernel knows".to_owned(),
+            Self::Ports => ports::forms(),
+            Self::Proxies => proxies::forms(),
             Self::Signal => format!(
                 "0 (off), or a signal 1 to {} or its name; not {}",
                 signal::LAST_SIGNAL,
                 "KILL, STOP, SEGV, BUS, FPE, ILL"
             ),
+            Self::Spin => spin::FORMS.to_owned(),
             Self::Subsystems => {
                 format!("all, or a list of {}; with ^ in front all others", SUBSYSTEMS.join(", "))
             }
@@ -296,14 +302,9 @@ mod tests {
     #[test]
     fn long_texts_and_control_characters_are_refused_everywhere() {
         let long = "x".repeat(LONGEST_TEXT_BYTES + 1);
-        for kind in [
-            Kind::Interfaces,
-            Kind::Cpus,
-            Kind::Bindings,
-            Kind::PeerNames,
-            Kind::FileName("off"),
-            Kind::Flag,
-        ] {
+        for kind in
+            [Kind::Interfaces, Kind::Bindings, Kind::PeerNames, Kind::FileName("off"), Kind::Flag]
+        {
             assert_eq!(kind.parse(&long).unwrap_err().reason, "is longer than 4096 bytes");
             let reason = kind.parse("a\nb").unwrap_err().reason;
             assert_eq!(

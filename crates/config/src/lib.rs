@@ -42,24 +42,28 @@ mod kind;
 mod metrics_listen;
 mod number;
 mod peer_names;
+mod ports;
 mod preset;
+mod proxies;
+mod renamed;
 mod rendezvous;
 mod service_links;
 mod signal;
+mod spin;
 mod subsystems;
 mod suggest;
 mod table;
 mod value;
 mod yaml;
 
-pub use bindings::{Binding, BindingsError, BindingsFault, parse_bindings};
+pub use bindings::{Binding, BindingsError, BindingsFault, OTHERS, parse_bindings};
 pub use builder::ConfigBuilder;
 pub use choices::{
-    AddressFamily, Auth, BindDevice, LogFormat, LogLevel, NcclDevices, PathChoice, Payload,
-    Polling, Preset, Progress, ProxyLayout, SingleCopy, UnknownChoice,
+    AddressFamily, Auth, BindDevice, LogFormat, LogLevel, NcclDevices, PathChoice, Payload, Preset,
+    Progress, ProxyLayout, SingleCopy, UnknownChoice,
 };
 pub use config::{Config, Origin, Row};
-pub use cpus::{CpuListError, LAST_CPU, parse_cpu_ranges, parse_cpulist};
+pub use cpus::{CpuListError, LAST_CPU, parse_cpu_ranges};
 pub use docs::{help, markdown};
 pub use error::{BadValue, ConfigError, Conflict, Party, is_wrong_path};
 pub use file_name::expand_file_name;
@@ -68,7 +72,9 @@ pub use metrics_listen::MetricsListen;
 pub use number::{parse_size, parse_time, show_size};
 pub use peer_names::{NamePattern, NamesError, NamesFault, parse_names};
 pub use polyrail_yaml::{cell, harmless, json_in_markup, markdown_line, markup, shortened, steers};
+pub use proxies::Proxies;
 pub use rendezvous::{Launcher, Rendezvous};
+pub use spin::Spin;
 pub use subsystems::{SUBSYSTEMS, Subsystems};
 pub use table::{Settings, choices, names};
 pub use value::Value;

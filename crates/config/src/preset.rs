@@ -26,8 +26,7 @@ const LATENCY: &[PresetValue] = &[
     value("append_freq", "1", "a new operation never waits for a pass over the old ones"),
     value("inline_bytes", "64KiB", "larger writes, too, leave before posting returns"),
     value("chunk_bytes", "256KiB", "a small message waits less behind a large one on its flow"),
-    value("wait_spin_us", "2000", "a wake-up costs more than the round trip itself"),
-    value("proxy_spin_us", "2000", "the same, if proxies are asked for"),
+    value("spin", "2ms", "a wake-up costs more than the round trip itself"),
 ];
 
 const THROUGHPUT: &[PresetValue] = &[
@@ -44,12 +43,10 @@ const THROUGHPUT: &[PresetValue] = &[
 
 const CPU: &[PresetValue] = &[
     value("proxy_layout", "merged", "fewer threads to wake"),
-    value("tx_proxies", "1", "one proxy for all rails"),
-    value("rx_proxies", "1", "one proxy for all rails"),
+    value("proxies", "1", "one proxy for all rails"),
     value("append_batch", "64", "fewer visits to the ops pool"),
     value("chunk_bytes", "1MiB", "fewer headers and system calls per byte"),
-    value("polling", "off", "proxies sleep at once"),
-    value("wait_spin_us", "0", "a waiting thread sleeps at once"),
+    value("spin", "off", "proxies and waiting threads sleep at once"),
 ];
 
 const fn value(name: &'static str, value: &'static str, because: &'static str) -> PresetValue {

@@ -39,7 +39,7 @@ pub(crate) fn closest<'a>(
 mod tests {
     use super::*;
 
-    const NAMES: [&str; 4] = ["chunk_bytes", "window_chunks", "tx_cpus", "rx_cpus"];
+    const NAMES: [&str; 4] = ["chunk_bytes", "window_chunks", "tx_bindings", "rx_bindings"];
 
     #[test]
     fn a_misspelt_name_finds_its_neighbour() {

@@ -4,25 +4,31 @@ use std::ops::RangeInclusive;
 
 use crate::alias::{self, Alias, ENV_PREFIX};
 use crate::choices::{
-    AddressFamily, Auth, BindDevice, LogFormat, LogLevel, NcclDevices, PathChoice, Payload,
-    Polling, Preset, Progress, ProxyLayout, SingleCopy,
+    AddressFamily, Auth, BindDevice, LogFormat, LogLevel, NcclDevices, PathChoice, Payload, Preset,
+    Progress, ProxyLayout, SingleCopy,
 };
 use crate::invalid::Invalid;
 use crate::kind::Kind;
 use crate::number::{GIB, KIB, MIB};
+use crate::proxies::Proxies;
+use crate::spin::Spin;
 use crate::value::{Field, Value};
 
 /// Below the ports that the kernel gives out and those of Kubernetes' services, and of nobody at IANA.
 const LISTEN_PORTS: RangeInclusive<u16> = 29200..=29999;
 
 impl Settings {
+    /// Returns whether each rail takes a free port of the engine's choice, as `listen_port` is 0.
+    pub fn chooses_ports(&self) -> bool {
+        self.listen_port == (0..=0)
+    }
+
     /// The ports of which each rail takes a free one. If `listen_port` is given, its rails try the first one
     /// first.
     pub fn listen_range(&self) -> RangeInclusive<u16> {
-        match self.listen_port {
-            0 => LISTEN_PORTS,
-            // All of them are ports: a range that ends beyond the last one is refused.
-            first => first..=first.saturating_add(self.listen_ports - 1),
+        match self.chooses_ports() {
+            true => LISTEN_PORTS,
+            false => self.listen_port.clone(),
         }
     }
 
@@ -31,22 +37,6 @@ impl Settings {
     pub fn names_rails(&self) -> bool {
         let rails = self.rails.trim();
         rails != "auto" && !rails.starts_with('^')
-    }
-
-    /// The number of proxies where they are merged; 0 is auto.
-    pub fn merged_proxies(&self) -> u32 {
-        self.tx_proxies.max(self.rx_proxies)
-    }
-
-    /// The CPUs of the proxies where they are merged, for [`crate::parse_cpulist`].
-    pub fn merged_cpus(&self) -> &str {
-        if self.tx_cpus.is_empty() { &self.rx_cpus } else { &self.tx_cpus }
-    }
-
-    /// The CPUs per interface of the proxies where they are merged, for
-    /// [`crate::parse_bindings`].
-    pub fn merged_bindings(&self) -> &str {
-        if self.tx_bindings.is_empty() { &self.rx_bindings } else { &self.tx_bindings }
     }
 }
 
@@ -232,33 +222,22 @@ settings! {
     progress: Progress = Progress::Proxy, Kind::Choice(Progress::NAMES);
 
     /// Whether sending and receiving have proxies of their own (`split`) or each proxy does both
-    /// (`merged`). Merged proxies take their number and CPUs from the tx or rx settings, whichever
-    /// are given; of two numbers the larger one counts.
+    /// (`merged`). Merged proxies take their CPUs from `tx_bindings` or `rx_bindings`, whichever is given, and the
+    /// larger one of two numbers of `proxies`.
     proxy_layout: ProxyLayout = ProxyLayout::Split, Kind::Choice(ProxyLayout::NAMES);
 
-    /// Number of proxies that send.
-    tx_proxies: u32 = 0, Kind::count("threads", 1, 256).or_zero("auto: one per rail or channel, at most 3/8 of the CPUs (half of them if payload is not none) and no fewer than 2"),
+    /// Number of proxies: one number for each direction, or those that send and those that receive, like `2,3`.
+    proxies: Proxies = Proxies { tx: 0, rx: 0 }, Kind::Proxies,
         [alias::via("NCCL_SOCKET_NTHREADS", alias::threads, "per engine, not per connection; 0 is auto; -2 keeps Polyrail's value")];
 
-    /// Number of proxies that receive.
-    rx_proxies: u32 = 0, Kind::count("threads", 1, 256).or_zero("auto: one per rail or channel, at most 3/8 of the CPUs (half of them if payload is not none) and no fewer than 2"),
-        [alias::via("NCCL_SOCKET_NTHREADS", alias::threads, "per engine, not per connection; 0 is auto; -2 keeps Polyrail's value")];
-
-    /// CPUs that the sending proxies are pinned to, like `8-21,112-125`. The engine never changes
+    /// CPUs that the sending proxies are pinned to, by interface, like `eth1:8-21,112-125;eth2:22-35`.
+    /// An entry without an interface is for all that have no entry of their own: `8-21`, or `eth1:8-21;22-35`.
+    /// `polyrail host plan bindings` derives them from the topology. The engine never changes
     /// the affinity of the program's own threads.
-    tx_cpus: String = "", Kind::Cpus;
-
-    /// CPUs that the receiving proxies are pinned to, like `22-35,126-139`.
-    rx_cpus: String = "", Kind::Cpus;
-
-    /// CPUs that the sending proxies of each interface are pinned to, like
-    /// `eth1:8-21,112-125;eth2:22-35`. `tx_cpus` applies to interfaces that are not named.
-    /// `polyrail bindings suggest` derives them from the topology.
     tx_bindings: String = "", Kind::Bindings,
         [alias::same("NCCL_GPUDIRECTTCPX_TX_BINDINGS")];
 
-    /// CPUs that the receiving proxies of each interface are pinned to. As `tx_bindings`, with
-    /// `rx_cpus` for the other interfaces.
+    /// CPUs that the receiving proxies are pinned to, as `tx_bindings`.
     rx_bindings: String = "", Kind::Bindings,
         [alias::same("NCCL_GPUDIRECTTCPX_RX_BINDINGS")];
 
@@ -279,19 +258,13 @@ settings! {
     /// the hand-over to a proxy. 0 hands every write over.
     inline_bytes: u64 = 16 * KIB, Kind::bytes(0, MIB);
 
-    /// Whether proxies and waiting calls decide by themselves to poll before they sleep: `auto` (on
-    /// machines with 8 CPUs or more, while messages are small and come in quick succession) or
-    /// `off`.
-    polling: Polling = Polling::Auto, Kind::Choice(Polling::NAMES);
-
-    /// How long an idle proxy always polls before it sleeps, whatever `polling` decides. Longer
-    /// saves the wake-up but burns CPU.
-    proxy_spin_us: u32 = 0, Kind::micros(0, 1_000_000);
-
-    /// How long a waiting call always polls before it sleeps, whatever `polling` decides. Longer
-    /// saves the wake-up but burns CPU. A caller that moves the data sleeps at once for a while where
-    /// other programs take its CPU away again and again.
-    wait_spin_us: u32 = 20, Kind::micros(0, 1_000_000);
+    /// The time that proxies and waiting calls poll before they sleep. `auto`: they decide by themselves
+    /// (they poll on machines with 8 CPUs or more, while messages are small and come in quick succession),
+    /// and a waiting call polls for 20 us on every machine. `off`: they sleep at once. A time like `2ms`:
+    /// at least that long, and longer where `auto` polls longer. Longer saves the wake-up but burns CPU.
+    /// A caller that moves the data sleeps at once for a while where other programs take its CPU away again
+    /// and again.
+    spin: Spin = Spin::Auto, Kind::Spin;
 }
 
 "Sockets" {
@@ -299,47 +272,32 @@ settings! {
     /// the system's), `system`, or a name the kernel knows.
     congestion: String = "auto", Kind::Congestion;
 
-    /// Send buffer of each flow in the kernel. With less than a segment of the loopback interface
-    /// (64 KiB) each one waits for an acknowledgement that the other end delays.
-    send_buffer_bytes: u64 = 0, Kind::bytes(64 * KIB, GIB).or_zero("kernel autotuning");
-
-    /// Receive buffer of each flow in the kernel. With less than a segment of the loopback interface
-    /// (64 KiB) the window closes, and the sender only probes it now and then.
-    recv_buffer_bytes: u64 = 0, Kind::bytes(64 * KIB, GIB).or_zero("kernel autotuning");
-
-    /// Unsent bytes a flow may hold in the kernel before it counts as full (TCP_NOTSENT_LOWAT).
-    /// Less keeps a small message from queueing behind a large one.
-    notsent_bytes: u64 = 0, Kind::bytes(1, GIB).or_zero("off");
+    /// Send buffer and receive buffer of each flow in the kernel, each of this size. With less than a
+    /// segment of the loopback interface (64 KiB), each one waits for an acknowledgement that the other end
+    /// delays.
+    socket_buffer_bytes: u64 = 0, Kind::bytes(64 * KIB, GIB).or_zero("kernel autotuning");
 
     /// Whether sockets are bound to the device of their rail (SO_BINDTODEVICE), in addition to its
     /// address. With `auto` listeners are not, and connections are tried both ways.
     bind_device: BindDevice = BindDevice::Auto, Kind::Choice(BindDevice::NAMES);
 
-    /// TCP port to listen on. With 0 each rail takes a free one of a range that a firewall can let through.
-    listen_port: u16 = 0, Kind::count("", 1, 65535).or_zero("a free one of 29200 to 29999");
-
-    /// How many ports to try, from `listen_port` on: each rail listens on the first that is free. So several engines
-    /// of a machine share a range of ports that a firewall lets through.
-    listen_ports: u16 = 1, Kind::count("ports", 1, 10_000);
+    /// TCP port to listen on. With 0 each rail takes a free one of a range that a firewall can let through. Of a range
+    /// like `5000-5063` each rail takes the first that is free, so several engines of a machine share it.
+    listen_port: RangeInclusive<u16> = 0..=0, Kind::Ports;
 }
 
 "Deadlines" {
-    /// How long one TCP connection may take to come up.
+    /// The longest that one TCP connection may take to come up, and one that has come to
+    /// identify itself: round trips, and time for the threads of both ends to run. For that it has 100 ms at
+    /// least.
     connect_timeout_ms: u64 = 3000, Kind::millis(1, 600_000);
-
-    /// How long a new connection may take to identify itself: round trips, and time for the threads
-    /// of both ends to run.
-    hello_timeout_ms: u64 = 3000, Kind::millis(100, 600_000);
 
     /// How long a rail may make no progress while others do, before other rails send its chunks
     /// again.
     rail_stall_ms: u64 = 400, Kind::millis(20, 600_000);
 
-    /// Pause before the first attempt to bring a failed rail back.
-    reconnect_min_ms: u64 = 100, Kind::millis(1, 600_000);
-
-    /// Longest pause between attempts. The pause doubles up to this, also while connections come up and
-    /// soon fail.
+    /// Longest pause between attempts to bring a failed rail back. The first pause is a tenth of it, and each further
+    /// one is twice as long, up to this, also while connections come up and soon fail.
     reconnect_max_ms: u64 = 1000, Kind::millis(1, 600_000);
 
     /// How long transfers with a peer may make no progress before they fail, and how long the peer
@@ -399,10 +357,6 @@ settings! {
 }
 
 "Limits" {
-
-    /// Size of the largest notification that may be posted here. Peers go by their own setting, so up to 64 KiB may arrive.
-    notification_bytes: u64 = 64 * KIB, Kind::bytes(0, 64 * KIB);
-
     /// Notifications that may wait in the inbox, with 1 KiB for each on average (1 MiB for all at
     /// least). Peers share it in equal parts, and the engine holds back a peer whose part is full.
     /// The inbox keeps as many again from peers that are gone.
@@ -410,21 +364,14 @@ settings! {
 
     /// The most connections that an engine accepts, but no more than three quarters of the
     /// process's file descriptors. Peers that have connections share seven eighths; the rest is for peers
-    /// without any, one for each.
+    /// without any, one for each. A 32nd of it, and 4 at least, may be in the handshake at once.
     flow_limit: u32 = 4096, Kind::count("flows", 16, 65_536);
-
-    /// The most accepted connections that may be in the handshake at once.
-    handshake_limit: u32 = 128, Kind::count("flows", 1, 65_536);
 }
 
 "NCCL plugin" {
     /// What NCCL sees as a network device: all rails together (`one`), the rails of each NUMA node
     /// (`node`), or each rail (`nic`).
     nccl_devices: NcclDevices = NcclDevices::One, Kind::Choice(NcclDevices::NAMES);
-
-    /// Speed in Mbit/s that each device reports to NCCL. NCCL derives the number of its channels
-    /// from it.
-    nccl_speed_mbps: u32 = 0, Kind::count("Mbit/s", 1, 100_000_000).or_zero("the sum of its rails");
 
     /// NCCL's own threads send and receive messages up to this size, on separate connections, so
     /// that no message waits for another thread. Ranks that share a process don't use this way, nor
@@ -442,19 +389,14 @@ settings! {
     /// has no file, to processes of the same user and of root. Its thread sleeps unless somebody looks.
     top_socket: bool = true, Kind::Flag;
 
-    /// Signal on which the engine writes a dump of its state, by number or name, like `USR1`.
+    /// Signal on which the engine writes a dump of its state, by number or name, like `USR1`: to standard error, or behind
+    /// the log if `log_file` is given and `log_format` is text.
     dump_signal: u32 = 0, Kind::Signal,
         [alias::via("NCCL_PROXY_DUMP_SIGNAL", alias::dump_signal, "-1 is off")];
 
-    /// File the state dump is written to.
-    dump_file: String = "", Kind::FileName("standard error");
-
-    /// File for the trace of every chunk, as Chrome/Perfetto JSON.
+    /// File for the trace of every chunk, as Chrome/Perfetto JSON. It holds 1048576 events; later ones are counted, not kept.
     trace_file: String = "", Kind::FileName("off"),
         [alias::via("RCCL_ENABLE_PROXY_TRACE", alias::proxy_trace, "1 writes polyrail-trace-%h-%p.json")];
-
-    /// The most events that a trace holds. Later events are counted but not kept.
-    trace_events: u32 = 1 << 20, Kind::count("events", 1024, 1 << 26);
 
     /// The least severe log records that are written.
     log_level: LogLevel = LogLevel::Warn, Kind::Choice(LogLevel::NAMES),
@@ -469,10 +411,6 @@ settings! {
 
     /// How log records are written: lines for people (`text`), or one JSON document per line (`json`).
     log_format: LogFormat = LogFormat::Text, Kind::Choice(LogFormat::NAMES);
-
-    /// The most log records per minute that one place in the code writes. What is left out is counted,
-    /// and another record tells the count.
-    log_per_minute: u32 = 100, Kind::count("records", 1, 1_000_000).or_zero("no limit");
 
     /// Log the expected and the actual CPU affinity of every thread.
     verbose_bindings: bool = false, Kind::Flag,

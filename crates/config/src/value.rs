@@ -70,7 +70,7 @@ macro_rules! number_fields {
     )+};
 }
 
-number_fields!(u16, u32, u64);
+number_fields!(u32, u64);
 
 impl Field for bool {
     type Const = Self;

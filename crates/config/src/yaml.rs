@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_flat_mapping_and_one_below_polyrail_read_alike() {
-        let flat = "# ours\nrails: '^docker'\nlog_file: \"\"\ntx_cpus: 8-21,112-125 # node 0\n";
+        let flat = "# ours\nrails: '^docker'\nlog_file: \"\"\ntx_bindings: 8-21,112-125 # node 0\n";
         let wrapped: String = "polyrail:\n".to_owned()
             + &flat.lines().map(|l| format!("  {l}\n")).collect::<String>();
         assert_eq!(pairs(flat).len(), 3);
@@ -220,7 +220,7 @@ mod tests {
         ] {
             assert_eq!(fault(text), expected, "{text:?}");
         }
-        assert!(fault("dump_file: %h").contains("(file f:1:12)"), "{}", fault("dump_file: %h"));
+        assert!(fault("trace_file: %h").contains("(file f:1:13)"), "{}", fault("trace_file: %h"));
         assert!(fault("a: 'open").starts_with("not YAML: "));
     }
 

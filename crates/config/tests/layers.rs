@@ -1,6 +1,8 @@
 //! Which layer wins, and what each value remembers about it.
 
-use polyrail_config::{Config, ConfigBuilder, LogLevel, Origin, Preset, Progress, names};
+use polyrail_config::{
+    Config, ConfigBuilder, LogLevel, Origin, Preset, Progress, Proxies, Spin, names,
+};
 
 fn env(builder: ConfigBuilder, variables: &[(&str, &str)]) -> ConfigBuilder {
     builder.env_from(variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())))
@@ -60,9 +62,9 @@ fn a_preset_can_be_named_in_every_layer_and_yields_to_explicit_values_of_all() {
     assert_eq!(config.window_chunks, 99, "the file's value outlives its preset");
 
     let config = builder.preset(Preset::Cpu).build().unwrap();
-    assert_eq!((config.preset, config.wait_spin_us), (Preset::Cpu, 0));
+    assert_eq!((config.preset, config.spin), (Preset::Cpu, Spin::Off));
     assert_eq!(origin(&config, "preset"), "set");
-    assert_eq!(origin(&config, "wait_spin_us"), "preset cpu");
+    assert_eq!(origin(&config, "spin"), "preset cpu");
 }
 
 #[test]
@@ -123,7 +125,7 @@ fn names_of_other_tools_set_the_same_knob() {
     ]);
     assert_eq!((config.append_freq, config.append_batch, config.dump_signal), (3, 32, 10));
     assert_eq!(config.rails, "^docker,lo");
-    assert_eq!((config.tx_proxies, config.rx_proxies, config.sockets), (4, 4, 2));
+    assert_eq!((config.proxies, config.sockets), (Proxies { tx: 4, rx: 4 }, 2));
     assert_eq!(config.log_level, LogLevel::Info);
     assert_eq!(config.log_subsystems, "rail,flow,proxy,nccl");
     assert_eq!(config.log_file, "/tmp/nccl.%h.%p");
@@ -132,7 +134,7 @@ fn names_of_other_tools_set_the_same_knob() {
     assert_eq!(config.tx_bindings, "eth1:8-21,112-125");
     assert_eq!(config.rx_bindings, "eth1:22-35,126-139;eth2:22-35,126-139");
     assert_eq!(config.trace_file, "polyrail-trace-%h-%p.json");
-    assert_eq!(origin(&config, "rx_proxies"), "env NCCL_SOCKET_NTHREADS");
+    assert_eq!(origin(&config, "proxies"), "env NCCL_SOCKET_NTHREADS");
     assert_eq!(config.warnings(), [] as [&str; 0]);
 }
 
@@ -206,10 +208,10 @@ const ODD_VALUES: &[(&str, &str, &str, &str)] = &[
     ("NCCL_NSOCKS_PERTHREAD", "64", "sockets", "32"),
     ("NCCL_NSOCKS_PERTHREAD", "0", "sockets", "1"),
     ("NCCL_NSOCKS_PERTHREAD", "many", "sockets", ""),
-    ("NCCL_SOCKET_NTHREADS", "0x4", "tx_proxies", "4"),
-    ("NCCL_SOCKET_NTHREADS", "010", "rx_proxies", "8"),
-    ("NCCL_SOCKET_NTHREADS", "99", "tx_proxies", "16"),
-    ("NCCL_SOCKET_NTHREADS", "99999999999999999999", "rx_proxies", ""),
+    ("NCCL_SOCKET_NTHREADS", "0x4", "proxies", "4"),
+    ("NCCL_SOCKET_NTHREADS", "010", "proxies", "8"),
+    ("NCCL_SOCKET_NTHREADS", "99", "proxies", "16"),
+    ("NCCL_SOCKET_NTHREADS", "99999999999999999999", "proxies", ""),
     ("NCCL_PROGRESS_APPENDOP_FREQ", "0", "append_freq", "1"),
     ("NCCL_PROGRESS_APPENDOP_FREQ", "8 passes", "append_freq", "8"),
     ("NCCL_PROXY_APPEND_BATCH_SIZE", "5000", "append_batch", "4096"),
@@ -277,7 +279,7 @@ fn a_value_of_another_tool_gives_way_to_a_setting_that_it_conflicts_with() {
         ("NCCL_GPUDIRECTTCPX_TX_BINDINGS", "eth1:1"),
     ]);
     assert_eq!(config.progress, Progress::Caller);
-    assert_eq!((config.tx_proxies, config.rx_proxies, config.tx_bindings.as_str()), (0, 0, ""));
+    assert_eq!((config.proxies, config.tx_bindings.as_str()), (Proxies { tx: 0, rx: 0 }, ""));
     let about = |name: &str| config.warnings().iter().any(|warning| warning.starts_with(name));
     assert!(about("NCCL_SOCKET_NTHREADS is ignored: progress"), "{:?}", config.warnings());
     assert!(about("NCCL_GPUDIRECTTCPX_TX_BINDINGS is ignored: "), "{:?}", config.warnings());
@@ -315,10 +317,10 @@ fn service_links_of_kubernetes_are_noted_and_ignored() {
 }
 
 #[test]
-fn merged_proxies_have_one_count_and_one_list() {
-    let config = Config::builder().preset(Preset::Cpu).set("tx_proxies", "3").unwrap();
-    let config = config.set("rx_cpus", "4-7").unwrap().build().unwrap();
-    assert_eq!((config.merged_proxies(), config.merged_cpus()), (3, "4-7"));
+fn merged_proxies_may_have_two_counts_and_one_list() {
+    let config = Config::builder().preset(Preset::Cpu).set("proxies", "3,1").unwrap();
+    let config = config.set("rx_bindings", "4-7").unwrap().build().unwrap();
+    assert_eq!((config.proxies.merged(), config.rx_bindings.as_str()), (3, "4-7"));
 }
 
 #[test]

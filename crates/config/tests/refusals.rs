@@ -12,6 +12,12 @@ use proptest::prelude::*;
 /// Names and values.
 type Pairs = &'static [(&'static str, &'static str)];
 
+/// An engine needs both to show certificates.
+const CERTIFICATE: (&str, &str) = ("certificate_file", "cert.pem");
+const KEY: (&str, &str) = ("certificate_key_file", "key.pem");
+const TRUST: (&str, &str) = ("trust_file", "ca.pem");
+const NAMES: (&str, &str) = ("allowed_names", "*.example.org, spiffe://example.org/ml/*");
+
 fn set(pairs: &[(&str, &str)]) -> Result<ConfigBuilder, ConfigError> {
     pairs.iter().try_fold(Config::builder(), |builder, (name, value)| builder.set(name, value))
 }
@@ -43,12 +49,7 @@ fn a_value_out_of_range_names_field_value_range_and_origin() {
 
 #[test]
 fn half_of_what_certificates_need_is_refused() {
-    let all = [
-        ("certificate_file", "cert.pem"),
-        ("certificate_key_file", "key.pem"),
-        ("trust_file", "ca.pem"),
-        ("allowed_names", "*.example.org, spiffe://example.org/ml/*"),
-    ];
+    let all = [CERTIFICATE, KEY, TRUST, NAMES];
     set(&all).unwrap().build().unwrap();
     for given in 1..(1 << all.len()) - 1 {
         let some: Vec<_> =
@@ -76,32 +77,21 @@ fn both_ends_of_every_range_are_taken_and_what_lies_beyond_is_not() {
         ("sockets", 1, 32),
         ("window_chunks", 1, 1024),
         ("chunk_bytes", 4 << 10, 64 << 20),
-        ("tx_proxies", 0, 256),
-        ("rx_proxies", 0, 256),
+        ("proxies", 0, 256),
         ("append_freq", 1, 4096),
         ("append_batch", 1, 4096),
         ("ops_pool", 64, 1 << 20),
         ("inline_bytes", 0, 1 << 20),
-        ("proxy_spin_us", 0, 1_000_000),
-        ("wait_spin_us", 0, 1_000_000),
-        ("send_buffer_bytes", 64 << 10, 1 << 30),
-        ("recv_buffer_bytes", 64 << 10, 1 << 30),
-        ("notsent_bytes", 0, 1 << 30),
+        ("socket_buffer_bytes", 64 << 10, 1 << 30),
         ("listen_port", 0, 65_535),
-        ("listen_ports", 1, 10_000),
         ("connect_timeout_ms", 1, 600_000),
-        ("hello_timeout_ms", 100, 600_000),
         ("rail_stall_ms", 20, 600_000),
-        ("reconnect_min_ms", 1, 600_000),
         ("reconnect_max_ms", 1, 600_000),
         ("peer_timeout_ms", 100, 3_600_000),
         ("transfer_timeout_ms", 0, 86_400_000),
-        ("notification_bytes", 0, 64 << 10),
         ("notification_queue", 1, 1 << 24),
         ("flow_limit", 16, 65_536),
-        ("handshake_limit", 1, 65_536),
         ("dump_signal", 0, 64),
-        ("trace_events", 1 << 10, 1 << 26),
     ] {
         for value in [low, high] {
             // Another setting may conflict, but the value itself is taken and fits its type.
@@ -135,9 +125,16 @@ fn every_kind_of_bad_value_is_refused_with_its_fault() {
         ("peer_timeout_ms", "10x", "unknown unit"),
         ("rails", " ", "is empty"),
         ("progress", "threads", "allowed: proxy, caller"),
+        ("spin", "2s", "is out of range; allowed: auto, off, or a time from 1us to 1s"),
         ("preset", "fast", "allowed: latency, throughput, cpu, balanced"),
-        ("tx_cpus", "8-", "neither a CPU nor a range"),
-        ("rx_cpus", "0-9000", "CPU 9000; the last one possible is 8191"),
+        (
+            "tx_bindings",
+            "8-",
+            "for any other interface that has the item `8-`, which is neither a CPU nor a range",
+        ),
+        ("rx_bindings", "0-9000", "CPU 9000; the last one possible is 8191"),
+        ("rx_bindings", "8;eth1:9;10", "has any other interface twice (column 10)"),
+        ("proxies", "1,2,3", "has more than two numbers"),
         ("tx_bindings", "eth1:8-21;eth2", "has `eth2` without a colon"),
         ("tx_bindings", "eth1:8-21,x", "has a list for eth1 that has the item `x`"),
         ("rx_bindings", "eth1:8;eth1:9", "has eth1 twice (column 8)"),
@@ -148,14 +145,19 @@ fn every_kind_of_bad_value_is_refused_with_its_fault() {
         ("log_file", "log.%d", "unknown mark `%d`"),
         ("log_file", "log.%x", "unknown mark `%x`"),
         ("log_format", "xml", "allowed: text, json"),
-        ("log_per_minute", "1000001", "allowed: 0 (no limit), or 1 to 1000000"),
         ("trace_file", "trace\u{0}", "control character"),
         ("verbose_bindings", "maybe", "neither true nor false"),
         ("metrics_listen", "9754", "is in none of the allowed forms"),
         ("metrics_listen", "dir:here", "has a path that does not begin with `/`"),
         ("rendezvous", "node1:2379", "has no `://`"),
         ("rendezvous", "etcd://node1:0", "has the port `0`"),
-        ("listen_port", "70000", "allowed: 0 (a free one of 29200 to 29999), or 1 to 65535"),
+        (
+            "listen_port",
+            "70000",
+            "allowed: 0 (a free one of 29200 to 29999), 1 to 65535, or a range",
+        ),
+        ("listen_port", "65535-65536", "out of range"),
+        ("listen_port", "0-64", "is no range of ports"),
     ] {
         let message = refusal(name, value).to_string();
         assert!(message.contains(part) && message.starts_with(name), "{message}");
@@ -181,12 +183,31 @@ fn unknown_names_are_refused_everywhere_with_the_nearest() {
     assert_eq!(error.to_string(), format!("{expected}{allowed}"));
     assert_eq!(error.help().as_deref(), Some("did you mean `POLYRAIL_CHUNK_BYTES`?"));
 
-    // Where `polyrail irq` keeps its backups may be said for all commands at once.
+    // POLYRAIL_STATE_DIR is for `polyrail host`. Other commands ignore it.
     let state = [("POLYRAIL_STATE_DIR".to_owned(), "/x".to_owned())];
     assert!(Config::builder().env_from(state).build().is_ok());
 
     let error = refusal("colour", "red");
     assert_eq!(error.help().as_deref(), Some("`polyrail config docs` explains all settings"));
+}
+
+#[test]
+fn names_of_earlier_versions_are_refused_everywhere_with_what_to_do_instead() {
+    let error = refusal("hello_timeout_ms", "100");
+    assert_eq!(
+        error.to_string(),
+        "setting `hello_timeout_ms` (from an option or the program) is of an earlier version; allowed: those that \
+         `polyrail config show` lists"
+    );
+    assert!(error.help().unwrap().contains("connect_timeout_ms"), "{:?}", error.help());
+    let error = env_refusal("POLYRAIL_LISTEN_PORTS", "64");
+    assert!(
+        error.to_string().starts_with("setting `POLYRAIL_LISTEN_PORTS` (env POLYRAIL"),
+        "{error}"
+    );
+    assert!(error.help().unwrap().contains("listen_port=5000-5063"), "{:?}", error.help());
+    let error = Config::builder().yaml("sockets: 1\nreconnect_min_ms: 5\n", "f").unwrap_err();
+    assert!(error.to_string().contains("`reconnect_min_ms` (file f:2:1) is of an"), "{error}");
 }
 
 #[test]
@@ -205,12 +226,12 @@ fn an_empty_own_variable_is_refused_unless_empty_is_a_value() {
 
 #[test]
 fn conflicts_name_both_settings_with_their_origins() {
-    let error = set(&[("reconnect_min_ms", "5s")]).unwrap().build().unwrap_err();
+    let error = set(&[("rail_stall_ms", "11s")]).unwrap().build().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "reconnect_min_ms = `5000` (from an option or the program) conflicts with reconnect_max_ms = `1000` (default): \
-         the first pause can't be longer than the longest; allowed: all but where reconnect_min_ms is over \
-         reconnect_max_ms"
+        "rail_stall_ms = `11000` (from an option or the program) conflicts with peer_timeout_ms = `10000` (default): \
+         the engine would give up the peer before a stalled rail; allowed: all but where rail_stall_ms is over \
+         peer_timeout_ms"
     );
     assert!(error.help().is_some());
 }
@@ -220,16 +241,15 @@ fn every_conflict_is_found() {
     let cases: &[(Pairs, &str, &str)] = &[
         (&[("progress", "caller"), ("proxy_layout", "split")], "progress", "proxy_layout"),
         (&[("preset", "latency"), ("proxy_layout", "split")], "progress", "proxy_layout"),
-        (&[("progress", "caller"), ("tx_proxies", "2")], "progress", "tx_proxies"),
-        (&[("progress", "caller"), ("rx_proxies", "2")], "progress", "rx_proxies"),
-        (&[("progress", "caller"), ("tx_cpus", "0")], "progress", "tx_cpus"),
-        (&[("preset", "latency"), ("rx_cpus", "0")], "progress", "rx_cpus"),
+        (&[("progress", "caller"), ("proxies", "2,0")], "progress", "proxies"),
+        (&[("progress", "caller"), ("proxies", "0,2")], "progress", "proxies"),
+        (&[("progress", "caller"), ("tx_bindings", "0")], "progress", "tx_bindings"),
+        (&[("preset", "latency"), ("rx_bindings", "0")], "progress", "rx_bindings"),
         (
-            &[("proxy_layout", "merged"), ("tx_proxies", "2"), ("rx_proxies", "3")],
-            "tx_proxies",
-            "rx_proxies",
+            &[("proxy_layout", "merged"), ("tx_bindings", "0"), ("rx_bindings", "1")],
+            "tx_bindings",
+            "rx_bindings",
         ),
-        (&[("proxy_layout", "merged"), ("tx_cpus", "0"), ("rx_cpus", "1")], "tx_cpus", "rx_cpus"),
         (&[("progress", "caller"), ("tx_bindings", "lo:0")], "progress", "tx_bindings"),
         (&[("progress", "caller"), ("rx_bindings", "lo:0")], "progress", "rx_bindings"),
         (
@@ -243,18 +263,14 @@ fn every_conflict_is_found() {
             "channels",
             "flow_limit",
         ),
-        (
-            &[("notsent_bytes", "1MiB"), ("send_buffer_bytes", "64KiB")],
-            "notsent_bytes",
-            "send_buffer_bytes",
-        ),
-        (&[("listen_ports", "2")], "listen_ports", "listen_port"),
-        (&[("listen_port", "65535"), ("listen_ports", "2")], "listen_ports", "listen_port"),
-        (&[("reconnect_max_ms", "50")], "reconnect_min_ms", "reconnect_max_ms"),
         (&[("peer_timeout_ms", "399")], "rail_stall_ms", "peer_timeout_ms"),
         (&[("trace_file", "a"), ("log_file", "a")], "trace_file", "log_file"),
-        (&[("trace_file", "a"), ("dump_file", "a")], "trace_file", "dump_file"),
-        (&[("dump_file", "a"), ("log_file", "a"), ("log_format", "json")], "dump_file", "log_file"),
+        (&[CERTIFICATE, TRUST, NAMES], "certificate_file", "certificate_key_file"),
+        (&[KEY, TRUST, NAMES], "certificate_key_file", "certificate_file"),
+        (&[CERTIFICATE, KEY, NAMES], "certificate_file", "trust_file"),
+        (&[TRUST], "trust_file", "certificate_file"),
+        (&[CERTIFICATE, KEY, TRUST], "certificate_file", "allowed_names"),
+        (&[NAMES], "allowed_names", "certificate_file"),
     ];
     for (pairs, first, second) in cases {
         match set(pairs).unwrap().build() {
@@ -270,13 +286,12 @@ fn every_conflict_is_found() {
 fn what_only_looks_like_a_conflict_is_taken() {
     let cases: &[Pairs] = &[
         &[("progress", "caller")],
-        &[("progress", "caller"), ("tx_proxies", "1")],
+        &[("progress", "caller"), ("proxies", "1")],
         &[("preset", "latency"), ("progress", "proxy"), ("proxy_layout", "split")],
-        &[("preset", "latency"), ("progress", "proxy"), ("tx_cpus", "0-3")],
-        &[("preset", "cpu"), ("tx_proxies", "2")],
-        &[("notsent_bytes", "1MiB")],
+        &[("preset", "latency"), ("progress", "proxy"), ("tx_bindings", "0-3")],
+        &[("preset", "cpu"), ("proxies", "2,1")],
         &[("append_batch", "64"), ("ops_pool", "64")],
-        &[("proxy_layout", "merged"), ("tx_proxies", "2"), ("rx_proxies", "2")],
+        &[("proxy_layout", "merged"), ("proxies", "2,3")],
     ];
     for pairs in cases {
         assert!(set(pairs).unwrap().build().is_ok(), "{pairs:?}");

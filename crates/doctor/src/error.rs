@@ -88,8 +88,8 @@ impl DoctorError {
         match self {
             Self::Machine(error) => error.help(),
             Self::Tune(error) => error.help(),
-            Self::NoInterface { .. } => Some("`polyrail topo` lists the interfaces".into()),
-            Self::NoCpu { .. } => Some("`polyrail topo` lists the CPUs of each node".into()),
+            Self::NoInterface { .. } => Some("`polyrail host show` lists the interfaces".into()),
+            Self::NoCpu { .. } => Some("`polyrail host show` lists the CPUs of each node".into()),
             Self::NoCheck { .. } => Some("`polyrail doctor --list` names all checks".into()),
             Self::Unreadable { .. } => {
                 Some("name another file, or run it as a user who may read it".into())

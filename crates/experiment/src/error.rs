@@ -67,7 +67,7 @@ impl ExperimentError {
                 conflict.help().or_else(|| Some("take one of the levels out".to_owned()))
             }
             Self::TooMany { .. } => Some(
-                "vary one at a time (`design: one-at-a-time`, or --design of `polyrail sweep`), or give fewer levels"
+                "vary one at a time (`design: one-at-a-time`, or --design of `polyrail experiment sweep`), or give fewer levels"
                     .to_owned(),
             ),
             Self::FewBlocks { .. } => Some("raise `blocks`, or compare fewer levels".to_owned()),

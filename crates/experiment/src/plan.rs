@@ -32,9 +32,9 @@ pub enum Kind {
     Setting,
     /// Where threads run: `none`, `matched`, or bindings for both directions.
     Bindings,
-    /// Where interrupts go: `default`, `matched`, a policy of `polyrail irq`, or `map:FILE`.
+    /// Placement of interrupts: `default`, `matched`, a policy of `polyrail host plan irq`, or `map:FILE`.
     Irq,
-    /// The settings of the host: `none`, or a profile of `polyrail tune`.
+    /// Settings of the host: `none`, or a profile of `polyrail host plan tune`.
     HostProfile,
     /// A word in the user's own command.
     Word,

@@ -74,9 +74,9 @@ impl GpuError {
             Self::NoDriver { .. } => {
                 Some("install NVIDIA's driver (libcuda.so.1), or use host memory".into())
             }
-            Self::NoDevice { .. } => {
-                Some("`polyrail topo` lists the devices; CUDA_VISIBLE_DEVICES hides some".into())
-            }
+            Self::NoDevice { .. } => Some(
+                "`polyrail host show` lists the devices; CUDA_VISIBLE_DEVICES hides some".into(),
+            ),
             Self::NotDeviceMemory { .. } => {
                 Some("register host memory with `register` instead".into())
             }

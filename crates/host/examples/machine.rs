@@ -2,7 +2,7 @@
 //!
 //! ```sh
 //! cargo run -p polyrail-host --features fixtures --example machine -- a3-high a3.tar
-//! polyrail topo --sysroot a3.tar
+//! polyrail host show --sysroot a3.tar
 //! ```
 
 use std::fs::File;

@@ -6,7 +6,7 @@ mod suggest;
 
 use std::fmt;
 
-use polyrail_config::{BindingsError, parse_bindings};
+use polyrail_config::{BindingsError, OTHERS, parse_bindings};
 use serde::{Serialize, Serializer};
 
 pub use lint::{Facts, Finding, IrqPlace, LintId, Role, check};
@@ -17,11 +17,14 @@ use crate::cpuset::CpuSet;
 /// Interfaces and the CPUs of the threads that serve each, such as `eth1:8-21,112-125;eth2:22-35`.
 ///
 /// Displays in the form that NCCL's GPUDirect-TCPX plugin reads: no spaces, and every item a range,
-/// since it refuses single numbers. It takes at most 16 interfaces with 8 ranges each.
+/// since the plugin refuses single numbers. The plugin takes at most 16 interfaces with 8 ranges each,
+/// and no CPUs without an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bindings {
     /// In the order of the text; no interface is there twice.
     pub entries: Vec<(String, CpuSet)>,
+    /// The CPUs for all other interfaces. Empty if the bindings name none.
+    pub others: CpuSet,
 }
 
 impl Bindings {
@@ -30,32 +33,47 @@ impl Bindings {
     /// # Errors
     /// [`BindingsError`] with the column.
     pub fn parse(text: &str) -> Result<Self, BindingsError> {
-        let entries = parse_bindings(text)?.into_iter();
-        let entries = entries.map(|entry| (entry.interface, entry.cpus.into_iter().collect()));
-        Ok(Self { entries: entries.collect() })
+        let mut bindings = Self::default();
+        for entry in parse_bindings(text)? {
+            let cpus = entry.cpus.into_iter().collect();
+            match entry.interface {
+                Some(interface) => bindings.entries.push((interface, cpus)),
+                None => bindings.others = cpus,
+            }
+        }
+        Ok(bindings)
     }
 
-    /// The CPUs of the interface with exactly this name.
+    /// The CPUs of the interface with exactly this name. Without an entry: those for all other interfaces.
     pub fn cpus(&self, interface: &str) -> Option<&CpuSet> {
-        self.entries.iter().find(|(name, _)| name == interface).map(|(_, cpus)| cpus)
+        let named = self.entries.iter().find(|(name, _)| name == interface).map(|(_, cpus)| cpus);
+        named.or_else(|| Some(&self.others).filter(|cpus| !cpus.is_empty()))
+    }
+
+    /// Each interface with its CPUs, and last [`OTHERS`] with the CPUs for all other interfaces.
+    pub fn all(&self) -> impl Iterator<Item = (&str, &CpuSet)> {
+        let others = Some((OTHERS, &self.others)).filter(|(_, cpus)| !cpus.is_empty());
+        self.entries.iter().map(|(name, cpus)| (name.as_str(), cpus)).chain(others)
     }
 
     /// The CPUs of all interfaces together.
     pub fn all_cpus(&self) -> CpuSet {
-        self.entries.iter().fold(CpuSet::new(), |all, (_, cpus)| all.union(cpus))
+        self.all().fold(CpuSet::new(), |all, (_, cpus)| all.union(cpus))
     }
 
-    /// Whether no interface is named.
+    /// Returns whether there are no CPUs.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.all().next().is_none()
     }
 }
 
 impl fmt::Display for Bindings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, (interface, cpus)) in self.entries.iter().enumerate() {
-            let semicolon = if at == 0 { "" } else { ";" };
-            write!(f, "{semicolon}{interface}:")?;
+        for (at, (interface, cpus)) in self.all().enumerate() {
+            f.write_str(if at == 0 { "" } else { ";" })?;
+            if interface != OTHERS {
+                write!(f, "{interface}:")?;
+            }
             for (at, (first, last)) in cpus.ranges().into_iter().enumerate() {
                 let comma = if at == 0 { "" } else { "," };
                 write!(f, "{comma}{first}-{last}")?;

@@ -191,7 +191,7 @@ impl SnapshotError {
             Self::Write(_) => None,
             Self::Open { .. } => Some(
                 "give a folder with proc and sys in it, or an archive made by \
-                 `polyrail topo snapshot`, not compressed"
+                 `polyrail host snapshot`, not compressed"
                     .to_owned(),
             ),
         }

@@ -19,6 +19,9 @@ use crate::json::subsystem;
 
 const WINDOW: Duration = Duration::from_secs(60);
 
+/// The most records that one place in the code may write per [`WINDOW`].
+const MOST_RECORDS: u32 = 100;
+
 /// Passes to `inner` the records that are wanted, and tells it how many of each kind it left out.
 ///
 /// `tracing` asks several layers together whether a record is wanted, so this one decides when the
@@ -27,14 +30,13 @@ pub struct Bounded<L> {
     inner: L,
     level: LevelFilter,
     subsystems: Subsystems,
-    limiter: Option<Mutex<Limiter>>,
+    limiter: Mutex<Limiter>,
 }
 
 impl<L> Bounded<L> {
-    /// `per_minute`: the most records of one place in the code; 0 is no limit.
-    pub fn new(inner: L, level: LevelFilter, subsystems: Subsystems, per_minute: u32) -> Self {
-        let limiter = (per_minute > 0).then(|| Mutex::new(Limiter::new(per_minute)));
-        Self { inner, level, subsystems, limiter }
+    /// Passes records of these subsystems that are at least as severe as `level`.
+    pub fn new(inner: L, level: LevelFilter, subsystems: Subsystems) -> Self {
+        Self { inner, level, subsystems, limiter: Mutex::new(Limiter::new(MOST_RECORDS)) }
     }
 
     fn wants(&self, metadata: &Metadata<'_>) -> bool {
@@ -51,9 +53,8 @@ impl<S: Subscriber, L: Layer<S>> Layer<S> for Bounded<L> {
         if !self.wants(event.metadata()) {
             return;
         }
-        let Some(limiter) = &self.limiter else { return self.inner.on_event(event, context) };
         let (due, is_written) = {
-            let mut limiter = limiter.lock();
+            let mut limiter = self.limiter.lock();
             let now = Instant::now();
             (limiter.due(now), limiter.admit(event.metadata(), now))
         };
@@ -171,7 +172,8 @@ impl LeftOut {
         let mut fields = TOLD.fields().iter();
         // As many as `TOLD` names, above.
         let keys: [_; 4] = std::array::from_fn(|_| fields.next().expect("four fields"));
-        let message = "more records of one kind than log_per_minute were left out";
+        let message =
+            "of more than 100 records of one kind in a minute, the later ones were left out";
         let of = self.metadata.target();
         write(&Event::new(
             &TOLD,

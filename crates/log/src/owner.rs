@@ -29,8 +29,6 @@ pub struct Settings {
     pub level: LogLevel,
     /// Whose records.
     pub subsystems: Subsystems,
-    /// The most records per minute of one place in the code; 0 is no limit.
-    pub per_minute: u32,
 }
 
 /// What the log of this process was started with.
@@ -46,7 +44,6 @@ impl Settings {
             level: config.log_level,
             // The settings let only valid lists through.
             subsystems: Subsystems::parse(&config.log_subsystems).unwrap_or(Subsystems::ALL),
-            per_minute: config.log_per_minute,
         }
     }
 
@@ -86,7 +83,7 @@ impl Settings {
             LogFormat::Text => lines.boxed(),
             LogFormat::Json => lines.event_format(Json { host }).boxed(),
         };
-        Ok(Bounded::new(lines, self.filter(), self.subsystems, self.per_minute))
+        Ok(Bounded::new(lines, self.filter(), self.subsystems))
     }
 
     fn filter(&self) -> LevelFilter {
@@ -101,13 +98,11 @@ impl Settings {
 
     /// The first setting that differs: its name, its value here, and the other's.
     fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
-        let limit = |settings: &Self| settings.per_minute.to_string();
         let rows = [
             ("log_file", self.file.clone(), other.file.clone()),
             ("log_format", self.format.to_string(), other.format.to_string()),
             ("log_level", self.level.to_string(), other.level.to_string()),
             ("log_subsystems", self.subsystems.to_string(), other.subsystems.to_string()),
-            ("log_per_minute", limit(self), limit(other)),
         ];
         rows.into_iter().find(|(_, here, there)| here != there)
     }

@@ -54,10 +54,13 @@ int sl_close_comm(void *memory) {
             pthread_join(helper->thread, NULL);
         }
     }
-    if (sl_fault("writes-after-close") && !comm->sends && comm->requests[0].used) {
-        pthread_t thread;
-        pthread_create(&thread, NULL, late_writer, comm->requests[0].data);
-        pthread_detach(thread);
+    for (int i = 0; sl_fault("writes-after-close") && !comm->sends && i < ABI_REQUESTS_MAX; i++) {
+        if (comm->requests[i].used) {
+            pthread_t thread;
+            pthread_create(&thread, NULL, late_writer, comm->requests[i].data);
+            pthread_detach(thread);
+            break;
+        }
     }
     for (int i = 0; sl_fault("close-waits") && i < ABI_REQUESTS_MAX; i++) {
         /* The oldest first: in another order the other end would find wrong bytes, which is another fault. */
@@ -358,11 +361,11 @@ static int lost(void) {
 }
 
 static void *late_writer(void *data) {
-    if (data) {
-        pause_us(100000);
-        *(char *)data = 0;
-    } else {
-        pause_us(60000000);
+    /* Again and again, as the buffer may be filled with its pattern late. */
+    while (data) {
+        pause_us(20000);
+        *(volatile char *)data = 0;
     }
+    pause_us(60000000);
     return NULL;
 }

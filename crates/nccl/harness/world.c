@@ -31,6 +31,7 @@ static void note_longest(const char *name, struct taken);
 static void print_longest(void);
 static void print_notes(const char *what, const struct notes *);
 static void vnote(struct notes *, const char *format, va_list);
+static void await_writers(void);
 
 bool world_run(const char *name, int processes, int ranks_per_process, unsigned deadline_s,
                void (*run)(struct rank *)) {
@@ -92,13 +93,23 @@ void fail(const char *format, ...) {
     } else {
         note(&world->failures, "%s", text);
     }
+    await_writers();
     /* Don't call exit: other threads are inside the plugin, and exit handlers may wait for them. */
     _exit(1);
 }
 
 void leave_if_others_failed(void) {
     if (atomic_load(&world->failures.count) > 0) {
+        await_writers();
         _exit(1);
+    }
+}
+
+/* Another thread of this process may be writing its line, and the end of the process would cut it off. */
+static void await_writers(void) {
+    const struct notes *notes = &world->failures;
+    for (int turns = 0; turns < 1000 && atomic_load(&notes->count) != atomic_load(&notes->begun); turns++) {
+        pause_us(1000);
     }
 }
 
@@ -279,12 +290,15 @@ static void tell_where_calls_are(const char *name) {
 }
 
 static void print_notes(const char *what, const struct notes *notes) {
-    int count = atomic_load(&notes->count);
-    for (int i = 0; i < count && i < NOTES_MAX; i++) {
-        fprintf(stderr, "    %s: %s\n", what, notes->line[i]);
+    int begun = atomic_load(&notes->begun);
+    for (int i = 0; i < begun && i < NOTES_MAX; i++) {
+        /* A process that was killed may have left its line empty. */
+        if (notes->line[i][0]) {
+            fprintf(stderr, "    %s: %s\n", what, notes->line[i]);
+        }
     }
-    if (count > NOTES_MAX) {
-        fprintf(stderr, "    %s: and %d lines more\n", what, count - NOTES_MAX);
+    if (begun > NOTES_MAX) {
+        fprintf(stderr, "    %s: and %d lines more\n", what, begun - NOTES_MAX);
     }
 }
 

@@ -8,6 +8,11 @@ NVIDIA's driver and NCCL (no PyTorch: a launch takes two seconds), and two GPUs.
 
   nccl_latency.py --lib libnccl-net-polyrail.so --launches 10 --out latency.json
   nccl_latency.py --lib … --variant 'ring:NCCL_ALGO=Ring'     a configuration beside: polyrail + these
+  nccl_latency.py --lib … --pauses 0,50,300,2000,20000         each all-reduce is awaited, then a pause
+
+Without --pauses 20 all-reduces are launched back to back, and a time is a twentieth of theirs. With
+--pauses each is launched by itself, and a time is from its launch until the stream is synchronised.
+A pause below 1 ms is spent by a loop that reads the clock, a longer one in a sleep.
 """
 
 import argparse
@@ -33,6 +38,8 @@ COMMON = {
 }
 FLOAT32, SUM, UNIQUE_ID_BYTES = 7, 0, 128
 BATCH, BATCHES, WARM_UP = 20, 25, 100
+PAUSED_LEAST, PAUSED_MOST, PAUSED_S = 25, 400, 0.4
+SLEEPS_FROM_US = 1000
 LAUNCH_S = 60
 
 
@@ -41,7 +48,9 @@ def main():
     if options.rank is not None:
         return rank(options)
     found = configurations(options)
-    samples = {name: {size: [] for size in options.sizes} for name in found}
+    cases = [case_of(size, pause) for size in options.sizes for pause in options.pauses or [None]]
+    samples = {name: {case: [] for case in cases} for name in found}
+    longest = {name: dict.fromkeys(cases, 0.0) for name in found}
     raw, faults = [], []
     started = time.monotonic()
     for launch in range(options.launches):
@@ -53,15 +62,20 @@ def main():
             raw.append({"launch": launch, "configuration": name, "env": env, **result})
             if "error" in result:
                 faults.append(f"launch {launch} of {name}: {result['error']}")
-            for size, times in result.get("us", {}).items():
-                samples[name][int(size)].append(statistics.median(times))
+            for case, times in result.get("us", {}).items():
+                samples[name][case].append(statistics.median(times))
+                longest[name][case] = max(longest[name][case], *times)
     choices = {name: chosen(options, env) for name, env in found.items()} if options.choices else {}
     with open(options.out, "w") as file:
         json.dump({"arguments": sys.argv[1:], "launches": raw, "choices": choices}, file, indent=1)
-    show(samples, choices, options.sizes)
+    show(samples, longest, choices)
     for fault in faults:
         print(fault)
     return 1 if faults else 0
+
+
+def case_of(size, pause):
+    return f"{size}" if pause is None else f"{size} after {pause} us"
 
 
 def parse():
@@ -71,6 +85,8 @@ def parse():
     top.add_argument("--launches", type=int, default=10)
     top.add_argument("--sizes", type=lambda text: [int(size) for size in text.split(",")],
                      default=[8, 1024, 8192], help="bytes [8,1024,8192]")
+    top.add_argument("--pauses", type=lambda text: [int(pause) for pause in text.split(",")], default=[],
+                     help="us between the end of an all-reduce and the next launch [back to back]")
     top.add_argument("--variant", action="append", default=[], metavar="NAME:K=V,K=V",
                      help="Polyrail with more settings; NCCL_NET=Socket among them: NCCL's own transport")
     top.add_argument("--choices", action="store_true",
@@ -109,6 +125,8 @@ def launched(options, env, more=()):
     """Two processes; what rank 0 measured, or why there is nothing."""
     words = [sys.executable, os.path.abspath(__file__), "--lib", options.lib, "--nccl", options.nccl,
              "--sizes", ",".join(str(size) for size in options.sizes)]
+    if options.pauses:
+        words += ["--pauses", ",".join(str(pause) for pause in options.pauses)]
     there, here = os.pipe()
     common = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True,
               "env": {**os.environ, **COMMON, **env, **dict(more)}, "start_new_session": True}
@@ -193,31 +211,50 @@ def rank(options):
             call(cuda, "cuStreamSynchronize", stream)
 
         batch(WARM_UP)
-        times = []
-        for _ in range(BATCHES):
-            begin = time.perf_counter()
-            batch(BATCH)
-            times.append((time.perf_counter() - begin) / BATCH * 1e6)
+        if not options.pauses:
+            measured[case_of(size, None)] = [timed(batch, BATCH) for _ in range(BATCHES)]
+        for pause in options.pauses:
+            # Both ranks take the same number, which follows from the pause alone.
+            turns = max(PAUSED_LEAST, min(PAUSED_MOST, int(PAUSED_S * 1e6 / max(1, pause))))
+            times = []
+            for _ in range(turns):
+                rest(pause)
+                times.append(timed(batch, 1))
+            measured[case_of(size, pause)] = times
         call(cuda, "cuMemcpyDtoH_v2", ones, target, ctypes.c_size_t(4 * count))
         if any(value != 3.0 for value in ones):
             sys.exit(f"{size} B: a wrong sum, {next(v for v in ones if v != 3.0)} and not 3")
-        measured[size] = times
     call(nccl, "ncclCommDestroy", comm)
     print(json.dumps({"us": measured}))
     return 0
 
 
-def show(samples, choices, sizes):
-    """Medians over launches, and the ratio to the best of NCCL's own."""
-    for size in sizes:
-        medians = {name: statistics.median(times[size]) for name, times in samples.items() if times[size]}
+def timed(batch, operations):
+    begin = time.perf_counter()
+    batch(operations)
+    return (time.perf_counter() - begin) / operations * 1e6
+
+
+def rest(pause_us):
+    end = time.perf_counter() + pause_us / 1e6
+    if pause_us >= SLEEPS_FROM_US:
+        time.sleep(pause_us / 1e6)
+    while time.perf_counter() < end:
+        pass
+
+
+def show(samples, longest, choices):
+    """Medians over launches, the longest time of all, and the ratio to the best of NCCL's own."""
+    for case in next(iter(samples.values())):
+        medians = {name: statistics.median(times[case]) for name, times in samples.items() if times[case]}
         own = [median for name, median in medians.items() if name.startswith("socket")]
-        print(f"all_reduce {size} B: us, median of launches (least to most)")
+        size, _, after = case.partition(" ")
+        print(f"all_reduce {size} B{' ' + after if after else ''}: us, median of launches (least to most)")
         for name, median in medians.items():
-            times = samples[name][size]
+            times = samples[name][case]
             ratio = f"{median / min(own):5.2f} x the best socket" if own else ""
-            choice = choices.get(name, {}).get(str(size), "")
-            print(f"  {name:20} {median:7.1f} ({min(times):.1f} to {max(times):.1f}), "
+            choice = choices.get(name, {}).get(size, "")
+            print(f"  {name:20} {median:7.1f} ({min(times):.1f} to {max(times):.1f}), longest {longest[name][case]:.0f}, "
                   f"{len(times)} launches {ratio} {choice}".rstrip())
 
 

@@ -9,7 +9,7 @@ settings=NCCL_MIN_NCHANNELS=8,NCCL_P2P_NET_CHUNKSIZE=524288,NCCL_NCHANNELS_PER_N
 # Does the transport cost the time, or NCCL's choices from the properties that the plugin reports?
 python3 "$here/nccl_latency.py" --lib "$lib" --launches 8 --choices --budget 200 --sizes 8,1024,8192,16384 \
     --variant "env:$settings" --variant "ring:NCCL_ALGO=Ring" --variant "tree:NCCL_ALGO=Tree" \
-    --variant "slow:POLYRAIL_NCCL_SPEED_MBPS=10000" --variant "socket-ring:NCCL_NET=Socket,NCCL_ALGO=Ring" \
+    --variant "socket-ring:NCCL_NET=Socket,NCCL_ALGO=Ring" \
     --out "$out/nccl-small.json" > "$out/nccl-small.txt" 2>&1
 # The protocol for what lies between.
 python3 "$here/nccl_latency.py" --lib "$lib" --launches 3 --choices --budget 120 --sizes 65536,262144,1048576,4194304 \

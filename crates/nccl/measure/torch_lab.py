@@ -126,6 +126,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--polyrail", default="polyrail", help="the program")
     parser.add_argument("--lib", required=True, help="the plugin, as a path")
+    parser.add_argument("--before", help="another build of the plugin, measured beside it as `before`")
     parser.add_argument("--rails", nargs="+", default=["4x10gbit", "4x25gbit", "40gbit,20gbit,10gbit,10gbit"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.3, help="least time per collective and size")
@@ -146,6 +147,8 @@ def main():
             chosen[name] = (env, congestion)
         if extra or not name.startswith("socket"):
             chosen[f"{name}+env" if name.startswith("socket") else name] = (env | extra, congestion)
+    if options.before:
+        chosen["before"] = (configurations(os.path.abspath(options.before))["polyrail"][0] | extra, None)
     report = {"gpu": torch.cuda.get_device_name(0), "cpus": os.cpu_count(), "kernel": platform.release(),
               "nccl": ".".join(map(str, torch.cuda.nccl.version())),
               "configurations": {name: env for name, (env, _) in chosen.items()}, "labs": {}}

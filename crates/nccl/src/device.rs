@@ -51,10 +51,7 @@ pub(crate) fn group(rails: &[RailInfo], config: &Config) -> Vec<Device> {
             name: CString::new(name).unwrap_or_default(),
             pci_path: pci.and_then(|path| CString::new(path.to_string_lossy().as_bytes()).ok()),
             rails: addresses.collect::<Vec<_>>().join(","),
-            speed_mbps: match config.nccl_speed_mbps {
-                0 => speed,
-                given => given,
-            },
+            speed_mbps: speed,
         }
     };
     groups.into_iter().map(device).collect()
@@ -129,14 +126,12 @@ mod tests {
     }
 
     #[test]
-    fn a_speed_that_nobody_knows_is_assumed_or_given() {
+    fn a_speed_that_no_driver_tells_is_assumed() {
         let rails = [rail("lo", "127.0.0.1:0", None), rail("lo", "127.0.0.2:0", None)];
         assert_eq!(group(&rails, &config("one"))[0].speed_mbps, LOOPBACK_SPEED_MBPS);
         let unknown = [rail("a", "10.0.0.1:0", None), rail("b", "10.0.1.1:0", Some(5))];
         let device = &group(&unknown, &config("one"))[0];
         assert_eq!(device.speed_mbps, UNKNOWN_SPEED_MBPS + 5);
-        let given = Config::builder().set("nccl_speed_mbps", "5").unwrap().build().unwrap();
-        assert_eq!(group(&rails, &given)[0].speed_mbps, 5);
     }
 
     #[test]

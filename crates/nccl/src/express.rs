@@ -25,14 +25,12 @@ use crate::wire::{Body, ExpressCard, Message, TOLD_BYTES, put_part};
 
 /// The settings of a device that this engine takes over. The others are about proxies, or about
 /// things that a process can have only once.
-const TAKEN: [&str; 17] = [
+const TAKEN: [&str; 14] = [
     "rails",
     "bind_device",
     "congestion",
     "connect_timeout_ms",
-    "hello_timeout_ms",
     "rail_stall_ms",
-    "reconnect_min_ms",
     "reconnect_max_ms",
     "peer_timeout_ms",
     "auth",
@@ -40,7 +38,6 @@ const TAKEN: [&str; 17] = [
     "path",
     "secret_file",
     "flow_limit",
-    "handshake_limit",
     "metrics_listen",
     "top_socket",
 ];
@@ -150,10 +147,9 @@ impl Express {
         if config.nccl_express_bytes == 0 {
             return Ok(None);
         }
-        if config.listen_port != 0 {
+        if !config.chooses_ports() {
             // A second engine can't listen there, and other ports may not be open.
-            let port = config.listen_port;
-            log::info(&format!("no express way for small messages, since listen_port is {port}"));
+            log::info("no express way for small messages, since listen_port is set");
             return Ok(None);
         }
         let wrong = |error: &dyn Display| CallError::Config(error.to_string());
@@ -419,13 +415,16 @@ mod tests {
 
     #[test]
     fn it_connects_as_the_device_does_and_has_no_proxies() {
-        let device =
-            configured(&[("tx_cpus", "0"), ("proxy_layout", "merged"), ("peer_timeout_ms", "777")]);
+        let device = configured(&[
+            ("tx_bindings", "0"),
+            ("proxy_layout", "merged"),
+            ("peer_timeout_ms", "777"),
+        ]);
         let settings = derive(&device, 3).unwrap();
         assert_eq!(settings.channels, 3, "one for each rail");
         assert_eq!((settings.peer_timeout_ms, settings.rails.as_str()), (777, "127.0.0.1"));
         assert_eq!(settings.progress, polyrail_config::Progress::Caller);
-        assert_eq!(settings.tx_cpus, "");
+        assert_eq!(settings.tx_bindings, "");
     }
 
     #[test]

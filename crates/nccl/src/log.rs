@@ -40,8 +40,7 @@ pub(crate) fn start(config: &Config) -> Result<(), CallError> {
         settings.file.clear();
     }
     // NCCL leaves out what NCCL_DEBUG does not want.
-    let per_minute = settings.per_minute;
-    let to_nccl = Bounded::new(ToNccl, LevelFilter::INFO, Subsystems::ALL, per_minute);
+    let to_nccl = Bounded::new(ToNccl, LevelFilter::INFO, Subsystems::ALL);
     match start_beside(&settings, to_nccl) {
         Ok(()) => Ok(()),
         // The job may go on: it has a log, if another one.

@@ -13,8 +13,7 @@ use crate::log;
 /// Settings that keep the proxies near the interfaces of these rails; none where the user has placed
 /// them, or the machine gives no reason to.
 pub(crate) fn near(config: &Config, rails: &[RailInfo]) -> Vec<(&'static str, String)> {
-    let given = [&config.tx_cpus, &config.rx_cpus, &config.tx_bindings, &config.rx_bindings];
-    if given.iter().any(|setting| !setting.is_empty()) {
+    if !(config.tx_bindings.is_empty() && config.rx_bindings.is_empty()) {
         return Vec::new();
     }
     let topology = match Topology::read(&Sysroot::live()) {

@@ -7,7 +7,7 @@ use std::sync::{Arc, LazyLock, Once};
 
 use parking_lot::{Mutex, MutexGuard};
 use polyrail::{Config, rails};
-use polyrail_config::{ConfigBuilder, ConfigError};
+use polyrail_config::{ConfigBuilder, ConfigError, Proxies};
 use polyrail_nccl_abi::HANDLE_BYTES;
 use polyrail_sys::threads::allowed_cpus;
 
@@ -70,7 +70,7 @@ pub(crate) fn init() -> Result<(), CallError> {
     for device in &devices {
         let name = device.name.to_string_lossy();
         let (rails, speed) = (&device.rails, device.speed_mbps);
-        let (channels, tx, rx) = (config.channels, config.tx_proxies, config.rx_proxies);
+        let (channels, Proxies { tx, rx }) = (config.channels, config.proxies);
         let layout = config.proxy_layout;
         log::info(&format!(
             "device {name}: rails {rails}, {speed} Mbit/s, {channels} channels, \
@@ -203,11 +203,10 @@ fn configure(rails: Option<&str>, near: &[(&'static str, String)]) -> Result<Con
     let ranks = local_ranks().min(cpus).max(1);
     let all = (cpus * PROXIES_OF_4_CPUS / 4 / ranks).clamp(1, MOST_PROXIES);
     let because = format!("{cpus} CPUs for {ranks} ranks");
-    // As GPUDirect-TCPX has them: a thread that does both can't be on both.
-    // What is wrong with the settings shows below, where they are complete.
-    let is_split = Config::builder().env().build().is_ok_and(|given| {
-        given.tx_bindings != given.rx_bindings || given.tx_cpus != given.rx_cpus
-    });
+    // Split, like GPUDirect-TCPX: a thread that both sends and receives can't be on both lists of CPUs.
+    // Ignore errors here: the complete settings show them below.
+    let given = Config::builder().env().build();
+    let is_split = given.is_ok_and(|given| given.tx_bindings != given.rx_bindings);
     let (layout, proxies, why) = match is_split {
         false => ("merged", all, "ranks send and receive at different times"),
         true => ("split", (all / 2).max(1), "sending and receiving have CPUs of their own"),
@@ -224,8 +223,7 @@ fn configure(rails: Option<&str>, near: &[(&'static str, String)]) -> Result<Con
     let builder = builder
         .propose("proxy_layout", layout, why)?
         .propose("channels", &channels, &for_channels)?
-        .propose("tx_proxies", &proxies, &because)?
-        .propose("rx_proxies", &proxies, &because)?
+        .propose("proxies", &proxies, &because)?
         .propose("chunk_bytes", "1MiB", "a message of NCCL is one chunk, mostly")?
         .propose("ops_pool", "16384", "NCCL has many connections to a peer")?
         .env();
@@ -246,10 +244,10 @@ fn with_scarce_cpus(
     of_rails: usize,
 ) -> Result<ConfigBuilder, ConfigError> {
     if cpus_of_rank >= 2 || of_rails > 1 {
-        return builder.propose("proxy_spin_us", "30", "NCCL's messages follow each other closely");
+        return builder.propose("spin", "30us", "NCCL's messages follow each other closely");
     }
     let why = "no CPU is left for the proxies of a rank";
-    builder.propose("proxy_spin_us", "0", why)?.propose("nccl_express_bytes", "32KiB", why)
+    builder.propose("spin", "auto", why)?.propose("nccl_express_bytes", "32KiB", why)
 }
 
 /// Ranks on this host, as launchers tell; 1 if none does.
@@ -326,13 +324,13 @@ mod tests {
     fn proxies_poll_where_a_rank_has_a_cpu_for_them() {
         let spin = |cpus_of_rank, of_rails| {
             let builder = with_scarce_cpus(Config::builder(), cpus_of_rank, of_rails).unwrap();
-            builder.build().unwrap().proxy_spin_us
+            builder.build().unwrap().spin.of_proxies().as_micros()
         };
         assert_eq!((spin(1, 1), spin(2, 1), spin(4, 1)), (0, 30, 30));
         assert_eq!(spin(1, 4), 30, "with several rails that was not faster");
-        let given = Config::builder().set("proxy_spin_us", "7").unwrap();
+        let given = Config::builder().set("spin", "7us").unwrap();
         let given = with_scarce_cpus(given, 1, 1).unwrap().build().unwrap();
-        assert_eq!(given.proxy_spin_us, 7, "what is set stays");
+        assert_eq!(given.spin.of_proxies().as_micros(), 7, "what is set stays");
     }
 
     #[test]

@@ -15,8 +15,8 @@ use polyrail_sys::threads::thread_cpu_time;
 /// Versions of the interface that the plugin exports.
 const VERSIONS: std::ops::RangeInclusive<u32> = 6..=12;
 
-/// Those that run every case: the oldest, the one of NCCL 2.28 and the newest.
-const WHOLE: [u32; 3] = [6, 11, 12];
+/// Versions that run every case: the oldest and the newest.
+const WHOLE: [u32; 2] = [6, 12];
 
 /// What the others run: every function of their tables. How an engine fails does not depend on the table.
 const OF_TABLES: [&str; 14] = [
@@ -309,7 +309,7 @@ fn to_post_and_to_test_takes_50_ms_at_most_where_cpus_are_short() {
     let cpus = thread::available_parallelism().map_or(2, usize::from);
     // Two for each CPU, those of others among them.
     let _busy = BusyLoops::start(cpus * 2_usize.saturating_sub(busy_already(cpus)));
-    for abi in ["9", "11"].repeat(5) {
+    for abi in ["9", "11"].repeat(3) {
         let fixed = [plugin.as_str(), "--quick", "--abi", abi, "--longest"];
         let arguments = [&fixed[..], &["--post-limit-ms", "50", "alltoall"]].concat();
         let fault = Job::new(format!("beside busy loops, version {abi}"), &harness, &arguments);
@@ -361,9 +361,10 @@ fn valgrind_finds_nothing() {
         let job = Job::new("valgrind", Path::new("valgrind"), &arguments);
         job.env("POLYRAIL_PEER_TIMEOUT_MS", "60000")
     };
+    // Under valgrind a case takes half a minute on busy CPUs. The run with the address sanitizer has all cases.
     run_all(vec![
         job(&plugin, &["symbols", "properties", "self", "registration", "optional"]),
-        job(&plugin, &["larger-receive", "threads", "fork"]),
+        job(&plugin, &["larger-receive", "threads"]),
     ]);
 
     let faulty = job(&built.faulty(), &["self"]).env("SOCKET_LIKE_FAULT", "reads-freed");

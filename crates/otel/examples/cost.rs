@@ -2,21 +2,33 @@
 //!
 //! `cargo run --release -p polyrail-otel --example cost -- 65536 64 9` makes nine rounds of a second each, with 64 writes
 //! of 64 KiB outstanding. Each round has notifications alone, spans with one trace of a hundred, and spans of all.
-//! A small collector in this process takes the spans, and its CPU time counts, too.
+//! An exporter in this process takes the spans in batches and drops them.
 
 use std::collections::VecDeque;
-use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use opentelemetry::Context;
+use opentelemetry::trace::TracerProvider;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider, SpanData, SpanExporter};
 use polyrail::{Config, Engine, Memory, Peer, Region, RemoteRegion, Request, Transfer};
-use polyrail_otel::{Joined, Settings, Spans};
+use polyrail_otel::Joined;
 
 type Failed = Box<dyn std::error::Error>;
+type Spans = polyrail_otel::Spans<SdkTracer>;
+
+/// Drops all spans.
+#[derive(Debug)]
+struct Dropping;
+
+impl SpanExporter for Dropping {
+    async fn export(&self, _: Vec<SpanData>) -> OTelSdkResult {
+        Ok(())
+    }
+}
 
 /// The writes of one program.
 struct Writer {
@@ -69,9 +81,9 @@ fn main() -> Result<(), Failed> {
     let bytes: u64 = word(0, "65536").parse()?;
     let (depth, rounds): (usize, u32) = (word(1, "64").parse()?, word(2, "9").parse()?);
 
-    let endpoint = format!("http://{}/v1/traces", collector()?);
-    let some = Spans::start(Settings::to(&endpoint))?;
-    let all = Spans::start(Settings { sample_ratio: 1.0, ..Settings::to(&endpoint) })?;
+    let provider = SdkTracerProvider::builder().with_batch_exporter(Dropping).build();
+    let some = Spans::new(provider.tracer("polyrail"), 0.01)?;
+    let all = Spans::new(provider.tracer("polyrail"), 1.0)?;
     // The other end follows what the context says, so one observer serves both.
     let rails = "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4";
     let config = Config::builder().set("rails", rails)?.set("path", "tcp")?.build()?;
@@ -126,37 +138,4 @@ fn compare(writer: &Writer, modes: [Option<&Spans>; 3], rounds: u32) -> Result<(
         );
     }
     Ok(())
-}
-
-/// Takes what is sent, and says that all is well.
-fn collector() -> std::io::Result<std::net::SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let address = listener.local_addr()?;
-    thread::spawn(move || {
-        for connection in listener.incoming().flatten() {
-            thread::spawn(move || serve(connection));
-        }
-    });
-    Ok(address)
-}
-
-fn serve(mut connection: TcpStream) {
-    let (mut data, mut room) = (Vec::new(), vec![0; 1 << 16]);
-    while let Ok(read @ 1..) = connection.read(&mut room) {
-        data.extend_from_slice(&room[..read]);
-        let mut headers = [httparse::EMPTY_HEADER; 32];
-        let mut request = httparse::Request::new(&mut headers);
-        let Ok(httparse::Status::Complete(head)) = request.parse(&data) else { continue };
-        let length =
-            request.headers.iter().find(|one| one.name.eq_ignore_ascii_case("content-length"));
-        let length =
-            length.and_then(|one| std::str::from_utf8(one.value).ok()?.parse().ok()).unwrap_or(0);
-        if data.len() < head + length {
-            continue;
-        }
-        data.drain(..head + length);
-        if connection.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n").is_err() {
-            return;
-        }
-    }
 }

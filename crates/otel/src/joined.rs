@@ -1,8 +1,10 @@
-//! Spans of the end that is told.
+//! Spans of the end that receives a notification.
 
 use std::sync::Arc;
 
 use opentelemetry::Context;
+use opentelemetry::global::BoxedTracer;
+use opentelemetry::trace::Tracer;
 use polyrail::{LostReason, Observer, Peer};
 
 use crate::carry;
@@ -10,8 +12,8 @@ use crate::spans::Spans;
 
 /// A program's own observer behind a [`Joined`].
 pub trait Received: Send + Sync {
-    /// As [`Observer::notified`], with the context of the span that tells of it: the parent of what the program does
-    /// with the bytes. It has no span where the peer sent none.
+    /// Like [`Observer::notified`], with the context of the notification's span. Use it as the parent of spans for work
+    /// on the bytes. The context has no span if the peer sent none.
     fn notified(&self, context: &Context, peer: &Peer, data: Vec<u8>) -> Option<Vec<u8>> {
         let _ = (context, peer);
         Some(data)
@@ -23,31 +25,35 @@ pub trait Received: Send + Sync {
     }
 }
 
-/// Nobody behind it.
-struct Nobody;
+/// Leaves all notifications to the engine.
+struct Unseen;
 
-impl Received for Nobody {}
+impl Received for Unseen {}
 
 /// An observer of an engine that makes a span of each notification whose sender began one, and takes the
 /// context off. All other notifications are left as they are.
-pub struct Joined {
-    spans: Spans,
+pub struct Joined<T = BoxedTracer> {
+    spans: Spans<T>,
     then: Arc<dyn Received>,
 }
 
-impl Joined {
+impl<T> Joined<T> {
     /// For a program that asks the engine for its notifications.
-    pub fn new(spans: &Spans) -> Self {
-        Self::before(spans, Arc::new(Nobody))
+    pub fn new(spans: &Spans<T>) -> Self {
+        Self::before(spans, Arc::new(Unseen))
     }
 
-    /// For a program that is told of its notifications.
-    pub fn before(spans: &Spans, then: Arc<dyn Received>) -> Self {
+    /// For a program that handles notifications in its own observer.
+    pub fn before(spans: &Spans<T>, then: Arc<dyn Received>) -> Self {
         Self { spans: spans.clone(), then }
     }
 }
 
-impl Observer for Joined {
+impl<T> Observer for Joined<T>
+where
+    T: Tracer + Send + Sync + 'static,
+    T::Span: Send + Sync + 'static,
+{
     fn notified(&self, peer: &Peer, data: Vec<u8>) -> Option<Vec<u8>> {
         match carry::take(&data) {
             None => self.then.notified(&Context::new(), peer, data),

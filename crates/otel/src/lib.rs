@@ -2,7 +2,8 @@
 //!
 //! A program that posts a transfer makes a [`TransferSpan`] for it, and the transfer's end ends the span. The
 //! span's context travels in the transfer's notification, as W3C Trace Context writes it, so a span of the other
-//! end ([`Joined`]) is its child, in the same trace. [`Spans`] sends both to a collector by OTLP.
+//! end ([`Joined`]) is its child, in the same trace. The program's own tracer makes both spans, so its exporter
+//! sends them.
 //!
 //! The engine knows nothing of this: the crate is built on its public callbacks, and a program that does not
 //! use it has no OpenTelemetry in it.
@@ -10,13 +11,13 @@
 //! ```no_run
 //! use std::sync::Arc;
 //!
-//! use opentelemetry::Context;
+//! use opentelemetry::{Context, global};
 //! use polyrail::{Config, Engine, Request};
-//! use polyrail_otel::{Joined, Settings, Spans};
+//! use polyrail_otel::{Joined, Spans};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let settings = Settings { sample_ratio: 0.01, ..Settings::to("http://collector:4318/v1/traces") };
-//! let spans = Spans::start(settings)?;
+//! // Keep one trace of a hundred.
+//! let spans = Spans::new(global::tracer("polyrail"), 0.01)?;
 //! // An end that receives: its spans join those of whoever writes, and its notifications are as before.
 //! let engine = Engine::builder().observer(Arc::new(Joined::new(&spans))).build()?;
 //! # let peer = engine.add_peer(&[])?;
@@ -33,9 +34,8 @@
 #![forbid(unsafe_code)]
 
 mod carry;
-mod client;
 mod joined;
 mod spans;
 
 pub use joined::{Joined, Received};
-pub use spans::{Settings, SpanError, Spans, TransferSpan};
+pub use spans::{SampleRatioError, Spans, TransferSpan};

@@ -23,21 +23,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use polyrail_proto::exchange::{Event, Fault, refusal_of, refusal_of_words};
-use polyrail_proto::hello::{HelloError, RefusedCode};
+use polyrail_proto::exchange::{
+    Admissions, Event, Fault, Introduction, refusal_of, refusal_of_words,
+};
+use polyrail_proto::hello::{HelloError, Metadata, RefusedCode};
 use polyrail_proto::liveness::{Absences, SecondTries};
-use polyrail_proto::reason::ConnectReason;
+use polyrail_proto::reason::{ConnectReason, Unmet};
 use polyrail_proto::{FlowIndex, Time};
 use polyrail_sys::PollEvent;
 use polyrail_sys::threads::monotonic_ns;
 use slab::Slab;
 use socket2::Socket;
 
-use crate::control::asking_user::Admissions;
+use crate::control::asking_user::Desk;
 use crate::control::connecting::Retry;
 use crate::control::handshake::{Cause, Handshake};
 use crate::control::incoming_connections::Accepting;
-use crate::control::introductions::Introduction;
 use crate::control::leaving::Leaving;
 use crate::control::presence::Probe;
 use crate::device::host_proof::LOOKED_AT;
@@ -46,6 +47,7 @@ use crate::engine::control_handle::ControlCommand;
 use crate::engine::peer::PeerShared;
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::state::EngineShared;
+use crate::engine::tasks::Answer;
 use crate::path::asking::ask_patiently;
 use crate::path::try_shared;
 
@@ -60,7 +62,7 @@ pub(crate) struct Control {
     engine: Arc<EngineShared>,
     accepting: Accepting,
     handshakes: Slab<Handshake>,
-    introductions: Slab<Introduction>,
+    introductions: Slab<(Introduction, Answer<Result<Metadata, Unmet>>)>,
     second_tries: SecondTries,
     retries: VecDeque<Retry>,
     /// Peers without any flow, and since when.
@@ -71,6 +73,7 @@ pub(crate) struct Control {
     leaving: Vec<Leaving>,
     absences: Absences,
     admissions: Admissions,
+    desk: Option<Arc<Desk>>,
     dump: DumpSignal,
 }
 
@@ -79,7 +82,8 @@ impl Control {
         let accepting = Accepting::new(&engine, listeners)?;
         let dump = DumpSignal::new(engine.config.dump_signal)?;
         Ok(Self {
-            admissions: Admissions::new(&engine),
+            admissions: Admissions::default(),
+            desk: Desk::new(&engine),
             engine,
             accepting,
             handshakes: Slab::new(),
@@ -121,7 +125,7 @@ impl Control {
             }
             for event in events.drain(..) {
                 match event.token {
-                    LOOKED_AT => self.engine.proofs.forget_who_looked(),
+                    LOOKED_AT => self.engine.copying.proofs.forget_who_looked(),
                     token if token >= PROBE => self.probed((token - PROBE) as usize, now),
                     token if token >= LISTENER => self.accept((token - LISTENER) as usize),
                     token => self.step(token as usize),
@@ -131,7 +135,7 @@ impl Control {
             self.accept_again(now);
             self.end_second_tries(time);
             self.begin_second_ways(now);
-            self.go_on_introducing(now);
+            self.go_on_introducing(time);
             if self.engine.settings.caller_driven {
                 self.engine.proxies.driven[0].send_left(&self.engine);
             }
@@ -157,15 +161,14 @@ impl Control {
         let leaving = self.leaving.iter().map(|leaving| leaving.until);
         let due = retries.chain(handshakes).chain(probes).chain(tick).chain(leaving);
         let until = |due: Time| Instant::now() + due.since(Time(monotonic_ns()));
-        let second_try = self.second_tries.due().map(until);
+        let timed = self.second_tries.due().into_iter().chain(self.introduction_due());
         // Nobody tells that a proxy is inside a plugin that does not return.
         let look = self.engine.host.as_ref().map(|_| Instant::now() + settings.peer_timeout / 8);
         let due = due
             .chain(self.second_way_due())
-            .chain(self.introduction_due())
             .chain(self.accepting.again)
             .chain(look)
-            .chain(second_try)
+            .chain(timed.min().map(until))
             .min();
         let limit = due.map(|due| due.saturating_duration_since(Instant::now()));
         // A signal handler can only set a flag; somebody has to look at it.

@@ -1,8 +1,8 @@
 //! Memory of devices: staging for rails, copies from end to end, and memory shared between
 //! processes of a host. Copies that CPUs make between processes of one host, and connections within one
-//! host through shared memory.
+//! host through shared memory. Connections that carry payload beside a flow's own.
 
-pub(crate) mod carriers;
+pub(crate) mod conduit;
 pub(crate) mod connection;
 pub(crate) mod host_copy;
 pub(crate) mod host_proof;

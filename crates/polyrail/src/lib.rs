@@ -103,15 +103,18 @@ pub use api::transfer::Transfer;
 pub use base::certificate_files::CertificatesError;
 pub use base::error::{EngineError, Explain, RegionError};
 pub use base::secret_file::SecretFileError;
-pub use diag::stats::{FlowSnapshot, PeerStats, ProxyStats, RailStats, Stats, UnusedRail};
+pub use diag::stats::{
+    FlowSnapshot, PathStats, PeerStats, ProxyStats, RailStats, Stats, UnusedRail,
+};
 pub use engine::inbox::Notification;
 pub use engine::joining::{Admission, Incoming};
-pub use engine::observer::{Observer, OnEnd, Watch};
-pub use engine::op::Outcome;
+pub use engine::observer::{Observer, Watch};
+pub use engine::outcome::{OnEnd, Outcome};
 pub use engine::peer_handle::Peer;
 pub use engine::totals::Totals;
 pub use memory::access::Access;
-pub use memory::region::{Region, RegionSlice};
+pub use memory::region::Region;
+pub use memory::region_core::RegionSlice;
 pub use memory::registry::{Mailbox, OpenMailbox};
 pub use memory::remote_region::{RemoteRegion, RemoteSlice};
 pub use polyrail_config::{Config, Progress};

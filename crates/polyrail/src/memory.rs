@@ -6,6 +6,7 @@ pub(crate) mod gate;
 pub(crate) mod keepsake;
 pub(crate) mod lanes;
 pub(crate) mod region;
+pub(crate) mod region_core;
 pub(crate) mod region_list;
 pub(crate) mod region_memory;
 pub(crate) mod registry;

@@ -22,10 +22,12 @@ use polyrail_sys::{Memory, PollEvent};
 use self::core::{CHECK_NS, Core};
 use self::core_guard::DrivenCore;
 use crate::base::driving::Driving;
-use crate::engine::pass::{Ends, Pass};
-use crate::engine::proxy_handle::{Drive, ProxyHandle};
-use crate::engine::state::EngineShared;
+use crate::engine::finish::Ends;
+use crate::engine::pass::Pass;
+use crate::engine::proxy_handle::ProxyHandle;
+use crate::engine::state::{Drive, EngineShared};
 use crate::wake::handover::Handover;
+use crate::wake::sleeper::Sleeper;
 
 /// Size of the memory that payload which nobody wants is read to.
 const SCRATCH_BYTES: u64 = 256 << 10;
@@ -40,8 +42,10 @@ pub(crate) struct Proxy {
     left: Handover,
     /// Payload that nobody wants is read to here.
     scratch: Memory,
-    /// Held by the one thread that may sleep on the poller.
-    sleeper: Mutex<Vec<PollEvent>>,
+    /// The one thread that may sleep on the poller.
+    sleeper: Sleeper,
+    /// The events that woke it up. That thread alone locks them.
+    events: Mutex<Vec<PollEvent>>,
 }
 
 /// Whether a pass reads what has come.
@@ -78,7 +82,8 @@ impl Proxy {
             core: Mutex::new(Core::new(watches)),
             left: Handover::new(),
             scratch: Memory::anonymous(SCRATCH_BYTES)?,
-            sleeper: Mutex::new(Vec::new()),
+            sleeper: Sleeper::new(),
+            events: Mutex::new(Vec::new()),
         })
     }
 
@@ -111,10 +116,11 @@ impl Proxy {
     ) -> Sent {
         let worked = self.pass(&mut core, engine, now, Reads::No);
         let (asks, is_held_up) = (core.outlook() == Outlook::Ask, core.is_held_up);
-        self.leave_to_sleeper(&mut core, engine);
+        self.rouse_for(&mut core, engine, true);
         drop(core);
-        if asks {
-            // A device has begun something, and the caller has other things to do than to ask.
+        if asks && !engine.settings.caller_driven {
+            // A device has begun a copy, and the caller won't poll for its end: wake the proxy thread. Where callers
+            // drive, `rouse_for` has woken the sleeping one.
             self.doorbell.ring();
         }
         Sent { worked, is_held_up }
@@ -133,31 +139,20 @@ impl Proxy {
         self.core.lock()
     }
 
-    /// With callers at the wheel: whoever sleeps on the poller may wait for what just happened, and
-    /// the event that it would have woken up for is used up.
+    /// With callers at the wheel, with the core: the thread that sleeps on the poller may wait for what just happened,
+    /// and the event that it would have woken up for is used up.
     fn wake_sleeper(&self) {
-        if self.sleeper.is_locked() {
+        if self.sleeper.is_seated() {
             self.doorbell.rouse();
         }
     }
 
-    /// This thread gives the core back. One that sleeps on the poller goes by what it found before: it is woken
-    /// if this one leaves it something, or has taken its event.
-    fn leave_to_sleeper(&self, core: &mut Core, engine: &EngineShared) {
-        if self.may_have_sleeper(engine) && core.must_wake_sleeper() {
+    /// This thread may have taken the wake-up of one that sleeps on the poller. If it gives the core back, it may also
+    /// leave something to it. Then it wakes the other, which goes by what it found before.
+    fn rouse_for(&self, core: &mut Core, engine: &EngineShared, gives_back: bool) {
+        if engine.settings.caller_driven && core.must_rouse(&self.sleeper, gives_back) {
             self.doorbell.rouse();
         }
-    }
-
-    /// This thread goes on, and may have taken the wake-up of one that sleeps on the poller.
-    fn pass_wake_up_on(&self, core: &mut Core, engine: &EngineShared) {
-        if self.may_have_sleeper(engine) && core.has_taken_wake_up() {
-            self.doorbell.rouse();
-        }
-    }
-
-    fn may_have_sleeper(&self, engine: &EngineShared) -> bool {
-        engine.settings.caller_driven && self.sleeper.is_locked()
     }
 
     /// One look at everything that has something to do. Says whether anything moved.
@@ -170,7 +165,7 @@ impl Proxy {
         let mut is_unannounced = std::mem::take(&mut core.is_unannounced);
         let mut pass = Pass {
             engine,
-            ends: Ends { settings: &engine.settings, now, finishes },
+            ends: Ends { engine, now, finishes },
             scratch: &self.scratch,
             copiers,
             for_caller: false,
@@ -189,7 +184,9 @@ impl Proxy {
             is_unannounced = false;
             core.obey(command, self, &mut pass);
         }
-        core.note_events();
+        if !core.events.is_empty() {
+            core.note_events();
+        }
         let mut worked = core.collect_copied(self, &mut pass);
         if reads != Reads::No {
             worked |= core.read_ready(self, &mut pass, true);

@@ -27,6 +27,15 @@
 //! | `Doorbell::rouse` | the watchdog, callers that drive | ends a sleep, and announces nothing |
 //! | `Doorbell::begin`, `Doorbell::sleep` | the progress thread (`proxy::drive`) | looks from now on; sleeps, unless rung since |
 //! | `Handover::leave`, `Handover::take` | callers that drive (`progress = caller`) | work for the holder of the proxy's lock |
+//! | `Sleeper::sit` | a caller that is about to sleep | it sleeps for all that drive; then it looks once more, with the proxy's lock |
+//! | `Debts::note_sleep` | a caller that sits, with the proxy's lock | the outlook that it sleeps for |
+//! | `Debts::must_rouse` | callers that drive, with the proxy's lock | whether they owe a wake-up to the one that sits |
+//!
+//! Where callers drive, several threads look for events, and each event comes to one of them. So a thread that sleeps
+//! sits ([`Sleeper`](sleeper::Sleeper)), then looks once more with the proxy's lock. A driver notes what it owes
+//! ([`Debts`](sleeper::Debts)), and asks for the seat with the same lock. No thread announces the end of a device's
+//! copy. So a thread that sleeps notes the outlook that its limit was made for, and a driver with an earlier outlook
+//! rouses it.
 //!
 //! Few threads are rung for little work, so that small messages stay on one flow, where the peer looks first. Those that
 //! find more than they can send share it.
@@ -43,10 +52,10 @@
 //!   look. If the bits were cleared after they were set, the second look sees the work. Else they stay set.
 //! * **The state of a `Doorbell`.** `ring` follows the bits, `begin` precedes the look at them, `sleep` follows it. A ring
 //!   before `sleep` keeps the thread awake, one after it finds the thread asleep and wakes it. The looks after a `begin`
-//!   see whatever the rings before it announced.
+//!   see what the rings that it answers announced. A `begin` that misses a ring leaves it to `sleep`.
 //!
 //! A bit that was set before means that another poster has rung, or is about to and may have lost its CPU. So the thread
-//! is rung again, unless the earlier ring is still unanswered (`Doorbell::ring_again`, one load). Where a load may be
+//! is rung again, unless the earlier ring is still unanswered (`Doorbell::ring_for`, one load). Where a load may be
 //! older than the change of the bits before it, a ring can be left out that way. Then the thread knows of the bit, so it
 //! has either looked once more after its `done`, or lacks room, and looks again when room comes.
 //!
@@ -67,6 +76,8 @@ mod announce;
 pub(crate) mod doorbell;
 /// Work that is left to whoever holds a lock.
 pub(crate) mod handover;
+/// The thread that sleeps on a poller while others drive.
+pub(crate) mod sleeper;
 /// How far both ends of a stream through shared memory are, and which of them sleeps.
 pub(crate) mod stream_words;
 

@@ -5,30 +5,47 @@
 mod allocations;
 mod common;
 
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+
 use allocations::{Allocations, during};
 use common::*;
 use polyrail::{PreparedTransfer, Request};
 
 const BYTES: usize = 64 << 10;
-const WARM_UP: u64 = 2000;
 const TIMES: u64 = 1000;
-/// What engines allocate in the time of so many transfers for other reasons, for instance when they look whether flows
-/// stand still.
-const BESIDE: u64 = TIMES / 20;
+/// Transfers under way at once: more than a flow sends with one system call of a few pieces.
+const DEPTH: usize = 16;
 
-/// The allocations of [`TIMES`] runs, once nothing is new any more.
-fn steady(mut run: impl FnMut()) -> Allocations {
-    (0..WARM_UP).for_each(|_| run());
-    during(|| (0..TIMES).for_each(|_| run()))
+/// Keeps the other tests from running: the allocator counts for all threads.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The allocations of so many runs, once nothing is new any more.
+fn steady(times: u64, mut run: impl FnMut()) -> Allocations {
+    (0..2 * times).for_each(|_| run());
+    during(|| (0..times).for_each(|_| run()))
 }
 
 /// Fails if runs cost more than `here` and `elsewhere` each, and shows which allocations those are.
-fn check(what: &str, here: u64, elsewhere: u64, mut run: impl FnMut()) {
-    let cost = steady(&mut run);
-    println!("{what}: {} by the caller, {} by others, of {TIMES}", cost.here, cost.elsewhere);
-    if cost.here > here * TIMES + BESIDE || cost.elsewhere > elsewhere * TIMES + BESIDE {
-        allocations::shown(&mut run);
-        panic!("{what}: {TIMES} times cost {cost:?}, allowed is {here} and {elsewhere} each");
+fn check(what: &str, here: u64, elsewhere: u64, run: impl FnMut()) {
+    check_runs(TIMES, what, here, elsewhere, run);
+}
+
+/// The same with so many runs.
+fn check_runs(times: u64, what: &str, here: u64, elsewhere: u64, mut run: impl FnMut()) {
+    // What engines allocate in the time of so many transfers for other reasons, for instance when they look whether
+    // flows stand still.
+    let beside = TIMES / 20;
+    let cost = steady(times, &mut run);
+    println!("{what}: {} by the caller, {} by others, of {times}", cost.here, cost.elsewhere);
+    if cost.here > here * times + beside || cost.elsewhere > elsewhere * times + beside {
+        allocations::shown(|| (0..20).for_each(|_| run()));
+        panic!("{what}: {times} times cost {cost:?}, allowed is {here} and {elsewhere} each");
     }
 }
 
@@ -38,6 +55,7 @@ fn ended(prepared: &PreparedTransfer) {
 
 #[test]
 fn a_post_costs_few_allocations_and_one_that_is_prepared_none() {
+    let _alone = alone();
     let by_caller: &[_] = &[("progress", "caller")];
     for (way, settings, of_sender) in [
         ("rails", &[("path", "tcp")][..], &[][..]),
@@ -63,4 +81,78 @@ fn a_post_costs_few_allocations_and_one_that_is_prepared_none() {
         });
         assert!(bytes(&target) == bytes(&source));
     }
+}
+
+/// Wakes the thread that polls.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+#[test]
+fn a_task_that_awaits_an_arrival_costs_no_allocation_more() {
+    let _alone = alone();
+    let p = pair(&[("path", "tcp")]);
+    let (source, target) = (filled(&p.a, BYTES, 1), zeroed(&p.b, BYTES));
+    let write = Request::write(&p.to_b).segment(source.all(), remote(&p.a, &target).all());
+    let notifying = p.a.prepare(write.notification(b"here".to_vec())).unwrap();
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    check("an arrival that a task awaits", 0, 1, || {
+        let mut next = pin!(p.b.next_notification());
+        assert!(next.as_mut().poll(&mut context).is_pending(), "nothing has come yet");
+        ended(&notifying);
+        let came = loop {
+            if let Poll::Ready(came) = next.as_mut().poll(&mut context) {
+                break came.unwrap();
+            }
+            thread::park_timeout(LONG);
+        };
+        assert_eq!(came.data, b"here");
+    });
+}
+
+#[test]
+fn prepared_posts_under_way_at_once_cost_none() {
+    let _alone = alone();
+    let p = pair(&[("path", "tcp"), ("rails", "127.0.0.1"), ("channels", "1")]);
+    for bytes in [8, BYTES] {
+        let (source, target) = (filled(&p.a, bytes, 1), zeroed(&p.b, bytes));
+        let there = remote(&p.a, &target);
+        let write = || Request::write(&p.to_b).segment(source.all(), there.all());
+        let prepared: Vec<_> = (0..DEPTH).map(|_| p.a.prepare(write()).unwrap()).collect();
+        let mut posted = Vec::with_capacity(DEPTH);
+        check_runs(TIMES / 4, &format!("{DEPTH} prepared posts of {bytes} bytes"), 0, 0, || {
+            posted.extend(prepared.iter().map(|prepared| prepared.post().unwrap()));
+            posted.drain(..).for_each(|transfer| transfer.ended().map(drop).unwrap());
+        });
+    }
+}
+
+#[test]
+fn a_post_where_the_engine_chooses_the_way_costs_few() {
+    let _alone = alone();
+    let p = pair(&[("path", "auto"), ("single_copy", "auto"), ("rails", "127.0.0.1")]);
+    let (source, target) = (filled(&p.a, BYTES, 1), zeroed(&p.b, BYTES));
+    let there = remote(&p.a, &target);
+    let write = || Request::write(&p.to_b).segment(source.all(), there.all());
+    // CPUs copy the bytes, but the rails are connected as soon as anything is posted.
+    p.a.post(write()).unwrap().ended().unwrap();
+    wait_for("the rails", || {
+        let peers = p.a.stats().peers;
+        peers.iter().flat_map(|peer| &peer.rails).flat_map(|rail| &rail.flows).all(|flow| flow.up)
+    });
+    check("a post, path=auto", 3, 0, || p.a.post(write()).unwrap().ended().map(drop).unwrap());
+    let prepared = p.a.prepare(write()).unwrap();
+    check("a prepared post, path=auto", 0, 0, || ended(&prepared));
+    let notifying = p.a.prepare(write().notification(b"here".to_vec())).unwrap();
+    // The notification goes over the rails, as a message that the end of the copy makes.
+    check("an arrival with a notification, path=auto", 2, 1, || {
+        ended(&notifying);
+        assert_eq!(p.b.wait_notification(LONG).unwrap().data, b"here");
+    });
+    assert!(bytes(&target) == bytes(&source));
 }

@@ -12,6 +12,7 @@ use std::process::Command;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
+use common::pki::Usage::{ClientAuth, ServerAuth};
 use common::pki::{BOTH, Ca, DAY, Leaf, Place, Wanted, config_of, now};
 use common::stranger::{Stranger, card, metadata};
 use common::*;
@@ -21,7 +22,6 @@ use polyrail::{
 };
 use polyrail_proto::hello::{Hello, Kind, MAX_BODY_BYTES, MAX_CERTIFIED_BYTES, Reply};
 use polyrail_secure::{Certified, Identity, Initiator, Proof, Secret};
-use rcgen::ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
 
 fn connect(engine: &Engine, other: &Engine) -> Result<Peer, (ConnectReason, Option<String>)> {
     engine.connect(other.addresses()[0]).join().map_err(|error| match &error {
@@ -120,7 +120,7 @@ fn a_fleet_changes_from_a_secret_to_certificates_without_an_interruption() {
     let path = folder.path().join("secret");
     std::fs::write(&path, "st".repeat(20)).unwrap();
     std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
-    let secret = [("secret_file", path.to_str().unwrap()), ("hello_timeout_ms", "1000")];
+    let secret = [("secret_file", path.to_str().unwrap()), ("connect_timeout_ms", "1000")];
     let (before, after) = (one_rail(&secret), ca.engine("after.example.org"));
     let place = ca.place("between.example.org");
     let between = builder().config(place.config("*", &secret)).build().unwrap();
@@ -133,7 +133,7 @@ fn a_fleet_changes_from_a_secret_to_certificates_without_an_interruption() {
     refusal(&after, &before);
     let since = Instant::now();
     wait_for("the count", || before.stats().refused_connections > 0);
-    wait_for("twice hello_timeout_ms", || since.elapsed() > Duration::from_secs(2));
+    wait_for("twice connect_timeout_ms", || since.elapsed() > Duration::from_secs(2));
     assert_eq!(before.stats().refused_connections, 1);
     // A certificate that is taken and does not hold is not made good by a secret.
     let strict = builder().config(place.config("strict.example.org", &secret)).build().unwrap();

@@ -24,6 +24,7 @@ const SOURCES: &[&str] = &[
     "engine/peer_handle.rs",
     "memory/access.rs",
     "memory/region.rs",
+    "memory/region_core.rs",
     "memory/registry.rs",
     "memory/remote_region.rs",
 ];

@@ -1,7 +1,7 @@
 //! The small pieces that threads meet in, in every order in which they can meet.
 //!
-//! The sources of `Wake`, `Doorbell`, `Handover`, `Gate` and `StreamWords` are compiled here with loom's atomics, and a
-//! poller that loom knows. `Outlook` has no atomics.
+//! The sources of `Wake`, `Doorbell`, `Handover`, `Sleeper`, `Gate` and `StreamWords` are compiled here with loom's
+//! atomics, and a poller that loom knows. `Outlook` has no atomics.
 
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -36,6 +36,11 @@ mod sync {
             *is_woken = false;
             Ok(true)
         }
+
+        /// Takes a wake-up without waiting. Says whether there was one.
+        pub(crate) fn look(&self) -> bool {
+            std::mem::take(&mut *self.is_woken.lock().unwrap())
+        }
     }
 }
 
@@ -49,6 +54,8 @@ mod doorbell;
 mod handover;
 #[path = "../src/memory/gate.rs"]
 mod pin;
+#[path = "../src/wake/sleeper.rs"]
+mod sleeper;
 #[path = "../src/wake/stream_words.rs"]
 mod stream_words;
 
@@ -124,6 +131,44 @@ fn a_last_look_before_a_sleep_finds_what_does_not_ring() {
         let slept = doorbell.sleep(&mut Vec::new(), None, false, || false).unwrap();
         assert_eq!(slept, Slept::No);
         assert!(!doorbell.is_asleep() && !doorbell.begin());
+    });
+}
+
+/// One caller sleeps. Another begins to look, and leaves before the work comes.
+#[test]
+fn a_ring_wakes_who_sleeps_though_another_has_begun_to_look() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(2);
+    model.check(|| {
+        let doorbell = doorbell();
+        let (work, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let poster = {
+            let (doorbell, work) = (doorbell.clone(), work.clone());
+            thread::spawn(move || {
+                // Of a plain store loom does not know whether it came before the swaps.
+                work.swap(true, Ordering::AcqRel);
+                doorbell.ring();
+            })
+        };
+        let other = {
+            let (doorbell, work, done) = (doorbell.clone(), work.clone(), done.clone());
+            thread::spawn(move || {
+                doorbell.begin();
+                if work.swap(false, Ordering::AcqRel) {
+                    done.store(true, Ordering::Release);
+                    doorbell.rouse();
+                }
+            })
+        };
+        loop {
+            doorbell.begin();
+            if work.swap(false, Ordering::AcqRel) || done.load(Ordering::Acquire) {
+                break;
+            }
+            wait_for_ring(&doorbell);
+        }
+        poster.join().unwrap();
+        other.join().unwrap();
     });
 }
 
@@ -251,6 +296,8 @@ fn an_offer_rings_unless_the_poster_keeps_it() {
         // The work was announced before, and the thread may be asleep.
         drop(wake.offer(1));
         assert!(wake.claim(0) && doorbell.begin());
+        wake.announce(1);
+        assert!(wake.claim(0) && doorbell.begin());
     });
 }
 
@@ -277,18 +324,21 @@ fn work_is_shared_with_one_more_thread_at_a_time() {
 
 #[test]
 fn more_threads_than_bits_are_rung() {
-    loom::model(|| {
-        let doorbells: Vec<_> = (0..100).map(|_| doorbell()).collect();
-        let wake = Wake::new(doorbells.iter().cloned().enumerate().collect());
-        for _ in 0..2 {
-            wake.announce(ALL);
-            assert!(wake.claim(0) && wake.claim(99));
-            assert!(doorbells.iter().all(|doorbell| doorbell.begin()));
-        }
-        wake.done();
-        wake.resume(80);
-        assert!(wake.claim(80) && wake.claim(99) && !wake.claim(62));
-    });
+    let ways: [fn(&Wake); 2] = [|wake| wake.announce(ALL), |wake| drop(wake.offer(ALL))];
+    for announce in ways {
+        loom::model(move || {
+            let doorbells: Vec<_> = (0..100).map(|_| doorbell()).collect();
+            let wake = Wake::new(doorbells.iter().cloned().enumerate().collect());
+            for _ in 0..2 {
+                announce(&wake);
+                assert!(wake.claim(0) && wake.claim(99));
+                assert!(doorbells.iter().all(|doorbell| doorbell.begin()));
+            }
+            wake.done();
+            wake.resume(80);
+            assert!(wake.claim(80) && wake.claim(99) && !wake.claim(62));
+        });
+    }
 }
 
 #[test]
@@ -317,6 +367,166 @@ fn work_that_is_left_is_done_by_whoever_had_the_lock() {
         other.join().unwrap();
         assert_eq!(done.load(Ordering::Relaxed), 2);
     });
+}
+
+#[test]
+fn two_never_sit_at_once() {
+    loom::model(|| {
+        // Loom watches the cell: two that meet in it are an error.
+        let shared = Arc::new((sleeper::Sleeper::new(), UnsafeCell::new(0u32)));
+        let sit = |shared: &(sleeper::Sleeper, UnsafeCell<u32>)| {
+            let seat = shared.0.sit();
+            if seat.is_some() {
+                assert!(shared.0.is_seated());
+                shared.1.with_mut(|_events| ());
+            }
+            seat.is_some()
+        };
+        let other = {
+            let shared = shared.clone();
+            thread::spawn(move || sit(&shared))
+        };
+        let here = sit(&shared);
+        assert!(other.join().unwrap() || here);
+        assert!(!shared.0.is_seated());
+    });
+}
+
+/// The wake-up says what no driver sees: that the sleeper's wait is over.
+#[test]
+fn who_sleeps_is_woken_for_an_event_that_another_took() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let driven = Arc::new(Driven::new());
+        let over = Arc::new(AtomicBool::new(false));
+        let poster = {
+            let (driven, over) = (driven.clone(), over.clone());
+            thread::spawn(move || {
+                over.store(true, Ordering::Relaxed);
+                driven.poller.wake();
+            })
+        };
+        let driver = drive(&driven, |driven, core| {
+            let is_woken = driven.poller.look();
+            core.debts.note_look(is_woken);
+        });
+        driven.wait(|_, _| over.load(Ordering::Relaxed), |_| true);
+        poster.join().unwrap();
+        driver.join().unwrap();
+    });
+}
+
+/// A driver takes the event, and reads only a part of what has come.
+#[test]
+fn who_sleeps_is_woken_for_what_another_left_unread() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    model.check(|| {
+        let driven = Arc::new(Driven::new());
+        let peer = {
+            let driven = driven.clone();
+            thread::spawn(move || driven.poller.wake())
+        };
+        let driver = drive(&driven, |driven, core| {
+            core.is_ready |= driven.poller.look();
+            core.debts.note_visits(core.is_ready);
+        });
+        driven.wait(|core, is_woken| core.is_ready || is_woken, |_| true);
+        peer.join().unwrap();
+        driver.join().unwrap();
+    });
+}
+
+/// A driver begins a copy, whose end nothing announces, and leaves. The poller waits without a limit.
+#[test]
+fn who_sleeps_is_woken_when_another_has_begun_what_has_to_be_asked_for() {
+    loom::model(|| {
+        let driven = Arc::new(Driven::new());
+        let driver = drive(&driven, |_, core| core.outlook = Outlook::Ask);
+        driven.wait(|core, _| core.outlook == Outlook::Ask, |_| true);
+        driver.join().unwrap();
+    });
+}
+
+/// A thread that ends a wait rouses only a caller that sits: any other asks before it sleeps.
+#[test]
+fn who_sleeps_is_woken_when_another_ends_its_wait() {
+    loom::model(|| {
+        let driven = Arc::new(Driven::new());
+        let driver = drive(&driven, |driven, core| {
+            core.is_over = true;
+            if driven.sleeper.is_seated() {
+                driven.poller.wake();
+            }
+        });
+        driven.wait(|core, _| core.is_over, |core| !core.is_over);
+        driver.join().unwrap();
+    });
+}
+
+/// The core that callers drive, and the poller that one of them sleeps on.
+struct Driven {
+    core: loom::sync::Mutex<DrivenCore>,
+    sleeper: sleeper::Sleeper,
+    poller: sync::Poller,
+}
+
+struct DrivenCore {
+    debts: sleeper::Debts,
+    outlook: Outlook,
+    is_ready: bool,
+    is_over: bool,
+}
+
+impl Driven {
+    fn new() -> Self {
+        let (debts, outlook) = (sleeper::Debts::default(), Outlook::Told);
+        let core = DrivenCore { debts, outlook, is_ready: false, is_over: false };
+        let core = loom::sync::Mutex::new(core);
+        Self { core, sleeper: sleeper::Sleeper::new(), poller: sync::Poller::default() }
+    }
+
+    /// Makes passes, and sleeps between them, until one finds that the wait is over. `pass` knows whether a wake-up came
+    /// before it, `may_sleep` is asked by the thread that sits.
+    fn wait(
+        &self,
+        pass: impl Fn(&DrivenCore, bool) -> bool,
+        may_sleep: impl Fn(&DrivenCore) -> bool,
+    ) {
+        let mut is_woken = false;
+        let mut core = self.core.lock().unwrap();
+        while !pass(&core, is_woken) {
+            let outlook = core.outlook;
+            drop(core);
+            let seat = self.sleeper.sit().expect("no other sits");
+            core = self.core.lock().unwrap();
+            if core.outlook == outlook && core.debts.may_sleep() && may_sleep(&core) {
+                core.debts.note_sleep(Some(outlook));
+                drop(core);
+                is_woken = self.poller.wait(&mut Vec::new(), None).unwrap();
+                core = self.core.lock().unwrap();
+                core.debts.note_sleep(None);
+            }
+            drop(seat);
+        }
+    }
+}
+
+/// A thread that makes this pass, and gives the core back.
+fn drive(
+    driven: &Arc<Driven>,
+    pass: impl Fn(&Driven, &mut DrivenCore) + Send + 'static,
+) -> thread::JoinHandle<()> {
+    let driven = driven.clone();
+    thread::spawn(move || {
+        let mut core = driven.core.lock().unwrap();
+        pass(&driven, &mut core);
+        let outlook = core.outlook;
+        if driven.sleeper.is_seated() && core.debts.must_rouse(Some(outlook)) {
+            driven.poller.wake();
+        }
+    })
 }
 
 /// Two ends of a stream: one writes, the other reads and sleeps when it has read all.

@@ -100,7 +100,7 @@ fn an_engine_lives_on_whose_state_nobody_reads_from_a_pipe() {
     let folder = tempfile::tempdir().unwrap();
     let pipe = folder.path().join("pipe");
     rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
-    let a = engine(&[("dump_signal", "USR1"), ("dump_file", pipe.to_str().unwrap())]);
+    let a = engine(&[("dump_signal", "USR1"), ("log_file", pipe.to_str().unwrap())]);
     let kill = format!("kill -USR1 {}", std::process::id());
     assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
     // The thread that writes the state is the one that connects.
@@ -112,10 +112,10 @@ fn an_engine_lives_on_whose_state_nobody_reads_from_a_pipe() {
 }
 
 #[test]
-fn a_signal_appends_the_state_to_the_file_asked_for() {
+fn a_signal_appends_the_state_to_the_log() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("state-%p.txt").display().to_string();
-    let a = engine(&[("dump_signal", "USR2"), ("dump_file", &file)]);
+    let a = engine(&[("dump_signal", "USR2"), ("log_file", &file)]);
     let b = engine(&[]);
     let to_b = a.add_peer(&b.metadata()).unwrap();
     let source = filled(&a, 64, 1);

@@ -179,7 +179,7 @@ fn ends_with_memory_for_different_flows_find_one_that_both_have() {
 fn flows_without_memory_take_over_from_those_that_are_cut() {
     let (here, there) = (lone_device(0), lone_device(1));
     for flows in &FLOWS[..2] {
-        let settings = [flows, SHORT[0], &[("reconnect_min_ms", "20")]].concat();
+        let settings = [flows, SHORT[0], &[("reconnect_max_ms", "200")]].concat();
         let p = RelayedPair::new(&settings);
         for round in 0..8 {
             let want = pattern(2 * BYTES, round);

@@ -12,11 +12,7 @@ const SOON: Duration = Duration::from_secs(20);
 
 #[test]
 fn data_moves_with_the_smallest_buffers_and_the_shortest_hello() {
-    for setting in [
-        ("recv_buffer_bytes", "64KiB"),
-        ("send_buffer_bytes", "64KiB"),
-        ("hello_timeout_ms", "100"),
-    ] {
+    for setting in [("socket_buffer_bytes", "64KiB"), ("connect_timeout_ms", "300")] {
         let settings = [("rails", "127.0.0.1"), ("channels", "1"), setting];
         let p = pair(&settings);
         let (source, target) = (filled(&p.a, 3 << 20, 1), zeroed(&p.b, 3 << 20));
@@ -35,9 +31,8 @@ fn what_does_not_work_is_refused_with_what_does() {
         set.unwrap_err().to_string()
     };
     for (name, value, range) in [
-        ("recv_buffer_bytes", "4KiB", "0 (kernel autotuning), or 64KiB to 1GiB"),
-        ("send_buffer_bytes", "63KiB", "0 (kernel autotuning), or 64KiB to 1GiB"),
-        ("hello_timeout_ms", "1", "100 to 600000 ms"),
+        ("socket_buffer_bytes", "63KiB", "0 (kernel autotuning), or 64KiB to 1GiB"),
+        ("connect_timeout_ms", "0", "1 to 600000 ms"),
     ] {
         let error = refused(name, value);
         let parts = [name, value.trim_end_matches(char::is_alphabetic), range];

@@ -15,12 +15,8 @@ use rustix::process::Signal;
 
 /// After so long the puppet gives up its peer, who waits for it for ever.
 const TIMEOUT: Duration = Duration::from_secs(3);
-const IMPATIENT: &[(&str, &str)] = &[
-    ("rails", "127.0.0.1"),
-    ("peer_timeout_ms", "3000"),
-    ("reconnect_min_ms", "20"),
-    ("reconnect_max_ms", "100"),
-];
+const IMPATIENT: &[(&str, &str)] =
+    &[("rails", "127.0.0.1"), ("peer_timeout_ms", "3000"), ("reconnect_max_ms", "100")];
 const PATIENT: &[(&str, &str)] = &[("peer_timeout_ms", "60000"), ("reconnect_max_ms", "100")];
 
 /// Holds up whoever tells it of an end, as a thread is held up that gets no CPU.
@@ -169,7 +165,7 @@ fn whoever_had_no_cpu_goes_on_to_connect() {
 
 #[test]
 fn whoever_has_no_cpu_to_say_its_first_words_is_waited_for() {
-    let engine = one_rail(&[("reconnect_min_ms", "20"), ("peer_timeout_ms", "30000")]);
+    let engine = one_rail(&[("reconnect_max_ms", "200"), ("peer_timeout_ms", "30000")]);
     let puppet = Puppet::start(&engine, PATIENT);
     puppet.signal(Signal::STOP);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
@@ -185,8 +181,8 @@ fn whoever_has_no_cpu_to_say_its_first_words_is_waited_for() {
 /// The proxies of a process may be late where its control thread is not.
 #[test]
 fn a_peer_whose_answers_nobody_has_read_is_not_silent() {
-    let settings = [("rails", "127.0.0.1"), ("proxy_layout", "merged"), ("tx_proxies", "1")];
-    let settings = [&settings[..], &[("rx_proxies", "1"), ("peer_timeout_ms", "3000")]].concat();
+    let settings = [("rails", "127.0.0.1"), ("proxy_layout", "merged")];
+    let settings = [&settings[..], &[("proxies", "1"), ("peer_timeout_ms", "3000")]].concat();
     let mut was_under_way = false;
     for _ in 0..20 {
         let p = pair(&settings);

@@ -450,7 +450,7 @@ impl Station {
         }
         Err(ProfilerError::Machine {
             what: "these GPUs can't copy to each other directly".into(),
-            help: "give --paths tcp, or choose others with --gpus; `polyrail topo` shows which do"
+            help: "give --paths tcp, or choose others with --gpus; `polyrail host show` shows which do"
                 .into(),
         })
     }

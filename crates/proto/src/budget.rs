@@ -5,12 +5,14 @@
 
 mod connections;
 mod staging;
+mod waits;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use connections::{CONNECTIONS_PER_FLOW, STREAMS_MAX, STREAMS_OF_A_PEER_MAX};
 pub use staging::{Direction, Holder, Short, StagingBudget, Stock};
+pub use waits::WaitAllowance;
 
 /// This part of a budget is for peers that have nothing of it.
 const RESERVE: u64 = 8;

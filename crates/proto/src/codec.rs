@@ -3,6 +3,8 @@
 
 use thiserror::Error;
 
+use crate::id::RegionKey;
+
 /// Bytes that can't be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
@@ -133,6 +135,13 @@ impl<'a> Reader<'a> {
             0 => Ok(()),
             bytes => Err(DecodeError::Trailing { what: self.what, bytes }),
         }
+    }
+}
+
+impl RegionKey {
+    pub(crate) fn read(from: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let (slot, generation) = (from.u32("slot")?, from.u32("generation")?);
+        Ok(Self { slot, generation, nonce: from.u64("nonce")? })
     }
 }
 

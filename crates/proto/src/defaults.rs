@@ -38,6 +38,13 @@ pub fn channels(setting: u32, pairs: usize, per_rail: u32) -> u32 {
     }
 }
 
+/// The most incoming connections in the handshake at once: a 32nd of the limit of flows, at most an eighth of
+/// the file descriptors that the process may have, and at least 4.
+pub fn handshakes(flow_limit: u32, descriptors: u64) -> u32 {
+    let share = u32::try_from(descriptors / 8).unwrap_or(u32::MAX);
+    (flow_limit / 32).min(share).max(4)
+}
+
 /// The progress threads of a direction, where their number is not set.
 ///
 /// One for each rail and for each channel to a peer, but no more than can run at once beside those of
@@ -66,6 +73,14 @@ mod tests {
     use super::*;
 
     const KIB: u64 = 1 << 10;
+
+    #[test]
+    fn handshakes_are_a_share_of_flows_and_of_descriptors() {
+        assert_eq!(handshakes(4096, 1024), 128);
+        assert_eq!(handshakes(65536, 1024), 128);
+        assert_eq!(handshakes(65536, u64::MAX), 2048);
+        assert_eq!(handshakes(8, 8), 4);
+    }
 
     #[test]
     fn channels_and_threads_follow_from_cpus_and_rails_as_in_this_table() {

@@ -1,5 +1,6 @@
 //! What can go wrong with a peer, a request or a transfer: an enum for each family of calls.
 
+mod ended;
 mod help;
 mod kinds;
 
@@ -138,11 +139,11 @@ pub enum PostError {
         peer: String,
     },
     /// The notification is too long.
-    #[error("notification has {got} bytes, allowed is 0 to {limit} (notification_bytes)")]
+    #[error("notification has {got} bytes, allowed is 0 to {limit}")]
     NotificationTooLong {
         /// Its length.
         got: usize,
-        /// The setting.
+        /// The most bytes that a notification may have.
         limit: u64,
     },
     /// A notification was given for something else than a write.

@@ -1,6 +1,10 @@
 //! The first words on a connection, as a state machine over bytes: the proof of both ends, the hello of the one that
 //! connected, the reply of the other. Its driver moves the bytes and decides who is welcome.
+//!
+//! Beside it: which addresses of an engine are asked, and which strangers the user is asked about.
 
+mod admissions;
+mod introduction;
 mod refusing;
 
 use std::mem::replace;
@@ -11,6 +15,8 @@ use polyrail_secure::{
     Certified, HandshakeError, Identity, Initiator, Keys, Proof, Proven, Responder, Role, Secret,
 };
 
+pub use self::admissions::Admissions;
+pub use self::introduction::{Introduction, may_take_a_secret, refusal_of_introduction};
 pub use self::refusing::{refusal_of, refusal_of_words};
 use crate::InstanceId;
 use crate::hello::{

@@ -153,6 +153,12 @@ impl RefusedCode {
         }
     }
 
+    /// Returns whether it is about the certificate of the side that is refused.
+    pub fn is_about_certificate(self) -> bool {
+        (Self::CertificateUntrusted as u16..=Self::CertificateStatement as u16)
+            .contains(&(self as u16))
+    }
+
     fn from_wire(code: u16) -> Option<Self> {
         [
             Self::Version,

@@ -6,29 +6,35 @@
 //!
 //! * commands go in by plain verbs (`submit`, `cancel`), facts by `handle_*`, each with the time;
 //! * what has to be done comes out of `pull` (the next chunk for a flow) and `poll_*`;
-//! * payload never enters: a chunk names places in memory, the driver moves the bytes.
+//! * payload never enters, but for what a [`Framer`] copies or seals: a chunk names places in memory, the driver moves
+//!   the bytes.
 //!
 //! A **flow** is one byte stream (a TCP connection). Data travels one way on it, acknowledgements
-//! the other; [`wire`] says how both are framed and [`FrameReader`] turns a byte stream back into
-//! chunks without copying payload. [`hello`] is what the two ends say before the first frame.
+//! the other; [`wire`] says how both are framed, a [`Framer`] makes records of chunks, and [`FrameReader`] turns a byte
+//! stream back into chunks without copying payload. [`hello`] is what the two ends say before the first frame.
 //!
 //! Policy is here, too, as functions of settings, facts and the time: which interfaces are rails ([`rails`]) and which
 //! rails go together ([`pairing`]), which path a request takes ([`path`]), how a connection begins ([`exchange`]), when
 //! acknowledgements leave ([`AckQueue`]), when flows stall, rest and are connected again ([`liveness`]), how a peer
-//! comes and goes ([`life`]), how much each peer may have ([`budget`]), which bytes of a ring are out ([`ring`]), how
-//! long a progress thread stays with a flow, polls and sleeps ([`progress`]), what became of transfers ([`tally`]), how
-//! often a line of the log is written that others cause ([`seldom`]), and defaults that follow from the machine
-//! ([`defaults`]).
+//! comes and goes ([`life`]), how much each peer may have ([`budget`], [`quotas`]) and leave in the [`inbox`], which
+//! region a key finds ([`regions`]), which bytes of a ring are out ([`ring`]), how far a copy within the host is
+//! ([`copying`]), whether two processes share memory ([`sharing`]), how long a progress thread stays with a flow, polls
+//! and sleeps ([`progress`]), what became of transfers ([`tally`]), how often a line of the log is written that others
+//! cause ([`seldom`]), and defaults that follow from the machine ([`defaults`]).
 #![forbid(unsafe_code)]
 
 mod acks;
 pub mod budget;
 mod codec;
+pub mod copying;
+mod deadlines;
 pub mod defaults;
 pub mod error;
 pub mod exchange;
+mod framer;
 pub mod hello;
 mod id;
+pub mod inbox;
 pub mod invitation;
 pub mod life;
 mod limits;
@@ -45,18 +51,22 @@ pub mod progress;
 mod proof;
 pub mod published;
 mod quota;
+pub mod quotas;
 pub mod rails;
 mod range_set;
 mod reader;
 pub mod reason;
 mod receiver;
+pub mod regions;
 pub mod ring;
 pub mod seldom;
 mod sender;
+pub mod sharing;
 pub mod tally;
 pub mod wire;
 
 pub use acks::{AckHold, AckPolicy, AckQueue, Burst};
+pub use framer::{Framed, Framer, PayloadSource, Protection, Sink};
 pub use id::{FlowIndex, InstanceId, RegionKey, Time, TransferId};
 pub use limits::RequestLimits;
 pub use plan::{MAX_CHUNK_BYTES, MAX_CHUNK_PIECES, MAX_CHUNKS, Piece, Plan, PlanError, Segment};
@@ -64,7 +74,7 @@ pub use quota::QuotaExceeded;
 pub use range_set::RangeSet;
 pub use reader::{FrameReader, Need, ReaderEvent};
 pub use receiver::{
-    DeliveryId, Landed, LandingId, Permission, Receiver, ReceiverLimits, ReceiverUsage, Settled,
-    Verdict,
+    DeliveryId, Landed, LandingId, Landings, Permission, Receiver, ReceiverLimits, ReceiverUsage,
+    Settled, Verdict,
 };
 pub use sender::{Chunk, Failure, NewTransfer, Sender, SenderConfig, Source, TxEvent};

@@ -21,23 +21,26 @@
 //! Both ends count transfers, so an end that has lost the other must not go on with it as if nothing
 //! had been. Each session of a peer has a number. Every hello carries the session of its sender, and
 //! the session of the receiver that the sender has heard ([`Epoch`]). A session that either end has
-//! given up never comes back: its hellos are refused for good ([`greeting`]), which ends it at the
+//! given up never comes back: its hellos are refused for good ([`Greeter`]), which ends it at the
 //! other side as well.
 
 mod attempts;
 mod epoch;
+mod greeter;
 mod greeting;
 mod names;
 mod overdue;
 mod parted;
+mod standing;
 mod state;
 
 pub use attempts::{Attempts, CONFIRM, CONFIRM_NEW, is_final};
 pub use epoch::Epoch;
-pub use greeting::{Sessions, greeting};
+pub use greeter::{Greeter, Live, Step};
 pub use names::{Names, ProvenNames};
 pub use overdue::overdue;
 pub use parted::{Parted, Parting};
+pub use standing::Standing;
 pub use state::{Action, HelloKind, PeerEvent, PeerState};
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::PostError;
+use crate::wire::MAX_META_BYTES;
 
 /// What of the configuration a request needs.
 #[derive(Clone, Copy, Debug)]
@@ -11,19 +12,20 @@ pub struct RequestLimits {
     pub chunk_bytes: u64,
     /// Bytes of a chunk of a device's memory.
     pub gpu_chunk_bytes: u64,
-    /// The most bytes of a notification.
-    pub notification_bytes: u64,
     /// How long a transfer may take that says nothing else.
     pub transfer_timeout: Option<Duration>,
 }
 
 impl RequestLimits {
-    /// Whether peers are to get a notification of that length.
+    /// Refuses a notification that is too long for a frame.
+    ///
+    /// # Errors
+    /// The notification is longer than [`MAX_META_BYTES`].
     #[inline]
     pub fn check_notification(&self, notification: &[u8]) -> Result<(), PostError> {
-        let (got, limit) = (notification.len(), self.notification_bytes);
-        if got as u64 > limit {
-            return Err(PostError::NotificationTooLong { got, limit });
+        let (got, limit) = (notification.len(), MAX_META_BYTES);
+        if got > limit {
+            return Err(PostError::NotificationTooLong { got, limit: limit as u64 });
         }
         Ok(())
     }

@@ -7,6 +7,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
+use crate::deadlines::Deadlines;
+use crate::id::Time;
 use crate::message::PostedReceive;
 use crate::quota::QuotaExceeded;
 
@@ -23,9 +25,14 @@ pub struct Matcher<S> {
     tags: HashMap<u64, u64>,
     /// Places of all receives, also of early ones.
     places: usize,
-    // Drivers see its order when they end sends, so it must not be that of a hash.
-    sends: BTreeMap<u64, VecDeque<S>>,
+    /// Those that wait, by tag and then in the order in which they came.
+    sends: BTreeMap<WaitingSend, S>,
+    next_send: u64,
+    deadlines: Deadlines<WaitingSend>,
 }
+
+/// The tag of a send, and its number among all sends.
+type WaitingSend = (u64, u64);
 
 /// What a peer may make a matcher remember. Who asks it to go further breaks the rules: the driver
 /// refuses announcements well before.
@@ -69,11 +76,13 @@ impl<S: PartialEq> Matcher<S> {
             tags: HashMap::new(),
             places: 0,
             sends: BTreeMap::new(),
+            next_send: 0,
+            deadlines: Deadlines::default(),
         }
     }
 
-    /// The user sends with `tag`. If no receive waits for it, the send waits.
-    pub fn send(&mut self, tag: u64, send: S) -> Option<Match<S>> {
+    /// The user sends with `tag`. If no receive waits for it, the send waits, until its deadline if it has one.
+    pub fn send(&mut self, tag: u64, send: S, deadline: Option<Time>) -> Option<Match<S>> {
         match self.take_receive(tag) {
             Some(receive) => {
                 self.tags.remove(&receive.receive);
@@ -81,7 +90,13 @@ impl<S: PartialEq> Matcher<S> {
                 Some(Match { send, receive })
             }
             None => {
-                self.sends.entry(tag).or_default().push_back(send);
+                let waiting = (tag, self.next_send);
+                self.next_send += 1;
+                self.sends.insert(waiting, send);
+                if let Some(deadline) = deadline {
+                    let waits = |other: &WaitingSend| self.sends.contains_key(other);
+                    self.deadlines.note(deadline, waiting, self.sends.len(), waits);
+                }
                 None
             }
         }
@@ -141,23 +156,32 @@ impl<S: PartialEq> Matcher<S> {
 
     /// The user cancelled a send. Says whether it was still waiting for a receive.
     pub fn cancel_send(&mut self, tag: u64, send: &S) -> bool {
-        let Some(queue) = self.sends.get_mut(&tag) else { return false };
-        let Some(index) = queue.iter().position(|waiting| waiting == send) else { return false };
-        queue.remove(index);
-        if queue.is_empty() {
-            self.sends.remove(&tag);
-        }
-        true
+        let mut of_tag = self.sends.range((tag, 0)..=(tag, u64::MAX));
+        let found = of_tag.find(|(_, waiting)| *waiting == send).map(|(key, _)| *key);
+        found.is_some_and(|key| self.sends.remove(&key).is_some())
     }
 
-    /// Takes every waiting send: the peer is gone.
-    pub fn drain_sends(&mut self) -> Vec<S> {
-        std::mem::take(&mut self.sends).into_values().flatten().collect()
+    /// Takes waiting sends, in order of tags and of posting.
+    pub fn take_sends(&mut self, which: impl Fn(&S) -> bool) -> Vec<S> {
+        self.sends.extract_if(.., |_, send| which(send)).map(|(_, send)| send).collect()
+    }
+
+    /// Takes the waiting sends whose deadline has passed, in order of deadlines, and appends them to `late`. Returns when
+    /// the next of them is due.
+    pub fn handle_timeout(&mut self, now: Time, late: &mut Vec<S>) -> Option<Time> {
+        loop {
+            match self.deadlines.first(|waiting| self.sends.contains_key(waiting)) {
+                Some((deadline, waiting)) if deadline <= now => {
+                    late.extend(self.sends.remove(&waiting));
+                }
+                first => return first.map(|(deadline, _)| deadline),
+            }
+        }
     }
 
     /// Every send that waits for a receive, with its tag, in order of tags and of posting.
     pub fn sends(&self) -> impl Iterator<Item = (u64, &S)> {
-        self.sends.iter().flat_map(|(tag, queue)| queue.iter().map(|send| (*tag, send)))
+        self.sends.iter().map(|((tag, _), send)| (*tag, send))
     }
 
     /// Receives that wait for a send, and numbers that are ahead of their predecessors.
@@ -172,7 +196,7 @@ impl<S: PartialEq> Matcher<S> {
 
     /// Sends that wait for a receive.
     pub fn waiting_sends(&self) -> usize {
-        self.sends.values().map(VecDeque::len).sum()
+        self.sends.len()
     }
 
     /// Whether a receive, of that number, may be remembered beside all others.
@@ -194,12 +218,8 @@ impl<S: PartialEq> Matcher<S> {
     }
 
     fn take_send(&mut self, tag: u64) -> Option<S> {
-        let queue = self.sends.get_mut(&tag)?;
-        let front = queue.pop_front();
-        if queue.is_empty() {
-            self.sends.remove(&tag);
-        }
-        front
+        let oldest = *self.sends.range((tag, 0)..=(tag, u64::MAX)).next()?.0;
+        self.sends.remove(&oldest)
     }
 
     fn go_on(&mut self, matches: &mut Vec<Match<S>>) {
@@ -238,11 +258,11 @@ mod tests {
     #[test]
     fn the_oldest_send_of_a_tag_meets_its_oldest_receive() {
         let mut m = Matcher::default();
-        assert_eq!(m.send(5, 50), None);
-        assert_eq!(m.send(5, 51), None);
+        assert_eq!(m.send(5, 50, None), None);
+        assert_eq!(m.send(5, 51, None), None);
         assert_eq!(post(&mut m, 1, 6), []);
         assert_eq!(post(&mut m, 2, 5), [(50, 2)]);
-        assert_eq!(m.send(6, 60).unwrap().receive.receive, 1);
+        assert_eq!(m.send(6, 60, None).unwrap().receive.receive, 1);
         assert_eq!((m.waiting_sends(), m.waiting_receives()), (1, 0));
     }
 
@@ -250,9 +270,9 @@ mod tests {
     fn announcements_that_overtake_each_other_keep_the_order_of_posting() {
         let mut m = Matcher::default();
         assert_eq!(post(&mut m, 2, 5), []);
-        assert_eq!(m.send(5, 50), None, "the first receive may have this tag too");
+        assert_eq!(m.send(5, 50, None), None, "the first receive may have this tag too");
         assert_eq!(post(&mut m, 1, 5), [(50, 1)]);
-        assert_eq!(m.send(5, 51).unwrap().receive.receive, 2);
+        assert_eq!(m.send(5, 51, None).unwrap().receive.receive, 2);
     }
 
     #[test]
@@ -265,11 +285,29 @@ mod tests {
         assert!(!withdraw(&mut m, 1));
         assert!(withdraw(&mut m, 2), "before its announcement");
         assert_eq!(post(&mut m, 2, 5), []);
-        assert_eq!(m.send(5, 50), None);
+        assert_eq!(m.send(5, 50, None), None);
         assert!(m.cancel_send(5, &50));
         assert!(!m.cancel_send(5, &50));
         assert_eq!(post(&mut m, 3, 5), []);
-        assert_eq!(m.send(5, 51).unwrap().receive.receive, 3);
+        assert_eq!(m.send(5, 51, None).unwrap().receive.receive, 3);
+    }
+
+    #[test]
+    fn a_send_waits_until_its_deadline() {
+        let mut m = Matcher::default();
+        for (tag, send, deadline) in [(5, 50, 30), (4, 40, 20), (5, 51, 20), (5, 52, 40)] {
+            assert_eq!(m.send(tag, send, Some(Time(deadline))), None);
+        }
+        assert_eq!(m.send(5, 53, None), None);
+        let mut late = Vec::new();
+        assert_eq!(m.handle_timeout(Time(19), &mut late), Some(Time(20)));
+        assert_eq!(m.handle_timeout(Time(20), &mut late), Some(Time(30)));
+        assert_eq!(std::mem::take(&mut late), [40, 51]);
+        assert_eq!(post(&mut m, 1, 5), [(50, 1)]);
+        assert_eq!(m.handle_timeout(Time(35), &mut late), Some(Time(40)), "it has met its receive");
+        assert!(m.cancel_send(5, &52));
+        assert_eq!(m.handle_timeout(Time(99), &mut late), None);
+        assert_eq!((late, m.take_sends(|_| true)), (Vec::new(), vec![53]));
     }
 
     #[test]
@@ -284,7 +322,7 @@ mod tests {
     fn a_receive_that_is_withdrawn_and_never_announced_keeps_none_waiting() {
         let mut m = Matcher::default();
         assert_eq!(post(&mut m, 2, 5), []);
-        assert_eq!(m.send(5, 50), None);
+        assert_eq!(m.send(5, 50, None), None);
         let mut matches = Vec::new();
         assert_eq!(m.handle_withdrawn(1, &mut matches), Ok(true));
         assert_eq!(matches.remove(0).receive.receive, 2);
@@ -328,11 +366,11 @@ mod tests {
         assert_eq!((m.waiting_receives(), m.waiting_places()), (10, 24));
         // The one that all wait for is taken, and what is matched or withdrawn makes room.
         m.handle_posted(with(5, 1), &mut none).unwrap();
-        assert_eq!(m.send(5, 50).unwrap().receive.receive, 1);
+        assert_eq!(m.send(5, 50, None).unwrap().receive.receive, 1);
         assert_eq!(m.handle_withdrawn(2, &mut none), Ok(true));
         assert_eq!(m.handle_withdrawn(2, &mut none), Ok(false));
         assert_eq!(m.waiting_places(), 13);
-        assert_eq!(m.send(5, 51).unwrap().receive.receive, 3);
+        assert_eq!(m.send(5, 51, None).unwrap().receive.receive, 3);
         assert_eq!(none, []);
     }
 }

@@ -1,9 +1,13 @@
 //! What two engines tell each other beside payload. Each message is the `meta` of a transfer with
 //! [`crate::wire::WireOp::Control`], so it survives dead rails and arrives exactly once, like any data.
 
+mod host_offer;
+
 use crate::codec::{DecodeError, Reader, put_text};
 use crate::id::{FlowIndex, RegionKey, TransferId};
 use crate::wire::{Place, RefusalCode, SharedPlace};
+
+pub use host_offer::HostOffer;
 
 /// The most pieces that one read request or one posted receive may name: as many as fit into a
 /// message.
@@ -367,7 +371,7 @@ impl Message {
                 let piece = |reader: &mut Reader<'_>| {
                     Ok(ReadPiece {
                         from: place(reader)?,
-                        to_key: key(reader)?,
+                        to_key: RegionKey::read(reader)?,
                         to_offset: reader.u64("to_offset")?,
                     })
                 };
@@ -392,9 +396,9 @@ impl Message {
             7 => Self::SendTooLong { receive: reader.u64("receive")?, len: reader.u64("len")? },
             8 => Self::SendFailed { receive: reader.u64("receive")? },
             9 => Self::Bye,
-            10 => Self::RegionWanted { key: key(&mut reader)? },
+            10 => Self::RegionWanted { key: RegionKey::read(&mut reader)? },
             11 => {
-                let key = key(&mut reader)?;
+                let key = RegionKey::read(&mut reader)?;
                 let process = reader.u32("process")?;
                 let namespace = reader.u64("namespace")?;
                 let count = reader.count("descriptors", MAX_OFFER_DESCRIPTORS, "at most 4096")?;
@@ -406,11 +410,11 @@ impl Message {
                 Self::RegionOffered { key, offered: Ok(offer) }
             }
             12 => {
-                let key = key(&mut reader)?;
+                let key = RegionKey::read(&mut reader)?;
                 let reason = reader.text("reason", MAX_REASON_BYTES)?;
                 Self::RegionOffered { key, offered: Err(reason) }
             }
-            13 => Self::RegionEnded { key: key(&mut reader)? },
+            13 => Self::RegionEnded { key: RegionKey::read(&mut reader)? },
             15 => Self::MemoryShown { place: shared_place(&mut reader)? },
             16 => Self::MemorySeen { seen: Ok(shared_place(&mut reader)?) },
             17 => Self::MemorySeen { seen: Err(reader.text("reason", MAX_REASON_BYTES)?) },
@@ -470,16 +474,12 @@ fn put_place(out: &mut Vec<u8>, place: &Place) {
     out.extend_from_slice(&place.len.to_le_bytes());
 }
 
-fn key(reader: &mut Reader<'_>) -> Result<RegionKey, DecodeError> {
-    Ok(RegionKey {
-        slot: reader.u32("slot")?,
-        generation: reader.u32("generation")?,
-        nonce: reader.u64("nonce")?,
-    })
-}
-
 fn place(reader: &mut Reader<'_>) -> Result<Place, DecodeError> {
-    let place = Place { key: key(reader)?, offset: reader.u64("offset")?, len: reader.u64("len")? };
+    let place = Place {
+        key: RegionKey::read(reader)?,
+        offset: reader.u64("offset")?,
+        len: reader.u64("len")?,
+    };
     match place.offset.checked_add(place.len) {
         Some(_) => Ok(place),
         None => Err(reader.field("len", place.len, "0 to 2^64 - offset - 1")),

@@ -1,5 +1,5 @@
-//! Which rail here goes with which rail of the peer. The driver asks the kernel what reaches what, and
-//! replaces pairs that do not come up.
+//! The pairs of rails here and rails of the peer, and the pairs that replace those which do not come up. The driver
+//! asks the kernel what reaches what.
 //!
 //! The pairs are a matching of the greatest weight: as many pairs as possible first, then the more
 //! direct ones, the faster ones, equal names, and equal positions. Pairs of which only a try would tell
@@ -8,6 +8,7 @@
 mod layout;
 mod matching;
 mod pairs;
+mod replacing;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -17,6 +18,7 @@ use crate::hello::{MAX_RAILS, RailCard};
 pub use crate::liveness::RailPair;
 pub use layout::Layout;
 pub use pairs::Pairs;
+pub use replacing::Replacement;
 
 /// How a rail here reaches a rail of the peer, as far as this host knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +106,7 @@ impl Question<'_> {
     }
 
     /// Pairs for these rails only, of which these have `failed`; each rail is in one pair at most.
-    pub fn instead(
+    fn instead(
         &self,
         local: &[usize],
         remote: &[usize],
@@ -213,7 +215,7 @@ impl Question<'_> {
     }
 
     /// Whether the first pair is far slower than the second, and the user has not named the rails.
-    pub fn is_slow_beside(&self, one: (usize, usize), other: (usize, usize)) -> bool {
+    fn is_slow_beside(&self, one: (usize, usize), other: (usize, usize)) -> bool {
         self.is_slow(one, self.speed(other))
     }
 

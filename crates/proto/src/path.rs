@@ -1,6 +1,7 @@
 //! Which path the bytes of a request take, and why. The driver asks the kernel and devices what is possible, and
 //! has it copied.
 
+mod choice;
 mod copying;
 mod kind;
 mod plan;
@@ -8,10 +9,8 @@ mod reason;
 
 pub use copying::{
     Copyist, Facts, copy_threads, copyist, copyist_of_message, is_message_worth_a_copy,
-    is_worth_a_copy, is_worth_leaving, is_worth_sharing, looks_for, may_be_staged,
+    is_worth_a_copy, is_worth_leaving, looks_for, may_be_shared, may_be_staged,
 };
 pub use kind::{PathKind, TransferPath};
-pub use plan::{
-    FarEnd, MemoryKind, PathPlan, PathPlans, PathSettings, PeerPlace, not_copied_by_cpus,
-};
+pub use plan::{FarEnd, MemoryKind, PathPlan, PathPlans, PathSettings, PeerPlace, Stages};
 pub use reason::{OnlyPath, PathObstacle, PathReason};

@@ -10,8 +10,8 @@
 //!
 //! **In.** Operations enter by plain verbs: [`Outbound::write`], [`Outbound::send`],
 //! [`Inbound::begin_read`], [`Inbound::begin_receive`]. They end early by [`Outbound::cancel`] or
-//! [`Inbound::end`], and all at once by [`Outbound::lose`]. Facts enter by `handle_*` of the halves, of
-//! [`Outbound::sender`] and of [`Inbound::receiver`].
+//! [`Inbound::end`], by their deadline in `handle_timeout` of both halves, and all at once by
+//! [`Outbound::lose`]. Facts enter by `handle_*` of the halves, of [`Outbound::sender`] and of [`Inbound::receiver`].
 //!
 //! **Out.** [`Outbound::poll_end`] returns what became of operations and what the driver is to do ([`End`]).
 //! [`Inbound::take`] fills a [`Delivery`] with what arrived. Both are acted on when no lock is held.
@@ -21,7 +21,7 @@
 //! | from | what | to |
 //! |---|---|---|
 //! | [`Inbound::begin_read`], [`Inbound::begin_receive`] | [`AwaitedNews`]: the request, the announcement | [`Outbound::announce`] |
-//! | [`Inbound::end`], until [`Inbound::has_left`] | [`Leaving`]: a read or receive that is over here | [`Outbound::let_go`] |
+//! | [`Inbound::end`], [`Inbound::handle_timeout`], until [`Inbound::has_left`] | [`Leaving`]: a read or receive that is over here | [`Outbound::let_go`] |
 //! | [`Delivered::Message`] | a message of the peer, for the half that [`Message::half`](crate::message::Message::half) names | `handle_message` of that half |
 //! | [`End::Unannounced`] | a read or receive of which the peer does not hear | [`Inbound::forget`] |
 //! | [`Quotas`] | what the peer's messages take up, which `Outbound` counts | `Inbound`, which admits the next ones |
@@ -30,9 +30,11 @@
 //! (the `memory` of [`Inbound::handle_chunk`]), cuts memory into transfers ([`SendHost::source`]) and
 //! chooses the way of a message ([`SendHost::path`]). A request to read is checked against memory
 //! before [`Outbound::serve_read`] sees it. Messages about regions, shared memory and plugins
-//! ([`Half::Driver`](crate::message::Half::Driver)) are the driver's alone. A read of many parts is one operation
-//! that counts its parts.
+//! ([`Half::Driver`](crate::message::Half::Driver)) are the driver's alone; [`imports`] and [`carriers`] are what it knows of
+//! the peer's regions and plugins. A read of many parts is one operation that counts its parts.
 
+pub mod carriers;
+pub mod imports;
 mod inbound;
 mod operation;
 mod outbound;

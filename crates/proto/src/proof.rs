@@ -31,18 +31,28 @@ pub(crate) struct Head {
 /// Chunks that landed and whose acknowledgement may not have reached their sender.
 #[derive(Debug)]
 pub(crate) struct Proofs {
-    /// By flow, the newest last.
-    flows: Vec<VecDeque<Head>>,
+    flows: Vec<OfFlow>,
     /// Of flows that are gone.
     gone: VecDeque<Head>,
-    of_flow_max: usize,
+    of_flow_max: u32,
     /// Of flows that are there.
     held: usize,
     held_max: usize,
     /// A random hash key: nobody can construct a message that passes for another.
     key: RandomState,
     /// Exists while copies come.
-    index: Option<Index>,
+    index: Option<Box<Index>>,
+}
+
+/// The chunks of a flow.
+#[derive(Debug)]
+struct OfFlow {
+    /// The newest last.
+    landed: VecDeque<Head>,
+    /// So many are remembered.
+    most: u32,
+    /// Those that are up. More than one where the end of an earlier one is not known yet.
+    connections: u32,
 }
 
 /// Counts the remembered chunks by hash. A peer that sends copies on purpose, one after another, costs
@@ -91,9 +101,17 @@ impl Index {
     }
 }
 
+impl OfFlow {
+    fn new(most: u32) -> Self {
+        Self { landed: VecDeque::new(), most, connections: 0 }
+    }
+}
+
 impl Proofs {
-    /// `of_flow_max`: chunks that a sender may have in flight on a flow. `held_max`: on all flows.
+    /// `of_flow_max`: chunks that a sender may have in flight on a flow, unless [`Self::handle_flow_up`] says less.
+    /// `held_max`: on all flows.
     pub(crate) fn new(of_flow_max: usize, held_max: usize) -> Self {
+        let of_flow_max = u32::try_from(of_flow_max).unwrap_or(u32::MAX).max(1);
         let (key, gone) = (RandomState::new(), VecDeque::new());
         Self { flows: Vec::new(), gone, of_flow_max, held: 0, held_max, key, index: None }
     }
@@ -108,16 +126,29 @@ impl Proofs {
         Head { header, first: places.first().copied(), message }
     }
 
+    /// A connection of the flow is up, whose sender has at most `window_chunks` in flight on it.
+    pub(crate) fn handle_flow_up(&mut self, flow: FlowIndex, window_chunks: u32) {
+        let of_flow_max = self.of_flow_max;
+        let of_flow = self.of_flow(flow);
+        of_flow.connections += 1;
+        // Chunks of an earlier connection may land beside those of this one.
+        let is_alone = of_flow.connections == 1 && of_flow.landed.is_empty();
+        of_flow.most = if is_alone { window_chunks.clamp(1, of_flow_max) } else { of_flow_max };
+    }
+
+    /// A device copies a chunk of the flow, which lands after chunks that came behind it. So more than a window of newer
+    /// ones may have landed while a chunk is still unacknowledged.
+    pub(crate) fn handle_detached(&mut self, flow: FlowIndex) {
+        self.of_flow(flow).most = self.of_flow_max;
+    }
+
     /// The chunk landed on `flow`, or a copy of it came there. `floor`: everything below is over for
     /// the sender, who sends nothing of it again.
     pub(crate) fn note(&mut self, flow: FlowIndex, head: Head, floor: TransferId) {
-        let index = flow.0 as usize;
-        if self.flows.len() <= index {
-            self.flows.resize_with(index + 1, VecDeque::new);
-        }
-        let landed = &mut self.flows[index];
+        self.of_flow(flow);
+        let OfFlow { landed, most, .. } = &mut self.flows[flow.0 as usize];
         self.held -= landed.len();
-        forget(landed, floor, self.of_flow_max.saturating_sub(1), &mut self.index);
+        forget(landed, floor, most.saturating_sub(1) as usize, &mut self.index);
         if let Some(index) = &mut self.index {
             index.add(&head);
             index.landed += 1;
@@ -132,10 +163,20 @@ impl Proofs {
         }
     }
 
+    /// The chunk landed after a connection of its flow was gone, so its acknowledgement may never leave.
+    pub(crate) fn note_gone(&mut self, head: Head, floor: TransferId) {
+        if let Some(index) = &mut self.index {
+            index.add(&head);
+        }
+        self.gone.push_back(head);
+        forget(&mut self.gone, floor, GONE_MAX, &mut self.index);
+    }
+
     /// The flow is gone: its acknowledgements may have been lost, so its chunks may come again.
     pub(crate) fn handle_flow_down(&mut self, flow: FlowIndex, floor: TransferId) {
-        let Some(landed) = self.flows.get_mut(flow.0 as usize) else { return };
-        let mut landed = std::mem::take(landed);
+        let Some(of_flow) = self.flows.get_mut(flow.0 as usize) else { return };
+        of_flow.connections = of_flow.connections.saturating_sub(1);
+        let mut landed = std::mem::take(&mut of_flow.landed);
         self.held -= landed.len();
         landed.retain(|head| {
             let may_come_again = head.header.transfer >= floor;
@@ -156,25 +197,41 @@ impl Proofs {
     /// Flows with long lists forget their oldest, so that there is room for a while.
     fn level(&mut self) {
         let goal = self.held_max - self.held_max / 8;
-        let held = |keep| self.flows.iter().map(|landed| landed.len().min(keep)).sum::<usize>();
-        let mut keep = self.of_flow_max;
+        let held = |keep| self.flows.iter().map(|it| it.landed.len().min(keep)).sum::<usize>();
+        let mut keep = self.of_flow_max as usize;
         while keep > 1 && held(keep) > goal {
             keep -= keep.div_ceil(8);
         }
-        for landed in &mut self.flows {
+        for OfFlow { landed, .. } in &mut self.flows {
             forget(landed, TransferId(0), keep, &mut self.index);
         }
-        self.held = self.flows.iter().map(VecDeque::len).sum();
+        self.held = self.flows.iter().map(|it| it.landed.len()).sum();
+    }
+
+    fn of_flow(&mut self, flow: FlowIndex) -> &mut OfFlow {
+        let index = flow.0 as usize;
+        if self.flows.len() <= index {
+            // Of many peers, a flow more or less counts.
+            self.flows.reserve_exact(index + 1 - self.flows.len());
+            self.flows.resize_with(index + 1, || OfFlow::new(self.of_flow_max));
+        }
+        &mut self.flows[index]
     }
 
     /// Whether a copy of the chunk landed. Rarely asked: after a flow died, or when a peer lies.
     pub(crate) fn holds(&mut self, head: &Head) -> bool {
-        let heads = || self.flows.iter().chain([&self.gone]).flatten();
-        self.index.get_or_insert_with(|| Index::new(&self.key, heads())).holds(head)
+        let heads = || self.flows.iter().map(|it| &it.landed).chain([&self.gone]).flatten();
+        let index = || Box::new(Index::new(&self.key, heads()));
+        self.index.get_or_insert_with(index).holds(head)
     }
 }
 
-fn forget(landed: &mut VecDeque<Head>, floor: TransferId, keep: usize, index: &mut Option<Index>) {
+fn forget(
+    landed: &mut VecDeque<Head>,
+    floor: TransferId,
+    keep: usize,
+    index: &mut Option<Box<Index>>,
+) {
     while landed.len() > keep || landed.front().is_some_and(|head| head.header.transfer < floor) {
         if let (Some(head), Some(index)) = (landed.pop_front(), index.as_mut()) {
             index.remove(&head);
@@ -216,7 +273,12 @@ pub(crate) mod tests {
     }
 
     fn is_listed(proofs: &Proofs, head: &Head) -> bool {
-        proofs.flows.iter().chain([&proofs.gone]).any(|landed| landed.contains(head))
+        proofs
+            .flows
+            .iter()
+            .map(|it| &it.landed)
+            .chain([&proofs.gone])
+            .any(|landed| landed.contains(head))
     }
 
     proptest! {
@@ -239,6 +301,41 @@ pub(crate) mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn of_a_flow_as_many_are_remembered_as_its_sender_may_have_in_flight() {
+        let mut proofs = Proofs::new(100, 1000);
+        let remembered = |proofs: &mut Proofs| {
+            for transfer in 0..200 {
+                let one = head(proofs, transfer, 0);
+                proofs.note(FlowIndex(1), one, TransferId(0));
+            }
+            proofs.flows[1].landed.len()
+        };
+        assert_eq!(remembered(&mut proofs), 100);
+        proofs.handle_flow_down(FlowIndex(1), TransferId(0));
+        for (window_chunks, most) in [(4, 4), (70, 70), (1024, 100), (0, 1)] {
+            proofs.handle_flow_up(FlowIndex(1), window_chunks);
+            assert_eq!(remembered(&mut proofs), most);
+            proofs.handle_detached(FlowIndex(1));
+            assert_eq!(remembered(&mut proofs), 100);
+            proofs.handle_flow_down(FlowIndex(1), TransferId(0));
+        }
+        // A second connection comes before the end of the first.
+        proofs.handle_flow_up(FlowIndex(1), 4);
+        proofs.handle_flow_up(FlowIndex(1), 4);
+        assert_eq!(remembered(&mut proofs), 100);
+        for most in [100, 4] {
+            proofs.handle_flow_down(FlowIndex(1), TransferId(0));
+            proofs.handle_flow_up(FlowIndex(1), 4);
+            assert_eq!(remembered(&mut proofs), most);
+            proofs.handle_flow_down(FlowIndex(1), TransferId(0));
+        }
+        // Chunks of an earlier connection have landed since its end.
+        assert_eq!(remembered(&mut proofs), 4);
+        proofs.handle_flow_up(FlowIndex(1), 4);
+        assert_eq!(remembered(&mut proofs), 100);
     }
 
     #[test]

@@ -5,8 +5,12 @@
 //! 26 metadata_len u32   30 extra_len u32   34 the metadata, the extra bytes
 //! ```
 
+mod region;
+
 use crate::hello;
 use crate::invitation::PREFIX;
+
+pub use region::RegionDescription;
 
 /// The beginning of such a file.
 const FILE_MAGIC: [u8; 4] = *b"PLYF";
@@ -16,7 +20,7 @@ const VERSION: u16 = 1;
 const HEAD_BYTES: usize = 34;
 
 /// The beginning of a region's description.
-pub const REGION_MAGIC: [u8; 4] = *b"PLYM";
+const REGION_MAGIC: [u8; 4] = *b"PLYM";
 
 /// A process as the kernel tells processes apart: its number, its PID namespace, its start.
 pub type ProcessNumbers = (u32, u64, u64);

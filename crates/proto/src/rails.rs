@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 pub use self::interface::{AddressState, Below, Interface, Kind, Routes};
 use self::leading::leading_out;
 pub use self::left_out::{LeftOut, left_out, remark, unknown, why_none};
-pub use self::plugin::{PluginSpec, split};
+pub use self::plugin::{PluginSpec, bound_as, control_of, split};
 pub use self::ports::Ports;
 pub use self::present::{of_family, present};
 pub use self::unfit::{Allowed, Unfit, check_count, too_many};

@@ -14,7 +14,7 @@ use crate::wire::{
 };
 
 /// After a payload of this size the reader expects another large frame. It then keeps the tail of a
-/// read so short that the tail can't swallow payload that belongs in place.
+/// read about as long as the last head, so that the tail swallows little payload that belongs in place.
 const LARGE_PAYLOAD_BYTES: u32 = 16 << 10;
 /// The most bytes that one read takes while frames are small.
 const SMALL_FRAMES_BYTES: usize = 20 << 10;
@@ -33,6 +33,8 @@ pub struct FrameReader {
     state: State,
     places: Vec<Place>,
     last_payload: u32,
+    /// Bytes of the record of the next head, if that is like the head of the last payload that came as it is.
+    next_head: usize,
     /// Whether payload may come as it is.
     takes_raw: bool,
     /// The last payload was sealed, so that the next bytes have to be opened here as well.
@@ -116,6 +118,7 @@ impl FrameReader {
             state: State::Head,
             places: Vec::new(),
             last_payload: 0,
+            next_head: 0,
             takes_raw: true,
             last_was_sealed: false,
             failed: None,
@@ -235,10 +238,11 @@ impl FrameReader {
         } else if self.last_payload < LARGE_PAYLOAD_BYTES {
             // Room for many small frames, but not enough that a large one among them would be
             // copied.
-            self.missing().max(SMALL_FRAMES_BYTES)
+            self.missing(0).max(SMALL_FRAMES_BYTES)
         } else {
-            // Just what is known to be a record: a header with one piece, or the rest of a table.
-            self.missing().max(1)
+            // Just what is known to be a record, or a head like the last one. Where the next head is shorter, the
+            // difference is payload that is copied, so a long head is read in two parts.
+            self.missing(self.next_head.min(LARGE_PAYLOAD_BYTES as usize)).max(1)
         };
         let to = (self.end + room).min(self.buffer.len());
         &mut self.buffer[self.end..to]
@@ -287,13 +291,13 @@ impl FrameReader {
         }
     }
 
-    /// Bytes that the next record lacks, as far as they are known.
-    fn missing(&self) -> usize {
+    /// Bytes that the next record lacks. While its length is not here, the record counts as `expected` bytes long.
+    fn missing(&self, expected: usize) -> usize {
         let bytes = &self.buffer[self.start..self.end];
         let known = bytes.first_chunk().map(RecordHeader::decode);
         let whole = match known {
             Some(Ok(header)) => header.bytes(),
-            _ => RECORD_HEADER_BYTES + CHUNK_HEADER_BYTES + PIECE_BYTES + TAG_BYTES,
+            _ => expected,
         };
         whole.saturating_sub(bytes.len())
     }
@@ -393,6 +397,9 @@ impl FrameReader {
         }
         self.state = State::Payload { place: 0, filled: 0, left, sealed };
         if !sealed {
+            // The head is alone in its record. Only the first chunk of a transfer has a message.
+            let message = if header.chunk_count > 1 { header.meta_len as usize } else { 0 };
+            self.next_head = RECORD_HEADER_BYTES + (end - begin) + TAG_BYTES - message;
             self.leave_record();
         }
         Ok(ReaderEvent::Chunk {

@@ -34,14 +34,15 @@
 //! [`Receiver::is_quiet`].
 //!
 //! Here are the types, and what the driver asks and says of whole transfers. `judging` has the verdicts,
-//! `landing` the flows and devices that write, `incoming` the transfers under way, which `under_way` finds, `delivering`
-//! those that are complete.
+//! `landing` the flows and devices that write, `later` what the driver knows of those devices, `incoming` the transfers
+//! under way, which `under_way` finds, `delivering` those that are complete.
 
 mod claims;
 mod delivering;
 mod incoming;
 mod judging;
 mod landing;
+mod later;
 mod under_way;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -50,6 +51,7 @@ use self::claims::Claims;
 use self::delivering::Deliveries;
 pub use self::delivering::DeliveryId;
 use self::landing::Claim;
+pub use self::later::Landings;
 use self::under_way::UnderWay;
 use crate::id::TransferId;
 use crate::proof::{Head, Proofs};
@@ -97,7 +99,7 @@ pub struct ReceiverLimits {
     /// Chunks of all transfers under way (one bit each). A transfer with more is never taken.
     pub chunks: u64,
     /// Chunks that may be in flight on a flow. As many may have landed without the sender's
-    /// knowledge, and come again. At least the sender's window.
+    /// knowledge, and come again. At least the sender's window; [`Receiver::handle_flow_up`] may say less of a flow.
     pub window: usize,
     /// The same on all flows together, as 112 bytes each. At least what all channels of the sender
     /// may have in flight.

@@ -34,13 +34,13 @@ mod pulling;
 mod rails;
 mod turns;
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 
 use thiserror::Error;
 
 use self::postponed::Postponed;
 use self::rails::{Load, Rails};
+use crate::deadlines::Deadlines;
 use crate::id::{Time, TransferId};
 use crate::plan::Plan;
 use crate::wire::{ChunkHeader, Flags, RefusalCode, WireOp};
@@ -84,8 +84,7 @@ pub struct Sender<S> {
     postponed: Postponed,
     /// Handles in order of their number, to find the floor.
     order: VecDeque<TransferHandle>,
-    /// Deadlines, the first on top; also of some transfers that are over.
-    deadlines: BinaryHeap<Reverse<(Time, TransferHandle)>>,
+    deadlines: Deadlines<TransferHandle>,
     live: usize,
     flows: Vec<Flow>,
     channels: Vec<ChannelState>,
@@ -249,7 +248,7 @@ impl<S: Source> Sender<S> {
             given_back: VecDeque::new(),
             postponed: Postponed::default(),
             order: VecDeque::new(),
-            deadlines: BinaryHeap::new(),
+            deadlines: Deadlines::default(),
             live: 0,
             flows: (0..flows).map(|_| Flow::default()).collect(),
             rails: Rails::new(config.rails),
@@ -305,7 +304,8 @@ impl<S: Source> Sender<S> {
         self.order.push_back(handle);
         self.live += 1;
         if let Some(deadline) = deadline {
-            self.note_deadline(deadline, handle);
+            let may_end = |other: &TransferHandle| may_end(&self.slots, *other);
+            self.deadlines.note(deadline, handle, self.live, may_end);
         }
         TransferId(id)
     }
@@ -358,6 +358,12 @@ impl<S: Source> Sender<S> {
     fn outgoing_mut(&mut self, handle: TransferHandle) -> Option<&mut OutgoingTransfer<S>> {
         self.slots[handle.slot as usize].as_mut().filter(|outgoing| outgoing.id == handle.id)
     }
+}
+
+/// Returns whether a transfer is neither over nor ending.
+fn may_end<S>(slots: &[Option<OutgoingTransfer<S>>], handle: TransferHandle) -> bool {
+    let outgoing = slots[handle.slot as usize].as_ref();
+    outgoing.is_some_and(|outgoing| outgoing.id == handle.id && outgoing.ending.is_none())
 }
 
 #[cfg(test)]

@@ -1,114 +1,24 @@
 //! Two peers, joined by one flow in each direction: what their halves do with operations, and how these end.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+#[path = "common/operation.rs"]
+mod operation;
 
+use std::sync::Arc;
+
+use operation::{KEY, Op, Request, plan};
 use polyrail_proto::message::{CopyLeave, Half, Message, PostedReceive};
 use polyrail_proto::peer::{
     Delivered, Delivery, Inbound, NewReceive, Operation, Outbound, Quotas, ReadBreach,
-    ReadQuestion, SendHost, SendPath,
+    ReadQuestion, SendPath,
 };
 use polyrail_proto::wire::{AckFrame, Place, RefusalCode};
 use polyrail_proto::{
-    Failure, FlowIndex, Plan, PlanError, ReceiverLimits, RegionKey, Segment, SenderConfig, Settled,
-    Source, Time, TransferId, Verdict,
+    Failure, FlowIndex, ReceiverLimits, SenderConfig, Settled, Source, Time, Verdict,
 };
 
 const FLOW: FlowIndex = FlowIndex(0);
 const NOW: Time = Time(1000);
-const KEY: RegionKey = RegionKey { slot: 1, generation: 1, nonce: 7 };
 const CONFIG: SenderConfig = SenderConfig { window_chunks: 8, channels: 1, sockets: 1, rails: 1 };
-
-#[derive(Clone)]
-struct Op(Arc<State>);
-
-struct State {
-    id: u32,
-    plan: Plan,
-    deadline: Option<Time>,
-    transfer: AtomicU64,
-    is_withdrawn: AtomicBool,
-}
-
-#[derive(Clone)]
-struct Request(Arc<(Plan, Vec<u8>)>);
-
-impl Op {
-    fn new(id: u32, bytes: u64) -> Self {
-        Self::with_deadline(id, bytes, None)
-    }
-
-    fn with_deadline(id: u32, bytes: u64, deadline: Option<Time>) -> Self {
-        let (transfer, is_withdrawn) = (AtomicU64::new(0), AtomicBool::new(false));
-        Self(Arc::new(State { id, plan: plan(bytes), deadline, transfer, is_withdrawn }))
-    }
-}
-
-fn plan(bytes: u64) -> Plan {
-    let segment =
-        Segment { local_region: 0, local_offset: 0, remote: KEY, remote_offset: 0, len: bytes };
-    Plan::new([segment], 100).unwrap()
-}
-
-impl PartialEq for Op {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.id == other.0.id
-    }
-}
-
-impl Operation for Op {
-    type Source = Request;
-    type Copying = &'static str;
-    type Own = u32;
-
-    fn plan(&self) -> &Plan {
-        &self.0.plan
-    }
-
-    fn deadline(&self) -> Option<Time> {
-        self.0.deadline
-    }
-
-    fn may_begin(&self) -> bool {
-        !self.0.is_withdrawn.load(Ordering::Relaxed)
-    }
-
-    fn withdraw(&self) {
-        self.0.is_withdrawn.store(true, Ordering::Relaxed);
-    }
-
-    fn transfer(&self) -> Option<TransferId> {
-        Some(TransferId(self.0.transfer.load(Ordering::Relaxed))).filter(|id| id.0 > 0)
-    }
-
-    fn set_transfer(&self, transfer: TransferId) {
-        self.0.transfer.store(transfer.0, Ordering::Relaxed);
-    }
-
-    fn message(_: Option<&Self>, meta: Vec<u8>) -> Request {
-        Request(Arc::new((Plan::empty(), meta)))
-    }
-}
-
-impl Source for Request {
-    fn plan(&self) -> &Plan {
-        &self.0.0
-    }
-
-    fn meta(&self) -> &[u8] {
-        &self.0.1
-    }
-}
-
-impl SendHost<Op> for SendPath {
-    fn path(&mut self, _: &Op, _: &PostedReceive) -> SendPath {
-        *self
-    }
-
-    fn source(&mut self, _: &Op, segments: Vec<Segment>) -> Result<Request, PlanError> {
-        Ok(Request(Arc::new((Plan::new(segments, 100)?, Vec::new()))))
-    }
-}
 
 /// One of two peers, and all that it was told.
 struct Side {
@@ -232,9 +142,10 @@ impl Side {
     }
 }
 
-/// The next chunk lands at the other side, and is acknowledged when that has delivered it. Says whether there was one.
-fn carry_one(from: &mut Side, to: &mut Side) -> bool {
-    let Some(chunk) = from.outbound.sender.pull(NOW, FLOW) else { return false };
+/// The next chunk lands at the other side, which has not delivered it yet. Returns the answer that
+/// is due; `None` if there was no chunk left.
+fn land_one(from: &mut Side, to: &mut Side) -> Option<Settled> {
+    let chunk = from.outbound.sender.pull(NOW, FLOW)?;
     from.outbound.sender.handle_written(FLOW);
     let header = chunk.header;
     let places: Vec<Place> = chunk
@@ -249,8 +160,18 @@ fn carry_one(from: &mut Side, to: &mut Side) -> bool {
         assert!(to.inbound.receiver.begin_landing(FLOW));
         to.inbound.receiver.end_landing(FLOW);
     }
-    let settled = to.inbound.receiver.handle_chunk_end(FLOW, true);
+    Some(to.inbound.receiver.handle_chunk_end(FLOW, true))
+}
+
+/// The next chunk lands at the other side, and is acknowledged when that has delivered it. Says whether there was one.
+fn carry_one(from: &mut Side, to: &mut Side) -> bool {
+    let Some(settled) = land_one(from, to) else { return false };
     to.deliver();
+    acknowledge(from, to, settled);
+    true
+}
+
+fn acknowledge(from: &mut Side, to: &Side, settled: Settled) {
     from.sequence += 1;
     let sequence = from.sequence;
     let ack = match settled {
@@ -260,7 +181,6 @@ fn carry_one(from: &mut Side, to: &mut Side) -> bool {
     assert!(to.inbound.receiver.is_quiet());
     from.outbound.sender.handle_ack(NOW, FLOW, ack).unwrap();
     from.drain();
-    true
 }
 
 /// Until nobody has anything to say.
@@ -429,4 +349,41 @@ fn what_waits_ends_with_its_deadline_and_with_its_peer() {
     a.end(&read);
     assert_eq!(a.log(), ["4 failed: cancelled"]);
     assert!(!a.outbound.sender.is_busy());
+}
+
+#[test]
+fn reads_and_receives_end_with_their_deadline_unless_they_are_complete() {
+    let (mut a, mut b) = (Side::new(), Side::new());
+    a.read(&Op::with_deadline(1, 10, Some(Time(2000))));
+    while carry_one(&mut a, &mut b) {}
+    let settled = land_one(&mut b, &mut a).unwrap();
+    let ends = [None, Some(Time(2000)), Some(Time(3000))];
+    for (op, end) in (2..).zip(ends) {
+        a.read(&Op::with_deadline(op, 10, end));
+    }
+    for (op, end) in (5..).zip(ends) {
+        a.receive(&Op::with_deadline(op, 10, end), CopyLeave::No);
+    }
+    for (now, late, next) in [(1999, vec![], 2000), (2000, vec![3, 6], 3000)] {
+        let (leaving, due) = a.inbound.handle_timeout(Time(now));
+        let ops: Vec<u32> = leaving.iter().map(|it| it.op.0.id).collect();
+        assert_eq!((ops, due), (late, Some(Time(next))));
+        for it in leaving {
+            assert!(a.inbound.has_left(&it));
+            a.outbound.let_go(NOW, it, Failure::Deadline, false);
+        }
+    }
+    a.deliver();
+    acknowledge(&mut b, &a, settled);
+    let late = |op| format!("{op} failed: the deadline passed");
+    assert_eq!(a.log(), ["1 read 10".to_owned(), late(3), late(6)]);
+    while carry_one(&mut a, &mut b) {}
+    assert_eq!(b.outbound.waiting_receives(), 2, "the peer knows that one is withdrawn");
+    // One that ends otherwise has no deadline any more.
+    while carry_one(&mut b, &mut a) {}
+    assert_eq!(a.log(), ["2 read 10", "4 read 10"]);
+    let (leaving, due) = a.inbound.handle_timeout(Time(9000));
+    assert_eq!((leaving.len(), due), (1, None));
+    assert_eq!(leaving[0].op.0.id, 7);
+    assert_eq!(a.inbound.receives().map(|(_, it)| it.op.0.id).collect::<Vec<_>>(), [5]);
 }

@@ -4,7 +4,7 @@ mod common;
 
 use common::{A, B, begin, chunk, receiver};
 use polyrail_proto::wire::{ChunkHeader, Flags, RefusalCode, WireOp};
-use polyrail_proto::{FlowIndex, Settled, TransferId, Verdict};
+use polyrail_proto::{FlowIndex, Receiver, ReceiverLimits, Settled, TransferId, Verdict};
 
 #[test]
 fn a_transfer_completes_when_its_last_chunk_lands_on_any_flow() {
@@ -191,4 +191,53 @@ fn a_copy_that_fails_is_refused() {
     assert_eq!(r.handle_landed(landing, Err(code)), Settled::Refuse(code));
     assert_eq!(r.poll_event(), None);
     assert!(!code.is_retryable());
+}
+
+#[test]
+fn a_receiver_remembers_as_many_chunks_as_may_have_landed_unacknowledged() {
+    let mut r = Receiver::new(ReceiverLimits::default());
+    r.handle_flow_up(A, 4);
+    for number in 0..20 {
+        assert_eq!(begin(&mut r, A, chunk(1, number, 30)), Verdict::Land);
+        assert_eq!(r.handle_chunk_end(A, true), Settled::Ack);
+    }
+    assert_eq!(r.held().proofs, 4);
+    // A device takes long for the first chunk of a window. The last one of the next is still known when all of that has
+    // landed, and so are those between.
+    assert_eq!(begin(&mut r, A, chunk(1, 20, 30)), Verdict::Land);
+    let copied = r.detach(A).unwrap();
+    for number in 21..24 {
+        assert_eq!(begin(&mut r, A, chunk(1, number, 30)), Verdict::Land);
+        assert_eq!(r.handle_chunk_end(A, true), Settled::Ack);
+    }
+    assert_eq!(r.handle_landed(copied, Ok(())), Settled::Ack);
+    assert_eq!(begin(&mut r, A, chunk(1, 24, 30)), Verdict::Land);
+    assert_eq!(r.handle_chunk_end(A, true), Settled::Ack);
+    r.handle_flow_down(A);
+    for number in 21..25 {
+        assert_eq!(begin(&mut r, B, chunk(1, number, 30)), Verdict::Discard);
+    }
+}
+
+#[test]
+fn a_chunk_that_a_device_lands_after_its_connection_was_replaced_is_known() {
+    for is_up_again in [true, false] {
+        let mut r = Receiver::new(ReceiverLimits::default());
+        r.handle_flow_up(A, 4);
+        assert_eq!(begin(&mut r, A, chunk(1, 0, 30)), Verdict::Land);
+        let copied = r.detach(A).unwrap();
+        r.handle_flow_down(A);
+        if is_up_again {
+            r.handle_flow_up(A, 4);
+        }
+        assert_eq!(r.handle_landed(copied, Ok(())), Settled::Ack);
+        if !is_up_again {
+            r.handle_flow_up(A, 4);
+        }
+        for number in 1..6 {
+            assert_eq!(begin(&mut r, A, chunk(1, number, 30)), Verdict::Land);
+            assert_eq!(r.handle_chunk_end(A, true), Settled::Ack);
+        }
+        assert_eq!(begin(&mut r, B, chunk(1, 0, 30)), Verdict::Discard);
+    }
 }

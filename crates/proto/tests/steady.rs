@@ -5,17 +5,27 @@
 #[path = "common/allocations.rs"]
 mod allocations;
 mod common;
+#[path = "common/operation.rs"]
+mod operation;
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use allocations::during;
 use common::{A, B, Payload, begin, chunk};
+use operation::{KEY, Op};
+use polyrail_proto::message::CopyLeave;
+use polyrail_proto::peer::{
+    End, Inbound, NewReceive, Operation, Outbound, Quotas, ReadQuestion, SendPath,
+};
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Flags, WireOp};
 use polyrail_proto::{
-    Failure, FlowIndex, NewTransfer, Plan, Receiver, ReceiverLimits, RegionKey, Segment, Sender,
-    SenderConfig, Settled, Time, TransferId, TxEvent, Verdict,
+    Failure, FlowIndex, Framer, NewTransfer, PayloadSource, Plan, Protection, Receiver,
+    ReceiverLimits, RegionKey, Segment, Sender, SenderConfig, Settled, Sink, Time, TransferId,
+    TxEvent, Verdict,
 };
+use polyrail_secure::Keys;
 
 const CHUNK_BYTES: u64 = 64 << 10;
 /// Far more than enough for what looks at a few transfers, and far too little for what looks at all.
@@ -136,6 +146,50 @@ fn a_chunk_costs_no_allocation_once_the_connection_is_in_use() {
     }
 }
 
+/// Payload of a frame.
+struct Bytes<'a>(&'a [u8]);
+
+impl PayloadSource for Bytes<'_> {
+    type Error = Infallible;
+
+    fn checksum(&self, head: &[u8]) -> Result<u32, Infallible> {
+        Ok((head.len() + self.0.len()) as u32)
+    }
+
+    fn append(&self, to: &mut Sink<'_>) -> bool {
+        let mut rest = self.0;
+        while !rest.is_empty() {
+            let (part, behind) = rest.split_at(rest.len().min(to.room().min(1 << 30) as usize));
+            to.out().extend_from_slice(part);
+            rest = behind;
+        }
+        true
+    }
+}
+
+#[test]
+fn a_frame_costs_no_allocation_once_the_batch_has_been_as_long() {
+    let Payload(plan) = payload(1);
+    for len in [8, 512, 64 << 10] {
+        for protection in [Protection::None, Protection::Checksum, Protection::Sealed] {
+            let (framer, mut sealer) =
+                (Framer::new(protection), Keys::new([1; 32], [2; 32]).sealer);
+            let (bytes, mut out) = (vec![7; len], Vec::new());
+            let header = ChunkHeader { payload_len: len as u32, ..chunk(1, 0, 1) };
+            let mut frame = || {
+                out.clear();
+                let payload = Bytes(&bytes);
+                let pieces = plan.pieces(0);
+                let Ok(framed) = framer.frame(header, pieces, b"", &payload, &mut sealer, &mut out);
+                assert!(framed.outside == 0 || framed.outside as usize == len);
+            };
+            frame();
+            let cost = during(|| (0..1000).for_each(|_| frame()));
+            assert_eq!(cost.here, 0, "1,000 frames of {len} bytes, {protection:?}");
+        }
+    }
+}
+
 /// A receiver with so many transfers under way, from that number on, each for a read of its own.
 fn busy_receiver(first: u64, count: u64) -> Receiver {
     let mut receiver = Receiver::new(ReceiverLimits::default());
@@ -183,21 +237,70 @@ fn a_sender_with_many_transfers_finds_the_deadlines_that_have_passed() {
         let deadline = Some(Time(1_000_000 + token % 100));
         ends.sender.submit(Time(0), NewTransfer { op, flags, context, source, token, deadline });
     }
+    deadlines_are_found(|now| {
+        let next = ends.sender.handle_timeout(now);
+        let events = std::iter::from_fn(|| ends.sender.poll_event());
+        let failed = |event| matches!(event, TxEvent::Failed { failure: Failure::Deadline, .. });
+        (events.filter(|event| failed(*event)).count(), next)
+    });
+}
+
+/// One that has [`MANY`] things, of which as many are due at each of a hundred moments, finds those that are. `look` says
+/// how many have ended, and when the next one is due.
+fn deadlines_are_found(mut look: impl FnMut(Time) -> (usize, Option<Time>)) {
     let start = Instant::now();
     for now in 1..=MANY {
-        assert_eq!(ends.sender.handle_timeout(Time(now)), Some(Time(1_000_000)));
+        assert_eq!(look(Time(now)), (0, Some(Time(1_000_000))));
         assert!(start.elapsed() < ENOUGH, "only {now} looks in {ENOUGH:?}");
     }
-    let each = MANY / 100;
+    let each = MANY as usize / 100;
     let steps = [
         (1_000_000, each, Some(1_000_001)),
         (1_000_098, 98 * each, Some(1_000_099)),
         (2_000_000, each, None),
     ];
     for (now, ended, next) in steps {
-        assert_eq!(ends.sender.handle_timeout(Time(now)), next.map(Time));
-        let events = std::iter::from_fn(|| ends.sender.poll_event());
-        let failed = |event| matches!(event, TxEvent::Failed { failure: Failure::Deadline, .. });
-        assert_eq!(events.filter(|event| failed(*event)).count() as u64, ended);
+        assert_eq!(look(Time(now)), (ended, next.map(Time)));
     }
+}
+
+/// Operations with deadlines, as [`deadlines_are_found`] wants them.
+fn hurried() -> impl Iterator<Item = Op> {
+    let op = |id| Op::with_deadline(id, 10, Some(Time(1_000_000 + u64::from(id) % 100)));
+    (1..=MANY as u32).map(op)
+}
+
+#[test]
+fn a_peer_with_many_sends_that_wait_finds_the_deadlines_that_have_passed() {
+    let config = SenderConfig { window_chunks: 8, channels: 2, sockets: 1, rails: 2 };
+    let mut outbound = Outbound::new(config, Arc::new(Quotas::new(8)));
+    for op in hurried() {
+        let tag = u64::from(op.0.id) % 1000;
+        outbound.send(Time(0), op, tag, &mut SendPath::Rails);
+    }
+    deadlines_are_found(|now| {
+        let next = outbound.handle_timeout(now);
+        let ends = std::iter::from_fn(|| outbound.poll_end(now));
+        let failed = |end: &End<Op>| matches!(end, End::Failed { failure: Failure::Deadline, .. });
+        (ends.filter(failed).count(), next)
+    });
+    assert!(!outbound.is_waiting());
+}
+
+#[test]
+fn a_peer_with_many_reads_and_receives_that_wait_finds_the_deadlines_that_have_passed() {
+    let mut inbound = Inbound::new(ReceiverLimits::default(), Arc::new(Quotas::new(8)));
+    for op in hurried() {
+        if (op.0.id / 100).is_multiple_of(2) {
+            let question = ReadQuestion::new(op.plan().segments(), |_| KEY);
+            inbound.begin_read(op, question, false);
+        } else {
+            inbound.begin_receive(NewReceive::new(op, 5, CopyLeave::No, |_| KEY));
+        }
+    }
+    deadlines_are_found(|now| {
+        let (leaving, next) = inbound.handle_timeout(now);
+        (leaving.len(), next)
+    });
+    assert!(!inbound.is_waiting());
 }

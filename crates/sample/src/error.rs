@@ -60,7 +60,7 @@ impl SampleError {
         match self {
             Self::Cpus(error) => error.help(),
             Self::Interval { .. } => Some("one second is usual: --interval 1s".into()),
-            Self::NoInterface { .. } => Some("`polyrail topo` lists the interfaces".into()),
+            Self::NoInterface { .. } => Some("`polyrail host show` lists the interfaces".into()),
             Self::NoProcess { .. } => Some("`pidof NAME` finds numbers of processes".into()),
             Self::Exists { .. } => Some("--force writes over it".into()),
             _ => None,

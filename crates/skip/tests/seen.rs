@@ -30,7 +30,7 @@ fn the_harness_which_keeps_what_a_passing_test_prints_lets_a_skip_through() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
     assert!(!text.contains("keeps this"), "the harness hides nothing, so nothing is shown: {text}");
-    let wanted = format!("SKIPPED {test}: it is to be seen; run: nothing\n");
+    let wanted = format!("SKIPPED seen {test}: it is to be seen; run: nothing\n");
     assert_eq!(String::from_utf8_lossy(&output.stderr), wanted);
 }
 
@@ -47,7 +47,7 @@ fn every_skip_adds_a_line_to_the_file_that_is_named() {
     }
     let text = fs::read_to_string(&path).unwrap();
     fs::remove_file(&path).unwrap();
-    assert_eq!(text, format!("SKIPPED {test}: it is to be seen; run: nothing\n").repeat(2));
+    assert_eq!(text, format!("SKIPPED seen {test}: it is to be seen; run: nothing\n").repeat(2));
     let nowhere = [(FILE_VARIABLE, "/proc/nowhere")];
     assert!(!run_again(test, &nowhere).status.success(), "a skip that can't be told is a failure");
 }
@@ -61,6 +61,6 @@ fn in_ci_a_skip_is_a_failure_that_says_why() {
     let output = run_again(test, &[("CI", "true")]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(!output.status.success() && text.contains("1 failed"), "{output:?}");
-    assert!(text.contains("CI=true, where no test may be skipped: SKIPPED in_ci"), "{text}");
+    assert!(text.contains("CI=true, where no test may be skipped: SKIPPED seen in_ci"), "{text}");
     assert!(run_again(test, &[("CI", "false")]).status.success());
 }

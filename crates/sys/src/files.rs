@@ -8,6 +8,8 @@
 //! * [`open_to_write`], [`replace`], [`require_replaceable`], [`make_folders`]: files that the process writes.
 //! * [`lock`]: files that one process at a time uses.
 //! * [`OpenFolder`], [`remove_opened`]: names that the process makes and removes.
+//! * [`metadata_file`]: files by which engines find each other.
+//! * [`regular_file`]: files that users name, where another kind of file would block or do something.
 //! * [`Below`]: files of the copy of a machine, whose links never lead out of it.
 //!
 //! Root and processes with capabilities trust root and their own user only. Other processes can do no more than the user who
@@ -17,7 +19,9 @@
 mod below;
 mod folder;
 mod lock;
+pub mod metadata_file;
 mod privilege;
+pub mod regular_file;
 mod trust;
 mod walk;
 mod write;

@@ -16,8 +16,6 @@ pub struct FlowOptions {
     pub send_buffer_bytes: usize,
     /// `SO_RCVBUF` in bytes.
     pub receive_buffer_bytes: usize,
-    /// `TCP_NOTSENT_LOWAT` in bytes.
-    pub notsent_bytes: u32,
     /// `TCP_USER_TIMEOUT`: how long sent bytes may stay unacknowledged.
     pub user_timeout: Option<Duration>,
 }
@@ -187,9 +185,6 @@ pub fn apply(socket: &impl AsFd, options: &FlowOptions) -> io::Result<()> {
     }
     if options.receive_buffer_bytes > 0 {
         socket.set_recv_buffer_size(options.receive_buffer_bytes)?;
-    }
-    if options.notsent_bytes > 0 {
-        socket.set_tcp_notsent_lowat(options.notsent_bytes)?;
     }
     if let Some(timeout) = options.user_timeout {
         socket.set_tcp_user_timeout(Some(timeout))?;

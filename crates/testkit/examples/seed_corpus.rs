@@ -36,7 +36,7 @@ const CONFIGS: &[&str] = &[
     "channels: &a 4\nsockets: *a\n",
     "channels: !!int 4\n",
     "channels:\n  - 4\n",
-    "tx_cpus: eth1:8-21,112-125;eth2:0-3\n",
+    "tx_bindings: eth1:8-21,112-125;0-3\n",
     "log_file: \"/tmp/%h-%p.log\"\nlog_level: debug\n",
     "preset: \"\"\nrails: ~\n",
     "--- \nchannels: 2\n...\n--- \nsockets: 2\n",

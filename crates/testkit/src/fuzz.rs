@@ -12,6 +12,7 @@ use crate::rng::Rng;
 
 mod certificates;
 mod handshake;
+mod in_flight;
 mod quotas;
 mod receiver;
 mod records;

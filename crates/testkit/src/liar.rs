@@ -31,7 +31,7 @@ const LIMITS: ReceiverLimits = ReceiverLimits {
     flows: FLOWS,
     transfers: 16,
     chunks: 200,
-    window: WINDOW as usize,
+    window: 4 * WINDOW as usize,
     proofs: (FLOWS * WINDOW) as usize,
     meta_bytes: 64 << 10,
 };
@@ -176,6 +176,7 @@ impl Liar {
         let id = ConnectionId(u32::MAX - self.connections);
         let (ours, theirs) = (keys(id, true), keys(id, false));
         self.sender.handle_flow_up(now, FlowIndex(flow));
+        self.receiver.handle_flow_up(FlowIndex(flow), WINDOW);
         Line {
             sealer: ours.sealer,
             reader: FrameReader::new(theirs.opener),

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use polyrail_proto::{FlowIndex, Time};
+use polyrail_proto::hello::RefusedCode;
+use polyrail_proto::{FlowIndex, InstanceId, Time};
 
 use crate::link::{Advance, Ended, Lane, Leave, Link};
 use crate::rng::Rng;
@@ -41,6 +42,17 @@ pub struct Buffers {
     pub receive: usize,
 }
 
+/// The first bytes of a client on a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Hello {
+    /// The client's run.
+    pub from: InstanceId,
+    /// The run that it means to reach.
+    pub to: InstanceId,
+    /// The number of the attempt, with sessions of both ends; see [`polyrail_proto::life::Epoch`].
+    pub epoch: u64,
+}
+
 /// Every rail and every connection there ever was.
 #[derive(Debug)]
 pub struct Network {
@@ -70,10 +82,12 @@ pub struct Connection {
     pub server: NodeId,
     /// Which flow of the client it is.
     pub flow: FlowIndex,
-    /// Counts the connections of the flow.
-    pub epoch: u64,
+    /// The client's first words.
+    pub hello: Hello,
     /// Whether the server has welcomed it.
     pub accepted: bool,
+    /// The server's reason if it has refused the client.
+    refused: Option<RefusedCode>,
     data: Link,
     acks: Link,
     client_failed: bool,
@@ -115,7 +129,7 @@ impl Network {
         rail: usize,
         (client, server): (NodeId, NodeId),
         flow: FlowIndex,
-        epoch: u64,
+        hello: Hello,
     ) -> Option<ConnectionId> {
         if !self.is_up(rail) {
             return None;
@@ -132,8 +146,9 @@ impl Network {
             client,
             server,
             flow,
-            epoch,
+            hello,
             accepted: false,
+            refused: None,
             data: link(),
             acks: link(),
             client_failed: false,
@@ -151,6 +166,30 @@ impl Network {
     /// The server welcomes the client.
     pub fn accept(&mut self, id: ConnectionId) {
         self.connections[id.0 as usize].accepted = true;
+    }
+
+    /// The server refuses the client, and closes its end.
+    pub fn refuse(&mut self, id: ConnectionId, code: RefusedCode) {
+        self.connections[id.0 as usize].refused = Some(code);
+        self.server_leaves(id, Leave::Finish);
+    }
+
+    /// Returns whether the server has answered the client's hello or closed its end.
+    pub fn is_answered(&self, id: ConnectionId) -> bool {
+        let connection = &self.connections[id.0 as usize];
+        connection.accepted || connection.server_left
+    }
+
+    /// The server's refusal, unless the connection broke before the client heard it.
+    pub fn refusal(&self, id: ConnectionId) -> Option<RefusedCode> {
+        let connection = &self.connections[id.0 as usize];
+        connection.refused.filter(|_| !connection.client_failed)
+    }
+
+    /// Returns whether bytes of the server would find that the client has left: its machine answers them with a reset.
+    pub fn is_abandoned(&self, id: ConnectionId) -> bool {
+        let connection = &self.connections[id.0 as usize];
+        connection.client_left && self.is_up(connection.rail)
     }
 
     /// Connections of which at least one end is open.
@@ -260,11 +299,13 @@ impl Network {
 mod tests {
     use super::*;
 
+    const HELLO: Hello = Hello { from: InstanceId(0), to: InstanceId(1), epoch: 1 };
+
     fn network() -> (Network, ConnectionId) {
         let rail = RailSettings { rate: 100_000_000, latency: Duration::from_micros(5) };
         let buffers = Buffers { send: 1000, receive: 1000 };
         let mut network = Network::new(2, &[rail, rail], buffers);
-        let id = network.connect(1, (0, 1), FlowIndex(1), 1).unwrap();
+        let id = network.connect(1, (0, 1), FlowIndex(1), HELLO).unwrap();
         (network, id)
     }
 
@@ -307,8 +348,8 @@ mod tests {
     fn nothing_connects_over_a_rail_that_is_down() {
         let (mut network, id) = network();
         network.set_up(1, false);
-        assert!(network.connect(1, (0, 1), FlowIndex(1), 2).is_none());
-        assert!(network.connect(0, (0, 1), FlowIndex(0), 1).is_some());
+        assert!(network.connect(1, (0, 1), FlowIndex(1), HELLO).is_none());
+        assert!(network.connect(0, (0, 1), FlowIndex(0), HELLO).is_some());
         network.link(id, Direction::Data).write(b"stuck");
         settle(&mut network, id);
         assert_eq!(network.link(id, Direction::Data).readable(), 0);

@@ -2,38 +2,40 @@
 //! does, with one thread for each flow, partial reads and writes, and system calls that take time.
 //!
 //! This is the shortest driver that keeps the contract of [`polyrail_proto::peer`], and the place to look that
-//! contract up: `tx` for outgoing flows, `rx` for incoming ones, `operations` for what passes between the halves and
-//! the user.
+//! contract up: `session` for hellos and the ends of sessions, `tx` for outgoing flows, `rx` for incoming ones, and
+//! `operations` for what passes between the halves and the user.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use polyrail_proto::life::{Action, PeerEvent, PeerState, overdue};
+use polyrail_proto::life::{Attempts, Greeter, Parted, PeerState};
 use polyrail_proto::liveness::{Patience, ReconnectSettings};
 use polyrail_proto::message::CopyLeave;
+use polyrail_proto::pairing::{Layout, Pairing, Pairs};
 use polyrail_proto::peer::{
     Awaited, Inbound, Leaving, NewReceive, Operation, Outbound, Quotas, ReadQuestion, pair_places,
 };
 use polyrail_proto::wire::Place;
 use polyrail_proto::{
-    Failure, FlowIndex, Plan, ReceiverLimits, RegionKey, Segment, SenderConfig, Source, Time,
-    TransferId,
+    Failure, FlowIndex, InstanceId, Plan, ReceiverLimits, RegionKey, Segment, SenderConfig, Source,
+    Time, TransferId,
 };
 
-use crate::memory::Span;
-use crate::network::NodeId;
+use crate::memory::{Memory, Span};
+use crate::network::{ConnectionId, NodeId};
 use crate::oracle::{Kind, OpId, Outcome};
 use crate::world::{Actor, World};
 
 mod operations;
 mod posted;
 mod rx;
+mod session;
 mod tx;
 
 use operations::Matches;
 use posted::Posted;
-use rx::RxFlow;
+use rx::{Landing, RxFlow};
 use tx::TxFlow;
 
 /// How a node behaves.
@@ -67,6 +69,8 @@ pub struct NodeSettings {
     pub call_nanos: u64,
     /// Now and then the thread loses its CPU meanwhile, for up to this long.
     pub long_call_nanos: u64,
+    /// Chunks in a thousand that a device brings into place after their flow has gone on.
+    pub device_per_mille: u32,
     /// A fault in the driver, to see that the oracle notices.
     pub sabotage: Sabotage,
 }
@@ -88,6 +92,8 @@ pub enum Sabotage {
     DropsAtOnce,
     /// Says that a thread has delivered what it has only taken.
     ForgetsDeliveries,
+    /// Begins a session with what it knows of the peer's transfers of the session before.
+    KeepsSession,
 }
 
 /// An engine with one peer.
@@ -95,13 +101,28 @@ pub enum Sabotage {
 pub struct Node {
     id: NodeId,
     peer: NodeId,
+    /// Its own run, and the run of the peer that it knows.
+    instance: InstanceId,
+    peer_instance: InstanceId,
     settings: NodeSettings,
+    /// Which session of its own this is, from 1 on.
+    number: u32,
+    /// The session of the peer that is heard in it.
+    heard: Option<u32>,
+    /// Earlier sessions of the peer.
+    parted: Parted,
+    /// State of hellos that wait for an answer. It counts their tries.
+    greeters: BTreeMap<ConnectionId, Greeter>,
+    layout: Layout,
+    attempts: Attempts,
     outbound: Outbound<Posted>,
     inbound: Inbound<Posted>,
     /// What the peer takes up here.
     quotas: Arc<Quotas>,
     tx: Vec<TxFlow>,
     rx: Vec<RxFlow>,
+    /// Chunks that devices copy into place.
+    landings: Vec<Landing>,
     /// Operations that are not over.
     handles: BTreeMap<OpId, Posted>,
     /// Reads and receives that are over as soon as no flow is inside a system call for them.
@@ -119,18 +140,19 @@ pub struct Node {
     patience: Patience,
 }
 
-/// What a transfer sends.
+/// What a transfer sends: its plan, its message, and the regions that it reads. Another region may be in their slots later.
 #[derive(Clone, Debug)]
-pub struct Request(Arc<(Plan, Vec<u8>)>);
+pub struct Request(Arc<(Plan, Vec<u8>, Vec<RegionKey>)>);
 
 impl Request {
-    fn new(plan: Plan, meta: Vec<u8>) -> Self {
-        Self(Arc::new((plan, meta)))
+    fn new(plan: Plan, meta: Vec<u8>, regions: Vec<RegionKey>) -> Self {
+        Self(Arc::new((plan, meta, regions)))
     }
 
-    /// Whether it reads memory of that slot.
-    fn reads(&self, slot: u32) -> bool {
-        self.plan().segments().iter().any(|segment| segment.local_region == slot)
+    /// Returns whether the region that it reads in this slot is still there.
+    fn may_read(&self, memory: &Memory, slot: u32) -> bool {
+        let region = self.0.2.iter().find(|key| key.slot == slot);
+        region.is_some_and(|key| memory.key(slot) == Some(*key))
     }
 }
 
@@ -150,29 +172,41 @@ const NO_KEY: RegionKey = RegionKey { slot: 0, generation: 0, nonce: 0 };
 const OPS_POOL: u32 = 64;
 
 impl Node {
-    /// A node whose flows are all down; each connects at its first turn.
-    pub fn new(id: NodeId, peer: NodeId, settings: NodeSettings, rails: u32) -> Self {
+    /// A node in its first session, whose flows are all down; each connects at its first turn.
+    pub fn new(world: &World, (id, peer): (NodeId, NodeId), settings: NodeSettings) -> Self {
         let NodeSettings { channels, sockets, window_chunks, .. } = settings;
-        let flows = channels * sockets;
+        let (flows, rails) = (channels * sockets, world.network.rails());
+        let idle = vec![None; rails];
+        let pairs = (0..rails).map(|rail| (rail, rail)).collect();
+        let pairs = Pairs::new(Pairing { pairs, idle_local: idle.clone(), idle_remote: idle });
         let quotas = Arc::new(Quotas::new(OPS_POOL));
-        let config = SenderConfig { window_chunks, channels, sockets, rails };
-        // It remembers exactly as many chunks as the sender's window.
-        let limits = ReceiverLimits { window: window_chunks as usize, ..settings.limits };
+        let config = SenderConfig { window_chunks, channels, sockets, rails: rails as u32 };
+        // More than the sender's window: the window that a flow brings bounds its chunks.
+        let limits = ReceiverLimits { window: 4 * window_chunks as usize, ..settings.limits };
         Self {
             id,
             peer,
+            instance: world.instances[id],
+            peer_instance: world.instances[peer],
             settings,
+            number: 1,
+            heard: None,
+            parted: Parted::default(),
+            greeters: BTreeMap::new(),
+            layout: Layout { pairs, channels, sockets },
+            attempts: Attempts::new(rails, flows as usize),
             outbound: Outbound::new(config, quotas.clone()),
             inbound: Inbound::new(limits, quotas.clone()),
             quotas,
             tx: (0..flows).map(|_| TxFlow::default()).collect(),
             rx: (0..flows).map(|_| RxFlow::default()).collect(),
+            landings: Vec::new(),
             handles: BTreeMap::new(),
             leaving: Vec::new(),
             dropping: Vec::new(),
             landed: 0,
             floor: TransferId(1),
-            last_up: Time::default(),
+            last_up: world.now(),
             state: PeerState::New,
             patience: Patience::default(),
         }
@@ -184,7 +218,11 @@ impl Node {
         let (kind, notify) = (operation.posting.kind, operation.posting.notify);
         let (source, destination) = (operation.source.clone(), operation.destination.clone());
         if self.is_lost() {
-            return world.ended(id, Outcome::Failed("the peer is gone".to_owned()));
+            world.ended(id, Outcome::Failed("the peer is gone".to_owned()));
+            if matches!(kind, Kind::Write | Kind::Notify) {
+                world.settled(id);
+            }
+            return;
         }
         let (own, places) = match kind {
             Kind::Write | Kind::Notify => (source, places(world, self.peer, &destination)),
@@ -197,7 +235,9 @@ impl Node {
             Kind::Send { .. } | Kind::Receive { .. } => locals(&own),
         };
         let now = world.now();
-        let op = Posted::new(id, self.plan(segments), deadline);
+        let plan = self.plan(segments);
+        let regions = regions_of(&world.memories[self.id], &plan);
+        let op = Posted::new(id, plan, regions, deadline);
         self.handles.insert(id, op.clone());
         if let Some(deadline) = deadline {
             world.clock.wake(Actor::Timer(self.id), deadline);
@@ -208,7 +248,7 @@ impl Node {
         match kind {
             Kind::Write | Kind::Notify => {
                 let meta = if notify { id.0.to_le_bytes().to_vec() } else { Vec::new() };
-                let request = Request::new(op.plan().clone(), meta);
+                let request = Request::new(op.plan().clone(), meta, op.regions());
                 self.outbound.write(now, op, request, notify);
             }
             Kind::Read => {
@@ -219,22 +259,23 @@ impl Node {
             Kind::Receive { tag } => {
                 let news = self.inbound.begin_receive(NewReceive::new(op, tag, CopyLeave::No, key));
                 if let Awaited::Receive(receive) = news.awaited() {
-                    world.receives.insert((self.id, receive), id);
+                    world.receives.insert((self.instance, self.number, receive), id);
                 }
                 self.outbound.announce(now, news);
             }
             Kind::Send { tag } => {
                 let mut matches = self.matches();
                 self.outbound.send(now, op, tag, &mut matches);
-                matches.check(self.peer, world);
+                matches.check(self.heard_from(), world);
             }
         }
         self.pump(world);
     }
 
     /// Cancels an operation. Does nothing if it is over.
-    pub fn end(&mut self, world: &mut World, id: OpId, failure: Failure) {
+    pub fn cancel(&mut self, world: &mut World, id: OpId) {
         let Some(op) = self.handles.get(&id).cloned() else { return };
+        let failure = Failure::Cancelled;
         match world.oracle.operation(id).posting.kind {
             Kind::Write | Kind::Notify => self.outbound.cancel(&op, None, failure),
             Kind::Send { tag } => self.outbound.cancel(&op, Some(tag), failure),
@@ -243,24 +284,14 @@ impl Node {
         self.pump(world);
     }
 
-    /// Drops the region in a slot for the user. It is gone once nothing reads or writes it any
-    /// more.
+    /// Drops the region in a slot for the user. It is gone once no system call reads it and nothing writes it any more.
+    /// A transfer that reads it ends when a flow comes to a chunk of it that is not sent.
     pub fn drop_region(&mut self, world: &mut World, slot: u32) {
         if world.memories[self.id].key(slot).is_none() {
             return;
         }
         world.memories[self.id].unregister(slot);
         self.bar_flows(slot);
-        let sending: Vec<TransferId> = self
-            .outbound
-            .sender
-            .transfers()
-            .filter(|(_, transfer)| transfer.source.reads(slot))
-            .map(|(transfer, _)| transfer)
-            .collect();
-        for transfer in sending {
-            self.outbound.sender.end(transfer, Failure::RegionDropped);
-        }
         self.outbound.end_waiting(|op| op.touches(slot), Failure::RegionDropped);
         // The data of a read are refused, which its peer says.
         let is_receive = |id| {
@@ -273,41 +304,12 @@ impl Node {
         self.pump(world);
     }
 
-    /// The node's clock: deadlines, and whether the peer is still there.
-    pub fn run_timer(&mut self, world: &mut World) {
-        let now = world.now();
-        let next = self.outbound.handle_timeout(now);
-        self.outbound.note_landed(now, self.landed);
-        self.pump(world);
-        let silence = self.outbound.sender.silence(now);
-        if let Some(event) = overdue(self.settings.silence, None, silence, || false) {
-            return self.happens(world, event);
-        }
-        if self.outbound.sender.is_busy() {
-            let patience = now.after(self.settings.silence - silence);
-            let at = next.map_or(patience, |deadline| deadline.min(patience));
-            world.clock.wake(Actor::Timer(self.id), at);
-        }
-    }
-
-    /// Something happens to the peer, which may be lost by that.
-    fn happens(&mut self, world: &mut World, event: PeerEvent) {
-        let (state, action) = self.state.after(event);
-        self.state = state;
-        if action == Action::End {
-            self.lose_peer(world);
-        }
-    }
-
-    fn is_lost(&self) -> bool {
-        self.state.is_over()
-    }
-
     /// Whether the node has nothing left to do or to wait for.
     pub fn is_idle(&self) -> bool {
         let is_delivering = self.rx.iter().any(RxFlow::is_delivering);
         !self.outbound.sender.is_busy()
             && !is_delivering
+            && self.landings.is_empty()
             && self.leaving.is_empty()
             && self.dropping.is_empty()
     }
@@ -351,6 +353,14 @@ impl Node {
 /// The simulation's segments are small and few: they always make a plan.
 fn plan(segments: Vec<Segment>, chunk_bytes: u64) -> Plan {
     Plan::new(segments, chunk_bytes).unwrap_or_else(|_| Plan::empty())
+}
+
+/// The regions that a plan reads or writes here.
+fn regions_of(memory: &Memory, plan: &Plan) -> Vec<RegionKey> {
+    let mut slots: Vec<u32> = plan.segments().iter().map(|it| it.local_region).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    slots.into_iter().filter_map(|slot| memory.key(slot)).collect()
 }
 
 /// Spans of this node, in order. The places at the peer are not known yet, and given as one stretch.

@@ -43,10 +43,21 @@ impl Oracle {
         rng: &mut Rng,
         posting: Posting,
     ) -> Option<OpId> {
+        self.post_in(memories, rng, posting, None)
+    }
+
+    /// The same, in memory of this slot, if one is given.
+    pub fn post_in(
+        &mut self,
+        memories: &mut [Memory],
+        rng: &mut Rng,
+        posting: Posting,
+        slot: Option<u32>,
+    ) -> Option<OpId> {
         let id = OpId(self.operations.len() as u32);
         let mut take = |node: Option<NodeId>, role| {
             let Some(node) = node else { return Ok(Vec::new()) };
-            self.ground.take(memories, rng, node, &posting.lens, (id, role))
+            self.ground.take(memories, rng, node, (&posting.lens, slot), (id, role))
         };
         let taken = take(posting.source, Role::Source)
             .and_then(|source| Ok((source, take(posting.destination, Role::Destination)?)));
@@ -211,6 +222,21 @@ impl Oracle {
         }
         self.operations[id.0 as usize].settled = true;
         self.close_destination(memories, rng, id);
+    }
+
+    /// A session of this node is heard that was not heard before: what it did in earlier ones, and in earlier runs, has no
+    /// effect any more.
+    pub fn session_heard(&mut self, memories: &mut [Memory], rng: &mut Rng, node: NodeId) {
+        for index in 0..self.operations.len() {
+            let operation = &self.operations[index];
+            let is_over =
+                operation.orphaned || matches!(operation.outcome, Some(Outcome::Failed(_)));
+            if operation.posting.node == node && is_over && !operation.settled {
+                let id = OpId(index as u32);
+                self.settled(memories, rng, id);
+                self.ground.release(memories, rng, id, Role::Source);
+            }
+        }
     }
 
     /// The region in a slot is gone; something else uses its memory from now on.

@@ -85,6 +85,10 @@ pub struct Chaos {
     pub lies: u32,
     /// This node's process is killed then.
     pub kill: Option<(NodeId, Duration)>,
+    /// The time after that until it is started again, if it is.
+    pub restart: Option<Duration>,
+    /// Users add a peer that they have lost again. At the end both nodes must reach each other.
+    pub comes_back: bool,
 }
 
 /// One thing that goes wrong.
@@ -147,6 +151,7 @@ impl Scenario {
                 },
                 call_nanos: 4000,
                 long_call_nanos: 400_000,
+                device_per_mille: 0,
                 sabotage: Sabotage::None,
             },
             regions: vec![256 << 10; 2],
@@ -176,6 +181,8 @@ impl Scenario {
                 heals: usize::MAX,
                 lies: 0,
                 kill: None,
+                restart: None,
+                comes_back: false,
             },
             bound: Duration::from_secs(60),
         }
@@ -202,6 +209,10 @@ impl Scenario {
             // Then silence is only a stall if it lasts longer than the slowest chunk can take.
             scenario.node.transport_progress = false;
             scenario.node.stall = Duration::from_millis(50);
+        }
+        if scenario.node.sealed.is_some() {
+            // The receiver opens bytes record by record, in several calls, and some calls may be slow.
+            scenario.node.stall *= 2;
         }
         scenario.buffers.send = 1 << rng.between(11, 17);
         scenario.buffers.receive = 1 << rng.between(11, 18);

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use polyrail_proto::{Failure, Time};
+use polyrail_proto::{InstanceId, Time};
 
 use crate::clock::Clock;
 use crate::liar::Liar;
-use crate::link::Leave;
 use crate::memory::Memory;
-use crate::network::{Direction, Network, NodeId};
+use crate::network::{Network, NodeId};
 use crate::node::Node;
 use crate::oracle::{Kind, OpId, Oracle, Posting};
 use crate::rng::Rng;
@@ -18,6 +17,8 @@ use crate::scenario::{Fault, Scenario};
 use crate::world::{Actor, Tally, World};
 
 mod chaos;
+mod restart;
+mod scripted;
 mod users;
 
 /// A run takes some thousand turns; one that takes this many loops for ever.
@@ -40,6 +41,8 @@ pub struct Simulation {
     calm: bool,
     was_idle: bool,
     over: bool,
+    /// The number of the first operation that users post when nothing else goes on.
+    last: Option<usize>,
 }
 
 /// Something done to a run from outside, at a step.
@@ -55,6 +58,8 @@ pub enum Injection {
     HalfOpen,
     /// The first rail is down for a while.
     RailDown,
+    /// The process of that node is killed, and started again later if the scenario says so.
+    Kill(NodeId),
 }
 
 /// A run without a violation.
@@ -93,13 +98,15 @@ impl fmt::Display for Violation {
 #[derive(Clone, Debug)]
 enum Action {
     Post(Posting, u32),
-    End(OpId, Failure),
+    Cancel(OpId),
     Drop(NodeId, u32),
     Register(NodeId, u32),
     RailUp(usize),
     RailSlower(usize, u64),
     Reset(crate::network::ConnectionId),
     Kill(NodeId),
+    Restart(NodeId),
+    Add(NodeId),
 }
 
 impl Simulation {
@@ -112,7 +119,6 @@ impl Simulation {
             memory
         };
         let mut memories = vec![memory(&mut rng), memory(&mut rng)];
-        let rails = scenario.rails.len() as u32;
         let is_hostile = scenario.chaos.faults.contains(&Fault::Tamper);
         let payload_is_exposed = is_hostile && scenario.node.sealed.is_none();
         let corruption = scenario.node.corrupt_per_mille > 0 || payload_is_exposed;
@@ -129,16 +135,18 @@ impl Simulation {
             oracle,
             rng,
             tally: Tally::default(),
+            notices: Vec::new(),
             dropped: Vec::new(),
+            lost: Vec::new(),
             receives: BTreeMap::new(),
+            instances: vec![InstanceId(0), InstanceId(1)],
         };
+        let nodes = [(0, 1), (1, 0)].map(|ends| Node::new(&world, ends, scenario.node));
         let mut simulation = Self {
             scenario: scenario.clone(),
             seed,
             world,
-            nodes: [(0, 1), (1, 0)]
-                .map(|(id, peer)| Node::new(id, peer, scenario.node, rails))
-                .into(),
+            nodes: nodes.into(),
             dead: vec![false; 2],
             agenda: BTreeMap::new(),
             posted: 0,
@@ -148,6 +156,7 @@ impl Simulation {
             calm: false,
             was_idle: false,
             over: false,
+            last: None,
         };
         simulation.begin();
         simulation
@@ -182,7 +191,7 @@ impl Simulation {
                 }
             }
             // Nothing will ever happen again by itself.
-            if !self.give_up_unpaired() {
+            if !self.give_up_unpaired() && !self.try_once_more() {
                 break;
             }
             self.was_idle = false;
@@ -200,12 +209,7 @@ impl Simulation {
     }
 
     fn begin(&mut self) {
-        let flows = self.scenario.node.channels * self.scenario.node.sockets;
-        for node in 0..self.nodes.len() {
-            for flow in 0..flows {
-                self.world.soon(Actor::Tx(node, flow), 10_000);
-            }
-        }
+        (0..self.nodes.len()).for_each(|node| self.wake_flows(node));
         self.world.soon(Actor::User, 50_000);
         self.world.soon(Actor::Chaos, self.scenario.chaos.pause.as_nanos() as u64);
         if self.lies_left > 0 {
@@ -264,10 +268,10 @@ impl Simulation {
         let world = &mut self.world;
         match action {
             Action::Post(posting, attempts) => self.post(posting, attempts),
-            Action::End(id, failure) => {
+            Action::Cancel(id) => {
                 let node = world.oracle.operation(id).posting.node;
                 if !self.dead[node] {
-                    self.nodes[node].end(world, id, failure);
+                    self.nodes[node].cancel(world, id);
                 }
             }
             Action::Drop(node, slot) if !self.dead[node] => {
@@ -286,6 +290,8 @@ impl Simulation {
             Action::RailSlower(rail, divisor) => self.slow_down(rail, divisor),
             Action::Reset(id) => world.reset(id),
             Action::Kill(node) => self.kill(node),
+            Action::Restart(node) => self.restart(node),
+            Action::Add(node) => self.add(node),
         }
     }
 
@@ -299,16 +305,15 @@ impl Simulation {
     /// Whether nodes wait only for partners of sends and receives.
     fn is_idle(&self) -> bool {
         let unpaired = self.unpaired().len();
-        let open = self.world.oracle.operations().iter().filter(|o| o.outcome.is_none());
+        let open = self.world.oracle.operations().iter().filter(|o| o.is_open());
         self.agenda.is_empty() && open.count() == unpaired && self.nodes.iter().all(Node::is_idle)
     }
 
     fn unpaired(&self) -> Vec<OpId> {
         let operations = self.world.oracle.operations().iter().enumerate();
         operations
-            .filter(|(_, o)| o.outcome.is_none() && o.partner().is_none())
+            .filter(|(_, o)| o.is_open() && o.partner().is_none())
             .filter(|(_, o)| matches!(o.posting.kind, Kind::Send { .. } | Kind::Receive { .. }))
-            .filter(|(_, o)| !self.dead[o.posting.node])
             .map(|(index, _)| OpId(index as u32))
             .collect()
     }
@@ -318,7 +323,7 @@ impl Simulation {
     fn give_up_unpaired(&mut self) -> bool {
         let unpaired = self.unpaired();
         for id in &unpaired {
-            self.act(Action::End(*id, Failure::Cancelled));
+            self.act(Action::Cancel(*id));
         }
         !unpaired.is_empty()
     }
@@ -335,6 +340,7 @@ impl Simulation {
                 self.world.oracle.violate(format!("node {node} is not idle at the end"));
             }
         }
+        self.check_last();
         self.world.oracle.finish(&self.world.memories, whole);
     }
 
@@ -353,23 +359,6 @@ impl Simulation {
             at: self.world.now(),
             what: self.world.oracle.violation().unwrap_or("nothing").to_owned(),
             state: [nodes, open].concat().join("\n"),
-        }
-    }
-
-    fn kill(&mut self, node: NodeId) {
-        self.dead[node] = true;
-        self.world.oracle.node_lost(node);
-        for id in self.world.network.open() {
-            let connection = self.world.network.connection(id);
-            // Its kernel says so at once, or its machine is gone and keepalive finds out.
-            let after = Duration::from_micros(self.world.rng.below(20) * 1000);
-            if connection.client == node {
-                self.world.network.client_leaves(id, Leave::Vanish);
-            } else {
-                self.world.network.server_leaves(id, Leave::Vanish);
-            }
-            self.world.poke(id, Direction::Data);
-            self.plan(after, Action::Reset(id));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use polyrail_proto::Time;
+use polyrail_proto::{InstanceId, Time};
 
 use crate::clock::Clock;
 use crate::liar::Counts;
@@ -51,10 +51,16 @@ pub struct World {
     pub rng: Rng,
     /// What happened how often.
     pub tally: Tally,
+    /// Notifications that reached a node, in order.
+    pub notices: Vec<(NodeId, OpId)>,
     /// Slots whose region is gone, for the user to register another.
     pub dropped: Vec<(NodeId, u32)>,
-    /// The operation behind each receive that was ever posted, by node and number.
-    pub receives: BTreeMap<(NodeId, u64), OpId>,
+    /// Nodes that have lost their peer, for their users to add it again.
+    pub lost: Vec<NodeId>,
+    /// The operation behind each receive that was ever posted, by run and session of its node and by number.
+    pub receives: BTreeMap<(InstanceId, u32, u64), OpId>,
+    /// The run of each node, which its metadata tells.
+    pub instances: Vec<InstanceId>,
 }
 
 /// How often things happened: a test of a hazard shows with it that the hazard was there.
@@ -72,6 +78,10 @@ pub struct Tally {
     pub tricks: u64,
     /// Chunks that were sent away because another copy was inside a system call.
     pub sent_away: u64,
+    /// Chunks that a device brought into place.
+    pub detached: u64,
+    /// Those of them that landed after the connection that brought them was gone.
+    pub orphaned: u64,
     /// Chunks taken from a flow while it was landing them.
     pub taken: u64,
     /// Acknowledgements that were held back until a flow had left its system call, or a thread had delivered.
@@ -82,6 +92,8 @@ pub struct Tally {
     pub given_back: u64,
     /// Outgoing flows closed since they stalled.
     pub stalled: u64,
+    /// Outgoing flows closed in the middle of a chunk, since a region of it was dropped.
+    pub cut_short: u64,
     /// Outgoing flows closed for any reason.
     pub flows_lost: u64,
     /// Frames acknowledged before their writer had noted that they were written.
@@ -96,6 +108,10 @@ pub struct Tally {
     pub notified: u64,
     /// Most transfers under way at a receiver at once.
     pub most_active: u64,
+    /// Hellos that were refused.
+    pub refused_hellos: u64,
+    /// Sessions that began after another one.
+    pub sessions: u64,
 }
 
 impl AddAssign for Tally {
@@ -106,11 +122,14 @@ impl AddAssign for Tally {
         self.forged += other.forged;
         self.tricks += other.tricks;
         self.sent_away += other.sent_away;
+        self.detached += other.detached;
+        self.orphaned += other.orphaned;
         self.taken += other.taken;
         self.held_back += other.held_back;
         self.overtaking += other.overtaking;
         self.given_back += other.given_back;
         self.stalled += other.stalled;
+        self.cut_short += other.cut_short;
         self.flows_lost += other.flows_lost;
         self.early += other.early;
         self.done += other.done;
@@ -118,6 +137,8 @@ impl AddAssign for Tally {
         self.lies += other.lies;
         self.notified += other.notified;
         self.most_active = self.most_active.max(other.most_active);
+        self.refused_hellos += other.refused_hellos;
+        self.sessions += other.sessions;
     }
 }
 
@@ -143,7 +164,7 @@ impl World {
         for id in self.network.open() {
             self.poke(id, Direction::Data);
             self.poke(id, Direction::Acks);
-            if !self.network.connection(id).accepted {
+            if !self.network.is_answered(id) {
                 self.soon(Actor::Accept(id), 1000);
             }
         }
@@ -208,9 +229,16 @@ impl World {
         self.soon(Actor::User, 1000);
     }
 
+    /// A node hears a session of its peer, in which nothing of the peer's sessions before can land.
+    pub fn session_heard(&mut self, peer: NodeId) {
+        self.oracle.session_heard(&mut self.memories, &mut self.rng, peer);
+        self.soon(Actor::User, 1000);
+    }
+
     /// A notification reaches the user of `node`.
     pub fn notified(&mut self, node: NodeId, id: OpId) {
         self.tally.notified += 1;
+        self.notices.push((node, id));
         self.oracle.notified(&mut self.memories, &mut self.rng, node, id);
     }
 

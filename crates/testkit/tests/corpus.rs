@@ -1,61 +1,34 @@
-//! Runs the bodies of the fuzzers on the corpus that is kept in `fuzz/corpus`.
+//! Runs the bodies of the fuzzers on their corpora.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
+use polyrail_skip::assert_corpus_holds;
 use polyrail_testkit::fuzz;
 
 #[path = "../../../fuzz/src/config.rs"]
 mod config;
 
-/// Says which file it was if a body panics.
-struct Running(PathBuf);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("corpus file: {}", self.0.display());
-        }
-    }
-}
-
-/// Runs `body` on every file of a fuzzer's corpus, of which there must be some.
-fn replay(fuzzer: &str, body: fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(fuzzer);
-    let entries = fs::read_dir(&folder)
-        .unwrap_or_else(|error| panic!("no corpus in {}: {error}", folder.display()));
-    let mut count = 0;
-    for entry in entries {
-        let running = Running(entry.unwrap().path());
-        body(&fs::read(&running.0).unwrap());
-        count += 1;
-    }
-    assert!(count >= 10, "the corpus in {} has only {count} files", folder.display());
-}
-
 #[test]
 fn the_corpus_of_wire_holds() {
-    replay("wire", fuzz::wire);
+    assert_corpus_holds("wire", fuzz::wire);
 }
 
 #[test]
 fn the_corpus_of_hello_holds() {
-    replay("hello", fuzz::hello);
+    assert_corpus_holds("hello", fuzz::hello);
 }
 
 #[test]
 fn the_corpus_of_handshake_holds() {
-    replay("handshake", fuzz::handshake);
+    assert_corpus_holds("handshake", fuzz::handshake);
 }
 
 #[test]
 fn the_corpus_of_receiver_holds() {
-    replay("receiver", fuzz::receiver);
+    assert_corpus_holds("receiver", fuzz::receiver);
 }
 
 #[test]
 fn the_corpus_of_quotas_holds() {
-    replay("quotas", fuzz::quotas);
+    assert_corpus_holds("quotas", fuzz::quotas);
 }
 
 #[test]
@@ -84,11 +57,5 @@ fn random_calls(body: fn(&[u8])) {
 
 #[test]
 fn the_corpus_of_config_holds() {
-    replay("config", config::config);
-}
-
-#[test]
-#[should_panic(expected = "no corpus in")]
-fn a_corpus_that_is_not_there_is_a_failure() {
-    replay("no-such-fuzzer", fuzz::wire);
+    assert_corpus_holds("config", config::config);
 }

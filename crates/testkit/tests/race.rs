@@ -219,3 +219,17 @@ fn a_few_messages_at_a_time_go_over_all_rails_though_nobody_knows_their_rates_ye
         assert!(got >= least, "4 x {gbit} Gbit/s, {bytes} B: {got}");
     }
 }
+
+#[test]
+fn a_course_and_its_cargo_decide_everything() {
+    for rails in UNEVEN.iter().chain(&EVEN) {
+        for (blind, bytes, depth) in [(false, MIB, 8), (false, 64 * KIB, 32), (true, MIB, 8)] {
+            let run = || {
+                let mut race = Race::new(Course { blind, peers: 2, ..course(rails, 2) });
+                race.change_rate(Duration::from_millis(5), 0, GBIT);
+                race.run(cargo(bytes, 100, depth))
+            };
+            assert_eq!(run(), run(), "{rails:?} Gbit/s, {bytes} B");
+        }
+    }
+}

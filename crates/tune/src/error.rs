@@ -127,8 +127,8 @@ pub enum TuneError {
     /// There is nothing to check, watch or confirm yet.
     #[error("{what} was carried out since boot; allowed: {allowed}")]
     NeverApplied {
-        /// `no plan`, `no profile` or `nothing`.
-        what: &'static str,
+        /// The missing thing: `no plan`, `no plan of tune` or `nothing`.
+        what: String,
         /// When the command can be used, or what may be named in its place.
         allowed: &'static str,
         /// What carries one out.
@@ -238,7 +238,9 @@ impl TuneError {
                 "a journal decides what is written to this host: keep it in a folder that only root and this user can \
                  change, and don't undo one that another user has made"
             }
-            Self::Argument { field: "interface", .. } => "`polyrail topo` lists the interfaces",
+            Self::Argument { field: "interface", .. } => {
+                "`polyrail host show` lists the interfaces"
+            }
             Self::NeverApplied { remedy, .. } => remedy,
             Self::NoSession { known_ids, .. } if known_ids.is_empty() => {
                 "there is nothing to undo; if it was applied with another --state-dir, name that folder"
@@ -256,7 +258,7 @@ impl TuneError {
                 "make a new plan; --force applies this one to what is still there"
             }
             Self::Disruptive { .. } => {
-                "--allow-disruptive does it, and takes it back unless `polyrail tune confirm` \
+                "--allow-disruptive does it, and takes it back unless `polyrail host confirm` \
                  follows in time"
             }
             Self::Locked { .. } => "wait for it to end; the lock goes with its process",
@@ -266,7 +268,7 @@ impl TuneError {
             Self::BadJournal { .. } => {
                 "the file was damaged after it was written; --force uses the lines that can be read"
             }
-            Self::HalfDone { .. } => "`polyrail irq reset` tries again, from the journal",
+            Self::HalfDone { .. } => "`polyrail host undo` tries again, from the journal",
             Self::RolledBack { cause, .. } => return cause.help(),
             _ => return None,
         };

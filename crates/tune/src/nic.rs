@@ -31,7 +31,7 @@ pub fn plan(
         let Some(old) = machine.read(&target)? else {
             require(machine, nic)?;
             let fault = format!("{nic} has no such setting");
-            let allowed = format!("what `polyrail nic {} {nic}` shows", group.name());
+            let allowed = format!("what `polyrail host show {} {nic}` shows", group.name());
             return Err(TuneError::argument("setting", name, fault, allowed));
         };
         let max = maximum(machine, nic, &target);
@@ -83,7 +83,7 @@ impl Spread {
         }
     }
 
-    /// As `polyrail nic rss` reads it.
+    /// The word that `polyrail host apply rss` reads.
     fn word(&self) -> String {
         match self {
             Self::Equal(queues) => format!("equal={queues}"),

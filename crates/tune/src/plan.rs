@@ -23,7 +23,7 @@ use crate::target::Target;
 pub struct Plan {
     /// [`SCHEMA_VERSION`] of the program that wrote it.
     pub schema_version: u32,
-    /// The command that made it: `irq`, `nic` or `tune PROFILE`. Reset finds sessions by this name.
+    /// The subject: `irq`, `nic`, `tune PROFILE` or `doctor CHECK`. Undo finds sessions by this name.
     pub name: String,
     /// The machine it is for.
     pub host: HostId,

@@ -47,7 +47,7 @@ pub enum State {
 }
 
 impl State {
-    /// As `irq verify` prints it.
+    /// The word that `host verify` prints.
     pub fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",

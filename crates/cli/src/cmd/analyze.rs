@@ -8,18 +8,17 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 use polyrail_analyze::export::{Target, export};
-use polyrail_analyze::{
-    Analysis, AnalyzeError, Comparison, Judgement, Options, Verdict, html, read_predictions,
-};
-use polyrail_profile::{Folder, Metric, PathKind, ProfileError, Word, shown_path};
+use polyrail_analyze::{Analysis, Comparison, Judgement, Options, Verdict, html, read_predictions};
+use polyrail_profile::{Folder, Metric, PathKind, Word, shown_path};
 use polyrail_report::exit;
 use polyrail_sys::files::make_folders;
 
 use crate::cmd::profile::Way;
+use crate::fault::Fault;
 use crate::files;
 use crate::files::OutFile;
 use crate::progress::Progress;
-use crate::stdout::{complain, print, refuse, tell};
+use crate::stdout::{complain, print, tell};
 use crate::unwritten::Unwritten;
 use crate::values::{Refusal, file_or_stdout, file_to_read, folder_to_read, folder_to_write};
 
@@ -122,7 +121,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             let text = if args.json { json(&analysis) } else { render::text(&analysis) };
             print(&text, code)
         }
-        Err(error) => refuse(&error, error.help(), error.exit_code()),
+        Err(fault) => fault.refuse(),
     }
 }
 
@@ -136,7 +135,7 @@ fn is_of_profile(path: &Path, dir: &Path) -> bool {
     path.parent() == Some(&dir) && path.extension().is_none_or(|extension| extension != "html")
 }
 
-fn execute(args: &Args) -> Result<(Analysis, u8), Failure> {
+fn execute(args: &Args) -> Result<(Analysis, u8), Fault> {
     let options = Options { metric: args.metric, path: args.path };
     let waiting = Progress::waiting("analysing the profile");
     let folder = Folder::open(&args.dir)?;
@@ -193,41 +192,6 @@ fn verdict(analysis: &Analysis, max_error: Option<f64>) -> u8 {
 fn json(analysis: &Analysis) -> String {
     // Numbers and text of an analysis always have a JSON form.
     serde_json::to_string_pretty(analysis).unwrap_or_default() + "\n"
-}
-
-/// Why there is no analysis, or not all of its files.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error(transparent)]
-    Analyze(#[from] AnalyzeError),
-    #[error(transparent)]
-    Unwritten(#[from] Unwritten),
-}
-
-impl From<ProfileError> for Failure {
-    fn from(error: ProfileError) -> Self {
-        Self::Analyze(error.into())
-    }
-}
-
-impl Failure {
-    fn help(&self) -> Option<String> {
-        match self {
-            Self::Analyze(error) => error.help(),
-            Self::Unwritten(error) => Some(error.help()),
-        }
-    }
-
-    fn exit_code(&self) -> u8 {
-        match self {
-            Self::Unwritten(error) => error.exit_code(),
-            Self::Analyze(
-                AnalyzeError::Io { source, .. }
-                | AnalyzeError::Profile(ProfileError::Io { source, .. }),
-            ) => exit::of_io(source),
-            Self::Analyze(_) => exit::USAGE,
-        }
-    }
 }
 
 /// A path by the word of `profile --paths` or by that of tables and files.

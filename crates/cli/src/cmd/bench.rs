@@ -14,11 +14,10 @@
 //! 7. [`output`]: what people and programs get to see.
 //! 8. [`options`]: the options and the settings that follow from them.
 //!
-//! [`interrupt`] and [`error`] are below all of them.
+//! All of them use [`error`].
 
 mod ends;
 mod error;
-mod interrupt;
 mod judge;
 mod memory;
 mod options;
@@ -33,7 +32,6 @@ use polyrail::Engine;
 use polyrail_report::exit;
 
 pub(crate) use self::error::BenchError;
-pub(crate) use self::interrupt::Interrupt;
 pub(crate) use self::memory::{Bank, Buffers, Needs, Store};
 use self::options::Role;
 pub(crate) use self::options::{Args, Layout, MemoryKind, Verify, check_options, place_together};

@@ -10,14 +10,16 @@ use polyrail_doctor::{CHECKS, Context, DoctorError, Options, Report, examine, fl
 use polyrail_host::{CpuSet, Sysroot};
 use polyrail_report::{Align, Table, exit, wrapped};
 use polyrail_tune::{
-    ApplyOptions, Blame, Plan, Reach, RealDisk, StateDir, SysMachine, TuneError, Which, apply,
-    refuse_disruptive, reset,
+    ApplyOptions, Plan, Reach, RealDisk, StateDir, SysMachine, Which, apply, refuse_disruptive,
+    reset,
 };
 
-use super::changes::{Document, SCHEMA_VERSION, require_writable, ssh_interface};
+use super::host::output::{Document, SCHEMA_VERSION};
+use super::host::place::{require_writable, ssh_interface};
+use crate::fault::Fault;
 use crate::machine_args::MachineCopy;
 use crate::progress::Progress;
-use crate::stdout::{columns, fitted, print, refuse, tell};
+use crate::stdout::{columns, fitted, print, tell};
 use crate::values::{Refusal, file_to_read, folder_to_write, interface, some_cpus, time_within};
 
 /// Arguments of the subcommand.
@@ -45,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long)]
     devmem: bool,
 
-    /// Read a copy of another machine's /proc and /sys, or an archive of `polyrail topo snapshot`.
+    /// Read a copy of another machine's /proc and /sys, or an archive of `polyrail host snapshot`.
     #[arg(long, value_name = "DIR|FILE", value_parser = MachineCopy::parse)]
     sysroot: Option<MachineCopy>,
 
@@ -95,24 +97,15 @@ Examples:
 
 Exit codes: 0 nothing found, 1 something found, 2 wrong arguments, 3 the host can't be examined.";
 
-/// What can go wrong here.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error(transparent)]
-    Doctor(#[from] DoctorError),
-    #[error(transparent)]
-    Tune(#[from] TuneError),
-}
-
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     match execute(args) {
         Ok((text, code)) => print(&text, code),
-        Err(error) => refuse(&error, error.help(), error.exit_code()),
+        Err(fault) => fault.refuse(),
     }
 }
 
-fn execute(args: &Args) -> Result<(String, u8), Failure> {
+fn execute(args: &Args) -> Result<(String, u8), Fault> {
     let root = MachineCopy::root(args.sysroot.as_ref());
     if args.list {
         return Ok((list(args.json), exit::OK));
@@ -210,16 +203,20 @@ fn state(args: &Args, root: &Sysroot) -> StateDir {
     args.state_dir.clone().map_or_else(|| StateDir::of(root), StateDir::new)
 }
 
-fn fix(args: &Args, root: &Sysroot, id: &str) -> Result<(String, u8), Failure> {
+fn fix(args: &Args, root: &Sysroot, id: &str) -> Result<(String, u8), Fault> {
     let mut machine = SysMachine::new(root.clone());
     let plan = plan_fix(&report(args, root)?, id, root, &mut machine)?;
     if args.dry_run {
         return Ok((if args.json { plan.to_json() } else { changes(&plan) }, exit::OK));
     }
     require_writable(args.sysroot.as_ref())?;
-    // A ring that is resized drops the link for a moment: `tune` can do that and go back by itself.
+    // Resizing a ring drops the link for a moment. Only `host apply` has a guard that restores the values.
     let ssh = if root.is_live() { ssh_interface(root) } else { None };
-    refuse_disruptive(&plan, &Reach::read(root, ssh)?, false)?;
+    refuse_disruptive(&plan, &Reach::read(root, ssh)?, false).map_err(|error| {
+        Fault::from(error).with_help(
+            "`polyrail host apply` does it with --allow-disruptive, and goes back by itself unless confirmed",
+        )
+    })?;
     let applied =
         apply(&mut machine, &mut RealDisk, &state(args, root), &plan, &ApplyOptions::default())?;
     let mut text = if args.json { versioned(&applied) } else { changes(&plan) };
@@ -245,7 +242,7 @@ fn changes(plan: &Plan) -> String {
     text
 }
 
-fn undo(args: &Args, root: &Sysroot, id: Option<&str>) -> Result<(String, u8), Failure> {
+fn undo(args: &Args, root: &Sysroot, id: Option<&str>) -> Result<(String, u8), Fault> {
     let name = match id {
         None => "doctor".to_owned(),
         Some(id) => format!("doctor {}", find(id)?.id),
@@ -271,37 +268,6 @@ fn undo(args: &Args, root: &Sysroot, id: Option<&str>) -> Result<(String, u8), F
         text = "nothing to take back\n".into();
     }
     Ok((text, code))
-}
-
-impl Failure {
-    fn help(&self) -> Option<String> {
-        match self {
-            Self::Doctor(error) => error.help(),
-            Self::Tune(TuneError::Disruptive { .. }) => Some(
-                "`polyrail nic` and `polyrail tune` do it with --allow-disruptive, and go back by \
-                 themselves unless confirmed"
-                    .into(),
-            ),
-            Self::Tune(error) => error.help(),
-        }
-    }
-
-    fn exit_code(&self) -> u8 {
-        match self {
-            Self::Doctor(DoctorError::Tune(error)) | Self::Tune(error) => match error.blame() {
-                Blame::Input => exit::USAGE,
-                Blame::Environment => exit::ENVIRONMENT,
-                Blame::Stop => exit::INTERRUPTED,
-            },
-            // The host stays as it was.
-            Self::Doctor(DoctorError::ByHand { .. } | DoctorError::NothingToFix { .. }) => {
-                exit::VERDICT
-            }
-            Self::Doctor(DoctorError::Machine(_)) => exit::ENVIRONMENT,
-            Self::Doctor(DoctorError::Unreadable { source, .. }) => exit::of_io(source),
-            Self::Doctor(_) => exit::USAGE,
-        }
-    }
 }
 
 fn json(value: &impl serde::Serialize) -> String {

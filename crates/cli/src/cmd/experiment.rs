@@ -1,4 +1,4 @@
-//! `polyrail experiment`: which setting changes a figure, by how much, and how sure that is.
+//! `polyrail experiment run` and `undo`: measure which settings change a result, and by how much.
 //!
 //! The crate `experiment` plans and judges; here the cells are run:
 //!
@@ -19,7 +19,6 @@ pub(super) mod run;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Subcommand;
 use polyrail_experiment::{Experiment, Report};
 use polyrail_profile::shown_path;
 use polyrail_report::exit;
@@ -34,36 +33,24 @@ use crate::machine_args::MachineCopy;
 use crate::stdout::{columns, print, refuse, tell};
 use crate::values::{file_to_read, folder_to_read, folder_to_write};
 
-/// Arguments of the subcommand.
+/// Arguments of `experiment undo`.
 #[derive(clap::Args)]
-#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Option<Command>,
+pub(crate) struct UndoArgs {
+    /// The results folder of the experiment.
+    #[arg(value_name = "FOLDER", value_parser = folder_to_read())]
+    folder: PathBuf,
 
-    #[command(flatten)]
-    running: Running,
+    /// As for the run.
+    #[arg(long, hide = true, value_name = "DIR|FILE", value_parser = MachineCopy::parse)]
+    sysroot: Option<MachineCopy>,
 }
 
-#[derive(Subcommand)]
-enum Command {
-    /// Undo what an experiment that was killed changed on this host.
-    Undo {
-        /// The results folder of the experiment.
-        #[arg(value_name = "FOLDER", value_parser = folder_to_read())]
-        folder: PathBuf,
-
-        /// As for the run.
-        #[arg(long, hide = true, value_name = "DIR|FILE", value_parser = MachineCopy::parse)]
-        sysroot: Option<MachineCopy>,
-    },
-}
-
+/// Arguments of `experiment run`.
 #[derive(clap::Args)]
-struct Running {
+pub(crate) struct RunArgs {
     /// The experiment: factors, their levels, and what measures a cell (docs/experiments.md).
-    #[arg(value_name = "EXPERIMENT", required = true, value_parser = file_to_read())]
-    file: Option<PathBuf>,
+    #[arg(value_name = "EXPERIMENT", value_parser = file_to_read())]
+    file: PathBuf,
 
     /// The folder for results [default: NAME-results here, with the experiment's name].
     #[arg(long, value_name = "DIR", value_parser = folder_to_write())]
@@ -90,18 +77,21 @@ struct Running {
     sysroot: Option<MachineCopy>,
 }
 
-/// Runs the subcommand.
-pub(crate) fn run(args: &Args) -> ExitCode {
-    let done = match (&args.command, &args.running.file) {
-        (Some(Command::Undo { folder, sysroot }), _) => undo(folder, sysroot.as_ref()),
-        (None, Some(file)) => execute(&args.running, file),
-        // clap asks for the file.
-        (None, None) => Ok(ExitCode::from(exit::USAGE)),
-    };
+/// Runs `experiment run`.
+pub(crate) fn run(args: &RunArgs) -> ExitCode {
+    finish(execute(args, &args.file))
+}
+
+/// Runs `experiment undo`.
+pub(crate) fn undo(args: &UndoArgs) -> ExitCode {
+    finish(undo_in(&args.folder, args.sysroot.as_ref()))
+}
+
+fn finish(done: Result<ExitCode, RunError>) -> ExitCode {
     done.unwrap_or_else(|error| refuse(&error, error.help(), error.exit_code()))
 }
 
-fn undo(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<ExitCode, RunError> {
+fn undo_in(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<ExitCode, RunError> {
     folder::refuse_without_results(folder)?;
     folder::refuse_if_in_use(folder)?;
     let undone = host::undo_open(&folder.join(host::FOLDER), sysroot)?;
@@ -111,7 +101,7 @@ fn undo(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<ExitCode, RunErr
     Ok(ExitCode::from(exit::OK))
 }
 
-fn execute(args: &Running, file: &Path) -> Result<ExitCode, RunError> {
+fn execute(args: &RunArgs, file: &Path) -> Result<ExitCode, RunError> {
     let text = files::read_text(file).map_err(RunError::unread(file))?;
     let experiment = Experiment::parse(&text, &shown_path(file))?;
     let (cells, _) = experiment.plan(|_| true)?;

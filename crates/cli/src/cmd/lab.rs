@@ -7,11 +7,12 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
 use clap::{ArgGroup, Subcommand, value_parser};
-use polyrail_lab::{Blame, Firewall, Lab, LabError, LabInfo, LabSpec, Network, Node, Rate};
+use polyrail_lab::{Firewall, Lab, LabError, LabInfo, LabSpec, Network, Node, Rate};
 use polyrail_report::exit;
 
+use crate::fault::Fault;
 use crate::signals;
-use crate::stdout::{self, complain, excerpt, print, tell};
+use crate::stdout::{complain, excerpt, print, tell};
 use crate::values::{Rates, Refusal, lab_name, rates};
 
 mod show;
@@ -171,7 +172,7 @@ pub(crate) fn run(args: Args) -> ExitCode {
     };
     match result {
         Ok(text) => print(&text, exit::OK),
-        Err(error) => refuse(&error),
+        Err(error) => Fault::from(error).refuse(),
     }
 }
 
@@ -203,7 +204,7 @@ fn exec(args: &ExecArgs) -> ExitCode {
     let found = open(&args.name, &args.node);
     let (lab, node) = match found {
         Ok(found) => found,
-        Err(error) => return refuse(&error),
+        Err(error) => return Fault::from(error).refuse(),
     };
     // clap has made sure that there is a first word.
     let Some((program, rest)) = args.command.split_first() else {
@@ -271,12 +272,12 @@ fn down(args: &DownArgs) -> ExitCode {
     };
     let names = match names {
         Ok(names) => names,
-        Err(error) => return refuse(&error),
+        Err(error) => return Fault::from(error).refuse(),
     };
     let mut worst = ExitCode::SUCCESS;
     for name in names {
         if let Err(error) = Lab::remove(&name) {
-            worst = refuse(&error);
+            worst = Fault::from(error).refuse();
         }
     }
     worst
@@ -316,13 +317,4 @@ fn rail(text: &str) -> Result<String, Refusal> {
                 .with_help("`polyrail lab ls` shows the rails of each lab"))
         }
     }
-}
-
-fn refuse(error: &LabError) -> ExitCode {
-    let code = match error.blame() {
-        Blame::Input => exit::USAGE,
-        Blame::Environment => exit::ENVIRONMENT,
-        Blame::Stop => exit::INTERRUPTED,
-    };
-    stdout::refuse(error, error.help(), code)
 }

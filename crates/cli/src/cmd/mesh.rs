@@ -20,7 +20,6 @@ mod heard;
 mod hosts;
 mod launch;
 mod meet;
-mod patient_pipe;
 mod plan;
 mod post;
 mod render;

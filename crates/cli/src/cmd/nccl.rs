@@ -14,8 +14,9 @@ use polyrail_nccl_abi::{Library, LoadError, NCCL_RELEASES, Net, NetError, Proper
 use polyrail_report::{Align, Table, exit};
 use polyrail_sys::files::{OpenFolder, make_folders, require_trusted_code};
 
+use crate::fault::Fault;
 use crate::files;
-use crate::stdout::{complain, excerpt, fitted, print, say, tell};
+use crate::stdout::{excerpt, fitted, print, say, tell};
 use crate::unwritten::Unwritten;
 use crate::values::{file_to_read, folder_to_read, folder_to_write, library_name};
 pub(super) use trial::how;
@@ -114,30 +115,11 @@ pub(crate) fn run(args: Args) -> ExitCode {
     };
     match done {
         Ok(()) => exit::OK.into(),
-        Err(Refusal { code, text, help }) => {
-            complain(&text, help.as_deref());
-            code.into()
-        }
+        Err(fault) => fault.refuse(),
     }
 }
 
-pub(crate) struct Refusal {
-    pub(super) code: u8,
-    pub(super) text: String,
-    pub(super) help: Option<String>,
-}
-
-impl From<Unwritten> for Refusal {
-    fn from(error: Unwritten) -> Self {
-        Self { code: error.exit_code(), text: error.to_string(), help: Some(error.help()) }
-    }
-}
-
-pub(super) fn refuse(code: u8, text: String, help: &str) -> Refusal {
-    Refusal { code, text, help: Some(help.to_owned()).filter(|help| !help.is_empty()) }
-}
-
-fn check(library: Option<String>) -> Result<(), Refusal> {
+fn check(library: Option<String>) -> Result<(), Fault> {
     let name = library.or_else(plugin_of_environment).unwrap_or_else(|| "polyrail".to_owned());
     let (library, hidden) = load(&name)?;
     say!("{} is a plugin; its tables:", library.name());
@@ -154,8 +136,9 @@ fn check(library: Option<String>) -> Result<(), Refusal> {
         releases.row([release.name.to_owned(), text]);
     }
     say!("\n{}", releases.to_string().trim_end());
-    let devices = devices(&library)
-        .map_err(|error| refuse(exit::ENVIRONMENT, error.to_string(), "the lines above say why"))?;
+    let devices = devices(&library).map_err(|error| {
+        Fault::environment(error.to_string()).with_help("the lines above say why")
+    })?;
     let mut table = Table::default()
         .column("device", Align::Left)
         .column("Mbit/s", Align::Right)
@@ -172,17 +155,14 @@ fn check(library: Option<String>) -> Result<(), Refusal> {
     }
     say!("\n{}", fitted(&table).trim_end());
     if devices.is_empty() {
-        return Err(refuse(exit::VERDICT, "NCCL will find no device".to_owned(), ""));
+        return Err(Fault::new(exit::VERDICT, "NCCL will find no device"));
     }
     match hidden {
         Some(folder) => {
             let folder = quoted(&folder);
             let text = format!("NCCL will not find the plugin: LD_LIBRARY_PATH lacks {folder}");
-            Err(refuse(
-                exit::VERDICT,
-                text,
-                &format!("eval \"$(polyrail nccl env --folder {folder})\""),
-            ))
+            Err(Fault::new(exit::VERDICT, text)
+                .with_help(format!("eval \"$(polyrail nccl env --folder {folder})\"")))
         }
         None => Ok(()),
     }
@@ -210,7 +190,7 @@ fn devices(library: &Library) -> Result<Vec<Properties>, NetError> {
 
 /// Loads the plugin as NCCL would. Where the dynamic loader does not find it, loads an installed one,
 /// and returns its folder, too.
-fn load(name: &str) -> Result<(Library, Option<PathBuf>), Refusal> {
+fn load(name: &str) -> Result<(Library, Option<PathBuf>), Fault> {
     let fault = match Library::open(name) {
         Ok(library) => return Ok((library, None)),
         Err(fault) => fault,
@@ -219,7 +199,7 @@ fn load(name: &str) -> Result<(Library, Option<PathBuf>), Refusal> {
     let folders = near_folders();
     let installed = folders.iter().find(|folder| folder.join(&file).exists());
     let refused =
-        |fault: &LoadError, help: &str| refuse(exit::ENVIRONMENT, fault.to_string(), help);
+        |fault: &LoadError, help: &str| Fault::environment(fault.to_string()).with_help(help);
     if !matches!(fault, LoadError::Missing { .. }) {
         return Err(refused(&fault, &fault.help()));
     }
@@ -244,7 +224,7 @@ fn load(name: &str) -> Result<(Library, Option<PathBuf>), Refusal> {
 
 /// The library that NCCL would load by this name. For `polyrail` also the one that was built in the
 /// repository around.
-pub(super) fn find(name: &str) -> Result<Library, Refusal> {
+pub(super) fn find(name: &str) -> Result<Library, Fault> {
     let refusal = match load(name) {
         Ok((library, _)) => return Ok(library),
         Err(refusal) => refusal,
@@ -285,14 +265,11 @@ pub(super) fn build_folders() -> Vec<PathBuf> {
 }
 
 /// Refuses a library that was found and not named, where another user can change it: who loads it runs its code.
-pub(super) fn refuse_of_others(found: &Path) -> Result<(), Refusal> {
+pub(super) fn refuse_of_others(found: &Path) -> Result<(), Fault> {
     require_trusted_code(found).map_err(|error| {
         let text = format!("{} is not used: {error}", found.display());
-        refuse(
-            exit::of_io(&error),
-            text,
-            "if you trust it, name it: by --from, or by its whole path",
-        )
+        Fault::new(exit::of_io(&error), text)
+            .with_help("if you trust it, name it: by --from, or by its whole path")
     })
 }
 
@@ -301,7 +278,7 @@ pub(super) fn listed(folders: &[PathBuf]) -> String {
     folders.join(", ")
 }
 
-fn env(folder: Option<&Path>, conf: bool, gpus: Option<u16>) -> Result<(), Refusal> {
+fn env(folder: Option<&Path>, conf: bool, gpus: Option<u16>) -> Result<(), Fault> {
     if let Some(folder) = folder
         && !folder.join(FOR_NCCL).exists()
     {
@@ -310,7 +287,7 @@ fn env(folder: Option<&Path>, conf: bool, gpus: Option<u16>) -> Result<(), Refus
             folder.display()
         );
         let help = "install it with `polyrail nccl install FOLDER`";
-        return Err(refuse(exit::USAGE, text, help));
+        return Err(Fault::new(exit::USAGE, text).with_help(help));
     }
     let installed = || near_folders().into_iter().find(|folder| folder.join(FOR_NCCL).exists());
     let is_found = folder.is_none();
@@ -354,12 +331,13 @@ fn print_exports(folder: Option<&Path>, gpus: usize) {
 
 /// The form of `setEnvFile` (`src/misc/param.cc` of NCCL 2.18 to 2.30): a line is a comment if it
 /// begins with #, and all behind the first = is the value, of which 1023 bytes count.
-fn print_conf(folder: Option<&Path>, gpus: usize) -> Result<(), Refusal> {
+fn print_conf(folder: Option<&Path>, gpus: usize) -> Result<(), Fault> {
     let library = folder.map_or("polyrail".into(), |folder| folder.join(FOR_NCCL));
     let Some(library) = library.to_str().filter(|path| !path.contains('\n') && path.len() < 1024)
     else {
         let text = format!("NCCL's file can't hold the path {}", library.display());
-        return Err(refuse(exit::USAGE, text, "install the plugin where the path is plain text"));
+        return Err(Fault::new(exit::USAGE, text)
+            .with_help("install the plugin where the path is plain text"));
     };
     say!("# For ~/.nccl.conf, /etc/nccl.conf, or the file that NCCL_CONF_FILE names (since 2.23).");
     say!("# What the environment says goes before.");
@@ -373,17 +351,17 @@ fn print_conf(folder: Option<&Path>, gpus: usize) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
+fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Fault> {
     let help = "build it with `cargo build --release -p polyrail-nccl` in the repository and run this \
                 there, or name it with --from";
     let from = match from {
         Some(from) if from.exists() => from,
         Some(from) => {
-            return Err(refuse(
+            return Err(Fault::new(
                 exit::USAGE,
                 format!("--from {} does not exist", from.display()),
-                help,
-            ));
+            )
+            .with_help(help));
         }
         None => {
             let mut folders = near_folders();
@@ -393,7 +371,8 @@ fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
             folders.extend(build_folders());
             let built = folders.iter().map(|folder| folder.join(BUILT)).find(|path| path.exists());
             let found = built.ok_or_else(|| {
-                refuse(exit::USAGE, format!("there is no {BUILT} in {}", listed(&folders)), help)
+                Fault::new(exit::USAGE, format!("there is no {BUILT} in {}", listed(&folders)))
+                    .with_help(help)
             })?;
             refuse_of_others(&found)?;
             found
@@ -414,18 +393,18 @@ fn install(folder: &Path, from: Option<PathBuf>) -> Result<(), Refusal> {
 
 /// Refuses a file in which NCCL would find no plugin. It is not loaded: that runs its code, and needs what it is linked
 /// to, which may be on other machines only.
-fn refuse_no_plugin(from: &Path, help: &str) -> Result<(), Refusal> {
+fn refuse_no_plugin(from: &Path, help: &str) -> Result<(), Fault> {
     let shown = || excerpt(&from.to_string_lossy());
     let bytes = fs::read(from).map_err(|error| {
         let text = format!("--from `{}`: can't be read: {error}; allowed: the plugin", shown());
-        refuse(exit::of_io(&error), text, help)
+        Fault::new(exit::of_io(&error), text).with_help(help)
     })?;
     let has_table = || bytes.windows(TABLE.len()).any(|name| name == TABLE);
     let fault = damage(&bytes)
         .or_else(|| (!has_table()).then(|| "it has no table ncclNetPlugin_v5 to v12".to_owned()));
     fault.map_or(Ok(()), |fault| {
         let text = format!("--from `{}`: is no plugin: {fault}; allowed: a net plugin", shown());
-        Err(refuse(exit::USAGE, text, help))
+        Err(Fault::new(exit::USAGE, text).with_help(help))
     })
 }
 

@@ -15,11 +15,10 @@ use clap::Subcommand;
 use polyrail_report::exit;
 use polyrail_sys::files::OpenFolder;
 
-use crate::cmd::nccl::{
-    Refusal, build_folders, how, listed, near_folders, quoted, refuse, refuse_of_others,
-};
+use crate::cmd::nccl::{build_folders, how, listed, near_folders, quoted, refuse_of_others};
+use crate::fault::Fault;
 use crate::files;
-use crate::stdout::{complain, say};
+use crate::stdout::say;
 use crate::unwritten::Unwritten;
 use crate::values::{file_to_read, folder_to_read, folder_to_write};
 use backend::Backend;
@@ -96,43 +95,40 @@ pub(crate) fn run(args: Args) -> ExitCode {
     };
     match done {
         Ok(()) => exit::OK.into(),
-        Err(Refusal { code, text, help }) => {
-            complain(&text, help.as_deref());
-            code.into()
-        }
+        Err(fault) => fault.refuse(),
     }
 }
 
-fn nixl(environment: &Environment) -> Result<Nixl, Refusal> {
+fn nixl(environment: &Environment) -> Result<Nixl, Fault> {
     let help = "name the folder of a Python environment in which `pip install nixl-cu12` was done";
     let Some(folder) = &environment.environment else {
-        return Err(refuse(
+        return Err(Fault::new(
             exit::USAGE,
-            "no Python environment is named or active; allowed: one with NIXL".to_owned(),
-            help,
-        ));
+            "no Python environment is named or active; allowed: one with NIXL",
+        )
+        .with_help(help));
     };
     Nixl::find(folder).ok_or_else(|| {
-        refuse(
+        Fault::new(
             exit::USAGE,
             format!("{} has no NIXL; allowed: a Python environment with it", folder.display()),
-            help,
         )
+        .with_help(help)
     })
 }
 
-fn unread(path: &Path, error: &std::io::Error) -> Refusal {
+fn unread(path: &Path, error: &std::io::Error) -> Fault {
     let allowed = match error.kind() {
         // A file that another user may have laid: the error says itself what is allowed.
         ErrorKind::InvalidData => "",
         _ => "; allowed: what this user may read",
     };
     let text = format!("can't read {}: {error}{allowed}", path.display());
-    refuse(exit::of_io(error), text, "run it as a user who can")
+    Fault::new(exit::of_io(error), text).with_help("run it as a user who can")
 }
 
-/// What a file is; `None`: it is not there.
-fn backend(file: &Path) -> Result<Option<Backend>, Refusal> {
+/// The kind of a file. `None`: the file does not exist.
+fn backend(file: &Path) -> Result<Option<Backend>, Fault> {
     Backend::of(file).map_err(|error| unread(file, &error))
 }
 
@@ -141,7 +137,7 @@ fn replace(installed: &Path) -> String {
     format!("remove it (rm {}), and then install a good one: {GOOD}", quoted(installed))
 }
 
-fn install(nixl: &Nixl, folder: Option<&Path>, from: Option<PathBuf>) -> Result<(), Refusal> {
+fn install(nixl: &Nixl, folder: Option<&Path>, from: Option<PathBuf>) -> Result<(), Fault> {
     let from = built(from)?;
     let plugins = match folder {
         Some(folder) => folder::mirror(nixl, folder)?,
@@ -151,7 +147,7 @@ fn install(nixl: &Nixl, folder: Option<&Path>, from: Option<PathBuf>) -> Result<
     if let Some(there) = backend(&installed)?.filter(|there| !there.is_ours) {
         let fault = there.fault().unwrap_or_default();
         let text = format!("{} is there, and it {fault}", installed.display());
-        return Err(refuse(exit::USAGE, text, &replace(&installed)));
+        return Err(Fault::new(exit::USAGE, text).with_help(replace(&installed)));
     }
     // A running agent may have the old file mapped, so replace the file instead of writing into it.
     let copied = fs::read(&from).and_then(|bytes| files::replace(&installed, bytes));
@@ -168,7 +164,7 @@ fn install(nixl: &Nixl, folder: Option<&Path>, from: Option<PathBuf>) -> Result<
 }
 
 /// The file to install.
-fn built(from: Option<PathBuf>) -> Result<PathBuf, Refusal> {
+fn built(from: Option<PathBuf>) -> Result<PathBuf, Fault> {
     let help = "build it with `make -C integrations/nixl`, and name it with --from";
     let file = match from {
         Some(file) => file,
@@ -183,7 +179,8 @@ fn built(from: Option<PathBuf>) -> Result<PathBuf, Refusal> {
                 near_folders().into_iter().chain(of_packages).chain(of_build).collect();
             let found = folders.iter().map(|folder| folder.join(PLUGIN)).find(|file| file.exists());
             let found = found.ok_or_else(|| {
-                refuse(exit::USAGE, format!("there is no {PLUGIN} in {}", listed(&folders)), help)
+                Fault::new(exit::USAGE, format!("there is no {PLUGIN} in {}", listed(&folders)))
+                    .with_help(help)
             })?;
             refuse_of_others(&found)?;
             found
@@ -191,11 +188,13 @@ fn built(from: Option<PathBuf>) -> Result<PathBuf, Refusal> {
     };
     match backend(&file)?.unwrap_or_default().fault() {
         None => Ok(file),
-        Some(fault) => Err(refuse(exit::USAGE, format!("{} {fault}", file.display()), help)),
+        Some(fault) => {
+            Err(Fault::new(exit::USAGE, format!("{} {fault}", file.display())).with_help(help))
+        }
     }
 }
 
-fn uninstall(nixl: &Nixl) -> Result<(), Refusal> {
+fn uninstall(nixl: &Nixl) -> Result<(), Fault> {
     let plugins = nixl.plugins();
     let installed = plugins.join(PLUGIN);
     let opened = OpenFolder::open(&plugins).map_err(|error| unread(&plugins, &error))?;
@@ -204,7 +203,9 @@ fn uninstall(nixl: &Nixl) -> Result<(), Refusal> {
         Some(true) => say!("removed {}", installed.display()),
         Some(false) => {
             let text = format!("{} is not Polyrail's", installed.display());
-            return Err(refuse(exit::USAGE, text, "remove it by hand if you don't need it"));
+            return Err(
+                Fault::new(exit::USAGE, text).with_help("remove it by hand if you don't need it")
+            );
         }
     }
     Ok(())
@@ -221,7 +222,7 @@ fn agent(python: &Path, nixl: &str, plugins: Option<&OsStr>) -> std::io::Result<
     Ok(command)
 }
 
-fn check(nixl: &Nixl) -> Result<(), Refusal> {
+fn check(nixl: &Nixl) -> Result<(), Fault> {
     say!("NIXL {} ({}) in {}", nixl.version, nixl.name, nixl.packages.display());
     let chosen = std::env::var_os("NIXL_PLUGIN_DIR").filter(|folder| !folder.is_empty());
     let plugins = chosen.as_ref().map_or_else(|| nixl.plugins(), PathBuf::from);
@@ -229,11 +230,11 @@ fn check(nixl: &Nixl) -> Result<(), Refusal> {
     let Some(found) = backend(&installed)? else {
         let text = format!("{} is not there", installed.display());
         let help = "install it with `polyrail nixl install`; after --folder, export NIXL_PLUGIN_DIR as that said";
-        return Err(refuse(exit::VERDICT, text, help));
+        return Err(Fault::new(exit::VERDICT, text).with_help(help));
     };
     if let Some(fault) = found.fault() {
         let text = format!("{} {fault}", installed.display());
-        return Err(refuse(exit::VERDICT, text, &replace(&installed)));
+        return Err(Fault::new(exit::VERDICT, text).with_help(replace(&installed)));
     }
     say!("backend {}", installed.display());
     let Some(python) = &nixl.python else {
@@ -241,11 +242,9 @@ fn check(nixl: &Nixl) -> Result<(), Refusal> {
             "{} is no environment with bin/python, so no agent was made",
             nixl.packages.display()
         );
-        return Err(refuse(
-            exit::ENVIRONMENT,
-            text,
-            "name the environment instead of its site-packages",
-        ));
+        return Err(
+            Fault::environment(text).with_help("name the environment instead of its site-packages")
+        );
     };
     let ran = agent(python, &nixl.name, chosen.as_deref()).and_then(|mut agent| agent.output());
     let output = ran.map_err(|error| {
@@ -260,7 +259,7 @@ fn check(nixl: &Nixl) -> Result<(), Refusal> {
             }
             _ => "name an environment whose Python runs",
         };
-        refuse(exit::ENVIRONMENT, text, help)
+        Fault::environment(text).with_help(help)
     })?;
     let said = String::from_utf8_lossy(&output.stdout);
     if output.status.success() && said.contains("polyrail-nixl-check: done") {
@@ -284,5 +283,5 @@ fn check(nixl: &Nixl) -> Result<(), Refusal> {
         (false, true) => "NIXL_LOG_LEVEL=DEBUG shows how far it comes".to_owned(),
         (false, false) => "the lines above say why; NIXL_LOG_LEVEL=DEBUG shows more".to_owned(),
     };
-    Err(refuse(exit::VERDICT, text, &help))
+    Err(Fault::new(exit::VERDICT, text).with_help(help))
 }

@@ -2,12 +2,11 @@
 //!
 //! [`args`] has the options, [`choice`] makes endpoints and a plan from them, and [`session`] fills the
 //! folder. [`warm`] first brings GPUs to a steady temperature, [`lock`] locks their clocks on request, and
-//! [`nccl`] finds NCCL. [`interrupt`] says what Ctrl-C does.
+//! [`nccl`] finds NCCL.
 
 mod args;
 mod choice;
 mod error;
-mod interrupt;
 mod lock;
 mod nccl;
 mod session;
@@ -20,8 +19,8 @@ use polyrail_report::exit;
 
 pub(crate) use self::args::{Args, Way};
 use self::choice::Choice;
-use self::error::CommandError;
-use self::interrupt::Caught;
+use self::error::{CommandError, UNCHANGED};
+use crate::interrupt::{AtOnce, Interrupt};
 use crate::stdout::{print, refuse, start_log};
 
 /// Runs the subcommand.
@@ -40,7 +39,7 @@ fn execute(args: &Args) -> Result<(String, u8), CommandError> {
         return lock::guard(&args.restore_clocks).map(|()| (String::new(), exit::OK));
     }
     args.refuse_unused()?;
-    let signals = Caught::new()?;
+    let interrupt = Interrupt::install(AtOnce::FirstWhileNothingIsDone(UNCHANGED))?;
     // Finding devices and warming them takes long; who can't have the folder learns it before.
     let claim = args.resume.as_ref().map(Folder::claim).transpose()?;
     let choice = Choice::make(args)?;
@@ -51,5 +50,5 @@ fn execute(args: &Args) -> Result<(String, u8), CommandError> {
         nccl::settle(choice.nccl_mode)?;
     }
     start_log(&choice.options.config)?;
-    session::fill(args, choice, claim, &signals)
+    session::fill(args, choice, claim, &interrupt)
 }

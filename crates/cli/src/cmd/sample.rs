@@ -11,13 +11,14 @@ use polyrail_report::{counted, exit, show_memory};
 use polyrail_sample::{Options, SampleError, Sampler};
 use polyrail_sys::files::{Opening, open_to_write, remove_opened};
 
+use crate::fault::Fault;
 use crate::files::OutFile;
 use crate::machine_args::MachineCopy;
 use crate::progress::Progress;
 use crate::queue_stats::read_queues;
 use crate::signals;
-use crate::stdout::{Harmless, refuse, refuse_place, tell};
-use crate::unwritten::{Unwritten, to_stdout};
+use crate::stdout::{Harmless, tell};
+use crate::unwritten::to_stdout;
 use crate::values::{file_to_write, interface, time_within};
 
 /// Arguments of the subcommand.
@@ -50,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = interface)]
     nic: Vec<String>,
 
-    /// Read a copy of another machine's /proc and /sys, or an archive of `polyrail topo snapshot`.
+    /// Read a copy of another machine's /proc and /sys, or an archive of `polyrail host snapshot`.
     #[arg(long, value_name = "DIR|FILE", value_parser = MachineCopy::parse)]
     sysroot: Option<MachineCopy>,
 }
@@ -71,11 +72,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             let _ = to_stdout(Err(source));
             ExitCode::from(exit::OK)
         }
-        Err(SampleError::Write { path, source }) => refuse_place(&Unwritten::at(&path)(source)),
-        Err(error) => {
-            let code = exit_code(&error);
-            refuse(&error, error.help(), code)
-        }
+        Err(error) => Fault::from(error).refuse(),
     }
 }
 
@@ -167,13 +164,3 @@ fn sleep(time: Duration, stopped: &AtomicBool) -> bool {
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How long Ctrl-C may take.
 const LOOK: Duration = Duration::from_millis(100);
-
-fn exit_code(error: &SampleError) -> u8 {
-    match error {
-        SampleError::Interval { .. }
-        | SampleError::NoInterface { .. }
-        | SampleError::NoProcess { .. }
-        | SampleError::Exists { .. } => exit::USAGE,
-        _ => exit::ENVIRONMENT,
-    }
-}

@@ -1,4 +1,5 @@
-//! `polyrail sweep` and `polyrail autotune`: the best of many configurations, and whether it is better than the default.
+//! `polyrail experiment sweep` and `polyrail experiment autotune`: find the best of many configurations, and compare it
+//! with the default.
 //!
 //! A search measures cells as an experiment does and finds the best one. The best of many looks better than it is, so a
 //! fresh run then compares it with the default in pairs; only what wins there by more than its noise is recommended.

@@ -1,10 +1,10 @@
 //! `polyrail top`: what the engines of this machine do, second by second.
 
 mod change;
-mod error;
 mod find;
 mod look;
 mod show;
+mod unseen;
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal};
@@ -16,11 +16,13 @@ use std::time::{Duration, Instant};
 use polyrail_report::exit;
 
 use self::change::Watch;
-use self::error::TopError;
-use self::find::Finder;
+use self::find::{Finder, WITHOUT_PID};
+use self::look::Look;
 use self::show::Show;
+use self::unseen::none_seen;
+use crate::fault::Fault;
 use crate::signals;
-use crate::stdout::{refuse, tell};
+use crate::stdout::tell;
 use crate::values::{number_within, time_within};
 
 /// Arguments of the subcommand.
@@ -62,17 +64,20 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub(crate) fn run(args: &Args) -> ExitCode {
     match execute(args) {
         Ok(()) => ExitCode::from(exit::OK),
-        Err(error) => refuse(&error, Some(error.help()), error.exit_code()),
+        Err(fault) => fault.refuse(),
     }
 }
 
-fn execute(args: &Args) -> Result<(), TopError> {
-    let stopped = signals::caught().map_err(TopError::Signals)?;
+fn execute(args: &Args) -> Result<(), Fault> {
+    let stopped = signals::caught().map_err(|error| {
+        Fault::environment(format!("signals: {error}"))
+            .with_help("see `ulimit -a` and the free memory")
+    })?;
     let pid = args.pid.and_then(|pid| u32::try_from(pid).ok());
     let mut finder = Finder::new(pid)?;
     let first = finder.look();
     if first.engines() == 0 {
-        return Err(TopError::nothing(pid, &first));
+        return Err(nothing(pid, &first));
     }
     let mut show = match args.json {
         true => Show::Json,
@@ -100,6 +105,21 @@ fn execute(args: &Args) -> Result<(), TopError> {
         left = left.map(|left| left - 1);
     }
     Ok(())
+}
+
+/// Explains why the first look found no engine.
+fn nothing(pid: Option<u32>, look: &Look) -> Fault {
+    match pid {
+        _ if !look.unseen.is_empty() => none_seen(&look.unseen),
+        Some(pid) => {
+            let allowed = "a process of this machine with one";
+            Fault::usage("PID", pid, "the process has no engine", allowed).with_help(WITHOUT_PID)
+        }
+        None => Fault::environment("no process of this machine has an engine").with_help(
+            "start one and look again; an engine is in every program that uses Polyrail, such as \
+             `polyrail bench`",
+        ),
+    }
 }
 
 /// Sleeps, and says whether nobody asked for the end meanwhile.

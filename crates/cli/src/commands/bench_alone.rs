@@ -21,7 +21,7 @@ This program was built with --no-default-features, for a first figure soon, and 
 
 #[derive(Subcommand)]
 enum Command {
-    /// Measure how fast memory moves between two processes, and what keeps it from being faster.
+    /// Measure how fast memory moves between two processes, and what slows it down.
     Bench(Box<cmd::bench::Args>),
 }
 

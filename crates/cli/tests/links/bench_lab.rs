@@ -12,7 +12,7 @@ use polyrail_lab::{Lab, LabInfo, availability};
 use polyrail_report::{BenchReport, LimitKind};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use crate::fit;
+use crate::common::{self, PROGRAM, polyrail};
 use crate::lab::{public_copy, running_as_root};
 
 /// Whether a lab can be built here; the test is skipped otherwise.
@@ -25,17 +25,12 @@ fn is_possible() -> bool {
 }
 
 fn report(options: &str) -> BenchReport {
-    let output = Command::new(env!("CARGO_BIN_EXE_polyrail"))
-        .arg("bench")
+    let output = polyrail(["bench"])
         .args(options.split_whitespace())
         .args(["--json", "-", "--rounds", "2"])
         .output()
         .unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{options}: {errors}");
-    let report = serde_json::from_slice(&output.stdout).unwrap();
-    fit::fits("bench", &report, options);
-    serde_json::from_value(report).unwrap()
+    serde_json::from_value(common::report("bench", 0, &output, options)).unwrap()
 }
 
 #[test]
@@ -68,7 +63,7 @@ fn a_lab_made_for_a_run_is_gone_after_it_even_when_the_run_fails() {
     if !is_possible() {
         return;
     }
-    let child = Command::new(env!("CARGO_BIN_EXE_polyrail"))
+    let child = Command::new(PROGRAM)
         .args(["bench", "--lab", "1gbit", "--rails", "nosuch3", "--sizes", "8", "--iters", "1"])
         .stderr(Stdio::piped())
         .spawn()
@@ -91,7 +86,7 @@ struct Running {
 impl Running {
     fn start() -> Self {
         // Whoever runs the tests by nohup has this signal ignored.
-        let program = ["--default-signal=HUP", env!("CARGO_BIN_EXE_polyrail")];
+        let program = ["--default-signal=HUP", PROGRAM];
         let child = Command::new("env")
             .args(program)
             .args(["bench", "--lab", "1gbit", "--sizes", "64KiB", "--time", "10min", "--no-json"])
@@ -109,7 +104,7 @@ impl Running {
 
     /// What has come to the serving end.
     fn moved_bytes(&self) -> u64 {
-        let output = Command::new(env!("CARGO_BIN_EXE_polyrail"))
+        let output = Command::new(PROGRAM)
             .args(["lab", "exec", &self.lab, "b", "--", "cat", "/proc/net/dev"])
             .output()
             .unwrap();

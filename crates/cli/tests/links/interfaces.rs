@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::mesh::wait_for;
+use crate::common::wait_until;
 use crate::net::{Net, Run};
 
 /// Some 2 s over two rails of 100 Mbit/s.
@@ -29,7 +29,7 @@ fn middle(net: &Net) {
         let count = net.exec("b", "cat /sys/class/net/eth1/statistics/tx_bytes");
         count.trim().parse::<u64>().unwrap()
     };
-    wait_for("the middle of the run", || sent() > 10_000_000);
+    wait_until("the middle of the run", || sent() > 10_000_000);
 }
 
 /// Holds the run's end against what a rail lost on the way may do to it: nothing.

@@ -12,20 +12,20 @@ use std::time::{Duration, Instant};
 use polyrail_lab::{Privilege, availability};
 use serde_json::Value;
 
-use crate::mesh::wait_for;
+use crate::common::{PROGRAM, polyrail, refusal, wait_until};
 
 /// A user with no rights at all.
 const NOBODY: u32 = 65534;
 
-fn polyrail(args: &[&str]) -> Command {
+fn lab_command(args: &[&str]) -> Command {
     LazyLock::force(&FOREIGN);
-    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
-    command.arg("lab").args(args);
+    let mut command = polyrail(["lab"]);
+    command.args(args);
     command
 }
 
 fn run(args: &[&str]) -> Output {
-    polyrail(args).output().unwrap()
+    lab_command(args).output().unwrap()
 }
 
 /// Standard output of a run that succeeds.
@@ -36,13 +36,6 @@ fn ok(args: &[&str]) -> String {
 fn stdout(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()
-}
-
-/// Standard error of a run that ends with `code` and prints no result.
-fn refusal(code: i32, output: &Output) -> String {
-    assert_eq!(output.status.code(), Some(code), "{output:?}");
-    assert!(output.stdout.is_empty(), "{output:?}");
-    String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 fn skipped(reason: &str) {
@@ -280,7 +273,7 @@ fn signals_reach_the_program_itself() {
     let _cleanup = Cleanup(&name);
     ok(&["up", &name, "--rails", "1gbit"]);
     let script = "trap 'exit 33' USR1; echo ready; while :; do sleep 0.05; done";
-    let mut child = polyrail(&["exec", &name, "a", "--", "sh", "-c", script])
+    let mut child = lab_command(&["exec", &name, "a", "--", "sh", "-c", script])
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
@@ -293,7 +286,7 @@ fn signals_reach_the_program_itself() {
 #[test]
 fn whatever_moment_a_build_or_removal_is_killed_at_down_removes_the_rest() {
     if is_root() {
-        kill_at_every_moment(&name("killed"), &["--rails", "8x1gbit"], polyrail);
+        kill_at_every_moment(&name("killed"), &["--rails", "8x1gbit"], lab_command);
     }
 }
 
@@ -301,7 +294,7 @@ fn whatever_moment_a_build_or_removal_is_killed_at_down_removes_the_rest() {
 fn the_same_holds_with_a_switch() {
     if is_root() {
         let wanted = &["--rails", "2x1gbit", "--nodes", "5"];
-        kill_at_every_moment(&name("killed-star"), wanted, polyrail);
+        kill_at_every_moment(&name("killed-star"), wanted, lab_command);
     }
 }
 
@@ -338,7 +331,7 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
     // While another test changes labs of this user, an unfinished one is told as changing.
     let list = || {
         let mut listed = String::new();
-        wait_for("nobody else changes labs", || {
+        wait_until("no other process changes labs", || {
             listed = stdout(&run(&["ls"]));
             !listed.contains(&format!("{name}  changing"))
         });
@@ -399,7 +392,7 @@ fn kill_at_every_moment(name: &str, wanted: &[&str], lab: impl Fn(&[&str]) -> Co
     let foreign = *FOREIGN || crate::net::WAS_USED.load(Ordering::Relaxed);
     let settled = (0..100).any(|_| {
         // What stays since another test's lab had it open goes with the next list.
-        stdout(&polyrail(&["ls"]).output().unwrap());
+        stdout(&lab_command(&["ls"]).output().unwrap());
         // It looks again: another process tidies up.
         std::thread::sleep(Duration::from_millis(20));
         foreign || tidy()
@@ -425,7 +418,7 @@ fn a_directory_that_somebody_looked_at_goes_with_the_next_list() {
         \"$0\" lab ls
         ls -A /run";
     let mut command = Command::new("unshare");
-    command.args(["--mount", "sh", "-c", script, env!("CARGO_BIN_EXE_polyrail"), &name]);
+    command.args(["--mount", "sh", "-c", script, PROGRAM, &name]);
     let said = stdout(&command.output().unwrap());
     assert!(said.ends_with("\n/run/netns\nno labs\n"), "{said}");
 }
@@ -439,7 +432,7 @@ fn a_build_that_is_told_to_end_leaves_nothing_and_says_so() {
         let name = name(&format!("stop{number}"));
         let _cleanup = Cleanup(&name);
         // So many links take a while.
-        let child = polyrail(&["up", &name, "--rails", "16x1gbit", "--nodes", "32"])
+        let child = lab_command(&["up", &name, "--rails", "16x1gbit", "--nodes", "32"])
             .stdout(std::process::Stdio::piped())
             .stderr(std::process::Stdio::piped())
             .spawn()
@@ -532,7 +525,7 @@ pub(crate) fn public_copy() -> (tempfile::TempDir, PathBuf) {
     let program = folder.path().join("polyrail");
     // By another process: a file that this one writes may still be open in a child that some
     // other test is just starting, and then it cannot be run.
-    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_polyrail")).arg(&program).status();
+    let copied = Command::new("cp").arg(PROGRAM).arg(&program).status();
     assert!(copied.unwrap().success());
     (folder, program)
 }

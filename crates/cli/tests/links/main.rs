@@ -1,13 +1,15 @@
-//! What runs over links of given speeds, or starts runs of `bench` by itself. These tests wait more than they
-//! compute, so they are one program, in which one waits while another computes.
+//! Tests over links of given speeds or over `ssh`, and of commands that start `bench`. They wait more than they compute.
+//! In one program, one of them computes while another waits.
 
 mod bench_lab;
+#[path = "../common/mod.rs"]
+mod common;
 mod cut;
-#[path = "../fit/mod.rs"]
-mod fit;
 mod interfaces;
 mod lab;
 mod mesh;
+mod mesh_hosts;
+mod namespaces;
 mod net;
 mod networks;
 mod nodes;

@@ -3,7 +3,6 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine};
 use polyrail_browser::{Browser, MISSING};
@@ -12,31 +11,16 @@ use polyrail_rendezvous::{Membership, join};
 use polyrail_skip::HeldPort;
 use serde_json::Value;
 
-use crate::fit;
-
-const DEADLINE: Duration = Duration::from_secs(60);
+use crate::common::{self, DEADLINE, fit, polyrail, refusal, wait_until};
 
 fn mesh(options: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
-    command.arg("mesh").args(options.split_whitespace());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut command = polyrail(["mesh"]);
+    command.args(options.split_whitespace()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// The report of a run that succeeds, which fits its schema.
 fn report(output: &Output, options: &str) -> Value {
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(0), "{options}: {errors}");
-    let report = serde_json::from_slice(&output.stdout).unwrap();
-    fit::fits("mesh", &report, options);
-    report
-}
-
-/// What a run says that ends with `code` and prints no figures.
-fn refusal(code: i32, output: &Output) -> String {
-    assert_eq!(output.status.code(), Some(code), "{output:?}");
-    assert!(output.stdout.is_empty(), "{output:?}");
-    String::from_utf8(output.stderr.clone()).unwrap()
+    common::report("mesh", 0, output, options)
 }
 
 /// Whether a lab can be built here; the test is skipped otherwise.
@@ -52,15 +36,6 @@ fn is_possible() -> bool {
 fn assert_tidy(process: u32) {
     let labs = Lab::list().unwrap();
     assert!(labs.iter().all(|lab| lab.name != format!("mesh-{process}")), "the lab is left");
-}
-
-pub(crate) fn wait_for(what: &str, mut is_there: impl FnMut() -> bool) {
-    let until = Instant::now() + DEADLINE;
-    while !is_there() {
-        assert!(Instant::now() < until, "{what}");
-        // It looks again: another process gets there.
-        std::thread::sleep(Duration::from_millis(20));
-    }
 }
 
 #[test]
@@ -268,7 +243,7 @@ fn a_node_that_never_comes_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let first = by_hand(folder.path(), 3, 0, "--timeout 6s").spawn().unwrap();
     // Later, so that the first one is there: it goes on waiting, and this one gives up while it does.
-    wait_for("the first node", || has_members(folder.path(), 1));
+    wait_until("the first node", || has_members(folder.path(), 1));
     let said = refusal(4, &by_hand(folder.path(), 3, 2, "--timeout 2s").output().unwrap());
     assert!(said.contains("2 of 3 processes of this mesh are there"), "{said}");
     let options = format!(
@@ -356,7 +331,7 @@ fn a_node_that_dies_while_it_is_measured_is_named_and_nothing_is_left() {
     let child = mesh(&format!("{options} --json {}", json.display())).spawn().unwrap();
     let process = child.id();
     let is_there = || process_of(process, "one,2,").is_some_and(is_connected);
-    wait_for("node 2 is connected", is_there);
+    wait_until("node 2 is connected", is_there);
     let victim = process_of(process, "one,2,").expect("node 2 runs");
     let victim = rustix::process::Pid::from_raw(victim as i32).unwrap();
     rustix::process::kill_process(victim, rustix::process::Signal::KILL).unwrap();
@@ -379,7 +354,7 @@ fn a_lab_that_goes_while_it_is_measured_is_named() {
     let options = format!("--lab {} --pattern all --time 1s --rounds 100", spec.name);
     let child = mesh(&options).spawn().unwrap();
     let process = child.id();
-    wait_for("node 2 runs", || process_of(process, "one,2,").is_some());
+    wait_until("node 2 runs", || process_of(process, "one,2,").is_some());
     lab.down().unwrap();
     let said = refusal(3, &child.wait_with_output().unwrap());
     assert!(said.contains(&format!("lab `{}` is gone: ", spec.name)), "{said}");
@@ -397,7 +372,7 @@ fn a_second_mesh_on_a_lab_is_refused_and_told_who_has_it() {
     let options = format!("--lab {} --pattern all --time 1s --rounds 100", spec.name);
     let mut first = mesh(&options).spawn().unwrap();
     let process = first.id();
-    wait_for("a node runs", || process_of(process, "one,0,").is_some());
+    wait_until("a node runs", || process_of(process, "one,0,").is_some());
     let said = refusal(3, &mesh(&options).output().unwrap());
     let wanted = format!("lab `{}` is in use by process {process}\nhelp: ", spec.name);
     assert!(said.contains(&wanted), "{said}");

@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::common::{DEADLINE, PROGRAM};
 use crate::lab::running_as_root;
 
-/// Far more than anything takes here, also on a machine that is busy otherwise.
-const DEADLINE: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Enough to see every rail carry, and nothing else measured: a rate for each rail, not the limits of the machine.
@@ -216,7 +215,7 @@ impl Net {
     /// `polyrail` on a node.
     pub(crate) fn start(&self, node: &str, arguments: &str) -> Running {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.namespace(node), env!("CARGO_BIN_EXE_polyrail")]);
+        command.args(["netns", "exec", &self.namespace(node), PROGRAM]);
         command.args(arguments.split_whitespace());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (send, lines) = mpsc::channel();

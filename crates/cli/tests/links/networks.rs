@@ -1,6 +1,6 @@
 //! Which rails of two nodes are paired: by what reaches what, and not by number, name or subnet alone.
 
-use crate::mesh::wait_for;
+use crate::common::wait_until;
 use crate::net::{Net, Run};
 
 /// Slow enough that a busy machine keeps up.
@@ -292,7 +292,7 @@ fn a_connection_whose_peer_learns_another_nics_address_goes_on_by_the_routes() {
     let options = "--sizes 256KiB --iters 300 --depth 8 --warmup 50ms --rounds 1 --verify sample --json - \
                    --set log_level=info";
     let run = net.bench_while(("a", "10.0.0.11:0"), ("b", options), || {
-        wait_for("eth2 to carry", || sent("eth2") > 5_000_000);
+        wait_until("eth2 to carry", || sent("eth2") > 5_000_000);
         let other = net.exec("b", "cat /sys/class/net/eth1/address");
         for device in ["eth1", "eth2"] {
             let wrong = format!(
@@ -326,7 +326,7 @@ fn an_address_that_comes_after_the_start_makes_no_rail_and_both_ends_say_so() {
     let options =
         "--sizes 256KiB --iters 300 --depth 8 --warmup 50ms --rounds 1 --verify sample --json -";
     let run = net.bench_while(("a", "10.1.0.11:0"), ("b", options), || {
-        wait_for("eth1 to carry", || {
+        wait_until("eth1 to carry", || {
             let count = net.exec("b", "cat /sys/class/net/eth1/statistics/tx_bytes");
             count.trim().parse::<u64>().unwrap() > 5_000_000
         });

@@ -175,7 +175,7 @@ fn a_dummy_interface_becomes_no_rail() {
     let run = net.bench(("a", ""), ("b", ""));
     assert_over(&run, "10.1.1.11", &["eth0"]);
     run.listening.assert_says(&["ifb0"]);
-    let topo = net.polyrail("a", "topo");
+    let topo = net.polyrail("a", "host show");
     topo.assert_says(&["ifb0", "vxlan.calico", "tailscale0"]);
 }
 

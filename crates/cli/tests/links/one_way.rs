@@ -5,6 +5,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::common::PROGRAM;
+
 /// Namespaces, which end with this.
 struct Spaces(Vec<String>);
 
@@ -40,7 +42,7 @@ impl Spaces {
 
     fn bench(&self, space: usize, args: &[&str]) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.0[space], env!("CARGO_BIN_EXE_polyrail"), "bench"]);
+        command.args(["netns", "exec", &self.0[space], PROGRAM, "bench"]);
         command.args(args).args(["--set", "rails==eth1", "--set", "peer_timeout_ms=2000"]);
         command
     }

@@ -1,32 +1,24 @@
-//! `polyrail sweep` and `polyrail autotune` as people call them, over short runs of `bench`.
+//! `polyrail experiment sweep` and `autotune` from the command line, over short runs of `bench`.
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use polyrail_config::Config;
 use serde_json::Value;
 
+use crate::common::{good, polyrail, run};
+
 /// As short as a bench can be: what it measures is of no interest here.
 const BENCH: &str =
     "--sizes 64KiB --iters 2 --depth 1 --warmup 1ms --rounds 1 --verify off --rails 1";
 
-fn polyrail(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_polyrail")).args(words).output().unwrap()
-}
-
-fn good(words: &[&str]) -> String {
-    let output = polyrail(words);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{words:?}: {stderr}");
-    String::from_utf8(output.stdout).unwrap()
-}
-
 #[test]
 fn a_sweep_measures_every_cell_with_the_default_among_them_and_maps_them() {
     let words = [
+        "experiment",
         "sweep",
         "--bench",
         BENCH,
@@ -56,7 +48,7 @@ fn a_sweep_measures_every_cell_with_the_default_among_them_and_maps_them() {
 #[test]
 fn the_default_alone_is_nothing_to_compare() {
     let default = "chunk_bytes=512KiB";
-    let output = polyrail(&["sweep", "--over", default, "--rounds", "1"]);
+    let output = run(&["experiment", "sweep", "--over", default, "--rounds", "1"]);
     let told = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{told}");
     assert!(told.contains(&format!("`{default}` has nothing but the default")), "{told}");
@@ -71,6 +63,7 @@ fn what_is_plainly_worse_is_not_recommended_and_no_file_is_written() {
     // 16 MiB in chunks of 4 KiB cost far more calls than those of the default.
     let bench = "--sizes 16MiB --iters 2 --depth 1 --warmup 1ms --rounds 1 --verify off --rails 1";
     let text = good(&[
+        "experiment",
         "sweep",
         "--bench",
         bench,
@@ -90,10 +83,18 @@ fn what_is_plainly_worse_is_not_recommended_and_no_file_is_written() {
 fn a_time_too_short_for_all_cells_is_refused_and_told_how_much_is_enough() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("best.yml");
-    let words =
-        ["autotune", "--budget", "1s", "--bench", BENCH, "--output", file.to_str().unwrap()];
+    let words = [
+        "experiment",
+        "autotune",
+        "--budget",
+        "1s",
+        "--bench",
+        BENCH,
+        "--output",
+        file.to_str().unwrap(),
+    ];
     for more in [&[][..], &["--json"]] {
-        let output = polyrail(&[&words[..], more].concat());
+        let output = run(&[&words[..], more].concat());
         let text = String::from_utf8(output.stderr).unwrap();
         // A script is not to take it for an answer.
         assert_eq!(output.status.code(), Some(2), "{text}");
@@ -109,6 +110,7 @@ fn what_wins_is_written_with_its_proof_and_every_command_takes_it() {
     let file = folder.path().join("best.yml");
     // The default sleeps between short messages; who polls answers at once, and the caller drives by itself.
     let words = [
+        "experiment",
         "autotune",
         "--budget",
         "20s",
@@ -152,8 +154,8 @@ fn an_interrupted_sweep_goes_on_with_what_it_measured_and_no_other_plan_does() {
     let journal = folder.path().join("sweep.jsonl");
     let file = journal.to_str().unwrap();
     let sweep = |over: &str, more: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_polyrail"));
-        command.args([
+        let mut command = polyrail([
+            "experiment",
             "sweep",
             "--bench",
             BENCH,
@@ -224,8 +226,9 @@ fn a_file_that_is_no_journal_is_neither_continued_nor_changed() {
     let file = folder.path().join("notes.txt");
     fs::write(&file, "not to be lost\n").unwrap();
     for more in [&[][..], &["--resume"]] {
-        let words = ["sweep", "--over", "channels=1", "--journal", file.to_str().unwrap()];
-        let output = polyrail(&[&words[..], more].concat());
+        let words =
+            ["experiment", "sweep", "--over", "channels=1", "--journal", file.to_str().unwrap()];
+        let output = run(&[&words[..], more].concat());
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{stderr}");
         assert!(stderr.contains("is no journal of a sweep"), "{stderr}");
@@ -236,22 +239,22 @@ fn a_file_that_is_no_journal_is_neither_continued_nor_changed() {
 #[test]
 fn wrong_settings_and_workloads_are_refused_before_anything_runs() {
     for (words, fault) in [
-        (&["sweep", "--over", "chanels=1"][..], "chanels"),
-        (&["sweep", "--over", "channels"], "has no `=`"),
-        (&["sweep", "--over", "chunk_bytes=1"], "`chunk_bytes=1`"),
-        (&["sweep", "--bench", "--size 8"], "is refused by bench"),
-        (&["sweep", "--bench", "--json x"], "gives itself"),
-        (&["sweep", "--over", "channels=1", "--over", "channels=2"], "twice"),
+        (&["experiment", "sweep", "--over", "chanels=1"][..], "chanels"),
+        (&["experiment", "sweep", "--over", "channels"], "has no `=`"),
+        (&["experiment", "sweep", "--over", "chunk_bytes=1"], "`chunk_bytes=1`"),
+        (&["experiment", "sweep", "--bench", "--size 8"], "is refused by bench"),
+        (&["experiment", "sweep", "--bench", "--json x"], "gives itself"),
+        (&["experiment", "sweep", "--over", "channels=1", "--over", "channels=2"], "twice"),
         (
-            &["sweep", "--over", "channels=1", "--bench", "--set channels=2"],
+            &["experiment", "sweep", "--over", "channels=1", "--bench", "--set channels=2"],
             "bench gives `channels`, which is varied as well",
         ),
-        (&["sweep", "--budget", "1min", "--rounds", "2"], "--rounds"),
-        (&["autotune", "--budget", "5 parsecs"], "--budget"),
-        (&["sweep", "--budget", "0s"], "1s to 24h"),
-        (&["autotune", "--resume"], "--journal"),
+        (&["experiment", "sweep", "--budget", "1min", "--rounds", "2"], "--rounds"),
+        (&["experiment", "autotune", "--budget", "5 parsecs"], "--budget"),
+        (&["experiment", "sweep", "--budget", "0s"], "1s to 24h"),
+        (&["experiment", "autotune", "--resume"], "--journal"),
     ] {
-        let output = polyrail(words);
+        let output = run(words);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{words:?}: {stderr}");
         assert!(stderr.contains(fault), "{words:?}: {stderr}");

@@ -123,7 +123,7 @@ as_before() {
 watch() {
     # The shell empties it only when its child begins, and what an earlier watch said would do.
     rm -f /tmp/watch.err
-    polyrail irq watch --every 1s >/tmp/watch 2>/tmp/watch.err &
+    polyrail host watch --every 1s >/tmp/watch 2>/tmp/watch.err &
     watch=$!
     until_true grep -qs watching /tmp/watch.err
 }
@@ -156,63 +156,65 @@ virtio_of() { basename "$(readlink -f "/sys/class/net/$1/device")"; }
 # --- Scenarios --------------------------------------------------------------------------------
 
 begin round_trip
-expect 0 polyrail irq plan -o /tmp/plan.json
+expect 0 polyrail host plan irq -o /tmp/plan.json
 says "eth0 rx 0"
 says "node 1"
-expect 0 polyrail irq apply /tmp/plan.json --dry-run
+expect 0 polyrail host apply /tmp/plan.json --dry-run
 restored "dry run"
-expect 0 polyrail irq apply /tmp/plan.json
+expect 0 polyrail host apply /tmp/plan.json
 changed
-expect 0 polyrail irq verify /tmp/plan.json --allow-pending
-expect 2 polyrail irq apply /tmp/plan.json
+expect 0 polyrail host verify /tmp/plan.json --allow-pending
+expect 2 polyrail host apply /tmp/plan.json
 says "no longer fits this host"
-expect 0 polyrail irq reset
+expect 0 polyrail host undo irq
 restored reset
-expect 0 polyrail irq reset
+expect 0 polyrail host undo irq
 says "nothing to undo"
 finish
 
 # Users wait two seconds for interrupts to arrive; here nothing is learnt by it again.
 begin pending
 traffic 0
-expect 0 polyrail irq apply --settle 0s --policy single --cpus 5 --nic eth0
+expect 0 polyrail host plan irq --policy single --cpus 5 --nic eth0 -o /tmp/plan.json
+expect 0 polyrail host apply --settle 0s /tmp/plan.json
 says pending
-expect 1 polyrail irq verify
+expect 1 polyrail host verify
 says pending
 says_not drift
 traffic 0
-expect 0 polyrail irq verify --wait 5s
+expect 0 polyrail host verify --wait 5s
 says_not pending
-expect 0 polyrail irq show eth0 --interval 0s
-expect 0 polyrail irq reset
+expect 0 polyrail host show irq eth0 --interval 0s
+expect 0 polyrail host undo irq
 finish
 
 begin channels_overwrite
-expect 0 polyrail irq apply --settle 0s --policy single --cpus 3 --nic eth1
-expect 0 polyrail irq verify --allow-pending
+expect 0 polyrail host plan irq --policy single --cpus 3 --nic eth1 -o /tmp/plan.json
+expect 0 polyrail host apply --settle 0s /tmp/plan.json
+expect 0 polyrail host verify --allow-pending
 ethtool -L eth1 combined 2
 ethtool -L eth1 combined 4
-expect 1 polyrail irq verify --allow-pending
+expect 1 polyrail host verify --allow-pending
 says drift
-expect 0 polyrail irq reset
+expect 0 polyrail host undo irq
 finish
 
 begin cpu_offline
-expect 0 polyrail irq plan eth2 --policy single --cpus 6 -o /tmp/plan.json
-expect 0 polyrail irq apply --settle 0s /tmp/plan.json
+expect 0 polyrail host plan irq --nic eth2 --policy single --cpus 6 -o /tmp/plan.json
+expect 0 polyrail host apply --settle 0s /tmp/plan.json
 echo 0 >/sys/devices/system/cpu/cpu6/online
-expect 1 polyrail irq verify
+expect 1 polyrail host verify
 says "CPU 6 is offline"
 echo 1 >/sys/devices/system/cpu/cpu6/online
-expect 0 polyrail irq reset
+expect 0 polyrail host undo irq
 restored "CPU back"
 # The plan of a moment ago, and now the CPU is gone.
-expect 0 polyrail irq plan eth2 --policy single --cpus 6 -o /tmp/plan.json
+expect 0 polyrail host plan irq --nic eth2 --policy single --cpus 6 -o /tmp/plan.json
 echo 0 >/sys/devices/system/cpu/cpu6/online
 snapshot >/tmp/without
-expect 2 polyrail irq apply --settle 0s /tmp/plan.json
+expect 2 polyrail host apply --settle 0s /tmp/plan.json
 says "CPUs online was 0-15 and is 0-5,7-15"
-expect 3 polyrail irq apply --settle 0s /tmp/plan.json --force
+expect 3 polyrail host apply --settle 0s /tmp/plan.json --force
 says "Invalid argument"
 says "the host is as it was"
 snapshot >/tmp/now
@@ -223,21 +225,20 @@ finish
 begin managed
 disk=$(basename "$(readlink -f "/sys/block/vda/device/..")")
 printf '"%s":\n  vectors:\n    1: 3\neth0:\n  queues:\n    0: 9\n' "$disk" >/tmp/map.yaml
-expect 0 polyrail irq plan --map /tmp/map.yaml
-says "serves no queue of a network interface"
-expect 0 polyrail irq apply --settle 0s --map /tmp/map.yaml --include-others
+expect 0 polyrail host plan irq --map /tmp/map.yaml -o /tmp/plan.json
+expect 0 polyrail host apply --settle 0s /tmp/plan.json
 managed_said=$(grep -hc "managed" /tmp/out)
 if [ "$managed_said" = 0 ]; then
     # Kernels that say so by the file's mode: the plan has left the vector out already.
-    expect 0 polyrail irq plan --map /tmp/map.yaml --include-others
+    expect 0 polyrail host plan irq --map /tmp/map.yaml
     says "managed"
 fi
-expect 0 polyrail irq verify --allow-pending
-expect 0 polyrail irq reset
+expect 0 polyrail host verify --allow-pending
+expect 0 polyrail host undo irq
 finish
 
 begin rival
-expect 0 polyrail irq apply --settle 0s --nic eth0
+expect 0 polyrail host apply irq --settle 0s --nic eth0
 victim=$(irq_of "$(virtio_of eth0)-input.1")
 printf '#!/bin/sh\nwhile :; do echo 14 >/proc/irq/%s/smp_affinity_list; sleep 1; done\n' \
     "$victim" >/bin/rival
@@ -252,9 +253,9 @@ kill $rival
 wait $rival 2>/dev/null
 unwatch
 grep -q "eth0 rx 2" /tmp/watch && fault "a value that nobody touched was named"
-expect 1 polyrail irq verify --allow-pending
+expect 1 polyrail host verify --allow-pending
 # The rival set a value since, which stays otherwise.
-expect 0 polyrail irq reset --force
+expect 0 polyrail host undo irq --force
 finish
 
 # Two that move interrupts by themselves: one of a service manager, and one that somebody started.
@@ -282,24 +283,26 @@ old=$(cat "/proc/irq/$irq/smp_affinity_list")
 affinity_is() { [ "$(cat "/proc/irq/$irq/smp_affinity_list")" = "$1" ]; }
 systemctl --no-ask-password start irqbalance.service
 until_true affinity_is 15
-expect 0 polyrail irq apply --settle 0s --nic eth2 --policy single --cpus 6 --irqbalance stop
+expect 0 polyrail host plan irq --nic eth2 --policy single --cpus 6 -o /tmp/plan.json
+expect 0 polyrail host apply --settle 0s --irqbalance stop /tmp/plan.json
 says "irqbalance.service"
 [ -z "$(cat $unit/cgroup.procs)" ] || fault "the service was not stopped"
 usleep 200000
 affinity_is 6 || fault "somebody moved the interrupt back"
-expect 0 polyrail irq verify --allow-pending
-expect 0 polyrail irq reset
+expect 0 polyrail host verify --allow-pending
+expect 0 polyrail host undo irq
 until_true affinity_is 15
 systemctl --no-ask-password stop irqbalance.service
 rmdir $unit
 irqbalance 14 &
 rival=$!
 until_true affinity_is 14
-expect 0 polyrail irq apply --settle 0s --nic eth2 --policy single --cpus 6 --irqbalance stop
+expect 0 polyrail host plan irq --nic eth2 --policy single --cpus 6 -o /tmp/plan.json
+expect 0 polyrail host apply --settle 0s --irqbalance stop /tmp/plan.json
 says "irqbalance (process $rival)"
 usleep 200000
 affinity_is 6 || fault "a paused process moved the interrupt back"
-expect 0 polyrail irq reset
+expect 0 polyrail host undo irq
 until_true affinity_is 14
 kill -9 $rival
 wait $rival 2>/dev/null
@@ -308,34 +311,35 @@ echo "$old" >"/proc/irq/$irq/smp_affinity_list"
 finish
 
 begin driver_named
-expect 0 polyrail irq apply --settle 0s --nic eth1 --policy single --cpus 3
+expect 0 polyrail host plan irq --nic eth1 --policy single --cpus 3 -o /tmp/plan.json
+expect 0 polyrail host apply --settle 0s /tmp/plan.json
 watch
 ethtool -L eth1 combined 2
 ethtool -L eth1 combined 4
 until_true grep -q "by the kernel: channels of eth1 were changed" /tmp/watch
 unwatch
-expect 0 polyrail irq reset
+expect 0 polyrail host undo irq
 finish
 
 begin kill_9
-expect 0 polyrail irq plan -o /tmp/plan.json
-polyrail irq apply --settle 0s /tmp/plan.json --pace 1s >/tmp/out 2>/tmp/err &
+expect 0 polyrail host plan irq -o /tmp/plan.json
+polyrail host apply --settle 0s /tmp/plan.json --pace 1s >/tmp/out 2>/tmp/err &
 victim=$!
 until_true journal_has 4
 kill -9 $victim
 wait $victim 2>/dev/null
 grep -q committed /var/lib/kill_9/*/journal.jsonl && fault "the kill came too late"
 changed
-expect 1 polyrail irq verify /tmp/plan.json --allow-pending
+expect 1 polyrail host verify /tmp/plan.json --allow-pending
 says drift
 # The plan was not carried out, and is no longer what fits: only the journal knows.
 rm /tmp/plan.json
-expect 0 polyrail irq reset
+expect 0 polyrail host undo irq
 restored "reset after kill -9"
 finish
 
 begin interrupted
-polyrail irq apply --settle 0s --pace 1s >/tmp/out 2>/tmp/err &
+polyrail host apply irq --settle 0s --pace 1s >/tmp/out 2>/tmp/err &
 victim=$!
 until_true journal_has 4
 kill -TERM $victim
@@ -347,25 +351,28 @@ restored "interrupt"
 finish
 
 begin two_instances
-polyrail irq apply --settle 0s --pace 1s >/dev/null 2>&1 &
+polyrail host apply irq --settle 0s --pace 1s >/dev/null 2>&1 &
 first=$!
 until_true journal_has 4
-expect 3 polyrail irq apply --settle 0s --policy spread
+expect 3 polyrail host apply irq --settle 0s
 says "another polyrail (process $first) is changing this host"
 kill -TERM $first
 wait $first
 finish
 
 begin pristine
-expect 0 polyrail irq apply --settle 0s --nic eth0 --policy single --cpus 1
-expect 0 polyrail irq apply --settle 0s --nic eth0 --policy single --cpus 2
-expect 0 polyrail irq apply --settle 0s --nic eth1 --policy spread
-expect 0 polyrail irq reset --pristine
+expect 0 polyrail host plan irq --nic eth0 --policy single --cpus 1 -o /tmp/plan.json
+expect 0 polyrail host apply --settle 0s /tmp/plan.json
+expect 0 polyrail host plan irq --nic eth0 --policy single --cpus 2 -o /tmp/plan.json
+expect 0 polyrail host apply --settle 0s /tmp/plan.json
+expect 0 polyrail host plan irq --nic eth1 --policy spread -o /tmp/plan.json
+expect 0 polyrail host apply --settle 0s /tmp/plan.json
+expect 0 polyrail host undo irq --pristine
 restored "pristine"
 finish
 
 begin read_only_proc
-expect 3 unshare -m sh -c 'mount -o remount,bind,ro /proc && exec polyrail irq apply --settle 0s'
+expect 3 unshare -m sh -c 'mount -o remount,bind,ro /proc && exec polyrail host apply irq --settle 0s'
 says "Read-only file system"
 says "mounted read-only"
 [ -e /var/lib/read_only_proc ] && fault "a session was begun"
@@ -373,9 +380,9 @@ finish
 
 begin non_root
 chmod 755 /tmp
-expect 0 su nobody -c 'polyrail irq plan'
-expect 0 su nobody -c 'polyrail irq show --interval 0s'
-expect 3 su nobody -c 'polyrail irq apply --settle 0s'
+expect 0 su nobody -c 'polyrail host plan irq'
+expect 0 su nobody -c 'polyrail host show irq --interval 0s'
+expect 3 su nobody -c 'polyrail host apply irq --settle 0s'
 says "Permission denied"
 says "run as root"
 finish
@@ -383,7 +390,7 @@ finish
 begin unwritable_backup
 mkdir -p /tmp/full
 mount -t tmpfs -o ro tmpfs /tmp/full
-expect 3 polyrail irq apply --settle 0s --state-dir /tmp/full/state
+expect 3 polyrail host apply irq --settle 0s --state-dir /tmp/full/state
 says "/tmp/full/state"
 says "can't read or write /tmp/full/state"
 umount /tmp/full
@@ -391,12 +398,12 @@ finish
 
 begin full_disk
 # How much room the backup takes, and how much the whole journal.
-expect 0 polyrail irq apply --settle 0s
-expect 0 polyrail irq reset
+expect 0 polyrail host apply irq --settle 0s
+expect 0 polyrail host undo irq
 backup=$(head -n 1 /var/lib/full_disk/*/journal.jsonl | wc -c)
 mkdir -p /tmp/full
 mount -t tmpfs -o "size=$(((backup / 4096 + 1) * 4096))" tmpfs /tmp/full
-expect 3 polyrail irq apply --settle 0s --state-dir /tmp/full
+expect 3 polyrail host apply irq --settle 0s --state-dir /tmp/full
 says "No space left on device"
 restored "full disk"
 lines=$(cat /tmp/full/*/journal.jsonl | wc -l)
@@ -406,9 +413,9 @@ finish
 
 begin vanished
 device=$(virtio_of eth3)
-expect 0 polyrail irq plan eth3 -o /tmp/plan.json
+expect 0 polyrail host plan irq --nic eth3 -o /tmp/plan.json
 echo "$device" >/sys/bus/virtio/drivers/virtio_net/unbind
-expect 2 polyrail irq apply --settle 0s /tmp/plan.json
+expect 2 polyrail host apply --settle 0s /tmp/plan.json
 says "is gone"
 echo "$device" >/sys/bus/virtio/drivers/virtio_net/bind
 is_back() { [ -e /sys/class/net/eth3 ]; }
@@ -418,49 +425,49 @@ ip addr add 10.9.3.2/24 dev eth3
 finish
 
 begin other_boot
-expect 0 polyrail irq plan eth0 -o /tmp/plan.json
+expect 0 polyrail host plan irq --nic eth0 -o /tmp/plan.json
 boot=$(cat /proc/sys/kernel/random/boot_id)
 sed -i "s/$boot/00000000-0000-0000-0000-000000000000/" /tmp/plan.json
-expect 2 polyrail irq apply --settle 0s /tmp/plan.json
+expect 2 polyrail host apply --settle 0s /tmp/plan.json
 says "before this machine was booted"
 restored refused
-expect 0 polyrail irq apply --settle 0s /tmp/plan.json --force
+expect 0 polyrail host apply --settle 0s /tmp/plan.json --force
 changed
-expect 0 polyrail irq reset
+expect 0 polyrail host undo irq
 finish
 
 begin profile
-expect 0 polyrail tune plan throughput
-expect 0 polyrail tune apply throughput
+expect 0 polyrail host plan tune throughput
+expect 0 polyrail host apply tune throughput
 changed
-expect 0 polyrail tune verify
+expect 0 polyrail host verify
 # What the driver can't do is left out; all else is right now.
-expect 0 polyrail tune plan throughput
+expect 0 polyrail host plan tune throughput
 says_not /proc/sys/
 says_not xps_cpus
-expect 0 polyrail tune reset throughput
+expect 0 polyrail host undo tune throughput
 finish
 
 begin disruptive
 ip route add default via 10.9.0.1 dev eth0
-expect 2 polyrail nic channels eth0 combined=2
+expect 2 polyrail host apply channels eth0 combined=2
 says "eth0 carries the default route"
 restored refused
 # Nobody confirms: it comes back by itself.
-expect 0 polyrail nic channels eth0 combined=2 --allow-disruptive --confirm-within 4s
+expect 0 polyrail host apply channels eth0 combined=2 --allow-disruptive --confirm-within 4s
 ethtool -l eth0 >/tmp/out
 grep -c "Combined:.*2" /tmp/out >/dev/null || fault "nothing was changed"
 until_true as_before
-expect 0 polyrail nic channels eth0 combined=2 --allow-disruptive --confirm-within 4s
-expect 0 polyrail tune confirm
+expect 0 polyrail host apply channels eth0 combined=2 --allow-disruptive --confirm-within 4s
+expect 0 polyrail host confirm
 # Longer than it would wait for a word.
 sleep 5
 changed
-expect 0 polyrail nic reset
+expect 0 polyrail host undo nic
 # An interface that carries nothing but data needs no leave.
-expect 0 polyrail nic channels eth1 combined=2
+expect 0 polyrail host apply channels eth1 combined=2
 changed
-expect 0 polyrail nic reset
+expect 0 polyrail host undo nic
 ip route del default
 finish
 
@@ -469,40 +476,40 @@ begin rss
 table() { ethtool -x eth3; }
 table >/tmp/table
 same_table() { table | cmp -s /tmp/table - || fault "another table than $1"; }
-expect 0 polyrail nic rss eth3 equal=2
+expect 0 polyrail host apply rss eth3 equal=2
 says "0-1 x"
 table >/tmp/out
 says "0     1     0     1     0     1     0     1"
-expect 0 polyrail nic rss eth3 weights=0,3,1
+expect 0 polyrail host apply rss eth3 weights=0,3,1
 says "1*"
-expect 0 polyrail nic rss eth3
+expect 0 polyrail host show rss eth3
 says_not " 0 "
 # Fewer queues than the table uses: the kernel says no, and nothing else is changed.
-expect 3 polyrail nic channels eth3 combined=1
+expect 3 polyrail host apply channels eth3 combined=1
 says "the host is as it was"
-expect 0 polyrail nic reset --pristine
+expect 0 polyrail host undo nic --pristine
 same_table "before"
 # The kernel's own table is its own again, and follows the number of queues.
-expect 0 polyrail nic channels eth3 combined=1
-expect 0 polyrail nic reset
+expect 0 polyrail host apply channels eth3 combined=1
+expect 0 polyrail host undo nic
 same_table "before the queues were changed"
-expect 2 polyrail nic rss eth3 equal=5
+expect 2 polyrail host apply rss eth3 equal=5
 says "needs 5 queues, and eth3 has 4; allowed: 1 to 4 queues"
-expect 2 polyrail nic rss eth1 equal=2
+expect 2 polyrail host apply rss eth1 equal=2
 says "its driver reports no RSS table"
 finish
 
 begin refused_setting
 # What the driver says beforehand that it can't do is not even tried.
-expect 2 polyrail nic channels eth1 combined=400
+expect 2 polyrail host apply channels eth1 combined=400
 says "is too large; allowed: 4 on eth1, or less"
-expect 3 polyrail nic channels eth1 combined=0
+expect 3 polyrail host apply channels eth1 combined=0
 says "the host is as it was"
 finish
 
 # The file that ships, smaller unless the test was given another: each cell is applied, read back, measured and undone.
 begin experiment
-expect 0 polyrail experiment /experiment.yml --out /tmp/results
+expect 0 polyrail experiment run /experiment.yml --out /tmp/results
 [ "$(grep -c '"verified":"read_back"' /tmp/results/cells.jsonl)" = "$(grep -c '"block":' /tmp/results/cells.jsonl)" ] ||
     fault "a cell was not read back"
 grep -q '"irq":"matched"' /tmp/results/cells.jsonl || fault "no cell moved interrupts"
@@ -525,7 +532,7 @@ cat >/tmp/slow <<END
 touch /tmp/moved
 exec sleep 1000
 END
-polyrail experiment /tmp/slow.yml --out /tmp/slow-results >/tmp/out 2>/tmp/err &
+polyrail experiment run /tmp/slow.yml --out /tmp/slow-results >/tmp/out 2>/tmp/err &
 killed=$!
 until_true [ -e /tmp/moved ]
 kill -9 $killed
@@ -555,20 +562,20 @@ factors:
 blocks: 8
 END
 chmod 1777 /tmp
-expect 3 su nobody -c 'polyrail experiment /tmp/partial.yml --out /tmp/partial'
+expect 3 su nobody -c 'polyrail experiment run /tmp/partial.yml --out /tmp/partial'
 says "host_profile=rings.yml: "
 says "rings.rx of eth1 can't be written: Operation not permitted"
 says "--partial"
 [ -e /tmp/partial ] && fault "a refused experiment left a folder"
-expect 0 su nobody -c 'polyrail experiment /tmp/partial.yml --out /tmp/partial --partial'
+expect 0 su nobody -c 'polyrail experiment run /tmp/partial.yml --out /tmp/partial --partial'
 says "left out: host_profile=rings.yml channels=2: "
 says "8 blocks of 2 cells"
-expect 2 polyrail nic rings eth1 rx=0 --allow-disruptive --dry-run
+expect 2 polyrail host apply rings eth1 rx=0 --allow-disruptive --dry-run
 says "leaves no room for packets; allowed: 1 "
-expect 3 su nobody -c 'polyrail nic rings eth1 rx=128'
+expect 3 su nobody -c 'polyrail host apply rings eth1 rx=128'
 says "CAP_NET_ADMIN"
 sed -i /channels/d /tmp/partial.yml
-expect 0 polyrail experiment /tmp/partial.yml --out /tmp/whole
+expect 0 polyrail experiment run /tmp/partial.yml --out /tmp/whole
 says "8 blocks of 2 cells"
 finish
 

@@ -17,7 +17,7 @@ pub(super) const CHECKS: &[Check] = &[
         cost: Cost::Large,
         why: "One CPU then handles the packets of all queues, at 5 to 8 GB/s at best. Where it is CPU 0 \
               it has the machine's other chores, too.",
-        remedy: "Spread the vectors over the CPUs of the NIC's node: `polyrail irq plan`.",
+        remedy: "Spread the vectors over the CPUs of the NIC's node: `polyrail host plan irq`.",
         needs_root: true,
         reversible: true,
         reads: &["/proc/irq/*/effective_affinity_list", "/proc/interrupts"],
@@ -30,7 +30,7 @@ pub(super) const CHECKS: &[Check] = &[
         cost: Cost::Large,
         why: "Two busy queues on one CPU get half of it each, next to CPUs that are idle. It does not \
               matter where there are more queues than CPUs.",
-        remedy: "Give each queue a CPU of its own: `polyrail irq plan`.",
+        remedy: "Give each queue a CPU of its own: `polyrail host plan irq`.",
         needs_root: true,
         reversible: true,
         reads: &["/proc/irq/*/effective_affinity_list", "/proc/interrupts"],
@@ -43,7 +43,7 @@ pub(super) const CHECKS: &[Check] = &[
         cost: Cost::Large,
         why: "Packets and their buffers then cross between sockets, which costs about a fifth of the \
               rate of a core, and memory bandwidth of both nodes.",
-        remedy: "Move the vectors to CPUs of the NIC's node: `polyrail irq plan`.",
+        remedy: "Move the vectors to CPUs of the NIC's node: `polyrail host plan irq`.",
         needs_root: true,
         reversible: true,
         reads: &["/proc/irq/*/effective_affinity_list", "/sys/class/net/*/device/numa_node"],
@@ -57,7 +57,7 @@ pub(super) const CHECKS: &[Check] = &[
         why: "Before Linux 6.17 the gve driver gives vector i to CPU i, counted from CPU 0 for each NIC, \
               whatever node the NIC is at: all gVNICs share the same CPUs. Boot scripts of the images \
               correct it on some machine types only, and once.",
-        remedy: "Move the vectors (`polyrail irq plan`), or use Linux 6.17 or later.",
+        remedy: "Move the vectors (`polyrail host plan irq`), or use Linux 6.17 or later.",
         needs_root: true,
         reversible: true,
         reads: &["/proc/irq/*/effective_affinity_list", "/proc/sys/kernel/osrelease"],
@@ -71,7 +71,7 @@ pub(super) const CHECKS: &[Check] = &[
         why: "Rails are meant to run at once, and a CPU that serves two of them halves both. It does not \
               matter where the node has fewer CPUs than its NICs have queues, nor beside a NIC that is \
               there for the host itself.",
-        remedy: "Give each NIC CPUs of its own: `polyrail irq plan`.",
+        remedy: "Give each NIC CPUs of its own: `polyrail host plan irq`.",
         needs_root: true,
         reversible: true,
         reads: &["/proc/irq/*/effective_affinity_list"],
@@ -84,7 +84,7 @@ pub(super) const CHECKS: &[Check] = &[
         cost: Cost::Large,
         why: "A thread that copies and the softirq that feeds it then take turns on one CPU: published \
               figures are 63 against 82 Gbit/s. Needs `--workers`, the CPUs of the engine's threads.",
-        remedy: "Keep the vectors off these CPUs: `polyrail irq plan --avoid LIST`.",
+        remedy: "Keep the vectors off these CPUs: `polyrail host plan irq --avoid LIST`.",
         needs_root: true,
         reversible: true,
         reads: &["/proc/irq/*/effective_affinity_list", "--workers"],
@@ -187,7 +187,7 @@ fn cpus_of(cx: &Context, irq: u32) -> Result<CpuSet, Unknown> {
 }
 
 fn plan_command(nic: &Nic) -> String {
-    format!("polyrail irq plan {}", nic.name)
+    format!("polyrail host plan irq --nic {}", nic.name)
 }
 
 fn irq_one_cpu(cx: &Context) -> Result<Outcome, Unknown> {
@@ -351,7 +351,7 @@ fn irq_nics_share_cpu(cx: &Context) -> Result<Outcome, Unknown> {
         };
         let mut finding = Finding::new(format!("{} rails interrupt {count}", rails.len()))
             .about(names.join(","))
-            .command(format!("polyrail irq plan {}", names.join(" ")));
+            .command(format!("polyrail host plan irq --nic {}", names.join(",")));
         for one in rails.iter().take(2) {
             let on_shared = |vector: &CpuSet| vector.intersects(&cpus);
             finding.evidence.extend(one.evidence(on_shared).into_iter().take(1));
@@ -376,7 +376,7 @@ fn irq_on_worker(cx: &Context) -> Result<Outcome, Unknown> {
         let mut finding = Finding::new(format!("vectors fire on CPUs {on_workers} of workers"))
             .about(name)
             .because("--workers", workers)
-            .command(format!("polyrail irq plan {name} --avoid {workers}"));
+            .command(format!("polyrail host plan irq --nic {name} --avoid {workers}"));
         finding.evidence.extend(placed.evidence(|cpus| cpus.intersects(workers)));
         outcome.found(finding);
     })
@@ -397,7 +397,7 @@ fn irqbalance_active(cx: &Context) -> Result<Outcome, Unknown> {
                 Finding::new("irqbalance moves interrupts every ten seconds")
                     .because(path, name)
                     .command(
-                        "polyrail irq apply --irqbalance stop   # until `irq reset`; or ban the \
+                        "polyrail host apply irq --irqbalance stop   # until `host undo irq`; or ban the \
                          NICs' drivers: irqbalance(1)",
                     ),
             );

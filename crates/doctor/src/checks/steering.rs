@@ -27,7 +27,7 @@ pub(super) const CHECKS: &[Check] = &[
         cost: Cost::Small,
         why: "Without XPS a flow's queue is chosen by a hash, and its completions interrupt a CPU far from \
               the thread that sends. It must be set before connections are made.",
-        remedy: "Give each sending queue the CPUs of its interrupt: `polyrail tune` has a profile.",
+        remedy: "Give each sending queue the CPUs of its interrupt: `polyrail host plan tune throughput`.",
         needs_root: true,
         reversible: true,
         reads: &["/sys/class/net/*/queues/tx-*/xps_cpus"],
@@ -112,7 +112,7 @@ fn xps_unset(cx: &Context) -> Result<Outcome, Unknown> {
                 Finding::new(format!("none of {} sending queues has CPUs", masks.len()))
                     .about(&nic.name)
                     .because(&masks[0].0, "0")
-                    .command("polyrail tune plan throughput"),
+                    .command("polyrail host plan tune throughput"),
             );
         } else {
             outcome.saw(&masks[0].0, &masks[0].1);

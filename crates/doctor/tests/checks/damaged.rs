@@ -17,7 +17,7 @@ use polyrail_tune::{SysMachine, TuneError};
 
 const INTERRUPTS: &str = "/proc/interrupts";
 
-/// Runs the library of `topo`, `bindings`, `irq`, `tune`, `doctor` and `topo snapshot`.
+/// Runs the library of `host show`, `host plan`, `host snapshot` and `doctor`.
 fn every_tool(root: &Sysroot) -> Result<Topology, String> {
     let said = |error: &dyn std::error::Error| error.to_string();
     let topology = Topology::read(root).map_err(|error| said(&error))?;

@@ -36,7 +36,7 @@ const KEYS: &[&str] = &[
 const SPECIAL: &[(&str, Kind)] =
     &[("bindings", Kind::Bindings), ("irq", Kind::Irq), ("host_profile", Kind::HostProfile)];
 
-/// The policies of `polyrail irq`, and what else a level of `irq` may be.
+/// Levels of the factor `irq`: the policies of `polyrail host plan irq`, and others.
 const IRQ_LEVELS: &[&str] =
     &["default", "matched", "split", "colocate", "numa", "spread", "single"];
 
@@ -290,7 +290,7 @@ fn check_level(name: &str, kind: Kind, level: &str, at: Position) -> Result<(), 
             ),
         },
         Kind::HostProfile if level.is_empty() => {
-            fault("none, or a profile of `polyrail tune list`", None)
+            fault("none, or a profile of `polyrail host show profiles`", None)
         }
         Kind::HostProfile | Kind::Word | Kind::Variable => Ok(()),
     }
@@ -308,7 +308,8 @@ fn check_setting(
                 format!("{name} = `{}` {}; allowed: {}", bad.value, bad.reason, bad.allowed);
             Wrong(Fault::new(value_at, fault), error.help())
         }
-        polyrail_config::ConfigError::Unknown { .. } => {
+        polyrail_config::ConfigError::Unknown { .. }
+        | polyrail_config::ConfigError::Renamed { .. } => {
             let fault = format!("`{}` is no setting", excerpt(name));
             Wrong(Fault::new(name_at, fault), error.help())
         }

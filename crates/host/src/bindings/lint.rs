@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use polyrail_config::OTHERS;
 use serde::{Serialize, Serializer};
 
 use super::Bindings;
@@ -92,7 +93,7 @@ pub struct Finding {
     pub is_error: bool,
     /// The role whose CPUs it is about; `None` for both.
     pub role: Option<Role>,
-    /// Which interface's.
+    /// The interface, or [`OTHERS`].
     pub interface: String,
     /// The CPUs meant.
     pub cpus: CpuSet,
@@ -156,10 +157,12 @@ impl Facts {
 pub fn check(facts: &Facts, tx: &Bindings, rx: &Bindings) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (role, bindings) in [(Role::Tx, tx), (Role::Rx, rx)] {
-        for (interface, cpus) in &bindings.entries {
+        for (interface, cpus) in bindings.all() {
             let mut about = About { facts, role, interface, cpus, findings: &mut findings };
             about.existence();
-            about.place();
+            if interface != OTHERS {
+                about.place();
+            }
             about.interrupts();
         }
         shared(bindings, role, &mut findings);
@@ -259,14 +262,14 @@ impl About<'_> {
 }
 
 fn shared(bindings: &Bindings, role: Role, findings: &mut Vec<Finding>) {
-    for (at, (interface, cpus)) in bindings.entries.iter().enumerate() {
-        for (other, others) in &bindings.entries[..at] {
+    for (at, (interface, cpus)) in bindings.all().enumerate() {
+        for (other, others) in bindings.all().take(at) {
             let both = cpus.intersection(others);
             if !both.is_empty() {
                 let message = format!(
                     "{interface} and {other} share CPU {both}: busy together, each gets a part"
                 );
-                let (id, interface) = (LintId::SharedByInterfaces, interface.clone());
+                let (id, interface) = (LintId::SharedByInterfaces, interface.to_owned());
                 findings.push(Finding {
                     id,
                     is_error: false,
@@ -286,7 +289,7 @@ fn room(bindings: &Bindings, role: Role, findings: &mut Vec<Finding>) {
         let (interface, cpus) = (interface.to_owned(), cpus.clone());
         findings.push(Finding { id, is_error: false, role: Some(role), interface, cpus, message });
     };
-    for (interface, cpus) in &bindings.entries {
+    for (interface, cpus) in bindings.all() {
         let ranges = cpus.ranges().len();
         if ranges > TCPX_RANGES {
             let message = format!(
@@ -305,16 +308,16 @@ fn room(bindings: &Bindings, role: Role, findings: &mut Vec<Finding>) {
 }
 
 fn overlaps(facts: &Facts, tx: &Bindings, rx: &Bindings, findings: &mut Vec<Finding>) {
-    for (interface, sending) in &tx.entries {
-        for (other, receiving) in &rx.entries {
+    for (interface, sending) in tx.all() {
+        for (other, receiving) in rx.all() {
             let whose = if other == interface {
-                interface.clone()
+                interface.to_owned()
             } else {
                 format!("{interface} and {other}")
             };
             let mut add = |id, cpus: &CpuSet, message: String| {
                 if !cpus.is_empty() {
-                    let (interface, cpus) = (interface.clone(), cpus.clone());
+                    let (interface, cpus) = (interface.to_owned(), cpus.clone());
                     findings.push(Finding {
                         id,
                         is_error: false,
@@ -341,15 +344,16 @@ fn overlaps(facts: &Facts, tx: &Bindings, rx: &Bindings, findings: &mut Vec<Find
 }
 
 fn unequal(tx: &Bindings, rx: &Bindings, findings: &mut Vec<Finding>) {
-    for (interface, sending) in &tx.entries {
-        if let Some(receiving) = rx.cpus(interface)
+    for (interface, sending) in tx.all() {
+        // Several interfaces share the CPUs of an entry without an interface.
+        if let Some((_, receiving)) = rx.all().find(|(name, _)| *name == interface)
             && sending.len() != receiving.len()
         {
             findings.push(Finding {
                 id: LintId::UnequalCounts,
                 is_error: false,
                 role: None,
-                interface: interface.clone(),
+                interface: interface.to_owned(),
                 cpus: CpuSet::new(),
                 message: format!(
                     "CPUs of {interface}: {} to send on, {} to receive on; receiving costs more",
@@ -362,23 +366,17 @@ fn unequal(tx: &Bindings, rx: &Bindings, findings: &mut Vec<Finding>) {
     if rx.is_empty() || tx.is_empty() {
         return;
     }
-    for (interface, role) in tx
-        .entries
-        .iter()
-        .filter(|(name, _)| rx.cpus(name).is_none())
+    let only_tx = tx.all().filter(|(name, _)| rx.cpus(name).is_none());
+    let only_rx = rx.all().filter(|(name, _)| tx.cpus(name).is_none());
+    for (interface, role) in only_tx
         .map(|(name, _)| (name, "receiving"))
-        .chain(
-            rx.entries
-                .iter()
-                .filter(|(name, _)| tx.cpus(name).is_none())
-                .map(|(name, _)| (name, "sending")),
-        )
+        .chain(only_rx.map(|(name, _)| (name, "sending")))
     {
         findings.push(Finding {
             id: LintId::UnequalCounts,
             is_error: false,
             role: None,
-            interface: interface.clone(),
+            interface: interface.to_owned(),
             cpus: CpuSet::new(),
             message: format!("{interface} has CPUs for the other direction, but none for {role}"),
         });

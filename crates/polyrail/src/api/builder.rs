@@ -110,8 +110,8 @@ impl EngineBuilder {
     ///
     /// It is called on threads of its own (`pr-admit`, up to 8 at a time), once for each peer that
     /// comes, and not again for its further connections. It may block: meanwhile only peers of which
-    /// it was asked wait, each until the deadline of its handshake (`hello_timeout_ms`) and is told
-    /// then to come again. If the hook accepts it later, it is let in when it comes again. A hook
+    /// it was asked wait, each until the deadline of its handshake (`connect_timeout_ms`). Then the peer
+    /// is asked to retry. If the hook has accepted it by then, the retry succeeds. A hook
     /// that panics refuses, and the panic is counted. One that never returns keeps its thread, but
     /// not the engine.
     #[must_use]

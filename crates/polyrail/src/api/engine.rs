@@ -256,11 +256,11 @@ impl Drop for EngineHandle {
                 tracing::error!(target: "polyrail::proxy", "a thread of the engine panicked");
             }
         }
-        self.shared.host_copies.end();
+        self.shared.copying.host_copies.end();
         self.shared.finish_proxies();
         self.shared.finish_trace();
         if self.strict && !std::thread::panicking() {
-            assert_eq!(self.shared.rescues.get(), 0, "work was left alone; the log has more");
+            assert_eq!(self.shared.pace.rescues.get(), 0, "work was left alone; the log has more");
         }
     }
 }

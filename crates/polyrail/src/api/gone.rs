@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use polyrail_proto::reason::LostReason;
 
-use crate::api::engine::{EngineShared, Peer};
+use crate::api::engine::Peer;
 use crate::engine::observer::Watch;
+use crate::engine::peer::Owner;
 use crate::engine::tasks::TaskPlace;
 
 /// The end of a peer, by [`Peer::gone`]: wait for it, or await it.
@@ -36,7 +37,7 @@ use crate::engine::tasks::TaskPlace;
 pub struct Gone {
     peer: Peer,
     /// None once the engine is dropped, and then the peer is gone.
-    engine: Option<Arc<EngineShared>>,
+    engine: Option<Arc<dyn Owner>>,
     _watch: Watch,
     place: TaskPlace,
 }
@@ -48,10 +49,10 @@ impl Peer {
     /// A peer that comes back is another one: [`crate::Engine::accept_peer`] or
     /// [`crate::Engine::peer`] has it.
     pub fn gone(&self) -> Gone {
-        let engine = self.shared.ending.engine();
+        let engine = self.shared.life.ending.owner();
         let watch = Watch::new(self.shared.clone());
         if let Some(engine) = engine.as_ref().filter(|engine| !engine.is_forked()) {
-            engine.control.start_ticking();
+            engine.look_after();
         }
         Gone { peer: self.clone(), engine, _watch: watch, place: None }
     }
@@ -65,7 +66,7 @@ impl Gone {
             Some(engine) if engine.is_forked() => {
                 return Some(self.peer.lost().unwrap_or(LostReason::Forked));
             }
-            Some(engine) if !self.is_over() => drop(engine.help()),
+            Some(engine) if !self.is_over() => drop(engine.clone().help()),
             _ => {}
         }
         self.peer.lost()
@@ -88,8 +89,8 @@ impl Gone {
 
     fn wait_until(&self, until: Option<Instant>) -> Option<LostReason> {
         if let Some(engine) = &self.engine {
-            let sleep = |limit| self.peer.shared.ending.sleep(limit);
-            engine.wait_until(until, || self.is_over(), sleep);
+            let sleep = |limit| self.peer.shared.life.ending.sleep(limit);
+            engine.clone().wait_until(until, &|| self.is_over(), &sleep);
         }
         self.try_wait()
     }
@@ -109,7 +110,7 @@ impl Future for Gone {
             return Poll::Ready(why);
         }
         let this = &mut *self;
-        let ended = this.peer.shared.ending.poll(&mut this.place, context.waker());
+        let ended = this.peer.shared.life.ending.poll(&mut this.place, context.waker());
         if ended.is_pending()
             && let Some(engine) = &this.engine
         {
@@ -123,7 +124,7 @@ impl Drop for Gone {
     fn drop(&mut self) {
         // A lock may be held for ever in a copy of the process.
         if !self.engine.as_ref().is_some_and(|engine| engine.is_forked()) {
-            self.peer.shared.ending.forget_task(self.place);
+            self.peer.shared.life.ending.forget_task(self.place);
         }
     }
 }

@@ -14,7 +14,7 @@ impl Engine {
             return Vec::new();
         }
         self.shared().help();
-        let taken = self.shared().inbox.take_all();
+        let taken = self.shared().arrived.inbox.take_all();
         self.shared().resume_reading(taken.iter().map(|one| &one.peer.shared));
         taken
     }
@@ -30,10 +30,10 @@ impl Engine {
         let taken = loop {
             shared.wait_until(
                 until,
-                || !shared.inbox.queue.is_empty() || shared.is_closing(),
-                |limit| shared.inbox.queue.sleep(limit),
+                || !shared.arrived.inbox.queue.is_empty() || shared.is_closing(),
+                |limit| shared.arrived.inbox.queue.sleep(limit),
             );
-            let taken = shared.inbox.queue.pop();
+            let taken = shared.arrived.inbox.queue.pop();
             // Another thread may have been faster.
             if taken.is_some() || until.is_some_and(|until| Instant::now() >= until) {
                 break taken;
@@ -64,6 +64,6 @@ impl Engine {
             return Err(EngineError::Forked);
         }
         let system = |source| EngineError::System { what: "eventfd", source };
-        Ok(Events::new(shared.bells.hang().map_err(system)?, shared.original.clone()))
+        Ok(Events::new(shared.arrived.bells.hang().map_err(system)?, shared.original.clone()))
     }
 }

@@ -86,7 +86,7 @@ impl Engine {
 
     /// The next peer that came to this engine by itself; waits at most `timeout`.
     pub fn accept_peer(&self, timeout: Duration) -> Option<Peer> {
-        if self.shared().is_forked() { None } else { self.shared().joined.wait(timeout) }
+        if self.shared().is_forked() { None } else { self.shared().arrived.joined.wait(timeout) }
     }
 
     /// The next peer that comes to this engine by itself, for asynchronous programs. `None`: the

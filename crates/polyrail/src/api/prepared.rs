@@ -9,7 +9,7 @@ use polyrail_proto::path::TransferPath;
 
 use crate::api::engine::Engine;
 use crate::api::transfer::Transfer;
-use crate::engine::prepared::{OpKind, Prepared};
+use crate::engine::peer::{OpKind, Prepared};
 
 /// A request that is checked and cut into chunks, by [`Engine::prepare`]: post it as often as you like, also while an
 /// earlier post of it is under way.
@@ -40,8 +40,8 @@ impl PreparedTransfer {
         Ok(Transfer::new(shared.post(&self.prepared, None)?, shared.clone()))
     }
 
-    /// Posts it with this notification, this once, instead of the request's own or none. Nothing is
-    /// prepared again. For writes only ([`PostError::NoNotification`]); at most `notification_bytes`.
+    /// Posts the transfer with this notification, instead of the request's own or none, for this post only.
+    /// Nothing is prepared again. For writes only ([`PostError::NoNotification`]), with at most 64 KiB.
     ///
     /// ```
     #[doc = include_str!("../../doc/two_engines.txt")]

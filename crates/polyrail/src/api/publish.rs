@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use polyrail_proto::error::PeerError;
 use polyrail_proto::hello::{HelloError, Metadata};
 use polyrail_proto::published::{ProcessNumbers, Published, recognise};
+use polyrail_sys::files::metadata_file::{self, invalid};
 use polyrail_sys::process::Process;
 
 use crate::api::engine::{Engine, Peer};
 use crate::api::error::EngineError;
 use crate::base::host_identity::host_identity;
-use crate::base::metadata_file::{self, invalid};
 use crate::engine::local_engines::engine_here;
 
 impl Engine {

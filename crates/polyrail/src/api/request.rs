@@ -7,19 +7,18 @@ use std::time::Duration;
 
 use polyrail_proto::error::{PostError, TransferError};
 use polyrail_proto::message::MAX_MESSAGE_PIECES;
-use polyrail_proto::path::TransferPath;
-use polyrail_proto::{Plan, RequestLimits, Segment};
+use polyrail_proto::{Plan, Segment};
 
 use crate::api::engine::Peer;
-use crate::api::observer::{Closure, EndListener, OnEnd};
 use crate::base::callback::Users;
-use crate::device::peer_copy::Copies;
-use crate::engine::near_rails::NearRails;
-use crate::engine::op::Outcome;
-use crate::engine::prepared::{OpKind, Prepared, Segments};
-use crate::memory::region::{NOBODY, RegionSlice};
+use crate::engine::outcome::{Closure, EndListener, OnEnd, Outcome};
+use crate::engine::peer::{OpKind, Prepared, Segments};
+use crate::engine::state::EngineShared;
+use crate::memory::region_core::{NOBODY, RegionSlice};
 use crate::memory::region_list::RegionList;
 use crate::memory::remote_region::RemoteSlice;
+use crate::path::choose::choose;
+use crate::path::request::PathRequest;
 
 /// A transfer to be prepared: a peer, what is done, and which bytes.
 ///
@@ -125,7 +124,7 @@ impl Request<Write> {
     }
 
     /// Bytes that the peer gets by [`crate::Engine::next_notification`] or its like once all bytes of
-    /// the write are in place. At most `notification_bytes`. Each post brings it, unless
+    /// the write are in place. At most 64 KiB. Each post brings it, unless
     /// [`crate::PreparedTransfer::post_with`] gives another one. Notifications have no order among each
     /// other.
     ///
@@ -259,19 +258,29 @@ impl Spec {
         self.pairs.iter().any(|(_, remote)| remote.region.is_on_device())
             || locals.into_iter().any(|local| local.region.memory.device().is_some())
     }
-
-    pub(crate) fn parts(&self) -> (OpKind, &Peer, &[(RegionSlice, RemoteSlice)], &[RegionSlice]) {
-        (self.kind, &self.peer, &self.pairs, &self.locals)
-    }
 }
 
 impl Prepared {
-    pub(crate) fn new(
-        mut request: Spec,
-        (path, copies): (TransferPath, Option<Copies>),
-        limits: &RequestLimits,
-        near: &NearRails,
-    ) -> Result<Self, PostError> {
+    /// Checks a request of this engine, chooses its path and cuts it into chunks.
+    pub(crate) fn new(engine: &Arc<EngineShared>, mut request: Spec) -> Result<Self, PostError> {
+        if engine.is_forked() {
+            return Err(PostError::Forked);
+        }
+        if engine.is_closed() {
+            return Err(PostError::Closed);
+        }
+        let peer = request.peer.shared.clone();
+        if !engine.is_own(&peer) {
+            return Err(PostError::ForeignPeer { peer: request.peer.name().to_owned() });
+        }
+        let Spec { kind, pairs, locals, .. } = &request;
+        let asked = PathRequest { kind: *kind, peer: &peer, pairs, locals };
+        let known = peer.beside.path_plans.rails_between(asked.near(), asked.far());
+        let (path, copies) = match known {
+            Some(path) => (path.clone(), None),
+            None => choose(engine, &asked),
+        };
+        let limits = engine.settings.request_limits();
         let notification = request.notification.take();
         limits.check_notification(notification.as_deref().unwrap_or_default())?;
         let touches_device = request.touches_device();
@@ -284,7 +293,7 @@ impl Prepared {
             OpKind::Write | OpKind::Read => request.pair_segments(&mut regions)?,
             OpKind::Send { .. } | OpKind::Receive { .. } => request.local_segments(&mut regions)?,
         };
-        let plan = Plan::for_rails(segments, chunk_bytes, request.peer.shared.layout.rails())?;
+        let plan = Plan::for_rails(segments, chunk_bytes, peer.layout.rails())?;
         if matches!(request.kind, OpKind::Receive { .. })
             && plan.segments().len() > MAX_MESSAGE_PIECES
         {
@@ -293,8 +302,11 @@ impl Prepared {
         }
         let regions = regions.into_regions();
         Ok(Self {
-            near: near.of_pairs(&request.peer.shared, &regions),
-            peer: request.peer.shared.clone(),
+            near: match engine.near.is_empty() {
+                true => 0,
+                false => engine.near.of_pairs(&peer, &regions),
+            },
+            peer,
             kind: request.kind,
             plan,
             regions,

@@ -75,7 +75,7 @@ impl Future for NextNotification<'_> {
             return Poll::Ready(None);
         }
         shared.help();
-        let polled = shared.inbox.queue.poll(&mut self.place, context.waker());
+        let polled = shared.arrived.inbox.queue.poll(&mut self.place, context.waker());
         match &polled {
             Poll::Ready(taken) => {
                 shared.resume_reading(taken.iter().map(|one| &one.peer.shared));
@@ -90,7 +90,7 @@ impl Drop for NextNotification<'_> {
     fn drop(&mut self) {
         let shared = self.engine.shared();
         if !shared.is_forked() {
-            shared.inbox.queue.forget_task(self.place);
+            shared.arrived.inbox.queue.forget_task(self.place);
         }
     }
 }
@@ -109,7 +109,7 @@ impl Future for Accept<'_> {
         if shared.is_forked() {
             return Poll::Ready(None);
         }
-        shared.joined.poll(&mut self.place, context.waker())
+        shared.arrived.joined.poll(&mut self.place, context.waker())
     }
 }
 
@@ -117,7 +117,7 @@ impl Drop for Accept<'_> {
     fn drop(&mut self) {
         let shared = self.engine.shared();
         if !shared.is_forked() {
-            shared.joined.forget_task(self.place);
+            shared.arrived.joined.forget_task(self.place);
         }
     }
 }

@@ -10,7 +10,8 @@ use polyrail_proto::error::TransferError;
 
 use crate::api::engine::EngineShared;
 use crate::device::host_copy::posts;
-use crate::engine::op::{Op, OpHandle, Outcome};
+use crate::engine::outcome::Outcome;
+use crate::engine::peer::{Op, OpHandle};
 
 /// A posted operation: wait for it, or await it.
 ///
@@ -133,7 +134,7 @@ impl Transfer {
         let may_wait = until.is_none() && self.op.prepared.touches_device;
         while self.op.is_copying_by_cpus()
             && until.is_none_or(|until| Instant::now() < until)
-            && self.engine.host_copies.help(may_wait)
+            && self.engine.copying.host_copies.help(may_wait)
         {}
     }
 

@@ -8,12 +8,10 @@ use crate::api::engine::Engine;
 use crate::api::prepared::PreparedTransfer;
 use crate::api::request::{Operation, Request};
 use crate::api::transfer::Transfer;
+use crate::engine::peer::Prepared;
 use crate::engine::peer_handle::Peer;
-use crate::engine::prepared::Prepared;
-use crate::memory::region::RegionSlice;
+use crate::memory::region_core::RegionSlice;
 use crate::memory::remote_region::RemoteSlice;
-use crate::path::choose::choose;
-use crate::path::request::PathRequest;
 
 impl Engine {
     /// Writes bytes into a peer's memory. Done means: every byte is in place there.
@@ -125,27 +123,14 @@ impl Engine {
         &self,
         request: Request<O>,
     ) -> Result<PreparedTransfer, PostError> {
-        if self.shared().is_forked() {
-            return Err(PostError::Forked);
-        }
-        if self.shared().is_closed() {
-            return Err(PostError::Closed);
-        }
-        let limits = self.shared().settings.request_limits();
-        let request = request.spec;
-        let (kind, peer, pairs, locals) = request.parts();
-        if !self.shared().is_own(&peer.shared) {
-            return Err(PostError::ForeignPeer { peer: peer.name().to_owned() });
-        }
-        let asked = PathRequest { kind, peer: &peer.shared, pairs, locals };
-        let path = choose(self.shared(), &asked);
-        let near = &self.shared().near;
-        let prepared = Arc::new(Prepared::new(request, path, &limits, near)?);
+        let prepared = Arc::new(Prepared::new(self.shared(), request.spec)?);
         Ok(PreparedTransfer { prepared, engine: self.clone() })
     }
 
     /// Prepares a request and posts it, for one that is posted once.
     pub fn post<O: Operation>(&self, request: Request<O>) -> Result<Transfer, PostError> {
-        self.prepare(request)?.post()
+        let shared = self.shared();
+        let prepared = Arc::new(Prepared::new(shared, request.spec)?);
+        Ok(Transfer::new(shared.post(&prepared, None)?, shared.clone()))
     }
 }

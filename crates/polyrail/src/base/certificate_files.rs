@@ -12,10 +12,10 @@ use polyrail_config::{NamePattern, Settings, expand_file_name, parse_names};
 use polyrail_secure::{
     CertificateError, CertificateFileError, Certified, Files, Policy, PublicKey, Role, UnixSeconds,
 };
+use polyrail_sys::files::regular_file;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use crate::base::regular_file;
 use crate::base::secret_file::{SecretFileError, read_private};
 
 /// The most bytes of a file with certificates.

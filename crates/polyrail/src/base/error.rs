@@ -11,10 +11,10 @@ use std::path::PathBuf;
 
 use polyrail_config::{Config, ConfigError, Origin};
 use polyrail_gpu::GpuError;
+use polyrail_sys::files::regular_file;
 use thiserror::Error;
 
 use crate::base::certificate_files::CertificatesError;
-use crate::base::regular_file;
 use crate::base::secret_file::SecretFileError;
 
 /// An engine can't start.
@@ -102,10 +102,10 @@ pub enum EngineError {
         /// The command by which an administrator allows it.
         line: String,
     },
-    /// A CPU list names CPUs that this process may not use.
+    /// Bindings name CPUs that this process may not use.
     #[error("{setting} = `{got}` ({}): this process may not use all of these CPUs; allowed: {allowed}", origin.place())]
     Cpus {
-        /// `tx_cpus`, `rx_cpus`, `tx_bindings` or `rx_bindings`.
+        /// `tx_bindings` or `rx_bindings`.
         setting: &'static str,
         /// The value of the setting.
         got: String,

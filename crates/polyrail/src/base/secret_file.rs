@@ -5,10 +5,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use polyrail_secure::{Secret, SecretsError, read_secrets};
+use polyrail_sys::files::regular_file;
 use thiserror::Error;
 use zeroize::Zeroizing;
-
-use crate::base::regular_file;
 
 /// The most bytes of a file with secrets.
 const FILE_MAX: u64 = 64 << 10;

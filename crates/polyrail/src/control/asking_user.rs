@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::thread;
 
-use parking_lot::{Mutex, MutexGuard};
-use polyrail_proto::hello::{Card, Hello, RefusedCode, Reply};
+use parking_lot::Mutex;
+use polyrail_proto::hello::{Hello, RefusedCode, Reply};
 use polyrail_proto::reason::{ConnectReason, Refusal};
 
 use super::Control;
@@ -17,21 +17,9 @@ use crate::engine::state::EngineShared;
 
 /// Calls of the hook at a time; further peers wait for their turn.
 const THREADS_MAX: usize = 8;
-/// Questions that are open at a time. Whoever comes then is told to come again.
-const ASKED_MAX: usize = 256;
-/// Peers that were let in and have not come yet; the oldest is forgotten first.
-const ADMITTED_MAX: usize = 64;
-
-/// Questions that are open, and answers that were not needed yet.
-pub(crate) struct Admissions {
-    desk: Option<Arc<Desk>>,
-    asked: Vec<(u64, Card)>,
-    admitted: VecDeque<Card>,
-    last_question: u64,
-}
 
 /// What the threads share that call the hook. It keeps no engine alive.
-struct Desk {
+pub(super) struct Desk {
     hook: Arc<Hook>,
     engine: Weak<EngineShared>,
     queue: Mutex<Queue>,
@@ -43,18 +31,14 @@ struct Queue {
     threads: usize,
 }
 
-impl Admissions {
-    pub(crate) fn new(engine: &Arc<EngineShared>) -> Self {
-        let desk = engine.admit.clone().map(|hook| {
-            Arc::new(Desk { hook, engine: Arc::downgrade(engine), queue: Mutex::default() })
-        });
-        Self { desk, asked: Vec::new(), admitted: VecDeque::new(), last_question: 0 }
-    }
-}
-
 impl Desk {
+    pub(super) fn new(engine: &Arc<EngineShared>) -> Option<Arc<Self>> {
+        let (hook, engine) = (engine.admit.clone()?, Arc::downgrade(engine));
+        Some(Arc::new(Self { hook, engine, queue: Mutex::default() }))
+    }
+
     fn ask(self: &Arc<Self>, question: u64, incoming: Incoming) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         queue.waiting.push_back((question, incoming));
         if queue.threads == THREADS_MAX {
             return;
@@ -69,13 +53,14 @@ impl Desk {
 
     fn work(&self) {
         loop {
-            let mut queue = self.queue();
+            let mut queue = self.queue.lock();
             let Some((question, incoming)) = queue.waiting.pop_front() else {
                 queue.threads -= 1;
                 return;
             };
             drop(queue);
-            let Some(callbacks) = self.engine.upgrade().map(|engine| engine.callbacks.clone())
+            let Some(callbacks) =
+                self.engine.upgrade().map(|engine| engine.arrived.callbacks.clone())
             else {
                 continue;
             };
@@ -87,58 +72,43 @@ impl Desk {
             }
         }
     }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock()
-    }
 }
 
 impl Control {
     /// A hello came: answers it, once the user has said whether the peer may join.
     pub(super) fn receive(&mut self, key: usize, hello: Hello) {
         let card = hello.card();
-        if self.may_join(card, &hello) {
+        let own = self.engine.card.instance;
+        // Without the user's code nothing is asked.
+        let Some(desk) = self.desk.clone().filter(|_| self.engine.is_stranger(card.instance))
+        else {
+            return self.reply(key, hello);
+        };
+        if self.admissions.lets_in(&hello, own) {
             return self.reply(key, hello);
         }
-        let (Some(desk), Some(handshake)) =
-            (self.admissions.desk.clone(), self.handshakes.get_mut(key))
-        else {
-            return;
-        };
-        let known = self.admissions.asked.iter().find(|(_, other)| other == card);
-        let question = known.map(|(question, _)| *question);
-        if question.is_none() && self.admissions.asked.len() == ASKED_MAX {
+        let Some(handshake) = self.handshakes.get_mut(key) else { return };
+        let Some((question, is_new)) = self.admissions.ask(card) else {
             let (code, reason) = (RefusedCode::Undecided, "too many others are asking".to_owned());
             handshake.reply(&Reply::Refused { code, reason }, None);
             return self.step(key);
-        }
-        let incoming = Incoming {
-            card: card.clone(),
-            address: handshake.remote,
-            same_host: card.host == self.engine.card.host,
-            names: self.engine.peers.names.lock().of(card.instance),
         };
-        let number = question.unwrap_or_else(|| {
-            self.admissions.last_question += 1;
-            self.admissions.last_question
-        });
-        handshake.await_verdict(number, hello);
-        if question.is_none() {
-            self.admissions.asked.push((number, incoming.card.clone()));
-            desk.ask(number, incoming);
+        if is_new {
+            let incoming = Incoming {
+                card: card.clone(),
+                address: handshake.remote,
+                same_host: card.host == self.engine.card.host,
+                names: self.engine.peers.names.lock().of(card.instance),
+            };
+            desk.ask(question, incoming);
         }
+        handshake.await_verdict(question, hello);
     }
 
     /// The user has said whether a peer may join.
     pub(super) fn decide(&mut self, question: u64, verdict: &Admission) {
-        let asked = &mut self.admissions.asked;
-        let Some(at) = asked.iter().position(|(number, _)| *number == question) else { return };
-        let (_, card) = asked.swap_remove(at);
-        if *verdict == Admission::Accept {
-            self.admissions.admitted.push_back(card);
-            if self.admissions.admitted.len() > ADMITTED_MAX {
-                self.admissions.admitted.pop_front();
-            }
+        if !self.admissions.decide(question, *verdict == Admission::Accept) {
+            return;
         }
         let waiting: Vec<usize> = self
             .handshakes
@@ -163,24 +133,6 @@ impl Control {
                     self.step(key);
                 }
             }
-        }
-    }
-
-    /// Whether a peer may join without a question, or was let in before.
-    fn may_join(&mut self, card: &Card, hello: &Hello) -> bool {
-        if self.admissions.desk.is_none() || !self.engine.is_stranger(card.instance) {
-            return true;
-        }
-        // It is refused anyway.
-        if matches!(hello, Hello::Flow(flow) if flow.target != self.engine.card.instance) {
-            return true;
-        }
-        let admitted = &mut self.admissions.admitted;
-        match admitted.iter().position(|other| other == card) {
-            None => false,
-            // Who has introduced himself has not joined yet.
-            Some(_) if matches!(hello, Hello::Introduction(_)) => true,
-            Some(at) => admitted.remove(at).is_some(),
         }
     }
 }

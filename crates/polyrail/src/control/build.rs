@@ -6,7 +6,6 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use polyrail_carrier::{Host, HostedDevice};
 use polyrail_config::{BindDevice, Binding, Config, expand_file_name, harmless, shortened, steers};
@@ -14,7 +13,7 @@ use polyrail_proto::InstanceId;
 use polyrail_proto::defaults::progress_threads;
 use polyrail_proto::hello::{Card, MAX_NAME_BYTES};
 use polyrail_proto::placement::{Bound, Placement};
-use polyrail_proto::rails::{self, ChosenRail, Ports};
+use polyrail_proto::rails::{self, ChosenRail, Ports, bound_as};
 use polyrail_sys::interfaces::{host_name, survey};
 use polyrail_sys::process::reserve_descriptors;
 use polyrail_sys::tcp;
@@ -26,14 +25,14 @@ use crate::control::Control;
 use crate::control::secrets::credentials;
 use crate::engine::bindings::bindings;
 use crate::engine::control_handle::ControlHandle;
-use crate::engine::hosted_rails::{bound_as, select_all};
+use crate::engine::hosted_rails::select_all;
 use crate::engine::joining::Hook;
 use crate::engine::left_out;
+use crate::engine::local_engines;
 use crate::engine::observer::Observer;
-use crate::engine::proxy_handle::{Drive, ProxySet};
-use crate::engine::settings::{EngineSettings, busy_cpus, cpus};
-use crate::engine::state::{EngineShared, Local};
-use crate::engine::trace::Trace;
+use crate::engine::settings::{EngineSettings, busy_cpus};
+use crate::engine::state::{Drive, EngineShared, Local, ProxySet};
+use crate::engine::trace::{TRACE_EVENTS, Trace};
 use crate::path::messages::HostPaths;
 use crate::proxy::Proxy;
 
@@ -62,7 +61,7 @@ pub(crate) fn start(
     let host = host_name();
     let credentials = credentials(&config, &host)?;
     let instance = InstanceId(credentials.identity.public().instance());
-    let ports = Ports::new(config.listen_range(), config.listen_port, instance);
+    let ports = Ports::new(config.listen_range(), config.chooses_ports(), instance);
     let listeners = listen_all(&rails, &settings, &ports)?;
     if let Some(listener) = listeners.first() {
         // A proxy that opens a file for one peer would hold up all others.
@@ -91,7 +90,7 @@ pub(crate) fn start(
                 origin: origin_of(&config, "trace_file"),
                 source,
             };
-            Some(Trace::new(path.clone(), config.trace_events).map_err(refused)?)
+            Some(Trace::new(path.clone(), TRACE_EVENTS).map_err(refused)?)
         }
     };
     let devices = plugin.as_ref().map_or(&[][..], Host::devices);
@@ -111,12 +110,12 @@ pub(crate) fn start(
         host: plugin,
         config,
     };
-    let shared = Arc::new(EngineShared::new(local));
+    let shared = Arc::new(EngineShared::new(local, local_engines::region_ended));
     if !apart {
-        crate::engine::local_engines::announce(&shared);
+        local_engines::announce(&shared);
     }
     if shared.settings.shared_stream
-        && let Err(why) = shared.proofs.badge()
+        && let Err(why) = shared.copying.proofs.badge()
     {
         // A peer asks the kernel for this engine's process before it says hello.
         tracing::warn!(target: "polyrail::share", why, "no shared memory for connections");
@@ -206,13 +205,18 @@ fn make_proxies(
     let (per_rail, busy) = (settings.channels_per_rail, busy_cpus(settings.payload)?);
     let automatic = progress_threads(rails.len(), config.channels, per_rail, busy);
     let number = |setting: u32| if setting == 0 { automatic } else { setting };
-    let interfaces = bound_as(rails, devices);
+    let devices: Vec<&str> = devices.iter().map(|device| &*device.name).collect();
+    let interfaces = bound_as(rails, &devices);
     let mut all = Vec::new();
-    let mut add = |prefix: &str, count: u32, cpus: &[u32], bindings: &[Binding]| {
+    let mut add = |prefix: &str, count: u32, bindings: &[Binding]| {
         let start = all.len();
-        let bound: Vec<Bound<'_>> =
-            bindings.iter().map(|one| (&*one.interface, &*one.cpus)).collect();
-        let placement = Placement::new(&interfaces, count, cpus, &bound);
+        let bound: Vec<Bound<'_>> = bindings
+            .iter()
+            .filter_map(|one| Some((one.interface.as_deref()?, &*one.cpus)))
+            .collect();
+        let others = bindings.iter().find(|one| one.interface.is_none());
+        let list = others.map_or(&[][..], |one| &one.cpus);
+        let placement = Placement::new(&interfaces, count, list, &bound);
         for (index, cpus) in placement.cpus.iter().enumerate() {
             let name = format!("pr-{prefix}{index}");
             let proxy =
@@ -221,24 +225,19 @@ fn make_proxies(
         }
         Ok::<_, EngineError>(placement.starting_at(start))
     };
+    let bound_to_send = ("tx_bindings", &*config.tx_bindings);
+    let bound_to_receive = ("rx_bindings", &*config.rx_bindings);
     let (tx, rx) = if settings.caller_driven {
-        let both = add("caller", 1, &[], &[])?;
+        let both = add("caller", 1, &[])?;
         (both.clone(), both)
     } else if settings.merged {
-        let count = number(config.merged_proxies());
-        let of_rx = config.tx_cpus.is_empty();
-        let list = (if of_rx { "rx_cpus" } else { "tx_cpus" }, config.merged_cpus());
-        let of_rx = config.tx_bindings.is_empty();
-        let bound = (if of_rx { "rx_bindings" } else { "tx_bindings" }, config.merged_bindings());
-        let both = add("io", count, &cpus(config, list)?, &bindings(config, bound)?)?;
+        let given = if config.tx_bindings.is_empty() { bound_to_receive } else { bound_to_send };
+        let both = add("io", number(config.proxies.merged()), &bindings(config, given)?)?;
         (both.clone(), both)
     } else {
-        let mut add = |prefix, count, [list, bound]: [(&'static str, &str); 2]| {
-            add(prefix, number(count), &cpus(config, list)?, &bindings(config, bound)?)
-        };
-        let tx = [("tx_cpus", &*config.tx_cpus), ("tx_bindings", &*config.tx_bindings)];
-        let rx = [("rx_cpus", &*config.rx_cpus), ("rx_bindings", &*config.rx_bindings)];
-        (add("tx", config.tx_proxies, tx)?, add("rx", config.rx_proxies, rx)?)
+        let (tx, rx) = (number(config.proxies.tx), number(config.proxies.rx));
+        let tx = add("tx", tx, &bindings(config, bound_to_send)?)?;
+        (tx, add("rx", rx, &bindings(config, bound_to_receive)?)?)
     };
     let handles = all.iter().map(|proxy: &Arc<Proxy>| proxy.handle().clone()).collect();
     let driven = all.iter().map(|proxy| proxy.clone() as Arc<dyn Drive>).collect();
@@ -257,7 +256,7 @@ fn spawn(
     if shared.settings.caller_driven {
         return Ok(threads);
     }
-    let spin = Duration::from_micros(shared.config.proxy_spin_us.into());
+    let spin = shared.config.spin.of_proxies();
     for proxy in proxies {
         let shared = shared.clone();
         let builder = thread::Builder::new().name(proxy.name.clone());

@@ -8,8 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use polyrail_proto::FlowIndex;
-use polyrail_proto::hello::ANOTHER;
-use polyrail_proto::hello::{Capabilities, FlowHello, Hello, RefusedCode, Reply};
+use polyrail_proto::hello::{ANOTHER, Capabilities, FlowHello, Hello, RefusedCode, Reply};
 use polyrail_proto::life::Epoch;
 use polyrail_proto::liveness::{FlowLife, Reconnect};
 use polyrail_proto::reason::{ConnectReason, Refusal};
@@ -42,20 +41,23 @@ impl Retry {
 impl Control {
     pub(super) fn start_flow(&mut self, peer: Arc<PeerShared>, flow: FlowIndex) {
         // Of flows that answer, the other side connects.
-        let unwanted = !peer.connects_flows() || peer.is_parting();
+        let unwanted = !peer.life.standing.connects_flows() || peer.life.standing.is_parting();
         if peer.is_gone() || unwanted || self.engine.is_closing() {
             return;
         }
         let engine = self.engine.clone();
         let (from, to) = peer.layout.pair_of(flow);
         let (rail, target) = (&engine.rails[from], peer.card.rails[to].address);
-        let slot = &peer.flows[flow.0 as usize];
+        let slot = &peer.links.flows[flow.0 as usize];
         let patience = slot.reconnect.lock().attempt_timeout(&engine.settings.reconnect);
         match dial(&peer, (from, to), rail, &engine.settings, patience) {
             Ok(dialed) => {
                 let epoch = slot.epoch.fetch_add(1, Ordering::Relaxed) + 1;
                 let own = &engine.credentials;
                 let offer = self.offer_stream(&peer, (rail.address, target.ip()));
+                let was_acknowledged = peer.tx().sender.was_acknowledged();
+                let has_taken = !peer.rx().receiver.is_unused();
+                let heard = peer.life.standing.heard_session();
                 let hello = Hello::Flow(FlowHello {
                     card: engine.card.clone(),
                     capability: own.capability.clone(),
@@ -66,7 +68,7 @@ impl Control {
                     channel: peer.layout.channel_of(flow),
                     flow: flow.0,
                     flows: peer.layout.flows(),
-                    epoch: peer.epoch_in_hello(Epoch(epoch)).0,
+                    epoch: Epoch(epoch).in_hello(heard, was_acknowledged, has_taken).0,
                     window_chunks: engine.config.window_chunks,
                     capabilities: engine.settings.capabilities(false).of_flow(),
                     stream: offer.as_ref().ok().map(StreamOffer::place),
@@ -92,16 +94,16 @@ impl Control {
         peer: &PeerShared,
         (from, to): (IpAddr, IpAddr),
     ) -> Result<StreamOffer, Cow<'static, str>> {
-        self.engine.settings.may_share(peer)?;
+        peer.may_share(&self.engine.settings)?;
         are_in_one_place(from, to)?;
-        let proofs = &self.engine.proofs;
-        let (process, badge) = (peer.process.prove(proofs)?, proofs.badge()?);
-        StreamOffer::new(process, &badge, &peer.streams)
+        let proofs = &self.engine.copying.proofs;
+        let (process, badge) = (peer.beside.process.prove(proofs)?, proofs.badge()?);
+        StreamOffer::new(process, &badge, &peer.beside.streams)
     }
 
     /// A flow is lost, and is tried again.
     pub(super) fn reconnect(&mut self, peer: Arc<PeerShared>, flow: FlowIndex, life: &FlowLife) {
-        let slot = &peer.flows[flow.0 as usize];
+        let slot = &peer.links.flows[flow.0 as usize];
         let pause = slot.reconnect.lock().handle_lost(&self.engine.settings.reconnect, life);
         if pause.is_zero() {
             self.start_flow(peer, flow);
@@ -117,7 +119,7 @@ impl Control {
         at: (FlowIndex, RailPair),
         why: &ConnectReason,
     ) {
-        let slot = &peer.flows[at.0.0 as usize];
+        let slot = &peer.links.flows[at.0.0 as usize];
         let pause = slot.reconnect.lock().handle_failed(&self.engine.settings.reconnect);
         self.retry_after(peer, at, why, pause);
     }
@@ -176,7 +178,7 @@ impl Control {
         let Some((socket, cause, keys)) = handshake.into_flow() else { return };
         match cause {
             // The engine there has given its metadata.
-            Cause::Introduction { of, .. } => self.end_introduction(of, |_| Ok(metadata)),
+            Cause::Introduction { of, .. } => self.end_introduction(of, Ok(metadata)),
             Cause::Flow { peer, flow, epoch, pair, offer, .. } => {
                 self.note_reached(&peer);
                 self.note_way(&peer, pair, way);
@@ -184,14 +186,14 @@ impl Control {
                 if pair != peer.layout.pairs.at(index) {
                     // Other rails were tried meanwhile. All flows of a position take the same ones.
                     if peer.is_pair_up(index) {
-                        *peer.flows[flow.0 as usize].reconnect.lock() = Reconnect::default();
+                        *peer.links.flows[flow.0 as usize].reconnect.lock() = Reconnect::default();
                         return self.start_flow(peer, flow);
                     }
-                    peer.change_pair(index, pair);
+                    peer.life.standing.change_pair(&peer.layout.pairs, index, pair);
                 }
-                if peer.flows[flow.0 as usize].epoch.load(Ordering::Relaxed) == epoch {
-                    let proxy = peer.flows[flow.0 as usize].proxy;
-                    let stream = peer.streams.conclude(offer);
+                if peer.links.flows[flow.0 as usize].epoch.load(Ordering::Relaxed) == epoch {
+                    let proxy = peer.links.flows[flow.0 as usize].proxy;
+                    let stream = peer.beside.streams.conclude(offer);
                     let wire = Wire::new(Arc::new(socket), stream);
                     let keys = peer.keys_over(&wire, keys);
                     let duplex = metadata.card.capabilities.contains(Capabilities::DUPLEX);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use polyrail_proto::FlowIndex;
+use polyrail_proto::budget::Taken;
 use polyrail_proto::exchange::{Event, Exchange, Fault, FirstWords, Turn};
 use polyrail_proto::hello::{Hello, RefusedCode, Reply};
 use polyrail_proto::liveness::Way;
@@ -22,7 +23,6 @@ use crate::device::shared_memory::offer::StreamOffer;
 use crate::device::shared_memory::stream::SharedStream;
 use crate::engine::credentials::Credentials;
 use crate::engine::peer::{PeerShared, RailPair};
-use crate::engine::quotas::FlowPlace;
 
 /// A connection that is not a flow yet.
 pub(crate) struct Handshake {
@@ -73,7 +73,7 @@ pub(crate) struct Then {
     /// Memory of the other end that was opened here.
     pub(crate) stream: Option<Arc<SharedStream>>,
     /// Its place among the peer's connections.
-    pub(crate) place: FlowPlace,
+    pub(crate) place: Taken,
 }
 
 impl Handshake {

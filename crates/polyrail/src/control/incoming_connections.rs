@@ -96,7 +96,7 @@ impl Control {
     /// its hello at once, a stranger that is slow on purpose does not. Who has proven that it may
     /// connect goes last, as it may wait for the user's word.
     fn make_room(&mut self) {
-        let limit = self.engine.config.handshake_limit;
+        let limit = self.engine.settings.most_handshakes;
         let accepted = |(_, h): &(usize, &Handshake)| matches!(h.cause, Cause::Accepted { .. });
         let waiting = || self.handshakes.iter().filter(accepted);
         if waiting().count() < limit as usize {
@@ -143,8 +143,9 @@ impl Control {
         }
         match self.engine.greet(&flow) {
             Ok((peer, place)) => {
-                let duplex =
-                    duplex && own.contains(Capabilities::DUPLEX) && peer.answers(flow.flows);
+                let duplex = duplex
+                    && own.contains(Capabilities::DUPLEX)
+                    && peer.life.standing.answers(&peer.layout, flow.flows);
                 let stream = self.accept_stream(&peer, key, flow.stream);
                 try_shared::prepare(&self.engine, &peer);
                 let then = Then {
@@ -184,12 +185,16 @@ impl Control {
         let made = self.open_stream(peer, handshake, place);
         if let Err(why) = &made
             && place.is_some()
-            && let Some(others) = peer.quotas.logs.no_stream.left_out(Time(monotonic_ns()))
+            && let Some(others) = peer.account.quotas.logs.no_stream.left_out(Time(monotonic_ns()))
         {
             tracing::info!(target: "polyrail::share", peer = peer.name(), %why, others,
                 "no shared memory for a connection");
         }
-        peer.streams.note(made)
+        // This end's own reason says more than the peer's, which only points here.
+        if place.is_none() && peer.beside.streams.last().is_some_and(|last| last.is_err()) {
+            return None;
+        }
+        peer.beside.streams.note(made)
     }
 
     fn open_stream(
@@ -198,13 +203,13 @@ impl Control {
         handshake: &Handshake,
         place: Option<SharedPlace>,
     ) -> Result<Arc<SharedStream>, Cow<'static, str>> {
-        self.engine.settings.may_share(peer)?;
+        peer.may_share(&self.engine.settings)?;
         let place = place.ok_or("the peer offered no memory, and its dump says why")?;
         let own = handshake.socket.local_addr().map_err(|error| error.to_string())?;
         let own = own.as_socket().ok_or("its connection has no address")?;
         are_in_one_place(own.ip(), handshake.remote.ip())?;
-        let process = peer.process.prove(&self.engine.proofs)?;
-        Ok(accept(process, place, &peer.streams)?)
+        let process = peer.beside.process.prove(&self.engine.copying.proofs)?;
+        Ok(accept(process, place, &peer.beside.streams)?)
     }
 
     pub(super) fn hand_over_arrival(&mut self, handshake: Handshake) {
@@ -217,17 +222,18 @@ impl Control {
             tracing::warn!(target: "polyrail::rail", %error, "socket options");
         }
         let Then { peer, flow, from_rail, epoch, window_chunks, duplex, stream, place } = then;
-        peer.arrivals[rail].connections.add(1);
+        peer.account.arrivals[rail].connections.add(1);
         let wire = Wire::new(Arc::new(socket), stream);
         let keys = peer.keys_over(&wire, keys);
         // The peer has paired the rails.
         if duplex && self.engine.host.is_none() && from_rail < peer.card.rails.len() {
-            peer.change_pair(peer.layout.pair_index(flow), (rail, from_rail));
+            let index = peer.layout.pair_index(flow);
+            peer.life.standing.change_pair(&peer.layout.pairs, index, (rail, from_rail));
         }
-        peer.note_origin(remote.ip());
+        peer.life.standing.note_origin(&peer.layout.pairs, &peer.card.rails, remote.ip());
         let proxy = if duplex {
             self.bind_arrival(wire.socket(), rail, remote);
-            peer.flows[flow.0 as usize].proxy
+            peer.links.flows[flow.0 as usize].proxy
         } else {
             // The peer numbers its flows as this engine does, if it is set up alike; if it is not,
             // they are spread less evenly.

@@ -38,22 +38,18 @@ impl Control {
     /// A flow to or from the peer is gone.
     pub(super) fn flows_lost(&mut self, peer: &Arc<PeerShared>) {
         peer.note_flows();
-        if peer.state() != PeerState::CutOff {
+        if peer.life.standing.state() != PeerState::CutOff {
             return;
         }
         let is_of_it = |probe: &Probe| !probe.is_return && Arc::ptr_eq(&probe.peer, peer);
-        if !peer.connects_flows() && !self.probes.iter().any(|(_, probe)| is_of_it(probe)) {
+        if !peer.life.standing.connects_flows()
+            && !self.probes.iter().any(|(_, probe)| is_of_it(probe))
+        {
             let due = Instant::now();
-            for pair in peer.pairs_that_lead_there() {
+            for pair in peer.life.standing.pairs_that_lead_there(&peer.layout.pairs) {
                 let (peer, pause) = (peer.clone(), CONFIRM);
-                self.probes.insert(Probe {
-                    peer,
-                    pair,
-                    is_return: false,
-                    socket: None,
-                    due,
-                    pause,
-                });
+                let probe = Probe { peer, pair, is_return: false, socket: None, due, pause };
+                self.probes.insert(probe);
             }
         }
         self.judge(peer);
@@ -69,13 +65,13 @@ impl Control {
     ) {
         let (code, lost) = why.as_loss();
         peer.note_flows();
-        peer.note_refused(flow, code, proven);
-        let is_over = match peer.verdict() {
+        peer.life.standing.note_refused(&peer.layout, flow, code, proven);
+        let is_over = match peer.life.standing.verdict(|| peer.is_reached()) {
             Some(event @ PeerEvent::Dismissed { .. }) => self.engine.lose_peer(peer, event, lost),
             _ => false,
         };
         if !is_over {
-            let slot = &peer.flows[flow.0 as usize];
+            let slot = &peer.links.flows[flow.0 as usize];
             let pause = slot.reconnect.lock().handle_refused(&self.engine.settings.reconnect);
             self.retry_after(peer, (flow, pair), &why, pause);
         }
@@ -90,16 +86,20 @@ impl Control {
         pause: Duration,
     ) -> Duration {
         if !why.says_absent() {
-            peer.note_somebody_there(pair);
+            peer.life.standing.note_somebody_there(pair);
             return pause;
         }
         peer.note_flows();
-        if peer.note_nobody_there(pair, Time(monotonic_ns())) { pause.min(CONFIRM) } else { pause }
+        if peer.life.standing.note_nobody_there(pair, Time(monotonic_ns())) {
+            pause.min(CONFIRM)
+        } else {
+            pause
+        }
     }
 
     /// Ends the peer if it is certain that nobody is there.
     pub(super) fn judge(&mut self, peer: &Arc<PeerShared>) {
-        if peer.verdict() != Some(PeerEvent::NobodyThere) {
+        if peer.life.standing.verdict(|| peer.is_reached()) != Some(PeerEvent::NobodyThere) {
             return;
         }
         if peer.has_arrivals() {
@@ -118,7 +118,10 @@ impl Control {
             let Some(probe) = self.probes.get(key) else { continue };
             let is_over = match probe.is_return {
                 true => Self::has_returned(probe),
-                false => probe.peer.state() != PeerState::CutOff || probe.peer.connects_flows(),
+                false => {
+                    probe.peer.life.standing.state() != PeerState::CutOff
+                        || probe.peer.life.standing.connects_flows()
+                }
             };
             if is_over {
                 self.forget_probe(key);
@@ -176,7 +179,7 @@ impl Control {
         let (peer, pair, pause) = (probe.peer.clone(), probe.pair, probe.pause);
         let pause = match why {
             None => {
-                peer.note_somebody_there(pair);
+                peer.life.standing.note_somebody_there(pair);
                 pause
             }
             Some(why) => {

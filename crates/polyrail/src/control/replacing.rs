@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use polyrail_proto::hello::Capabilities;
 use polyrail_proto::liveness::RETURN_MAX;
+use polyrail_proto::pairing::Replacement;
 use polyrail_proto::reason::ConnectReason;
 use polyrail_proto::{FlowIndex, Time};
 use polyrail_sys::threads::monotonic_ns;
@@ -31,7 +32,10 @@ impl Control {
         let times = peer.layout.pairs.trials().handle_failed(pair, now);
         // A peer that has ended refuses on all of its rails.
         let may_have_ended = why.is_nobody() && peer.flows_up() == 0;
-        if may_have_ended && (times < 2 || peer.pairs_that_lead_there().contains(&index)) {
+        if may_have_ended
+            && (times < 2
+                || peer.life.standing.pairs_that_lead_there(&peer.layout.pairs).contains(&index))
+        {
             return;
         }
         if peer.layout.pairs.at(index) == pair {
@@ -46,40 +50,14 @@ impl Control {
         if engine.host.is_some() && peer.card.capabilities.contains(Capabilities::CARRIERS) {
             return;
         }
-        let pairs = &peer.layout.pairs;
-        let failed = pairs.trials().failed(now);
-        // Pairs behind the last channel have no flow that needs their rails.
-        let with_flows = 0..pairs.len().min(peer.layout.channels as usize);
-        let (failing, others): (Vec<usize>, Vec<usize>) = with_flows
-            .partition(|index| !peer.is_pair_up(*index) && failed.contains(&pairs.at(*index)));
-        let taken: Vec<RailPair> = others.iter().map(|index| pairs.at(*index)).collect();
-        let is_free = |rail: &usize, side: fn(&RailPair) -> usize| {
-            taken.iter().all(|pair| side(pair) != *rail)
-        };
-        let local: Vec<usize> =
-            (0..engine.rails.len()).filter(|rail| is_free(rail, |pair| pair.0)).collect();
-        let remote: Vec<usize> =
-            (0..peer.card.rails.len()).filter(|rail| is_free(rail, |pair| pair.1)).collect();
+        let rails = (engine.rails.len(), peer.card.rails.len());
+        let is_up = |index| peer.is_pair_up(index);
         // Asks the kernel only if there may be another pair.
-        if local.iter().all(|from| remote.iter().all(|to| failed.contains(&(*from, *to)))) {
-            return;
-        }
+        let Some(wanted) = Replacement::new(&peer.layout, rails, is_up, now) else { return };
         let reach = engine.reach(&peer.card.rails);
         let question = engine.pairing_of(&peer.card.rails, &reach);
-        let mut found = question.instead(&local, &remote, &failed);
-        let is_alone = peer.flows_up() == 0;
-        // First those that keep their rail here, whose proxies may be bound near it.
-        for keeps_rail in [true, false] {
-            for index in failing.iter().copied() {
-                let old = pairs.at(index);
-                let fits = |new: &RailPair| {
-                    (new.0 == old.0) == keeps_rail
-                        && (is_alone || !question.is_slow_beside(*new, pairs.preferred(index)))
-                };
-                if let Some(at) = found.iter().position(fits) {
-                    self.move_pair(peer, index, found.swap_remove(at));
-                }
-            }
+        for (index, pair) in wanted.choose(&question, peer.flows_up() == 0) {
+            self.move_pair(peer, index, pair);
         }
     }
 
@@ -88,7 +66,7 @@ impl Control {
         let why = peer.layout.pairs.problem(index);
         tracing::info!(target: "polyrail::rail", peer = peer.name(), pair = self.pair_name(peer, old),
             instead = self.pair_name(peer, new), why, "no connection: tries another pair of rails");
-        peer.change_pair(index, new);
+        peer.life.standing.change_pair(&peer.layout.pairs, index, new);
         let now = Instant::now();
         for retry in &mut self.retries {
             if retry.is_of(peer, index) {
@@ -143,12 +121,10 @@ impl Control {
         let pair = self.pair_name(&peer, peer.layout.pairs.preferred(index));
         tracing::info!(target: "polyrail::rail", peer = peer.name(), pair,
             "the rails work again: their flows move back");
-        peer.change_pair(index, (from, to));
-        for (flow, slot) in peer.flows.iter().enumerate() {
+        peer.life.standing.change_pair(pairs, index, (from, to));
+        for flow in peer.layout.flows_of(index) {
             // The flow's proxy reads the end of the connection, and it is connected anew.
-            if peer.layout.pair_index(FlowIndex(flow as u32)) == index
-                && let Some(wire) = slot.wire.lock().as_ref()
-            {
+            if let Some(wire) = peer.links.flows[flow.0 as usize].wire.lock().as_ref() {
                 let _ = wire.socket().shutdown(Shutdown::Both);
             }
         }

@@ -45,7 +45,7 @@ impl Control {
 
     /// All of them, as the engine ends.
     pub(super) fn give_up_second_tries(&mut self) {
-        // None waits longer than the longest `hello_timeout_ms`.
+        // The maximum of `connect_timeout_ms` bounds every wait.
         const HOUR: Duration = Duration::from_secs(3600);
         self.end_second_tries(Time(monotonic_ns()).after(HOUR));
     }

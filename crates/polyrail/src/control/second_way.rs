@@ -16,7 +16,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use polyrail_config::BindDevice;
-use polyrail_proto::liveness::Way;
+use polyrail_proto::liveness::{STAGGER, Way};
 use polyrail_proto::rails::ChosenRail;
 use polyrail_proto::reason::ConnectReason;
 use polyrail_sys::tcp::{self, FlowOptions};
@@ -26,9 +26,6 @@ use super::Control;
 use crate::control::build::{device, is_forbidden};
 use crate::engine::peer::PeerShared;
 use crate::engine::settings::EngineSettings;
-
-/// How long one way has before the other is tried beside it.
-pub(super) const STAGGER: Duration = Duration::from_millis(200);
 
 /// A connection by its first way, and the other way where there is one.
 pub(crate) struct Dialed {
@@ -72,7 +69,7 @@ pub(super) fn dial(
         return Ok(Dialed { socket: begin(bound)?, way, second: None });
     }
     let of = |way| bound.filter(|_| way == Way::Device);
-    let way = peer.ways.lock().first(pair);
+    let way = peer.links.ways.lock().first(pair);
     match begin(of(way)) {
         Ok(socket) => {
             let second = SecondWay {
@@ -215,18 +212,11 @@ impl Control {
         if bind != BindDevice::Auto || device(rail, bind).is_none() {
             return;
         }
-        if !peer.ways.lock().prefer(pair, way) {
+        if !peer.links.ways.lock().prefer(pair, way) {
             return;
         }
         let (rail, target) = (&rail.name, peer.card.rails[pair.1].address);
-        let how = match way {
-            Way::Device => "by the rail's device",
-            Way::Address => {
-                "by the rail's address, not by its device: the routes choose the NIC that sends (several NICs in one \
-                 network, rp_filter, or no privilege?)"
-            }
-        };
-        tracing::info!(target: "polyrail::rail", peer = peer.name(), rail, %target, "reached {how}");
+        tracing::info!(target: "polyrail::rail", peer = peer.name(), rail, %target, "reached {way}");
     }
 
     /// Has a connection that came to a rail send by the rail's device, where that is known to be harmless: the peer is
@@ -248,7 +238,7 @@ impl Control {
     pub(super) fn note_dead_end(&self, peer: &PeerShared, pair: (usize, usize), way: Way) {
         let settings = &self.engine.settings;
         if settings.bind_device == BindDevice::Auto {
-            peer.ways.lock().prefer(pair, way.other());
+            peer.links.ways.lock().prefer(pair, way.other());
         }
     }
 }

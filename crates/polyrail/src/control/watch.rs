@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use polyrail_proto::hello::Capabilities;
 use polyrail_proto::life::{PeerEvent, PeerState, overdue};
@@ -82,12 +82,13 @@ impl Control {
         self.engine.end_late(peer, time);
         let timeout = self.engine.settings.peer_timeout;
         peer.note_flows();
-        if peer.state() == PeerState::Connected {
+        if peer.life.standing.state() == PeerState::Connected {
             self.cut_off.retain(|(other, _)| !Arc::ptr_eq(other, peer));
         }
         let cut_off = self.cut_off.iter().find(|(other, _)| Arc::ptr_eq(other, peer));
         let cut_off = cut_off.map(|(_, since)| self.absences.lasted(*since, time));
-        let silence = self.silence(peer, time);
+        // Time in which this thread was away does not count: the proxies may have been, too.
+        let silence = self.absences.silence(peer.tx().sender.silence(time), time);
         if let Some(event) = overdue(timeout, cut_off, silence, || peer.has_unread()) {
             self.note_waiting(peer);
             let silence = if event == PeerEvent::Silent { silence } else { timeout };
@@ -105,10 +106,10 @@ impl Control {
         let tx = peer.tx();
         let is_stalled =
             |index: &usize| tx.sender.is_stalled(time, FlowIndex(*index as u32), stall);
-        let stalled: Vec<usize> = (0..peer.flows.len()).filter(is_stalled).collect();
+        let stalled: Vec<usize> = (0..peer.links.flows.len()).filter(is_stalled).collect();
         drop(tx);
         for index in stalled {
-            self.engine.proxies.all[peer.flows[index].proxy].doorbell.rouse();
+            self.engine.proxies.all[peer.links.flows[index].proxy].doorbell.rouse();
         }
     }
 
@@ -129,29 +130,19 @@ impl Control {
         }
     }
 
-    /// How long the peer has been silent. Time in which this thread was away does not count: the
-    /// proxies may have been, too.
-    fn silence(&self, peer: &PeerShared, now: Time) -> Duration {
-        let silence = peer.tx().sender.silence(now);
-        // Far in the past if it is longer than the clock's time.
-        let silent_ns = u64::try_from(silence.as_nanos()).unwrap_or(u64::MAX);
-        let since = now.0.checked_sub(silent_ns).map(Time);
-        since.map_or(silence, |since| self.absences.lasted(since, now))
-    }
-
     /// Says whether anything is outstanding with the peer. If it is the peer's turn, for instance to
     /// send what is to be received, it is asked for a sign of life now and then: a process that is
     /// stopped keeps its connections, so that else its silence would look like patience.
     fn is_waiting(&self, peer: &Arc<PeerShared>, time: Time) -> bool {
         let rx = peer.rx();
-        let awaited = rx.is_waiting() || peer.watches.load(Ordering::Relaxed) > 0;
+        let awaited = rx.is_waiting() || peer.life.watches.load(Ordering::Relaxed) > 0;
         drop(rx);
         let mut tx = peer.tx();
         let awaited = awaited || tx.is_waiting();
         let busy = tx.sender.is_busy() || !peer.posted.is_empty();
-        let asked = Time(peer.asked.load(Ordering::Relaxed));
+        let asked = Time(peer.life.asked.load(Ordering::Relaxed));
         if awaited && !busy && time.since(asked) >= self.engine.settings.peer_timeout / 4 {
-            peer.asked.store(time.0, Ordering::Relaxed);
+            peer.life.asked.store(time.0, Ordering::Relaxed);
             tx.ask(time);
             drop(tx);
             self.engine.announce(peer);

@@ -21,11 +21,12 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use polyrail_proto::budget::StagingBudget;
+use polyrail_proto::copying::{Cursor, PIECE_BYTES, Stop};
 use polyrail_proto::path::{Copyist, Facts, copy_threads, copyist, copyist_of_message, looks_for};
 use polyrail_proto::{Failure, InstanceId};
 
 use self::job::{HostJob, Order};
-use self::piece::{Cursor, PIECE_BYTES, Stop, copy, device_of};
+use self::piece::{copy, device_of};
 use self::stages::Stages;
 use crate::device::peer_copy::{Pinned, pin_all};
 
@@ -260,7 +261,7 @@ mod tests {
     use super::*;
     use crate::device::peer_copy::CopyPart;
     use crate::memory::access::Access;
-    use crate::memory::region::RegionCore;
+    use crate::memory::region_core::RegionCore;
     use crate::memory::region_memory::RegionMemory;
 
     const BYTES: u64 = 64 << 10;

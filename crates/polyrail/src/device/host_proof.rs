@@ -19,9 +19,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use polyrail_proto::InstanceId;
-use polyrail_proto::message::Offer;
+use polyrail_proto::budget::WaitAllowance;
+use polyrail_proto::message::{HostOffer, Offer};
+use polyrail_proto::{InstanceId, Time};
 use polyrail_sys::process::{Process, namespace};
+use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::{
     Badge, ForeignMemory, Guard, GuardPage, Memory, Poller, ProvenProcess, Unproven,
     may_copy_between_processes,
@@ -29,18 +31,8 @@ use polyrail_sys::{
 
 /// The poller's token for the engine's name in the kernel.
 pub(crate) const LOOKED_AT: u64 = 1 << 34;
-/// How long to wait for a peer at whom many look.
-const CROWDED_MAX: Duration = Duration::from_millis(50);
-/// The most that an engine waits for such peers one after another.
-const PATIENCE_MAX: Duration = Duration::from_millis(500);
-/// After that it waits one part in this many of the time: a peer may crowd its own name on purpose, and a progress
-/// thread that waits serves nobody.
-const PATIENCE_SHARE: u32 = 50;
 /// For how long the kernel is not asked again after it could not tell: a peer may have it asked for each message.
 const ASKED_AGAIN: Duration = Duration::from_millis(10);
-const MAGIC: [u8; 4] = *b"PRH2";
-const WORDS: usize = 7;
-const OFFER_BYTES: usize = 4 + 8 * WORDS;
 
 /// Says whether others may still copy.
 pub(crate) struct Lease {
@@ -87,34 +79,8 @@ pub(crate) struct Proofs {
     poller: Arc<Poller>,
     badge: Mutex<Option<Arc<Badge>>>,
     process: Mutex<Option<Arc<HostProof>>>,
-    patience: Mutex<Patience>,
-}
-
-/// How long an engine may still wait for peers at whom many look.
-struct Patience {
-    left: Duration,
-    since: Instant,
-}
-
-impl Patience {
-    fn new(now: Instant) -> Self {
-        Self { left: PATIENCE_MAX, since: now }
-    }
-
-    /// Takes the time for one wait.
-    fn take(&mut self, now: Instant) -> Duration {
-        let refilled = now.saturating_duration_since(self.since) / PATIENCE_SHARE;
-        self.left = (self.left + refilled).min(PATIENCE_MAX);
-        self.since = now;
-        let taken = self.left.min(CROWDED_MAX);
-        self.left -= taken;
-        taken
-    }
-
-    /// Returns what a wait did not need.
-    fn give_back(&mut self, unused: Duration) {
-        self.left = (self.left + unused).min(PATIENCE_MAX);
-    }
+    /// For peers at whom many look: a peer may crowd its own name on purpose.
+    patience: Mutex<WaitAllowance>,
 }
 
 /// What offers of host memory need to say.
@@ -135,7 +101,7 @@ pub(crate) struct PeerProcess {
 impl Proofs {
     /// For the engine with this number, and the poller of a thread that calls [`Self::forget_who_looked`].
     pub(crate) fn new(instance: InstanceId, poller: Arc<Poller>) -> Self {
-        let patience = Mutex::new(Patience::new(Instant::now()));
+        let patience = Mutex::new(WaitAllowance::new(Time(monotonic_ns())));
         Self { instance, poller, badge: Mutex::default(), process: Mutex::default(), patience }
     }
 
@@ -162,14 +128,14 @@ impl Proofs {
 
     /// Waits for a peer at whom many look, if this engine has not waited for too long before.
     fn wait_for(&self, badge: &Badge, name: &str) -> Result<ProvenProcess, Unproven> {
-        let began = Instant::now();
+        let began = Time(monotonic_ns());
         let allowed = self.patience.lock().take(began);
         loop {
             // Any process may look, as often as it likes. The peer forgets those, and so does this engine, whom the
             // peer may be waiting for.
             badge.make_room();
             let found = ProvenProcess::with_name(name);
-            let waited = began.elapsed();
+            let waited = Time(monotonic_ns()).since(began);
             if !matches!(found, Err(Unproven::Crowded)) || waited >= allowed {
                 self.patience.lock().give_back(allowed.saturating_sub(waited));
                 return found;
@@ -245,41 +211,25 @@ impl HostProof {
         leases: [&Lease; 2],
     ) -> Result<Offer, String> {
         let base = memory.address(0, memory.len()).map_err(|error| error.to_string())?;
-        let [one, two] = leases;
-        let words: [u64; WORDS] = [
-            self.process.started,
-            base as u64,
-            memory.len(),
-            one.page.place(),
-            two.page.place(),
-            one.value,
-            two.value,
-        ];
-        let mut export = Vec::with_capacity(OFFER_BYTES);
-        export.extend(MAGIC);
-        words.iter().for_each(|word| export.extend(word.to_le_bytes()));
-        let Process { number, namespace, .. } = self.process;
-        Ok(Offer { process: number, namespace, descriptors: Vec::new(), export })
+        let Process { number, namespace, started } = self.process;
+        let places = leases.map(|lease| lease.page.place());
+        let (base, values) = (base as u64, leases.map(|lease| lease.value));
+        let host = HostOffer { started, base, len: memory.len(), places, values };
+        Ok(host.encode(number, namespace))
     }
-}
-
-/// Host memory that a peer has offered.
-#[derive(Clone, Copy)]
-struct HostOffer {
-    process: Process,
-    base: u64,
-    len: u64,
-    guard: Guard,
 }
 
 /// The memory that a peer has offered.
 pub(crate) fn open(process: &Arc<ProvenProcess>, offer: &Offer) -> Result<ForeignMemory, String> {
     let host = HostOffer::decode(offer).ok_or("the peer offers something else")?;
     must_be(process, offer.process, offer.namespace)?;
-    if Process::of(process.number()) != Some(host.process) || process.has_ended() {
+    let (number, namespace, started) = (offer.process, offer.namespace, host.started);
+    let claimed = Process { number, namespace, started };
+    if Process::of(process.number()) != Some(claimed) || process.has_ended() {
         return Err("the peer's process has ended".to_owned());
     }
-    let memory = process.memory(host.base, host.len, host.guard);
+    let guard = Guard { places: host.places, values: host.values };
+    let memory = process.memory(host.base, host.len, guard);
     let memory = memory.map_err(|error| error.to_string())?;
     memory.check().map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => why_not(&error),
@@ -313,25 +263,6 @@ fn why_not(error: &io::Error) -> String {
             "the kernel forbids copying from the peer's process, and \
              kernel.yama.ptrace_scope is {scope}: {error}"
         ),
-    }
-}
-
-impl HostOffer {
-    fn decode(offer: &Offer) -> Option<Self> {
-        let bytes: &[u8; OFFER_BYTES] = offer.export.as_slice().try_into().ok()?;
-        let (magic, rest) = bytes.split_first_chunk::<4>()?;
-        if *magic != MAGIC || !offer.descriptors.is_empty() {
-            return None;
-        }
-        let word = |index: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&rest[index * 8..index * 8 + 8]);
-            u64::from_le_bytes(word)
-        };
-        let (number, namespace, started) = (offer.process, offer.namespace, word(0));
-        let process = Process { number, namespace, started };
-        let guard = Guard { places: [word(3), word(4)], values: [word(5), word(6)] };
-        Some(Self { process, base: word(1), len: word(2), guard })
     }
 }
 
@@ -379,7 +310,9 @@ mod tests {
         let leases = [Lease::new().unwrap(), Lease::new().unwrap()];
         let offer = proof.offer(process, &memory, leases.each_ref()).unwrap();
         let host = HostOffer::decode(&offer).unwrap();
-        assert_eq!((host.process, host.len), (Process::own().unwrap(), 100));
+        let (number, namespace, started) = (offer.process, offer.namespace, host.started);
+        let said = Process { number, namespace, started };
+        assert_eq!((said, host.len), (Process::own().unwrap(), 100));
         assert_eq!(host.base, memory.address(0, 100).unwrap() as u64);
         let why = open(process, &offer).unwrap_err();
         assert!(why.contains("it is this process"), "{why}");
@@ -399,24 +332,10 @@ mod tests {
         let mut later = offer.clone();
         later.export[4] ^= 1;
         assert_eq!(open(process, &later).unwrap_err(), "the peer's process has ended");
-        for wrong in [Vec::new(), vec![0; OFFER_BYTES], offer.export[1..].to_vec()] {
+        for wrong in [Vec::new(), vec![0; offer.export.len()], offer.export[1..].to_vec()] {
             let why = open(process, &Offer { export: wrong, ..offer.clone() }).unwrap_err();
             assert_eq!(why, "the peer offers something else");
         }
-    }
-
-    #[test]
-    fn an_engine_waits_for_crowded_peers_in_a_small_part_of_its_time() {
-        let began = Instant::now();
-        let mut patience = Patience::new(began);
-        for _ in 0..10 {
-            assert_eq!(patience.take(began), CROWDED_MAX);
-        }
-        assert_eq!(patience.take(began), Duration::ZERO);
-        let second = Duration::from_secs(1);
-        assert_eq!(patience.take(began + second), second / PATIENCE_SHARE);
-        patience.give_back(PATIENCE_MAX * 2);
-        assert_eq!(patience.left, PATIENCE_MAX);
     }
 
     #[test]
@@ -432,7 +351,7 @@ mod tests {
             let why = liar.prove(&own).unwrap_err();
             assert_eq!(why, Unproven::Crowded.to_string());
         }
-        let most = PATIENCE_MAX * 4;
+        let most = WaitAllowance::MAX * 4;
         assert!(began.elapsed() < most, "{:?}", began.elapsed());
         badge.make_room();
         liar.prove(&own).unwrap();

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::device::staging::CopyError;
 use crate::memory::gate::Pin;
-use crate::memory::region::RegionCore;
+use crate::memory::region_core::RegionCore;
 use crate::memory::region_memory::RegionMemory;
 use crate::memory::tickets::Tickets;
 
@@ -19,13 +19,7 @@ const QUEUES: usize = 4;
 const NO_DEVICE_REACHES: &str = "no device reaches another process's host memory";
 
 /// One copy of a request.
-pub(crate) struct CopyPart {
-    pub(crate) from: Arc<RegionCore>,
-    pub(crate) from_offset: u64,
-    pub(crate) to: Arc<RegionCore>,
-    pub(crate) to_offset: u64,
-    pub(crate) len: u64,
-}
+pub(crate) type CopyPart = polyrail_proto::copying::CopyPart<Arc<RegionCore>>;
 
 /// The copies of a request, and who makes them.
 pub(crate) struct Copies {

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 pub(crate) use polyrail_proto::budget::Direction;
 
 use crate::memory::gate::Pin;
-use crate::memory::region::RegionCore;
+use crate::memory::region_core::RegionCore;
 use crate::memory::region_memory::RegionMemory;
 use crate::memory::tickets::{Tickets, wait_all};
 

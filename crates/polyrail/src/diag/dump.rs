@@ -5,18 +5,16 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use polyrail_config::{expand_file_name, harmless};
-use polyrail_proto::peer::Purpose;
+use polyrail_config::{Config, LogFormat, Origin, expand_file_name, harmless};
 use polyrail_proto::reason::seconds;
 use polyrail_proto::tally::Counter;
 use polyrail_proto::{FlowIndex, Source, Time};
+use polyrail_sys::files::regular_file;
 use polyrail_sys::interfaces::host_name;
 use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::without_write_signals;
 
-use crate::base::regular_file;
-use crate::engine::op::OpRef;
-use crate::engine::peer::PeerShared;
+use crate::engine::peer::{OpRef, PeerShared};
 use crate::engine::state::EngineShared;
 
 /// Watches for the signal that asks for a dump. The handler only sets a flag.
@@ -46,9 +44,9 @@ impl DumpSignal {
             return;
         }
         let text = text(engine);
-        let write = || match engine.config.dump_file.as_str() {
-            "" => io::stderr().write_all(text.as_bytes()),
-            file => {
+        let write = || match log_of_lines(&engine.config) {
+            None => io::stderr().write_all(text.as_bytes()),
+            Some(file) => {
                 let path = expand_file_name(file, &host_name(), std::process::id());
                 let file = regular_file::append_to(path.as_ref());
                 file.and_then(|mut file| file.write_all(text.as_bytes()))
@@ -57,8 +55,17 @@ impl DumpSignal {
         let written = without_write_signals(write);
         if let Err(error) = written {
             tracing::error!(target: "polyrail::engine", %error, "can't write the state dump");
+            let _ = without_write_signals(|| io::stderr().write_all(text.as_bytes()));
         }
     }
+}
+
+/// The file of the log, if a dump may go there: the log is text, and no other program writes the file. (NCCL also
+/// writes the one of `NCCL_DEBUG_FILE`.)
+fn log_of_lines(config: &Config) -> Option<&str> {
+    let is_foreign = config.origin("log_file").is_some_and(Origin::is_foreign);
+    let is_text = config.log_format == LogFormat::Text && !is_foreign;
+    (is_text && !config.log_file.is_empty()).then_some(config.log_file.as_str())
 }
 
 /// The dump.
@@ -73,14 +80,14 @@ pub(crate) fn text(engine: &Arc<EngineShared>) -> String {
 fn write_engine(out: &mut String, engine: &Arc<EngineShared>) -> std::fmt::Result {
     let (card, pool) = (&engine.card, &engine.pool);
     writeln!(out, "polyrail engine {} ({})", card.name, card.instance)?;
-    let waiting = engine.inbox.queue.len();
+    let waiting = engine.arrived.inbox.queue.len();
     let regions = engine.registry.count();
     writeln!(
         out,
         "  operations {} of {}, regions {regions}, notifications waiting {waiting}, rescues {}",
         pool.used(),
         pool.limit(),
-        engine.rescues.get()
+        engine.pace.rescues.get()
     )?;
     if let Some(staging) = engine.budgets.staging.text() {
         writeln!(out, "  pinned memory of flows: {staging}")?;
@@ -124,8 +131,8 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
         peer.name(),
         peer.instance(),
         peer.flows_up(),
-        peer.flows.len(),
-        peer.rx_flows_up.load(Ordering::Relaxed),
+        peer.links.flows.len(),
+        peer.links.rx_flows_up.load(Ordering::Relaxed),
         peer.posted.len()
     )?;
     let names = peer.names.lock().join(", ");
@@ -133,20 +140,21 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
         writeln!(out, "    by its certificate it is {names}")?;
     }
     let megabytes = |counter: &Counter| counter.get() / 1_000_000;
-    let copied = megabytes(&peer.tally.peer_copy_bytes);
+    let copied = megabytes(&peer.account.tally.peer_copy_bytes);
     if copied > 0 {
         writeln!(out, "    devices were given {copied} MB to copy from end to end")?;
     }
-    for (near, far, plan) in peer.path_plans.known().filter(|_| peer.says_same_host) {
+    for (near, far, plan) in peer.beside.path_plans.known().filter(|_| peer.says_same_host) {
         writeln!(out, "    between {near} here and {far}: {plan}")?;
     }
-    if let Some(sharing) = peer.sharing.text() {
-        let left = megabytes(&peer.tally.shared_bytes);
+    let sharing = peer.beside.sharing.lock().text(now);
+    if let Some(sharing) = sharing {
+        let left = megabytes(&peer.account.tally.shared_bytes);
         writeln!(out, "    shared memory: {sharing}; {left} MB were left there for the peer")?;
     }
     if engine.settings.caller_driven
         && peer.says_same_host
-        && let Some(Err(why)) = peer.streams.last()
+        && let Some(Err(why)) = peer.beside.streams.last()
     {
         writeln!(out, "    no shared memory for connections: {why}")?;
     }
@@ -155,7 +163,7 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
         let silence = seconds(tx.sender.silence(now));
         writeln!(out, "    sending; last heard of {silence} ago")?;
     }
-    for (index, slot) in peer.flows.iter().enumerate() {
+    for (index, slot) in peer.links.flows.iter().enumerate() {
         let flow = FlowIndex(index as u32);
         let rail = &engine.card.rails[peer.layout.pair_of(flow).0].name;
         let in_flight = tx.sender.in_flight(flow);
@@ -184,8 +192,12 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
             slot.stats.down.get()
         )?;
     }
+    let of = |OpRef(op): &OpRef| {
+        let id = op.transfer().map_or(String::new(), |id| format!(" {id}"));
+        (format!("{}{id}", op.prepared.kind.name()), format!("{} ago", seconds(op.age())))
+    };
     for (purpose, transfer) in tx.transfers() {
-        let (what, age) = describe(purpose);
+        let (what, age) = purpose.describe(of);
         let bytes = transfer.source.plan().bytes();
         writeln!(out, "    {what}: {bytes} bytes, posted {age}")?;
     }
@@ -203,14 +215,14 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
     if receives > 0 {
         writeln!(out, "    the peer has {receives} receives posted that wait for our sends")?;
     }
-    if let Some(taken) = peer.quotas.of_messages.text() {
+    if let Some(taken) = peer.account.quotas.of_messages.text() {
         writeln!(out, "    the peer takes up here: {taken}")?;
     }
-    if let Some(breach) = &*peer.quotas.breach.lock() {
+    if let Some(breach) = &*peer.life.breach.lock() {
         writeln!(out, "    the peer broke the rules: {breach}")?;
     }
     let rx = peer.rx();
-    let refused = rx.receiver.quota_refusals() + peer.quotas.flows_refused.get();
+    let refused = rx.receiver.quota_refusals() + peer.account.quotas.flows_refused.get();
     if refused > 0 {
         writeln!(out, "    the peer was refused {refused} times because a quota was used up")?;
     }
@@ -233,29 +245,20 @@ fn write_peer(out: &mut String, engine: &EngineShared, peer: &PeerShared) -> std
     Ok(())
 }
 
-fn describe(purpose: &Purpose<OpRef>) -> (String, String) {
-    let of = |OpRef(op): &OpRef| {
-        let name = op.prepared.kind.name();
-        let id = op.transfer().map_or(String::new(), |id| format!(" {id}"));
-        (format!("{name}{id}"), format!("{} ago", seconds(op.age())))
-    };
-    match purpose {
-        Purpose::Write(op) | Purpose::Send(op, _) => of(op),
-        Purpose::Cancel(op, failure) => {
-            let (what, age) = of(op);
-            (format!("{what} ({failure}), the peer is being told"), age)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dump_goes_to_no_log_of_json_and_to_none_that_nccl_writes() {
+        let file = Config::builder().set("log_file", "/tmp/log").unwrap();
+        assert_eq!(log_of_lines(&file.clone().build().unwrap()), Some("/tmp/log"));
+        let json = file.set("log_format", "json").unwrap().build().unwrap();
+        let of_nccl = [("NCCL_DEBUG_FILE".to_owned(), "/tmp/log".to_owned())];
+        let of_nccl = Config::builder().env_from(of_nccl).build().unwrap();
+        assert_eq!(of_nccl.log_file, "/tmp/log");
+        for config in [Config::default(), json, of_nccl] {
+            assert_eq!(log_of_lines(&config), None);
         }
-        Purpose::Notify(op) => {
-            let (what, age) = of(op);
-            (format!("notification of {what}"), age)
-        }
-        Purpose::Announce(op, _) => {
-            let (what, age) = of(op);
-            (format!("message for {what}"), age)
-        }
-        Purpose::ReadData { read, .. } => {
-            (format!("data for the peer's read {read}"), String::new())
-        }
-        Purpose::Tell | Purpose::Answer | Purpose::Own(_) => ("message".to_owned(), String::new()),
     }
 }

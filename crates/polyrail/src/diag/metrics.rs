@@ -178,11 +178,11 @@ fn figures_of(peer: &PeerShared, stats: &PeerStats) -> Vec<Figure> {
         let labels = labels.iter().map(|label| (*label).to_owned()).collect();
         figures.push(Figure { family, labels, value });
     };
-    for (kind, path, transfers, bytes) in peer.tally.complete() {
+    for (kind, path, transfers, bytes) in peer.account.tally.complete() {
         add(&families::TRANSFERS, &[kind, path], transfers);
         add(&families::TRANSFER_BYTES, &[kind, path], bytes);
     }
-    for (reason, count) in peer.tally.failed() {
+    for (reason, count) in peer.account.tally.failed() {
         add(&families::TRANSFER_FAILURES, &[reason], count);
     }
     add(&families::PEER_COPY_BYTES, &[], stats.peer_copy_bytes);

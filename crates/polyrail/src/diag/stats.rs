@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use polyrail_proto::FlowIndex;
 use polyrail_proto::hello::RailCard;
+use polyrail_proto::path::{FarEnd, MemoryKind, PathPlan};
 use polyrail_sys::tcp;
 use serde::Serialize;
 
@@ -78,6 +79,19 @@ pub struct PeerStats {
     pub rails: Vec<RailStats>,
     /// The peer's rails to which this engine sends nothing.
     pub unused_rails: Vec<UnusedRail>,
+    /// The path between each two kinds of memory that a request has named, and why.
+    pub paths: Vec<PathStats>,
+}
+
+/// How requests between two kinds of memory travel. Decided once per peer, by the first such request.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PathStats {
+    /// The memory here, as in `host memory`.
+    pub near: String,
+    /// The other end, as in `host memory of the peer`.
+    pub far: String,
+    /// The path and why it is taken, as in `shared memory: the other end is another process's host memory`.
+    pub path: String,
 }
 
 /// A rail of a peer to which no local rail leads.
@@ -214,16 +228,16 @@ impl EngineShared {
             proxies: self.proxies.all.iter().map(|proxy| proxy.stats()).collect(),
             ops_outstanding: self.pool.used(),
             regions: self.registry.count(),
-            notifications_waiting: self.inbox.queue.len(),
-            callback_panics: self.callbacks.panics(),
+            notifications_waiting: self.arrived.inbox.queue.len(),
+            callback_panics: self.arrived.callbacks.panics(),
             refused_connections: self.control.refused.load(Ordering::Relaxed),
-            rescues: self.rescues.get(),
+            rescues: self.pace.rescues.get(),
         }
     }
 
     fn peer_stats(&self, peer: &PeerShared) -> PeerStats {
         let rail = |(index, rail): (usize, &RailCard)| {
-            let arrivals = &peer.arrivals[index];
+            let arrivals = &peer.account.arrivals[index];
             let mut pairs = peer.layout.pairs.iter();
             let partner = pairs.find(|(local, _)| *local == index).map(|(_, remote)| remote);
             let mut stats = RailStats {
@@ -254,18 +268,25 @@ impl EngineShared {
             proven_names: peer.names.lock().to_vec(),
             instance: peer.instance().to_string(),
             same_host: peer.says_same_host,
-            peer_copy_bytes: peer.tally.peer_copy_bytes.get(),
-            shared_bytes: peer.tally.shared_bytes.get(),
-            quota_refusals: refused + peer.quotas.flows_refused.get(),
+            peer_copy_bytes: peer.account.tally.peer_copy_bytes.get(),
+            shared_bytes: peer.account.tally.shared_bytes.get(),
+            quota_refusals: refused + peer.account.quotas.flows_refused.get(),
             rails: self.card.rails.iter().enumerate().map(rail).collect(),
             unused_rails: peer.card.rails.iter().enumerate().filter_map(unused).collect(),
+            paths: peer.beside.path_plans.known().map(PathStats::new).collect(),
         }
+    }
+}
+
+impl PathStats {
+    fn new((near, far, plan): (MemoryKind, FarEnd, &PathPlan)) -> Self {
+        Self { near: near.to_string(), far: far.to_string(), path: plan.to_string() }
     }
 }
 
 impl RailStats {
     fn add(&mut self, peer: &PeerShared, flow: FlowIndex) {
-        let slot = &peer.flows[flow.0 as usize];
+        let slot = &peer.links.flows[flow.0 as usize];
         let counters = &slot.stats;
         let wire = slot.wire.lock().clone();
         // Beside shared memory the socket is idle, and says nothing of the flow.

@@ -3,7 +3,7 @@
 //! Nothing depends on it. Posters announce their work; if one ever forgot to, the work would wait for the next event by
 //! luck. Here the control thread finds it, has it sent, and counts it, so that a test or a user sees that it happened.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use polyrail_proto::FlowIndex;
 use polyrail_sys::threads::monotonic_ns;
@@ -12,19 +12,6 @@ use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
 use crate::wake::ALL;
 
-/// Looks at which work is found alone before it counts as forgotten. The control thread looks every 50 ms at most, and
-/// its own absences don't count: the poster may wait for a CPU before it announces its work.
-const FORGOTTEN_LOOKS: u32 = 3;
-
-/// What the looks at a peer saw.
-#[derive(Debug, Default)]
-pub(crate) struct Audit {
-    /// Chunks sent by the look at which work was first left alone.
-    sent: AtomicU64,
-    /// Looks since then, and that one; 0 if no work was left alone at the last one.
-    looks: AtomicU32,
-}
-
 impl EngineShared {
     /// Has work sent that was left alone at each of some looks, between which nothing else moved.
     pub(crate) fn audit(&self, peer: &PeerShared) {
@@ -32,16 +19,8 @@ impl EngineShared {
         if self.settings.caller_driven {
             return;
         }
-        let audit = &peer.audit;
-        let sent = peer.flows.iter().map(|flow| flow.stats.tx_chunks.get()).sum();
-        let has_moved = audit.sent.swap(sent, Ordering::Relaxed) != sent;
-        let looks = match self.is_left_alone(peer, monotonic_ns()) {
-            true if has_moved => 1,
-            true => audit.looks.load(Ordering::Relaxed) + 1,
-            false => 0,
-        };
-        audit.looks.store(looks % FORGOTTEN_LOOKS, Ordering::Relaxed);
-        if looks == FORGOTTEN_LOOKS {
+        let sent = peer.links.flows.iter().map(|flow| flow.stats.tx_chunks.get()).sum();
+        if peer.life.looks.note(sent, self.is_left_alone(peer, monotonic_ns())) {
             self.count_rescue(peer.name(), "something to send was left alone");
             peer.wake.announce(ALL);
         }
@@ -49,7 +28,7 @@ impl EngineShared {
 
     /// A wake-up was missing.
     pub(crate) fn count_rescue(&self, of: &str, what: &str) {
-        self.rescues.add(1);
+        self.pace.rescues.add(1);
         tracing::warn!(target: "polyrail::engine", of, "{what}; please report this");
     }
 
@@ -63,7 +42,7 @@ impl EngineShared {
             return false;
         }
         let is_idle = |index: usize| {
-            let flow = &peer.flows[index];
+            let flow = &peer.links.flows[index];
             let takes = flow.up.load(Ordering::Acquire)
                 && flow.rests_until.load(Ordering::Relaxed) < now
                 && tx.sender.in_flight(FlowIndex(index as u32)) == 0
@@ -73,7 +52,7 @@ impl EngineShared {
                 && peer.wake.claim(peer.wake.place_of(flow.proxy))
                 && self.proxies.all[flow.proxy].doorbell.is_asleep()
         };
-        !peer.wake.is_announced() || (0..peer.flows.len()).any(is_idle)
+        !peer.wake.is_announced() || (0..peer.links.flows.len()).any(is_idle)
     }
 }
 

@@ -58,7 +58,11 @@ impl<Q: Queue> Awaited<Q> {
     pub(crate) fn bring(&self, put: impl FnOnce(&mut Q)) {
         let mut state = self.state();
         put(&mut state.queue);
-        self.wake(state);
+        self.note_len(&state);
+        let tasks = state.tasks.take();
+        drop(state);
+        self.changed.notify_all();
+        self.bells.tell(tasks);
     }
 
     /// Changes the queue such that nobody has to be woken.
@@ -71,9 +75,9 @@ impl<Q: Queue> Awaited<Q> {
 
     /// Nothing comes any more: whoever waits is told so.
     pub(crate) fn close(&self) {
-        let mut state = self.state();
-        state.is_closed = true;
-        self.wake(state);
+        self.state().is_closed = true;
+        // It brings nothing, and wakes all.
+        self.bring(|_| ());
     }
 
     pub(crate) fn pop(&self) -> Option<Q::Item> {
@@ -127,14 +131,6 @@ impl<Q: Queue> Awaited<Q> {
         self.len() == 0
     }
 
-    fn wake(&self, mut state: MutexGuard<'_, State<Q>>) {
-        self.note_len(&state);
-        let tasks = state.tasks.take();
-        drop(state);
-        self.changed.notify_all();
-        self.bells.tell(tasks);
-    }
-
     fn note_len(&self, state: &State<Q>) {
         self.len.store(state.queue.len(), Ordering::Release);
     }
@@ -155,6 +151,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::engine::tasks::tests::counted;
 
     const LONG: Duration = Duration::from_secs(20);
 
@@ -174,6 +171,21 @@ mod tests {
             assert_eq!(waits.join().unwrap(), None);
         });
         assert_eq!(queue.poll(&mut None, Waker::noop()), Poll::Ready(None));
+    }
+
+    #[test]
+    fn a_task_that_waits_is_woken_by_what_comes_and_by_the_end() {
+        let queue = queue();
+        let (count, waker) = counted();
+        let mut place = None;
+        assert!(queue.poll(&mut place, &waker).is_pending());
+        queue.bring(|queue| queue.push_back(1));
+        assert_eq!(count.0.load(Ordering::SeqCst), 1);
+        assert_eq!(queue.poll(&mut place, &waker), Poll::Ready(Some(1)));
+        assert!(queue.poll(&mut place, &waker).is_pending());
+        queue.close();
+        assert_eq!(count.0.load(Ordering::SeqCst), 2);
+        assert_eq!(queue.poll(&mut place, &waker), Poll::Ready(None));
     }
 
     #[test]

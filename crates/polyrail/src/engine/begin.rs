@@ -2,19 +2,15 @@
 
 use std::sync::Arc;
 
-use polyrail_proto::message::{CopyLeave, MAX_MESSAGE_PIECES, PostedReceive};
+use polyrail_proto::message::{MAX_MESSAGE_PIECES, PostedReceive};
 use polyrail_proto::path::PathKind;
 use polyrail_proto::peer::{NewReceive, ReadQuestion, SendHost, SendPath};
 use polyrail_proto::{Failure, Plan, PlanError, Segment, Time};
 
 use crate::engine::carriage::Carriage;
-use crate::engine::finish::{Finish, drain_tx};
-use crate::engine::message_copying;
-use crate::engine::op::{OpHandle, OpRef};
+use crate::engine::finish::{Ends, Finish, drain_tx};
 use crate::engine::outgoing::{Cause, Made, Outgoing};
-use crate::engine::pass::Ends;
-use crate::engine::peer::{PeerShared, TxSide};
-use crate::engine::prepared::OpKind;
+use crate::engine::peer::{OpHandle, OpKind, OpRef, PeerShared, TxSide};
 use crate::engine::state::EngineShared;
 
 impl TxSide {
@@ -44,14 +40,15 @@ impl TxSide {
 
 impl SendHost<OpRef> for Ends<'_> {
     fn path(&mut self, OpRef(op): &OpRef, receive: &PostedReceive) -> SendPath {
-        let is_wanted = message_copying::is_wanted(op, receive, self.settings);
-        let path = match receive.leave {
-            CopyLeave::Yes if is_wanted => return SendPath::Copy,
-            CopyLeave::Ask if is_wanted => SendPath::RailsAndAsk,
-            _ => SendPath::Rails,
-        };
-        if message_copying::is_shared(op, receive, self.settings) {
-            match op.prepared.peer.sharing.works() {
+        let (prepared, settings) = (&op.prepared, &self.engine.settings);
+        let plan = &prepared.plan;
+        let may_share = settings.shares && !prepared.touches_device;
+        let may_copy =
+            settings.single_copy && prepared.peer.says_same_host && !prepared.touches_device;
+        let length = (plan.bytes(), plan.segments().len());
+        let path = SendPath::into_receive(receive, length, may_copy, may_share);
+        if path == SendPath::Shared {
+            match prepared.peer.beside.sharing.works() {
                 true => op.set_carriage(Carriage::Shared),
                 // For the sake of later ones.
                 false => self.finishes.push(Finish::AskToShare(op.clone())),
@@ -62,7 +59,7 @@ impl SendHost<OpRef> for Ends<'_> {
 
     fn source(&mut self, OpRef(op): &OpRef, segments: Vec<Segment>) -> Result<Outgoing, PlanError> {
         let prepared = &op.prepared;
-        let chunk_bytes = self.settings.chunk_bytes_of(&prepared.regions);
+        let chunk_bytes = self.engine.settings.chunk_bytes_of(&prepared.regions);
         let made = Made {
             plan: Plan::for_rails(segments, chunk_bytes, prepared.peer.layout.rails())?,
             regions: prepared.regions.clone(),

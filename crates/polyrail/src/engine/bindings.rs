@@ -12,8 +12,8 @@ const CPUS_MAX: u32 = 1024;
 
 /// Reads bindings, of which this process can use all CPUs.
 ///
-/// Unlike lists of CPUs, bindings may name CPUs outside of the caller's own affinity: the point of
-/// `taskset` around a program with bindings is to keep its other threads away from theirs.
+/// Bindings may name CPUs outside the caller's affinity: users put `taskset` around a program with
+/// bindings to keep its other threads off the CPUs of the proxies.
 pub(crate) fn bindings(
     config: &Config,
     (setting, text): (&'static str, &str),
@@ -85,6 +85,6 @@ mod tests {
         let config = Config::builder().env_from([variable]).build().unwrap();
         let left = bindings(&config, ("tx_bindings", &text)).unwrap();
         assert_eq!(left.len(), 1);
-        assert_eq!((left[0].interface.as_str(), &left[0].cpus[..]), ("lo", &[first][..]));
+        assert_eq!((left[0].interface.as_deref(), &left[0].cpus[..]), (Some("lo"), &[first][..]));
     }
 }

@@ -15,9 +15,6 @@ use std::sync::Arc;
 
 use polyrail_proto::budget::{Budget, StagingBudget};
 
-use crate::engine::proxy_handle::ProxyCommand;
-use crate::engine::state::EngineShared;
-
 /// See the head of this file.
 pub(crate) struct Budgets {
     pub(crate) staging: Arc<StagingBudget>,
@@ -35,23 +32,14 @@ impl Budgets {
     }
 }
 
-impl EngineShared {
-    /// A peer waits for pinned memory and has none: flows of others give back what they don't use.
-    pub(crate) fn want_staging(&self, now_ns: u64) {
-        if self.budgets.staging.must_ask(now_ns) {
-            self.proxies.all.iter().for_each(|proxy| proxy.command(ProxyCommand::GiveBack));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::{Path, PathBuf};
 
     use super::*;
-    use crate::device::carriers::LISTENERS_MAX;
     use crate::device::staging::Direction;
     use polyrail_proto::budget::{STREAMS_MAX, Wanted};
+    use polyrail_proto::peer::carriers::LISTENERS_MAX;
 
     const RING: u64 = 2 << 20;
 

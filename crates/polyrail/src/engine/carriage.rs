@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use polyrail_proto::message::PostedReceive;
 
 use crate::device::host_copy::job::HostJob;
-use crate::device::host_copy::piece::Stop;
 use crate::memory::tickets::Tickets;
 
 /// What carries the payload of an operation instead of the rails. Set once, before anybody looks for it.
@@ -26,9 +25,9 @@ pub(crate) enum Carriage {
 
 /// What CPUs copy. The rails take it if they can't.
 pub(crate) struct CpuCopies {
-    job: Arc<HostJob>,
+    pub(crate) job: Arc<HostJob>,
     /// If it is a send: the receive into which it is copied.
-    receive: Option<PostedReceive>,
+    pub(crate) receive: Option<PostedReceive>,
     /// The rails have taken it.
     is_given_up: AtomicBool,
 }
@@ -36,20 +35,6 @@ pub(crate) struct CpuCopies {
 impl CpuCopies {
     pub(crate) fn new(job: Arc<HostJob>, receive: Option<PostedReceive>) -> Self {
         Self { job, receive, is_given_up: AtomicBool::new(false) }
-    }
-
-    pub(crate) fn job(&self) -> &Arc<HostJob> {
-        &self.job
-    }
-
-    pub(crate) fn receive(&self) -> Option<&PostedReceive> {
-        self.receive.as_ref()
-    }
-
-    /// Why CPUs can't copy it, once they touch nothing of it any more.
-    pub(crate) fn trouble(&self) -> Option<Stop> {
-        let stop = self.job.ended()?.err()?;
-        (!matches!(stop, Stop::For(_))).then_some(stop)
     }
 
     pub(crate) fn give_up(&self) {

@@ -85,9 +85,15 @@ impl ControlHandle {
         self.poller.wake();
     }
 
+    /// Returns whether the thread looks after peers regularly. It may change at any time.
+    #[inline]
+    pub(crate) fn is_ticking(&self) -> bool {
+        self.ticking.load(Ordering::Relaxed)
+    }
+
     /// Something is outstanding: deadlines count.
     pub(crate) fn start_ticking(&self) {
-        if !self.ticking.load(Ordering::Relaxed) && !self.ticking.swap(true, Ordering::AcqRel) {
+        if !self.is_ticking() && !self.ticking.swap(true, Ordering::AcqRel) {
             self.poller.wake();
         }
     }

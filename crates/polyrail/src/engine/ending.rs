@@ -4,20 +4,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use polyrail_proto::copying::Stop;
+use polyrail_proto::peer::Leaving;
 use polyrail_proto::wire::RefusalCode;
 use polyrail_proto::{Failure, Time};
 
 use crate::base::pause::wait_patiently;
-use crate::device::host_copy::piece::Stop;
-use crate::engine::finish::drain_tx;
+use crate::engine::device_landings::busy_lanes;
+use crate::engine::finish::{Ends, drain_tx};
 use crate::engine::local_engines::engine_here;
-use crate::engine::op::{OpHandle, OpRef};
-use crate::engine::pass::Ends;
-use crate::engine::peer::{PeerShared, TxSide};
-use crate::engine::prepared::OpKind;
+use crate::engine::peer::{OpHandle, OpKind, OpRef, PeerShared, TxSide};
 use crate::engine::state::EngineShared;
 use crate::memory::lanes::wait_for_lanes;
-use crate::memory::region::RegionCore;
+use crate::memory::region_core::RegionCore;
 
 impl EngineShared {
     /// The user wants an operation to end.
@@ -63,20 +62,24 @@ impl EngineShared {
 
     /// Ends operations whose deadline has passed.
     pub(crate) fn end_late(self: &Arc<Self>, peer: &Arc<PeerShared>, now: Time) {
-        let late = |op: &OpHandle| op.deadline.is_some_and(|deadline| deadline <= now);
         let mut ends = self.ends();
         let mut tx = peer.tx();
         let was_idle = !tx.sender.has_work();
         fetch_old(peer, &mut tx, now, &mut ends);
         tx.handle_timeout(now);
-        tx.note_landed(now, peer.arrivals.iter().map(|rail| rail.rx_bytes.get()).sum());
+        tx.note_landed(now, peer.account.arrivals.iter().map(|rail| rail.rx_bytes.get()).sum());
         drain_tx(&mut tx, &mut ends);
         let has_begun = was_idle && tx.sender.has_work();
         drop(tx);
         if has_begun {
             self.announce(peer);
         }
-        self.end_awaited(peer, late, Failure::Deadline, &mut ends);
+        let leaving = {
+            let mut rx = peer.rx();
+            rx.settle();
+            rx.handle_timeout(now).0
+        };
+        self.see_off(peer, leaving, Failure::Deadline, &mut ends);
         ends.tell();
     }
 
@@ -111,9 +114,20 @@ impl EngineShared {
             rx.settle();
             rx.end(|OpRef(op)| which(op))
         };
+        self.see_off(peer, leaving, failure, ends);
+    }
+
+    /// Waits until nothing of these reads and receives lands any more, and then ends them.
+    fn see_off(
+        self: &Arc<Self>,
+        peer: &Arc<PeerShared>,
+        leaving: Vec<Leaving<OpRef>>,
+        failure: Failure,
+        ends: &mut Ends<'_>,
+    ) {
         for it in leaving {
             // A flow may be inside a non-blocking system call, or a device copy, or a plugin has it.
-            wait_for_lanes(|| peer.rx().busy_lanes(), || peer.rx().has_left(&it));
+            wait_for_lanes(|| busy_lanes(&peer.rx().landings), || peer.rx().has_left(&it));
             if let Some(job) = &it.lent {
                 job.stop(Stop::For(Failure::Refused(RefusalCode::NotExpected)));
                 // It copies a piece at most.

@@ -1,14 +1,16 @@
 //! How operations finish: from what the halves of a peer say to the operations, when no lock is held.
 
+use std::sync::Arc;
+
 use polyrail_proto::error::TransferError;
 use polyrail_proto::peer::{AwaitedFailure, End};
 use polyrail_proto::{Failure, Time};
+use polyrail_sys::threads::monotonic_ns;
 
-use crate::engine::op::{Op, OpHandle, OpRef};
-use crate::engine::pass::Ends;
-use crate::engine::peer::TxSide;
+use crate::engine::peer::{OpHandle, OpRef, TxSide};
+use crate::engine::state::EngineShared;
 
-/// What happens to an operation once no lock is held.
+/// What happens to an operation once no lock is held, in the engine that its peer is of.
 pub(crate) enum Finish {
     /// What the sending half says.
     End(End<OpRef>),
@@ -21,24 +23,49 @@ pub(crate) enum Finish {
     AskToShare(OpHandle),
 }
 
+/// Ends of operations that were found under a lock, kept until none is held.
+pub(crate) struct Ends<'a> {
+    /// Whose they are.
+    pub(crate) engine: &'a Arc<EngineShared>,
+    /// When this began.
+    pub(crate) now: u64,
+    /// To be done when no lock is held.
+    pub(crate) finishes: Vec<Finish>,
+}
+
+impl EngineShared {
+    /// What is found in it from now on.
+    pub(crate) fn ends(self: &Arc<Self>) -> Ends<'_> {
+        Ends { engine: self, now: monotonic_ns(), finishes: Vec::new() }
+    }
+}
+
+impl Ends<'_> {
+    /// Reports the ends to those who wait for them; no lock may be held. Returns whether there were any.
+    pub(crate) fn tell(&mut self) -> bool {
+        let any = !self.finishes.is_empty();
+        let engine = self.engine;
+        self.finishes.drain(..).for_each(|finish| finish.run(engine));
+        any
+    }
+}
+
 impl Finish {
-    pub(crate) fn run(self) {
+    fn run(self, engine: &Arc<EngineShared>) {
         match self {
-            Self::End(end) => run(end),
+            Self::End(end) => run(end, engine),
             Self::Done(op, bytes) => op.part_done(bytes),
             Self::Failed(op, failure) => op.fail_for(failure),
-            Self::Awaited(op, failure) => op.fail(error_of(&op, failure)),
-            Self::AskToShare(op) => {
-                let peer = &op.prepared.peer;
-                if let Some(engine) = peer.ending.engine() {
-                    engine.message_paths.ask_to_share(&engine, peer);
-                }
+            Self::Awaited(op, failure) => {
+                let prepared = &op.prepared;
+                op.fail(failure.error(prepared.peer_name(), prepared.has_ended_regions()));
             }
+            Self::AskToShare(op) => engine.message_paths.ask_to_share(engine, &op.prepared.peer),
         }
     }
 }
 
-fn run(end: End<OpRef>) {
+fn run(end: End<OpRef>, engine: &Arc<EngineShared>) {
     match end {
         End::Done { op: OpRef(op), bytes } => op.part_done(bytes),
         End::Failed { op: OpRef(op), failure } => op.fail_for(failure),
@@ -51,30 +78,9 @@ fn run(end: End<OpRef>) {
                 op.fail_for(failure);
             }
         }
-        End::Copy { op: OpRef(op), receive } => match op.prepared.peer.ending.engine() {
-            Some(engine) => engine.copy_message(&op, receive),
-            None => op.fail_for(Failure::PeerLost),
-        },
-        End::AskForPlaces { op: OpRef(op), places } => {
-            if let Some(engine) = op.prepared.peer.ending.engine() {
-                engine.ask_for_places(&op, &places);
-            }
-        }
+        End::Copy { op: OpRef(op), receive } => engine.copy_message(&op, receive),
+        End::AskForPlaces { op: OpRef(op), places } => engine.ask_for_places(&op, &places),
         End::Own(release) => release.latch.set(),
-    }
-}
-
-fn error_of(op: &Op, failure: AwaitedFailure) -> TransferError {
-    match failure {
-        AwaitedFailure::Refused(code) => {
-            TransferError::Refused { peer: op.prepared.peer_name(), code }
-        }
-        AwaitedFailure::TooLong { len, capacity } => TransferError::TooLong { len, capacity },
-        // Whoever ends a region hears the same, whether or not its sender was told first.
-        AwaitedFailure::SendFailed if op.prepared.has_ended_regions() => {
-            TransferError::RegionDropped
-        }
-        AwaitedFailure::SendFailed => TransferError::SendFailed { peer: op.prepared.peer_name() },
     }
 }
 

@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use polyrail_carrier::{CpusOf, DEVICES_MAX, Host, HostError, HostedDevice, Wishes};
+use polyrail_carrier::{CpusOf, DEVICES_MAX, Host, HostError, Wishes};
 use polyrail_config::{Config, parse_bindings};
 use polyrail_proto::hello::MAX_RAILS;
 use polyrail_proto::rails::{
-    ChosenRail, Interface, PluginSpec, Unfit, best, check_count, of_family, one_per_interface,
-    present, select, split, too_many, why_none,
+    ChosenRail, Interface, PluginSpec, Unfit, best, check_count, control_of, of_family, present,
+    select, split, too_many, why_none,
 };
 use polyrail_sys::interfaces::speed_mbps;
 
@@ -89,36 +89,19 @@ pub(crate) fn select_all(
         name: format!("{}:{}", host.name(), device.name),
         speed_mbps: device.speed_mbps,
         hosted: Some(at),
-        ..control_of(device, &own[at % own.len()], interfaces)
+        ..control_of(&device.name, &own[at % own.len()], interfaces)
     });
     let of_devices: Vec<ChosenRail> = of_devices.collect();
     let rails = if others.is_some() { [own, of_devices].concat() } else { of_devices };
     Ok((rails, Some(host)))
 }
 
-/// The interfaces by which bindings name the rails. A device of the plugin comes first: its TCP connection may take
-/// another interface, and whoever binds `eth1` means all that serves the device eth1.
-pub(crate) fn bound_as<'a>(
-    rails: &'a [ChosenRail],
-    devices: &'a [HostedDevice],
-) -> Vec<Vec<&'a str>> {
-    let device = |rail: &ChosenRail| Some(devices.get(rail.hosted?)?.name.as_str());
-    let names = |rail: &'a ChosenRail| device(rail).into_iter().chain([rail.interface.as_str()]);
-    rails.iter().map(|rail| names(rail).collect()).collect()
-}
-
+/// The CPUs of devices that bindings name.
 fn cpus_of(bindings: &str) -> Vec<CpusOf> {
     // The configuration has checked them.
     let bindings = parse_bindings(bindings).unwrap_or_default();
-    let cpus = bindings.into_iter().map(|it| CpusOf { interface: it.interface, cpus: it.cpus });
-    cpus.collect()
-}
-
-/// The rail that carries what the device does not: its own interface, or another one.
-fn control_of(device: &HostedDevice, other: &ChosenRail, interfaces: &[Interface]) -> ChosenRail {
-    let is_its = |interface: &&Interface| interface.name == device.name && interface.up;
-    let its = one_per_interface(interfaces.iter().filter(is_its)).pop();
-    its.unwrap_or_else(|| other.clone())
+    let named = bindings.into_iter().filter_map(|it| Some((it.interface?, it.cpus)));
+    named.map(|(interface, cpus)| CpusOf { interface, cpus }).collect()
 }
 
 #[cfg(test)]
@@ -130,26 +113,6 @@ mod tests {
         let config = Config::builder().set("rails", spec).unwrap();
         let interfaces = polyrail_sys::interfaces::list().unwrap();
         select_all(&config.build().unwrap(), &interfaces).unwrap_err()
-    }
-
-    #[test]
-    fn bindings_name_a_hosted_rail_by_its_device_first() {
-        let interfaces = polyrail_sys::interfaces::list().unwrap();
-        let lo = interfaces.iter().find(|interface| interface.loopback).unwrap();
-        let device = HostedDevice {
-            number: 0,
-            name: "eth1".to_owned(),
-            pci_path: None,
-            speed_mbps: None,
-            takes_host: true,
-            takes_cuda: false,
-            unpacks: false,
-            max_bytes: 1 << 20,
-        };
-        let own = ChosenRail::of(lo);
-        let hosted = ChosenRail { hosted: Some(0), ..own.clone() };
-        let name = lo.name.as_str();
-        assert_eq!(bound_as(&[own, hosted], &[device]), [vec![name], vec!["eth1", name]]);
     }
 
     #[test]

@@ -6,25 +6,23 @@
 //! that card, and a hello with another one is refused. A new session never replaces one with flows up: the engine refuses it and probes those flows, and the peer
 //! tries again.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use parking_lot::MutexGuard;
 use polyrail_proto::InstanceId;
-use polyrail_proto::defaults::channels;
+use polyrail_proto::budget::Taken;
 use polyrail_proto::error::PeerError;
-use polyrail_proto::hello::{Card, FlowHello, Metadata, RailCard, RefusedCode};
-use polyrail_proto::life::{
-    self, Action, Epoch, HelloKind, Names, Parted, Parting, PeerEvent, PeerState, Sessions,
-};
-use polyrail_proto::pairing::{Never, Pairing, Reach};
+use polyrail_proto::hello::{Card, FlowHello, Metadata, RefusedCode};
+use polyrail_proto::life::{Action, Greeter, Names, Parted, Parting, PeerEvent, PeerState, Step};
+use polyrail_proto::pairing::Pairing;
 use polyrail_proto::reason::LostReason;
+use polyrail_sys::process::descriptor_limit;
 
 use crate::engine::local_engines::engine_here;
-use crate::engine::peer::{Ending, Layout, Pairs, PeerOptions, PeerShared};
+use crate::engine::peer::{Ending, Layout, PeerOptions, PeerShared};
 use crate::engine::peer_handle::Peer;
 use crate::engine::proxy_handle::ProxyCommand;
-use crate::engine::quotas::FlowPlace;
 use crate::engine::state::EngineShared;
 
 /// Why a flow is not welcome, and what its peer is told.
@@ -59,7 +57,7 @@ impl EngineShared {
             let (peer, _) = self.find_or_make(&metadata, true)?;
             let is_same = peer.by_user.load(Ordering::Acquire) || peer.card == metadata.card;
             let event = if is_same { PeerEvent::Add } else { PeerEvent::AddOtherCard };
-            match peer.happens(event) {
+            match peer.life.standing.happens(event) {
                 Action::Connect => {
                     peer.by_user.store(true, Ordering::Release);
                     let mut parted = self.parted();
@@ -73,14 +71,14 @@ impl EngineShared {
                 }
                 // Whoever ends it is about to take it off the list.
                 Action::Begin => std::thread::yield_now(),
-                Action::BeginAnew if peer.is_parting() => {
+                Action::BeginAnew if peer.life.standing.is_parting() => {
                     self.lose_peer(&peer, event, LostReason::Removed);
                 }
                 Action::BeginAnew => {
                     if peer.close_unused() {
                         // Nothing has passed: whoever it was may come again as if for the first
                         // time.
-                        peer.is_unused.store(true, Ordering::Release);
+                        peer.life.is_unused.store(true, Ordering::Release);
                     }
                     self.lose_peer(&peer, event, LostReason::OtherMetadata);
                 }
@@ -94,40 +92,19 @@ impl EngineShared {
     pub(crate) fn greet(
         self: &Arc<Self>,
         hello: &FlowHello,
-    ) -> Result<(Arc<PeerShared>, FlowPlace), Unwelcome> {
-        let epoch = Epoch(hello.epoch);
+    ) -> Result<(Arc<PeerShared>, Taken), Unwelcome> {
         let malformed = |why| (RefusedCode::Malformed, why);
         let refused = |code: RefusedCode| (code, code.words().to_owned());
-        epoch.check(self.started.elapsed()).map_err(malformed)?;
-        let (instance, session) = (hello.card.instance, epoch.session());
-        // A few times if it comes in a new session, or if the user adds it just now.
-        for _ in 0..4 {
+        let greeter = Greeter::new(hello.epoch, self.started.elapsed());
+        let mut greeter = greeter.map_err(malformed)?;
+        let (instance, session) = (hello.card.instance, greeter.session());
+        loop {
             // In this order: what ends meanwhile is noted among the parted before it leaves the
             // list.
             let live = self.peer(instance);
-            let (mut state, over, given) = {
-                let parted = self.parted();
-                let parting = parted.get(instance);
-                let over = parting.map_or_else(Vec::new, |parting| parting.over().collect());
-                let given = parting.and_then(|parting| parting.given.clone());
-                (parting.map_or(PeerState::Unknown, |parting| parting.state), over, given)
-            };
-            let heard = live.as_ref().and_then(|peer| peer.heard_session());
-            if let Some(peer) = &live {
-                state = peer.state();
-            }
-            let has_flows_up =
-                live.as_ref().is_some_and(|peer| peer.rx_flows_up.load(Ordering::Acquire) > 0);
-            let is_unused = || live.as_ref().is_some_and(|peer| peer.rx().receiver.is_unused());
-            let sessions = Sessions {
-                said: session,
-                knows: epoch.heard_session(),
-                own: live.as_ref().map(|peer| Epoch::first(peer.number).session()),
-                heard,
-                over: &over,
-            };
-            let mut greeting = life::greeting(sessions, has_flows_up, is_unused);
-            let fits = match (&live, &given) {
+            let parting = self.parted().get(instance).cloned();
+            let given = parting.as_ref().and_then(|parting| parting.given.as_ref());
+            let fits = match (&live, given) {
                 (Some(peer), _) => {
                     let by_user = peer.by_user.load(Ordering::Acquire);
                     peer.card.may_say(&hello.card, by_user)
@@ -135,58 +112,73 @@ impl EngineShared {
                 (None, Some(given)) => given.card.may_say(&hello.card, true),
                 (None, None) => true,
             };
-            if !fits && greeting != HelloKind::Over {
-                greeting = HelloKind::OtherCard;
-            }
-            let event = PeerEvent::Hello(greeting);
-            match (state.after(event).1, live) {
-                (Action::Welcome, Some(peer)) => {
-                    let place = self.place(&peer, hello)?;
-                    peer.note_heard(session);
-                    return Ok((peer, place));
-                }
-                (Action::Begin, None) => {
+            let standing = live.as_ref().map(|peer| peer.live());
+            let is_unused = || live.as_ref().is_some_and(|peer| peer.rx().receiver.is_unused());
+            let step = greeter.next(standing, parting.as_ref(), fits, is_unused);
+            match (step, live) {
+                (Step::Welcome, Some(peer)) => return self.admit(peer, hello, session),
+                (Step::Begin, _) => {
                     let by_user = given.is_some();
                     if !by_user {
                         self.check_newcomers()?;
                     }
-                    let metadata = given.unwrap_or_else(|| hello.metadata());
-                    let malformed = |error: PeerError| (RefusedCode::Malformed, error.to_string());
+                    let metadata = given.cloned().unwrap_or_else(|| hello.metadata());
                     let made = self.find_or_make(&metadata, by_user);
-                    let (peer, is_new) = made.map_err(malformed)?;
+                    let (peer, is_new) = made.map_err(|error| malformed(error.to_string()))?;
                     if is_new {
-                        let place = self.place(&peer, hello)?;
-                        peer.note_heard(session);
-                        let joined = Peer { shared: peer.clone() };
-                        self.joined.bring(|queue| queue.push_back(joined));
-                        return Ok((peer, place));
+                        let admitted = self.admit(peer.clone(), hello, session)?;
+                        let joined = Peer { shared: peer };
+                        self.arrived.joined.bring(|queue| queue.push_back(joined));
+                        return Ok(admitted);
                     }
                 }
-                // Whoever ends it is about to take it off the list.
-                (Action::Begin, Some(_)) => std::thread::yield_now(),
-                (Action::BeginAnew, Some(peer)) => {
+                // The thread that ends it is about to take it off the list.
+                (Step::Wait, _) => std::thread::yield_now(),
+                (Step::End(event), Some(peer)) => {
                     self.lose_peer(&peer, event, LostReason::Anew);
                 }
-                (Action::EndBoth, Some(peer)) => {
+                (Step::EndBoth(event), Some(peer)) => {
                     self.lose_peer(&peer, event, LostReason::Anew);
                     self.parted().entry(instance).end(session);
                     return Err(refused(RefusedCode::SessionOver));
                 }
-                (Action::RefuseAndProbe, Some(peer)) => {
+                (Step::Probe, Some(peer)) => {
                     self.probe(&peer);
-                    break;
+                    return Err(refused(RefusedCode::OtherSession));
                 }
-                (Action::Refuse(code), _) => return Err(refused(code)),
-                _ => break,
+                (Step::Refuse(code), _) => return Err(refused(code)),
+                // These are steps for a session that is there.
+                (Step::Welcome | Step::End(_) | Step::EndBoth(_) | Step::Probe, None) => {
+                    return Err(refused(RefusedCode::OtherSession));
+                }
             }
         }
-        Err(refused(RefusedCode::OtherSession))
+    }
+
+    /// Takes a place for a connection of the peer, and notes the number of the peer's session.
+    fn admit(
+        &self,
+        peer: Arc<PeerShared>,
+        hello: &FlowHello,
+        session: u32,
+    ) -> Result<(Arc<PeerShared>, Taken), Unwelcome> {
+        let place = self.place(&peer, hello)?;
+        peer.life.standing.note_heard(session);
+        Ok((peer, place))
     }
 
     /// A place for a connection of the peer.
-    fn place(&self, peer: &Arc<PeerShared>, hello: &FlowHello) -> Result<FlowPlace, Unwelcome> {
-        let place = FlowPlace::take(peer, hello.flows, self.connection_limit());
+    fn place(&self, peer: &PeerShared, hello: &FlowHello) -> Result<Taken, Unwelcome> {
+        let place = peer.account.quotas.place(hello.flows, self.connection_limit());
         place.map_err(|why| (RefusedCode::Limit, why))
+    }
+
+    /// The most connections of all peers together. Some descriptors stay for other things, whatever
+    /// `flow_limit` allows.
+    pub(crate) fn connection_limit(&self) -> u32 {
+        let descriptors = descriptor_limit();
+        let most = descriptors - descriptors / 4;
+        u32::try_from(most).unwrap_or(u32::MAX).min(self.config.flow_limit)
     }
 
     /// Peers that nobody added cost memory until they are given up, even without a connection. At
@@ -227,6 +219,7 @@ impl EngineShared {
         }
         // Before the lock is taken, which everybody needs who looks for a peer.
         let layout = self.layout(card, by_user)?;
+        let owner: Weak<Self> = Arc::downgrade(self);
         let options = PeerOptions {
             window_chunks: self.config.window_chunks,
             ops_pool: self.config.ops_pool,
@@ -238,16 +231,17 @@ impl EngineShared {
                 (_, false) => Some("the peer is on another host"),
                 (false, true) => Some("the setting path says tcp"),
             },
-            spins: self.pollers.are_allowed(),
+            spins: self.pace.pollers.are_allowed(),
             payload: self.settings.payload_for(card),
             rails: self.rails.len(),
             budgets: &self.budgets,
-            ending: Ending::new(self),
+            ending: Ending::new(&self.arrived.bells, owner),
             closed_here: engine_here(card.instance).map(|engine| engine.closed()),
         };
         let number = self.peers.next_number.fetch_add(1, Ordering::Relaxed);
-        let peer =
-            Arc::new(PeerShared::new(number, metadata.clone(), layout, &self.proxies, options));
+        let (tx, doorbells) = (&self.proxies.tx, self.proxies.doorbells());
+        let peer = PeerShared::new(number, metadata.clone(), layout, tx, &doorbells, options);
+        let peer = Arc::new(peer);
         *peer.names.lock() = self.peers.names.lock().of(card.instance);
         peer.by_user.store(by_user, Ordering::Release);
         let mut peers = self.peers.list.write();
@@ -259,7 +253,7 @@ impl EngineShared {
             return Ok((known.clone(), false));
         }
         peers.push(peer.clone());
-        self.inbox.peer_joined();
+        self.arrived.inbox.limits.peer_joined();
         drop(peers);
         tracing::debug!(target: "polyrail::peer", peer = peer.name(), "added");
         Ok((peer, true))
@@ -273,40 +267,13 @@ impl EngineShared {
         }
     }
 
-    /// `by_user`: whether this engine is to connect to it. One that came can answer on its own connections, whatever
-    /// is known of its addresses.
+    /// `by_user`: whether this engine is to connect to it.
     fn layout(&self, card: &Card, by_user: bool) -> Result<Layout, PeerError> {
-        let mut reach = self.reach(&card.rails);
-        let mut pairing = self.pairing_of(&card.rails, &reach).pair();
-        if pairing.pairs.is_empty() && !by_user {
-            for reach in reach.iter_mut().flatten() {
-                if *reach == Reach::Unreachable(Never::Loopback) {
-                    *reach = Reach::Unknown;
-                }
-            }
-            pairing = self.pairing_of(&card.rails, &reach).pair();
-        }
-        if pairing.pairs.is_empty() {
-            let names = |rails: &[RailCard]| {
-                let named = rails.iter().map(|rail| format!("{} {}", rail.name, rail.address));
-                named.collect::<Vec<_>>().join(", ")
-            };
-            return Err(PeerError::NoRailPair {
-                local: names(&self.card.rails),
-                remote: names(&card.rails),
-                why: self.pairing_of(&card.rails, &reach).why_none(),
-            });
-        }
+        let reach = self.reach(&card.rails);
+        let pairing = self.pairing_of(&card.rails, &reach).for_peer(by_user)?;
         self.log_idle(card, &pairing);
-        let pairs = Pairs::new(pairing);
-        let per_rail = self.settings.channels_per_rail;
-        let channels = channels(self.config.channels, pairs.len(), per_rail);
-        let layout = Layout { pairs, channels, sockets: self.config.sockets };
-        let flows = u64::from(layout.channels) * u64::from(layout.sockets);
-        if flows > self.config.flow_limit.into() {
-            return Err(PeerError::FlowLimit { flows, limit: self.config.flow_limit });
-        }
-        Ok(layout)
+        let channels = (self.config.channels, self.settings.channels_per_rail);
+        Layout::new(pairing, channels, self.config.sockets, self.config.flow_limit)
     }
 
     /// Rails that no flow will take, and why.

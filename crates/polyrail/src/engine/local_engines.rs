@@ -8,7 +8,7 @@ use polyrail_proto::InstanceId;
 use polyrail_sys::PerProcess;
 
 use crate::engine::state::EngineShared;
-use crate::memory::region::RegionCore;
+use crate::memory::region_core::RegionCore;
 
 /// Engines, with their numbers.
 type Engines = Vec<(InstanceId, Weak<EngineShared>)>;
@@ -47,7 +47,7 @@ pub(crate) fn region_ended(region: &Arc<RegionCore>) {
         return;
     }
     for engine in engines_here() {
-        engine.peer_copies.let_go();
+        engine.copying.peer_copies.let_go();
         engine.proxies.all.iter().for_each(|proxy| proxy.let_go());
     }
 }

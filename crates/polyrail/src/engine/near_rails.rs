@@ -13,7 +13,7 @@ use polyrail_proto::near::{PciPlace, nearest, numbers};
 use polyrail_proto::rails::ChosenRail;
 
 use crate::engine::peer::PeerShared;
-use crate::memory::region::RegionCore;
+use crate::memory::region_core::RegionCore;
 
 /// Of an engine.
 #[derive(Default)]
@@ -38,10 +38,16 @@ impl NearRails {
         Self { places, known: Mutex::default() }
     }
 
+    /// Returns whether no rail is nearer to any memory than the others.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
     /// The pairs of rails to a peer whose rail here is near memory in these regions, a bit each; 0 if none is, or the
     /// regions are near different ones.
     pub(crate) fn of_pairs(&self, peer: &PeerShared, regions: &[Arc<RegionCore>]) -> u64 {
-        if self.places.is_empty() {
+        if self.is_empty() {
             return 0;
         }
         let devices = regions.iter().filter_map(|region| region.memory.device());

@@ -8,8 +8,8 @@ use polyrail_proto::{Plan, Source, Time, TransferId};
 
 use crate::base::latch::Latch;
 use crate::device::host_copy::job::HostJob;
-use crate::engine::op::{OpHandle, OpRef};
-use crate::memory::region::RegionCore;
+use crate::engine::peer::{OpHandle, OpRef};
+use crate::memory::region_core::RegionCore;
 use crate::memory::region_list::Regions;
 
 /// What a sender core carries: memory and message of a transfer.

@@ -53,7 +53,7 @@ impl EngineShared {
     /// Says good-bye to a peer; says whether that is possible. It has been said when nothing is under way any
     /// more. `event`: why.
     pub(crate) fn begin_bye(self: &Arc<Self>, peer: &Arc<PeerShared>, event: PeerEvent) -> bool {
-        let action = peer.happens(event);
+        let action = peer.life.standing.happens(event);
         let is_reachable = peer.flows_up() > 0 && !peer.is_gone();
         if action != Action::SayBye {
             return is_reachable;
@@ -74,7 +74,7 @@ impl EngineShared {
 
     /// A user who was told of what landed here may end this engine at once: whoever sent it is told as well.
     fn settle(&self, peer: &Arc<PeerShared>, says_bye: bool) {
-        peer.unsettled.store(self.proxies.all.len(), Ordering::Release);
+        peer.links.unsettled.store(self.proxies.all.len(), Ordering::Release);
         for proxy in &self.proxies.all {
             proxy.command(ProxyCommand::Settle { peer: peer.clone(), says_bye });
         }
@@ -83,7 +83,7 @@ impl EngineShared {
     /// The peer has said good-bye, and perhaps why.
     pub(crate) fn hear_bye(&self, peer: &Arc<PeerShared>, says: Option<String>) {
         // No acknowledgement leaves before nothing here touches its regions any more.
-        let copies = self.imports.end_all(peer.instance());
+        let copies = self.copying.imports.end_all(peer.instance());
         peer.rx().ending.extend(copies);
         self.control.command(ControlCommand::PeerLeft { peer: peer.clone(), says });
     }
@@ -123,24 +123,24 @@ impl EngineShared {
             return peer.is_gone();
         }
         tracing::info!(target: "polyrail::peer", peer = peer.name(), why = %peer.lost_reason(), "gone");
-        peer.sharing.stop_waiting();
+        peer.beside.sharing.stop_waiting();
         // A hello that is just being read may still be noted there; nothing came of it either.
-        let is_unused = peer.is_unused.load(Ordering::Acquire);
-        let heard = peer.heard_session().filter(|_| !is_unused);
-        self.parted().end_session(peer.instance(), peer.state(), heard);
+        let is_unused = peer.life.is_unused.load(Ordering::Acquire);
+        let heard = peer.life.standing.heard_session().filter(|_| !is_unused);
+        self.parted().end_session(peer.instance(), peer.life.standing.state(), heard);
         // Before it leaves the list: whoever sees it gone finds the inbox within its bound.
-        self.inbox.peer_left(peer);
+        self.arrived.inbox.peer_left(&peer.account.inbox_share);
         let moved = Totals::of(peer);
         let mut peers = self.peers.list.write();
         peers.retain(|other| !Arc::ptr_eq(other, peer));
         self.peers.past.lock().add(&moved);
         drop(peers);
         // Nobody accepts it any more, if ever anybody does.
-        self.joined.change(|queue| queue.retain(|other| !Arc::ptr_eq(&other.shared, peer)));
+        self.arrived.joined.change(|queue| queue.retain(|other| !Arc::ptr_eq(&other.shared, peer)));
         self.resume_reading(&self.peers());
         self.end_posted(peer);
-        self.host_copies.stop_all_of(peer.instance(), Failure::PeerLost);
-        wait_all(&self.imports.end_all(peer.instance()));
+        self.copying.host_copies.stop_all_of(peer.instance(), Failure::PeerLost);
+        wait_all(&self.copying.imports.end_all(peer.instance()));
         // Whoever read its good-bye has ended those already. The peer takes the end of the connections for
         // the word that nothing here touches its memory.
         let ending = peer.rx().ending.clone();
@@ -163,16 +163,16 @@ impl EngineShared {
         if let Some(observer) = &self.observer {
             let shared = peer.clone();
             let tell = || observer.lost(&Peer { shared }, &peer.lost_reason());
-            self.callbacks.call("observer", tell);
+            self.arrived.callbacks.call("observer", tell);
         }
-        peer.ending.come();
+        peer.life.ending.come();
         self.help();
         true
     }
 
     /// These proxies are within a plugin that does not return: operations with peers that are gone end, whatever the
     /// proxies have of them. They find their flows down, should they come back. Says whether others have something yet.
-    pub(crate) fn end_held(&self, proxies: &[usize]) -> bool {
+    pub(crate) fn end_held(self: &Arc<Self>, proxies: &[usize]) -> bool {
         let held = std::mem::take(&mut *self.peers.held.lock());
         held.iter()
             .for_each(|peer| proxies.iter().for_each(|proxy| self.end_flows_of(peer, *proxy)));
@@ -181,10 +181,10 @@ impl EngineShared {
         !left.is_empty()
     }
 
-    fn end_flows_of(&self, peer: &PeerShared, proxy: usize) {
+    fn end_flows_of(self: &Arc<Self>, peer: &PeerShared, proxy: usize) {
         let mut ends = self.ends();
         let mut tx = peer.tx();
-        for (flow, slot) in (0..).map(FlowIndex).zip(&peer.flows) {
+        for (flow, slot) in (0..).map(FlowIndex).zip(&peer.links.flows) {
             if slot.proxy == proxy {
                 tx.sender.handle_flow_down(flow);
             }

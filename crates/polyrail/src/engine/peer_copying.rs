@@ -5,20 +5,18 @@
 
 use std::sync::Arc;
 
-use polyrail_proto::wire::RefusalCode;
-
+use polyrail_proto::copying::Stop;
 use polyrail_proto::error::TransferError;
+use polyrail_proto::wire::RefusalCode;
 use polyrail_proto::{Failure, Time};
 use polyrail_sys::threads::monotonic_ns;
 
 use crate::device::host_copy::job::Order;
-use crate::device::host_copy::piece::Stop;
 use crate::device::host_copy::{Begun, posts};
-use crate::device::peer_copy::{Copies, Copying};
+use crate::device::peer_copy::{Copies, CopyPart, Copying};
 use crate::device::staging::CopyError;
 use crate::engine::carriage::{Carriage, CpuCopies};
-use crate::engine::op::{Op, OpHandle, OpRef};
-use crate::engine::peer::PeerShared;
+use crate::engine::peer::{Op, OpHandle, OpRef, PeerShared};
 use crate::engine::proxy_handle::{ProxyCommand, ProxyHandle};
 use crate::engine::state::EngineShared;
 use crate::memory::region_memory::RegionMemory;
@@ -31,7 +29,7 @@ impl EngineShared {
             Copying::Cpus => return self.post_host_copies(op, copies),
             Copying::Device(device) => device,
         };
-        match self.peer_copies.begin(device, &copies.parts) {
+        match self.copying.peer_copies.begin(device, &copies.parts) {
             Ok(tickets) => self.copies_begun(op, Carriage::Devices(tickets)),
             Err(CopyError::RegionDropped) => {
                 let local = op.prepared.check_regions().is_err();
@@ -56,10 +54,10 @@ impl EngineShared {
         let order = Order { parts, bytes, peer: prepared.peer.instance(), deadline: op.deadline };
         // A listener that posts is called by the thread that ended the one before.
         let outstanding = if prepared.listener.is_some() { 0 } else { posts::note_post::<Op>(op) };
-        match self.host_copies.begin(order, outstanding) {
+        match self.copying.host_copies.begin(order, outstanding) {
             Begun::Done => {
                 op.set_carriage(Carriage::Caller);
-                prepared.peer.tally.peer_copy_bytes.add(bytes);
+                prepared.peer.account.tally.peer_copy_bytes.add(bytes);
                 // With no proxy in between.
                 self.follow_copies(op, monotonic_ns());
                 true
@@ -75,7 +73,7 @@ impl EngineShared {
             }
             Begun::RegionDropped => false,
             Begun::Impossible(why) => {
-                self.note_copy_trouble(op, &why);
+                self.note_copy_trouble(&prepared.peer, parts, &why);
                 false
             }
         }
@@ -85,11 +83,11 @@ impl EngineShared {
     fn copies_begun(&self, op: &OpHandle, carriage: Carriage) {
         op.set_carriage(carriage);
         let prepared = &op.prepared;
-        prepared.peer.tally.peer_copy_bytes.add(prepared.plan.bytes());
+        prepared.peer.account.tally.peer_copy_bytes.add(prepared.plan.bytes());
         let proxy = self.watcher(&prepared.peer);
         let command = ProxyCommand::Copying(op.clone());
         let is_told = op.notifies() || prepared.listener.is_some();
-        match is_told || self.bells.are_used() {
+        match is_told || self.arrived.bells.are_used() {
             true => proxy.command(command),
             false => proxy.command_later(command),
         }
@@ -101,14 +99,15 @@ impl EngineShared {
         if op.message_job().is_some() {
             return self.follow_message(op, now);
         }
+        let peer = &op.prepared.peer;
         if let Some(stop) = op.copy_trouble() {
-            match &stop {
-                Stop::Impossible(why) => self.note_copy_trouble(op, why),
-                Stop::Device(why) => {
-                    let peer = op.prepared.peer.name();
+            match (&stop, &op.prepared.copies) {
+                (Stop::Impossible(why), Some(it)) => self.note_copy_trouble(peer, &it.parts, why),
+                (Stop::Device(why), _) => {
+                    let peer = peer.name();
                     tracing::warn!(target: "polyrail::share", peer, why, "a device has not copied");
                 }
-                Stop::RegionEnded | Stop::For(_) => {}
+                _ => {}
             }
             op.take_rails();
             self.post_over_rails(op);
@@ -121,7 +120,6 @@ impl EngineShared {
         if !op.is_copied() {
             return !op.is_over();
         }
-        let peer = &op.prepared.peer;
         let mut tx = peer.tx();
         // Whoever loses a peer ends what it has under way after that, with this lock.
         if peer.is_gone() {
@@ -137,13 +135,11 @@ impl EngineShared {
     }
 
     /// CPUs can't copy to or from the peer: from now on its rails carry what they carry.
-    fn note_copy_trouble(&self, op: &Op, why: &str) {
-        let Some(copies) = &op.prepared.copies else { return };
-        let peer = &op.prepared.peer;
+    pub(super) fn note_copy_trouble(&self, peer: &PeerShared, parts: &[CopyPart], why: &str) {
         tracing::warn!(target: "polyrail::share", peer = peer.name(), why, "no single copy");
-        for region in copies.parts.iter().flat_map(|part| [&part.from, &part.to]) {
+        for region in parts.iter().flat_map(|part| [&part.from, &part.to]) {
             if matches!(&*region.memory, RegionMemory::Foreign(_)) && !region.gate.is_closed() {
-                self.imports.give_up((region.owner, region.key), why);
+                self.copying.imports.give_up((region.owner, region.key), why);
             }
         }
     }

@@ -2,31 +2,22 @@
 
 use std::sync::Arc;
 
+use polyrail_config::Spin;
 use polyrail_proto::Failure;
 use polyrail_proto::error::{PostError, TransferError};
 use polyrail_proto::reason::LostReason;
 
 use crate::engine::begin::{begin_read, begin_receive};
-use crate::engine::op::{Op, OpHandle};
-use crate::engine::peer::PeerShared;
-use crate::engine::prepared::{OpKind, Prepared};
+use crate::engine::peer::{Op, OpHandle, OpKind, PeerShared, Prepared};
 use crate::engine::proxy_handle::DRIVE_TRIES;
 use crate::engine::state::EngineShared;
-use crate::wake::ALL;
+use crate::wake::{ALL, CHECKS};
 
 /// Where proxies spin: small transfers that leave with the caller's own thread though this many
 /// others are under way.
 const DIRECT_PENDING: usize = 2;
 /// Transfers from this size on are worth a proxy each.
 const LARGE_BYTES: u64 = 64 << 10;
-
-/// What became of an operation that was to be sent.
-enum Entered {
-    Waits,
-    NoRoom,
-    /// It has ended.
-    PeerGone,
-}
 
 impl EngineShared {
     /// Enters an operation.
@@ -43,13 +34,12 @@ impl EngineShared {
             return Err(PostError::Closed);
         }
         let peer = &prepared.peer;
-        let gone = || PostError::PeerGone { peer: prepared.peer_name(), why: peer.lost_reason() };
-        if peer.is_gone() || peer.is_parting() {
-            return Err(gone());
+        let gone = |why| PostError::PeerGone { peer: prepared.peer_name(), why };
+        if peer.is_gone() || peer.life.standing.is_parting() {
+            return Err(gone(peer.lost_reason()));
         }
         if peer.has_closed_here() {
-            let why = LostReason::Closed;
-            return Err(PostError::PeerGone { peer: prepared.peer_name(), why });
+            return Err(gone(LostReason::Closed));
         }
         if let OpKind::Send { .. } | OpKind::Receive { .. } = prepared.kind {
             prepared.regions.iter().for_each(|region| region.note_waiting());
@@ -66,23 +56,27 @@ impl EngineShared {
             }
             return Ok(op);
         }
-        let _posting = peer.wake.posting();
-        match self.enter(&op) {
-            Entered::NoRoom => return Err(busy),
-            Entered::PeerGone => return Ok(op),
-            Entered::Waits => {}
+        let _posting = CHECKS.then(|| peer.wake.posting());
+        if !self.enter(&op) {
+            return Err(busy);
+        }
+        if peer.is_gone() {
+            self.end_left_behind(&op);
+            return Ok(op);
         }
         let bytes = prepared.plan.bytes();
-        let threads = match prepared.kind.sends() {
-            // One for each chunk that waits, those of operations included that nobody has fetched yet. A thread that
+        let threads = if prepared.kind.sends() && bytes >= LARGE_BYTES {
+            // One for each chunk that waits, those of operations included that no thread has fetched yet. A thread that
             // finds more than it can send shares it.
-            true if bytes >= LARGE_BYTES => {
-                prepared.plan.chunk_count() as usize + peer.posted.len().saturating_sub(1)
-            }
-            _ => 1,
+            prepared.plan.chunk_count() as usize + peer.posted.len().saturating_sub(1)
+        } else {
+            1
         };
-        let small = prepared.kind != OpKind::Read && bytes <= self.config.inline_bytes;
-        self.begin_sending(peer, threads, small.then_some(op.posted.0));
+        if prepared.kind != OpKind::Read && bytes <= self.config.inline_bytes {
+            self.send_here(peer, threads, op.posted.0);
+        } else {
+            self.announce_for(peer, threads);
+        }
         Ok(op)
     }
 
@@ -94,70 +88,99 @@ impl EngineShared {
             return op.fail(TransferError::RegionDropped);
         }
         // A read of many segments makes many requests before they are announced.
-        let _posting = peer.wake.posting();
-        if let Entered::Waits = self.enter(op) {
-            self.announce(peer);
+        let _posting = CHECKS.then(|| peer.wake.posting());
+        if !self.enter(op) {
+            return;
+        }
+        match peer.is_gone() {
+            true => self.end_left_behind(op),
+            false => self.announce(peer),
         }
     }
 
-    /// Puts an operation where progress threads, or the peer's messages, find it.
-    fn enter(self: &Arc<Self>, op: &OpHandle) -> Entered {
+    /// Enters an operation where threads find it. Returns false if there is no room, which ends the operation.
+    #[inline]
+    fn enter(self: &Arc<Self>, op: &OpHandle) -> bool {
         let peer = &op.prepared.peer;
         match op.prepared.kind {
             OpKind::Write | OpKind::Send { .. } => {
-                if peer.posted.push(op.clone()).is_err() {
+                let is_in = peer.posted.push(op.clone()).is_ok();
+                if !is_in {
                     op.fail(TransferError::Cancelled);
-                    return Entered::NoRoom;
                 }
+                return is_in;
             }
             OpKind::Receive { tag } => begin_receive(self, peer, op, tag),
             OpKind::Read => begin_read(peer, op),
         }
-        if peer.is_gone() {
-            // It went while this was entered: whoever ended its operations may have missed it.
-            self.end_posted(peer);
-            self.cancel_for(op, Failure::PeerLost);
-            return Entered::PeerGone;
-        }
-        Entered::Waits
+        true
+    }
+
+    /// The peer went while this operation was entered: the thread that ended the peer's operations may have missed it.
+    #[cold]
+    fn end_left_behind(self: &Arc<Self>, op: &OpHandle) {
+        self.end_posted(&op.prepared.peer);
+        self.cancel_for(op, Failure::PeerLost);
     }
 
     /// There is something to send to the peer that a user's thread need not begin.
     pub(crate) fn announce(self: &Arc<Self>, peer: &Arc<PeerShared>) {
-        self.begin_sending(peer, ALL, None);
+        self.announce_for(peer, ALL);
     }
 
     /// The same, short, after a post that may have been the caller's last call.
     pub(crate) fn announce_short(self: &Arc<Self>, peer: &Arc<PeerShared>) {
-        self.begin_sending(peer, 1, None);
+        self.announce_for(peer, 1);
         if self.settings.caller_driven {
             self.proxies.driven[0].send_now(self, 0, 1);
         }
     }
 
-    /// Announces something to send. `small`: it is small, and was posted at that time by the machine's monotonic clock.
-    fn begin_sending(self: &Arc<Self>, peer: &Arc<PeerShared>, threads: usize, small: Option<u64>) {
+    /// Announces something to send, enough for so many threads.
+    #[inline]
+    fn announce_for(&self, peer: &Arc<PeerShared>, threads: usize) {
+        let threads = self.look_after(peer, threads);
+        if self.settings.caller_driven {
+            peer.wake.offer(threads).keep();
+        } else {
+            peer.wake.announce(threads);
+        }
+    }
+
+    /// Has the peer's flows connected and its deadlines watched, if they are not yet. Returns how many threads work for
+    /// so many can need: all while a flow is down, as the first threads may then have none.
+    #[inline]
+    fn look_after(&self, peer: &Arc<PeerShared>, threads: usize) -> usize {
+        if !(peer.life.standing.wants_flows() && self.control.is_ticking()) {
+            self.look_after_peer(peer);
+        }
+        if peer.flows_up() == peer.links.flows.len() { threads } else { ALL }
+    }
+
+    /// Has the peer's flows connected, and its deadlines watched.
+    #[cold]
+    fn look_after_peer(&self, peer: &Arc<PeerShared>) {
         self.connect_flows(peer);
         self.control.start_ticking();
-        // Where proxies spin, time counts for more than calls.
-        let few = if self.config.proxy_spin_us > 0 { DIRECT_PENDING } else { 0 };
-        // A small transfer leaves with the caller's own thread if nothing is under way; while something is, it gathers
-        // with others until their number makes a call worth while. The lock is not waited for: a proxy with a thread of
-        // its own goes on by itself, and callers leave it to each other.
+    }
+
+    /// Announces something small, which was posted at that time by the machine's monotonic clock. It leaves with the
+    /// caller's own thread if nothing is under way; while something is, it gathers with others until their number makes a
+    /// call worth while.
+    fn send_here(self: &Arc<Self>, peer: &Arc<PeerShared>, threads: usize, posted: u64) {
+        let threads = self.look_after(peer, threads);
+        // With a time in `spin` latency matters more than the number of calls.
+        let few = if matches!(self.config.spin, Spin::AtLeast(_)) { DIRECT_PENDING } else { 0 };
+        // The lock is not waited for: a proxy with a thread of its own goes on by itself, and callers leave it to each
+        // other.
         let unknown = if self.settings.caller_driven { 0 } else { usize::MAX };
-        let small = small.filter(|_| {
-            peer.posted.len() >= self.config.append_batch as usize
-                || peer.pending().unwrap_or(unknown) <= few
-        });
-        // If a flow is down, the first threads may have none.
-        let is_any_down = peer.flows_up() < peer.flows.len();
-        let offer = peer.wake.offer(if is_any_down { ALL } else { threads });
-        let is_sent = small.is_some_and(|now| {
-            let tries = if few > 0 { DRIVE_TRIES } else { 1 };
-            // A proxy that its thread drives just now sees what is announced.
-            offer.threads().any(|proxy| self.proxies.driven[proxy].send_now(self, now, tries))
-        });
-        if is_sent || self.settings.caller_driven {
+        let is_due = peer.posted.len() >= self.config.append_batch as usize
+            || peer.pending().unwrap_or(unknown) <= few;
+        let offer = peer.wake.offer(threads);
+        let tries = if few > 0 { DRIVE_TRIES } else { 1 };
+        // A proxy that its thread drives just now sees what is announced.
+        let send = |proxy: usize| self.proxies.driven[proxy].send_now(self, posted, tries);
+        if is_due && offer.threads().any(send) || self.settings.caller_driven {
             offer.keep();
         }
     }

@@ -4,20 +4,16 @@
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::thread::ThreadId;
-use std::time::{Duration, Instant};
 
 use crossbeam_queue::SegQueue;
 use parking_lot::Mutex;
 use polyrail_proto::FlowIndex;
-use polyrail_proto::placement::Placement;
+use polyrail_proto::budget::Taken;
 use polyrail_secure::Keys;
-use polyrail_sys::Poller;
+use polyrail_sys::{PollEvent, Poller};
 
 use crate::device::wire::Wire;
-use crate::engine::op::OpHandle;
-use crate::engine::peer::PeerShared;
-use crate::engine::quotas::FlowPlace;
-use crate::engine::state::EngineShared;
+use crate::engine::peer::{OpHandle, PeerShared};
 use crate::wake::doorbell::Doorbell;
 
 /// How often a caller tries to drive a proxy that somebody else drives: for as long as a look at a
@@ -70,6 +66,8 @@ pub(crate) enum ProxyCommand {
     /// Flows of the peer that were not read because its share of the inbox was full may be read
     /// again.
     Resume { peer: Arc<PeerShared> },
+    /// A thread got these events from the poller and can't note them: another one drives.
+    Events(Vec<PollEvent>),
 }
 
 impl ProxyCommand {
@@ -81,7 +79,7 @@ impl ProxyCommand {
             | Self::DropPeer { peer }
             | Self::Probe { peer }
             | Self::Resume { peer } => Some(peer),
-            Self::Copying(_) | Self::LetGo | Self::GiveBack => None,
+            Self::Copying(_) | Self::LetGo | Self::GiveBack | Self::Events(_) => None,
         }
     }
 }
@@ -106,51 +104,7 @@ pub(crate) struct Arriving {
     pub(crate) rail: usize,
     pub(crate) window_chunks: u32,
     /// Its place among the peer's connections; none if this engine made the connection.
-    pub(crate) place: Option<FlowPlace>,
-}
-
-/// Moves data with the caller's own thread. A post or a call that waits asks for it, never a chunk.
-pub(crate) trait Drive: Send + Sync {
-    /// Sends what there is to send, unless another thread drives the proxy at each of so many tries. Says whether that
-    /// is all. Where callers drive, that other thread will send it. `now` is the machine's monotonic clock.
-    fn send_now(&self, engine: &Arc<EngineShared>, now: u64, tries: u32) -> bool;
-
-    /// Sends what callers left, by a thread that can wait for their locks.
-    fn send_left(&self, engine: &Arc<EngineShared>);
-
-    /// Drives for one pass after a look for events, unless somebody does. Says whether anything
-    /// moved.
-    fn try_poll(&self, engine: &Arc<EngineShared>) -> bool;
-
-    /// Drives until `stop` says so, or the time is over.
-    fn drive(
-        &self,
-        engine: &Arc<EngineShared>,
-        spin: Duration,
-        until: Option<Instant>,
-        stop: &dyn Fn() -> bool,
-    );
-
-    /// When the engine has closed: obeys the commands that are left, and sees what devices still copy
-    /// from end to end through.
-    fn finish(&self, engine: &Arc<EngineShared>);
-}
-
-/// Proxies of an engine, and which flows they own.
-pub(crate) struct ProxySet {
-    pub(crate) all: Vec<Arc<ProxyHandle>>,
-    /// The same in the same order, to be driven.
-    pub(crate) driven: Vec<Arc<dyn Drive>>,
-    /// Those that send, and those that receive.
-    pub(crate) tx: Placement,
-    pub(crate) rx: Placement,
-}
-
-impl ProxySet {
-    /// The doorbells of these proxies.
-    pub(crate) fn doorbells(&self, proxies: Vec<usize>) -> Vec<(usize, Arc<Doorbell>)> {
-        proxies.into_iter().map(|proxy| (proxy, self.all[proxy].doorbell.clone())).collect()
-    }
+    pub(crate) place: Option<Taken>,
 }
 
 impl ProxyHandle {

@@ -10,12 +10,15 @@ use polyrail_proto::hello::{Capabilities, Card, EngineFeatures};
 use polyrail_proto::liveness::ReconnectSettings;
 use polyrail_proto::{RequestLimits, defaults};
 use polyrail_sys::interfaces::CongestionControls;
+use polyrail_sys::process::descriptor_limit;
 use polyrail_sys::tcp::{FlowOptions, may_use};
 
 use crate::base::error::{EngineError, origin_of};
 use crate::engine::bindings::usable_cpus;
-use crate::engine::peer::PeerShared;
-use crate::memory::region::RegionCore;
+use crate::memory::region_core::RegionCore;
+
+/// The minimum time for a hello, however short `connect_timeout_ms` is: round trips, and CPU time at both ends.
+const SHORTEST_HELLO: Duration = Duration::from_millis(100);
 
 pub(crate) struct EngineSettings {
     /// CPUs that this process may use.
@@ -35,7 +38,10 @@ pub(crate) struct EngineSettings {
     pub(crate) rail_stall: Duration,
     pub(crate) peer_timeout: Duration,
     pub(crate) connect_timeout: Duration,
+    /// The longest time from accepting a connection to knowing its identity.
     pub(crate) hello_timeout: Duration,
+    /// The most connections from peers that may be in the handshake at once.
+    pub(crate) most_handshakes: u32,
     pub(crate) reconnect: ReconnectSettings,
     pub(crate) bind_device: BindDevice,
     congestion: Congestion,
@@ -44,7 +50,6 @@ pub(crate) struct EngineSettings {
     pub(crate) single_copy: bool,
     /// Payload may lie in memory that a peer has open.
     pub(crate) shares: bool,
-    notification_bytes: u64,
     transfer_timeout: Option<Duration>,
 }
 
@@ -76,9 +81,10 @@ impl EngineSettings {
             rail_stall: ms(config.rail_stall_ms),
             peer_timeout: ms(config.peer_timeout_ms),
             connect_timeout: ms(config.connect_timeout_ms),
-            hello_timeout: ms(config.hello_timeout_ms),
+            hello_timeout: ms(config.connect_timeout_ms).max(SHORTEST_HELLO),
+            most_handshakes: defaults::handshakes(config.flow_limit, descriptor_limit()),
             reconnect: ReconnectSettings {
-                min: ms(config.reconnect_min_ms),
+                min: ms((config.reconnect_max_ms / 10).max(1)),
                 max: ms(config.reconnect_max_ms),
                 timeout: ms(config.connect_timeout_ms),
             },
@@ -87,9 +93,8 @@ impl EngineSettings {
             flow: FlowOptions {
                 congestion: None,
                 // The configuration bounds both to 1 GiB.
-                send_buffer_bytes: config.send_buffer_bytes as usize,
-                receive_buffer_bytes: config.recv_buffer_bytes as usize,
-                notsent_bytes: config.notsent_bytes as u32,
+                send_buffer_bytes: config.socket_buffer_bytes as usize,
+                receive_buffer_bytes: config.socket_buffer_bytes as usize,
                 user_timeout: Some(ms(config.peer_timeout_ms)),
             },
             // A thread that polls for its caller wins most. Proxies sleep between messages, which takes the
@@ -97,7 +102,6 @@ impl EngineSettings {
             shared_stream: caller_driven && config.path != PathChoice::Tcp,
             single_copy: config.path == PathChoice::Auto && config.single_copy == SingleCopy::Auto,
             shares: config.path != PathChoice::Tcp,
-            notification_bytes: config.notification_bytes,
             transfer_timeout: Some(ms(config.transfer_timeout_ms)).filter(|t| !t.is_zero()),
         })
     }
@@ -124,18 +128,6 @@ impl EngineSettings {
             sealed: self.payload == Payload::Aead,
             carriers: hosts,
         })
-    }
-
-    /// Whether a connection to the peer may go through shared memory, or why not.
-    pub(crate) fn may_share(&self, peer: &PeerShared) -> Result<(), &'static str> {
-        let knows = peer.card.capabilities.contains(Capabilities::SHARED_STREAM);
-        match (peer.says_same_host, self.caller_driven, self.shared_stream, knows) {
-            (true, _, true, true) => Ok(()),
-            (false, ..) => Err("the peer is on another host"),
-            (_, false, ..) => Err("the setting progress says proxy"),
-            (_, _, false, _) => Err("the setting path says tcp"),
-            (.., false) => Err("the peer does not want it: its progress or path setting says so"),
-        }
     }
 
     /// Whether rails of a plugin go with the other settings.
@@ -172,7 +164,6 @@ impl EngineSettings {
         RequestLimits {
             chunk_bytes: self.chunk_bytes,
             gpu_chunk_bytes: self.gpu_chunk_bytes,
-            notification_bytes: self.notification_bytes,
             transfer_timeout: self.transfer_timeout,
         }
     }
@@ -237,22 +228,6 @@ impl Congestion {
         }
         best
     }
-}
-
-/// CPUs of a setting, all of which this process may use.
-pub(crate) fn cpus(
-    config: &Config,
-    (setting, text): (&'static str, &str),
-) -> Result<Vec<u32>, EngineError> {
-    // The configuration has checked the syntax, so an error means an empty list.
-    let wanted = polyrail_config::parse_cpulist(text).unwrap_or_default();
-    let allowed = usable_cpus()?;
-    if wanted.iter().all(|cpu| allowed.contains(cpu)) {
-        return Ok(wanted);
-    }
-    let numbers: Vec<String> = allowed.iter().map(u32::to_string).collect();
-    let (got, origin) = (text.to_owned(), origin_of(config, setting));
-    Err(EngineError::Cpus { setting, got, origin, allowed: numbers.join(",") })
 }
 
 #[cfg(test)]

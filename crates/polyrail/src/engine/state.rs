@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 use polyrail_carrier::Host;
-use polyrail_config::{Config, Polling};
+use polyrail_config::{Config, Spin};
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::{Card, Metadata};
 use polyrail_proto::invitation::Invitation;
@@ -19,7 +19,6 @@ use polyrail_proto::rails::{ChosenRail, LeftOut};
 use polyrail_proto::reason::{LostReason, Unmet};
 use polyrail_proto::tally::{Counter, Durations};
 use polyrail_sys::process::Original;
-use polyrail_sys::threads::monotonic_ns;
 
 use crate::base::callback::Callbacks;
 use crate::device::host_copy::HostCopier;
@@ -34,53 +33,69 @@ use crate::engine::credentials::Credentials;
 use crate::engine::inbox::Inbox;
 use crate::engine::joining::Hook;
 use crate::engine::kernel_routes::KernelRoutes;
-use crate::engine::local_engines;
-use crate::engine::message_copying::MessagePaths;
 use crate::engine::near_rails::NearRails;
 use crate::engine::observer::Observer;
-use crate::engine::op::OpsPool;
-use crate::engine::pass::Ends;
-use crate::engine::peer::PeerShared;
+use crate::engine::peer::{OpsPool, PeerShared};
 use crate::engine::peer_handle::Peer;
-use crate::engine::proxy_handle::{ProxyCommand, ProxySet};
+use crate::engine::proxy_handle::ProxyCommand;
 use crate::engine::settings::EngineSettings;
 use crate::engine::tasks::{Bells, PendingAnswer, question};
 use crate::engine::totals::Totals;
 use crate::engine::trace::Trace;
+use crate::memory::region_core::RegionCore;
 use crate::memory::registry::Registry;
+
+mod above;
+
+pub(crate) use above::{Drive, MessagePaths, ProxySet};
 
 /// An engine. The parts in [`Local`] are its fields as well.
 pub(crate) struct EngineShared {
     local: Local,
-    /// Work that was announced to nobody; see [`crate::engine::audit`].
-    pub(crate) rescues: Counter,
-    pub(crate) pollers: Pollers,
-    /// How long callers have waited lately.
-    pub(super) waits: Waits,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) pool: Arc<OpsPool>,
+    pub(crate) budgets: Budgets,
+    pub(crate) copying: Copying,
+    pub(crate) arrived: Arrived,
+    pub(crate) pace: Pace,
+    pub(crate) peers: Peers,
     /// The rails of a plugin that are near a GPU.
     pub(crate) near: NearRails,
     pub(crate) kernel_routes: KernelRoutes,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) callbacks: Arc<Callbacks>,
-    pub(crate) inbox: Inbox,
-    /// Peers that came by themselves and wait to be accepted.
-    pub(crate) joined: Awaited<VecDeque<Peer>>,
-    pub(crate) pool: Arc<OpsPool>,
-    pub(crate) budgets: Budgets,
+    /// It takes no operations and no peers any more.
+    closed: Arc<AtomicBool>,
+    /// Its threads are to end.
+    closing: AtomicBool,
+    pub(crate) original: Arc<Original>,
+    pub(crate) started: Instant,
+}
+
+/// The copiers of bytes within this host, and the known memory of other processes.
+pub(crate) struct Copying {
     pub(crate) peer_copies: PeerCopyQueues,
     pub(crate) host_copies: HostCopier,
     pub(crate) proofs: Proofs,
     pub(crate) imports: Imports,
     /// What peers of this host open to see whether they can.
     pub(crate) page: Page,
-    pub(crate) peers: Peers,
-    /// It takes no operations and no peers any more.
-    closed: Arc<AtomicBool>,
-    /// Its threads are to end.
-    closing: AtomicBool,
+}
+
+/// The arrivals for the user, and the means to wake those who wait for them.
+pub(crate) struct Arrived {
+    pub(crate) inbox: Inbox,
+    /// Peers that came by themselves and wait to be accepted.
+    pub(crate) joined: Awaited<VecDeque<Peer>>,
     pub(crate) bells: Arc<Bells>,
-    pub(crate) original: Arc<Original>,
-    pub(crate) started: Instant,
+    pub(crate) callbacks: Arc<Callbacks>,
+}
+
+/// The waits of threads, and the number of wakes that were missed.
+pub(crate) struct Pace {
+    pub(crate) pollers: Pollers,
+    /// How long callers have waited lately.
+    pub(super) waits: Waits,
+    /// Work for which no thread was woken; see [`crate::engine::audit`].
+    pub(crate) rescues: Counter,
 }
 
 /// What an engine has from its beginning to its end.
@@ -131,37 +146,41 @@ impl Deref for EngineShared {
 }
 
 impl EngineShared {
-    pub(crate) fn new(local: Local) -> Self {
+    /// `region_ended`: to be called when a region of this engine has ended.
+    pub(crate) fn new(local: Local, region_ended: fn(&Arc<RegionCore>)) -> Self {
         let Local { config, settings, .. } = &local;
         let (callbacks, original) = (Arc::<Callbacks>::default(), Arc::<Original>::default());
         let bells = Arc::new(Bells::new(callbacks.clone()));
         let budgets = Budgets::new(config.staging_limit_bytes);
         Self {
-            rescues: Counter::default(),
             near: NearRails::new(&local.rails, local.host.as_ref()),
             kernel_routes: KernelRoutes::open(),
-            pollers: Pollers::new(config.polling == Polling::Auto, settings.cpus),
-            waits: Waits::default(),
-            inbox: Inbox::new(config.notification_queue as usize, bells.clone()),
             pool: Arc::new(OpsPool::new(
                 config.ops_pool,
                 (!config.metrics_listen.is_empty()).then(Durations::new),
                 callbacks.clone(),
                 bells.clone(),
             )),
-            registry: Arc::new(Registry::new(
-                callbacks.clone(),
-                original.clone(),
-                local_engines::region_ended,
-            )),
-            callbacks,
-            joined: Awaited::new(bells.clone()),
-            host_copies: HostCopier::new(settings.cpus, &budgets.staging),
+            registry: Arc::new(Registry::new(callbacks.clone(), original.clone(), region_ended)),
+            copying: Copying {
+                peer_copies: PeerCopyQueues::default(),
+                host_copies: HostCopier::new(settings.cpus, &budgets.staging),
+                proofs: Proofs::new(local.card.instance, local.control.poller.clone()),
+                imports: Imports::default(),
+                page: Page::new(),
+            },
+            arrived: Arrived {
+                inbox: Inbox::new(config.notification_queue as usize, bells.clone()),
+                joined: Awaited::new(bells.clone()),
+                bells,
+                callbacks,
+            },
+            pace: Pace {
+                pollers: Pollers::new(config.spin != Spin::Off, settings.cpus),
+                waits: Waits::default(),
+                rescues: Counter::default(),
+            },
             budgets,
-            peer_copies: PeerCopyQueues::default(),
-            proofs: Proofs::new(local.card.instance, local.control.poller.clone()),
-            imports: Imports::default(),
-            page: Page::new(),
             peers: Peers {
                 list: RwLock::default(),
                 past: Mutex::default(),
@@ -174,7 +193,6 @@ impl EngineShared {
             },
             closed: Arc::default(),
             closing: AtomicBool::new(false),
-            bells,
             original,
             started: Instant::now(),
             local,
@@ -218,9 +236,9 @@ impl EngineShared {
         invitation: Option<Invitation>,
     ) -> PendingAnswer<Result<Metadata, Unmet>> {
         if self.is_forked() {
-            return PendingAnswer::of_nobody(&self.bells);
+            return PendingAnswer::of_nobody(&self.arrived.bells);
         }
-        let (answer, asked) = question(&self.bells);
+        let (answer, asked) = question(&self.arrived.bells);
         self.control.command(ControlCommand::Introduce { addresses, invitation, answer });
         if self.is_closing() {
             // The control thread may not look any more.
@@ -233,11 +251,18 @@ impl EngineShared {
     /// more.
     pub(crate) fn resume_reading<'a>(&self, peers: impl IntoIterator<Item = &'a Arc<PeerShared>>) {
         for peer in peers {
-            if self.inbox.resume(peer) {
+            if self.arrived.inbox.limits.resume(&peer.account.inbox_share) {
                 for proxy in self.proxies.rx.proxies() {
                     self.proxies.all[proxy].command(ProxyCommand::Resume { peer: peer.clone() });
                 }
             }
+        }
+    }
+
+    /// A peer waits for pinned memory and has none: flows of others give back what they don't use.
+    pub(crate) fn want_staging(&self, now_ns: u64) {
+        if self.budgets.staging.must_ask(now_ns) {
+            self.proxies.all.iter().for_each(|proxy| proxy.command(ProxyCommand::GiveBack));
         }
     }
 
@@ -249,20 +274,16 @@ impl EngineShared {
 
     pub(crate) fn finish_trace(&self) {
         if let Some(trace) = &self.trace
-            && let Err(error) = trace.write(self)
+            && let Err(error) = trace.write(&self.card.name, &self.rails)
         {
             let path = trace.path().display().to_string();
             tracing::error!(target: "polyrail::engine", path, %error, "can't write the trace");
         }
     }
 
-    pub(crate) fn ends(&self) -> Ends<'_> {
-        Ends { settings: &self.settings, now: monotonic_ns(), finishes: Vec::new() }
-    }
-
     pub(crate) fn connect_flows(&self, peer: &Arc<PeerShared>) {
         // In this order: most often they are connected, and a look costs less.
-        if !peer.wants_flows() && peer.want_flows() {
+        if !peer.life.standing.wants_flows() && peer.life.standing.want_flows() {
             self.control.command(ControlCommand::Connect { peer: peer.clone() });
         }
     }
@@ -278,8 +299,8 @@ impl EngineShared {
             self.lose_peer(&peer, PeerEvent::Told, LostReason::EngineClosed);
         }
         self.closing.store(true, Ordering::Release);
-        self.inbox.queue.close();
-        self.joined.close();
+        self.arrived.inbox.queue.close();
+        self.arrived.joined.close();
         for proxy in &self.proxies.all {
             proxy.doorbell.ring();
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use polyrail_sys::EventFd;
+use smallvec::SmallVec;
 
 use crate::base::callback::Callbacks;
 
@@ -15,7 +16,8 @@ use crate::base::callback::Callbacks;
 /// everybody who found nothing.
 #[derive(Default)]
 pub(crate) struct Tasks {
-    waiting: Vec<(u64, Waker)>,
+    /// Mostly one, which costs no allocation.
+    waiting: SmallVec<[(u64, Waker); 1]>,
     last_place: u64,
 }
 
@@ -49,8 +51,8 @@ impl Tasks {
     }
 
     /// Everybody who waits, to be woken when the lock is released: who comes too late waits again.
-    pub(crate) fn take(&mut self) -> Vec<Waker> {
-        std::mem::take(&mut self.waiting).into_iter().map(|(_, waker)| waker).collect()
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        std::mem::take(&mut self.waiting).into_iter().map(|(_, waker)| waker)
     }
 }
 
@@ -237,14 +239,14 @@ impl<T> Question<T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::sync::atomic::AtomicU32;
     use std::task::Wake;
 
     use super::*;
 
     #[derive(Default)]
-    struct Count(AtomicU32);
+    pub(in crate::engine) struct Count(pub(in crate::engine) AtomicU32);
 
     impl Wake for Count {
         fn wake(self: Arc<Self>) {
@@ -252,7 +254,7 @@ mod tests {
         }
     }
 
-    fn counted() -> (Arc<Count>, Waker) {
+    pub(in crate::engine) fn counted() -> (Arc<Count>, Waker) {
         let count = Arc::<Count>::default();
         (count.clone(), Waker::from(count))
     }

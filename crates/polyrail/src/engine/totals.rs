@@ -36,16 +36,16 @@ impl Totals {
     /// Of one peer, so far.
     pub(crate) fn of(peer: &PeerShared) -> Self {
         let mut sum = Self {
-            shared_bytes: peer.tally.shared_bytes.get(),
-            peer_copy_bytes: peer.tally.peer_copy_bytes.get(),
+            shared_bytes: peer.account.tally.shared_bytes.get(),
+            peer_copy_bytes: peer.account.tally.peer_copy_bytes.get(),
             ..Self::default()
         };
-        for rail in &peer.arrivals {
+        for rail in &peer.account.arrivals {
             sum.rx_bytes += rail.rx_bytes.get();
             sum.rx_chunks += rail.rx_chunks.get();
             sum.discarded_bytes += rail.discarded_bytes.get();
         }
-        for slot in &peer.flows {
+        for slot in &peer.links.flows {
             let wire = slot.wire.lock().clone();
             let info = wire.and_then(|wire| tcp::info(&**wire.socket()).ok()).unwrap_or_default();
             sum.tx_bytes += slot.stats.tx_bytes.get();

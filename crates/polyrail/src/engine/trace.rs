@@ -10,15 +10,18 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use polyrail_proto::rails::ChosenRail;
 use polyrail_proto::wire::ChunkHeader;
 use polyrail_proto::{FlowIndex, TransferId};
+use polyrail_sys::files::regular_file;
 use polyrail_sys::threads::monotonic_ns;
 use polyrail_sys::without_write_signals;
 use serde_json::{Value, json};
 
-use crate::base::regular_file;
 use crate::engine::peer::PeerShared;
-use crate::engine::state::EngineShared;
+
+/// The most events that the trace of an engine holds. Later ones are only counted.
+pub(crate) const TRACE_EVENTS: u32 = 1 << 20;
 
 /// Collects events in memory, up to a limit, and writes them when the engine closes.
 pub(crate) struct Trace {
@@ -121,13 +124,13 @@ impl Trace {
         });
     }
 
-    /// Writes the file.
-    pub(crate) fn write(&self, engine: &EngineShared) -> io::Result<()> {
-        let rail = |number: u32| engine.rails.get(number as usize).map_or("?", |rail| &rail.name);
+    /// Writes the file of the engine with this name and these rails.
+    pub(crate) fn write(&self, engine: &str, rails: &[ChosenRail]) -> io::Result<()> {
+        let rail = |number: u32| rails.get(number as usize).map_or("?", |rail| &rail.name);
         if self.file.metadata()?.is_file() {
             self.file.set_len(0)?;
         }
-        without_write_signals(|| self.write_to(BufWriter::new(&self.file), &engine.card.name, rail))
+        without_write_signals(|| self.write_to(BufWriter::new(&self.file), engine, rail))
     }
 
     /// One event a line, so that a file that was cut short can be mended by hand.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use polyrail_proto::progress::POLL_NS;
 
+use crate::engine::peer::Owner;
 use crate::engine::state::EngineShared;
 
 impl EngineShared {
@@ -33,7 +34,7 @@ impl EngineShared {
         if self.is_forked() {
             return;
         }
-        let spin = Duration::from_micros(self.config.wait_spin_us.into());
+        let spin = self.config.spin.of_calls();
         if until.is_some_and(|until| Instant::now() >= until) {
             // A look: one pass at most, and no wait for who drives just now.
             if !over() {
@@ -53,11 +54,11 @@ impl EngineShared {
         }
         // The other way there and back again, with what devices do on it.
         const POLL: Duration = Duration::from_nanos(2 * POLL_NS);
-        let polls = self.pollers.are_allowed() && self.waits.are_short();
+        let polls = self.pace.pollers.are_allowed() && self.pace.waits.are_short();
         let spin = if polls { spin.max(POLL) } else { spin };
         let start = Instant::now();
         self.wait_asleep(start, spin, until, over, sleep);
-        self.waits.note(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
+        self.pace.waits.note(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// Polls for `spin` from `start`, then sleeps.
@@ -82,5 +83,33 @@ impl EngineShared {
             }
             sleep(until.map_or(FOREVER, |until| until - now));
         }
+    }
+}
+
+/// `Self::help` and its like are the methods above, which come before those of the trait.
+impl Owner for EngineShared {
+    fn is_forked(&self) -> bool {
+        Self::is_forked(self)
+    }
+
+    fn look_after(&self) {
+        self.control.start_ticking();
+    }
+
+    fn help(self: Arc<Self>) -> bool {
+        Self::help(&self)
+    }
+
+    fn wait_until(
+        self: Arc<Self>,
+        until: Option<Instant>,
+        over: &dyn Fn() -> bool,
+        sleep: &dyn Fn(Duration),
+    ) {
+        Self::wait_until(&self, until, over, sleep);
+    }
+
+    fn poll_again(&self, waker: &Waker) {
+        Self::poll_again(self, waker);
     }
 }

@@ -3,41 +3,44 @@
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-use crate::memory::region::RegionCore;
-
-/// Kept with a region, and told when that ends.
-pub(crate) trait Keepsake: Any + Send + Sync {
+/// Kept with a region, an `R`, and told when that ends.
+pub(crate) trait Keepsake<R>: Any + Send + Sync {
     /// Every thread that ends the region calls this, when nothing begins to use the region any
     /// more. It returns when no borrower uses the region either.
-    fn region_ends(&self, region: &Arc<RegionCore>);
+    fn region_ends(&self, region: &Arc<R>);
 }
 
 /// What is kept with a region: one thing, which is decided when it is needed first.
-#[derive(Default)]
-pub(crate) struct Kept(OnceLock<Box<dyn Keepsake>>);
+pub(crate) struct Kept<R>(OnceLock<Box<dyn Keepsake<R>>>);
 
 /// The region has ended before anything was kept with it.
 struct Nothing;
 
-impl Keepsake for Nothing {
-    fn region_ends(&self, _region: &Arc<RegionCore>) {}
+impl<R: 'static> Keepsake<R> for Nothing {
+    fn region_ends(&self, _region: &Arc<R>) {}
 }
 
-impl Kept {
+impl<R> Default for Kept<R> {
+    fn default() -> Self {
+        Self(OnceLock::new())
+    }
+}
+
+impl<R: 'static> Kept<R> {
     /// What is kept, new if there was nothing; `None` if the region has ended before.
-    pub(crate) fn keep<T: Keepsake + Default>(&self) -> Option<&T> {
+    pub(crate) fn keep<T: Keepsake<R> + Default>(&self) -> Option<&T> {
         let kept: &dyn Any = &**self.0.get_or_init(|| Box::new(T::default()));
         kept.downcast_ref()
     }
 
     /// What is kept by now.
-    pub(crate) fn kept<T: Keepsake>(&self) -> Option<&T> {
+    pub(crate) fn kept<T: Keepsake<R>>(&self) -> Option<&T> {
         let kept: &dyn Any = &**self.0.get()?;
         kept.downcast_ref()
     }
 
     /// The region ends: from now on nothing new is kept.
-    pub(crate) fn end(&self, region: &Arc<RegionCore>) {
+    pub(crate) fn end(&self, region: &Arc<R>) {
         self.0.get_or_init(|| Box::new(Nothing)).region_ends(region);
     }
 }
@@ -46,37 +49,29 @@ impl Kept {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use polyrail_proto::{InstanceId, RegionKey};
-    use polyrail_sys::Memory;
-
     use super::*;
-    use crate::memory::access::Access;
 
     #[derive(Default)]
     struct Counts(AtomicU32);
 
-    impl Keepsake for Counts {
-        fn region_ends(&self, _region: &Arc<RegionCore>) {
+    impl Keepsake<()> for Counts {
+        fn region_ends(&self, _region: &Arc<()>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     #[test]
     fn what_is_kept_hears_of_the_end_and_after_that_nothing_is_kept() {
-        let key = RegionKey { slot: 1, generation: 1, nonce: 1 };
-        let region = || {
-            let memory = Memory::from(vec![0]).into();
-            Arc::new(RegionCore::new(InstanceId(1), key, memory, Access::ALL))
-        };
-        let (kept, empty) = (region(), region());
-        assert!(kept.kept.kept::<Counts>().is_none(), "nobody has kept anything");
-        let count = || kept.kept.keep::<Counts>().unwrap().0.load(Ordering::Relaxed);
+        let region = Arc::new(());
+        let (kept, empty) = (Kept::<()>::default(), Kept::<()>::default());
+        assert!(kept.kept::<Counts>().is_none(), "nobody has kept anything");
+        let count = || kept.keep::<Counts>().unwrap().0.load(Ordering::Relaxed);
         assert_eq!(count(), 0);
-        assert!(kept.kept.kept::<Counts>().is_some());
-        kept.kept.end(&kept);
-        kept.kept.end(&kept);
+        assert!(kept.kept::<Counts>().is_some());
+        kept.end(&region);
+        kept.end(&region);
         assert_eq!(count(), 2, "each who ends it waits");
-        empty.kept.end(&empty);
-        assert!(empty.kept.keep::<Counts>().is_none(), "it is too late");
+        empty.end(&region);
+        assert!(empty.keep::<Counts>().is_none(), "it is too late");
     }
 }

@@ -2,23 +2,18 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use polyrail_proto::published::RegionDescription;
 use polyrail_proto::{InstanceId, RegionKey};
 use polyrail_sys::Memory;
 
-use crate::base::callback::Users;
 use crate::base::error::RegionError;
 use crate::memory::access::{Access, check_range};
-use crate::memory::gate::Gate;
-use crate::memory::keepsake::Kept;
-use crate::memory::lanes::{Lanes, Patience};
-use crate::memory::region_memory::{LastCopies, RegionMemory};
+use crate::memory::lanes::Patience;
+use crate::memory::region_core::{NOBODY, RegionCore, RegionSlice};
+use crate::memory::region_memory::RegionMemory;
 use crate::memory::registry::Registry;
-use crate::memory::remote_region::describe;
-
-/// The owner of a private region.
-pub(crate) const NOBODY: InstanceId = InstanceId(0);
 
 /// Memory that this engine may send from and receive into, made by [`crate::Engine::register`].
 ///
@@ -48,50 +43,6 @@ pub struct Region {
     registration: Arc<Registration>,
 }
 
-/// A part of a [`Region`], for requests. Does not keep the registration alive.
-///
-/// ```
-/// let region = polyrail::Region::private(vec![0; 100].into());
-/// let slice = region.slice(90, 10)?;
-/// assert_eq!((slice.len(), slice.is_empty()), (10, false));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone)]
-pub struct RegionSlice {
-    pub(crate) region: Arc<RegionCore>,
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
-}
-
-/// What is to be done with a region, and on whose word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Touch {
-    /// This engine asked for the bytes.
-    Own,
-    /// This peer writes.
-    Write(InstanceId),
-    /// This peer reads.
-    Read(InstanceId),
-}
-
-/// What the data path knows of a region.
-pub(crate) struct RegionCore {
-    /// The engine that it is registered with, [`NOBODY`] for a private one.
-    pub(crate) owner: InstanceId,
-    pub(crate) key: RegionKey,
-    pub(crate) memory: Users<RegionMemory>,
-    pub(crate) access: Access,
-    /// The peers that may use it, if not all.
-    granted: Option<Arc<[InstanceId]>>,
-    pub(crate) gate: Gate,
-    /// A send or a receive of it may wait for its other half, so its end has to look for them.
-    is_waited_for: AtomicBool,
-    pub(crate) copies: LastCopies,
-    pub(crate) kept: Kept,
-    /// Connections of plugins that know its memory.
-    pub(crate) lanes: Lanes,
-}
-
 struct Registration {
     core: Arc<RegionCore>,
     /// None for a private one.
@@ -100,7 +51,7 @@ struct Registration {
 }
 
 impl Region {
-    pub(super) fn new(core: Arc<RegionCore>, registry: Option<Arc<Registry>>) -> Self {
+    fn new(core: Arc<RegionCore>, registry: Option<Arc<Registry>>) -> Self {
         Self { registration: Registration::new(core, registry) }
     }
 
@@ -137,10 +88,10 @@ impl Region {
     /// What a peer needs to reach it: give it to [`crate::Engine::import`] there. Whoever has these
     /// bytes and a connection can use the region as its [`Access`] allows.
     pub fn describe(&self) -> Vec<u8> {
-        let core = &self.registration.core;
-        let is_on_device = core.memory.device().is_some();
-        let len = core.memory.len();
-        describe(core.owner, core.key, len, core.access, is_on_device)
+        let RegionCore { owner: instance, key, ref memory, access, .. } = *self.registration.core;
+        let Access { remote_read: may_read, remote_write: may_write } = access;
+        let (len, is_on_device) = (memory.len(), memory.device().is_some());
+        RegionDescription { instance, key, len, may_read, may_write, is_on_device }.encode()
     }
 
     /// Ends the registration though there are clones: when this returns the memory is not touched
@@ -177,27 +128,17 @@ impl fmt::Debug for Region {
     }
 }
 
-impl fmt::Debug for RegionCore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Region(slot {}, {:?}, {:?})", self.key.slot, &*self.memory, self.access)
-    }
-}
-
-impl RegionSlice {
-    /// Size in bytes.
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Whether it has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-}
-
-impl fmt::Debug for RegionSlice {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RegionSlice(slot {}, {}+{})", self.region.key.slot, self.offset, self.len)
+impl Registry {
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        instance: InstanceId,
+        memory: RegionMemory,
+        access: Access,
+        granted: Option<Arc<[InstanceId]>>,
+    ) -> Result<Region, RegionError> {
+        let make = |key| RegionCore::new(instance, key, memory, access).granted_to(granted);
+        let core = self.add(make)?;
+        Ok(Region::new(core, Some(self.clone())))
     }
 }
 
@@ -234,53 +175,12 @@ impl Drop for Registration {
     }
 }
 
-impl RegionCore {
-    pub(crate) fn new(
-        owner: InstanceId,
-        key: RegionKey,
-        memory: RegionMemory,
-        access: Access,
-    ) -> Self {
-        let (gate, copies, kept) = (Gate::new(), LastCopies::default(), Kept::default());
-        let lanes = Lanes::default();
-        let memory = Users::new(memory);
-        let is_waited_for = AtomicBool::new(false);
-        Self { owner, key, memory, access, granted: None, gate, is_waited_for, copies, kept, lanes }
-    }
-
-    /// Only for these peers, if any are given.
-    pub(crate) fn granted_to(self, granted: Option<Arc<[InstanceId]>>) -> Self {
-        Self { granted, ..self }
-    }
-
-    /// A send or a receive of it is about to wait. Before the caller looks whether the region has ended: so
-    /// either it sees that, or who ends the region sees this.
-    pub(crate) fn note_waiting(&self) {
-        self.is_waited_for.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-    }
-
-    /// Whether a send or a receive may wait with it. Behind the closed gate.
-    pub(crate) fn is_waited_for(&self) -> bool {
-        fence(Ordering::SeqCst);
-        self.is_waited_for.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn allows(&self, touch: Touch) -> bool {
-        let is_granted = |peer| self.granted.as_ref().is_none_or(|granted| granted.contains(&peer));
-        match touch {
-            Touch::Own => true,
-            Touch::Write(peer) => self.access.remote_write && is_granted(peer),
-            Touch::Read(peer) => self.access.remote_read && is_granted(peer),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use polyrail_proto::wire::{Place, RefusalCode};
 
     use super::*;
+    use crate::memory::region_core::Touch;
     use crate::memory::remote_region::RemoteRegion;
 
     fn registry() -> Arc<Registry> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::base::small_map::SmallMap;
-use crate::memory::region::{RegionCore, RegionSlice};
+use crate::memory::region_core::{RegionCore, RegionSlice};
 
 /// The regions of a request, by the numbers that its segments name.
 pub(crate) type Regions = SmallVec<[Arc<RegionCore>; 2]>;

@@ -4,48 +4,31 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 use polyrail_gpu::Device;
+use polyrail_proto::published::RegionDescription;
+pub(crate) use polyrail_proto::regions::Finder;
+use polyrail_proto::regions::{self, KeyTable, REGIONS_MAX};
 use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{InstanceId, RegionKey};
 use polyrail_sys::process::Original;
 
 use crate::base::callback::{Callbacks, Users};
 use crate::base::error::RegionError;
-use crate::memory::access::Access;
-use crate::memory::region::{Region, RegionCore, RegionSlice, Touch};
-use crate::memory::region_memory::RegionMemory;
-use crate::memory::remote_region::describe;
-
-/// Registrations that an engine may hold at once.
-const REGIONS_MAX: usize = 1 << 20;
-
-/// What peers may do with a mailbox.
-const MAILBOX: Access = Access::WRITE;
+use crate::memory::access::check_range;
+use crate::memory::region_core::{RegionCore, RegionSlice, Touch};
 
 /// All regions of an engine, by slot.
 pub(crate) struct Registry {
-    table: RwLock<Table>,
+    table: RwLock<KeyTable<Entry>>,
     callbacks: Arc<Callbacks>,
     pub(super) original: Arc<Original>,
     /// A region of the engine has ended: nobody is to wait for it, or to keep its memory, any longer.
     pub(super) region_ended: fn(&Arc<RegionCore>),
 }
 
-#[derive(Default)]
-struct Table {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-}
-
-struct Slot {
-    generation: u32,
-    entry: Option<Entry>,
-}
-
 /// What a key stands for.
-#[derive(Clone)]
 enum Entry {
     Region(Arc<RegionCore>),
-    Mailbox { nonce: u64, mailbox: Arc<Users<Arc<dyn Mailbox>>> },
+    Mailbox(Arc<Users<Arc<dyn Mailbox>>>),
 }
 
 /// Memory whose place is decided when bytes arrive: peers write to it like to a region, by
@@ -67,32 +50,18 @@ pub trait Mailbox: Send + Sync {
 
 /// An open [`Mailbox`], by [`crate::Engine::open`]; closed when this is dropped.
 pub struct OpenMailbox {
-    key: RegionKey,
+    told: RegionDescription,
     registry: Arc<Registry>,
-    instance: InstanceId,
 }
 
 /// Where the bytes of a place go.
-pub(crate) struct Target {
-    /// Slot of the place.
-    slot: u32,
-    pub(crate) region: Arc<RegionCore>,
-    /// Offset of the place, and where in the region that is. Both are 0 for a region itself.
-    from: u64,
-    to: u64,
-}
-
-/// Finds the region of a place; places mostly stay in one region, or go round a few in order.
-#[derive(Default)]
-pub(crate) struct Finder {
-    at: usize,
-}
+pub(crate) type Target = regions::Target<Arc<RegionCore>>;
 
 impl OpenMailbox {
     /// What a peer needs to write to the [`Mailbox`]: give it to [`crate::Engine::import`] there.
     /// Every offset is inside, as far as the peer knows.
     pub fn describe(&self) -> Vec<u8> {
-        describe(self.instance, self.key, u64::MAX, MAILBOX, false)
+        self.told.encode()
     }
 }
 
@@ -101,24 +70,7 @@ impl Drop for OpenMailbox {
         if self.registry.original.is_copy() {
             return;
         }
-        self.registry.remove(self.key.slot);
-    }
-}
-
-impl Target {
-    /// Where in the region an offset of a place is.
-    pub(crate) fn offset(&self, place: &Place) -> u64 {
-        place.offset - self.from + self.to
-    }
-}
-
-impl Finder {
-    pub(crate) fn find<'a>(&mut self, targets: &'a [Target], place: &Place) -> &'a Target {
-        let meant = |target: &Target| target.slot == place.key.slot;
-        let ahead = targets[self.at..].iter().position(meant).map(|i| self.at + i);
-        // `admit_all` put the region of every place into the list.
-        self.at = ahead.or_else(|| targets.iter().position(meant)).unwrap_or(0);
-        &targets[self.at]
+        self.registry.remove(self.told.key.slot);
     }
 }
 
@@ -131,51 +83,39 @@ impl Registry {
         Self { table: RwLock::default(), callbacks, original, region_ended }
     }
 
-    pub(crate) fn register(
-        self: &Arc<Self>,
-        instance: InstanceId,
-        memory: RegionMemory,
-        access: Access,
-        granted: Option<Arc<[InstanceId]>>,
-    ) -> Result<Region, RegionError> {
-        let make = |key| {
-            let core = Arc::new(RegionCore::new(instance, key, memory, access).granted_to(granted));
-            (Entry::Region(core.clone()), core)
-        };
-        let core = self.insert(make)?;
-        let registry = Some(self.clone());
-        Ok(Region::new(core, registry))
-    }
-
     pub(crate) fn open(
         self: &Arc<Self>,
         instance: InstanceId,
         mailbox: Arc<dyn Mailbox>,
     ) -> Result<OpenMailbox, RegionError> {
         let mailbox = Arc::new(Users::new(mailbox));
-        let make = |key: RegionKey| (Entry::Mailbox { nonce: key.nonce, mailbox }, key);
-        Ok(OpenMailbox { key: self.insert(make)?, registry: self.clone(), instance })
+        let make = |key| (Entry::Mailbox(mailbox), key);
+        let told = RegionDescription {
+            instance,
+            key: self.insert(make)?,
+            len: u64::MAX,
+            may_read: false,
+            may_write: true,
+            is_on_device: false,
+        };
+        Ok(OpenMailbox { told, registry: self.clone() })
+    }
+
+    /// Adds the region that `make` makes for its key.
+    pub(super) fn add(
+        &self,
+        make: impl FnOnce(RegionKey) -> RegionCore,
+    ) -> Result<Arc<RegionCore>, RegionError> {
+        self.insert(|key| {
+            let core = Arc::new(make(key));
+            (Entry::Region(core.clone()), core)
+        })
     }
 
     fn insert<T>(&self, make: impl FnOnce(RegionKey) -> (Entry, T)) -> Result<T, RegionError> {
         let nonce = getrandom::u64().map_err(|_| RegionError::Randomness)?;
-        let mut table = self.table.write();
-        let slot = match table.free.pop() {
-            Some(slot) => slot,
-            None if table.slots.len() == REGIONS_MAX => {
-                return Err(RegionError::TooMany { limit: REGIONS_MAX });
-            }
-            None => {
-                table.slots.push(Slot { generation: 0, entry: None });
-                // At most REGIONS_MAX, which fits.
-                table.slots.len() as u32 - 1
-            }
-        };
-        let place = &mut table.slots[slot as usize];
-        place.generation = place.generation.wrapping_add(1);
-        let (entry, made) = make(RegionKey { slot, generation: place.generation, nonce });
-        place.entry = Some(entry);
-        Ok(made)
+        let made = self.table.write().insert(nonce, make);
+        made.map_err(|_make| RegionError::TooMany { limit: REGIONS_MAX })
     }
 
     /// What a peer may touch at `places`, each region once, or why it may not.
@@ -188,9 +128,9 @@ impl Registry {
         let table = self.table.read();
         let mut last: Option<usize> = None;
         for place in places {
-            let region = match table.find(place)? {
+            let region = match table.find(place.key)? {
                 Entry::Region(region) => region,
-                Entry::Mailbox { mailbox, .. } => {
+                Entry::Mailbox(mailbox) => {
                     if matches!(touch, Touch::Read(_)) {
                         return Err(RefusalCode::AccessDenied);
                     }
@@ -216,7 +156,7 @@ impl Registry {
     /// The region of a key, unless it is gone.
     pub(crate) fn region(&self, key: RegionKey) -> Option<Arc<RegionCore>> {
         let table = self.table.read();
-        match table.find(&Place { key, offset: 0, len: 0 }) {
+        match table.find(key) {
             Ok(Entry::Region(region)) => Some(region.clone()),
             _ => None,
         }
@@ -225,39 +165,20 @@ impl Registry {
     /// A device that has memory here.
     pub(crate) fn some_device(&self) -> Option<Arc<dyn Device>> {
         let table = self.table.read();
-        table.slots.iter().find_map(|slot| match &slot.entry {
-            Some(Entry::Region(region)) => region.memory.device().cloned(),
-            _ => None,
+        table.entries().find_map(|entry| match entry {
+            Entry::Region(region) => region.memory.device().cloned(),
+            Entry::Mailbox(_) => None,
         })
     }
 
     pub(crate) fn count(&self) -> usize {
-        let table = self.table.read();
-        table.slots.len() - table.free.len()
+        self.table.read().count()
     }
 
     pub(super) fn remove(&self, slot: u32) {
-        let mut table = self.table.write();
-        let entry = table.slots.get_mut(slot as usize).and_then(|slot| slot.entry.take());
-        table.free.push(slot);
-        drop(table);
+        let entry = self.table.write().remove(slot);
         // A mailbox may have regions of its own, which end with it and want the lock.
         drop(entry);
-    }
-}
-
-impl Table {
-    fn find(&self, place: &Place) -> Result<&Entry, RefusalCode> {
-        let slot = self.slots.get(place.key.slot as usize).ok_or(RefusalCode::UnknownRegion)?;
-        if slot.generation != place.key.generation {
-            return Err(RefusalCode::StaleKey);
-        }
-        let entry = slot.entry.as_ref().ok_or(RefusalCode::RegionDropped)?;
-        let nonce = match entry {
-            Entry::Region(region) => region.key.nonce,
-            Entry::Mailbox { nonce, .. } => *nonce,
-        };
-        if nonce == place.key.nonce { Ok(entry) } else { Err(RefusalCode::StaleKey) }
     }
 }
 
@@ -265,10 +186,7 @@ fn admit(region: &RegionCore, place: &Place, touch: Touch) -> Result<(), Refusal
     if !region.allows(touch) {
         return Err(RefusalCode::AccessDenied);
     }
-    match place.offset.checked_add(place.len) {
-        Some(end) if end <= region.memory.len() => Ok(()),
-        _ => Err(RefusalCode::OutOfBounds),
-    }
+    check_range(place.offset, place.len, region.memory.len()).map_err(|_| RefusalCode::OutOfBounds)
 }
 
 /// A chunk for a mailbox has one place.

@@ -1,13 +1,10 @@
-//! What a peer's region is here: what its description tells, and how a region describes itself.
+//! What a peer's region is here: what its description tells.
 
-use polyrail_proto::published::{REGION_MAGIC, recognise};
+use polyrail_proto::published::RegionDescription;
 use polyrail_proto::{InstanceId, RegionKey};
 
 use crate::base::error::RegionError;
 use crate::memory::access::{Access, check_range};
-
-const DESCRIPTION_VERSION: u8 = 1;
-const DESCRIPTION_BYTES: usize = 46;
 
 /// A peer's region, as its description tells; made by [`crate::Engine::import`].
 ///
@@ -43,56 +40,14 @@ pub struct RemoteSlice {
     pub(crate) len: u64,
 }
 
-pub(super) fn describe(
-    instance: InstanceId,
-    key: RegionKey,
-    len: u64,
-    access: Access,
-    is_on_device: bool,
-) -> Vec<u8> {
-    let mut out = Vec::with_capacity(DESCRIPTION_BYTES);
-    out.extend_from_slice(&REGION_MAGIC);
-    out.push(DESCRIPTION_VERSION);
-    let flags = [access.remote_read, access.remote_write, is_on_device];
-    out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
-    out.extend_from_slice(&instance.0.to_le_bytes());
-    out.extend_from_slice(&key.slot.to_le_bytes());
-    out.extend_from_slice(&key.generation.to_le_bytes());
-    out.extend_from_slice(&key.nonce.to_le_bytes());
-    out.extend_from_slice(&len.to_le_bytes());
-    out
-}
-
 impl RemoteRegion {
     /// Reads what [`Region::describe`] made.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, RegionError> {
-        let bad = |what| RegionError::Description { what };
-        if let Some(what) = recognise(bytes).filter(|_| !bytes.starts_with(&REGION_MAGIC)) {
-            return Err(bad(what));
-        }
-        let bytes: &[u8; DESCRIPTION_BYTES] = bytes
-            .try_into()
-            .map_err(|_| bad("they must be the 46 bytes that `describe()` returned"))?;
-        let (magic, rest) = bytes.split_first_chunk::<4>().ok_or(bad("there are none"))?;
-        if *magic != REGION_MAGIC {
-            return Err(bad("they do not begin like one"));
-        }
-        if rest[0] != DESCRIPTION_VERSION {
-            return Err(bad("they were made by another version"));
-        }
-        let access = Access { remote_read: rest[1] & 1 != 0, remote_write: rest[1] & 2 != 0 };
-        let u64_at = |at: usize| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&rest[at..at + 8]);
-            u64::from_le_bytes(word)
-        };
-        // Both halves of the 128-bit instance, low word first.
-        let instance = InstanceId(u128::from(u64_at(2)) | u128::from(u64_at(10)) << 64);
-        let slots = u64_at(18);
-        let key =
-            RegionKey { slot: slots as u32, generation: (slots >> 32) as u32, nonce: u64_at(26) };
-        let is_on_device = rest[1] & 4 != 0;
-        Ok(Self { instance, key, len: u64_at(34), access, is_on_device })
+        let told = RegionDescription::decode(bytes);
+        let told = told.map_err(|what| RegionError::Description { what })?;
+        let RegionDescription { instance, key, len, may_read, may_write, is_on_device } = told;
+        let access = Access { remote_read: may_read, remote_write: may_write };
+        Ok(Self { instance, key, len, access, is_on_device })
     }
 
     /// Size in bytes.

@@ -3,13 +3,15 @@
 //! flow's own connection.
 
 use std::sync::{Arc, Weak};
-use std::time::Instant;
 
-use polyrail_proto::Time;
+use polyrail_carrier::{Host, Lane};
+use polyrail_config::Payload;
 use polyrail_proto::message::{Carried, Message};
+use polyrail_proto::peer::carriers::{Coming, End};
+use polyrail_proto::{FlowIndex, Time};
 use polyrail_sys::threads::monotonic_ns;
 
-use crate::device::carriers::{Coming, End};
+use crate::device::conduit::{Conduit, Plugin};
 use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
@@ -23,8 +25,9 @@ pub(crate) fn want(engine: &Arc<EngineShared>, peer: &Arc<PeerShared>, of: Carri
     let plugin = host.name().to_owned();
     // It is a position on a card, of at most 64 rails.
     let question = Message::CarrierWanted { of, rail: to_rail as u16, plugin };
-    let until = Instant::now() + engine.settings.connect_timeout;
-    peer.carriers.begin(End::Sending, of, Coming::Asked(until)) && ask(engine, peer, question)
+    let until = Time(monotonic_ns()).after(engine.settings.connect_timeout);
+    let may_come = peer.beside.carriers.lock().begin(End::Sending, of, Coming::Asked(until));
+    may_come && ask(engine, peer, question)
 }
 
 /// A peer wants a carrier for a flow towards us.
@@ -35,7 +38,7 @@ pub(crate) fn wanted(
     (rail, plugin): (u16, &str),
 ) {
     let engine = pass.engine;
-    if !peer.quotas.of_messages.may_answer() {
+    if !peer.account.quotas.of_messages.may_answer() {
         tracing::debug!(target: "polyrail::carrier", peer = peer.name(), "takes no answers");
         return;
     }
@@ -54,9 +57,9 @@ pub(crate) fn wanted(
     let Some(device) = host.devices().get(on_rail.unwrap_or_default()) else {
         return refuse("the peer's plugin has no devices".to_owned());
     };
-    let listening = peer.carriers.listen();
-    let Some(listening) =
-        listening.filter(|_| peer.carriers.begin(End::Arriving, of, Coming::Connecting))
+    let listening = peer.beside.carriers.lock().listen();
+    let Some(listening) = listening
+        .filter(|_| peer.beside.carriers.lock().begin(End::Arriving, of, Coming::Connecting))
     else {
         return refuse("the peer waits for too many connections of the plugin".to_owned());
     };
@@ -81,7 +84,7 @@ pub(crate) fn offered(
     of: Carried,
     offered: Result<Vec<u8>, String>,
 ) {
-    if !peer.carriers.connects(of) {
+    if !peer.beside.carriers.lock().connects(of) {
         tracing::debug!(target: "polyrail::carrier", peer = peer.name(), "answers what nobody asked");
         return;
     }
@@ -106,9 +109,36 @@ pub(crate) fn offered(
 
 /// The peer's plugin has accepted the connection, or won't.
 pub(crate) fn accepted(peer: &PeerShared, of: Carried, accepted: Result<(), String>) {
-    peer.carriers.accepted(of, accepted.map_err(|why| format!("the peer's plugin: {why}")));
+    peer.beside
+        .carriers
+        .lock()
+        .accepted(of, accepted.map_err(|why| format!("the peer's plugin: {why}")));
     // The flow looks when it is visited.
     peer.wake.announce(ALL);
+}
+
+/// The plugin's connection, which has come for a flow to the peer.
+pub(crate) fn outgoing(
+    engine: &EngineShared,
+    peer: &PeerShared,
+    flow: FlowIndex,
+    lane: Lane,
+) -> Box<dyn Conduit> {
+    let (rail, _) = peer.layout.pair_of(flow);
+    let device = engine.host.as_ref().zip(engine.rails[rail].hosted);
+    let device = device.and_then(|(host, at)| host.devices().get(at));
+    // A GPU's bytes have no checksum here.
+    let takes_cuda =
+        device.is_some_and(|device| device.takes_cuda) && peer.payload != Payload::Crc32c;
+    let max_bytes = device.map_or(0, |device| device.max_bytes);
+    Box::new(Plugin::new(lane, takes_cuda, max_bytes))
+}
+
+/// The plugin's connection, which has come for a flow from a peer. The peer minds the length of messages.
+pub(crate) fn incoming(engine: &EngineShared, lane: Lane) -> Box<dyn Conduit> {
+    let mut devices = engine.host.iter().flat_map(Host::devices);
+    let takes_cuda = devices.all(|device| device.takes_cuda);
+    Box::new(Plugin::new(lane, takes_cuda, u64::MAX))
 }
 
 /// Who is to hear of a connection, on the plugin's thread, if he is still there.
@@ -121,7 +151,7 @@ struct Told {
 
 impl Told {
     fn is_wanted(&self, end: End) -> bool {
-        self.peer.upgrade().is_some_and(|peer| peer.carriers.is_awaited(end, self.of))
+        self.peer.upgrade().is_some_and(|peer| peer.beside.carriers.lock().is_awaited(end, self.of))
     }
 
     fn offer(self, offered: Result<Vec<u8>, String>) {
@@ -133,7 +163,7 @@ impl Told {
         engine.announce(&peer);
     }
 
-    fn came(self, end: End, came: Result<polyrail_carrier::Lane, String>) {
+    fn came(self, end: End, came: Result<Lane, String>) {
         let (Some(engine), Some(peer)) = (self.engine.upgrade(), self.peer.upgrade()) else {
             if let Ok(lane) = came {
                 lane.close();
@@ -141,7 +171,7 @@ impl Told {
             return;
         };
         let accepted = came.as_ref().map(drop).map_err(Clone::clone);
-        peer.carriers.came(end, self.of, came);
+        peer.beside.carriers.lock().came(end, self.of, came);
         match end {
             // The flow looks when it is visited.
             End::Sending => peer.wake.announce(ALL),

@@ -6,15 +6,15 @@ use std::time::Duration;
 use polyrail_config::{PathChoice, SingleCopy};
 use polyrail_gpu::{Device, DeviceMemory, GpuError};
 use polyrail_proto::path::{
-    OnlyPath, PathKind, PathObstacle, PathPlan, PathReason, PathSettings, PeerPlace, TransferPath,
+    OnlyPath, PathKind, PathObstacle, PathPlan, PathReason, PathSettings, PeerPlace, Stages,
+    TransferPath,
 };
 
 use crate::device::peer_copy::{Copies, CopyPart, Copying};
 use crate::engine::local_engines::engine_here;
-use crate::engine::peer::PeerShared;
-use crate::engine::prepared::OpKind;
+use crate::engine::peer::{OpKind, PeerShared};
 use crate::engine::state::EngineShared;
-use crate::memory::region::RegionCore;
+use crate::memory::region_core::RegionCore;
 use crate::memory::region_memory::RegionMemory;
 use crate::path::host;
 use crate::path::import::import;
@@ -29,26 +29,31 @@ pub(crate) fn choose(
     let peer = request.peer;
     let (near, far) = (request.near(), request.far());
     let decide = || PathPlan::new(path_settings(engine), place_of(peer), near, far);
-    match peer.path_plans.between(near, far, decide) {
+    let not_copied = |no_copy, no_stages| {
+        let shares = shares(engine, request);
+        (TransferPath::not_copied_by_devices(no_copy, no_stages, shares), None)
+    };
+    match peer.beside.path_plans.between(near, far, decide) {
         PathPlan::Rails(path) => (path.clone(), None),
-        PathPlan::Shared => (forced_to_share(engine, request), None),
+        PathPlan::Shared => (TransferPath::forced_to_share(shares(engine, request)), None),
         PathPlan::CopyByCpus => host::choose(engine, request),
         PathPlan::CopyByDevice => match copies(engine, request) {
             Ok((copies, why)) => (TransferPath::new(PathKind::PeerCopy, why), Some(copies)),
-            Err(why) => (without_copies(engine, request, &why, None), None),
+            Err(why) => not_copied(why, None),
         },
-        PathPlan::CopyInStages => {
-            let no_copy = PathObstacle::FarHostMemory;
-            match staged::copies(engine, request) {
-                Ok((copies, staged)) => {
-                    let path = TransferPath::new(PathKind::SingleCopy, staged);
-                    (path.without(PathKind::PeerCopy, no_copy), Some(copies))
-                }
-                Err(why) => (without_copies(engine, request, &no_copy, Some(why)), None),
-            }
-        }
-        PathPlan::Share { no_copy, no_stages } => {
-            (without_copies(engine, request, no_copy, no_stages.clone()), None)
+        PathPlan::Share { no_copy, stages } => {
+            let no_stages = match stages {
+                Stages::Unfit => None,
+                Stages::Forbidden(why) => Some(why.clone()),
+                Stages::Possible => match staged::copies(engine, request) {
+                    Ok((copies, staged)) => {
+                        let path = TransferPath::new(PathKind::SingleCopy, staged);
+                        return (path.without(PathKind::PeerCopy, no_copy.clone()), Some(copies));
+                    }
+                    Err(why) => Some(why),
+                },
+            };
+            not_copied(no_copy.clone(), no_stages)
         }
     }
 }
@@ -70,40 +75,6 @@ fn place_of(peer: &PeerShared) -> PeerPlace {
         _ if peer.says_same_host => PeerPlace::ThisHost,
         _ => PeerPlace::OtherHost,
     }
-}
-
-fn forced_to_share(engine: &Arc<EngineShared>, request: &PathRequest<'_>) -> TransferPath {
-    match shares(engine, request) {
-        Ok(()) => TransferPath::new(PathKind::Shared, PathReason::Setting),
-        Err(why) => {
-            let reason = PathReason::SettingNotPossible(why.clone());
-            TransferPath::new(PathKind::Tcp, reason).without(PathKind::Shared, why)
-        }
-    }
-}
-
-/// The path of a request that no device can copy from end to end, for that reason, and no device and CPUs
-/// together, for the other.
-fn without_copies(
-    engine: &Arc<EngineShared>,
-    request: &PathRequest<'_>,
-    why: &PathObstacle,
-    no_stages: Option<PathObstacle>,
-) -> TransferPath {
-    let against = shares(engine, request).err();
-    let path = match &against {
-        None => TransferPath::new(PathKind::Shared, PathReason::NoPeerCopy(why.clone())),
-        Some(against) if why == against => TransferPath::new(PathKind::Tcp, why.clone()),
-        Some(against) => {
-            let (no_copy, no_sharing) = (why.clone(), against.clone());
-            let reason = PathReason::NeitherCopiedNorShared { no_copy, no_sharing };
-            TransferPath::new(PathKind::Tcp, reason)
-        }
-    };
-    let others = [(PathKind::SingleCopy, no_stages), (PathKind::Shared, against)];
-    let others = others.into_iter().filter_map(|(kind, why)| Some((kind, why?)));
-    let path = path.without(PathKind::PeerCopy, why.clone());
-    others.fold(path, |path, (kind, why)| path.without(kind, why))
 }
 
 /// Whether the bytes of a request can go through shared memory, or why not.

@@ -26,7 +26,7 @@ use crate::engine::pass::Pass;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
 use crate::memory::keepsake::Keepsake;
-use crate::memory::region::{RegionCore, Touch};
+use crate::memory::region_core::{RegionCore, Touch};
 use crate::memory::region_memory::RegionMemory;
 use crate::path::choose::path_settings;
 
@@ -60,7 +60,7 @@ struct Release {
 
 /// The peer asks for a region.
 pub(crate) fn offer(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, key: RegionKey) {
-    if !peer.quotas.of_messages.may_answer() {
+    if !peer.account.quotas.of_messages.may_answer() {
         let name = peer.name();
         tracing::debug!(target: "polyrail::share", peer = name, "asks and takes no answers");
         return;
@@ -75,7 +75,7 @@ fn make_offer(
     peer: &Arc<PeerShared>,
     key: RegionKey,
 ) -> Result<Offer, String> {
-    let process = peer.process.prove(&engine.proofs);
+    let process = peer.beside.process.prove(&engine.copying.proofs);
     let process =
         process.map_err(|why| format!("only processes of this host may have it: {why}"))?;
     let region = engine.registry.region(key).ok_or("the region is gone")?;
@@ -125,7 +125,7 @@ fn host_offer(
     if let Some(why) = path_settings(engine).no_single_copy() {
         return Err(format!("the peer: {why}"));
     }
-    let (proof, of_peer) = (engine.proofs.own()?, peer.lease()?);
+    let (proof, of_peer) = (engine.copying.proofs.own()?, peer.lease()?);
     proof.offer(process, memory, [Lease::of(lease)?, of_peer])
 }
 
@@ -135,7 +135,7 @@ impl Default for Offers {
     }
 }
 
-impl Keepsake for Exports {
+impl Keepsake<RegionCore> for Exports {
     /// Tells all who were offered the region that it ends, and waits until they have let go of it,
     /// whoever was the first to tell them. In a callback nobody waits, since the answers may have
     /// to come by the same proxy; the region's memory is kept until they do.

@@ -5,15 +5,14 @@ use std::time::Duration;
 
 use polyrail_proto::path::{
     PathKind, PathObstacle, PathReason, TransferPath, is_message_worth_a_copy, is_worth_a_copy,
-    is_worth_sharing, not_copied_by_cpus,
+    may_be_shared,
 };
 
 use crate::device::peer_copy::{Copies, Copying};
 use crate::engine::local_engines::engine_here;
-use crate::engine::peer::PeerShared;
-use crate::engine::prepared::OpKind;
+use crate::engine::peer::{OpKind, PeerShared};
 use crate::engine::state::EngineShared;
-use crate::memory::region::RegionCore;
+use crate::memory::region_core::RegionCore;
 use crate::memory::remote_region::RemoteRegion;
 use crate::path::import::import;
 use crate::path::request::{PathRequest, copy_parts};
@@ -25,11 +24,14 @@ pub(super) fn choose(
     request: &PathRequest<'_>,
 ) -> (TransferPath, Option<Copies>) {
     if !is_long(request) {
-        let why = short(engine, request);
-        return (not_copied_by_cpus(PathKind::Tcp, why.clone(), why), None);
+        let streams = request.peer.beside.streams.last().filter(|_| engine.settings.caller_driven);
+        return (TransferPath::only_rails(PathObstacle::of_short(streams)), None);
     }
     let chosen = match request.kind {
-        OpKind::Send { .. } => may_copy_message(engine, request).map(|why| (None, why)),
+        OpKind::Send { .. } => match engine.copying.imports.obstacle(request.peer.instance()) {
+            Some(why) => Err(why.into()),
+            None => Ok((None, PathReason::CopiedOnceMatched)),
+        },
         _ => copies(engine, request).map(|(copies, why)| (Some(copies), why)),
     };
     match chosen {
@@ -63,43 +65,15 @@ fn not_copied(
     let instance = request.peer.instance();
     // Within this process there is nothing to open. And where a copy has failed, memory may be missing: of that
     // the kernel tells over the rails, and otherwise it ends the process.
-    if engine_here(instance).is_some() || engine.imports.have_failed(instance) {
-        return not_copied_by_cpus(PathKind::Tcp, why.clone(), why);
+    if engine_here(instance).is_some() || engine.copying.imports.known.lock().have_failed(instance)
+    {
+        return TransferPath::only_rails(why);
     }
-    let shares = match is_worth_sharing(bytes_of(request)) {
+    let shares = may_be_shared(bytes_of(request)).and_then(|()| {
         // Until the peer has answered, the rails carry the bytes nearly as fast: who posts them waits for nothing.
-        true => try_shared::is_possible(engine, request.peer, Duration::ZERO).map_err(From::from),
-        false => Err(PathObstacle::Short),
-    };
-    match shares {
-        Ok(()) => not_copied_by_cpus(PathKind::Shared, PathReason::NoSingleCopy(why.clone()), why),
-        Err(against) => {
-            let (no_copy, no_sharing) = (why.clone(), against.clone());
-            let reason = PathReason::NeitherCopiedNorShared { no_copy, no_sharing };
-            not_copied_by_cpus(PathKind::Tcp, reason, why).without(PathKind::Shared, against)
-        }
-    }
-}
-
-/// Why CPUs do not copy something short, and how else it goes.
-fn short(engine: &EngineShared, request: &PathRequest<'_>) -> PathObstacle {
-    let is_of_callers = engine.settings.caller_driven;
-    match request.peer.streams.last().filter(|_| is_of_callers) {
-        Some(Ok(())) => PathObstacle::ShortAndStreamed,
-        Some(Err(why)) => PathObstacle::ShortNotStreamed(why),
-        None => PathObstacle::Short,
-    }
-}
-
-/// Whether CPUs copy a message once it meets its receive, for all that is known, or why not.
-fn may_copy_message(
-    engine: &EngineShared,
-    request: &PathRequest<'_>,
-) -> Result<PathReason, PathObstacle> {
-    match engine.imports.obstacle(request.peer.instance()) {
-        Some(why) => Err(why.into()),
-        None => Ok(PathReason::CopiedOnceMatched),
-    }
+        Ok(try_shared::is_possible(engine, request.peer, Duration::ZERO)?)
+    });
+    TransferPath::not_copied_by_cpus(why, shares)
 }
 
 /// Memory of another process that CPUs of this one are to copy.
@@ -113,7 +87,7 @@ pub(super) fn import_for_cpus(
         return Err(PathObstacle::NotReadableAndWritable);
     }
     // What takes microseconds need not be done for each request.
-    engine.proofs.own()?;
+    engine.copying.proofs.own()?;
     Ok(import(engine, peer, region, &Copying::Cpus)?)
 }
 

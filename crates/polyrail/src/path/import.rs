@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use polyrail_gpu::{Device, Export};
 use polyrail_proto::message::{Message, Offer};
+use polyrail_proto::peer::imports::{Offered, OpenedBy};
 use polyrail_proto::{InstanceId, RegionKey};
 use polyrail_sys::ProvenProcess;
 use polyrail_sys::process::descriptor_limit;
 
 use crate::device::host_proof;
-use crate::device::imports::{Import, Offered, OpenedBy};
 use crate::device::peer_copy::Copying;
 use crate::engine::peer::PeerShared;
 use crate::engine::state::EngineShared;
 use crate::memory::access::Access;
-use crate::memory::region::RegionCore;
+use crate::memory::region_core::RegionCore;
 use crate::memory::region_memory::RegionMemory;
 use crate::memory::remote_region::RemoteRegion;
 use crate::path::asking::{ask, wait_for_answer};
@@ -34,51 +34,34 @@ pub(crate) fn import(
     by: &Copying,
 ) -> Result<Arc<RegionCore>, Cow<'static, str>> {
     let id = (peer.instance(), remote.key);
-    let imports = &engine.imports;
+    let imports = &engine.copying.imports;
     // The peer looks for it before it answers.
-    engine.proofs.badge()?;
+    engine.copying.proofs.badge()?;
     let limit = match by {
         Copying::Device(_) => Duration::MAX,
-        // Who did not answer in time is not waited for again.
-        Copying::Cpus if imports.is_slow(peer.instance()) => Duration::ZERO,
+        // A peer that did not answer in time is not waited for again.
+        Copying::Cpus if imports.known.lock().is_slow(peer.instance()) => Duration::ZERO,
         Copying::Cpus => HOST_ANSWER,
     };
-    if imports.is_first(id) {
+    if imports.known.lock().is_first(id) {
         let is_asked = ask(engine, peer, Message::RegionWanted { key: remote.key });
         if !is_asked {
             imports.forget(id);
             return Err("the peer is gone".into());
         }
     }
-    let is_answered = || imports.is_answered(id);
+    let is_answered = || imports.known.lock().is_answered(id);
     let sleep = |limit| imports.sleep(id, limit);
     let may_wait = wait_for_answer(engine, peer, limit, is_answered, sleep);
     let process = prove(engine, peer, id)?;
-    let mut import = imports.get(id);
-    match import.as_deref_mut() {
-        Some(Import::Offered(offered)) => {
-            let process = process.ok_or("the peer answered too late")?;
-            let region = open(peer, remote.key, offered, process, by)?;
-            if region.memory.len() != remote.len() {
-                return Err("the peer offered memory of another size".into());
-            }
-            Ok(region)
-        }
-        Some(Import::Refused(why)) => Err(refused(why)),
-        Some(Import::Asked) if !may_wait => {
-            Err("the peer was asked for it, and callbacks don't wait for the answer".into())
-        }
-        Some(Import::Asked) => {
-            drop(import);
-            Err(match imports.stop_waiting(id) {
-                true => "the peer did not answer in time",
-                false => "the peer answered too late, or is gone",
-            }
-            .into())
-        }
-        Some(Import::Overdue) => Err("the peer has not answered yet".into()),
-        Some(Import::Ended) | None => Err("the peer is gone, or its region".into()),
+    let mut known = imports.known.lock();
+    let offered = known.offered(id, may_wait)?;
+    let process = process.ok_or("the peer answered too late")?;
+    let region = open(peer, remote.key, offered, process, by)?;
+    if region.memory.len() != remote.len() {
+        return Err("the peer offered memory of another size".into());
     }
+    Ok(region)
 }
 
 /// The peer's region as CPUs can copy to it, if that is known by now; `None` if the peer, which has been
@@ -89,31 +72,23 @@ pub(crate) fn import_known(
     key: RegionKey,
 ) -> Result<Option<Arc<RegionCore>>, Cow<'static, str>> {
     let id = (peer.instance(), key);
-    let imports = &engine.imports;
+    let imports = &engine.copying.imports;
     // The peer looks for it before it answers.
-    engine.proofs.own()?;
+    engine.copying.proofs.own()?;
     // The peer named it, and may name others without end.
-    if imports.is_full(id) {
+    if imports.known.lock().is_full(id) {
         return Err("the peer names too many regions".into());
     }
-    if imports.is_first(id) {
+    if imports.known.lock().is_first(id) {
         if !ask(engine, peer, Message::RegionWanted { key }) {
             imports.forget(id);
         }
         return Ok(None);
     }
     let process = prove(engine, peer, id)?;
-    match imports.get(id).as_deref_mut() {
-        Some(Import::Offered(offered)) => {
-            process.map(|process| open(peer, key, offered, process, &Copying::Cpus)).transpose()
-        }
-        Some(Import::Refused(why)) => Err(refused(why)),
-        Some(Import::Asked | Import::Overdue | Import::Ended) | None => Ok(None),
-    }
-}
-
-fn refused(why: &str) -> Cow<'static, str> {
-    format!("the peer does not offer it: {why}").into()
+    let mut known = imports.known.lock();
+    let Some(offered) = known.answered(id)? else { return Ok(None) };
+    process.map(|process| open(peer, key, offered, process, &Copying::Cpus)).transpose()
 }
 
 /// The process of a peer that has offered the region; `None` if it has not. May wait, see [`PeerProcess::prove`], so
@@ -125,14 +100,15 @@ fn prove<'a>(
     peer: &'a PeerShared,
     id: (InstanceId, RegionKey),
 ) -> Result<Option<&'a Arc<ProvenProcess>>, Cow<'static, str>> {
-    engine.imports.is_offered(id).then(|| peer.process.prove(&engine.proofs)).transpose()
+    let is_offered = engine.copying.imports.known.lock().is_offered(id);
+    is_offered.then(|| peer.beside.process.prove(&engine.copying.proofs)).transpose()
 }
 
 /// What the peer has offered, as `by` can copy from and to it.
 fn open(
     peer: &PeerShared,
     key: RegionKey,
-    offered: &mut Offered,
+    offered: &mut Offered<Arc<RegionCore>>,
     process: &Arc<ProvenProcess>,
     by: &Copying,
 ) -> Result<Arc<RegionCore>, Cow<'static, str>> {

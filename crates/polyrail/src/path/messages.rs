@@ -9,11 +9,9 @@ use polyrail_proto::message::CopyLeave;
 use polyrail_proto::path::is_message_worth_a_copy;
 
 use crate::engine::local_engines::engine_here;
-use crate::engine::message_copying::MessagePaths;
-use crate::engine::peer::PeerShared;
-use crate::engine::prepared::Prepared;
-use crate::engine::state::EngineShared;
-use crate::memory::region::{RegionCore, Touch};
+use crate::engine::peer::{PeerShared, Prepared};
+use crate::engine::state::{EngineShared, MessagePaths};
+use crate::memory::region_core::{RegionCore, Touch};
 use crate::path::export::is_offered;
 use crate::path::import::import_known;
 use crate::path::try_shared;
@@ -30,7 +28,7 @@ impl MessagePaths for HostPaths {
     ) -> CopyLeave {
         if receive.touches_device {
             let knows = peer.card.capabilities.contains(Capabilities::SHARED_RECEIVES);
-            let shares = knows && peer.process.obstacle().is_none();
+            let shares = knows && peer.beside.process.obstacle().is_none();
             return if shares { CopyLeave::Share } else { CopyLeave::No };
         }
         let knows = peer.card.capabilities.contains(Capabilities::COPIED_MESSAGES);

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use polyrail_proto::path::{FarEnd, MemoryKind, PathObstacle};
+use smallvec::SmallVec;
 
 use crate::base::small_map::SmallMap;
 use crate::device::peer_copy::CopyPart;
 use crate::engine::local_engines::engine_here;
-use crate::engine::peer::PeerShared;
-use crate::engine::prepared::OpKind;
+use crate::engine::peer::{OpKind, PeerShared};
 use crate::engine::state::EngineShared;
-use crate::memory::region::{RegionCore, RegionSlice, Touch};
+use crate::memory::region_core::{RegionCore, RegionSlice, Touch};
 use crate::memory::remote_region::{RemoteRegion, RemoteSlice};
 
 /// What the path of a request depends on.
@@ -23,12 +23,12 @@ pub(crate) struct PathRequest<'a> {
 }
 
 impl PathRequest<'_> {
-    pub(super) fn near(&self) -> MemoryKind {
+    pub(crate) fn near(&self) -> MemoryKind {
         let locals = self.pairs.iter().map(|(local, _)| local).chain(self.locals);
         MemoryKind::of(locals.map(|local| local.region.memory.device().is_some()))
     }
 
-    pub(super) fn far(&self) -> FarEnd {
+    pub(crate) fn far(&self) -> FarEnd {
         match self.kind {
             OpKind::Send { .. } => FarEnd::Receive,
             OpKind::Receive { .. } => FarEnd::Send,
@@ -53,7 +53,7 @@ pub(super) fn copy_parts(
     };
     let here = engine_here(request.peer.instance());
     let mut known: SmallMap<_, Arc<RegionCore>> = SmallMap::default();
-    let mut parts = Vec::with_capacity(request.pairs.len());
+    let mut parts: SmallVec<[CopyPart; 1]> = SmallVec::with_capacity(request.pairs.len());
     for (local, remote) in request.pairs {
         let key = remote.region.key;
         let far = match (known.get(&key), &here) {
@@ -77,5 +77,10 @@ pub(super) fn copy_parts(
             if is_read { (far, near) } else { (near, far) };
         parts.push(CopyPart { from, from_offset, to, to_offset, len: local.len });
     }
-    Ok((parts.into(), here.is_some()))
+    // One part, which most requests have, costs one allocation.
+    let parts = match parts.into_inner() {
+        Ok(one) => Arc::from(one),
+        Err(parts) => parts.into_vec().into(),
+    };
+    Ok((parts, here.is_some()))
 }

@@ -35,7 +35,7 @@ pub(super) fn copies(
         }
         Ok(far)
     })?;
-    engine.host_copies.stages().prepare(device)?;
+    engine.copying.host_copies.stages().prepare(device)?;
     let reason = PathReason::CopiedInStages { device: device.identity().to_string() };
     Ok((Copies { by: Copying::Cpus, parts }, reason))
 }

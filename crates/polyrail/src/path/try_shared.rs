@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use polyrail_config::PathChoice;
 use polyrail_proto::Time;
@@ -11,7 +11,7 @@ use polyrail_proto::liveness::Retry;
 use polyrail_proto::message::Message;
 use polyrail_proto::wire::SharedPlace;
 
-use crate::device::shared_memory::trial::{PAGE_BYTES, Trial};
+use crate::device::shared_memory::trial::{PAGE_BYTES, now};
 use crate::device::shared_memory::{Shown, open};
 use crate::engine::local_engines::engine_here;
 use crate::engine::pass::Pass;
@@ -31,31 +31,10 @@ pub(crate) fn is_possible(
     limit: Duration,
 ) -> Result<(), Cow<'static, str>> {
     find_out(engine, peer)?;
-    let sharing = &peer.sharing;
-    let is_answered = || !sharing.is_asked();
-    let sleep = |limit| sharing.sleep(limit);
-    let may_wait = wait_for_answer(engine, peer, limit, is_answered, sleep);
-    let mut state = sharing.lock();
-    if let Some(why) = state.trouble() {
-        return Err(why.to_owned().into());
-    }
-    match state.known {
-        Trial::Works => Ok(()),
-        _ if peer.is_gone() => Err("the peer is gone".into()),
-        Trial::Asked if !may_wait => {
-            Err("the peer was asked whether it can, and callbacks don't wait for the answer".into())
-        }
-        Trial::Asked if limit.is_zero() => {
-            Err("the peer was asked whether it can, and has not answered yet".into())
-        }
-        Trial::Asked => {
-            state.known = Trial::Overdue;
-            Err("the peer did not answer in time whether it can".into())
-        }
-        Trial::Unknown | Trial::Overdue => {
-            Err("the peer has not answered yet whether it can".into())
-        }
-    }
+    let sharing = &peer.beside.sharing;
+    let is_answered = || !sharing.lock().is_asked();
+    let may_wait = wait_for_answer(engine, peer, limit, is_answered, |limit| sharing.sleep(limit));
+    sharing.lock().result((may_wait, limit), peer.is_gone(), now)
 }
 
 /// Asks the peer whether it can open memory of this process, if nobody has asked; an error if it is known
@@ -64,14 +43,14 @@ pub(super) fn find_out(
     engine: &Arc<EngineShared>,
     peer: &Arc<PeerShared>,
 ) -> Result<(), Cow<'static, str>> {
-    if let Some(why) = peer.process.obstacle() {
+    if let Some(why) = peer.beside.process.obstacle() {
         return Err(why.into());
     }
     if !peer.card.capabilities.contains(Capabilities::SHARED_MEMORY) {
         return Err("the peer is of a version without it".into());
     }
-    let sharing = &peer.sharing;
-    if let Some(why) = sharing.lock().trouble() {
+    let sharing = &peer.beside.sharing;
+    if let Some(why) = sharing.lock().trouble(now) {
         return Err(why.to_owned().into());
     }
     let place = match shown_page(engine) {
@@ -81,7 +60,7 @@ pub(super) fn find_out(
             return Err(why.into());
         }
     };
-    if sharing.is_first() {
+    if sharing.lock().begin(now) {
         let is_asked = ask(engine, peer, Message::MemoryShown { place });
         if !is_asked {
             return Err("the peer is gone".into());
@@ -93,17 +72,17 @@ pub(super) fn find_out(
 /// The peer shows memory.
 pub(crate) fn shown(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, place: SharedPlace) {
     let (engine, name) = (pass.engine, peer.name());
-    if !peer.quotas.of_messages.may_answer() {
+    if !peer.account.quotas.of_messages.may_answer() {
         tracing::debug!(target: "polyrail::share", peer = name, "shows memory, takes no answers");
         return;
     }
-    let last = peer.sharing.lock().shown.replace(Instant::now());
+    let last = peer.beside.sharing.lock().handle_shown(now());
     let answer = || {
         if engine.config.path == PathChoice::Tcp {
             return Err("the peer's setting path says tcp".to_owned());
         }
         // One that hears that it failed waits for longer.
-        if last.is_some_and(|last| last.elapsed() < Retry::SHORTEST) {
+        if last.is_some_and(|ago| ago < Retry::SHORTEST) {
             return Err("the peer was asked a moment ago".to_owned());
         }
         let memory = open_page(engine, peer, place).map_err(|why| {
@@ -128,21 +107,13 @@ pub(crate) fn seen(
     peer: &Arc<PeerShared>,
     seen: Result<SharedPlace, String>,
 ) {
-    if !matches!(peer.sharing.lock().known, Trial::Asked | Trial::Overdue) {
+    if !peer.beside.sharing.lock().is_owed() {
         tracing::debug!(target: "polyrail::share", peer = peer.name(), "answers what nobody asked");
         return;
     }
-    let looked = seen.and_then(|place| pin(engine, &open_page(engine, peer, place)?));
-    let mut state = peer.sharing.lock();
-    match looked {
-        Ok(()) => state.known = Trial::Works,
-        Err(why) => {
-            state.known = Trial::Unknown;
-            state.fail(why);
-        }
-    }
-    drop(state);
-    peer.sharing.changed.notify_all();
+    let tried = seen.and_then(|place| pin(engine, &open_page(engine, peer, place)?));
+    peer.beside.sharing.lock().handle_answer(tried, now());
+    peer.beside.sharing.changed.notify_all();
 }
 
 /// Opens what the peer shows.
@@ -151,7 +122,7 @@ fn open_page(
     peer: &PeerShared,
     place: SharedPlace,
 ) -> Result<polyrail_sys::Memory, String> {
-    let process = peer.process.prove(&engine.proofs)?;
+    let process = peer.beside.process.prove(&engine.copying.proofs)?;
     if place.bytes != PAGE_BYTES {
         return Err("it was asked to open something else than such a page".into());
     }
@@ -160,7 +131,7 @@ fn open_page(
 
 /// The place of the page that this engine shows.
 fn shown_page(engine: &EngineShared) -> Result<SharedPlace, String> {
-    let badge = engine.proofs.badge()?;
+    let badge = engine.copying.proofs.badge()?;
     page(engine).map(|page| page.place(&badge))
 }
 
@@ -175,17 +146,17 @@ fn pin(engine: &EngineShared, page: &polyrail_sys::Memory) -> Result<(), String>
 /// Makes the page that peers on this host are shown, before anybody posts: to get memory can take as long as others keep
 /// the CPUs. What fails is told once a transfer wants it.
 pub(crate) fn prepare(engine: &EngineShared, peer: &PeerShared) {
-    if peer.process.obstacle().is_none() && engine_here(peer.instance()).is_none() {
+    if peer.beside.process.obstacle().is_none() && engine_here(peer.instance()).is_none() {
         let _ = page(engine);
     }
 }
 
 fn page(engine: &EngineShared) -> Result<&Shown, String> {
-    if let Some(page) = engine.page.get() {
+    if let Some(page) = engine.copying.page.get() {
         return Ok(page);
     }
     // What fails now may succeed for the next peer.
     let page = Shown::new(PAGE_BYTES)?;
     pin(engine, page.memory())?;
-    Ok(engine.page.get_or_init(|| page))
+    Ok(engine.copying.page.get_or_init(|| page))
 }

@@ -19,12 +19,12 @@ use super::flow::Flow;
 use crate::device::shared_memory::stream::SharedStream;
 use crate::device::staging::Copiers;
 use crate::engine::finish::Finish;
-use crate::engine::op::OpHandle;
-use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::PeerShared;
+use crate::engine::pass::Pass;
+use crate::engine::peer::{Down, OpHandle, PeerShared};
 use crate::engine::proxy_handle::ProxyCommand;
 use crate::memory::tickets::Tickets;
 use crate::sender::flow::TxFlow;
+use crate::wake::sleeper::Debts;
 
 /// How often flows with chunks in flight are checked for a stall.
 pub(super) const CHECK_NS: u64 = 50_000_000;
@@ -48,7 +48,7 @@ pub(super) struct Core {
     /// where wake-ups are checked.
     pub(super) is_unannounced: bool,
     /// Some have to wait for a device, or for another thread in a system call.
-    withholds_acks: bool,
+    pub(super) withholds_acks: bool,
     /// Peers whose connections are about to end, until all that they brought is acknowledged.
     settling: Vec<Settling>,
     /// Flows that devices copy into place for, and peers whose flow is gone before that was done.
@@ -70,10 +70,8 @@ pub(super) struct Core {
     pub(super) interruptions: Interruptions,
     /// When all flows were last looked at for a caller.
     polled_at: u64,
-    /// A look at the poller has taken a wake-up, which may have been meant for a thread that sleeps there.
-    took_wake_up: bool,
-    /// The last visits to flows left bytes there that nobody announces again.
-    leaves_unread: bool,
+    /// The debts of this thread, and of those before it, to the one that sleeps on the poller.
+    pub(super) debts: Debts,
     /// Whether the poller watches the flows. It costs whoever sends to them, so that where callers
     /// drive it begins when one of them is about to sleep, or when there are many.
     watches: bool,
@@ -131,8 +129,7 @@ impl Core {
             rounds: 0,
             interruptions: Interruptions::default(),
             polled_at: 0,
-            took_wake_up: false,
-            leaves_unread: false,
+            debts: Debts::default(),
             watches,
         }
     }
@@ -183,6 +180,7 @@ impl Core {
         ready.retain(|&key| {
             let Some(flow) = self.flows.get_mut(key) else { return false };
             if pass.hasty && flow.peer.is_held() {
+                leaves_unread |= !flow.is_held_back();
                 return true;
             }
             if turns.as_ref().is_some_and(|turns| turns.is_over(&*flow.peer)) {
@@ -217,7 +215,7 @@ impl Core {
             more
         });
         worked |= !put_off.is_empty();
-        self.leaves_unread = leaves_unread || !put_off.is_empty();
+        self.debts.note_visits(leaves_unread || !put_off.is_empty());
         // Those that were put off come first, so each has its turn. The vector is reused.
         ready.append(&mut self.ready);
         ready.splice(0..0, put_off);
@@ -278,7 +276,7 @@ impl Core {
         self.orphans.retain(|peer| {
             let mut rx = peer.rx();
             rx.settle();
-            let stays = rx.has_orphans();
+            let stays = rx.landings.has_orphans();
             worked |= tell_last(peer, rx, 0, pass);
             stays
         });

@@ -34,7 +34,7 @@ impl<'a> DrivenCore<'a> {
 impl Drop for DrivenCore<'_> {
     fn drop(&mut self) {
         let SendsLeft { proxy, engine } = self._then;
-        proxy.leave_to_sleeper(&mut self.core, engine);
+        proxy.rouse_for(&mut self.core, engine, true);
     }
 }
 
@@ -63,15 +63,17 @@ impl DerefMut for DrivenCore<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::sync::atomic::Ordering;
     use std::sync::mpsc;
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use polyrail_config::Config;
 
     use polyrail_sys::threads::monotonic_ns;
 
     use crate::api::engine::Engine;
+    use crate::base::driving::is_driving;
     use crate::engine::proxy_handle::ProxyCommand;
     use crate::proxy::{Proxy, Reads};
 
@@ -113,13 +115,85 @@ mod tests {
         }
     }
 
+    /// The thread goes on with the core that it locked to note what had come.
+    #[test]
+    fn a_thread_that_wakes_up_keeps_the_core() {
+        for mode in [&[][..], &[("progress", "caller")]] {
+            let a = engine(mode);
+            // No other thread drives it.
+            let proxy = Proxy::new("apart".to_owned(), Vec::new(), false).unwrap();
+            let is_held = Cell::new(true);
+            let stop = || {
+                // So a callback that the question calls waits for no other pass.
+                is_held.set(is_held.get() && proxy.try_lock().is_none() && is_driving());
+                // Its next sleep is over at once.
+                proxy.doorbell.rouse();
+                proxy.counters.sleeps.load(Ordering::Relaxed) > 0
+            };
+            let until = Instant::now() + LONG;
+            proxy.drive_until(a.shared(), Duration::ZERO, Some(until), &stop);
+            assert!(Instant::now() < until && is_held.get(), "{mode:?}");
+            assert!(proxy.try_lock().is_some(), "{mode:?}: it gives the core back");
+        }
+    }
+
+    /// Others may have driven since it gave the core back.
+    #[test]
+    fn a_caller_that_is_about_to_sleep_asks_once_more() {
+        let a = engine(&[("progress", "caller")]);
+        let until = Some(Instant::now() + LONG);
+        let proxy = Proxy::new("apart".to_owned(), Vec::new(), false).unwrap();
+        let asked = Cell::new(0);
+        // In its pass, and when it sits.
+        let stop = || asked.replace(asked.get() + 1) > 0;
+        proxy.drive_until(a.shared(), Duration::ZERO, until, &stop);
+        assert_eq!(proxy.counters.sleeps.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn who_does_not_get_the_core_answers_no_ring() {
+        let a = engine(&[("progress", "caller")]);
+        let proxy = Proxy::new("apart".to_owned(), Vec::new(), false).unwrap();
+        proxy.doorbell.ring();
+        let held = proxy.lock();
+        proxy.drive_until(a.shared(), Duration::ZERO, None, &|| true);
+        assert!(proxy.doorbell.is_rung());
+        drop(held);
+        proxy.drive_until(a.shared(), Duration::ZERO, None, &|| true);
+        assert!(!proxy.doorbell.is_rung());
+    }
+
+    #[test]
+    fn a_caller_makes_a_pass_for_a_wake_up_that_another_took() {
+        let a = engine(&[("progress", "caller")]);
+        for owes in [false, true] {
+            let proxy = Proxy::new("apart".to_owned(), Vec::new(), false).unwrap();
+            proxy.try_core(a.shared()).unwrap().debts.note_look(owes);
+            let passes = Cell::new(0);
+            let stop = || {
+                // Its next sleep is over at once.
+                proxy.doorbell.rouse();
+                let has_slept = proxy.counters.sleeps.load(Ordering::Relaxed) > 0;
+                if !has_slept {
+                    passes.set(proxy.counters.passes.load(Ordering::Relaxed));
+                }
+                has_slept
+            };
+            let until = Some(Instant::now() + LONG);
+            proxy.drive_until(a.shared(), Duration::ZERO, until, &stop);
+            assert_eq!(passes.get(), 1 + u64::from(owes));
+            // It has left without a pass for what woke it.
+            assert!(!proxy.lock().debts.may_sleep());
+        }
+    }
+
     #[test]
     fn a_caller_puts_off_what_has_to_wait_for_a_lock() {
         let (a, b) = (engine(&[]), engine(&[]));
         let to_b = a.add_peer(&b.metadata()).unwrap();
         // Nobody but this test drives it.
         let proxy = Proxy::new("apart".to_owned(), Vec::new(), false).unwrap();
-        let due = &to_b.shared.unsettled;
+        let due = &to_b.shared.links.unsettled;
         due.store(1, Ordering::Release);
         proxy.command(ProxyCommand::Settle { peer: to_b.shared.clone(), says_bye: false });
         let pass = |reads| {

@@ -1,5 +1,7 @@
 //! Driving a proxy: passes while something moves, then looking, lingering or sleeping.
 
+mod sleep;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -7,16 +9,16 @@ use std::time::{Duration, Instant};
 use polyrail_proto::progress::{Outlook, Pace};
 use polyrail_sys::threads::{bind_current, monotonic_ns, sleep_precisely, thread_cpu_time};
 
+use self::sleep::sleep_of;
 use super::core::Core;
 use super::core_guard::DrivenCore;
 use super::{Proxy, Reads};
+use crate::base::driving::Driving;
 use crate::base::pause::{COPY_SLEEP, Pause};
 use crate::engine::state::EngineShared;
 use crate::wake::CHECKS;
 use crate::wake::doorbell::Slept;
 
-/// How long a caller sleeps at most before it looks whether what it waits for is over.
-const CALLER_SLEEP: Duration = Duration::from_millis(100);
 /// While polling: rounds of some 40 ns for which the core is free.
 const LINGER_LONG: u32 = 64;
 const LINGER_SHORT: u32 = 6;
@@ -45,6 +47,8 @@ struct DriveState<'a> {
     polls_since: Option<u64>,
     /// It woke up though nothing was due, and nothing had come.
     woke_alone: bool,
+    /// The core that this thread has locked since its last pass, or since it woke up.
+    held: Option<DrivenCore<'a>>,
 }
 
 /// Why passes were given up for a while.
@@ -57,15 +61,34 @@ enum Idle {
     Through,
 }
 
-/// How a proxy sleeps.
-struct Sleep {
-    limit: Option<Duration>,
-    /// Something is to be done at its end that nothing announces. A check for stalls does not count: what can be moved
-    /// when that is due was left alone.
-    is_due: bool,
-}
+impl<'a> DriveState<'a> {
+    fn new(
+        engine: &'a Arc<EngineShared>,
+        spin_ns: u64,
+        until: Option<Instant>,
+        stop: &'a dyn Fn() -> bool,
+    ) -> Self {
+        Self {
+            engine,
+            spin_ns,
+            until,
+            stop,
+            busy_at: None,
+            pace: Pace::default(),
+            note_at: 0,
+            poll_at: None,
+            polls_since: None,
+            woke_alone: false,
+            held: None,
+        }
+    }
 
-impl DriveState<'_> {
+    /// Asks whether to stop. The core may be locked meanwhile, so callbacks that this calls must not wait for a pass.
+    fn is_over(&self) -> bool {
+        let _driving = Driving::begin();
+        (self.stop)()
+    }
+
     /// Looks at the thread now and then.
     fn note_thread(&mut self, proxy: &Proxy) {
         const EVERY_NS: u64 = 10_000_000;
@@ -135,30 +158,18 @@ impl Proxy {
 
     /// Drives until `stop` says so, or the time is over. While another thread sleeps on the
     /// poller, only passes are made.
-    pub(super) fn drive_until(
-        &self,
-        engine: &Arc<EngineShared>,
+    pub(super) fn drive_until<'a>(
+        &'a self,
+        engine: &'a Arc<EngineShared>,
         spin: Duration,
         until: Option<Instant>,
-        stop: &dyn Fn() -> bool,
+        stop: &'a dyn Fn() -> bool,
     ) {
         let spin_ns = u64::try_from(spin.as_nanos()).unwrap_or(u64::MAX);
-        let mut drive = DriveState {
-            engine,
-            spin_ns,
-            until,
-            stop,
-            busy_at: None,
-            pace: Pace::default(),
-            note_at: 0,
-            poll_at: None,
-            polls_since: None,
-            woke_alone: false,
-        };
+        let mut drive = DriveState::new(engine, spin_ns, until, stop);
         let mut pause = Pause::default();
         loop {
-            drive.woke_alone &= !self.doorbell.begin();
-            let Some(mut core) = self.try_core(engine) else {
+            let Some(mut core) = drive.held.take().or_else(|| self.try_core(engine)) else {
                 // Somebody else drives; what they move may be what is waited for.
                 if stop() || drive.is_expired() {
                     return;
@@ -167,10 +178,12 @@ impl Proxy {
                 continue;
             };
             pause = Pause::default();
+            // Only with the core: a ring that this thread answers is followed by its pass.
+            drive.woke_alone &= !self.doorbell.begin();
             core.is_unannounced = CHECKS && std::mem::take(&mut drive.woke_alone);
             match self.work(&mut core, &mut drive) {
                 Idle::Stopped => {
-                    drive.pace.stop(&engine.pollers);
+                    drive.pace.stop(&engine.pace.pollers);
                     return;
                 }
                 Idle::Lingers(rounds) => {
@@ -187,11 +200,12 @@ impl Proxy {
     }
 
     /// Nothing is left to do: sleeps until there is. Says whether to go on then.
-    fn rest(&self, mut core: DrivenCore<'_>, drive: &mut DriveState<'_>) -> bool {
+    fn rest<'a>(&'a self, mut core: DrivenCore<'a>, drive: &mut DriveState<'a>) -> bool {
         drive.busy_at = None;
         drive.count_polling(self, monotonic_ns());
-        drive.pace.stop(&drive.engine.pollers);
+        drive.pace.stop(&drive.engine.pace.pollers);
         if self.send_held_acks(&mut core, drive.engine) {
+            drive.held = Some(core);
             return true;
         }
         let sleep = sleep_of(&mut core, drive);
@@ -201,8 +215,19 @@ impl Proxy {
         if drive.is_expired() {
             return false;
         }
-        drive.woke_alone = self.sleep(drive.engine, &sleep) == Slept::Alone;
-        !(drive.stop)()
+        let slept;
+        (slept, drive.held) = self.sleep(drive, &sleep);
+        drive.woke_alone = slept == Slept::Alone;
+        // Without the core, a callback may wait for a pass of another thread.
+        let is_over = if drive.held.is_some() { drive.is_over() } else { (drive.stop)() };
+        if !is_over {
+            return true;
+        }
+        if let Some(core) = &mut drive.held {
+            // No pass follows here, so the reason that kept this thread awake may concern the next one that sleeps.
+            core.debts.note_look(true);
+        }
+        false
     }
 
     /// Makes passes while something moves, and for as long after that as polling is worth while.
@@ -211,7 +236,7 @@ impl Proxy {
         let mut busy_at = *drive.busy_at.get_or_insert(now);
         loop {
             let worked = self.pass(core, drive.engine, now, Reads::Yes);
-            if (drive.stop)() {
+            if drive.is_over() {
                 return Idle::Stopped;
             }
             if worked {
@@ -228,7 +253,7 @@ impl Proxy {
                     // Flows that always bring something don't keep the thread from the others.
                     *poll_at = now + POLL_EVERY_NS;
                     core.poll(&self.doorbell.poller);
-                    self.pass_wake_up_on(core, drive.engine);
+                    self.rouse_for(core, drive.engine, false);
                 }
                 continue;
             }
@@ -265,7 +290,7 @@ impl Proxy {
         now: &mut u64,
     ) -> Option<Idle> {
         drive.polls_since.get_or_insert(busy_at);
-        let spin_ns = drive.spin_ns.max(drive.pace.poll_ns(&drive.engine.pollers));
+        let spin_ns = drive.spin_ns.max(drive.pace.poll_ns(&drive.engine.pace.pollers));
         *now = monotonic_ns();
         if *now - busy_at >= spin_ns || drive.is_expired() {
             return Some(Idle::Through);
@@ -311,43 +336,6 @@ impl Proxy {
         self.pass(core, engine, monotonic_ns(), Reads::Yes)
     }
 
-    fn sleep(&self, engine: &Arc<EngineShared>, sleep: &Sleep) -> Slept {
-        let Some(mut events) = self.sleeper.try_lock() else {
-            // Somebody else sleeps here and will drive; look again soon.
-            std::thread::sleep(Duration::from_micros(50));
-            return Slept::No;
-        };
-        // Only now, as the one who sleeps here: who was that before has said that it is awake.
-        let has_nothing = || {
-            let has_nothing = !engine.settings.shared_stream || {
-                let mut core = DrivenCore::new(self.lock(), self, engine);
-                let has_nothing = core.may_sleep();
-                if !has_nothing {
-                    core.is_awake();
-                }
-                has_nothing
-            };
-            self.counters.sleeps.fetch_add(has_nothing.into(), Ordering::Relaxed);
-            has_nothing
-        };
-        let slept = self.doorbell.sleep(&mut events, sleep.limit, sleep.is_due, has_nothing);
-        let slept = slept.unwrap_or_else(|error| {
-            tracing::error!(target: "polyrail::proxy", proxy = %self.name, %error, "epoll failed");
-            Slept::Woken
-        });
-        if slept == Slept::No {
-            return slept;
-        }
-        let mut core = DrivenCore::new(self.lock(), self, engine);
-        core.is_awake();
-        let before = core.events.len();
-        core.events.append(&mut events);
-        core.note_sockets(before);
-        // Nobody sleeps here any more, for whom the core would be left.
-        drop(events);
-        slept
-    }
-
     fn note_thread(&self) {
         let cpu_ns = u64::try_from(thread_cpu_time().as_nanos()).unwrap_or(u64::MAX);
         self.counters.cpu_ns.store(cpu_ns, Ordering::Relaxed);
@@ -357,25 +345,4 @@ impl Proxy {
             self.counters.migrations.fetch_add(1, Ordering::Relaxed);
         }
     }
-}
-
-/// How long a proxy may sleep, as its core is now.
-fn sleep_of(core: &mut Core, drive: &DriveState<'_>) -> Sleep {
-    let check = core.check_due();
-    let outlook = core.outlook();
-    let due = match outlook {
-        Outlook::Ask => Some(COPY_SLEEP),
-        Outlook::Told => check.map(from_now),
-        Outlook::Until(at) => Some(from_now(check.map_or(at, |check| check.min(at)))),
-    };
-    let rest = drive.until.map(|until| until.saturating_duration_since(Instant::now()));
-    // What a caller waits for may end where no proxy is driven, as by a deadline.
-    let caller = drive.engine.settings.caller_driven.then_some(CALLER_SLEEP);
-    let limit = due.into_iter().chain(rest).chain(caller).min();
-    // Callers leave each other work that nobody is told of: whoever calls next does it.
-    Sleep { limit, is_due: outlook != Outlook::Told || caller.is_some() }
-}
-
-fn from_now(at: u64) -> Duration {
-    Duration::from_nanos(at.saturating_sub(monotonic_ns()))
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::device::connection::Connection;
 use crate::device::shared_memory::stream::SharedStream;
-use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::PeerShared;
+use crate::engine::pass::Pass;
+use crate::engine::peer::{Down, PeerShared};
 use crate::receiver::flow::RxFlow;
 use crate::sender::flow::TxFlow;
 

@@ -17,6 +17,7 @@ mod room;
 use std::sync::Arc;
 use std::time::Duration;
 
+use polyrail_proto::budget::Taken;
 use polyrail_proto::progress::Visit;
 use polyrail_proto::tally::ArrivalStats;
 use polyrail_proto::wire::AckFrame;
@@ -30,10 +31,9 @@ use self::current::Current;
 use self::device_chunks::Arrivals;
 use self::landing::Landing;
 use crate::device::connection::Connection;
-use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::{Delivery, PeerShared, RxSide};
+use crate::engine::pass::Pass;
+use crate::engine::peer::{Delivery, Down, PeerShared, RxSide};
 use crate::engine::proxy_handle::Arriving;
-use crate::engine::quotas::FlowPlace;
 
 /// Payload that one visit reads before other flows get their turn.
 const VISIT_BYTES: usize = 4 << 20;
@@ -45,13 +45,11 @@ pub(crate) struct RxFlow {
     pub(crate) epoch: u64,
     /// Since when, by the monotonic clock.
     pub(crate) since_ns: u64,
-    _place: Option<FlowPlace>,
+    _place: Option<Taken>,
     rail: usize,
     current: Current,
     /// Chunks on their way to a device's memory.
     arrivals: Arrivals,
-    /// While other peers wait for pinned memory: which chunk was being read and how much of it was to come, and since when.
-    seen_left: Option<((u64, u32), u64)>,
     /// The buffer holds frames that were left to the next turn.
     has_more: bool,
     /// The peer's share of the inbox was full at the last visit.
@@ -83,7 +81,6 @@ impl RxFlow {
             rail,
             current: Current::default(),
             arrivals: Arrivals::default(),
-            seen_left: None,
             has_more: false,
             is_paused: false,
             acks: AckQueue::new(window_chunks),
@@ -123,7 +120,7 @@ impl RxFlow {
         let since = self.arrivals.oldest_ns().or_else(unquiet);
         let Some(since) = since else { return };
         // A plugin's connection may be dead though this one is not.
-        if self.arrivals.carrier_is_silent(self.peer.stall(settings)) {
+        if self.arrivals.carrier_is_silent(self.peer.stall(settings, Time(pass.now))) {
             return;
         }
         if Duration::from_nanos(pass.now.saturating_sub(since)) < settings.peer_timeout {
@@ -173,7 +170,7 @@ impl RxFlow {
             if self.waits() || is_over || !(connection.readable || self.has_more) {
                 break;
             }
-            if pass.engine.inbox.must_pause(&self.peer) {
+            if pass.engine.arrived.inbox.limits.must_pause(&self.peer.account.inbox_share) {
                 // The sender is held back by its window until somebody takes notifications.
                 self.is_paused = true;
                 break;
@@ -255,7 +252,7 @@ impl RxFlow {
     /// The flow is gone. Says whether devices still copy what it brought.
     pub(crate) fn abandon(&self, rx: &mut RxSide) -> bool {
         self.arrivals.abandon(rx);
-        rx.has_orphans()
+        rx.landings.has_orphans()
     }
 
     /// Acknowledges what landed, if it is time to.
@@ -315,6 +312,6 @@ impl RxFlow {
     }
 
     fn stats(&self) -> &ArrivalStats {
-        &self.peer.arrivals[self.rail]
+        &self.peer.account.arrivals[self.rail]
     }
 }

@@ -3,22 +3,20 @@
 
 use std::sync::Arc;
 
+use polyrail_proto::copying::Stop;
 use polyrail_proto::message::{Half, Message, ReadPiece};
 use polyrail_proto::peer::Delivered;
 use polyrail_proto::wire::RefusalCode;
 use polyrail_proto::{Failure, Plan, Segment, Time};
 
-use crate::device::host_copy::piece::Stop;
 use crate::engine::carriage::Carriage;
 use crate::engine::finish::{Finish, drain_tx};
 use crate::engine::inbox::Notification;
-use crate::engine::op::OpRef;
 use crate::engine::outgoing::{Cause, Made, Outgoing};
-use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::{Arrival, Delivery, Locked, PeerShared, RxSide};
+use crate::engine::pass::Pass;
+use crate::engine::peer::{Delivery, Down, Locked, OpRef, PeerShared, RxSide, Segments};
 use crate::engine::peer_handle::Peer;
-use crate::engine::prepared::Segments;
-use crate::memory::region::Touch;
+use crate::memory::region_core::Touch;
 use crate::memory::region_list::RegionList;
 use crate::path::{carry, export, try_shared};
 
@@ -32,57 +30,57 @@ impl Pass<'_> {
     ) -> (Locked<'p, RxSide>, Result<(), Down>) {
         let mut result = Ok(());
         for arrival in delivery.arrivals.drain(..) {
-            // All of it: it has landed, and is not sent again.
-            result = result.and(arrived(self, peer, arrival));
+            let delivered = arrival.read();
+            self.for_caller |= !matches!(
+                delivered,
+                Delivered::Message(_) | Delivered::Unknown(_) | Delivered::Nothing
+            );
+            match delivered {
+                Delivered::Notification(data) => {
+                    let peer = Peer { shared: peer.clone() };
+                    let left = match &self.engine.observer {
+                        Some(observer) => {
+                            let tell = || observer.notified(&peer, data);
+                            self.engine.arrived.callbacks.call("observer", tell).flatten()
+                        }
+                        None => Some(data),
+                    };
+                    if let Some(data) = left {
+                        self.engine.arrived.inbox.push(Notification { peer, data });
+                    }
+                }
+                Delivered::Read { op: OpRef(op), bytes } => {
+                    self.finishes.push(Finish::Done(op, bytes));
+                    if peer.tx().handle_read_served() {
+                        self.engine.announce(peer);
+                    }
+                }
+                Delivered::Received { op: OpRef(op), bytes, is_copied } => {
+                    if is_copied {
+                        op.set_carriage(Carriage::Sender);
+                    }
+                    self.finishes.push(Finish::Done(op, bytes));
+                }
+                Delivered::Failed(OpRef(op), failure) => {
+                    self.finishes.push(Finish::Awaited(op, failure));
+                }
+                // Also after an error: it has landed, and is not sent again.
+                Delivered::Message(message) => result = result.and(handle(self, peer, message)),
+                Delivered::Unknown(error) => {
+                    let log = &peer.account.quotas.logs.not_understood;
+                    if let Some(others) = log.left_out(Time(self.now)) {
+                        let name = peer.name();
+                        tracing::warn!(target: "polyrail::peer", peer = name, %error, others,
+                            "message not understood");
+                    }
+                }
+                Delivered::Nothing => {}
+            }
         }
         let mut rx = peer.rx();
         rx.end_delivery(delivery);
         (rx, result)
     }
-}
-
-fn arrived(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, arrival: Arrival) -> Result<(), Down> {
-    let delivered = arrival.read();
-    pass.for_caller |=
-        !matches!(delivered, Delivered::Message(_) | Delivered::Unknown(_) | Delivered::Nothing);
-    match delivered {
-        Delivered::Notification(data) => {
-            let peer = Peer { shared: peer.clone() };
-            let left = match &pass.engine.observer {
-                Some(observer) => {
-                    let tell = || observer.notified(&peer, data);
-                    pass.engine.callbacks.call("observer", tell).flatten()
-                }
-                None => Some(data),
-            };
-            if let Some(data) = left {
-                pass.engine.inbox.push(Notification { peer, data });
-            }
-        }
-        Delivered::Read { op: OpRef(op), bytes } => {
-            pass.finishes.push(Finish::Done(op, bytes));
-            if peer.tx().handle_read_served() {
-                pass.engine.announce(peer);
-            }
-        }
-        Delivered::Received { op: OpRef(op), bytes, is_copied } => {
-            if is_copied {
-                op.set_carriage(Carriage::Sender);
-            }
-            pass.finishes.push(Finish::Done(op, bytes));
-        }
-        Delivered::Failed(OpRef(op), failure) => pass.finishes.push(Finish::Awaited(op, failure)),
-        Delivered::Message(message) => return handle(pass, peer, message),
-        Delivered::Unknown(error) => {
-            if let Some(others) = peer.quotas.logs.not_understood.left_out(Time(pass.now)) {
-                let name = peer.name();
-                tracing::warn!(target: "polyrail::peer", peer = name, %error, others,
-                    "message not understood");
-            }
-        }
-        Delivered::Nothing => {}
-    }
-    Ok(())
 }
 
 fn handle(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> Result<(), Down> {
@@ -121,11 +119,11 @@ fn handle_own(pass: &mut Pass<'_>, peer: &Arc<PeerShared>, message: Message) -> 
         }
         Message::RegionWanted { key } => export::offer(pass, peer, key),
         Message::RegionOffered { key, offered } => {
-            pass.engine.imports.answer(peer.instance(), key, offered);
+            pass.engine.copying.imports.answer((peer.instance(), key), offered);
         }
         // No acknowledgement leaves before nothing here touches the region any more.
         Message::RegionEnded { key } => {
-            let copies = pass.engine.imports.end(peer.instance(), key);
+            let copies = pass.engine.copying.imports.end((peer.instance(), key));
             peer.rx().ending.extend(copies);
         }
         Message::MemoryShown { place } => try_shared::shown(pass, peer, place),
@@ -152,13 +150,13 @@ fn serve_read(
     pieces: &[ReadPiece],
     shared: bool,
 ) -> Result<(), Down> {
-    if shared && let Some(why) = peer.process.obstacle() {
+    if shared && let Some(why) = peer.beside.process.obstacle() {
         return Err(
             peer.breach(&format_args!("read {read} is asked for in shared memory, but {why}"))
         );
     }
     // A peer whose process is not known has its rails.
-    let shared = shared && peer.process.is_proven(&pass.engine.proofs);
+    let shared = shared && peer.beside.process.is_proven(&pass.engine.copying.proofs);
     let data = read_data(pass, peer, shared, pieces);
     let served = peer.tx().serve_read(Time(pass.now), read, data);
     served.map_err(|error| peer.breach(&error))?;
@@ -172,7 +170,7 @@ fn read_data(
     shared: bool,
     pieces: &[ReadPiece],
 ) -> Result<Outgoing, RefusalCode> {
-    peer.quotas.of_messages.admit_read(pieces, pass.engine.config.chunk_bytes)?;
+    peer.account.quotas.of_messages.admit_read(pieces, pass.engine.config.chunk_bytes)?;
     let mut regions = RegionList::default();
     let mut found = Vec::new();
     let mut segments = Segments::with_capacity(pieces.len());

@@ -14,23 +14,23 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use polyrail_proto::liveness::{FlowLife, Rest, Stall};
+use polyrail_proto::liveness::{FlowLife, Stall};
 use polyrail_proto::progress::Outlook;
-use polyrail_proto::{Failure, FlowIndex, Time};
+use polyrail_proto::{Chunk, Failure, FlowIndex, Framer, Time};
 use polyrail_secure::Sealer;
 
 use self::carried::Carrier;
-use self::device_chunks::Staged;
-use self::frame::Frame;
+use self::device_chunks::Staging;
+use self::frame::{Frame, protection_of};
 use self::pulling::GATHER_FRAMES;
 use self::sending::SendError;
 use crate::device::connection::Connection;
 use crate::device::shared_memory::ring::SharedRing;
 use crate::device::shared_memory::stream::SharedStream;
-use crate::device::staging::Ring;
 use crate::engine::finish::drain_tx;
-use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::PeerShared;
+use crate::engine::outgoing::Outgoing;
+use crate::engine::pass::Pass;
+use crate::engine::peer::{Down, PeerShared};
 use crate::engine::trace::SentChunk;
 use crate::receiver::flow::RxFlow;
 
@@ -44,25 +44,22 @@ pub(crate) struct TxFlow {
     pub(crate) flow: FlowIndex,
     /// The place of its proxy among those that send to the peer.
     proxy_place: usize,
+    /// Empty between pulls, which need its memory.
+    pulled: Vec<Chunk<Outgoing>>,
     /// Frames that are being sent. New ones are pulled only when all are out.
     frames: VecDeque<Frame>,
-    /// Chunks that a device copies to the ring, and what was pulled after them: sent in this order.
-    staged: VecDeque<Staged>,
-    /// Pinned memory, from the first chunk in a device's memory on.
-    ring: Option<Ring>,
+    /// Chunks that a device copies to pinned memory before they are sent.
+    staging: Staging,
     /// Memory that the peer has open, from the first chunk on that it takes itself.
     shared: Option<SharedRing>,
     /// A connection of a plugin that carries its payload.
     carrier: Carrier,
-    /// While others send what this flow, or the peer for this flow, has no pinned memory for.
-    rest: Rest,
-    /// Since when the peer has had no pinned memory because other peers have all of it, by the monotonic clock.
-    short_since: Option<u64>,
     /// Frames so far, and those that the peer has acknowledged.
     sequence: u64,
     acknowledged: u64,
     /// Frames that are out and of which the sender core does not know that yet.
     unreported: u32,
+    framer: Framer,
     /// Records in order, with small payloads, then acknowledgements of what comes the other way: one
     /// piece for the system call instead of many.
     batch: Vec<u8>,
@@ -85,21 +82,21 @@ pub(crate) struct TxFlow {
 
 impl TxFlow {
     pub(crate) fn new(peer: Arc<PeerShared>, flow: FlowIndex) -> Self {
-        let proxy_place = peer.wake.place_of(peer.flows[flow.0 as usize].proxy);
+        let proxy_place = peer.wake.place_of(peer.links.flows[flow.0 as usize].proxy);
+        let framer = Framer::new(protection_of(peer.payload));
         Self {
             peer,
             flow,
             proxy_place,
+            pulled: Vec::new(),
             frames: VecDeque::with_capacity(GATHER_FRAMES),
-            staged: VecDeque::new(),
-            ring: None,
+            staging: Staging::default(),
             shared: None,
             carrier: Carrier::default(),
-            rest: Rest::default(),
-            short_since: None,
             sequence: 0,
             acknowledged: 0,
             unreported: 0,
+            framer,
             batch: Vec::new(),
             batch_sent: 0,
             writable: true,
@@ -147,7 +144,7 @@ impl TxFlow {
         while self.writable && written < VISIT_BYTES {
             let between = self.is_between_frames();
             // A device copies the next chunks while this one is on the wire.
-            if between || !self.staged.is_empty() {
+            if between || !self.staging.is_empty() {
                 while self.pull(&mut connection.sealer, pass)? {}
             }
             // Not behind a frame that is partly out: acknowledgements may follow that, which have to
@@ -209,29 +206,22 @@ impl TxFlow {
 
     /// Whether something is begun and not wholly with the kernel.
     pub(crate) fn is_unfinished(&self) -> bool {
-        !self.is_between_frames() || !self.staged.is_empty() || self.carrier.is_busy()
+        !self.is_between_frames() || !self.staging.is_empty() || self.carrier.is_busy()
     }
 
-    /// What it has before it when nothing moves. A chunk that a device copies for it is asked for
-    /// until the chunk has a frame, whatever the device says at this moment: what is copied by now
-    /// and not sent is found by the next pass. With a socket that is full that can wait for room.
-    /// `now` is that of the pass.
+    /// What it has before it when nothing moves. `now` is that of the pass.
     pub(crate) fn outlook(&self, now: u64) -> Outlook {
-        let copies = Outlook::ask_if(!self.staged.is_empty() && self.writable);
-        // Plugins notify nobody either.
-        let copies = copies.and(Outlook::ask_if(self.carrier.is_busy()));
+        let staging = self.staging.outlook(self.writable, Time(now));
+        // A plugin announces no bytes that it has moved.
+        let carrier = Outlook::ask_if(self.carrier.is_busy());
         // Whoever has what was left to others tells when that changes; but a rail may fall silent.
         let denied = if self.denied { Outlook::Until(now + DENIED_NS) } else { Outlook::Told };
-        // Nothing tells the flow to go on after a rest. At a later moment than `now` the rest may be
-        // over, and nobody has looked since.
-        let rest =
-            self.rest.until(Time(now)).map_or(Outlook::Told, |until| Outlook::Until(until.0));
-        copies.and(rest).and(denied)
+        staging.and(carrier).and(denied)
     }
 
     /// The account of the connection, which ends at this time.
     pub(crate) fn life(&self, now: u64) -> FlowLife {
-        let up_since = self.peer.flows[self.flow.0 as usize].up_since.load(Ordering::Relaxed);
+        let up_since = self.peer.links.flows[self.flow.0 as usize].up_since.load(Ordering::Relaxed);
         let lasted = Time(now).since(Time(up_since));
         FlowLife { lasted, sent: self.sequence > 0, answered: self.is_answered() }
     }

@@ -52,15 +52,19 @@ impl Wake {
 
     /// Announces work, enough for so many threads, and rings them.
     pub(crate) fn announce(&self, threads: usize) {
-        drop(self.offer(threads));
+        let (threads, bits) = self.first(threads);
+        let _posting = self.posting();
+        let before = self.set(bits);
+        for (place, (_, doorbell)) in threads.iter().enumerate() {
+            doorbell.ring_for(was_announced(before, place));
+        }
     }
 
     /// Announces work, enough for so many threads. They are rung when the offer is dropped, unless the poster keeps it.
     pub(crate) fn offer(&self, threads: usize) -> Offer<'_> {
-        let count = threads.clamp(1, self.threads.len());
-        let bits = u64::MAX >> (u64::BITS - (count as u32).min(u64::BITS));
+        let (threads, bits) = self.first(threads);
         let _posting = self.posting();
-        Offer { threads: &self.threads[..count], before: self.set(bits), _posting }
+        Offer { threads, before: self.set(bits), _posting }
     }
 
     /// Announces work to the thread in this place, and rings it.
@@ -108,6 +112,13 @@ impl Wake {
         self.announced.load(Ordering::Acquire) != 0
     }
 
+    /// The first threads, so many of them, with their bits.
+    fn first(&self, threads: usize) -> (&[(usize, Arc<Doorbell>)], u64) {
+        let count = threads.clamp(1, self.threads.len());
+        let bits = u64::MAX >> (u64::BITS - (count as u32).min(u64::BITS));
+        (&self.threads[..count], bits)
+    }
+
     /// Returns the bits from before.
     fn set(&self, bits: u64) -> u64 {
         self.announced.fetch_or(bits, Ordering::AcqRel)
@@ -137,14 +148,7 @@ impl Offer<'_> {
 impl Drop for Offer<'_> {
     fn drop(&mut self) {
         for (place, (_, doorbell)) in self.threads.iter().enumerate() {
-            // Those that share a bit can't be told apart.
-            if place >= u64::BITS as usize - 1 || self.before & bit(place) == 0 {
-                doorbell.ring();
-            } else {
-                // The earlier poster may have lost its CPU before it rang. Or the thread sleeps because its flows could
-                // not send the earlier work.
-                doorbell.ring_again();
-            }
+            doorbell.ring_for(was_announced(self.before, place));
         }
     }
 }
@@ -160,7 +164,15 @@ impl Drop for Posting<'_> {
     }
 }
 
-/// Threads beyond the 64th share a bit.
+/// The place from which on threads share a bit.
+const SHARED: usize = u64::BITS as usize - 1;
+
 fn bit(place: usize) -> u64 {
-    1 << place.min(u64::BITS as usize - 1)
+    1 << place.min(SHARED)
+}
+
+/// Returns whether these bits say that work was announced to the thread in this place. Threads that share a bit can't
+/// be told apart.
+fn was_announced(bits: u64, place: usize) -> bool {
+    place < SHARED && bits & bit(place) != 0
 }

@@ -40,16 +40,18 @@ impl Doorbell {
 
     /// Announces work: the thread looks for it, now or as soon as it is awake.
     pub(crate) fn ring(&self) {
-        if matches!(self.state.swap(RUNG, Ordering::AcqRel), ASLEEP | DOZING) {
-            self.poller.wake();
-        }
+        self.ring_for(false);
     }
 
-    /// Rings for more work of a peer that rang before. An earlier ring that is unanswered covers both; the load leaves
-    /// the cache line to the thread.
-    pub(super) fn ring_again(&self) {
-        if self.state.load(Ordering::Acquire) != RUNG {
-            self.ring();
+    /// Rings for work of a peer. `is_announced`: earlier work of the peer is announced to the thread. An earlier ring that
+    /// is unanswered covers both; the load leaves the cache line to the thread. If there is none, the earlier poster may
+    /// have lost its CPU before it rang. Or the thread sleeps because its flows could not send the earlier work.
+    pub(super) fn ring_for(&self, is_announced: bool) {
+        if is_announced && self.state.load(Ordering::Acquire) == RUNG {
+            return;
+        }
+        if matches!(self.state.swap(RUNG, Ordering::AcqRel), ASLEEP | DOZING) {
+            self.poller.wake();
         }
     }
 
@@ -58,10 +60,11 @@ impl Doorbell {
         self.poller.wake();
     }
 
-    /// Called by the thread before it looks for work. Says whether it was rung since it began last.
+    /// Called by the thread before it looks for work. Returns whether it was rung since it began last. Where another
+    /// thread sleeps here, that stays asleep, and the next ring wakes it.
     pub(crate) fn begin(&self) -> bool {
-        // Acquire pairs with the release in `ring`: work from before the ring is seen now.
-        self.state.swap(AWAKE, Ordering::AcqRel) == RUNG
+        // Acquire pairs with the release in `ring_for`: work from before the ring is seen now.
+        self.state.compare_exchange(RUNG, AWAKE, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Whether it was rung since the thread began to look.

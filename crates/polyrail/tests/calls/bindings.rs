@@ -15,12 +15,7 @@ fn proxies_run_where_the_bindings_of_their_interface_say_and_the_caller_stays() 
     let before = polyrail_sys::threads::allowed_cpus().unwrap();
     let (first, last) = (before[0], before[before.len() - 1]);
     let (tx, rx) = (format!("lo:{first};eth77:{last}"), format!("lo:{last}"));
-    let stats = write_once(&[
-        ("tx_bindings", &tx),
-        ("rx_bindings", &rx),
-        ("tx_proxies", "2"),
-        ("rx_proxies", "1"),
-    ]);
+    let stats = write_once(&[("tx_bindings", &tx), ("rx_bindings", &rx), ("proxies", "2,1")]);
     assert_eq!(polyrail_sys::threads::allowed_cpus().unwrap(), before);
     let seen: Vec<_> = stats
         .proxies
@@ -42,11 +37,10 @@ fn proxies_run_where_the_bindings_of_their_interface_say_and_the_caller_stays() 
 }
 
 #[test]
-fn interfaces_that_bindings_do_not_name_go_by_the_list() {
-    let first = polyrail_sys::threads::allowed_cpus().unwrap()[0];
-    let list = first.to_string();
-    let other = format!("eth77:{first}");
-    let stats = write_once(&[("tx_bindings", &other), ("tx_cpus", &list)]);
+fn interfaces_that_bindings_do_not_name_go_by_the_entry_without_a_name() {
+    let cpus = polyrail_sys::threads::allowed_cpus().unwrap();
+    let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
+    let stats = write_once(&[("tx_bindings", &format!("eth77:{last};{first}"))]);
     let tx: Vec<_> = stats.proxies.iter().filter(|p| p.name.starts_with("pr-tx")).collect();
     assert!(!tx.is_empty() && tx.iter().all(|proxy| proxy.actual_cpus == [first]));
     let rx = stats.proxies.iter().find(|p| p.name == "pr-rx0").unwrap();

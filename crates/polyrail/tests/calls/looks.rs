@@ -71,7 +71,7 @@ fn a_look_may_find_that_it_is_over() {
 /// told to.
 #[test]
 fn a_wait_ends_in_time_whatever_comes_meanwhile() {
-    let engine = engine(&[CALLER, ("wait_spin_us", "100000")]);
+    let engine = engine(&[CALLER, ("spin", "100ms")]);
     let room = zeroed(&engine, PUPPET_BYTES);
     // Together they send more than this thread can take.
     let mut puppets: Vec<_> = (0..3).map(|_| Puppet::start(&engine, &[])).collect();

@@ -35,9 +35,12 @@ fn a_write_of_any_size_arrives_byte_exact_over_all_rails() {
 #[test]
 fn callers_that_never_sleep_miss_nothing_on_few_flows_or_many() {
     for channels in ["1", "4", "24"] {
-        // Sockets fill up, and nobody says when they have room again.
-        let p =
-            pair(&[("progress", "caller"), ("channels", channels), ("send_buffer_bytes", "64KiB")]);
+        // Sockets fill up, and no event says when they have room again.
+        let p = pair(&[
+            ("progress", "caller"),
+            ("channels", channels),
+            ("socket_buffer_bytes", "64KiB"),
+        ]);
         for len in [0, 8, 65_536, 16 << 20] {
             let source = filled(&p.a, len, 11);
             let target = zeroed(&p.b, len);
@@ -486,7 +489,7 @@ fn a_state_dump_names_peers_flows_and_what_waits() {
 fn the_affinity_of_the_caller_is_never_changed() {
     let before = polyrail_sys::threads::allowed_cpus().unwrap();
     let first = before[0].to_string();
-    let p = pair(&[("tx_cpus", &first), ("rx_cpus", &first)]);
+    let p = pair(&[("tx_bindings", &first), ("rx_bindings", &first)]);
     let (source, target) = (filled(&p.a, 1 << 20, 1), zeroed(&p.b, 1 << 20));
     p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap().ended().unwrap();
     assert_eq!(polyrail_sys::threads::allowed_cpus().unwrap(), before);
@@ -497,7 +500,7 @@ fn the_affinity_of_the_caller_is_never_changed() {
 #[test]
 fn a_peer_of_another_engine_is_refused_by_name_and_left_alone() {
     let p = pair(&[]);
-    let c = engine(&[("tx_proxies", "1"), ("rx_proxies", "1")]);
+    let c = engine(&[("proxies", "1")]);
     let (source, target) = (filled(&c, 8, 1), zeroed(&p.b, 8));
     let there = remote(&c, &target);
     match c.write(&p.to_b, &source.all(), &there.all()) {

@@ -64,16 +64,20 @@ fn a_write_that_devices_copy_brings_it_as_well() {
     }
     prepared.post().unwrap().ended().unwrap();
     assert!(p.b.take_notifications().is_empty());
+    let stats = p.a.stats();
+    let [path] = stats.peers[0].paths.as_slice() else { panic!("{stats:?}") };
+    assert_eq!((path.near.as_str(), path.path.as_str()), ("a device's memory", "peer copy"));
+    assert!(path.far.contains("a device's memory"), "{path:?}");
 }
 
 #[test]
 fn what_can_not_be_told_is_refused_before_anything_moves() {
-    let p = pair(&[("notification_bytes", "8")]);
+    let p = pair(&[]);
     let here = zeroed(&p.a, 8);
     let there = remote(&p.a, &zeroed(&p.b, 8)).all();
     let write = p.a.prepare(Request::write(&p.to_b).segment(here.all(), there)).unwrap();
-    let error = write.post_with(vec![0; 9]).unwrap_err();
-    assert_eq!(error, PostError::NotificationTooLong { got: 9, limit: 8 });
+    let error = write.post_with(vec![0; 65_537]).unwrap_err();
+    assert_eq!(error, PostError::NotificationTooLong { got: 65_537, limit: 65_536 });
     let others = [
         p.a.prepare(Request::read(&p.to_b).segment(here.all(), there)).unwrap(),
         p.a.prepare(Request::send(&p.to_b, 1).local(here.all())).unwrap(),

@@ -4,14 +4,12 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use polyrail::{Config, Engine};
 use polyrail_secure::{Certified, Files, Identity, Policy, UnixSeconds};
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    SanType, date_time_ymd,
-};
+pub(crate) use polyrail_testkit::pki::Usage;
+use polyrail_testkit::pki::{Issuer, Key, Kind, Params};
 use tempfile::TempDir;
 
 use super::{builder, config};
@@ -19,7 +17,7 @@ use super::{builder, config};
 pub(crate) const DAY: u64 = 86_400;
 
 pub(crate) struct Ca {
-    issuer: Issuer<'static, KeyPair>,
+    issuer: Issuer,
     pub(crate) pem: String,
 }
 
@@ -28,7 +26,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) names: &'a [&'a str],
     /// Validity as seconds since 1970.
     pub(crate) valid: (u64, u64),
-    pub(crate) usages: &'a [ExtendedKeyUsagePurpose],
+    pub(crate) usages: &'a [Usage],
 }
 
 /// A certificate with its key, as PEM.
@@ -47,37 +45,19 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
 }
 
-pub(crate) const BOTH: &[ExtendedKeyUsagePurpose] =
-    &[ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
-
-fn params(names: &[&str], (from, to): (u64, u64)) -> CertificateParams {
-    let at = |seconds| date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds);
-    let san = |name: &&str| match name.contains("://") {
-        true => SanType::URI((*name).try_into().unwrap()),
-        false => SanType::DnsName((*name).try_into().unwrap()),
-    };
-    let mut params = CertificateParams::default();
-    (params.not_before, params.not_after) = (at(from), at(to));
-    params.subject_alt_names = names.iter().map(san).collect();
-    params
-}
+pub(crate) const BOTH: &[Usage] = &[Usage::ClientAuth, Usage::ServerAuth];
 
 impl Ca {
     pub(crate) fn new(name: &str) -> Self {
-        let mut params = params(&[], (now() - 30 * DAY, now() + 30 * DAY));
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().unwrap();
-        let pem = params.self_signed(&key).unwrap().pem();
-        Self { issuer: Issuer::new(params, key), pem }
+        let valid = (now() - 30 * DAY, now() + 30 * DAY);
+        let (issuer, pem) = Issuer::root(&Params::of_ca(name, valid));
+        Self { issuer, pem }
     }
 
     pub(crate) fn makes(&self, wanted: Wanted<'_>) -> Leaf {
-        let mut params = params(wanted.names, wanted.valid);
-        params.extended_key_usages = wanted.usages.to_vec();
-        let key = KeyPair::generate().unwrap();
-        let chain = params.signed_by(&key, &self.issuer).unwrap().pem();
-        Leaf { chain, key: key.serialize_pem() }
+        let params = Params::of_engine(wanted.names, wanted.valid, wanted.usages);
+        let key = Key::new(Kind::P256);
+        Leaf { chain: self.issuer.certificate(&key, &params), key: key.pem() }
     }
 
     pub(crate) fn leaf(&self, name: &str) -> Leaf {

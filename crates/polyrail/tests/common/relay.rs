@@ -21,7 +21,6 @@ use super::stranger::metadata_of;
 pub(crate) const RAILS: &[(&str, &str)] = &[
     ("chunk_bytes", "64KiB"),
     ("rail_stall_ms", "200"),
-    ("reconnect_min_ms", "20"),
     ("reconnect_max_ms", "100"),
     ("peer_timeout_ms", "30000"),
 ];

@@ -35,8 +35,7 @@ fn both_directions_of_one_connection_carry_device_memory_byte_exact() {
         ("progress", "caller"),
         ("rails", "127.0.0.1"),
         ("channels", "1"),
-        ("send_buffer_bytes", "64KiB"),
-        ("recv_buffer_bytes", "64KiB"),
+        ("socket_buffer_bytes", "64KiB"),
     ];
     for chunk in ["4KiB", "64KiB", "1MiB"] {
         let p = duplex(&[&settings[..], &[("gpu_chunk_bytes", chunk)]].concat());

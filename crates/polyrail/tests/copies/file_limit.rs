@@ -60,7 +60,7 @@ fn publish_returns_the_error() {
 fn a_dump_is_left_out() {
     let path = std::env::temp_dir().join(format!("polyrail-dump-{}", std::process::id()));
     let file = path.to_str().unwrap();
-    let engine = one_rail(&[("dump_signal", "10"), ("dump_file", file)]);
+    let engine = one_rail(&[("dump_signal", "10"), ("log_file", file)]);
     kill_process(getpid(), Signal::USR1).unwrap();
     wait_for("the file", || path.exists());
     still_works(&engine);

@@ -473,7 +473,7 @@ fn what_is_copied_after_its_flow_is_gone_is_what_was_sent() {
     let (here, there) = (device(0), device(1));
     let settings = [
         ("path", "shared"),
-        ("reconnect_min_ms", "20"),
+        ("reconnect_max_ms", "200"),
         ("gpu_chunk_bytes", "64KiB"),
         ("chunk_bytes", "64KiB"),
         ("staging_bytes", "256KiB"),
@@ -594,7 +594,7 @@ fn a_device_that_never_copies_here_is_given_up_and_its_transfer_ends() {
 const QUICK_RING: u64 = 1_331_200;
 const QUICK: &[(&str, &str)] = &[
     ("peer_timeout_ms", "1200"),
-    ("reconnect_min_ms", "20"),
+    ("reconnect_max_ms", "200"),
     ("staging_bytes", "1300KiB"),
     ("gpu_chunk_bytes", "512KiB"),
 ];

@@ -91,7 +91,7 @@ fn callers_of_one_host_share_memory_and_every_byte_arrives() {
 
 #[test]
 fn a_stopped_process_costs_its_connections_which_are_made_anew_and_nothing_is_lost() {
-    let settings = [CALLER, &[("rail_stall_ms", "100"), ("reconnect_min_ms", "20")]].concat();
+    let settings = [CALLER, &[("rail_stall_ms", "100"), ("reconnect_max_ms", "200")]].concat();
     let engine = engine(&settings);
     let mut puppet = Puppet::start(&engine, &settings);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
@@ -154,7 +154,7 @@ fn sleeps(engine: &Engine) -> u64 {
 
 #[test]
 fn a_caller_that_sleeps_is_woken_by_bytes_in_shared_memory() {
-    let p = pair(&[CALLER, &[("wait_spin_us", "0")]].concat());
+    let p = pair(&[CALLER, &[("spin", "off")]].concat());
     exchange(&p);
     let wait = |_| {
         let before = sleeps(&p.b);
@@ -199,7 +199,7 @@ fn a_caller_that_sleeps_is_woken_by_what_another_has_found() {
     /// Far below the 50 and 100 ms after which somebody looks all the same.
     const LATE: Duration = Duration::from_millis(35);
     for path in ["auto", "tcp"] {
-        let p = pair(&[CALLER, &[("path", path), ("wait_spin_us", "0")]].concat());
+        let p = pair(&[CALLER, &[("path", path), ("spin", "off")]].concat());
         let over = AtomicBool::new(false);
         let (late, plain) = std::thread::scope(|scope| {
             let _tell = TellOnDrop(&over);

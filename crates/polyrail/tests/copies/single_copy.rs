@@ -14,7 +14,7 @@ use rustix::process::Signal;
 
 const ON: &[(&str, &str)] = &[("single_copy", "auto")];
 const QUICK: &[(&str, &str)] =
-    &[("single_copy", "auto"), ("peer_timeout_ms", "1200"), ("reconnect_min_ms", "20")];
+    &[("single_copy", "auto"), ("peer_timeout_ms", "1200"), ("reconnect_max_ms", "200")];
 
 /// A process of its own, and this one's engine.
 struct Two {

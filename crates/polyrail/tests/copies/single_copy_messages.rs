@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 const ON: &[(&str, &str)] = &[("single_copy", "auto")];
 const QUICK: &[(&str, &str)] =
-    &[("single_copy", "auto"), ("peer_timeout_ms", "1200"), ("reconnect_min_ms", "20")];
+    &[("single_copy", "auto"), ("peer_timeout_ms", "1200"), ("reconnect_max_ms", "200")];
 /// Bytes of a region that long messages are made of, as many times as a receive may have parts.
 const ROOM: usize = 32 << 20;
 const TIMES: u64 = 1024;

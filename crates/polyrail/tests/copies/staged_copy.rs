@@ -15,7 +15,7 @@ use polyrail_gpu::fake::FakeDevice;
 
 const ON: &[(&str, &str)] = &[("single_copy", "auto")];
 const QUICK: &[(&str, &str)] =
-    &[("single_copy", "auto"), ("peer_timeout_ms", "1200"), ("reconnect_min_ms", "20")];
+    &[("single_copy", "auto"), ("peer_timeout_ms", "1200"), ("reconnect_max_ms", "200")];
 const MOST: usize = 256 << 10;
 
 /// A process of its own with host memory, and this one's engine and device.

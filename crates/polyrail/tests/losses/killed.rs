@@ -12,9 +12,9 @@ use rustix::process::Signal;
 const MARGIN: Duration = Duration::from_secs(8);
 const TIMEOUT: Duration = Duration::from_millis(1200);
 
-const QUICK: &[(&str, &str)] = &[("peer_timeout_ms", "1200"), ("reconnect_min_ms", "20")];
+const QUICK: &[(&str, &str)] = &[("peer_timeout_ms", "1200"), ("reconnect_max_ms", "200")];
 const QUICK_CALLER: &[(&str, &str)] =
-    &[("peer_timeout_ms", "1200"), ("reconnect_min_ms", "20"), ("progress", "caller")];
+    &[("peer_timeout_ms", "1200"), ("reconnect_max_ms", "200"), ("progress", "caller")];
 
 /// One transfer of each kind that can't be over by itself, and a lot of writes and reads.
 fn one_of_each(engine: &Engine, peer: &Peer, puppet: &Puppet, room: &Region) -> Vec<Transfer> {

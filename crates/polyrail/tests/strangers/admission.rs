@@ -115,7 +115,7 @@ fn a_hook_that_blocks_holds_nobody_else_and_may_decide_late() {
     let (closed, pass) = gate();
     let calls = Arc::new(AtomicU32::new(0));
     let count = calls.clone();
-    let settings = [("hello_timeout_ms", "200"), ("reconnect_max_ms", "100")];
+    let settings = [("connect_timeout_ms", "200"), ("reconnect_max_ms", "100")];
     let (guard, _) = guarded(&settings, move |incoming| {
         if incoming.name() == "slow" {
             count.fetch_add(1, Ordering::SeqCst);
@@ -142,16 +142,16 @@ fn a_hook_that_blocks_holds_nobody_else_and_may_decide_late() {
 #[test]
 fn strangers_do_not_take_the_place_of_a_peer_that_waits_for_the_users_word() {
     let (closed, pass) = gate();
-    let (guard, asked) = guarded(&[("handshake_limit", "2")], move |_| {
+    let (guard, asked) = guarded(&[("flow_limit", "128")], move |_| {
         pass();
         Admission::Accept
     });
     let engine = named("one", &[]);
     let connecting = engine.connect(guard.addresses()[0]);
     wait_for("the question", || !asked.lock().unwrap().is_empty());
-    // They say nothing.
+    // These clients send nothing. The engine has four places for handshakes.
     let strangers: Vec<TcpStream> =
-        (0..8).map(|_| TcpStream::connect(guard.addresses()[0]).unwrap()).collect();
+        (0..10).map(|_| TcpStream::connect(guard.addresses()[0]).unwrap()).collect();
     wait_for("strangers to be turned away", || guard.stats().refused_connections >= 7);
     drop(closed);
     assert_eq!(connecting.join().unwrap().instance(), guard.instance());

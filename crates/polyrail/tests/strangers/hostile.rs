@@ -58,7 +58,7 @@ fn garbage_browsers_and_port_scanners_are_turned_away_and_disturb_nobody() {
 
 #[test]
 fn slow_strangers_are_dropped_and_keep_no_peer_out() {
-    let settings = [("handshake_limit", "8"), ("hello_timeout_ms", "20000")];
+    let settings = [("flow_limit", "256"), ("connect_timeout_ms", "20000")];
     let p = pair(&settings);
     let words = Kind::First.framed(&[1; 49]);
     let (over, address) = (AtomicBool::new(false), p.b.addresses()[0]);
@@ -84,7 +84,7 @@ fn slow_strangers_are_dropped_and_keep_no_peer_out() {
             scope.spawn(slow);
             wait_for("the limit to be reached", || refused(&p.b) >= 32);
             // A new peer gets through among them.
-            let other = engine(&[("reconnect_min_ms", "10")]);
+            let other = engine(&[("reconnect_max_ms", "100")]);
             let to_b = other.add_peer(&p.b.metadata()).unwrap();
             let (source, target) = (filled(&other, 1 << 20, 5), zeroed(&p.b, 1 << 20));
             let there = remote(&other, &target);
@@ -96,7 +96,7 @@ fn slow_strangers_are_dropped_and_keep_no_peer_out() {
 
 #[test]
 fn a_stranger_that_says_nothing_is_dropped_in_time() {
-    let engine = one_rail(&[("hello_timeout_ms", "200")]);
+    let engine = one_rail(&[("connect_timeout_ms", "200")]);
     let mut silent = Stranger::at(&engine);
     let since = Instant::now();
     assert_eq!(silent.last_words(), b"");

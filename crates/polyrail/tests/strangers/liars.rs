@@ -338,7 +338,7 @@ fn the_data_of_a_send_may_touch_only_the_receive_that_it_fills() {
 
 #[test]
 fn a_peer_that_acknowledges_what_was_never_sent_loses_its_flow_and_is_not_called_in_a_loop() {
-    let engine = one_rail(&[("peer_timeout_ms", "2000"), ("reconnect_min_ms", "50")]);
+    let engine = one_rail(&[("peer_timeout_ms", "2000"), ("reconnect_max_ms", "500")]);
     let mut other = Acquaintance::of(&engine);
     let notify = engine.notify(&other.peer, b"hello").unwrap();
     other.from_engine.say(&AckFrame::Ack { sequence: 1 << 40 }.encode());

@@ -240,9 +240,8 @@ fn a_changed_byte_anywhere_in_the_handshake_ends_it_and_the_flow_comes_up_later(
     let settings = [
         ("rails", "127.0.0.1,127.0.0.2"),
         ("channels", "2"),
-        ("reconnect_min_ms", "1"),
         ("reconnect_max_ms", "2"),
-        ("hello_timeout_ms", "100"),
+        ("connect_timeout_ms", "200"),
         ("peer_timeout_ms", "1000"),
     ];
     let (a, b) = (engine(&settings), engine(&settings));

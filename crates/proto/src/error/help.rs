@@ -145,7 +145,7 @@ impl PeerError {
             Self::Ended { .. } => "start the peer again, which publishes anew, or remove the file",
             Self::FlowLimit { .. } => "raise flow_limit, or lower channels or sockets",
             Self::NoRailPair { .. } => {
-                "name rails in `rails` that reach each other: `polyrail topo` lists the interfaces of a host, \
+                "name rails in `rails` that reach each other: `polyrail host show` lists the interfaces of a host, \
                  `ip route get ADDRESS oif INTERFACE` the way to an address"
             }
             Self::Closed => CLOSED,

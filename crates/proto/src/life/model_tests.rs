@@ -4,6 +4,7 @@
 //! believes for ever in a session that the other does not know.
 
 use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
 
 use super::*;
 use crate::hello::RefusedCode;
@@ -211,44 +212,62 @@ impl World {
             return self.say(1 - at, session, What::Refused(Word::WrongInstance));
         }
         self.ends[at].meets(from);
-        let end = &self.ends[at];
-        let (has_flows, is_unused) = (end.arrival.is_some(), || !end.is_used);
-        let over: Vec<u32> = end.over.iter().copied().collect();
-        let sessions = Sessions {
-            said: session,
-            knows,
-            own: (!end.state.is_over()).then_some(end.own),
-            heard: end.heard,
-            over: &over,
-        };
-        let greeting = greeting(sessions, has_flows, is_unused);
-        match self.happens(at, PeerEvent::Hello(greeting)) {
-            Action::Welcome | Action::Begin | Action::BeginAnew => {
-                self.ends[at].heard = Some(session);
-                self.ends[at].arrival = Some(session);
-                self.happens(at, PeerEvent::Up);
-                self.say(1 - at, session, What::Welcome);
-            }
-            Action::Refuse(RefusedCode::Removed) => {
-                self.say(1 - at, session, What::Refused(Word::Removed));
-            }
-            Action::EndBoth => {
-                self.ends[at].over.insert(session);
-                self.say(1 - at, session, What::Refused(Word::SessionOver));
-            }
-            Action::Refuse(RefusedCode::SessionOver) => {
-                self.say(1 - at, session, What::Refused(Word::SessionOver));
-            }
-            Action::RefuseAndProbe => {
-                self.say(1 - at, session, What::Refused(Word::OtherSession));
-                if let Some(earlier) = self.ends[at].arrival
-                    && !self.is_arrival_alive(at)
-                {
-                    self.say(at, earlier, What::ArrivalBroken);
+        let epoch = Epoch::first(session).in_hello(knows, knows.is_some(), false);
+        let mut greeter = Greeter::new(epoch.0, Duration::ZERO).expect("it counts no attempts");
+        let word = loop {
+            match self.next_step(at, &mut greeter) {
+                Step::Begin => {
+                    self.ends[at].begin();
+                    return self.welcome(at, session);
                 }
+                Step::Welcome => return self.welcome(at, session),
+                // Then no session is there: the one that begins for the hello is another step.
+                Step::End(_) => {
+                    self.end_session(at);
+                    self.ends[at].state = PeerState::Lost;
+                }
+                Step::EndBoth(event) => {
+                    self.happens(at, event);
+                    self.ends[at].over.insert(session);
+                    break Word::SessionOver;
+                }
+                Step::Probe => {
+                    self.say(1 - at, session, What::Refused(Word::OtherSession));
+                    if let Some(earlier) = self.ends[at].arrival
+                        && !self.is_arrival_alive(at)
+                    {
+                        self.say(at, earlier, What::ArrivalBroken);
+                    }
+                    return;
+                }
+                Step::Refuse(RefusedCode::Removed) => break Word::Removed,
+                Step::Refuse(RefusedCode::SessionOver) => break Word::SessionOver,
+                other => panic!("{other:?} for a hello"),
             }
-            other => panic!("{other:?} for a hello"),
-        }
+        };
+        self.say(1 - at, session, What::Refused(word));
+    }
+
+    fn next_step(&self, at: usize, greeter: &mut Greeter) -> Step {
+        let end = &self.ends[at];
+        let live = Live {
+            state: end.state,
+            own: end.own,
+            heard: end.heard,
+            has_flows_up: end.arrival.is_some(),
+        };
+        let live = (!end.state.is_over()).then_some(live);
+        let mut parting = Parting::default();
+        parting.state = end.state;
+        end.over.iter().for_each(|session| parting.end(*session));
+        greeter.next(live, Some(&parting), true, || !end.is_used)
+    }
+
+    fn welcome(&mut self, at: usize, session: u32) {
+        self.ends[at].heard = Some(session);
+        self.ends[at].arrival = Some(session);
+        self.happens(at, PeerEvent::Up);
+        self.say(1 - at, session, What::Welcome);
     }
 
     /// Whether the other end has the connection which this one hears it on.

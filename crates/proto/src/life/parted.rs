@@ -19,7 +19,7 @@ pub struct Parted {
 }
 
 /// What is remembered of one instance.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Parting {
     /// Its state while it has no session.
     pub state: PeerState,

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use super::greeting::{Sessions, greeting};
 use super::*;
 use crate::hello::RefusedCode;
 use crate::id::Time;
@@ -330,8 +331,13 @@ fn rails_that_took_the_place_of_others_have_led_nowhere_yet() {
 fn a_hello_is_judged_by_what_either_end_has_heard_before() {
     let greet = |said, knows, own, heard, flows, unused| {
         let over = &[3, 4];
-        greeting(Sessions { said, knows, own, heard, over }, flows, || unused)
+        greeting(Sessions { said, knows, own, heard, over }, true, flows, || unused)
     };
+    let of_other_card = |said| {
+        let sessions = Sessions { said, knows: None, own: None, heard: None, over: &[4] };
+        greeting(sessions, false, false, || false)
+    };
+    assert_eq!([4, 5].map(of_other_card), [HelloKind::Over, HelloKind::OtherCard]);
     let ours = Some(9);
     assert_eq!(greet(4, None, ours, None, false, false), HelloKind::Over);
     assert_eq!(greet(3, ours, ours, Some(3), true, true), HelloKind::Over);

@@ -52,6 +52,14 @@ impl Absences {
         now.since(since).saturating_sub(self.within(since, now))
     }
 
+    /// How long something has been silent for this thread, where it was silent for `silence` by the clock.
+    pub fn silence(&self, silence: Duration, now: Time) -> Duration {
+        // Far in the past if it is longer than the clock's time.
+        let silent_ns = u64::try_from(silence.as_nanos()).unwrap_or(u64::MAX);
+        let since = now.0.checked_sub(silent_ns).map(Time);
+        since.map_or(silence, |since| self.lasted(since, now))
+    }
+
     fn note(&mut self, begin: Time, end: Time) {
         if end.since(begin) > SLACK {
             if self.spans.len() == REMEMBERED {
@@ -83,6 +91,8 @@ mod tests {
         assert_eq!(absences.lasted(at(2100), at(4200)), ms(100));
         assert_eq!(absences.lasted(at(4100), at(9000)), ms(4900));
         assert_eq!(absences.lasted(at(0), at(1100)), ms(100), "an end within");
+        assert_eq!(absences.silence(ms(4100), at(4100)), ms(100));
+        assert_eq!(absences.silence(Duration::MAX, at(4100)), Duration::MAX);
     }
 
     #[test]

@@ -1,5 +1,11 @@
 //! How connections to a peer leave this host: bound to the device of their rail, or to its address alone.
 
+use std::fmt;
+use std::time::Duration;
+
+/// The head start of one way, or of one address of an engine, before the next is tried beside it.
+pub const STAGGER: Duration = Duration::from_millis(200);
+
 /// What a connection is bound to beside its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
@@ -23,6 +29,18 @@ impl Way {
             Self::Device => Self::Address,
             Self::Address => Self::Device,
         }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Device => "by the rail's device",
+            Self::Address => {
+                "by the rail's address, not by its device: the routes choose the NIC that sends (several NICs in one \
+                 network, rp_filter, or no privilege?)"
+            }
+        })
     }
 }
 

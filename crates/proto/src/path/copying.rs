@@ -81,8 +81,8 @@ pub fn is_message_worth_a_copy(bytes: u64, pieces: usize) -> bool {
 /// Whether so many bytes are worth two copies, by way of memory that both processes have open, if a single
 /// one is not possible.
 #[inline]
-pub fn is_worth_sharing(bytes: u64) -> bool {
-    bytes >= LEAST_SHARED_BYTES
+pub fn may_be_shared(bytes: u64) -> Result<(), PathObstacle> {
+    if bytes < LEAST_SHARED_BYTES { Err(PathObstacle::Short) } else { Ok(()) }
 }
 
 /// Whether the payload of a send of so many bytes is worth leaving in memory that its peer has open.

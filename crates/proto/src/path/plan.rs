@@ -60,16 +60,24 @@ pub enum PathPlan {
     CopyByCpus,
     /// A device copies, if it reaches both ends.
     CopyByDevice,
-    /// Nothing copies from end to end, for the first reason, but a short request goes by a stage, unless there is a
-    /// second one.
+    /// Shared memory or, if that is not possible, the rails: nothing copies from end to end.
     Share {
         /// Why nothing copies from end to end.
         no_copy: PathObstacle,
-        /// Why a short request goes by no stage, if the settings forbid it.
-        no_stages: Option<PathObstacle>,
+        /// Says whether a short request goes by a stage instead of shared memory.
+        stages: Stages,
     },
-    /// The same, where a stage is possible.
-    CopyInStages,
+}
+
+/// Says whether a device and CPUs copy a short request together, by a stage in pinned memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stages {
+    /// The two kinds of memory need no stage, or none helps them.
+    Unfit,
+    /// The settings forbid it, for this reason.
+    Forbidden(PathObstacle),
+    /// They do, if the request is short and both copies are possible.
+    Possible,
 }
 
 /// The plans for a peer, each from the first request on that needs it.
@@ -114,6 +122,7 @@ impl FarEnd {
         Self::Send,
     ];
 
+    #[inline]
     fn number(self) -> usize {
         match self {
             Self::Memory(kind) => kind as usize,
@@ -136,7 +145,16 @@ impl PathPlans {
         far: FarEnd,
         decide: impl FnOnce() -> PathPlan,
     ) -> &PathPlan {
-        self.0[near as usize * FarEnd::COUNT + far.number()].get_or_init(decide)
+        self.cell(near, far).get_or_init(decide)
+    }
+
+    /// The path of all requests between these kinds of memory, if it was decided before that the rails carry them.
+    #[inline]
+    pub fn rails_between(&self, near: MemoryKind, far: FarEnd) -> Option<&TransferPath> {
+        match self.cell(near, far).get()? {
+            PathPlan::Rails(path) => Some(path),
+            _ => None,
+        }
     }
 
     /// Those that were decided, with the kinds of memory that they are for.
@@ -146,6 +164,11 @@ impl PathPlans {
             let (near, far) = (number / FarEnd::COUNT, number % FarEnd::COUNT);
             Some((MemoryKind::ALL[near], FarEnd::ALL[far], plan.get()?))
         })
+    }
+
+    #[inline]
+    fn cell(&self, near: MemoryKind, far: FarEnd) -> &OnceLock<PathPlan> {
+        &self.0[near as usize * FarEnd::COUNT + far.number()]
     }
 }
 
@@ -171,12 +194,10 @@ impl PathPlan {
             | (PeerPlace::ThisHost, MemoryKind::Device | MemoryKind::Both, MemoryKind::Device) => {
                 Self::CopyByDevice
             }
-            (PeerPlace::ThisHost, MemoryKind::Device, MemoryKind::Host) => {
-                match settings.no_single_copy() {
-                    None => Self::CopyInStages,
-                    no_stages => Self::Share { no_copy: PathObstacle::FarHostMemory, no_stages },
-                }
-            }
+            (PeerPlace::ThisHost, MemoryKind::Device, MemoryKind::Host) => Self::Share {
+                no_copy: PathObstacle::FarHostMemory,
+                stages: settings.no_single_copy().map_or(Stages::Possible, Stages::Forbidden),
+            },
             (PeerPlace::ThisHost, _, MemoryKind::Host | MemoryKind::Both) => {
                 Self::share(PathObstacle::FarHostMemory)
             }
@@ -187,7 +208,7 @@ impl PathPlan {
     }
 
     fn share(no_copy: PathObstacle) -> Self {
-        Self::Share { no_copy, no_stages: None }
+        Self::Share { no_copy, stages: Stages::Unfit }
     }
 
     fn between_host_memories(settings: PathSettings, place: PeerPlace, far: FarEnd) -> Self {
@@ -203,7 +224,7 @@ impl PathPlan {
             (None, PeerPlace::ThisHost) => None,
         };
         match against {
-            Some(why) => Self::Rails(not_copied_by_cpus(PathKind::Tcp, why.clone(), why)),
+            Some(why) => Self::Rails(TransferPath::only_rails(why)),
             None => Self::CopyByCpus,
         }
     }
@@ -237,20 +258,12 @@ impl fmt::Display for PathPlan {
             Self::Shared => write!(f, "shared memory: {}", PathReason::Setting),
             Self::CopyByCpus => f.write_str("single copy"),
             Self::CopyByDevice => f.write_str("peer copy"),
-            Self::CopyInStages => f.write_str("single copy of short requests, shared memory"),
+            Self::Share { stages: Stages::Possible, .. } => {
+                f.write_str("single copy of short requests, shared memory")
+            }
             Self::Share { no_copy, .. } => write!(f, "shared memory: {no_copy}"),
         }
     }
-}
-
-/// A path between host memories of one host whose bytes CPUs don't copy, for that reason.
-pub fn not_copied_by_cpus(
-    kind: PathKind,
-    reason: impl Into<PathReason>,
-    why: PathObstacle,
-) -> TransferPath {
-    let path = TransferPath::new(kind, reason);
-    path.without(PathKind::PeerCopy, PathObstacle::NoDevice).without(PathKind::SingleCopy, why)
 }
 
 #[cfg(test)]
@@ -265,13 +278,13 @@ mod tests {
 
     #[test]
     fn each_two_kinds_of_memory_have_a_plan() {
-        use PathPlan::{CopyByCpus, CopyByDevice, CopyInStages, Shared};
+        use PathPlan::{CopyByCpus, CopyByDevice, Shared};
         use PeerPlace::{OtherHost, ThisHost, ThisProcess};
         let memory = FarEnd::Memory;
         let setting = PathPlan::Rails(TransferPath::new(PathKind::Tcp, PathReason::Setting));
-        let rails = |why: PathObstacle| {
-            PathPlan::Rails(not_copied_by_cpus(PathKind::Tcp, why.clone(), why))
-        };
+        let rails = |why| PathPlan::Rails(TransferPath::only_rails(why));
+        let staged = |stages| PathPlan::Share { no_copy: PathObstacle::FarHostMemory, stages };
+        let forbidden = |why| staged(Stages::Forbidden(why));
         let other_host = TransferPath::new(PathKind::Tcp, PathObstacle::NoDevice);
         for (settings, place, near, far, plan) in [
             (AUTO, ThisHost, Host, memory(Host), CopyByCpus),
@@ -293,7 +306,8 @@ mod tests {
             ),
             (AUTO, ThisHost, Host, memory(Device), PathPlan::share(PathObstacle::NearHostMemory)),
             (AUTO, ThisHost, Both, memory(Host), PathPlan::share(PathObstacle::FarHostMemory)),
-            (AUTO, ThisHost, Device, memory(Host), CopyInStages),
+            (AUTO, ThisHost, Device, memory(Host), staged(Stages::Possible)),
+            (OFF, ThisHost, Device, memory(Host), forbidden(PathObstacle::SingleCopyOff)),
             (AUTO, OtherHost, Device, memory(Device), PathPlan::share(PathObstacle::OtherHost)),
             (AUTO, ThisHost, Device, FarEnd::Receive, PathPlan::share(PathObstacle::NotMatched)),
             (
@@ -307,11 +321,6 @@ mod tests {
             let got = PathPlan::new(settings, place, near, far);
             assert_eq!(got, plan, "{settings:?} {place:?} {near:?} {far:?}");
         }
-        let PathPlan::Share { no_stages, .. } = PathPlan::new(OFF, ThisHost, Device, memory(Host))
-        else {
-            panic!("single_copy=off forbids stages")
-        };
-        assert_eq!(no_stages, Some(PathObstacle::SingleCopyOff));
     }
 
     #[test]
@@ -333,7 +342,18 @@ mod tests {
         for (near, far) in pairs() {
             let plan = plans.between(near, far, || unreachable!("it is known"));
             assert_eq!(*plan, PathPlan::share(format!("{near:?} {far:?}").into()));
+            assert_eq!(plans.rails_between(near, far), None);
         }
+    }
+
+    #[test]
+    fn a_path_over_the_rails_is_known_once_it_was_decided() {
+        let (plans, far) = (PathPlans::default(), FarEnd::Memory(Host));
+        assert_eq!(plans.rails_between(Host, far), None);
+        let path = TransferPath::only_rails(PathObstacle::SingleCopyOff);
+        plans.between(Host, far, || PathPlan::Rails(path.clone()));
+        assert_eq!(plans.rails_between(Host, far), Some(&path));
+        assert_eq!(plans.rails_between(Device, far), None);
     }
 
     #[test]

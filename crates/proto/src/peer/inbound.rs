@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::places::covers;
 use super::{Operation, Quotas};
+use crate::deadlines::Deadlines;
 use crate::id::{FlowIndex, RegionKey};
 use crate::message::{CopyLeave, Message, PostedReceive, ReadPiece, copied_bytes};
 use crate::plan::Segment;
@@ -29,6 +30,7 @@ pub struct Inbound<O: Operation> {
     next_read: u64,
     receives: BTreeMap<u64, WaitingReceive<O>>,
     next_receive: u64,
+    deadlines: Deadlines<Awaited>,
     /// What became of transfers here, until a thread takes it.
     arrived: Vec<Arrival<O>>,
     /// Reads and receives that the peer ended, until nothing of them lands any more.
@@ -46,7 +48,7 @@ pub enum AskedBy {
 }
 
 /// Something of ours that waits for the peer, by our number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Awaited {
     /// A part of a read.
     Read(u64),
@@ -154,6 +156,7 @@ impl<O: Operation> Inbound<O> {
             next_read: 1,
             receives: BTreeMap::new(),
             next_receive: 1,
+            deadlines: Deadlines::default(),
             arrived: Vec::new(),
             failing: Vec::new(),
             quotas,
@@ -166,6 +169,7 @@ impl<O: Operation> Inbound<O> {
         let read = self.next_read;
         self.next_read += 1;
         self.reads.insert(read, ReadPart { op: op.clone(), places });
+        self.note_deadline(&op, Awaited::Read(read));
         let message = Message::ReadRequest { read, pieces, shared };
         AwaitedNews { op, awaited: Awaited::Read(read), message }
     }
@@ -176,6 +180,7 @@ impl<O: Operation> Inbound<O> {
         self.next_receive += 1;
         let op = new.waiting.op.clone();
         self.receives.insert(receive, new.waiting);
+        self.note_deadline(&op, Awaited::Receive(receive));
         let message = Message::ReceivePosted(PostedReceive { receive, ..new.posted });
         AwaitedNews { op, awaited: Awaited::Receive(receive), message }
     }

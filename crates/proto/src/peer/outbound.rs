@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use slab::Slab;
 
-use super::inbound::{Awaited, AwaitedNews, Leaving};
+use super::inbound::{AwaitedNews, Leaving};
 use super::{Operation, Quotas};
 use crate::id::{Time, TransferId};
 use crate::matching::Matcher;
@@ -17,10 +17,12 @@ use crate::sender::{Failure, NewTransfer, Sender, SenderConfig};
 use crate::wire::{Flags, WireOp};
 
 mod ending;
+mod purpose;
 mod sends;
 mod serving;
 
 pub use self::ending::End;
+pub use self::purpose::Purpose;
 pub use self::sends::{SendHost, SendPath};
 pub use self::serving::ReadBreach;
 
@@ -46,34 +48,6 @@ pub struct Outbound<O: Operation> {
     is_lost: bool,
 }
 
-/// What a transfer is for, which says what follows its end.
-#[derive(Debug)]
-pub enum Purpose<O: Operation> {
-    /// A write: the whole operation.
-    Write(O),
-    /// The notification of an operation whose bytes are in place.
-    Notify(O),
-    /// Data of a send that met the peer's receive of this number.
-    Send(O, u64),
-    /// Data for a read of the peer.
-    ReadData {
-        /// The peer's number of the read.
-        read: u64,
-        /// Parts, as the quotas count them.
-        parts: usize,
-    },
-    /// A message that needs no answer.
-    Tell,
-    /// The answer to a question of the peer, of which only so many may be on their way.
-    Answer,
-    /// The peer is to hear of a read or receive.
-    Announce(O, Awaited),
-    /// The peer confirms that nothing of the operation lands any more, which then ends with this failure.
-    Cancel(O, Failure),
-    /// A message of the driver.
-    Own(O::Own),
-}
-
 impl<O: Operation> Outbound<O> {
     /// A half that sends nothing, all of whose flows are down.
     pub fn new(config: SenderConfig, quotas: Arc<Quotas>) -> Self {
@@ -95,8 +69,9 @@ impl<O: Operation> Outbound<O> {
     pub fn write(&mut self, now: Time, op: O, source: O::Source, notifies: bool) {
         let flags = if notifies { Flags::NOTIFY } else { Flags::NONE };
         let deadline = op.deadline();
-        let purpose = Purpose::Write(op.clone());
-        op.set_transfer(self.submit(now, (WireOp::Write, flags, 0), source, purpose, deadline));
+        let token = self.transfers.insert(Purpose::Write(op.clone())) as u64;
+        let write = NewTransfer { op: WireOp::Write, flags, context: 0, source, token, deadline };
+        op.set_transfer(self.sender.submit(now, write));
     }
 
     /// Sends the notification of an operation whose bytes are in place.
@@ -173,9 +148,7 @@ impl<O: Operation> Outbound<O> {
                 if let Some(tag) = tag {
                     self.matcher.cancel_send(tag, op);
                 }
-                // The driver may be about to begin it.
-                op.withdraw();
-                self.ends.push_back(End::Failed { op: op.clone(), failure });
+                self.fail_waiting(op.clone(), failure);
             }
         }
     }
@@ -200,10 +173,12 @@ impl<O: Operation> Outbound<O> {
     /// these is due.
     pub fn handle_timeout(&mut self, now: Time) -> Option<Time> {
         let next = self.sender.handle_timeout(now);
-        let is_late = |op: &O| op.deadline().is_some_and(|deadline| deadline <= now);
-        self.end_waiting(is_late, Failure::Deadline);
-        let waiting = self.matcher.sends().filter_map(|(_, op)| op.deadline());
-        waiting.chain(next).min()
+        let mut late = Vec::new();
+        let waiting = self.matcher.handle_timeout(now, &mut late);
+        for op in late {
+            self.fail_waiting(op, Failure::Deadline);
+        }
+        [next, waiting].into_iter().flatten().min()
     }
 
     /// The peer is gone: everything ends.
@@ -212,7 +187,7 @@ impl<O: Operation> Outbound<O> {
         // Nothing is copied there any more; the one who was about to finds that.
         self.copying.clear();
         self.sender.end_all(Failure::PeerLost);
-        let waiting = self.matcher.drain_sends().into_iter();
+        let waiting = self.matcher.take_sends(|_| true).into_iter();
         self.ends.extend(waiting.map(|op| End::Failed { op, failure: Failure::PeerLost }));
     }
 

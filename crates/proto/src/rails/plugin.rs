@@ -1,6 +1,6 @@
 //! A plugin among the rails: `eth0,plugin:/path/libnccl-net.so@eth1+eth2`.
 
-use super::{Allowed, Unfit};
+use super::{Allowed, ChosenRail, Interface, Unfit, one_per_interface};
 
 /// What stands in front of a plugin among the rails.
 const PREFIX: &str = "plugin:";
@@ -41,9 +41,32 @@ pub fn split(spec: &str) -> Result<(Option<String>, Option<PluginSpec<'_>>), Unf
     Ok((others, Some(PluginSpec { plugin, devices })))
 }
 
+/// The interfaces by which bindings name the rails, of a plugin with these devices. A device comes first: its TCP
+/// connection may take another interface, and a user who binds `eth1` means all that serves the device eth1.
+pub fn bound_as<'a>(rails: &'a [ChosenRail], devices: &[&'a str]) -> Vec<Vec<&'a str>> {
+    let device = |rail: &ChosenRail| devices.get(rail.hosted?).copied();
+    let names = |rail: &'a ChosenRail| device(rail).into_iter().chain([rail.interface.as_str()]);
+    rails.iter().map(|rail| names(rail).collect()).collect()
+}
+
+/// The rail that carries what the device of this name does not: its own interface, or another one.
+pub fn control_of(device: &str, other: &ChosenRail, interfaces: &[Interface]) -> ChosenRail {
+    let is_its = |interface: &&Interface| interface.name == device && interface.up;
+    let its = one_per_interface(interfaces.iter().filter(is_its)).pop();
+    its.unwrap_or_else(|| other.clone())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bindings_name_a_hosted_rail_by_its_device_first() {
+        let lo = Interface::described(1, "lo", [127, 0, 0, 1].into());
+        let own = ChosenRail::of(&lo);
+        let hosted = ChosenRail { hosted: Some(0), ..own.clone() };
+        assert_eq!(bound_as(&[own, hosted], &["eth1"]), [vec!["lo"], vec!["eth1", "lo"]]);
+    }
 
     fn parsed(spec: &str) -> (Option<String>, Option<(&str, Vec<&str>)>) {
         let (others, plugin) = split(spec).unwrap();

@@ -14,13 +14,13 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// The ports of an engine with this instance. `listen_port`: the setting, 0 if the engine chooses.
-    pub fn new(range: RangeInclusive<u16>, listen_port: u16, instance: InstanceId) -> Self {
-        // Who chooses freely begins anywhere, so the port of one that has ended is seldom the
-        // next one's, and a peer that still looks for it there meets nobody.
-        let ahead = match listen_port {
-            0 => (instance.0 % range.len() as u128) as u16,
-            _ => 0,
+    /// The ports of an engine with this instance. `is_chosen`: no port was given, so the engine may begin anywhere.
+    pub fn new(range: RangeInclusive<u16>, is_chosen: bool, instance: InstanceId) -> Self {
+        // Engines that choose freely begin anywhere. So a new engine seldom takes the port of one that
+        // has ended, and a peer that still tries that port finds it closed.
+        let ahead = match is_chosen {
+            true => (instance.0 % range.len() as u128) as u16,
+            false => 0,
         };
         Self { begin: range.start() + ahead, range }
     }

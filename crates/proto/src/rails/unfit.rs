@@ -59,7 +59,7 @@ impl Allowed {
         match self {
             Self::Interfaces => (
                 format!("auto, ^NAME (auto without it), or what is usable here: {}", usable(interfaces)),
-                "name some of these in `rails`; `polyrail topo` lists all interfaces",
+                "name some of these in `rails`; `polyrail host show` lists all interfaces",
             ),
             Self::Loopback => (
                 format!("a loopback interface that is up, or what is usable here: {}", usable(interfaces)),

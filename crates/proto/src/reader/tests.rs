@@ -259,16 +259,14 @@ fn both_ways_of_payload_may_follow_each_other() {
     assert_eq!((seen.error, seen.events), (Some(WireError::RawPayload), 0));
 }
 
-#[test]
-fn large_payload_that_comes_as_it_is_never_passes_through_the_buffer() {
-    let (mut sealer, mut reader) = ends();
-    let (frames, _) = frames(&some_payload(200_000), 50_000, 50_000);
-    let stream = raw(&frames, &mut sealer);
-    let (mut rest, mut copied) = (&stream[..], 0);
+/// Reads a stream that has everything at once. Returns how many reads that takes, and how many bytes of payload are
+/// copied out of the reader's buffer.
+fn reads_and_copied(reader: &mut FrameReader, stream: &[u8]) -> (usize, usize) {
+    let (mut rest, mut reads, mut copied) = (stream, 0, 0);
     loop {
         match reader.next().unwrap() {
             ReaderEvent::Buffered { bytes, .. } => copied += bytes.len(),
-            ReaderEvent::Need(_) if rest.is_empty() => break,
+            ReaderEvent::Need(_) if rest.is_empty() => return (reads, copied),
             ReaderEvent::Need(_) => {
                 let direct = rest.len().min(reader.left_raw() as usize);
                 rest = &rest[direct..];
@@ -277,12 +275,80 @@ fn large_payload_that_comes_as_it_is_never_passes_through_the_buffer() {
                 spare[..take].copy_from_slice(&rest[..take]);
                 rest = &rest[take..];
                 reader.advance(direct + take);
+                reads += 1;
             }
             _ => {}
         }
     }
+}
+
+#[test]
+fn large_payload_that_comes_as_it_is_never_passes_through_the_buffer() {
+    let (mut sealer, mut reader) = ends();
+    let (frames, _) = frames(&some_payload(200_000), 50_000, 50_000);
+    let (_, copied) = reads_and_copied(&mut reader, &raw(&frames, &mut sealer));
     // The first read does not know yet that payload is large.
     assert!(copied < SMALL_FRAMES_BYTES, "{copied} bytes were copied");
+}
+
+/// A write of 64 KiB in one chunk, with a message of `meta_len` bytes.
+fn write_with_message(meta_len: usize) -> Frame {
+    let (mut frames, plan) = frames(&some_payload(64 << 10), 64 << 10, 64 << 10);
+    let mut frame = frames.pop().unwrap();
+    let mut header = ChunkHeader::decode(frame.head.first_chunk().unwrap()).unwrap();
+    header.meta_len = meta_len as u32;
+    frame.head.clear();
+    header.encode(plan.pieces(0), &vec![7; meta_len], &mut frame.head);
+    frame
+}
+
+/// Returns the length of the record of its head.
+fn record_bytes(meta_len: usize) -> usize {
+    RECORD_HEADER_BYTES + CHUNK_HEADER_BYTES + PIECE_BYTES + meta_len + TAG_BYTES
+}
+
+#[test]
+fn heads_as_long_as_the_last_come_with_the_payload_before_them() {
+    let (mut sealer, mut reader) = ends();
+    let writes: Vec<Frame> = (0..100).map(|_| write_with_message(100)).collect();
+    let (reads, copied) = reads_and_copied(&mut reader, &raw(&writes, &mut sealer));
+    // One for each payload, and one for the first head.
+    assert_eq!(reads, 101);
+    assert!(copied < SMALL_FRAMES_BYTES, "{copied} bytes were copied");
+
+    // Chunks of 16 pieces each. The first one has a message, which none of the others has.
+    let (mut sealer, mut reader) = ends();
+    let (chunks, plan) = frames(&some_payload(20 << 16), 4096, 64 << 10);
+    assert_eq!((plan.chunk_count(), plan.pieces(7).len()), (20, 16));
+    let (reads, copied) = reads_and_copied(&mut reader, &raw(&chunks, &mut sealer));
+    assert_eq!(reads, 21);
+    assert!(copied < SMALL_FRAMES_BYTES, "{copied} bytes were copied");
+}
+
+#[test]
+fn a_head_that_is_shorter_than_the_last_costs_a_copy_of_the_difference_once() {
+    // The first read does not know yet that payload is large.
+    let of_first = SMALL_FRAMES_BYTES - record_bytes(100);
+    for (messages, copied) in [
+        // The second head takes two reads, and the third one is expected to be as long.
+        ([100, 1000, 100, 100], of_first + 900),
+        // No head is expected to be as long as this one.
+        ([100, 60_000, 100, 100], of_first + LARGE_PAYLOAD_BYTES as usize - record_bytes(100)),
+    ] {
+        let (mut sealer, mut reader) = ends();
+        let stream = raw(&messages.map(write_with_message), &mut sealer);
+        let seen = reads_and_copied(&mut reader, &stream);
+        assert_eq!(seen, (6, copied), "messages of {messages:?} bytes");
+    }
+}
+
+#[test]
+fn a_head_whose_length_has_come_is_not_expected_to_be_longer() {
+    let (mut sealer, mut reader) = ends();
+    let stream = raw(&[1000, 100].map(write_with_message), &mut sealer);
+    let second = stream.len() - (64 << 10) - record_bytes(100);
+    reads_and_copied(&mut reader, &stream[..second + 20]);
+    assert_eq!(reader.spare().len(), record_bytes(100) - 20);
 }
 
 #[test]

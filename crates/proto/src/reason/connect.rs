@@ -40,7 +40,7 @@ pub enum ConnectReason {
         /// The `certificate_file` that it is from, if it is that of this engine.
         file: Option<PathBuf>,
     },
-    /// It took longer than `connect_timeout_ms`, or `hello_timeout_ms` for one that came.
+    /// The connection took longer than `connect_timeout_ms`.
     #[error("timed out waiting for {waiting_for}{}", suspicion(.waiting_for))]
     TimedOut {
         /// For what.
@@ -58,10 +58,12 @@ pub enum ConnectReason {
     /// What answers there is no engine, or not a sound one.
     #[error(transparent)]
     Foreign(HelloError),
-    /// Too many others are connecting (`handshake_limit`).
-    #[error("handshake_limit of {limit} is reached")]
+    /// Too many other connections are in the handshake: a 32nd of `flow_limit`.
+    #[error(
+        "the limit of {limit} handshakes at once (a 32nd of flow_limit, and 4 at least) is reached"
+    )]
     Crowded {
-        /// The setting.
+        /// The most handshakes at once.
         limit: u32,
     },
     /// The system could not connect.

@@ -30,6 +30,7 @@ impl Receiver {
             head,
             reading: false,
             verdict: Some(verdict),
+            is_orphan: false,
         });
         Ok(verdict)
     }
@@ -68,7 +69,7 @@ impl Receiver {
             self.quota_refusals += u64::from(is_quota);
             return Ok(Verdict::Refuse(code));
         }
-        if !self.take_over((header.transfer, header.chunk)) {
+        if !self.is_alone() && !self.take_over((header.transfer, header.chunk)) {
             return Ok(Verdict::Refuse(RefusalCode::Busy));
         }
         if self.active.get(id).is_none() {
@@ -114,6 +115,12 @@ impl Receiver {
             && id != self.floor.0
             && !neighbour(id.checked_sub(1))
             && !neighbour(id.checked_add(1))
+    }
+
+    /// Returns whether no chunk has begun that has not ended: then no flow holds the one that begins.
+    #[inline]
+    fn is_alone(&self) -> bool {
+        self.claims.is_empty() && self.detached.is_empty()
     }
 
     /// Takes the chunk from the flow that was landing it, unless that is inside a system call.

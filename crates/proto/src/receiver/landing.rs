@@ -18,6 +18,8 @@ pub(super) struct Claim {
     pub(super) head: Head,
     pub(super) reading: bool,
     pub(super) verdict: Option<Verdict>,
+    /// A connection of its flow is gone since a device began to copy it.
+    pub(super) is_orphan: bool,
 }
 
 impl Receiver {
@@ -61,6 +63,7 @@ impl Receiver {
             return None;
         }
         let claim = self.claims.end(flow)?;
+        self.proofs.handle_detached(flow);
         self.next_landing += 1;
         self.detached.insert(self.next_landing, claim);
         Some(LandingId(self.next_landing))
@@ -95,13 +98,29 @@ impl Receiver {
             (None, Some(Verdict::Discard), _) => {}
             _ => return NOTHING_LANDED,
         }
-        self.proofs.note(ended.flow, head, self.floor);
+        match ended.is_orphan {
+            true => self.proofs.note_gone(head, self.floor),
+            false => self.proofs.note(ended.flow, head, self.floor),
+        }
         Settled::Ack
+    }
+
+    /// A connection of the flow is up, whose sender has at most `window_chunks` in flight on it: no more landed chunks
+    /// than that are remembered, unless the end of an earlier connection is not known, or a device has copied a chunk of
+    /// this one. In any case it is no more than [`ReceiverLimits::window`](super::ReceiverLimits::window). Each call is
+    /// followed by one of [`Self::handle_flow_down`], maybe after the next connection is up.
+    pub fn handle_flow_up(&mut self, flow: FlowIndex, window_chunks: u32) {
+        if self.check_flow(flow).is_ok() {
+            self.proofs.handle_flow_up(flow, window_chunks);
+        }
     }
 
     /// The flow is gone, maybe in the middle of a chunk: it lands nothing more.
     pub fn handle_flow_down(&mut self, flow: FlowIndex) {
         self.claims.end(flow);
+        // Their acknowledgements may never leave. They then come again, however much the next connection brings before.
+        let copied = self.detached.values_mut().filter(|claim| claim.flow == flow);
+        copied.for_each(|claim| claim.is_orphan = true);
         self.proofs.handle_flow_down(flow, self.floor);
     }
 

@@ -1,8 +1,6 @@
 //! How transfers end: complete, cancelled, past their deadline; and what the sender forgets then.
 
-use std::cmp::Reverse;
-
-use super::{Failure, Sender, Source, TransferHandle, TxEvent};
+use super::{Failure, Sender, Source, TransferHandle, TxEvent, may_end};
 use crate::id::{Time, TransferId};
 
 /// Finished transfers that may wait behind an unfinished one before their records are swept.
@@ -29,32 +27,15 @@ impl<S: Source> Sender<S> {
     pub fn handle_timeout(&mut self, now: Time) -> Option<Time> {
         self.postponed.end_rest(now);
         let rest = self.postponed.until();
-        let mut next = None;
-        while let Some(Reverse((deadline, handle))) = self.deadlines.peek().copied() {
-            let counts = self.outgoing_mut(handle).is_some_and(|o| o.ending.is_none());
-            if counts && deadline > now {
-                next = Some(deadline);
-                break;
+        let next = loop {
+            match self.deadlines.first(|handle| may_end(&self.slots, *handle)) {
+                Some((deadline, handle)) if deadline <= now => {
+                    self.end_outgoing(handle, Failure::Deadline);
+                }
+                first => break first.map(|(deadline, _)| deadline),
             }
-            self.deadlines.pop();
-            if counts {
-                self.end_outgoing(handle, Failure::Deadline);
-            }
-        }
+        };
         [rest, next].into_iter().flatten().min()
-    }
-
-    /// Remembers the deadline of a transfer, which is not looked for among all of them.
-    pub(super) fn note_deadline(&mut self, deadline: Time, handle: TransferHandle) {
-        self.deadlines.push(Reverse((deadline, handle)));
-        if self.deadlines.len() > 2 * self.live + ORDER_SLACK {
-            // Most transfers end before their deadline.
-            let slots = &self.slots;
-            let is_live = |handle: &TransferHandle| {
-                slots[handle.slot as usize].as_ref().is_some_and(|o| o.id == handle.id)
-            };
-            self.deadlines.retain(|Reverse((_, handle))| is_live(handle));
-        }
     }
 
     pub(super) fn end_outgoing(&mut self, handle: TransferHandle, failure: Failure) {
@@ -99,10 +80,7 @@ impl<S: Source> Sender<S> {
     /// down.
     pub(super) fn forget_stale(&mut self) {
         let slots = &self.slots;
-        let pullable = |handle: &TransferHandle| {
-            let outgoing = slots[handle.slot as usize].as_ref();
-            outgoing.is_some_and(|o| o.id == handle.id && o.ending.is_none())
-        };
+        let pullable = |handle: &TransferHandle| may_end(slots, *handle);
         for queue in [&mut self.small, &mut self.bulk] {
             if queue.len() > 2 * self.live + ORDER_SLACK {
                 queue.retain(pullable);

@@ -16,6 +16,7 @@ static IS_SHOWN: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     static HERE: Cell<u64> = const { Cell::new(0) };
+    static LIVE: Cell<isize> = const { Cell::new(0) };
     static IS_SHOWING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -36,6 +37,11 @@ pub(crate) fn during(run: impl FnOnce()) -> Allocations {
     let after = count();
     let (all, here) = (after.0 - before.0, after.1 - before.1);
     Allocations { here, elsewhere: all - here }
+}
+
+/// Bytes that the calling thread has allocated and not freed.
+pub(crate) fn live_bytes() -> isize {
+    LIVE.get()
 }
 
 /// Prints where each allocation comes from while `run` runs.
@@ -60,27 +66,36 @@ fn note(bytes: usize) {
     }
 }
 
+/// The calling thread has so many bytes more.
+fn note_live(bytes: isize) {
+    LIVE.set(LIVE.get() + bytes);
+}
+
 // SAFETY: every call goes on to `System`, which keeps the rules.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
+        note_live(layout.size() as isize);
         // SAFETY: the caller keeps the rules of this call, which are the same.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         note(layout.size());
+        note_live(layout.size() as isize);
         // SAFETY: as above.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        note_live(-(layout.size() as isize));
         // SAFETY: as above.
         unsafe { System.dealloc(at, layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         note(size);
+        note_live(size as isize - layout.size() as isize);
         // SAFETY: as above.
         unsafe { System.realloc(at, layout, size) }
     }

@@ -1,17 +1,20 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rcgen::{
-    BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose as Purpose,
-    IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ED25519, SanType,
-    SignatureAlgorithm, date_time_ymd,
-};
+use polyrail_testkit::pki::{Issuer, Key, Kind, Params, Usage};
 
 use super::*;
 use crate::{HandshakeError, Identity, Initiator, Keyring, Proof, Proven, Responder, Secret};
 
 /// 1 July 2026; certificates are valid in that year.
 const NOW: u64 = 1_782_864_000;
+const IN_2026: u64 = 1_767_225_600;
 const IN_2027: u64 = 1_798_761_600;
+const DAY: u64 = 86_400;
+/// First days of months in 2026.
+const MARCH: u64 = IN_2026 + 59 * DAY;
+const JUNE: u64 = IN_2026 + 151 * DAY;
+const AUGUST: u64 = IN_2026 + 212 * DAY;
+const DECEMBER: u64 = IN_2026 + 334 * DAY;
 
 struct Rules {
     now: AtomicU64,
@@ -33,7 +36,7 @@ fn policy(allowed: &'static str) -> Arc<Rules> {
 }
 
 struct Ca {
-    issuer: Issuer<'static, KeyPair>,
+    issuer: Issuer,
     pem: String,
 }
 
@@ -43,57 +46,36 @@ struct Leaf {
     key: String,
 }
 
-fn params(names: &[&str]) -> CertificateParams {
-    let mut params = CertificateParams::default();
-    (params.not_before, params.not_after) = (date_time_ymd(2026, 1, 1), date_time_ymd(2027, 1, 1));
-    params.subject_alt_names = names.iter().map(|name| san(name)).collect();
-    params.extended_key_usages = vec![Purpose::ServerAuth, Purpose::ClientAuth];
-    params
+fn params(names: &[&str]) -> Params {
+    Params::of_engine(names, (IN_2026, IN_2027), &[Usage::ServerAuth, Usage::ClientAuth])
 }
 
-fn san(name: &str) -> SanType {
-    match name.contains("://") {
-        true => SanType::URI(name.try_into().unwrap()),
-        false => SanType::DnsName(name.try_into().unwrap()),
-    }
-}
-
-fn of_ca(name: &str) -> CertificateParams {
-    let mut params = params(&[]);
-    params.distinguished_name.push(DnType::CommonName, name);
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params.extended_key_usages.clear();
-    params
+fn of_ca(name: &str) -> Params {
+    Params::of_ca(name, (IN_2026, IN_2027))
 }
 
 impl Ca {
     fn root(name: &str) -> Self {
-        let (key, params) = (KeyPair::generate().unwrap(), of_ca(name));
-        let pem = params.self_signed(&key).unwrap().pem();
-        Self { issuer: Issuer::new(params, key), pem }
+        let (issuer, pem) = Issuer::root(&of_ca(name));
+        Self { issuer, pem }
     }
 
     fn below(&self, name: &str) -> Self {
-        self.issues_ca(of_ca(name))
+        self.issues_ca(&of_ca(name))
     }
 
-    fn issues_ca(&self, params: CertificateParams) -> Self {
-        let key = KeyPair::generate().unwrap();
-        let pem = params.signed_by(&key, &self.issuer).unwrap().pem();
-        Self { issuer: Issuer::new(params, key), pem }
+    fn issues_ca(&self, params: &Params) -> Self {
+        let (issuer, pem) = self.issuer.below(params);
+        Self { issuer, pem }
     }
 
-    fn signs(&self, key: &KeyPair, params: CertificateParams) -> Certificate {
-        params.signed_by(key, &self.issuer).unwrap()
-    }
-
-    fn issues(&self, params: CertificateParams, kind: &'static SignatureAlgorithm) -> Leaf {
-        let key = KeyPair::generate_for(kind).unwrap();
-        Leaf { chain: self.signs(&key, params).pem(), key: key.serialize_pem() }
+    fn issues(&self, params: &Params, kind: Kind) -> Leaf {
+        let key = Key::new(kind);
+        Leaf { chain: self.issuer.certificate(&key, params), key: key.pem() }
     }
 
     fn leaf(&self, names: &[&str]) -> Leaf {
-        self.issues(params(names), &PKCS_ECDSA_P256_SHA256)
+        self.issues(&params(names), Kind::P256)
     }
 }
 
@@ -176,9 +158,8 @@ fn every_kind_of_key_signs_statements_and_a_chain_may_have_steps() {
     let Ends { a, b, ca, of_b, rules, .. } = ends();
     let inner = ca.below("inner");
     let innermost = inner.below("innermost");
-    let all = [&PKCS_ED25519, &PKCS_ECDSA_P256_SHA256, &PKCS_ECDSA_P384_SHA384];
-    for kind in all {
-        let leaf = innermost.issues(params(&["A.Example", "other.example"]), kind);
+    for kind in [Kind::Ed25519, Kind::P256, Kind::P384] {
+        let leaf = innermost.issues(&params(&["A.Example", "other.example"]), kind);
         let chain = [&leaf.chain[..], &inner.pem, &innermost.pem].concat();
         let of_a = Leaf { chain, ..leaf }.certified(&ca.pem, &a, &rules).unwrap();
         let (_, proven) = run((&a, &of_a), (&b, &of_b)).unwrap();
@@ -206,19 +187,17 @@ fn a_certificate_of_another_ca_is_refused_by_either_end() {
 #[test]
 fn a_certificate_holds_in_its_time_only() {
     let Ends { a, b, ca, of_b, rules, .. } = ends();
-    let of_a = |not_before, not_after, own: &Arc<Rules>| {
-        let mut params = params(&["a.example"]);
-        (params.not_before, params.not_after) = (not_before, not_after);
-        ca.issues(params, &PKCS_ED25519).certified(&ca.pem, &a, own)
+    let of_a = |from, until, own: &Arc<Rules>| {
+        let params = Params { valid: (from, until), ..params(&["a.example"]) };
+        ca.issues(&params, Kind::Ed25519).certified(&ca.pem, &a, own)
     };
     // Its clock is wrong, or it lies.
     let (early, late) = (policy(""), policy(""));
-    early.now.store(NOW - 86_400 * 90, Ordering::Relaxed);
-    late.now.store(NOW + 86_400 * 90, Ordering::Relaxed);
-    let (march, august) = (date_time_ymd(2026, 3, 1), date_time_ymd(2026, 8, 1));
-    let expired = of_a(march, date_time_ymd(2026, 6, 1), &early).unwrap();
+    early.now.store(NOW - DAY * 90, Ordering::Relaxed);
+    late.now.store(NOW + DAY * 90, Ordering::Relaxed);
+    let expired = of_a(MARCH, JUNE, &early).unwrap();
     let (by, why) = refusal((&a, &expired), (&b, &of_b));
-    let at = UnixSeconds(1_780_272_000);
+    let at = UnixSeconds(JUNE);
     let past = CertificateError::Expired { whose: "a.example".to_owned(), at };
     assert_eq!(past.to_string(), "expired at 2026-06-01T00:00:00Z (a.example)");
     assert_eq!((by, why), (Role::Responder, past.clone()));
@@ -229,9 +208,9 @@ fn a_certificate_holds_in_its_time_only() {
     early.now.store(NOW, Ordering::Relaxed);
     assert_eq!(expired.holds_as(Role::Initiator), Err(past.clone()));
 
-    let future = of_a(august, date_time_ymd(2026, 12, 1), &late).unwrap();
+    let future = of_a(AUGUST, DECEMBER, &late).unwrap();
     let (_, why) = refusal((&b, &of_b), (&a, &future));
-    let from = UnixSeconds(1_785_542_400);
+    let from = UnixSeconds(AUGUST);
     let to_come = CertificateError::NotYetValid { whose: "a.example".to_owned(), from };
     assert_eq!(why, to_come);
     assert_eq!(why.to_string(), "is valid from 2026-08-01T00:00:00Z only (a.example)");
@@ -240,11 +219,10 @@ fn a_certificate_holds_in_its_time_only() {
         Err(CertificateFileError::Own(why)) => why,
         other => panic!("{other:?}"),
     };
-    let refused = own(of_a(march, date_time_ymd(2026, 6, 1), &rules));
-    assert_eq!(refused, past);
-    assert_eq!(own(of_a(august, august, &rules)), to_come);
+    assert_eq!(own(of_a(MARCH, JUNE, &rules)), past);
+    assert_eq!(own(of_a(AUGUST, AUGUST, &rules)), to_come);
     assert_eq!(
-        own(of_a(august, march, &rules)).to_string(),
+        own(of_a(AUGUST, MARCH, &rules)).to_string(),
         "can't be used: it ends before it begins"
     );
 }
@@ -252,9 +230,7 @@ fn a_certificate_holds_in_its_time_only() {
 #[test]
 fn a_ca_of_the_chain_that_has_expired_is_named() {
     let Ends { a, ca, rules, .. } = ends();
-    let mut outdated = of_ca("old CA");
-    outdated.not_after = date_time_ymd(2026, 6, 1);
-    let inner = ca.issues_ca(outdated);
+    let inner = ca.issues_ca(&Params::of_ca("old CA", (IN_2026, JUNE)));
     let leaf = inner.leaf(&["a.example"]);
     let chain = [&leaf.chain[..], &inner.pem].concat();
     match (Leaf { chain, ..leaf }).certified(&ca.pem, &a, &rules) {
@@ -269,13 +245,12 @@ fn a_ca_of_the_chain_that_has_expired_is_named() {
 #[test]
 fn a_certificate_is_for_what_its_extended_key_usage_says() {
     let Ends { a, b, ca, of_b, rules, .. } = ends();
-    let with = |usages: &[Purpose]| {
-        let mut params = params(&["a.example"]);
-        params.extended_key_usages = usages.to_vec();
-        ca.issues(params, &PKCS_ED25519).certified(&ca.pem, &a, &rules)
+    let with = |usages: &[Usage]| {
+        let params = Params { usages: usages.to_vec(), ..params(&["a.example"]) };
+        ca.issues(&params, Kind::Ed25519).certified(&ca.pem, &a, &rules)
     };
-    let client = with(&[Purpose::ClientAuth]).unwrap();
-    let server = with(&[Purpose::ServerAuth]).unwrap();
+    let client = with(&[Usage::ClientAuth]).unwrap();
+    let server = with(&[Usage::ServerAuth]).unwrap();
     run((&a, &client), (&b, &of_b)).unwrap();
     run((&b, &of_b), (&a, &server)).unwrap();
     let usage = |role| CertificateError::Usage { role };
@@ -287,7 +262,7 @@ fn a_certificate_is_for_what_its_extended_key_usage_says() {
     // Without the extension it is for anything.
     let any = with(&[]).unwrap();
     run((&a, &any), (&b, &of_b)).unwrap();
-    let error = with(&[Purpose::CodeSigning]).err();
+    let error = with(&[Usage::CodeSigning]).err();
     assert_eq!(error, Some(CertificateFileError::Own(usage(Role::Responder))));
 }
 
@@ -341,9 +316,9 @@ fn a_certificate_is_worth_nothing_in_the_hands_of_somebody_else() {
     let verified = of_b.verify(&forged, thief.public(), Role::Initiator);
     assert_eq!(verified, Err(CertificateError::Statement));
     // A statement ends with its certificate, also if the next one has the same key.
-    let key = KeyPair::generate().unwrap();
-    let of_key =
-        || Leaf { chain: ca.signs(&key, params(&["a.example"])).pem(), key: key.serialize_pem() };
+    let key = Key::new(Kind::P256);
+    let certificate = || ca.issuer.certificate(&key, &params(&["a.example"]));
+    let of_key = || Leaf { chain: certificate(), key: key.pem() };
     let old = of_key().certified(&ca.pem, &a, &rules).unwrap();
     let new = of_key().certified(&ca.pem, &b, &rules).unwrap();
     let Shown { signature, .. } = Shown::decode(old.shown()).unwrap();

@@ -66,7 +66,7 @@ fn many_pieces_wait_until_the_plugin_has_room_for_them() {
         let (from, to) =
             (one.register(pattern(SIZE, 3)).unwrap(), two.register(vec![0; SIZE]).unwrap());
         let remote = one.import(&to.describe()).unwrap();
-        // In an order that merges none: the last piece first.
+        // Post the last piece first: that order merges none.
         let pieces = (0..SIZE as u64 / PIECE).rev().map(|piece| piece * PIECE);
         let request = pieces.fold(Request::write(&peer), |request, at| {
             request.segment(from.slice(at, PIECE).unwrap(), remote.slice(at, PIECE).unwrap())
@@ -126,6 +126,33 @@ fn memory_of_a_device_that_the_plugin_does_not_take_is_staged() {
             back.read_at(0, &mut landed).unwrap();
             assert!(landed == pattern(SIZE, 4));
         }
+    });
+}
+
+/// Pieces lie one behind the other in the ring, and a device copies each to its place.
+#[test]
+fn many_pieces_go_through_the_ring() {
+    inside("carried::many_pieces_go_through_the_ring", &[], || {
+        const PIECE: u64 = 4 << 10;
+        const LEN: usize = 1 << 20;
+        let (one, two, peer) =
+            pair(&[("chunk_bytes", "256KiB"), ("gpu_chunk_bytes", "256KiB"), ("payload", "none")]);
+        write_until_all_carry((&one, &two, &peer));
+        let device = FakeDevice::new(0, Duration::from_micros(200), 5);
+        let memory = device.memory(&vec![0; LEN]);
+        let there = two.register(memory.clone()).unwrap();
+        let remote = one.import(&there.describe()).unwrap();
+        let from = one.register(pattern(LEN, 4)).unwrap();
+        // Post the last piece first: that order merges none.
+        let pieces = (0..LEN as u64 / PIECE).rev().map(|piece| piece * PIECE);
+        let request = pieces.fold(Request::write(&peer), |request, at| {
+            request.segment(from.slice(at, PIECE).unwrap(), remote.slice(at, PIECE).unwrap())
+        });
+        let before: u64 = carried(&one.stats()).iter().sum();
+        one.post(request).unwrap().join().unwrap();
+        let after: u64 = carried(&one.stats()).iter().sum();
+        assert!(after >= before + LEN as u64, "{before} to {after} bytes");
+        assert!(FakeDevice::contents(&memory) == pattern(LEN, 4));
     });
 }
 

@@ -13,12 +13,8 @@ const SIZE: usize = 256 << 10;
 /// From the first byte on.
 const SILENT: (&str, &str) = ("SCATTER_SILENT_AFTER", "0:0");
 /// Longer than any test may take: this end never gives up first.
-const PATIENT: &[(&str, &str)] = &[
-    ("rail_stall_ms", "60000"),
-    ("peer_timeout_ms", "120000"),
-    ("tx_proxies", "1"),
-    ("rx_proxies", "1"),
-];
+const PATIENT: &[(&str, &str)] =
+    &[("rail_stall_ms", "60000"), ("peer_timeout_ms", "120000"), ("proxies", "1")];
 
 /// Less than that, and far more than it takes where a machine stands still for moments.
 const SOON: Duration = Duration::from_secs(50);
@@ -283,7 +279,7 @@ fn a_plugin_that_holds_up_its_peer_while_it_accepts_loses_no_connection() {
     let test = "silent::a_plugin_that_holds_up_its_peer_while_it_accepts_loses_no_connection";
     inside(test, &[("SCATTER_ACCEPT_HOLDS", "1500")], || {
         // The one that receives waits for the plugin, and of those that send only the one that has a connection.
-        let (one, two, peer) = pair(&[("channels", "2"), ("tx_proxies", "2"), ("rx_proxies", "1")]);
+        let (one, two, peer) = pair(&[("channels", "2"), ("proxies", "2,1")]);
         let (from, _to, remote) = regions(&one, &two);
         wait_for("all flows are carried", || {
             let write = |_| one.write(&peer, &from.all(), &remote.all()).unwrap();

@@ -6,9 +6,9 @@ use polyrail_secure::{
     Capability, Certified, Files, HandshakeError, Identity, Initiator, Keyring, Policy, Proof,
     Proven, Responder, Secret, UnixSeconds,
 };
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, SanType, date_time_ymd};
 
 use super::handshake::changed;
+use crate::pki::{Issuer, Key, Kind, Params};
 
 /// Both ends, the same for all inputs.
 struct Ends {
@@ -34,24 +34,17 @@ impl Policy for Always {
 const NAME: &str = "spiffe://example.org/a";
 const WORDS: &[u8] = b"hello";
 
-fn params() -> CertificateParams {
-    let mut params = CertificateParams::default();
-    (params.not_before, params.not_after) = (date_time_ymd(2026, 1, 1), date_time_ymd(2027, 1, 1));
-    params
-}
+/// The year 2026.
+const VALID: (u64, u64) = (1_767_225_600, 1_798_761_600);
 
 fn ends() -> &'static Ends {
     static ENDS: OnceLock<Ends> = OnceLock::new();
     ENDS.get_or_init(|| {
-        let (key, mut of_ca) = (KeyPair::generate().expect("a key"), params());
-        of_ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let trust = of_ca.self_signed(&key).expect("a certificate").pem();
-        let ca = Issuer::new(of_ca, key);
+        let (ca, trust) = Issuer::root(&Params::of_ca("ca", VALID));
         let certified = |identity: &Identity| {
-            let (key, mut own) = (KeyPair::generate().expect("a key"), params());
-            own.subject_alt_names = vec![SanType::URI(NAME.try_into().expect("ASCII"))];
-            let chain = own.signed_by(&key, &ca).expect("a certificate").pem();
-            let key = key.serialize_pem();
+            let key = Key::new(Kind::P256);
+            let chain = ca.certificate(&key, &Params::of_engine(&[NAME], VALID, &[]));
+            let key = key.pem();
             let files =
                 Files { chain: chain.as_bytes(), key: key.as_bytes(), trust: trust.as_bytes() };
             let certified = Certified::new(&files, identity.public(), Arc::new(Always));

@@ -1,17 +1,30 @@
 //! One peer that asks for whatever it likes: what is remembered of it stays within its quotas, and what
 //! it has begun within them goes on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use arbitrary::{Result, Unstructured};
 use polyrail_proto::matching::{Match, Matcher, MatcherLimits};
 use polyrail_proto::message::{CopyLeave, PostedReceive};
 use polyrail_proto::wire::{ChunkHeader, Flags, Place, RefusalCode, WireOp};
-use polyrail_proto::{FlowIndex, Receiver, ReceiverLimits, RegionKey, TransferId, Verdict};
+use polyrail_proto::{
+    FlowIndex, Receiver, ReceiverLimits, RegionKey, Settled, TransferId, Verdict,
+};
+
+use super::in_flight::{InFlight, REMEMBERED};
 
 const RECEIVES: MatcherLimits = MatcherLimits { receives: 8, places: 20 };
-const LIMITS: ReceiverLimits =
-    ReceiverLimits { flows: 4, transfers: 5, chunks: 40, window: 6, proofs: 12, meta_bytes: 100 };
+const FLOWS: u32 = 4;
+const LIMITS: ReceiverLimits = ReceiverLimits {
+    flows: FLOWS,
+    transfers: 5,
+    chunks: 40,
+    window: REMEMBERED,
+    proofs: 12,
+    meta_bytes: 100,
+};
+/// Chunks of each flow that are remembered even if those of all flows are too many together.
+const SHARE: u32 = 2;
 /// Flows that go down hand what they remember on, within this bound.
 const GONE: usize = 1 << 16;
 
@@ -109,7 +122,7 @@ impl Receives {
                 self.next_send += 1;
                 let found = self.receives.iter().position(|posted| posted.1 == tag);
                 let found = found.map(|index| self.receives.remove(index).0);
-                let matched = self.matcher.send(tag, send);
+                let matched = self.matcher.send(tag, send, None);
                 assert_eq!(matched.as_ref().map(|found| found.receive.receive), found);
                 if matched.is_none() {
                     self.sends.push((tag, send));
@@ -166,25 +179,46 @@ fn posted(receive: u64, tag: u64, places: usize) -> PostedReceive {
     PostedReceive { receive, tag, places, leave: CopyLeave::No }
 }
 
+/// The identity of a chunk, equal in all its copies: its transfer, its number, the number of chunks, and bytes of its
+/// message.
+type Copies = (u64, u32, u32, usize);
+
 /// A receiver, and what is under way there.
 struct Transfers {
     receiver: Receiver,
+    in_flight: [InFlight<Copies>; FLOWS as usize],
+    /// Chunks of flows that went down before their senders knew that these had landed.
+    given_back: BTreeSet<Copies>,
+    /// Connections so far.
+    ups: u32,
+    /// Transfers that the peer gave up. The receiver may forget some of them.
+    retired: BTreeSet<u64>,
+    floor: u64,
     /// Chunks of transfers that were taken and are not over.
     active: BTreeMap<u64, u32>,
 }
 
 impl Transfers {
     fn new() -> Self {
-        Self { receiver: Receiver::new(LIMITS), active: BTreeMap::new() }
+        Self {
+            receiver: Receiver::new(LIMITS),
+            in_flight: Default::default(),
+            given_back: BTreeSet::new(),
+            ups: 0,
+            retired: BTreeSet::new(),
+            floor: 1,
+            active: BTreeMap::new(),
+        }
     }
 
     fn call(&mut self, data: &mut Unstructured<'_>) -> Result<()> {
         let flow = FlowIndex(data.int_in_range(0..=LIMITS.flows)?);
         match data.int_in_range(0..=9)? {
-            0 => self.receiver.handle_flow_down(flow),
+            0 => self.flow_down(flow),
             1 => {
                 let transfer = number(data, 30)?;
                 self.receiver.retire(TransferId(transfer));
+                self.retired.insert(transfer);
                 self.active.remove(&transfer);
             }
             _ => self.offer(flow, data)?,
@@ -192,8 +226,35 @@ impl Transfers {
         Ok(())
     }
 
+    /// A connection is up. The number of those before says how large its window is.
+    fn flow_up(&mut self, flow: FlowIndex) {
+        let Some(in_flight) = self.in_flight.get_mut(flow.0 as usize) else { return };
+        self.ups += 1;
+        let window = 1 + self.ups % 8;
+        self.receiver.handle_flow_up(flow, window);
+        in_flight.handle_flow_up(window.min(SHARE));
+    }
+
+    fn flow_down(&mut self, flow: FlowIndex) {
+        self.receiver.handle_flow_down(flow);
+        if let Some(in_flight) = self.in_flight.get_mut(flow.0 as usize) {
+            self.given_back.extend(in_flight.handle_flow_down());
+        }
+    }
+
+    /// Returns whether an honest sender may send a copy of a chunk that landed.
+    fn may_come_again(&self, copies: Copies) -> bool {
+        let mut unknown = self.in_flight.iter().flat_map(InFlight::unknown);
+        self.given_back.contains(&copies) || unknown.any(|other| other == copies)
+    }
+
     /// A chunk comes on the flow, and lands if it is taken and its flow does not die.
     fn offer(&mut self, flow: FlowIndex, data: &mut Unstructured<'_>) -> Result<()> {
+        let connections = self.in_flight.get(flow.0 as usize).map_or(0, InFlight::connections);
+        // Now and then the next one is up before the end of the first is known.
+        if connections == 0 || (connections == 1 && self.ups.is_multiple_of(5)) {
+            self.flow_up(flow);
+        }
         let transfer = number(data, 30)?.max(1);
         let known = self.active.get(&transfer).copied();
         let chunk_count = match known {
@@ -221,11 +282,17 @@ impl Transfers {
             checksum: 0,
             place: 0,
         };
+        let copies = (transfer, chunk, chunk_count, meta.len());
+        let comes_again = self.may_come_again(copies);
         let before = self.receiver.quota_refusals();
         let Ok(verdict) = self.receiver.handle_chunk(flow, &header, &[], &meta, || Ok(())) else {
             return Ok(());
         };
         self.active.retain(|id, _| *id >= floor);
+        self.floor = self.floor.max(floor);
+        if comes_again && transfer >= self.floor && !self.retired.contains(&transfer) {
+            assert_eq!(verdict, Verdict::Discard, "{copies:?} landed and comes again");
+        }
         let is_quota = matches!(
             verdict,
             Verdict::Refuse(RefusalCode::TransferQuota | RefusalCode::MessageQuota)
@@ -241,9 +308,14 @@ impl Transfers {
             self.active.insert(transfer, chunk_count);
         }
         if data.ratio(7, 8)? {
-            self.receiver.handle_chunk_end(flow, true);
+            let settled = self.receiver.handle_chunk_end(flow, true);
+            let in_flight = &mut self.in_flight[flow.0 as usize];
+            let frame = in_flight.next_frame();
+            if settled == Settled::Ack {
+                in_flight.handle_landed(frame, copies);
+            }
         } else {
-            self.receiver.handle_flow_down(flow);
+            self.flow_down(flow);
         }
         // None of them is delivered: all are writes without a notification.
         while let Some(landed) = self.receiver.poll_event() {

@@ -8,14 +8,17 @@ use polyrail_proto::{
     DeliveryId, FlowIndex, LandingId, Receiver, ReceiverLimits, Settled, TransferId, Verdict,
 };
 
+use super::in_flight::{InFlight, REMEMBERED};
+
 const FLOWS: u32 = 4;
 const TRANSFERS: u64 = 6;
 const LIMITS: ReceiverLimits = ReceiverLimits {
     flows: FLOWS,
     transfers: 4,
     chunks: 12,
-    window: 3,
-    proofs: 8,
+    // Room for a window of 3, and for as many chunks that land late.
+    window: REMEMBERED,
+    proofs: FLOWS as usize * REMEMBERED,
     // Two of the messages, which have 4 bytes each.
     meta_bytes: 9,
 };
@@ -26,6 +29,8 @@ const GONE: usize = 1 << 16;
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     chunk: Option<(u64, u32)>,
+    /// Of its transfer.
+    chunk_count: u32,
     verdict: Option<Verdict>,
     /// Inside a system call that writes in place.
     inside: bool,
@@ -33,12 +38,29 @@ struct Flow {
     missed: bool,
 }
 
+/// The identity of a chunk, equal in all its copies: its transfer, its number, and the number of chunks.
+type Copies = (u64, u32, u32);
+
+/// A chunk that a device copies into place, as its flow left it.
+#[derive(Debug)]
+struct Copying {
+    id: LandingId,
+    index: u32,
+    /// Its number among those of the flow's connection, unless that is gone.
+    frame: Option<u64>,
+    state: Flow,
+}
+
 #[derive(Debug)]
 struct Model {
     receiver: Receiver,
     flows: [Flow; FLOWS as usize],
-    /// Chunks that devices copy into place, as their flow left them.
-    copying: Vec<(LandingId, Flow)>,
+    in_flight: [InFlight<Copies>; FLOWS as usize],
+    /// Chunks of flows that went down before their senders knew that these had landed.
+    given_back: BTreeSet<Copies>,
+    /// Connections so far.
+    ups: u32,
+    copying: Vec<Copying>,
     /// Chunks that were acknowledged as landed.
     landed: BTreeMap<u64, BTreeSet<u32>>,
     completed: BTreeSet<u64>,
@@ -58,6 +80,9 @@ pub(super) fn run(data: &[u8]) {
     let mut model = Model {
         receiver: Receiver::new(LIMITS),
         flows: Default::default(),
+        in_flight: Default::default(),
+        given_back: BTreeSet::new(),
+        ups: 0,
         copying: Vec::new(),
         landed: BTreeMap::new(),
         completed: BTreeSet::new(),
@@ -110,10 +135,7 @@ impl Model {
             4 | 5 if state.chunk.is_some() && !state.inside => {
                 self.end_chunk(index, data.int_in_range(0..=7)? > 0);
             }
-            6 if !state.inside => {
-                self.receiver.handle_flow_down(flow);
-                self.flows[index as usize] = Flow::default();
-            }
+            6 if !state.inside => self.flow_down(index),
             7 => {
                 let transfer = data.int_in_range(1..=TRANSFERS)?;
                 let true_now = self.receiver.retire(TransferId(transfer));
@@ -143,21 +165,24 @@ impl Model {
                 if let (Some(id), Some((transfer, chunk))) = (detached, state.chunk) {
                     self.may_be_written(index, transfer, chunk);
                     let state = std::mem::take(&mut self.flows[index as usize]);
-                    self.copying.push((id, state));
+                    let frame = Some(self.in_flight[index as usize].next_frame());
+                    self.copying.push(Copying { id, index, frame, state });
                 }
             }
             12 if !self.copying.is_empty() => {
                 let which = data.int_in_range(0..=self.copying.len() - 1)?;
-                let (id, state) = self.copying.swap_remove(which);
+                let Copying { id, index, frame, state } = self.copying.swap_remove(which);
                 let intact = data.int_in_range(0..=7)? > 0;
                 let landed = if intact { Ok(()) } else { Err(RefusalCode::Device) };
                 let settled = self.receiver.handle_landed(id, landed);
-                self.settled(state, settled, intact);
+                self.settled((index, frame), state, settled, intact);
                 if let (Settled::Ack, Some((transfer, _))) = (settled, state.chunk) {
                     // Another flow may acknowledge it.
                     self.note_overtaking(transfer);
                 }
             }
+            // The next connection, before the end of the one that is there is known.
+            12 if self.in_flight[index as usize].connections() == 1 => self.flow_up(index),
             13 if !self.deliveries.is_empty() => {
                 let which = data.int_in_range(0..=self.deliveries.len() - 1)?;
                 let (id, transfers) = self.deliveries.swap_remove(which);
@@ -167,6 +192,30 @@ impl Model {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A connection is up. The number of those before says how large its window is: no byte more is read for it, so that
+    /// what was found before this call was made is still found.
+    fn flow_up(&mut self, index: u32) {
+        let window = 1 + self.ups % 3;
+        self.ups += 1;
+        self.receiver.handle_flow_up(FlowIndex(index), window);
+        self.in_flight[index as usize].handle_flow_up(window);
+    }
+
+    /// A connection is gone, and with it all acknowledgements that its sender has not read.
+    fn flow_down(&mut self, index: u32) {
+        self.receiver.handle_flow_down(FlowIndex(index));
+        self.flows[index as usize] = Flow::default();
+        self.given_back.extend(self.in_flight[index as usize].handle_flow_down());
+        let of_it = self.copying.iter_mut().filter(|copying| copying.index == index);
+        of_it.for_each(|copying| copying.frame = None);
+    }
+
+    /// Returns whether an honest sender may send a copy of a chunk that landed.
+    fn may_come_again(&self, copies: Copies) -> bool {
+        let mut unknown = self.in_flight.iter().flat_map(InFlight::unknown);
+        self.given_back.contains(&copies) || unknown.any(|other| other == copies)
     }
 
     /// The peer is about to learn that the transfer is over, and must not while it is being delivered.
@@ -182,6 +231,9 @@ impl Model {
     }
 
     fn begin_chunk(&mut self, index: u32, data: &mut Unstructured<'_>) -> Result<()> {
+        if self.in_flight[index as usize].connections() == 0 {
+            self.flow_up(index);
+        }
         let transfer = data.int_in_range(1..=TRANSFERS)?;
         let honest = data.int_in_range(0..=15)? > 0;
         let count = chunks(transfer) + u32::from(!honest);
@@ -211,6 +263,7 @@ impl Model {
             false if self.expelled.contains(&context) => Err(RefusalCode::NotExpected),
             false => Ok(()),
         };
+        let comes_again = self.may_come_again((transfer, chunk, count));
         let handled =
             self.receiver.handle_chunk(FlowIndex(index), &header, &[], meta, || admission);
         let highest = self.landed.keys().next_back().copied().unwrap_or(0);
@@ -221,28 +274,48 @@ impl Model {
         }
         let Ok(verdict) = handled else {
             // The driver closes the flow.
-            self.receiver.handle_flow_down(FlowIndex(index));
+            self.flow_down(index);
             return Ok(());
         };
+        // The driver does not take what is expelled, whether it landed or not.
+        let is_expelled = self.expelled.contains(&context) && !self.is_over(transfer);
+        if comes_again && transfer >= self.floor && !is_expelled {
+            assert_eq!(verdict, Verdict::Discard, "{transfer}/{chunk} landed and comes again");
+        }
         if self.is_over(transfer) {
             assert_ne!(verdict, Verdict::Land, "a chunk of what is over");
             self.note_overtaking(transfer);
         }
         let missed = verdict != Verdict::Land;
         let (chunk, verdict) = (Some((transfer, chunk)), Some(verdict));
-        self.flows[index as usize] = Flow { chunk, verdict, inside: false, missed };
+        self.flows[index as usize] =
+            Flow { chunk, chunk_count: count, verdict, inside: false, missed };
         Ok(())
     }
 
     fn end_chunk(&mut self, index: u32, intact: bool) {
         let settled = self.receiver.handle_chunk_end(FlowIndex(index), intact);
         let state = std::mem::take(&mut self.flows[index as usize]);
-        self.settled(state, settled, intact);
+        let frame = Some(self.in_flight[index as usize].next_frame());
+        self.settled((index, frame), state, settled, intact);
     }
 
-    /// A chunk ended.
-    fn settled(&mut self, state: Flow, settled: Settled, intact: bool) {
+    /// A chunk ended, which was the frame of that number on its flow.
+    fn settled(
+        &mut self,
+        (index, frame): (u32, Option<u64>),
+        state: Flow,
+        settled: Settled,
+        intact: bool,
+    ) {
         let Some((transfer, chunk)) = state.chunk else { return };
+        if settled == Settled::Ack {
+            let copies = (transfer, chunk, state.chunk_count);
+            match frame {
+                Some(frame) => self.in_flight[index as usize].handle_landed(frame, copies),
+                None => _ = self.given_back.insert(copies),
+            }
+        }
         match settled {
             // It landed by this flow, or was here before.
             Settled::Ack if state.verdict == Some(Verdict::Land) && !self.is_over(transfer) => {
@@ -294,7 +367,7 @@ impl Model {
     /// Everybody who is writing in place: flows inside a system call, and devices.
     fn writers(&self) -> impl Iterator<Item = &Flow> {
         let flows = self.flows.iter().filter(|flow| flow.inside);
-        flows.chain(self.copying.iter().map(|(_, flow)| flow))
+        flows.chain(self.copying.iter().map(|copying| &copying.state))
     }
 
     fn is_over(&self, transfer: u64) -> bool {

@@ -1,13 +1,13 @@
 //! What passes between the halves of the peer, and between them and the user.
 
+use polyrail_proto::life::{Action, PeerEvent};
 use polyrail_proto::message::{Half, Message, PostedReceive, ReadPiece};
 use polyrail_proto::peer::{AwaitedFailure, End, SendHost, SendPath};
 use polyrail_proto::wire::{Place, RefusalCode};
-use polyrail_proto::{Failure, FlowIndex, PlanError, Segment};
+use polyrail_proto::{Failure, FlowIndex, InstanceId, PlanError, Segment};
 
-use super::{Node, Posted, Request, Sabotage, plan};
+use super::{Node, Posted, Request, Sabotage, plan, regions_of};
 use crate::memory::Span;
-use crate::network::NodeId;
 use crate::oracle::{Kind, OpId, Outcome};
 use crate::world::{Actor, World};
 
@@ -24,16 +24,16 @@ impl SendHost<Posted> for Matches {
         SendPath::Rails
     }
 
-    fn source(&mut self, _: &Posted, segments: Vec<Segment>) -> Result<Request, PlanError> {
-        Ok(Request::new(plan(segments, self.chunk_bytes), Vec::new()))
+    fn source(&mut self, op: &Posted, segments: Vec<Segment>) -> Result<Request, PlanError> {
+        Ok(Request::new(plan(segments, self.chunk_bytes), Vec::new(), op.regions()))
     }
 }
 
 impl Matches {
-    /// The other node's user posted the receives; only the oracle sees both.
-    pub(super) fn check(self, peer: NodeId, world: &mut World) {
+    /// The other node's user posted the receives, in this run and session; only the oracle sees both.
+    pub(super) fn check(self, (run, session): (InstanceId, u32), world: &mut World) {
         for (send, receive) in self.met {
-            match world.receives.get(&(peer, receive)).copied() {
+            match world.receives.get(&(run, session, receive)).copied() {
                 Some(receive) => world.oracle.matched(send, receive),
                 None => world.oracle.violate(format!("{send} met a receive that was never posted")),
             }
@@ -42,6 +42,16 @@ impl Matches {
 }
 
 impl Node {
+    /// The user closes the node: it tells its peer, and ends when nothing of it is under way any more.
+    pub fn close(&mut self, world: &mut World) {
+        let (state, action) = self.state.after(PeerEvent::Close);
+        self.state = state;
+        if action == Action::SayBye {
+            self.outbound.tell(world.now(), &Message::Bye);
+        }
+        self.pump(world);
+    }
+
     /// Ends reads and receives for which [`Self::pump`] then waits.
     pub(super) fn end_awaited(&mut self, which: impl Fn(&Posted) -> bool, failure: Failure) {
         let leaving = self.inbound.end(which);
@@ -61,6 +71,9 @@ impl Node {
         while let Some(end) = self.outbound.poll_end(now) {
             self.ended(world, end);
         }
+        if self.state.is_parting() && !self.outbound.sender.is_busy() {
+            return self.happens(world, PeerEvent::Told);
+        }
         if self.outbound.untold() > 0 {
             world.oracle.violate("a message failed");
         }
@@ -76,9 +89,9 @@ impl Node {
         let hasty = self.settings.sabotage == Sabotage::DropsAtOnce;
         let quiet = self.inbound.receiver.is_quiet();
         for slot in std::mem::take(&mut self.dropping) {
-            let mut sending = self.outbound.sender.transfers();
-            let is_read = sending.any(|(_, transfer)| transfer.source.reads(slot));
-            if (quiet && !is_read) || hasty {
+            let is_read = self.tx.iter().any(|tx| tx.is_reading(slot));
+            let is_copied_to = self.landings.iter().any(|landing| landing.touches(slot));
+            if (quiet && !is_read && !is_copied_to) || hasty {
                 world.region_dropped(self.id, slot);
             } else {
                 self.dropping.push(slot);
@@ -126,18 +139,6 @@ impl Node {
         self.over(world, id, Outcome::Failed(why));
     }
 
-    /// The peer is gone: everything ends.
-    pub(super) fn lose_peer(&mut self, world: &mut World) {
-        for flow in 0..self.tx.len() as u32 {
-            self.drop_flow(world, flow);
-            // The owner of the incoming flow closes it at its next turn.
-            world.soon(Actor::Rx(self.id, flow), 1000);
-        }
-        self.outbound.lose();
-        self.end_awaited(|_| true, Failure::PeerLost);
-        self.pump(world);
-    }
-
     fn wake_senders(&mut self, world: &mut World) {
         if !self.outbound.sender.has_work() {
             return;
@@ -179,7 +180,7 @@ impl Node {
             Half::Outbound => {
                 let mut matches = self.matches();
                 let handled = self.outbound.handle_message(now, message, &mut matches);
-                matches.check(self.peer, world);
+                matches.check(self.heard_from(), world);
                 if let Err(breach) = handled {
                     world.oracle.violate(format!("an honest peer: {breach}"));
                 }
@@ -191,7 +192,7 @@ impl Node {
                         world.oracle.violate(format!("an honest peer: {breach}"));
                     }
                 }
-                Message::Bye => world.oracle.violate("a peer said good-bye"),
+                Message::Bye => return self.happens(world, PeerEvent::Bye),
                 other => {
                     world.oracle.violate(format!("{other:?}, and no two nodes share a host"));
                 }
@@ -211,7 +212,9 @@ impl Node {
             remote_offset: piece.to_offset,
             len: piece.from.len,
         };
-        Ok(Request::new(self.plan(pieces.iter().map(segment).collect()), Vec::new()))
+        let plan = self.plan(pieces.iter().map(segment).collect());
+        let regions = regions_of(memory, &plan);
+        Ok(Request::new(plan, Vec::new(), regions))
     }
 
     /// Stops flows from writing the slot.

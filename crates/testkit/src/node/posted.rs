@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use polyrail_proto::peer::Operation;
-use polyrail_proto::{Plan, Time, TransferId};
+use polyrail_proto::{Plan, RegionKey, Time, TransferId};
 
 use super::Request;
 use crate::oracle::OpId;
@@ -17,6 +17,8 @@ pub(super) struct Posted(Arc<State>);
 struct State {
     id: OpId,
     plan: Plan,
+    /// The regions of its local segments.
+    regions: Vec<RegionKey>,
     deadline: Option<Time>,
     /// Its transfer, 0 before it has one.
     transfer: AtomicU64,
@@ -24,13 +26,22 @@ struct State {
 }
 
 impl Posted {
-    pub(super) fn new(id: OpId, plan: Plan, deadline: Option<Time>) -> Self {
+    pub(super) fn new(
+        id: OpId,
+        plan: Plan,
+        regions: Vec<RegionKey>,
+        deadline: Option<Time>,
+    ) -> Self {
         let (transfer, is_withdrawn) = (AtomicU64::new(0), AtomicBool::new(false));
-        Self(Arc::new(State { id, plan, deadline, transfer, is_withdrawn }))
+        Self(Arc::new(State { id, plan, regions, deadline, transfer, is_withdrawn }))
     }
 
     pub(super) fn id(&self) -> OpId {
         self.0.id
+    }
+
+    pub(super) fn regions(&self) -> Vec<RegionKey> {
+        self.0.regions.clone()
     }
 
     /// Whether it uses memory of that slot.
@@ -75,6 +86,6 @@ impl Operation for Posted {
     }
 
     fn message(_: Option<&Self>, meta: Vec<u8>) -> Request {
-        Request::new(Plan::empty(), meta)
+        Request::new(Plan::empty(), meta, Vec::new())
     }
 }

@@ -1,5 +1,6 @@
 //! Incoming flows: one thread each, which reads chunks into place and acknowledges them.
 
+use polyrail_proto::life::Epoch;
 use polyrail_proto::peer::AskedBy;
 use polyrail_proto::wire::{Flags, RefusalCode};
 use polyrail_proto::{Burst, FlowIndex, Need, Settled, Time, Verdict};
@@ -12,9 +13,11 @@ use crate::network::{ConnectionId, Direction};
 use crate::world::{Actor, World};
 
 mod delivery;
+mod landing;
 mod stream;
 
 use delivery::Delivery;
+pub(super) use landing::Landing;
 use stream::{Arriving, Call, Step, Stream};
 
 /// Steps of a flow in one turn: others may come in between.
@@ -24,8 +27,8 @@ const STEPS_A_TURN: u32 = 4;
 #[derive(Debug, Default)]
 pub(super) struct RxFlow {
     stream: Option<Stream>,
-    next: Option<(ConnectionId, Time)>,
-    epoch: u64,
+    pub(super) next: Option<(ConnectionId, Time)>,
+    pub(super) epoch: Epoch,
     delivery: Option<Delivery>,
 }
 
@@ -33,6 +36,12 @@ impl RxFlow {
     /// Whether its thread has taken something and not delivered it.
     pub(super) fn is_delivering(&self) -> bool {
         self.delivery.is_some()
+    }
+
+    /// The connections that are welcome and open: the one that is read, and the one that takes its place.
+    pub(super) fn connections(&self) -> impl Iterator<Item = ConnectionId> {
+        let next = self.next.map(|(id, _)| id);
+        self.stream.iter().map(|stream| stream.id).chain(next)
     }
 
     /// Whether the chunk that is being read goes into that slot.
@@ -43,37 +52,17 @@ impl RxFlow {
 }
 
 impl Node {
-    /// A connection reaches this node.
-    pub fn accept(&mut self, world: &mut World, id: ConnectionId) {
-        let connection = world.network.connection(id);
-        if connection.accepted || !world.network.is_up(connection.rail) || self.is_lost() {
-            return;
-        }
-        let (flow, epoch, client) = (connection.flow, connection.epoch, connection.client);
-        let latency = world.network.latency(connection.rail);
-        let rx = &mut self.rx[flow.0 as usize];
-        if epoch <= rx.epoch {
-            // An older attempt that was slower.
-            return world.network.server_leaves(id, Leave::Abort);
-        }
-        rx.epoch = epoch;
-        // The thread that owns the flow learns of it in its own time; meanwhile it goes on reading
-        // what is left of the old stream.
-        let at = world.now().after(latency * world.rng.below(20) as u32);
-        if let Some((older, _)) = rx.next.replace((id, at)) {
-            world.network.server_leaves(older, Leave::Abort);
-        }
-        world.network.accept(id);
-        world.clock.wake(Actor::Rx(self.id, flow.0), at);
-        world.clock.wake_in(Actor::Tx(client, flow.0), latency);
-    }
-
     /// A turn of the thread of an incoming flow.
     pub fn run_rx(&mut self, world: &mut World, flow: u32) {
+        self.settle_copies(world, flow);
         if !self.go_on_with_call(world, flow) || !self.go_on_with_delivery(world, flow) {
             return;
         }
         if self.is_lost() {
+            if let Some((id, _)) = self.rx[flow as usize].next.take() {
+                world.network.server_leaves(id, Leave::Abort);
+                world.poke(id, Direction::Acks);
+            }
             return self.close_stream(world, flow, Leave::Abort);
         }
         if let Some((id, at)) = self.rx[flow as usize].next {
@@ -83,6 +72,7 @@ impl Node {
                 let NodeSettings { sealed, window_chunks, .. } = self.settings;
                 let sealed_only = sealed.is_some();
                 self.rx[flow as usize].stream = Some(Stream::new(id, sealed_only, window_chunks));
+                self.inbound.receiver.handle_flow_up(FlowIndex(flow), window_chunks);
             } else {
                 world.clock.wake(Actor::Rx(self.id, flow), at);
             }
@@ -132,8 +122,10 @@ impl Node {
                 let active = self.inbound.receiver.active_count() as u64;
                 world.tally.most_active = world.tally.most_active.max(active);
                 let slots = places.iter().map(|place| place.key.slot).collect();
+                let by_device = self.settings.device_per_mille;
+                let staged = (by_device > 0 && world.rng.per_mille(by_device)).then(Vec::new);
                 if let Some(stream) = &mut self.rx[flow as usize].stream {
-                    stream.chunk = Some(Arriving { header, crc, slots, lands });
+                    stream.chunk = Some(Arriving { header, crc, slots, lands, staged });
                     if header.flags.contains(Flags::ACK_NOW) {
                         stream.acks.handle_awaited();
                     }
@@ -162,9 +154,13 @@ impl Node {
     }
 
     fn may_land(&mut self, world: &mut World, flow: u32) -> bool {
-        let allowed = self.inbound.receiver.begin_landing(FlowIndex(flow));
         let stream = self.rx[flow as usize].stream.as_mut();
-        if let Some(chunk) = stream.and_then(|stream| stream.chunk.as_mut()) {
+        let chunk = stream.and_then(|stream| stream.chunk.as_mut());
+        if chunk.as_ref().is_some_and(|chunk| chunk.staged.is_some()) {
+            return false;
+        }
+        let allowed = self.inbound.receiver.begin_landing(FlowIndex(flow));
+        if let Some(chunk) = chunk {
             world.tally.taken += u64::from(chunk.lands && !allowed);
             chunk.lands &= allowed;
         }
@@ -258,23 +254,25 @@ impl Node {
 
     fn end_chunk(&mut self, world: &mut World, flow: u32) {
         let Some(stream) = &mut self.rx[flow as usize].stream else { return };
-        let Some(chunk) = stream.chunk.take() else {
+        let Some(mut chunk) = stream.chunk.take() else {
             return world.oracle.violate("a chunk ends that never began");
         };
         let flags = chunk.header.flags;
         let intact = !flags.contains(Flags::CHECKSUM) || chunk.crc == chunk.header.checksum;
+        let copy = if intact { self.begin_copy(world, flow, &mut chunk) } else { None };
+        let Some(stream) = &mut self.rx[flow as usize].stream else { return };
+        if let Some(copy) = copy {
+            return stream.await_copy(copy);
+        }
         let settled = self.inbound.receiver.handle_chunk_end(FlowIndex(flow), intact);
         if let Settled::Ack = settled {
             self.landed += u64::from(chunk.header.payload_len);
         }
-        match settled {
-            // It is acknowledged by now.
-            _ if self.settings.sabotage == Sabotage::AcksEarly => {}
-            Settled::Refuse(code) => {
-                world.tally.corrupt += u64::from(code == RefusalCode::Checksum);
-                stream.acks.handle_refused(code);
-            }
-            Settled::Ack => stream.acks.handle_landed(),
+        // Else it is acknowledged by now.
+        if self.settings.sabotage != Sabotage::AcksEarly {
+            let is_corrupt = settled == Settled::Refuse(RefusalCode::Checksum);
+            world.tally.corrupt += u64::from(is_corrupt);
+            stream.settle(None, settled);
         }
         self.take_landed(world, flow);
         self.pump(world);

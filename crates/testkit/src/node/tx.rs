@@ -2,21 +2,20 @@
 
 mod frame;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-use polyrail_proto::life::{PeerEvent, overdue};
+use polyrail_proto::hello::RefusedCode;
+use polyrail_proto::life::{Epoch, PeerEvent, is_final, overdue};
 use polyrail_proto::liveness::{FlowLife, Reconnect, Silence, Stall, StallVerdict};
-use polyrail_proto::wire::{AckFrame, CHUNK_HEADER_BYTES, ChunkHeader, Flags};
-use polyrail_proto::{Chunk, FlowIndex, FrameReader, ReaderEvent, Source, Time};
+use polyrail_proto::wire::AckFrame;
+use polyrail_proto::{Failure, FlowIndex, FrameReader, ReaderEvent, Time, TransferId};
 use polyrail_secure::Sealer;
 
 use self::frame::Frame;
-use super::{Node, NodeSettings, Request};
+use super::{Node, NodeSettings};
 use crate::link::Leave;
-use crate::memory::Span;
-use crate::network::{ConnectionId, Direction};
+use crate::network::{ConnectionId, Direction, Hello};
 use crate::sealing::keys;
 use crate::world::{Actor, World};
 
@@ -24,7 +23,8 @@ use crate::world::{Actor, World};
 #[derive(Debug, Default)]
 pub(super) struct TxFlow {
     state: TxState,
-    epoch: u64,
+    /// Counts the connections of the session.
+    attempt: u64,
     frame: Option<Frame>,
     /// Inside a system call that will take this many bytes of the frame.
     call: Option<(usize, Time)>,
@@ -56,10 +56,18 @@ enum TxState {
     },
 }
 
+impl TxFlow {
+    /// Returns whether a system call reads that slot.
+    pub(super) fn is_reading(&self, slot: u32) -> bool {
+        let frame = self.frame.as_ref().filter(|_| self.call.is_some());
+        frame.is_some_and(|frame| frame.raw.iter().any(|span| span.slot == slot))
+    }
+}
+
 impl fmt::Display for TxFlow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let writing = if self.frame.is_some() { ", in mid-frame" } else { "" };
-        write!(f, "{:?}, epoch {}{writing}", self.state, self.epoch)
+        write!(f, "{:?}, attempt {}{writing}", self.state, self.attempt)
     }
 }
 
@@ -121,7 +129,8 @@ impl Node {
         self.retry(world, flow, pause);
     }
 
-    fn is_up(&self) -> bool {
+    /// Returns whether a flow to the peer is up.
+    pub fn is_up(&self) -> bool {
         self.tx.iter().any(|tx| matches!(tx.state, TxState::Up { .. }))
     }
 
@@ -139,10 +148,15 @@ impl Node {
         }
         let settings = &self.settings.reconnect;
         let tx = &mut self.tx[flow as usize];
-        tx.epoch += 1;
-        let rail = (flow / self.settings.sockets) as usize % world.network.rails();
+        tx.attempt += 1;
+        let epoch = Epoch(Epoch::first(self.number).0 + tx.attempt);
+        let was_acknowledged = self.outbound.sender.was_acknowledged();
+        let has_taken = !self.inbound.receiver.is_unused();
+        let epoch = epoch.in_hello(self.heard, was_acknowledged, has_taken).0;
+        let hello = Hello { from: self.instance, to: self.peer_instance, epoch };
         let (ends, index) = ((self.id, self.peer), FlowIndex(flow));
-        let Some(id) = world.network.connect(rail, ends, index, tx.epoch) else {
+        let (rail, _) = self.layout.pair_of(index);
+        let Some(id) = world.network.connect(rail, ends, index, hello) else {
             let pause = tx.reconnect.handle_failed(settings);
             return self.retry(world, flow, pause);
         };
@@ -154,20 +168,38 @@ impl Node {
     }
 
     fn await_welcome(&mut self, world: &mut World, flow: u32, id: ConnectionId, until: Time) {
-        if world.network.client_sees_failure(id) || world.now() >= until {
+        if let Some(code) = world.network.refusal(id) {
+            self.hear_refusal(world, flow, code);
+        } else if world.network.client_sees_failure(id) || world.now() >= until {
             self.drop_flow(world, flow);
         } else if world.network.connection(id).accepted {
-            let TxFlow { epoch, reconnect, .. } = self.tx[flow as usize];
+            let TxFlow { attempt, reconnect, .. } = self.tx[flow as usize];
             let keys = keys(id, true);
             let (state, up_since) = (TxState::Up { id }, world.now());
             let ends = Some((keys.sealer, FrameReader::new(keys.opener)));
             self.tx[flow as usize] =
-                TxFlow { state, epoch, ends, reconnect, up_since, ..TxFlow::default() };
+                TxFlow { state, attempt, ends, reconnect, up_since, ..TxFlow::default() };
+            self.attempts.up(self.layout.pair_index(FlowIndex(flow)), flow as usize);
             self.outbound.sender.handle_flow_up(world.now(), FlowIndex(flow));
             self.happens(world, PeerEvent::Up);
             self.drive(world, flow, id);
         } else {
             world.clock.wake(Actor::Tx(self.id, flow), until);
+        }
+    }
+
+    fn hear_refusal(&mut self, world: &mut World, flow: u32, code: RefusedCode) {
+        world.tally.refused_hellos += 1;
+        // Another engine can prove only its own name.
+        let is_proven = code != RefusedCode::WrongInstance;
+        let word = is_final(code, is_proven, self.state).then_some(is_proven);
+        let pair = self.layout.pair_index(FlowIndex(flow));
+        self.attempts.refused(pair, flow as usize, word);
+        self.drop_flow(world, flow);
+        if !self.is_up()
+            && let Some(event) = self.attempts.verdict()
+        {
+            self.happens(world, event);
         }
     }
 
@@ -300,23 +332,33 @@ impl Node {
             if floor > chunk.header.floor || chunk.header.floor > chunk.header.transfer {
                 world.oracle.violate(format!("the floor fell below {floor} on flow {flow}"));
             }
-            let frame = self.frame(world, &chunk);
-            self.tx[flow as usize].frame = Some(frame);
-            self.tx[flow as usize].sent = true;
+            let (memory, tx) = (&world.memories[self.id], &mut self.tx[flow as usize]);
+            let Some((sealer, _)) = &mut tx.ends else { return };
+            tx.frame = Some(Frame::new(chunk, &self.settings, memory, sealer, &mut world.rng));
+            tx.sent = true;
+        }
+        if let Some(transfer) = self.lost_memory(world, flow) {
+            // The frame's bytes were promised and can't be read any more.
+            world.tally.cut_short += 1;
+            self.outbound.sender.end(transfer, Failure::RegionDropped);
+            return self.drop_flow(world, flow);
         }
         let room = world.network.link(id, Direction::Data).room();
-        let tx = &mut self.tx[flow as usize];
-        let (Some(frame), Some((sealer, _))) = (&mut tx.frame, &mut tx.ends) else { return };
-        if frame.at == frame.len {
-            let memory = &world.memories[self.id];
-            frame.seal_next(sealer, memory, self.settings.sealed, &mut world.rng);
-        }
-        let count = world.rng.size((frame.len - frame.at).min(room));
+        let Some(frame) = &self.tx[flow as usize].frame else { return };
+        let count = world.rng.size((frame.len - frame.at).min(frame.call_bytes).min(room));
         if count > 0 {
             let until = self.call_end(world);
             self.tx[flow as usize].call = Some((count, until));
             world.clock.wake(Actor::Tx(self.id, flow), until);
         }
+    }
+
+    /// The transfer of the frame that is being written, if a region is gone whose bytes it has still to send.
+    fn lost_memory(&self, world: &World, flow: u32) -> Option<TransferId> {
+        let frame = self.tx[flow as usize].frame.as_ref()?;
+        let memory = &world.memories[self.id];
+        let mut unsent = frame.unsent();
+        unsent.any(|span| !frame.source.may_read(memory, span.slot)).then_some(frame.transfer)
     }
 
     /// The kernel takes the bytes at the end of the call: until then they may be read.
@@ -329,14 +371,14 @@ impl Node {
         }
         let memory = &world.memories[self.id];
         let mut bytes = frame.bytes(memory, count);
-        let payload = bytes.len() - frame.record.len().saturating_sub(frame.at).min(bytes.len());
+        let payload = bytes.len() - frame.exposed.saturating_sub(frame.at).min(bytes.len());
         if payload > 0 && world.rng.per_mille(self.settings.corrupt_per_mille) {
             let index = bytes.len() - 1 - world.rng.index(payload);
             bytes[index] ^= 1 << world.rng.below(8);
         }
         let taken = world.network.link(id, Direction::Data).write(&bytes);
         frame.at += taken;
-        if frame.at == frame.len && frame.payload.is_empty() {
+        if frame.at == frame.len {
             tx.frame = None;
             tx.unreported += 1;
             let slow = world.rng.per_mille(50);
@@ -344,36 +386,6 @@ impl Node {
             tx.report_at = world.now().after(Duration::from_nanos(delay));
         }
         world.poke(id, Direction::Data);
-    }
-
-    fn frame(&self, world: &World, chunk: &Chunk<Request>) -> Frame {
-        let pieces = chunk.source.plan().pieces(chunk.header.chunk);
-        let payload = pieces.clone().map(|piece| Span {
-            slot: piece.local_region,
-            offset: piece.local_offset,
-            len: piece.len,
-        });
-        let payload: VecDeque<Span> = payload.collect();
-        let mut header = chunk.header;
-        if self.settings.checksum {
-            header.flags = header.flags.with(Flags::CHECKSUM);
-        }
-        let meta = if header.meta_len > 0 { chunk.source.meta() } else { &[] };
-        let encode = |header: ChunkHeader| {
-            let mut head = Vec::new();
-            header.encode(pieces.clone(), meta, &mut head);
-            head
-        };
-        let mut head = encode(header);
-        if self.settings.checksum {
-            let crc = crc32c::crc32c(&head[CHUNK_HEADER_BYTES..]);
-            header.checksum = payload.iter().fold(crc, |crc, span| {
-                crc32c::crc32c_append(crc, world.memories[self.id].bytes(*span))
-            });
-            head = encode(header);
-        }
-        let (record, raw) = (Vec::new(), Vec::new());
-        Frame { transfer: chunk.header.transfer, head, payload, record, raw, at: 0, len: 0 }
     }
 
     /// When a system call that begins now ends: usually soon.

@@ -46,19 +46,19 @@ impl Ground {
         ground
     }
 
-    /// Finds room for segments of these lengths. `Err(None)` if there is none now, `Err(Some)` if
+    /// Finds room for segments of these lengths, in one slot if that is given. `Err(None)` if there is none now, `Err(Some)` if
     /// free memory was written by somebody.
     pub(super) fn take(
         &mut self,
         memories: &[Memory],
         rng: &mut Rng,
         node: NodeId,
-        lens: &[u64],
+        (lens, slot): (&[u64], Option<u32>),
         user: (OpId, Role),
     ) -> Result<Vec<Span>, Option<String>> {
         let mut spans = Vec::new();
         for len in lens {
-            let span = (0..TRIES).find_map(|_| self.find(&memories[node], rng, node, *len));
+            let span = (0..TRIES).find_map(|_| self.find(&memories[node], rng, node, *len, slot));
             let span = span.ok_or(None)?;
             for index in blocks_of(span) {
                 self.check_block(memories, node, span.slot, index).map_err(Some)?;
@@ -135,8 +135,15 @@ impl Ground {
     }
 
     /// A run of free blocks for `len` bytes, beginning anywhere in the first.
-    fn find(&self, memory: &Memory, rng: &mut Rng, node: NodeId, len: u64) -> Option<Span> {
-        let slot = rng.index(memory.slots()) as u32;
+    fn find(
+        &self,
+        memory: &Memory,
+        rng: &mut Rng,
+        node: NodeId,
+        len: u64,
+        slot: Option<u32>,
+    ) -> Option<Span> {
+        let slot = slot.unwrap_or_else(|| rng.index(memory.slots()) as u32);
         memory.key(slot)?;
         let blocks = &self.slots[node][slot as usize];
         let needed = len.div_ceil(BLOCK_BYTES).max(1) as usize;

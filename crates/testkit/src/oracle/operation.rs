@@ -100,6 +100,11 @@ impl Operation {
         self.partner
     }
 
+    /// Returns whether its end is still to come: it is not over, and the engine that posted it is not gone.
+    pub fn is_open(&self) -> bool {
+        self.outcome.is_none() && !self.orphaned
+    }
+
     /// Bytes that it moves.
     pub fn bytes(&self) -> u64 {
         self.posting.lens.iter().sum()

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use polyrail_proto::Failure;
-
 use super::{Action, Injection, Simulation};
 use crate::network::{ConnectionId, Direction};
 use crate::oracle::OpId;
@@ -57,7 +55,7 @@ impl Simulation {
         match injection {
             Injection::Cancel => {
                 for index in 0..self.world.oracle.operations().len() {
-                    self.act(Action::End(OpId(index as u32), Failure::Cancelled));
+                    self.act(Action::Cancel(OpId(index as u32)));
                 }
             }
             Injection::DropRegion(node) => self.act(Action::Drop(node, 0)),
@@ -72,6 +70,7 @@ impl Simulation {
                 }
             }
             Injection::RailDown => self.take_down(0, Duration::from_millis(5)),
+            Injection::Kill(node) => self.kill(node),
         }
     }
 

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use polyrail_proto::Failure;
-
 use super::{Action, Simulation};
 use crate::oracle::{Kind, Posting};
 use crate::scenario::Dish;
@@ -25,6 +23,12 @@ impl Simulation {
             let pause = Duration::from_micros(self.world.rng.below(500));
             self.plan(pause, Action::Register(node, slot));
         }
+        for node in std::mem::take(&mut self.world.lost) {
+            if self.scenario.chaos.comes_back {
+                let pause = Duration::from_micros(self.world.rng.below(2000));
+                self.plan(pause, Action::Add(node));
+            }
+        }
         self.post_more();
         if let Some(((at, _), _)) = self.agenda.first_key_value() {
             self.world.clock.wake(Actor::User, *at);
@@ -36,7 +40,7 @@ impl Simulation {
         if self.posted >= load.operations || self.dead.contains(&true) {
             return;
         }
-        let under_way = self.world.oracle.operations().iter().filter(|o| o.outcome.is_none());
+        let under_way = self.world.oracle.operations().iter().filter(|o| o.is_open());
         if under_way.count() < load.depth {
             let dish = match load.in_order {
                 true => load.menu[self.posted % load.menu.len()],
@@ -109,18 +113,11 @@ impl Simulation {
             return;
         };
         let (hurried, cancelled) = (self.scenario.load.hurried, self.scenario.load.cancelled);
-        let mut deadline = None;
-        if world.rng.per_mille(hurried) {
-            let after = self.patience();
-            // The protocol core knows the deadline of a transfer; the others are the engine's.
-            match posting.kind {
-                Kind::Write | Kind::Notify => deadline = Some(self.world.now().after(after)),
-                _ => self.plan(after, Action::End(id, Failure::Deadline)),
-            }
-        }
+        let is_hurried = self.world.rng.per_mille(hurried);
+        let deadline = is_hurried.then(|| self.world.now().after(self.patience()));
         if self.world.rng.per_mille(cancelled) {
             let after = self.patience();
-            self.plan(after, Action::End(id, Failure::Cancelled));
+            self.plan(after, Action::Cancel(id));
         }
         self.nodes[node].post(&mut self.world, id, deadline);
     }

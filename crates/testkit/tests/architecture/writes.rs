@@ -62,7 +62,6 @@ const ALLOWED: &[(&str, &[&str], &str)] = &[
         ],
         "refuses a registry that others own or may write, and makes files that must be new",
     ),
-    ("polyrail/src/base/regular_file.rs", &["OpenOptions::new"], "opens for reading"),
     (
         "polyrail/src/control/secrets/host.rs",
         &[

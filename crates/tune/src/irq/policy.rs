@@ -114,8 +114,7 @@ pub fn plan(
     Ok(plan.seal())
 }
 
-/// Plans what a map says for vectors that serve a queue. With `with_others`, also for the other
-/// vectors that it names: those of storage and of devices themselves.
+/// Plans the vectors that a map names: vectors of queues, of storage, and of devices themselves.
 ///
 /// # Errors
 /// [`TuneError::Yaml`] with line and column of an unknown name or an offline CPU.
@@ -123,20 +122,12 @@ pub fn plan_from_map(
     machine: &mut dyn Machine,
     topology: &Topology,
     map: &IrqMap,
-    with_others: bool,
 ) -> Result<Plan, TuneError> {
     let mut plan = Plan::begin("irq", machine.root())?;
     let vectors = Vectors::read_with_queues(machine.root())?;
     for (vector, wanted) in map.resolve(&vectors, &topology.cpus.online)? {
         let Wanted { cpus, line } = wanted;
-        match vector.role.is_queue() || with_others {
-            true => want(&mut plan, machine, vector, &cpus, &format!("line {line} of the map")),
-            false => skip(
-                &mut plan,
-                vector,
-                "serves no queue of a network interface; --include-others plans it all the same",
-            ),
-        }
+        want(&mut plan, machine, vector, &cpus, &format!("line {line} of the map"));
     }
     Ok(plan.seal())
 }

@@ -48,14 +48,14 @@ impl Plan {
         for (pid, name) in rivals_running(root) {
             if name != "irqbalance" {
                 self.warnings.push(format!(
-                    "{name} (process {pid}) runs and may move interrupts back; `polyrail irq \
+                    "{name} (process {pid}) runs and may move interrupts back; `polyrail host \
                      watch` shows what it does"
                 ));
             } else if keeps_irqbalance {
                 self.warnings.push(format!(
                     "irqbalance (process {pid}) runs and will move interrupts back; --irqbalance \
                      stop stops it until the reset, its own --banmod=DRIVER makes it leave them \
-                     alone, and `polyrail irq watch` shows what it does"
+                     alone, and `polyrail host watch` shows what it does"
                 ));
             }
         }

@@ -34,7 +34,7 @@ impl Role {
         }
     }
 
-    /// As `irq show` prints it.
+    /// The word that `host show irq` prints.
     pub fn word(self) -> &'static str {
         match self {
             Self::Rx => "rx",

@@ -18,6 +18,7 @@ use polyrail_sample::SampleError;
 
 pub(crate) use self::mismatch::Mismatch;
 use crate::config_args::code_of_log;
+use crate::fault::{Cause, Fault};
 use crate::host::Available;
 use crate::unwritten::Unwritten;
 
@@ -42,8 +43,6 @@ pub(crate) enum BenchError {
         show_memory(*needed_bytes)
     )]
     Memory { needed_bytes: u64, available: Available },
-    #[error("{step} failed: {source}")]
-    System { step: String, source: io::Error },
     #[error(transparent)]
     Unwritten(#[from] Unwritten),
     #[error("listening address {missing} is on none of the rails: {rails}{left_out}")]
@@ -94,6 +93,17 @@ pub(crate) enum BenchError {
     Mismatch(Mismatch),
     #[error("interrupted")]
     Interrupted,
+    #[error(transparent)]
+    Fault(Fault),
+}
+
+impl From<Fault> for BenchError {
+    fn from(fault: Fault) -> Self {
+        match fault.cause {
+            Cause::Interrupted => Self::Interrupted,
+            Cause::Other => Self::Fault(fault),
+        }
+    }
 }
 
 impl From<TransferError> for BenchError {
@@ -146,7 +156,14 @@ impl BenchError {
     }
 
     pub(crate) fn system(step: impl Into<String>, source: io::Error) -> Self {
-        Self::System { step: step.into(), source }
+        let is_memory = source.kind() == io::ErrorKind::OutOfMemory;
+        let fault = Fault::system(step, source);
+        Self::Fault(match is_memory {
+            true => fault.with_help(
+                "choose smaller --sizes, a smaller --depth, or raise the limit of memory (ulimit -v, that of the container)",
+            ),
+            false => fault,
+        })
     }
 
     /// The code that the process ends with.
@@ -167,7 +184,6 @@ impl BenchError {
             Self::Lab(_)
             | Self::Sample(_)
             | Self::Memory { .. }
-            | Self::System { .. }
             | Self::Hidden { .. }
             | Self::Reference(_)
             | Self::NotARail { .. } => exit::ENVIRONMENT,
@@ -181,6 +197,7 @@ impl BenchError {
             | Self::Protocol { .. } => exit::PEER,
             Self::Mismatch(_) => exit::DATA,
             Self::Interrupted => exit::INTERRUPTED,
+            Self::Fault(fault) => fault.code,
         }
     }
 
@@ -238,7 +255,7 @@ impl BenchError {
             ),
             Self::Gone { why: LostReason::Unreachable { .. }, .. } => Some(
                 "see that the other end still runs, and that these rails reach it: their addresses \
-                 (--rails), the routes, a firewall; `polyrail topo` shows the interfaces"
+                 (--rails), the routes, a firewall; `polyrail host show` shows the interfaces"
                     .into(),
             ),
             Self::Gone { .. } => Some(
@@ -257,13 +274,7 @@ impl BenchError {
             Self::Hidden { .. } => Some("let CUDA_VISIBLE_DEVICES name both devices here".into()),
             Self::PeerStart { .. } => Some("it has told why, in the lines above".into()),
             Self::Unwritten(error) => Some(error.help()),
-            Self::System { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => Some(
-                "this user, or a rule of the container, may not do that: run it as a user who may".into(),
-            ),
-            Self::System { source, .. } if source.kind() == io::ErrorKind::OutOfMemory => Some(
-                "choose smaller --sizes, a smaller --depth, or raise the limit of memory (ulimit -v, that of the container)"
-                    .into(),
-            ),
+            Self::Fault(fault) => fault.help.clone(),
             Self::Stuck { dump, .. } => Some(format!("the engine's state:\n{dump}")),
             Self::Silent { .. } => {
                 Some("is the program there `polyrail bench --listen` of this version?".into())

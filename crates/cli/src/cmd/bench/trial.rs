@@ -26,12 +26,12 @@ pub(crate) use self::part::Part;
 pub(crate) use self::watch::{Watch, attach};
 pub(crate) use self::work::{buffers_of, regions_of};
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::memory::{Bank, Buffers, Store};
 use crate::cmd::bench::options::{Schedule, Verify};
 use crate::cmd::bench::talk::{
     Answer, Ask, Counted, DownRail, End, Link, Load, RailDelta, Regions, SetUp, process, unexpected,
 };
+use crate::interrupt::Interrupt;
 
 /// A size that is set up at both ends.
 pub(crate) struct Trial<'l> {

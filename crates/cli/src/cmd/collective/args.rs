@@ -37,13 +37,17 @@ pub(crate) struct Args {
         help_heading = WHERE)]
     pub(crate) lab_rails: Option<Rates>,
 
-    /// The plugin: a library, as in NCCL_NET_PLUGIN. `sockets` is the baseline that is built in, which
-    /// works like NCCL's own transport, and `4x4` the same with 4 threads of 4 sockets.
+    /// The plugin: a library, as in NCCL_NET_PLUGIN, or `sockets`.
+    ///
+    /// `sockets` is the baseline that is built in, which works like NCCL's own transport, and `4x4` the
+    /// same with 4 threads of 4 sockets.
     #[arg(long, value_name = "PLUGIN", default_value = "polyrail", value_parser = contestant,
         help_heading = OVER)]
     pub(crate) plugin: Contestant,
 
-    /// Run the same over another plugin in turn, and print the ratio [without a name: sockets].
+    /// Run the same over another plugin in turn, and print the ratio.
+    ///
+    /// Without a name that is `sockets`.
     #[arg(long, value_name = "PLUGIN", num_args = 0..=1, default_missing_value = "sockets",
         value_parser = contestant, help_heading = OVER)]
     pub(crate) compare: Option<Contestant>,
@@ -58,7 +62,9 @@ pub(crate) struct Args {
         help_heading = WHAT)]
     min_bytes: u64,
 
-    /// The largest size. Each rank needs twice as much memory, and as much again with --compare.
+    /// The largest size.
+    ///
+    /// Each rank needs twice as much memory, and as much again with --compare.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size_up_to(BYTES_MAX, "1 to 1GiB"),
         help_heading = WHAT)]
     pub(crate) max_bytes: u64,

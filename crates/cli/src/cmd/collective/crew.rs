@@ -2,49 +2,33 @@
 
 use std::collections::BTreeSet;
 use std::env;
-use std::io::{self, Read, Write};
-use std::process::{Child, ChildStdin, Stdio};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::thread::{self, JoinHandle};
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use polyrail_collective::{Shape, Spec, route};
 use polyrail_config::Config;
-use polyrail_sys::process::kill_with_this_thread;
 use serde::Serialize;
 
 use super::args::{Args, Contestant};
 use super::error::CollectiveError;
 use super::place::Place;
 use super::worker::{About, Order, Reply, Task};
-use crate::cmd::bench::Interrupt;
-use crate::lines::{Lines, QUEUED_MAX};
+use crate::crew::{Kept, Missing, NEWS, Worker, Workers};
+use crate::fault::Fault;
+use crate::interrupt::Interrupt;
 
 /// Ranks that are connected. They end when this is dropped.
 pub(crate) struct Crew<'r> {
     pub(crate) over: Contestant,
     pub(crate) about: About,
-    ranks: Vec<Member>,
-    /// The number of a rank with a line that it said; `None` once it says no more.
-    heard: Receiver<(usize, Option<String>)>,
-    warnings: Arc<Mutex<BTreeSet<String>>>,
-    collectors: Vec<JoinHandle<()>>,
+    ranks: Workers,
+    warnings: Kept,
     timeout: Duration,
     interrupt: &'r Interrupt,
 }
 
-struct Member {
-    child: Child,
-    orders: ChildStdin,
-}
-
 /// A rank answers later than the time that it has for an order only if it can't run.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long the news that a process has ended may take, after what others say of it.
-const NEWS: Duration = Duration::from_secs(1);
-const LOOK: Duration = Duration::from_millis(20);
 /// What is kept of the warnings of a plugin.
 const WARNINGS_MAX: usize = 10;
 
@@ -56,28 +40,16 @@ impl<'r> Crew<'r> {
         over: Contestant,
         (place, settings, interrupt): (&Place, &Config, &'r Interrupt),
     ) -> Result<Self, CollectiveError> {
-        let failed = |source| CollectiveError::System { step: "starting a rank", source };
+        let failed = |error| Fault::system("starting a rank", error);
         let program = env::current_exe().map_err(failed)?;
-        let (sender, heard) = sync_channel(QUEUED_MAX);
-        let about = About { name: String::new(), version: 0, devices: 0 };
-        let timeout = args.timeout;
-        let (ranks, collectors, warnings) = (Vec::new(), Vec::new(), Arc::default());
-        let mut crew = Self { over, about, ranks, heard, warnings, collectors, timeout, interrupt };
+        let (mut ranks, warnings) = (Workers::default(), Kept::new(WARNINGS_MAX));
         for rank in 0..spec.ranks {
-            let mut command = place.command(&program, rank, spec.ranks, &crew.over, settings)?;
+            let mut command = place.command(&program, rank, spec.ranks, &over, settings)?;
             command.args(["collective", spec.operation.name(), "--worker"]);
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            kill_with_this_thread(&mut command);
-            let mut child = command.spawn().map_err(failed)?;
-            let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-            let (Some(orders), Some(stdout), Some(stderr)) = pipes else {
-                return Err(failed(std::io::ErrorKind::BrokenPipe.into()));
-            };
-            crew.ranks.push(Member { child, orders });
-            listen(rank, stdout, sender.clone()).map_err(failed)?;
-            crew.collectors.push(collect(stderr, Arc::clone(&crew.warnings)).map_err(failed)?);
+            ranks.0.push(Worker::start(command, &warnings).map_err(failed)?);
         }
-        Ok(crew)
+        let about = About { name: String::new(), version: 0, devices: 0 };
+        Ok(Self { over, about, ranks, warnings, timeout: args.timeout, interrupt })
     }
 
     /// The ranks load the plugin, and connect.
@@ -134,38 +106,31 @@ impl<'r> Crew<'r> {
     /// What the plugin has warned of, each only once.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let of = self.over.name();
-        self.warnings.lock().iter().map(|line| format!("{of}: {line}")).collect()
+        self.warnings.lines().iter().map(|line| format!("{of}: {line}")).collect()
     }
 
     /// Ends the ranks, and waits for their last words.
     pub(crate) fn end(&mut self) {
-        // Both fail only where it is gone already.
-        for member in &mut self.ranks {
-            let _ = member.child.kill();
-        }
-        for member in &mut self.ranks {
-            let _ = member.child.wait();
-        }
-        for collector in self.collectors.drain(..) {
-            // If it panicked, the panic was printed.
-            let _ = collector.join();
-        }
+        self.ranks.end();
+    }
+
+    /// The longest that a rank may take to read an order, and to carry it out.
+    fn patience(&self) -> Duration {
+        self.timeout + GRACE
     }
 
     fn tell_all(&mut self, order: &Order) -> Result<(), CollectiveError> {
-        (0..self.ranks.len()).try_for_each(|rank| self.tell(rank, order))
+        (0..self.ranks.0.len()).try_for_each(|rank| self.tell(rank, order))
     }
 
     fn tell(&mut self, rank: usize, order: &impl Serialize) -> Result<(), CollectiveError> {
-        let text = serde_json::to_string(order).map_err(|error| CollectiveError::System {
-            step: "writing an order",
-            source: error.into(),
-        })?;
-        let orders = &mut self.ranks[rank].orders;
-        match writeln!(orders, "{text}").and_then(|()| orders.flush()) {
-            Ok(()) => Ok(()),
-            Err(_) => Err(self.ended(rank)),
-        }
+        let until = Instant::now() + self.patience();
+        let told = self.ranks.0[rank].tell(order, until, self.interrupt);
+        told.map_err(|error| match error.kind() {
+            ErrorKind::TimedOut => self.silent(rank),
+            ErrorKind::Interrupted => CollectiveError::Interrupted,
+            _ => self.ended(rank),
+        })
     }
 
     /// An answer of each rank, by its number.
@@ -173,41 +138,22 @@ impl<'r> Crew<'r> {
         &mut self,
         mut take: impl FnMut(Reply) -> Result<T, Reply>,
     ) -> Result<Vec<T>, CollectiveError> {
-        let mut answers: Vec<Option<T>> = self.ranks.iter().map(|_| None).collect();
-        let (waited, begun) = (self.timeout + GRACE, Instant::now());
-        while let Some(missing) = answers.iter().position(Option::is_none) {
-            let (rank, line) = match self.heard.recv_timeout(LOOK) {
-                Ok(heard) => heard,
-                Err(RecvTimeoutError::Timeout) if begun.elapsed() < waited => {
-                    match self.interrupt.is_raised() {
-                        true => return Err(CollectiveError::Interrupted),
-                        false => continue,
-                    }
-                }
-                Err(_) => {
-                    let over = self.over.name();
-                    return Err(CollectiveError::Silent { rank: missing, over, waited });
-                }
-            };
-            let Some(line) = line else { return Err(self.ended(rank)) };
-            // What else a plugin prints there is no answer.
-            let Ok(reply) = serde_json::from_str(&line) else { continue };
-            match take(reply) {
-                Ok(answer) => answers[rank] = Some(answer),
-                Err(Reply::Failed { message, code, is_late }) => {
-                    let others = answers.iter().enumerate();
-                    let silent = others.filter(|(other, it)| *other != rank && it.is_none());
-                    let silent = silent.map(|(other, _)| other).collect();
-                    let error = self.failed(rank, message, code, silent);
-                    return Err(if is_late { error } else { error.of_one() });
-                }
-                Err(other) => {
-                    let answer = format!("{other:?}").chars().take(80).collect();
-                    return Err(CollectiveError::Protocol { rank, over: self.over.name(), answer });
-                }
+        // A plugin may print other lines. Skip them.
+        let read = |line: &str| serde_json::from_str(line).ok().map(&mut take);
+        let collected = self.ranks.collect(self.patience(), self.interrupt, read);
+        collected.map_err(|missing| match missing {
+            Missing::Silent(rank) => self.silent(rank),
+            Missing::Ended(rank) => self.ended(rank),
+            Missing::Interrupted => CollectiveError::Interrupted,
+            Missing::Refused { worker, why: Reply::Failed { message, code, is_late }, silent } => {
+                let error = self.failed(worker, message, code, silent);
+                if is_late { error } else { error.of_one() }
             }
-        }
-        Ok(answers.into_iter().flatten().collect())
+            Missing::Refused { worker: rank, why, .. } => {
+                let answer = format!("{why:?}").chars().take(80).collect();
+                CollectiveError::Protocol { rank, over: self.over.name(), answer }
+            }
+        })
     }
 
     /// What a rank says of its failure, unless another one has ended: then that is the cause. `silent`:
@@ -219,66 +165,23 @@ impl<'r> Crew<'r> {
         code: u8,
         mut silent: BTreeSet<usize>,
     ) -> CollectiveError {
-        let until = Instant::now() + NEWS;
-        while !silent.is_empty() {
-            match self.heard.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok((other, None)) => return self.ended(other),
-                Ok((other, Some(_))) => drop(silent.remove(&other)),
-                Err(_) => break,
-            }
+        if let Some(other) = self.ranks.other_end(rank, &mut silent) {
+            return self.ended(other);
         }
         let silent = silent.into_iter().collect();
         CollectiveError::Failed { rank, over: self.over.name(), message, code, silent }
     }
 
+    fn silent(&self, rank: usize) -> CollectiveError {
+        CollectiveError::Silent { rank, over: self.over.name(), waited: self.patience() }
+    }
+
     /// Its standard output has ended, so it has, too, or is about to.
     fn ended(&mut self, rank: usize) -> CollectiveError {
-        let until = Instant::now() + NEWS;
-        let child = &mut self.ranks[rank].child;
-        let status = loop {
-            match child.try_wait() {
-                Ok(None) if Instant::now() < until => thread::sleep(LOOK),
-                Ok(Some(status)) => break status.to_string(),
-                _ => break "it has closed its output".to_owned(),
-            }
+        let status = match self.ranks.0[rank].ended(NEWS) {
+            Ok(Some(status)) => status.to_string(),
+            _ => "it has closed its output".to_owned(),
         };
         CollectiveError::Ended { rank, over: self.over.name(), status }
     }
-}
-
-impl Drop for Crew<'_> {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-fn listen(
-    rank: usize,
-    stdout: impl Read + Send + 'static,
-    to: SyncSender<(usize, Option<String>)>,
-) -> io::Result<()> {
-    let listen = move || {
-        // Ends with the process.
-        for line in Lines::of(stdout).map_while(Result::ok) {
-            if to.send((rank, Some(line))).is_err() {
-                return;
-            }
-        }
-        let _ = to.send((rank, None));
-    };
-    thread::Builder::new().spawn(listen).map(drop)
-}
-
-fn collect(
-    stderr: impl Read + Send + 'static,
-    to: Arc<Mutex<BTreeSet<String>>>,
-) -> io::Result<JoinHandle<()>> {
-    thread::Builder::new().spawn(move || {
-        for line in Lines::of(stderr).map_while(Result::ok) {
-            let mut kept = to.lock();
-            if kept.len() < WARNINGS_MAX {
-                kept.insert(line);
-            }
-        }
-    })
 }

@@ -1,6 +1,5 @@
 //! Why an operation could not be measured, and with which exit code that ends.
 
-use std::io;
 use std::time::Duration;
 
 use polyrail::Explain;
@@ -10,8 +9,7 @@ use polyrail_lab::{Blame, LabError};
 use polyrail_nccl_abi::{LoadError, NetError};
 use polyrail_report::exit;
 
-use crate::cmd::bench::BenchError;
-use crate::cmd::nccl::Refusal;
+use crate::fault::Fault;
 use crate::unwritten::Unwritten;
 
 /// Anything that ends a run early.
@@ -25,7 +23,7 @@ pub(crate) enum CollectiveError {
     #[error(transparent)]
     Lab(#[from] LabError),
     #[error(transparent)]
-    Signals(#[from] BenchError),
+    Fault(#[from] Fault),
     #[error("{option} `{value}`: {text}; allowed: a net plugin of NCCL")]
     Plugin { option: &'static str, value: String, text: String, help: Option<String> },
     /// Of a rank, in its own process.
@@ -33,8 +31,6 @@ pub(crate) enum CollectiveError {
     Load(#[from] LoadError),
     #[error(transparent)]
     Rank(#[from] RankError),
-    #[error("{step} failed: {source}")]
-    System { step: &'static str, source: io::Error },
     #[error(transparent)]
     Unwritten(#[from] Unwritten),
     /// What a rank says that it could not do, and those that should have said something, too.
@@ -72,8 +68,8 @@ impl CollectiveError {
         self
     }
 
-    pub(crate) fn plugin(option: &'static str, value: String, refusal: Refusal) -> Self {
-        Self::Plugin { option, value, text: refusal.text, help: refusal.help }
+    pub(crate) fn plugin(option: &'static str, value: String, fault: Fault) -> Self {
+        Self::Plugin { option, value, text: fault.message, help: fault.help }
     }
 
     /// The code that the process ends with.
@@ -83,10 +79,8 @@ impl CollectiveError {
             Self::Usage { .. } => exit::USAGE,
             Self::Config(error) => error.exit_code(),
             Self::Lab(error) if error.blame() == Blame::Input => exit::USAGE,
-            Self::Lab(_) | Self::Plugin { .. } | Self::Load(_) | Self::System { .. } => {
-                exit::ENVIRONMENT
-            }
-            Self::Signals(error) => error.exit_code(),
+            Self::Lab(_) | Self::Plugin { .. } | Self::Load(_) => exit::ENVIRONMENT,
+            Self::Fault(fault) => fault.code,
             Self::Rank(error) => match error {
                 RankError::Memory { .. } | RankError::NoDevice => exit::ENVIRONMENT,
                 RankError::Net(NetError::Missing { .. } | NetError::NoVersion { .. }) => {
@@ -108,7 +102,7 @@ impl CollectiveError {
             Self::Usage { help, .. } => help,
             Self::Config(error) => return error.help(),
             Self::Lab(error) => return error.help(),
-            Self::Signals(error) => return error.help(),
+            Self::Fault(fault) => return fault.help.clone(),
             Self::Plugin { help, .. } => return help.clone(),
             Self::Failed { .. } => {
                 "the notes above have what the plugin said; give --timeout if it only was slow"
@@ -122,9 +116,7 @@ impl CollectiveError {
                 "don't use this plugin for data; for Polyrail's own, please report it with the command line"
             }
             Self::Load(error) => return Some(error.help()),
-            Self::Rank(_) | Self::System { .. } | Self::Protocol { .. } | Self::Interrupted => {
-                return None;
-            }
+            Self::Rank(_) | Self::Protocol { .. } | Self::Interrupted => return None,
         };
         Some(text.to_owned())
     }

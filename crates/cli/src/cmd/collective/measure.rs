@@ -13,9 +13,9 @@ use super::pace::{Pace, Work};
 use super::place::Place;
 use super::render;
 use super::report::{CollectiveReport, PluginReport, SizeReport};
-use crate::cmd::bench::Interrupt;
 use crate::cmd::nccl;
 use crate::config_args::print_warnings;
+use crate::interrupt::{AtOnce, Interrupt};
 use crate::progress::Progress;
 
 /// What all crews share.
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Args) -> Result<(), CollectiveError> {
     if let Some(other) = &args.compare {
         contestants.push(found("--compare", other)?);
     }
-    let interrupt = Interrupt::install()?;
+    let interrupt = Interrupt::install(AtOnce::Second)?;
     let place = Place::find(args)?;
     let started = Instant::now();
     let mut report = CollectiveReport::new(args, &place);
@@ -45,8 +45,8 @@ pub(crate) fn run(args: &Args) -> Result<(), CollectiveError> {
 /// The library that each rank will load; it is loaded here to see that it is one.
 fn found(option: &'static str, over: &Contestant) -> Result<Contestant, CollectiveError> {
     let Contestant::Plugin(name) = over else { return Ok(over.clone()) };
-    let library = nccl::find(name)
-        .map_err(|refusal| CollectiveError::plugin(option, name.clone(), refusal))?;
+    let library =
+        nccl::find(name).map_err(|fault| CollectiveError::plugin(option, name.clone(), fault))?;
     Ok(Contestant::Plugin(library.name().to_owned()))
 }
 

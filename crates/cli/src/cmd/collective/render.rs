@@ -7,6 +7,7 @@ use polyrail_report::{Align, Table, counted, show_gb_per_s, show_ratio};
 
 use super::error::CollectiveError;
 use super::report::{CollectiveReport, PluginReport};
+use crate::fault::Fault;
 use crate::files;
 use crate::stdout::{fitted, put, tell, wrapped_sentences};
 use crate::unwritten::Unwritten;
@@ -43,10 +44,8 @@ fn write(path: &Path, text: &str) -> Result<(), CollectiveError> {
 }
 
 fn document(report: &CollectiveReport) -> Result<String, CollectiveError> {
-    let text = serde_json::to_string_pretty(report).map_err(|error| CollectiveError::System {
-        step: "writing the report",
-        source: error.into(),
-    })?;
+    let text = serde_json::to_string_pretty(report)
+        .map_err(|error| Fault::system("writing the report", error.into()))?;
     Ok(text + "\n")
 }
 

@@ -4,8 +4,6 @@ use std::io::{self, Read};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,12 +14,10 @@ use polyrail_report::exit;
 use polyrail_sys::process::kill_with_this_thread;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
-use signal_hook::flag;
 
 use super::error::RunError;
 use crate::cmd::bench::check_options;
 use crate::lines::all_of;
-use crate::signals;
 use crate::stdout::excerpt;
 
 /// How often to look whether the command has ended.
@@ -32,17 +28,6 @@ const LIMIT_LEAST: Duration = Duration::from_secs(60);
 const TERM_PATIENCE: Duration = Duration::from_secs(5);
 /// More output than any report has. What is beyond is read and dropped, so that the command can end.
 const OUTPUT_MAX: usize = 16 << 20;
-
-/// A flag that Ctrl-C, SIGTERM and the end of the terminal raise. The second one does not end the process: what a cell has applied must be
-/// undone first, which takes moments.
-pub(in crate::cmd) fn stop_flag() -> Result<Arc<AtomicBool>, RunError> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in signals::ending() {
-        flag::register(signal, Arc::clone(&stop))
-            .map_err(|source| RunError::io("catch signals of", "this process".as_ref(), source))?;
-    }
-    Ok(stop)
-}
 
 /// What a cell's command said.
 pub(in crate::cmd) struct Outcome {

@@ -13,7 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::error::RunError;
 use super::host;
-use crate::cmd::changes::require_writable;
+use crate::cmd::host::place::require_writable;
 use crate::machine_args::MachineCopy;
 use crate::unwritten::Unwritten;
 

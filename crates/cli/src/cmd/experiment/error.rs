@@ -8,6 +8,7 @@ use polyrail_profile::shown_path;
 use polyrail_report::exit;
 use polyrail_tune::{Blame, TuneError};
 
+use crate::fault::Fault;
 use crate::unwritten::Unwritten;
 
 /// What went wrong.
@@ -54,6 +55,8 @@ pub(in crate::cmd) enum RunError {
     /// A level of the host can't be what it says.
     #[error("the level {factor}={level} can't be applied: {reason}")]
     Level { factor: String, level: String, reason: String },
+    #[error(transparent)]
+    Fault(#[from] Fault),
     /// A cell was measured and has no figure, or other settings than its own.
     #[error("the cell {cell}, block {block}: {fault}")]
     Cell { cell: String, block: u64, fault: String, help: Option<String>, code: u8 },
@@ -113,6 +116,7 @@ impl RunError {
             Self::NoBaseline { .. } => {
                 Some("choose a `baseline` that needs no right that you lack".to_owned())
             }
+            Self::Fault(fault) => fault.help.clone(),
             Self::Level { .. } => Some("take the level out, or choose another one".to_owned()),
         }
     }
@@ -135,6 +139,7 @@ impl RunError {
             | Self::HostLeft { .. }
             | Self::CannotRun { .. }
             | Self::NoBaseline { .. } => exit::ENVIRONMENT,
+            Self::Fault(fault) => fault.code,
             Self::Cell { code, .. } => *code,
         }
     }

@@ -15,7 +15,8 @@ use polyrail_tune::{
 };
 
 use super::error::RunError;
-use crate::cmd::changes::{read_argument, require_writable, ssh_interface};
+use crate::cmd::host::changes::read_argument;
+use crate::cmd::host::place::{require_writable, ssh_interface};
 use crate::machine_args::MachineCopy;
 use crate::stdout::tell;
 
@@ -180,13 +181,8 @@ impl HostFactors {
             Some(map) => {
                 let path = beside(file, map);
                 let name = path.display().to_string();
-                let text = read_argument("irq", &path, "a map of `polyrail irq`")?;
-                irq::plan_from_map(
-                    &mut self.machine,
-                    topology,
-                    &IrqMap::parse(&text, &name)?,
-                    false,
-                )?
+                let text = read_argument("irq", &path, "a map as docs/irq.md describes it")?;
+                irq::plan_from_map(&mut self.machine, topology, &IrqMap::parse(&text, &name)?)?
             }
             None => {
                 // `matched`: each queue has a core of its own on the node of its interface.
@@ -313,7 +309,7 @@ fn profile_of(level: &str, file: &Path) -> Result<Profile, TuneError> {
     }
     let path = beside(file, level);
     let name = path.display().to_string();
-    let allowed = "a profile of `polyrail tune list`, or a file";
+    let allowed = "a profile of `polyrail host show profiles`, or a file";
     let text = read_argument("host_profile", &path, allowed)?;
     let stem =
         path.file_stem().map_or_else(|| name.clone(), |stem| stem.to_string_lossy().into_owned());

@@ -1,18 +1,17 @@
 //! The blocks of an experiment, one after the other.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use polyrail_experiment::{Experiment, Looks, Measured, Plan, Report, Rule, Stopped, whole_blocks};
 use polyrail_report::{counted, exit};
 
-use super::cell::{Failure, Outcome, Runner, stop_flag};
+use super::cell::{Failure, Outcome, Runner};
 use super::error::{RunError, with_reasons};
 use super::folder::Folder;
 use super::host::HostFactors;
 use crate::host;
+use crate::interrupt::{AtOnce, Interrupt};
 use crate::progress::Progress;
 use crate::stdout::{complain, tell};
 
@@ -24,7 +23,7 @@ pub(super) struct Run<'a> {
     folder: Folder,
     host: HostFactors,
     runner: Runner<'a>,
-    stop: Arc<AtomicBool>,
+    interrupt: Interrupt,
     pub(super) left_out: Vec<String>,
 }
 
@@ -48,9 +47,9 @@ impl<'a> Run<'a> {
         folder: Folder,
         host: HostFactors,
     ) -> Result<Self, RunError> {
-        let stop = stop_flag()?;
+        let interrupt = Interrupt::install(AtOnce::Never)?;
         let runner = Runner::new(experiment, plan)?;
-        Ok(Self { experiment, plan, looks, folder, host, runner, stop, left_out: Vec::new() })
+        Ok(Self { experiment, plan, looks, folder, host, runner, interrupt, left_out: Vec::new() })
     }
 
     /// Measures until an end, and writes the report. A cell that failed is beside the report of what was
@@ -150,7 +149,7 @@ impl<'a> Run<'a> {
 
     fn block(&mut self, block: u64) -> Result<(), Ended> {
         for (position, cell) in self.plan.block(block).into_iter().enumerate() {
-            if self.stop.load(Ordering::Relaxed) {
+            if self.interrupt.is_raised() {
                 return Err(Ended::Interrupted);
             }
             let started_unix_ms = host::unix_ms();
@@ -177,8 +176,8 @@ impl<'a> Run<'a> {
         let failed = |fault: String, help: Option<String>, code: u8| {
             Ended::Failed(RunError::Cell { cell: label.clone(), block, fault, help, code })
         };
-        let stop = Arc::clone(&self.stop);
-        let is_stopped = move || stop.load(Ordering::Relaxed);
+        let interrupt = self.interrupt.clone();
+        let is_stopped = move || interrupt.is_raised();
         let mut applied = match self.host.apply(&self.plan.cells[cell], &is_stopped) {
             Ok(applied) => applied,
             Err(_) if is_stopped() => return Err(Ended::Interrupted),

@@ -38,7 +38,9 @@ pub(crate) struct Args {
         conflicts_with_all = ["lab", "rendezvous", "nodes", "node"], help_heading = WHERE)]
     pub(crate) lab_rails: Option<Rates>,
 
-    /// Measure between these hosts: start the others by `ssh`, which must need no password. `localhost` is this host.
+    /// Measure between these hosts: start the others by `ssh`.
+    ///
+    /// It must need no password. `localhost` is this host.
     #[arg(long, value_name = "A,B", value_parser = hosts::hosts,
         conflicts_with_all = ["lab", "lab_nodes", "lab_rails", "rendezvous", "nodes", "node"],
         help_heading = WHERE)]
@@ -53,7 +55,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", value_parser = file_to_read(), help_heading = WHERE)]
     pub(crate) ssh_config: Option<PathBuf>,
 
-    /// Where the nodes find each other, as in the setting of this name. Start this command on each node.
+    /// The place where the nodes find each other, as in the setting of this name.
+    ///
+    /// Start this command on each node.
     #[arg(long, value_name = "PLACE", value_parser = place, help_heading = WHERE)]
     pub(crate) rendezvous: Option<String>,
 
@@ -71,7 +75,9 @@ pub(crate) struct Args {
         help_heading = WHERE)]
     pub(crate) group: Name,
 
-    /// One process for all endpoints of a node, or one for each; both are measured one after the other.
+    /// One process for all endpoints of a node, or one for each.
+    ///
+    /// Both are measured one after the other.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "one", help_heading = WHAT)]
     layout: Vec<Layout>,
 
@@ -84,7 +90,9 @@ pub(crate) struct Args {
     #[arg(long, value_enum, default_value = "host", help_heading = WHAT)]
     memory: MemoryPlace,
 
-    /// Endpoints of each node; every one sends to every one of the other nodes.
+    /// Endpoints of each node.
+    ///
+    /// Every one sends to every one of the other nodes.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = number_within(1, 64),
         help_heading = WHAT)]
     endpoints_per_node: u64,

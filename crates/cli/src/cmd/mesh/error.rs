@@ -16,6 +16,7 @@ use polyrail_sample::SampleError;
 use super::hosts::Fault;
 use crate::cmd::bench::BenchError;
 use crate::config_args::code_of_log;
+use crate::fault;
 use crate::unwritten::Unwritten;
 
 /// Anything that ends a mesh early.
@@ -88,6 +89,9 @@ pub(crate) enum MeshError {
     Failed { message: String, help: Option<String>, code: u8 },
     #[error("interrupted")]
     Interrupted,
+    /// Errors that all commands share.
+    #[error(transparent)]
+    Shared(#[from] fault::Fault),
     /// Another process has said on standard error what there is to say.
     #[error("another process has told why")]
     Told { code: u8 },
@@ -148,6 +152,7 @@ impl MeshError {
             Self::Lost { .. } => exit::DATA,
             Self::Remote { code, .. } | Self::Failed { code, .. } | Self::Told { code } => *code,
             Self::Interrupted => exit::INTERRUPTED,
+            Self::Shared(fault) => fault.code,
         }
     }
 
@@ -196,6 +201,7 @@ impl MeshError {
                 "see whether that node is busy or stopped, or give --timeout".into()
             }
             Self::Lost { .. } => "please report this with the command line".into(),
+            Self::Shared(fault) => return fault.help.clone(),
             Self::Unwritten(error) => error.help(),
             Self::Protocol { .. } | Self::System { .. } | Self::Interrupted | Self::Told { .. } => {
                 return None;

@@ -16,7 +16,7 @@ use polyrail_sys::process::kill_with_this_thread;
 use rustix::io::ioctl_fionbio;
 
 use super::error::MeshError;
-use crate::cmd::bench::Interrupt;
+use crate::interrupt::Interrupt;
 use crate::progress::{Progress, show_time};
 use crate::stdout::excerpt;
 use crate::values::Refusal;

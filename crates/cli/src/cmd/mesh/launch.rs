@@ -22,22 +22,22 @@ use super::error::MeshError;
 use super::heard::Heard;
 use super::hosts::{Hosts, Remote};
 use super::meet::{BY_STARTER, Introduction, everybody};
-use super::patient_pipe::write_until;
 use super::plan::Layout;
 use super::render;
 use super::report::{MeshReport, SCHEMA_VERSION};
-use crate::cmd::bench::Interrupt;
 use crate::config_args::print_warnings;
 use crate::files;
+use crate::interrupt::{AtOnce, Interrupt};
 use crate::lines::{LINE_MAX, Lines, QUEUED_MAX, all_of};
 use crate::own_labs::tell_of_abandoned;
+use crate::patient_pipe::write_until;
 use crate::progress::{Progress, show_time};
 use crate::stdout::tell;
 use crate::unwritten::Unwritten;
 
 /// Measures every layout, and prints and writes what came of it.
 pub(crate) fn run(args: &Args) -> Result<u8, MeshError> {
-    let interrupt = Interrupt::install()?;
+    let interrupt = Interrupt::install(AtOnce::Second)?;
     let place = Place::find(args)?;
     let seat = place.seat(Layout::One, 0);
     let config = crew::config(args, &seat)?;

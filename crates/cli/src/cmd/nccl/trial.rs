@@ -24,7 +24,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use self::canary::{Event, Failure, Task};
 use self::findings::{CloseFault, Fault, Findings, Verdict};
-use super::{Refusal, refuse};
+use crate::fault;
 use crate::lines::Lines;
 use crate::stdout::say;
 use crate::values::{library_name, time_within};
@@ -68,15 +68,14 @@ const SAID_MAX: usize = 20;
 const LAST_WORDS: usize = 5;
 
 /// Runs the subcommand.
-pub(super) fn run(args: &Args) -> Result<(), Refusal> {
+pub(super) fn run(args: &Args) -> Result<(), fault::Fault> {
     let task = Task {
         library: args.library.clone(),
         version: args.table,
         devices: args.device.iter().copied().map(usize::from).collect(),
         timeout_ms: args.timeout.as_millis() as u64,
     };
-    let failed =
-        |error: io::Error| refuse(exit::ENVIRONMENT, format!("trying a plugin: {error}"), "");
+    let failed = |error: io::Error| fault::Fault::environment(format!("trying a plugin: {error}"));
     if args.canary {
         return canary::work(&task).map_err(failed);
     }
@@ -95,7 +94,8 @@ pub(super) fn run(args: &Args) -> Result<(), Refusal> {
                 true => text,
                 false => format!("{}: {text}", args.library),
             };
-            Err(refuse(code, named, &help))
+            let help = Some(help).filter(|help| !help.is_empty());
+            Err(fault::Fault { help, ..fault::Fault::new(code, named) })
         }
     }
 }

@@ -12,7 +12,7 @@ use polyrail_sys::files::{Found, OpenFolder, make_folders};
 use super::backend::Backend;
 use super::environment::{Nixl, entries};
 use super::{PLUGIN, unread};
-use crate::cmd::nccl::{Refusal, refuse};
+use crate::fault::Fault;
 use crate::files;
 use crate::stdout::say;
 use crate::unwritten::Unwritten;
@@ -36,7 +36,7 @@ const PREFIXES: [&str; 3] = ["nixl/plugins/", "nixl/", ""];
 
 impl Links {
     /// Reads the list of a folder. `None`: there is none.
-    fn read(folder: &OpenFolder) -> Result<Option<Self>, Refusal> {
+    fn read(folder: &OpenFolder) -> Result<Option<Self>, Fault> {
         let own = folder.path().join(OWN);
         if folder.find(OWN).map_err(|error| unread(&own, &error))?.is_none() {
             return Ok(None);
@@ -68,10 +68,12 @@ impl Links {
 
 /// Makes a folder in which the backends of NIXL are links. They look for what they need from where they are, so
 /// its folders lie to each other as those of the package do. Returns the one for NIXL_PLUGIN_DIR.
-pub(super) fn mirror(nixl: &Nixl, folder: &Path) -> Result<PathBuf, Refusal> {
+pub(super) fn mirror(nixl: &Nixl, folder: &Path) -> Result<PathBuf, Fault> {
     if !folder.join(OWN).exists() && !entries(folder).is_empty() {
         let text = format!("{} has other files", folder.display());
-        return Err(refuse(exit::USAGE, text, "name a folder that is empty or not there yet"));
+        return Err(
+            Fault::new(exit::USAGE, text).with_help("name a folder that is empty or not there yet")
+        );
     }
     make_folders(folder, 0o777).map_err(Unwritten::at(folder))?;
     // Agents may be started from elsewhere.
@@ -112,10 +114,10 @@ pub(super) fn mirror(nixl: &Nixl, folder: &Path) -> Result<PathBuf, Refusal> {
 }
 
 /// Removes a folder of [`mirror`]: its links and the backend, and nothing else.
-pub(super) fn remove(path: &Path) -> Result<(), Refusal> {
+pub(super) fn remove(path: &Path) -> Result<(), Fault> {
     let not_made = || {
         let text = format!("{} was not made by `polyrail nixl install --folder`", path.display());
-        refuse(exit::USAGE, text, "name the folder that was given there")
+        Fault::new(exit::USAGE, text).with_help("name the folder that was given there")
     };
     if !path.exists() {
         return Err(not_made());
@@ -124,7 +126,7 @@ pub(super) fn remove(path: &Path) -> Result<(), Refusal> {
     let top = above.inside(&name, false).map_err(Unwritten::at(path))?;
     let links = Links::read(&top)?.ok_or_else(not_made)?;
     top.require_trusted().map_err(Unwritten::at(path))?;
-    let inside = |above: &OpenFolder, name: &str| -> Result<Option<OpenFolder>, Refusal> {
+    let inside = |above: &OpenFolder, name: &str| -> Result<Option<OpenFolder>, Fault> {
         let path = above.path().join(name);
         if above.find(name).map_err(|error| unread(&path, &error))?.is_none() {
             return Ok(None);
@@ -164,13 +166,13 @@ pub(super) fn remove(path: &Path) -> Result<(), Refusal> {
 }
 
 /// The folder above, open, and the name in it, also of a path such as `.`.
-fn whole(path: &Path) -> Result<(OpenFolder, OsString), Refusal> {
+fn whole(path: &Path) -> Result<(OpenFolder, OsString), Fault> {
     let path = OpenFolder::open(path).and_then(|folder| fs::canonicalize(folder.path()));
     let path = path.map_err(|error| unread(Path::new("the folder"), &error))?;
     Ok(OpenFolder::of(&path).map_err(Unwritten::at(&path))?)
 }
 
-fn remove_links(folder: &OpenFolder, names: &BTreeSet<String>) -> Result<(), Refusal> {
+fn remove_links(folder: &OpenFolder, names: &BTreeSet<String>) -> Result<(), Fault> {
     for name in names {
         let path = folder.path().join(name);
         let found = folder.find(name).map_err(|error| unread(&path, &error))?;
@@ -182,7 +184,7 @@ fn remove_links(folder: &OpenFolder, names: &BTreeSet<String>) -> Result<(), Ref
 }
 
 /// Removes the backend, and returns whether it was Polyrail's, so that it is gone. `None`: it was not there.
-pub(super) fn remove_backend(folder: &OpenFolder) -> Result<Option<bool>, Refusal> {
+pub(super) fn remove_backend(folder: &OpenFolder) -> Result<Option<bool>, Fault> {
     let path = folder.path().join(PLUGIN);
     let file = match folder.read(PLUGIN) {
         Ok(file) => file,
@@ -200,7 +202,7 @@ pub(super) fn remove_backend(folder: &OpenFolder) -> Result<Option<bool>, Refusa
     Ok(Some(folder.remove(PLUGIN, &found).map_err(Unwritten::at(&path))?))
 }
 
-fn remove_empty(above: &OpenFolder, name: &OsStr) -> Result<(), Refusal> {
+fn remove_empty(above: &OpenFolder, name: &OsStr) -> Result<(), Fault> {
     let path = above.path().join(name);
     match above.remove_folder(name) {
         Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => {

@@ -92,8 +92,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DEGREES", value_parser = clap::value_parser!(u32).range(1..=50))]
     pub(super) rewarm: Option<u32>,
 
-    /// Lock the clocks of the GPUs' processors during the run, in MHz; needs root. Without this option
-    /// the run changes no setting of a GPU.
+    /// Lock the clocks of the GPUs' processors during the run, in MHz; needs root.
+    ///
+    /// Without this option the run changes no setting of a GPU.
     #[arg(long, value_name = "MHZ", value_parser = clap::value_parser!(u32).range(100..=10_000))]
     pub(super) lock_clocks: Option<u32>,
 

@@ -12,9 +12,13 @@ use polyrail_profiler::ProfilerError;
 use polyrail_report::{exit, show_memory};
 
 use crate::config_args::code_of_log;
+use crate::fault::Fault;
 use crate::host::Available;
 use crate::stdout::excerpt;
 use crate::unwritten::Unwritten;
+
+/// The message for an interrupt before anything has changed.
+pub(super) const UNCHANGED: &str = "interrupted: nothing was measured, and the folder is unchanged";
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CommandError {
@@ -48,12 +52,14 @@ pub(super) enum CommandError {
     Nccl(#[from] RefError),
     #[error(transparent)]
     Log(#[from] polyrail_log::LogError),
-    #[error("interrupted: nothing was measured, and the folder is unchanged")]
+    #[error("{}", UNCHANGED)]
     Interrupted,
     #[error("{0}")]
     Busy(String),
     #[error("{0}")]
     Lock(String),
+    #[error(transparent)]
+    Fault(#[from] Fault),
     #[error("{what}: {source}")]
     System { what: &'static str, source: io::Error },
 }
@@ -98,6 +104,7 @@ impl CommandError {
             Self::Busy(_) => Some("wait for it, choose others with --gpus, or give --allow-busy: then every sample is flagged".into()),
             Self::Lock(_) => Some("it takes root; without --lock-clocks nothing is changed".into()),
             Self::Log(error) => Some(error.help().to_owned()),
+            Self::Fault(fault) => fault.help.clone(),
             Self::Interrupted | Self::System { .. } => None,
         }
     }
@@ -105,6 +112,7 @@ impl CommandError {
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::Interrupted => exit::INTERRUPTED,
+            Self::Fault(fault) => fault.code,
             Self::Usage { .. } => exit::USAGE,
             Self::Config(error) => error.exit_code(),
             Self::Log(error) => code_of_log(error),

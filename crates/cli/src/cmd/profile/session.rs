@@ -19,11 +19,11 @@ use serde_json::{Value, json};
 use super::args::{Args, Switch, Way};
 use super::choice::{Choice, ENGINE, refuse_other_environment};
 use super::error::CommandError;
-use super::interrupt::Caught;
 use super::lock::Locked;
 use super::nccl::MODE;
 use super::warm::warm;
 use crate::host::describe;
+use crate::interrupt::Interrupt;
 use crate::progress::{Progress, show_taken, show_time};
 use crate::stdout::tell;
 
@@ -42,7 +42,7 @@ pub(super) fn fill(
     args: &Args,
     choice: Choice,
     claim: Option<Claim>,
-    signals: &Caught,
+    interrupt: &Interrupt,
 ) -> Result<(String, u8), CommandError> {
     let begin = Instant::now();
     let devices = choice.options.devices();
@@ -58,7 +58,7 @@ pub(super) fn fill(
     }
     if args.lock_clocks.is_some() {
         // Locked clocks have to be unlocked.
-        signals.end_in_order();
+        interrupt.end_in_order();
     }
     let _locked = args.lock_clocks.map(|mhz| Locked::lock(&identities, mhz)).transpose()?;
     let mut run_file = about(&choice);
@@ -76,8 +76,8 @@ pub(super) fn fill(
     progress.plan_time(estimate.start() + steps_time);
     progress.say("preparing memory, engines and paths");
     let mut station = Station::open(&choice.options, &choice.paths)?;
-    signals.end_in_order();
-    let is_interrupted = || signals.is_interrupted();
+    interrupt.end_in_order();
+    let is_interrupted = || interrupt.is_raised();
     if !devices.is_empty() {
         progress.say("warming GPUs");
     }

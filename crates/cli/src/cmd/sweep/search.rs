@@ -1,7 +1,5 @@
 //! Searches, and confirms what it found.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use polyrail_config::Config;
@@ -14,9 +12,10 @@ use polyrail_report::{Spread, exit};
 use super::args::Wanted;
 use super::journal::{Entry, Journal};
 use super::output::{Best, SweepReport, SweptCell};
-use crate::cmd::experiment::cell::{Failure, Runner, check_command, stop_flag};
+use crate::cmd::experiment::cell::{Failure, Runner, check_command};
 use crate::cmd::experiment::error::RunError;
 use crate::host;
+use crate::interrupt::{AtOnce, Interrupt};
 use crate::progress::Progress;
 
 const SEED: u64 = 42;
@@ -38,7 +37,7 @@ const CELL_TIME: Duration = Duration::from_secs(600);
 struct Bench<'a> {
     runner: Runner<'a>,
     plan: &'a Plan,
-    stop: Arc<AtomicBool>,
+    interrupt: Interrupt,
     journal: Journal,
     /// Cells that were measured.
     done: usize,
@@ -67,7 +66,7 @@ pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, RunError> {
     let mut bench = Bench {
         runner,
         plan: &plan,
-        stop: stop_flag()?,
+        interrupt: Interrupt::install(AtOnce::Never)?,
         journal: Journal::open(wanted, &plan)?,
         done: 0,
         planned: cells * wanted.rounds,
@@ -117,7 +116,7 @@ pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, RunError> {
             .is_some_and(|proof| proof.verdict == polyrail_experiment::Verdict::Better),
         proof,
         cells: (0..cells).map(swept).collect(),
-        interrupted: bench.stop.load(Ordering::Relaxed),
+        interrupted: bench.interrupt.is_raised(),
         notes: bench.notes,
     })
 }
@@ -243,7 +242,7 @@ impl Bench<'_> {
     }
 
     fn measure(&mut self, cell: usize) -> Result<f64, Ended> {
-        let is_stopped = || self.stop.load(Ordering::Relaxed);
+        let is_stopped = || self.interrupt.is_raised();
         if is_stopped() {
             return Err(Ended::Interrupted);
         }

@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use super::find::{Unseen, is_there};
+use super::find::is_there;
 use super::look::{EngineLook, Look, ProcessLook, RailLook};
+use super::unseen::Unseen;
 
 /// The version of the JSON; raised when a field changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;

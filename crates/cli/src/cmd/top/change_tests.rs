@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::cmd::top::find::Unseen;
 use crate::cmd::top::look::ThreadLook;
+use crate::cmd::top::unseen::Unseen;
 
 /// A process whose one engine has these rails towards the peer `b`.
 fn process(at: Instant, run: &str, rails: &[(&str, RailLook)]) -> ProcessLook {

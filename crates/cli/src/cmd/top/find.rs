@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use polyrail_config::harmless;
 use polyrail_metrics::{Answers, LOCAL_THREAD, NoAnswer, ask_local};
 use rustix::process::Uid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::error::TopError;
-use super::look::{Look, ProcessLook};
+use super::look::{Look, ProcessLook, name, numbers};
+use super::unseen::Unseen;
+use crate::fault::Fault;
 
 /// Every engine has a thread of this name.
 const CONTROL: &str = "pr-control";
@@ -24,6 +24,10 @@ const CONTROL: &str = "pr-control";
 const SEARCH_EVERY: Duration = Duration::from_secs(5);
 /// Other network namespaces that a look enters.
 const MOST_VISITS: usize = 64;
+
+/// Help for a PID without an engine.
+pub(super) const WITHOUT_PID: &str =
+    "`polyrail top` without a PID shows all engines that this user may see";
 
 /// Looks at processes with engines.
 pub(super) struct Finder {
@@ -44,29 +48,13 @@ struct Process {
 /// Device and inode of a namespace.
 type Identity = (u64, u64);
 
-/// Why a process with an engine shows nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Unseen {
-    /// It is another user's.
-    Forbidden { user: u32 },
-    /// It is of a user whom this user namespace has no number for.
-    Foreign,
-    /// It does not answer.
-    Late,
-    /// It answers with something else.
-    Garbage,
-    /// It is in another network namespace, which can't be entered.
-    Namespace { why: String },
-    /// It listens nowhere.
-    Off,
-    /// It may be among so many that were not asked.
-    NotAsked { sockets: usize },
-}
-
 impl Finder {
-    pub(super) fn new(only: Option<u32>) -> Result<Self, TopError> {
+    pub(super) fn new(only: Option<u32>) -> Result<Self, Fault> {
         match only {
-            Some(pid) if !is_there(pid) => Err(TopError::NoProcess { pid }),
+            Some(pid) if !is_there(pid) => {
+                let allowed = "a process of this machine with an engine";
+                Err(Fault::usage("PID", pid, "no such process", allowed).with_help(WITHOUT_PID))
+            }
             _ => Ok(Self { only, processes: Vec::new(), searched: None }),
         }
     }
@@ -247,21 +235,11 @@ pub(super) fn is_there(pid: u32) -> bool {
     Path::new("/proc").join(pid.to_string()).exists()
 }
 
-/// The name of a process or thread, which may hold any bytes.
-pub(super) fn name(folder: &Path) -> Option<String> {
-    let name = fs::read(folder.join("comm")).ok()?;
-    Some(harmless(String::from_utf8_lossy(&name).trim_end(), &[]))
-}
-
-/// Entries of a folder that are numbers.
-pub(super) fn numbers(folder: &Path) -> Vec<u32> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use std::process::{Command, Stdio};
+
+    use polyrail_report::exit;
 
     use super::*;
 
@@ -301,6 +279,7 @@ mod tests {
         assert_eq!(found, None);
         assert!(network(Path::new("/proc/self/ns/net")).is_some());
         let refused = Finder::new(Some(u32::MAX)).err().expect("no process has this number");
-        assert!(refused.to_string().contains("4294967295"), "{refused}");
+        assert!(refused.message.contains("4294967295"), "{refused}");
+        assert_eq!(refused.code, exit::USAGE);
     }
 }

@@ -5,9 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Instant;
 
+use polyrail_config::harmless;
 use polyrail_metrics::Figure;
 
-use super::find::{Unseen, name, numbers};
+use super::unseen::Unseen;
 
 /// One look at all processes.
 pub(super) struct Look {
@@ -142,6 +143,18 @@ fn threads(folder: &Path) -> BTreeMap<u32, ThreadLook> {
         Some((tid, ThreadLook { name, cpu_ns }))
     };
     numbers(&tasks).into_iter().filter_map(thread).collect()
+}
+
+/// The name of a process or thread, which may hold any bytes.
+pub(super) fn name(folder: &Path) -> Option<String> {
+    let name = fs::read(folder.join("comm")).ok()?;
+    Some(harmless(String::from_utf8_lossy(&name).trim_end(), &[]))
+}
+
+/// Numeric entries of a folder.
+pub(super) fn numbers(folder: &Path) -> Vec<u32> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
 }
 
 #[cfg(test)]

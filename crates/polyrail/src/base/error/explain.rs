@@ -51,9 +51,9 @@ fn listen_help(kind: io::ErrorKind) -> &'static str {
             "ports below 1024 are for root: choose a `listen_port` of 1024 or more, or 0 for any"
         }
         io::ErrorKind::AddrNotAvailable => {
-            "name rails that have an address now: `polyrail topo` lists the interfaces"
+            "name rails that have an address now: `polyrail host show` lists the interfaces"
         }
-        _ => "choose another `listen_port`, more `listen_ports` from it on, or 0 for any",
+        _ => "choose another `listen_port`, a longer range of them, or 0 for any",
     }
 }
 

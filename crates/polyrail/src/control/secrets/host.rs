@@ -9,10 +9,10 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use polyrail_secure::{Secret, new_secret};
+use polyrail_sys::files::regular_file::own_user;
 use polyrail_sys::{files, without_write_signals};
 use thiserror::Error;
 
-use crate::base::regular_file::own_user;
 use crate::base::secret_file::{SecretFileError, read_file};
 
 const FOLDER: &str = "/dev/shm";

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex};
 use polyrail_gpu::{CopyPlace, Device, Queue};
 use polyrail_proto::budget::{StagingBudget, Stock};
+use polyrail_proto::copying::{PIECE_BYTES, PIECE_PARTS, Piece, Stop};
 use polyrail_sys::{Direction, Memory};
 use smallvec::SmallVec;
 
-use crate::device::host_copy::piece::{Batch, PIECE_BYTES, PIECE_PARTS, Piece, Stop};
+use crate::device::host_copy::piece::Batch;
 use crate::device::staging;
+use crate::memory::region_core::RegionCore;
 use crate::memory::region_memory::RegionMemory;
 use crate::memory::tickets::wait_all;
 
@@ -25,7 +27,7 @@ const OTHERS: &str = "a stage is for memory of a device here and of another proc
 const STAGE_BYTES: u64 = PIECE_BYTES + ALIGN_BYTES * PIECE_PARTS as u64;
 
 /// Pieces, and where each is in the stage.
-type Pieces<'a> = SmallVec<[(Piece<'a>, u64); 4]>;
+type Pieces<'a> = SmallVec<[(Piece<'a, Arc<RegionCore>>, u64); 4]>;
 
 /// The stages of an engine.
 pub(crate) struct Stages {
@@ -78,12 +80,12 @@ impl Stages {
     pub(super) fn copy<'a>(
         &self,
         device: &Arc<dyn Device>,
-        pieces: impl Iterator<Item = Piece<'a>>,
+        pieces: impl Iterator<Item = Piece<'a, Arc<RegionCore>>>,
     ) -> Result<(), Stop> {
         let mut lent = self.take(device).map_err(Stop::Device)?;
         let Some(Stage { queue, memory }) = &mut lent.stage else { return Ok(()) };
         let mut end = 0;
-        let mut place = |piece: Piece<'a>| {
+        let mut place = |piece: Piece<'a, Arc<RegionCore>>| {
             let at = u64::next_multiple_of(end, ALIGN_BYTES);
             end = at + piece.len;
             (piece, at)

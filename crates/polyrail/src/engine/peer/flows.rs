@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use polyrail_proto::life::Epoch;
+use polyrail_proto::hello::Capabilities;
+use polyrail_proto::life::{Epoch, Live};
 use polyrail_proto::liveness::Reconnect;
 use polyrail_proto::pairing::Layout;
 use polyrail_proto::placement::Placement;
@@ -50,17 +51,44 @@ pub(super) fn flow_slots(layout: &Layout, number: u32, proxies: &Placement) -> V
 
 impl PeerShared {
     pub(crate) fn all_flows(&self) -> Flows {
-        Flows { up: self.flows_up(), total: self.flows.len() }
+        Flows { up: self.flows_up(), total: self.links.flows.len() }
     }
 
     pub(crate) fn flows_up(&self) -> usize {
-        self.flows.iter().filter(|flow| flow.up.load(Ordering::Relaxed)).count()
+        self.links.flows.iter().filter(|flow| flow.up.load(Ordering::Relaxed)).count()
+    }
+
+    /// Returns whether flows of it are up, for all that is known.
+    pub(crate) fn has_arrivals(&self) -> bool {
+        self.links.rx_flows_up.load(Ordering::Acquire) > 0
+    }
+
+    /// Returns how its session stands, for a hello of it.
+    pub(crate) fn live(&self) -> Live {
+        let standing = &self.life.standing;
+        Live {
+            own: Epoch::first(self.number).session(),
+            heard: standing.heard_session(),
+            state: standing.state(),
+            has_flows_up: self.has_arrivals(),
+        }
+    }
+
+    /// Returns whether flows are up that it would be told on, or hears us by.
+    pub(crate) fn is_reached(&self) -> bool {
+        let has_arrivals = self.has_arrivals();
+        self.flows_up() > 0 || (!self.life.standing.wants_flows() && has_arrivals)
+    }
+
+    /// Looks whether flows are up, and notes it.
+    pub(crate) fn note_flows(&self) {
+        self.life.standing.note_flows(|| self.is_reached());
     }
 
     /// Has the flows pull that the sender core wants to: chunks were left to them, or denied to them until now.
     pub(crate) fn announce_wanted(&self, tx: &mut TxSide, now: u64) {
         for flow in tx.sender.wakes(Time(now)) {
-            let proxy = self.flows[flow.0 as usize].proxy;
+            let proxy = self.links.flows[flow.0 as usize].proxy;
             self.wake.announce_to(self.wake.place_of(proxy));
         }
     }
@@ -68,7 +96,7 @@ impl PeerShared {
     /// Whether it has said something on a flow towards it that nobody has read yet.
     pub(crate) fn has_unread(&self) -> bool {
         let has_unread = |slot: &FlowSlot| slot.wire.lock().as_ref().is_some_and(Wire::has_unread);
-        self.flows.iter().any(has_unread)
+        self.links.flows.iter().any(has_unread)
     }
 
     /// A flow is connected.
@@ -82,26 +110,35 @@ impl PeerShared {
 
     /// Whether connections of the pair at this position come up and die young.
     pub(crate) fn dies_young(&self, pair: usize) -> bool {
-        let flows = self.flows.iter().enumerate();
-        let mut of_pair = flows
-            .filter(|(index, _)| self.layout.pair_index(FlowIndex(*index as u32)) == pair)
-            .map(|(_, slot)| slot);
-        of_pair.any(|slot| slot.reconnect.lock().dies_young())
+        let dies_young =
+            |flow: FlowIndex| self.links.flows[flow.0 as usize].reconnect.lock().dies_young();
+        self.layout.flows_of(pair).any(dies_young)
     }
 
     /// Whether a flow is up on the pair at this position.
     pub(crate) fn is_pair_up(&self, pair: usize) -> bool {
-        let of_pair = |index: &usize| self.layout.pair_index(FlowIndex(*index as u32)) == pair;
-        let is_up = |index: usize| self.flows[index].up.load(Ordering::Relaxed);
-        (0..self.flows.len()).filter(of_pair).any(is_up)
+        let is_up = |flow: FlowIndex| self.links.flows[flow.0 as usize].up.load(Ordering::Relaxed);
+        self.layout.flows_of(pair).any(is_up)
     }
 
     /// For how long nothing may go on with a rail. A plugin that accepts a connection may hold up whatever else its engine
     /// does meanwhile: that is no fault of the rails.
-    pub(crate) fn stall(&self, settings: &EngineSettings) -> Duration {
-        match self.carriers.are_coming() {
-            true => settings.rail_stall.max(settings.peer_timeout / 2),
-            false => settings.rail_stall,
+    pub(crate) fn stall(&self, settings: &EngineSettings, now: Time) -> Duration {
+        if self.beside.carriers.lock().are_coming(now) {
+            return settings.rail_stall.max(settings.peer_timeout / 2);
+        }
+        settings.rail_stall
+    }
+
+    /// Whether a connection to it may go through shared memory, or why not.
+    pub(crate) fn may_share(&self, settings: &EngineSettings) -> Result<(), &'static str> {
+        let knows = self.card.capabilities.contains(Capabilities::SHARED_STREAM);
+        match (self.says_same_host, settings.caller_driven, settings.shared_stream, knows) {
+            (true, _, true, true) => Ok(()),
+            (false, ..) => Err("the peer is on another host"),
+            (_, false, ..) => Err("the setting progress says proxy"),
+            (_, _, false, _) => Err("the setting path says tcp"),
+            (.., false) => Err("the peer does not want it: its progress or path setting says so"),
         }
     }
 
@@ -110,7 +147,8 @@ impl PeerShared {
     pub(crate) fn suspect_rail_of(&self, tx: &mut TxSide, flow: FlowIndex, now: Time) {
         let pair = self.layout.pair_index(flow);
         let is_elsewhere = |index: usize| self.layout.pair_index(FlowIndex(index as u32)) != pair;
-        let mut up = self.flows.iter().enumerate().filter(|(_, f)| f.up.load(Ordering::Relaxed));
+        let mut up =
+            self.links.flows.iter().enumerate().filter(|(_, f)| f.up.load(Ordering::Relaxed));
         if up.any(|(index, _)| is_elsewhere(index)) {
             tx.suspects.note(pair, now);
         }

@@ -5,12 +5,13 @@ use std::ops::{Deref, DerefMut};
 
 use polyrail_gpu::Ticket;
 use polyrail_proto::liveness::{Patience, Suspects};
-use polyrail_proto::peer::{Inbound, Outbound};
-use polyrail_proto::{ReceiverLimits, SenderConfig};
+use polyrail_proto::peer::{Inbound, Leaving, Outbound};
+use polyrail_proto::quotas::PeerQuotas;
+use polyrail_proto::wire::RefusalCode;
+use polyrail_proto::{LandingId, Landings, ReceiverLimits, SenderConfig, Settled};
 
-use crate::engine::device_landings::Landing;
-use crate::engine::op::OpRef;
-use crate::engine::quotas::Quotas;
+use super::OpRef;
+use crate::engine::device_landings::Bringer;
 
 /// What became of transfers here, taken by one thread to deliver it.
 pub(crate) type Delivery = polyrail_proto::peer::Delivery<OpRef>;
@@ -31,7 +32,7 @@ pub(crate) struct TxSide {
 pub(crate) struct RxSide {
     pub(crate) half: Inbound<OpRef>,
     /// Chunks that devices copy into place.
-    pub(crate) landings: Vec<Landing>,
+    pub(crate) landings: Landings<Bringer>,
     /// Copies from and to regions that the peer has ended.
     pub(crate) ending: Vec<Ticket>,
     /// When acknowledgements were first and last seen to have to wait.
@@ -40,7 +41,7 @@ pub(crate) struct RxSide {
 
 impl TxSide {
     /// With nothing under way, towards a peer with this many pairs of rails.
-    pub(super) fn new(config: SenderConfig, pairs: usize, quotas: &Quotas) -> Self {
+    pub(super) fn new(config: SenderConfig, pairs: usize, quotas: &PeerQuotas) -> Self {
         Self {
             half: Outbound::new(config, quotas.of_messages.clone()),
             patience: Patience::default(),
@@ -52,13 +53,50 @@ impl TxSide {
 
 impl RxSide {
     /// With nothing under way.
-    pub(super) fn new(limits: ReceiverLimits, quotas: &Quotas) -> Self {
+    pub(super) fn new(limits: ReceiverLimits, quotas: &PeerQuotas) -> Self {
         Self {
             half: Inbound::new(limits, quotas.of_messages.clone()),
-            landings: Vec::new(),
+            landings: Landings::default(),
             ending: Vec::new(),
             unquiet_ns: (0, 0),
         }
+    }
+
+    /// Finds out which copies are done.
+    pub(crate) fn settle(&mut self) {
+        let receiver = &mut self.half.receiver;
+        self.landings.settle(Bringer::ended, |id, landed| receiver.handle_landed(id, landed));
+        self.note_arrived();
+    }
+
+    /// Whether acknowledgements may leave: [`polyrail_proto::Receiver::is_quiet`], and no device
+    /// here copies from or to a region that the peer has ended.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        self.settle();
+        self.ending.retain(|ticket| matches!(ticket.is_done(), Ok(false)));
+        self.ending.is_empty() && self.receiver.is_quiet()
+    }
+
+    /// Returns since when acknowledgements have to wait. Ask every 0.5 s while they do: after a longer pause the time
+    /// starts again.
+    pub(crate) fn unquiet_since(&mut self, now: u64) -> u64 {
+        const ASKED_EVERY_NS: u64 = 500_000_000;
+        let (since, last) = self.unquiet_ns;
+        let since = if now.saturating_sub(last) > ASKED_EVERY_NS { now } else { since };
+        self.unquiet_ns = (since, now);
+        since
+    }
+
+    /// [`polyrail_proto::peer::Inbound::has_left`], with a look at what devices have done.
+    pub(crate) fn has_left(&mut self, leaving: &Leaving<OpRef>) -> bool {
+        self.settle();
+        self.half.has_left(leaving)
+    }
+
+    /// Nothing copies the chunk any more: it is settled as refused.
+    pub(crate) fn give_up(&mut self, id: LandingId, code: RefusalCode) -> Settled {
+        self.landings.remove(id);
+        self.receiver.handle_landed(id, Err(code))
     }
 }
 

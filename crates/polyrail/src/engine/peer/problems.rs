@@ -1,5 +1,6 @@
 //! What went wrong with a peer, or holds it up, in words: for errors, and for the log.
 
+use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -10,16 +11,19 @@ use polyrail_sys::threads::monotonic_ns;
 
 use super::{FlowSlot, PeerShared};
 use crate::device::wire::Wire;
-use crate::engine::pass::Down;
+
+/// Why a flow ends.
+#[derive(Debug)]
+pub(crate) struct Down(pub(crate) String);
 
 impl PeerShared {
     /// Remembers what went wrong last on some flow, for the error that may follow.
     pub(crate) fn note_problem(&self, text: String) {
-        *self.last_problem.lock() = Some(text);
+        *self.life.last_problem.lock() = Some(text);
     }
 
     pub(crate) fn last_problem(&self) -> Option<String> {
-        self.last_problem.lock().clone()
+        self.life.last_problem.lock().clone()
     }
 
     /// Why a rail here carries nothing towards it or from it; `None` if a connection that works is up on the rail.
@@ -28,19 +32,19 @@ impl PeerShared {
         // One that comes up again and again, and has moved nothing since the last problem, does not work.
         let is_vain = |pair: usize| pairs.problem(pair).is_some() && self.dies_young(pair);
         let works = |pair: usize| self.is_pair_up(pair) && !is_vain(pair);
-        let arrivals = self.arrivals[local].connections.get();
-        pairs.why_idle_here(local, works, self.connects_flows(), arrivals)
+        let arrivals = self.account.arrivals[local].connections.get();
+        pairs.why_idle_here(local, works, self.life.standing.connects_flows(), arrivals)
     }
 
     /// Why it is gone, or is about to be.
     pub(crate) fn lost_reason(&self) -> LostReason {
-        self.lost.get().cloned().unwrap_or(LostReason::Removed)
+        self.life.standing.lost().cloned().unwrap_or(LostReason::Removed)
     }
 
     /// The reason sent to a peer that this engine gives up, where the peer can't know it.
     pub(crate) fn parting_words(&self) -> Option<String> {
         let is_heard = self.card.capabilities.contains(Capabilities::REASONS);
-        self.lost.get().filter(|_| is_heard)?.words()
+        self.life.standing.lost().filter(|_| is_heard)?.words()
     }
 
     /// Where things stand with a transfer, for its error.
@@ -58,20 +62,26 @@ impl PeerShared {
 
     /// What the kernel knows of connections that are up, if it explains that nothing goes on.
     pub(crate) fn hindrance(&self) -> Option<String> {
-        let each = self.flows.iter();
+        let each = self.links.flows.iter();
         let mut found = each.filter_map(|slot| slot.wire.lock().as_ref().and_then(Wire::hindrance));
         found.next()
     }
 
     /// The peer breaks the rules: says so in the log, and for the flow that brought it.
     pub(crate) fn breach(&self, why: &dyn std::fmt::Display) -> Down {
-        if let Some(others) = self.quotas.logs.breach.left_out(Time(monotonic_ns())) {
+        if let Some(others) = self.account.quotas.logs.breach.left_out(Time(monotonic_ns())) {
             let name = self.name();
             tracing::warn!(target: "polyrail::peer", peer = name, %why, others, "breach");
         }
         let why = why.to_string();
-        *self.quotas.breach.lock() = Some(why.clone());
+        *self.life.breach.lock() = Some(why.clone());
         Down(why)
+    }
+}
+
+impl From<io::Error> for Down {
+    fn from(error: io::Error) -> Self {
+        Self(error.to_string())
     }
 }
 
@@ -86,5 +96,5 @@ pub(crate) fn silent_for(peer: &PeerShared, silence: Duration) -> LostReason {
         let since = Time(slot.up_since.load(Ordering::Relaxed));
         since > Time::default() && now.since(since) < silence
     };
-    LostReason::of_silence(silence, flows, peer.flows.iter().any(came_up), last_problem)
+    LostReason::of_silence(silence, flows, peer.links.flows.iter().any(came_up), last_problem)
 }

@@ -95,7 +95,7 @@ impl Core {
             let mut of_peer = flows.iter().filter(|(_, flow)| flow.is_of(peer));
             let stays = !of_peer.all(|(_, flow)| flow.is_settled());
             if !stays {
-                peer.unsettled.fetch_sub(1, Ordering::AcqRel);
+                peer.links.unsettled.fetch_sub(1, Ordering::AcqRel);
             }
             stays
         });
@@ -156,7 +156,8 @@ pub(super) fn tell_last<'p>(
     loop {
         rx.take(&mut delivery);
         // With the lock held: once it is released another flow may acknowledge what it has brought, and end.
-        let is_last = peer.is_gone() && peer.rx_flows_up.load(Ordering::Acquire) <= flows_left;
+        let is_last =
+            peer.is_gone() && peer.links.rx_flows_up.load(Ordering::Acquire) <= flows_left;
         drop(rx);
         if delivery.is_empty() {
             return any;
@@ -282,7 +283,7 @@ mod tests {
     }
 
     fn lose(b: &Engine, peer: &Arc<PeerShared>) {
-        peer.happens(PeerEvent::Close);
+        peer.life.standing.happens(PeerEvent::Close);
         assert!(b.shared().lose_peer(peer, PeerEvent::Told, LostReason::EngineClosed));
     }
 
@@ -308,7 +309,7 @@ mod tests {
         lose(&b, &peer);
         write.join().unwrap_err();
         device.hold(false);
-        until(&b, || !peer.rx().has_orphans());
+        until(&b, || !peer.rx().landings.has_orphans());
         assert_eq!(b.take_notifications().len(), 0);
     }
 }

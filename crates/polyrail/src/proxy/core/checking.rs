@@ -1,7 +1,8 @@
 //! Checks that nothing asks for but time: flows that stall, and pinned memory that others wait for.
 
 use super::{CHECK_NS, Core, streams};
-use crate::engine::pass::{Down, Pass};
+use crate::engine::pass::Pass;
+use crate::engine::peer::Down;
 use crate::proxy::Proxy;
 use crate::proxy::flow::Flow;
 use crate::sender::flow::TxFlow;

@@ -15,9 +15,9 @@ use crate::device::connection::Connection;
 use crate::device::wire::Wire;
 use crate::engine::control_handle::ControlCommand;
 use crate::engine::finish::drain_tx;
-use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::PeerShared;
-use crate::engine::proxy_handle::{Connected, ProxyCommand};
+use crate::engine::pass::Pass;
+use crate::engine::peer::{Down, PeerShared};
+use crate::engine::proxy_handle::{Arriving, Connected, ProxyCommand};
 use crate::proxy::Proxy;
 use crate::proxy::flow::Flow;
 use crate::receiver::flow::RxFlow;
@@ -77,6 +77,7 @@ impl Core {
             ProxyCommand::Resume { peer } => {
                 self.keys_of(&peer).into_iter().for_each(|key| self.mark_readable(key));
             }
+            ProxyCommand::Events(mut events) => self.take_events(&mut events),
         }
     }
 
@@ -86,6 +87,9 @@ impl Core {
 
     fn add(&mut self, connected: Connected, proxy: &Proxy, pass: &mut Pass<'_>) {
         let Connected { peer, flow, wire, keys, sends, arriving } = connected;
+        // A hello brings its sender's window. Where this engine made the connection, the peer has not said its own.
+        let window = |it: &Arriving| if it.place.is_some() { it.window_chunks } else { u32::MAX };
+        let window = arriving.as_ref().map(window);
         let rx = arriving
             .map(|arriving| Box::new(RxFlow::new((peer.clone(), flow), arriving, sends, pass.now)));
         let is_welcome = match &rx {
@@ -94,6 +98,9 @@ impl Core {
         };
         if !is_welcome {
             return;
+        }
+        if let Some(window_chunks) = window {
+            peer.rx().receiver.handle_flow_up(flow, window_chunks);
         }
         let tx = sends.then(|| {
             self.tx_connected(&peer, flow, &wire, pass);
@@ -115,19 +122,19 @@ impl Core {
         wire: &Wire,
         pass: &Pass<'_>,
     ) {
-        let slot = &peer.flows[flow.0 as usize];
+        let slot = &peer.links.flows[flow.0 as usize];
         *slot.wire.lock() = Some(wire.clone());
         peer.flow_up(flow, polyrail_proto::Time(pass.now));
         slot.up_since.store(pass.now, Ordering::Relaxed);
         slot.up.store(true, Ordering::Release);
-        peer.note_flow_up(flow);
+        peer.life.standing.note_flow_up(&peer.layout, flow);
         peer.wake.resume(peer.wake.place_of(slot.proxy));
     }
 
     fn outbound_of(&mut self, peer: Arc<PeerShared>, flow: FlowIndex) -> &mut Vec<usize> {
         let known = self.outbound.iter().position(|o| Arc::ptr_eq(&o.peer, &peer));
         let index = known.unwrap_or_else(|| {
-            let proxy_place = peer.wake.place_of(peer.flows[flow.0 as usize].proxy);
+            let proxy_place = peer.wake.place_of(peer.links.flows[flow.0 as usize].proxy);
             self.outbound.push(Outbound {
                 peer,
                 proxy_place,
@@ -164,8 +171,8 @@ impl Core {
         if flow.peer.is_gone() {
             return false;
         }
-        flow.peer.rx_flows_up.fetch_add(1, Ordering::AcqRel);
-        flow.peer.happens(PeerEvent::Up);
+        flow.peer.links.rx_flows_up.fetch_add(1, Ordering::AcqRel);
+        flow.peer.life.standing.happens(PeerEvent::Up);
         true
     }
 
@@ -212,7 +219,7 @@ impl Core {
             outbound.flows.retain(|other| *other != key);
         }
         let (peer, index) = (&flow.peer, flow.flow);
-        let slot = &peer.flows[index.0 as usize];
+        let slot = &peer.links.flows[index.0 as usize];
         slot.up.store(false, Ordering::Release);
         *slot.wire.lock() = None;
         if let Ok(info) = tcp::info(&**wire.socket()) {
@@ -239,7 +246,7 @@ impl Core {
             self.orphans.push(flow.peer.clone());
         }
         tell_last(&flow.peer, rx, 1, pass);
-        flow.peer.rx_flows_up.fetch_sub(1, Ordering::AcqRel);
+        flow.peer.links.rx_flows_up.fetch_sub(1, Ordering::AcqRel);
         let (peer, flow, why) = (flow.peer.clone(), flow.flow, why.0.clone());
         pass.engine.control.command(ControlCommand::ArrivalLost { peer, flow, why });
     }

@@ -10,6 +10,7 @@ use crate::device::shared_memory::stream::SharedStream;
 use crate::engine::pass::Pass;
 use crate::proxy::Proxy;
 use crate::proxy::flow::Flow;
+use crate::wake::sleeper::Sleeper;
 
 /// While polling: looks at the busiest flow directly, and at all of them every so many rounds.
 const ROUNDS_PER_POLL: u32 = 16;
@@ -30,17 +31,29 @@ impl Core {
         }
         let before = self.events.len();
         match poller.wait(&mut self.events, Some(Duration::ZERO)) {
-            Ok(is_woken) => self.took_wake_up |= is_woken,
+            Ok(is_woken) => self.debts.note_look(is_woken),
             Err(error) => tracing::error!(target: "polyrail::proxy", %error, "epoll failed"),
         }
-        self.note_sockets(before);
+        self.note_told(before);
         self.look_at_streams();
         self.events.len() > before
     }
 
-    /// What the poller has told of, from this event on: of a flow with a stream only that its socket is to be
-    /// looked at, not whether there is room.
-    pub(in crate::proxy) fn note_sockets(&mut self, from: usize) {
+    /// Takes the events that a thread got when it slept on the poller.
+    pub(in crate::proxy) fn take_events(&mut self, told: &mut Vec<PollEvent>) {
+        let before = self.events.len();
+        self.events.append(told);
+        self.note_told(before);
+    }
+
+    /// Notes the poller's events from index `from` on. For a flow with a stream an event means only that its socket
+    /// needs a look, not that it has room.
+    fn note_told(&mut self, from: usize) {
+        if self.events.len() > from {
+            // The poller does not return these events again, so they stay noted until a pass reads them.
+            self.debts.note_visits(true);
+        }
+        // Most proxies have no flow with a stream.
         if self.streamed.is_empty() {
             return;
         }
@@ -53,16 +66,17 @@ impl Core {
         }
     }
 
-    /// Whether a thread that sleeps on the poller has to be woken, since this one has taken its wake-up, or what it
-    /// sleeps for, or leaves a flow whose visit was over before its bytes were. Else whatever comes on a stream wakes
-    /// it, also on one that it did not know.
-    pub(in crate::proxy) fn must_wake_sleeper(&mut self) -> bool {
-        self.has_taken_wake_up() | std::mem::take(&mut self.leaves_unread)
-    }
-
-    /// Whether a wake-up that another thread sleeps for was taken here.
-    pub(in crate::proxy) fn has_taken_wake_up(&mut self) -> bool {
-        std::mem::take(&mut self.took_wake_up) | !self.may_sleep()
+    /// Returns whether a thread that sleeps on the poller has to be woken
+    /// ([`Debts::must_rouse`](crate::wake::sleeper::Debts::must_rouse)). If not, all bytes on a stream wake it, also on
+    /// one that it did not know. `gives_back`: this thread gives the core back. Otherwise it goes on.
+    pub(in crate::proxy) fn must_rouse(&mut self, sleeper: &Sleeper, gives_back: bool) -> bool {
+        if !sleeper.is_seated() {
+            return false;
+        }
+        // Call both, whatever the other returns: each has effects.
+        let streams_sleep = self.may_sleep();
+        let left = gives_back.then(|| self.outlook());
+        self.debts.must_rouse(left) | !streams_sleep
     }
 
     /// Looks at flows whose bytes the poller does not see.
@@ -84,7 +98,8 @@ impl Core {
     }
 
     /// The thread sleeps no longer.
-    pub(in crate::proxy) fn is_awake(&self) {
+    pub(in crate::proxy) fn is_awake(&mut self) {
+        self.debts.note_sleep(None);
         streams(&self.streamed, &self.flows).for_each(|(_, _, stream)| stream.is_awake());
     }
 
@@ -120,7 +135,8 @@ impl Core {
         };
         match self.flows.iter().try_for_each(add) {
             Ok(()) => self.watches = true,
-            // They are looked at as before, and whoever sleeps does so for some time only.
+            // Passes look at all flows as before. The poller does not wake a sleeping thread for them, so the thread
+            // looks again after a tenth of a second.
             Err(error) => tracing::error!(target: "polyrail::proxy", %error, "epoll failed"),
         }
     }
@@ -185,4 +201,120 @@ fn news_of_stream(key: usize, flow: &Flow, stream: &SharedStream) -> Option<Poll
     let writable = is_full && stream.has_room();
     let event = PollEvent { token: key as u64, readable, writable, ended: false };
     (readable || writable).then_some(event)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use polyrail_config::Config;
+    use polyrail_proto::progress::Outlook::{Ask, Told, Until};
+    use polyrail_secure::Keys;
+    use polyrail_sys::PollEvent;
+    use polyrail_sys::threads::monotonic_ns;
+    use socket2::{Domain, Socket, Type};
+
+    use crate::api::engine::Engine;
+    use crate::device::connection::Connection;
+    use crate::device::wire::Wire;
+    use crate::engine::peer::PeerShared;
+    use crate::engine::proxy_handle::ProxyCommand;
+    use crate::proxy::flow::Flow;
+    use crate::proxy::{Proxy, Reads};
+
+    fn engine() -> Engine {
+        let settings = [("rails", "127.0.0.1"), ("progress", "caller")];
+        let builder = settings
+            .iter()
+            .fold(Config::builder(), |builder, (name, value)| builder.set(name, value).unwrap());
+        Engine::builder().config(builder.build().unwrap()).build().unwrap()
+    }
+
+    fn apart() -> Proxy {
+        Proxy::new("apart".to_owned(), Vec::new(), false).unwrap()
+    }
+
+    /// A flow without halves. Its socket is not connected, so the poller returns an event for it.
+    fn flow_of(peer: &Arc<PeerShared>) -> Flow {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let wire = Wire::new(Arc::new(socket), None);
+        let connection = Connection::new(wire, Keys::new([1; 32], [2; 32]), false);
+        Flow { peer: peer.clone(), connection, tx: None, rx: None }
+    }
+
+    #[test]
+    fn events_of_the_poller_are_owed_until_a_pass() {
+        let (a, proxy) = (engine(), apart());
+        let event = PollEvent { token: 0, readable: true, writable: false, ended: false };
+        let mut core = proxy.lock();
+        core.take_events(&mut vec![event]);
+        assert!(!core.debts.may_sleep());
+        core.take_events(&mut vec![event]);
+        proxy.pass(&mut core, a.shared(), monotonic_ns(), Reads::Yes);
+        assert!(core.debts.may_sleep());
+    }
+
+    #[test]
+    fn events_that_a_thread_has_left_are_taken_by_the_next_pass() {
+        let (a, b) = (engine(), engine());
+        let peer = a.add_peer(&b.metadata()).unwrap().shared.clone();
+        let proxy = apart();
+        let mut core = proxy.lock();
+        let key = core.flows.insert(flow_of(&peer));
+        let event = PollEvent { token: key as u64, readable: true, writable: false, ended: false };
+        proxy.command(ProxyCommand::Events(vec![event]));
+        proxy.pass(&mut core, a.shared(), monotonic_ns(), Reads::No);
+        assert_eq!(core.ready, [key]);
+        assert!(!core.debts.may_sleep(), "it has read nothing");
+    }
+
+    #[test]
+    fn only_events_of_the_poller_are_owed() {
+        let (a, b) = (engine(), engine());
+        let peer = a.add_peer(&b.metadata()).unwrap().shared.clone();
+        let proxy = apart();
+        let poller = &proxy.doorbell.poller;
+        let mut core = proxy.try_core(a.shared()).unwrap();
+        core.flows.insert(flow_of(&peer));
+        assert!(!core.poll(poller) && !core.events.is_empty(), "every flow may have something");
+        core.watch_all(poller);
+        drop(core);
+        let mut core = proxy.try_core(a.shared()).unwrap();
+        assert!(core.debts.may_sleep());
+        assert!(core.poll(poller));
+        drop(core);
+        assert!(!proxy.lock().debts.may_sleep());
+    }
+
+    #[test]
+    fn a_sleeping_caller_is_roused_for_an_earlier_outlook_once_this_thread_gives_the_core_back() {
+        let proxy = apart();
+        let _seat = proxy.sleeper.sit().unwrap();
+        let mut core = proxy.lock();
+        for (slept_for, is_earlier) in
+            [(None, false), (Some(Told), true), (Some(Until(7)), true), (Some(Ask), false)]
+        {
+            core.debts.note_sleep(slept_for);
+            core.withholds_acks = false;
+            assert!(!core.must_rouse(&proxy.sleeper, true), "{slept_for:?}");
+            core.withholds_acks = true;
+            assert!(!core.must_rouse(&proxy.sleeper, false), "{slept_for:?}");
+            assert_eq!(core.must_rouse(&proxy.sleeper, true), is_earlier, "{slept_for:?}");
+            assert!(!core.must_rouse(&proxy.sleeper, true), "{slept_for:?}: it was roused");
+        }
+    }
+
+    #[test]
+    fn a_flow_that_is_skipped_for_a_lock_is_owed() {
+        let (a, b) = (engine(), engine());
+        let peer = a.add_peer(&b.metadata()).unwrap().shared.clone();
+        let proxy = apart();
+        let mut core = proxy.lock();
+        let key = core.flows.insert(flow_of(&peer));
+        core.mark_readable(key);
+        let held = peer.tx();
+        proxy.pass(&mut core, a.shared(), monotonic_ns(), Reads::Hastily);
+        drop(held);
+        assert!(!core.debts.may_sleep());
+    }
 }

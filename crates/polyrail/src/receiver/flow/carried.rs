@@ -4,30 +4,26 @@
 use std::mem::take;
 use std::time::Duration;
 
-use polyrail_carrier::{Bytes, Check, Holder, Lane, Piece};
+use polyrail_carrier::Check;
 use polyrail_gpu::Ticket;
 use polyrail_proto::life::Epoch;
 use polyrail_proto::liveness::LookedSilence;
 use polyrail_proto::message;
+use polyrail_proto::peer::carriers::{Coming, End};
 use polyrail_proto::wire::{Place, RefusalCode};
 use polyrail_proto::{LandingId, Settled, Time};
 use smallvec::SmallVec;
 
 use super::RxFlow;
 use super::landing::{Parts, Room, settled_of};
-use crate::device::carriers::{Coming, End};
-use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::{PeerShared, RxSide};
-use crate::memory::gate::Pin;
-use crate::memory::region::RegionCore;
-use crate::memory::registry::{Finder, Target};
+use crate::device::conduit::Conduit;
+use crate::engine::pass::Pass;
+use crate::engine::peer::{Down, PeerShared, RxSide};
+use crate::path::carry;
 
 /// The receiving end of a plugin's connection, closed with the flow.
 pub(super) struct Incoming {
-    lane: Lane,
-    pub(super) takes_cuda: bool,
-    /// The flow's ring, as the plugin knows it.
-    ring: Holder,
+    pub(super) conduit: Box<dyn Conduit>,
     /// For how long the plugin has brought nothing that it owes.
     silence: LookedSilence,
 }
@@ -58,7 +54,7 @@ impl Carried {
     }
 
     pub(super) fn to_nowhere(settled: Settled, places: &[Place]) -> Self {
-        Self { to: To::Nowhere(settled, lens(places)), ticket: None }
+        Self { to: To::Nowhere(settled, lens(places).collect()), ticket: None }
     }
 
     /// Whether the plugin has brought it. If it never will, the flow has to end: nobody hears of a refusal,
@@ -89,7 +85,7 @@ impl Carried {
     /// Its flow is gone.
     pub(super) fn abandon(&self, rx: &mut RxSide) {
         match &self.to {
-            To::Place(id, _) if self.ticket.is_some() => rx.orphan(*id),
+            To::Place(id, _) if self.ticket.is_some() => rx.landings.orphan(*id),
             // Nobody hears this refusal: the sender sends the chunk again anyway.
             To::Place(id, _) | To::Ring(id, ..) => drop(rx.give_up(*id, RefusalCode::Busy)),
             To::Nowhere(..) => {}
@@ -97,94 +93,52 @@ impl Carried {
     }
 }
 
-fn lens(places: &[Place]) -> SmallVec<[u64; 4]> {
-    places.iter().map(|place| place.len).collect()
+fn lens(places: &[Place]) -> impl Iterator<Item = u64> {
+    places.iter().map(|place| place.len)
 }
 
 impl Incoming {
     /// Has the plugin move on, and says for how long it has been silent. An error if its connection is broken: who waits
     /// for what it has to bring would wait for ever.
     pub(super) fn poll(&mut self, now: u64) -> Result<Duration, Down> {
-        self.lane.poll();
-        if let Some(why) = self.lane.broken() {
+        self.conduit.poll();
+        if let Some(why) = self.conduit.broken() {
             return Err(Down(format!("the plugin: {why}")));
         }
-        Ok(self.silence.note(Time(now), self.lane.silence(now)))
+        Ok(self.silence.note(Time(now), self.conduit.silence(now)))
     }
 
     pub(super) fn is_silent(&self, limit: Duration) -> bool {
         self.silence.lasted() > limit
     }
 
-    /// The ring is about to be freed, and nothing is under way to it.
-    pub(super) fn forget_ring(&mut self) {
-        // If the plugin refuses, the lane is broken, and keeps the memory until it is closed.
-        self.lane.forget(self.ring);
-        self.ring = Holder::unique();
-    }
-
     /// Has the plugin bring a chunk, unless that is begun. No lock may be held.
     pub(super) fn begin(&self, carried: &mut Carried, peer: &PeerShared) {
         let Carried { to, ticket: ticket @ None } = carried else { return };
         *ticket = Some(match to {
-            To::Nowhere(_, lens) => self.lane.discard(lens.iter().copied()),
+            To::Nowhere(_, lens) => self.conduit.discard(&mut lens.iter().copied()),
             To::Ring(_, room, parts) => {
-                let mut offset = room.at;
-                let pieces = parts.places.iter().map(|place| {
-                    let bytes = Bytes::Host(room.memory.clone());
-                    let piece = Piece { holder: self.ring, bytes, offset, len: place.len };
-                    offset += place.len;
-                    piece
-                });
-                self.lane.post(pieces, None)
+                self.conduit.bring(&room.memory, room.at, &mut lens(&parts.places))
             }
             To::Place(id, parts) => {
-                let (id, Parts { check, targets, places }) = (*id, take(parts));
-                let check = check.map(|(want, begun)| Check { begun, want });
+                let (id, parts) = (*id, take(parts));
+                let check = parts.check.map(|(want, begun)| Check { begun, want });
                 // Before the plugin is called, which may not return.
-                peer.rx().begins_on(id, &self.lane);
-                match self.receive_into(&targets, &places, check) {
+                peer.rx().landings.note(id, |by| by.lane = Some(self.conduit.lane()));
+                match self.conduit.carry(&mut parts.in_regions(), check) {
                     Some(ticket) => {
-                        peer.rx().begun(id, SmallVec::from_elem(ticket.clone(), 1));
+                        let tickets = SmallVec::from_elem(ticket.clone(), 1);
+                        peer.rx().landings.note(id, |by| by.tickets = Some(tickets));
                         ticket
                     }
                     None => {
                         let settled = peer.rx().give_up(id, RefusalCode::RegionDropped);
                         *to = To::Nowhere(settled, SmallVec::new());
-                        self.lane.discard(lens(&places))
+                        self.conduit.discard(&mut lens(&parts.places))
                     }
                 }
             }
         });
-    }
-
-    /// None if a region has ended.
-    fn receive_into(
-        &self,
-        targets: &[Target],
-        places: &[Place],
-        check: Option<Check>,
-    ) -> Option<Ticket> {
-        let mut finder = Finder::default();
-        let mut pins: SmallVec<[(Pin<'_>, &RegionCore); 4]> = SmallVec::new();
-        let mut pieces: SmallVec<[Piece; 4]> = SmallVec::new();
-        for place in places {
-            let target = finder.find(targets, place);
-            let region = &*target.region;
-            if pins.last().is_none_or(|(_, pinned)| !std::ptr::eq(*pinned, region)) {
-                pins.push((region.gate.pin()?, region));
-            }
-            pieces.push(region.lanes.piece(&region.memory, target.offset(place), place.len)?);
-        }
-        let ticket = self.lane.post(pieces, check);
-        pins.iter().for_each(|(_, region)| region.lanes.note(&self.lane, &ticket));
-        Some(ticket)
-    }
-}
-
-impl Drop for Incoming {
-    fn drop(&mut self) {
-        self.lane.close();
     }
 }
 
@@ -196,7 +150,7 @@ impl RxFlow {
 
     /// The flow is gone.
     pub(crate) fn forget_carrier(&self) {
-        self.peer.carriers.forget(End::Arriving, self.connection());
+        self.peer.beside.carriers.lock().forget(End::Arriving, self.connection());
     }
 
     /// Takes the plugin's connection, for a chunk that it carries. An error if it is not there: the peer was to wait
@@ -205,15 +159,15 @@ impl RxFlow {
         if self.arrivals.carrier.is_some() {
             return Ok(());
         }
-        match self.peer.carriers.take(End::Arriving, self.connection()) {
-            Some(Coming::There(lane)) => {
-                let devices = pass.engine.host.iter().flat_map(|host| host.devices());
-                let takes_cuda = devices.into_iter().all(|device| device.takes_cuda);
-                let (ring, silence) = (Holder::unique(), LookedSilence::default());
-                self.arrivals.carrier = Some(Incoming { lane, takes_cuda, ring, silence });
-                Ok(())
-            }
-            _ => Err(Down("a plugin was to carry payload that has accepted no connection".into())),
-        }
+        let (of, now) = (self.connection(), Time(pass.now));
+        let taken = self.peer.beside.carriers.lock().take(End::Arriving, of, now);
+        let Some(Coming::There(lane)) = taken else {
+            return Err(Down(
+                "a plugin was to carry payload that has accepted no connection".into(),
+            ));
+        };
+        let (conduit, silence) = (carry::incoming(pass.engine, lane), LookedSilence::default());
+        self.arrivals.carrier = Some(Incoming { conduit, silence });
+        Ok(())
     }
 }

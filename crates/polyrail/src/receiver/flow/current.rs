@@ -13,10 +13,9 @@ use smallvec::SmallVec;
 use super::carried::Carried;
 use super::device_chunks::ChunkEnd;
 use super::landing::{Goal, Landing, Parts};
-use crate::engine::pass::Down;
-use crate::engine::peer::{Locked, PeerShared, RxSide};
+use crate::engine::peer::{Down, Locked, PeerShared, RxSide};
 use crate::memory::gate::Pin;
-use crate::memory::region::Touch;
+use crate::memory::region_core::Touch;
 use crate::memory::registry::{Finder, Registry, Target};
 
 /// From so many bytes on it is worth to let go of a lock while they are copied.
@@ -186,7 +185,7 @@ impl Current {
 
 /// Takes a chunk from its flow that lands later; not if nobody wants it any more.
 fn detach(flow: FlowIndex, side: &mut RxSide) -> Option<LandingId> {
-    side.receiver.detach(flow).inspect(|id| side.lands(*id))
+    side.receiver.detach(flow).inspect(|id| side.landings.lands(*id))
 }
 
 pub(super) fn pin_all<'a>(targets: &'a [Target], pins: &mut SmallVec<[Pin<'a>; 8]>) -> bool {

@@ -2,7 +2,8 @@
 
 use super::RxFlow;
 use crate::device::connection::Connection;
-use crate::engine::pass::{Down, Pass};
+use crate::engine::pass::Pass;
+use crate::engine::peer::Down;
 
 impl RxFlow {
     /// Delivers what came, and looks ahead then. `goes_on`: another call follows at once.
@@ -80,7 +81,7 @@ mod tests {
             let settings = [
                 ("rails", "127.0.0.1,127.0.0.2"),
                 ("channels", "2"),
-                ("rx_proxies", "2"),
+                ("proxies", "0,2"),
                 ("path", "tcp"),
                 ("rail_stall_ms", "100"),
             ];

@@ -13,9 +13,8 @@ use super::carried::{Carried, Incoming};
 use super::landing::{Parts, Room, settled_of};
 use crate::device::shared_memory::ring::PeersRing;
 use crate::device::staging::{CopyError, Direction, Ring};
-use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::{PeerShared, RxSide};
-use crate::memory::registry::Finder;
+use crate::engine::pass::Pass;
+use crate::engine::peer::{Down, PeerShared, RxSide};
 use crate::memory::tickets::{Tickets, all_done};
 
 /// Chunks of a flow that may wait for devices: a window of an honest peer has no more, and the time
@@ -31,6 +30,8 @@ pub(crate) struct Arrivals {
     pub(crate) peers_ring: Option<PeersRing>,
     /// The connection of a plugin that brings payload.
     pub(super) carrier: Option<Incoming>,
+    /// While other peers wait for pinned memory: which chunk was being read and how much of it was to come, and since when.
+    pub(super) seen_left: Option<((u64, u32), u64)>,
     chunks: VecDeque<Arrival>,
     /// There may be chunks whose copies are not begun.
     is_new: bool,
@@ -94,16 +95,12 @@ impl Arrivals {
                 arrival.end = ChunkEnd::Settled(peer.rx().give_up(*id, RefusalCode::Checksum));
                 continue;
             }
-            let mut finder = Finder::default();
-            let places = parts.places.iter().map(|place| {
-                let target = finder.find(&parts.targets, place);
-                (&*target.region, target.offset(place), place.len)
-            });
-            let begun = pass.copiers.copy(Direction::In, places, &from.memory, from.at);
+            let (parts, ring) = (parts.in_regions(), &from.memory);
+            let begun = pass.copiers.copy(Direction::In, parts, ring, from.at);
             let (id, mut rx) = (*id, peer.rx());
             arrival.end = match begun {
                 Ok(tickets) => {
-                    rx.begun(id, tickets.clone());
+                    rx.landings.note(id, |by| by.tickets = Some(tickets.clone()));
                     ChunkEnd::Copying(id, tickets)
                 }
                 Err(CopyError::RegionDropped) => {
@@ -168,7 +165,7 @@ impl Arrivals {
                 ChunkEnd::Settled(_) => {}
                 // Nobody hears this refusal: the sender sends the chunk again anyway.
                 ChunkEnd::InRing(id, ..) => drop(rx.give_up(*id, RefusalCode::Busy)),
-                ChunkEnd::Copying(id, _) => rx.orphan(*id),
+                ChunkEnd::Copying(id, _) => rx.landings.orphan(*id),
                 ChunkEnd::Carried(carried) => carried.abandon(rx),
             }
         }
@@ -184,7 +181,7 @@ impl Arrivals {
         let Some(carrier) = &mut self.carrier else { return Ok(()) };
         let (silence, settings) = (carrier.poll(pass.now)?, &pass.engine.settings);
         // Its sender waits for as long before it gives up the flow, if it can tell us.
-        if silence > 2 * settings.rail_stall && silence > 2 * peer.stall(settings) {
+        if silence > 2 * settings.rail_stall && silence > 2 * peer.stall(settings, Time(pass.now)) {
             let silence = silence.as_millis();
             return Err(Down(format!("the plugin has brought nothing for {silence} ms")));
         }
@@ -206,7 +203,7 @@ impl Arrivals {
     /// Frees the ring, to which nothing is under way.
     pub(super) fn drop_ring(&mut self) {
         if let Some(carrier) = &mut self.carrier {
-            carrier.forget_ring();
+            carrier.conduit.forget_ring();
         }
         self.ring = None;
     }
@@ -217,37 +214,10 @@ impl Arrivals {
     }
 }
 
-/// `are_cuda` is said of each device of a chunk.
-pub(super) fn must_stage(
-    are_cuda: impl IntoIterator<Item = bool>,
-    takes_cuda: bool,
-    is_checked: bool,
-) -> bool {
-    are_cuda.into_iter().any(|is_cuda| is_checked || !takes_cuda || !is_cuda)
-}
-
 fn tell(peer: &PeerShared, error: &str) {
-    if let Some(others) = peer.quotas.logs.device.left_out(Time(monotonic_ns())) {
+    if let Some(others) = peer.account.quotas.logs.device.left_out(Time(monotonic_ns())) {
         let name = peer.name();
         tracing::error!(target: "polyrail::staging", peer = name, error, others,
             "copy to a device failed");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_plugin_brings_to_devices_what_needs_no_checksum_if_it_takes_addresses_of_each() {
-        let (cuda, other) = (true, false);
-        let staged = |devices: &[bool], takes_cuda, is_checked| {
-            must_stage(devices.iter().copied(), takes_cuda, is_checked)
-        };
-        assert!(!staged(&[], false, true), "host memory");
-        assert!(!staged(&[cuda, cuda], true, false));
-        assert!(staged(&[cuda], false, false));
-        assert!(staged(&[cuda, other], true, false), "the first is not all");
-        assert!(staged(&[cuda], true, true), "a GPU's bytes have no checksum here");
     }
 }

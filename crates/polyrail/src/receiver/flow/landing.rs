@@ -5,8 +5,9 @@ use polyrail_proto::wire::Place;
 use polyrail_proto::{LandingId, Settled};
 use polyrail_sys::Memory;
 
+use crate::device::staging::ChunkPart;
 use crate::engine::peer::PeerShared;
-use crate::memory::registry::Target;
+use crate::memory::registry::{Finder, Target};
 
 /// Where the payload of a chunk goes, and how it gets there.
 #[derive(Default)]
@@ -52,6 +53,17 @@ pub(crate) struct Parts {
     pub(super) places: Vec<Place>,
 }
 
+impl Parts {
+    /// The places, each in its region.
+    pub(super) fn in_regions(&self) -> impl Iterator<Item = ChunkPart<'_>> {
+        let mut finder = Finder::default();
+        self.places.iter().map(move |place| {
+            let target = finder.find(&self.targets, place);
+            (&*target.region, target.offset(place), place.len)
+        })
+    }
+}
+
 /// What a chunk waits for, which is looked for when no lock is held. Whatever it is, fewer than
 /// the most chunks may wait for devices.
 #[derive(Clone, Copy)]
@@ -80,5 +92,5 @@ impl Landing {
 pub(super) fn settled_of(peer: &PeerShared, id: LandingId) -> Option<Settled> {
     let mut rx = peer.rx();
     rx.settle();
-    rx.take_settled(id)
+    rx.landings.take_settled(id)
 }

@@ -10,8 +10,8 @@ use super::device_chunks::{Arrival, ChunkEnd};
 use super::landing::Landing;
 use crate::device::connection::Connection;
 use crate::device::shared_memory::ring::PeersRing;
-use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::RxSide;
+use crate::engine::pass::Pass;
+use crate::engine::peer::{Down, RxSide};
 
 /// Chunks that one hold of the peer's lock may end, and that are delivered together. Whether the visit is over is
 /// asked between such batches: some messages cost much more than their bytes tell.
@@ -73,7 +73,7 @@ impl RxFlow {
                 }
                 ReaderEvent::Ring(place) => {
                     // Its process is proven before the ring is opened, without the lock.
-                    if let Some(why) = self.peer.process.obstacle() {
+                    if let Some(why) = self.peer.beside.process.obstacle() {
                         return Err(Down(format!("shared memory was announced, but {why}")));
                     }
                     if self.arrivals.peers_ring.is_some() {
@@ -84,7 +84,7 @@ impl RxFlow {
                 ReaderEvent::Buffered { place, bytes } => {
                     let side = (&*peer, &mut rx);
                     if !self.current.land_buffered(self.flow, (place, left), bytes, side)? {
-                        peer.arrivals[self.rail].discarded_bytes.add(bytes.len() as u64);
+                        peer.account.arrivals[self.rail].discarded_bytes.add(bytes.len() as u64);
                     }
                 }
                 ReaderEvent::End => {

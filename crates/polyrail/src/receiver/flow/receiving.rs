@@ -11,7 +11,8 @@ use super::RxFlow;
 use super::current::{continue_crc, pin_all};
 use super::landing::Landing;
 use crate::device::connection::Connection;
-use crate::engine::pass::{Down, Pass};
+use crate::engine::pass::Pass;
+use crate::engine::peer::Down;
 use crate::memory::gate::Pin;
 use crate::memory::registry::Finder;
 

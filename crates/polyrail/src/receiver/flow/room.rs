@@ -6,17 +6,19 @@ use std::time::Duration;
 
 use polyrail_gpu::Device;
 use polyrail_proto::budget::Stock;
+use polyrail_proto::peer::carriers::must_stage;
 use polyrail_proto::wire::{ChunkHeader, Flags, RefusalCode};
 use polyrail_proto::{FrameReader, Time};
 
 use super::RxFlow;
 use super::current::Current;
-use super::device_chunks::{Arrivals, must_stage};
+use super::device_chunks::Arrivals;
 use super::landing::{Goal, Landing, Need, Room};
 use crate::device::connection::Connection;
 use crate::device::shared_memory::ring::PeersRing;
 use crate::device::staging::{CopyError, Ring};
-use crate::engine::pass::{Down, Pass};
+use crate::engine::pass::Pass;
+use crate::engine::peer::Down;
 
 /// There is no memory for a ring, and the chunk is refused.
 struct Refused;
@@ -69,7 +71,7 @@ impl RxFlow {
             // the plugin need not keep it.
             self.arrivals.drop_ring();
             pass.copiers.let_go();
-            let stock = self.peer.rx_stock.clone();
+            let stock = self.peer.beside.rx_stock.clone();
             let wanted = pass.engine.settings.staging_bytes;
             let make = |device: &Arc<dyn Device>| Ring::new(&**device, wanted, payload, &stock);
             let mut made = self.current.device().map_or(Err(CopyError::RegionDropped), make);
@@ -104,7 +106,7 @@ impl RxFlow {
             return RefusalCode::NoStaging;
         }
         let (name, others) =
-            (self.peer.name(), self.peer.quotas.logs.no_staging.left_out(Time(pass.now)));
+            (self.peer.name(), self.peer.account.quotas.logs.no_staging.left_out(Time(pass.now)));
         if let CopyError::Short(why) = error {
             // The peer sends the chunk again, until others have given some back.
             pass.engine.want_staging(pass.now);
@@ -126,7 +128,7 @@ impl RxFlow {
         if self.arrivals.is_full() {
             return None;
         }
-        let stock = self.peer.rx_stock.clone();
+        let stock = self.peer.beside.rx_stock.clone();
         let lacks = |ring: &PeersRing| ring.memory().is_none() && !stock.has_left(ring.place.bytes);
         let is_short = |arrivals: &Arrivals| arrivals.peers_ring.as_ref().is_some_and(lacks);
         if self.arrivals.ring.is_some() && is_short(&self.arrivals) {
@@ -143,10 +145,11 @@ impl RxFlow {
         } else {
             let device = self.current.device().map(|device| &**device);
             let peers_ring = self.arrivals.peers_ring.as_mut();
-            let process = self.peer.process.prove(&pass.engine.proofs);
+            let process = self.peer.beside.process.prove(&pass.engine.copying.proofs);
             let opened = peers_ring.map_or(Ok(()), |ring| ring.open(process, device, &stock));
             if let Err(why) = opened
-                && let Some(others) = self.peer.quotas.logs.no_staging.left_out(Time(pass.now))
+                && let Some(others) =
+                    self.peer.account.quotas.logs.no_staging.left_out(Time(pass.now))
             {
                 let name = self.peer.name();
                 tracing::error!(target: "polyrail::staging", peer = name, why, others,
@@ -166,17 +169,17 @@ impl RxFlow {
     pub(crate) fn holds_memory_in_vain(&mut self, reader: &FrameReader, pass: &Pass<'_>) -> bool {
         let left = reader.left();
         if left == 0 || !matches!(self.current.landing, Landing::Staged(_)) {
-            self.seen_left = None;
+            self.arrivals.seen_left = None;
             return false;
         }
         let now = (self.current.began_ns, left);
-        match self.seen_left {
+        match self.arrivals.seen_left {
             Some((seen, since_ns)) if seen == now => {
-                let patience = 2 * self.peer.stall(&pass.engine.settings);
+                let patience = 2 * self.peer.stall(&pass.engine.settings, Time(pass.now));
                 Duration::from_nanos(pass.now.saturating_sub(since_ns)) >= patience
             }
             _ => {
-                self.seen_left = Some((now, pass.now));
+                self.arrivals.seen_left = Some((now, pass.now));
                 false
             }
         }
@@ -256,7 +259,7 @@ impl Arrivals {
     /// Whether what a plugin brings has to be copied into place by a device: if it takes no address of one of the
     /// devices, or a checksum is to be made, which takes bytes of the host.
     fn must_stage(&self, current: &Current) -> bool {
-        let takes_cuda = self.carrier.as_ref().is_some_and(|carrier| carrier.takes_cuda);
+        let takes_cuda = self.carrier.as_ref().is_some_and(|carrier| carrier.conduit.takes_cuda());
         must_stage(
             current.devices().map(|device| device.is_cuda()),
             takes_cuda,

@@ -13,7 +13,8 @@ use smallvec::SmallVec;
 use super::TxFlow;
 use crate::device::connection::Connection;
 use crate::engine::finish::drain_tx;
-use crate::engine::pass::{Down, Pass};
+use crate::engine::pass::Pass;
+use crate::engine::peer::Down;
 use crate::wake::ALL;
 
 /// Bytes of acknowledgements that one visit reads before other flows get their turn.
@@ -79,7 +80,7 @@ impl TxFlow {
                 .handle_ack(Time(pass.now), self.flow, ack)
                 .map_err(|error| Down(error.to_string()))?;
             self.heard(ack, pass.now);
-            if self.rest.is_on(Time(pass.now)) {
+            if self.staging.is_resting(Time(pass.now)) {
                 tx.sender.rest(self.flow);
             }
             let acknowledged = before - tx.sender.in_flight(self.flow);
@@ -95,7 +96,7 @@ impl TxFlow {
         drain_tx(&mut tx, pass);
         if tx.sender.has_work() {
             self.has_room_again();
-            if self.rest.is_on(Time(pass.now)) {
+            if self.staging.is_resting(Time(pass.now)) {
                 peer.wake.announce(ALL);
             }
             peer.announce_wanted(&mut tx, pass.now);

@@ -1,10 +1,13 @@
 //! Chunks in a device's memory: copied to the flow's ring while others are on the wire, or to one
 //! that the peer has open.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use polyrail_gpu::{Device, Ticket};
+use polyrail_proto::liveness::Rest;
+use polyrail_proto::progress::Outlook;
 use polyrail_proto::wire::{AckFrame, RefusalCode};
 use polyrail_proto::{Chunk, Failure, Source, Time};
 use polyrail_secure::Sealer;
@@ -12,19 +15,73 @@ use polyrail_secure::Sealer;
 use super::TxFlow;
 use super::frame::Body;
 use crate::device::shared_memory::ring::SharedRing;
-use crate::device::staging::{CopyError, Direction, Ring};
+use crate::device::staging::{ChunkPart, Copiers, CopyError, Direction, Ring};
 use crate::engine::finish::drain_tx;
 use crate::engine::outgoing::Outgoing;
-use crate::engine::pass::{Down, Pass};
+use crate::engine::pass::Pass;
+use crate::engine::peer::Down;
 use crate::memory::tickets::{Tickets, all_done};
 use crate::wake::ALL;
 
+/// The pinned memory that a flow sends from, and what is copied to it.
+#[derive(Default)]
+pub(super) struct Staging {
+    /// Chunks that a device copies to the ring, and what was pulled after them: sent in this order.
+    chunks: VecDeque<Staged>,
+    /// Pinned memory, from the first chunk in a device's memory on.
+    pub(super) ring: Option<Ring>,
+    /// While others send what this flow, or the peer for this flow, has no pinned memory for.
+    rest: Rest,
+    /// Since when the peer has had no pinned memory because other peers have all of it, by the monotonic clock.
+    short_since: Option<u64>,
+}
+
 /// A chunk that is pulled and has no frame yet.
-pub(super) struct Staged {
-    pub(super) chunk: Chunk<Outgoing>,
-    pub(super) body: Body,
-    pub(super) tickets: Tickets,
-    pub(super) began_ns: u64,
+struct Staged {
+    chunk: Chunk<Outgoing>,
+    body: Body,
+    tickets: Tickets,
+    began_ns: u64,
+}
+
+impl Staging {
+    /// Returns whether no chunk waits for a frame.
+    pub(super) fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
+    }
+
+    /// Returns when the oldest chunk was pulled that has no frame yet, by the monotonic clock.
+    pub(super) fn oldest_ns(&self) -> Option<u64> {
+        self.chunks.front().map(|staged| staged.began_ns)
+    }
+
+    /// Returns whether the flow takes nothing just now.
+    pub(super) fn is_resting(&self, now: Time) -> bool {
+        self.rest.is_on(now)
+    }
+
+    /// Returns what is before it when nothing moves. A chunk that a device copies is asked for until
+    /// the chunk has a frame, whatever the device says at this moment: what is copied by now and not
+    /// sent is found by the next pass. With a socket that is full, which is not `writable`, that can
+    /// wait for room.
+    pub(super) fn outlook(&self, writable: bool, now: Time) -> Outlook {
+        let copies = Outlook::ask_if(!self.is_empty() && writable);
+        // Nothing tells the flow to go on after a rest. At a later moment than `now`, that of the pass, the
+        // rest may be over, and no one has looked since.
+        let rest = self.rest.until(now).map_or(Outlook::Told, |until| Outlook::Until(until.0));
+        copies.and(rest)
+    }
+
+    /// Returns whether there is a ring that nothing is in.
+    fn has_idle_ring(&self) -> bool {
+        self.ring.as_ref().is_some_and(Ring::is_idle)
+    }
+
+    /// Frees the ring, which nothing is in, and what copies that are done keep of it.
+    fn drop_ring(&mut self, copiers: &mut Copiers) {
+        self.ring = None;
+        copiers.let_go();
+    }
 }
 
 impl TxFlow {
@@ -35,12 +92,14 @@ impl TxFlow {
 
     /// Whether there is a ring for a chunk that is staged.
     pub(super) fn has_ring_for(&self, chunk: &Chunk<Outgoing>) -> bool {
-        self.shared.is_some() || self.ring.is_some() && !self.is_shared(chunk)
+        self.shared.is_some() || self.staging.ring.is_some() && !self.is_shared(chunk)
     }
 
     /// Whether the payload of a chunk is left where the peer takes it itself.
     fn is_shared(&self, chunk: &Chunk<Outgoing>) -> bool {
-        chunk.header.payload_len > 0 && chunk.source.is_shared() && self.peer.sharing.may_work()
+        chunk.header.payload_len > 0
+            && chunk.source.is_shared()
+            && self.peer.beside.sharing.may_work()
     }
 
     /// Has a chunk copied to a ring, where there is room for it. Says whether it could: if there is no
@@ -71,11 +130,12 @@ impl TxFlow {
             self.leave_to_others(why, pass);
             return Ok(false);
         }
-        self.short_since = None;
+        self.staging.short_since = None;
         let len = u64::from(chunk.header.payload_len);
         match ready.and_then(|()| self.copy_to_ring(&chunk, len, is_shared, pass)) {
             Ok((body, tickets)) => {
-                self.staged.push_back(Staged { chunk, body, tickets, began_ns: pass.now });
+                let began_ns = pass.now;
+                self.staging.chunks.push_back(Staged { chunk, body, tickets, began_ns });
                 Ok(true)
             }
             Err(error) => Err(self.fail(&chunk, error, pass)),
@@ -86,17 +146,16 @@ impl TxFlow {
     pub(super) fn rests(&mut self, pass: &mut Pass<'_>) -> bool {
         let now = Time(pass.now);
         // Only one that the peer takes bytes on has a use for it.
-        if self.rest.gives_up(now) && self.ring.as_ref().is_some_and(Ring::is_idle) {
-            self.ring = None;
-            pass.copiers.let_go();
+        if self.staging.rest.gives_up(now) && self.staging.has_idle_ring() {
+            self.staging.drop_ring(&mut pass.copiers);
         }
-        self.rest.is_on(now)
+        self.staging.is_resting(now)
     }
 
     /// The flow takes nothing for a while.
     fn begin_rest(&mut self, now: u64, gives_up: bool) {
-        let until = self.rest.begin(Time(now), gives_up);
-        let slot = &self.peer.flows[self.flow.0 as usize];
+        let until = self.staging.rest.begin(Time(now), gives_up);
+        let slot = &self.peer.links.flows[self.flow.0 as usize];
         slot.rests_until.store(until.0, Ordering::Relaxed);
     }
 
@@ -104,13 +163,14 @@ impl TxFlow {
     /// time, the last of them hears that nobody has.
     fn others_have_memory(&self) -> bool {
         let shared = self.shared.as_ref().is_some_and(SharedRing::is_pinned);
-        self.peer.tx_stock.holders() > usize::from(self.ring.is_some()) + usize::from(shared)
+        let own = usize::from(self.staging.ring.is_some()) + usize::from(shared);
+        self.peer.beside.tx_stock.holders() > own
     }
 
     /// No flow to the peer has pinned memory, since flows to other peers have all of it. Says whether to wait for
     /// some: for as long as a peer may be silent.
     fn waits_for_memory(&mut self, pass: &Pass<'_>) -> bool {
-        let since = *self.short_since.get_or_insert(pass.now);
+        let since = *self.staging.short_since.get_or_insert(pass.now);
         let waited = Duration::from_nanos(pass.now.saturating_sub(since));
         if waited >= pass.engine.settings.peer_timeout {
             return false;
@@ -123,8 +183,8 @@ impl TxFlow {
 
     /// Frees a ring that nothing is in: peers without any wait for the memory.
     pub(crate) fn give_back(&mut self) {
-        if self.staged.is_empty() && self.ring.as_ref().is_some_and(Ring::is_idle) {
-            self.ring = None;
+        if self.staging.is_empty() && self.staging.has_idle_ring() {
+            self.staging.ring = None;
         }
     }
 
@@ -132,7 +192,7 @@ impl TxFlow {
     fn leave_to_others(&mut self, why: &str, pass: &mut Pass<'_>) {
         self.begin_rest(pass.now, false);
         let peer = self.peer.clone();
-        if peer.tx_stock.is_news() {
+        if peer.beside.tx_stock.is_news() {
             let name = peer.name();
             tracing::warn!(target: "polyrail::staging", peer = name, why,
                 "only flows that have pinned memory are used");
@@ -149,14 +209,15 @@ impl TxFlow {
     /// Has a chunk that needs no device sent after those that do.
     pub(super) fn put_behind(&mut self, chunk: Chunk<Outgoing>, pass: &Pass<'_>) {
         let (body, tickets, began_ns) = (self.body_of(&chunk), Tickets::new(), pass.now);
-        self.staged.push_back(Staged { chunk, body, tickets, began_ns });
+        self.staging.chunks.push_back(Staged { chunk, body, tickets, began_ns });
     }
 
     /// Whether a chunk that is staged, whichever it will be, has no room.
     pub(super) fn lacks_room(&self, pass: &Pass<'_>) -> bool {
         let settings = &pass.engine.settings;
         let is_full = |ring: &Ring, bytes: u64| !ring.has_room(bytes);
-        self.ring.as_ref().is_some_and(|ring| is_full(ring, settings.gpu_chunk_bytes))
+        let ring = self.staging.ring.as_ref();
+        ring.is_some_and(|ring| is_full(ring, settings.gpu_chunk_bytes))
             || self.shared.as_ref().is_some_and(|it| is_full(&it.ring, settings.largest_chunk()))
     }
 
@@ -168,7 +229,7 @@ impl TxFlow {
             shared.release(sequence);
         }
         match ack {
-            AckFrame::Ack { .. } => self.rest.end(),
+            AckFrame::Ack { .. } => self.staging.rest.end(),
             AckFrame::Refusal { code: RefusalCode::NoRing, .. } => {
                 self.stop_sharing("the peer could not open or pin a ring".to_owned());
             }
@@ -182,7 +243,7 @@ impl TxFlow {
     /// For a while payload for this peer goes over the rails.
     fn stop_sharing(&self, why: String) {
         let peer = self.peer.name();
-        if self.peer.sharing.fail(why.clone()) {
+        if self.peer.beside.sharing.fail(why.clone()) {
             tracing::warn!(target: "polyrail::staging", peer, why, "no shared memory for a while");
         }
     }
@@ -199,15 +260,14 @@ impl TxFlow {
         debug_assert!(!pass.hasty, "a caller makes no ring");
         let settings = &pass.engine.settings;
         let (wanted, least) = (settings.staging_bytes, settings.largest_chunk());
-        let proofs = &pass.engine.proofs;
-        let (process, badge) = (self.peer.process.prove(proofs)?, proofs.badge()?);
-        let stock = &self.peer.tx_stock;
+        let proofs = &pass.engine.copying.proofs;
+        let (process, badge) = (self.peer.beside.process.prove(proofs)?, proofs.badge()?);
+        let stock = &self.peer.beside.tx_stock;
         let make = || SharedRing::new(process, &badge, device, wanted, least, stock);
         let mut made = make();
-        if made.is_err() && self.ring.as_ref().is_some_and(Ring::is_idle) {
+        if made.is_err() && self.staging.has_idle_ring() {
             // There may be enough for one of both.
-            self.ring = None;
-            pass.copiers.let_go();
+            self.staging.drop_ring(&mut pass.copiers);
             made = make();
         }
         self.shared = Some(made?);
@@ -218,12 +278,13 @@ impl TxFlow {
     fn prepare_ring(&mut self, chunk: &Chunk<Outgoing>, pass: &Pass<'_>) -> Result<(), CopyError> {
         let device = device_of(chunk).ok_or(CopyError::RegionDropped)?;
         let lent = |shared: &mut SharedRing| shared.pin_for(Some(device)).is_ok();
-        if self.ring.is_some() || self.shared.as_mut().is_some_and(lent) {
+        if self.staging.ring.is_some() || self.shared.as_mut().is_some_and(lent) {
             return Ok(());
         }
         let settings = &pass.engine.settings;
         let least = settings.gpu_chunk_bytes.max(chunk.header.payload_len.into());
-        self.ring = Some(Ring::new(device, settings.staging_bytes, least, &self.peer.tx_stock)?);
+        let stock = &self.peer.beside.tx_stock;
+        self.staging.ring = Some(Ring::new(device, settings.staging_bytes, least, stock)?);
         Ok(())
     }
 
@@ -234,27 +295,23 @@ impl TxFlow {
         is_shared: bool,
         pass: &mut Pass<'_>,
     ) -> Result<(Body, Tickets), CopyError> {
-        let (source, number) = (&chunk.source, chunk.header.chunk);
-        let parts = || {
-            let pieces = source.plan().pieces(number);
-            pieces.map(|piece| (source.region(piece.local_region), piece.local_offset, piece.len))
-        };
+        let parts = parts_of(&chunk.source, chunk.header.chunk);
         // `pull` looked for room before.
         let no_room = || CopyError::Device("no room in the staging ring".into());
-        let (ring, body): (_, fn(u64) -> Body) = match (&mut self.shared, &mut self.ring) {
+        let (ring, body): (_, fn(u64) -> Body) = match (&mut self.shared, &mut self.staging.ring) {
             (Some(shared), _) if is_shared => (&mut shared.ring, Body::Shared),
             (_, Some(ring)) => (ring, Body::Ring),
             (Some(shared), None) => (&mut shared.ring, Body::Lent),
             (None, None) => return Err(no_room()),
         };
         let at = ring.take(len).ok_or_else(no_room)?;
-        let tickets = pass.copiers.copy(Direction::Out, parts(), ring.memory(), at)?;
+        let tickets = pass.copiers.copy(Direction::Out, parts, ring.memory(), at)?;
         Ok((body(at), tickets))
     }
 
     /// What devices may still copy, when the flow is gone.
     pub(crate) fn into_tickets(self) -> impl Iterator<Item = Ticket> {
-        self.staged.into_iter().flat_map(|staged| staged.tickets)
+        self.staging.chunks.into_iter().flat_map(|staged| staged.tickets)
     }
 
     /// Makes frames of the chunks that are copied.
@@ -263,15 +320,17 @@ impl TxFlow {
         sealer: &mut Sealer,
         pass: &mut Pass<'_>,
     ) -> Result<(), Down> {
-        while let Some(first) = self.staged.front() {
+        while let Some(first) = self.staging.chunks.front() {
             match all_done(&first.tickets) {
                 Ok(false) => break,
                 Ok(true) => {
-                    let Some(Staged { chunk, body, .. }) = self.staged.pop_front() else { break };
+                    let Some(Staged { chunk, body, .. }) = self.staging.chunks.pop_front() else {
+                        break;
+                    };
                     self.queue(chunk, body, sealer, pass)?;
                 }
                 Err(error) => {
-                    let Some(Staged { chunk, .. }) = self.staged.pop_front() else { break };
+                    let Some(Staged { chunk, .. }) = self.staging.chunks.pop_front() else { break };
                     pass.copiers.renew();
                     return Err(self.fail(&chunk, error.into(), pass));
                 }
@@ -293,6 +352,12 @@ impl TxFlow {
         drain_tx(&mut tx, pass);
         Down(why)
     }
+}
+
+/// The parts of a chunk, each in its region.
+pub(super) fn parts_of(source: &Outgoing, chunk: u32) -> impl Iterator<Item = ChunkPart<'_>> {
+    let pieces = source.plan().pieces(chunk);
+    pieces.map(|piece| (source.region(piece.local_region), piece.local_offset, piece.len))
 }
 
 fn is_on_device(chunk: &Chunk<Outgoing>) -> bool {

@@ -1,9 +1,9 @@
-//! A frame: how a chunk that was pulled becomes one, sealed and queued, and where its payload comes
-//! from. `sending` is what follows.
+//! A frame: how a chunk that was pulled becomes one and is queued, and where its payload comes from.
+//! `sending` is what follows.
 
 use polyrail_config::Payload;
-use polyrail_proto::wire::{CHUNK_HEADER_BYTES, ChunkHeader, Flags};
-use polyrail_proto::{Chunk, Source, TransferId};
+use polyrail_proto::wire::Flags;
+use polyrail_proto::{Chunk, PayloadSource, Protection, Sink, Source, TransferId};
 use polyrail_secure::Sealer;
 use polyrail_sys::{Memory, crc32c};
 
@@ -11,11 +11,9 @@ use super::TxFlow;
 use crate::device::shared_memory::ring::SharedRing;
 use crate::device::staging::Ring;
 use crate::engine::outgoing::Outgoing;
-use crate::engine::pass::{Down, Pass};
+use crate::engine::pass::Pass;
+use crate::engine::peer::Down;
 use crate::engine::trace::SentChunk;
-
-/// Payload up to this size is copied behind its head: cheaper than a piece of its own.
-const BATCHED_BYTES: u32 = 512;
 
 pub(super) struct Frame {
     pub(super) source: Outgoing,
@@ -57,47 +55,72 @@ pub(super) fn staged_at<'a>(
     }
 }
 
-/// If a region is gone, sending finds out and ends the transfer.
-pub(super) fn continue_crc(crc: u32, source: &Outgoing, chunk: u32) -> Result<u32, Down> {
-    let mut crc = crc;
-    for piece in source.plan().pieces(chunk) {
-        let region = source.region(piece.local_region);
-        let (Some(_pin), Some(memory)) = (region.gate.pin(), region.memory.host()) else { break };
-        let continued = memory.crc32c(crc, piece.local_offset, piece.len);
-        crc = continued.map_err(|error| Down(error.to_string()))?;
-    }
-    Ok(crc)
+/// The payload of a chunk, in its regions or where it was copied to. If a region is gone, sending finds
+/// out and ends the transfer.
+struct Bytes<'a> {
+    source: &'a Outgoing,
+    chunk: u32,
+    /// The ring that has it, and where.
+    staged: Option<(&'a Ring, u64)>,
+    len: u32,
 }
 
-/// Copies the payload of a small chunk; says whether it could. If a region is gone, sending finds
-/// out and ends the transfer.
-pub(super) fn copy_payload(source: &Outgoing, chunk: u32, out: &mut Vec<u8>) -> bool {
-    let begin = out.len();
-    for piece in source.plan().pieces(chunk) {
-        let region = source.region(piece.local_region);
-        let at = out.len();
-        out.resize(at + piece.len as usize, 0);
-        let pin = region.gate.pin();
-        let read = |memory: &Memory| memory.read_at(piece.local_offset, &mut out[at..]).is_ok();
-        if pin.is_none() || !region.memory.host().is_some_and(read) {
-            out.truncate(begin);
+impl PayloadSource for Bytes<'_> {
+    type Error = Down;
+
+    fn checksum(&self, head: &[u8]) -> Result<u32, Down> {
+        let mut crc = crc32c(0, head);
+        if let Some((ring, at)) = self.staged {
+            return continue_crc(crc, ring.memory(), at, self.len.into());
+        }
+        for piece in self.source.plan().pieces(self.chunk) {
+            let region = self.source.region(piece.local_region);
+            let (Some(_pin), Some(memory)) = (region.gate.pin(), region.memory.host()) else {
+                break;
+            };
+            crc = continue_crc(crc, memory, piece.local_offset, piece.len)?;
+        }
+        Ok(crc)
+    }
+
+    fn append(&self, to: &mut Sink<'_>) -> bool {
+        if let Some((ring, at)) = self.staged {
+            return append(ring.memory(), at, self.len.into(), to);
+        }
+        self.source.plan().pieces(self.chunk).all(|piece| {
+            let region = self.source.region(piece.local_region);
+            let pin = region.gate.pin();
+            let memory = region.memory.host().filter(|_| pin.is_some());
+            memory.is_some_and(|memory| append(memory, piece.local_offset, piece.len, to))
+        })
+    }
+}
+
+fn continue_crc(crc: u32, memory: &Memory, offset: u64, len: u64) -> Result<u32, Down> {
+    memory.crc32c(crc, offset, len).map_err(|error| Down(error.to_string()))
+}
+
+/// Appends bytes of memory. Returns whether it could.
+fn append(memory: &Memory, offset: u64, len: u64, to: &mut Sink<'_>) -> bool {
+    let (mut at, end) = (offset, offset + len);
+    while at < end {
+        let part = to.room().min(end - at);
+        if memory.append_to(to.out(), at, part).is_err() {
             return false;
         }
+        at += part;
     }
     true
 }
 
-/// Payload of a chunk that is sealed behind its head, in the same record and as many as it takes.
-pub(super) struct SealedPayload<'a> {
-    pub(super) sealer: &'a mut Sealer,
-    pub(super) out: &'a mut Vec<u8>,
-    /// Where the record begins that is being filled.
-    pub(super) begin: usize,
+/// The protection that a setting asks for.
+pub(super) fn protection_of(payload: Payload) -> Protection {
+    match payload {
+        Payload::None => Protection::None,
+        Payload::Crc32c => Protection::Checksum,
+        Payload::Aead => Protection::Sealed,
+    }
 }
-
-/// Sealed bytes of a record with payload: long enough that a record costs little more than its bytes,
-/// short enough to stay in the cache between copy, cipher and system call.
-const RECORD_BYTES: usize = 64 << 10;
 
 impl TxFlow {
     pub(super) fn queue(
@@ -108,18 +131,12 @@ impl TxFlow {
         pass: &mut Pass<'_>,
     ) -> Result<(), Down> {
         let Chunk { mut header, source, .. } = chunk;
-        let plan = source.plan();
-        if self.peer.payload == Payload::Crc32c {
-            header.flags = header.flags.with(Flags::CHECKSUM);
-        }
         let begin = self.batch.len();
         self.sequence += 1;
         match (body, &mut self.shared) {
             (Body::Shared(at), Some(shared)) => {
                 if let Some(place) = shared.note(self.sequence) {
-                    let record = sealer.begin(&mut self.batch);
-                    self.batch.extend_from_slice(&place.encode());
-                    sealer.seal(&mut self.batch, record, 0);
+                    self.framer.announce(&place, sealer, &mut self.batch);
                 }
                 if !header.set_place_in_ring(at) {
                     return Err(Down(format!("no frame can name place {at} of a ring")));
@@ -129,45 +146,17 @@ impl TxFlow {
             (Body::Carried, _) => header.flags = header.flags.with(Flags::CARRIED),
             _ => {}
         }
-        let record = sealer.begin(&mut self.batch);
-        let head = self.batch.len();
+        let pieces = source.plan().pieces(header.chunk);
         let meta = if header.chunk == 0 { source.meta() } else { &[] };
-        header.encode(plan.pieces(header.chunk), meta, &mut self.batch);
-        let len = header.payload_len;
-        let staged = staged_at(body, &self.ring, &self.shared);
-        if self.peer.payload == Payload::Crc32c {
-            let crc = crc32c(0, &self.batch[head + CHUNK_HEADER_BYTES..]);
-            let crc = match staged {
-                Some((ring, at)) => {
-                    let continued = ring.memory().crc32c(crc, at, len.into());
-                    continued.map_err(|error| Down(error.to_string()))?
-                }
-                None => continue_crc(crc, &source, header.chunk)?,
-            };
-            ChunkHeader::set_checksum(&mut self.batch[head..], crc);
-        }
-        let on_wire = header.payload_on_wire();
-        // If a region is gone, sending finds out and ends the transfer.
-        let inside = if on_wire == 0 || self.peer.payload != Payload::Aead {
-            sealer.seal(&mut self.batch, record, on_wire);
-            let is_small = on_wire <= BATCHED_BYTES;
-            on_wire == 0
-                || is_small
-                    && match staged {
-                        Some((ring, at)) => copy_staged(ring, at, len, &mut self.batch),
-                        None => copy_payload(&source, header.chunk, &mut self.batch),
-                    }
-        } else {
-            let mut payload = SealedPayload { sealer, out: &mut self.batch, begin: record };
-            let taken = match staged {
-                Some((ring, at)) => payload.take(ring.memory(), at, len.into()),
-                None => payload.take_pieces(&source, header.chunk),
-            };
-            payload.seal();
-            taken
+        let payload = Bytes {
+            source: &source,
+            chunk: header.chunk,
+            staged: staged_at(body, &self.staging.ring, &self.shared),
+            len: header.payload_len,
         };
+        let framed = self.framer.frame(header, pieces, meta, &payload, sealer, &mut self.batch)?;
         if let Some(since) = self.window_full_since.take() {
-            let stats = &self.peer.flows[self.flow.0 as usize].stats;
+            let stats = &self.peer.links.flows[self.flow.0 as usize].stats;
             stats.window_full_ns.add(pass.now.saturating_sub(since));
         }
         if pass.engine.trace.is_some() {
@@ -187,7 +176,7 @@ impl TxFlow {
             body,
             batched: self.batch.len() - begin,
             payload: header.payload_len,
-            outside: if inside { 0 } else { header.payload_len },
+            outside: framed.outside,
         });
         if body == Body::Carried
             && let Some(frame) = self.frames.back()
@@ -197,51 +186,4 @@ impl TxFlow {
         }
         Ok(())
     }
-}
-
-impl SealedPayload<'_> {
-    /// Takes all pieces of a chunk; says whether it could.
-    pub(super) fn take_pieces(&mut self, source: &Outgoing, chunk: u32) -> bool {
-        source.plan().pieces(chunk).all(|piece| {
-            let region = source.region(piece.local_region);
-            let pin = region.gate.pin();
-            let memory = region.memory.host().filter(|_| pin.is_some());
-            memory.is_some_and(|memory| self.take(memory, piece.local_offset, piece.len))
-        })
-    }
-
-    /// Takes bytes of memory; says whether it could.
-    pub(super) fn take(&mut self, memory: &Memory, offset: u64, len: u64) -> bool {
-        let (mut at, end) = (offset, offset + len);
-        while at < end {
-            let held = self.out.len() - self.begin;
-            if held >= RECORD_BYTES {
-                self.seal();
-                self.begin = self.sealer.begin(self.out);
-                continue;
-            }
-            let part = ((RECORD_BYTES - held) as u64).min(end - at);
-            if memory.append_to(self.out, at, part).is_err() {
-                return false;
-            }
-            at += part;
-        }
-        true
-    }
-
-    /// Seals what was taken since the last record.
-    pub(super) fn seal(&mut self) {
-        self.sealer.seal(self.out, self.begin, 0);
-    }
-}
-
-/// Copies the payload of a small chunk from a ring; says whether it could.
-pub(super) fn copy_staged(ring: &Ring, from: u64, len: u32, out: &mut Vec<u8>) -> bool {
-    let at = out.len();
-    out.resize(at + len as usize, 0);
-    let copied = ring.memory().read_at(from, &mut out[at..]).is_ok();
-    if !copied {
-        out.truncate(at);
-    }
-    copied
 }

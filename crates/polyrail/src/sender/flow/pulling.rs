@@ -3,15 +3,13 @@
 
 use std::sync::Arc;
 
-use polyrail_proto::{Chunk, Time};
+use polyrail_proto::Time;
 use polyrail_secure::Sealer;
-use smallvec::SmallVec;
 
 use super::TxFlow;
 use crate::engine::finish::drain_tx;
-use crate::engine::outgoing::Outgoing;
-use crate::engine::pass::{Down, Pass};
-use crate::engine::peer::{PeerShared, TxSide};
+use crate::engine::pass::Pass;
+use crate::engine::peer::{Down, PeerShared, TxSide};
 use crate::wake::ALL;
 
 /// Frames gathered into one system call, at most.
@@ -40,10 +38,9 @@ impl TxFlow {
             return Err(Down("another flow of its rail has stalled".into()));
         }
         fetch_posted(&peer, &mut tx, pass);
-        let mut pulled: SmallVec<[Chunk<Outgoing>; 4]> = SmallVec::new();
         let mut bytes = 0;
         let mut staged = None;
-        while pulled.len() < GATHER_FRAMES && bytes < GATHER_BYTES && staged.is_none() {
+        while self.pulled.len() < GATHER_FRAMES && bytes < GATHER_BYTES && staged.is_none() {
             let Some(chunk) = tx.sender.pull(Time(pass.now), self.flow) else {
                 self.note_no_chunk(&tx, pass);
                 break;
@@ -51,7 +48,7 @@ impl TxFlow {
             bytes += u64::from(chunk.header.payload_len);
             // Asked once: there is room for one, and shared memory may come back at any moment.
             if !self.is_staged(&chunk) {
-                pulled.push(chunk);
+                self.pulled.push(chunk);
             } else if pass.hasty && !self.has_ring_for(&chunk) {
                 // To get memory for one takes milliseconds and more: no caller waits for that.
                 tx.sender.hand_back(self.flow);
@@ -62,7 +59,7 @@ impl TxFlow {
                 staged = Some(chunk);
             }
         }
-        let is_none = pulled.is_empty() && staged.is_none();
+        let is_none = self.pulled.is_empty() && staged.is_none();
         // Nothing is left anywhere: nobody needs to look again before the next post.
         if is_none && !tx.sender.has_work() {
             if peer.posted.is_empty() {
@@ -84,14 +81,16 @@ impl TxFlow {
         if is_more {
             peer.wake.share();
         }
-        for chunk in pulled {
-            if self.staged.is_empty() {
+        let mut pulled = std::mem::take(&mut self.pulled);
+        for chunk in pulled.drain(..) {
+            if self.staging.is_empty() {
                 let body = self.body_of(&chunk);
                 self.queue(chunk, body, sealer, pass)?;
             } else {
                 self.put_behind(chunk, pass);
             }
         }
+        self.pulled = pulled;
         let Some(chunk) = staged else { return Ok(false) };
         self.stage(chunk, pass)
     }
@@ -119,7 +118,7 @@ impl TxFlow {
             self.stuck = true;
             if self.window_full_since.is_none() {
                 self.window_full_since = Some(pass.now);
-                self.peer.flows[self.flow.0 as usize].stats.window_full.add(1);
+                self.peer.links.flows[self.flow.0 as usize].stats.window_full.add(1);
             }
         } else {
             self.window_full_since = None;

@@ -51,7 +51,7 @@ impl TxFlow {
                 listed = end;
             }
             let mut skip = u64::from(frame.payload - frame.outside);
-            if let Some((ring, at)) = staged_at(frame.body, &self.ring, &self.shared) {
+            if let Some((ring, at)) = staged_at(frame.body, &self.staging.ring, &self.shared) {
                 if from.is_full() {
                     whole = false;
                     break;
@@ -131,7 +131,7 @@ impl TxFlow {
                 break;
             }
             chunks += 1;
-            match (frame.body, &mut self.ring) {
+            match (frame.body, &mut self.staging.ring) {
                 (Body::Shared(_), _) => shared_bytes += u64::from(frame.payload),
                 (Body::Ring(_), Some(ring)) => {
                     ring.release();
@@ -157,14 +157,14 @@ impl TxFlow {
             self.batch.drain(..self.batch_sent);
             self.batch_sent = 0;
         }
-        let stats = &self.peer.flows[self.flow.0 as usize].stats;
+        let stats = &self.peer.links.flows[self.flow.0 as usize].stats;
         stats.tx_bytes.add(payload_bytes);
         stats.tx_chunks.add(chunks.into());
         if carried_bytes > 0 {
             stats.carried_bytes.add(carried_bytes);
         }
         if shared_bytes > 0 {
-            self.peer.tally.shared_bytes.add(shared_bytes);
+            self.peer.account.tally.shared_bytes.add(shared_bytes);
         }
         self.unreported += chunks;
     }
@@ -172,13 +172,13 @@ impl TxFlow {
     pub(super) fn note_socket_full(&mut self, pass: &Pass<'_>) {
         if self.socket_full_since.is_none() {
             self.socket_full_since = Some(pass.now);
-            self.peer.flows[self.flow.0 as usize].stats.socket_full.add(1);
+            self.peer.links.flows[self.flow.0 as usize].stats.socket_full.add(1);
         }
     }
 
     pub(super) fn note_writable(&mut self, pass: &Pass<'_>) {
         if let Some(since) = self.socket_full_since.take() {
-            let stats = &self.peer.flows[self.flow.0 as usize].stats;
+            let stats = &self.peer.links.flows[self.flow.0 as usize].stats;
             stats.socket_full_ns.add(pass.now.saturating_sub(since));
         }
     }

@@ -5,7 +5,8 @@ use polyrail_proto::liveness::{Silence, StallVerdict};
 
 use super::TxFlow;
 use crate::device::wire::Wire;
-use crate::engine::pass::{Down, Pass};
+use crate::engine::pass::Pass;
+use crate::engine::peer::Down;
 
 impl TxFlow {
     /// Nobody has driven the flow since then: it may be this process that had no CPU.
@@ -26,14 +27,14 @@ impl TxFlow {
         let mut tx = self.peer.tx();
         // A rail may have become slow without a word.
         self.peer.announce_wanted(&mut tx, pass.now);
-        let stall = self.peer.stall(settings);
+        let stall = self.peer.stall(settings, now);
         let patience = tx.patience.of(stall);
         let since = tx.sender.flow_progress(self.flow);
         if !tx.sender.is_stalled(now, self.flow, self.stall.next_look(since, patience)) {
             return Ok(());
         }
-        let staged = self.staged.front().filter(|_| self.sequence == self.acknowledged);
-        let device = staged.map(|first| now.since(Time(first.began_ns)));
+        let oldest = self.staging.oldest_ns().filter(|_| self.sequence == self.acknowledged);
+        let device = oldest.map(|began_ns| now.since(Time(began_ns)));
         let carrier = self.carrier.silence(pass.now);
         let peer_timeout = settings.peer_timeout;
         let silence = Silence { since, patience, device, carrier, peer_timeout };

@@ -1,6 +1,9 @@
 //! Reads and receives that end here before they are complete.
 
-use super::{Inbound, Operation};
+use std::collections::BTreeMap;
+
+use super::{Awaited, Inbound, Operation, ReadPart, WaitingReceive};
+use crate::id::Time;
 use crate::message::{CopyLeave, Message};
 use crate::wire::WireOp;
 
@@ -20,6 +23,16 @@ pub struct Leaving<O: Operation> {
 }
 
 impl<O: Operation> Leaving<O> {
+    fn read(read: u64, part: ReadPart<O>) -> Self {
+        let wire_op = WireOp::ReadData;
+        Self { op: part.op, wire_op, context: read, is_copied_to: false, lent: None }
+    }
+
+    fn receive(receive: u64, waiting: WaitingReceive<O>) -> Self {
+        let (wire_op, is_copied_to) = (WireOp::SendData, waiting.leave == CopyLeave::Yes);
+        Self { op: waiting.op, wire_op, context: receive, is_copied_to, lent: waiting.lent }
+    }
+
     /// What the peer is told of it.
     pub(in crate::peer) fn message(&self) -> Message {
         match self.wire_op {
@@ -35,29 +48,61 @@ impl<O: Operation> Inbound<O> {
         self.note_arrived();
         let mut leaving = Vec::new();
         let reads = self.reads.extract_if(.., |_, part| which(&part.op));
-        leaving.extend(reads.map(|(context, part)| Leaving {
-            op: part.op,
-            wire_op: WireOp::ReadData,
-            context,
-            is_copied_to: false,
-            lent: None,
-        }));
+        leaving.extend(reads.map(|(read, part)| Leaving::read(read, part)));
         let receives = self.receives.extract_if(.., |_, receive| which(&receive.op));
-        leaving.extend(receives.map(|(context, receive)| Leaving {
-            op: receive.op,
-            wire_op: WireOp::SendData,
-            context,
-            is_copied_to: receive.leave == CopyLeave::Yes,
-            lent: receive.lent,
-        }));
+        leaving.extend(receives.map(|(receive, waiting)| Leaving::receive(receive, waiting)));
         for it in &leaving {
             self.receiver.expel(it.wire_op, it.context);
         }
         leaving
     }
 
+    /// Ends reads and receives whose deadline has passed, as [`Self::end`] does, in order of deadlines. Returns also when
+    /// the next of them is due.
+    pub fn handle_timeout(&mut self, now: Time) -> (Vec<Leaving<O>>, Option<Time>) {
+        self.note_arrived();
+        let mut leaving = Vec::new();
+        loop {
+            let first = self.deadlines.first(|it| waits(&self.reads, &self.receives, *it));
+            match first {
+                Some((deadline, late)) if deadline <= now => leaving.extend(self.leave(late)),
+                _ => return (leaving, first.map(|(deadline, _)| deadline)),
+            }
+        }
+    }
+
+    /// Ends one that may not have become complete.
+    fn leave(&mut self, awaited: Awaited) -> Option<Leaving<O>> {
+        let it = match awaited {
+            Awaited::Read(read) => Leaving::read(read, self.reads.remove(&read)?),
+            Awaited::Receive(receive) => Leaving::receive(receive, self.receives.remove(&receive)?),
+        };
+        self.receiver.expel(it.wire_op, it.context);
+        Some(it)
+    }
+
+    /// Remembers the deadline of a read or receive that waits from now on, if it has one.
+    pub(super) fn note_deadline(&mut self, op: &O, awaited: Awaited) {
+        let Some(deadline) = op.deadline() else { return };
+        let (reads, receives) = (&self.reads, &self.receives);
+        let live = reads.len() + receives.len();
+        self.deadlines.note(deadline, awaited, live, |it| waits(reads, receives, *it));
+    }
+
     /// Whether nothing of it lands any more. If a thread is inside a system call for it, ask again.
     pub fn has_left(&mut self, leaving: &Leaving<O>) -> bool {
         self.receiver.expel(leaving.wire_op, leaving.context)
+    }
+}
+
+/// Returns whether a read or receive waits for the peer.
+fn waits<O: Operation>(
+    reads: &BTreeMap<u64, ReadPart<O>>,
+    receives: &BTreeMap<u64, WaitingReceive<O>>,
+    awaited: Awaited,
+) -> bool {
+    match awaited {
+        Awaited::Read(read) => reads.contains_key(&read),
+        Awaited::Receive(receive) => receives.contains_key(&receive),
     }
 }

@@ -1,8 +1,9 @@
 //! From ends of transfers to ends of operations: what each transfer was for says what follows.
 
-use super::{Awaited, Operation, Outbound, Purpose};
+use super::{Operation, Outbound, Purpose};
 use crate::id::{Time, TransferId};
 use crate::message::{Message, PostedReceive};
+use crate::peer::Awaited;
 use crate::sender::{Failure, TxEvent};
 use crate::wire::{Place, RefusalCode};
 

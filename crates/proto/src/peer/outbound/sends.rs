@@ -3,7 +3,8 @@
 use super::{End, Operation, Outbound, Purpose};
 use crate::id::Time;
 use crate::matching::Match;
-use crate::message::{Message, PostedReceive, copied_message};
+use crate::message::{CopyLeave, Message, PostedReceive, copied_message};
+use crate::path::{is_message_worth_a_copy, is_worth_leaving};
 use crate::peer::places::pair_places;
 use crate::plan::{PlanError, Segment};
 use crate::sender::Failure;
@@ -16,8 +17,31 @@ pub enum SendPath {
     Rails,
     /// Over the rails, while the driver finds out how later ones can be copied.
     RailsAndAsk,
+    /// Over the rails, and its payload is best left in memory that both processes have open.
+    Shared,
     /// The driver copies it.
     Copy,
+}
+
+impl SendPath {
+    /// Returns the way of a message of so many bytes in so many pieces into its receive. `may_copy` and `may_share` say
+    /// whether settings and memory of the sender allow that CPUs copy it, and that it is left in shared memory.
+    #[inline]
+    pub fn into_receive(
+        receive: &PostedReceive,
+        (bytes, pieces): (u64, usize),
+        may_copy: bool,
+        may_share: bool,
+    ) -> Self {
+        let pieces = pieces.max(receive.places.len());
+        let is_copied = may_copy && is_message_worth_a_copy(bytes, pieces);
+        match receive.leave {
+            CopyLeave::Yes if is_copied => Self::Copy,
+            CopyLeave::Ask if is_copied => Self::RailsAndAsk,
+            CopyLeave::Share if may_share && is_worth_leaving(bytes) => Self::Shared,
+            _ => Self::Rails,
+        }
+    }
 }
 
 /// The driver's part when a send meets its receive. It is called with the lock of the sending half held.
@@ -32,18 +56,24 @@ pub trait SendHost<O: Operation> {
 impl<O: Operation> Outbound<O> {
     /// Begins a send, which waits unless a receive of its tag is there.
     pub fn send(&mut self, now: Time, op: O, tag: u64, host: &mut impl SendHost<O>) {
-        if let Some(matched) = self.matcher.send(tag, op) {
+        let deadline = op.deadline();
+        if let Some(matched) = self.matcher.send(tag, op, deadline) {
             self.matched(now, [matched], host);
         }
     }
 
     /// Ends sends that wait for their receive.
     pub fn end_waiting(&mut self, which: impl Fn(&O) -> bool, failure: Failure) {
-        let sends = self.matcher.sends().filter(|(_, op)| which(op));
-        let ending: Vec<(u64, O)> = sends.map(|(tag, op)| (tag, op.clone())).collect();
-        for (tag, op) in ending {
-            self.cancel(&op, Some(tag), failure);
+        for op in self.matcher.take_sends(which) {
+            self.fail_waiting(op, failure);
         }
+    }
+
+    /// A send that has no transfer, and waits no more, has failed.
+    pub(super) fn fail_waiting(&mut self, op: O, failure: Failure) {
+        // The driver may be about to begin it.
+        op.withdraw();
+        self.ends.push_back(End::Failed { op, failure });
     }
 
     /// The driver is about to copy a send: says whether it may. The peer may have withdrawn the receive.
@@ -117,7 +147,7 @@ impl<O: Operation> Outbound<O> {
             return self.ends.push_back(End::TooLong { op, len, capacity });
         }
         match host.path(&op, &receive) {
-            SendPath::Rails => self.send_data(now, &op, &receive, host),
+            SendPath::Rails | SendPath::Shared => self.send_data(now, &op, &receive, host),
             SendPath::RailsAndAsk => {
                 self.send_data(now, &op, &receive, host);
                 self.ends.push_back(End::AskForPlaces { op, places: receive.places });
@@ -154,5 +184,34 @@ impl<O: Operation> Outbound<O> {
         let purpose = Purpose::Send(op.clone(), receive);
         let transfer = self.submit(now, what, source, purpose, op.deadline());
         op.set_transfer(transfer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_copied_or_shared_where_its_receive_and_the_sender_allow_it_and_it_is_long() {
+        use CopyLeave::{Ask, No, Share, Yes};
+        let (short, long) = (127 << 10, 1 << 20);
+        for (leave, bytes, may, path) in [
+            (Yes, long, true, SendPath::Copy),
+            (Yes, long, false, SendPath::Rails),
+            (Yes, short, true, SendPath::Rails),
+            (Ask, long, true, SendPath::RailsAndAsk),
+            (Ask, short, true, SendPath::Rails),
+            (Ask, long, false, SendPath::Rails),
+            (Share, long, true, SendPath::Shared),
+            (Share, long - 1, true, SendPath::Rails),
+            (Share, long, false, SendPath::Rails),
+            (No, long, true, SendPath::Rails),
+        ] {
+            let receive = PostedReceive { receive: 1, tag: 0, places: Vec::new(), leave };
+            let got = SendPath::into_receive(&receive, (bytes, 1), may, may);
+            assert_eq!(got, path, "{leave:?} {bytes} {may}");
+            let got = SendPath::into_receive(&receive, (bytes, 1 << 20), may, may);
+            assert!(!matches!(got, SendPath::Copy | SendPath::RailsAndAsk), "pieces are short");
+        }
     }
 }

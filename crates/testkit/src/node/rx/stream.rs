@@ -1,10 +1,11 @@
 //! A stream of chunks as a thread reads it: the reader, the system call under way, and the
 //! acknowledgements due.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use polyrail_proto::wire::{AckFrame, ChunkHeader, Place, WireError};
-use polyrail_proto::{AckQueue, FrameReader, Need, ReaderEvent, Time};
+use polyrail_proto::{AckQueue, FrameReader, LandingId, Need, ReaderEvent, Settled, Time};
 use polyrail_secure::Sealer;
 
 use crate::memory::Span;
@@ -19,6 +20,8 @@ pub(super) struct Stream {
     pub(super) call: Option<Call>,
     pub(super) chunk: Option<Arriving>,
     pub(super) acks: AckQueue,
+    /// Chunks behind one that a device still copies, and that one.
+    settling: VecDeque<Result<Settled, LandingId>>,
     /// Acknowledgements that are sealed and not written yet.
     pub(super) out: Vec<u8>,
 }
@@ -31,6 +34,8 @@ pub(super) struct Arriving {
     pub(super) slots: Vec<u32>,
     /// It may land, as far as the thread knows.
     pub(super) lands: bool,
+    /// Its payload, if a device brings that into place.
+    pub(super) staged: Option<Vec<(Span, Vec<u8>)>>,
 }
 
 /// A read into memory that is under way.
@@ -68,6 +73,7 @@ impl Stream {
             call: None,
             chunk: None,
             acks: AckQueue::new(window_chunks),
+            settling: VecDeque::new(),
             out: Vec::new(),
         }
     }
@@ -93,10 +99,36 @@ impl Stream {
         let (payload, rest) = call.bytes.split_at(call.payload());
         if let Some(chunk) = &mut self.chunk {
             chunk.crc = crc32c::crc32c_append(chunk.crc, payload);
+            if let Some(staged) = &mut chunk.staged {
+                let pieces = call.ranges(payload.len()).into_iter();
+                staged.extend(pieces.map(|(span, range)| (span, payload[range].to_vec())));
+            }
         }
         if call.direct {
             self.reader.spare()[..rest.len()].copy_from_slice(rest);
             self.reader.advance(call.bytes.len());
+        }
+    }
+
+    /// A device copies the next chunk.
+    pub(super) fn await_copy(&mut self, id: LandingId) {
+        self.settling.push_back(Err(id));
+    }
+
+    /// The next chunk is settled, or the one of this copy. The sender learns that of chunks in their order.
+    pub(super) fn settle(&mut self, copy: Option<LandingId>, settled: Settled) {
+        match copy {
+            None => self.settling.push_back(Ok(settled)),
+            Some(id) => {
+                let of_it = self.settling.iter_mut().filter(|it| **it == Err(id));
+                of_it.for_each(|it| *it = Ok(settled));
+            }
+        }
+        while let Some(Ok(settled)) = self.settling.pop_front_if(|it| it.is_ok()) {
+            match settled {
+                Settled::Refuse(code) => self.acks.handle_refused(code),
+                Settled::Ack => self.acks.handle_landed(),
+            }
         }
     }
 

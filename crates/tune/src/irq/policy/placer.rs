@@ -140,7 +140,7 @@ impl<'a> Placer<'a> {
         if self.policy == Policy::Split && begin == 0 && asked > order.len() as u32 {
             self.warnings.push(format!(
                 "{words} has {} CPU{} for {asked} queues, so some share one; fewer queues are \
-                 better: {} for each interface (polyrail nic channels {nic})",
+                 better: {} for each interface (polyrail host show channels {nic})",
                 order.len(),
                 if order.len() == 1 { "" } else { "s" },
                 (order.len() as u32 / self.sharing(&pool)).max(1)

@@ -20,7 +20,6 @@ use super::line::{line, line_there};
 use super::measure::Bench;
 use super::protection::Connected;
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{Against, Args, Placed, Schedule, Server, Verify};
 use crate::cmd::bench::output::{Output, TCP, explanation, remarks, sample_file};
@@ -29,6 +28,7 @@ use crate::cmd::bench::talk::{
     About, Answer, Ask, BUSY, CONTROL_VERSION, Link, Silent, unexpected,
 };
 use crate::cmd::bench::trial::{Watch, attach, rails_down};
+use crate::interrupt::{AtOnce, Interrupt};
 use crate::progress::Progress;
 use crate::stdout::put;
 
@@ -40,7 +40,7 @@ pub(crate) fn run(
     server: &Server,
     placed: &Placed,
 ) -> Result<u8, BenchError> {
-    let interrupt = Interrupt::install()?;
+    let interrupt = Interrupt::install(AtOnce::Second)?;
     if args.inside_lab.is_some() {
         interrupt.raise_when_stdin_ends()?;
     }
@@ -166,7 +166,7 @@ fn measure(
         peer_on_host: there.pci.is_none(),
     };
     progress.plan_time(bench.planned());
-    let mut end = interrupt.check();
+    let mut end = interrupt.check().map_err(BenchError::from);
     if schedule.dry_run {
         progress.clear();
         let explain = |size: &u64| Ok(bench.explain(*size)?.map(|path| (*size, path)));

@@ -9,9 +9,9 @@ use polyrail_report::exit;
 
 use super::serve::serve;
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::Server;
+use crate::interrupt::{AtOnce, Interrupt};
 use crate::stdout::{say, tell};
 
 /// Addresses in the line for the other machine: more make it hard to type.
@@ -25,7 +25,7 @@ pub(crate) fn listen(
     wanted: &[SocketAddr],
     threads: &str,
 ) -> Result<u8, BenchError> {
-    let interrupt = Interrupt::install()?;
+    let interrupt = Interrupt::install(AtOnce::Second)?;
     let engine = Engine::builder().config(config).build()?;
     tell!("threads: {threads}");
     let addresses = engine.addresses();
@@ -53,7 +53,7 @@ pub(crate) fn listen(
                 address.ip(),
                 left_out(&engine)
             );
-            tell!("end with Ctrl-C; `polyrail topo` lists the interfaces");
+            tell!("end with Ctrl-C; `polyrail host show` lists the interfaces");
         } else {
             // The other machine may reach only some of them.
             let others = addresses.iter().filter(|other| *other != address);

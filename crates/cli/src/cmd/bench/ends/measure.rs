@@ -8,7 +8,6 @@ use polyrail_report::{
 };
 
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::judge::{CopyRate, CopyRates, Deeper, Line};
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{Against, MemoryKind, Op, Schedule, not_devices};
@@ -18,6 +17,7 @@ use crate::cmd::bench::rivals::{
 };
 use crate::cmd::bench::talk::{Link, RawSpec};
 use crate::cmd::bench::trial::{Taken, Trial, Watch};
+use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 
 /// What all sizes of a run have in common.
@@ -272,8 +272,8 @@ impl Bench<'_> {
             to_us: schedule.bidir || reads,
             ping_pong: schedule.latency,
             congestion: in_use.map_or(String::new(), |flow| flow.congestion.clone()),
-            send_buffer: config.send_buffer_bytes,
-            recv_buffer: config.recv_buffer_bytes,
+            send_buffer: config.socket_buffer_bytes,
+            recv_buffer: config.socket_buffer_bytes,
             seed: self.seed ^ RAW_SEED,
         })
     }

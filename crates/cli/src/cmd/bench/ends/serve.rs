@@ -14,7 +14,6 @@ use super::idle::Idle;
 use super::line::line;
 use super::promise::Promise;
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::judge::silent_rails;
 use crate::cmd::bench::memory::{Bank, Buffers};
 use crate::cmd::bench::options::{changed_config, lone_rail_config, other_config};
@@ -23,6 +22,7 @@ use crate::cmd::bench::talk::{
     About, Answer, Ask, CONTROL_VERSION, Counted, End, Link, SetUp, Silent, process,
 };
 use crate::cmd::bench::trial::{Part, Poster, Snapshot, Watch, buffers_of, rails_down, regions_of};
+use crate::interrupt::Interrupt;
 
 /// Serves clients until `stop` is raised; after each one `served` hears how it went, and its `false`
 /// ends the service too.

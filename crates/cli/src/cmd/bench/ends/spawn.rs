@@ -14,9 +14,9 @@ use polyrail_sys::process::kill_with_this_thread;
 
 use super::serve::serve;
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{MemoryKind, Placed, Server, like, settings_for_child};
+use crate::interrupt::Interrupt;
 use crate::lines::Lines;
 use crate::stdout::{keep, tell_starter};
 

@@ -87,12 +87,12 @@ impl Knob {
         match self {
             Self::Depth | Self::Payload | Self::Rails | Self::Others => &[],
             Self::Bindings => &BINDINGS,
-            Self::Proxies => &["tx_proxies", "rx_proxies"],
+            Self::Proxies => &["proxies"],
             Self::Congestion => &["congestion"],
             Self::Channels => &["channels"],
             Self::Window => &["window_chunks"],
             Self::Chunk => &["chunk_bytes"],
-            Self::Buffers => &["send_buffer_bytes", "recv_buffer_bytes"],
+            Self::Buffers => &["socket_buffer_bytes"],
             Self::Staging => &["staging_bytes"],
             Self::Layout => &["proxy_layout"],
         }
@@ -128,10 +128,7 @@ impl Knob {
             }
             Self::Chunk => scene.chunks(),
             // The kernel's limits may be too small for what it chooses itself.
-            Self::Buffers => {
-                let each = |name: &&str| ((*name).to_owned(), show_size(BUFFER_BYTES));
-                vec![Change::Settings(self.settings().iter().map(each).collect())]
-            }
+            Self::Buffers => vec![setting("socket_buffer_bytes", show_size(BUFFER_BYTES))],
             Self::Staging => {
                 let staging = scene.config.staging_bytes * STEP;
                 let is_possible = scene.on_device && staging <= STAGING_MAX;
@@ -229,7 +226,7 @@ mod tests {
             "window_chunks=64",
             "chunk_bytes=2MiB",
             "chunk_bytes=128KiB",
-            "send_buffer_bytes=4MiB recv_buffer_bytes=4MiB",
+            "socket_buffer_bytes=4MiB",
             "proxy_layout=merged",
             "without rail0",
             "without rail1",
@@ -274,20 +271,14 @@ mod tests {
     fn what_is_not_at_its_default_goes_back_there_and_what_belongs_together_at_once() {
         let config = Config::builder()
             .set_pair("chunk_bytes=4KiB")
-            .and_then(|builder| builder.set_pair("tx_proxies=16"))
-            .and_then(|builder| builder.set_pair("rx_proxies=16"))
-            .and_then(|builder| builder.set_pair("tx_cpus=0"))
-            .and_then(|builder| builder.set_pair("rx_cpus=0"))
+            .and_then(|builder| builder.set_pair("proxies=16"))
+            .and_then(|builder| builder.set_pair("tx_bindings=0"))
+            .and_then(|builder| builder.set_pair("rx_bindings=lo:0"))
             .and_then(|builder| builder.set_pair("congestion=bbr"))
             .and_then(polyrail_config::ConfigBuilder::build)
             .unwrap();
         let names = names(&scene(&config));
-        let expected = [
-            "threads not bound",
-            "tx_proxies=0 rx_proxies=0",
-            "chunk_bytes=512KiB",
-            "congestion=reno",
-        ];
+        let expected = ["threads not bound", "proxies=0", "chunk_bytes=512KiB", "congestion=reno"];
         for name in expected {
             assert!(names.contains(&name.to_owned()), "{name}: {names:?}");
         }

@@ -24,26 +24,33 @@ use crate::values::{
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Serve clients, one after another, until Ctrl-C. Without a value it takes a free port of 29200 to 29999.
+    /// Serve clients, one after another, until Ctrl-C.
+    ///
+    /// Without a value it takes a free port of 29200 to 29999.
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, value_parser = address,
         conflicts_with_all = OF_THE_CLIENT, help_heading = WHERE)]
     pub(crate) listen: Option<Option<String>>,
 
-    /// Measure against a `bench --listen` elsewhere. Of several addresses, of one name or with commas between them, the
-    /// first that answers counts.
+    /// Measure against a `bench --listen` elsewhere.
+    ///
+    /// Of several addresses, of one name or with commas between them, the first that answers counts.
     #[arg(long, value_name = "ADDR:PORT", value_parser = Server::check, conflicts_with = "lab",
         help_heading = WHERE)]
     pub(crate) connect: Option<String>,
 
-    /// Measure over shaped links made for the run, like 4x1gbit or 4gbit,1gbit.
+    /// Measure over shaped links made for the run: 4x1gbit, or 4gbit,1gbit.
     #[arg(long, value_name = "RATES", value_parser = rates, help_heading = WHERE)]
     pub(crate) lab: Option<Rates>,
 
-    /// Memory at this end: host, or a CUDA device by its number, as in cuda:0.
+    /// Memory at this end: host, or a GPU such as cuda:0.
+    ///
+    /// The number is that of the CUDA device.
     #[arg(long, value_name = "PLACE", default_value = "host", help_heading = WHERE)]
     pub(crate) mem: MemoryKind,
 
-    /// Memory at the other end, if this bench starts it; `bench --listen` has a --mem of its own.
+    /// Memory at the other end, if this bench starts it.
+    ///
+    /// `bench --listen` has a --mem of its own.
     #[arg(long, value_name = "PLACE", default_value = "host",
         conflicts_with = "connect", help_heading = WHERE)]
     pub(crate) peer_mem: MemoryKind,
@@ -52,7 +59,9 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["connect", "lab"], help_heading = WHERE)]
     pub(crate) one_process: bool,
 
-    /// Sizes of a transfer: a list, with doubling ranges like 8..1GiB.
+    /// Sizes: a list, with ranges like 8..1GiB.
+    ///
+    /// Each size of such a range is twice the one before.
     #[arg(long, value_name = "LIST", default_value = "64KiB,1MiB,16MiB,256MiB",
         value_parser = sizes, help_heading = WHAT)]
     sizes: Sizes,
@@ -121,8 +130,10 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_delimiter = ',', help_heading = HOW)]
     against: Vec<Against>,
 
-    /// Change one setting after another, each in turn with those in effect, and print what makes the size
-    /// faster: congestion control, chunks, channels, window, depth, threads, protection of payload, each rail.
+    /// Change one setting after another, and print what makes the size faster.
+    ///
+    /// Each change is measured in turn with the settings in effect: congestion control, chunks, channels, window, depth,
+    /// threads, protection of payload, each rail.
     #[arg(long, help_heading = HOW)]
     why: bool,
 
@@ -140,8 +151,9 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u32).range(1..=256), help_heading = HOW)]
     channels_list: Vec<u32>,
 
-    /// Write the report as JSON; - is standard output [default:
-    /// bench.json in ~/.local/state/polyrail, which the next bench replaces].
+    /// Write the report as JSON; - is standard output.
+    ///
+    /// Without this option it goes to bench.json in ~/.local/state/polyrail, which the next bench replaces.
     #[arg(long, value_name = "FILE", value_parser = file_or_stdout(), help_heading = OUTPUT)]
     pub(super) json: Option<OutFile>,
 
@@ -159,8 +171,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", value_parser = file_or_stdout(), help_heading = OUTPUT)]
     pub(crate) csv: Option<OutFile>,
 
-    /// Write a sample of CPUs, interrupts, flows and threads each second, and let the verdict use
-    /// what they show [default: bench-samples.jsonl in ~/.local/state/polyrail].
+    /// Write what CPUs, interrupts, flows and threads do each second.
+    ///
+    /// The verdict then uses what they show. Without a name the file is bench-samples.jsonl in
+    /// ~/.local/state/polyrail.
     #[arg(long, value_name = "FILE", num_args = 0..=1, value_parser = file_to_write(),
         help_heading = OUTPUT)]
     pub(crate) sample: Option<Option<OutFile>>,
@@ -173,17 +187,19 @@ pub(crate) struct Args {
     #[arg(long, requires = "explain_path", help_heading = OUTPUT)]
     pub(crate) dry_run: bool,
 
-    /// Rails: a number of loopback addresses, interfaces and addresses as in the setting `rails`, or
-    /// `near` for those nearest to the GPU of --mem.
+    /// Rails: a number of loopback addresses, a list of interfaces, or `near`.
+    ///
+    /// The list is as in the setting `rails`, also of addresses. `near` takes those nearest to the GPU of --mem.
     #[arg(long, value_name = "N|LIST|near", value_parser = rails, help_heading = SETTINGS)]
     pub(crate) rails: Option<String>,
 
-    /// The way between two memories (setting `path`): auto takes copies by the devices where
-    /// there are any, a single copy of what is short between a GPU here and another process's host
-    /// memory, else shared; shared takes memory that both processes have open, where that
-    /// is possible; tcp the rails in any case. Between host memories of one host auto is a single
-    /// copy, and messages of callers share memory; without this option bench measures the rails
-    /// there (single_copy=off, and path=tcp with progress=caller).
+    /// The way between two memories (setting `path`): auto, shared or tcp.
+    ///
+    /// auto takes copies by the devices where there are any, a single copy of what is short between a GPU
+    /// here and another process's host memory, else shared; shared takes memory that both processes have
+    /// open, where that is possible; tcp the rails in any case. Between host memories of one host auto is a
+    /// single copy, and messages of callers share memory; without this option bench measures the rails there
+    /// (single_copy=off, and path=tcp with progress=caller).
     #[arg(long, value_name = "WAY", value_parser = setting("path"), help_heading = SETTINGS)]
     pub(crate) path: Option<String>,
 
@@ -203,17 +219,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIZE", value_parser = setting("chunk_bytes"), help_heading = SETTINGS)]
     pub(crate) chunk: Option<String>,
 
-    /// Progress threads: one number for each direction, or TX,RX (settings `tx_proxies`,
-    /// `rx_proxies`).
-    #[arg(long, value_name = "N|TX,RX", value_parser = proxies, help_heading = SETTINGS)]
+    /// Progress threads: one number for each direction, or TX,RX (setting `proxies`).
+    #[arg(long, value_name = "N|TX,RX", value_parser = setting("proxies"), help_heading = SETTINGS)]
     pub(crate) proxies: Option<String>,
 
     /// Congestion control of the flows (setting `congestion`).
     #[arg(long, value_name = "NAME", value_parser = congestion, help_heading = SETTINGS)]
     pub(crate) congestion: Option<String>,
 
-    /// CPUs of the sending threads of each interface, like `eth1:8-21;eth2:22-35` (setting
-    /// `tx_bindings`); `polyrail bindings` suggests and checks them.
+    /// CPUs of the sending threads of each interface, like `eth1:8-21;eth2:22-35` or `8-21` (setting
+    /// `tx_bindings`); `polyrail host plan bindings` suggests them.
     #[arg(long, value_name = "BINDINGS", value_parser = setting("tx_bindings"), help_heading = SETTINGS)]
     pub(crate) tx_bindings: Option<String>,
 
@@ -382,7 +397,7 @@ fn rail_list(text: &str) -> Result<String, Refusal> {
         let allowed = "a number of loopback addresses, near, or a value of the setting `rails`: auto, eth1,eth2, =eth1, \
                        ^eth0, ?eth1,eth2, 10.0.1.2, plugin:LIBRARY";
         return Err(Refusal::new("is no list of rails", allowed).with_help(
-            "`polyrail topo` lists the interfaces; `polyrail config help rails` explains each form",
+            "`polyrail host show` lists the interfaces; `polyrail config help rails` explains each form",
         ));
     }
     setting("rails")(text)
@@ -390,14 +405,6 @@ fn rail_list(text: &str) -> Result<String, Refusal> {
 
 fn congestion(text: &str) -> Result<String, Refusal> {
     setting("congestion")(&word(text)?)
-}
-
-/// Progress threads: one number, or one for each direction.
-fn proxies(text: &str) -> Result<String, Refusal> {
-    let (tx, rx) = text.split_once(',').unwrap_or((text, text));
-    setting("tx_proxies")(tx)?;
-    setting("rx_proxies")(rx)?;
-    Ok(text.to_owned())
 }
 
 #[cfg(test)]

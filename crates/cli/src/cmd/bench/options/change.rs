@@ -30,9 +30,9 @@ pub(crate) enum Change {
 /// [`Change::Unprotected`] as it is written.
 pub(crate) const UNPROTECTED: &str = "payload=none";
 
-/// Settings that decide how fast bytes move. A peer may ask for other values of these, and of no others:
-/// they name no file, let nobody in, and protect nothing.
-pub(crate) const TRIED_SETTINGS: [&str; 21] = [
+/// Settings that decide how fast bytes move. A peer may ask for other values of these settings only:
+/// none of them names a file, admits a peer, or protects data.
+pub(crate) const TRIED_SETTINGS: [&str; 15] = [
     "channels",
     "sockets",
     "window_chunks",
@@ -40,24 +40,18 @@ pub(crate) const TRIED_SETTINGS: [&str; 21] = [
     "gpu_chunk_bytes",
     "progress",
     "proxy_layout",
-    "tx_proxies",
-    "rx_proxies",
-    "tx_cpus",
-    "rx_cpus",
+    "proxies",
     "tx_bindings",
     "rx_bindings",
     "inline_bytes",
-    "polling",
-    "proxy_spin_us",
+    "spin",
     "congestion",
-    "send_buffer_bytes",
-    "recv_buffer_bytes",
-    "notsent_bytes",
+    "socket_buffer_bytes",
     "staging_bytes",
 ];
 
 /// Those that bind threads to CPUs.
-pub(crate) const BINDINGS: [&str; 4] = ["tx_cpus", "rx_cpus", "tx_bindings", "rx_bindings"];
+pub(crate) const BINDINGS: [&str; 2] = ["tx_bindings", "rx_bindings"];
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -55,7 +55,14 @@ impl Args {
         if let Role::Listen { addresses } = role
             && let Some(address) = addresses.first()
         {
-            builder = builder.set("listen_port", &address.port().to_string())?;
+            let port = address.port();
+            // In a given range this is the first port to try. Further engines take the ports behind it.
+            let ports = &given.listen_port;
+            let ports = match ports.contains(&port) && port != *ports.end() {
+                true => format!("{port}-{}", ports.end()),
+                false => port.to_string(),
+            };
+            builder = builder.set("listen_port", &ports)?;
         }
         for (name, value) in more {
             builder = builder.set(name, value)?;
@@ -160,16 +167,13 @@ impl Args {
         if let Some(rails) = rails {
             builder = builder.set("rails", &rails?)?;
         }
-        let proxies =
-            self.proxies.as_deref().map(|both| both.split_once(',').unwrap_or((both, both)));
         for (setting, value) in [
             ("path", self.path.as_deref()),
             ("channels", self.channels.as_deref()),
             ("sockets", self.sockets.as_deref()),
             ("window_chunks", self.window.as_deref()),
             ("chunk_bytes", self.chunk.as_deref()),
-            ("tx_proxies", proxies.map(|(tx, _)| tx)),
-            ("rx_proxies", proxies.map(|(_, rx)| rx)),
+            ("proxies", self.proxies.as_deref()),
             ("congestion", self.congestion.as_deref()),
             ("tx_bindings", self.tx_bindings.as_deref()),
             ("rx_bindings", self.rx_bindings.as_deref()),
@@ -195,7 +199,7 @@ fn loopback(count: u32) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use polyrail_config::{AddressFamily, SingleCopy};
+    use polyrail_config::{AddressFamily, Proxies, SingleCopy};
 
     use super::super::args::tests::args;
     use super::*;
@@ -240,7 +244,7 @@ pub(crate) mod tests {
             "--channels 8 --sockets 2 --window 32 --chunk 1MiB --proxies 2,3 --congestion cubic",
         );
         assert_eq!((config.channels, config.sockets, config.window_chunks), (8, 2, 32));
-        assert_eq!((config.chunk_bytes, config.tx_proxies, config.rx_proxies), (1 << 20, 2, 3));
+        assert_eq!((config.chunk_bytes, config.proxies), (1 << 20, Proxies { tx: 2, rx: 3 }));
         assert_eq!(config.congestion, "cubic");
     }
 
@@ -253,8 +257,13 @@ pub(crate) mod tests {
             "127.0.0.1,127.0.0.2"
         );
         assert_eq!(config("--listen 127.0.0.9:99").rails, "127.0.0.9");
-        assert_eq!(config("--listen 127.0.0.9:99").listen_port, 99);
-        assert_eq!(config("--listen 127.0.0.9:99 --rails 2").listen_port, 99);
+        assert_eq!(config("--listen 127.0.0.9:99").listen_port, 99..=99);
+        assert_eq!(config("--listen 127.0.0.9:99 --rails 2").listen_port, 99..=99);
+        let ranged =
+            |at: u16| config(&format!("--listen 127.0.0.9:{at} --set listen_port=5000-5003"));
+        assert_eq!(ranged(5001).listen_port, 5001..=5003);
+        assert_eq!(ranged(6000).listen_port, 6000..=6000);
+        assert_eq!(config("--listen 127.0.0.9:0").listen_port, 0..=0);
         let family = |text| config(text).address_family;
         for ipv6 in ["--connect [fd00::1]:99", "--listen [fd00::1]:99 --rails ^eth"] {
             assert_eq!(family(ipv6), AddressFamily::Ipv6, "{ipv6}");

@@ -19,13 +19,11 @@ pub(crate) fn settings_for_child(config: &Config, theirs: &[(&str, String)]) -> 
                 .map(|(_, v)| v.clone())
                 .collect(),
             // Two processes of one machine can't listen on one port, but on two of a range.
-            "listen_port" if config.listen_ports == 1 => "0".to_owned(),
+            "listen_port" if is_one_port(config) => "0".to_owned(),
             // The other process reads the variable of NCCL itself, and goes on where that names no file of its own.
             "log_file" if row.origin.is_foreign() => continue,
             // Nor write one file, except where its name tells them apart.
-            "log_file" | "dump_file" | "trace_file"
-                if !row.value.is_empty() && !row.value.contains("%p") =>
-            {
+            "log_file" | "trace_file" if !row.value.is_empty() && !row.value.contains("%p") => {
                 format!("{}.peer", row.value)
             }
             _ if row.is_changed() || row.origin.is_explicit() => row.value,
@@ -69,11 +67,15 @@ pub(crate) fn like(config: &Config) -> Result<ConfigBuilder, BenchError> {
     for row in config.rows() {
         builder = builder.set(row.name, &row.value)?;
     }
-    // Of a range each has a port of its own.
-    if config.listen_ports == 1 {
+    // In a range each engine finds its own port.
+    if is_one_port(config) {
         builder = builder.set("listen_port", "0")?;
     }
     Ok(builder.set("trace_file", "")?)
+}
+
+fn is_one_port(config: &Config) -> bool {
+    config.listen_port.start() == config.listen_port.end()
 }
 
 #[cfg(test)]
@@ -83,11 +85,13 @@ mod tests {
 
     #[test]
     fn two_engines_share_a_range_of_ports_and_no_single_one() {
-        for (given, port) in [("", 0), (" --set listen_ports=4", 5000)] {
-            let config = config(&format!("--set listen_port=5000{given}"));
+        for (given, theirs, ports) in
+            [("5000", "0", 0..=0), ("5000-5003", "5000-5003", 5000..=5003)]
+        {
+            let config = config(&format!("--set listen_port={given}"));
             let options = settings_for_child(&config, &[]);
-            assert!(options.contains(&format!("listen_port={port}").into()), "{options:?}");
-            assert_eq!(like(&config).unwrap().build().unwrap().listen_port, port);
+            assert!(options.contains(&format!("listen_port={theirs}").into()), "{options:?}");
+            assert_eq!(like(&config).unwrap().build().unwrap().listen_port, ports);
         }
     }
 
@@ -95,14 +99,14 @@ mod tests {
     fn another_process_gets_the_same_settings_but_not_the_same_files() {
         let config =
             config("--chunk 1MiB --preset cpu --set log_file=/tmp/x --set trace_file=/tmp/%p");
-        let options = settings_for_child(&config, &[("rx_cpus", "1-2".to_owned())]);
+        let options = settings_for_child(&config, &[("rx_bindings", "1-2".to_owned())]);
         let pairs: Vec<&str> = options
             .iter()
             .filter_map(|option| option.to_str())
             .filter(|o| o.contains('='))
             .collect();
         assert!(pairs.contains(&"chunk_bytes=1MiB") && pairs.contains(&"preset=cpu"), "{pairs:?}");
-        assert!(pairs.contains(&"rx_cpus=1-2"), "{pairs:?}");
+        assert!(pairs.contains(&"rx_bindings=1-2"), "{pairs:?}");
         assert!(pairs.contains(&"log_file=/tmp/x.peer") && pairs.contains(&"trace_file=/tmp/%p"));
         let mut builder = Config::builder();
         for pair in &pairs {

@@ -22,7 +22,7 @@ pub(crate) fn near_rails(memory: MemoryKind) -> Result<String, BenchError> {
 }
 
 fn unknown(reason: &str) -> BenchError {
-    let allowed = "interfaces by name; `polyrail topo --matrix` shows what the machine tells";
+    let allowed = "interfaces by name; `polyrail host show matrix` shows what the machine tells";
     BenchError::usage("--rails", NEAR, format!("can't be found out: {reason}"), allowed)
 }
 

@@ -1,6 +1,6 @@
 //! Which CPUs the progress threads run on, from the topology of the machine.
 //!
-//! Interfaces with a device get the bindings that `polyrail bindings suggest` would give. Where both
+//! Interfaces with a device get the bindings that `polyrail host plan bindings` would give. Where both
 //! ends are on this machine, threads of all rails and directions share one pool for each end: whole
 //! cores of the node with the most, so that what one end writes is in a cache of the other.
 
@@ -32,8 +32,7 @@ pub(crate) fn place(
     inside_lab: bool,
     wanted: PlaceThreads,
 ) -> Result<Placed, EngineError> {
-    let settings = [&config.tx_cpus, &config.rx_cpus, &config.tx_bindings, &config.rx_bindings];
-    if settings.iter().any(|setting| !setting.is_empty()) {
+    if !(config.tx_bindings.is_empty() && config.rx_bindings.is_empty()) {
         return Ok(Placed { by: PlacedBy::Settings, ..Placed::nothing("by the settings") });
     }
     if wanted == PlaceThreads::None {
@@ -72,7 +71,7 @@ fn together(placed: &Placed) -> Vec<(&'static str, String)> {
     let of = |settings: &[(&'static str, String)], name: &str| {
         settings.iter().find(|(setting, _)| *setting == name).cloned()
     };
-    let (tx, rx) = (of(&placed.mine, "tx_cpus"), of(&placed.theirs, "rx_cpus"));
+    let (tx, rx) = (of(&placed.mine, "tx_bindings"), of(&placed.theirs, "rx_bindings"));
     // A merged layout has one pool for both, which would be that of one end only.
     tx.zip(rx).map_or_else(Vec::new, |(tx, rx)| vec![tx, rx])
 }
@@ -134,7 +133,7 @@ fn both_here(config: &Config, rails: usize, topology: &Topology) -> Placed {
     // As the engine chooses their number.
     let automatic = rails.min(topology.usable_cpus().len());
     let threads = |setting: u32| if setting == 0 { automatic } else { setting as usize };
-    let (tx, rx) = (threads(config.tx_proxies), threads(config.rx_proxies));
+    let (tx, rx) = (threads(config.proxies.tx), threads(config.proxies.rx));
     let needed = 2 * (tx + rx + 1);
     let place = node.map_or("this machine".to_owned(), |node| format!("node {node}"));
     if cores.len() < needed {
@@ -149,8 +148,10 @@ fn both_here(config: &Config, rails: usize, topology: &Topology) -> Placed {
     let why = format!("{place}: threads here on {client}, there on {server}");
     // Bytes mostly go one way at a time, so sending and receiving threads share all CPUs of their end.
     let settings = |cpus: &CpuSet| match config.proxy_layout {
-        ProxyLayout::Split => vec![("tx_cpus", cpus.to_string()), ("rx_cpus", cpus.to_string())],
-        ProxyLayout::Merged => vec![("tx_cpus", cpus.to_string())],
+        ProxyLayout::Split => {
+            vec![("tx_bindings", cpus.to_string()), ("rx_bindings", cpus.to_string())]
+        }
+        ProxyLayout::Merged => vec![("tx_bindings", cpus.to_string())],
     };
     let (mine, theirs) = (settings(&client), settings(&server));
     Placed { by: PlacedBy::Topology, why, mine, theirs }
@@ -182,14 +183,14 @@ mod tests {
         let topology = Topology::read(&fixture.root()).unwrap();
         let placed = both_here(&config(&[]), 2, &topology);
         assert_eq!(placed.by, PlacedBy::Topology);
-        let mine = [("tx_cpus", "1-25,105-129"), ("rx_cpus", "1-25,105-129")];
-        let theirs = [("tx_cpus", "27-51,131-155"), ("rx_cpus", "27-51,131-155")];
+        let mine = [("tx_bindings", "1-25,105-129"), ("rx_bindings", "1-25,105-129")];
+        let theirs = [("tx_bindings", "27-51,131-155"), ("rx_bindings", "27-51,131-155")];
         assert_eq!(placed.mine, mine.map(|(name, list)| (name, list.to_owned())));
         assert_eq!(placed.theirs, theirs.map(|(name, list)| (name, list.to_owned())));
         let together = together(&placed);
         assert_eq!(together, [mine[0], theirs[1]].map(|(name, list)| (name, list.to_owned())));
         let merged = both_here(&config(&[("proxy_layout", "merged")]), 2, &topology);
-        assert_eq!(merged.mine, [("tx_cpus", "1-25,105-129".to_owned())]);
+        assert_eq!(merged.mine, [("tx_bindings", "1-25,105-129".to_owned())]);
     }
 
     #[test]
@@ -203,14 +204,14 @@ mod tests {
             "{}",
             placed.why
         );
-        let one = config(&[("tx_proxies", "1"), ("rx_proxies", "1"), ("rails", "127.0.0.1")]);
+        let one = config(&[("proxies", "1"), ("rails", "127.0.0.1")]);
         let needed = both_here(&one, 1, &topology).why;
         assert!(needed.contains("want 6"), "{needed}");
     }
 
     #[test]
     fn what_the_settings_say_is_left_alone() {
-        for setting in [("tx_cpus", "0"), ("rx_bindings", "lo:0")] {
+        for setting in [("tx_bindings", "0"), ("rx_bindings", "lo:0")] {
             let placed =
                 place(&config(&[setting]), &Role::Both, false, PlaceThreads::Auto).unwrap();
             assert_eq!((placed.by, placed.mine.len()), (PlacedBy::Settings, 0));

@@ -8,7 +8,7 @@ use polyrail_lab::Rate;
 
 use super::args::Args;
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::interrupt::Interrupt;
+use crate::interrupt::Interrupt;
 use crate::values::{Rates, Refusal, address};
 
 /// Where `bench --listen` serves.

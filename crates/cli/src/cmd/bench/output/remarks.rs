@@ -159,7 +159,7 @@ fn bindings_of_no_rail(report: &BenchReport) -> Option<String> {
     let values = ["tx_bindings", "rx_bindings"].map(|name| report.config.get(name));
     let texts = values.into_iter().flatten().filter_map(|setting| setting.value.as_str());
     let bindings = texts.flat_map(|text| parse_bindings(text).unwrap_or_default());
-    let named: BTreeSet<String> = bindings.map(|binding| binding.interface).collect();
+    let named: BTreeSet<String> = bindings.filter_map(|binding| binding.interface).collect();
     let idle: Vec<String> = named.difference(&rails).cloned().collect();
     let text = || {
         let rails: Vec<String> = rails.iter().cloned().collect();
@@ -364,7 +364,7 @@ mod tests {
             let setting = Setting { value: text.into(), origin: "set".into() };
             report.config.insert("tx_bindings".to_owned(), setting);
         };
-        bind(&mut report, &format!("{rail}:0"));
+        bind(&mut report, &format!("{rail}:0;1"));
         assert_eq!(bindings_of_no_rail(&report), None);
         bind(&mut report, &format!("{rail}:0;eth9:1"));
         let remark = bindings_of_no_rail(&report).unwrap();

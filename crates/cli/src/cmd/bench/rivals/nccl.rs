@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::standing::{Rival, Turn};
 use crate::cmd::bench::error::{BenchError, Mismatch};
-use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::options::{Layout, MemoryKind, NcclMode, Schedule, Verify};
+use crate::interrupt::Interrupt;
 use crate::lines::{Lines, QUEUED_MAX};
 
 /// What a process is to do first of all.

@@ -12,10 +12,10 @@ use serde::Serialize;
 use super::cuda::spans_of;
 use super::nccl::{Order, Reply, Task};
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::memory::{Bank, Buffers, Needs, Store};
 use crate::cmd::bench::options::not_devices;
 use crate::cmd::bench::talk::{from_hex, to_hex};
+use crate::interrupt::Interrupt;
 
 /// What was set up by the first line.
 struct Rank {

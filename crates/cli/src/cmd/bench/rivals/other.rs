@@ -5,12 +5,12 @@ use polyrail::{Config, Engine};
 
 use super::standing::{CONTIGUOUS, Rival, RivalKind, Turn};
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::options::{
     Against, Change, Schedule, Server, Verify, changed_config, lone_rail_config, other_config,
 };
 use crate::cmd::bench::talk::{Answer, Ask, Link, unexpected};
 use crate::cmd::bench::trial::Trial;
+use crate::interrupt::Interrupt;
 
 /// Another pair of engines: the one here, and where the one there listens.
 pub(crate) struct Other {

@@ -20,8 +20,8 @@ use polyrail_sys::threads::process_cpu_seconds;
 
 use self::flow::{Awaited, Flow, Listener};
 use crate::cmd::bench::error::{BenchError, Mismatch};
-use crate::cmd::bench::interrupt::Interrupt;
 use crate::cmd::bench::talk::{Answer, Ask, Link, RawSpec, Traffic, unexpected};
+use crate::interrupt::Interrupt;
 use crate::together::start_all;
 
 /// The measuring end of the baseline.

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::load::{DownRail, Load, OneNic};
 use super::messages::{Answer, Ask};
 use crate::cmd::bench::error::BenchError;
-use crate::cmd::bench::interrupt::Interrupt;
+use crate::interrupt::Interrupt;
 use crate::stdout::excerpt;
 
 /// One end of the conversation.

@@ -122,13 +122,13 @@ const COLLECTIVE: &str = "Without a job";
 /// What is tried without --over. `polyrail collective` runs no NCCL, so only the plugin's own are tried there.
 const OURS: &[(Goal, &str, &[&str])] = &[
     (Goal::Latency, "POLYRAIL_NCCL_EXPRESS_BYTES", &["0", "32KiB"]),
-    (Goal::Latency, "POLYRAIL_PROXY_SPIN_US", &["0", "200"]),
+    (Goal::Latency, "POLYRAIL_SPIN", &["auto", "200us"]),
     (Goal::Throughput, "POLYRAIL_CHUNK_BYTES", &["512KiB", "2MiB"]),
     (Goal::Throughput, "POLYRAIL_CHANNELS", &["2", "8"]),
     (Goal::Throughput, "POLYRAIL_WINDOW_CHUNKS", &["8", "32"]),
-    (Goal::Cpu, "POLYRAIL_PROXY_SPIN_US", &["0"]),
+    (Goal::Cpu, "POLYRAIL_SPIN", &["off"]),
     (Goal::Cpu, "POLYRAIL_CHUNK_BYTES", &["2MiB"]),
-    (Goal::Balance, "POLYRAIL_PROXY_SPIN_US", &["0", "200"]),
+    (Goal::Balance, "POLYRAIL_SPIN", &["auto", "200us"]),
     (Goal::Balance, "POLYRAIL_CHUNK_BYTES", &["512KiB", "2MiB"]),
 ];
 /// Beside those, with a job.

@@ -1,7 +1,5 @@
 //! One variable at a time, what wins together, and a fresh run of that against the baseline.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use polyrail_experiment::{Better, Effect, Experiment, Looks, Plan, Rule, Verdict};
@@ -9,9 +7,10 @@ use polyrail_report::exit;
 
 use super::args::{Goal, PRECISION, TuneArgs};
 use super::output::{Candidate, Tried, TuneReport, variables_of};
-use crate::cmd::experiment::cell::{Failure, Outcome, Runner, stop_flag};
+use crate::cmd::experiment::cell::{Failure, Outcome, Runner};
 use crate::cmd::experiment::error::RunError;
 use crate::cmd::experiment::run::Short;
+use crate::interrupt::{AtOnce, Interrupt};
 use crate::progress::Progress;
 use crate::stdout::complain;
 
@@ -36,7 +35,7 @@ pub(super) struct Figures {
 struct Bench<'a> {
     experiment: &'a Experiment,
     goal: Goal,
-    stop: Arc<AtomicBool>,
+    interrupt: Interrupt,
     begin: Instant,
     budget: Duration,
     progress: Progress,
@@ -60,7 +59,7 @@ pub(super) fn run(args: &TuneArgs) -> Result<TuneReport, RunError> {
     let mut bench = Bench {
         experiment: &experiment,
         goal: args.goal,
-        stop: stop_flag()?,
+        interrupt: Interrupt::install(AtOnce::Never)?,
         begin: Instant::now(),
         budget: args.budget,
         progress: Progress::new(),
@@ -169,7 +168,7 @@ impl Bench<'_> {
     }
 
     fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.interrupt.is_raised()
     }
 
     /// Block after block, so many at least, until the effects are known or the time is over.

@@ -1,0 +1,123 @@
+//! Options of every verb: the machine, and the folder of its sessions.
+
+use std::env;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use polyrail_host::{Sysroot, Topology};
+use polyrail_netlink::Routes;
+use polyrail_tune::{Reach, Session, StateDir, SysMachine, TuneError};
+
+use crate::fault::Fault;
+use crate::machine_args::MachineCopy;
+use crate::stdout::excerpt;
+use crate::values::{check_folder_to_write, folder_to_write, sound};
+
+/// Which machine, where its sessions are kept, and the form of results.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Common options")]
+pub(super) struct Where {
+    /// Print JSON.
+    #[arg(long, global = true)]
+    pub(super) json: bool,
+
+    /// Read and write below this folder, which holds copies of /proc and /sys; or read an archive
+    /// made by `polyrail host snapshot`.
+    #[arg(long, global = true, value_name = "DIR|FILE", value_parser = MachineCopy::parse)]
+    pub(super) sysroot: Option<MachineCopy>,
+
+    /// The folder for backups and journals, for `apply`, `verify`, `watch`, `undo` and `confirm`
+    /// [default: that of the variable POLYRAIL_STATE_DIR, or else /var/lib/polyrail/host].
+    #[arg(long, global = true, value_name = "DIR", value_parser = folder_to_write())]
+    state_dir: Option<PathBuf>,
+}
+
+/// The environment variable that names the folder of sessions. `--state-dir` overrides it.
+const VARIABLE: &str = "POLYRAIL_STATE_DIR";
+
+impl Where {
+    pub(super) fn root(&self) -> Sysroot {
+        MachineCopy::root(self.sysroot.as_ref())
+    }
+
+    /// Refuses to change an archive of a machine.
+    pub(super) fn require_writable(&self) -> Result<(), TuneError> {
+        require_writable(self.sysroot.as_ref())
+    }
+
+    pub(super) fn machine(&self) -> SysMachine {
+        SysMachine::new(self.root())
+    }
+
+    pub(super) fn topology(&self) -> Result<Topology, TuneError> {
+        Ok(Topology::read(&self.root())?)
+    }
+
+    /// The interfaces through which users reach the machine.
+    pub(super) fn reach(&self) -> Result<Reach, TuneError> {
+        let root = self.root();
+        Reach::read(&root, if root.is_live() { ssh_interface(&root) } else { None })
+    }
+
+    /// The folder of sessions: from the option, else from the variable, else the default.
+    pub(super) fn state_dir(&self) -> PathBuf {
+        let given = self.state_dir.clone().or_else(|| env::var_os(VARIABLE).map(PathBuf::from));
+        given.unwrap_or_else(|| StateDir::DEFAULT.into())
+    }
+
+    /// Refuses a folder from the variable that can't hold sessions.
+    ///
+    /// # Errors
+    /// A fault that names the variable and the folder.
+    pub(super) fn check_state_dir(&self) -> Result<(), Fault> {
+        let folder = self.state_dir();
+        sound(&folder).and_then(|()| check_folder_to_write(&folder)).map_err(|refusal| {
+            let shown = excerpt(&folder.to_string_lossy());
+            let fault = Fault::new(refusal.code(), format!("{VARIABLE} `{shown}`: {refusal}"));
+            fault.with_help(refusal.help().unwrap_or("name another folder with --state-dir"))
+        })
+    }
+
+    pub(super) fn state(&self) -> StateDir {
+        StateDir::new(self.state_dir())
+    }
+
+    /// The last open session of this name, if it is of this boot.
+    pub(super) fn last_session(&self, name: &str) -> Result<Option<Session>, TuneError> {
+        let here = polyrail_tune::HostId::read(&self.root())?;
+        let sessions = self.state().sessions()?;
+        let holds = |session: &Session| {
+            session.is_open() && session.is_of(name) && session.host.is_same_boot(&here)
+        };
+        Ok(sessions.into_iter().rfind(holds))
+    }
+}
+
+/// The interface that leads to the SSH client that started this process.
+pub(crate) fn ssh_interface(root: &Sysroot) -> Option<String> {
+    let connection = env::var("SSH_CONNECTION").ok()?;
+    let destination: IpAddr = connection.split_whitespace().next()?.parse().ok()?;
+    let wanted = Routes::open().ok()?.interface(destination, None).ok()??;
+    let names = root.list("/sys/class/net").ok()?;
+    let is_wanted = |name: &String| {
+        let index = root.read_parsed::<u32>(format!("/sys/class/net/{name}/ifindex"));
+        matches!(index, Ok(Some(index)) if index == wanted)
+    };
+    names.into_iter().find(is_wanted)
+}
+
+/// Refuses to write into an archive: it is unpacked for reading, and the copy is deleted.
+///
+/// # Errors
+/// [`TuneError::Argument`] if `copy` is an archive.
+pub(crate) fn require_writable(copy: Option<&MachineCopy>) -> Result<(), TuneError> {
+    match copy {
+        Some(copy) if !copy.path.is_dir() => Err(TuneError::argument(
+            "--sysroot",
+            copy.path.display().to_string(),
+            "is an archive, in which nothing can be changed",
+            "an unpacked archive, or --dry-run",
+        )),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,8 @@
+//! Tests that measure, or look at all engines of their process. Another test would change the result, so `.cargo/runner`
+//! has these run one at a time.
+
+mod causes;
+#[path = "../common/mod.rs"]
+mod common;
+mod nccl_tune;
+mod top;

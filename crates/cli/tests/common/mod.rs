@@ -1,0 +1,118 @@
+//! Helpers of the command's tests: they start it, read its output, and wait for other processes.
+#![allow(dead_code, reason = "no program of tests uses all of it")]
+
+pub(crate) mod fit;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_polyrail");
+
+/// Far more than anything takes that a test waits for, also on a machine that is busy otherwise.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// The command with these words and nothing on its standard input.
+pub(crate) fn polyrail<Word: AsRef<OsStr>>(words: impl IntoIterator<Item = Word>) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(words).stdin(Stdio::null());
+    command
+}
+
+pub(crate) fn run(words: &[&str]) -> Output {
+    polyrail(words).output().unwrap()
+}
+
+/// Standard output of a run that ends well.
+#[track_caller]
+pub(crate) fn good(words: &[&str]) -> String {
+    let output = run(words);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{words:?}: {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Exit code, standard output, standard error.
+pub(crate) fn outcome(words: &[&str]) -> (i32, String, String) {
+    let output = run(words);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+/// Standard error of a run that ended with `code` and printed no result.
+#[track_caller]
+pub(crate) fn refusal(code: i32, output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(code), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
+    text(&output.stderr).to_owned()
+}
+
+#[track_caller]
+pub(crate) fn text(bytes: &[u8]) -> &str {
+    str::from_utf8(bytes).unwrap()
+}
+
+/// The report on standard output of a run that ended with `code`; it fits the schema of this name.
+#[track_caller]
+pub(crate) fn report(schema: &str, code: i32, output: &Output, from: &str) -> Value {
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{from}: {errors}");
+    let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+        panic!("{from}: {error}: {}", String::from_utf8_lossy(&output.stdout))
+    });
+    fit::fits(schema, &report, from);
+    report
+}
+
+/// Looks again and again, until there is what a test waits for.
+#[track_caller]
+pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begin.elapsed() < DEADLINE, "waited too long: {what}");
+        // It looks again: another process gets there.
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    wait_for(what, || is_so().then_some(()));
+}
+
+pub(crate) fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Writes a program by another process: children that other tests start meanwhile inherit no open file of it, and a
+/// program that a process has open for writing can't be run.
+pub(crate) fn write_program(path: &Path, text: &str) {
+    let script = r#"printf %s "$1" > "$0" && chmod 755 "$0""#;
+    let status = Command::new("sh").args(["-c", script]).arg(path).arg(text).status();
+    assert!(status.unwrap().success(), "{}", path.display());
+}
+
+/// A process that ends with the test.
+pub(crate) struct Process(pub(crate) Child);
+
+impl Process {
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail only where it is gone already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

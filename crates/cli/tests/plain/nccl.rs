@@ -1,0 +1,263 @@
+//! `polyrail nccl`, from the outside.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use polyrail_host::{Sysroot, Topology};
+
+use crate::common::{PROGRAM, polyrail};
+
+fn nccl(arguments: &[&str]) -> Output {
+    polyrail(["nccl"]).args(arguments).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// What looks like a plugin from the outside, so that texts tell files apart.
+fn plugin(text: &str) -> String {
+    format!("{:\0<64}ncclNetPlugin_v8 {text}", "\x7fELF\x02\x01")
+}
+
+#[test]
+fn a_file_that_is_no_plugin_is_not_installed() {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, goal) = (folder.path().join("from.so"), folder.path().join("goal"));
+    let library = plugin("");
+    for (content, fault) in [
+        ("root:x:0:0::/root:/bin/sh", "it does not begin as a library"),
+        ("", "it is empty"),
+        (&library[..64], "it has no table ncclNetPlugin_v5 to v12"),
+    ] {
+        fs::write(&from, content).unwrap();
+        let arguments = ["install", goal.to_str().unwrap(), "--from", from.to_str().unwrap()];
+        let output = nccl(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{content}");
+        let error = text(&output.stderr);
+        assert!(error.contains(&format!("is no plugin: {fault}")), "{error}");
+        assert!(error.contains("; allowed: a net plugin\nhelp: "), "{error}");
+        assert!(!goal.exists());
+    }
+}
+
+#[test]
+fn a_plugin_that_is_not_there_is_told_with_what_to_do() {
+    let output = nccl(&["check", "not-installed"]);
+    assert_eq!(output.status.code(), Some(3));
+    let error = text(&output.stderr);
+    assert!(error.contains("libnccl-net-not-installed.so"), "{error}");
+    assert!(error.contains("polyrail nccl install"), "{error}");
+}
+
+#[test]
+fn what_is_installed_has_both_names_and_replaces_what_was_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let built = folder.path().join("built.so");
+    let installed = folder.path().join("opt/new");
+    let path = installed.to_str().unwrap();
+    for content in ["first", "second"] {
+        let content = plugin(content);
+        fs::write(&built, &content).unwrap();
+        let output = nccl(&["install", path, "--from", built.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        for name in ["libnccl-net-polyrail.so", "librccl-net-polyrail.so"] {
+            assert_eq!(fs::read_to_string(installed.join(name)).unwrap(), content);
+        }
+    }
+    let env = nccl(&["env", "--folder", path]);
+    assert!(text(&env.stdout).contains("export NCCL_NET_PLUGIN=polyrail\n"));
+    // Where a file is there can't be a folder.
+    let blocked = nccl(&["install", built.to_str().unwrap(), "--from", built.to_str().unwrap()]);
+    assert_eq!(blocked.status.code(), Some(2));
+    assert!(
+        text(&blocked.stderr).contains("built.so`: is a file; allowed: "),
+        "{}",
+        text(&blocked.stderr)
+    );
+    let conf = nccl(&["env", "--conf", "--folder", path]);
+    let folder = fs::canonicalize(path).unwrap();
+    let library = folder.join("libnccl-net-polyrail.so").display().to_string();
+    let line = format!("\nNCCL_NET_PLUGIN={library}\n");
+    assert!(text(&conf.stdout).contains(&line), "{}", text(&conf.stdout));
+    let none = nccl(&["env", "--folder", "/"]);
+    assert_eq!(none.status.code(), Some(2));
+    assert!(text(&none.stderr).contains("`/`: holds no libnccl-net-polyrail.so; allowed: "));
+}
+
+#[test]
+fn root_leaves_no_library_that_another_user_can_change() {
+    use std::os::unix::fs::{PermissionsExt, chown};
+    if !rustix::process::geteuid().is_root() {
+        return polyrail_skip::skip(
+            "needs root",
+            "sudo cargo test -p polyrail-cli --test plain nccl::",
+        );
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let (built, goal) = (folder.path().join("built.so"), folder.path().join("goal"));
+    fs::write(&built, plugin("")).unwrap();
+    fs::create_dir(&goal).unwrap();
+    fs::set_permissions(&goal, fs::Permissions::from_mode(0o1777)).unwrap();
+    let library = goal.join("libnccl-net-polyrail.so");
+    fs::write(&library, "theirs").unwrap();
+    fs::set_permissions(&library, fs::Permissions::from_mode(0o777)).unwrap();
+    chown(&library, Some(65534), Some(65534)).unwrap();
+    let install = || nccl(&["install", goal.to_str().unwrap(), "--from", built.to_str().unwrap()]);
+    let output = install();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("belongs to user 65534"), "{}", text(&output.stderr));
+    chown(&library, Some(0), Some(0)).unwrap();
+    assert_eq!(install().status.code(), Some(0));
+    assert_eq!(fs::metadata(&library).unwrap().permissions().mode() & 0o777, 0o755);
+    // The second name is a link, in place of a link only.
+    let second = goal.join("librccl-net-polyrail.so");
+    fs::remove_file(&second).unwrap();
+    fs::write(&second, "a file").unwrap();
+    let output = install();
+    assert!(text(&output.stderr).contains("it is there, and no link"), "{}", text(&output.stderr));
+    assert_eq!(fs::read_to_string(&second).unwrap(), "a file");
+}
+
+/// As after `cargo install`: the program is in one folder, the library in another.
+#[test]
+fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {
+    let root = tempfile::tempdir().unwrap();
+    let [bin, home, work, other] =
+        ["bin", "home", "work", "other"].map(|name| root.path().join(name));
+    let [lib, target] = [home.join(".local/lib"), work.join("target/release")];
+    for folder in [&bin, &lib, &target, &other] {
+        fs::create_dir_all(folder).unwrap();
+    }
+    let program = bin.join("polyrail");
+    // Another process copies: children that other tests start meanwhile inherit no open file of it,
+    // and a program that somebody has open for writing can't be run.
+    let copied = Command::new("cp").arg(PROGRAM).arg(&program).status();
+    assert!(copied.unwrap().success());
+    let run = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        command.arg("nccl").args(arguments).current_dir(&work).env("HOME", &home);
+        command.env_remove("CARGO_TARGET_DIR");
+        command.env("LD_LIBRARY_PATH", &other).output().unwrap()
+    };
+    let goal = root.path().join("goal");
+    let goal = goal.to_str().unwrap();
+
+    let refused = run(&["install", goal]);
+    assert_eq!(refused.status.code(), Some(2));
+    let error = text(&refused.stderr);
+    assert!(error.starts_with("polyrail: there is no libnccl_net_polyrail.so in "), "{error}");
+    let lib_beside = root.path().join("lib");
+    for sought in [&bin, &lib_beside, &lib, &other] {
+        assert!(error.contains(sought.to_str().unwrap()), "{sought:?}: {error}");
+    }
+    let error = text(&run(&["check"]).stderr);
+    for sought in [&bin, &lib_beside, &lib, &other] {
+        assert!(error.contains(sought.to_str().unwrap()), "{sought:?}: {error}");
+    }
+    // `cargo install` leaves the library where it was built.
+    fs::write(target.join("libnccl_net_polyrail.so"), plugin("repository")).unwrap();
+    fs::write(work.join("Cargo.lock"), "").unwrap();
+    let deep = work.join("crates/cli");
+    fs::create_dir_all(&deep).unwrap();
+    let elsewhere = root.path().join("elsewhere");
+    for (folder, target_dir) in [(&deep, None), (&other, Some(work.join("target")))] {
+        let mut command = Command::new(&program);
+        command.args(["nccl", "install", elsewhere.to_str().unwrap()]).current_dir(folder);
+        command.env("HOME", &home).env_remove("LD_LIBRARY_PATH").env_remove("CARGO_TARGET_DIR");
+        let output = command.envs(target_dir.map(|dir| ("CARGO_TARGET_DIR", dir))).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let installed = elsewhere.join("libnccl-net-polyrail.so");
+        assert_eq!(fs::read_to_string(&installed).unwrap(), plugin("repository"));
+        fs::remove_dir_all(&elsewhere).unwrap();
+    }
+    for (folder, content) in [(&target, "repository"), (&other, "path"), (&lib, "home")] {
+        let content = plugin(content);
+        fs::write(folder.join("libnccl_net_polyrail.so"), &content).unwrap();
+        let output = run(&["install", goal]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let installed = fs::read_to_string(format!("{goal}/libnccl-net-polyrail.so"));
+        assert_eq!(installed.unwrap(), content);
+    }
+
+    assert!(!text(&run(&["env"]).stdout).contains("LD_LIBRARY_PATH"));
+    assert_eq!(run(&["install", lib.to_str().unwrap()]).status.code(), Some(0));
+    let exported =
+        format!("export LD_LIBRARY_PATH='{}'", fs::canonicalize(&lib).unwrap().display());
+    assert!(text(&run(&["env"]).stdout).starts_with(&exported));
+    // What others can change is not handed to NCCL.
+    let mode = |mode| {
+        let library = lib.join("libnccl-net-polyrail.so");
+        fs::set_permissions(library, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    };
+    mode(0o666);
+    for words in [&["env"][..], &["env", "--conf"]] {
+        let output = run(words);
+        let error = text(&output.stderr);
+        assert!(!output.status.success() && error.contains("is not used: "), "{error}");
+        assert!(output.stdout.is_empty());
+    }
+    mode(0o644);
+    // The file there is no library, which only somebody can tell who found it.
+    let error = text(&run(&["check"]).stderr);
+    assert!(error.contains(".local/lib/libnccl-net-polyrail.so"), "{error}");
+}
+
+#[test]
+fn what_env_prints_is_for_a_shell() {
+    let env = text(&nccl(&["env"]).stdout);
+    let script = format!("{env}\necho \"$NCCL_NET $NCCL_MIN_NCHANNELS\"");
+    let shell = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert_eq!(text(&shell.stdout), "Polyrail 8\n");
+}
+
+#[test]
+fn messages_are_smaller_where_more_gpus_share_the_cache() {
+    let chunk = |gpus: &str| {
+        let env = text(&nccl(&["env", "--gpus", gpus]).stdout);
+        let line = env.lines().find_map(|line| line.strip_prefix("export NCCL_P2P_NET_CHUNKSIZE="));
+        line.and_then(|line| line.split(' ').next()).unwrap().to_owned()
+    };
+    assert_eq!(["1", "2", "3", "8"].map(chunk), ["524288", "524288", "262144", "262144"]);
+    let wrong = nccl(&["env", "--gpus", "0"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(text(&wrong.stderr).contains("--gpus"), "{}", text(&wrong.stderr));
+}
+
+#[test]
+fn the_file_for_nccl_says_the_same_as_the_shell() {
+    let conf = text(&nccl(&["env", "--conf"]).stdout);
+    let lines = conf.lines().filter(|line| !line.starts_with('#'));
+    // Behind the = all is the value.
+    let quoted = lines.map(|line| line.replace('=', "='") + "'").collect::<Vec<_>>().join("\n");
+    let set = |script: &str| {
+        let script = format!("{script}\nset | grep ^NCCL | sort");
+        let mut shell = Command::new("sh");
+        text(
+            &shell
+                .args(["-c", &script])
+                .env_clear()
+                .env("PATH", "/usr/bin:/bin")
+                .output()
+                .unwrap()
+                .stdout,
+        )
+    };
+    assert!(set(&quoted).contains("NCCL_NET="), "{conf}");
+    assert_eq!(set(&quoted), set(&text(&nccl(&["env"]).stdout)));
+}
+
+#[test]
+fn settings_for_a_machine_without_a_gpu_say_what_they_assume() {
+    let few = nccl(&["env", "--gpus", "2"]);
+    let many = nccl(&["env", "--gpus", "3"]);
+    assert!(few.stderr.is_empty() && many.stderr.is_empty());
+    let here = nccl(&["env"]);
+    let topology = Topology::read(&Sysroot::live()).unwrap();
+    let told =
+        "this machine shows no GPU, so this is for one with more than 2; --gpus N says how many";
+    let is_told = text(&here.stderr).contains(told);
+    assert_eq!(is_told, topology.gpus.is_empty(), "{}", text(&here.stderr));
+    assert!(!is_told || here.stdout == many.stdout);
+}

@@ -1,0 +1,368 @@
+//! `polyrail nixl`, from the outside. What it installs is tried by agents in crates/capi/tests/c/nixl.rs.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use crate::common::{polyrail, repository, write_program};
+
+const PLUGIN: &str = "libplugin_POLYRAIL.so";
+/// As in a backend that was built.
+const MARK: &[u8] = b"\0Polyrail's backend for NIXL\0";
+
+/// As much of a library as the command looks at: a header that speaks of a table of one section, which is the end.
+fn library() -> Vec<u8> {
+    let mut bytes = vec![0; 64];
+    bytes[..6].copy_from_slice(b"\x7fELF\x02\x01");
+    bytes.extend(MARK);
+    bytes.resize(4096, 0);
+    bytes[40..48].copy_from_slice(&4096u64.to_le_bytes());
+    bytes[58] = 64;
+    bytes[60] = 1;
+    bytes.resize(4096 + 64, 0);
+    bytes
+}
+
+fn nixl(arguments: &[&str]) -> Output {
+    let mut command = polyrail(["nixl"]);
+    command.args(arguments).env_remove("VIRTUAL_ENV").env_remove("NIXL_PLUGIN_DIR");
+    command.output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A Python environment with a package of NIXL, and a backend that was built.
+struct Scene {
+    folder: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Self {
+        let scene = Self { folder: tempfile::tempdir().unwrap() };
+        let packages = scene.packages();
+        fs::create_dir_all(scene.plugins()).unwrap();
+        for folder in ["nixl_cu12.libs", "nixl_cu12-1.5.1.dist-info", "nixl_cu12"] {
+            fs::create_dir(packages.join(folder)).unwrap();
+        }
+        fs::write(scene.plugins().join("libplugin_UCX.so"), "ucx").unwrap();
+        fs::write(packages.join(".nixl_cu12.mesonpy.libs/libnixl.so"), "nixl").unwrap();
+        fs::write(packages.join("nixl_cu12.libs/libucp.so"), "ucp").unwrap();
+        fs::write(scene.path("built.so"), library()).unwrap();
+        scene
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    fn packages(&self) -> PathBuf {
+        self.path("env/lib/python3.11/site-packages")
+    }
+
+    fn plugins(&self) -> PathBuf {
+        self.packages().join(".nixl_cu12.mesonpy.libs/plugins")
+    }
+}
+
+fn files(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut names: Vec<String> = names.collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_backend_is_put_beside_the_others_and_taken_away_again() {
+    let scene = Scene::new();
+    let (environment, built) = (scene.text("env"), scene.text("built.so"));
+    let before = files(&scene.plugins());
+    for environment in [environment.as_str(), scene.packages().to_str().unwrap()] {
+        // A second time replaces the first.
+        for _ in 0..2 {
+            let output = nixl(&["install", environment, "--from", &built]);
+            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+            assert!(text(&output.stdout).contains("NIXL 1.5.1 finds it there"));
+            assert_eq!(fs::read(scene.plugins().join(PLUGIN)).unwrap(), library());
+        }
+        let output = nixl(&["uninstall", environment]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        assert_eq!(files(&scene.plugins()), before);
+        let again = nixl(&["uninstall", environment]);
+        assert_eq!(again.status.code(), Some(0));
+        assert!(text(&again.stdout).starts_with("nothing to do: "));
+    }
+}
+
+#[test]
+fn a_folder_of_its_own_has_links_as_the_package_has_files_and_goes_whole() {
+    let scene = Scene::new();
+    let (environment, built) = (scene.text("env"), scene.text("built.so"));
+    let folder = scene.text("own");
+    for _ in 0..2 {
+        let output = nixl(&["install", &environment, "--folder", &folder, "--from", &built]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let told = text(&output.stdout);
+        assert!(
+            told.contains("export NIXL_PLUGIN_DIR='") && told.contains("/own/nixl/plugins'"),
+            "{told}"
+        );
+    }
+    let plugins = scene.path("own/nixl/plugins");
+    assert_eq!(files(&plugins), [PLUGIN, "libplugin_UCX.so"]);
+    // What a backend finds by $ORIGIN/.. and $ORIGIN/../../nixl_cu12.libs.
+    assert_eq!(fs::read_to_string(plugins.join("libplugin_UCX.so")).unwrap(), "ucx");
+    assert_eq!(fs::read_to_string(plugins.join("../libnixl.so")).unwrap(), "nixl");
+    assert_eq!(fs::read_to_string(scene.path("own/nixl_cu12.libs/libucp.so")).unwrap(), "ucp");
+    assert_eq!(files(&scene.plugins()), ["libplugin_UCX.so"], "the environment stays as it is");
+
+    fs::write(plugins.join("mine.so"), "mine").unwrap();
+    let output = nixl(&["uninstall", "--folder", &folder]);
+    assert!(text(&output.stdout).contains("which has other files"), "{}", text(&output.stdout));
+    assert_eq!(files(&plugins), ["mine.so"], "what somebody else has put there stays");
+    fs::remove_dir_all(scene.path("own")).unwrap();
+    nixl(&["install", &environment, "--folder", &folder, "--from", &built]);
+    let output = nixl(&["uninstall", "--folder", &folder]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert!(!scene.path("own").exists());
+    assert_eq!(
+        fs::read_to_string(scene.packages().join("nixl_cu12.libs/libucp.so")).unwrap(),
+        "ucp"
+    );
+}
+
+#[test]
+fn only_links_that_install_made_are_removed() {
+    let scene = Scene::new();
+    let (environment, built, folder) =
+        (scene.text("env"), scene.text("built.so"), scene.text("own"));
+    let install = ["install", &environment, "--folder", &folder, "--from", &built];
+    assert_eq!(nixl(&install).status.code(), Some(0));
+    let plugins = scene.path("own/nixl/plugins");
+    symlink("/dev/null", plugins.join("mine.so")).unwrap();
+    // A file that has the name of a link stays, too.
+    fs::remove_file(plugins.join("libplugin_UCX.so")).unwrap();
+    fs::write(plugins.join("libplugin_UCX.so"), "mine").unwrap();
+    let again = nixl(&install);
+    assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
+    assert!(text(&again.stderr).contains("it is there, and no link"), "{}", text(&again.stderr));
+    let output = nixl(&["uninstall", "--folder", &folder]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    assert_eq!(files(&plugins), ["libplugin_UCX.so", "mine.so"]);
+    assert!(!scene.path("own/nixl/libnixl.so").is_symlink());
+}
+
+#[test]
+fn root_removes_nothing_by_a_folder_that_another_user_laid() {
+    if !rustix::process::geteuid().is_root() {
+        return polyrail_skip::skip(
+            "needs root",
+            "sudo cargo test -p polyrail-cli --test plain nixl::",
+        );
+    }
+    let scene = Scene::new();
+    let (victim, laid) = (scene.path("victim"), scene.path("laid"));
+    fs::create_dir_all(&victim).unwrap();
+    fs::create_dir_all(laid.join("nixl")).unwrap();
+    for name in ["localtime", "libplugin_UCX.so"] {
+        symlink("/dev/null", victim.join(name)).unwrap();
+    }
+    let marker = laid.join(".made-by-polyrail-nixl");
+    fs::write(&marker, "nixl/plugins/localtime\nnixl/plugins/libplugin_UCX.so\n").unwrap();
+    symlink(&victim, laid.join("nixl/plugins")).unwrap();
+    let uninstall = || nixl(&["uninstall", "--folder", laid.to_str().unwrap()]);
+    // Links are not followed, whoever laid them.
+    assert_ne!(uninstall().status.code(), Some(0));
+    assert_eq!(files(&victim).len(), 2);
+    fs::remove_file(laid.join("nixl/plugins")).unwrap();
+    fs::rename(&victim, laid.join("nixl/plugins")).unwrap();
+    for theirs in [&marker, &laid.join("nixl"), &laid] {
+        let give = |user| std::os::unix::fs::chown(theirs, Some(user), Some(user)).unwrap();
+        give(65534);
+        let output = uninstall();
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{}: {error}", theirs.display());
+        assert!(error.contains("belongs to user 65534"), "{error}");
+        assert_eq!(files(&laid.join("nixl/plugins")).len(), 2);
+        give(0);
+    }
+    assert_eq!(uninstall().status.code(), Some(0));
+    assert!(!laid.exists());
+}
+
+#[test]
+fn what_is_not_the_backend_is_neither_installed_nor_removed() {
+    let scene = Scene::new();
+    let (environment, built) = (scene.text("env"), scene.text("built.so"));
+    let other = scene.text("other.so");
+    fs::write(&other, "another backend").unwrap();
+    fs::create_dir(scene.path("full")).unwrap();
+    fs::write(scene.path("full/file"), "").unwrap();
+    fs::create_dir(scene.path("empty")).unwrap();
+    let (full, empty) = (scene.text("full"), scene.text("empty"));
+    let refusals: [(&[&str], &str); 5] = [
+        (&["install", &environment, "--from", &other], "is not Polyrail's backend for NIXL"),
+        (&["install", &empty, "--from", &built], "has no NIXL"),
+        (&["install", "--from", &built], "no Python environment is named or active"),
+        (&["install", &environment, "--folder", &full, "--from", &built], "has other files"),
+        (&["uninstall", "--folder", &full], "was not made by `polyrail nixl install --folder`"),
+    ];
+    for (words, said) in refusals {
+        let output = nixl(words);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {error}");
+        assert!(error.contains(said) && error.contains("\nhelp: "), "{words:?}: {error}");
+    }
+    let installed = scene.plugins().join(PLUGIN);
+    fs::write(&installed, "somebody else's").unwrap();
+    for words in [vec!["install", &environment, "--from", &built], vec!["uninstall", &environment]]
+    {
+        let output = nixl(&words);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains("is not Polyrail's"), "{}", text(&output.stderr));
+        assert_eq!(fs::read_to_string(&installed).unwrap(), "somebody else's");
+    }
+}
+
+#[test]
+fn a_check_tells_what_is_missing() {
+    let scene = Scene::new();
+    let environment = scene.text("env");
+    let without = nixl(&["check", &environment]);
+    assert_eq!(without.status.code(), Some(1));
+    assert!(text(&without.stdout).starts_with("NIXL 1.5.1 (nixl_cu12) in "));
+    assert!(text(&without.stderr).contains("install it with `polyrail nixl install`"));
+    nixl(&["install", &environment, "--from", &scene.text("built.so")]);
+    let output = nixl(&["check", &environment]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(
+        text(&output.stderr).contains("no environment with bin/python"),
+        "{}",
+        text(&output.stderr)
+    );
+    // Whatever goes wrong in the agent's process is told.
+    fs::create_dir_all(scene.path("env/bin")).unwrap();
+    symlink("/bin/false", scene.path("env/bin/python")).unwrap();
+    let error = refused(&["check", &environment], 1);
+    assert!(error.contains("an agent with the backend POLYRAIL fails"), "{error}");
+    assert!(error.contains("with exit code 1, and said nothing\n"), "{error}");
+    assert!(!error.contains("the lines above"), "{error}");
+}
+
+#[test]
+fn the_agent_of_a_check_takes_no_module_of_the_current_folder() {
+    let scene = Scene::new();
+    let environment = scene.text("env");
+    nixl(&["install", &environment, "--from", &scene.text("built.so")]);
+    fs::create_dir_all(scene.path("env/bin")).unwrap();
+    let (python, seen) = (scene.path("env/bin/python"), scene.path("seen"));
+    write_program(&python, &format!("#!/bin/sh\npwd > {}\n", seen.display()));
+    refused(&["check", &environment], 1);
+    assert_eq!(fs::read_to_string(&seen).unwrap(), "/\n");
+}
+
+/// What the command says on standard error, which has a remedy.
+fn refused(words: &[&str], code: i32) -> String {
+    let output = nixl(words);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {error}");
+    assert!(error.contains("\nhelp: "), "{words:?}: {error}");
+    error
+}
+
+#[test]
+fn a_damaged_backend_is_told_as_such_with_the_way_to_a_good_one() {
+    let scene = Scene::new();
+    let (environment, good, bad) =
+        (scene.text("env"), scene.text("built.so"), scene.text("bad.so"));
+    let installed = scene.plugins().join(PLUGIN);
+    let remedy = format!("remove it (rm '{}'), and then install a good one", installed.display());
+    let cut = &library()[..4000];
+    let before_the_mark = &library()[..64];
+    let damages: [(&[u8], &str, bool); 4] = [
+        (cut, "is damaged: it is cut off: it has 4000 of at least 4160 bytes", true),
+        (
+            before_the_mark,
+            "or it is damaged: it is cut off: it has 64 of at least 4160 bytes",
+            false,
+        ),
+        (
+            b"garbage",
+            "or it is damaged: it does not begin as a library (ELF of 64 bits) does",
+            false,
+        ),
+        (b"", "or it is damaged: it is empty", false),
+    ];
+    for (bytes, said, is_ours) in damages {
+        fs::write(&bad, bytes).unwrap();
+        let source = refused(&["install", &environment, "--from", &bad], 2);
+        assert!(source.contains(said) && source.contains("make -C integrations/nixl"), "{source}");
+        assert!(!installed.exists(), "what is damaged is not installed");
+
+        fs::write(&installed, bytes).unwrap();
+        let check = refused(&["check", &environment], 1);
+        assert!(check.contains(said) && check.contains(&remedy), "{check}");
+        if !is_ours {
+            let install = refused(&["install", &environment, "--from", &good], 2);
+            assert!(install.contains(said) && install.contains(&remedy), "{install}");
+            fs::remove_file(&installed).unwrap();
+        }
+        // What it says leads to a backend.
+        let output = nixl(&["install", &environment, "--from", &good]);
+        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        fs::remove_file(&installed).unwrap();
+    }
+}
+
+#[test]
+fn a_check_names_the_signal_that_ended_the_agent_and_says_what_that_means() {
+    let scene = Scene::new();
+    let environment = scene.text("env");
+    nixl(&["install", &environment, "--from", &scene.text("built.so")]);
+    fs::create_dir_all(scene.path("env/bin")).unwrap();
+    let python = scene.path("env/bin/python");
+    let check = |script: &str| {
+        write_program(&python, script);
+        refused(&["check", &environment], 1)
+    };
+    let damaged = check("#!/bin/sh\nkill -BUS $$\n");
+    assert!(damaged.contains("by signal 7 (bus error), and said nothing\n"), "{damaged}");
+    assert!(damaged.contains("help: the file may be damaged: remove it (rm '"), "{damaged}");
+    let killed = check("#!/bin/sh\necho why >&2\nkill -KILL $$\n");
+    assert!(killed.contains("by signal 9 (killed)\nwhy\n"), "{killed}");
+    assert!(killed.contains("the lines above") && !killed.contains("damaged"), "{killed}");
+}
+
+#[test]
+fn an_interpreter_that_this_user_cannot_execute_is_told_as_that() {
+    let scene = Scene::new();
+    let environment = scene.text("env");
+    nixl(&["install", &environment, "--from", &scene.text("built.so")]);
+    fs::create_dir_all(scene.path("env/bin")).unwrap();
+    let python = scene.path("env/bin/python");
+    fs::write(&python, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o644)).unwrap();
+    let denied = refused(&["check", &environment], 3);
+    assert!(denied.contains("Permission denied"), "{denied}");
+    assert!(denied.contains("help: give this user the right to execute it"), "{denied}");
+    // As a virtual environment has it whose interpreter was removed, or is where this user sees nothing.
+    fs::remove_file(&python).unwrap();
+    symlink(scene.path("gone"), &python).unwrap();
+    let gone = refused(&["check", &environment], 3);
+    assert!(gone.contains("bin/python: No such file"), "{gone}");
+    assert!(gone.contains("make the environment anew"), "{gone}");
+}
+
+#[test]
+fn the_text_that_tells_a_backend_is_in_its_source() {
+    let source = repository().join("integrations/nixl/src/plugin.cpp");
+    let mark = str::from_utf8(MARK).unwrap().trim_matches('\0');
+    assert!(fs::read_to_string(source).unwrap().contains(mark));
+}

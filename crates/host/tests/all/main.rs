@@ -1,0 +1,7 @@
+//! Facts read from machines, and the conclusions from them.
+
+mod bindings;
+mod corpus;
+mod nvml;
+mod snapshot;
+mod topology;

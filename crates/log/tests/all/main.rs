@@ -1,0 +1,4 @@
+//! Tests that need no process of their own.
+
+mod lines;
+mod subsystems;
