@@ -259,7 +259,7 @@ mod tests {
         let stopped = DoctorError::from(TuneError::Stopped);
         check(stopped.into(), "stopped", None, exit::INTERRUPTED);
         let no_check = DoctorError::NoCheck { id: id() };
-        check(no_check.into(), "`fq`", Some("--list"), exit::USAGE);
+        check(no_check.into(), "`fq`", Some("--explain"), exit::USAGE);
         check(TuneError::BadPlan { reason: id() }.into(), "the plan fq", None, exit::USAGE);
         let lab = LabError::Interrupted { name: id() };
         check(lab.into(), "`fq`", Some("lab up fq"), exit::INTERRUPTED);

@@ -20,6 +20,8 @@ const MOVED: &[(&[&str], &str)] = &[
     (&["irq", "watch"], "host watch irq"),
     (&["irq"], "host show irq"),
     (&["man"], "shell man"),
+    (&["nccl", "check", LIBRARY], "nccl try"),
+    (&["nccl", "check"], "doctor"),
     (&["nic", "reset"], "host undo nic"),
     (&["nic", "stats"], "host show counters"),
     (&["nic", "channels", ANY, PAIR], "host apply channels"),
@@ -31,6 +33,8 @@ const MOVED: &[(&[&str], &str)] = &[
     (&["nic", "rss", ANY, PAIR], "host apply rss"),
     (&["nic", "rss"], "host show rss"),
     (&["nic"], "host show"),
+    (&["nixl", "check"], "doctor"),
+    (&["nixl", "uninstall"], "nixl install --undo"),
     (&["sweep"], "experiment sweep"),
     (&["topo", "--matrix"], "host show matrix"),
     (&["topo", "--nccl-xml"], "host show nccl-xml"),
@@ -46,10 +50,20 @@ const MOVED: &[(&[&str], &str)] = &[
     (&["tune"], "host show profiles"),
 ];
 
+/// Options of earlier versions: the command, the option, and the words of today.
+const MOVED_OPTIONS: &[(&str, &str, &str)] = &[
+    ("doctor", "--list", "doctor --explain"),
+    ("doctor", "--fix", "host apply fix ID"),
+    ("doctor", "--undo", "host undo doctor"),
+    ("doctor", "--dry-run", "host apply fix ID --dry-run"),
+    ("doctor", "--state-dir", "host apply fix ID --state-dir DIR"),
+];
+
 /// Matches the name of an existing file.
 const FILE: &str = "FILE";
-/// Matches any word.
+/// These match any word.
 const ANY: &str = "NIC";
+const LIBRARY: &str = "LIBRARY";
 /// Matches a name with a value.
 const PAIR: &str = "NAME=VALUE";
 
@@ -57,7 +71,7 @@ const PAIR: &str = "NAME=VALUE";
 pub(crate) fn moved(words: &[OsString], place: usize) -> Option<(String, &'static str)> {
     let is = |old: &str, word: &OsString| match old {
         FILE => Path::new(word).is_file(),
-        ANY => true,
+        ANY | LIBRARY => true,
         PAIR => word.to_string_lossy().contains('='),
         _ => word == old,
     };
@@ -68,6 +82,12 @@ pub(crate) fn moved(words: &[OsString], place: usize) -> Option<(String, &'stati
     let has_place = |old: &[&str]| old.len() > place && fits(old, words);
     let (old, now) = MOVED.iter().find(|(old, _)| has_place(old))?;
     Some((old.join(" "), now))
+}
+
+/// Finds the words of today for an option of this command, which is named without the program.
+pub(crate) fn moved_option(command: &str, option: &str) -> Option<&'static str> {
+    let is_it = |(of, old, _): &&(&str, &str, &str)| *of == command && *old == option;
+    MOVED_OPTIONS.iter().find(is_it).map(|(.., now)| *now)
 }
 
 #[cfg(test)]
@@ -91,19 +111,38 @@ mod tests {
             let begin = format!("command `{}`: is `polyrail {now}` now; allowed: ", old.join(" "));
             let help = format!("\nhelp: for more, try 'polyrail {now} --help'");
             assert!(told.starts_with(&begin) && told.ends_with(&help), "{told}");
-            let mut command = &crate::command();
-            for word in now.split(' ') {
-                match command.find_subcommand(word) {
-                    Some(below) => command = below,
-                    // The command has none below it. The word is its first argument.
-                    None => {
-                        let first = command.get_positionals().next();
-                        let values = first.map(clap::Arg::get_possible_values).unwrap_or_default();
-                        let is_one = values.iter().any(|value| value.get_name() == word);
-                        assert!(is_one, "{now}: {word}");
-                    }
-                }
+            assert_exists(now);
+        }
+    }
+
+    /// The words name a command, its options and the first values of its arguments.
+    fn assert_exists(now: &str) {
+        let mut command = &crate::command();
+        for word in now.split(' ') {
+            if let Some(option) = word.strip_prefix("--") {
+                let mut options = command.get_arguments().filter_map(clap::Arg::get_long);
+                assert!(options.any(|long| long == option), "{now}: {word}");
+            } else if let Some(below) = command.find_subcommand(word) {
+                command = below;
+            } else if word.chars().any(char::is_lowercase) {
+                // The command has none below it. The word is its first argument.
+                let first = command.get_positionals().next();
+                let values = first.map(clap::Arg::get_possible_values).unwrap_or_default();
+                let is_one = values.iter().any(|value| value.get_name() == word);
+                assert!(is_one, "{now}: {word}");
             }
+        }
+    }
+
+    #[test]
+    fn an_old_option_is_refused_with_the_new_words_which_exist() {
+        for (command, old, now) in MOVED_OPTIONS {
+            let words: Vec<OsString> =
+                command.split(' ').chain([*old]).map(OsString::from).collect();
+            let told = crate::check(&words).unwrap_err();
+            let begin = format!("option `{old}`: is `polyrail {now}` now; allowed: what ");
+            assert!(told.starts_with(&begin) && told.lines().count() == 2, "{told}");
+            assert_exists(now);
         }
     }
 }

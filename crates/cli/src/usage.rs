@@ -14,7 +14,7 @@ use polyrail_report::exit;
 
 use crate::config_args::given_twice;
 use crate::help::{grouped, shortened};
-use crate::moved::moved;
+use crate::moved::{moved, moved_option};
 use crate::outputs::{are_written, hinted, written_over};
 use crate::stdout::{excerpt, set_remedy, tell};
 use crate::unwritten::to_stdout;
@@ -323,6 +323,12 @@ fn unknown_argument(field: &str, error: &Error, line: &Line<'_>) -> (String, Opt
         let shown = excerpt(word.unwrap_or(field));
         let text =
             format!("argument `{shown}`: is negative; allowed: values that don't begin with -");
+        return (text, None);
+    }
+    let old = name.split_once(' ').and_then(|(_, command)| moved_option(command, field));
+    if let Some(now) = old {
+        let allowed = format!("what `{name} --help` lists");
+        let text = format!("option `{shown}`: is `polyrail {now}` now; allowed: {allowed}");
         return (text, None);
     }
     let near = match error.get(ContextKind::SuggestedArg) {

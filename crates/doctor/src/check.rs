@@ -8,7 +8,7 @@ use crate::context::Context;
 /// A check: data, and the function that applies it.
 #[derive(Debug)]
 pub struct Check {
-    /// Its stable name, in reports, `--explain` and `--fix`.
+    /// Its stable name, in reports, `doctor --explain` and `host apply fix`.
     pub id: &'static str,
     /// The part of the machine that it examines.
     pub group: Group,
@@ -54,6 +54,8 @@ pub enum Group {
     Devmem,
     /// What this process may do.
     Permissions,
+    /// Plugins of other programs.
+    Plugins,
 }
 
 /// What a fault costs, the worst first.
@@ -88,7 +90,7 @@ pub struct Finding {
     pub evidence: Vec<Evidence>,
     /// Commands that fix it. Read them before you run them.
     pub commands: Vec<String>,
-    /// The same changes as data, where `--fix` can make them.
+    /// The same changes as data, where `host apply fix` can make them.
     pub changes: Vec<Change>,
 }
 
@@ -101,6 +103,28 @@ pub struct Change {
     pub from: Option<String>,
     /// The value that it should have, as text.
     pub to: String,
+}
+
+/// Answers about the plugins of the running machine. `None`: the caller did not ask.
+#[derive(Clone, Debug, Default)]
+pub struct Answers {
+    /// The plugin that NCCL loads.
+    pub nccl_plugin: Option<Answer>,
+    /// The backend in the active Python environment.
+    pub nixl_backend: Option<Answer>,
+}
+
+/// The state of a plugin.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// It is not installed, for this reason.
+    Absent(String),
+    /// It works.
+    Works(Vec<Evidence>),
+    /// It is installed and does not work.
+    Fails(Finding),
+    /// It can't be tried, for this reason.
+    Unknown(String),
 }
 
 /// The whole answer of a check.
@@ -118,6 +142,21 @@ pub(crate) struct Outcome {
 /// Why a check can't know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unknown(pub(crate) String);
+
+impl Answer {
+    pub(crate) fn outcome(answer: Option<&Self>) -> Result<Outcome, Unknown> {
+        let seen = match answer {
+            None => return Ok(Outcome::not_applicable("a copy of a machine runs no plugin")),
+            Some(Self::Absent(why)) => return Ok(Outcome::not_applicable(why)),
+            Some(Self::Unknown(why)) => return Err(Unknown(why.clone())),
+            Some(Self::Works(seen)) => seen.clone(),
+            Some(Self::Fails(finding)) => {
+                return Ok(Outcome { findings: vec![finding.clone()], ..Outcome::default() });
+            }
+        };
+        Ok(Outcome { seen, ..Outcome::default() })
+    }
+}
 
 impl Outcome {
     pub(crate) fn not_applicable(why: impl Into<String>) -> Self {
@@ -138,13 +177,15 @@ impl Outcome {
 }
 
 impl Evidence {
-    pub(crate) fn new(path: impl Into<String>, value: impl ToString) -> Self {
+    /// A source and its content.
+    pub fn new(path: impl Into<String>, value: impl ToString) -> Self {
         Self { path: path.into(), value: value.to_string() }
     }
 }
 
 impl Finding {
-    pub(crate) fn new(what: impl Into<String>) -> Self {
+    /// A fault of the whole host, without evidence.
+    pub fn new(what: impl Into<String>) -> Self {
         Self { what: what.into(), ..Self::default() }
     }
 
@@ -153,12 +194,14 @@ impl Finding {
         self
     }
 
-    pub(crate) fn because(mut self, path: impl Into<String>, value: impl ToString) -> Self {
+    /// Adds evidence.
+    pub fn because(mut self, path: impl Into<String>, value: impl ToString) -> Self {
         self.evidence.push(Evidence::new(path, value));
         self
     }
 
-    pub(crate) fn command(mut self, command: impl Into<String>) -> Self {
+    /// Adds a command that fixes it.
+    pub fn command(mut self, command: impl Into<String>) -> Self {
         self.commands.push(command.into());
         self
     }
@@ -207,6 +250,7 @@ impl Group {
             Self::Zerocopy => "zerocopy",
             Self::Devmem => "devmem",
             Self::Permissions => "permissions",
+            Self::Plugins => "plugins",
         }
     }
 }

@@ -1,5 +1,6 @@
 //! All checks, by group.
 
+mod bindings;
 mod cpu;
 mod devmem;
 mod irq;
@@ -7,6 +8,7 @@ mod links;
 mod memory;
 mod net;
 mod permissions;
+mod plugins;
 mod queues;
 mod routes;
 mod sockets;
@@ -26,11 +28,13 @@ pub static CHECKS: &[&[Check]] = &[
     net::CHECKS,
     sockets::CHECKS,
     cpu::CHECKS,
+    bindings::CHECKS,
     steering::CHECKS,
     memory::CHECKS,
     devmem::CHECKS,
     tcpx::CHECKS,
     permissions::CHECKS,
+    plugins::CHECKS,
 ];
 
 #[cfg(test)]

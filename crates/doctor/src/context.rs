@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use polyrail_host::bindings::Bindings;
 use polyrail_host::{CpuSet, Distance, Nic, Sysroot, Topology};
 use polyrail_tune::Reach;
 
-use crate::check::Unknown;
+use crate::check::{Answers, Unknown};
 use crate::error::DoctorError;
 use crate::probes::{NicProbe, Probes};
 
@@ -21,6 +22,8 @@ pub struct Options {
     pub workers: Option<CpuSet>,
     /// Whether to check what receiving into device memory needs.
     pub devmem: bool,
+    /// The bindings of the settings: of threads that send, and of threads that receive.
+    pub bindings: [Bindings; 2],
 }
 
 /// A host to be examined, with everything that checks share.
@@ -30,6 +33,7 @@ pub struct Context {
     topology: Topology,
     probes: Probes,
     options: Options,
+    answers: Answers,
     notes: Vec<String>,
     /// Interfaces that lead out of a network namespace without NICs, such as the `eth0` of a pod.
     ways_out: Vec<Nic>,
@@ -43,6 +47,7 @@ impl Default for Options {
             rtt: Duration::from_micros(200),
             workers: None,
             devmem: false,
+            bindings: Default::default(),
         }
     }
 }
@@ -87,7 +92,15 @@ impl Context {
             return Err(DoctorError::NoCpu { workers, known });
         }
         let probes = Probes::take(root, &examined(root, &topology))?;
-        Ok(Self { root: root.clone(), topology, probes, options, notes, ways_out })
+        let answers = Answers::default();
+        Ok(Self { root: root.clone(), topology, probes, options, answers, notes, ways_out })
+    }
+
+    /// Adds answers about plugins.
+    #[must_use]
+    pub fn with(mut self, answers: Answers) -> Self {
+        self.answers = answers;
+        self
     }
 
     /// Interfaces that stand for cards, and values that can't be read, one sentence each.
@@ -105,6 +118,10 @@ impl Context {
 
     pub(crate) fn probes(&self) -> &Probes {
         &self.probes
+    }
+
+    pub(crate) fn answers(&self) -> &Answers {
+        &self.answers
     }
 
     pub(crate) fn options(&self) -> &Options {

@@ -32,7 +32,7 @@ pub enum DoctorError {
         known: String,
     },
     /// A check that is not there.
-    #[error("check `{id}`: does not exist; allowed: what `polyrail doctor --list` shows")]
+    #[error("check `{id}`: does not exist; allowed: what `polyrail doctor --explain` lists")]
     NoCheck {
         /// The name that was given.
         id: String,
@@ -90,7 +90,7 @@ impl DoctorError {
             Self::Tune(error) => error.help(),
             Self::NoInterface { .. } => Some("`polyrail host show` lists the interfaces".into()),
             Self::NoCpu { .. } => Some("`polyrail host show` lists the CPUs of each node".into()),
-            Self::NoCheck { .. } => Some("`polyrail doctor --list` names all checks".into()),
+            Self::NoCheck { .. } => Some("`polyrail doctor --explain` lists all checks".into()),
             Self::Unreadable { .. } => {
                 Some("name another file, or run it as a user who may read it".into())
             }

@@ -21,7 +21,7 @@ mod plugins;
 mod probes;
 mod report;
 
-pub use check::{Change, Check, Cost, Evidence, Finding, Group};
+pub use check::{Answer, Answers, Change, Check, Cost, Evidence, Finding, Group};
 pub use checks::CHECKS;
 pub use context::{Context, Options, examined};
 pub use error::DoctorError;

@@ -197,7 +197,7 @@ impl Report {
             };
             say(format!("    mend: {}{rights}", check.remedy));
             if check.findings.iter().any(|finding| !finding.changes.is_empty()) {
-                say(format!("    or: polyrail doctor --fix {} --dry-run", check.id));
+                say(format!("    or: polyrail host apply fix {} --dry-run", check.id));
             }
         }
         if unknown > 0 {

@@ -9,7 +9,7 @@
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 
-// `polyrail nixl uninstall` looks for this text in a file before it removes it; exported, so that it stays as it is.
+// `polyrail nixl install --undo` looks for this text in a file before it removes it; exported, so that it stays as it is.
 EXPORTED const char polyrail_nixl_backend[];
 const char polyrail_nixl_backend[] = "Polyrail's backend for NIXL";
 

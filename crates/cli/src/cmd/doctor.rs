@@ -1,4 +1,4 @@
-//! `polyrail doctor`: what is wrong with this host for fast TCP, and what mends it.
+//! `polyrail doctor`: finds what is wrong with this host for fast TCP, and how to fix it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,21 +6,20 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use console::Term;
-use polyrail_doctor::{CHECKS, Context, DoctorError, Options, Report, examine, fleet, plan_fix};
+use polyrail_doctor::{Answers, CHECKS, Context, DoctorError, Options, Report, examine, fleet};
+use polyrail_host::bindings::Bindings;
 use polyrail_host::{CpuSet, Sysroot};
 use polyrail_report::{Align, Table, exit, wrapped};
-use polyrail_tune::{
-    ApplyOptions, Plan, Reach, RealDisk, StateDir, SysMachine, Which, apply, refuse_disruptive,
-    reset,
-};
 
+use super::host::fix::{check_id, find};
 use super::host::output::{Document, SCHEMA_VERSION};
-use super::host::place::{require_writable, ssh_interface};
+use super::{nccl, nixl};
+use crate::config_args::ConfigArgs;
 use crate::fault::Fault;
 use crate::machine_args::MachineCopy;
 use crate::progress::Progress;
 use crate::stdout::{columns, fitted, print, tell};
-use crate::values::{Refusal, file_to_read, folder_to_write, interface, some_cpus, time_within};
+use crate::values::{file_to_read, interface, some_cpus, time_within};
 
 /// Arguments of the subcommand.
 #[derive(clap::Args, Debug)]
@@ -51,31 +50,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR|FILE", value_parser = MachineCopy::parse)]
     sysroot: Option<MachineCopy>,
 
-    /// List all checks, and examine nothing.
-    #[arg(long, conflicts_with_all = ["explain", "fix", "undo", "fleet"], conflicts_with_all = OF_A_HOST)]
-    list: bool,
-
-    /// Explain a check: what it reads, why it matters and what mends it.
-    #[arg(long, value_name = "ID", value_parser = check_id,
-        conflicts_with_all = ["json", "fix", "undo", "fleet"], conflicts_with_all = OF_A_HOST)]
-    explain: Option<String>,
-
-    /// Mend what a check has found; --undo takes it back.
-    #[arg(long, value_name = "ID", value_parser = check_id, conflicts_with_all = ["undo", "fleet"])]
-    fix: Option<String>,
-
-    /// With --fix, only say what would be changed.
-    #[arg(long, requires = "fix", conflicts_with = "undo")]
-    dry_run: bool,
-
-    /// Take the last --fix back, or the last one of a check.
+    /// Explain a check: what it reads, why it matters and how to fix it. Without an ID, list all checks.
     #[arg(long, value_name = "ID", num_args = 0..=1, value_parser = check_id,
-        conflicts_with = "fleet")]
-    undo: Option<Option<String>>,
-
-    /// Where --fix keeps its backups [default: /var/lib/polyrail/host, below --sysroot].
-    #[arg(long, value_name = "DIR", env = "POLYRAIL_STATE_DIR", value_parser = folder_to_write())]
-    state_dir: Option<PathBuf>,
+        conflicts_with = "fleet", conflicts_with_all = OF_A_HOST)]
+    explain: Option<Option<String>>,
 
     /// Compare the reports of several hosts, made with --json, and name the odd one out.
     #[arg(long, value_name = "FILE", num_args = 1.., value_parser = file_to_read(),
@@ -84,14 +62,14 @@ pub(crate) struct Args {
 }
 
 /// What only the examination of a host reads.
-const OF_A_HOST: &[&str] = &["nic", "rtt", "workers", "devmem", "sysroot", "dry_run"];
+const OF_A_HOST: &[&str] = &["nic", "rtt", "workers", "devmem", "sysroot"];
 
 const EXAMPLES: &str = "\
 Examples:
   polyrail doctor                          what is wrong here, in order of what it costs
   polyrail doctor --explain bbr-without-fq
-  polyrail doctor --fix bbr-without-fq --dry-run
-  polyrail doctor --undo
+  polyrail host apply fix bbr-without-fq --dry-run
+  polyrail host undo doctor
   polyrail doctor --json > $(hostname).json       on each host, and then:
   polyrail doctor --fleet *.json
 
@@ -107,25 +85,21 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn execute(args: &Args) -> Result<(String, u8), Fault> {
     let root = MachineCopy::root(args.sysroot.as_ref());
-    if args.list {
-        return Ok((list(args.json), exit::OK));
-    }
-    if let Some(id) = &args.explain {
-        return Ok((sentences(&find(id)?.explain(), 12), exit::OK));
+    match &args.explain {
+        Some(Some(_)) if args.json => {
+            let message = "--json: cannot be used with --explain <ID>; allowed: one of them";
+            return Err(Fault::new(exit::USAGE, message).with_help("leave one of them out"));
+        }
+        Some(Some(id)) => return Ok((sentences(&find(id)?.explain(), 12), exit::OK)),
+        Some(None) => return Ok((list(args.json), exit::OK)),
+        None => {}
     }
     if !args.fleet.is_empty() {
         let comparison = fleet::compare(&fleet::read(&args.fleet)?)?;
         let code = if comparison.differences.is_empty() { exit::OK } else { exit::VERDICT };
         return Ok((if args.json { json(&comparison) } else { comparison.text() }, code));
     }
-    if let Some(id) = &args.undo {
-        return undo(args, &root, id.as_deref());
-    }
-    if let Some(id) = &args.fix {
-        find(id)?;
-        return fix(args, &root, id);
-    }
-    let report = report(args, &root)?;
+    let report = report(&root, args)?;
     let code = if report.summary.findings > 0 { exit::VERDICT } else { exit::OK };
     Ok((if args.json { json(&report) } else { sentences(&report.text(), 4) }, code))
 }
@@ -144,35 +118,33 @@ fn sentences(text: &str, indent: usize) -> String {
     text.lines().map(broken).collect()
 }
 
-fn report(args: &Args, root: &Sysroot) -> Result<Report, DoctorError> {
+fn report(root: &Sysroot, args: &Args) -> Result<Report, DoctorError> {
     let options = Options {
         interfaces: args.nic.clone(),
         rtt: args.rtt,
         workers: args.workers.clone(),
         devmem: args.devmem,
+        bindings: if root.is_live() { bindings() } else { Default::default() },
     };
     let _waiting = Progress::waiting("examining this host");
     let context = Context::read(root, options)?;
     for note in context.notes() {
         tell!("polyrail: {note}");
     }
-    Ok(examine(&context))
-}
-
-fn find(id: &str) -> Result<&'static polyrail_doctor::Check, DoctorError> {
-    let mut all = CHECKS.iter().copied().flatten();
-    all.find(|check| check.id == id).ok_or_else(|| DoctorError::NoCheck { id: id.into() })
-}
-
-/// Reads the id of a check that there is.
-fn check_id(id: &str) -> Result<String, Refusal> {
-    find(id).map(|check| check.id.to_owned()).map_err(|error| {
-        let refusal = Refusal::new("is no check", "the checks that `polyrail doctor --list` shows");
-        match error.help() {
-            Some(help) => refusal.with_help(help),
-            None => refusal,
+    let answers = match root.is_live() {
+        true => {
+            Answers { nccl_plugin: Some(nccl::installed()), nixl_backend: Some(nixl::installed()) }
         }
-    })
+        false => Answers::default(),
+    };
+    Ok(examine(&context.with(answers)))
+}
+
+/// The bindings of the settings. Wrong settings bind nothing: each command that reads them refuses them.
+fn bindings() -> [Bindings; 2] {
+    let config = ConfigArgs::default().resolve().unwrap_or_default();
+    let texts = [&config.tx_bindings, &config.rx_bindings];
+    texts.map(|text| Bindings::parse(text).unwrap_or_default())
 }
 
 fn list(as_json: bool) -> String {
@@ -197,77 +169,6 @@ fn list(as_json: bool) -> String {
         table.row([check.id.into(), check.group.name().into(), check.title.into()]);
     }
     fitted(&table)
-}
-
-fn state(args: &Args, root: &Sysroot) -> StateDir {
-    args.state_dir.clone().map_or_else(|| StateDir::of(root), StateDir::new)
-}
-
-fn fix(args: &Args, root: &Sysroot, id: &str) -> Result<(String, u8), Fault> {
-    let mut machine = SysMachine::new(root.clone());
-    let plan = plan_fix(&report(args, root)?, id, root, &mut machine)?;
-    if args.dry_run {
-        return Ok((if args.json { plan.to_json() } else { changes(&plan) }, exit::OK));
-    }
-    require_writable(args.sysroot.as_ref())?;
-    // Resizing a ring drops the link for a moment. Only `host apply` has a guard that restores the values.
-    let ssh = if root.is_live() { ssh_interface(root) } else { None };
-    refuse_disruptive(&plan, &Reach::read(root, ssh)?, false).map_err(|error| {
-        Fault::from(error).with_help(
-            "`polyrail host apply` does it with --allow-disruptive, and goes back by itself unless confirmed",
-        )
-    })?;
-    let applied =
-        apply(&mut machine, &mut RealDisk, &state(args, root), &plan, &ApplyOptions::default())?;
-    let mut text = if args.json { versioned(&applied) } else { changes(&plan) };
-    if !args.json {
-        text += &match applied.session {
-            Some(session) => {
-                format!("done; `polyrail doctor --undo {id}` takes it back (session {session})\n")
-            }
-            None => "nothing was left to do\n".to_owned(),
-        };
-    }
-    Ok((text, exit::OK))
-}
-
-fn changes(plan: &Plan) -> String {
-    let mut text = String::new();
-    for change in &plan.changes {
-        text += &format!("{}: {} -> {}\n", change.target, change.old, change.new);
-    }
-    for warning in &plan.warnings {
-        text += &format!("note: {warning}\n");
-    }
-    text
-}
-
-fn undo(args: &Args, root: &Sysroot, id: Option<&str>) -> Result<(String, u8), Fault> {
-    let name = match id {
-        None => "doctor".to_owned(),
-        Some(id) => format!("doctor {}", find(id)?.id),
-    };
-    require_writable(args.sysroot.as_ref())?;
-    let mut machine = SysMachine::new(root.clone());
-    let state = state(args, root);
-    let restored = reset(&mut machine, &mut RealDisk, &state, &name, &Which::Latest, false)?;
-    let failed = restored.iter().any(|one| one.failure.is_some() && !one.is_of_others);
-    let code = if failed { exit::ENVIRONMENT } else { exit::OK };
-    if args.json {
-        return Ok((versioned(&BTreeMap::from([("restored", &restored)])), code));
-    }
-    let mut text = String::new();
-    for restored in &restored {
-        text += &match &restored.failure {
-            None => format!("{}: {} -> {}\n", restored.target, restored.found, restored.value),
-            Some(why) if restored.is_of_others => format!("{} stays: {why}\n", restored.target),
-            Some(why) => format!("{}: could not be restored: {why}\n", restored.target),
-        };
-    }
-    if restored.is_empty() {
-        text = "nothing to take back\n".into();
-    }
-    Ok((text, code))
 }
 
 fn json(value: &impl serde::Serialize) -> String {

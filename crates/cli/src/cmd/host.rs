@@ -9,6 +9,7 @@ use clap::{ArgMatches, Command, FromArgMatches, Subcommand};
 mod apply;
 mod bindings;
 pub(crate) mod changes;
+pub(crate) mod fix;
 mod irq;
 mod nic;
 pub(crate) mod output;
@@ -25,7 +26,7 @@ mod words;
 
 use crate::fault::Fault;
 use crate::values::{time, word};
-use place::Where;
+use place::{State, Where};
 use words::refuse_others;
 
 /// Arguments of the subcommand, which fit together.
@@ -66,7 +67,7 @@ enum Verb {
     /// Put the values back that a plan has changed. Works also after `apply` was killed halfway.
     Undo(session::UndoArgs),
     /// Keep the last change: its guard then restores nothing. Use it if you can still reach the machine.
-    Confirm,
+    Confirm(State),
     /// Restore the values of a session after a while, unless `confirm` keeps them.
     #[command(hide = true)]
     Revert {
@@ -74,6 +75,8 @@ enum Verb {
         session: String,
         #[arg(long, value_parser = time)]
         after: Duration,
+        #[command(flatten)]
+        state: State,
     },
 }
 
@@ -113,7 +116,7 @@ impl Words {
             Verb::Apply(args) => args.source().map(drop),
             Verb::Undo(args) => args.which().map(drop),
             Verb::Snapshot(_) => refuse_others("snapshot", json, &[]),
-            Verb::Confirm => refuse_others("confirm", json, &[]),
+            Verb::Confirm(_) => refuse_others("confirm", json, &[]),
             Verb::Verify(_) | Verb::Watch(_) | Verb::Revert { .. } => Ok(()),
         }
     }
@@ -122,8 +125,15 @@ impl Words {
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let Words { place, verb } = &args.words;
-    let reads_sessions = !matches!(verb, Verb::Show(_) | Verb::Snapshot(_) | Verb::Plan(_));
-    if reads_sessions && let Err(fault) = place.check_state_dir() {
+    let state = match verb {
+        Verb::Show(_) | Verb::Snapshot(_) | Verb::Plan(_) => None,
+        Verb::Apply(args) => Some(&args.state),
+        Verb::Verify(args) => Some(&args.planned.state),
+        Verb::Watch(args) => Some(&args.planned.state),
+        Verb::Undo(args) => Some(&args.state),
+        Verb::Confirm(state) | Verb::Revert { state, .. } => Some(state),
+    };
+    if let Some(Err(fault)) = state.map(State::check) {
         return fault.refuse();
     }
     let result = match verb {
@@ -134,8 +144,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Verb::Verify(args) => session::verify(args, place),
         Verb::Watch(args) => watch::run(args, place),
         Verb::Undo(args) => session::undo(args, place),
-        Verb::Confirm => session::confirm(place),
-        Verb::Revert { session, after } => session::revert(session, *after, place),
+        Verb::Confirm(state) => session::confirm(state, place),
+        Verb::Revert { session, after, state } => session::revert(session, *after, state, place),
     };
     result.unwrap_or_else(Fault::refuse)
 }

@@ -10,16 +10,16 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_host::{Sysroot, Topology};
-use polyrail_nccl_abi::{Library, LoadError, NCCL_RELEASES, Net, NetError, Properties, damage};
-use polyrail_report::{Align, Table, exit};
+use polyrail_nccl_abi::{Library, LoadError, damage};
+use polyrail_report::exit;
 use polyrail_sys::files::{OpenFolder, make_folders, require_trusted_code};
 
 use crate::fault::Fault;
 use crate::files;
-use crate::stdout::{excerpt, fitted, print, say, tell};
+use crate::stdout::{excerpt, print, say, tell};
 use crate::unwritten::Unwritten;
-use crate::values::{file_to_read, folder_to_read, folder_to_write, library_name};
-pub(super) use trial::how;
+use crate::values::{file_to_read, folder_to_read, folder_to_write};
+pub(super) use trial::{how, installed};
 
 /// What cargo calls the library, and what NCCL and RCCL look for.
 const BUILT: &str = "libnccl_net_polyrail.so";
@@ -56,13 +56,6 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Load the plugin as NCCL does, and tell what NCCL will find.
-    Check {
-        /// The library, or a value for NCCL_NET_PLUGIN [default: that variable's value, else
-        /// `polyrail`].
-        #[arg(value_parser = library_name)]
-        library: Option<String>,
-    },
     /// Print what to set for NCCL, for a shell or for NCCL's own file.
     Env {
         /// Folder of the library [default: where `polyrail nccl install` put it, if that is beside this
@@ -105,7 +98,6 @@ enum Command {
 /// Runs the subcommand.
 pub(crate) fn run(args: Args) -> ExitCode {
     let done = match args.command {
-        Command::Check { library } => check(library),
         Command::Env { folder, conf, gpus } => env(folder.as_deref(), conf, gpus),
         Command::Install { folder, from } => install(&folder, from),
         Command::Try(args) => trial::run(&args),
@@ -119,80 +111,10 @@ pub(crate) fn run(args: Args) -> ExitCode {
     }
 }
 
-fn check(library: Option<String>) -> Result<(), Fault> {
-    let name = library.or_else(plugin_of_environment).unwrap_or_else(|| "polyrail".to_owned());
-    let (library, hidden) = load(&name)?;
-    say!("{} is a plugin; its tables:", library.name());
-    let mut tables = Table::default().column("version", Align::Right).column("name", Align::Left);
-    for (version, name) in library.tables() {
-        tables.row([version.to_string(), name]);
-    }
-    say!("{}", tables.to_string().trim_end());
-    let mut releases =
-        Table::default().column("release", Align::Left).column("takes version", Align::Right);
-    for release in NCCL_RELEASES {
-        let version = library.version_for(*release);
-        let text = version.map_or("none".to_owned(), |version| version.to_string());
-        releases.row([release.name.to_owned(), text]);
-    }
-    say!("\n{}", releases.to_string().trim_end());
-    let devices = devices(&library).map_err(|error| {
-        Fault::environment(error.to_string()).with_help("the lines above say why")
-    })?;
-    let mut table = Table::default()
-        .column("device", Align::Left)
-        .column("Mbit/s", Align::Right)
-        .column("latency", Align::Right)
-        .column("PCI", Align::Left);
-    for device in &devices {
-        let pci = device.pci_path.as_ref().map_or("none".into(), |path| path.display().to_string());
-        table.row([
-            device.name.clone(),
-            device.speed_mbps.to_string(),
-            format!("{} us", device.latency_us),
-            pci,
-        ]);
-    }
-    say!("\n{}", fitted(&table).trim_end());
-    if devices.is_empty() {
-        return Err(Fault::new(exit::VERDICT, "NCCL will find no device"));
-    }
-    match hidden {
-        Some(folder) => {
-            let folder = quoted(&folder);
-            let text = format!("NCCL will not find the plugin: LD_LIBRARY_PATH lacks {folder}");
-            Err(Fault::new(exit::VERDICT, text)
-                .with_help(format!("eval \"$(polyrail nccl env --folder {folder})\"")))
-        }
-        None => Ok(()),
-    }
-}
-
-/// The first plugin of `NCCL_NET_PLUGIN`, which may be a list. `none` keeps NCCL from loading any.
-fn plugin_of_environment() -> Option<String> {
-    let value = std::env::var("NCCL_NET_PLUGIN").ok()?;
-    let name = value.split(',').map(str::trim).find(|name| !name.is_empty())?;
-    if name.eq_ignore_ascii_case("none") {
-        tell!(
-            "polyrail: warning: NCCL_NET_PLUGIN={name} keeps NCCL from loading a plugin; this checks `polyrail`, which \
-             NCCL loads once the variable is unset or names it"
-        );
-        return None;
-    }
-    Some(name.to_owned())
-}
-
-/// What the newest table tells.
-fn devices(library: &Library) -> Result<Vec<Properties>, NetError> {
-    let net = Net::open(library, None, None)?;
-    (0..net.devices()?).map(|device| net.properties(device)).collect()
-}
-
-/// Loads the plugin as NCCL would. Where the dynamic loader does not find it, loads an installed one,
-/// and returns its folder, too.
-fn load(name: &str) -> Result<(Library, Option<PathBuf>), Fault> {
+/// Loads the plugin as NCCL would, or an installed one that the dynamic loader does not find.
+fn load(name: &str) -> Result<Library, Fault> {
     let fault = match Library::open(name) {
-        Ok(library) => return Ok((library, None)),
+        Ok(library) => return Ok(library),
         Err(fault) => fault,
     };
     let file = format!("libnccl-net-{name}.so");
@@ -207,8 +129,7 @@ fn load(name: &str) -> Result<(Library, Option<PathBuf>), Fault> {
         let path = folder.join(&file);
         refuse_of_others(&path)?;
         let library = Library::open(&path.display().to_string());
-        let library = library.map_err(|error| refused(&error, &error.help()))?;
-        return Ok((library, Some(folder.clone())));
+        return library.map_err(|error| refused(&error, &error.help()));
     }
     let help = format!(
         "install it with `polyrail nccl install FOLDER`, and name the folder in LD_LIBRARY_PATH; sought \
@@ -226,7 +147,7 @@ fn load(name: &str) -> Result<(Library, Option<PathBuf>), Fault> {
 /// repository around.
 pub(super) fn find(name: &str) -> Result<Library, Fault> {
     let refusal = match load(name) {
-        Ok((library, _)) => return Ok(library),
+        Ok(library) => return Ok(library),
         Err(refusal) => refusal,
     };
     let built = build_folders().into_iter().map(|folder| folder.join(BUILT));

@@ -1,26 +1,26 @@
 //! `polyrail nixl`: the backend for NIXL's agents.
 
+mod agent;
 mod backend;
 mod environment;
 mod folder;
 
-use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{self, ExitCode};
+use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_report::exit;
 use polyrail_sys::files::OpenFolder;
 
-use crate::cmd::nccl::{build_folders, how, listed, near_folders, quoted, refuse_of_others};
+use crate::cmd::nccl::{build_folders, listed, near_folders, quoted, refuse_of_others};
 use crate::fault::Fault;
 use crate::files;
 use crate::stdout::say;
 use crate::unwritten::Unwritten;
 use crate::values::{file_to_read, folder_to_read, folder_to_write};
+pub(crate) use agent::installed;
 use backend::Backend;
 use environment::Nixl;
 
@@ -30,9 +30,6 @@ const PLUGIN: &str = "libplugin_POLYRAIL.so";
 /// Where there is a file that can be installed.
 const GOOD: &str =
     "`polyrail nixl install` takes it from Polyrail's package, or from `make -C integrations/nixl`";
-
-/// The agent that `check` makes.
-const CHECK: &str = include_str!("nixl/check.py");
 
 /// Arguments of the subcommand.
 #[derive(clap::Args)]
@@ -51,17 +48,13 @@ struct Environment {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make an agent with the backend, and move memory from it to itself.
-    Check {
-        #[command(flatten)]
-        environment: Environment,
-    },
     /// Put the backend beside those that came with NIXL, or into a folder of its own with links to those.
     Install {
         #[command(flatten)]
         environment: Environment,
 
-        /// Leave the environment as it is, and make this folder, which NIXL_PLUGIN_DIR is to name.
+        /// Leave the environment as it is, and make this folder, which NIXL_PLUGIN_DIR is to name; with --undo,
+        /// remove it.
         #[arg(long, value_name = "DIR", value_parser = folder_to_write())]
         folder: Option<PathBuf>,
 
@@ -69,28 +62,22 @@ enum Command {
         /// ../lib, in ~/.local/lib or in target/nixl of the repository around].
         #[arg(long, value_name = "FILE", value_parser = file_to_read())]
         from: Option<PathBuf>,
-    },
-    /// Undo what `install` did.
-    Uninstall {
-        #[command(flatten)]
-        environment: Environment,
 
-        /// The folder that `install --folder` made.
-        #[arg(long, value_name = "DIR", value_parser = folder_to_write())]
-        folder: Option<PathBuf>,
+        /// Remove what an earlier `install` put there, and nothing else.
+        #[arg(long, conflicts_with = "from")]
+        undo: bool,
     },
 }
 
 /// Runs the subcommand.
 pub(crate) fn run(args: Args) -> ExitCode {
     let done = match args.command {
-        Command::Check { environment } => nixl(&environment).and_then(|nixl| check(&nixl)),
-        Command::Install { environment, folder, from } => {
-            nixl(&environment).and_then(|nixl| install(&nixl, folder.as_deref(), from))
-        }
-        Command::Uninstall { folder: Some(folder), .. } => folder::remove(&folder),
-        Command::Uninstall { environment, folder: None } => {
-            nixl(&environment).and_then(|nixl| uninstall(&nixl))
+        Command::Install { folder: Some(folder), undo: true, .. } => folder::remove(&folder),
+        Command::Install { environment, folder, from, undo } => {
+            nixl(&environment).and_then(|nixl| match undo {
+                true => uninstall(&nixl),
+                false => install(&nixl, folder.as_deref(), from),
+            })
         }
     };
     match done {
@@ -209,79 +196,4 @@ fn uninstall(nixl: &Nixl) -> Result<(), Fault> {
         }
     }
     Ok(())
-}
-
-/// The environment's Python, which makes an agent. It runs in `/`: Python takes modules from the current folder first,
-/// where others may have laid some.
-fn agent(python: &Path, nixl: &str, plugins: Option<&OsStr>) -> std::io::Result<process::Command> {
-    let mut command = process::Command::new(std::path::absolute(python)?);
-    command.args(["-c", CHECK, nixl]).current_dir("/");
-    if let Some(plugins) = plugins {
-        command.env("NIXL_PLUGIN_DIR", std::path::absolute(plugins)?);
-    }
-    Ok(command)
-}
-
-fn check(nixl: &Nixl) -> Result<(), Fault> {
-    say!("NIXL {} ({}) in {}", nixl.version, nixl.name, nixl.packages.display());
-    let chosen = std::env::var_os("NIXL_PLUGIN_DIR").filter(|folder| !folder.is_empty());
-    let plugins = chosen.as_ref().map_or_else(|| nixl.plugins(), PathBuf::from);
-    let installed = plugins.join(PLUGIN);
-    let Some(found) = backend(&installed)? else {
-        let text = format!("{} is not there", installed.display());
-        let help = "install it with `polyrail nixl install`; after --folder, export NIXL_PLUGIN_DIR as that said";
-        return Err(Fault::new(exit::VERDICT, text).with_help(help));
-    };
-    if let Some(fault) = found.fault() {
-        let text = format!("{} {fault}", installed.display());
-        return Err(Fault::new(exit::VERDICT, text).with_help(replace(&installed)));
-    }
-    say!("backend {}", installed.display());
-    let Some(python) = &nixl.python else {
-        let text = format!(
-            "{} is no environment with bin/python, so no agent was made",
-            nixl.packages.display()
-        );
-        return Err(
-            Fault::environment(text).with_help("name the environment instead of its site-packages")
-        );
-    };
-    let ran = agent(python, &nixl.name, chosen.as_deref()).and_then(|mut agent| agent.output());
-    let output = ran.map_err(|error| {
-        let text = format!("can't run {}: {error}", python.display());
-        let help = match error.kind() {
-            ErrorKind::PermissionDenied => {
-                "give this user the right to execute it, and what it links to, and to enter the folders on the way; \
-                 or run this as a user who can"
-            }
-            ErrorKind::NotFound => {
-                "what it links to, or the interpreter in its first line, is not there: make the environment anew"
-            }
-            _ => "name an environment whose Python runs",
-        };
-        Fault::environment(text).with_help(help)
-    })?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    if output.status.success() && said.contains("polyrail-nixl-check: done") {
-        say!("an agent has moved 1 MiB to itself by the backend POLYRAIL");
-        return Ok(());
-    }
-    let (how, why) = (how(output.status), String::from_utf8_lossy(&output.stderr));
-    let text = match why.trim_end() {
-        "" => format!("an agent with the backend POLYRAIL fails: it {how}, and said nothing"),
-        why => format!("an agent with the backend POLYRAIL fails: it {how}\n{why}"),
-    };
-    // These are of code or data that are not what the compiler wrote.
-    let is_damage = [4, 7, 8, 11].map(Some).contains(&output.status.signal());
-    let help = match (is_damage, why.trim_end().is_empty()) {
-        (true, _) => {
-            format!(
-                "the file may be damaged: {}; NIXL_LOG_LEVEL=DEBUG shows more",
-                replace(&installed)
-            )
-        }
-        (false, true) => "NIXL_LOG_LEVEL=DEBUG shows how far it comes".to_owned(),
-        (false, false) => "the lines above say why; NIXL_LOG_LEVEL=DEBUG shows more".to_owned(),
-    };
-    Err(Fault::new(exit::VERDICT, text).with_help(help))
 }

@@ -57,7 +57,7 @@ fn tables_and_sentences_fit_into_80_columns_and_are_whole_in_a_pipe() {
         &["host", "show", "profiles", "throughput"],
         &["config", "show", "--origin"],
         &["nccl", "variables"],
-        &["doctor", "--list"],
+        &["doctor", "--explain"],
         &["doctor", "--explain", "tcp-receive-buffer"],
         &["bench", "--against", "everything"],
         &["host", "show", "channels", "there-is-no-such-interface"],

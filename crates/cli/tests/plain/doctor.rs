@@ -82,7 +82,7 @@ fn a_snapshot_is_examined_like_the_machine_itself_and_holds_none_of_its_addresse
 
 #[test]
 fn checks_are_listed_and_explained_and_an_unknown_one_is_refused() {
-    let list = stdout(&outside_ssh(&["doctor", "--list"]));
+    let list = stdout(&outside_ssh(&["doctor", "--explain"]));
     assert!(list.lines().count() > 40 && list.contains("bbr-without-fq"), "{list}");
     let text = stdout(&outside_ssh(&["doctor", "--explain", "bbr-without-fq"]));
     assert!(text.contains("fires when") && text.contains("default_qdisc"), "{text}");
@@ -90,7 +90,7 @@ fn checks_are_listed_and_explained_and_an_unknown_one_is_refused() {
     assert_eq!(output.status.code(), Some(2));
     let message = stderr(&output);
     assert!(
-        message.contains("--explain <ID> `bbr`: is no check") && message.contains("help: "),
+        message.contains("--explain [<ID>] `bbr`: is no check") && message.contains("help: "),
         "{message}"
     );
 }
@@ -103,7 +103,7 @@ fn wrong_values_name_option_value_and_range() {
         (["--workers", "8-"], ["--workers", "8-"]),
         (["--workers", "8190"], ["workers `8190`: names CPUs that don't exist", "allowed: 0"]),
         (["--sysroot", "/none"], ["--sysroot", "`/none`: does not exist"]),
-        (["--undo", "--dry-run"], ["--undo", "cannot be used with"]),
+        (["--explain", "--devmem"], ["--explain", "cannot be used with"]),
     ] {
         let output = outside_ssh(&["doctor", arguments[0], arguments[1]]);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
@@ -123,29 +123,40 @@ fn a_fix_is_shown_then_done_then_taken_back() {
     host.write("/proc/sys/kernel/osrelease", "6.12.0\n");
     host.write("/proc/sys/kernel/random/boot_id", "0e3f\n");
     let state = host.path().join("state");
-    let doctor = |arguments: &[&str]| {
-        let common = ["doctor", "--sysroot", text_of(host.path()), "--state-dir", text_of(&state)];
-        outside_ssh(&[&common, arguments].concat())
+    let on = |arguments: &[&str]| {
+        let mut command = polyrail([arguments, &["--sysroot", text_of(host.path())]].concat());
+        command.env_remove("SSH_CONNECTION").env("POLYRAIL_STATE_DIR", &state).output().unwrap()
     };
 
-    let output = doctor(&[]);
+    let output = on(&["doctor"]);
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stdout(&output).contains("bbr-without-fq"), "{}", stdout(&output));
-    let output = doctor(&["--fix", "bbr-without-fq", "--dry-run"]);
-    assert_eq!(stdout(&output), format!("{path}: bbr -> cubic\n"));
+    let fix = ["host", "apply", "fix", "bbr-without-fq"];
+    let output = on(&[&fix[..], &["--dry-run"]].concat());
+    let shown = stdout(&output);
+    assert!(shown.contains(path) && shown.contains("cubic"), "{shown}{}", stderr(&output));
     assert_eq!((value().as_str(), state.exists()), ("bbr\n", false), "nothing is changed");
 
-    let output = doctor(&["--fix", "bbr-without-fq"]);
+    let output = on(&fix);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(value(), "cubic\n");
-    assert!(stdout(&output).contains("--undo bbr-without-fq"), "{}", stdout(&output));
-    let output = doctor(&["--fix", "bbr-without-fq"]);
+    let output = on(&fix);
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("found nothing to fix: all is well"), "{}", stderr(&output));
 
-    let output = doctor(&["--undo"]);
-    assert_eq!(stdout(&output), format!("{path}: cubic -> bbr\n"), "{}", stderr(&output));
+    let output = on(&["host", "undo", "doctor"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert_eq!(value(), "bbr\n");
+    // One check may be named.
+    assert_eq!(on(&fix).status.code(), Some(0));
+    let output = on(&["host", "undo", "doctor", "bbr-without-fq"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(value(), "bbr\n");
+    let plan = text_of(&host.path().join("plan.json")).to_owned();
+    let output = on(&["host", "plan", "fix", "bbr-without-fq", "-o", &plan]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(on(&["host", "apply", &plan]).status.code(), Some(0));
+    assert_eq!(value(), "cubic\n");
 }
 
 #[test]

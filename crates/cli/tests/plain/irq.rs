@@ -135,7 +135,7 @@ fn what_cannot_be_used_is_refused_with_exit_code_2_and_a_remedy() {
         (vec!["host", "apply", bad], "line 2"),
         (
             vec!["host", "apply", "throughput"],
-            "`throughput`: does not exist; allowed: irq, tune, channels, rings, coalesce, rss, or a file that \
+            "`throughput`: does not exist; allowed: irq, tune, channels, rings, coalesce, rss, fix, or a file that \
              exists\nhelp: for more, try 'polyrail host apply --help'",
         ),
         (
@@ -226,8 +226,8 @@ fn a_snapshot_without_name_and_boot_is_shown_planned_and_examined_but_never_chan
     snapshot::write(&fixtures::a3_high().root(), "a3", &snapshot::Answers::default(), output)
         .unwrap();
     let on = |args: &[&str]| {
-        let all = [args, &["--sysroot", &archive, "--state-dir", &state]].concat();
-        on_this_machine(&all)
+        let mut command = polyrail([args, &["--sysroot", &archive]].concat());
+        command.env("POLYRAIL_STATE_DIR", &state).output().unwrap()
     };
 
     let shown = on(&["host", "show", "irq", "eth1", "--interval", "0s"]);
@@ -239,7 +239,7 @@ fn a_snapshot_without_name_and_boot_is_shown_planned_and_examined_but_never_chan
     assert_eq!(code(&on(&["host", "plan", "tune", "throughput"])), 0);
     assert_eq!(code(&on(&["doctor"])), 1);
     for args in
-        [["host", "apply", &file].as_slice(), &["host", "undo", "irq"], &["doctor", "--undo"]]
+        [["host", "apply", &file].as_slice(), &["host", "undo", "irq"], &["host", "undo", "doctor"]]
     {
         let refused = on(args);
         assert_eq!(code(&refused), 2, "{args:?}: {}", stderr(&refused));
@@ -362,7 +362,8 @@ fn sessions_have_the_names_of_earlier_versions_and_undo_finds_them() {
     let folder = tempfile::tempdir().unwrap();
     let (root, state) = (fixture.path().to_str().unwrap(), folder.path().to_str().unwrap());
     let on = |words: &[&str]| {
-        let output = on_this_machine(&[words, &["--sysroot", root, "--state-dir", state]].concat());
+        let mut command = polyrail([words, &["--sysroot", root]].concat());
+        let output = command.env("POLYRAIL_STATE_DIR", state).output().unwrap();
         assert!(output.status.success(), "{words:?}: {}", stderr(&output));
         let told = stderr(&output);
         if let Some((_, rest)) = told.split_once("polyrail: session ") {

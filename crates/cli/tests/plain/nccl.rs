@@ -4,8 +4,10 @@ use std::fs;
 use std::process::{Command, Output};
 
 use polyrail_host::{Sysroot, Topology};
+use serde_json::Value;
 
 use crate::common::{PROGRAM, polyrail};
+use crate::nccl_try;
 
 fn nccl(arguments: &[&str]) -> Output {
     polyrail(["nccl"]).args(arguments).output().unwrap()
@@ -41,13 +43,51 @@ fn a_file_that_is_no_plugin_is_not_installed() {
     }
 }
 
+/// The check `nccl-plugin` of `polyrail doctor`, with these variables.
+fn check(variables: &[(&str, &str)]) -> Value {
+    let mut command = polyrail(["doctor", "--json"]);
+    command.env_remove("NCCL_NET_PLUGIN").envs(variables.iter().copied());
+    let report: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    checks.iter().find(|check| check["id"] == "nccl-plugin").unwrap().clone()
+}
+
 #[test]
-fn a_plugin_that_is_not_there_is_told_with_what_to_do() {
-    let output = nccl(&["check", "not-installed"]);
-    assert_eq!(output.status.code(), Some(3));
-    let error = text(&output.stderr);
-    assert!(error.contains("libnccl-net-not-installed.so"), "{error}");
-    assert!(error.contains("polyrail nccl install"), "{error}");
+fn the_doctor_finds_a_plugin_that_is_named_and_not_there() {
+    let missing = check(&[("NCCL_NET_PLUGIN", "not-installed")]);
+    assert_eq!(missing["status"], "finding", "{missing:#}");
+    let found = missing["findings"][0].to_string();
+    assert!(found.contains("not-installed") && found.contains("polyrail nccl install"), "{found}");
+    let none = check(&[("NCCL_NET_PLUGIN", "none")]);
+    assert_eq!(none["status"], "not_applicable", "{none:#}");
+}
+
+#[test]
+fn the_doctor_loads_the_plugin_and_tells_its_devices() {
+    let folder = tempfile::tempdir().unwrap();
+    let home = folder.path().to_str().unwrap();
+    let works = check(&[("NCCL_NET_PLUGIN", nccl_try::plugin())]);
+    assert_eq!(works["status"], "clean", "{works:#}");
+    let evidence = works["evidence"].to_string();
+    assert!(evidence.contains("tables v5, v6") && evidence.contains("device test1"), "{evidence}");
+    // Its process may end in any way.
+    let plugin = ("NCCL_NET_PLUGIN", nccl_try::plugin());
+    for (told, what) in [("init=3", "init"), ("devices=none", "NCCL finds no device")] {
+        let fails = check(&[plugin, ("TEST_PLUGIN", told)]);
+        assert_eq!(fails["status"], "finding", "{fails:#}");
+        assert!(fails["findings"][0]["what"].as_str().unwrap().contains(what), "{fails:#}");
+    }
+    // The loader does not look where an installation puts it.
+    let lib = folder.path().join(".local/lib");
+    fs::create_dir_all(&lib).unwrap();
+    fs::copy(nccl_try::plugin(), lib.join("libnccl-net-polyrail.so")).unwrap();
+    let hidden = check(&[("HOME", home)]);
+    assert_eq!(hidden["status"], "finding", "{hidden:#}");
+    let found = hidden["findings"][0].to_string();
+    assert!(found.contains("LD_LIBRARY_PATH lacks its folder"), "{found}");
+    assert!(found.contains("polyrail nccl env --folder"), "{found}");
+    let seen = check(&[("HOME", home), ("LD_LIBRARY_PATH", lib.to_str().unwrap())]);
+    assert_eq!(seen["status"], "clean", "{seen:#}");
 }
 
 #[test]
@@ -151,9 +191,12 @@ fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {
     for sought in [&bin, &lib_beside, &lib, &other] {
         assert!(error.contains(sought.to_str().unwrap()), "{sought:?}: {error}");
     }
-    let error = text(&run(&["check"]).stderr);
-    for sought in [&bin, &lib_beside, &lib, &other] {
-        assert!(error.contains(sought.to_str().unwrap()), "{sought:?}: {error}");
+    let mut doctor = Command::new(&program);
+    doctor.args(["doctor", "--json"]).env("HOME", &home).env_remove("NCCL_NET_PLUGIN");
+    let mut doctor = || text(&doctor.output().unwrap().stdout);
+    let absent = doctor();
+    for sought in [&bin, &lib_beside, &lib] {
+        assert!(absent.contains(sought.to_str().unwrap()), "{sought:?}: {absent}");
     }
     // `cargo install` leaves the library where it was built.
     fs::write(target.join("libnccl_net_polyrail.so"), plugin("repository")).unwrap();
@@ -198,10 +241,12 @@ fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {
         assert!(!output.status.success() && error.contains("is not used: "), "{error}");
         assert!(output.stdout.is_empty());
     }
+    let refused = doctor();
+    assert!(refused.contains(".local/lib/libnccl-net-polyrail.so is not used: "), "{refused}");
     mode(0o644);
-    // The file there is no library, which only somebody can tell who found it.
-    let error = text(&run(&["check"]).stderr);
-    assert!(error.contains(".local/lib/libnccl-net-polyrail.so"), "{error}");
+    // The file is no library. The check has found it and says so.
+    let found = doctor();
+    assert!(found.contains(".local/lib/libnccl-net-polyrail.so: "), "{found}");
 }
 
 #[test]

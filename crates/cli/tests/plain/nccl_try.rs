@@ -32,7 +32,7 @@ fn build(definition: &str) -> PathBuf {
     library
 }
 
-fn plugin() -> &'static str {
+pub(crate) fn plugin() -> &'static str {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| build("")).to_str().unwrap()
 }

@@ -256,8 +256,8 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         experiment file
         experiment run file
         experiment undo folder
-        nixl check
-        nixl check folder
+        nixl install
+        nixl install --undo
         nixl install folder
         doctor --sysroot folder
         host plan tune throughput --sysroot folder
@@ -288,8 +288,18 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         mesh --lab x --lab-rails 1gbit
         mesh --hosts a,b --lab-rails 1gbit
         doctor --explain bbr-without-fq --json
-        doctor --list --nic lo
-        doctor --list --dry-run
+        doctor --explain --nic lo
+        doctor --explain --fleet file
+        doctor --fix bbr-without-fq
+        doctor --undo
+        host apply fix
+        host apply fix none
+        host apply fix bbr-without-fq lo
+        host plan fix bbr-without-fq --cpus 0
+        host show --state-dir a
+        host plan irq --state-dir a
+        host snapshot x --state-dir a
+        nixl install folder --undo --from file
         doctor --fleet file --rtt 1ms
         doctor --fleet file --workers 0
         doctor --fleet file --devmem
@@ -340,7 +350,8 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         host undo tune latency --profile-file file
         host undo nic lo
         host --sysroot folder snapshot x
-        host --state-dir a show profiles --state-dir=b
+        host --state-dir a show profiles
+        host confirm --state-dir a --state-dir=b
         host --json show --json
         nccl install goal --from file";
     for line in lines.lines().map(str::trim) {

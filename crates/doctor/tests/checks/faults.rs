@@ -1,7 +1,8 @@
 //! A fault for each check, and how to cause it.
 
-use polyrail_doctor::{CoalesceProbe, RingProbe};
+use polyrail_doctor::{Answer, CoalesceProbe, Finding, RingProbe};
 use polyrail_host::CpuSet;
+use polyrail_host::bindings::Bindings;
 use polyrail_host::fixtures::Device;
 
 use crate::host::{NICS, ROUTES, Setup, with_tcpx};
@@ -168,7 +169,14 @@ pub(crate) const FAULTS: &[Fault] = &[
     }),
     ("io-uring-blocked", &[], |s| s.put("/proc/sys/kernel/io_uring_disabled", "2")),
     ("perf-blocked", &[], |s| s.put("/proc/sys/kernel/perf_event_paranoid", "4")),
+    ("bindings", &[], |s| s.options.bindings[0] = Bindings::parse("eth0:12-13").unwrap()),
+    ("nccl-plugin", &[], |s| s.answers.nccl_plugin = fails("NCCL will find no device")),
+    ("nixl-backend", &[], |s| s.answers.nixl_backend = fails("the backend is damaged")),
 ];
+
+fn fails(what: &str) -> Option<Answer> {
+    Some(Answer::Fails(Finding::new(what).because("the library", "0 devices")))
+}
 
 pub(crate) const FILES_STATUS: &str =
     "CapEff:\t0000000000003000\nSeccomp:\t0\nCpus_allowed_list:\t0-15\n";

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use polyrail_doctor::{
-    CoalesceProbe, Context, NicProbe, OffloadsProbe, Options, PluginProbe, Probes, Report,
-    RingProbe, RouteProbe, examine,
+    Answer, Answers, CoalesceProbe, Context, Evidence, NicProbe, OffloadsProbe, Options,
+    PluginProbe, Probes, Report, RingProbe, RouteProbe, examine,
 };
 use polyrail_host::CpuSet;
 use polyrail_host::fixtures::{Device, Fixture, Machine};
@@ -15,6 +15,7 @@ pub(crate) struct Setup {
     pub(crate) files: BTreeMap<String, String>,
     pub(crate) probes: Probes,
     pub(crate) options: Options,
+    pub(crate) answers: Answers,
 }
 
 pub(crate) const NICS: [&str; 2] = ["eth0", "eth1"];
@@ -117,11 +118,13 @@ pub(crate) fn well() -> Setup {
         });
     }
     let workers = Some(CpuSet::parse_list("4-7,12-15").unwrap());
+    let works = |value: &str| Some(Answer::Works(vec![Evidence::new("the library", value)]));
     Setup {
         machine,
         files,
         probes: Probes { nics, routes, ..Probes::default() },
         options: Options { workers, devmem: true, ..Options::default() },
+        answers: Answers { nccl_plugin: works("1 device"), nixl_backend: works("1 MiB moved") },
     }
 }
 
@@ -205,7 +208,7 @@ impl Setup {
         }
         self.probes.save(&host.root()).unwrap();
         let context = Context::read(&host.root(), self.options.clone()).unwrap();
-        (host, context)
+        (host, context.with(self.answers.clone()))
     }
 
     pub(crate) fn report(&self) -> Report {

@@ -9,8 +9,10 @@ mod kinds;
 use std::collections::BTreeSet;
 
 use polyrail_doctor::{
-    CHECKS, CheckReport, Context, Options, Report, RingProbe, Status, examine, plan_fix,
+    Answer, Answers, CHECKS, CheckReport, Context, Options, Report, RingProbe, Status, examine,
+    plan_fix,
 };
+use polyrail_host::bindings::Bindings;
 use polyrail_host::{CpuSet, Sysroot, fixtures};
 use polyrail_tune::{ApplyOptions, RealDisk, StateDir, SysMachine, Target, Which, apply, reset};
 
@@ -31,11 +33,37 @@ fn a_host_that_is_well_has_no_findings_and_nothing_is_unknown() {
     assert_eq!(ids(&report, Status::Finding), BTreeSet::new(), "{}", report.text());
     assert_eq!(ids(&report, Status::Unknown), BTreeSet::new(), "{}", report.text());
     let tcpx = ["devmem-landing", "tcpx-daemon", "tcpx-plugin"];
-    let not_applicable = ["arp-flux", "irq-gve-pattern"].iter().chain(&tcpx).map(|id| (*id).into());
+    let not_applicable =
+        ["arp-flux", "bindings", "irq-gve-pattern"].iter().chain(&tcpx).map(|id| (*id).into());
     assert_eq!(ids(&report, Status::NotApplicable), not_applicable.collect());
     for check in report.with(Status::Clean) {
         assert!(!check.evidence.is_empty(), "{} is clean without having looked", check.id);
     }
+}
+
+#[test]
+fn bindings_that_fit_the_machine_are_clean() {
+    let mut setup = well();
+    let bindings = ["eth0:4-5;eth1:12-13", "eth0:6-7;eth1:14-15"];
+    setup.options.bindings = bindings.map(|text| Bindings::parse(text).unwrap());
+    let report = setup.report();
+    let check = find(&report, "bindings");
+    assert_eq!((check.status, check.evidence.len()), (Status::Clean, 2), "{check:?}");
+}
+
+#[test]
+fn a_plugin_that_is_not_installed_or_can_t_be_tried_is_no_finding() {
+    let mut setup = well();
+    setup.answers.nccl_plugin = Some(Answer::Absent("no plugin is installed".into()));
+    setup.answers.nixl_backend = Some(Answer::Unknown("python does not run".into()));
+    let report = setup.report();
+    assert_eq!(ids(&report, Status::Finding), BTreeSet::new(), "{}", report.text());
+    let plugin = find(&report, "nccl-plugin");
+    assert_eq!(plugin.not_applicable.as_deref(), Some("no plugin is installed"));
+    assert_eq!(find(&report, "nixl-backend").unknown, ["python does not run"]);
+    // A copy of a machine runs no plugins.
+    setup.answers = Answers::default();
+    assert_eq!(find(&setup.report(), "nixl-backend").status, Status::NotApplicable);
 }
 
 #[test]
@@ -167,7 +195,7 @@ fn findings_come_in_order_of_what_they_cost() {
     let text = report.text();
     let command = "$ sysctl -w net.ipv4.tcp_congestion_control='cubic'";
     assert!(
-        text.contains(command) && text.contains("or: polyrail doctor --fix bbr-without-fq"),
+        text.contains(command) && text.contains("or: polyrail host apply fix bbr-without-fq"),
         "{text}"
     );
 }

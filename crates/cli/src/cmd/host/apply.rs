@@ -14,10 +14,10 @@ use polyrail_tune::{Plan, nic};
 
 use super::changes::{self, Doing};
 use super::irq::Placing;
-use super::place::Where;
+use super::place::{State, Where};
 use super::subject::{Subject, What};
 use super::words::{excess, given, refuse_others};
-use super::{bindings, irq, profiles};
+use super::{bindings, fix, irq, profiles};
 use crate::fault::Fault;
 use crate::files;
 use crate::files::OutFile;
@@ -84,10 +84,10 @@ pub(super) struct PlanArgs {
 
 #[derive(clap::Args)]
 #[command(mut_arg("nic", |nic| {
-    nic.help("Only these interfaces, separated by commas, for `irq` and `tune`")
+    nic.help("Only these interfaces, separated by commas, for `irq`, `tune` and `fix`")
 }))]
 pub(super) struct ApplyArgs {
-    /// A plan file of `host plan -o`, or a subject: irq, tune, channels, rings, coalesce or rss.
+    /// A plan file of `host plan -o`, or a subject: irq, tune, channels, rings, coalesce, rss or fix.
     ///
     /// `host plan --help` explains them. Without a file the plan is made as `host plan` would make it.
     #[arg(value_name = "WHAT|FILE", hide_possible_values = true,
@@ -101,16 +101,19 @@ pub(super) struct ApplyArgs {
     choice: Choice,
 
     #[command(flatten)]
+    pub(super) state: State,
+
+    #[command(flatten)]
     doing: Doing,
 }
 
 #[derive(clap::Args)]
 struct Values {
-    /// For `tune` a profile: throughput, latency or zerocopy; for `channels`, `rings`, `coalesce` and `rss` an
-    /// interface and new values.
+    /// For `tune` a profile: throughput, latency or zerocopy; for `fix` a check; for `channels`, `rings`, `coalesce` and
+    /// `rss` an interface and new values.
     ///
     /// `tune throughput`, `channels eth1 combined=8`, `rings eth1 rx=2048`, `coalesce eth1 rx-usecs=20`,
-    /// `rss eth1 equal=8`. `equal=N` deals packets out to queues 0 to N−1 evenly, `weights=W0,W1,…` in
+    /// `rss eth1 equal=8`, `fix bbr-without-fq`. `equal=N` deals packets out to queues 0 to N−1 evenly, `weights=W0,W1,…` in
     /// proportion to the weights of queue 0, 1 and so on, of which 0 leaves a queue out; the hash and its
     /// key stay, and queues without packets are free for flow rules.
     #[arg(value_name = "VALUE")]
@@ -120,8 +123,8 @@ struct Values {
 /// The choices of both commands.
 #[derive(clap::Args)]
 struct Choice {
-    /// Only these interfaces, separated by commas, for `irq`, `tune` and `bindings` [default for bindings: those best
-    /// for a GPU, or all without GPUs].
+    /// Only these interfaces, separated by commas, for `irq`, `tune`, `fix` and `bindings` [default for bindings: those
+    /// best for a GPU, or all without GPUs].
     #[arg(long, value_name = "NICS", value_delimiter = ',', value_parser = interface)]
     nic: Vec<String>,
 
@@ -143,7 +146,7 @@ enum Irqbalance {
 }
 
 /// First words of `apply` that name a subject instead of a plan file.
-const SUBJECTS: [&str; 6] = ["irq", "tune", "channels", "rings", "coalesce", "rss"];
+const SUBJECTS: [&str; 7] = ["irq", "tune", "channels", "rings", "coalesce", "rss", "fix"];
 
 /// A plan to carry out, or its subject.
 pub(super) enum Source<'a> {
@@ -265,7 +268,7 @@ pub(super) fn apply(args: &ApplyArgs, place: &Where) -> Result<ExitCode, Fault> 
         }
         Source::Subject(subject) => make(&subject, &args.choice, &Placing::default(), place)?,
     };
-    Ok(changes::carry_out(place, &plan, &args.doing)?)
+    Ok(changes::carry_out(place, &args.state, &plan, &args.doing)?)
 }
 
 fn make(
@@ -282,6 +285,7 @@ fn make(
         }
         Subject::Setting(group, name, values) => nic::plan(&mut machine, name, *group, values),
         Subject::Rss(name, spread) => nic::plan_rss(&mut machine, name, spread),
+        Subject::Fix(id) => return Ok(fix::plan(&mut machine, id, &choice.nic, &place.root())?),
         Subject::Bindings => return Err(Fault::new(exit::USAGE, "bindings change nothing here")),
     };
     Ok(plan?)

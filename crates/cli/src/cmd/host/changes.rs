@@ -17,7 +17,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 use super::output::{print, print_json, print_list, print_table};
-use super::place::Where;
+use super::place::{State, Where};
 use crate::files;
 use crate::progress::{Progress, show_time};
 use crate::stdout::{self, tell};
@@ -131,7 +131,12 @@ pub(super) fn show_plan(plan: &Plan, as_json: bool) -> ExitCode {
 }
 
 /// Carries a plan out, or shows what it would do.
-pub(super) fn carry_out(place: &Where, plan: &Plan, doing: &Doing) -> Result<ExitCode, TuneError> {
+pub(super) fn carry_out(
+    place: &Where,
+    state: &State,
+    plan: &Plan,
+    doing: &Doing,
+) -> Result<ExitCode, TuneError> {
     let mut machine = place.machine();
     let reach = place.reach()?;
     if doing.dry_run {
@@ -148,7 +153,7 @@ pub(super) fn carry_out(place: &Where, plan: &Plan, doing: &Doing) -> Result<Exi
     let unguarded = Cell::new(false);
     let guard = |session: &str| {
         if disruptive > 0
-            && let Err(error) = spawn_guard(place, session, doing.confirm_within)
+            && let Err(error) = spawn_guard(place, state, session, doing.confirm_within)
         {
             tell!("polyrail: the guard that would restore the values can't start: {error}");
             unguarded.set(true);
@@ -162,7 +167,7 @@ pub(super) fn carry_out(place: &Where, plan: &Plan, doing: &Doing) -> Result<Exi
         begun: &guard,
     };
     let waiting = Progress::waiting("writing values and reading them back");
-    let applied = apply(&mut machine, &mut RealDisk, &place.state(), plan, &options)?;
+    let applied = apply(&mut machine, &mut RealDisk, &state.dir(), plan, &options)?;
     drop(waiting);
     if disruptive > 0 {
         tell!(
@@ -176,11 +181,12 @@ pub(super) fn carry_out(place: &Where, plan: &Plan, doing: &Doing) -> Result<Exi
 /// Compares a plan with the machine and prints the verdict.
 pub(super) fn check(
     place: &Where,
+    state: &State,
     plan: &Plan,
     wait: Duration,
     pending_is_good: bool,
 ) -> Result<ExitCode, TuneError> {
-    let managed = managed(place)?;
+    let managed = managed(place, state)?;
     let waiting =
         Progress::waiting(&format!("waiting for interrupts, {} at most", show_time(wait)));
     let checked = verify(&mut place.machine(), plan, &managed, wait)?;
@@ -196,9 +202,9 @@ pub(super) fn check(
 }
 
 /// The vectors that the kernel refused to move in any session of this boot.
-pub(super) fn managed(place: &Where) -> Result<Vec<Target>, TuneError> {
+pub(super) fn managed(place: &Where, state: &State) -> Result<Vec<Target>, TuneError> {
     let here = polyrail_tune::HostId::read(&place.root())?;
-    let sessions = place.state().sessions()?;
+    let sessions = state.dir().sessions()?;
     let of_boot = sessions.into_iter().filter(|session| session.host.is_same_boot(&here));
     Ok(of_boot.flat_map(|session| session.managed).collect())
 }
@@ -206,14 +212,14 @@ pub(super) fn managed(place: &Where) -> Result<Vec<Target>, TuneError> {
 /// Undoes sessions of this name. An empty name means all sessions.
 pub(super) fn undo(
     place: &Where,
+    state: &State,
     name: &str,
     which: &Which,
     force: bool,
 ) -> Result<ExitCode, TuneError> {
     place.require_writable()?;
     let mut machine = place.machine();
-    let state = place.state();
-    let restored = reset(&mut machine, &mut RealDisk, &state, name, which, force)?;
+    let restored = reset(&mut machine, &mut RealDisk, &state.dir(), name, which, force)?;
     if restored.is_empty() {
         let of = if name.is_empty() { String::new() } else { format!(" of {name}") };
         let message = format!("no change{of} since boot still holds");
@@ -381,11 +387,11 @@ fn warn_of(plan: &Plan) {
 
 /// Starts the guard: a process that undoes the session unless `polyrail host confirm` keeps it. The
 /// guard outlives this process and the terminal.
-fn spawn_guard(place: &Where, session: &str, after: Duration) -> io::Result<()> {
+fn spawn_guard(place: &Where, state: &State, session: &str, after: Duration) -> io::Result<()> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["host", "revert", session, "--after"]);
     command.arg(format!("{}ms", after.as_millis()));
-    command.arg("--state-dir").arg(place.state_dir());
+    command.arg("--state-dir").arg(state.path());
     if let Some(root) = &place.sysroot {
         command.arg("--sysroot").arg(&root.path);
     }

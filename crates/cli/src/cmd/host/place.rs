@@ -1,4 +1,4 @@
-//! Options of every verb: the machine, and the folder of its sessions.
+//! Options of several verbs: the machine, and the folder of its sessions.
 
 use std::env;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use crate::machine_args::MachineCopy;
 use crate::stdout::excerpt;
 use crate::values::{check_folder_to_write, folder_to_write, sound};
 
-/// Which machine, where its sessions are kept, and the form of results.
+/// The machine, and the form of results.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Common options")]
 pub(super) struct Where {
@@ -25,10 +25,14 @@ pub(super) struct Where {
     /// made by `polyrail host snapshot`.
     #[arg(long, global = true, value_name = "DIR|FILE", value_parser = MachineCopy::parse)]
     pub(super) sysroot: Option<MachineCopy>,
+}
 
-    /// The folder for backups and journals, for `apply`, `verify`, `watch`, `undo` and `confirm`
-    /// [default: that of the variable POLYRAIL_STATE_DIR, or else /var/lib/polyrail/host].
-    #[arg(long, global = true, value_name = "DIR", value_parser = folder_to_write())]
+/// The folder of sessions, for the verbs that read or write some.
+#[derive(clap::Args)]
+pub(super) struct State {
+    /// The folder for backups and journals [default: that of the variable POLYRAIL_STATE_DIR, or else
+    /// /var/lib/polyrail/host].
+    #[arg(long, value_name = "DIR", value_parser = folder_to_write())]
     state_dir: Option<PathBuf>,
 }
 
@@ -58,9 +62,11 @@ impl Where {
         let root = self.root();
         Reach::read(&root, if root.is_live() { ssh_interface(&root) } else { None })
     }
+}
 
-    /// The folder of sessions: from the option, else from the variable, else the default.
-    pub(super) fn state_dir(&self) -> PathBuf {
+impl State {
+    /// The folder: from the option, else from the variable, else the default.
+    pub(super) fn path(&self) -> PathBuf {
         let given = self.state_dir.clone().or_else(|| env::var_os(VARIABLE).map(PathBuf::from));
         given.unwrap_or_else(|| StateDir::DEFAULT.into())
     }
@@ -69,8 +75,8 @@ impl Where {
     ///
     /// # Errors
     /// A fault that names the variable and the folder.
-    pub(super) fn check_state_dir(&self) -> Result<(), Fault> {
-        let folder = self.state_dir();
+    pub(super) fn check(&self) -> Result<(), Fault> {
+        let folder = self.path();
         sound(&folder).and_then(|()| check_folder_to_write(&folder)).map_err(|refusal| {
             let shown = excerpt(&folder.to_string_lossy());
             let fault = Fault::new(refusal.code(), format!("{VARIABLE} `{shown}`: {refusal}"));
@@ -78,14 +84,18 @@ impl Where {
         })
     }
 
-    pub(super) fn state(&self) -> StateDir {
-        StateDir::new(self.state_dir())
+    pub(super) fn dir(&self) -> StateDir {
+        StateDir::new(self.path())
     }
 
-    /// The last open session of this name, if it is of this boot.
-    pub(super) fn last_session(&self, name: &str) -> Result<Option<Session>, TuneError> {
-        let here = polyrail_tune::HostId::read(&self.root())?;
-        let sessions = self.state().sessions()?;
+    /// The last open session of this name, if it is of this boot of the machine.
+    pub(super) fn last_session(
+        &self,
+        name: &str,
+        place: &Where,
+    ) -> Result<Option<Session>, TuneError> {
+        let here = polyrail_tune::HostId::read(&place.root())?;
+        let sessions = self.dir().sessions()?;
         let holds = |session: &Session| {
             session.is_open() && session.is_of(name) && session.host.is_same_boot(&here)
         };

@@ -10,7 +10,7 @@ use polyrail_tune::profile::Profile;
 use polyrail_tune::{Plan, RealDisk, TuneError, Which, reset};
 
 use super::changes;
-use super::place::Where;
+use super::place::{State, Where};
 use super::profiles;
 use super::words::conflict;
 use crate::fault::Fault;
@@ -27,12 +27,15 @@ pub(super) struct Planned {
     #[arg(value_name = "WHAT|FILE", hide_possible_values = true,
           value_parser = completed(word_or_file(&KINDS, None), kinds))]
     plan: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) state: State,
 }
 
 #[derive(clap::Args)]
 pub(super) struct VerifyArgs {
     #[command(flatten)]
-    planned: Planned,
+    pub(super) planned: Planned,
 
     /// Give pending interrupts this long to come.
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = time)]
@@ -66,6 +69,9 @@ pub(super) struct UndoArgs {
     /// still tells.
     #[arg(long)]
     force: bool,
+
+    #[command(flatten)]
+    pub(super) state: State,
 }
 
 impl Planned {
@@ -83,7 +89,7 @@ impl Planned {
             (_, Some(word)) if KINDS.contains(&word) => word,
             (Some(path), _) => return changes::read_plan(path),
         };
-        match place.last_session(name)? {
+        match self.state.last_session(name, place)? {
             Some(session) => Ok(session.plan),
             None => {
                 let remedy = "name a plan file, or carry one out with `polyrail host apply`";
@@ -124,7 +130,7 @@ impl UndoArgs {
 
 pub(super) fn verify(args: &VerifyArgs, place: &Where) -> Result<ExitCode, Fault> {
     let plan = args.planned.read(place)?;
-    Ok(changes::check(place, &plan, args.wait, args.allow_pending)?)
+    Ok(changes::check(place, &args.planned.state, &plan, args.wait, args.allow_pending)?)
 }
 
 pub(super) fn undo(args: &UndoArgs, place: &Where) -> Result<ExitCode, Fault> {
@@ -132,15 +138,15 @@ pub(super) fn undo(args: &UndoArgs, place: &Where) -> Result<ExitCode, Fault> {
     if let Some(path) = &args.profile_file {
         name = format!("tune {}", profiles::own(path)?.name);
     } else if let Some((kind, one)) = name.split_once(' ') {
-        require_known(kind, one, place)?;
+        require_known(kind, one, &args.state)?;
     }
-    Ok(changes::undo(place, &name, &which, args.force)?)
+    Ok(changes::undo(place, &args.state, &name, &which, args.force)?)
 }
 
 /// Refuses a profile or check that is neither built in nor was ever applied.
-fn require_known(kind: &str, name: &str, place: &Where) -> Result<(), TuneError> {
+fn require_known(kind: &str, name: &str, state: &State) -> Result<(), TuneError> {
     // Sessions also name the user's own profiles, and checks of earlier versions.
-    let sessions = place.state().sessions()?;
+    let sessions = state.dir().sessions()?;
     let used = sessions.iter().filter_map(|session| session.name.split_once(' '));
     let mut known: Vec<String> =
         used.filter(|(of, _)| *of == kind).map(|(_, one)| one.to_owned()).collect();
@@ -156,13 +162,13 @@ fn require_known(kind: &str, name: &str, place: &Where) -> Result<(), TuneError>
     let fault = "is not known and was never applied";
     let (field, allowed) = match kind {
         "tune" => ("profile", known.join(", ")),
-        _ => ("check", "the checks that `polyrail doctor --list` shows".to_owned()),
+        _ => ("check", "the checks that `polyrail doctor --explain` lists".to_owned()),
     };
     Err(TuneError::argument(field, name, fault, allowed))
 }
 
-pub(super) fn confirm(place: &Where) -> Result<ExitCode, Fault> {
-    match place.last_session("")? {
+pub(super) fn confirm(state: &State, place: &Where) -> Result<ExitCode, Fault> {
+    match state.last_session("", place)? {
         Some(session) => {
             session.confirm(&mut RealDisk)?;
             tell!("polyrail: session {} stays", session.id);
@@ -177,11 +183,16 @@ pub(super) fn confirm(place: &Where) -> Result<ExitCode, Fault> {
 }
 
 /// Runs the guard: waits, then restores the values of a session unless `confirm` has kept them.
-pub(super) fn revert(session: &str, after: Duration, place: &Where) -> Result<ExitCode, Fault> {
+pub(super) fn revert(
+    session: &str,
+    after: Duration,
+    state: &State,
+    place: &Where,
+) -> Result<ExitCode, Fault> {
     // A failed link may hang up the terminal that started this process. The guard must survive that.
     let _ = rustix::process::setsid();
     std::thread::sleep(after);
-    let state = place.state();
+    let state = state.dir();
     let sessions = state.sessions()?;
     if sessions.iter().any(|known| known.id == session && known.is_confirmed) {
         return Ok(ExitCode::SUCCESS);

@@ -3,6 +3,7 @@
 use polyrail_nic::Group;
 use polyrail_tune::nic::Spread;
 
+use super::fix::check_id;
 use super::words::{conflict, excess, missing, refused};
 use crate::fault::Fault;
 use crate::stdout::excerpt;
@@ -25,6 +26,8 @@ pub(super) enum What {
     Coalesce,
     /// The spread of received packets over the queues (RSS).
     Rss,
+    /// The settings that fix what a check of `polyrail doctor` has found.
+    Fix,
 }
 
 /// The subject of a plan with its values.
@@ -37,6 +40,8 @@ pub(super) enum Subject {
     /// Settings of an interface.
     Setting(Group, String, Vec<(String, u32)>),
     Rss(String, Spread),
+    /// The ID of a check.
+    Fix(String),
 }
 
 impl What {
@@ -50,6 +55,7 @@ impl What {
             Self::Rings => "rings",
             Self::Coalesce => "coalesce",
             Self::Rss => "rss",
+            Self::Fix => "fix",
         }
     }
 
@@ -70,6 +76,7 @@ impl What {
             Self::Bindings => &["--nic", "--avoid", "--shared"],
             Self::Tune => &["--nic", "--profile-file", "--output"],
             Self::Channels | Self::Rings | Self::Coalesce | Self::Rss => &["--output"],
+            Self::Fix => &["--nic", "--output"],
         }
     }
 }
@@ -115,6 +122,14 @@ impl Subject {
                     [_, value, ..] => Err(excess(value, form)),
                 }
             }
+            What::Fix => match values {
+                [] => Err(missing("the ID of a check that `polyrail doctor` shows")),
+                [id] => match check_id(id) {
+                    Ok(id) => Ok(Self::Fix(id)),
+                    Err(refusal) => Err(refused(id, &refusal)),
+                },
+                [_, value, ..] => Err(excess(value, "one check")),
+            },
         }
     }
 }

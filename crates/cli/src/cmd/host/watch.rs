@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::changes;
 use super::output::{Document, SCHEMA_VERSION};
-use super::place::Where;
+use super::place::{State, Where};
 use super::session::Planned;
 use crate::fault::Fault;
 use crate::signals;
@@ -23,7 +23,7 @@ use crate::values::{time, time_within};
 #[derive(clap::Args)]
 pub(super) struct WatchArgs {
     #[command(flatten)]
-    planned: Planned,
+    pub(super) planned: Planned,
 
     /// The pause between looks where the system announces no change.
     #[arg(long, value_name = "TIME", default_value = "10s",
@@ -56,7 +56,7 @@ pub(super) fn run(args: &WatchArgs, place: &Where) -> Result<ExitCode, Fault> {
             Fault::from(error).with_help("watch without --enforce, or name `irq`")
         })?;
     }
-    let managed = changes::managed(place)?;
+    let managed = changes::managed(place, &args.planned.state)?;
     let mut machine = place.machine();
     // The next look sees changes between this look and the listening, but can't name the writer.
     let mut watch = Watch::begin(&mut machine, plan, managed)?;
@@ -72,7 +72,7 @@ pub(super) fn run(args: &WatchArgs, place: &Where) -> Result<ExitCode, Fault> {
             args.planned.argument()
         );
         if args.enforce {
-            enforce(place, &mut machine, watch.plan());
+            enforce(&args.planned.state, &mut machine, watch.plan());
         }
     }
     loop {
@@ -88,7 +88,7 @@ pub(super) fn run(args: &WatchArgs, place: &Where) -> Result<ExitCode, Fault> {
         let bad = sightings.iter().filter(|sighting| !sighting.is_good).count();
         seen += bad;
         if bad > 0 && args.enforce {
-            enforce(place, &mut machine, watch.plan());
+            enforce(&args.planned.state, &mut machine, watch.plan());
         }
         // With --enforce go on after the reader of the output has gone.
         if told.is_err() && !args.enforce {
@@ -180,9 +180,9 @@ fn line(sighting: &Sighting) -> String {
 }
 
 /// Applies the plan to the present values. Reports a failure, and the watch goes on.
-fn enforce(place: &Where, machine: &mut dyn Machine, plan: &Plan) {
+fn enforce(state: &State, machine: &mut dyn Machine, plan: &Plan) {
     let options = ApplyOptions { force: true, settle: Duration::ZERO, ..ApplyOptions::default() };
-    match apply(machine, &mut RealDisk, &place.state(), plan, &options) {
+    match apply(machine, &mut RealDisk, &state.dir(), plan, &options) {
         Ok(applied) => {
             let changed = applied.outcomes.len();
             tell!("polyrail: set again as planned: {changed} values");

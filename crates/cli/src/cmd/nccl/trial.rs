@@ -3,6 +3,7 @@
 mod canary;
 mod carried;
 mod findings;
+mod installed;
 mod left;
 mod pair;
 mod watch;
@@ -24,6 +25,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use self::canary::{Event, Failure, Task};
 use self::findings::{CloseFault, Fault, Findings, Verdict};
+pub(in crate::cmd) use self::installed::installed;
 use crate::fault;
 use crate::lines::Lines;
 use crate::stdout::say;
@@ -56,6 +58,10 @@ pub(super) struct Args {
     /// Be the process that the plugin is tried in.
     #[arg(long, hide = true)]
     canary: bool,
+
+    /// Only load the plugin, and ask for its devices.
+    #[arg(long, hide = true, requires = "canary")]
+    look: bool,
 }
 
 /// How much longer than a call may take the canary may be silent: then it is stopped, and can't tell so itself.
@@ -74,12 +80,13 @@ pub(super) fn run(args: &Args) -> Result<(), fault::Fault> {
         version: args.table,
         devices: args.device.iter().copied().map(usize::from).collect(),
         timeout_ms: args.timeout.as_millis() as u64,
+        is_look: args.look,
     };
     let failed = |error: io::Error| fault::Fault::environment(format!("trying a plugin: {error}"));
     if args.canary {
         return canary::work(&task).map_err(failed);
     }
-    let (findings, help) = find(args, task).map_err(failed)?;
+    let Found { findings, help, .. } = find(&task).map_err(failed)?;
     if args.json {
         let text = serde_json::to_string_pretty(&findings).map_err(|error| failed(error.into()))?;
         say!("{text}");
@@ -100,13 +107,29 @@ pub(super) fn run(args: &Args) -> Result<(), fault::Fault> {
     }
 }
 
-/// What was found, and what helps, if that is known.
-fn find(args: &Args, task: Task) -> io::Result<(Findings, String)> {
+/// The result of a trial.
+struct Found {
+    findings: Findings,
+    /// The way out of a fault, if that is known.
+    help: String,
+    /// There is no library of this name.
+    is_missing: bool,
+}
+
+/// Loads a plugin in a process of its own, and asks for its devices.
+fn look(library: &str) -> io::Result<Found> {
+    let library = library.to_owned();
+    find(&Task { library, version: None, devices: Vec::new(), timeout_ms: 20_000, is_look: true })
+}
+
+fn find(task: &Task) -> io::Result<Found> {
+    let timeout = Duration::from_millis(task.timeout_ms);
     let (ours, theirs) = UnixStream::pair()?;
     let mut command = Command::new(env::current_exe()?);
-    command.args(["nccl", "try", "--canary", &args.library]);
+    command.args(["nccl", "try", "--canary", &task.library]);
+    command.args(task.is_look.then_some("--look"));
     command.arg("--timeout").arg(format!("{}ms", task.timeout_ms));
-    command.args(args.table.map(|version| format!("--table={version}")));
+    command.args(task.version.map(|version| format!("--table={version}")));
     command.args(task.devices.iter().map(|device| format!("--device={device}")));
     command.stdin(OwnedFd::from(theirs)).stdout(Stdio::piped()).stderr(Stdio::piped());
     // Its children end with it.
@@ -131,19 +154,21 @@ fn find(args: &Args, task: Task) -> io::Result<(Findings, String)> {
         thread::Builder::new().spawn(listen)?;
     }
     let mut hearing = Hearing {
-        findings: Findings::new(&args.library),
+        findings: Findings::new(&task.library),
         call: "dlopen".to_owned(),
         words: Vec::new(),
         help: String::new(),
+        is_missing: false,
     };
-    ours.set_read_timeout(Some(args.timeout + GRACE))?;
-    hearing.listen(ours, &mut child, args.timeout)?;
+    ours.set_read_timeout(Some(timeout + GRACE))?;
+    hearing.listen(ours, &mut child, timeout)?;
     child.end();
     wait_for(&outputs, NEWS);
     for line in said.lock().drain(..) {
         keep(&mut hearing.findings.said, line);
     }
-    Ok((hearing.findings, hearing.help))
+    let Hearing { findings, help, is_missing, .. } = hearing;
+    Ok(Found { findings, help, is_missing })
 }
 
 fn keep(lines: &mut Vec<String>, line: String) {
@@ -201,6 +226,7 @@ struct Hearing {
     words: Vec<String>,
     /// What to do about a fault.
     help: String,
+    is_missing: bool,
 }
 
 impl Hearing {
@@ -268,6 +294,11 @@ impl Hearing {
                 self.words.push(text);
                 let surplus = self.words.len().saturating_sub(LAST_WORDS);
                 self.words.drain(..surplus);
+            }
+            Event::Failed(Failure::Missing(text, help)) => {
+                self.is_missing = true;
+                self.help = help;
+                self.fault(Verdict::NoPlugin, text);
             }
             Event::Failed(Failure::Load(text, help)) => {
                 self.help = help;

@@ -1,4 +1,4 @@
-"""Makes an agent with the backend, and moves memory from it to itself. Called by `polyrail nixl check`."""
+"""Makes an agent with the backend, and moves memory from it to itself. `polyrail doctor` runs it."""
 
 import sys
 import time

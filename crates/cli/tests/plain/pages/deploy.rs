@@ -180,11 +180,11 @@ impl SlurmNode {
         machine.write("/proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t6291456\n");
         fs::create_dir(at("bin")).unwrap();
         let program = format!(
-            "#!/bin/sh\necho \"$@\" >>{}\nexec {} \"$@\" --sysroot {} --state-dir {}\n",
+            "#!/bin/sh\necho \"$@\" >>{}\nexport POLYRAIL_STATE_DIR={}\nexec {} \"$@\" --sysroot {}\n",
             at("calls"),
+            at("state"),
             PROGRAM,
             machine.path().display(),
-            at("state"),
         );
         write_program(at("bin/polyrail").as_ref(), &program);
         Self { folder, machine }

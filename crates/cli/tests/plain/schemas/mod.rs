@@ -194,7 +194,7 @@ fn what_is_read_of_machines_fits() {
     let mut fleet = vec!["doctor", "--json", "--fleet"];
     fleet.extend(reports.iter().map(String::as_str));
     prints("doctor-fleet", &fleet);
-    prints("doctor-list", &["doctor", "--list", "--json"]);
+    prints("doctor-list", &["doctor", "--explain", "--json"]);
     // This machine, with what only drivers tell.
     prints("topo", &["host", "show", "--json"]);
     prints("doctor", &["doctor", "--json"]);
@@ -220,8 +220,7 @@ fn what_became_of_changes_fits() {
         let words = on(args, file);
         prints(name, &words.iter().map(String::as_str).collect::<Vec<_>>());
     };
-    let planned = on(&["host", "plan", "irq", "-o"], &[&plan]);
-    printed(&planned.iter().map(String::as_str).collect::<Vec<_>>());
+    printed(&["host", "plan", "irq", "-o", &plan, "--sysroot", root]);
     let written: Value = serde_json::from_str(&fs::read_to_string(&plan).unwrap()).unwrap();
     fits("change-plan", &written, "host plan -o");
     fits_now("verified", &["host", "verify", "--json"], &[&plan]);
@@ -234,7 +233,7 @@ fn what_became_of_changes_fits() {
     fits_now("verified", &["host", "verify", "tune", "--json"], &[]);
     fits_now("restored", &["host", "undo", "tune", "--json"], &[]);
     fits_now("restored", &["host", "undo", "nic", "--json"], &[]);
-    fits_now("restored", &["doctor", "--undo", "--json"], &[]);
+    fits_now("restored", &["host", "undo", "doctor", "--json"], &[]);
     watched(&machine, &plan);
 }
 

@@ -25,7 +25,7 @@ const WITH_RESULT: &str = "\
     host plan bindings --sysroot COPY
     host show bindings eth1:1 eth1:1 --sysroot COPY
     doctor --sysroot COPY
-    doctor --list
+    doctor --explain
     doctor --explain bbr-without-fq
     host show irq --interval 0s --sysroot COPY
     host plan irq --sysroot COPY
@@ -71,12 +71,9 @@ const OTHERS: &[(&str, &str)] = &[
     ("lab set", "needs a lab"),
     ("lab down", "has no result"),
     ("mesh", "needs nodes; prints as `collective` does"),
-    ("nccl check", "needs the plugin"),
     ("nccl try", "needs a plugin"),
     ("nccl tune", "takes long; prints as `experiment sweep` does"),
-    ("nixl check", "needs NIXL"),
     ("nixl install", "needs NIXL"),
-    ("nixl uninstall", "needs NIXL"),
     ("top", "needs an engine"),
 ];
 

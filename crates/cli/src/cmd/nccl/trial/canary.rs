@@ -31,6 +31,8 @@ pub(super) struct Task {
     pub(super) devices: Vec<usize>,
     /// For each call, connection and round of messages.
     pub(super) timeout_ms: u64,
+    /// Only load it, and ask for its devices.
+    pub(super) is_look: bool,
 }
 
 /// A line of the canary.
@@ -61,6 +63,8 @@ pub(super) enum Event {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Failure {
+    /// It is not there, and what to do about that.
+    Missing(String, String),
     /// It is no plugin, and what to do about that.
     Load(String, String),
     Call(String),
@@ -111,7 +115,9 @@ fn examine(task: &Task, watch: &Arc<Watch>, before: &State) -> Result<(), Failur
     let all = all?;
     watch.say(&Event::Devices(all.iter().map(DeviceFound::new).collect()));
     watch.say(&Event::Left(before.left_until_now()));
-
+    if task.is_look {
+        return Ok(());
+    }
     if let Some(missing) = task.devices.iter().find(|device| **device >= count) {
         let text = format!("there is no device {missing}; the plugin has {count}");
         return Err(Failure::Call(text));
@@ -221,7 +227,11 @@ fn connect(net: &Net, device: usize, timeout: Duration) -> Result<(SendComm, Rec
 
 impl From<LoadError> for Failure {
     fn from(error: LoadError) -> Self {
-        Self::Load(error.to_string(), error.help())
+        let (text, help) = (error.to_string(), error.help());
+        match error {
+            LoadError::Missing { .. } => Self::Missing(text, help),
+            _ => Self::Load(text, help),
+        }
     }
 }
 

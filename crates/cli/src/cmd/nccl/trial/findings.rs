@@ -1,6 +1,6 @@
 //! What `polyrail nccl try` finds, as JSON and in words.
 
-use polyrail_nccl_abi::Properties;
+use polyrail_nccl_abi::{NCCL_RELEASES, Properties};
 use polyrail_report::{Align, Table, exit, show_size};
 use serde::{Deserialize, Serialize};
 
@@ -235,6 +235,7 @@ impl Findings {
         }
         if !self.tables.is_empty() {
             say!("\n{}", tables.to_string().trim_end());
+            say!("\n{}", self.releases().to_string().trim_end());
         }
         if let Some(version) = self.version {
             say!("\ntried: version {version}");
@@ -256,6 +257,21 @@ impl Findings {
             say!("\nIts last words:\n  {}", fault.last_words.join("\n  "));
         }
         say!("\n{}", self.conclusion());
+    }
+
+    /// The newest table that each release of NCCL and RCCL takes.
+    fn releases(&self) -> Table {
+        let mut releases =
+            Table::default().column("release", Align::Left).column("takes version", Align::Right);
+        for release in NCCL_RELEASES {
+            let versions = self.tables.iter().map(|table| table.version);
+            let taken = versions
+                .filter(|version| (release.oldest..=release.newest).contains(version))
+                .max();
+            let text = taken.map_or("none".to_owned(), |version| version.to_string());
+            releases.row([release.name.to_owned(), text]);
+        }
+        releases
     }
 
     fn print_devices(&self) {
