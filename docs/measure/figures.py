@@ -179,7 +179,7 @@ def channels(options):
 
     def measure(count):
         rail = ["--rails", options.rails]
-        return bench(options, "--sizes", "64MiB", "--channels", str(count), *rail)["gb_per_s"]
+        return bench(options, "--sizes", "64MiB", "--set", f"channels={count}", *rail)["gb_per_s"]
 
     counts = [1, 2, 4, 8]
     named = {str(count): lambda count=count: measure(count) for count in counts}
@@ -218,10 +218,10 @@ def cut_once(options):
         client = start([*inside["a"], *where, *what, *options.extra], ends)
         time.sleep(CUT_AFTER_S)
         cut_ms = time.time() * 1e3
-        run([program, "lab", "set", name, CUT_RAIL, "--down"])
+        run([program, "lab", "set", name, CUT_RAIL, "--link", "down"])
         time.sleep(CUT_FOR_S)
         up_ms = time.time() * 1e3
-        run([program, "lab", "set", name, CUT_RAIL, "--up"])
+        run([program, "lab", "set", name, CUT_RAIL, "--link", "up"])
         report = json.loads(client.communicate(timeout=300)[0])
     return judge_cut(report["results"][0], rates(options.rates), cut_ms, up_ms)
 

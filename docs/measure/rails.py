@@ -106,7 +106,7 @@ def table(options):
 def bench(options, program, lab, channels, depth):
     command = [program, "bench", "--lab", lab, "--sizes", options.sizes, "--json", "-"]
     command += ["--time", options.time, "--rounds", "3"]
-    command += ["--channels", str(channels)] if channels else []
+    command += ["--set", f"channels={channels}"] if channels else []
     command += ["--depth", str(depth)] if depth else []
     command += [] if options.no_alone else ["--against", "alone"]
     return json.loads(run([*command, *options.extra]))["results"]

@@ -101,7 +101,7 @@ def pair(network, program, a, b):
             if known:
                 faults.append("it does not listen on an address that can be reached")
             return result
-        code, _, seconds = ends.connect("--sizes", "8", "--iters", "1", "--rounds", "1", "--no-json")
+        code, _, seconds = ends.connect("--sizes", "8", "--iters", "1", "--rounds", "1", "--json", "none")
         result |= {"code": code, "connect_s": round(seconds, 2)}
         if code is None:
             faults.append("hang while connecting")

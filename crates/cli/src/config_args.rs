@@ -66,14 +66,6 @@ const OPTIONS: &[(&str, &str, &str)] = &[
     ("mesh", "rendezvous", "rendezvous"),
     ("bench", "rails", "rails"),
     ("bench", "path", "path"),
-    ("bench", "channels", "channels"),
-    ("bench", "sockets", "sockets"),
-    ("bench", "window", "window_chunks"),
-    ("bench", "chunk", "chunk_bytes"),
-    ("bench", "proxies", "proxies"),
-    ("bench", "congestion", "congestion"),
-    ("bench", "tx_bindings", "tx_bindings"),
-    ("bench", "rx_bindings", "rx_bindings"),
     ("bench", "verbose_bindings", "verbose_bindings"),
 ];
 
@@ -156,11 +148,8 @@ mod tests {
                 "bench --set channels=1 --set channels=2",
                 "`channels=2`: gives `channels` a second value;",
             ),
-            (
-                "bench --chunk 1MiB --set chunk_bytes=2MiB",
-                "gives `chunk_bytes` a value, as --chunk <SIZE> does;",
-            ),
-            ("bench --proxies 3 --set proxies=1", "as --proxies <N|TX,RX> does;"),
+            ("bench --path tcp --set path=shared", "gives `path` a value, as --path <WAY> does;"),
+            ("bench --rails lo --set rails=eth1", "as --rails <N|LIST|near> does;"),
             ("config show --preset cpu --set preset=latency", "as --preset <NAME> does;"),
             ("mesh --rendezvous slurm:// --set rendezvous=mpi://", "as --rendezvous <PLACE> does;"),
         ] {
@@ -171,7 +160,7 @@ mod tests {
             );
         }
         for line in [
-            "bench --set channels=1 --set sockets=2 --chunk 1MiB",
+            "bench --set channels=1 --set sockets=2 --path tcp",
             "collective all_reduce --channels 4 --set channels=2",
         ] {
             assert_eq!(refused(line), None, "{line}");

@@ -37,6 +37,9 @@ impl AsRef<Path> for OutFile {
     }
 }
 
+/// The name that stands for no file.
+pub(crate) const NO_FILE: &str = "none";
+
 /// The report of the last `bench`, in the folder of this user.
 pub(crate) const LAST_REPORT: &str = "bench.json";
 

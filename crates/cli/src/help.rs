@@ -33,8 +33,6 @@ const SHORT: [(&str, &[&str]); 4] = [
         "mesh",
         &[
             "lab",
-            "lab_nodes",
-            "lab_rails",
             "hosts",
             "rendezvous",
             "nodes",
@@ -52,19 +50,7 @@ const SHORT: [(&str, &[&str]); 4] = [
     ),
     (
         "collective",
-        &[
-            "ranks",
-            "lab_nodes",
-            "lab_rails",
-            "plugin",
-            "compare",
-            "min_bytes",
-            "max_bytes",
-            "rounds",
-            "json",
-            "config",
-            "set",
-        ],
+        &["ranks", "lab", "plugin", "compare", "sizes", "rounds", "json", "config", "set"],
     ),
     (
         "profile",

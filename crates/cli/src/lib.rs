@@ -19,6 +19,8 @@ mod groups;
 mod help;
 mod host;
 mod interrupt;
+#[cfg(feature = "all-commands")]
+mod libraries;
 mod lines;
 mod machine_args;
 mod moved;

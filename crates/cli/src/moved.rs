@@ -52,11 +52,41 @@ const MOVED: &[(&[&str], &str)] = &[
 
 /// Options of earlier versions: the command, the option, and the words of today.
 const MOVED_OPTIONS: &[(&str, &str, &str)] = &[
+    ("bench", "--block-bytes", "bench --blocks NxSIZE"),
+    ("bench", "--channels", "bench --set channels=N"),
+    ("bench", "--chunk", "bench --set chunk_bytes=SIZE"),
+    ("bench", "--congestion", "bench --set congestion=NAME"),
+    ("bench", "--dry-run", "bench --explain-path only"),
+    ("bench", "--no-json", "bench --json none"),
+    ("bench", "--proxies", "bench --set proxies=TX,RX"),
+    ("bench", "--rx-bindings", "bench --set rx_bindings=BINDINGS"),
+    ("bench", "--sockets", "bench --set sockets=N"),
+    ("bench", "--tx-bindings", "bench --set tx_bindings=BINDINGS"),
+    ("bench", "--window", "bench --set window_chunks=N"),
+    ("collective", "--factor", "collective --sizes LIST"),
+    ("collective", "--lab-nodes", "collective --lab NODES:RATES"),
+    ("collective", "--lab-rails", "collective --lab NODES:RATES"),
+    ("collective", "--max-bytes", "collective --sizes LIST"),
+    ("collective", "--min-bytes", "collective --sizes LIST"),
+    ("config show", "--origin", "config show"),
     ("doctor", "--list", "doctor --explain"),
     ("doctor", "--fix", "host apply fix ID"),
     ("doctor", "--undo", "host undo doctor"),
     ("doctor", "--dry-run", "host apply fix ID --dry-run"),
     ("doctor", "--state-dir", "host apply fix ID --state-dir DIR"),
+    ("experiment autotune", "--resume", "experiment autotune --journal FILE"),
+    ("experiment sweep", "--resume", "experiment sweep --journal FILE"),
+    ("host apply", "--confirm-within", "host apply --allow-disruptive=TIME"),
+    ("lab set", "--down", "lab set --link down"),
+    ("lab set", "--up", "lab set --link up"),
+    ("mesh", "--lab-nodes", "mesh --lab NODES:RATES"),
+    ("mesh", "--lab-rails", "mesh --lab NODES:RATES"),
+    ("nccl tune", "--bytes", "nccl tune --collective OPTIONS"),
+    ("nccl tune", "--operation", "nccl tune --collective OPTIONS"),
+    ("nccl tune", "--plugin", "nccl tune --collective OPTIONS"),
+    ("nccl tune", "--ranks", "nccl tune --collective OPTIONS"),
+    ("peers", "--for", "peers --watch TIME"),
+    ("sample", "--force", "sample --out NEWFILE"),
 ];
 
 /// Matches the name of an existing file.
@@ -115,10 +145,17 @@ mod tests {
         }
     }
 
-    /// The words name a command, its options and the first values of its arguments.
+    /// The words name a command, its options with values, and the first values of its arguments.
     fn assert_exists(now: &str) {
         let mut command = &crate::command();
+        let mut is_value = false;
         for word in now.split(' ') {
+            // The value of an option.
+            let is_option = word.starts_with("--");
+            if std::mem::replace(&mut is_value, is_option) {
+                continue;
+            }
+            let word = word.split('=').next().unwrap_or(word);
             if let Some(option) = word.strip_prefix("--") {
                 let mut options = command.get_arguments().filter_map(clap::Arg::get_long);
                 assert!(options.any(|long| long == option), "{now}: {word}");

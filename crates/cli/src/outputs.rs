@@ -8,7 +8,7 @@ use clap::{Arg, ArgMatches, Command, FromArgMatches, ValueHint};
 use polyrail_config::{Config, Origin};
 
 use crate::config_args::ConfigArgs;
-use crate::files::{LAST_REPORT, OutFile, are_one, state_folder};
+use crate::files::{LAST_REPORT, NO_FILE, OutFile, are_one, state_folder};
 use crate::machine_args::MachineCopy;
 use crate::stdout::excerpt;
 
@@ -67,19 +67,23 @@ fn is_setting(file: &Given) -> bool {
 fn files_of(root: &Command, mut command: &Command, mut matches: &ArgMatches) -> Vec<Given> {
     let mut files = Vec::new();
     loop {
+        let is_bench = command.get_name() == "bench";
         for argument in command.get_arguments() {
             let name = argument.to_string();
             let is_written = are_written(argument);
+            let takes_none = is_bench && argument.get_id() == "json";
             // `-` is standard output.
-            let paths =
-                paths_of(argument, matches).into_iter().filter(|path| path != Path::new("-"));
+            let is_file = |path: &PathBuf| {
+                path != Path::new("-") && !(takes_none && path == Path::new(NO_FILE))
+            };
+            let paths = paths_of(argument, matches).into_iter().filter(is_file);
             files.extend(paths.map(|path| Given { name: name.clone(), path, is_written }));
         }
         let has = |id: &str| command.get_arguments().any(|argument| argument.get_id() == id);
         if ["config", "preset", "set"].iter().all(|id| has(id)) {
             of_settings(matches, &mut files);
         }
-        if has("no_json") && !matches.contains_id("json") && !matches.get_flag("no_json") {
+        if is_bench && !matches.contains_id("json") {
             let report = state_folder().map(|folder| folder.join(LAST_REPORT));
             let name = "a bench without --json".to_owned();
             files.extend(report.map(|path| Given { name, path, is_written: true }));

@@ -18,7 +18,7 @@ use polyrail_lab::{LabError, LabSpec, Rate};
 use polyrail_report::{BadUnit, exit};
 use rustix::fs::{Access, access};
 
-use crate::files::OutFile;
+use crate::files::{NO_FILE, OutFile};
 use crate::stdout::excerpt;
 
 /// Why a value is refused: a phrase that follows the value and ends with what is allowed, and a
@@ -65,7 +65,7 @@ impl Refusal {
     }
 
     /// The same fault of a value of which less is allowed.
-    fn within(self, allowed: &str) -> Self {
+    pub(crate) fn within(self, allowed: &str) -> Self {
         let fault = self.text.split("; allowed: ").next().unwrap_or_default();
         Self { text: format!("{fault}; allowed: {allowed}"), ..self }
     }
@@ -299,6 +299,25 @@ pub(crate) fn rates(text: &str) -> Result<Rates, Refusal> {
     Ok(Rates(LabSpec::parse_rails(text)?))
 }
 
+/// A lab for one run: nodes on a switch, and the rates of its rails.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RunLab {
+    pub(crate) nodes: usize,
+    pub(crate) rates: Vec<Rate>,
+}
+
+/// Reads `NODES:RATES`.
+pub(crate) fn run_lab(text: &str) -> Result<RunLab, Refusal> {
+    let allowed = "NODES:RATES, such as 8:2x1gbit";
+    let (nodes, rates) = text.split_once(':').ok_or_else(|| Refusal::new("has no `:`", allowed))?;
+    let is_good = |nodes: &usize| (2..=LabSpec::MAX_NODES).contains(nodes);
+    let nodes = nodes.parse().ok().filter(is_good).ok_or_else(|| {
+        let fault = format!("has `{}` as the number of nodes", excerpt(nodes));
+        Refusal::new(fault, format!("2 to {} nodes", LabSpec::MAX_NODES))
+    })?;
+    Ok(RunLab { nodes, rates: LabSpec::parse_rails(rates)? })
+}
+
 /// The name of a setting that there is.
 pub(crate) fn setting_name(text: &str) -> Result<String, Refusal> {
     polyrail_config::help(text)?;
@@ -452,6 +471,15 @@ fn check_folder(path: &Path) -> Result<(), Refusal> {
 pub(crate) fn file_or_stdout() -> impl TypedValueParser<Value = OutFile> {
     path(|path| if path == Path::new("-") { Ok(()) } else { check_file_to_write(path) })
         .map(OutFile::from)
+}
+
+/// As [`file_or_stdout`]; `none` is no file.
+pub(crate) fn file_or_none() -> impl TypedValueParser<Value = OutFile> {
+    path(|path| match path.as_os_str().to_str() {
+        Some("-" | NO_FILE) => Ok(()),
+        _ => check_file_to_write(path),
+    })
+    .map(OutFile::from)
 }
 
 /// As [`file_to_write`], for a file that is never replaced; `-` is taken where it means standard output.

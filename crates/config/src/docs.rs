@@ -88,7 +88,7 @@ later one overrides an earlier one:
 6. the command line, `--set chunk_bytes=1MiB`, and what a program sets itself.
 
 Any layer from the file on may name the preset. Its values still yield to every explicit value.
-`polyrail config show --origin` prints the effective values and where each came from;
+`polyrail config show` prints the effective values and where each came from;
 `polyrail config help NAME` explains one.
 
 An unknown name, a value out of range, or two values that contradict each other are errors, and then

@@ -62,7 +62,7 @@ impl SampleError {
             Self::Interval { .. } => Some("one second is usual: --interval 1s".into()),
             Self::NoInterface { .. } => Some("`polyrail host show` lists the interfaces".into()),
             Self::NoProcess { .. } => Some("`pidof NAME` finds numbers of processes".into()),
-            Self::Exists { .. } => Some("--force writes over it".into()),
+            Self::Exists { .. } => Some("name another file: what is there stays".into()),
             _ => None,
         }
     }

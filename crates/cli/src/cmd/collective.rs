@@ -17,7 +17,7 @@ mod worker;
 
 use std::process::ExitCode;
 
-pub(crate) use self::args::Args;
+pub(crate) use self::args::{Args, check_options};
 use crate::stdout::refuse;
 
 /// Runs the subcommand.

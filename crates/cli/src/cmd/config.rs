@@ -25,7 +25,7 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Print the settings in effect.
+    /// Print the settings in effect, and where each value came from.
     Show(ShowArgs),
     /// Explain one setting.
     Help {
@@ -39,11 +39,7 @@ enum Command {
 
 #[derive(clap::Args)]
 struct ShowArgs {
-    /// Say where each value came from.
-    #[arg(long)]
-    origin: bool,
-
-    /// Print JSON; origins are always in it.
+    /// Print JSON.
     #[arg(long)]
     json: bool,
 
@@ -64,7 +60,7 @@ fn output(command: &Command) -> Result<String, ConfigError> {
         Command::Show(args) => {
             let config = args.config.resolve()?;
             print_warnings(&config);
-            Ok(if args.json { json(&config) } else { table(&config.rows(), args.origin) })
+            Ok(if args.json { json(&config) } else { table(&config.rows()) })
         }
         Command::Help { name } => polyrail_config::help(name),
         Command::Docs => Ok(polyrail_config::markdown()),
@@ -89,14 +85,13 @@ fn json(config: &Config) -> String {
     format!("{document:#}\n")
 }
 
-fn table(rows: &[Row], with_origin: bool) -> String {
+fn table(rows: &[Row]) -> String {
     let mut table = ["", "", ""]
         .into_iter()
         .fold(Table::default(), |table, heading| table.column(heading, Align::Left));
     for row in rows {
         let mark = if row.is_changed() { "*" } else { "" };
-        let origin = if with_origin { row.origin.to_string() } else { String::new() };
-        table.row([format!("{mark:1} {}", row.name), value_cell(row), origin]);
+        table.row([format!("{mark:1} {}", row.name), value_cell(row), row.origin.to_string()]);
     }
     let mut text = fitted(&table).trim_start_matches('\n').to_owned();
     if rows.iter().any(Row::is_changed) {

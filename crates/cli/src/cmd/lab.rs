@@ -111,7 +111,7 @@ struct ExecArgs {
 }
 
 #[derive(clap::Args)]
-#[command(group(ArgGroup::new("change").args(["rate", "down", "up", "mtu", "firewall"]).multiple(true).required(true)))]
+#[command(group(ArgGroup::new("change").args(["rate", "link", "mtu", "firewall"]).multiple(true).required(true)))]
 struct SetArgs {
     /// The lab.
     #[arg(value_parser = lab_name)]
@@ -125,18 +125,16 @@ struct SetArgs {
     #[arg(long, value_parser = rate)]
     rate: Option<Rate>,
 
-    /// Cut the rail: the end on side b is switched off, side a sees its carrier lost. With a switch, the
-    /// other nodes keep theirs.
-    #[arg(long, conflicts_with = "up")]
-    down: bool,
+    /// `down` cuts the rail, `up` restores it.
+    ///
+    /// `down` switches the end on side b off, so side a loses its carrier. With a switch, the other nodes keep theirs.
+    /// `up` switches all ends on, with their addresses and routes.
+    #[arg(long, value_enum, value_name = "STATE")]
+    link: Option<Link>,
 
-    /// Which end `--down` switches off, or `--firewall` guards [default: b].
+    /// Which end `--link down` switches off, or `--firewall` guards [default: b].
     #[arg(long, value_name = "NODE", value_parser = node)]
     side: Option<String>,
-
-    /// Mend the rail: all ends are switched on, with their addresses and routes.
-    #[arg(long)]
-    up: bool,
 
     /// The largest IP packet, in bytes, that the switch lets through on this rail. The nodes don't know, so that larger
     /// ones vanish: an MTU black hole. The MTU of the lab ends it.
@@ -147,6 +145,12 @@ struct SetArgs {
     /// other direction stays open. Needs the program `nft`.
     #[arg(long, value_name = "ANSWER", value_parser = firewall)]
     firewall: Option<Firewall>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Link {
+    Down,
+    Up,
 }
 
 #[derive(clap::Args)]
@@ -237,9 +241,9 @@ fn open(name: &str, node: &str) -> Result<(Lab, Node), LabError> {
 }
 
 fn set(args: &SetArgs) -> Result<String, LabError> {
-    // clap forgives a missing --down where --up is given, which excludes it.
-    if let Some(side) = args.side.as_ref().filter(|_| !args.down && args.firewall.is_none()) {
-        let allowed = "with --down or --firewall, whose end it names".to_owned();
+    let has_end = args.link == Some(Link::Down) || args.firewall.is_some();
+    if let Some(side) = args.side.as_ref().filter(|_| !has_end) {
+        let allowed = "with --link down or --firewall, whose end it names".to_owned();
         let value = side.clone();
         return Err(LabError::BadValue { field: "--side", value, allowed });
     }
@@ -254,12 +258,13 @@ fn set(args: &SetArgs) -> Result<String, LabError> {
     if let Some(firewall) = args.firewall {
         lab.set_firewall(rail, at, firewall)?;
     }
-    if args.down {
-        lab.cut_at(rail, at)?;
-        tell!("polyrail: rail{rail} is switched off {}", show::cut(&lab, at));
-    }
-    if args.up {
-        lab.set_link(rail, true)?;
+    match args.link {
+        None => {}
+        Some(Link::Up) => lab.set_link(rail, true)?,
+        Some(Link::Down) => {
+            lab.cut_at(rail, at)?;
+            tell!("polyrail: rail{rail} is switched off {}", show::cut(&lab, at));
+        }
     }
     Ok(show::table(&lab.observe()?[rail..=rail]))
 }

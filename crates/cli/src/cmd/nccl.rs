@@ -10,19 +10,19 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use polyrail_host::{Sysroot, Topology};
-use polyrail_nccl_abi::{Library, LoadError, damage};
+use polyrail_nccl_abi::damage;
 use polyrail_report::exit;
-use polyrail_sys::files::{OpenFolder, make_folders, require_trusted_code};
+use polyrail_sys::files::{OpenFolder, make_folders};
 
 use crate::fault::Fault;
 use crate::files;
+use crate::libraries::{BUILT, build_folders, listed, near_folders, quoted, refuse_of_others};
 use crate::stdout::{excerpt, print, say, tell};
 use crate::unwritten::Unwritten;
 use crate::values::{file_to_read, folder_to_read, folder_to_write};
 pub(super) use trial::{how, installed};
 
-/// What cargo calls the library, and what NCCL and RCCL look for.
-const BUILT: &str = "libnccl_net_polyrail.so";
+/// The names that NCCL and RCCL look for.
 const FOR_NCCL: &str = "libnccl-net-polyrail.so";
 const FOR_RCCL: &str = "librccl-net-polyrail.so";
 
@@ -109,94 +109,6 @@ pub(crate) fn run(args: Args) -> ExitCode {
         Ok(()) => exit::OK.into(),
         Err(fault) => fault.refuse(),
     }
-}
-
-/// Loads the plugin as NCCL would, or an installed one that the dynamic loader does not find.
-fn load(name: &str) -> Result<Library, Fault> {
-    let fault = match Library::open(name) {
-        Ok(library) => return Ok(library),
-        Err(fault) => fault,
-    };
-    let file = format!("libnccl-net-{name}.so");
-    let folders = near_folders();
-    let installed = folders.iter().find(|folder| folder.join(&file).exists());
-    let refused =
-        |fault: &LoadError, help: &str| Fault::environment(fault.to_string()).with_help(help);
-    if !matches!(fault, LoadError::Missing { .. }) {
-        return Err(refused(&fault, &fault.help()));
-    }
-    if let Some(folder) = installed {
-        let path = folder.join(&file);
-        refuse_of_others(&path)?;
-        let library = Library::open(&path.display().to_string());
-        return library.map_err(|error| refused(&error, &error.help()));
-    }
-    let help = format!(
-        "install it with `polyrail nccl install FOLDER`, and name the folder in LD_LIBRARY_PATH; sought \
-         where the dynamic loader looks ({}), in {}",
-        match std::env::var("LD_LIBRARY_PATH") {
-            Ok(path) if !path.is_empty() => format!("LD_LIBRARY_PATH={path}"),
-            _ => "LD_LIBRARY_PATH is empty".to_owned(),
-        },
-        listed(&folders)
-    );
-    Err(refused(&fault, &help))
-}
-
-/// The library that NCCL would load by this name. For `polyrail` also the one that was built in the
-/// repository around.
-pub(super) fn find(name: &str) -> Result<Library, Fault> {
-    let refusal = match load(name) {
-        Ok(library) => return Ok(library),
-        Err(refusal) => refusal,
-    };
-    let built = build_folders().into_iter().map(|folder| folder.join(BUILT));
-    let path = built.filter(|_| name == "polyrail").find(|path| path.exists());
-    if let Some(path) = &path {
-        refuse_of_others(path)?;
-    }
-    match path.as_deref().and_then(Path::to_str).map(Library::open) {
-        Some(Ok(library)) => Ok(library),
-        _ => Err(refusal),
-    }
-}
-
-/// Where an installation puts libraries: beside this program, in `../lib` and in `~/.local/lib`.
-pub(super) fn near_folders() -> Vec<PathBuf> {
-    let program = std::env::current_exe().ok();
-    let bin = program.as_deref().and_then(Path::parent);
-    let lib = bin.and_then(Path::parent).map(|parent| parent.join("lib"));
-    let home = std::env::var_os("HOME").filter(|home| !home.is_empty());
-    let of_user = home.map(|home| PathBuf::from(home).join(".local/lib"));
-    // For a program in ~/.local/bin it is the same folder.
-    let of_user = of_user.filter(|folder| lib.as_ref() != Some(folder));
-    bin.map(Path::to_owned).into_iter().chain(lib).chain(of_user).collect()
-}
-
-/// Where cargo puts what it builds in the repository that this process is somewhere in: `cargo
-/// install` installs programs, and no libraries.
-pub(super) fn build_folders() -> Vec<PathBuf> {
-    let chosen = std::env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty());
-    if let Some(folder) = chosen {
-        return vec![PathBuf::from(folder).join("release")];
-    }
-    let here = std::env::current_dir().unwrap_or_else(|_| ".".into());
-    let repository = here.ancestors().find(|folder| folder.join("Cargo.lock").exists());
-    vec![repository.unwrap_or(&here).join("target/release")]
-}
-
-/// Refuses a library that was found and not named, where another user can change it: who loads it runs its code.
-pub(super) fn refuse_of_others(found: &Path) -> Result<(), Fault> {
-    require_trusted_code(found).map_err(|error| {
-        let text = format!("{} is not used: {error}", found.display());
-        Fault::new(exit::of_io(&error), text)
-            .with_help("if you trust it, name it: by --from, or by its whole path")
-    })
-}
-
-pub(super) fn listed(folders: &[PathBuf]) -> String {
-    let folders: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
-    folders.join(", ")
 }
 
 fn env(folder: Option<&Path>, conf: bool, gpus: Option<u16>) -> Result<(), Fault> {
@@ -331,8 +243,3 @@ fn refuse_no_plugin(from: &Path, help: &str) -> Result<(), Fault> {
 
 /// How the names begin of what a net plugin exports.
 const TABLE: &[u8] = b"ncclNetPlugin_v";
-
-/// For a shell.
-pub(super) fn quoted(path: &Path) -> String {
-    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
-}

@@ -14,9 +14,9 @@ use clap::Subcommand;
 use polyrail_report::exit;
 use polyrail_sys::files::OpenFolder;
 
-use crate::cmd::nccl::{build_folders, listed, near_folders, quoted, refuse_of_others};
 use crate::fault::Fault;
 use crate::files;
+use crate::libraries::{build_folders, listed, near_folders, quoted, refuse_of_others};
 use crate::stdout::say;
 use crate::unwritten::Unwritten;
 use crate::values::{file_to_read, folder_to_read, folder_to_write};

@@ -47,13 +47,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     timeout: Duration,
 
-    /// Go on, and tell who joins and who leaves, until Ctrl-C.
-    #[arg(long)]
-    watch: bool,
-
-    /// End watching after this long.
-    #[arg(long = "for", value_name = "TIME", requires = "watch", value_parser = time)]
-    limit: Option<Duration>,
+    /// Go on, and tell who joins and who leaves, for this long [default: until Ctrl-C].
+    #[arg(long, value_name = "TIME", num_args = 0..=1, value_parser = time)]
+    watch: Option<Option<Duration>>,
 
     /// Print JSON; with --watch a line for each change.
     #[arg(long)]
@@ -131,8 +127,8 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             exit::VERDICT
         }
     };
-    if args.watch && code == exit::OK {
-        watch(args, &view, &stopped);
+    if let Some(limit) = args.watch.filter(|_| code == exit::OK) {
+        watch(args, limit, &view, &stopped);
         return ExitCode::from(exit::OK);
     }
     print(&shown(args, &config, &view.members()), code)
@@ -202,8 +198,8 @@ impl View {
     }
 }
 
-fn watch(args: &Args, view: &View, stopped: &AtomicBool) {
-    let end = args.limit.map(|limit| Instant::now() + limit);
+fn watch(args: &Args, limit: Option<Duration>, view: &View, stopped: &AtomicBool) {
+    let end = limit.map(|limit| Instant::now() + limit);
     tell!("polyrail: watching the group {}", args.group);
     while !stopped.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
         let Some(event) = view.next_event() else { continue };

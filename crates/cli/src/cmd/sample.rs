@@ -29,10 +29,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", value_parser = file_to_write())]
     out: Option<OutFile>,
 
-    /// Write over the file, if it is there.
-    #[arg(long, requires = "out")]
-    force: bool,
-
     /// Time between two samples.
     #[arg(long, value_name = "TIME", default_value = "1s",
         value_parser = time_within(Duration::from_millis(100), Duration::from_secs(3600), "100ms to 1h"))]
@@ -90,7 +86,7 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
         sampler = sampler.with_queues(read_queues());
     }
     let file = match &args.out {
-        Some(path) => Some((path, create(path, args.force)?)),
+        Some(path) => Some((path, create(path)?)),
         None => None,
     };
     let (mut out, name): (Box<dyn Write + '_>, String) = match &file {
@@ -113,7 +109,7 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
     };
     let end = polyrail_sample::run(&mut sampler, &mut *out, &name, goes_on);
     drop((progress, out));
-    if let (Err(_), Some((path, file)), false) = (&end, &file, args.force)
+    if let (Err(_), Some((path, file))) = (&end, &file)
         && file.metadata().is_ok_and(|file| file.is_file() && file.len() == 0)
     {
         // An empty file would be in the way of the next try.
@@ -129,11 +125,8 @@ fn execute(args: &Args) -> Result<u8, SampleError> {
     Ok(exit::OK)
 }
 
-fn create(path: &Path, may_overwrite: bool) -> Result<std::fs::File, SampleError> {
+fn create(path: &Path) -> Result<std::fs::File, SampleError> {
     let failed = |source| SampleError::Write { path: path.into(), source };
-    if may_overwrite {
-        return open_to_write(path, Opening::Truncate, 0o666).map_err(failed);
-    }
     match open_to_write(path, Opening::New, 0o666) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             // Pipes and terminals are there, too, and lose nothing.

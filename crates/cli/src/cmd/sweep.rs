@@ -38,7 +38,7 @@ fn finish(wanted: &Wanted) -> ExitCode {
 fn execute(wanted: &Wanted) -> Result<ExitCode, RunError> {
     let report = search::run(wanted)?;
     if report.interrupted && wanted.journal.is_some() {
-        tell!("polyrail: --resume goes on with what was measured");
+        tell!("polyrail: the same command goes on with what was measured");
     }
     let code = if report.interrupted { exit::INTERRUPTED } else { exit::OK };
     if let (Some(path), Some(text)) = (&wanted.output, report.yaml()) {

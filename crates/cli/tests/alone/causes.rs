@@ -48,7 +48,7 @@ fn result(mut command: Command, options: &str) -> BenchResult {
 #[test]
 fn what_makes_it_faster_is_found_by_trying_it() {
     // 64 chunks one after the other, each of which waits for an acknowledgement.
-    let options = "--sizes 256KiB --rails 2 --channels 1 --chunk 4KiB --window 1 --depth 4 --why \
+    let options = "--sizes 256KiB --rails 2 --set channels=1 --set chunk_bytes=4KiB --set window_chunks=1 --depth 4 --why \
                    --iters 4 --rounds 2 --warmup 5ms --verify sample --set payload=crc32c";
     let found = result(Command::new(PROGRAM), options);
     let words = "here is not used: this end has 1 channel for 2 rails";
@@ -85,7 +85,7 @@ fn links_that_a_bucket_limits_are_known_without_a_lab_of_the_bench() {
     let lab = Lab::up(&spec).unwrap().guard();
     let server = Server::start(lab.command(Side::B, PROGRAM), "rail");
     let options = format!(
-        "--connect {} --rails rail --sizes 2MiB --depth 4 --chunk 64KiB --time 2s --rounds 2",
+        "--connect {} --rails rail --sizes 2MiB --depth 4 --set chunk_bytes=64KiB --time 2s --rounds 2",
         server.at
     );
     let found = result(lab.command(Side::A, PROGRAM), &options);

@@ -133,6 +133,14 @@ fn wrong_input_is_named_with_a_remedy_before_anything_runs() {
     assert!(code == Some(2) && stderr.contains("--figure"), "{stderr}");
     let (code, stderr) = refused(&["--over", "NCCL_BUFFSIZE=8388608"]);
     assert!(code == Some(2) && stderr.contains("runs no NCCL"), "{stderr}");
+    for (words, fault) in [
+        ("gather", "is refused by collective (<OPERATION> `gather`"),
+        ("all_reduce --rounds 2", "gives itself"),
+        ("all_reduce --sizes 6 --type int32", "`6` is no whole number of elements"),
+    ] {
+        let (code, stderr) = refused(&["--collective", words]);
+        assert!(code == Some(2) && stderr.contains(fault), "{words}: {stderr}");
+    }
     assert!(!mark.exists(), "the job ran");
 }
 

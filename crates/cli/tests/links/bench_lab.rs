@@ -39,7 +39,7 @@ fn shaped_rails_carry_what_they_are_shaped_to_and_are_named_as_the_limit() {
         return;
     }
     // Slow enough that a busy machine keeps up; small chunks, so that both rails end together.
-    let options = "--lab 200mbit,100mbit --sizes 4MiB --depth 4 --chunk 64KiB --time 2s";
+    let options = "--lab 200mbit,100mbit --sizes 4MiB --depth 4 --set chunk_bytes=64KiB --time 2s";
     let report = report(&format!("{options} --against alone"));
     let lab = report.lab.unwrap();
     assert_eq!(lab.rails_bits_per_s, [Some(200_000_000), Some(100_000_000)]);
@@ -89,7 +89,9 @@ impl Running {
         let program = ["--default-signal=HUP", PROGRAM];
         let child = Command::new("env")
             .args(program)
-            .args(["bench", "--lab", "1gbit", "--sizes", "64KiB", "--time", "10min", "--no-json"])
+            .args([
+                "bench", "--lab", "1gbit", "--sizes", "64KiB", "--time", "10min", "--json", "none",
+            ])
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
             .process_group(0)
@@ -215,7 +217,7 @@ fn a_lab_whose_run_was_killed_is_listed_as_broken_and_goes_before_the_next() {
         }
     };
     let killed = || {
-        let words = "bench --lab 1gbit --sizes 64KiB --time 10min --no-json";
+        let words = "bench --lab 1gbit --sizes 64KiB --time 10min --json none";
         let mut bench =
             polyrail(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
         let lab = format!("bench-{}", bench.id());
@@ -236,7 +238,7 @@ fn a_lab_whose_run_was_killed_is_listed_as_broken_and_goes_before_the_next() {
     assert_eq!(run(&format!("lab down {lab}")).0, Some(0));
 
     let (lab, _) = killed();
-    let (code, _, errors) = run("bench --lab 1gbit --sizes 8 --iters 1 --rounds 1 --no-json");
+    let (code, _, errors) = run("bench --lab 1gbit --sizes 8 --iters 1 --rounds 1 --json none");
     assert_eq!(code, Some(0), "{errors}");
     let told = format!("removed lab `{lab}`: the process that made it for itself has ended");
     assert!(errors.contains(&told), "{errors}");

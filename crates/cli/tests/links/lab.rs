@@ -117,7 +117,7 @@ fn bad_arguments_name_the_field_the_value_and_what_is_allowed() {
         (&["up", "x", "--rails", "1gbit", "--nodes", "1"], &["--nodes <N> `1`", "2 to 32"]),
         (&["up", "x", "--rails", "1gbit", "--nodes", "33"], &["--nodes <N> `33`", "2 to 32"]),
         (&["exec", "x", "a", "--"], &["<CMD>..."]),
-        (&["set", "x", "rail0"], &["--rate <RATE>|--down|--up"]),
+        (&["set", "x", "rail0"], &["--rate <RATE>|--link <STATE>"]),
         (&["down"], &["<NAME|--all>"]),
     ];
     for (args, needles) in cases {
@@ -132,7 +132,7 @@ fn bad_arguments_name_the_field_the_value_and_what_is_allowed() {
 fn a_lab_that_does_not_exist_is_an_error_that_says_how_to_make_it() {
     for args in [
         &["exec", "no-such-lab", "a", "--", "true"][..],
-        &["set", "no-such-lab", "rail0", "--up"],
+        &["set", "no-such-lab", "rail0", "--link", "up"],
         &["down", "no-such-lab"],
     ] {
         let text = refusal(2, &run(args));
@@ -180,9 +180,10 @@ fn a_lab_comes_up_is_used_changed_listed_and_goes_without_a_trace() {
         assert!(text.contains(&wanted) && text.contains("; allowed: a program"), "{text}");
         assert!(text.contains("help: ") && text.contains(help), "{text}");
     }
-    for args in
-        [&["exec", &name, "c", "--", "true"][..], &["set", &name, "0", "--down", "--side", "c"]]
-    {
+    for args in [
+        &["exec", &name, "c", "--", "true"][..],
+        &["set", &name, "0", "--link", "down", "--side", "c"],
+    ] {
         let text = refusal(2, &run(args));
         assert!(
             text.contains("node `c` is not in lab") && text.contains("a, b, or 0 to 1"),
@@ -190,9 +191,9 @@ fn a_lab_comes_up_is_used_changed_listed_and_goes_without_a_trace() {
         );
     }
 
-    let set = ok(&["set", &name, "1", "--rate", "2.5gbit", "--down"]);
+    let set = ok(&["set", &name, "1", "--rate", "2.5gbit", "--link", "down"]);
     assert!(set.contains("2.5gbit") && set.contains("off at b"), "{set}");
-    let wrong = refusal(2, &run(&["set", &name, "rail2", "--up"]));
+    let wrong = refusal(2, &run(&["set", &name, "rail2", "--link", "up"]));
     assert!(wrong.contains("rail `rail2`") && wrong.contains("rail0 to rail1"), "{wrong}");
     let json: Value = serde_json::from_str(&ok(&["ls", "--json"])).unwrap();
     assert_eq!(json["schema_version"], 1);
@@ -207,9 +208,9 @@ fn a_lab_comes_up_is_used_changed_listed_and_goes_without_a_trace() {
     assert_eq!(lab["rails"][1]["up"], false);
     assert_eq!(lab["rails"][1]["b"]["up"], false);
     assert_eq!(lab["rails"][1]["a"]["up"], true);
-    let set = ok(&["set", &name, "rail1", "--up"]);
+    let set = ok(&["set", &name, "rail1", "--link", "up"]);
     assert!(set.contains(" up "), "{set}");
-    let off = ok(&["set", &name, "rail1", "--down", "--side", "a"]);
+    let off = ok(&["set", &name, "rail1", "--link", "down", "--side", "a"]);
     assert!(off.contains("off at a"), "{off}");
 
     let listed = ok(&["ls"]);
@@ -243,7 +244,7 @@ fn a_switched_lab_comes_up_is_used_changed_listed_and_goes_without_a_trace() {
     let wrong = refusal(2, &run(&["exec", &name, "3", "--", "true"]));
     assert!(wrong.contains("node `3` is not in lab") && wrong.contains("0 to 2"), "{wrong}");
 
-    let set = run(&["set", &name, "rail0", "--rate", "2gbit", "--down", "--side", "2"]);
+    let set = run(&["set", &name, "rail0", "--rate", "2gbit", "--link", "down", "--side", "2"]);
     let lines = stdout(&set);
     assert!(lines.contains("2gbit") && lines.lines().last().unwrap().contains("off"), "{lines}");
     assert!(String::from_utf8(set.stderr).unwrap().contains("on node 2; its port"));
@@ -565,8 +566,8 @@ fn a_user_without_root_gets_a_lab_where_user_namespaces_are_allowed() {
     assert_eq!(code(&["sh", "-c", "kill -TERM $$"]).signal(), Some(15));
     let seen = stdout(&lab(&["exec", &name, "a", "--", "cat", "/proc/net/dev"]));
     assert!(seen.contains("rail0:") && seen.contains("rail1:"), "{seen}");
-    assert!(stdout(&lab(&["set", &name, "0", "--down"])).contains("off at b"));
-    assert!(stdout(&lab(&["set", &name, "0", "--up"])).contains(" up "));
+    assert!(stdout(&lab(&["set", &name, "0", "--link", "down"])).contains("off at b"));
+    assert!(stdout(&lab(&["set", &name, "0", "--link", "up"])).contains(" up "));
     // While another test builds a lab of this user, all are told as changing.
     let wait_listed = |state: &str| {
         let told = format!("{name}  {state}");

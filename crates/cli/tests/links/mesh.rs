@@ -43,7 +43,7 @@ fn every_pair_of_a_lab_is_measured_and_verified_in_every_pattern_and_both_layout
     if !is_possible() {
         return;
     }
-    let options = "--lab-nodes 3 --lab-rails 2x200mbit --endpoints-per-node 2 --layout one,per-gpu \
+    let options = "--lab 3:2x200mbit --endpoints-per-node 2 --layout one,per-gpu \
                    --size 64KiB --depth 2 --time 50ms --warmup 10ms --rounds 2 --json -";
     let child = mesh(options).spawn().unwrap();
     let process = child.id();
@@ -95,7 +95,7 @@ fn what_a_node_gets_from_all_at_once_is_limited_by_its_ports() {
         return;
     }
     // Long enough that what a bucket lets through at once hardly counts.
-    let options = "--lab-nodes 4 --lab-rails 2x100mbit --pattern all --size 256KiB --time 1s \
+    let options = "--lab 4:2x100mbit --pattern all --size 256KiB --time 1s \
                    --rounds 1 --json -";
     let report = report(&mesh(options).output().unwrap(), options);
     let pattern = &report["layouts"][0]["patterns"][0];
@@ -327,7 +327,7 @@ fn a_node_that_dies_while_it_is_measured_is_named_and_nothing_is_left() {
     }
     let scratch = tempfile::tempdir().unwrap();
     let json = scratch.path().join("mesh.json");
-    let options = "--lab-nodes 3 --lab-rails 100mbit --pattern all --time 1s --rounds 100";
+    let options = "--lab 3:100mbit --pattern all --time 1s --rounds 100";
     let child = mesh(&format!("{options} --json {}", json.display())).spawn().unwrap();
     let process = child.id();
     let is_there = || process_of(process, "one,2,").is_some_and(is_connected);
@@ -386,18 +386,11 @@ fn a_second_mesh_on_a_lab_is_refused_and_told_who_has_it() {
 #[test]
 fn bad_options_name_the_field_the_value_and_what_is_allowed() {
     let cases = [
-        (
-            "",
-            &[
-                "which nodes",
-                "--lab, --lab-nodes, --hosts and --rendezvous",
-                "help: on one machine",
-            ][..],
-        ),
+        ("", &["which nodes", "--lab, --hosts and --rendezvous", "help: on one machine"][..]),
         ("--layout per-gpu", &["nothing says which nodes to measure"]),
         ("--lab no-such-lab", &["lab `no-such-lab` does not exist", "polyrail lab up"]),
-        ("--lab-nodes 1 --lab-rails 1gbit", &["--lab-nodes <N> `1`", "2 to 32"]),
-        ("--lab-nodes 3", &["--lab-rails"]),
+        ("--lab 1:1gbit", &["--lab <NAME|NODES:RATES> `1:1gbit`", "2 to 32"]),
+        ("--lab 3:1gbyte", &["--lab <NAME|NODES:RATES> `3:1gbyte`", "allowed"]),
         ("--lab x --rendezvous dir:///tmp", &["--rendezvous"]),
         ("--rendezvous dns://a:1 --nodes 2", &["--rendezvous <PLACE> `dns://a:1`", "dir://"]),
         ("--rendezvous dir:///tmp", &["--nodes ``", "2 to 256"]),

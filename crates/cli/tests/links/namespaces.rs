@@ -130,7 +130,7 @@ fn an_interface_without_an_address_that_peers_can_reach_lacks_one() {
             "rails excludes eth9, which no interface is called",
         ),
     ] {
-        let script = format!("{script}\nexec \"$0\" bench --rails {name} --sizes 8 --no-json");
+        let script = format!("{script}\nexec \"$0\" bench --rails {name} --sizes 8 --json none");
         let Some(mut command) = in_namespace(&script) else { return };
         let output = command.output().unwrap();
         let said = text(&output.stderr);

@@ -90,7 +90,7 @@ fn every_operation_arrives_whole_and_in_place() {
 
 #[test]
 fn the_report_describes_both_sides_and_the_settings() {
-    let report = report("--sizes 4KiB --chunk 8KiB --rails 2");
+    let report = report("--sizes 4KiB --set chunk_bytes=8KiB --rails 2");
     assert_eq!(report.schema_version, 1);
     let peer = report.peer.unwrap();
     assert!(peer.same_host);
@@ -133,7 +133,8 @@ fn a_ping_pong_gives_half_of_each_round_trip() {
 
 #[test]
 fn plain_sockets_are_measured_with_the_engines_flows_and_congestion_control() {
-    let report = report("--against raw --sizes 1MiB --rails 3 --sockets 2 --congestion reno");
+    let report =
+        report("--against raw --sizes 1MiB --rails 3 --set sockets=2 --set congestion=reno");
     let raw = report.results[0].against.as_ref().unwrap();
     assert_eq!((raw.flows, raw.chunk_bytes), (6, 512 << 10));
     assert_eq!(raw.congestion, "reno");
@@ -207,7 +208,7 @@ fn a_report_goes_nowhere_where_nobody_asked_for_it_or_there_is_no_home() {
         assert_eq!(left, 0, "{options:?} left something");
         errors
     };
-    assert_eq!(run(&["--no-json"], folder.path().to_str()), "");
+    assert_eq!(run(&["--json", "none"], folder.path().to_str()), "");
     for home in [None, Some("/proc")] {
         let told = run(&[], home);
         assert!(told.starts_with("polyrail: no report is kept: can't write to "), "{told}");
@@ -295,7 +296,7 @@ fn an_engine_starts_whichever_file_of_the_kernel_is_hidden() {
     let masks = files.map(|file| format!("mount --bind /dev/null {file}")).chain(whole);
     for mask in masks {
         let script =
-            format!("{mask} && exec \"$0\" bench --sizes 64KiB --iters 2 --rounds 1 --no-json");
+            format!("{mask} && exec \"$0\" bench --sizes 64KiB --iters 2 --rounds 1 --json none");
         let mut command = Command::new("unshare");
         let output = command.args(["--mount", "sh", "-c", &script]);
         let output = output.arg(PROGRAM).output().unwrap();
@@ -354,11 +355,15 @@ fn wrong_options_are_refused_with_field_value_and_range() {
         ("--sizes 2048GiB", exit::USAGE, vec!["2048GiB", "too large", "1024GiB"]),
         ("--depth 0", exit::USAGE, vec!["--depth <N> `0`", "1 to 1048576"]),
         ("--segments 3", exit::USAGE, vec!["--sizes `65536`", "multiples of --segments (3)"]),
-        ("--chunk 1", exit::USAGE, vec!["--chunk <SIZE> `1`", "4KiB to 64MiB"]),
+        (
+            "--set chunk_bytes=1",
+            exit::USAGE,
+            vec!["--set <NAME=VALUE> `chunk_bytes=1`", "4KiB to 64MiB"],
+        ),
         ("--set windows=3", exit::USAGE, vec!["unknown setting `windows`; allowed: "]),
         ("--latency --op read", exit::USAGE, vec!["--op `read`", "one-way"]),
         (
-            "--congestion nope",
+            "--set congestion=nope",
             exit::USAGE,
             vec!["congestion = `nope`", "allowed: auto, system, ", "reno"],
         ),
@@ -415,7 +420,7 @@ fn no_file_gets_two_outputs() {
         ("bench --iters 1", ["--json", "--csv"]),
         ("bench --iters 1", ["--json", "--sample"]),
         ("bench --iters 1", ["--csv", "--sample"]),
-        ("mesh --lab-nodes 2 --lab-rails 1gbit", ["--json", "--html"]),
+        ("mesh --lab 2:1gbit", ["--json", "--html"]),
     ] {
         let mut words: Vec<_> = command.split(' ').map(OsStr::new).collect();
         let (one, two) = (OsStr::new(one), OsStr::new(two));

@@ -47,10 +47,10 @@ fn wrong_places_and_combinations_are_refused_with_what_is_allowed() {
         ("--peer-mem cuda:x", vec!["`cuda:x`", "--peer-mem", "like cuda:0"]),
         ("--listen --peer-mem host", vec!["--peer-mem", "cannot be used with"]),
         ("--connect 127.0.0.1:9 --one-process", vec!["--one-process", "cannot be used with"]),
-        ("--dry-run", vec!["--explain-path"]),
-        ("--blocks 0 --block-bytes 16KiB", vec!["--blocks", "1 to 1048576"]),
-        ("--blocks 4", vec!["--block-bytes"]),
-        ("--blocks 4 --block-bytes 1KiB --segments 2", vec!["--segments", "cannot be used with"]),
+        ("--explain-path all", vec!["--explain-path", "`all`", "only"]),
+        ("--blocks 0x16KiB", vec!["--blocks", "`0x16KiB`", "1 to 1048576"]),
+        ("--blocks 4", vec!["--blocks", "16384x16KiB"]),
+        ("--blocks 4x1KiB --segments 2", vec!["--segments", "cannot be used with"]),
         ("--channels-list 1,300", vec!["300", "1 to 256"]),
         ("--channels-list 2 --latency --sizes 8", vec!["--channels-list", "without --latency"]),
         ("--against nccl", vec!["--against `nccl`", "--mem cuda:N"]),
@@ -102,7 +102,7 @@ fn a_process_for_nccl_replies_why_it_can_not_begin_and_ends_with_its_input() {
 
 #[test]
 fn scattered_blocks_are_measured_in_turn_with_one_piece() {
-    let report = report("--blocks 64 --block-bytes 4KiB");
+    let report = report("--blocks 64x4KiB");
     let result = &report.results[0];
     assert_eq!((result.size_bytes, result.segments), (64 << 12, 64));
     let baseline = &result.baselines[0];
@@ -113,7 +113,7 @@ fn scattered_blocks_are_measured_in_turn_with_one_piece() {
 
 #[test]
 fn numbers_of_channels_are_measured_in_turn() {
-    let report = report("--channels-list 1,3 --rails 1 --sockets 2 --sizes 1MiB");
+    let report = report("--channels-list 1,3 --rails 1 --set sockets=2 --sizes 1MiB");
     let rows = &report.results[0].sweep;
     let found: Vec<_> = rows.iter().map(|row| (row.channels, row.flows)).collect();
     assert_eq!(found, [(1, 2), (3, 6)]);
@@ -123,7 +123,7 @@ fn numbers_of_channels_are_measured_in_turn() {
 
 #[test]
 fn the_way_is_explained_without_moving_anything() {
-    let output = bench("--explain-path --dry-run --sizes 8,1MiB");
+    let output = bench("--explain-path only --sizes 8,1MiB");
     let text = String::from_utf8(output.stdout).unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), errors.as_ref()), (Some(0), ""), "{text}");

@@ -32,7 +32,7 @@ fn ranks_of(run: &Child) -> Vec<i32> {
 /// A run that does not end by itself, once its ranks are at work.
 fn long_run(options: &str) -> (Child, Vec<i32>) {
     // Many orders, each of which takes much less than any timeout.
-    let options = format!("--ranks 3 --min-bytes 1MiB --max-bytes 1MiB --rounds 1000 {options}");
+    let options = format!("--ranks 3 --sizes 1MiB --rounds 1000 {options}");
     let child = collective(&format!("all_reduce {options}")).spawn().unwrap();
     // To start and to connect takes less CPU.
     let ranks = wait_for("all ranks have used the CPU for a while", || {
@@ -75,8 +75,8 @@ fn each_operation_is_measured_and_right_with_2_to_4_ranks() {
     for (number, operation) in operations.into_iter().enumerate() {
         let ranks = 2 + number % 3;
         let options = format!(
-            "{operation} --ranks {ranks} --plugin sockets --type uint8 --min-bytes 7 --max-bytes 700007 \
-             --factor 41 --iterations 2 --warmup 1 --rounds 2 --json -"
+            "{operation} --ranks {ranks} --plugin sockets --type uint8 --sizes 7,287,11767,482447 \
+             --iterations 2 --warmup 1 --rounds 2 --json -"
         );
         let report = report("collective", 0, &collective(&options).output().unwrap(), &options);
         assert_eq!((&report["operation"], &report["ranks"]), (&operation.into(), &ranks.into()));
@@ -107,7 +107,7 @@ fn each_operation_is_measured_and_right_with_2_to_4_ranks() {
 fn a_byte_that_changes_on_its_way_is_counted_as_a_wrong_element() {
     for operation in ["all_reduce", "alltoall", "broadcast"] {
         let options = format!(
-            "{operation} --ranks 3 --plugin sockets --type int32 --min-bytes 4800000 --max-bytes 4800000 \
+            "{operation} --ranks 3 --plugin sockets --type int32 --sizes 4800000 \
              --iterations 1 --warmup 0 --rounds 1 --json -"
         );
         let mut command = collective(&options);
@@ -129,7 +129,7 @@ fn a_byte_that_changes_on_its_way_is_counted_as_a_wrong_element() {
 
 #[test]
 fn two_plugins_take_turns_and_are_compared_size_by_size() {
-    let options = "all_gather --ranks 2 --plugin 2x2 --compare sockets --max-bytes 4KiB --factor 8 \
+    let options = "all_gather --ranks 2 --plugin 2x2 --compare sockets --sizes 8,64,512,4KiB \
                    --iterations 2 --rounds 3 --json -";
     let output = collective(options).output().unwrap();
     let report = report("collective", 0, &output, options);
@@ -163,8 +163,8 @@ fn polyrails_own_plugin_is_measured_beside_the_baseline() {
     let Some(plugin) = plugin() else { return };
     for operation in ["all_reduce", "alltoall"] {
         let options = format!(
-            "{operation} --ranks 3 --plugin {} --compare --type int32 --min-bytes 12 --max-bytes 1200012 \
-             --factor 300 --iterations 2 --rounds 1 --set proxies=1 --json -",
+            "{operation} --ranks 3 --plugin {} --compare --type int32 --sizes 12,3600,1080000 \
+             --iterations 2 --rounds 1 --set proxies=1 --json -",
             plugin.display()
         );
         let report = report("collective", 0, &collective(&options).output().unwrap(), &options);
@@ -186,8 +186,8 @@ fn each_rank_has_a_node_of_a_lab_and_every_rail() {
         let command = "sudo -E cargo test -p polyrail-cli --test plain collective::";
         return polyrail_skip::skip(format!("{error}; {help}"), command);
     }
-    let options = "all_reduce --lab-nodes 3 --lab-rails 2x50mbit --plugin sockets --min-bytes 1MiB \
-                   --max-bytes 1MiB --iterations 3 --warmup 1 --rounds 5 --json -";
+    let options = "all_reduce --lab 3:2x50mbit --plugin sockets --sizes 1MiB \
+                   --iterations 3 --warmup 1 --rounds 5 --json -";
     let child = collective(options).spawn().unwrap();
     let name = format!("collective-{}", child.id());
     let report = report("collective", 0, &child.wait_with_output().unwrap(), options);
@@ -245,8 +245,7 @@ fn an_interrupted_or_killed_run_leaves_no_rank() {
 
 #[test]
 fn figures_that_find_no_room_are_shown_and_the_run_fails() {
-    let options =
-        "sendrecv --plugin sockets --min-bytes 1KiB --max-bytes 1KiB --iterations 2 --rounds 1";
+    let options = "sendrecv --plugin sockets --sizes 1KiB --iterations 2 --rounds 1";
     let output = collective(&format!("{options} --json /dev/full")).output().unwrap();
     let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     assert_eq!(output.status.code(), Some(3), "{err}");
@@ -263,15 +262,14 @@ fn bad_options_name_the_field_the_value_and_what_is_allowed() {
         ("", 2, &["OPERATION", "is missing"][..]),
         ("gather", 2, &["OPERATION", "`gather`", "all_reduce, all_gather", "sendrecv"]),
         ("all_reduce --ranks 1", 2, &["--ranks <N> `1`", "2 to 64"]),
-        ("all_reduce --lab-nodes 1 --lab-rails 1gbit", 2, &["--lab-nodes <N> `1`", "2 to 32"]),
-        ("all_reduce --lab-nodes 2", 2, &["--lab-rails"]),
-        ("all_reduce --ranks 2 --lab-nodes 2 --lab-rails 1gbit", 2, &["--ranks", "one of them"]),
-        ("all_reduce --min-bytes 6", 2, &["--min-bytes `6`", "multiples of 4", "--type uint8"]),
-        ("all_reduce --max-bytes 10", 2, &["--max-bytes `10`", "multiples of 4"]),
-        ("all_reduce --min-bytes 8KiB --max-bytes 4KiB", 2, &["--min-bytes `8192`", "4 to 4096"]),
-        ("all_reduce --min-bytes 0", 2, &["--min-bytes <SIZE> `0`", "1 to 1GiB"]),
-        ("all_reduce --max-bytes 2GiB", 2, &["--max-bytes <SIZE> `2GiB`", "1 to 1GiB"]),
-        ("all_reduce --factor 1", 2, &["--factor <N> `1`", "2 to 1024"]),
+        ("all_reduce --lab 1:1gbit", 2, &["--lab <NODES:RATES> `1:1gbit`", "2 to 32"]),
+        ("all_reduce --lab 4", 2, &["--lab <NODES:RATES> `4`", "8:2x1gbit"]),
+        ("all_reduce --ranks 2 --lab 2:1gbit", 2, &["--ranks", "one of them"]),
+        ("all_reduce --sizes 6", 2, &["--sizes `6`", "multiples of 4", "--type uint8"]),
+        ("all_reduce --sizes 8,10", 2, &["--sizes `10`", "multiples of 4"]),
+        ("all_reduce --sizes 8KiB..4KiB", 2, &["--sizes <LIST>", "runs backwards"]),
+        ("all_reduce --sizes 0", 2, &["--sizes <LIST> `0`"]),
+        ("all_reduce --sizes 8..2GiB", 2, &["--sizes <LIST> `8..2GiB`", "1 to 1GiB"]),
         ("all_reduce --type double", 2, &["--type <TYPE> `double`", "float, int32, uint8"]),
         ("all_reduce --channels 33", 2, &["--channels <N> `33`", "1 to 32"]),
         ("all_reduce --iterations 0", 2, &["--iterations <N> `0`", "1 to 100000"]),

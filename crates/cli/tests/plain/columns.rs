@@ -55,7 +55,7 @@ fn tables_and_sentences_fit_into_80_columns_and_are_whole_in_a_pipe() {
     for words in [
         &["host", "show", "profiles"][..],
         &["host", "show", "profiles", "throughput"],
-        &["config", "show", "--origin"],
+        &["config", "show"],
         &["nccl", "variables"],
         &["doctor", "--explain"],
         &["doctor", "--explain", "tcp-receive-buffer"],

@@ -38,20 +38,20 @@ fn show_prints_every_setting_and_marks_the_changed_ones() {
     assert!(text.contains("  chunk_bytes") && text.contains("512KiB"), "{text}");
     assert!(text.contains("0 (auto: 1 to 4 per rail, as CPUs allow, and 2 at least)"), "{text}");
     assert!(!text.contains('*'), "{text}");
-    assert!(!text.contains("default\n"), "no origin unless asked for: {text}");
+    assert!(text.contains("default\n"), "{text}");
     assert_eq!(text.lines().count(), polyrail_config::names().count());
 
     let output = config(&["show", "--set", "chunk_bytes=1MiB"]).output().unwrap();
     let text = stdout(&output);
     let line = text.lines().find(|line| line.contains("chunk_bytes")).unwrap();
-    assert!(line.starts_with("* ") && line.ends_with("1MiB"), "{line}");
+    assert!(line.starts_with("* ") && line.ends_with(" set") && line.contains(" 1MiB "), "{line}");
 }
 
 #[test]
-fn show_origin_tells_every_layer_apart() {
+fn show_tells_every_layer_apart() {
     let folder = tempfile::tempdir().unwrap();
     let path = write(folder.path(), "preset: throughput\nops_pool: 8192\n");
-    let output = config(&["show", "--origin", "--config", &path, "--set", "sockets=3"])
+    let output = config(&["show", "--config", &path, "--set", "sockets=3"])
         .env("POLYRAIL_WINDOW_CHUNKS", "32")
         .env("NCCL_SOCKET_IFNAME", "eth")
         .output()
@@ -213,7 +213,7 @@ fn odd_values_of_nccl_and_service_links_of_kubernetes_stop_no_command() {
         ("POLYRAIL_EXPORTER_SERVICE_PORT_METRICS", "9754", ""),
     ] {
         let mut command =
-            polyrail(["bench", "--sizes", "64", "--iters", "1", "--rounds", "1", "--no-json"]);
+            polyrail(["bench", "--sizes", "64", "--iters", "1", "--rounds", "1", "--json", "none"]);
         let output = command.env(name, value).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success(), "{name}={value}: {said}");
@@ -253,11 +253,11 @@ fn a_developers_own_settings_reach_what_cargo_runs_but_no_test() {
         std::fs::create_dir_all(program.parent().unwrap()).unwrap();
         let _ = std::os::unix::fs::symlink(PROGRAM, &program);
         let mut command = Command::new(&runner);
-        command.arg(program).args(["config", "show", "--origin"]).env_remove("POLYRAIL_CONFIG");
+        command.arg(program).args(["config", "show"]).env_remove("POLYRAIL_CONFIG");
         command.env("XDG_CONFIG_HOME", home.path()).envs(developers.iter().copied());
         command.output().unwrap()
     };
-    let clean = config(&["show", "--origin"]).output().unwrap();
+    let clean = config(&["show"]).output().unwrap();
     let variables = [
         ("POLYRAIL_CHANNELS", "nonsense"),
         ("POLYRAIL_NO_SETTING", "1"),
@@ -290,7 +290,7 @@ fn a_file_that_nobody_names_is_found_and_the_origin_says_so() {
     std::fs::write(&named, "channels: 5\nsockets: 2\n").unwrap();
     std::fs::write(&option, "channels: 7\n").unwrap();
     let row = |named: Option<&str>, args: &[&str], setting: &str| {
-        let mut command = config(&["show", "--origin"]);
+        let mut command = config(&["show"]);
         command.args(args);
         command
             .env("HOME", home.path())
@@ -377,7 +377,7 @@ fn root_obeys_no_settings_of_another_user_whose_home_it_has() {
     let log = home.path().join("log");
     std::fs::write(&file, format!("log_file: {}\n", log.display())).unwrap();
     let show = || {
-        let shown = config(&["show", "--origin"])
+        let shown = config(&["show"])
             .env("HOME", home.path())
             .env_remove("XDG_CONFIG_HOME")
             // Cargo's runner sets it, and then no file is looked for.

@@ -191,15 +191,15 @@ fn what_is_wrong_is_named_before_anything_runs() {
         ("bench: --json x\nfactors:\n  channels: [1, 2]\n", "bench = `--json`; allowed"),
         ("factors:\n  host_profile: [none, fast]\n", "fast"),
         (
-            "bench: --channels 2\nfactors:\n  channels: [1, 2]\n",
+            "bench: --set channels=2\nfactors:\n  channels: [1, 2]\n",
             "bench gives `channels`, which is varied",
         ),
         (
-            "bench: --rx-bindings lo:0\nfactors:\n  bindings: [none, 'lo:0']\n",
+            "bench: --set rx_bindings=lo:0\nfactors:\n  bindings: [none, 'lo:0']\n",
             "bench gives `rx_bindings`, which is varied",
         ),
         (
-            "bench: --chunk 1MiB\nsettings:\n  chunk_bytes: 2MiB\nfactors:\n  channels: [1, 2]\n",
+            "bench: --set chunk_bytes=1MiB\nsettings:\n  chunk_bytes: 2MiB\nfactors:\n  channels: [1, 2]\n",
             "bench gives `chunk_bytes`, as `settings` does",
         ),
     ] {

@@ -38,7 +38,7 @@ fn completions_know_every_command_and_a_shell_reads_them() {
         for command in polyrail_cli::command().get_subcommands() {
             assert!(script.contains(command.get_name()), "{shell}: {}", command.get_name());
         }
-        assert!(script.contains("block-bytes"), "{shell}: options");
+        assert!(script.contains("channels-list"), "{shell}: options");
     }
     let script = text(&run(&["shell", "completions", "bash"]).stdout).to_owned();
     // The words as bash has them: it takes them apart at each `=`.
@@ -91,7 +91,7 @@ fn every_command_has_a_manual_page() {
         assert!(page.contains(".SH NAME") && page.contains(".SH SYNOPSIS"), "{name}: {page}");
     }
     let bench = fs::read_to_string(folder.join("polyrail-bench.1")).unwrap();
-    assert!(bench.contains("block\\-bytes") && !bench.contains("inside\\-lab"), "{bench}");
+    assert!(bench.contains("nccl\\-modes") && !bench.contains("inside\\-lab"), "{bench}");
     // The page also explains an option that `-h` hides.
     assert!(bench.contains("Threads that post, each its part of"), "{bench}");
 }
@@ -116,7 +116,7 @@ fn short_help_of_every_command_fits_on_a_screen_and_long_help_has_all() {
     }
     assert!(long.is_empty(), "{}", long.join("\n"));
     let last = "--connect 10.0.0.1:34567/pr2-KEY --sizes 8..1GiB";
-    for part in ["--block-bytes <SIZE>", "--preset <NAME>", last] {
+    for part in ["--blocks <NxSIZE>", "--preset <NAME>", last] {
         assert!(help(&["bench", "--help"]).contains(part), "{part}");
         assert!(!help(&["bench", "-h"]).contains(part), "{part}");
     }

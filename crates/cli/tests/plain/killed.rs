@@ -28,7 +28,7 @@ fn child_of(parent: u32) -> Option<i32> {
 /// A bench with these options whose other process is stopped while data move; that process, and the bench's standard
 /// error.
 fn with_a_stopped_end(options: &[&str]) -> (Process, i32, BufReader<ChildStderr>) {
-    let mut command = polyrail(["bench", "--sizes", "64KiB", "--warmup", "1ms", "--no-json"]);
+    let mut command = polyrail(["bench", "--sizes", "64KiB", "--warmup", "1ms", "--json", "none"]);
     command.args(options);
     command.args(["--set", "peer_timeout_ms=120000"]);
     // A line a second tells that it measures.
@@ -90,7 +90,7 @@ fn ctrl_c_ends_a_bench_whose_server_does_not_answer_its_connection() {
     // The kernel takes the connection, and nobody says anything on it.
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap().to_string();
-    let mut command = polyrail(["bench", "--connect", &address, "--no-json"]);
+    let mut command = polyrail(["bench", "--connect", &address, "--json", "none"]);
     command.args(["--set", "connect_timeout_ms=120000", "--set", "rails=127.0.0.1"]);
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut bench = Process(command.spawn().unwrap());

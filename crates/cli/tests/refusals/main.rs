@@ -177,8 +177,8 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         analyze folder --predictions /dev/zero
         analyze folder --html pipe
         bench --json pipe
-        bench --no-json --csv pipe
-        bench --no-json --sample pipe
+        bench --json none --csv pipe
+        bench --json none --sample pipe
         sample --time 1s --out file/below
         doctor --workers 8000
         doctor --fleet file file
@@ -209,7 +209,7 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         host verify --state-dir state
         host watch irq --state-dir state
         lab down no-such-lab
-        lab set no-such-lab rail0 --up
+        lab set no-such-lab rail0 --link up
         lab exec no-such-lab a ls
         lab up x --rails 400gbit --queue-ms 1000
         host snapshot file
@@ -273,11 +273,12 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         analyze folder --metric bandwidth
         profile --plan --gpus none --host 2 --pairs 0-5
         profile --plan --gpus none --host 2 --load same-sink --paths tcp
-        bench --sizes 1MiB --block-bytes 4096
+        bench --sizes 1MiB --blocks 4x4096
         bench --against raw --nccl-modes p2p
         bench --against raw --nccl-lib file
-        bench --chunk 1MiB --set chunk_bytes=2MiB
-        bench --proxies 3 --set proxies=1
+        bench --path tcp --set path=shared
+        bench --chunk 1MiB
+        bench --json none --json file
         bench --set chunk_bytes=1MiB --set chunk_bytes=2MiB
         bench --lab 2x1gbit --rails lo
         bench --lab 2x1gbit --rails 2
@@ -285,8 +286,13 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         bench --lab 2x1gbit --set rails=10.77.0.1
         bench --set secret_file=blank
         mesh --rendezvous dir:///tmp --set rendezvous=slurm:// --nodes 2
+        mesh --lab 33:1gbit
+        mesh --lab 2:none
         mesh --lab x --lab-rails 1gbit
-        mesh --hosts a,b --lab-rails 1gbit
+        mesh --hosts a,b --lab 2:1gbit
+        collective all_reduce --lab x
+        nccl tune --collective reduce
+        nccl tune --collective all_reduce,--json
         doctor --explain bbr-without-fq --json
         doctor --explain --nic lo
         doctor --explain --fleet file
@@ -305,10 +311,12 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         doctor --fleet file --devmem
         doctor --rtt 0
         experiment run file --dry-run --json
-        host apply tune latency --dry-run --confirm-within 5s
+        host apply tune latency --dry-run --allow-disruptive=5
+        host apply tune latency --dry-run --allow-disruptive 5s
         profile --plan --gpus none --lock-clocks 1000
         profile --plan --gpus none --host 2 --thermal-warmup off --rewarm 5
-        lab set x rail0 --up --side a
+        lab set x rail0 --link up --side a
+        lab set x rail0 --link off
         lab set x rail0 --rate 1gbit --side a
         host --json snapshot x
         host confirm --json

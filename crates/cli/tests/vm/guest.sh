@@ -454,11 +454,11 @@ expect 2 polyrail host apply channels eth0 combined=2
 says "eth0 carries the default route"
 restored refused
 # Nobody confirms: it comes back by itself.
-expect 0 polyrail host apply channels eth0 combined=2 --allow-disruptive --confirm-within 4s
+expect 0 polyrail host apply channels eth0 combined=2 --allow-disruptive=4s
 ethtool -l eth0 >/tmp/out
 grep -c "Combined:.*2" /tmp/out >/dev/null || fault "nothing was changed"
 until_true as_before
-expect 0 polyrail host apply channels eth0 combined=2 --allow-disruptive --confirm-within 4s
+expect 0 polyrail host apply channels eth0 combined=2 --allow-disruptive=4s
 expect 0 polyrail host confirm
 # Longer than it would wait for a word.
 sleep 5

@@ -1,17 +1,19 @@
 //! The options of `polyrail collective`.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use polyrail_collective::{Element, Operation};
-use polyrail_lab::LabSpec;
+use polyrail_report::parse_sizes;
 use serde::{Deserialize, Serialize};
 
 use super::error::CollectiveError;
 use crate::config_args::ConfigArgs;
 use crate::files::OutFile;
+use crate::usage;
 use crate::values::{
-    Rates, Refusal, file_or_stdout, library_name, number_within, rates, size_up_to, time_within,
+    Refusal, RunLab, file_or_stdout, library_name, number_within, run_lab, time_within,
 };
 
 /// Arguments of the subcommand.
@@ -24,18 +26,14 @@ pub(crate) struct Args {
 
     /// How many ranks run on this host [default: 2].
     #[arg(long, value_name = "N", value_parser = number_within(2, RANKS_MAX),
-        conflicts_with = "lab_nodes", help_heading = WHERE)]
+        conflicts_with = "lab", help_heading = WHERE)]
     ranks: Option<u64>,
 
-    /// Run in a lab made for this, with so many nodes on a switch and a rank on each.
-    #[arg(long, value_name = "N", requires = "lab_rails",
-        value_parser = number_within(2, LabSpec::MAX_NODES as u64), help_heading = WHERE)]
-    pub(crate) lab_nodes: Option<u64>,
-
-    /// The speed of each rail of that lab, like 4x1gbit or 4gbit,1gbit.
-    #[arg(long, value_name = "RATES", requires = "lab_nodes", value_parser = rates,
-        help_heading = WHERE)]
-    pub(crate) lab_rails: Option<Rates>,
+    /// Run in a lab made for this, with a rank on each node.
+    ///
+    /// `8:2x1gbit` makes one of 8 nodes on a switch with two rails; 4gbit,1gbit are rails of two speeds.
+    #[arg(long, value_name = "NODES:RATES", value_parser = run_lab, help_heading = WHERE)]
+    pub(crate) lab: Option<RunLab>,
 
     /// The plugin: a library, as in NCCL_NET_PLUGIN, or `sockets`.
     ///
@@ -57,22 +55,12 @@ pub(crate) struct Args {
         help_heading = OVER)]
     channels: Option<u64>,
 
-    /// The smallest size.
-    #[arg(long, value_name = "SIZE", default_value = "8", value_parser = size_up_to(BYTES_MAX, "1 to 1GiB"),
-        help_heading = WHAT)]
-    min_bytes: u64,
-
-    /// The largest size.
+    /// Sizes: a list, with ranges like 8..64MiB. Each size of such a range is twice the one before.
     ///
-    /// Each rank needs twice as much memory, and as much again with --compare.
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size_up_to(BYTES_MAX, "1 to 1GiB"),
+    /// Each rank needs twice the memory of the largest, and as much again with --compare.
+    #[arg(long, value_name = "LIST", default_value = "8..64MiB", value_parser = sizes,
         help_heading = WHAT)]
-    pub(crate) max_bytes: u64,
-
-    /// What each size is multiplied by to get the next one.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = number_within(2, 1024),
-        help_heading = WHAT)]
-    pub(crate) factor: u64,
+    sizes: Sizes,
 
     /// The elements.
     #[arg(long = "type", value_name = "TYPE", default_value = "float", value_parser = elements(),
@@ -126,6 +114,18 @@ pub(crate) enum Contestant {
     Sockets { threads: u32, sockets: u32 },
 }
 
+/// The list of sizes as one value.
+#[derive(Clone, Debug)]
+struct Sizes(Vec<u64>);
+
+/// A command line with nothing but these options.
+#[derive(clap::Parser)]
+#[command(name = "polyrail collective")]
+struct Line {
+    #[command(flatten)]
+    args: Args,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Switch {
     On,
@@ -134,9 +134,9 @@ enum Switch {
 
 const EXAMPLES: &str = "\
 Examples:
-  polyrail collective all_reduce --ranks 4 --max-bytes 16MiB
+  polyrail collective all_reduce --ranks 4 --sizes 8..16MiB
   polyrail collective alltoall --ranks 4 --compare --json alltoall.json
-  polyrail collective all_gather --lab-nodes 4 --lab-rails 4x1gbit --compare 4x4
+  polyrail collective all_gather --lab 4:4x1gbit --compare 4x4
   polyrail collective sendrecv --plugin ./libnccl-net-other.so
 
 docs/collective.md (in packages: /usr/share/doc/polyrail/docs) describes the figures.";
@@ -152,17 +152,18 @@ const BYTES_MAX: u64 = 1 << 30;
 
 impl Args {
     pub(crate) fn ranks(&self) -> usize {
-        self.lab_nodes.or(self.ranks).unwrap_or(2) as usize
+        let ranks = self.ranks.map(|ranks| ranks as usize);
+        self.lab.as_ref().map(|lab| lab.nodes).or(ranks).unwrap_or(2)
     }
 
     /// What the links of a rank carry, where they are a lab's.
     pub(crate) fn link_bytes_per_s(&self) -> Option<f64> {
-        let rates = self.lab_rails.as_ref()?.0.iter();
+        let rates = self.lab.as_ref()?.rates.iter();
         rates.map(|rate| rate.bytes_per_second().map(|bytes| bytes as f64)).sum()
     }
 
     pub(crate) fn channels(&self) -> usize {
-        let rails = self.lab_rails.as_ref().map_or(0, |rates| rates.0.len());
+        let rails = self.lab.as_ref().map_or(0, |lab| lab.rates.len());
         self.channels.map_or(rails.max(4), |channels| channels as usize)
     }
 
@@ -173,28 +174,13 @@ impl Args {
     /// The sizes to measure, as they are given.
     pub(crate) fn sizes(&self) -> Result<Vec<usize>, CollectiveError> {
         let (element, name) = (self.element.bytes() as u64, self.element.name());
-        for (option, value) in [("--min-bytes", self.min_bytes), ("--max-bytes", self.max_bytes)] {
-            if value % element != 0 {
-                let reason = format!("is no whole number of elements of type {name}");
-                let allowed = format!("multiples of {element}");
-                let help = "choose another size, or --type uint8";
-                return Err(CollectiveError::usage(option, value, reason, allowed, help));
-            }
+        if let Some(size) = self.sizes.0.iter().find(|size| *size % element != 0) {
+            let reason = format!("is no whole number of elements of type {name}");
+            let allowed = format!("multiples of {element}");
+            let help = "choose another size, or --type uint8";
+            return Err(CollectiveError::usage("--sizes", *size, reason, allowed, help));
         }
-        if self.min_bytes > self.max_bytes {
-            let reason = format!("is more than --max-bytes {}", self.max_bytes);
-            let allowed = format!("{element} to {}", self.max_bytes);
-            let help = "choose a smaller --min-bytes, or a larger --max-bytes";
-            return Err(CollectiveError::usage(
-                "--min-bytes",
-                self.min_bytes,
-                reason,
-                allowed,
-                help,
-            ));
-        }
-        let next = |size: &u64| size.checked_mul(self.factor).filter(|it| *it <= self.max_bytes);
-        Ok(std::iter::successors(Some(self.min_bytes), next).map(|size| size as usize).collect())
+        Ok(self.sizes.0.iter().map(|size| *size as usize).collect())
     }
 }
 
@@ -206,6 +192,27 @@ impl Contestant {
             Self::Sockets { threads: 0, sockets: 0 } => "sockets".into(),
             Self::Sockets { threads, sockets } => format!("sockets {threads}x{sockets}"),
         }
+    }
+}
+
+/// Checks these words for `polyrail collective`, and runs nothing.
+///
+/// # Errors
+/// The message that the command would end with, and its remedy in a line of its own.
+pub(crate) fn check_options(words: &[String]) -> Result<(), String> {
+    let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+    match usage::read::<Line>(&words) {
+        Ok(Line { args }) => args.sizes().map(drop).map_err(|error| error.to_string()),
+        Err(refused) => Err(refused.message),
+    }
+}
+
+fn sizes(text: &str) -> Result<Sizes, Refusal> {
+    let allowed = "1 to 1GiB";
+    let sizes = parse_sizes(text).map_err(|error| Refusal::from(error).within(allowed))?;
+    match sizes.iter().all(|size| *size <= BYTES_MAX) {
+        true => Ok(Sizes(sizes)),
+        false => Err(Refusal::new("out of range", allowed)),
     }
 }
 
@@ -252,12 +259,6 @@ mod tests {
 
     use super::*;
 
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: Args,
-    }
-
     fn args(text: &str) -> Args {
         Line::try_parse_from(["collective"].into_iter().chain(text.split_whitespace()))
             .unwrap()
@@ -265,10 +266,10 @@ mod tests {
     }
 
     #[test]
-    fn sizes_go_from_the_smallest_by_the_factor() {
+    fn sizes_are_a_list_with_ranges() {
         let sizes = |text: &str| args(text).sizes();
-        let found = sizes("all_reduce --min-bytes 8 --max-bytes 104 --factor 3").unwrap();
-        assert_eq!(found, [8, 24, 72]);
+        let found = sizes("all_reduce --sizes 24,8..40").unwrap();
+        assert_eq!(found, [24, 8, 16, 32]);
         let all = sizes("all_reduce").unwrap();
         assert_eq!((all.len(), all[0], all[23]), (24, 8, 64 << 20));
     }

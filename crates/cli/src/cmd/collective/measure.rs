@@ -13,9 +13,9 @@ use super::pace::{Pace, Work};
 use super::place::Place;
 use super::render;
 use super::report::{CollectiveReport, PluginReport, SizeReport};
-use crate::cmd::nccl;
 use crate::config_args::print_warnings;
 use crate::interrupt::{AtOnce, Interrupt};
+use crate::libraries;
 use crate::progress::Progress;
 
 /// What all crews share.
@@ -45,8 +45,8 @@ pub(crate) fn run(args: &Args) -> Result<(), CollectiveError> {
 /// The library that each rank will load; it is loaded here to see that it is one.
 fn found(option: &'static str, over: &Contestant) -> Result<Contestant, CollectiveError> {
     let Contestant::Plugin(name) = over else { return Ok(over.clone()) };
-    let library =
-        nccl::find(name).map_err(|fault| CollectiveError::plugin(option, name.clone(), fault))?;
+    let library = libraries::find(name)
+        .map_err(|fault| CollectiveError::plugin(option, name.clone(), fault))?;
     Ok(Contestant::Plugin(library.name().to_owned()))
 }
 
@@ -64,7 +64,7 @@ fn measure(
         channels: report.channels,
         operation: report.operation,
         element: report.element,
-        max_bytes: args.max_bytes as usize,
+        max_bytes: sizes.iter().copied().max().unwrap_or_default(),
     };
     let started = contestants.into_iter().try_for_each(|over| {
         progress.say(format!("starting {} ranks over {}", spec.ranks, over.name()));

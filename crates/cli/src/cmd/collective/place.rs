@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::Command;
 
 use polyrail_config::{Config, Origin};
-use polyrail_lab::{Lab, LabError, LabGuard, LabSpec, Node};
+use polyrail_lab::{Lab, LabError, LabGuard, Node};
 
 use super::args::{Args, Contestant};
 use super::error::CollectiveError;
-use crate::own_labs::tell_of_abandoned;
+use crate::own_labs;
 
 /// Where the ranks run.
 pub(crate) enum Place {
@@ -26,16 +26,9 @@ const LOOPBACK: &str = "127.0.0.1";
 
 impl Place {
     pub(crate) fn find(args: &Args) -> Result<Self, CollectiveError> {
-        let (Some(nodes), Some(rates)) = (args.lab_nodes, &args.lab_rails) else {
-            return Ok(Self::Here);
-        };
-        let mut spec = LabSpec::new(format!("collective-{}", std::process::id()), rates.0.clone());
-        // No more than the option takes.
-        spec.nodes = Some(nodes as usize);
-        spec.ends_with_process = true;
-        let guard = Box::new(Lab::up(&spec)?.guard());
-        tell_of_abandoned(&guard);
-        Ok(Self::Lab { lab: Box::new(Lab::open(&spec.name)?), guard })
+        let Some(wanted) = &args.lab else { return Ok(Self::Here) };
+        let (lab, guard) = own_labs::make("collective", wanted)?;
+        Ok(Self::Lab { lab: Box::new(lab), guard: Box::new(guard) })
     }
 
     pub(crate) fn lab_name(&self) -> Option<String> {

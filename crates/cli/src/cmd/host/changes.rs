@@ -45,14 +45,10 @@ pub(super) struct Doing {
 
     /// Apply even changes that may take down, for a moment, an interface by which you reach this host.
     ///
-    /// The values are restored after --confirm-within, unless you run `polyrail host confirm`.
-    #[arg(long)]
-    allow_disruptive: bool,
-
-    /// The longest wait for `polyrail host confirm`.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time,
-        requires = "allow_disruptive")]
-    confirm_within: Duration,
+    /// The values are restored after this time, unless you run `polyrail host confirm`. Without a time that is 60s.
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true,
+        default_missing_value = "60s", value_parser = time)]
+    allow_disruptive: Option<Duration>,
 }
 
 /// Reads a plan file. A process with privileges obeys none that another user can change.
@@ -144,16 +140,17 @@ pub(super) fn carry_out(
     }
     place.require_writable()?;
     warn_of(plan);
-    let disruptive = refuse_disruptive(plan, &reach, doing.allow_disruptive)?;
+    let disruptive = refuse_disruptive(plan, &reach, doing.allow_disruptive.is_some())?;
     let stopped = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // If this fails, a signal ends the process at once, and `undo` restores the values.
         let _ = flag::register(signal, Arc::clone(&stopped));
     }
+    let within = doing.allow_disruptive.unwrap_or_default();
     let unguarded = Cell::new(false);
     let guard = |session: &str| {
         if disruptive > 0
-            && let Err(error) = spawn_guard(place, state, session, doing.confirm_within)
+            && let Err(error) = spawn_guard(place, state, session, within)
         {
             tell!("polyrail: the guard that would restore the values can't start: {error}");
             unguarded.set(true);
@@ -172,7 +169,7 @@ pub(super) fn carry_out(
     if disruptive > 0 {
         tell!(
             "polyrail: the old values return in {} s unless you run: polyrail host confirm",
-            doing.confirm_within.as_secs()
+            within.as_secs()
         );
     }
     Ok(show_applied(&applied, place.json))
@@ -273,7 +270,7 @@ fn dry_run(
         return Err(TuneError::Drifted { differences });
     }
     warn_of(plan);
-    if let Err(error) = refuse_disruptive(plan, reach, doing.allow_disruptive) {
+    if let Err(error) = refuse_disruptive(plan, reach, doing.allow_disruptive.is_some()) {
         let message = format!("without --dry-run this would be refused: {error}");
         stdout::complain(&message, error.help().as_deref());
     }

@@ -90,7 +90,7 @@ pub(super) fn next_steps(lab: &Lab) -> String {
         "polyrail: lab `{name}` is up; its namespaces are {}{rest}\n\
          try:  {polyrail} lab exec {name} {b} -- {polyrail} bench --listen {at}    # in another terminal\n      \
          {polyrail} lab exec {name} {a} -- {polyrail} bench --connect {at}\n      \
-         {polyrail} lab set {name} rail0 --down\n      \
+         {polyrail} lab set {name} rail0 --link down\n      \
          {polyrail} lab down {name}",
         paths[0]
     )

@@ -14,7 +14,7 @@ use super::plan::{Grid, Layout, Pattern};
 use crate::config_args::ConfigArgs;
 use crate::files::OutFile;
 use crate::values::{
-    Rates, Refusal, file_or_stdout, file_to_read, file_to_write, lab_name, number_within, rates,
+    Refusal, RunLab, file_or_stdout, file_to_read, file_to_write, lab_name, number_within, run_lab,
     setting, size_up_to, time, time_within,
 };
 
@@ -22,27 +22,18 @@ use crate::values::{
 #[derive(clap::Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Measure between all nodes of this lab.
-    #[arg(long, value_name = "NAME", value_parser = lab_name,
-        conflicts_with_all = ["lab_nodes", "rendezvous", "nodes", "node"], help_heading = WHERE)]
-    pub(crate) lab: Option<String>,
-
-    /// Measure in a lab made for the run, with so many nodes on a switch.
-    #[arg(long, value_name = "N", requires = "lab_rails",
-        value_parser = number_within(2, polyrail_lab::LabSpec::MAX_NODES as u64),
+    /// Measure between all nodes of this lab, or of one made for the run.
+    ///
+    /// `8:2x1gbit` makes one of 8 nodes on a switch with two rails; 4gbit,1gbit are rails of two speeds.
+    #[arg(long, value_name = "NAME|NODES:RATES", value_parser = lab,
         conflicts_with_all = ["rendezvous", "nodes", "node"], help_heading = WHERE)]
-    pub(crate) lab_nodes: Option<u64>,
-
-    /// The speed of each rail of that lab, like 2x1gbit or 4gbit,1gbit.
-    #[arg(long, value_name = "RATES", requires = "lab_nodes", value_parser = rates,
-        conflicts_with_all = ["lab", "rendezvous", "nodes", "node"], help_heading = WHERE)]
-    pub(crate) lab_rails: Option<Rates>,
+    pub(crate) lab: Option<AnyLab>,
 
     /// Measure between these hosts: start the others by `ssh`.
     ///
     /// It must need no password. `localhost` is this host.
     #[arg(long, value_name = "A,B", value_parser = hosts::hosts,
-        conflicts_with_all = ["lab", "lab_nodes", "lab_rails", "rendezvous", "nodes", "node"],
+        conflicts_with_all = ["lab", "rendezvous", "nodes", "node"],
         help_heading = WHERE)]
     pub(crate) hosts: Option<Hosts>,
 
@@ -142,6 +133,13 @@ pub(crate) struct Args {
     pub(crate) worker: Option<Seat>,
 }
 
+/// A lab that is up, or one to make.
+#[derive(Clone, Debug)]
+pub(crate) enum AnyLab {
+    Up(String),
+    ForRun(RunLab),
+}
+
 /// Where the endpoints have their memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum MemoryPlace {
@@ -165,7 +163,7 @@ pub(crate) struct Seat {
 
 const EXAMPLES: &str = "\
 Examples:
-  polyrail mesh --lab-nodes 8 --lab-rails 2x1gbit
+  polyrail mesh --lab 8:2x1gbit
   polyrail mesh --lab star --endpoints-per-node 2 --layout one,per-gpu --json mesh.json
   polyrail mesh --hosts node1,node2,node3
   polyrail mesh --rendezvous dir:///shared/mesh --nodes 4 --node 0     # on each node, with its number
@@ -337,6 +335,13 @@ fn seat(text: &str) -> Result<Seat, Refusal> {
     text.parse().map_err(|()| {
         Refusal::new("is no seat", "LAYOUT,NODE,INDEX,NODES,lab|here,PLACE").with_help(help)
     })
+}
+
+fn lab(text: &str) -> Result<AnyLab, Refusal> {
+    match text.contains(':') {
+        true => run_lab(text).map(AnyLab::ForRun),
+        false => lab_name(text).map(AnyLab::Up),
+    }
 }
 
 /// Of a DNS name the members have no names of their own, by which nodes could be told apart.

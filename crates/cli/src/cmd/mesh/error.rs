@@ -25,9 +25,7 @@ pub(crate) enum MeshError {
     /// A value or a combination of options that can't be used.
     #[error("{option} `{value}` {reason}; allowed: {allowed}")]
     Usage { option: &'static str, value: String, reason: String, allowed: String, help: String },
-    #[error(
-        "nothing says which nodes to measure; allowed: one of --lab, --lab-nodes, --hosts and --rendezvous"
-    )]
+    #[error("nothing says which nodes to measure; allowed: one of --lab, --hosts and --rendezvous")]
     NoNodes,
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -160,9 +158,11 @@ impl MeshError {
     pub(crate) fn help(&self) -> Option<String> {
         let text = match self {
             Self::Usage { help, .. } => help.clone(),
-            Self::NoNodes => "on one machine `polyrail mesh --lab-nodes 3 --lab-rails 1gbit`, over ssh `polyrail mesh \
+            Self::NoNodes => {
+                "on one machine `polyrail mesh --lab 3:1gbit`, over ssh `polyrail mesh \
                               --hosts A,B`; `polyrail mesh --help` has more examples"
-                .into(),
+                    .into()
+            }
             Self::Config(error) => return error.help(),
             Self::Engine(error) => return error.help(),
             Self::Lab(error) => return error.help(),
@@ -179,9 +179,11 @@ impl MeshError {
             Self::LabGone { .. } => "make it again with `polyrail lab up`, and leave it until the \
                                      mesh is over"
                 .into(),
-            Self::Missing { .. } => "start `polyrail mesh` with these options on each node, or give \
+            Self::Missing { .. } => {
+                "start `polyrail mesh` with these options on each node, or give \
                                      a longer --timeout"
-                .into(),
+                    .into()
+            }
             Self::Host { host, fault: Fault::Away, .. } => {
                 format!("see that `ssh -o BatchMode=yes {host} true` works, or give --ssh-config")
             }

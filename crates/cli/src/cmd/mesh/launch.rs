@@ -10,11 +10,11 @@ use std::thread::{self, Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use polyrail_config::Rendezvous;
-use polyrail_lab::{Lab, LabError, LabGuard, LabSpec, Node};
+use polyrail_lab::{Lab, LabError, LabGuard, Node};
 use polyrail_report::{Tool, exit};
 use polyrail_sys::process::kill_with_this_thread;
 
-use super::args::{Args, PLACES, Seat};
+use super::args::{AnyLab, Args, PLACES, Seat};
 use super::conclude::conclusions;
 use super::crew;
 use super::direct::{Failed, Told};
@@ -29,7 +29,7 @@ use crate::config_args::print_warnings;
 use crate::files;
 use crate::interrupt::{AtOnce, Interrupt};
 use crate::lines::{LINE_MAX, Lines, QUEUED_MAX, all_of};
-use crate::own_labs::tell_of_abandoned;
+use crate::own_labs;
 use crate::patient_pipe::write_until;
 use crate::progress::{Progress, show_time};
 use crate::stdout::tell;
@@ -98,22 +98,17 @@ enum Place {
 
 impl Place {
     fn find(args: &Args) -> Result<Self, MeshError> {
-        if let Some(name) = &args.lab {
-            let lab = Box::new(Lab::open(name)?);
+        if let Some(lab) = &args.lab {
+            let (lab, made) = match lab {
+                AnyLab::Up(name) => (Lab::open(name)?, None),
+                AnyLab::ForRun(wanted) => {
+                    let (lab, made) = own_labs::make("mesh", wanted)?;
+                    (lab, Some(Box::new(made)))
+                }
+            };
             // Two would measure each other.
             lab.use_alone()?;
-            return Ok(Self::Lab { lab, made: None });
-        }
-        if let (Some(nodes), Some(rates)) = (args.lab_nodes, &args.lab_rails) {
-            let mut spec = LabSpec::new(format!("mesh-{}", std::process::id()), rates.0.clone());
-            // No more than the option takes.
-            spec.nodes = Some(nodes as usize);
-            spec.ends_with_process = true;
-            let made = Box::new(Lab::up(&spec)?.guard());
-            tell_of_abandoned(&made);
-            let lab = Box::new(Lab::open(&spec.name)?);
-            lab.use_alone()?;
-            return Ok(Self::Lab { lab, made: Some(made) });
+            return Ok(Self::Lab { lab: Box::new(lab), made });
         }
         let Some(Hosts(hosts)) = &args.hosts else { return Self::here(args) };
         let own = env::current_exe();
@@ -138,8 +133,7 @@ impl Place {
             Some(Rendezvous::Ranks { .. }) => true,
             Some(Rendezvous::Dir { .. } | Rendezvous::Etcd { .. }) => false,
             _ => {
-                let help =
-                    "give another --rendezvous, or --lab, --lab-nodes with --lab-rails, or --hosts";
+                let help = "give another --rendezvous, or --lab, or --hosts";
                 let reason = "is no place where nodes of a mesh find each other";
                 return Err(MeshError::usage("--rendezvous", rendezvous, reason, PLACES, help));
             }

@@ -11,7 +11,8 @@ use polyrail_sys::files::require_trusted_code;
 
 use super::environment::Nixl;
 use super::{PLUGIN, backend};
-use crate::cmd::nccl::{how, quoted};
+use crate::cmd::nccl::how;
+use crate::libraries::quoted;
 
 /// The agent.
 const CHECK: &str = include_str!("check.py");

@@ -71,13 +71,9 @@ struct Common {
     #[arg(long, value_name = "FILE", value_parser = file_to_write())]
     output: Option<OutFile>,
 
-    /// Keep what is measured in this file, so that --resume can go on with it.
+    /// Keep what is measured in this file, and go on where it ends. Everything but the time must be as it was.
     #[arg(long, value_name = "FILE", value_parser = file_to_keep())]
     journal: Option<OutFile>,
-
-    /// Go on where the journal ends. Everything but the time must be as it was.
-    #[arg(long, requires = "journal")]
-    resume: bool,
 
     /// Print JSON.
     #[arg(long)]
@@ -109,7 +105,6 @@ pub(super) struct Wanted {
     pub(super) bench: Vec<String>,
     pub(super) output: Option<PathBuf>,
     pub(super) journal: Option<PathBuf>,
-    pub(super) resume: bool,
     pub(super) json: bool,
     pub(super) design: Design,
     pub(super) rounds: usize,
@@ -151,7 +146,6 @@ impl Common {
             bench: self.bench.0.clone(),
             output: self.output.clone().map(PathBuf::from),
             journal: self.journal.clone().map(PathBuf::from),
-            resume: self.resume,
             json: self.json,
             design: Design::Grid,
             rounds: 1,

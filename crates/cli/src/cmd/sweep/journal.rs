@@ -68,14 +68,6 @@ impl Journal {
             let help = "name another file with --journal";
             return Err(fault("is no journal of a sweep".to_owned(), help));
         }
-        if has_figures && !wanted.resume {
-            let help = "add --resume to go on with it, or name another file with --journal";
-            return Err(fault("has figures of a sweep".to_owned(), help));
-        }
-        if wanted.resume && !has_figures {
-            let help = "leave --resume out, or name the file with --journal";
-            return Err(fault("has no figures to go on with".to_owned(), help));
-        }
         let file = open_to_write(path, Opening::ReadAppend, 0o600).map_err(Unwritten::at(path))?;
         lock(&file).map_err(|_| {
             fault(
@@ -84,11 +76,11 @@ impl Journal {
             )
         })?;
         let plan = first_line(wanted, plan);
-        if wanted.resume {
+        if has_figures {
             journal.read(path, &file, &plan)?;
         }
         journal.file = Some((path.clone(), file));
-        if !wanted.resume {
+        if !has_figures {
             journal.line(&plan)?;
         }
         journal.begin = Instant::now();

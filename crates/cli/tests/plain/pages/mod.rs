@@ -220,7 +220,8 @@ fn must_be_marked(line: &Line) -> Option<String> {
         if !RUNS.iter().any(|runs| line == *runs || line.starts_with(&format!("{runs} "))) {
             return Some(format!("may change this machine: `{line}`"));
         }
-        let is_dry = words.iter().any(|word| word == "--dry-run");
+        let is_only = words.windows(2).any(|pair| pair == ["--explain-path", "only"]);
+        let is_dry = is_only || words.iter().any(|word| word == "--dry-run");
         let never = words.iter().find(|word| NEVER_RUN.contains(&word.as_str()))?;
         (!is_dry).then(|| format!("has {never}"))
     })

@@ -110,7 +110,7 @@ fn who_is_in_a_group_fits() {
     let args = ["peers", "--group", "g", "--json", "--set", &place];
     let text = printed(&args);
     fits("peers", &serde_json::from_str(&text).unwrap(), "peers");
-    let lines = printed(&[&args[..], &["--watch", "--for", "1s"]].concat());
+    let lines = printed(&[&args[..], &["--watch", "1s"]].concat());
     assert_eq!(lines.lines().count(), 1, "{lines}");
     for line in lines.lines() {
         fits("peers-watch", &serde_json::from_str(line).unwrap(), "peers --watch");

@@ -182,7 +182,8 @@ fn collect(command: &Command, path: &[String], values: &[(Kind, String)], cases:
         for (kind, value) in values {
             add(&[&format!("{option}={value}")], *kind, (&option, is_flag), value);
         }
-        if is_flag {
+        // A word behind such an option is no value of it.
+        if is_flag || argument.is_require_equals_set() {
             continue;
         }
         for (kind, value) in values {

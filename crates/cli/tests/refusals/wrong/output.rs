@@ -54,9 +54,9 @@ const WITH_RESULT: &str = "\
     profile --out profile --gpus none --host 2 --sizes 8 --reps 1 --paths host
     analyze profile
     analyze profile --json
-    bench --sizes 8 --iters 1 --rounds 1 --no-json
+    bench --sizes 8 --iters 1 --rounds 1 --json none
     bench --sizes 8 --iters 1 --rounds 1 --json -
-    collective broadcast --plugin sockets --max-bytes 8 --rounds 1 --iterations 1";
+    collective broadcast --plugin sockets --sizes 8 --rounds 1 --iterations 1";
 
 /// Commands that have no result on standard output, or need what not every machine has.
 const OTHERS: &[(&str, &str)] = &[

@@ -92,7 +92,7 @@ pub(crate) fn run(
     let saved = output.save(&report);
     let printed = match schedule.dry_run {
         true => Ok(()),
-        false => output.print(&report, args.explain_path, saved.is_ok()),
+        false => output.print(&report, args.explain_path.is_some(), saved.is_ok()),
     };
     end.and(saved).and(printed).map(|()| exit::OK)
 }

@@ -170,7 +170,7 @@ fn both_ends_tell_of_faults_in_the_past_and_a_rail_that_went_is_no_yardstick() {
 
 #[test]
 fn rails_without_a_channel_are_named_together_with_how_many_channels_there_are() {
-    // Recorded: `--lab 4x200mbit --channels 1`.
+    // Recorded: `--lab 4x200mbit --set channels=1`.
     let silent = |name: &str| DownRail {
         name: name.into(),
         interface: name.into(),

@@ -7,17 +7,18 @@ use std::time::Duration;
 use polyrail_config::steers;
 use polyrail_report::parse_sizes;
 
-use super::choices::{Against, Op, PlaceThreads, Verify};
+use super::choices::{Against, OnlyPath, Op, PlaceThreads, Verify};
 use super::configure::LOOPBACK_MAX;
 use super::memory_kind::MemoryKind;
 use super::nccl_mode::NcclMode;
 use super::role::Server;
 use super::schedule::{DEPTH_MAX, ITERS_MAX, POSTERS_MAX, ROUNDS_MAX, SEGMENTS_MAX, Schedule};
 use crate::config_args::ConfigArgs;
-use crate::files::OutFile;
+use crate::files::{NO_FILE, OutFile};
+use crate::stdout::excerpt;
 use crate::values::{
-    Rates, Refusal, address, file_or_stdout, file_to_write, library, number_within, rates, setting,
-    size, socket_address, time, time_within, word,
+    Rates, Refusal, address, file_or_none, file_or_stdout, file_to_write, library, number_within,
+    rates, setting, size, socket_address, time, time_within,
 };
 
 /// Arguments of the subcommand.
@@ -75,17 +76,11 @@ pub(crate) struct Args {
         value_parser = number_within(1, SEGMENTS_MAX), help_heading = WHAT)]
     segments: u64,
 
-    /// Blocks of --block-bytes in each transfer, scattered at both ends like a paged cache; measured in
-    /// turn with as many bytes in one piece.
-    #[arg(long, value_name = "N", requires = "block_bytes",
-        value_parser = clap::value_parser!(u64).range(1..=1 << 20),
+    /// Blocks of each transfer, like 16384x16KiB, scattered at both ends like a paged cache; measured in turn
+    /// with as many bytes in one piece.
+    #[arg(long, value_name = "NxSIZE", value_parser = blocks,
         conflicts_with_all = ["sizes", "segments"], help_heading = WHAT)]
-    blocks: Option<u64>,
-
-    /// Size of each of the --blocks.
-    #[arg(long, value_name = "SIZE", requires = "blocks", value_parser = size,
-        conflicts_with_all = ["sizes", "segments"], help_heading = WHAT)]
-    block_bytes: Option<u64>,
+    blocks: Option<Blocks>,
 
     /// Transfers outstanding at once [default: 16, fewer where they exceed 256 MiB].
     #[arg(long, value_name = "N", value_parser = number_within(1, DEPTH_MAX), help_heading = WHAT)]
@@ -151,15 +146,11 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u32).range(1..=256), help_heading = HOW)]
     channels_list: Vec<u32>,
 
-    /// Write the report as JSON; - is standard output.
+    /// Write the report as JSON; - is standard output, `none` is no file.
     ///
     /// Without this option it goes to bench.json in ~/.local/state/polyrail, which the next bench replaces.
-    #[arg(long, value_name = "FILE", value_parser = file_or_stdout(), help_heading = OUTPUT)]
+    #[arg(long, value_name = "FILE|none", value_parser = file_or_none(), help_heading = OUTPUT)]
     pub(super) json: Option<OutFile>,
-
-    /// Write no report to a file.
-    #[arg(long, conflicts_with = "json", help_heading = OUTPUT)]
-    no_json: bool,
 
     /// While it measures, print a line to standard error for each such time: bytes, the rate, and the
     /// rate of each rail.
@@ -180,12 +171,10 @@ pub(crate) struct Args {
     pub(crate) sample: Option<Option<OutFile>>,
 
     /// Print which paths the bytes could take, which one they take, and why.
-    #[arg(long, help_heading = OUTPUT)]
-    pub(crate) explain_path: bool,
-
-    /// With --explain-path: set up the transfers, and move nothing.
-    #[arg(long, requires = "explain_path", help_heading = OUTPUT)]
-    pub(crate) dry_run: bool,
+    ///
+    /// With `only`, set up the transfers, and move nothing.
+    #[arg(long, value_enum, value_name = "only", num_args = 0..=1, help_heading = OUTPUT)]
+    pub(crate) explain_path: Option<Option<OnlyPath>>,
 
     /// Rails: a number of loopback addresses, a list of interfaces, or `near`.
     ///
@@ -202,39 +191,6 @@ pub(crate) struct Args {
     /// (single_copy=off, and path=tcp with progress=caller).
     #[arg(long, value_name = "WAY", value_parser = setting("path"), help_heading = SETTINGS)]
     pub(crate) path: Option<String>,
-
-    /// Channels to the peer (setting `channels`).
-    #[arg(long, value_name = "N", value_parser = setting("channels"), help_heading = SETTINGS)]
-    pub(crate) channels: Option<String>,
-
-    /// Connections of each channel (setting `sockets`).
-    #[arg(long, value_name = "N", value_parser = setting("sockets"), help_heading = SETTINGS)]
-    pub(crate) sockets: Option<String>,
-
-    /// Outstanding chunks of each channel (setting `window_chunks`).
-    #[arg(long, value_name = "CHUNKS", value_parser = setting("window_chunks"), help_heading = SETTINGS)]
-    pub(crate) window: Option<String>,
-
-    /// Size of a chunk (setting `chunk_bytes`).
-    #[arg(long, value_name = "SIZE", value_parser = setting("chunk_bytes"), help_heading = SETTINGS)]
-    pub(crate) chunk: Option<String>,
-
-    /// Progress threads: one number for each direction, or TX,RX (setting `proxies`).
-    #[arg(long, value_name = "N|TX,RX", value_parser = setting("proxies"), help_heading = SETTINGS)]
-    pub(crate) proxies: Option<String>,
-
-    /// Congestion control of the flows (setting `congestion`).
-    #[arg(long, value_name = "NAME", value_parser = congestion, help_heading = SETTINGS)]
-    pub(crate) congestion: Option<String>,
-
-    /// CPUs of the sending threads of each interface, like `eth1:8-21;eth2:22-35` or `8-21` (setting
-    /// `tx_bindings`); `polyrail host plan bindings` suggests them.
-    #[arg(long, value_name = "BINDINGS", value_parser = setting("tx_bindings"), help_heading = SETTINGS)]
-    pub(crate) tx_bindings: Option<String>,
-
-    /// CPUs of the receiving threads of each interface (setting `rx_bindings`).
-    #[arg(long, value_name = "BINDINGS", value_parser = setting("rx_bindings"), help_heading = SETTINGS)]
-    pub(crate) rx_bindings: Option<String>,
 
     /// Whether to choose the CPUs of progress threads by the topology, where no setting does.
     #[arg(long, value_enum, default_value = "auto", help_heading = SETTINGS)]
@@ -277,11 +233,18 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 struct Sizes(Vec<u64>);
 
+/// Scattered blocks of one size.
+#[derive(Clone, Copy, Debug)]
+struct Blocks {
+    count: u64,
+    bytes: u64,
+}
+
 impl Args {
     /// Where the report goes.
     pub(crate) fn report(&self) -> Report<'_> {
         match &self.json {
-            _ if self.no_json => Report::Nowhere,
+            Some(path) if path.as_os_str() == NO_FILE => Report::Nowhere,
             Some(path) => Report::To(path),
             None => Report::Last,
         }
@@ -290,8 +253,8 @@ impl Args {
     pub(crate) fn schedule(&self) -> Schedule {
         let mut against = self.against.clone();
         let (mut sizes, mut segments) = (self.sizes.0.clone(), self.segments);
-        if let (Some(blocks), Some(bytes)) = (self.blocks, self.block_bytes) {
-            (sizes, segments) = (vec![blocks.saturating_mul(bytes)], blocks);
+        if let Some(Blocks { count, bytes }) = self.blocks {
+            (sizes, segments) = (vec![count.saturating_mul(bytes)], count);
             if !against.contains(&Against::Contiguous) {
                 against.push(Against::Contiguous);
             }
@@ -317,7 +280,7 @@ impl Args {
             },
             nccl_library: self.nccl_lib.clone(),
             why: self.why,
-            dry_run: self.dry_run,
+            dry_run: self.explain_path == Some(Some(OnlyPath::Only)),
         }
     }
 }
@@ -332,7 +295,6 @@ const OF_THE_CLIENT: &[&str] = &[
     "op",
     "segments",
     "blocks",
-    "block_bytes",
     "depth",
     "posters",
     "bidir",
@@ -348,14 +310,13 @@ const OF_THE_CLIENT: &[&str] = &[
     "nccl_lib",
     "channels_list",
     "json",
-    "no_json",
     "interval",
     "csv",
     "sample",
     "explain_path",
-    "dry_run",
 ];
 
+const BLOCKS_MAX: u64 = 1 << 20;
 const WHERE: &str = "Where";
 const WHAT: &str = "What";
 const HOW: &str = "How";
@@ -403,8 +364,15 @@ fn rail_list(text: &str) -> Result<String, Refusal> {
     setting("rails")(text)
 }
 
-fn congestion(text: &str) -> Result<String, Refusal> {
-    setting("congestion")(&word(text)?)
+fn blocks(text: &str) -> Result<Blocks, Refusal> {
+    let allowed = "NxSIZE, such as 16384x16KiB";
+    let (count, bytes) = text.split_once('x').ok_or_else(|| Refusal::new("has no `x`", allowed))?;
+    let is_good = |count: &u64| (1..=BLOCKS_MAX).contains(count);
+    let count = count.parse().ok().filter(is_good).ok_or_else(|| {
+        let fault = format!("has `{}` as the number of blocks", excerpt(count));
+        Refusal::new(fault, format!("1 to {BLOCKS_MAX} blocks"))
+    })?;
+    Ok(Blocks { count, bytes: size(bytes)? })
 }
 
 #[cfg(test)]
@@ -456,7 +424,7 @@ pub(crate) mod tests {
     #[test]
     fn a_listener_refuses_what_only_the_measuring_end_reads() {
         for given in
-            ["--sizes 8", "--no-json", "--json f", "--csv f", "--iters 3", "--why", "--latency"]
+            ["--sizes 8", "--json none", "--json f", "--csv f", "--iters 3", "--why", "--latency"]
         {
             let message = refused(&format!("--listen 127.0.0.1:0 {given}"));
             assert!(message.contains("cannot be used with"), "{given}: {message}");

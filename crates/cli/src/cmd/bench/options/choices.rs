@@ -52,6 +52,13 @@ pub(crate) enum PlaceThreads {
     None,
 }
 
+/// What to do besides explaining the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum OnlyPath {
+    /// Nothing: set up the transfers, and move nothing.
+    Only,
+}
+
 impl Op {
     pub(crate) const fn name(self) -> &'static str {
         match self {

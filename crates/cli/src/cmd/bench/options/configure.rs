@@ -169,14 +169,6 @@ impl Args {
         }
         for (setting, value) in [
             ("path", self.path.as_deref()),
-            ("channels", self.channels.as_deref()),
-            ("sockets", self.sockets.as_deref()),
-            ("window_chunks", self.window.as_deref()),
-            ("chunk_bytes", self.chunk.as_deref()),
-            ("proxies", self.proxies.as_deref()),
-            ("congestion", self.congestion.as_deref()),
-            ("tx_bindings", self.tx_bindings.as_deref()),
-            ("rx_bindings", self.rx_bindings.as_deref()),
             ("verbose_bindings", self.verbose_bindings.then_some("true")),
         ] {
             if let Some(value) = value {
@@ -199,7 +191,7 @@ fn loopback(count: u32) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use polyrail_config::{AddressFamily, Proxies, SingleCopy};
+    use polyrail_config::{AddressFamily, PathChoice, Proxies, SingleCopy};
 
     use super::super::args::tests::args;
     use super::*;
@@ -239,13 +231,12 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn short_options_stand_for_settings() {
-        let config = config(
-            "--channels 8 --sockets 2 --window 32 --chunk 1MiB --proxies 2,3 --congestion cubic",
-        );
-        assert_eq!((config.channels, config.sockets, config.window_chunks), (8, 2, 32));
-        assert_eq!((config.chunk_bytes, config.proxies), (1 << 20, Proxies { tx: 2, rx: 3 }));
-        assert_eq!(config.congestion, "cubic");
+    fn options_and_set_give_settings() {
+        let config =
+            config("--rails eth --path tcp --verbose-bindings --set channels=8 --set proxies=2,3");
+        assert_eq!((&*config.rails, config.path), ("eth", PathChoice::Tcp));
+        assert!(config.verbose_bindings);
+        assert_eq!((config.channels, config.proxies), (8, Proxies { tx: 2, rx: 3 }));
     }
 
     #[test]

@@ -97,8 +97,9 @@ mod tests {
 
     #[test]
     fn another_process_gets_the_same_settings_but_not_the_same_files() {
-        let config =
-            config("--chunk 1MiB --preset cpu --set log_file=/tmp/x --set trace_file=/tmp/%p");
+        let config = config(
+            "--set chunk_bytes=1MiB --preset cpu --set log_file=/tmp/x --set trace_file=/tmp/%p",
+        );
         let options = settings_for_child(&config, &[("rx_bindings", "1-2".to_owned())]);
         let pairs: Vec<&str> = options
             .iter()

@@ -4,7 +4,7 @@ use polyrail_doctor::{Answer, Evidence, Finding};
 
 use super::findings::Verdict;
 use super::{Found, look};
-use crate::cmd::nccl::{listed, near_folders, quoted, refuse_of_others};
+use crate::libraries::{listed, near_folders, quoted, refuse_of_others};
 use crate::values::library_name;
 
 const VARIABLE: &str = "NCCL_NET_PLUGIN";

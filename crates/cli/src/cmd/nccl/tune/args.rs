@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use clap::builder::PossibleValuesParser;
 use polyrail_experiment::{Better, Design, Experiment, Factor, Figure, Kind, Measure};
 use serde::Serialize;
 
+use crate::cmd::collective::check_options;
 use crate::cmd::experiment::error::RunError;
 use crate::cmd::nccl::variables;
 use crate::files::OutFile;
-use crate::values::{Refusal, file_to_write, library_name, number_within, size, time_within};
+use crate::values::{Refusal, file_to_write, time_within};
 
 /// The level that leaves a variable as it is.
 pub(super) const UNCHANGED: &str = "unchanged";
@@ -61,26 +61,18 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_enum, default_value = "lower", requires = "command", help_heading = JOB)]
     better: BetterWord,
 
-    /// The operation.
-    #[arg(long, value_name = "OPERATION", default_value = "all_reduce", value_parser = operations(),
-        conflicts_with = "command", help_heading = COLLECTIVE)]
-    operation: String,
-
-    /// Its size [default: 8 for latency, 16MiB otherwise].
-    #[arg(long, value_name = "SIZE", value_parser = size, conflicts_with = "command",
-        help_heading = COLLECTIVE)]
-    bytes: Option<u64>,
-
-    /// Ranks on this host.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = number_within(2, 64),
-        conflicts_with = "command", help_heading = COLLECTIVE)]
-    ranks: u64,
-
-    /// The plugin: a library, as in NCCL_NET_PLUGIN.
-    #[arg(long, value_name = "PLUGIN", default_value = "polyrail", value_parser = library_name,
-        conflicts_with = "command", help_heading = COLLECTIVE)]
-    plugin: String,
+    /// Without a job: words of `polyrail collective`, as one text.
+    ///
+    /// For example `alltoall --ranks 4 --sizes 1MiB`. Without --sizes the size is 8 for the goal latency, and 16MiB
+    /// otherwise.
+    #[arg(long, value_name = "OPTIONS", default_value = "all_reduce", value_parser = collective,
+        conflicts_with = "command", allow_hyphen_values = true)]
+    collective: Words,
 }
+
+/// The words of a command as one value.
+#[derive(Clone, Debug)]
+struct Words(Vec<String>);
 
 /// What counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize)]
@@ -117,7 +109,6 @@ Examples:
 `polyrail nccl variables` lists the variables. docs/nccl.md (in packages: /usr/share/doc/polyrail/docs) explains the answer.";
 
 const JOB: &str = "Your own job";
-const COLLECTIVE: &str = "Without a job";
 
 /// What is tried without --over. `polyrail collective` runs no NCCL, so only the plugin's own are tried there.
 const OURS: &[(Goal, &str, &[&str])] = &[
@@ -213,24 +204,17 @@ impl TuneArgs {
         let program = std::env::current_exe()
             .map_err(|source| RunError::io("find", "this program".as_ref(), source))?;
         let is_small = self.goal == Goal::Latency;
-        let bytes = self.bytes.unwrap_or(if is_small { 8 } else { 16 << 20 }).to_string();
-        let iterations = if is_small { "2000" } else { "20" };
+        let (size, iterations) = if is_small { ("8", "2000") } else { ("16MiB", "20") };
+        let defaults = [("--sizes", size), ("--iterations", iterations), ("--type", "uint8")];
+        let is_absent = |(option, _): &(&str, &str)| {
+            let is_it = |word: &String| word.split('=').next() == Some(option);
+            !self.collective.0.iter().any(is_it)
+        };
+        let forced = [("--rounds", "1"), ("--check", "off"), ("--json", "-")];
+        let added = defaults.into_iter().filter(is_absent).chain(forced);
         let mut words = vec![program.display().to_string(), "collective".to_owned()];
-        words.push(self.operation.clone());
-        let ranks = self.ranks.to_string();
-        for (option, value) in [
-            ("--ranks", ranks.as_str()),
-            ("--min-bytes", &bytes),
-            ("--max-bytes", &bytes),
-            ("--iterations", iterations),
-            ("--rounds", "1"),
-            ("--type", "uint8"),
-            ("--check", "off"),
-            ("--plugin", &self.plugin),
-            ("--json", "-"),
-        ] {
-            words.extend([option.to_owned(), value.to_owned()]);
-        }
+        words.extend(self.collective.0.iter().cloned());
+        words.extend(added.flat_map(|(option, value)| [option.to_owned(), value.to_owned()]));
         let (place, better) = match is_small {
             true => ("/plugins/0/sizes/0/time_us/median", Better::Lower),
             false => ("/plugins/0/sizes/0/busbw_gb_per_s", Better::Higher),
@@ -244,8 +228,25 @@ impl TuneArgs {
     }
 }
 
-fn operations() -> PossibleValuesParser {
-    PossibleValuesParser::new(polyrail_collective::Operation::ALL.map(|one| one.name()))
+/// Refuses what `collective` would refuse.
+fn collective(text: &str) -> Result<Words, Refusal> {
+    let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+    let refused = |fault: &str| {
+        let allowed = "words of `polyrail collective`, but --json, --rounds, --check and --compare";
+        Refusal::new(fault, allowed).with_help("`polyrail collective --help` lists them")
+    };
+    let ours = ["--json", "--rounds", "--check", "--compare"];
+    if words.iter().any(|word| ours.contains(&word.split('=').next().unwrap_or_default())) {
+        return Err(refused("has an option that this command gives itself"));
+    }
+    match check_options(&words) {
+        Ok(()) => Ok(Words(words)),
+        Err(message) => {
+            let first = message.lines().next().unwrap_or_default();
+            let fault = first.split("; allowed: ").next().unwrap_or_default();
+            Err(refused(&format!("is refused by collective ({fault})")))
+        }
+    }
 }
 
 fn over(text: &str) -> Result<Over, Refusal> {
