@@ -20,6 +20,7 @@ mod heard;
 mod hosts;
 mod launch;
 mod meet;
+mod place;
 mod plan;
 mod post;
 mod render;

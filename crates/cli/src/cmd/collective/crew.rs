@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::env;
 use std::io::ErrorKind;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use polyrail_collective::{Shape, Spec, route};
@@ -13,9 +14,10 @@ use super::args::{Args, Contestant};
 use super::error::CollectiveError;
 use super::place::Place;
 use super::worker::{About, Order, Reply, Task};
-use crate::crew::{Kept, Missing, NEWS, Worker, Workers};
+use crate::crew::{Kept, Missing, NEWS, Output, Worker, Workers};
 use crate::fault::Fault;
 use crate::interrupt::Interrupt;
+use crate::lines::LINE_MAX;
 
 /// Ranks that are connected. They end when this is dropped.
 pub(crate) struct Crew<'r> {
@@ -42,11 +44,12 @@ impl<'r> Crew<'r> {
     ) -> Result<Self, CollectiveError> {
         let failed = |error| Fault::system("starting a rank", error);
         let program = env::current_exe().map_err(failed)?;
-        let (mut ranks, warnings) = (Workers::default(), Kept::new(WARNINGS_MAX));
+        let (mut ranks, warnings) = (Workers::default(), Kept::lines(WARNINGS_MAX));
+        let output = [Output::Heard(LINE_MAX), Output::Kept(&warnings)];
         for rank in 0..spec.ranks {
             let mut command = place.command(&program, rank, spec.ranks, &over, settings)?;
             command.args(["collective", spec.operation.name(), "--worker"]);
-            ranks.0.push(Worker::start(command, &warnings).map_err(failed)?);
+            ranks.0.push(Worker::start(command, Stdio::piped(), output).map_err(failed)?);
         }
         let about = About { name: String::new(), version: 0, devices: 0 };
         Ok(Self { over, about, ranks, warnings, timeout: args.timeout, interrupt })
@@ -106,7 +109,11 @@ impl<'r> Crew<'r> {
     /// What the plugin has warned of, each only once.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let of = self.over.name();
-        self.warnings.lines().iter().map(|line| format!("{of}: {line}")).collect()
+        let said = self.warnings.text();
+        let mut warnings: Vec<String> = said.lines().map(|line| format!("{of}: {line}")).collect();
+        // Ranks warn in any order.
+        warnings.sort();
+        warnings
     }
 
     /// Ends the ranks, and waits for their last words.
@@ -140,7 +147,7 @@ impl<'r> Crew<'r> {
     ) -> Result<Vec<T>, CollectiveError> {
         // A plugin may print other lines. Skip them.
         let read = |line: &str| serde_json::from_str(line).ok().map(&mut take);
-        let collected = self.ranks.collect(self.patience(), self.interrupt, read);
+        let collected = self.ranks.collect(self.patience(), self.interrupt, |_| (), read);
         collected.map_err(|missing| match missing {
             Missing::Silent(rank) => self.silent(rank),
             Missing::Ended(rank) => self.ended(rank),

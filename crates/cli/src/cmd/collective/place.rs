@@ -4,20 +4,17 @@ use std::path::Path;
 use std::process::Command;
 
 use polyrail_config::{Config, Origin};
-use polyrail_lab::{Lab, LabError, LabGuard, LabSpec, Node};
+use polyrail_lab::{LabGuard, Node};
 
 use super::args::{Args, Contestant};
 use super::error::CollectiveError;
-use crate::own_labs::tell_of_abandoned;
+use crate::own_labs;
 
 /// Where the ranks run.
 pub(crate) enum Place {
     Here,
     /// A rank on each node; it ends with this.
-    Lab {
-        lab: Box<Lab>,
-        guard: Box<LabGuard>,
-    },
+    Lab(Box<LabGuard>),
 }
 
 /// A prefix that takes every rail of a lab.
@@ -29,30 +26,22 @@ impl Place {
         let (Some(nodes), Some(rates)) = (args.lab_nodes, &args.lab_rails) else {
             return Ok(Self::Here);
         };
-        let mut spec = LabSpec::new(format!("collective-{}", std::process::id()), rates.0.clone());
         // No more than the option takes.
-        spec.nodes = Some(nodes as usize);
-        spec.ends_with_process = true;
-        let guard = Box::new(Lab::up(&spec)?.guard());
-        tell_of_abandoned(&guard);
-        Ok(Self::Lab { lab: Box::new(Lab::open(&spec.name)?), guard })
+        let lab = own_labs::up("collective", Some(nodes as usize), rates.0.clone())?;
+        Ok(Self::Lab(Box::new(lab)))
     }
 
     pub(crate) fn lab_name(&self) -> Option<String> {
         match self {
             Self::Here => None,
-            Self::Lab { lab, .. } => Some(lab.name().to_owned()),
+            Self::Lab(lab) => Some(lab.name().to_owned()),
         }
     }
 
     pub(crate) fn end(self) -> Result<(), CollectiveError> {
         match self {
             Self::Here => Ok(()),
-            Self::Lab { guard, .. } => match guard.down() {
-                // Somebody else has removed it.
-                Err(LabError::UnknownLab { .. }) => Ok(()),
-                result => Ok(result?),
-            },
+            Self::Lab(lab) => Ok(own_labs::down(*lab)?),
         }
     }
 
@@ -67,7 +56,7 @@ impl Place {
     ) -> Result<Command, CollectiveError> {
         let (mut command, addresses) = match self {
             Self::Here => (Command::new(program), LOOPBACK.to_owned()),
-            Self::Lab { lab, .. } => {
+            Self::Lab(lab) => {
                 let node = lab.node(Node::new(rank)?)?;
                 let rails = lab.rails().iter().map(|rail| rail.end(node).ipv4.to_string());
                 (lab.command(node, program), rails.collect::<Vec<_>>().join(","))
@@ -100,7 +89,7 @@ impl Place {
             Self::Here if is_given("rails") => {}
             Self::Here => variables.push(variable("rails", LOOPBACK)),
             // What a file or the environment names is on the machine, and not in the lab.
-            Self::Lab { .. } => variables.push(variable("rails", LAB_RAILS)),
+            Self::Lab(_) => variables.push(variable("rails", LAB_RAILS)),
         }
         if !is_given("path") {
             variables.push(variable("path", "tcp"));
