@@ -19,7 +19,6 @@ use crate::files;
 use crate::stdout::{excerpt, fitted, print, say, tell};
 use crate::unwritten::Unwritten;
 use crate::values::{file_to_read, folder_to_read, folder_to_write, library_name};
-pub(super) use trial::how;
 
 /// What cargo calls the library, and what NCCL and RCCL look for.
 const BUILT: &str = "libnccl_net_polyrail.so";

@@ -15,7 +15,8 @@ use clap::Subcommand;
 use polyrail_report::exit;
 use polyrail_sys::files::OpenFolder;
 
-use crate::cmd::nccl::{build_folders, how, listed, near_folders, quoted, refuse_of_others};
+use crate::cmd::nccl::{build_folders, listed, near_folders, quoted, refuse_of_others};
+use crate::crew::how;
 use crate::fault::Fault;
 use crate::files;
 use crate::stdout::say;
