@@ -533,7 +533,7 @@ mod tests {
     fn a_group_ends_with_its_worker_and_output_beyond_the_bound_is_dropped() {
         let (kept, interrupt) = (Kept::bytes(1 << 10), Interrupt::default());
         let mut command = Command::new("sh");
-        command.args(["-c", "sleep 600 & read x; echo ${#x}; yes >&2"]);
+        command.args(["-c", "sleep 600 & read x; yes | head -n 9999 >&2; echo ${#x}; read x"]);
         let output = [Output::Heard(LINE_MAX), Output::Kept(&kept)];
         let mut one = Worker::start_group(command, Stdio::piped(), output).unwrap();
         // It has more bytes than a pipe.
