@@ -47,6 +47,8 @@ pub(crate) enum Cause {
     Other,
     /// The user interrupted the command.
     Interrupted,
+    /// Another process did not do its part in time.
+    Late,
 }
 
 impl Fault {
@@ -131,9 +133,17 @@ faults! {
 faults! {
     AnalyzeError => |it| of_analysis(&it), it.help();
     DoctorError => |it| of_doctor(&it), it.help();
-    RankError => |it| of_rank(&it), None;
     RendezvousError => |it| it.exit_code(), it.help();
     TuneError => |it| of_tune(&it), it.help();
+}
+
+#[cfg(feature = "all-commands")]
+impl From<RankError> for Fault {
+    fn from(error: RankError) -> Self {
+        let is_late = matches!(error, RankError::Late { .. });
+        let cause = if is_late { Cause::Late } else { Cause::Other };
+        Self { cause, ..Self::new(of_rank(&error), error.to_string()) }
+    }
 }
 
 impl From<SampleError> for Fault {

@@ -5,10 +5,11 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use polyrail_collective::{Element, Operation};
 use polyrail_lab::LabSpec;
+use polyrail_report::exit;
 use serde::{Deserialize, Serialize};
 
-use super::error::CollectiveError;
 use crate::config_args::ConfigArgs;
+use crate::fault::Fault;
 use crate::files::OutFile;
 use crate::values::{
     Rates, Refusal, file_or_stdout, library_name, number_within, rates, size_up_to, time_within,
@@ -171,31 +172,29 @@ impl Args {
     }
 
     /// The sizes to measure, as they are given.
-    pub(crate) fn sizes(&self) -> Result<Vec<usize>, CollectiveError> {
+    pub(crate) fn sizes(&self) -> Result<Vec<usize>, Fault> {
         let (element, name) = (self.element.bytes() as u64, self.element.name());
         for (option, value) in [("--min-bytes", self.min_bytes), ("--max-bytes", self.max_bytes)] {
             if value % element != 0 {
                 let reason = format!("is no whole number of elements of type {name}");
                 let allowed = format!("multiples of {element}");
-                let help = "choose another size, or --type uint8";
-                return Err(CollectiveError::usage(option, value, reason, allowed, help));
+                return Err(wrong(option, value, reason, allowed)
+                    .with_help("choose another size, or --type uint8"));
             }
         }
         if self.min_bytes > self.max_bytes {
             let reason = format!("is more than --max-bytes {}", self.max_bytes);
             let allowed = format!("{element} to {}", self.max_bytes);
-            let help = "choose a smaller --min-bytes, or a larger --max-bytes";
-            return Err(CollectiveError::usage(
-                "--min-bytes",
-                self.min_bytes,
-                reason,
-                allowed,
-                help,
-            ));
+            return Err(wrong("--min-bytes", self.min_bytes, reason, allowed)
+                .with_help("choose a smaller --min-bytes, or a larger --max-bytes"));
         }
         let next = |size: &u64| size.checked_mul(self.factor).filter(|it| *it <= self.max_bytes);
         Ok(std::iter::successors(Some(self.min_bytes), next).map(|size| size as usize).collect())
     }
+}
+
+fn wrong(option: &str, value: u64, reason: String, allowed: String) -> Fault {
+    Fault::new(exit::USAGE, format!("{option} `{value}` {reason}; allowed: {allowed}"))
 }
 
 impl Contestant {

@@ -7,7 +7,7 @@ use polyrail_config::{Config, Origin};
 use polyrail_lab::{LabGuard, Node};
 
 use super::args::{Args, Contestant};
-use super::error::CollectiveError;
+use crate::fault::Fault;
 use crate::own_labs;
 
 /// Where the ranks run.
@@ -22,7 +22,7 @@ const LAB_RAILS: &str = "rail";
 const LOOPBACK: &str = "127.0.0.1";
 
 impl Place {
-    pub(crate) fn find(args: &Args) -> Result<Self, CollectiveError> {
+    pub(crate) fn find(args: &Args) -> Result<Self, Fault> {
         let (Some(nodes), Some(rates)) = (args.lab_nodes, &args.lab_rails) else {
             return Ok(Self::Here);
         };
@@ -38,7 +38,7 @@ impl Place {
         }
     }
 
-    pub(crate) fn end(self) -> Result<(), CollectiveError> {
+    pub(crate) fn end(self) -> Result<(), Fault> {
         match self {
             Self::Here => Ok(()),
             Self::Lab(lab) => Ok(own_labs::down(*lab)?),
@@ -53,7 +53,7 @@ impl Place {
         ranks: usize,
         over: &Contestant,
         settings: &Config,
-    ) -> Result<Command, CollectiveError> {
+    ) -> Result<Command, Fault> {
         let (mut command, addresses) = match self {
             Self::Here => (Command::new(program), LOOPBACK.to_owned()),
             Self::Lab(lab) => {
