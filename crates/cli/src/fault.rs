@@ -26,7 +26,7 @@ use polyrail_sample::SampleError;
 use polyrail_tune::TuneError;
 
 use crate::config_args::code_of_log;
-use crate::stdout;
+use crate::stdout::{self, excerpt};
 use crate::unwritten::Unwritten;
 
 /// An error that ends a command, or one of its processes.
@@ -75,7 +75,7 @@ impl Fault {
         }
     }
 
-    /// A value that can't be used.
+    /// A value that can't be used. Empty for an option that has no value, or is left out.
     pub(crate) fn usage(
         option: &str,
         value: impl ToString,
@@ -83,7 +83,8 @@ impl Fault {
         allowed: impl AsRef<str>,
     ) -> Self {
         let (value, reason, allowed) = (value.to_string(), reason.as_ref(), allowed.as_ref());
-        Self::new(exit::USAGE, format!("{option} `{value}`: {reason}; allowed: {allowed}"))
+        let value = if value.is_empty() { value } else { format!(" `{}`", excerpt(&value)) };
+        Self::new(exit::USAGE, format!("{option}{value}: {reason}; allowed: {allowed}"))
     }
 
     /// This machine lacks something.

@@ -345,7 +345,7 @@ fn run(command: Command, limit: Duration, interrupt: &Interrupt) -> io::Result<O
     let ended = worker.ended_unless(limit, interrupt)?;
     let timed_out = ended.is_none() && !interrupt.is_raised();
     let status = ended.map_or_else(|| worker.terminate(TERM_PATIENCE), Ok)?;
-    // What the command started and left behind ends, too.
+    // Processes that the command left behind end, too.
     drop(worker);
     // A signal to the terminal's group may have ended the command before this process heard of it.
     let is_stopped = interrupt.is_raised() && (ended.is_none() || !status.success());

@@ -293,7 +293,7 @@ fn blank(args: &Args, place: &Place) -> MeshReport {
 const REPORT_MAX: usize = 64 << 20;
 /// How long the others have to tell of the end of one: longer than it takes them to give it up.
 const GRACE: Duration = Duration::from_secs(15);
-/// How long they have to end once their standard input is closed.
+/// Time that they have to end once their standard input is closed.
 const PATIENCE: Duration = Duration::from_secs(5);
 const WAITING: &str = "waiting for a process";
 

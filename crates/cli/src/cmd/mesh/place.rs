@@ -1,4 +1,4 @@
-//! Where the nodes are, and how their workers are started.
+//! Places of nodes, and the commands that start their workers.
 
 use std::env;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::meet::BY_STARTER;
 use super::plan::Layout;
 use crate::own_labs;
 
-/// Where the nodes are.
+/// The place of the nodes.
 pub(crate) enum Place {
     Lab(Box<Lab>),
     /// Made for the run, and removed at the end.
@@ -137,7 +137,7 @@ impl Place {
         !matches!(self, Self::Here { .. })
     }
 
-    /// How many nodes this process starts workers of.
+    /// Number of nodes whose workers this process starts.
     pub(crate) fn own_nodes(&self) -> usize {
         match self {
             Self::Lab(_) | Self::OwnLab(_) | Self::Hosts(_) => self.nodes(),
@@ -164,7 +164,7 @@ impl Place {
         self.lab().map(|lab| lab.name().to_owned())
     }
 
-    /// Where the lab is gone, that is why.
+    /// Returns an error that says that the lab is gone if it is, and else this one.
     pub(crate) fn explain(&self, error: MeshError) -> MeshError {
         let Some(lab) = self.lab() else { return error };
         // Who takes a lab down ends the processes in it first.
@@ -193,5 +193,5 @@ impl Place {
     }
 }
 
-/// How long a lab may take to go once its processes are ended.
+/// Time that a lab may take to go once its processes are ended.
 const GOING: Duration = Duration::from_secs(3);

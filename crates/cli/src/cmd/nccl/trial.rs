@@ -55,7 +55,7 @@ pub(super) struct Args {
 
 /// How much longer than a call may take the canary may be silent: then it is stopped, and can't tell so itself.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long the end of a process may take.
+/// Time that the end of a process may take.
 const NEWS: Duration = Duration::from_secs(2);
 /// What is kept of what a plugin says.
 const SAID_MAX: usize = 20;
