@@ -1,8 +1,9 @@
-//! Worker processes that this process starts and sends orders, as lines of JSON. [`orders`](crate::orders) is the
-//! worker's side.
+//! Worker processes: their start, orders as lines of JSON, their output, and their end. [`orders`](crate::orders) is
+//! the worker's side.
 
 use std::collections::BTreeSet;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
@@ -11,54 +12,92 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use polyrail_sys::process::kill_with_this_thread;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::ioctl_fionbio;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Serialize;
 
 use crate::interrupt::Interrupt;
-use crate::lines::{Lines, QUEUED_MAX};
-use crate::patient_pipe::write_until;
+use crate::lines::{LINE_MAX, Lines, QUEUED_MAX};
 
 /// Interval between checks of the deadline and of Ctrl-C.
 const LOOK: Duration = Duration::from_millis(20);
+/// Interval between checks for the exit of a worker.
+const EXIT_LOOK: Duration = Duration::from_millis(5);
 /// Time to wait for the exit of a worker, and for the end of its output, after other workers have reported its loss.
 pub(crate) const NEWS: Duration = Duration::from_secs(1);
 
-/// Lines that workers wrote to standard error, without repeats. Clones share them.
+/// Text that workers wrote. Clones share it.
 #[derive(Clone)]
 pub(crate) struct Kept {
-    lines: Arc<Mutex<BTreeSet<String>>>,
-    most: usize,
+    text: Arc<Mutex<String>>,
+    most: Most,
+}
+
+#[derive(Clone, Copy)]
+enum Most {
+    Lines(usize),
+    Bytes(usize),
 }
 
 impl Kept {
-    /// Keeps the first `most` lines.
-    pub(crate) fn new(most: usize) -> Self {
-        Self { lines: Arc::default(), most }
+    /// Keeps the first `most` lines, without blank lines and repeats.
+    pub(crate) fn lines(most: usize) -> Self {
+        Self { text: Arc::default(), most: Most::Lines(most) }
     }
 
-    pub(crate) fn lines(&self) -> Vec<String> {
-        self.lines.lock().iter().cloned().collect()
+    /// Keeps all lines that fit into `most` bytes.
+    pub(crate) fn bytes(most: usize) -> Self {
+        Self { text: Arc::default(), most: Most::Bytes(most) }
+    }
+
+    pub(crate) fn text(&self) -> String {
+        self.text.lock().clone()
+    }
+
+    fn add(&self, line: &str) {
+        let mut text = self.text.lock();
+        let is_new = || !line.trim().is_empty() && text.lines().all(|known| known != line);
+        let is_kept = match self.most {
+            Most::Lines(most) => text.lines().count() < most && is_new(),
+            Most::Bytes(most) => text.len() + line.len() < most,
+        };
+        if is_kept {
+            *text += line;
+            text.push('\n');
+        }
     }
 
     fn collect(&self, pipe: impl Read + Send + 'static) -> io::Result<JoinHandle<()>> {
-        let Self { lines, most } = self.clone();
-        thread::Builder::new().spawn(move || {
-            for line in Lines::of(pipe).map_while(Result::ok) {
-                let mut lines = lines.lock();
-                if lines.len() < most {
-                    lines.insert(line);
-                }
-            }
-        })
+        let kept = self.clone();
+        let longest = match self.most {
+            Most::Lines(_) => LINE_MAX,
+            Most::Bytes(most) => most,
+        };
+        let lines = Lines::up_to(longest, pipe).map_while(Result::ok);
+        thread::Builder::new().spawn(move || lines.for_each(|line| kept.add(&line)))
     }
 }
 
-/// A process that takes orders on its standard input. Dropping the `Worker` kills it.
+/// Destination of an output of a worker.
+#[derive(Clone, Copy)]
+pub(crate) enum Output<'k> {
+    /// The output of this process.
+    Ours,
+    /// [`Worker::hear`], which cuts lines at so many bytes.
+    Heard(usize),
+    Kept(&'k Kept),
+}
+
+/// A process that may take orders on its standard input. Dropping the `Worker` kills it.
 pub(crate) struct Worker {
     child: Child,
-    orders: ChildStdin,
+    orders: Option<ChildStdin>,
     heard: Receiver<String>,
-    /// The thread that reads the worker's standard error.
-    collector: Option<JoinHandle<()>>,
+    /// The threads that read the output that is kept.
+    collectors: Vec<JoinHandle<()>>,
+    /// The worker and the processes that it starts.
+    group: Option<Pid>,
 }
 
 /// Output of a worker.
@@ -71,42 +110,105 @@ pub(crate) enum Heard {
 }
 
 impl Worker {
-    /// Starts the command. The kernel kills it when the calling thread ends.
-    pub(crate) fn start(mut command: Command, kept: &Kept) -> io::Result<Self> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    /// Starts the command with these standard streams. The kernel kills it when the calling thread ends.
+    pub(crate) fn start(
+        mut command: Command,
+        stdin: impl Into<Stdio>,
+        [stdout, stderr]: [Output<'_>; 2],
+    ) -> io::Result<Self> {
+        let stream = |output| match output {
+            Output::Ours => Stdio::inherit(),
+            Output::Heard(_) | Output::Kept(_) => Stdio::piped(),
+        };
+        command.stdin(stdin).stdout(stream(stdout)).stderr(stream(stderr));
         kill_with_this_thread(&mut command);
         let mut child = command.spawn()?;
-        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (Some(orders), Some(stdout), Some(stderr)) = pipes else {
-            return Err(ErrorKind::BrokenPipe.into());
-        };
+        let pipes: [Option<Box<dyn Read + Send>>; 2] = [
+            child.stdout.take().map(|pipe| Box::new(pipe) as _),
+            child.stderr.take().map(|pipe| Box::new(pipe) as _),
+        ];
         let (sender, heard) = sync_channel(QUEUED_MAX);
-        let mut worker = Self { child, orders, heard, collector: None };
-        // This thread ends with the process, or with the receiver.
-        let listen = move || {
-            for line in Lines::of(stdout).map_while(Result::ok) {
-                if sender.send(line).is_err() {
-                    return;
+        let orders = child.stdin.take();
+        let mut worker = Self { child, orders, heard, collectors: Vec::new(), group: None };
+        for (output, pipe) in [stdout, stderr].into_iter().zip(pipes) {
+            match (output, pipe) {
+                (Output::Heard(most), Some(pipe)) => {
+                    let sender = sender.clone();
+                    let mut lines = Lines::up_to(most, pipe).map_while(Result::ok);
+                    // This thread ends with the process, or with the receiver.
+                    let listen = move || lines.try_for_each(|line| sender.send(line));
+                    thread::Builder::new().spawn(listen)?;
                 }
+                (Output::Kept(kept), Some(pipe)) => worker.collectors.push(kept.collect(pipe)?),
+                _ => {}
             }
-        };
-        thread::Builder::new().spawn(listen)?;
-        worker.collector = Some(kept.collect(stderr)?);
+        }
+        Ok(worker)
+    }
+
+    /// Starts the command in a process group of its own, which Ctrl-C of a terminal does not reach. Processes that the
+    /// worker starts end with it.
+    pub(crate) fn start_group(
+        mut command: Command,
+        stdin: impl Into<Stdio>,
+        output: [Output<'_>; 2],
+    ) -> io::Result<Self> {
+        command.process_group(0);
+        let mut worker = Self::start(command, stdin, output)?;
+        worker.group = Some(Pid::from_child(&worker.child));
         Ok(worker)
     }
 
     /// Sends the worker an order.
     ///
     /// # Errors
-    /// The errors of [`write_until`].
+    /// The errors of [`Self::send`].
     pub(crate) fn tell(
         &mut self,
         order: &impl Serialize,
         until: Instant,
         interrupt: &Interrupt,
     ) -> io::Result<()> {
-        let line = serde_json::to_string(order)? + "\n";
-        write_until(&self.orders, line.as_bytes(), until, interrupt)
+        self.send(&(serde_json::to_string(order)? + "\n"), until, interrupt)
+    }
+
+    /// Writes the text to the worker, which may be stopped and read nothing.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`] at `until`, [`ErrorKind::Interrupted`] after Ctrl-C, or the system's error.
+    pub(crate) fn send(
+        &mut self,
+        text: &str,
+        until: Instant,
+        interrupt: &Interrupt,
+    ) -> io::Result<()> {
+        let stdin = self.orders.as_mut().ok_or(ErrorKind::BrokenPipe)?;
+        ioctl_fionbio(&*stdin, true)?;
+        let mut rest = text.as_bytes();
+        while !rest.is_empty() {
+            match stdin.write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if interrupt.is_raised() {
+                        return Err(ErrorKind::Interrupted.into());
+                    }
+                    if Instant::now() >= until {
+                        return Err(ErrorKind::TimedOut.into());
+                    }
+                    // Room in the pipe or a signal ends the wait.
+                    let look = Timespec::try_from(LOOK).ok();
+                    let _ = poll(&mut [PollFd::new(&*stdin, PollFlags::OUT)], look.as_ref());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the worker's standard input. Returns whether it was open.
+    pub(crate) fn close(&mut self) -> bool {
+        self.orders.take().is_some()
     }
 
     /// Waits for the next line, `within` at most.
@@ -120,16 +222,43 @@ impl Worker {
 
     /// Returns the exit status, or `None` if the worker still runs after `within`.
     pub(crate) fn ended(&mut self, within: Duration) -> io::Result<Option<ExitStatus>> {
-        let until = Instant::now() + within;
+        self.ended_unless(within, &Interrupt::default())
+    }
+
+    /// Returns the exit status, or `None` if the worker still runs after `within`, or after Ctrl-C.
+    pub(crate) fn ended_unless(
+        &mut self,
+        within: Duration,
+        interrupt: &Interrupt,
+    ) -> io::Result<Option<ExitStatus>> {
+        let begin = Instant::now();
         loop {
             match self.child.try_wait()? {
-                None if Instant::now() < until => thread::sleep(LOOK),
+                None if begin.elapsed() < within && !interrupt.is_raised() => {
+                    thread::sleep(EXIT_LOOK);
+                }
                 status => return Ok(status),
             }
         }
     }
 
-    fn kill(&mut self) {
+    /// Sends SIGTERM to the worker's group, waits for the worker's exit, `patience` at most, and kills the group.
+    pub(crate) fn terminate(&mut self, patience: Duration) -> io::Result<ExitStatus> {
+        self.signal(Signal::TERM);
+        let ended = self.ended(patience);
+        self.kill();
+        ended.and_then(|_| self.child.wait())
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = self.group {
+            // It fails only if all processes of the group have ended.
+            let _ = kill_process_group(group, signal);
+        }
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.signal(Signal::KILL);
         // Killing fails only if the process has ended.
         let _ = self.child.kill();
     }
@@ -137,10 +266,9 @@ impl Worker {
     /// Waits for the end of a killed worker, and for the rest of its output.
     fn reap(&mut self) {
         let _ = self.child.wait();
-        let Some(collector) = self.collector.take() else { return };
         let until = Instant::now() + NEWS;
-        // A child of the worker may hold its standard error open.
-        while !collector.is_finished() && Instant::now() < until {
+        // A child of the worker may hold its output open.
+        while !self.collectors.iter().all(JoinHandle::is_finished) && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -172,38 +300,45 @@ pub(crate) enum Missing<E> {
 
 impl Workers {
     /// Waits for an answer of each worker, and returns the answers by number. `take` returns `None` for other lines.
+    /// Calls `wait` with the number of each worker that it waits for.
     pub(crate) fn collect<T, E>(
         &self,
         patience: Duration,
         interrupt: &Interrupt,
+        wait: impl Fn(usize),
         mut take: impl FnMut(&str) -> Option<Result<T, E>>,
     ) -> Result<Vec<T>, Missing<E>> {
         let until = Instant::now() + patience;
         let mut answers: Vec<Option<T>> = self.0.iter().map(|_| None).collect();
-        while let Some(first) = answers.iter().position(Option::is_none) {
-            for (number, heard) in self.hear_all(first) {
-                let line = match heard {
-                    Heard::Line(line) => line,
-                    Heard::Ended => return Err(Missing::Ended(number)),
-                    Heard::Nothing => continue,
-                };
-                match take(&line) {
-                    None => {}
-                    Some(Ok(answer)) => answers[number] = Some(answer),
-                    Some(Err(why)) => {
-                        let is_silent =
-                            |other: &usize| *other != number && answers[*other].is_none();
-                        let silent = (0..answers.len()).filter(is_silent).collect();
-                        return Err(Missing::Refused { worker: number, why, silent });
+        for first in 0..self.0.len() {
+            if answers[first].is_none() {
+                wait(first);
+            }
+            while answers[first].is_none() {
+                for (number, heard) in self.hear_all(first) {
+                    let line = match heard {
+                        Heard::Line(line) => line,
+                        Heard::Ended => return Err(Missing::Ended(number)),
+                        Heard::Nothing => continue,
+                    };
+                    match take(&line) {
+                        None => {}
+                        Some(Ok(answer)) => answers[number] = Some(answer),
+                        Some(Err(why)) => {
+                            let is_silent =
+                                |other: &usize| *other != number && answers[*other].is_none();
+                            let silent = (0..answers.len()).filter(is_silent).collect();
+                            return Err(Missing::Refused { worker: number, why, silent });
+                        }
                     }
                 }
-            }
-            if answers[first].is_none() {
-                if interrupt.is_raised() {
-                    return Err(Missing::Interrupted);
-                }
-                if Instant::now() >= until {
-                    return Err(Missing::Silent(first));
+                if answers[first].is_none() {
+                    if interrupt.is_raised() {
+                        return Err(Missing::Interrupted);
+                    }
+                    if Instant::now() >= until {
+                        return Err(Missing::Silent(first));
+                    }
                 }
             }
         }
@@ -235,6 +370,18 @@ impl Workers {
         None
     }
 
+    /// Closes the standard input of all workers, and waits for their exit, `patience` at most in all.
+    pub(crate) fn part(&mut self, patience: Duration) {
+        let until = Instant::now() + patience;
+        for worker in &mut self.0 {
+            worker.close();
+        }
+        for worker in &mut self.0 {
+            // An error ends the wait.
+            let _ = worker.ended(until.saturating_duration_since(Instant::now()));
+        }
+    }
+
     /// Kills all workers, and waits for the rest of their output.
     pub(crate) fn end(&mut self) {
         // Kill all before the first wait, so that no worker reports the end of another one.
@@ -249,9 +396,32 @@ impl Drop for Workers {
     }
 }
 
+/// Describes the end of a process, for a sentence that begins with its cause.
+pub(crate) fn how(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("ended the process with exit code {code}"),
+        (_, Some(signal)) => format!("ended the process by signal {signal} ({})", name(signal)),
+        _ => "ended the process".to_owned(),
+    }
+}
+
+fn name(signal: i32) -> &'static str {
+    match signal {
+        4 => "illegal instruction",
+        6 => "abort",
+        7 => "bus error",
+        8 => "arithmetic error",
+        9 => "killed",
+        11 => "segmentation fault",
+        13 => "broken pipe",
+        15 => "terminated",
+        _ => "of some other cause",
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+    use rustix::process::{kill_process, test_kill_process};
 
     use super::*;
 
@@ -260,11 +430,12 @@ mod tests {
     fn worker(program: &[&str], kept: &Kept) -> Worker {
         let mut command = Command::new(program[0]);
         command.args(&program[1..]);
-        Worker::start(command, kept).unwrap()
+        let output = [Output::Heard(LINE_MAX), Output::Kept(kept)];
+        Worker::start(command, Stdio::piped(), output).unwrap()
     }
 
     fn shell(script: &str) -> Worker {
-        worker(&["sh", "-c", script], &Kept::new(0))
+        worker(&["sh", "-c", script], &Kept::lines(0))
     }
 
     fn workers(all: impl IntoIterator<Item = Worker>) -> Workers {
@@ -279,14 +450,14 @@ mod tests {
 
     #[test]
     fn each_answers_what_it_is_told_and_other_lines_are_no_answers() {
-        let echo = || worker(&["cat"], &Kept::new(0));
+        let echo = || worker(&["cat"], &Kept::lines(0));
         let (mut workers, interrupt) = (workers([echo(), echo()]), Interrupt::default());
         let until = Instant::now() + LONG;
         for (worker, order) in [(1, 7), (0, 5)] {
             workers.0[worker].tell(&"not a number", until, &interrupt).unwrap();
             workers.0[worker].tell(&order, until, &interrupt).unwrap();
         }
-        assert_eq!(workers.collect(LONG, &interrupt, number), Ok(vec![5, 7]));
+        assert_eq!(workers.collect(LONG, &interrupt, |_| (), number), Ok(vec![5, 7]));
     }
 
     #[test]
@@ -296,7 +467,7 @@ mod tests {
             workers([shell("read x"), shell("echo 10; read x"), shell("echo 1; read x")]);
         // The third worker may have answered already.
         let Err(Missing::Refused { worker: 1, why, mut silent }) =
-            workers.collect(LONG, &interrupt, number)
+            workers.collect(LONG, &interrupt, |_| (), number)
         else {
             panic!("the second one answers what is not wanted");
         };
@@ -309,7 +480,7 @@ mod tests {
     #[test]
     fn one_that_ends_is_named_and_how_it_ended() {
         let mut workers = workers([shell("read x"), shell("exit 3")]);
-        let ended = workers.collect(LONG, &Interrupt::default(), number);
+        let ended = workers.collect(LONG, &Interrupt::default(), |_| (), number);
         assert_eq!(ended, Err(Missing::Ended(1)));
         let status = workers.0[1].ended(LONG).unwrap().unwrap();
         assert_eq!(status.code(), Some(3));
@@ -317,7 +488,7 @@ mod tests {
 
     #[test]
     fn one_that_is_stopped_is_given_up_at_the_deadline_and_after_ctrl_c() {
-        let (mut one, interrupt) = (worker(&["cat"], &Kept::new(0)), Interrupt::default());
+        let (mut one, interrupt) = (worker(&["cat"], &Kept::lines(0)), Interrupt::default());
         kill_process(Pid::from_child(&one.child), Signal::STOP).unwrap();
         let order = "x".repeat(1 << 20);
         let begin = Instant::now();
@@ -325,25 +496,25 @@ mod tests {
         let told = one.tell(&order, begin + soon, &interrupt).unwrap_err();
         assert_eq!(told.kind(), ErrorKind::TimedOut);
         let mut workers = workers([one]);
-        let found = workers.collect(soon, &interrupt, number);
+        let found = workers.collect(soon, &interrupt, |_| (), number);
         assert_eq!(found, Err(Missing::Silent(0)));
         assert!(begin.elapsed() >= 2 * soon, "{:?}", begin.elapsed());
         interrupt.raise();
         let told = workers.0[0].tell(&order, begin + LONG, &interrupt).unwrap_err();
         assert_eq!(told.kind(), ErrorKind::Interrupted);
-        let found = workers.collect(LONG, &interrupt, number);
+        let found = workers.collect(LONG, &interrupt, |_| (), number);
         assert_eq!(found, Err(Missing::Interrupted));
         assert!(begin.elapsed() < LONG, "{:?}", begin.elapsed());
     }
 
     #[test]
     fn of_what_it_writes_to_standard_error_the_first_lines_are_kept_once() {
-        let kept = Kept::new(3);
+        let kept = Kept::lines(3);
         let script = "for i in 1 1 2 3 4 5; do echo $i >&2; done; sleep 60 & echo $!; read x";
         let one = worker(&["sh", "-c", script], &kept);
         let begin = Instant::now();
-        while kept.lines().len() < 3 {
-            assert!(begin.elapsed() < LONG, "{:?}", kept.lines());
+        while kept.text().lines().count() < 3 {
+            assert!(begin.elapsed() < LONG, "{:?}", kept.text());
             // No event announces a kept line. Poll.
             thread::sleep(Duration::from_millis(1));
         }
@@ -355,6 +526,25 @@ mod tests {
         assert!(begin.elapsed() < LONG / 2, "{:?}", begin.elapsed());
         assert!(test_kill_process(pid).is_err(), "it is still there");
         kill_process(started, Signal::KILL).unwrap();
-        assert_eq!(kept.lines(), ["1", "2", "3"]);
+        assert_eq!(kept.text(), "1\n2\n3\n");
+    }
+
+    #[test]
+    fn a_group_ends_with_its_worker_and_output_beyond_the_bound_is_dropped() {
+        let (kept, interrupt) = (Kept::bytes(1 << 10), Interrupt::default());
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 600 & read x; yes | head -n 9999 >&2; echo ${#x}; read x"]);
+        let output = [Output::Heard(LINE_MAX), Output::Kept(&kept)];
+        let mut one = Worker::start_group(command, Stdio::piped(), output).unwrap();
+        // It has more bytes than a pipe.
+        let order = "x".repeat(100_000);
+        one.tell(&order, Instant::now() + LONG, &interrupt).unwrap();
+        assert!(matches!(one.hear(LONG), Heard::Line(length) if length == "100002"));
+        assert_eq!(one.terminate(LONG).unwrap().signal(), Some(Signal::TERM.as_raw()));
+        // Its child has held its output open.
+        assert!(matches!(one.hear(LONG), Heard::Ended));
+        drop(one);
+        assert!(kept.text().len() <= 1 << 10, "{}", kept.text().len());
+        assert!(kept.text().starts_with("y\ny\n"), "{}", kept.text());
     }
 }

@@ -26,7 +26,7 @@ use polyrail_sample::SampleError;
 use polyrail_tune::TuneError;
 
 use crate::config_args::code_of_log;
-use crate::stdout;
+use crate::stdout::{self, excerpt};
 use crate::unwritten::Unwritten;
 
 /// An error that ends a command, or one of its processes.
@@ -47,6 +47,8 @@ pub(crate) enum Cause {
     Other,
     /// The user interrupted the command.
     Interrupted,
+    /// Another process did not do its part in time.
+    Late,
 }
 
 impl Fault {
@@ -73,7 +75,7 @@ impl Fault {
         }
     }
 
-    /// A value that can't be used.
+    /// A value that can't be used. Empty for an option that has no value, or is left out.
     pub(crate) fn usage(
         option: &str,
         value: impl ToString,
@@ -81,7 +83,8 @@ impl Fault {
         allowed: impl AsRef<str>,
     ) -> Self {
         let (value, reason, allowed) = (value.to_string(), reason.as_ref(), allowed.as_ref());
-        Self::new(exit::USAGE, format!("{option} `{value}`: {reason}; allowed: {allowed}"))
+        let value = if value.is_empty() { value } else { format!(" `{}`", excerpt(&value)) };
+        Self::new(exit::USAGE, format!("{option}{value}: {reason}; allowed: {allowed}"))
     }
 
     /// This machine lacks something.
@@ -131,9 +134,17 @@ faults! {
 faults! {
     AnalyzeError => |it| of_analysis(&it), it.help();
     DoctorError => |it| of_doctor(&it), it.help();
-    RankError => |it| of_rank(&it), None;
     RendezvousError => |it| it.exit_code(), it.help();
     TuneError => |it| of_tune(&it), it.help();
+}
+
+#[cfg(feature = "all-commands")]
+impl From<RankError> for Fault {
+    fn from(error: RankError) -> Self {
+        let is_late = matches!(error, RankError::Late { .. });
+        let cause = if is_late { Cause::Late } else { Cause::Other };
+        Self { cause, ..Self::new(of_rank(&error), error.to_string()) }
+    }
 }
 
 impl From<SampleError> for Fault {

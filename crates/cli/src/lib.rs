@@ -27,7 +27,6 @@ mod moved;
 mod orders;
 mod outputs;
 mod own_labs;
-mod patient_pipe;
 mod progress;
 mod queue_stats;
 mod signals;

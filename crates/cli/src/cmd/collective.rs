@@ -7,7 +7,6 @@
 
 mod args;
 mod crew;
-mod error;
 mod measure;
 mod pace;
 mod place;
@@ -18,7 +17,7 @@ mod worker;
 use std::process::ExitCode;
 
 pub(crate) use self::args::{Args, check_options};
-use crate::stdout::refuse;
+use crate::fault::Fault;
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -26,8 +25,5 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         true => worker::work(),
         false => measure::run(args),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => refuse(&error, error.help(), error.exit_code()),
-    }
+    done.map_or_else(Fault::refuse, |()| ExitCode::SUCCESS)
 }

@@ -1,6 +1,6 @@
 //! `polyrail mesh`: how fast memory moves between all pairs of nodes, by itself and all at once.
 //!
-//! One process starts the others of its node, of all nodes of a lab, or of all [`hosts`] ([`launch`]). These are
+//! One process starts the others of its node, of all nodes of a lab, or of all [`hosts`] ([`launch`], [`place`]). These are
 //! workers: each has an engine, and finds the others by the rendezvous ([`crew`]), or in a lab and on hosts by who started
 //! it ([`meet`]). All of them follow orders
 //! ([`follow`]); the first one gives them, too, and collects what was counted ([`direct`]).
@@ -20,6 +20,7 @@ mod heard;
 mod hosts;
 mod launch;
 mod meet;
+mod place;
 mod plan;
 mod post;
 mod render;

@@ -20,7 +20,7 @@ use crate::libraries::{BUILT, build_folders, listed, near_folders, quoted, refus
 use crate::stdout::{excerpt, print, say, tell};
 use crate::unwritten::Unwritten;
 use crate::values::{file_to_read, folder_to_read, folder_to_write};
-pub(super) use trial::{how, installed};
+pub(super) use trial::installed;
 
 /// The names that NCCL and RCCL look for.
 const FOR_NCCL: &str = "libnccl-net-polyrail.so";

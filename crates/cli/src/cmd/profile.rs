@@ -6,7 +6,6 @@
 
 mod args;
 mod choice;
-mod error;
 mod lock;
 mod nccl;
 mod session;
@@ -19,22 +18,20 @@ use polyrail_report::exit;
 
 pub(crate) use self::args::{Args, Way};
 use self::choice::Choice;
-use self::error::{CommandError, UNCHANGED};
+use self::session::UNCHANGED;
+use crate::fault::Fault;
 use crate::interrupt::{AtOnce, Interrupt};
-use crate::stdout::{print, refuse, start_log};
+use crate::stdout::{print, start_log};
 
 /// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     match execute(args) {
         Ok((text, code)) => print(&text, code),
-        Err(error) => {
-            let code = error.exit_code();
-            refuse(&error, error.help(), code)
-        }
+        Err(fault) => fault.refuse(),
     }
 }
 
-fn execute(args: &Args) -> Result<(String, u8), CommandError> {
+fn execute(args: &Args) -> Result<(String, u8), Fault> {
     if !args.restore_clocks.is_empty() {
         return lock::guard(&args.restore_clocks).map(|()| (String::new(), exit::OK));
     }

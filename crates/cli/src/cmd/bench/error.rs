@@ -101,7 +101,7 @@ impl From<Fault> for BenchError {
     fn from(fault: Fault) -> Self {
         match fault.cause {
             Cause::Interrupted => Self::Interrupted,
-            Cause::Other => Self::Fault(fault),
+            Cause::Other | Cause::Late => Self::Fault(fault),
         }
     }
 }

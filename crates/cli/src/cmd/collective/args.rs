@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use polyrail_collective::{Element, Operation};
-use polyrail_report::parse_sizes;
+use polyrail_report::{exit, parse_sizes};
 use serde::{Deserialize, Serialize};
 
-use super::error::CollectiveError;
 use crate::config_args::ConfigArgs;
+use crate::fault::Fault;
 use crate::files::OutFile;
 use crate::usage;
 use crate::values::{
@@ -172,16 +172,20 @@ impl Args {
     }
 
     /// The sizes to measure, as they are given.
-    pub(crate) fn sizes(&self) -> Result<Vec<usize>, CollectiveError> {
+    pub(crate) fn sizes(&self) -> Result<Vec<usize>, Fault> {
         let (element, name) = (self.element.bytes() as u64, self.element.name());
         if let Some(size) = self.sizes.0.iter().find(|size| *size % element != 0) {
             let reason = format!("is no whole number of elements of type {name}");
             let allowed = format!("multiples of {element}");
-            let help = "choose another size, or --type uint8";
-            return Err(CollectiveError::usage("--sizes", *size, reason, allowed, help));
+            return Err(wrong("--sizes", *size, reason, allowed)
+                .with_help("choose another size, or --type uint8"));
         }
         Ok(self.sizes.0.iter().map(|size| *size as usize).collect())
     }
+}
+
+fn wrong(option: &str, value: u64, reason: String, allowed: String) -> Fault {
+    Fault::new(exit::USAGE, format!("{option} `{value}` {reason}; allowed: {allowed}"))
 }
 
 impl Contestant {

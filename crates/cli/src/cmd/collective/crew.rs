@@ -3,19 +3,21 @@
 use std::collections::BTreeSet;
 use std::env;
 use std::io::ErrorKind;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use polyrail_collective::{Shape, Spec, route};
 use polyrail_config::Config;
+use polyrail_report::exit;
 use serde::Serialize;
 
 use super::args::{Args, Contestant};
-use super::error::CollectiveError;
 use super::place::Place;
 use super::worker::{About, Order, Reply, Task};
-use crate::crew::{Kept, Missing, NEWS, Worker, Workers};
+use crate::crew::{Kept, Missing, NEWS, Output, Worker, Workers};
 use crate::fault::Fault;
 use crate::interrupt::Interrupt;
+use crate::lines::LINE_MAX;
 
 /// Ranks that are connected. They end when this is dropped.
 pub(crate) struct Crew<'r> {
@@ -39,21 +41,22 @@ impl<'r> Crew<'r> {
         spec: Spec,
         over: Contestant,
         (place, settings, interrupt): (&Place, &Config, &'r Interrupt),
-    ) -> Result<Self, CollectiveError> {
+    ) -> Result<Self, Fault> {
         let failed = |error| Fault::system("starting a rank", error);
         let program = env::current_exe().map_err(failed)?;
-        let (mut ranks, warnings) = (Workers::default(), Kept::new(WARNINGS_MAX));
+        let (mut ranks, warnings) = (Workers::default(), Kept::lines(WARNINGS_MAX));
+        let output = [Output::Heard(LINE_MAX), Output::Kept(&warnings)];
         for rank in 0..spec.ranks {
             let mut command = place.command(&program, rank, spec.ranks, &over, settings)?;
             command.args(["collective", spec.operation.name(), "--worker"]);
-            ranks.0.push(Worker::start(command, &warnings).map_err(failed)?);
+            ranks.0.push(Worker::start(command, Stdio::piped(), output).map_err(failed)?);
         }
         let about = About { name: String::new(), version: 0, devices: 0 };
         Ok(Self { over, about, ranks, warnings, timeout: args.timeout, interrupt })
     }
 
     /// The ranks load the plugin, and connect.
-    pub(crate) fn meet(&mut self, spec: Spec) -> Result<(), CollectiveError> {
+    pub(crate) fn meet(&mut self, spec: Spec) -> Result<(), Fault> {
         let timeout_ms = self.timeout.as_millis() as u64;
         let task = |over: &Contestant, rank| {
             let spec = Spec { rank, ..spec };
@@ -85,7 +88,7 @@ impl<'r> Crew<'r> {
         shape: Shape,
         [warmup, iterations]: [u32; 2],
         seed: u64,
-    ) -> Result<Vec<f64>, CollectiveError> {
+    ) -> Result<Vec<f64>, Fault> {
         self.tell_all(&Order::Run { shape, warmup, iterations, seed })?;
         self.collect(|reply| match reply {
             Reply::Ran { seconds } => Ok(seconds),
@@ -94,7 +97,7 @@ impl<'r> Crew<'r> {
     }
 
     /// How many elements are wrong, of all ranks together.
-    pub(crate) fn check(&mut self, shape: Shape, seed: u64) -> Result<u64, CollectiveError> {
+    pub(crate) fn check(&mut self, shape: Shape, seed: u64) -> Result<u64, Fault> {
         self.tell_all(&Order::Check { shape, seed })?;
         let wrong = self.collect(|reply| match reply {
             Reply::Checked { wrong } => Ok(wrong),
@@ -106,7 +109,11 @@ impl<'r> Crew<'r> {
     /// What the plugin has warned of, each only once.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let of = self.over.name();
-        self.warnings.lines().iter().map(|line| format!("{of}: {line}")).collect()
+        let said = self.warnings.text();
+        let mut warnings: Vec<String> = said.lines().map(|line| format!("{of}: {line}")).collect();
+        // Ranks warn in any order.
+        warnings.sort();
+        warnings
     }
 
     /// Ends the ranks, and waits for their last words.
@@ -119,16 +126,16 @@ impl<'r> Crew<'r> {
         self.timeout + GRACE
     }
 
-    fn tell_all(&mut self, order: &Order) -> Result<(), CollectiveError> {
+    fn tell_all(&mut self, order: &Order) -> Result<(), Fault> {
         (0..self.ranks.0.len()).try_for_each(|rank| self.tell(rank, order))
     }
 
-    fn tell(&mut self, rank: usize, order: &impl Serialize) -> Result<(), CollectiveError> {
+    fn tell(&mut self, rank: usize, order: &impl Serialize) -> Result<(), Fault> {
         let until = Instant::now() + self.patience();
         let told = self.ranks.0[rank].tell(order, until, self.interrupt);
         told.map_err(|error| match error.kind() {
             ErrorKind::TimedOut => self.silent(rank),
-            ErrorKind::Interrupted => CollectiveError::Interrupted,
+            ErrorKind::Interrupted => Fault::interrupted(),
             _ => self.ended(rank),
         })
     }
@@ -137,51 +144,64 @@ impl<'r> Crew<'r> {
     fn collect<T>(
         &mut self,
         mut take: impl FnMut(Reply) -> Result<T, Reply>,
-    ) -> Result<Vec<T>, CollectiveError> {
+    ) -> Result<Vec<T>, Fault> {
         // A plugin may print other lines. Skip them.
         let read = |line: &str| serde_json::from_str(line).ok().map(&mut take);
-        let collected = self.ranks.collect(self.patience(), self.interrupt, read);
+        let collected = self.ranks.collect(self.patience(), self.interrupt, |_| (), read);
         collected.map_err(|missing| match missing {
             Missing::Silent(rank) => self.silent(rank),
             Missing::Ended(rank) => self.ended(rank),
-            Missing::Interrupted => CollectiveError::Interrupted,
+            Missing::Interrupted => Fault::interrupted(),
             Missing::Refused { worker, why: Reply::Failed { message, code, is_late }, silent } => {
-                let error = self.failed(worker, message, code, silent);
-                if is_late { error } else { error.of_one() }
+                self.failed(worker, &message, code, is_late, silent)
             }
             Missing::Refused { worker: rank, why, .. } => {
-                let answer = format!("{why:?}").chars().take(80).collect();
-                CollectiveError::Protocol { rank, over: self.over.name(), answer }
+                let answer: String = format!("{why:?}").chars().take(80).collect();
+                self.of(rank, &format!(" answered with something else: {answer}"))
             }
         })
     }
 
-    /// What a rank says of its failure, unless another one has ended: then that is the cause. `silent`:
-    /// those that have said nothing yet.
+    /// The error of a rank that failed, or that another one has ended, which is the cause then. Names the ranks
+    /// that have said nothing yet if this one waited for them.
     fn failed(
         &mut self,
         rank: usize,
-        message: String,
+        message: &str,
         code: u8,
+        is_late: bool,
         mut silent: BTreeSet<usize>,
-    ) -> CollectiveError {
+    ) -> Fault {
         if let Some(other) = self.ranks.other_end(rank, &mut silent) {
             return self.ended(other);
         }
-        let silent = silent.into_iter().collect();
-        CollectiveError::Failed { rank, over: self.over.name(), message, code, silent }
+        let silent: Vec<String> = silent.iter().map(|rank| format!("rank {rank}")).collect();
+        let silent = match is_late && !silent.is_empty() {
+            true => format!("; no word from {}", silent.join(", ")),
+            false => String::new(),
+        };
+        Fault { code, ..self.of(rank, &format!(": {message}{silent}")) }.with_help(
+            "the notes above have what the plugin said; give --timeout if it only was slow",
+        )
     }
 
-    fn silent(&self, rank: usize) -> CollectiveError {
-        CollectiveError::Silent { rank, over: self.over.name(), waited: self.patience() }
+    fn silent(&self, rank: usize) -> Fault {
+        self.of(rank, &format!(" did not answer for {} s", self.patience().as_secs()))
+            .with_help("see whether it was stopped, or give --timeout")
     }
 
     /// Its standard output has ended, so it has, too, or is about to.
-    fn ended(&mut self, rank: usize) -> CollectiveError {
+    fn ended(&mut self, rank: usize) -> Fault {
         let status = match self.ranks.0[rank].ended(NEWS) {
             Ok(Some(status)) => status.to_string(),
             _ => "it has closed its output".to_owned(),
         };
-        CollectiveError::Ended { rank, over: self.over.name(), status }
+        let text = format!("the process of rank {rank} over {} ended ({status})", self.over.name());
+        Fault::new(exit::PEER, text)
+            .with_help("see whether somebody has killed it, or the kernel for want of memory")
+    }
+
+    fn of(&self, rank: usize, what: &str) -> Fault {
+        Fault::new(exit::PEER, format!("rank {rank} over {}{what}", self.over.name()))
     }
 }

@@ -4,16 +4,16 @@ use std::time::Instant;
 
 use polyrail_collective::{Shape, Spec};
 use polyrail_config::Config;
-use polyrail_report::{median, show_memory};
+use polyrail_report::{exit, median, show_memory};
 
 use super::args::{Args, Contestant};
 use super::crew::Crew;
-use super::error::CollectiveError;
 use super::pace::{Pace, Work};
 use super::place::Place;
 use super::render;
 use super::report::{CollectiveReport, PluginReport, SizeReport};
 use crate::config_args::print_warnings;
+use crate::fault::Fault;
 use crate::interrupt::{AtOnce, Interrupt};
 use crate::libraries;
 use crate::progress::Progress;
@@ -22,7 +22,7 @@ use crate::progress::Progress;
 type Surroundings<'r> = (&'r Place, &'r Config, &'r Interrupt);
 
 /// Measures everything, and prints and writes what came of it.
-pub(crate) fn run(args: &Args) -> Result<(), CollectiveError> {
+pub(crate) fn run(args: &Args) -> Result<(), Fault> {
     let sizes = args.sizes()?;
     let settings = args.config.resolve()?;
     print_warnings(&settings);
@@ -43,10 +43,12 @@ pub(crate) fn run(args: &Args) -> Result<(), CollectiveError> {
 }
 
 /// The library that each rank will load; it is loaded here to see that it is one.
-fn found(option: &'static str, over: &Contestant) -> Result<Contestant, CollectiveError> {
+fn found(option: &'static str, over: &Contestant) -> Result<Contestant, Fault> {
     let Contestant::Plugin(name) = over else { return Ok(over.clone()) };
-    let library = libraries::find(name)
-        .map_err(|fault| CollectiveError::plugin(option, name.clone(), fault))?;
+    let library = libraries::find(name).map_err(|fault| {
+        let text = format!("{option} `{name}`: {}; allowed: a net plugin of NCCL", fault.message);
+        Fault { message: text, code: exit::ENVIRONMENT, ..fault }
+    })?;
     Ok(Contestant::Plugin(library.name().to_owned()))
 }
 
@@ -56,7 +58,7 @@ fn measure(
     contestants: Vec<Contestant>,
     surroundings: Surroundings<'_>,
     report: &mut CollectiveReport,
-) -> Result<(), CollectiveError> {
+) -> Result<(), Fault> {
     let (progress, mut crews) = (Progress::new(), Vec::new());
     let spec = Spec {
         rank: 0,
@@ -87,7 +89,12 @@ fn measure(
     measured?;
     match report.wrong() {
         0 => Ok(()),
-        wrong => Err(CollectiveError::Wrong { operation: spec.operation.name(), wrong }),
+        wrong => {
+            let text = format!("{wrong} elements of {} are wrong", spec.operation.name());
+            Err(Fault::new(exit::DATA, text).with_help(
+                "don't use this plugin for data; for Polyrail's own, please report it with the command line",
+            ))
+        }
     }
 }
 
@@ -99,7 +106,7 @@ fn all_sizes(
     paces: &mut [Pace],
     progress: &Progress,
     report: &mut CollectiveReport,
-) -> Result<(), CollectiveError> {
+) -> Result<(), Fault> {
     let shape = |size: &usize| spec.operation.shape(*size, spec.element, spec.ranks);
     let mut shapes: Vec<Shape> = sizes.iter().map(shape).collect();
     // Several sizes may be rounded to one.
@@ -140,7 +147,7 @@ fn one_size(
     shape: Shape,
     number: u64,
     (paces, progress): (&mut [Pace], &Progress),
-) -> Result<Found, CollectiveError> {
+) -> Result<Found, Fault> {
     let mut found: Found = crews.iter().map(|_| (Vec::new(), None)).collect();
     for round in 0..args.rounds {
         let mut order: Vec<usize> = (0..crews.len()).collect();

@@ -4,20 +4,17 @@ use std::path::Path;
 use std::process::Command;
 
 use polyrail_config::{Config, Origin};
-use polyrail_lab::{Lab, LabError, LabGuard, Node};
+use polyrail_lab::{LabGuard, Node};
 
 use super::args::{Args, Contestant};
-use super::error::CollectiveError;
+use crate::fault::Fault;
 use crate::own_labs;
 
 /// Where the ranks run.
 pub(crate) enum Place {
     Here,
     /// A rank on each node; it ends with this.
-    Lab {
-        lab: Box<Lab>,
-        guard: Box<LabGuard>,
-    },
+    Lab(Box<LabGuard>),
 }
 
 /// A prefix that takes every rail of a lab.
@@ -25,27 +22,26 @@ const LAB_RAILS: &str = "rail";
 const LOOPBACK: &str = "127.0.0.1";
 
 impl Place {
-    pub(crate) fn find(args: &Args) -> Result<Self, CollectiveError> {
+    pub(crate) fn find(args: &Args) -> Result<Self, Fault> {
         let Some(wanted) = &args.lab else { return Ok(Self::Here) };
-        let (lab, guard) = own_labs::make("collective", wanted)?;
-        Ok(Self::Lab { lab: Box::new(lab), guard: Box::new(guard) })
+        Ok(Self::Lab(Box::new(own_labs::up(
+            "collective",
+            Some(wanted.nodes),
+            wanted.rates.clone(),
+        )?)))
     }
 
     pub(crate) fn lab_name(&self) -> Option<String> {
         match self {
             Self::Here => None,
-            Self::Lab { lab, .. } => Some(lab.name().to_owned()),
+            Self::Lab(lab) => Some(lab.name().to_owned()),
         }
     }
 
-    pub(crate) fn end(self) -> Result<(), CollectiveError> {
+    pub(crate) fn end(self) -> Result<(), Fault> {
         match self {
             Self::Here => Ok(()),
-            Self::Lab { guard, .. } => match guard.down() {
-                // Somebody else has removed it.
-                Err(LabError::UnknownLab { .. }) => Ok(()),
-                result => Ok(result?),
-            },
+            Self::Lab(lab) => Ok(own_labs::down(*lab)?),
         }
     }
 
@@ -57,10 +53,10 @@ impl Place {
         ranks: usize,
         over: &Contestant,
         settings: &Config,
-    ) -> Result<Command, CollectiveError> {
+    ) -> Result<Command, Fault> {
         let (mut command, addresses) = match self {
             Self::Here => (Command::new(program), LOOPBACK.to_owned()),
-            Self::Lab { lab, .. } => {
+            Self::Lab(lab) => {
                 let node = lab.node(Node::new(rank)?)?;
                 let rails = lab.rails().iter().map(|rail| rail.end(node).ipv4.to_string());
                 (lab.command(node, program), rails.collect::<Vec<_>>().join(","))
@@ -93,7 +89,7 @@ impl Place {
             Self::Here if is_given("rails") => {}
             Self::Here => variables.push(variable("rails", LOOPBACK)),
             // What a file or the environment names is on the machine, and not in the lab.
-            Self::Lab { .. } => variables.push(variable("rails", LAB_RAILS)),
+            Self::Lab(_) => variables.push(variable("rails", LAB_RAILS)),
         }
         if !is_given("path") {
             variables.push(variable("path", "tcp"));

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use polyrail_report::{Align, Table, counted, show_gb_per_s, show_ratio};
 
-use super::error::CollectiveError;
 use super::report::{CollectiveReport, PluginReport};
 use crate::fault::Fault;
 use crate::files;
@@ -14,7 +13,7 @@ use crate::unwritten::Unwritten;
 
 /// Prints the text, or the JSON in its place, and writes the file. Where nothing was measured, a program
 /// that reads the file learns why.
-pub(crate) fn show(report: &CollectiveReport, json: Option<&Path>) -> Result<(), CollectiveError> {
+pub(crate) fn show(report: &CollectiveReport, json: Option<&Path>) -> Result<(), Fault> {
     if report.plugins.iter().all(|plugin| plugin.sizes.is_empty()) {
         report.notes.iter().for_each(|note| tell!("polyrail: {note}"));
         return match json.filter(|path| *path != Path::new("-")) {
@@ -39,11 +38,11 @@ pub(crate) fn show(report: &CollectiveReport, json: Option<&Path>) -> Result<(),
     written
 }
 
-fn write(path: &Path, text: &str) -> Result<(), CollectiveError> {
+fn write(path: &Path, text: &str) -> Result<(), Fault> {
     Ok(files::replace(path, text).map_err(Unwritten::at(path))?)
 }
 
-fn document(report: &CollectiveReport) -> Result<String, CollectiveError> {
+fn document(report: &CollectiveReport) -> Result<String, Fault> {
     let text = serde_json::to_string_pretty(report)
         .map_err(|error| Fault::system("writing the report", error.into()))?;
     Ok(text + "\n")

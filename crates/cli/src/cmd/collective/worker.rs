@@ -8,7 +8,7 @@ use polyrail_nccl_abi::{Handle, Library, Net};
 use serde::{Deserialize, Serialize};
 
 use super::args::Contestant;
-use super::error::CollectiveError;
+use crate::fault::{Cause, Fault};
 use crate::orders::{Orders, reply};
 
 /// The first line: what the rank is.
@@ -73,19 +73,19 @@ pub(crate) struct About {
 }
 
 /// Works until standard input ends. What goes wrong is a reply.
-pub(crate) fn work() -> Result<(), CollectiveError> {
+pub(crate) fn work() -> Result<(), Fault> {
     let orders = Orders::follow()?;
     // It stays when it has failed: its end would be a failure of the others, and theirs is told as well.
     let mut rank = None;
     let Err(error) = obey(&orders, &mut rank);
-    let is_late = matches!(error, CollectiveError::Rank(RankError::Late { .. }));
-    reply(&Reply::Failed { message: error.to_string(), code: error.exit_code(), is_late })?;
+    let is_late = error.cause == Cause::Late;
+    reply(&Reply::Failed { message: error.message, code: error.code, is_late })?;
     // The process that reads the reply ends this one.
     orders.stay();
     Ok(())
 }
 
-fn obey(orders: &Orders, place: &mut Option<Rank>) -> Result<Infallible, CollectiveError> {
+fn obey(orders: &Orders, place: &mut Option<Rank>) -> Result<Infallible, Fault> {
     let task: Task = orders.next()?;
     let net = match &task.over {
         Contestant::Sockets { .. } => baseline(),

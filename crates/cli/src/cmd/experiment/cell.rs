@@ -1,27 +1,23 @@
 //! One cell: its command, its figure, and its settings read back.
 
-use std::io::{self, Read};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::io;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use polyrail_experiment::{Experiment, Kind, Measure, Plan, Verified};
 use polyrail_host::bindings::{self, Options, Suggestion};
 use polyrail_host::{Sysroot, Topology};
 use polyrail_report::exit;
-use polyrail_sys::process::kill_with_this_thread;
-use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::Value;
 
 use super::error::RunError;
 use crate::cmd::bench::check_options;
-use crate::lines::all_of;
+use crate::crew::{Kept, Output, Worker};
+use crate::interrupt::Interrupt;
 use crate::stdout::excerpt;
 
-/// How often to look whether the command has ended.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// No command is ended before, however short the experiment is.
 const LIMIT_LEAST: Duration = Duration::from_secs(60);
 /// How long a command has to end after SIGTERM.
@@ -116,16 +112,16 @@ impl<'a> Runner<'a> {
         Ok(Self { experiment, plan, program, matched })
     }
 
-    /// Runs a cell's command and reads its figure. `interrupted` is asked all the time.
+    /// Runs a cell's command and reads its figure.
     pub(in crate::cmd) fn measure(
         &self,
         cell: usize,
-        interrupted: &dyn Fn() -> bool,
+        interrupt: &Interrupt,
     ) -> Result<Outcome, Failure> {
-        let mut command = self.command(cell);
+        let command = self.command(cell);
         let name = command.get_program().to_string_lossy().into_owned();
         let before = cpu_of_children();
-        let said = run(&mut command, self.limit(), interrupted).map_err(|error| {
+        let said = run(command, self.limit(), interrupt).map_err(|error| {
             let help = "write the program as a shell would find it, or with its path";
             Failure::Fault(
                 format!("`{}` can't be started: {error}", excerpt(&name)),
@@ -166,7 +162,7 @@ impl<'a> Runner<'a> {
         let bindings = self.bindings(cell);
         // As for factors, which win over what is given for every cell.
         settings.retain(|(name, _)| !bindings.iter().any(|(bound, _)| bound == name));
-        let mut command = match &self.experiment.measure {
+        match &self.experiment.measure {
             Measure::Bench(_) => {
                 let mut command = Command::new(&self.program);
                 command.arg("bench").args(&words).args(["--json", "-"]);
@@ -188,12 +184,7 @@ impl<'a> Runner<'a> {
                 command.envs(self.variables(cell));
                 command
             }
-        };
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        // Ctrl-C of a terminal reaches a whole group. The command hears of it from here, in order.
-        command.process_group(0);
-        kill_with_this_thread(&mut command);
-        command
+        }
     }
 
     /// Variables that the cell does not leave as they are.
@@ -347,72 +338,17 @@ fn cpu_of_children() -> Option<f64> {
 }
 
 /// Runs a command to its end; `None` if it was interrupted, and then the command has ended, too.
-fn run(
-    command: &mut Command,
-    limit: Duration,
-    interrupted: &dyn Fn() -> bool,
-) -> io::Result<Option<Said>> {
-    let begin = Instant::now();
-    let mut child = command.spawn()?;
-    let stdout = child.stdout.take().map(collect).transpose();
-    let stderr = child.stderr.take().map(collect).transpose();
-    let (stdout, stderr) = match (stdout, stderr) {
-        (Ok(stdout), Ok(stderr)) => (stdout, stderr),
-        (Err(error), _) | (_, Err(error)) => {
-            end(&mut child)?;
-            return Err(error);
-        }
-    };
-    let mut timed_out = false;
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        timed_out = begin.elapsed() > limit;
-        if timed_out || interrupted() {
-            let status = end(&mut child)?;
-            if !timed_out {
-                return Ok(None);
-            }
-            break status;
-        }
-        thread::sleep(LOOK_EVERY);
-    };
-    // What the command started and left behind would keep the pipes open.
-    let _ = signal(&child, Signal::KILL);
+fn run(command: Command, limit: Duration, interrupt: &Interrupt) -> io::Result<Option<Said>> {
+    let (stdout, stderr) = (Kept::bytes(OUTPUT_MAX), Kept::bytes(OUTPUT_MAX));
+    let output = [Output::Kept(&stdout), Output::Kept(&stderr)];
+    let mut worker = Worker::start_group(command, Stdio::null(), output)?;
+    let ended = worker.ended_unless(limit, interrupt)?;
+    let timed_out = ended.is_none() && !interrupt.is_raised();
+    let status = ended.map_or_else(|| worker.terminate(TERM_PATIENCE), Ok)?;
+    // Processes that the command left behind end, too.
+    drop(worker);
     // A signal to the terminal's group may have ended the command before this process heard of it.
-    if interrupted() && !status.success() {
-        return Ok(None);
-    }
-    let text = |reader: Option<JoinHandle<String>>| {
-        reader.and_then(|reader| reader.join().ok()).unwrap_or_default()
-    };
-    Ok(Some(Said { status, stdout: text(stdout), stderr: text(stderr), timed_out }))
-}
-
-/// Ends a command and all that it started.
-fn end(child: &mut Child) -> io::Result<ExitStatus> {
-    let _ = signal(child, Signal::TERM);
-    let asked = Instant::now();
-    while asked.elapsed() < TERM_PATIENCE {
-        if let Some(status) = child.try_wait()? {
-            let _ = signal(child, Signal::KILL);
-            return Ok(status);
-        }
-        thread::sleep(LOOK_EVERY);
-    }
-    let _ = signal(child, Signal::KILL);
-    child.wait()
-}
-
-/// To the command and its children, which are a group of their own.
-fn signal(child: &Child, signal: Signal) -> rustix::io::Result<()> {
-    match Pid::from_raw(child.id() as i32) {
-        Some(group) => kill_process_group(group, signal),
-        None => Ok(()),
-    }
-}
-
-fn collect(from: impl Read + Send + 'static) -> io::Result<JoinHandle<String>> {
-    thread::Builder::new().spawn(move || all_of(OUTPUT_MAX, from))
+    let is_stopped = interrupt.is_raised() && (ended.is_none() || !status.success());
+    let said = Said { status, stdout: stdout.text(), stderr: stderr.text(), timed_out };
+    Ok((timed_out || !is_stopped).then_some(said))
 }

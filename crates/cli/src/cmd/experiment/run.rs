@@ -184,7 +184,7 @@ impl<'a> Run<'a> {
             Err(error) => return Err(error.into()),
         };
         let before = applied.check()?;
-        let outcome = self.runner.measure(cell, &is_stopped);
+        let outcome = self.runner.measure(cell, &self.interrupt);
         let after = applied.check()?;
         applied.undo()?;
         if let Some(fault) = before.or(after) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::direct::{Failed, Told};
 use super::plan::Layout;
 use super::report::{LayoutReport, MeshReport};
+use crate::crew::{self, Worker};
 use crate::progress::Progress;
 
 /// What the first worker of a layout tells, taken into the report as it comes.
@@ -21,7 +22,17 @@ pub(crate) struct Heard<'r> {
 }
 
 impl Heard<'_> {
-    pub(crate) fn take(&mut self, told: Told) {
+    /// Takes the lines that the worker has queued. Waits for each one, `within` at most.
+    pub(crate) fn take_from(&mut self, worker: &Worker, within: Duration) {
+        while let crew::Heard::Line(line) = worker.hear(within) {
+            // A shell on another host may print lines, too.
+            if let Ok(told) = serde_json::from_str(&line) {
+                self.take(told);
+            }
+        }
+    }
+
+    fn take(&mut self, told: Told) {
         if matches!(told, Told::Nodes(_)) && self.report.layouts.is_empty() {
             // What is to be done is known from here on. The one before ends first: a terminal shows one.
             *self.progress = None;

@@ -4,18 +4,16 @@
 //! there has a connection of its own. It tells its engine's metadata as its first line ([`super::meet`]) and ends with
 //! the connection, as its standard input ends then.
 
-use std::io::Read;
-use std::os::fd::AsFd;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use polyrail_config::steers;
-use polyrail_sys::process::kill_with_this_thread;
-use rustix::io::ioctl_fionbio;
 
 use super::error::MeshError;
+use crate::crew::{Kept, Output, Worker};
 use crate::interrupt::Interrupt;
 use crate::progress::{Progress, show_time};
 use crate::stdout::excerpt;
@@ -116,12 +114,10 @@ impl Remote {
         let version = ["--version".to_owned()];
         let mut asked = Vec::new();
         for node in 0..self.hosts.len() {
-            let mut command = self.command(node, &version);
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            kill_with_this_thread(&mut command);
-            let child = command.spawn();
-            let step = || format!("starting `{}`", Path::new(command.get_program()).display());
-            asked.push(Asked(child.map_err(|source| MeshError::system(step(), source))?));
+            let command = self.command(node, &version);
+            let step = format!("starting `{}`", Path::new(command.get_program()).display());
+            let asking = Asked::start(command);
+            asked.push(asking.map_err(|source| MeshError::system(step, source))?);
         }
         // `ssh` may wait for longer than its own limit, as for a host that takes a connection and says nothing.
         let patience = self.timeout + CONNECTED;
@@ -130,9 +126,9 @@ impl Remote {
         let progress = Progress::waiting(&asking(&self.hosts[0]));
         progress.plan_time(patience);
         progress.bound("at most");
-        for (child, host) in asked.iter_mut().zip(&self.hosts) {
+        for (asked, host) in asked.into_iter().zip(&self.hosts) {
             progress.say(asking(host));
-            let fault = match child.answer(until, interrupt)? {
+            let fault = match asked.answer(until, interrupt)? {
                 Some(answer) => answer.fault(&self.program),
                 None => Some((Fault::Away, format!("no answer for {}", show_time(patience)))),
             };
@@ -171,8 +167,12 @@ impl Fault {
     }
 }
 
-/// A question that is ended with this.
-struct Asked(Child);
+/// A question to a host.
+struct Asked {
+    worker: Worker,
+    stdout: Kept,
+    stderr: Kept,
+}
 
 struct Answer {
     status: ExitStatus,
@@ -181,59 +181,34 @@ struct Answer {
 }
 
 impl Asked {
+    fn start(command: Command) -> io::Result<Self> {
+        let (stdout, stderr) = (Kept::bytes(ANSWER_MAX), Kept::bytes(ANSWER_MAX));
+        let output = [Output::Kept(&stdout), Output::Kept(&stderr)];
+        let worker = Worker::start(command, Stdio::null(), output)?;
+        Ok(Self { worker, stdout, stderr })
+    }
+
     /// `None` if it does not come in time.
-    fn answer(
-        &mut self,
-        until: Instant,
-        interrupt: &Interrupt,
-    ) -> Result<Option<Answer>, MeshError> {
-        let status = loop {
-            let ended = self.0.try_wait();
-            if let Some(status) =
-                ended.map_err(|source| MeshError::system("waiting for ssh", source))?
-            {
-                break status;
-            }
-            if interrupt.is_raised() {
-                return Err(MeshError::Interrupted);
-            }
-            if Instant::now() >= until {
-                return Ok(None);
-            }
-            thread::sleep(Duration::from_millis(20));
-        };
+    fn answer(self, until: Instant, interrupt: &Interrupt) -> Result<Option<Answer>, MeshError> {
+        let Self { mut worker, stdout, stderr } = self;
+        let left = until.saturating_duration_since(Instant::now());
+        let ended = worker.ended_unless(left, interrupt);
+        let ended = ended.map_err(|source| MeshError::system("waiting for ssh", source))?;
         // Ctrl-C ends `ssh`, too, and maybe before it is known here.
         let soon = Instant::now() + SIGNALLED;
-        while !status.success() && Instant::now() < soon {
+        while ended.is_none_or(|status| !status.success()) && Instant::now() < soon {
             if interrupt.is_raised() {
                 return Err(MeshError::Interrupted);
             }
             thread::sleep(Duration::from_millis(5));
         }
-        let (stdout, stderr) = (what_is_in(self.0.stdout.take()), what_is_in(self.0.stderr.take()));
-        Ok(Some(Answer { status, stdout, stderr }))
+        // The rest of its output comes first.
+        drop(worker);
+        Ok(ended.map(|status| Answer { status, stdout: stdout.text(), stderr: stderr.text() }))
     }
 }
 
-/// Of a program that has ended. Something that it left behind may keep the pipe open, so nothing is waited for.
-fn what_is_in(pipe: Option<impl Read + AsFd>) -> String {
-    let mut bytes = Vec::new();
-    if let Some(mut pipe) = pipe.filter(|pipe| ioctl_fionbio(pipe, true).is_ok()) {
-        // At the end of what there is, that is an error where the pipe is still open.
-        let _ = pipe.by_ref().take(ANSWER_MAX).read_to_end(&mut bytes);
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-const ANSWER_MAX: u64 = 1 << 16;
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        // Both fail only where it has ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+const ANSWER_MAX: usize = 1 << 16;
 
 impl Answer {
     fn fault(&self, program: &str) -> Option<(Fault, String)> {

@@ -1,5 +1,6 @@
 use clap::Parser;
 
+use super::super::direct::Told;
 use super::super::plan::{Grid, Pattern};
 use super::super::report::Tally;
 use super::*;
@@ -34,7 +35,8 @@ fn what_a_worker_told_before_it_was_killed_is_in_the_report() {
         pattern(Pattern::Rotation),
         Told::Doing("layout one: all, step 1 of 1".into()),
     ];
-    let (mut progress, mut workers) = (None, Workers(Vec::new()));
+    let mut progress = None;
+    let mut party = Party { workers: Workers::default(), members: Vec::new() };
     let mut heard = Heard {
         report: &mut report,
         layout: Layout::One,
@@ -43,8 +45,8 @@ fn what_a_worker_told_before_it_was_killed_is_in_the_report() {
         left: Duration::from_secs(10),
         end: None,
     };
-    workers.start("node0".into(), killed_after(&told)).unwrap();
-    let ended = workers.finish(&mut heard, &Interrupt::default());
+    party.start("node0".into(), killed_after(&told)).unwrap();
+    let ended = party.finish(&mut heard, &Interrupt::default());
     assert!(matches!(ended, Err(MeshError::Ended { .. })), "{ended:?}");
     let [layout] = report.layouts.as_slice() else { panic!("{report:?}") };
     let patterns: Vec<Pattern> = layout.patterns.iter().map(|one| one.pattern).collect();

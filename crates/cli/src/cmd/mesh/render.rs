@@ -6,9 +6,10 @@ use std::path::Path;
 use polyrail_report::{Align, Table, counted, show_gb_per_s, show_memory};
 
 use super::error::MeshError;
-use super::launch::write_file;
 use super::report::{LayoutReport, MeshReport, PatternReport};
+use crate::files;
 use crate::stdout::{fitted, put, tell, wrapped_sentences};
+use crate::unwritten::Unwritten;
 
 /// Prints the text, or the JSON in its place, and writes the files. What can't be written keeps nobody from seeing the
 /// rest.
@@ -242,3 +243,8 @@ fn cpus(pattern: &PatternReport) -> Table {
 
 /// Of each machine; the JSON has all.
 const CPUS_SHOWN: usize = 8;
+
+/// Writes a file whole.
+fn write_file(path: &Path, text: &str) -> Result<(), MeshError> {
+    Ok(files::replace(path, text).map_err(Unwritten::at(path))?)
+}

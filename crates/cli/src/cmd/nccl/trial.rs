@@ -9,23 +9,18 @@ mod pair;
 mod watch;
 
 use std::env;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use parking_lot::Mutex;
 use polyrail_report::exit;
-use rustix::process::{Pid, Signal, kill_process_group};
 
 use self::canary::{Event, Failure, Task};
 use self::findings::{CloseFault, Fault, Findings, Verdict};
 pub(in crate::cmd) use self::installed::installed;
+use crate::crew::{Kept, Output, Worker, how};
 use crate::fault;
 use crate::lines::Lines;
 use crate::stdout::say;
@@ -66,9 +61,8 @@ pub(super) struct Args {
 
 /// How much longer than a call may take the canary may be silent: then it is stopped, and can't tell so itself.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long the end of a process and of its output may take.
+/// Time that the end of a process may take.
 const NEWS: Duration = Duration::from_secs(2);
-const LOOK: Duration = Duration::from_millis(5);
 /// What is kept of what a plugin says.
 const SAID_MAX: usize = 20;
 const LAST_WORDS: usize = 5;
@@ -131,28 +125,9 @@ fn find(task: &Task) -> io::Result<Found> {
     command.arg("--timeout").arg(format!("{}ms", task.timeout_ms));
     command.args(task.version.map(|version| format!("--table={version}")));
     command.args(task.devices.iter().map(|device| format!("--device={device}")));
-    command.stdin(OwnedFd::from(theirs)).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // Its children end with it.
-    let mut child = Canary(command.process_group(0).spawn()?);
-    // It holds the other end of the socket.
-    drop(command);
-    let said: Arc<Mutex<Vec<String>>> = Arc::default();
-    let (over, outputs) = channel();
-    let pipes: [Option<Box<dyn Read + Send>>; 2] = [
-        child.0.stdout.take().map(|pipe| Box::new(pipe) as _),
-        child.0.stderr.take().map(|pipe| Box::new(pipe) as _),
-    ];
-    for pipe in pipes.into_iter().flatten() {
-        let (said, over) = (Arc::clone(&said), over.clone());
-        let listen = move || {
-            for line in Lines::of(pipe).map_while(Result::ok) {
-                keep(&mut said.lock(), line);
-            }
-            // Nobody waits for it any more if this fails.
-            let _ = over.send(());
-        };
-        thread::Builder::new().spawn(listen)?;
-    }
+    let said = Kept::lines(SAID_MAX);
+    let output = [Output::Kept(&said); 2];
+    let mut canary = Worker::start_group(command, OwnedFd::from(theirs), output)?;
     let mut hearing = Hearing {
         findings: Findings::new(&task.library),
         call: "dlopen".to_owned(),
@@ -161,11 +136,11 @@ fn find(task: &Task) -> io::Result<Found> {
         is_missing: false,
     };
     ours.set_read_timeout(Some(timeout + GRACE))?;
-    hearing.listen(ours, &mut child, timeout)?;
-    child.end();
-    wait_for(&outputs, NEWS);
-    for line in said.lock().drain(..) {
-        keep(&mut hearing.findings.said, line);
+    hearing.listen(ours, &mut canary, timeout)?;
+    // The rest of its output comes first.
+    drop(canary);
+    for line in said.text().lines() {
+        keep(&mut hearing.findings.said, line.to_owned());
     }
     let Hearing { findings, help, is_missing, .. } = hearing;
     Ok(Found { findings, help, is_missing })
@@ -174,48 +149,6 @@ fn find(task: &Task) -> io::Result<Found> {
 fn keep(lines: &mut Vec<String>, line: String) {
     if lines.len() < SAID_MAX && !line.trim().is_empty() && !lines.contains(&line) {
         lines.push(line);
-    }
-}
-
-/// Until both outputs have ended. A process that the plugin has started may hold them for ever.
-fn wait_for(outputs: &Receiver<()>, limit: Duration) {
-    let until = Instant::now() + limit;
-    for _ in 0..2 {
-        if outputs.recv_timeout(until.saturating_duration_since(Instant::now())).is_err() {
-            return;
-        }
-    }
-}
-
-/// Ends with this value, and with it what it has started.
-struct Canary(Child);
-
-impl Canary {
-    fn end(&mut self) {
-        // All of this fails only where it is gone already.
-        if let Some(group) = Pid::from_raw(self.0.id() as i32) {
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-
-    /// How it ended, if it does so in time.
-    fn ended(&mut self, limit: Duration) -> io::Result<Option<ExitStatus>> {
-        let until = Instant::now() + limit;
-        loop {
-            // Nobody tells of the end of a process but this.
-            match self.0.try_wait()? {
-                None if Instant::now() < until => thread::sleep(LOOK),
-                ended => return Ok(ended),
-            }
-        }
-    }
-}
-
-impl Drop for Canary {
-    fn drop(&mut self) {
-        self.end();
     }
 }
 
@@ -233,7 +166,7 @@ impl Hearing {
     fn listen(
         &mut self,
         from: UnixStream,
-        child: &mut Canary,
+        child: &mut Worker,
         timeout: Duration,
     ) -> io::Result<()> {
         for line in Lines::of(from) {
@@ -320,7 +253,7 @@ impl Hearing {
     }
 
     /// The canary has only to end now.
-    fn last(&mut self, child: &mut Canary, timeout: Duration) -> io::Result<()> {
+    fn last(&mut self, child: &mut Worker, timeout: Duration) -> io::Result<()> {
         if self.findings.fault.is_some() {
             return Ok(());
         }
@@ -341,28 +274,5 @@ impl Hearing {
         let last_words = std::mem::take(&mut self.words);
         self.findings.fault = Some(Fault { call: self.call.clone(), text, last_words });
         self.findings.verdict = verdict;
-    }
-}
-
-/// What a function did that did not return.
-pub(in crate::cmd) fn how(status: ExitStatus) -> String {
-    match (status.code(), status.signal()) {
-        (Some(code), _) => format!("ended the process with exit code {code}"),
-        (_, Some(signal)) => format!("ended the process by signal {signal} ({})", name(signal)),
-        _ => "ended the process".to_owned(),
-    }
-}
-
-fn name(signal: i32) -> &'static str {
-    match signal {
-        4 => "illegal instruction",
-        6 => "abort",
-        7 => "bus error",
-        8 => "arithmetic error",
-        9 => "killed",
-        11 => "segmentation fault",
-        13 => "broken pipe",
-        15 => "terminated",
-        _ => "of some other cause",
     }
 }

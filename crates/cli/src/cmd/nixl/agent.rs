@@ -11,7 +11,7 @@ use polyrail_sys::files::require_trusted_code;
 
 use super::environment::Nixl;
 use super::{PLUGIN, backend};
-use crate::cmd::nccl::how;
+use crate::crew::how;
 use crate::libraries::quoted;
 
 /// The agent.

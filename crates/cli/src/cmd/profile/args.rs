@@ -6,9 +6,9 @@ use clap::ValueEnum;
 use polyrail_profile::{Load, PathKind};
 use polyrail_report::parse_sizes;
 
-use super::error::CommandError;
 use super::nccl::Mode;
 use crate::config_args::ConfigArgs;
+use crate::fault::Fault;
 use crate::values::{Refusal, folder_to_read, folder_to_write, library, word};
 
 /// Arguments of the subcommand.
@@ -108,14 +108,14 @@ pub(crate) struct Args {
 
 impl Args {
     /// Refuses what would have no effect.
-    pub(super) fn refuse_unused(&self) -> Result<(), CommandError> {
+    pub(super) fn refuse_unused(&self) -> Result<(), Fault> {
         if let Some(mhz) = self.lock_clocks.filter(|_| self.gpus == Some(Gpus::None)) {
             let (fault, allowed) = ("there is no GPU whose clocks to lock", "without --gpus none");
-            return Err(CommandError::usage("--lock-clocks", mhz.to_string(), fault, allowed));
+            return Err(Fault::usage("--lock-clocks", mhz.to_string(), fault, allowed));
         }
         if let Some(degrees) = self.rewarm.filter(|_| self.thermal_warmup == Warmup::Off) {
             let (fault, allowed) = ("nothing is warmed first", "without --thermal-warmup off");
-            return Err(CommandError::usage("--rewarm", degrees.to_string(), fault, allowed));
+            return Err(Fault::usage("--rewarm", degrees.to_string(), fault, allowed));
         }
         Ok(())
     }

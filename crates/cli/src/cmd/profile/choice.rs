@@ -8,12 +8,12 @@ use polyrail_gpu::Device;
 use polyrail_gpu::cuda::Cuda;
 use polyrail_profile::{EndpointKind, Folder, Load, PathKind, Plan, PlanBuilder, default_sizes};
 use polyrail_profiler::{Estimate, Spot, StationOptions, memory_bytes};
-use polyrail_report::{Align, Table, show_size};
+use polyrail_report::{Align, Table, show_memory, show_size};
 
 use super::args::{Args, Gpus, Switch, Warmup, Way};
-use super::error::CommandError;
 use super::nccl::{self, Mode};
 use crate::cmd::bench::place_together;
+use crate::fault::Fault;
 use crate::host::{available_memory, hostname};
 use crate::progress::{Progress, show_time};
 use crate::stdout::fitted;
@@ -48,7 +48,7 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    pub(super) fn make(args: &Args) -> Result<Self, CommandError> {
+    pub(super) fn make(args: &Args) -> Result<Self, Fault> {
         let mut notes = Vec::new();
         nccl::refuse(args)?;
         let resumed = args.resume.as_ref().map(Folder::open).transpose()?;
@@ -171,18 +171,21 @@ impl Choice {
         }
     }
 
-    fn refuse_too_large(&self) -> Result<(), CommandError> {
+    fn refuse_too_large(&self) -> Result<(), Fault> {
         let needed = self.options.host_bytes();
         match available_memory() {
             Some(available) if needed > available.bytes / 10 * 9 => {
-                Err(CommandError::Memory { needed_bytes: needed, available })
+                let needed = show_memory(needed);
+                let text = format!("--sizes: this needs {needed} of memory; allowed: {available}");
+                Err(Fault::environment(text)
+                    .with_help("measure smaller sizes, such as --sizes 1..256MiB"))
             }
             _ => Ok(()),
         }
     }
 }
 
-fn spots(args: &Args, notes: &mut Vec<String>) -> Result<Vec<Spot>, CommandError> {
+fn spots(args: &Args, notes: &mut Vec<String>) -> Result<Vec<Spot>, Fault> {
     let mut spots = Vec::new();
     match (&args.gpus, Cuda::load()) {
         (Some(Gpus::None), _) => {}
@@ -210,7 +213,7 @@ fn spots(args: &Args, notes: &mut Vec<String>) -> Result<Vec<Spot>, CommandError
             "measure between endpoints in this machine's memory, too: --host {}",
             hosts as usize + ENDPOINTS_MIN - spots.len()
         );
-        let error = CommandError::usage("--gpus and --host", "", fault, "2 endpoints or more");
+        let error = Fault::usage("--gpus and --host", "", fault, "2 endpoints or more");
         return Err(error.with_help(help));
     }
     Ok(spots)
@@ -232,7 +235,7 @@ fn spots_of(folder: &Folder) -> Option<Vec<Spot>> {
 
 /// The engine's settings, but always with `path = tcp`: otherwise the path `tcp` would measure another one.
 /// A profile that is resumed keeps its own. The second are those to record.
-fn config(args: &Args, resumed: Option<&Folder>) -> Result<(Config, Option<Values>), CommandError> {
+fn config(args: &Args, resumed: Option<&Folder>) -> Result<(Config, Option<Values>), Fault> {
     let given = args.config.builder()?.build()?;
     let mut builder = args.config.builder()?.set("path", "tcp")?;
     let mut engine = Some(engine_values(&given));
@@ -279,11 +282,7 @@ fn begun_with(folder: &Folder) -> Option<Values> {
 }
 
 /// Samples of other settings would stand beside those that are there, and nothing would tell them apart.
-fn refuse_other_settings(
-    folder: &Folder,
-    given: &Config,
-    before: &Values,
-) -> Result<(), CommandError> {
+fn refuse_other_settings(folder: &Folder, given: &Config, before: &Values) -> Result<(), Fault> {
     let differs = |row: Row| {
         let then = before.get(row.name).unwrap_or(&row.default);
         let is_other = row.origin.is_explicit() && has_effect(&row) && row.value != *then;
@@ -298,7 +297,7 @@ fn refuse_other_settings(
 pub(super) fn refuse_other_environment(
     folder: &Folder,
     now: &BTreeMap<String, String>,
-) -> Result<(), CommandError> {
+) -> Result<(), Fault> {
     let is_telling = |name: &str| name.starts_with("NCCL_") && !name.starts_with("NCCL_DEBUG");
     let before = &folder.run().environment;
     let names: std::collections::BTreeSet<&String> = before.keys().chain(now.keys()).collect();
@@ -314,15 +313,11 @@ pub(super) fn refuse_other_environment(
     refuse_differences(folder, "variables", &differences)
 }
 
-fn refuse_differences(
-    folder: &Folder,
-    what: &str,
-    differences: &[String],
-) -> Result<(), CommandError> {
+fn refuse_differences(folder: &Folder, what: &str, differences: &[String]) -> Result<(), Fault> {
     if differences.is_empty() {
         return Ok(());
     }
-    let error = CommandError::usage(
+    let error = Fault::usage(
         "--resume",
         folder.dir().display().to_string(),
         format!("was begun with other {what}: {}", differences.join("; ")),
@@ -332,7 +327,7 @@ fn refuse_differences(
     Err(error.with_help(if what == "settings" { help } else { "set them as they were" }))
 }
 
-fn new_plan(args: &Args, options: &StationOptions) -> Result<Plan, CommandError> {
+fn new_plan(args: &Args, options: &StationOptions) -> Result<Plan, Fault> {
     if let Some(out) = &args.out
         && fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some())
     {
@@ -344,7 +339,7 @@ fn new_plan(args: &Args, options: &StationOptions) -> Result<Plan, CommandError>
     if let Some(absent) = asked.iter().find(|path| !here.contains(path)) {
         let words: Vec<String> = here.iter().map(|path| Way::word(*path)).collect();
         let fault = "these endpoints don't have it";
-        return Err(CommandError::usage("--paths", Way::word(*absent), fault, words.join(", ")));
+        return Err(Fault::usage("--paths", Way::word(*absent), fault, words.join(", ")));
     }
     refuse_twice("--paths", &args.paths, |way| Way::word(way.kind()))?;
     refuse_twice("--pairs", &args.pairs, |(src, dst)| format!("{src}-{dst}"))?;
@@ -364,7 +359,7 @@ fn new_plan(args: &Args, options: &StationOptions) -> Result<Plan, CommandError>
         let all = options.pairs(path);
         if path == PathKind::HostMemory && loads.len() > 1 {
             let (fault, allowed) = ("has no meaning for the path host", "for the other paths");
-            let error = CommandError::usage("--load", "", fault, allowed);
+            let error = Fault::usage("--load", "", fault, allowed);
             return Err(error.with_help("name the other paths, such as --paths tcp"));
         }
         let wanted = |pair: &(u32, u32)| args.pairs.is_empty() || args.pairs.contains(pair);
@@ -379,10 +374,10 @@ fn refuse_twice<T: PartialEq>(
     option: &'static str,
     given: &[T],
     name: impl Fn(&T) -> String,
-) -> Result<(), CommandError> {
+) -> Result<(), Fault> {
     match (1..given.len()).find(|place| given[..*place].contains(&given[*place])) {
         Some(place) => {
-            Err(CommandError::usage(option, name(&given[place]), "is named twice", "each once"))
+            Err(Fault::usage(option, name(&given[place]), "is named twice", "each once"))
         }
         None => Ok(()),
     }
@@ -393,18 +388,18 @@ fn refuse_absent_pairs(
     args: &Args,
     options: &StationOptions,
     paths: &[PathKind],
-) -> Result<(), CommandError> {
+) -> Result<(), Fault> {
     let has = |pair: &(u32, u32)| paths.iter().any(|path| options.pairs(*path).contains(pair));
     let Some((src, dst)) = args.pairs.iter().find(|pair| !has(pair)) else { return Ok(()) };
     let last = options.spots.len() - 1;
     let words: Vec<String> = paths.iter().map(|path| Way::word(*path)).collect();
     let fault = format!("is not a pair of {}", words.join(", "));
     let allowed = format!("pairs of two ranks from 0 to {last}");
-    Err(CommandError::usage("--pairs", format!("{src}-{dst}"), fault, allowed))
+    Err(Fault::usage("--pairs", format!("{src}-{dst}"), fault, allowed))
 }
 
 /// Background needs other endpoints than the pair's own.
-fn refuse_load(args: &Args, options: &StationOptions) -> Result<(), CommandError> {
+fn refuse_load(args: &Args, options: &StationOptions) -> Result<(), Fault> {
     for background in &args.load {
         let needed = if background.load() == Load::Disjoint { 4 } else { 3 };
         let have = options.spots.len();
@@ -412,14 +407,14 @@ fn refuse_load(args: &Args, options: &StationOptions) -> Result<(), CommandError
             let fault = format!("takes {needed} endpoints; here are {have}");
             let allowed = format!("with --host {needed}, or more GPUs");
             let given = background.load().to_string().replace('_', "-");
-            return Err(CommandError::usage("--load", given, fault, allowed));
+            return Err(Fault::usage("--load", given, fault, allowed));
         }
     }
     Ok(())
 }
 
 /// The plan of a folder, if it is of this machine.
-fn resumed_plan(folder: &Folder, options: &StationOptions) -> Result<Plan, CommandError> {
+fn resumed_plan(folder: &Folder, options: &StationOptions) -> Result<Plan, Fault> {
     let plan = folder.plan().clone();
     let same = |a: &polyrail_profile::Endpoint, b: &polyrail_profile::Endpoint| {
         (a.kind, &a.device, &a.host) == (b.kind, &b.device, &b.host)
@@ -440,7 +435,7 @@ fn resumed_plan(folder: &Folder, options: &StationOptions) -> Result<Plan, Comma
         None if mine.len() == plan.endpoints.len() => return Ok(plan),
         None => format!("it has {} endpoints, and here are {}", plan.endpoints.len(), mine.len()),
     };
-    let error = CommandError::usage(
+    let error = Fault::usage(
         "--resume",
         folder.dir().display().to_string(),
         format!("is a profile of other endpoints: {difference}"),

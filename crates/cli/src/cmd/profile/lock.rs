@@ -9,7 +9,7 @@ use polyrail_profiler::{ClockLock, device_names, unlock_clocks};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::error::CommandError;
+use crate::fault::Fault;
 use crate::stdout::tell;
 
 /// Clocks are locked as long as this lives.
@@ -17,9 +17,9 @@ pub(super) struct Locked(ClockLock);
 
 impl Locked {
     /// Locks the processors' clocks of these devices.
-    pub(super) fn lock(devices: &[Identity], mhz: u32) -> Result<Self, CommandError> {
+    pub(super) fn lock(devices: &[Identity], mhz: u32) -> Result<Self, Fault> {
         if devices.is_empty() {
-            return Err(CommandError::usage(
+            return Err(Fault::usage(
                 "--lock-clocks",
                 mhz.to_string(),
                 "has no GPU to lock",
@@ -27,7 +27,7 @@ impl Locked {
             ));
         }
         let names = device_names(devices);
-        let system = |source| CommandError::System { what: "finding this program", source };
+        let system = |source| Fault::system("finding this program", source);
         let mut guard = Command::new(std::env::current_exe().map_err(system)?);
         guard.args(["profile", "--restore-clocks", &names.join(",")]);
         Ok(Self(ClockLock::lock(guard, &names, mhz)?))
@@ -45,14 +45,16 @@ impl Drop for Locked {
 }
 
 /// What the guard does: waits for the end of its input and restores the clocks.
-pub(super) fn guard(names: &[String]) -> Result<(), CommandError> {
+pub(super) fn guard(names: &[String]) -> Result<(), Fault> {
     // Ctrl-C is for all processes of a terminal; this one ends last.
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         flag::register(signal, Arc::default())
-            .map_err(|source| CommandError::System { what: "catching signals", source })?;
+            .map_err(|source| Fault::system("catching signals", source))?;
     }
     // An error of reading ends the wait as well as the end of the input does.
     let _ = io::stdin().read_to_end(&mut Vec::new());
-    unlock_clocks(names)
-        .map_err(|why| CommandError::Lock(format!("can't restore the clocks: {why}")))
+    unlock_clocks(names).map_err(|why| {
+        Fault::environment(format!("can't restore the clocks: {why}"))
+            .with_help("it takes root; without --lock-clocks nothing is changed")
+    })
 }

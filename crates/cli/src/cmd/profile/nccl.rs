@@ -9,7 +9,7 @@ use polyrail_nccl_ref::Nccl;
 use polyrail_profile::{Folder, PathKind};
 
 use super::args::{Args, Gpus, Way};
-use super::error::CommandError;
+use crate::fault::Fault;
 
 /// How NCCL moves bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -64,7 +64,7 @@ pub(super) fn library(
     resumed: Option<&Folder>,
     gpus: usize,
     notes: &mut Vec<String>,
-) -> Result<Option<Arc<Nccl>>, CommandError> {
+) -> Result<Option<Arc<Nccl>>, Fault> {
     let is_nccl = |one: &polyrail_profile::Configuration| one.path == PathKind::Nccl;
     let must = match resumed {
         Some(folder) => folder.plan().configurations.iter().any(is_nccl),
@@ -76,7 +76,7 @@ pub(super) fn library(
         let given = library.display().to_string();
         let fault = "is for the path nccl, which this profile does not measure";
         let allowed = "with --paths nccl, two GPUs or more, and no --load";
-        return Err(CommandError::usage("--nccl-lib", given, fault, allowed));
+        return Err(Fault::usage("--nccl-lib", given, fault, allowed));
     }
     if may && !args.load.is_empty() {
         notes.push("the path nccl is left out: it has no background load".into());
@@ -97,27 +97,27 @@ pub(super) fn library(
 
 /// Begins this program anew if NCCL's settings are not in its environment: nobody else may change
 /// that of a process, and NCCL reads it when it likes.
-pub(super) fn settle(mode: Mode) -> Result<(), CommandError> {
+pub(super) fn settle(mode: Mode) -> Result<(), Fault> {
     let missing = mode.missing(|name| std::env::var(name).ok());
     if missing.is_empty() {
         return Ok(());
     }
-    let failed = |source| CommandError::System { what: "starting anew for NCCL", source };
+    let failed = |source| Fault::system("starting this program again for NCCL", source);
     let program = std::env::current_exe().map_err(failed)?;
     Err(failed(Command::new(program).args(std::env::args_os().skip(1)).envs(missing).exec()))
 }
 
 /// Refuses what the path nccl can't.
-pub(super) fn refuse(args: &Args) -> Result<(), CommandError> {
+pub(super) fn refuse(args: &Args) -> Result<(), Fault> {
     let is_asked = args.paths.contains(&Way::Nccl);
     if is_asked && !args.load.is_empty() {
         let allowed = "other paths, such as --paths tcp";
-        return Err(CommandError::usage("--load", "", "is not there for the path nccl", allowed));
+        return Err(Fault::usage("--load", "", "is not there for the path nccl", allowed));
     }
     let has_none = args.gpus == Some(Gpus::None) || !is_asked && !args.paths.is_empty();
     if args.nccl_mode.is_some() && has_none {
         let fault = "is for the path nccl, which needs GPUs";
-        return Err(CommandError::usage("--nccl-mode", "", fault, "with GPUs and --paths nccl"));
+        return Err(Fault::usage("--nccl-mode", "", fault, "with GPUs and --paths nccl"));
     }
     Ok(())
 }

@@ -1,13 +1,13 @@
 //! Fills a folder.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use polyrail_analyze::{Analysis, Options};
 use polyrail_profile::{
-    Claim, Configuration, Folder, Load, Metric, Part, PathKind, Plan, Recorder, Run, State, Step,
-    Temperature, Word, allowed_environment, shown_path,
+    Claim, Configuration, Folder, Load, Metric, Part, PathKind, Plan, ProfileError, Recorder, Run,
+    State, Step, Temperature, Word, allowed_environment, shown_path,
 };
 use polyrail_profiler::{
     Hooks, Limits, Outcome, Rewarm, Rewarmed, Station, WARMING, Watcher, busy_devices,
@@ -18,14 +18,26 @@ use serde_json::{Value, json};
 
 use super::args::{Args, Switch, Way};
 use super::choice::{Choice, ENGINE, refuse_other_environment};
-use super::error::CommandError;
 use super::lock::Locked;
 use super::nccl::MODE;
 use super::warm::warm;
+use crate::fault::Fault;
 use crate::host::describe;
 use crate::interrupt::Interrupt;
 use crate::progress::{Progress, show_taken, show_time};
 use crate::stdout::tell;
+use crate::unwritten::Unwritten;
+
+/// The message for an interrupt before anything has changed.
+pub(super) const UNCHANGED: &str = "interrupted: nothing was measured, and the folder is unchanged";
+
+/// The reason why a profile can't begin in this folder.
+fn unwritten(dir: &Path, error: ProfileError) -> Fault {
+    match error {
+        ProfileError::Io { source, .. } => Unwritten::at(dir)(source).into(),
+        other => other.into(),
+    }
+}
 
 /// What is noted of a table that a folder no longer had.
 const LOST: &str = "was missing when the profile was resumed";
@@ -43,7 +55,7 @@ pub(super) fn fill(
     choice: Choice,
     claim: Option<Claim>,
     interrupt: &Interrupt,
-) -> Result<(String, u8), CommandError> {
+) -> Result<(String, u8), Fault> {
     let begin = Instant::now();
     let devices = choice.options.devices();
     let identities: Vec<_> = devices.iter().map(|(_, identity)| identity.clone()).collect();
@@ -51,10 +63,12 @@ pub(super) fn fill(
     if let Some(first) = foreign.first().filter(|_| !args.allow_busy) {
         let name = first.name.as_deref().unwrap_or("of unknown name");
         let text = format!("cuda:{} is used by process {} ({name})", first.device, first.pid);
-        return Err(CommandError::Busy(text));
+        return Err(Fault::environment(text).with_help(
+            "wait for it, choose others with --gpus, or give --allow-busy: then every sample is flagged",
+        ));
     }
     if let Some(out) = &args.out {
-        Folder::try_out(out).map_err(|error| CommandError::out(out, error))?;
+        Folder::try_out(out).map_err(|error| unwritten(out, error))?;
     }
     if args.lock_clocks.is_some() {
         // Locked clocks have to be unlocked.
@@ -88,7 +102,7 @@ pub(super) fn fill(
     run_file.clocks.extend(station.clocks().iter().map(|clock| clock.describe()));
 
     if is_interrupted() {
-        return Err(CommandError::Interrupted);
+        return Err(Fault { message: UNCHANGED.to_owned(), ..Fault::interrupted() });
     }
     drop(claim);
     let mut recorder = match &args.resume {
@@ -142,11 +156,7 @@ pub(super) fn fill(
 }
 
 /// Warming again needs NVML, which tells temperatures, and transfers between GPUs.
-fn refuse_rewarm(
-    args: &Args,
-    paths: &[PathKind],
-    watcher: Option<&Watcher>,
-) -> Result<(), CommandError> {
+fn refuse_rewarm(args: &Args, paths: &[PathKind], watcher: Option<&Watcher>) -> Result<(), Fault> {
     let lacks = match (args.rewarm, watcher) {
         (None, _) => return Ok(()),
         (_, None) => "needs NVML, which tells temperatures of GPUs",
@@ -156,7 +166,7 @@ fn refuse_rewarm(
         _ => return Ok(()),
     };
     let allowed = "with GPUs whose temperatures NVML tells, and a path between them";
-    Err(CommandError::usage("--rewarm", "", lacks, allowed))
+    Err(Fault::usage("--rewarm", "", lacks, allowed))
 }
 
 /// Each time that GPUs were warmed again, for the folder.
@@ -177,7 +187,7 @@ fn note_rewarmed(run: &mut Run, rewarmed: &[Rewarmed]) {
 }
 
 /// What has no sample yet.
-fn steps_left(args: &Args, choice: &Choice) -> Result<Vec<Step>, CommandError> {
+fn steps_left(args: &Args, choice: &Choice) -> Result<Vec<Step>, Fault> {
     let done = match &args.resume {
         Some(dir) => Folder::open(dir)?.samples()?,
         None => Vec::new(),
@@ -227,7 +237,7 @@ fn finish(
     mut run_file: Run,
     outcome: Outcome,
     elapsed: Duration,
-) -> Result<(String, u8), CommandError> {
+) -> Result<(String, u8), Fault> {
     run_file.state = outcome.state;
     run_file.reason.clone_from(&outcome.reason);
     run_file.settings.insert("elapsed_s".into(), json!(elapsed.as_secs_f64()));
@@ -314,7 +324,7 @@ fn measure_timers(
     run: &mut Run,
     args: &Args,
     is_foreign: bool,
-) -> Result<Limits, CommandError> {
+) -> Result<Limits, Fault> {
     let floor_host_ns = station.host_floor_ns();
     run.timer_floor_ns.insert(Metric::Host.word().into(), floor_host_ns);
     let mut floor_gpu_ns = HashMap::new();
@@ -342,7 +352,7 @@ fn measure_timers(
 }
 
 /// Goes on with a folder whose clock is still this machine's.
-fn resume(dir: &PathBuf, run: &mut Run) -> Result<Recorder, CommandError> {
+fn resume(dir: &PathBuf, run: &mut Run) -> Result<Recorder, Fault> {
     // Resuming begins missing tables anew. Note which ones, because the first samples lack them.
     let lost: Vec<String> = Folder::open(dir)?
         .missing()?
@@ -356,7 +366,7 @@ fn resume(dir: &PathBuf, run: &mut Run) -> Result<Recorder, CommandError> {
     if apart.abs() > RESUME_APART_NS {
         let fault = "is of before this machine was started again, or its clock was set";
         let (given, allowed) = (dir.display().to_string(), "a profile of since then");
-        return Err(CommandError::usage("--resume", given, fault, allowed));
+        return Err(Fault::usage("--resume", given, fault, allowed));
     }
     run.unix_ns = before.unix_ns;
     run.reference_ns = before.reference_ns;
@@ -371,7 +381,7 @@ fn resume(dir: &PathBuf, run: &mut Run) -> Result<Recorder, CommandError> {
 }
 
 /// Adds sizes around every break that the analysis finds; says how many configurations are new.
-fn refine(recorder: &mut Recorder) -> Result<usize, CommandError> {
+fn refine(recorder: &mut Recorder) -> Result<usize, Fault> {
     let extra = Analysis::of(recorder.folder(), Options::default())?.sizes_around_breaks(4);
     Ok(if extra.is_empty() { 0 } else { recorder.refine(extra)? })
 }
@@ -406,7 +416,7 @@ fn thermal_summary(looks: &[Temperature], rank: u32) -> Vec<(String, Value)> {
 fn overhead_by_host(
     recorder: &Recorder,
     floor_ns: Option<f64>,
-) -> Result<std::collections::BTreeMap<String, f64>, CommandError> {
+) -> Result<std::collections::BTreeMap<String, f64>, Fault> {
     let mut times: std::collections::BTreeMap<u64, Vec<f64>> = Default::default();
     let plan = recorder.folder().plan();
     for sample in recorder.folder().samples()? {

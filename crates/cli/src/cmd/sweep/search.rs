@@ -242,8 +242,7 @@ impl Bench<'_> {
     }
 
     fn measure(&mut self, cell: usize) -> Result<f64, Ended> {
-        let is_stopped = || self.interrupt.is_raised();
-        if is_stopped() {
+        if self.interrupt.is_raised() {
             return Err(Ended::Interrupted);
         }
         self.done += 1;
@@ -251,7 +250,7 @@ impl Bench<'_> {
             return known.map_err(|fault| Ended::Fault(fault, None, exit::ENVIRONMENT));
         }
         let at_s = self.journal.now_s();
-        let outcome = self.runner.measure(cell, &is_stopped);
+        let outcome = self.runner.measure(cell, &self.interrupt);
         let mut keep = |figure| self.journal.add(Entry { cell, at_s, figure });
         match outcome {
             Ok(outcome) => {

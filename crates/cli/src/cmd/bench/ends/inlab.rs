@@ -1,21 +1,20 @@
 //! A run inside a lab: the serving end in one namespace, the measuring end in the other.
 
 use std::env;
-use std::process::{Child, ExitStatus, Stdio};
+use std::io;
+use std::process::{ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use polyrail::Config;
-use polyrail_lab::{Lab, LabSpec, Rate, Side};
+use polyrail_lab::{Rate, Side};
 use polyrail_report::exit;
-use polyrail_sys::process::kill_with_this_thread;
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::spawn::Served;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::options::{MemoryKind, Placed};
-use crate::own_labs::tell_of_abandoned;
+use crate::crew::{Output, Worker};
+use crate::own_labs;
 use crate::signals;
 
 /// Builds a lab of these rails, measures in it, and removes it; returns the client's exit code.
@@ -30,19 +29,15 @@ pub(crate) fn run_in_lab(
     let program =
         env::current_exe().map_err(|source| BenchError::system("finding this program", source))?;
 
-    let mut spec = LabSpec::new(format!("bench-{}", std::process::id()), rates);
-    spec.ends_with_process = true;
-    let lab = Lab::up(&spec)?.guard();
-    tell_of_abandoned(&lab);
+    let lab = own_labs::up("bench", None, rates)?;
     let mut server = Served::start(lab.command(Side::B, &program), config, placed, peer_memory)?;
     let mut client = lab.command(Side::A, &program);
     client
         .args(env::args_os().skip(1))
         .arg("--inside-lab")
         .arg(server.server.addresses[0].to_string());
-    client.stdin(Stdio::piped());
-    kill_with_this_thread(&mut client);
-    let status = client.spawn().and_then(|client| wait(client, &asked));
+    let client = Worker::start(client, Stdio::piped(), [Output::Ours; 2]);
+    let status = client.and_then(|client| wait(client, &asked));
     let status = status.map_err(|source| BenchError::system("running the client", source))?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     // Without a code a signal ended it.
@@ -57,16 +52,13 @@ pub(crate) fn run_in_lab(
 
 /// Waits, and passes a request to end on. Ctrl-C reaches the client itself as well, and ends it at once where it comes
 /// twice. So the first request is no signal: the client's standard input ends. The second one ends the client.
-fn wait(mut client: Child, asked: &AtomicBool) -> std::io::Result<ExitStatus> {
-    let mut input = client.stdin.take();
+fn wait(mut client: Worker, asked: &AtomicBool) -> io::Result<ExitStatus> {
     loop {
-        if let Some(status) = client.try_wait()? {
+        if let Some(status) = client.ended(Duration::from_millis(20))? {
             return Ok(status);
         }
-        if asked.swap(false, Ordering::Relaxed) && input.take().is_none() {
-            // It fails only where the client has just ended.
-            let _ = kill_process(Pid::from_child(&client), Signal::KILL);
+        if asked.swap(false, Ordering::Relaxed) && !client.close() {
+            client.kill();
         }
-        thread::sleep(Duration::from_millis(20));
     }
 }

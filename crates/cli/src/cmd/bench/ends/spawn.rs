@@ -3,26 +3,26 @@
 //! It prints the address it listens on, with an invitation, as its first line, and ends when its standard input does,
 //! so that it never outlives the process that started it.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use polyrail::{Config, Engine};
 use polyrail_report::exit;
-use polyrail_sys::process::kill_with_this_thread;
 
 use super::serve::serve;
 use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{MemoryKind, Placed, Server, like, settings_for_child};
+use crate::crew::{Heard, Output, Worker};
 use crate::interrupt::Interrupt;
-use crate::lines::Lines;
+use crate::lines::LINE_MAX;
 use crate::stdout::{keep, tell_starter};
 
 /// The serving process; it is ended when this is dropped.
 pub(crate) struct Served {
-    child: Child,
+    worker: Worker,
     /// How long it may take to end.
     patience: Duration,
     pub(crate) server: Server,
@@ -40,26 +40,26 @@ impl Served {
         let failed = |source| BenchError::system("starting the other process", source);
         command.args(["bench", "--serve-parent"]).args(settings_for_child(config, &placed.theirs));
         command.arg("--mem").arg(memory.to_string());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        kill_with_this_thread(&mut command);
-        let mut child = command.spawn().map_err(failed)?;
-        let first = child.stdout.take().and_then(|stdout| Lines::of(stdout).next());
-        let line = first.transpose().map_err(failed)?.unwrap_or_default();
+        let output = [Output::Heard(LINE_MAX), Output::Ours];
+        let mut worker = Worker::start(command, Stdio::piped(), output).map_err(failed)?;
+        let line = match worker.hear(Duration::MAX) {
+            Heard::Line(line) => line,
+            Heard::Ended | Heard::Nothing => String::new(),
+        };
         match Server::parse(line.trim()) {
-            Ok(server) => Ok(Self { child, patience: PATIENCE, server }),
+            Ok(server) => Ok(Self { worker, patience: PATIENCE, server }),
             // It has said why on standard error, which is ours too.
             Err(_) => {
-                drop(child.stdin.take());
-                let status = child.wait().map_err(failed)?;
-                let code = status.code().and_then(|code| u8::try_from(code).ok());
+                worker.close();
+                let status = worker.ended(Duration::MAX).map_err(failed)?;
+                let code = status.and_then(|it| it.code()).and_then(|code| u8::try_from(code).ok());
                 let code = code.filter(|code| *code != 0).unwrap_or(exit::ENVIRONMENT);
-                Err(BenchError::PeerStart { status: status.to_string(), code })
+                let status = status.map_or_else(String::new, |status| status.to_string());
+                Err(BenchError::PeerStart { status, code })
             }
         }
     }
-}
 
-impl Served {
     /// Somebody waits for the end of a run that was interrupted.
     pub(crate) fn hurry(&mut self) {
         self.patience = Interrupt::CHILD_PATIENCE;
@@ -68,14 +68,9 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        let deadline = Instant::now() + self.patience;
-        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(5));
-        }
-        // Both fail only where it is gone already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.worker.close();
+        // It is killed if it takes longer.
+        let _ = self.worker.ended(self.patience);
     }
 }
 

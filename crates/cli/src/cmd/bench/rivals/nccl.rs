@@ -2,23 +2,21 @@
 //! once in a process.
 //!
 //! They are this program again. Each is told what to do in lines of JSON on its standard input, and
-//! answers in such lines; what else stands on its standard output is NCCL's own.
+//! answers in such lines. Lines that NCCL prints go to standard error.
 
-use std::io::Write;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::thread;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use polyrail_sys::process::kill_with_this_thread;
 use serde::{Deserialize, Serialize};
 
 use super::standing::{Rival, Turn};
 use crate::cmd::bench::error::{BenchError, Mismatch};
 use crate::cmd::bench::options::{Layout, MemoryKind, NcclMode, Schedule, Verify};
+use crate::crew::{Missing, Output, Worker, Workers};
 use crate::interrupt::Interrupt;
-use crate::lines::{Lines, QUEUED_MAX};
+use crate::lines::LINE_MAX;
 
 /// What a process is to do first of all.
 #[derive(Serialize, Deserialize)]
@@ -55,17 +53,15 @@ pub(crate) enum Reply {
 
 /// A mode that is set up: its two processes.
 pub(crate) struct NcclRival {
-    ranks: [RankProcess; 2],
+    ranks: Ranks,
     layout: Layout,
     /// Directions in use.
     ways: u64,
     transfers: u64,
 }
 
-struct RankProcess {
-    child: Child,
-    orders: ChildStdin,
-    replies: Receiver<String>,
+struct Ranks {
+    workers: Workers,
     mode: NcclMode,
     interrupt: Interrupt,
 }
@@ -91,14 +87,17 @@ impl NcclRival {
             library: library.map(Path::to_owned),
             id,
         };
-        let mut first = RankProcess::start(mode, memory[0], interrupt)?;
-        let Reply::Id { id } = first.ask(&task(0, None))? else { return Err(first.confused()) };
-        let mut second = RankProcess::start(mode, memory[1], interrupt)?;
-        second.tell(&task(1, Some(id)))?;
-        let ranks = [first, second];
-        for rank in &ranks {
-            rank.done()?;
-        }
+        let workers = Workers::default();
+        let mut ranks = Ranks { workers, mode, interrupt: interrupt.clone() };
+        ranks.start(memory[0])?;
+        ranks.tell(0, &task(0, None))?;
+        let id = ranks.collect(|reply| match reply {
+            Reply::Id { id } => Some(id),
+            _ => None,
+        })?;
+        ranks.start(memory[1])?;
+        ranks.tell(1, &task(1, id.into_iter().next()))?;
+        ranks.done()?;
         let ways = 1 + u64::from(schedule.bidir);
         let mut rival = Self { ranks, layout, ways, transfers: 2 };
         rival.transfers = rival.warm_up(schedule)?;
@@ -124,26 +123,18 @@ impl NcclRival {
 
     /// The longer one's seconds, and the CPU seconds of both.
     fn run(&mut self, transfers: u64) -> Result<(f64, f64), BenchError> {
-        let mut sum = (0.0f64, 0.0f64);
-        for rank in &mut self.ranks {
-            rank.tell(&Order::Run { transfers })?;
-        }
-        for rank in &self.ranks {
-            match rank.reply()? {
-                Reply::Ran { seconds, cpu_seconds } => {
-                    sum = (sum.0.max(seconds), sum.1 + cpu_seconds);
-                }
-                _ => return Err(rank.confused()),
-            }
-        }
-        Ok(sum)
+        self.ranks.tell_all(&Order::Run { transfers })?;
+        let ran = self.ranks.collect(|reply| match reply {
+            Reply::Ran { seconds, cpu_seconds } => Some((seconds, cpu_seconds)),
+            _ => None,
+        })?;
+        let add = |sum: (f64, f64), one: (f64, f64)| (sum.0.max(one.0), sum.1 + one.1);
+        Ok(ran.into_iter().fold((0.0, 0.0), add))
     }
 
     fn all(&mut self, order: Order) -> Result<(), BenchError> {
-        for rank in &mut self.ranks {
-            rank.tell(&order)?;
-        }
-        self.ranks.iter().try_for_each(RankProcess::done)
+        self.ranks.tell_all(&order)?;
+        self.ranks.done()
     }
 }
 
@@ -163,97 +154,65 @@ impl Rival for NcclRival {
     }
 }
 
-impl RankProcess {
-    fn start(
-        mode: NcclMode,
-        memory: MemoryKind,
-        interrupt: &Interrupt,
-    ) -> Result<Self, BenchError> {
+impl Ranks {
+    fn start(&mut self, memory: MemoryKind) -> Result<(), BenchError> {
         let failed = |source| BenchError::system("starting a process for NCCL", source);
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["bench", "--nccl-rank", "--mem"]).arg(memory.to_string());
-        apply(mode, &mut command);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        kill_with_this_thread(&mut command);
-        let mut child = command.spawn().map_err(failed)?;
-        let (Some(orders), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(failed(std::io::ErrorKind::BrokenPipe.into()));
-        };
-        let (sender, replies) = sync_channel(QUEUED_MAX);
-        let rank = Self { child, orders, replies, mode, interrupt: interrupt.clone() };
-        let listen = move || {
-            // Ends with the process.
-            for line in Lines::of(stdout).map_while(Result::ok) {
-                if line.starts_with('{') && sender.send(line).is_err() {
-                    break;
-                }
-            }
-        };
-        thread::Builder::new().spawn(listen).map_err(failed)?;
-        Ok(rank)
+        apply(self.mode, &mut command);
+        let output = [Output::Heard(LINE_MAX), Output::Ours];
+        self.workers.0.push(Worker::start(command, Stdio::piped(), output).map_err(failed)?);
+        Ok(())
     }
 
-    fn tell(&mut self, message: &impl Serialize) -> Result<(), BenchError> {
-        let text = serde_json::to_string(message)
-            .map_err(|error| BenchError::system("writing an order", error.into()))?;
-        // It has ended when this fails, and its last reply says why.
-        match writeln!(self.orders, "{text}").and_then(|()| self.orders.flush()) {
-            Ok(()) => Ok(()),
-            Err(_) => self.reply().and(Err(self.gone())),
-        }
+    fn tell_all(&mut self, order: &Order) -> Result<(), BenchError> {
+        (0..self.workers.0.len()).try_for_each(|rank| self.tell(rank, order))
     }
 
-    fn ask(&mut self, message: &impl Serialize) -> Result<Reply, BenchError> {
-        self.tell(message)?;
-        self.reply()
+    fn tell(&mut self, rank: usize, message: &impl Serialize) -> Result<(), BenchError> {
+        let until = Instant::now() + SILENCE_MAX;
+        let told = self.workers.0[rank].tell(message, until, &self.interrupt);
+        told.or_else(|error| match error.kind() {
+            ErrorKind::TimedOut => Err(SILENT),
+            ErrorKind::Interrupted => Err(BenchError::Interrupted),
+            // It has ended, and its last reply says why.
+            _ => self.collect(|_| Some(())).and(Err(self.gone())),
+        })
     }
 
     fn done(&self) -> Result<(), BenchError> {
-        match self.reply()? {
-            Reply::Done => Ok(()),
-            _ => Err(self.confused()),
-        }
+        self.collect(|reply| matches!(reply, Reply::Done).then_some(())).map(drop)
     }
 
-    fn reply(&self) -> Result<Reply, BenchError> {
-        let asked = Instant::now();
-        let line = loop {
-            match self.replies.recv_timeout(Interrupt::LOOK) {
-                Ok(line) => break line,
-                Err(RecvTimeoutError::Disconnected) => return Err(self.gone()),
-                Err(RecvTimeoutError::Timeout) => self.interrupt.check()?,
-            }
-            if asked.elapsed() > SILENCE_MAX {
-                return Err(BenchError::Silent { ask: "an order to NCCL", waited: SILENCE_MAX });
-            }
+    /// A reply of each rank. `take` returns `None` for a reply to something else.
+    fn collect<T>(&self, take: impl Fn(Reply) -> Option<T>) -> Result<Vec<T>, BenchError> {
+        let name = self.mode.name();
+        let read = |line: &str| {
+            let reply: Reply = serde_json::from_str(line).ok()?;
+            Some(match reply {
+                Reply::Failed { message, help, code } => {
+                    Err(BenchError::Nccl { name: self.mode.name(), message, help, code })
+                }
+                Reply::Mismatch(mismatch) => Err(BenchError::Mismatch(mismatch)),
+                reply => take(reply).ok_or_else(|| {
+                    let answer = format!("a process of {name} said something else");
+                    BenchError::Protocol { ask: ORDER, answer }
+                }),
+            })
         };
-        match serde_json::from_str(&line).map_err(|_| self.confused())? {
-            Reply::Failed { message, help, code } => {
-                let name = self.mode.name();
-                Err(BenchError::Nccl { name, message, help, code })
-            }
-            Reply::Mismatch(mismatch) => Err(BenchError::Mismatch(mismatch)),
-            reply => Ok(reply),
-        }
-    }
-
-    fn confused(&self) -> BenchError {
-        let answer = format!("a process of {} said something else", self.mode.name());
-        BenchError::Protocol { ask: "an order to NCCL", answer }
+        let collected = self.workers.collect(SILENCE_MAX, &self.interrupt, |_| (), read);
+        collected.map_err(|missing| match missing {
+            Missing::Silent(_) => SILENT,
+            Missing::Ended(_) => self.gone(),
+            Missing::Interrupted => BenchError::Interrupted,
+            Missing::Refused { why, .. } => why,
+        })
     }
 
     fn gone(&self) -> BenchError {
         let (name, message) = (self.mode.name(), "its process ended early".into());
         let help = Some("standard error says why; NCCL_DEBUG=INFO tells more".into());
         BenchError::Nccl { name, message, help, code: polyrail_report::exit::ENVIRONMENT }
-    }
-}
-
-impl Drop for RankProcess {
-    fn drop(&mut self) {
-        // Nothing it holds outlives it, and it may wait for a partner that has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -285,6 +244,8 @@ fn apply(mode: NcclMode, command: &mut Command) {
 
 /// A process that takes longer for an order has failed.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
+const ORDER: &str = "an order to NCCL";
+const SILENT: BenchError = BenchError::Silent { ask: ORDER, waited: SILENCE_MAX };
 /// Each takes a place in a stream, which has room for some thousands.
 const TRANSFERS_MAX: u64 = 100_000;
 
@@ -294,15 +255,15 @@ mod tests {
 
     #[test]
     fn an_order_to_a_process_that_is_stopped_is_given_up_once_somebody_asks_for_the_end() {
-        let mut command = Command::new("cat");
-        command.stdin(Stdio::piped()).stdout(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        let (orders, (_never, replies)) = (child.stdin.take().unwrap(), sync_channel(1));
+        let mut command = Command::new("tail");
+        command.args(["-f", "/dev/null"]);
+        let output = [Output::Heard(LINE_MAX), Output::Ours];
+        let workers = Workers(vec![Worker::start(command, Stdio::piped(), output).unwrap()]);
         let (mode, interrupt) = ("p2p".parse().unwrap(), Interrupt::default());
-        let mut rank = RankProcess { child, orders, replies, mode, interrupt: interrupt.clone() };
-        interrupt.raise();
+        let mut ranks = Ranks { workers, mode, interrupt };
+        ranks.interrupt.raise();
         let begin = Instant::now();
-        let answer = rank.ask(&Order::Poison);
+        let answer = ranks.tell_all(&Order::Poison).and_then(|()| ranks.done());
         assert!(matches!(answer, Err(BenchError::Interrupted)));
         assert!(begin.elapsed() < SILENCE_MAX / 2, "{:?}", begin.elapsed());
     }

@@ -1,13 +1,10 @@
 //! One of NCCL's two processes, as the bench that measures orders.
 
-use std::io::{self, BufRead, Write};
 use std::time::Instant;
 
 use polyrail::{Config, DeviceMemory, Engine};
 use polyrail_nccl_ref::{Comm, Nccl, Span, UniqueId};
 use polyrail_sys::threads::process_cpu_seconds;
-use rustix::process::{Signal, set_parent_process_death_signal};
-use serde::Serialize;
 
 use super::cuda::spans_of;
 use super::nccl::{Order, Reply, Task};
@@ -15,7 +12,7 @@ use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::memory::{Bank, Buffers, Needs, Store};
 use crate::cmd::bench::options::not_devices;
 use crate::cmd::bench::talk::{from_hex, to_hex};
-use crate::interrupt::Interrupt;
+use crate::orders::{Orders, reply};
 
 /// What was set up by the first line.
 struct Rank {
@@ -31,34 +28,26 @@ struct Rank {
 /// Obeys until standard input ends, and then is done, however it went: what went wrong has been
 /// replied.
 pub(crate) fn run_nccl_rank(config: Config, bank: &Bank) -> Result<(), BenchError> {
-    Interrupt::ignore_signals()?;
-    // Standard input ends with the bench, too, but a wait for the other rank might not.
-    set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|error| BenchError::system("asking for a signal", error.into()))?;
-    let mut lines = io::stdin().lock().lines().map_while(Result::ok);
-    let Some(first) = lines.next() else { return Ok(()) };
+    let orders = Orders::follow()?;
     // It is there for the registration of memory only, and moves nothing.
     let engine = Engine::builder().config(config).build()?;
-    let mut rank = match Rank::meet(&engine, bank, &first) {
+    let mut rank = match Rank::meet(&engine, bank, orders.next()?) {
         Ok(rank) => rank,
-        Err(error) => return reply(&failed(&error)),
+        Err(error) => return Ok(reply(&failed(&error))?),
     };
     reply(&Reply::Done)?;
-    for line in lines {
-        let order: Result<Order, BenchError> = parse(&line);
-        let answer = match order.and_then(|order| rank.obey(order)) {
+    loop {
+        let answer = match rank.obey(orders.next()?) {
             Ok(answer) => answer,
             Err(BenchError::Mismatch(mismatch)) => Reply::Mismatch(mismatch),
             Err(error) => failed(&error),
         };
         reply(&answer)?;
     }
-    Ok(())
 }
 
 impl Rank {
-    fn meet(engine: &Engine, bank: &Bank, first: &str) -> Result<Self, BenchError> {
-        let task: Task = parse(first)?;
+    fn meet(engine: &Engine, bank: &Bank, task: Task) -> Result<Self, BenchError> {
         let Bank::Device(device) = bank else { return Err(not_devices("nccl")) };
         let nccl = Nccl::load(task.library.as_deref())?;
         let id = match &task.id {
@@ -118,17 +107,4 @@ const BEAT_BYTES: u64 = 8;
 
 fn failed(error: &BenchError) -> Reply {
     Reply::Failed { message: error.to_string(), help: error.help(), code: error.exit_code() }
-}
-
-fn parse<'t, T: serde::Deserialize<'t>>(line: &'t str) -> Result<T, BenchError> {
-    serde_json::from_str(line)
-        .map_err(|error| BenchError::Protocol { ask: "an order", answer: error.to_string() })
-}
-
-fn reply(message: &impl Serialize) -> Result<(), BenchError> {
-    let written = serde_json::to_string(message).map_err(io::Error::from).and_then(|text| {
-        let mut stdout = io::stdout().lock();
-        writeln!(stdout, "{text}").and_then(|()| stdout.flush())
-    });
-    written.map_err(|source| BenchError::system("writing a reply", source))
 }

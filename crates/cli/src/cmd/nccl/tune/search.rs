@@ -257,11 +257,10 @@ impl Bench<'_> {
             help,
             code,
         };
-        let is_stopped = || self.is_stopped();
-        if is_stopped() {
+        if self.is_stopped() {
             return Ok(None);
         }
-        let Outcome { figure, cpu_seconds, .. } = match runner.measure(cell, &is_stopped) {
+        let Outcome { figure, cpu_seconds, .. } = match runner.measure(cell, &self.interrupt) {
             Ok(outcome) => outcome,
             Err(Failure::Interrupted) => return Ok(None),
             Err(Failure::Fault(fault, help, code)) => {

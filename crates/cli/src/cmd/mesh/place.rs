@@ -1,0 +1,198 @@
+//! Places of nodes, and the commands that start their workers.
+
+use std::env;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use polyrail_config::Rendezvous;
+use polyrail_lab::{Lab, LabError, LabGuard, Node};
+use polyrail_report::exit;
+
+use super::args::{AnyLab, Args, PLACES, Seat};
+use super::error::MeshError;
+use super::hosts::{Hosts, Remote};
+use super::meet::BY_STARTER;
+use super::plan::Layout;
+use crate::own_labs;
+
+/// The place of the nodes.
+pub(crate) enum Place {
+    Lab(Box<Lab>),
+    /// Made for the run, and removed at the end.
+    OwnLab(Box<LabGuard>),
+    Hosts(Remote),
+    Here {
+        /// `None` for a rank.
+        node: Option<usize>,
+        nodes: usize,
+        rendezvous: String,
+    },
+}
+
+impl Place {
+    pub(crate) fn find(args: &Args) -> Result<Self, MeshError> {
+        match &args.lab {
+            Some(AnyLab::Up(name)) => {
+                let lab = Box::new(Lab::open(name)?);
+                // Two would measure each other.
+                lab.use_alone()?;
+                return Ok(Self::Lab(lab));
+            }
+            Some(AnyLab::ForRun(wanted)) => {
+                let lab = own_labs::up("mesh", Some(wanted.nodes), wanted.rates.clone())?;
+                lab.use_alone()?;
+                return Ok(Self::OwnLab(Box::new(lab)));
+            }
+            None => {}
+        }
+        let Some(Hosts(hosts)) = &args.hosts else { return Self::here(args) };
+        let own = env::current_exe();
+        let remote = Remote {
+            hosts: hosts.clone(),
+            program: args.remote_program.clone(),
+            ssh_config: args.ssh_config.clone(),
+            own: own.map_err(|source| MeshError::system("finding this program", source))?,
+            timeout: args.timeout,
+        };
+        Ok(Self::Hosts(remote))
+    }
+
+    fn here(args: &Args) -> Result<Self, MeshError> {
+        let set = args.config.builder()?.build()?.rendezvous.clone();
+        let rendezvous = args.rendezvous.clone().unwrap_or(set);
+        if rendezvous.is_empty() {
+            return Err(MeshError::NoNodes);
+        }
+        let parsed = Rendezvous::parse(&rendezvous).ok().flatten();
+        let is_ranks = match parsed {
+            Some(Rendezvous::Ranks { .. }) => true,
+            Some(Rendezvous::Dir { .. } | Rendezvous::Etcd { .. }) => false,
+            _ => {
+                let help = "give another --rendezvous, or --lab, or --hosts";
+                let reason = "is no place where nodes of a mesh find each other";
+                return Err(MeshError::usage("--rendezvous", rendezvous, reason, PLACES, help));
+            }
+        };
+        let help = "each node needs to know how many there are, and which of them it is";
+        let Some(nodes) = args.nodes.map(|nodes| nodes as usize) else {
+            return Err(MeshError::usage("--nodes", "", "is missing", "2 to 256", help));
+        };
+        if is_ranks && args.layouts() != [Layout::One] {
+            let reason = "needs processes that the launcher of the ranks does not know";
+            let allowed = "one with ranks, or a dir:// or etcd:// rendezvous";
+            let help = "give --layout one, or another --rendezvous";
+            return Err(MeshError::usage("--layout", "per-gpu", reason, allowed, help));
+        }
+        let node = match (args.node.map(|node| node as usize), is_ranks) {
+            (_, true) => None,
+            (Some(node), false) if node < nodes => Some(node),
+            (node, false) => {
+                let value = node.map_or(String::new(), |node| node.to_string());
+                let reason = if node.is_some() { "is not one of the nodes" } else { "is missing" };
+                let allowed = format!("0 to {}", nodes - 1);
+                return Err(MeshError::usage("--node", value, reason, allowed, help));
+            }
+        };
+        Ok(Self::Here { node, nodes, rendezvous })
+    }
+
+    pub(crate) fn nodes(&self) -> usize {
+        match self {
+            Self::Lab(lab) => lab.nodes(),
+            Self::OwnLab(lab) => lab.nodes(),
+            Self::Hosts(remote) => remote.hosts.len(),
+            Self::Here { nodes, .. } => *nodes,
+        }
+    }
+
+    fn lab(&self) -> Option<&Lab> {
+        match self {
+            Self::Lab(lab) => Some(lab),
+            Self::OwnLab(lab) => Some(lab),
+            Self::Hosts(_) | Self::Here { .. } => None,
+        }
+    }
+
+    /// The place of the first worker of a node that this process starts.
+    pub(crate) fn seat(&self, layout: Layout, node: usize) -> Seat {
+        let (node, place) = match self {
+            Self::Lab(_) | Self::OwnLab(_) | Self::Hosts(_) => (Some(node), BY_STARTER.to_owned()),
+            Self::Here { node, rendezvous, .. } => (*node, rendezvous.clone()),
+        };
+        let in_lab = self.lab().is_some();
+        Seat { layout, node, index: 0, nodes: self.nodes(), in_lab, place }
+    }
+
+    /// Whether this process starts the first worker, as far as it knows.
+    pub(crate) fn has_first(&self) -> bool {
+        match self {
+            Self::Lab(_) | Self::OwnLab(_) | Self::Hosts(_) => true,
+            Self::Here { node, .. } => *node == Some(0),
+        }
+    }
+
+    /// Whether the workers get to know each other by this process.
+    pub(crate) fn introduces(&self) -> bool {
+        !matches!(self, Self::Here { .. })
+    }
+
+    /// Number of nodes whose workers this process starts.
+    pub(crate) fn own_nodes(&self) -> usize {
+        match self {
+            Self::Lab(_) | Self::OwnLab(_) | Self::Hosts(_) => self.nodes(),
+            Self::Here { .. } => 1,
+        }
+    }
+
+    pub(crate) fn command(
+        &self,
+        node: usize,
+        program: &Path,
+        words: &[String],
+    ) -> Result<Command, MeshError> {
+        let mut command = match (self, self.lab()) {
+            (Self::Hosts(remote), _) => return Ok(remote.command(node, words)),
+            (_, Some(lab)) => lab.command(lab.node(Node::new(node)?)?, program),
+            (_, None) => Command::new(program),
+        };
+        command.args(words);
+        Ok(command)
+    }
+
+    pub(crate) fn lab_name(&self) -> Option<String> {
+        self.lab().map(|lab| lab.name().to_owned())
+    }
+
+    /// Returns an error that says that the lab is gone if it is, and else this one.
+    pub(crate) fn explain(&self, error: MeshError) -> MeshError {
+        let Some(lab) = self.lab() else { return error };
+        // Who takes a lab down ends the processes in it first.
+        let is_gone =
+            matches!(error, MeshError::Ended { .. } | MeshError::Failed { code: exit::PEER, .. });
+        let until = Instant::now() + if is_gone { GOING } else { Duration::ZERO };
+        loop {
+            let why = match Lab::open(lab.name()) {
+                Ok(_) if Instant::now() < until => {
+                    thread::sleep(Duration::from_millis(20));
+                    continue;
+                }
+                Ok(_) => return error,
+                Err(LabError::Broken { because, .. }) => because,
+                Err(_) => "somebody has removed it".into(),
+            };
+            return MeshError::LabGone { name: lab.name().into(), why };
+        }
+    }
+
+    pub(crate) fn end(self) -> Result<(), MeshError> {
+        match self {
+            Self::OwnLab(lab) => Ok(own_labs::down(*lab)?),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Time that a lab may take to go once its processes are ended.
+const GOING: Duration = Duration::from_secs(3);
