@@ -48,7 +48,6 @@ const MOVED: &[(&[&str], &str)] = &[
 
 /// Matches the name of an existing file.
 const FILE: &str = "FILE";
-/// Matches any word.
 const ANY: &str = "NIC";
 /// Matches a name with a value.
 const PAIR: &str = "NAME=VALUE";

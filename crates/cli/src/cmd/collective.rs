@@ -20,7 +20,6 @@ use std::process::ExitCode;
 pub(crate) use self::args::Args;
 use crate::stdout::refuse;
 
-/// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let done = match args.worker {
         true => worker::work(),

@@ -119,7 +119,6 @@ impl Words {
     }
 }
 
-/// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let Words { place, verb } = &args.words;
     let reads_sessions = !matches!(verb, Verb::Show(_) | Verb::Snapshot(_) | Verb::Plan(_));

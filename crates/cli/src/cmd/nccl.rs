@@ -102,7 +102,6 @@ enum Command {
     },
 }
 
-/// Runs the subcommand.
 pub(crate) fn run(args: Args) -> ExitCode {
     let done = match args.command {
         Command::Check { library } => check(library),
@@ -411,7 +410,6 @@ fn refuse_no_plugin(from: &Path, help: &str) -> Result<(), Fault> {
 /// How the names begin of what a net plugin exports.
 const TABLE: &[u8] = b"ncclNetPlugin_v";
 
-/// For a shell.
 pub(super) fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
 }

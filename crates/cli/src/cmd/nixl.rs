@@ -81,7 +81,6 @@ enum Command {
     },
 }
 
-/// Runs the subcommand.
 pub(crate) fn run(args: Args) -> ExitCode {
     let done = match args.command {
         Command::Check { environment } => nixl(&environment).and_then(|nixl| check(&nixl)),

@@ -199,7 +199,6 @@ impl Args {
 }
 
 impl Contestant {
-    /// For people.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Plugin(name) => name.clone(),

@@ -96,7 +96,6 @@ impl CollectiveError {
         }
     }
 
-    /// What may help.
     pub(crate) fn help(&self) -> Option<String> {
         let text = match self {
             Self::Usage { help, .. } => help,
