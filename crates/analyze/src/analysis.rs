@@ -24,7 +24,6 @@ pub const SCHEMA_VERSION: u32 = 2;
 /// An analysis; as JSON it is the output of `polyrail analyze --json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Analysis {
-    /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
     /// Whose figures these are.
     pub about: About,
@@ -42,7 +41,6 @@ pub struct Analysis {
     pub configurations: Vec<Summary>,
     /// The links of each path together.
     pub path_figures: Vec<PathFigures>,
-    /// Each link, modelled.
     pub links: Vec<Link>,
     /// Pairs whose directions differ.
     pub asymmetries: Vec<Asymmetry>,
@@ -52,7 +50,6 @@ pub struct Analysis {
     pub states: Vec<SourceStates>,
     /// Samples far from the median of their configuration, kept in every figure.
     pub outliers: Vec<Outlier>,
-    /// Whether times moved.
     pub drift: Vec<Drift>,
     /// How well clocks were aligned.
     pub clocks: Clocks,
@@ -67,11 +64,8 @@ pub struct Analysis {
 /// Where figures come from.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct About {
-    /// The folder.
     pub dir: String,
-    /// The machine.
     pub hostname: String,
-    /// Its kernel.
     pub kernel: Option<String>,
     /// The program that measured.
     pub polyrail_version: String,
@@ -90,11 +84,8 @@ pub struct About {
 /// What times of a path are.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PathMetric {
-    /// Which path.
     pub path: PathKind,
-    /// Its metric.
     pub metric: &'static str,
-    /// What that is.
     pub definition: &'static str,
 }
 

@@ -19,9 +19,7 @@ use crate::summary::Summary;
 pub enum Verdict {
     /// No difference that matters.
     Same,
-    /// Takes less time.
     Faster,
-    /// Takes more time.
     Slower,
     /// Too noisy or too few samples to say.
     Unclear,
@@ -32,11 +30,9 @@ pub enum Verdict {
 pub struct Comparison {
     /// The folder compared with.
     pub base: String,
-    /// Over all configurations.
     pub verdict: Verdict,
     /// Differences below this don't count, in percent.
     pub matters_percent: f64,
-    /// Configurations by verdict.
     pub counts: BTreeMap<Verdict, usize>,
     /// Geometric mean of time by base time, for each path.
     pub ratios: Vec<(PathKind, f64)>,
@@ -44,7 +40,6 @@ pub struct Comparison {
     pub unmatched: usize,
     /// What makes the comparison weak, one sentence each.
     pub warnings: Vec<String>,
-    /// Each configuration.
     pub points: Vec<Compared>,
 }
 
@@ -55,9 +50,7 @@ pub struct Compared {
     pub src: u32,
     /// The rank that they go to.
     pub dst: u32,
-    /// How.
     pub path: PathKind,
-    /// How many.
     pub size_bytes: u64,
     /// Median in the base, in ns.
     pub base_ns: f64,

@@ -21,7 +21,6 @@ pub struct Clocks {
 pub struct ClockReport {
     /// Its number in `run.yml`.
     pub clock: u32,
-    /// Its name there.
     pub name: String,
     /// The clock that it is aligned to.
     pub parent: u32,
@@ -51,15 +50,11 @@ pub struct ClockReport {
 /// One direct comparison of two devices.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TriangleReport {
-    /// One clock.
     pub clock: u32,
-    /// The other.
     pub peer: u32,
-    /// How often.
     pub anchors: u32,
     /// The median difference between the way over the host and the direct one, in ns.
     pub median_ns: f64,
-    /// The farthest.
     pub max_ns: f64,
     /// How far they may be apart if every bound holds.
     pub bound_ns: f64,
@@ -70,7 +65,6 @@ pub struct TriangleReport {
 /// One device over the profile.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Thermal {
-    /// Which endpoint.
     pub rank: u32,
     /// How often it was looked at.
     pub looks: usize,
@@ -91,11 +85,8 @@ pub struct Thermal {
 pub struct ThermalPoint {
     /// Minutes since the first look at any device.
     pub minute: f64,
-    /// In °C.
     pub temperature_c: Option<f64>,
-    /// In W.
     pub power_w: Option<f64>,
-    /// In MHz.
     pub sm_clock_mhz: Option<u32>,
 }
 

@@ -10,9 +10,7 @@ use crate::summary::{Metrics, Summary, plan_time};
 /// How one kind of samples moved.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Drift {
-    /// Which samples.
     pub of: DriftOf,
-    /// How many.
     pub samples: usize,
     /// Whether they rise or fall, at 1 %.
     pub has_trend: bool,
@@ -32,7 +30,6 @@ pub struct Drift {
     pub series: Vec<(f64, f64)>,
 }
 
-/// Which samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DriftOf {
@@ -45,7 +42,6 @@ pub enum DriftOf {
 }
 
 impl Drift {
-    /// For people.
     pub(crate) fn told(&self) -> String {
         let of = match self.of {
             DriftOf::Sentinel => "the sentinel",

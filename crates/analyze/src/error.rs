@@ -15,7 +15,6 @@ pub enum AnalyzeError {
     /// There is nothing to look at.
     #[error("{}: no sample has {what}", shown_path(dir))]
     Empty {
-        /// The folder.
         dir: PathBuf,
         /// What was looked for.
         what: String,
@@ -23,45 +22,30 @@ pub enum AnalyzeError {
     /// The predictions don't match what was measured.
     #[error("{file}: none of {rows} predictions is of a transfer that was measured: {why}")]
     NoMatch {
-        /// The table.
         file: String,
         /// How many it has.
         rows: usize,
-        /// What is different.
         why: String,
     },
     /// Several paths where one is needed.
     #[error("{what} needs one path, and the profile has {paths}")]
     ManyPaths {
-        /// What needs it.
         what: &'static str,
         /// Those that were measured.
         paths: String,
     },
     /// Two profiles without a common configuration.
     #[error("the profiles have no configuration in common: {why}")]
-    NothingInCommon {
-        /// What is different.
-        why: String,
-    },
+    NothingInCommon { why: String },
     /// The simulator can't take this.
     #[error("can't export to {target}: {why}")]
     Export {
-        /// The simulator.
         target: &'static str,
         /// The obstacle, and what is allowed.
         why: String,
     },
-    /// The system refused.
     #[error("can't {action} {}: {source}", shown_path(path))]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// On what.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    Io { action: &'static str, path: PathBuf, source: io::Error },
 }
 
 impl AnalyzeError {

@@ -15,7 +15,6 @@ use crate::error::AnalyzeError;
 use crate::fit::Point;
 use crate::links::{AlphaBeta, Link, alpha_beta};
 
-/// A simulator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// Network files of its analytical backends.

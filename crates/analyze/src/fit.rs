@@ -16,7 +16,6 @@ pub(crate) struct Point {
     pub(crate) time_ns: f64,
 }
 
-/// One piece.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Segment {
     /// The smallest size it was fitted to.
@@ -38,7 +37,6 @@ pub struct Segment {
 pub enum RegimeKind {
     /// Twice the size takes less than 2^0.2 times as long.
     LatencyBound,
-    /// In between.
     Transition,
     /// Twice the size takes more than 2^0.9 times as long.
     BandwidthBound,
@@ -47,11 +45,8 @@ pub enum RegimeKind {
 /// A range of sizes with one regime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Regime {
-    /// Which.
     pub kind: RegimeKind,
-    /// The smallest size.
     pub from_bytes: u64,
-    /// The largest size.
     pub to_bytes: u64,
 }
 
@@ -74,7 +69,6 @@ pub struct FitError {
     pub median_percent: f64,
     /// Nine of ten sizes are within this. It decides whether the model can be used.
     pub p90_percent: f64,
-    /// The farthest.
     pub max_percent: f64,
     /// The size that is the farthest.
     pub worst_bytes: u64,
@@ -85,9 +79,7 @@ pub struct FitError {
 pub struct Model {
     /// From small to large.
     pub segments: Vec<Segment>,
-    /// Between the segments.
     pub breaks: Vec<Break>,
-    /// Over all sizes.
     pub regimes: Vec<Regime>,
     /// The median error of held-out sizes, in percent; `None` where no segment can spare one.
     pub held_out_error_percent: Option<f64>,

@@ -16,7 +16,6 @@ pub struct Link {
     pub src: u32,
     /// The rank that they go to.
     pub dst: u32,
-    /// How they travel.
     pub path: PathKind,
     /// The median time of the smallest size, in ns.
     pub smallest_ns: f64,
@@ -63,9 +62,7 @@ pub struct AlphaBeta {
 /// `null` where nothing measures it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LogGp {
-    /// The smallest size.
     pub from_bytes: u64,
-    /// The largest size.
     pub to_bytes: u64,
     /// L in ns: the time of an empty transfer, without `o` where the metric leaves it out; `null`
     /// where these sizes don't determine it.
@@ -86,9 +83,7 @@ pub struct LogGp {
 pub struct Asymmetry {
     /// The rank whose outgoing direction is slower.
     pub src: u32,
-    /// The other.
     pub dst: u32,
-    /// How bytes travel.
     pub path: PathKind,
     /// Small transfers or large ones.
     pub sizes: SizeClass,
@@ -107,7 +102,6 @@ pub struct SlowLink {
     pub src: u32,
     /// The rank that they go to.
     pub dst: u32,
-    /// How bytes travel.
     pub path: PathKind,
     /// Small transfers or large ones.
     pub sizes: SizeClass,

@@ -10,7 +10,6 @@ use crate::summary::{Metrics, Summary};
 /// All links of a path. Terminal and report show these numbers, so that they agree.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PathFigures {
-    /// Which path.
     pub path: PathKind,
     /// How many links it has.
     pub links: usize,

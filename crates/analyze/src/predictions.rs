@@ -21,7 +21,6 @@ pub struct Prediction {
     pub src: Option<u32>,
     /// `None` stands for `*`: all.
     pub dst: Option<u32>,
-    /// How many bytes.
     pub size_bytes: u64,
     /// What the simulator says.
     pub predicted_ns: f64,
@@ -55,9 +54,7 @@ pub struct JudgedPoint {
     pub src: u32,
     /// The rank that they go to.
     pub dst: u32,
-    /// How.
     pub path: PathKind,
-    /// How many.
     pub size_bytes: u64,
     /// The median, in ns.
     pub measured_ns: f64,
@@ -76,7 +73,6 @@ pub struct JudgedPoint {
 /// Errors of many points.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ErrorSummary {
-    /// How many.
     pub points: usize,
     /// Mean absolute error, in percent.
     pub mape_percent: f64,
@@ -99,9 +95,7 @@ pub struct LinkErrors {
     pub src: u32,
     /// The rank that they go to.
     pub dst: u32,
-    /// How.
     pub path: PathKind,
-    /// Over its sizes.
     pub errors: ErrorSummary,
     /// A line through the predictions.
     pub predicted: Option<AlphaBeta>,
@@ -109,18 +103,13 @@ pub struct LinkErrors {
     pub measured: Option<AlphaBeta>,
 }
 
-/// A simulator, judged.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Judgement {
-    /// The table.
     pub file: String,
     /// Names of simulators in it.
     pub simulators: Vec<String>,
-    /// Over all points.
     pub total: ErrorSummary,
-    /// By regime.
     pub by_regime: Vec<(RegimeKind, ErrorSummary)>,
-    /// By size.
     pub by_size: Vec<(u64, ErrorSummary)>,
     /// By link, the worst first.
     pub by_link: Vec<LinkErrors>,
@@ -128,7 +117,6 @@ pub struct Judgement {
     pub not_measured: usize,
     /// Measured configurations without a prediction.
     pub not_predicted: usize,
-    /// Every point.
     pub points: Vec<JudgedPoint>,
 }
 

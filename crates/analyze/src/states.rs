@@ -16,7 +16,6 @@ use crate::summary::{Metrics, State, Summary, plan_time};
 /// A source in two states; times are the excess over the fastest sample of each configuration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SourceStates {
-    /// How bytes travel.
     pub path: PathKind,
     /// The rank that they come from.
     pub src: u32,

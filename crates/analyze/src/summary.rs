@@ -18,11 +18,9 @@ pub struct Summary {
     pub src: u32,
     /// The rank that they went to.
     pub dst: u32,
-    /// How.
     pub path: PathKind,
     /// What else moved.
     pub load: Load,
-    /// How many bytes.
     pub size_bytes: u64,
     /// The metric that the times are of.
     pub metric: &'static str,
@@ -32,11 +30,8 @@ pub struct Summary {
     pub median_ns: f64,
     /// The 95 % confidence interval of the median, in ns; `null` from fewer than 6 samples.
     pub interval_ns: Option<(f64, f64)>,
-    /// In ns.
     pub mean_ns: f64,
-    /// In ns.
     pub min_ns: f64,
-    /// In ns.
     pub max_ns: f64,
     /// In ns; `null` from fewer than 100 samples.
     pub p99_ns: Option<f64>,
@@ -97,11 +92,8 @@ impl State {
 /// A sample far from the median of its configuration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outlier {
-    /// Which configuration.
     pub configuration: u32,
-    /// Which repetition.
     pub repetition: u32,
-    /// In ns.
     pub time_ns: f64,
     /// Time by median.
     pub factor: f64,

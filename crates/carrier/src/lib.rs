@@ -7,6 +7,8 @@
 //! The interface of these plugins can only be polled: a lane moves on when [`Lane::poll`] is called. What may take
 //! long is done on threads of the host's own: one listens, one connects, one closes.
 
+#![warn(missing_docs)]
+
 mod bytes;
 mod calls;
 mod closing;

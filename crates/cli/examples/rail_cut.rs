@@ -29,7 +29,6 @@ struct Args {
     phase: u64,
 }
 
-/// What was seen.
 #[derive(Debug)]
 pub(crate) struct Report {
     /// Bytes per second with all rails.
@@ -55,7 +54,6 @@ const SLOTS: u64 = 16;
 const SAMPLE: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_secs(60);
 
-/// Runs the experiment.
 pub(crate) fn run(
     rails: &str,
     cut: usize,

@@ -19,7 +19,6 @@ use crate::stdout::{complain, tell};
 /// The signal that ends the process at once. Earlier ones end the run in order.
 #[derive(Clone, Copy)]
 pub(crate) enum AtOnce {
-    /// The second signal.
     Second,
     /// The second signal. Before [`Interrupt::end_in_order`] is called: the first one, with this message.
     FirstWhileNothingIsDone(&'static str),

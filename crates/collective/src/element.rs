@@ -17,7 +17,6 @@ pub enum Element {
 }
 
 impl Element {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::Float, Self::Int32, Self::Uint8];
 
     /// The size of one.

@@ -22,7 +22,6 @@ pub enum RankError {
     TooLong {
         /// What the operation needs.
         bytes: usize,
-        /// What there is.
         room: usize,
     },
     /// As many handles as connections are needed.
@@ -44,12 +43,5 @@ pub enum RankError {
     },
     /// A message was not as long as it had to be.
     #[error("a message from rank {from} has {got} bytes, not {wanted}")]
-    Length {
-        /// Who sent it.
-        from: usize,
-        /// Its length.
-        got: usize,
-        /// The right one.
-        wanted: usize,
-    },
+    Length { from: usize, got: usize, wanted: usize },
 }

@@ -83,7 +83,6 @@ pub(crate) struct Plan {
 }
 
 impl Operation {
-    /// All of them.
     pub const ALL: [Self; 6] = [
         Self::AllReduce,
         Self::AllGather,

@@ -25,9 +25,7 @@ pub struct Spec {
     pub ranks: usize,
     /// Connections to each rank that it talks to; at least 1.
     pub channels: usize,
-    /// What they do.
     pub operation: Operation,
-    /// On what.
     pub element: Element,
     /// The most bytes that an operation will have.
     pub max_bytes: usize,

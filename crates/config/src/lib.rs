@@ -25,6 +25,7 @@
 //! Nothing here does I/O except [`ConfigBuilder::file`] and [`ConfigBuilder::env`]. All types are
 //! `Send + Sync`.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod alias;
 mod bindings;

@@ -14,7 +14,6 @@ pub struct Check {
     pub group: Group,
     /// The fault that it finds, in a few words.
     pub title: &'static str,
-    /// What that costs.
     pub cost: Cost,
     /// Why it matters, and when it does not.
     pub why: &'static str,
@@ -24,9 +23,7 @@ pub struct Check {
     pub needs_root: bool,
     /// Whether the fix can be undone without a restart.
     pub reversible: bool,
-    /// What it reads.
     pub reads: &'static [&'static str],
-    /// Applies it.
     pub(crate) run: fn(&Context) -> Result<Outcome, Unknown>,
 }
 
@@ -36,7 +33,6 @@ pub struct Check {
 pub enum Group {
     /// Nodes, PCI, GPUs, links.
     Topology,
-    /// Interrupts.
     Irq,
     /// Queues, rings, drops.
     Queues,
@@ -75,7 +71,6 @@ pub enum Cost {
 pub struct Evidence {
     /// A path without the root, or a query such as `ethtool -g eth1`.
     pub path: String,
-    /// What it said.
     pub value: String,
 }
 
@@ -97,7 +92,6 @@ pub struct Finding {
 /// A value that a fix writes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
-    /// Where.
     pub target: Target,
     /// The value that it has, as text.
     pub from: Option<String>,
@@ -256,7 +250,6 @@ impl Group {
 }
 
 impl Cost {
-    /// For people.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Breaks => "does not work as configured",

@@ -39,16 +39,10 @@ pub enum DoctorError {
     },
     /// The check has found nothing, so there is nothing to fix.
     #[error("check `{id}` found nothing to fix: {said}")]
-    NothingToFix {
-        /// The check.
-        id: String,
-        /// What it said.
-        said: String,
-    },
+    NothingToFix { id: String, said: String },
     /// No setting fixes the finding.
     #[error("check `{id}` can't be fixed by a setting: {how}")]
     ByHand {
-        /// The check.
         id: String,
         /// What people can do.
         how: String,
@@ -58,16 +52,10 @@ pub enum DoctorError {
     Tune(#[from] polyrail_tune::TuneError),
     /// A file of probes or a report that can't be read.
     #[error("{} can't be read: {source}; allowed: a file that this user may read", path.display())]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Unreadable { path: PathBuf, source: io::Error },
     /// The file is not a valid report or file of probes.
     #[error("{} is not {wanted}: {fault}; allowed: what `polyrail doctor` wrote", path.display())]
     NotJson {
-        /// The file.
         path: PathBuf,
         /// What it should be.
         wanted: &'static str,

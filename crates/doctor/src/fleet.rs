@@ -16,7 +16,6 @@ pub const FLEET_SCHEMA_VERSION: u32 = 1;
 /// How the hosts of a fleet differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Comparison {
-    /// [`FLEET_SCHEMA_VERSION`].
     pub schema_version: u32,
     /// The hosts, in the order given.
     pub hosts: Vec<String>,

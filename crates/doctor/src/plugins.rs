@@ -33,7 +33,6 @@ const LARGEST_BYTES: u64 = 256 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PluginProbe {
-    /// The file.
     pub path: PathBuf,
     /// Versions of the tables that it exports.
     pub tables: Vec<u32>,

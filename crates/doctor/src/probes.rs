@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 use crate::error::DoctorError;
 use crate::plugins::{self, PluginProbe};
 
-/// All answers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Probes {
@@ -47,7 +46,6 @@ pub struct NicProbe {
     pub tx_ring: Option<RingProbe>,
     /// Header split (TCP data split): 0 is the driver's choice, 1 off, 2 on.
     pub tcp_data_split: Option<u32>,
-    /// Coalescing of interrupts.
     pub coalesce: Option<CoalesceProbe>,
     /// Offloads: what device and kernel do for many packets at once.
     pub offloads: Option<OffloadsProbe>,
@@ -64,7 +62,6 @@ pub struct NicProbe {
 /// A number and its maximum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingProbe {
-    /// In use.
     pub now: u32,
     /// The most that the device can have; `None` if the driver does not tell.
     pub max: Option<u32>,
@@ -99,9 +96,7 @@ pub struct OffloadsProbe {
 pub struct RouteProbe {
     /// The interface whose address the packet has.
     pub nic: String,
-    /// That address.
     pub source: IpAddr,
-    /// Where it goes.
     pub destination: IpAddr,
     /// The interface that it leaves by; `None` if there is no way.
     pub leaves_by: Option<String>,

@@ -16,15 +16,11 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// The diagnosis of a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
-    /// The program's version.
     pub version: String,
-    /// The host's name.
     pub hostname: Option<String>,
     /// Changes with every boot.
     pub boot_id: Option<String>,
-    /// The kernel's release.
     pub kernel: Option<String>,
     /// How many checks said what.
     pub summary: Summary,
@@ -54,15 +50,11 @@ pub struct CheckReport {
     pub id: String,
     /// The part of the machine.
     pub group: Group,
-    /// What it said.
     pub status: Status,
     /// The fault that it finds.
     pub title: String,
-    /// What that costs.
     pub cost: Cost,
-    /// Why it matters.
     pub why: String,
-    /// What mends it.
     pub remedy: String,
     /// Whether mending needs root.
     pub needs_root: bool,
@@ -82,17 +74,14 @@ pub struct CheckReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// Something is wrong.
     Finding,
     /// It could not find out, for the host or for a part of it.
     Unknown,
     /// This host does not have such a thing.
     NotApplicable,
-    /// All is well.
     Clean,
 }
 
-/// Runs all checks.
 pub fn examine(cx: &Context) -> Report {
     let mut checks: Vec<CheckReport> = CHECKS
         .iter()

@@ -19,7 +19,6 @@ impl Dice {
         Self::new(parts.number())
     }
 
-    /// Any number.
     pub fn number(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;

@@ -18,9 +18,7 @@ pub enum Better {
 /// What one level does to the figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Effect {
-    /// The factor.
     pub factor: String,
-    /// The level.
     pub level: String,
     /// The level that it is compared with.
     pub baseline: String,
@@ -28,9 +26,7 @@ pub struct Effect {
     pub percent: Option<f64>,
     /// The lower end of the interval, in percent; `null` if there are too few blocks for one.
     pub low_percent: Option<f64>,
-    /// The upper end.
     pub high_percent: Option<f64>,
-    /// The verdict.
     pub verdict: Verdict,
     /// The verdict in words.
     pub words: String,

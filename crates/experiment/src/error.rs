@@ -9,9 +9,7 @@ pub enum ExperimentError {
     /// The file has a fault.
     #[error("{file}:{line}:{column}: {fault}")]
     File {
-        /// Its name.
         file: String,
-        /// The line.
         line: usize,
         /// The character in the line.
         column: usize,
@@ -23,7 +21,6 @@ pub enum ExperimentError {
     /// Levels that are right alone and wrong together.
     #[error("{file}: the cell {cell} can't be: {conflict}")]
     Conflict {
-        /// The file.
         file: String,
         /// The cell for people.
         cell: String,
@@ -32,28 +29,18 @@ pub enum ExperimentError {
     },
     /// More cells than an experiment may have.
     #[error("{file}: the factors make {count} cells; allowed: {most} at most")]
-    TooMany {
-        /// The file.
-        file: String,
-        /// How many.
-        count: usize,
-        /// The most.
-        most: usize,
-    },
+    TooMany { file: String, count: usize, most: usize },
     /// Too few blocks for any verdict.
     #[error(
         "{file}: blocks = `{blocks}` is too few for {comparisons} comparisons; allowed: {fewest} to {most}"
     )]
     FewBlocks {
-        /// The file.
         file: String,
-        /// As given.
         blocks: usize,
         /// How many levels are compared.
         comparisons: usize,
         /// The fewest that can decide anything.
         fewest: usize,
-        /// The most.
         most: usize,
     },
 }

@@ -8,7 +8,6 @@ use crate::plan::Plan;
 /// How much one factor matters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sensitivity {
-    /// The factor.
     pub factor: String,
     /// How far its highest level is above its lowest, in percent; noise included.
     pub percent: f64,

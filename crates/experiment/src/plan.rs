@@ -16,7 +16,6 @@ pub const MISS: f64 = 0.05;
 pub struct Factor {
     /// Its name in the file and in reports.
     pub name: String,
-    /// What it changes.
     pub kind: Kind,
     /// Its values, as written.
     pub levels: Vec<String>,
@@ -65,7 +64,6 @@ pub type Cell = Vec<usize>;
 /// Cells, and the order in which they are measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What is varied.
     pub factors: Vec<Factor>,
     /// The baseline is the first.
     pub cells: Vec<Cell>,
@@ -75,9 +73,7 @@ pub struct Plan {
 /// One level of one factor against the factor's baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Comparison {
-    /// The factor.
     pub factor: usize,
-    /// Its level.
     pub level: usize,
 }
 
@@ -225,7 +221,6 @@ impl Looks {
         self.after.contains(&blocks)
     }
 
-    /// The last look.
     pub fn most(&self) -> usize {
         self.after.last().copied().unwrap_or_default()
     }

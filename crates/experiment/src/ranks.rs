@@ -14,9 +14,7 @@ pub const DIFFERENCES_MAX: usize = 400;
 pub struct Interval {
     /// The median of the means of all pairs.
     pub estimate: f64,
-    /// The lower end.
     pub low: f64,
-    /// The upper end.
     pub high: f64,
 }
 

@@ -15,7 +15,6 @@ pub struct Measured {
     pub cell: usize,
     /// The level of each factor.
     pub levels: BTreeMap<String, String>,
-    /// The figure.
     pub figure: f64,
     /// What was read back.
     pub verified: Verified,

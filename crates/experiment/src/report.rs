@@ -21,15 +21,12 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// What an experiment found out.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
-    /// The experiment's name.
     pub name: String,
     /// What it is for.
     pub about: String,
     /// The version of the program.
     pub version: String,
-    /// The machine.
     pub host: Host,
     /// What measured a cell.
     pub measure: Measure,
@@ -164,7 +161,6 @@ impl Report {
         html::html(self, style)
     }
 
-    /// As a page.
     pub fn markdown(&self) -> String {
         markdown::markdown(self)
     }

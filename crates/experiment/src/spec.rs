@@ -14,13 +14,11 @@ use crate::figure::Figure;
 use crate::plan::{CELLS_MAX, Design, Factor, Kind, Looks, Plan};
 use crate::ranks::DIFFERENCES_MAX;
 
-/// An experiment.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Experiment {
     /// The file that it was read from, as messages call it.
     #[serde(skip)]
     pub file: String,
-    /// Its name.
     pub name: String,
     /// What it is for; may be empty.
     pub about: String,
@@ -30,7 +28,6 @@ pub struct Experiment {
     pub figure: Figure,
     /// Which figures are good.
     pub better: Better,
-    /// What is varied.
     pub factors: Vec<Factor>,
     /// Settings of every cell.
     pub settings: Vec<(String, String)>,
@@ -38,7 +35,6 @@ pub struct Experiment {
     pub nics: Vec<String>,
     /// Which cells there are.
     pub design: Design,
-    /// The most blocks.
     pub blocks: usize,
     /// The most time; a block that would end later does not begin.
     #[serde(serialize_with = "seconds")]

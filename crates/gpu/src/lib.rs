@@ -8,6 +8,8 @@
 //! The rest of Polyrail knows devices only by these. [`cuda`] has NVIDIA's. With the feature `fake`
 //! there is one that needs no GPU and whose copies finish late, or fail, as a test wants.
 
+#![warn(missing_docs)]
+
 pub mod cuda;
 mod device;
 mod error;

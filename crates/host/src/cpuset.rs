@@ -43,7 +43,6 @@ pub enum CpuSetFault {
 }
 
 impl CpuSet {
-    /// No CPU.
     pub fn new() -> Self {
         Self::default()
     }
@@ -160,12 +159,10 @@ impl CpuSet {
         true
     }
 
-    /// The lowest CPU.
     pub fn first(&self) -> Option<u32> {
         self.iter().next()
     }
 
-    /// The highest CPU.
     pub fn last(&self) -> Option<u32> {
         let word = self.words.last()?;
         Some(64 * (self.words.len() as u32 - 1) + 63 - word.leading_zeros())

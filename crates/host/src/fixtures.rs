@@ -19,7 +19,6 @@ pub use machines::{
 
 use crate::sysroot::Sysroot;
 
-/// Builds a machine.
 pub type Build = fn() -> Fixture;
 
 /// Every machine here, by name.
@@ -34,7 +33,6 @@ pub const ALL: &[(&str, Build)] = &[
     ("unknown-nodes", unknown_nodes),
 ];
 
-/// A machine's files.
 #[derive(Debug)]
 pub struct Fixture {
     folder: TempDir,

@@ -31,7 +31,6 @@ pub struct Interrupts {
     pub unread: Vec<InterruptsError>,
 }
 
-/// A numbered interrupt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Irq {
     /// Its number. It changes with reboots and drivers: [`Self::pci`], [`Self::hwirq`] and the

@@ -64,7 +64,6 @@ pub struct NvmlGpu {
     pub nvlink_access: Vec<NvLinkAccess>,
 }
 
-/// One NVLink.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NvLink {
@@ -77,7 +76,6 @@ pub struct NvLink {
 /// Whether one GPU can use the memory of another over NVLink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvLinkAccess {
-    /// The other GPU.
     pub address: PciAddress,
     /// Whether the driver lets it.
     pub is_possible: bool,

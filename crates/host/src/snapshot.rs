@@ -151,9 +151,7 @@ pub struct Answers<'a> {
 /// What went into an archive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SnapshotSummary {
-    /// Files.
     pub files: usize,
-    /// Links.
     pub links: usize,
     /// Their content in bytes.
     pub bytes: u64,

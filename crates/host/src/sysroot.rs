@@ -28,12 +28,10 @@ pub struct Sysroot {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The system refused.
     #[error("{} can't be read: {source}", path.display())]
     Io {
         /// The path with the root in front.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
     /// The content is not what the kernel writes there.

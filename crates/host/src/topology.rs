@@ -29,7 +29,6 @@ use crate::values::Values;
 /// What was found. Anything that the machine does not tell is `None`, never a guess.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Topology {
-    /// The CPUs.
     pub cpus: Cpus,
     /// The NUMA nodes in order of their numbers, which may have holes; empty if the kernel was built
     /// without them.

@@ -27,7 +27,6 @@ pub enum LabError {
     RailCount {
         /// The rates as given.
         rails: String,
-        /// The network's name.
         network: String,
         /// The number of rates that it takes.
         allowed: &'static str,
@@ -45,7 +44,6 @@ pub enum LabError {
     /// The rail index or name is not one of this lab's.
     #[error("rail `{rail}` is not in lab `{lab}`; allowed: rail0 to rail{last}, or 0 to {last}")]
     UnknownRail {
-        /// The lab's name.
         lab: String,
         /// The rail as given.
         rail: String,
@@ -55,7 +53,6 @@ pub enum LabError {
     /// The lab has fewer nodes.
     #[error("node `{node}` is not in lab `{lab}`; allowed: a, b, or 0 to {last}")]
     UnknownNode {
-        /// The lab's name.
         lab: String,
         /// The node as given.
         node: String,
@@ -65,31 +62,21 @@ pub enum LabError {
     /// A program of the system is needed and missing.
     #[error("the `{program}` program is missing")]
     ProgramMissing {
-        /// Its name.
         program: &'static str,
         /// The package that has it.
         package: &'static str,
     },
     /// A lab of this name is already there.
     #[error("lab `{name}` is already up; allowed: a new name")]
-    AlreadyUp {
-        /// The lab's name.
-        name: String,
-    },
+    AlreadyUp { name: String },
     /// The lab's remains are there, but it cannot be used.
     #[error("lab `{name}` cannot be used: {because}")]
-    Broken {
-        /// The lab's name.
-        name: String,
-        /// What is missing.
-        because: String,
-    },
+    Broken { name: String, because: String },
     /// Neither root nor a user namespace may be used.
     #[error("no permission to make network namespaces: {missing}")]
     NotPermitted {
         /// Which permission is missing.
         missing: String,
-        /// What grants it.
         grant: String,
     },
     /// The kernel was built without a part that the lab needs.
@@ -103,17 +90,14 @@ pub enum LabError {
     /// A thread of a process with several threads cannot join a lab that lives in a user namespace.
     #[error("thread cannot enter {place} of lab `{name}`: {errno}")]
     ThreadCannotEnter {
-        /// The lab's name.
         name: String,
         /// Such as `side a` or `node 3`.
         place: String,
-        /// The system's answer.
         errno: io::Error,
     },
     /// Another process has been changing labs for too long.
     #[error("{lock} is held by another process for more than {waited_s} s")]
     Busy {
-        /// The locked directory.
         lock: PathBuf,
         /// How long this call waited, in seconds.
         waited_s: u64,
@@ -123,29 +107,22 @@ pub enum LabError {
     System {
         /// What was being done.
         step: String,
-        /// The system's answer.
         errno: io::Error,
     },
     /// Another process uses the lab for itself.
     #[error("lab `{name}` is in use by {}", who(*.process))]
     InUse {
-        /// The lab's name.
         name: String,
         /// The other one's process id, where this process can see it.
         process: Option<i32>,
     },
     /// Whoever wanted the lab stopped its building; everything that was built is gone again.
     #[error("building lab `{name}` was interrupted; what there was of it is removed")]
-    Interrupted {
-        /// The lab's name.
-        name: String,
-    },
+    Interrupted { name: String },
     /// Processes inside the lab would not end.
     #[error("lab `{name}` still has {count} processes inside, which SIGKILL did not end: {pids}")]
     StillInUse {
-        /// The lab's name.
         name: String,
-        /// How many remain.
         count: usize,
         /// Their process ids, for people.
         pids: String,

@@ -14,7 +14,6 @@ use crate::spec::rail_name;
 pub enum Firewall {
     /// They are let in.
     Off,
-    /// They vanish.
     Drop,
     /// They are answered with a reset.
     Reject,

@@ -21,7 +21,6 @@ use crate::os;
 use crate::privilege;
 use crate::processes::{self, ProcessId};
 
-/// Identifies a holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HolderId {
     #[serde(flatten)]

@@ -56,7 +56,6 @@ pub struct LabGuard {
 /// One line of [`Lab::list`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabInfo {
-    /// The lab's name.
     pub name: String,
     /// Whether it can be used.
     pub state: LabState,
@@ -88,10 +87,7 @@ pub enum LabState {
     /// Another process is building or removing it right now.
     Changing,
     /// A crash or a reboot left a part of it; `down` removes that, and `up` builds the lab anew.
-    Broken {
-        /// What is missing.
-        because: String,
-    },
+    Broken { because: String },
     /// A process has it that made it for itself, and that can't be seen from here: in a container, say. Its namespaces may be
     /// out of sight, too.
     Elsewhere,
@@ -173,7 +169,6 @@ impl Lab {
         Ok(())
     }
 
-    /// The lab's name.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -158,7 +158,6 @@ struct Remains {
     name: String,
     privilege: Privilege,
     entry: Option<Entry>,
-    /// Alive or not.
     holder: Option<HolderId>,
     form: Form,
     net: Vec<Option<OwnedFd>>,

@@ -57,7 +57,6 @@ pub struct RailInfo {
 /// One end of a rail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RailEnd {
-    /// The IPv4 address.
     pub ipv4: Ipv4Addr,
     /// The IPv6 address; `None` when the kernel runs without IPv6.
     pub ipv6: Option<Ipv6Addr>,
@@ -78,7 +77,6 @@ impl LabSpec {
     pub const MAX_NAME: usize = 32;
     /// Long enough for a flow to fill the rail, short enough that a resend does not drown in it.
     pub const DEFAULT_QUEUE_MS: u32 = 10;
-    /// Ethernet's.
     pub const DEFAULT_MTU: u32 = 1500;
 
     /// A lab with the default queue and MTU. [`Lab::up`](crate::Lab::up) checks the values.
@@ -188,7 +186,6 @@ impl Side {
         }
     }
 
-    /// The opposite side.
     pub fn other(self) -> Self {
         match self {
             Self::A => Self::B,

@@ -35,25 +35,14 @@ pub enum LogError {
     NotAFile {
         /// The file, with its marks filled in.
         path: PathBuf,
-        /// What it is.
         what: &'static str,
     },
     /// The log of this process was started with other settings.
     #[error("{name} = `{value}` comes too late: the log of this process began with `{kept}`")]
-    Taken {
-        /// The setting.
-        name: &'static str,
-        /// What was wanted.
-        value: String,
-        /// What stays.
-        kept: String,
-    },
+    Taken { name: &'static str, value: String, kept: String },
     /// The program has a subscriber of `tracing` of its own, which gets the records.
     #[error("log_file = `{file}` has no effect: this program already takes the records itself")]
-    Foreign {
-        /// What was wanted.
-        file: String,
-    },
+    Foreign { file: String },
 }
 
 impl LogError {

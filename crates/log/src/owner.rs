@@ -27,7 +27,6 @@ pub struct Settings {
     pub format: LogFormat,
     /// The least severe records.
     pub level: LogLevel,
-    /// Whose records.
     pub subsystems: Subsystems,
 }
 

@@ -9,6 +9,7 @@
 //! is stuck delays no transfer. It has a few connections, and one more takes the place of the one that
 //! needs its place least.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod ask;
 mod examine;

@@ -3,6 +3,8 @@
 //! The layouts are what `plugins/net/example/nccl/net*.h` of NCCL 2.18 to 2.30 compile to on 64-bit
 //! Linux; each has a test. [`Library`] finds and loads a plugin the way NCCL does, and [`Net`] calls it.
 
+#![warn(missing_docs)]
+
 mod elf;
 mod load;
 mod net;

@@ -19,21 +19,14 @@ pub enum RefError {
     /// NCCL refused a call.
     #[error("{call}: {text} (NCCL's error {code})")]
     Nccl {
-        /// The function.
         call: &'static str,
-        /// Its result.
         code: i32,
         /// The result in NCCL's words.
         text: String,
     },
     /// The driver refused a call.
     #[error("{call}: error {code} of the CUDA driver")]
-    Driver {
-        /// The function.
-        call: &'static str,
-        /// Its result.
-        code: i32,
-    },
+    Driver { call: &'static str, code: i32 },
     /// A range is not in its memory.
     #[error("range {offset}+{len} is outside the memory of {size} bytes")]
     OutOfRange {

@@ -12,7 +12,6 @@ use crate::nccl::{Handle, Nccl};
 /// A rank: a device, what it sends, and where it receives.
 #[derive(Clone)]
 pub struct WorldEnd {
-    /// The device.
     pub device: Arc<dyn Device>,
     /// Memory that is sent.
     pub source: DeviceMemory,

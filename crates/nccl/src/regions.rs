@@ -95,7 +95,6 @@ impl Regions {
         self.find(handle, address, len).unwrap().unwrap()
     }
 
-    /// Ends all registrations.
     pub(crate) fn clear(&self) {
         let entries = std::mem::take(&mut *self.table());
         entries.iter().flatten().for_each(Entry::end);

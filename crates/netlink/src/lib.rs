@@ -14,6 +14,7 @@
 //! of messages, compiles for 8 seconds where this crate takes less than one, and has no
 //! sockets.
 #![deny(unsafe_code)]
+#![warn(missing_docs)]
 
 mod links;
 mod routes;

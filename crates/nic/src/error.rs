@@ -13,7 +13,6 @@ pub enum NicError {
     Open {
         /// What this process tried to open, such as a netlink socket.
         what: &'static str,
-        /// The system's answer.
         source: io::Error,
     },
     /// The kernel is too old, or was built without this.
@@ -27,7 +26,6 @@ pub enum NicError {
     Refused {
         /// The request, with the interface.
         asked: String,
-        /// The error code.
         source: io::Error,
         /// Its own words, if it had any.
         said: Option<String>,
@@ -35,7 +33,6 @@ pub enum NicError {
     /// The answer can't be understood.
     #[error("{asked}: the kernel's answer has {fault}")]
     Malformed {
-        /// The request.
         asked: String,
         /// What is wrong with the answer.
         fault: &'static str,

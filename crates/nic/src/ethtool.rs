@@ -77,7 +77,6 @@ pub enum Group {
 /// A number of an interface that can be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// Its group.
     pub group: Group,
     /// Its name in the group, as `ethtool` spells it.
     pub name: &'static str,

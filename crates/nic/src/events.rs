@@ -23,19 +23,14 @@ pub struct Events {
 pub enum Event {
     /// A link appeared, or changed its state.
     Link {
-        /// The interface.
         nic: String,
         /// Whether it is switched on.
         is_up: bool,
     },
     /// An interface is gone.
-    Gone {
-        /// The interface.
-        nic: String,
-    },
+    Gone { nic: String },
     /// A program changed settings.
     Changed {
-        /// The interface.
         nic: String,
         /// Such as `channels`.
         what: &'static str,

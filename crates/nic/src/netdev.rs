@@ -29,16 +29,13 @@ pub struct Napi {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QueueKind {
-    /// From the wire.
     Rx,
-    /// To the wire.
     Tx,
 }
 
 /// A queue of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Queue {
-    /// Its direction.
     pub kind: QueueKind,
     /// Counts from 0 in each direction.
     pub id: u32,

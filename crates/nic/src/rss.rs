@@ -22,7 +22,6 @@ pub struct RssTable {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{fault}; allowed: {allowed}")]
 pub struct BadRssTable {
-    /// What is wrong.
     pub fault: String,
     /// What may be given.
     pub allowed: String,

@@ -24,9 +24,7 @@ pub struct WriteWatch {
 /// A process has written to a watched file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Written {
-    /// The file.
     pub path: PathBuf,
-    /// The process.
     pub pid: u32,
     /// Its name; empty if it ended before this process looked.
     pub name: String,

@@ -41,7 +41,6 @@ pub enum NvmlError {
     /// The library answered with an error.
     #[error("{call}: {words}")]
     Refused {
-        /// The function.
         call: &'static str,
         /// The library's `nvmlReturn_t`.
         code: c_int,
@@ -59,12 +58,10 @@ impl NvmlError {
     }
 }
 
-/// The library, started.
 pub struct Nvml {
     table: Table,
 }
 
-/// A GPU.
 pub struct Device<'n> {
     table: &'n Table,
     handle: Handle,
@@ -75,7 +72,6 @@ pub struct Device<'n> {
 pub enum Clock {
     /// Of the processors.
     Sm = 1,
-    /// Of the memory.
     Memory = 2,
 }
 

@@ -20,7 +20,6 @@ use polyrail_otel::Joined;
 type Failed = Box<dyn std::error::Error>;
 type Spans = polyrail_otel::Spans<SdkTracer>;
 
-/// Drops all spans.
 #[derive(Debug)]
 struct Dropping;
 

@@ -21,9 +21,7 @@ pub struct Pattern {
 pub struct WrongByte {
     /// Position in the bytes that were checked.
     pub at: usize,
-    /// What belongs there.
     pub expected: u8,
-    /// What is there.
     pub got: u8,
 }
 

@@ -59,6 +59,7 @@
 //! are types ([`LostReason`], [`ConnectReason`], [`RefusalCode`], [`RefusedCode`]); their texts are
 //! for people and may change. An error changes nothing: what was refused has not begun.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 // Folders use those below them, and never one above: `crates/testkit/tests/modules` refuses a
 // circle.

@@ -58,13 +58,11 @@ impl Word for AnchorMethod {
 /// One comparison of a clock with its parent: a line of `anchors.csv`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Anchor {
-    /// Which clock.
     pub clock: u32,
     /// The clock that it is compared with; of a [peer](AnchorMethod::Peer) anchor, another device.
     pub parent: u32,
     /// Anchors of one window were taken at one go.
     pub window: u32,
-    /// How.
     pub method: AnchorMethod,
     /// The parent before, in ns.
     pub parent_before_ns: i64,
@@ -119,9 +117,7 @@ pub struct Aligned {
 /// How one clock runs against its parent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClockFit {
-    /// Which clock.
     pub clock: u32,
-    /// Against which.
     pub parent: u32,
     /// How much faster the parent runs, in parts per million; `None` from one window.
     pub rate_ppm: Option<f64>,
@@ -154,11 +150,8 @@ pub struct Window {
 /// Stamps of one device compared directly with those of another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Triangle {
-    /// One clock.
     pub clock: u32,
-    /// The other.
     pub peer: u32,
-    /// How many comparisons.
     pub anchors: u32,
     /// The median difference between the way over the host and the direct one, in ns.
     pub median_ns: f64,

@@ -12,14 +12,11 @@ pub fn shown_path(path: &Path) -> String {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfileError {
-    /// The system refused.
     #[error("can't {action} {}: {source}", shown_path(path))]
     Io {
         /// What was tried, such as `write`.
         action: &'static str,
-        /// On what.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
     /// Not a profile folder.
@@ -28,23 +25,16 @@ pub enum ProfileError {
         shown_path(dir)
     )]
     Foreign {
-        /// The folder.
         dir: PathBuf,
         /// The file that every profile has.
         missing: &'static str,
     },
     /// A new profile can't go where something is.
     #[error("{} is not empty; allowed: a new folder, or an empty one", shown_path(dir))]
-    NotEmpty {
-        /// The folder.
-        dir: PathBuf,
-    },
+    NotEmpty { dir: PathBuf },
     /// Another process writes to the profile.
     #[error("another process is writing to {}", shown_path(dir))]
-    Busy {
-        /// The folder.
-        dir: PathBuf,
-    },
+    Busy { dir: PathBuf },
     /// One value of a table.
     #[error("{file}:{line}, column {column}: `{value}`; allowed: {allowed}")]
     Cell {
@@ -52,7 +42,6 @@ pub enum ProfileError {
         file: String,
         /// Counted from 1, headings included.
         line: u64,
-        /// The column's heading.
         column: String,
         /// What is there, shortened.
         value: String,
@@ -64,7 +53,6 @@ pub enum ProfileError {
     Columns {
         /// The file as it was named.
         file: String,
-        /// What is wrong.
         fault: String,
         /// The columns, in the order of the documentation.
         allowed: String,
@@ -94,7 +82,6 @@ pub enum ProfileError {
     /// A value that a program gave.
     #[error("{field} = `{value}`; allowed: {allowed}")]
     Value {
-        /// Which.
         field: String,
         /// As it was given.
         value: String,
@@ -106,7 +93,6 @@ pub enum ProfileError {
     Clock {
         /// Its number in `run.yml`.
         clock: u32,
-        /// What is wrong.
         fault: String,
     },
 }

@@ -43,11 +43,9 @@ pub struct Folder {
 pub enum Part {
     /// What devices said of themselves.
     Temperatures,
-    /// Comparisons of clocks.
     Anchors,
     /// What is known of an endpoint.
     Metadata {
-        /// Which.
         rank: u32,
     },
 }
@@ -173,7 +171,6 @@ impl Folder {
         Ok(Self { dir: dir.into(), plan, run })
     }
 
-    /// Where it is.
     pub fn dir(&self) -> &Path {
         &self.dir
     }

@@ -5,7 +5,6 @@
 //! below `n` is the first that is not in the incomplete last multiple of `n`. No platform, no
 //! floating point and no library can change the order.
 
-/// SplitMix64.
 #[derive(Clone, Debug)]
 pub struct SplitMix64(u64);
 
@@ -15,7 +14,6 @@ impl SplitMix64 {
         Self(seed)
     }
 
-    /// The next number.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -20,7 +20,6 @@ pub const PLAN_VERSION: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// [`PLAN_VERSION`].
     pub schema_version: u32,
     /// Where the order comes from.
     pub seed: u64,
@@ -55,7 +54,6 @@ pub struct Endpoint {
     pub device: String,
 }
 
-/// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EndpointKind {
@@ -65,7 +63,6 @@ pub enum EndpointKind {
     Host,
 }
 
-/// How bytes travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PathKind {
@@ -91,7 +88,6 @@ pub enum PathKind {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Load {
-    /// Nothing.
     #[default]
     None,
     /// Other transfers from the same source.
@@ -112,9 +108,7 @@ pub struct Configuration {
     pub src: u32,
     /// The rank that bytes go to.
     pub dst: u32,
-    /// How they travel.
     pub path: PathKind,
-    /// How many.
     pub size_bytes: u64,
     /// What else moves meanwhile.
     #[serde(default)]
@@ -140,7 +134,6 @@ pub struct Sentinel {
 pub struct Step {
     /// Its place in the whole order, from 0.
     pub order: u64,
-    /// Which configuration.
     pub configuration: u32,
     /// Which repetition; the sentinel counts on from [`Plan::repetitions`].
     pub repetition: u32,

@@ -7,7 +7,6 @@ use std::fmt;
 pub struct Message(Vec<u8>);
 
 impl Message {
-    /// An empty message.
     pub fn new() -> Self {
         Self::default()
     }
@@ -25,24 +24,20 @@ impl Message {
         self.uint(field, value.cast_unsigned())
     }
 
-    /// A `double`.
     pub fn double(&mut self, field: u32, value: f64) -> &mut Self {
         self.fixed64(field, value.to_bits())
     }
 
-    /// A `fixed64`.
     pub fn fixed64(&mut self, field: u32, value: u64) -> &mut Self {
         self.key(field, 1);
         self.0.extend(value.to_le_bytes());
         self
     }
 
-    /// Text.
     pub fn text(&mut self, field: u32, text: &str) -> &mut Self {
         self.bytes(field, text.as_bytes())
     }
 
-    /// A message within.
     pub fn message(&mut self, field: u32, inner: &Self) -> &mut Self {
         self.bytes(field, &inner.0)
     }
@@ -55,7 +50,6 @@ impl Message {
         out.extend(&self.0);
     }
 
-    /// The message itself.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -89,7 +83,6 @@ pub enum Value<'a> {
     Fixed64(u64),
     /// Text, bytes or a message.
     Bytes(&'a [u8]),
-    /// Four bytes.
     Fixed32(u32),
 }
 

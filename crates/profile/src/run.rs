@@ -19,16 +19,13 @@ pub const RUN_VERSION: u32 = 1;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
-    /// [`RUN_VERSION`].
     pub schema_version: u32,
     /// The version of the program.
     pub polyrail_version: String,
     /// The command line, without the program's name.
     #[serde(default)]
     pub arguments: Vec<String>,
-    /// The machine.
     pub hostname: String,
-    /// Its kernel's release.
     pub kernel: Option<String>,
     /// How far it came.
     pub state: State,
@@ -50,7 +47,6 @@ pub struct Run {
     /// measured.
     #[serde(default)]
     pub overhead_percent: BTreeMap<String, f64>,
-    /// Settings in effect.
     #[serde(default)]
     pub settings: BTreeMap<String, Value>,
     /// Variables of the environment; only those that [`allowed_environment`] lets through.
@@ -69,9 +65,7 @@ pub enum State {
     Running,
     /// Every step was made.
     Complete,
-    /// Somebody stopped it.
     Interrupted,
-    /// Something failed.
     Failed,
 }
 
@@ -81,7 +75,6 @@ pub enum State {
 pub enum Layout {
     /// One process all of them.
     OneProcess,
-    /// One process each.
     ProcessPerEndpoint,
 }
 
@@ -89,9 +82,7 @@ pub enum Layout {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Metadata {
-    /// Which.
     pub rank: u32,
-    /// Its process.
     pub pid: u32,
     /// The model of the device, such as `NVIDIA H200`.
     pub model: Option<String>,

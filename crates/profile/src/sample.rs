@@ -81,7 +81,6 @@ pub struct Sample {
     pub order: u64,
     /// Counts the runs that filled the folder: 0 for the first, more after each resume.
     pub session: u32,
-    /// Which configuration.
     pub configuration: u32,
     /// Which repetition of it.
     pub repetition: u32,
@@ -148,7 +147,6 @@ impl Word for Verify {
 pub struct Flags(u16);
 
 impl Flags {
-    /// Nothing to say.
     pub const NONE: Self = Self(0);
     /// The device named a thermal or power reason for a lower clock.
     pub const THROTTLED: Self = Self(1);

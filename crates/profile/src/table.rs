@@ -39,7 +39,6 @@ pub(crate) trait Row {
     /// The headings, in the order in which they are written.
     const COLUMNS: &'static [&'static str];
 
-    /// Adds each cell.
     fn write(&self, line: &mut Line);
 }
 
@@ -244,7 +243,6 @@ impl<'a> Table<'a> {
 struct Records<'a> {
     text: &'a str,
     reader: csv_core::Reader,
-    /// What is read.
     at: usize,
     /// Up to where lines are counted, and the line there.
     counted: usize,

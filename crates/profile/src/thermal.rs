@@ -9,7 +9,6 @@ use crate::table::{Cells, Line, ReadRow, Row};
 pub struct Temperature {
     /// When, on the reference clock, in ns.
     pub at_ns: i64,
-    /// Which endpoint.
     pub rank: u32,
     /// Of the chip, in °C.
     pub temperature_c: Option<f64>,

@@ -30,7 +30,6 @@ impl Lines {
     }
 }
 
-/// Reads one document.
 pub(crate) fn read(text: &str, path: &Path) -> Result<(Value, Lines), ProfileError> {
     let node = polyrail_yaml::parse(text)
         .and_then(|node| node.ok_or_else(|| Fault::new(Position::START, "the file is empty")))

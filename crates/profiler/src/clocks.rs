@@ -19,7 +19,6 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Windows of one session; each session has numbers of its own.
 const WINDOWS_OF_SESSION: u32 = 1_000_000;
 
-/// One device's clock.
 #[derive(Clone)]
 pub struct ClockSource {
     pub(crate) meter: SharedMeter,
@@ -32,7 +31,6 @@ pub struct ClockSource {
 /// How long a flag takes from one device to another: half of its round trip.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerLatency {
-    /// Sender.
     pub src: u32,
     /// The device it goes to.
     pub dst: u32,
@@ -65,7 +63,6 @@ impl<'a> Anchoring<'a> {
         self.now(recorder)
     }
 
-    /// Compares.
     pub(crate) fn now(&mut self, recorder: &Recorder) -> Result<(), ProfilerError> {
         for source in self.sources {
             for anchor in source.anchors(self.window)? {

@@ -21,7 +21,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Copier {
     /// Each rank's source and the seed of its pattern.
     sources: HashMap<u32, (Memory, u64)>,
-    /// Each rank's sink.
     sinks: HashMap<u32, Vec<u8>>,
     /// Whether there is only one CPU, so that no thread may poll.
     is_alone: bool,

@@ -34,16 +34,13 @@ pub enum DriveError {
     /// One was not taken.
     #[error("posting a transfer failed: {0}")]
     Post(#[from] PostError),
-    /// One failed.
     #[error("transfer failed: {0}")]
     Transfer(#[from] TransferError),
-    /// Somebody wanted it.
     #[error("interrupted")]
     Interrupted,
     /// Nothing moved for long.
     #[error("nothing moved for {} s", waited.as_secs())]
     Stuck {
-        /// For how long.
         waited: Duration,
         /// The engine's own account.
         dump: String,

@@ -9,18 +9,14 @@ use polyrail_profile::ProfileError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProfilerError {
-    /// The folder.
     #[error(transparent)]
     Profile(#[from] ProfileError),
-    /// A device.
     #[error("{what}: {source}")]
     Gpu {
-        /// What was tried.
         what: String,
         /// What the device says.
         source: GpuError,
     },
-    /// NCCL.
     #[error(transparent)]
     Nccl(#[from] RefError),
     /// The settings make no engine here.
@@ -28,26 +24,17 @@ pub enum ProfilerError {
     NoEngine(Box<EngineError>),
     /// The engine: no rails, a peer that is lost, a transfer that failed.
     #[error("{what}: {reason}")]
-    Engine {
-        /// What was tried.
-        what: &'static str,
-        /// Why not.
-        reason: String,
-    },
+    Engine { what: &'static str, reason: String },
     /// This machine lacks something.
     #[error("{what}")]
     Machine {
-        /// What, in words.
         what: String,
         /// What to do about it.
         help: String,
     },
     /// The options contradict each other.
     #[error("{what}")]
-    Choice {
-        /// What, in words.
-        what: String,
-    },
+    Choice { what: String },
 }
 
 impl ProfilerError {

@@ -44,7 +44,6 @@ pub(crate) trait Messenger: Send {
     fn clock(&self, rank: u32) -> Option<u32>;
 }
 
-/// Transfers by NCCL.
 pub(crate) struct NcclPath {
     messenger: Box<dyn Messenger>,
     gpus: HashMap<u32, SharedAccelerator>,

@@ -33,7 +33,6 @@ fn blocks(len: u64) -> impl Iterator<Item = (u64, usize)> {
     (0..len.div_ceil(step)).map(move |n| (n * step, (len - n * step).min(step) as usize))
 }
 
-/// Fills host memory.
 pub(crate) fn fill(memory: &Memory, len: u64, seed: u64) {
     let mut block = vec![0; BLOCK_BYTES];
     for (offset, size) in blocks(len) {

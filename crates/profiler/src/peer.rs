@@ -17,7 +17,6 @@ use crate::{pattern, reference_ns};
 
 /// Bytes of a stream, when transfers are small.
 const STREAM_BYTES: u64 = 512 << 20;
-/// One background transfer.
 const LOAD_BYTES: u64 = 64 << 20;
 /// The most that a pair copies per second, to size the background load.
 const LOAD_BYTES_PER_S: f64 = 450e9;
@@ -57,10 +56,8 @@ pub trait Accelerator: Any + Send {
     /// What the device refuses.
     fn open_queue(&self, path: PathKind) -> Result<Queue, GpuError>;
 
-    /// What is sent.
     fn source(&self) -> &DeviceMemory;
 
-    /// Where it arrives.
     fn sink(&self) -> &DeviceMemory;
 
     /// Makes `count` gated copies of the source's first bytes to `sink`, which may be on another
@@ -170,14 +167,12 @@ impl Peer {
         gpu.ok_or_else(|| ProfilerError::Choice { what: format!("rank {rank} is no GPU") })
     }
 
-    /// One untimed copy.
     fn copy(&mut self, src: u32, dst: u32, bytes: u64) -> Result<(), ProfilerError> {
         let (from, to) = (self.gpu(src)?, self.gpu(dst)?);
         let (source, sink) = (lock(&from).source().clone(), lock(&to).sink().clone());
         done(&Self::begin(self.queue(src)?, &source, &sink, bytes)?)
     }
 
-    /// One copy, begun.
     fn begin(
         queue: &mut Queue,
         from: &DeviceMemory,

@@ -35,7 +35,6 @@ const LOAD_BYTES: u64 = 16 << 20;
 pub(crate) enum EndMemory {
     /// Host memory: source and sink.
     Host(Memory, Memory),
-    /// Of a GPU.
     Gpu(SharedAccelerator),
 }
 

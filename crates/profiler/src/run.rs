@@ -50,12 +50,10 @@ pub struct Hooks<'a> {
     pub progress: &'a dyn Fn(f64, &Configuration, u32),
 }
 
-/// How it went.
 #[derive(Debug)]
 pub struct Outcome {
     /// Complete, interrupted or failed.
     pub state: State,
-    /// Why not complete.
     pub reason: Option<String>,
     /// Samples that were taken.
     pub samples: u64,

@@ -28,7 +28,6 @@ use crate::thermal::uuid_text;
 /// An endpoint before it is opened.
 #[derive(Clone, Debug)]
 pub enum Spot {
-    /// A GPU.
     Gpu(Arc<CudaDevice>),
     /// Memory of this host.
     Host,
@@ -42,7 +41,6 @@ pub const WARMING: [PathKind; 3] = [PathKind::CopyEngine, PathKind::Kernel, Path
 pub struct StationOptions {
     /// Endpoints in the order of their ranks.
     pub spots: Vec<Spot>,
-    /// This machine's name.
     pub hostname: String,
     /// The engine's settings, for the path tcp.
     pub config: Config,
@@ -124,7 +122,6 @@ impl StationOptions {
         hosts * (self.source_bytes() + self.sink_bytes() + self.source_bytes())
     }
 
-    /// The GPUs.
     pub fn devices(&self) -> Vec<(u32, Identity)> {
         let gpu = |(rank, spot): (u32, &Spot)| match spot {
             Spot::Gpu(device) => Some((rank, device.identity().clone())),

@@ -22,6 +22,7 @@
 //! and sleeps ([`progress`]), what became of transfers ([`tally`]), how often a line of the log is written that others
 //! cause ([`seldom`]), and defaults that follow from the machine ([`defaults`]).
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod acks;
 pub mod budget;

@@ -36,7 +36,6 @@ pub(crate) struct Dns {
 enum State {
     Asked(Connecting),
     Peer(Peer),
-    /// This engine itself.
     Own,
     /// It did not answer, or refuses: asked again when the name is resolved again.
     Silent,

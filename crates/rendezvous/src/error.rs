@@ -19,7 +19,6 @@ pub enum RendezvousError {
     /// The setting has another value than the settings let through.
     #[error("rendezvous = `{value}` {reason}")]
     Value {
-        /// The value.
         value: String,
         /// What is wrong with it.
         reason: String,
@@ -33,16 +32,13 @@ pub enum RendezvousError {
          ago; waited {waited:.1?}; allowed: a name that no other engine of the group has"
     )]
     Taken {
-        /// The group.
         group: String,
-        /// The name.
         name: String,
         /// Who has it, and for how long: as much of it as the place tells.
         holder: String,
         /// How long it was waited for that engine's end.
         waited: Duration,
     },
-    /// Nobody answers there.
     #[error("rendezvous = `{place}`: no answer: {why}")]
     Unreachable {
         /// The place, as in the setting.
@@ -55,7 +51,6 @@ pub enum RendezvousError {
     Refused {
         /// The place, as in the setting.
         place: String,
-        /// What it said.
         why: String,
         /// What to do about it.
         help: String,
@@ -65,9 +60,7 @@ pub enum RendezvousError {
     File {
         /// What it is for.
         what: &'static str,
-        /// Its path.
         path: String,
-        /// Why.
         source: io::Error,
     },
     /// The environment lacks what the launcher of the ranks sets, or has something else there.
@@ -87,7 +80,6 @@ pub enum RendezvousError {
     Engine {
         /// The place, as in the setting.
         place: String,
-        /// Why.
         source: Box<EngineError>,
     },
     /// Rank 0 can't be reached.
@@ -95,7 +87,6 @@ pub enum RendezvousError {
     Rank0 {
         /// The place, as in the setting.
         place: String,
-        /// Why.
         source: Box<PeerError>,
     },
     /// It can only be joined, not looked at from outside.

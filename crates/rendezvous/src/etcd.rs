@@ -74,11 +74,9 @@ enum OwnKey {
 /// Who has the name that this engine wants.
 struct Holder {
     held: Held,
-    /// For messages.
     who: String,
 }
 
-/// A lease.
 struct Granted {
     id: String,
     seconds: u64,

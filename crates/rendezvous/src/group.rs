@@ -99,7 +99,6 @@ pub fn look(config: &Config, group: &Name, timeout: Duration) -> Result<Watcher,
     Ok(Watcher { session: Session::start(backend, None)? })
 }
 
-/// The setting, read.
 struct Place {
     text: String,
     rendezvous: Rendezvous,

@@ -91,10 +91,7 @@ pub enum Event {
     /// An engine is there.
     Joined(Member),
     /// An engine has left, or has died. One that comes back under the same name has left first.
-    Left {
-        /// Its name.
-        name: String,
-    },
+    Left { name: String },
 }
 
 /// Without the metadata, which is secret.

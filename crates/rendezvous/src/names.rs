@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The longest name.
 const LONGEST: usize = 63;
 
 /// The name of a group or a member: 1 to 63 letters, digits, `.`, `_` and `-`, of which the first is a
@@ -32,7 +31,6 @@ impl Name {
     pub const ALLOWED: &str =
         "1 to 63 letters, digits, `.`, `_` and `-`, first a letter or a digit";
 
-    /// The name.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -30,7 +30,6 @@ pub const SCHEMA_VERSION: u32 = 1;
 /// Everything one run of `polyrail bench` found out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BenchReport {
-    /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
     /// The program on this side.
     pub tool: Tool,
@@ -76,7 +75,6 @@ pub struct BenchReport {
 /// A program and its version.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tool {
-    /// `polyrail`.
     pub name: String,
     /// As `polyrail --version` prints it.
     pub version: String,
@@ -85,7 +83,6 @@ pub struct Tool {
 /// A machine, as far as it affects the figures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Host {
-    /// The host's name.
     pub hostname: String,
     /// Tells two machines of one name apart; equal exactly on one machine since its start.
     pub boot_id: Option<String>,
@@ -110,9 +107,7 @@ pub struct Host {
 pub struct PeerView {
     /// The engine's name on the other side.
     pub name: String,
-    /// Its program.
     pub tool: Tool,
-    /// Its machine.
     pub host: Host,
     /// Whether both sides are on one machine.
     pub same_host: bool,

@@ -20,7 +20,6 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Counts one time.
     pub fn record(&mut self, ns: u64) {
         self.counts[bucket(ns)] += 1;
         self.count += 1;

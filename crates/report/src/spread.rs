@@ -7,9 +7,7 @@ use serde::{Deserialize, Serialize};
 pub struct Spread {
     /// The middle value; of an even number of samples, the mean of the two in the middle.
     pub median: f64,
-    /// The smallest sample.
     pub min: f64,
-    /// The largest sample.
     pub max: f64,
 }
 

@@ -9,9 +9,7 @@ use crate::wrap::{width, words, wrapped};
 /// The alignment of a cell in its column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
-    /// Names.
     Left,
-    /// Numbers.
     Right,
 }
 

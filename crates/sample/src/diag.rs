@@ -24,7 +24,6 @@ pub struct Connection {
     pub unread_bytes: u32,
     /// Written by the process and not yet acknowledged.
     pub unacked_bytes: u32,
-    /// Congestion control.
     pub congestion: String,
     /// Smoothed round-trip time.
     pub rtt_us: u32,
@@ -32,7 +31,6 @@ pub struct Connection {
     pub min_rtt_us: u32,
     /// Congestion window in segments.
     pub cwnd: u32,
-    /// Segments sent again.
     pub retransmits: u64,
     /// Bytes that the other kernel acknowledged.
     pub acked_bytes: u64,

@@ -14,10 +14,7 @@ pub enum SampleError {
     Cpus(#[from] ReadError),
     /// An interval that is too short for the grain of CPU times, or too long to notice its end.
     #[error("interval of {given_ms} ms is out of range; allowed: 100ms to 1h")]
-    Interval {
-        /// The requested interval.
-        given_ms: u128,
-    },
+    Interval { given_ms: u128 },
     /// An interface that is not there.
     #[error("interface `{name}`: does not exist; allowed: {known}")]
     NoInterface {
@@ -37,21 +34,14 @@ pub enum SampleError {
     Write {
         /// The file, or `standard output`.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
     /// The file exists already, and may hold measurements that nobody can repeat.
     #[error("--out `{}`: is there already; allowed: a new file", path.display())]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
+    Exists { path: PathBuf },
     /// A thread can't be made.
     #[error("the sampling thread can't be started: {source}")]
-    Thread {
-        /// The system's answer.
-        source: io::Error,
-    },
+    Thread { source: io::Error },
 }
 
 impl SampleError {

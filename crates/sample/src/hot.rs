@@ -9,13 +9,10 @@ use crate::record::{CpuSample, Sample, ThreadSample};
 /// The busiest CPU among those that work for us, or for the network.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hot {
-    /// The CPU's number.
     pub cpu: u32,
-    /// What runs there.
     pub work: Work,
     /// Not idle, in percent of the interval.
     pub busy_percent: f64,
-    /// Programs.
     pub user_percent: f64,
     /// System calls, copies included.
     pub system_percent: f64,
@@ -33,20 +30,11 @@ pub struct Hot {
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Work {
     /// A proxy that receives: mostly the copy out of the kernel.
-    ReceiveCopy {
-        /// The thread.
-        thread: String,
-    },
+    ReceiveCopy { thread: String },
     /// A proxy that sends: mostly the copy into the kernel.
-    SendCopy {
-        /// The thread.
-        thread: String,
-    },
+    SendCopy { thread: String },
     /// Another thread that is followed.
-    Thread {
-        /// The thread.
-        thread: String,
-    },
+    Thread { thread: String },
     /// The network's softirqs, with no thread of ours there.
     Packets,
 }

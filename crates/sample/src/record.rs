@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 /// The version of all records.
 pub const SCHEMA_VERSION: u32 = 1;
 
-/// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "snake_case")]
 pub enum Record {
@@ -26,17 +25,13 @@ pub enum Record {
 /// The machine, and which of its counters can be read.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Start {
-    /// [`SCHEMA_VERSION`].
     pub schema_version: u32,
-    /// The sampler's version.
     pub version: String,
     /// When sampling began, in milliseconds since 1970 UTC.
     pub started_unix_ms: u64,
-    /// The host's name.
     pub hostname: Option<String>,
     /// Changes with every boot.
     pub boot_id: Option<String>,
-    /// The kernel's release.
     pub kernel: Option<String>,
     /// The requested time between two samples.
     pub interval_ms: u64,
@@ -58,7 +53,6 @@ pub struct Start {
 /// A NIC when sampling began.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NicStart {
-    /// The interface.
     pub name: String,
     /// Its interrupts; empty if the kernel does not tell them.
     pub vectors: Vec<VectorStart>,
@@ -67,7 +61,6 @@ pub struct NicStart {
 /// A vector when sampling began.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VectorStart {
-    /// The interrupt's number.
     pub irq: u32,
     /// The handler's name, such as `mlx5_comp3@pci:0000:06:00.0`.
     pub action: String,
@@ -88,7 +81,6 @@ pub struct Sample {
     pub cpus: Vec<CpuSample>,
     /// Each vector of a NIC that fired.
     pub irqs: Vec<IrqSample>,
-    /// Each NIC.
     pub nics: Vec<NicSample>,
     /// Counters of TCP and IP that moved, by the kernel's names. Of this network namespace.
     pub tcp: BTreeMap<String, u64>,
@@ -106,13 +98,11 @@ pub struct Sample {
 /// Where the time of a CPU went, in percent of the interval, and its network work.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuSample {
-    /// The CPU's number.
     pub cpu: u32,
     /// Programs, niced ones included.
     pub user_percent: f64,
     /// The kernel on behalf of programs: system calls, copies.
     pub system_percent: f64,
-    /// Interrupts.
     pub irq_percent: f64,
     /// Softirqs: most of the network's receive path.
     pub softirq_percent: f64,
@@ -145,9 +135,7 @@ pub struct CpuSample {
 pub struct IrqSample {
     /// Its number, as in [`VectorStart::irq`].
     pub irq: u32,
-    /// The NIC.
     pub nic: String,
-    /// The handler's name.
     pub action: String,
     /// How often it fired, by CPU.
     pub fired: Vec<Fired>,
@@ -156,21 +144,16 @@ pub struct IrqSample {
 /// How often an interrupt came to a CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fired {
-    /// The CPU's number.
     pub cpu: u32,
-    /// How often.
     pub count: u64,
 }
 
 /// What a NIC counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NicSample {
-    /// The interface.
     pub name: String,
-    /// Bytes received.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rx_bytes: u64,
-    /// Packets received.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rx_packets: u64,
     /// Packets received with an error.
@@ -182,10 +165,8 @@ pub struct NicSample {
     /// Packets that did not fit into the device's buffers.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rx_overruns: u64,
-    /// Bytes sent.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tx_bytes: u64,
-    /// Packets sent.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tx_packets: u64,
     /// Packets that could not be sent.
@@ -208,13 +189,11 @@ pub struct FlowSample {
     pub local: String,
     /// Address and port there.
     pub remote: String,
-    /// Congestion control.
     pub congestion: String,
     /// Bytes that the other kernel acknowledged.
     pub tx_bytes: u64,
     /// Bytes received in order.
     pub rx_bytes: u64,
-    /// Segments sent again.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub retransmits: u64,
     /// There was something to send.
@@ -240,11 +219,8 @@ pub struct FlowSample {
 /// A thread that did anything.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ThreadSample {
-    /// Its process.
     pub pid: u32,
-    /// Its number.
     pub tid: u32,
-    /// Its name.
     pub name: String,
     /// The CPU that it ran on last.
     pub cpu: u32,
@@ -272,12 +248,10 @@ pub struct Cost {
     pub read_us: u64,
 }
 
-/// The last line.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct End {
     /// When sampling ended, in milliseconds since 1970 UTC.
     pub ended_unix_ms: u64,
-    /// Samples written.
     pub samples: u64,
     /// Samples that the sampler skipped because it was late.
     pub skipped: u64,

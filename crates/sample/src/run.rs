@@ -126,7 +126,6 @@ fn line(out: &mut dyn Write, record: &Record) -> io::Result<()> {
     out.flush()
 }
 
-/// Of this process.
 fn peak_rss_bytes() -> Option<u64> {
     let status = Sysroot::live().read("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

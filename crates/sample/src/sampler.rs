@@ -16,7 +16,6 @@ use crate::snapshot::{Queues, Snapshot};
 use crate::threads::Threads;
 use crate::vectors::{Vectors, nics};
 
-/// What to sample.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The time between two samples, 100 ms to 1 h.
@@ -155,7 +154,6 @@ impl Sampler {
         self
     }
 
-    /// The first record.
     pub fn start(&self) -> &Start {
         &self.start
     }
@@ -165,7 +163,6 @@ impl Sampler {
         self.options.interval
     }
 
-    /// All counters now.
     pub fn snapshot(&mut self) -> Snapshot {
         if self.taken.is_multiple_of(LOOK_EVERY) && self.taken > 0 {
             self.find_named();

@@ -11,6 +11,7 @@
 //!
 //! Bytes go in, bytes come out: whoever has the socket carries them.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod certificate;
 mod handshake;

@@ -51,7 +51,6 @@ impl HeldPort {
         self.address
     }
 
-    /// Its number.
     pub fn number(&self) -> u16 {
         self.address.port()
     }

@@ -16,6 +16,8 @@
 //! * [`files`]: files that another user may have made, and how they are opened.
 //! * [`tcp`], [`interfaces`], [`threads`]: what the engine asks of sockets, links and CPUs.
 
+#![warn(missing_docs)]
+
 mod badge;
 mod checksum;
 mod event_fd;

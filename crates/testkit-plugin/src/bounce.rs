@@ -26,7 +26,6 @@ pub(crate) struct Bounce {
 
 /// Where a message is put together.
 pub(crate) enum Landing {
-    /// In its fragments.
     Fragments(Memory),
     /// In a part of the stage; then the GPU copies the fragments.
     Stage(Part),

@@ -119,7 +119,6 @@ impl Listener {
 }
 
 impl Connecting {
-    /// Begins to connect.
     pub(crate) fn new(
         plugin: &Arc<Plugin>,
         device: usize,

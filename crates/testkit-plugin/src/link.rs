@@ -17,7 +17,6 @@ pub(crate) struct Link {
     pub(crate) device: usize,
     socket: Socket,
     _helper: Option<Helper>,
-    /// What ended it.
     broken: Option<CallError>,
 }
 

@@ -51,12 +51,10 @@ pub(crate) enum Thing {
     Region(Region),
 }
 
-/// Registered memory.
 #[derive(Clone)]
 pub(crate) enum Region {
     /// Of the host, from this address on.
     Host(Memory),
-    /// Of a GPU.
     Gpu(DeviceMemory),
 }
 

@@ -49,7 +49,6 @@ pub(crate) struct OnGpu {
     pub(crate) stage: Arc<Stage>,
 }
 
-/// For one connection.
 pub(crate) struct Slot {
     pub(crate) metadata: Metadata,
     pub(crate) control: Control,

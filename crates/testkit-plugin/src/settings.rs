@@ -26,7 +26,6 @@ const CALLS: &[&str] = &[
     "finalize",
 ];
 
-/// How messages land.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// In the receiver's buffer, in host memory.
@@ -56,7 +55,6 @@ pub enum BadMetadata {
 pub struct Settings {
     /// Name and address of each device.
     pub devices: Vec<(String, IpAddr)>,
-    /// How messages land.
     pub mode: Mode,
     /// What random places follow from.
     pub seed: u64,
@@ -101,11 +99,8 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}={value}: {allowed}")]
 pub struct SettingError {
-    /// The variable.
     pub name: &'static str,
-    /// Its value.
     pub value: String,
-    /// What is allowed.
     pub allowed: String,
 }
 

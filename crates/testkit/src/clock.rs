@@ -32,7 +32,6 @@ impl<A: Copy + Ord + Hash> Default for Clock<A> {
 }
 
 impl<A: Copy + Ord + Hash> Clock<A> {
-    /// The present moment.
     pub fn now(&self) -> Time {
         self.now
     }

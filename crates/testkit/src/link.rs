@@ -44,7 +44,6 @@ pub enum Leave {
 /// What a reader finds when there are no bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The writer finished.
     Finished,
     /// The connection was reset.
     Reset,
@@ -57,7 +56,6 @@ pub struct Lane {
     pub rate: u64,
     /// Time on the wire.
     pub latency: Duration,
-    /// Whether anything moves.
     pub up: bool,
     /// When it has sent everything given to it.
     pub busy_until: Time,

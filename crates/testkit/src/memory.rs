@@ -8,11 +8,9 @@ use crate::rng::Rng;
 /// Bytes in one piece within a node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The region's slot.
     pub slot: u32,
     /// Where in the slot, in bytes.
     pub offset: u64,
-    /// How many bytes.
     pub len: u64,
 }
 

@@ -8,7 +8,6 @@ use polyrail_proto::{FlowIndex, InstanceId, Time};
 use crate::link::{Advance, Ended, Lane, Leave, Link};
 use crate::rng::Rng;
 
-/// Which node.
 pub type NodeId = usize;
 
 /// Which connection; never used again for another one.
@@ -45,7 +44,6 @@ pub struct Buffers {
 /// The first bytes of a client on a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Hello {
-    /// The client's run.
     pub from: InstanceId,
     /// The run that it means to reach.
     pub to: InstanceId,
@@ -76,7 +74,6 @@ struct Rail {
 pub struct Connection {
     /// Index of the rail that carries it.
     pub rail: usize,
-    /// Who connected.
     pub client: NodeId,
     /// Who was connected to.
     pub server: NodeId,

@@ -93,7 +93,6 @@ impl Oracle {
         Some(id)
     }
 
-    /// An operation.
     pub fn operation(&self, id: OpId) -> &Operation {
         &self.operations[id.0 as usize]
     }

@@ -22,7 +22,6 @@ const URI: u8 = 0x86;
 const VERSION: u8 = 0xa0;
 const EXTENSIONS: u8 = 0xa3;
 
-/// Version 3.
 const VERSION_3: &[u8] = &[INTEGER, 1, 2];
 /// Encoded object identifiers.
 const COMMON_NAME: &[u8] = &[6, 3, 0x55, 4, 3];
@@ -42,7 +41,6 @@ const TRUE: &[u8] = &[1, 1, 0xff];
 /// A kind of key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Ed25519.
     Ed25519,
     /// ECDSA on P-256 with SHA-256.
     P256,
@@ -53,11 +51,8 @@ pub enum Kind {
 /// A use that the extended key usage of a certificate allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
-    /// `serverAuth`.
     ServerAuth = 1,
-    /// `clientAuth`.
     ClientAuth = 2,
-    /// `codeSigning`.
     CodeSigning = 3,
 }
 

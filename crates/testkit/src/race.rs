@@ -31,7 +31,6 @@ pub struct Course {
     pub channels: u32,
     /// Chunks that a channel may have in flight.
     pub window_chunks: u32,
-    /// The largest chunk.
     pub chunk_bytes: u64,
     /// Bytes that the kernel buffers on a flow.
     pub socket_bytes: u64,

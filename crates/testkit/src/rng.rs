@@ -10,7 +10,6 @@ impl Rng {
         Self(seed)
     }
 
-    /// Any 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -22,7 +22,6 @@ pub struct Scenario {
     pub regions: Vec<usize>,
     /// What the users do.
     pub load: Load,
-    /// What goes wrong.
     pub chaos: Chaos,
     /// Every operation must be over by then.
     pub bound: Duration,
@@ -58,19 +57,15 @@ pub struct Load {
 /// What a user may post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dish {
-    /// A write.
     Write,
     /// A write with a notification.
     WriteNotify,
-    /// A read.
     Read,
     /// A send and a receive, in either order.
     SendReceive,
-    /// A notification alone.
     Notify,
 }
 
-/// What goes wrong.
 #[derive(Clone, Debug)]
 pub struct Chaos {
     /// One of these is drawn each time.

@@ -20,7 +20,6 @@ pub const REGION_BYTES: u64 = 4 << 20;
 /// Regions of each node in a scripted run.
 pub const REGIONS: u32 = 5;
 
-/// One event.
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     /// The user of a node posts an operation. Operations are numbered from 0 by these steps.
@@ -48,7 +47,6 @@ pub enum Step {
 pub struct Order {
     /// The node whose user posts it.
     pub node: NodeId,
-    /// Its kind.
     pub kind: Kind,
     /// A notification comes with it.
     pub notify: bool,
@@ -74,7 +72,6 @@ pub struct Report {
 pub enum Seen {
     /// An awaited operation is over.
     Over {
-        /// Its number.
         operation: usize,
         /// Bytes that it moved, or the kind of its failure.
         end: Result<u64, String>,
@@ -101,7 +98,6 @@ impl Order {
         Self::new(node, Kind::Read, len)
     }
 
-    /// A send.
     pub fn send(node: NodeId, tag: u64, len: u64) -> Self {
         Self::new(node, Kind::Send { tag }, len)
     }
@@ -111,7 +107,6 @@ impl Order {
         Self::new(node, Kind::Receive { tag }, len)
     }
 
-    /// A notification alone.
     pub fn notify(node: NodeId) -> Self {
         Self { notify: true, ..Self::new(node, Kind::Notify, 0) }
     }
@@ -158,7 +153,6 @@ pub struct Script {
 }
 
 impl Script {
-    /// The steps.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
@@ -200,7 +194,6 @@ impl Script {
         self.steps.push(Step::Await(operation));
     }
 
-    /// Any other step.
     pub fn then(&mut self, step: Step) {
         self.steps.push(step);
     }

@@ -65,7 +65,6 @@ pub enum Injection {
 /// A run without a violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Turns taken.
     pub steps: u64,
     /// How long it took, in virtual time.
     pub took: Duration,
@@ -80,9 +79,7 @@ pub struct Violation {
     pub seed: u64,
     /// The step in which it showed.
     pub step: u64,
-    /// The moment.
     pub at: Time,
-    /// What is wrong.
     pub what: String,
     /// How the nodes stand.
     pub state: String,

@@ -28,7 +28,6 @@ pub enum Actor {
     Timer(NodeId),
     /// The users of all nodes.
     User,
-    /// Whoever pulls cables.
     Chaos,
     /// The first node's second peer.
     Liar,
@@ -37,15 +36,12 @@ pub enum Actor {
 /// Everything but the nodes.
 #[derive(Debug)]
 pub struct World {
-    /// Virtual time.
     pub clock: Clock<Actor>,
-    /// Rails and connections.
     pub network: Network,
     /// The memory of each node.
     pub memories: Vec<Memory>,
     /// Somebody on the path changes bytes, so that records may fail to open.
     pub is_hostile: bool,
-    /// The judge.
     pub oracle: Oracle,
     /// The one source of randomness.
     pub rng: Rng,
@@ -100,11 +96,9 @@ pub struct Tally {
     pub early: u64,
     /// Operations that were done.
     pub done: u64,
-    /// Operations that failed.
     pub failed: u64,
     /// What a lying peer brought about.
     pub lies: Counts,
-    /// Notifications delivered.
     pub notified: u64,
     /// Most transfers under way at a receiver at once.
     pub most_active: u64,
@@ -143,7 +137,6 @@ impl AddAssign for Tally {
 }
 
 impl World {
-    /// The present moment.
     pub fn now(&self) -> Time {
         self.clock.now()
     }

@@ -535,6 +535,9 @@ fn what_is_published_is_complete_and_nothing_else_is_published() {
         if !is_public {
             continue;
         }
+        if !read(&rule.folder().join("src/lib.rs")).contains("\n#![warn(missing_docs)]\n") {
+            faults.push(format!("crates/{}/src/lib.rs must say #![warn(missing_docs)]", rule.name));
+        }
         for file in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
             if !rule.folder().join(file).exists() {
                 faults.push(format!("crates/{} has no {file}; licences are links", rule.name));

@@ -4,6 +4,7 @@
 //! sequences of a terminal, line breaks, characters that reverse the direction of writing, or invisible ones that make two names look alike. [`steers`] decides which
 //! characters these are, for every place that refuses or escapes them.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 use std::borrow::Cow;
 

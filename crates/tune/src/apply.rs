@@ -43,10 +43,8 @@ pub struct Applied {
 /// What became of one change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Outcome {
-    /// The change.
     #[serde(flatten)]
     pub change: Change,
-    /// How it ended.
     pub effect: Effect,
 }
 

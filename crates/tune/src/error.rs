@@ -38,28 +38,18 @@ pub enum TuneError {
         /// What is wrong there.
         fault: String,
     },
-    /// An invalid argument.
     #[error("{}: {fault}; allowed: {allowed}", argument(field, value))]
     Argument {
-        /// Which.
         field: &'static str,
         /// As it was given; empty if it was left out.
         value: String,
-        /// What is wrong.
         fault: String,
         /// What may be given.
         allowed: String,
     },
     /// A file that an argument names, and that this user or this machine can't read.
     #[error("{field} `{}`: can't be read: {source}; allowed: what this user may read", path.display())]
-    Unread {
-        /// Which argument.
-        field: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The system's answer.
-        source: io::Error,
-    },
+    Unread { field: &'static str, path: PathBuf, source: io::Error },
     /// The plan was made elsewhere, or before a reboot.
     #[error("the plan was made {for_what}")]
     OtherHost {
@@ -68,10 +58,7 @@ pub enum TuneError {
     },
     /// The machine has changed since the plan was made.
     #[error("the plan no longer fits this host: {}", list(differences))]
-    Drifted {
-        /// What is different.
-        differences: Vec<Difference>,
-    },
+    Drifted { differences: Vec<Difference> },
     /// A right is missing.
     #[error("{first}{}", others(*more))]
     Denied {
@@ -82,18 +69,10 @@ pub enum TuneError {
     },
     /// The change would cut the link that this host is reached by.
     #[error("{what} may take {nic} down for a moment, and {nic} carries {carries}")]
-    Disruptive {
-        /// The change.
-        what: String,
-        /// The interface.
-        nic: String,
-        /// Why that matters.
-        carries: String,
-    },
+    Disruptive { what: String, nic: String, carries: String },
     /// Another instance is at work.
     #[error("another polyrail{} is changing this host: {} is locked", owner(pid.as_ref()), path.display())]
     Locked {
-        /// The lock file.
         path: PathBuf,
         /// The other process, if it is known.
         pid: Option<u32>,
@@ -103,7 +82,6 @@ pub enum TuneError {
     Journal {
         /// The file or folder.
         path: PathBuf,
-        /// The system's answer.
         source: io::Error,
     },
     /// Others can change a journal, or have made it. It would have this process write what they want.
@@ -117,7 +95,6 @@ pub enum TuneError {
     /// A journal that can't be understood.
     #[error("{}:{line}: {fault}", path.display())]
     BadJournal {
-        /// The file.
         path: PathBuf,
         /// Counted from 1.
         line: usize,
@@ -139,13 +116,11 @@ pub enum TuneError {
     NoSession {
         /// As it was given.
         id: String,
-        /// Those that exist.
         known_ids: Vec<String>,
     },
     /// A write failed; all writes before it were rolled back.
     #[error("{cause}; {restored} earlier changes were taken back, and the host is as it was")]
     RolledBack {
-        /// What failed.
         cause: Box<Self>,
         /// How many writes were rolled back.
         restored: usize,
@@ -153,7 +128,6 @@ pub enum TuneError {
     /// A write failed, and so did rolling back those before it.
     #[error("{cause}; taking back what was changed failed, too: {}", failures.join("; "))]
     HalfDone {
-        /// What failed first.
         cause: Box<Self>,
         /// What could not be rolled back, and why.
         failures: Vec<String>,
@@ -161,7 +135,6 @@ pub enum TuneError {
     /// The write was accepted, but reading gives another value.
     #[error("{what} was set to {wanted}, but reads {found}")]
     NotTaken {
-        /// What.
         what: String,
         /// The value that was written.
         wanted: String,

@@ -32,7 +32,6 @@ pub struct StateDir {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "step", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Entry {
-    /// The first line.
     Begin {
         /// The version of this form.
         journal_version: u32,
@@ -42,58 +41,44 @@ pub enum Entry {
         host: HostId,
         /// As [`Plan::state_hash`].
         state_hash: String,
-        /// The whole plan.
         plan: Box<Plan>,
     },
     /// A value that the plan does not change, but that a driver may change as a side effect.
     Saved {
-        /// What.
         target: Target,
-        /// Its value.
         old: String,
     },
     /// A value is about to be changed.
     Write {
         /// Counts from 0.
         number: usize,
-        /// What.
         target: Target,
-        /// From this.
         old: String,
-        /// To this.
         new: String,
     },
     /// The write is done.
     Written {
-        /// As in [`Self::Write`].
         number: usize,
     },
     /// The kernel places this vector itself; the value is as before.
     Managed {
-        /// As in [`Self::Write`].
         number: usize,
     },
     /// The driver refused a wish; the value is as before.
     Refused {
-        /// As in [`Self::Write`].
         number: usize,
-        /// The driver's answer.
         error: String,
     },
     /// The write failed; the value is as before.
     Failed {
-        /// As in [`Self::Write`].
         number: usize,
-        /// The system's answer.
         error: String,
     },
-    /// Everything is done.
     Committed,
     /// The user confirmed that the machine can still be reached.
     Confirmed,
     /// A value is back.
     Restored {
-        /// What.
         target: Target,
         /// The value that it has again.
         value: String,
@@ -204,7 +189,6 @@ impl StateDir {
         checked.and_then(|()| files::require_trusted(&self.path)).map_err(failed(&self.path))
     }
 
-    /// The folder.
     pub fn path(&self) -> &Path {
         &self.path
     }

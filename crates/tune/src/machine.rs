@@ -67,7 +67,6 @@ pub struct Fault {
     pub what: String,
     /// What was being done.
     pub step: Step,
-    /// The system's answer.
     pub source: io::Error,
     /// The kernel's own words, if it had any.
     pub said: Option<String>,

@@ -45,15 +45,12 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Change {
-    /// What.
     pub target: Target,
     /// The owner of the value, for people: an interface and queue, or a group of settings.
     pub what: String,
-    /// The value now.
     pub old: String,
     /// The value to be.
     pub new: String,
-    /// Why.
     pub reason: String,
     /// Whether the rest is carried out even if the driver refuses this, or ignores it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -64,11 +61,9 @@ pub struct Change {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kept {
-    /// What.
     pub target: Target,
     /// The owner of the value, for people.
     pub what: String,
-    /// The value.
     pub value: String,
 }
 
@@ -76,11 +71,9 @@ pub struct Kept {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Skipped {
-    /// What.
     pub target: Target,
     /// The owner of the value, for people.
     pub what: String,
-    /// Why.
     pub reason: String,
 }
 
@@ -265,7 +258,6 @@ impl Plan {
 /// A value that is no longer what a plan expects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Difference {
-    /// What.
     pub what: String,
     /// The value in the plan.
     pub expected: String,

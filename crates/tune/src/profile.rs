@@ -13,14 +13,11 @@ use crate::yaml;
 
 pub use rule::{Aim, Rule, Subject};
 
-/// A profile.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// Its name.
     pub name: String,
     /// What it is for, in a sentence.
     pub about: String,
-    /// What it wants.
     pub rules: Vec<Rule>,
 }
 

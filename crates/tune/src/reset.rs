@@ -23,14 +23,10 @@ pub enum Which {
     Pristine,
 }
 
-/// A restored value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Restored {
-    /// What.
     pub target: Target,
-    /// Where it stands.
     pub place: String,
-    /// The value before.
     pub found: String,
     /// The current value, which is the one from before the session.
     pub value: String,

@@ -14,17 +14,13 @@ use crate::plan::check_path;
 pub enum Target {
     /// Queues, rings and coalescing of an interface.
     Ethtool {
-        /// The interface.
         nic: String,
         /// As in [`Setting::full_name`].
         setting: String,
     },
     /// How an interface spreads received packets over its queues, as an
     /// [`RssTable`](polyrail_nic::RssTable).
-    Rss {
-        /// The interface.
-        nic: String,
-    },
+    Rss { nic: String },
     /// The CPUs that an interrupt may go to, as a list like `0-3,8`.
     Irq(VectorId),
     /// The service irqbalance, which moves interrupts by itself: `running` or `stopped`.
@@ -32,7 +28,6 @@ pub enum Target {
     /// An irqbalance that no service manager has started, as above. `stopped` means paused by
     /// SIGSTOP, because nobody would know how to start it again.
     IrqbalanceProcess {
-        /// Its number.
         pid: u32,
         /// When it was started, in clock ticks since boot: PIDs are reused.
         start_ticks: u64,

@@ -14,7 +14,6 @@ use crate::target::Target;
 /// One value of a plan, as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Checked {
-    /// What.
     pub target: Target,
     /// The owner of the value, for people.
     pub what: String,
@@ -24,7 +23,6 @@ pub struct Checked {
     pub found: Option<String>,
     /// For interrupts: where they really go, if the kernel tells.
     pub effective: Option<String>,
-    /// The verdict.
     pub state: State,
     /// The reason, if it is not obvious.
     pub reason: Option<String>,

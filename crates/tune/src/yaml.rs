@@ -7,7 +7,6 @@ use crate::error::TuneError;
 /// No file that people write comes near.
 const FILE_LIMIT_BYTES: usize = 1 << 20;
 
-/// Reads one document.
 pub(crate) fn parse(text: &str) -> Result<Node, Fault> {
     if text.len() > FILE_LIMIT_BYTES {
         return Err(Fault::new(Position::START, "is larger than 1 MiB"));

@@ -3,6 +3,7 @@
 //! [`parse`] reads one document. It refuses anchors, aliases and tags, and values nested deeper than
 //! people write. The caller knows what the values mean, and reports a wrong one with [`Fault::new`].
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 use std::collections::HashMap;
 use std::fmt;

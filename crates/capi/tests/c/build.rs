@@ -102,7 +102,6 @@ pub(crate) fn build(source: &str, compiler: &Compiler, options: &[&str]) -> Path
     program
 }
 
-/// What pkg-config says.
 fn package(is_static: bool) -> Vec<String> {
     let mut command = Command::new("pkg-config");
     command.args(["--cflags", "--libs", "polyrail"]);

@@ -101,7 +101,6 @@ impl Simulator {
     }
 }
 
-/// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     if let Some(path) = args.html.as_deref().filter(|path| is_of_profile(path, &args.dir)) {
         let fault = "is a file of the profile; allowed: another file, such as report.html";

@@ -38,7 +38,6 @@ pub(crate) use self::options::{Args, Layout, MemoryKind, Verify, check_options, 
 use crate::config_args::{print_warnings, told};
 use crate::stdout::{keep, refuse, start_log};
 
-/// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     match start(args) {
         Ok(code) => ExitCode::from(code),

@@ -19,7 +19,6 @@ use std::process::ExitCode;
 pub(crate) use self::args::{Args, check_options};
 use crate::fault::Fault;
 
-/// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let done = match args.worker {
         true => worker::work(),

@@ -47,7 +47,6 @@ struct ShowArgs {
     config: ConfigArgs,
 }
 
-/// Runs the subcommand.
 pub(crate) fn run(args: Args) -> ExitCode {
     match output(&args.command) {
         Ok(text) => print(&text, exit::OK),

@@ -75,7 +75,6 @@ Examples:
 
 Exit codes: 0 nothing found, 1 something found, 2 wrong arguments, 3 the host can't be examined.";
 
-/// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     match execute(args) {
         Ok((text, code)) => print(&text, code),

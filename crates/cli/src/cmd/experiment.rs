@@ -77,12 +77,10 @@ pub(crate) struct RunArgs {
     sysroot: Option<MachineCopy>,
 }
 
-/// Runs `experiment run`.
 pub(crate) fn run(args: &RunArgs) -> ExitCode {
     finish(execute(args, &args.file))
 }
 
-/// Runs `experiment undo`.
 pub(crate) fn undo(args: &UndoArgs) -> ExitCode {
     finish(undo_in(&args.folder, args.sysroot.as_ref()))
 }

@@ -122,7 +122,6 @@ impl Words {
     }
 }
 
-/// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let Words { place, verb } = &args.words;
     let state = match verb {

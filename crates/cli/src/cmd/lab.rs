@@ -165,7 +165,6 @@ struct DownArgs {
     all: bool,
 }
 
-/// Runs the subcommand.
 pub(crate) fn run(args: Args) -> ExitCode {
     let result = match args.command {
         Command::Up(args) => up(&args),

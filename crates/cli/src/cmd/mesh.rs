@@ -33,7 +33,6 @@ pub(crate) use self::args::Args;
 use self::error::MeshError;
 use crate::stdout::refuse;
 
-/// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let done = match &args.worker {
         Some(seat) => crew::work(args, seat),

@@ -95,7 +95,6 @@ enum Command {
     },
 }
 
-/// Runs the subcommand.
 pub(crate) fn run(args: Args) -> ExitCode {
     let done = match args.command {
         Command::Env { folder, conf, gpus } => env(folder.as_deref(), conf, gpus),

@@ -69,7 +69,6 @@ enum Command {
     },
 }
 
-/// Runs the subcommand.
 pub(crate) fn run(args: Args) -> ExitCode {
     let done = match args.command {
         Command::Install { folder: Some(folder), undo: true, .. } => folder::remove(&folder),

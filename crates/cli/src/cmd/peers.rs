@@ -73,7 +73,6 @@ enum View {
     Outside(Watcher),
 }
 
-/// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let config = match args.config.resolve() {
         Ok(config) => config,

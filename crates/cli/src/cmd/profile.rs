@@ -23,7 +23,6 @@ use crate::fault::Fault;
 use crate::interrupt::{AtOnce, Interrupt};
 use crate::stdout::{print, start_log};
 
-/// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     match execute(args) {
         Ok((text, code)) => print(&text, code),

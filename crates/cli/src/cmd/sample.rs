@@ -60,7 +60,6 @@ Examples:
 
 docs/sample.md (in packages: /usr/share/doc/polyrail/docs) describes the records.";
 
-/// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     match execute(args) {
         Ok(code) => ExitCode::from(code),

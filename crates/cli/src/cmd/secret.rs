@@ -35,7 +35,6 @@ enum Command {
     },
 }
 
-/// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     let Command::New { file } = &args.command;
     let secret = match polyrail::new_secret() {

@@ -21,12 +21,10 @@ use crate::files;
 use crate::stdout::{print, refuse, tell};
 use crate::unwritten::Unwritten;
 
-/// Runs `sweep`.
 pub(crate) fn sweep(args: &SweepArgs) -> ExitCode {
     finish(&args.wanted())
 }
 
-/// Runs `autotune`.
 pub(crate) fn autotune(args: &AutotuneArgs) -> ExitCode {
     finish(&args.wanted())
 }

@@ -60,7 +60,6 @@ const SHORTEST: Duration = Duration::from_millis(200);
 /// How long Ctrl-C may take.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Runs the subcommand.
 pub(crate) fn run(args: &Args) -> ExitCode {
     match execute(args) {
         Ok(()) => ExitCode::from(exit::OK),

@@ -457,7 +457,6 @@ fn a_build_that_is_told_to_end_leaves_nothing_and_says_so() {
 /// How far a build has come, by what it has written down.
 enum Stage {
     Nothing,
-    /// That it begins.
     Begun,
     /// Which namespaces it has made, or which process holds them; no rail is there yet.
     Namespaces,

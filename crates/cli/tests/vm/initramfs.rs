@@ -56,7 +56,6 @@ impl Archive {
         }
     }
 
-    /// The whole archive.
     pub(crate) fn finish(mut self) -> Vec<u8> {
         self.entry(Path::new("TRAILER!!!"), 0, &[]);
         self.bytes

@@ -40,7 +40,6 @@ const SPECIAL: &[(&str, Kind)] =
 const IRQ_LEVELS: &[&str] =
     &["default", "matched", "split", "colocate", "numa", "spread", "single"];
 
-/// The longest file.
 const BYTES_MAX: usize = 1 << 20;
 /// What measures a cell if the file does not say: one size, for a second.
 const BENCH: &[&str] = &["--sizes", "16MiB", "--time", "1s"];

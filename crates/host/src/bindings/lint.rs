@@ -19,9 +19,7 @@ const TCPX_INTERFACES: usize = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Sending.
     Tx,
-    /// Receiving.
     Rx,
 }
 
@@ -86,7 +84,6 @@ impl Serialize for LintId {
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// Which kind.
     pub id: LintId,
     /// Whether threads can't run as written. With any other finding they run, but slower than they
     /// could.
@@ -95,7 +92,6 @@ pub struct Finding {
     pub role: Option<Role>,
     /// The interface, or [`OTHERS`].
     pub interface: String,
-    /// The CPUs meant.
     pub cpus: CpuSet,
     /// What is wrong and why it matters, in a sentence.
     pub message: String,
@@ -104,11 +100,8 @@ pub struct Finding {
 /// Where an interface's interrupt goes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct IrqPlace {
-    /// The interface.
     pub interface: String,
-    /// Its number.
     pub irq: u32,
-    /// Its handler.
     pub name: String,
     /// The CPUs that it goes to: the effective ones where the kernel tells, else the wanted ones.
     pub cpus: CpuSet,
@@ -117,7 +110,6 @@ pub struct IrqPlace {
 /// The parts of a machine that bindings are checked against.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The machine.
     pub topology: Topology,
     /// Where the interrupts of its interfaces go; empty if `/proc/irq` cannot be read.
     pub irqs: Vec<IrqPlace>,

@@ -13,7 +13,6 @@ const FOR_APP: usize = 8;
 const FOR_TX: usize = 14;
 const FOR_RX: usize = 14;
 
-/// What to suggest.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// The interfaces to suggest for. Empty: those that serve GPUs best, or all that are up if
@@ -45,9 +44,7 @@ pub struct NodeShare {
     pub node: Option<u32>,
     /// The program's own threads, and the rest of the system.
     pub app: CpuSet,
-    /// Sending.
     pub tx: CpuSet,
-    /// Receiving.
     pub rx: CpuSet,
     /// Interrupts of the interfaces.
     pub irq: CpuSet,
@@ -58,11 +55,8 @@ pub struct NodeShare {
 /// What an interface's threads get.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NicShare {
-    /// The interface.
     pub nic: String,
-    /// Sending.
     pub tx: CpuSet,
-    /// Receiving.
     pub rx: CpuSet,
 }
 

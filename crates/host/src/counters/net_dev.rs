@@ -17,9 +17,7 @@ pub struct NetDev {
 /// Counters of one interface since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct NetDevCounters {
-    /// Bytes received.
     pub rx_bytes: u64,
-    /// Packets received.
     pub rx_packets: u64,
     /// Packets received that were damaged.
     pub rx_errors: u64,
@@ -27,9 +25,7 @@ pub struct NetDevCounters {
     pub rx_dropped: u64,
     /// Packets that the interface itself had no room for.
     pub rx_fifo: u64,
-    /// Bytes sent.
     pub tx_bytes: u64,
-    /// Packets sent.
     pub tx_packets: u64,
     /// Packets that could not be sent.
     pub tx_errors: u64,

@@ -19,7 +19,6 @@ pub struct Softnet {
 pub struct SoftnetCpu {
     /// Which CPU. `None` on kernels that do not write it: the line number does not tell it either.
     pub cpu: Option<u32>,
-    /// Packets handled.
     pub processed: u64,
     /// Packets thrown away because the backlog was full (`net.core.netdev_max_backlog`).
     pub dropped: u64,

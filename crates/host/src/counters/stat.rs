@@ -13,17 +13,14 @@ const PATH: &str = "/proc/stat";
 /// differences over less than a second say little.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CpuTicks {
-    /// Programs.
     pub user: u64,
     /// Programs with lowered priority.
     pub nice: u64,
     /// The kernel on behalf of programs.
     pub system: u64,
-    /// Nothing.
     pub idle: u64,
     /// Idle while a program that ran here waits for a disk.
     pub iowait: u64,
-    /// Interrupt handlers.
     pub irq: u64,
     /// Deferred work of interrupts: for network traffic, most of the receive path.
     pub softirq: u64,
@@ -34,18 +31,15 @@ pub struct CpuTicks {
 /// `/proc/stat` at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stat {
-    /// All CPUs together.
     pub all: CpuTicks,
     /// The CPUs that are online, in the file's order.
     pub cpus: Vec<(u32, CpuTicks)>,
-    /// Context switches.
     pub context_switches: u64,
     /// Seconds since 1970 at which the machine started.
     pub boot_unix_s: u64,
 }
 
 impl CpuTicks {
-    /// All ticks together.
     pub fn total(&self) -> u64 {
         let Self { user, nice, system, idle, iowait, irq, softirq, steal } = *self;
         [user, nice, system, idle, iowait, irq, softirq, steal]

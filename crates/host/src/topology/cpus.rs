@@ -13,7 +13,6 @@ const FOLDER: &str = "/sys/devices/system/cpu";
 /// The CPUs of a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Cpus {
-    /// Switched on.
     pub online: CpuSet,
     /// Could be switched on without a restart.
     pub possible: CpuSet,
@@ -37,9 +36,7 @@ pub struct Cpus {
 /// One CPU: a core, or one of the threads of a core.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Cpu {
-    /// Its number.
     pub id: u32,
-    /// The socket.
     pub package: Option<i32>,
     /// The core's number within its socket.
     pub core: Option<i32>,
@@ -51,11 +48,8 @@ pub struct Cpu {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheKind {
-    /// Data only.
     Data,
-    /// Instructions only.
     Instruction,
-    /// Both.
     Unified,
 }
 
@@ -64,7 +58,6 @@ pub enum CacheKind {
 pub struct Cache {
     /// 1 to 4.
     pub level: u8,
-    /// What it holds.
     pub kind: CacheKind,
     /// Its size in bytes.
     pub size_bytes: Option<u64>,

@@ -18,7 +18,6 @@ const NVIDIA: u16 = 0x10de;
 /// A device's place on the PCI bus.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PciFunction {
-    /// Its address.
     pub address: PciAddress,
     /// The host bridge that it hangs on, as the kernel names it: `pci0000:07`.
     pub host_bridge: String,
@@ -39,7 +38,6 @@ pub struct PciFunction {
 /// A bridge on the way to a device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PciBridge {
-    /// Its address.
     pub address: PciAddress,
     /// What its link runs at.
     pub link: Option<PciLink>,
@@ -63,7 +61,6 @@ pub struct PciLink {
 pub struct Gpu {
     /// Its number in the order of PCI addresses.
     pub index: usize,
-    /// Its place.
     pub pci: PciFunction,
     /// The NUMA node; `None` if the machine does not tell.
     pub node: Option<u32>,

@@ -42,7 +42,6 @@ pub struct Choice {
 /// An interface that was not chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Rival {
-    /// The interface.
     pub nic: String,
     /// How far it is; `None` if the machine does not tell.
     pub distance: Option<Distance>,

@@ -11,11 +11,9 @@ const FOLDER: &str = "/sys/devices/system/node";
 /// A NUMA node: memory and the CPUs next to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Node {
-    /// Its number.
     pub id: u32,
     /// Its CPUs; none if it is memory only, as the memory of some GPUs is.
     pub cpus: CpuSet,
-    /// Its memory.
     pub memory_bytes: Option<u64>,
     /// Node and its distance, where 10 is local. The firmware claims it; nobody measures it.
     pub distances: Vec<(u32, u32)>,

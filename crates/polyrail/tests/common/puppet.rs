@@ -152,8 +152,7 @@ fn puppet() {
     let flooding = Arc::new(AtomicBool::new(true));
     let mut devices = Vec::new();
     let mut threads = Vec::new();
-    let mut messages =
-        Messages { engine: engine.clone(), room: region.clone(), posted: Vec::new() };
+    let mut messages = Messages::new(engine.clone(), region.clone(), say);
     for line in std::io::stdin().lines().map_while(Result::ok) {
         let (order, argument) = line.split_once(' ').unwrap_or((&line, ""));
         match order {
@@ -231,17 +230,28 @@ fn puppet() {
 }
 
 /// What the puppet sends and receives, from and to its room.
-struct Messages {
+pub(crate) struct Messages {
     engine: Engine,
     room: Region,
     posted: Vec<(String, Arc<Transfer>)>,
+    say: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 impl Messages {
+    /// Its answers go to `say`.
+    pub(crate) fn new(
+        engine: Engine,
+        room: Region,
+        say: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Self {
+        Self { engine, room, posted: Vec::new(), say: Arc::new(say) }
+    }
+
     /// `room BYTES`, `send|receive TAG LEN TIMES MS` (the beginning of the room, so many times; 0 ms: no
     /// timeout), `path_of_send LEN`, `cancel TAG`, `peek`, `end_room`, `echo TAGS ROUNDS LEN`.
-    fn obey(&mut self, peer: Option<&Peer>, order: &str, argument: &str) {
+    pub(crate) fn obey(&mut self, peer: Option<&Peer>, order: &str, argument: &str) {
         let numbers: Vec<u64> = argument.split(' ').filter_map(|word| word.parse().ok()).collect();
+        let say = self.say.clone();
         match (order, &numbers[..]) {
             ("room", [bytes]) => {
                 let zeros = Memory::from(vec![0; *bytes as usize]);
@@ -275,7 +285,7 @@ impl Messages {
                 say(&self.engine.prepare(request).unwrap().path().to_string());
             }
             ("cancel", _) => {
-                let (_, transfer) = self.posted.iter().find(|(tag, _)| tag == argument).unwrap();
+                let (_, transfer) = self.posted.iter().rfind(|(tag, _)| tag == argument).unwrap();
                 transfer.cancel();
             }
             ("peek", _) => {

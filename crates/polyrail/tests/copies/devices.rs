@@ -1,26 +1,90 @@
-//! Memory of devices that goes over rails: staged through pinned memory, with a device that copies late, out of order
-//! between its queues, and fails when a test says so.
+//! Memory of devices that is staged through pinned memory, over rails or through memory that both ends have open, with a
+//! device that copies late, out of order between its queues, and fails when a test says so.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::common::devices::{device, on, stays_as_it_is, waits_for_copies, write_scattered};
+use super::shared::{self, moved};
+use crate::common::devices::{
+    device, lone_device, on, stays_as_it_is, waits_for_copies, write_scattered,
+};
 use crate::common::relay::{Cut, RelayedPair};
 use crate::common::*;
-use polyrail::{RefusalCode, Region, TransferError};
+use polyrail::{Engine, Memory, PathKind, RefusalCode, Region, Request, TransferError};
 use polyrail_gpu::fake::FakeDevice;
 
 /// Both engines are in one process, where devices would copy from end to end.
 const TCP: (&str, &str) = ("path", "tcp");
 
-const MODES: [&[(&str, &str)]; 5] = [
-    &[TCP],
-    &[TCP, ("proxy_layout", "merged"), ("channels", "8"), ("sockets", "2")],
-    &[TCP, ("payload", "crc32c"), ("gpu_chunk_bytes", "64KiB"), ("window_chunks", "2")],
-    // A ring of one chunk: everything waits for room.
-    &[TCP, ("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "64KiB")],
-    &[TCP, ("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "100KiB"), ("payload", "crc32c")],
-];
+/// Payload of devices takes one of these ways through pinned memory.
+#[derive(Clone, Copy)]
+struct Way {
+    kind: PathKind,
+    device: fn(u32) -> Arc<FakeDevice>,
+    engines: fn(&[Setting]) -> Pair,
+    modes: [&'static [Setting]; 5],
+    /// Where rails are cut.
+    cut: &'static [Setting],
+}
+
+type Setting = (&'static str, &'static str);
+
+const RAILS: Way = Way {
+    kind: PathKind::Tcp,
+    device,
+    engines: pair,
+    modes: [
+        &[TCP],
+        &[TCP, ("proxy_layout", "merged"), ("channels", "8"), ("sockets", "2")],
+        &[TCP, ("payload", "crc32c"), ("gpu_chunk_bytes", "64KiB"), ("window_chunks", "2")],
+        // A ring of one chunk: everything waits for room.
+        &[TCP, ("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "64KiB")],
+        &[TCP, ("staging_bytes", "64KiB"), ("gpu_chunk_bytes", "100KiB"), ("payload", "crc32c")],
+    ],
+    cut: &[TCP, ("gpu_chunk_bytes", "64KiB"), ("payload", "crc32c")],
+};
+
+const SHARED: Way = Way {
+    kind: PathKind::Shared,
+    device: lone_device,
+    engines: |settings| apart(settings, settings),
+    modes: shared::MODES,
+    cut: &[("path", "shared"), ("gpu_chunk_bytes", "64KiB"), ("chunk_bytes", "64KiB")],
+};
+
+impl Way {
+    fn devices(&self) -> [Arc<FakeDevice>; 2] {
+        [0, 1].map(self.device)
+    }
+
+    /// A write that takes this way.
+    fn write(&self, p: &Pair, from: &Region, to: &Region) -> Result<u64, TransferError> {
+        let request = Request::write(&p.to_b).segment(from.all(), remote(&p.a, to).all());
+        let prepared = p.a.prepare(request).unwrap();
+        assert_eq!(prepared.path().kind, self.kind, "{}", prepared.path());
+        prepared.post().unwrap().ended().map(|outcome| outcome.bytes)
+    }
+
+    /// Asserts that nothing else carried a byte of what the engine sent.
+    fn carried(&self, engine: &Engine, bytes: u64) {
+        wait_for("the count", || match self.kind {
+            // Rails of a busy machine stall, and carry chunks again.
+            PathKind::Tcp => moved(engine).0 >= bytes,
+            _ => moved(engine).1 == bytes,
+        });
+        let other = if self.kind == PathKind::Tcp { moved(engine).1 } else { moved(engine).0 };
+        assert_eq!(other, 0);
+    }
+}
+
+fn each_mode(test: impl Fn(&Way, &Pair, &str)) {
+    for way in [RAILS, SHARED] {
+        for mode in way.modes {
+            test(&way, &(way.engines)(mode), &format!("{:?}, {mode:?}", way.kind));
+        }
+    }
+}
 
 fn write(p: &Pair, from: &Region, to: &Region) -> Result<u64, TransferError> {
     let transfer = p.a.write(&p.to_b, &from.all(), &remote(&p.a, to).all()).unwrap();
@@ -28,62 +92,150 @@ fn write(p: &Pair, from: &Region, to: &Region) -> Result<u64, TransferError> {
 }
 
 #[test]
-fn a_write_from_device_to_device_arrives_byte_exact_in_any_size() {
-    let (here, there) = (device(0), device(1));
-    for mode in MODES {
-        let p = pair(mode);
+fn a_write_arrives_byte_exact_in_any_size() {
+    each_mode(|way, p, mode| {
+        let [here, there] = way.devices();
+        let mut sum = 0;
         for len in [0, 1, 8, 511, 513, 65_537, 1_000_003, 16 << 20] {
             let want = pattern(len, 7);
             let (source, _) = on(&here, &p.a, &want);
             let (target, memory) = on(&there, &p.b, &vec![0; len]);
-            assert_eq!(write(&p, &source, &target), Ok(len as u64));
-            assert!(FakeDevice::contents(&memory) == want, "{len} bytes, {mode:?}");
+            assert_eq!(way.write(p, &source, &target), Ok(len as u64));
+            assert!(FakeDevice::contents(&memory) == want, "{len} bytes, {mode}");
+            sum += len as u64;
+        }
+        way.carried(&p.a, sum);
+        if way.kind == PathKind::Shared {
+            assert_eq!(lost_flows(&p.a), 0, "{mode}");
+            assert!(p.a.dump().contains("shared memory: works; 17"), "{}", p.a.dump());
+        }
+    });
+}
+
+#[test]
+fn the_host_may_be_at_either_end() {
+    each_mode(|way, p, mode| {
+        let device = (way.device)(0);
+        let len = 3_000_001;
+        let want = pattern(len, 5);
+        let (first, last) = (filled(&p.a, len, 5), zeroed(&p.b, len));
+        let (middle_b, memory) = on(&device, &p.b, &vec![0; len]);
+        assert_eq!(way.write(p, &first, &middle_b), Ok(len as u64));
+        assert!(FakeDevice::contents(&memory) == want, "{mode}");
+        let (middle_a, _) = on(&device, &p.a, &want);
+        assert_eq!(way.write(p, &middle_a, &last), Ok(len as u64));
+        assert!(bytes(&last) == want, "{mode}");
+        way.carried(&p.a, 2 * len as u64);
+    });
+}
+
+#[test]
+fn a_read_and_a_message_of_device_memory_arrive_byte_exact() {
+    each_mode(|way, p, mode| {
+        let [here, there] = way.devices();
+        let len = 2_000_003;
+        let (want, zeros) = (pattern(len, 9), vec![0; len]);
+        let (source, _) = on(&there, &p.b, &want);
+        let (target, memory) = on(&here, &p.a, &zeros);
+        let request = Request::read(&p.to_b).segment(target.all(), remote(&p.a, &source).all());
+        let read = p.a.prepare(request).unwrap();
+        let (inbox, inbox_memory) = on(&here, &p.a, &zeros);
+        let receive = p.a.receive(&p.to_b, 3, &inbox.all()).unwrap();
+        let send = p.b.prepare(Request::send(&p.to_a, 3).local(source.all())).unwrap();
+        for (prepared, memory, count) in [(read, memory, 1), (send, inbox_memory, 2)] {
+            assert_eq!(prepared.path().kind, way.kind, "{}", prepared.path());
+            finished(&prepared.post().unwrap());
+            if count == 2 {
+                finished(&receive);
+            }
+            assert!(FakeDevice::contents(&memory) == want, "{mode}");
+            way.carried(&p.b, count * len as u64);
+        }
+    });
+}
+
+#[test]
+fn one_chunk_may_have_places_on_several_devices_and_the_host() {
+    for way in [RAILS, SHARED] {
+        for mode in way.modes {
+            let (path, name) = match way.kind {
+                PathKind::Tcp => (TCP, "tcp"),
+                _ => (("path", "shared"), "shared memory"),
+            };
+            let p = (way.engines)(&[mode, &[path]].concat());
+            let said = write_scattered(&p, &way.devices());
+            assert_eq!(said, format!("{name}: the setting path says so"));
         }
     }
 }
 
 #[test]
-fn host_and_device_may_be_at_either_end() {
-    let device = device(0);
-    for mode in MODES {
-        let p = pair(mode);
-        let len = 3_000_001;
-        let want = pattern(len, 5);
-        let (first, last) = (filled(&p.a, len, 5), zeroed(&p.b, len));
-        let (middle_b, memory) = on(&device, &p.b, &vec![0; len]);
-        assert_eq!(write(&p, &first, &middle_b), Ok(len as u64));
-        assert!(FakeDevice::contents(&memory) == want);
-        let (middle_a, _) = on(&device, &p.a, &want);
-        assert_eq!(write(&p, &middle_a, &last), Ok(len as u64));
-        assert!(bytes(&last) == want, "{mode:?}");
+fn rails_that_are_cut_while_devices_copy_lose_no_byte() {
+    for way in [RAILS, SHARED] {
+        let [here, there] = way.devices();
+        let p = RelayedPair::new(way.cut);
+        for round in 0..8 {
+            let want = pattern(24 << 20, round);
+            let (source, _) = on(&here, &p.a, &want);
+            let (target, memory) = on(&there, &p.b, &vec![0; want.len()]);
+            let all = remote(&p.a, &target).all();
+            let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
+            assert_eq!(prepared.path().kind, way.kind, "{}", prepared.path());
+            let before = sent_bytes(&p.a);
+            let transfer = prepared.post().unwrap();
+            wait_for("chunks to be under way", || sent_bytes(&p.a) > before);
+            let how = if round % 2 == 0 { Cut::Reset } else { Cut::Finish };
+            p.ways_to_b[round as usize % 4].cut(how);
+            assert_eq!(transfer.ended().unwrap().bytes, want.len() as u64);
+            assert!(FakeDevice::contents(&memory) == want, "round {round}");
+        }
+        assert!(lost_flows(&p.a) > 0 && p.resent() > 0, "nothing was cut in the middle");
     }
 }
 
 #[test]
-fn a_read_and_a_message_of_device_memory_arrive_byte_exact() {
-    let device = device(0);
-    for mode in MODES {
-        let p = pair(mode);
-        let len = 2_000_003;
-        let (want, zeros) = (pattern(len, 9), vec![0; len]);
-        let (source, _) = on(&device, &p.b, &want);
-        let (target, memory) = on(&device, &p.a, &zeros);
-        finished(&p.a.read(&p.to_b, &target.all(), &remote(&p.a, &source).all()).unwrap());
-        assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
-
-        let (inbox, memory) = on(&device, &p.a, &zeros);
-        let receive = p.a.receive(&p.to_b, 3, &inbox.all()).unwrap();
-        finished(&p.b.send(&p.to_a, 3, &source.all()).unwrap());
-        finished(&receive);
-        assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
+fn a_device_that_fails_fails_the_transfer_and_not_the_engine() {
+    let cases = [RAILS, SHARED].into_iter().flat_map(|way| {
+        [(0, false), (0, true), (1, false), (1, true)].map(|(broken, host)| (way, broken, host))
+    });
+    for (way, broken, is_other_host) in cases {
+        let devices = way.devices();
+        let p = (way.engines)(way.modes[0]);
+        let want = pattern(8 << 20, 1);
+        let end = |at: usize, engine: &Engine, bytes: &[u8]| match is_other_host && at != broken {
+            true => engine.register(Memory::from(bytes.to_vec())).unwrap(),
+            false => on(&devices[at], engine, bytes).0,
+        };
+        let (source, target) = (end(0, &p.a, &want), end(1, &p.b, &vec![0; want.len()]));
+        devices[broken].fail_after(2);
+        match (broken, way.write(&p, &source, &target)) {
+            (0, Err(TransferError::Device { why })) => {
+                assert!(why.contains("FAKE_COPY_F"), "{why}")
+            }
+            (1, Err(TransferError::Refused { code: RefusalCode::Device, .. })) => {}
+            (_, other) => panic!("{other:?}"),
+        }
+        assert_eq!(way.write(&p, &source, &target), Ok(8 << 20));
+        assert!(bytes(&target) == want);
     }
 }
 
 #[test]
-fn one_chunk_may_have_places_on_several_devices_and_the_host() {
-    let devices = [device(0), device(1)];
-    for mode in MODES {
-        assert_eq!(write_scattered(&pair(mode), &devices), "tcp: the setting path says so");
+fn a_region_is_not_given_back_while_a_device_copies_to_it() {
+    for way in [RAILS, SHARED] {
+        let [here, there] = way.devices();
+        let p = (way.engines)(way.modes[0]);
+        let (source, _) = on(&here, &p.a, &pattern(1 << 20, 1));
+        let (target, _) = on(&there, &p.b, &vec![0; 1 << 20]);
+        let all = remote(&p.a, &target).all();
+        let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
+        there.hold(true);
+        let transfer = prepared.post().unwrap();
+        wait_for("a copy to be held back", || there.is_holding());
+        waits_for_copies(&there, || drop(target));
+        // Either all of it was landing when the region went, or a part was refused.
+        let ended = transfer.ended();
+        assert!(matches!(ended, Ok(_) | Err(TransferError::Refused { .. })), "{ended:?}");
     }
 }
 
@@ -139,69 +291,6 @@ fn a_caller_that_drives_drives_the_copies_too() {
         assert_eq!(write(&p, &source, &target), Ok(want.len() as u64));
     });
     assert!(FakeDevice::contents(&memory) == want);
-}
-
-#[test]
-fn rails_that_are_cut_while_devices_copy_lose_no_byte() {
-    let (here, there) = (device(0), device(1));
-    let p = RelayedPair::new(&[TCP, ("gpu_chunk_bytes", "64KiB"), ("payload", "crc32c")]);
-    for round in 0..6 {
-        let want = pattern(24 << 20, round);
-        let (source, _) = on(&here, &p.a, &want);
-        let (target, memory) = on(&there, &p.b, &vec![0; want.len()]);
-        let there = remote(&p.a, &target);
-        let before = sent_bytes(&p.a);
-        let transfer = p.a.write(&p.to_b, &source.all(), &there.all()).unwrap();
-        wait_for("chunks to be under way", || sent_bytes(&p.a) > before);
-        p.ways_to_b[round as usize % 4].cut(Cut::Reset);
-        assert_eq!(transfer.ended().unwrap().bytes, want.len() as u64);
-        assert!(FakeDevice::contents(&memory) == want, "round {round}");
-    }
-}
-
-#[test]
-fn a_device_that_fails_to_read_fails_the_transfer_and_not_the_engine() {
-    let p = pair(&[TCP]);
-    let here = device(0);
-    let (source, _) = on(&here, &p.a, &pattern(8 << 20, 1));
-    let target = zeroed(&p.b, 8 << 20);
-    here.fail_after(3);
-    match write(&p, &source, &target) {
-        Err(TransferError::Device { why }) => assert!(why.contains("FAKE_COPY_FAILED"), "{why}"),
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(write(&p, &source, &target), Ok(8 << 20));
-    assert!(bytes(&target) == pattern(8 << 20, 1));
-}
-
-#[test]
-fn a_device_that_fails_to_write_fails_the_transfer_and_not_the_engine() {
-    let p = pair(&[TCP]);
-    let there = device(0);
-    let source = filled(&p.a, 8 << 20, 1);
-    let (target, memory) = on(&there, &p.b, &vec![0; 8 << 20]);
-    there.fail_after(3);
-    match write(&p, &source, &target) {
-        Err(TransferError::Refused { code: RefusalCode::Device, .. }) => {}
-        other => panic!("{other:?}"),
-    }
-    assert_eq!(write(&p, &source, &target), Ok(8 << 20));
-    assert!(FakeDevice::contents(&memory) == pattern(8 << 20, 1));
-}
-
-#[test]
-fn a_region_is_not_given_back_while_a_device_copies() {
-    let p = pair(&[TCP]);
-    let (here, there) = (device(0), device(1));
-    let (source, _) = on(&here, &p.a, &pattern(1 << 20, 1));
-    let (target, _) = on(&there, &p.b, &vec![0; 1 << 20]);
-    there.hold(true);
-    let transfer = p.a.write(&p.to_b, &source.all(), &remote(&p.a, &target).all()).unwrap();
-    wait_for("a copy to be held back", || there.is_holding());
-    waits_for_copies(&there, || drop(target));
-    // Either all of it was landing when the region went, or a part was refused.
-    let ended = transfer.ended();
-    assert!(matches!(ended, Ok(_) | Err(TransferError::Refused { .. })), "{ended:?}");
 }
 
 #[test]

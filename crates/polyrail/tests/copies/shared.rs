@@ -4,18 +4,16 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::common::devices::{
-    lone_device as device, on, stays_as_it_is, waits_for_copies, write_scattered,
-};
+use crate::common::devices::{lone_device as device, on, stays_as_it_is, waits_for_copies};
 use crate::common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet};
 use crate::common::relay::{Cut, RelayedPair};
 use crate::common::stranger::metadata_of;
 use crate::common::*;
-use polyrail::{Engine, PathKind, RefusalCode, Region, RemoteRegion, Request, TransferError};
+use polyrail::{Engine, PathKind, Region, RemoteRegion, Request, TransferError};
 use polyrail_gpu::fake::FakeDevice;
 use polyrail_proto::hello::Capabilities;
 
-const MODES: [&[(&str, &str)]; 5] = [
+pub(super) const MODES: [&[(&str, &str)]; 5] = [
     &[],
     &[("proxy_layout", "merged"), ("channels", "8"), ("sockets", "2")],
     &[("payload", "crc32c"), ("gpu_chunk_bytes", "64KiB"), ("window_chunks", "2")],
@@ -39,7 +37,7 @@ fn path(p: &Pair, from: &Region, to: &RemoteRegion) -> String {
 }
 
 /// Payload that rails carried, and that was left in shared memory.
-fn moved(engine: &Engine) -> (u64, u64) {
+pub(super) fn moved(engine: &Engine) -> (u64, u64) {
     let peers = engine.stats().peers;
     let rails = peers.iter().flat_map(|peer| &peer.rails).map(|rail| rail.tx_bytes).sum();
     (rails, peers.iter().map(|peer| peer.shared_bytes).sum())
@@ -51,71 +49,6 @@ fn way_of(len: usize, before: (u64, u64), after: (u64, u64)) -> &'static str {
         (rails, 0) if rails >= len as u64 => "rails",
         (0, shared) if shared == len as u64 => "shared memory",
         _ => "both, or less than all",
-    }
-}
-
-#[test]
-fn a_write_arrives_byte_exact_in_any_size_and_no_rail_carries_a_byte() {
-    let (here, there) = (device(0), device(1));
-    for mode in MODES {
-        let p = apart(mode, mode);
-        let mut sum = 0;
-        for len in [1, 8, 511, 513, 65_537, 1_000_003, 16 << 20] {
-            let want = pattern(len, 7);
-            let (source, _) = on(&here, &p.a, &want);
-            let (target, memory) = on(&there, &p.b, &vec![0; len]);
-            assert_eq!(write(&p, &source, &remote(&p.a, &target)), Ok(PathKind::Shared));
-            assert!(FakeDevice::contents(&memory) == want, "{len} bytes, {mode:?}");
-            sum += len as u64;
-        }
-        assert_eq!(moved(&p.a), (0, sum), "{mode:?}");
-        assert_eq!(lost_flows(&p.a), 0, "{mode:?}");
-        assert!(p.a.dump().contains("shared memory: works; 17"), "{}", p.a.dump());
-    }
-}
-
-#[test]
-fn the_host_may_be_at_either_end() {
-    let device = device(0);
-    for mode in MODES {
-        let p = apart(mode, mode);
-        let len = 3_000_001;
-        let want = pattern(len, 5);
-        let (first, last) = (filled(&p.a, len, 5), zeroed(&p.b, len));
-        let (middle_b, memory) = on(&device, &p.b, &vec![0; len]);
-        assert_eq!(write(&p, &first, &remote(&p.a, &middle_b)), Ok(PathKind::Shared));
-        assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
-        let (middle_a, _) = on(&device, &p.a, &want);
-        assert_eq!(write(&p, &middle_a, &remote(&p.a, &last)), Ok(PathKind::Shared));
-        assert!(bytes(&last) == want, "{mode:?}");
-        assert_eq!(moved(&p.a), (0, 2 * len as u64), "{mode:?}");
-    }
-}
-
-#[test]
-fn reads_and_messages_take_the_same_way() {
-    let (here, there) = (device(0), device(1));
-    for mode in MODES {
-        let p = apart(mode, mode);
-        let len = 2_000_003;
-        let (want, zeros) = (pattern(len, 9), vec![0; len]);
-        let (source, _) = on(&there, &p.b, &want);
-        let (target, memory) = on(&here, &p.a, &zeros);
-        let request = Request::read(&p.to_b).segment(target.all(), remote(&p.a, &source).all());
-        let prepared = p.a.prepare(request).unwrap();
-        assert_eq!(prepared.path().kind, PathKind::Shared, "{}", prepared.path());
-        finished(&prepared.post().unwrap());
-        assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
-        wait_for("the count", || moved(&p.b) == (0, len as u64));
-
-        let (inbox, memory) = on(&here, &p.a, &zeros);
-        let receive = p.a.receive(&p.to_b, 3, &inbox.all()).unwrap();
-        let send = p.b.prepare(Request::send(&p.to_a, 3).local(source.all())).unwrap();
-        assert_eq!(send.path().kind, PathKind::Shared, "{}", send.path());
-        finished(&send.post().unwrap());
-        finished(&receive);
-        assert!(FakeDevice::contents(&memory) == want, "{mode:?}");
-        wait_for("the count", || moved(&p.b) == (0, 2 * len as u64));
     }
 }
 
@@ -158,17 +91,6 @@ fn a_message_from_host_memory_to_a_device_takes_it_once_it_is_known_to_work() {
             assert_eq!(send(&p, &source, &inbox), "rails", "{receiver:?} {sender:?}");
         }
         assert!(FakeDevice::contents(&memory) == want);
-    }
-}
-
-#[test]
-fn a_chunk_may_have_places_on_several_devices_and_the_host() {
-    let devices = [device(0), device(1)];
-    let shared = [("path", "shared")];
-    for mode in MODES {
-        let mode = [mode, &shared].concat();
-        let way = write_scattered(&apart(&mode, &mode), &devices);
-        assert_eq!(way, "shared memory: the setting path says so");
     }
 }
 
@@ -358,26 +280,6 @@ fn a_lack_of_memory_that_passes_ends_sharing_for_a_while_only() {
 }
 
 #[test]
-fn a_device_that_fails_fails_the_transfer_and_not_the_engine() {
-    for broken in 0..2 {
-        let devices = [device(0), device(1)];
-        let p = apart(&[], &[]);
-        let want = pattern(8 << 20, 1);
-        let (source, _) = on(&devices[0], &p.a, &want);
-        let (target, memory) = on(&devices[1], &p.b, &vec![0; want.len()]);
-        let there = remote(&p.a, &target);
-        devices[broken].fail_after(2);
-        match (broken, write(&p, &source, &there)) {
-            (0, Err(TransferError::Device { why })) => assert!(why.contains("FAKE_COPY"), "{why}"),
-            (1, Err(TransferError::Refused { code: RefusalCode::Device, .. })) => {}
-            (_, other) => panic!("{other:?}"),
-        }
-        assert_eq!(write(&p, &source, &there), Ok(PathKind::Shared));
-        assert!(FakeDevice::contents(&memory) == want);
-    }
-}
-
-#[test]
 fn a_cancelled_write_is_over_only_when_the_device_is_done_with_it() {
     let (here, there) = (device(0), device(1));
     let p = apart(&[], &[]);
@@ -395,22 +297,6 @@ fn a_cancelled_write_is_over_only_when_the_device_is_done_with_it() {
     stays_as_it_is(&memory);
     finished(&prepared.post().unwrap());
     assert!(FakeDevice::contents(&memory) == pattern(16 << 20, 2));
-}
-
-#[test]
-fn a_region_is_not_given_back_while_a_device_copies_to_it() {
-    let (here, there) = (device(0), device(1));
-    let p = apart(&[], &[]);
-    let (source, _) = on(&here, &p.a, &pattern(1 << 20, 1));
-    let (target, _) = on(&there, &p.b, &vec![0; 1 << 20]);
-    let all = remote(&p.a, &target).all();
-    let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
-    there.hold(true);
-    let transfer = prepared.post().unwrap();
-    wait_for("a copy to be held back", || there.is_holding());
-    waits_for_copies(&there, || drop(target));
-    let ended = transfer.ended();
-    assert!(matches!(ended, Ok(_) | Err(TransferError::Refused { .. })), "{ended:?}");
 }
 
 #[test]
@@ -441,29 +327,6 @@ fn a_sender_that_is_gone_with_chunks_in_its_ring_hangs_nobody_and_changes_no_byt
     let landed = FakeDevice::contents(&memory);
     let is_one_of = |(got, want): (&u8, &u8)| *got == 0 || got == want;
     assert!(landed.iter().zip(&want).all(is_one_of));
-}
-
-#[test]
-fn rails_that_are_cut_while_devices_copy_lose_no_byte() {
-    let (here, there) = (device(0), device(1));
-    let settings = [("path", "shared"), ("gpu_chunk_bytes", "64KiB"), ("chunk_bytes", "64KiB")];
-    let p = RelayedPair::new(&settings);
-    for round in 0..8 {
-        let want = pattern(24 << 20, round);
-        let (source, _) = on(&here, &p.a, &want);
-        let (target, memory) = on(&there, &p.b, &vec![0; want.len()]);
-        let all = remote(&p.a, &target).all();
-        let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
-        assert_eq!(prepared.path().kind, PathKind::Shared, "{}", prepared.path());
-        let left = moved(&p.a).1;
-        let transfer = prepared.post().unwrap();
-        wait_for("chunks to be under way", || moved(&p.a).1 > left);
-        let how = if round % 2 == 0 { Cut::Reset } else { Cut::Finish };
-        p.ways_to_b[round as usize % 4].cut(how);
-        assert_eq!(transfer.ended().unwrap().bytes, want.len() as u64);
-        assert!(FakeDevice::contents(&memory) == want, "round {round}");
-    }
-    assert!(lost_flows(&p.a) > 0 && p.resent() > 0, "nothing was cut in the middle");
 }
 
 /// Flows are lost and their chunks sent again, while the device of the other side has still to copy

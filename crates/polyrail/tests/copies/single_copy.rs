@@ -4,23 +4,20 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use super::{CALLER, ON, QUICK, by_rails, first_of};
 use crate::common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet, UNTRACEABLE, hex};
 use crate::common::*;
 use polyrail::{
-    Access, Engine, LostReason, Memory, PathKind, Peer, PostError, RefusalCode, Region,
-    Registrable, Request, Transfer, TransferError,
+    Access, Engine, LostReason, Memory, PathKind, Peer, PostError, Region, Registrable, Request,
+    TransferError,
 };
 use rustix::process::Signal;
 
-const ON: &[(&str, &str)] = &[("single_copy", "auto")];
-const QUICK: &[(&str, &str)] =
-    &[("single_copy", "auto"), ("peer_timeout_ms", "1200"), ("reconnect_max_ms", "200")];
-
 /// A process of its own, and this one's engine.
-struct Two {
-    engine: Engine,
-    puppet: Puppet,
-    peer: Peer,
+pub(super) struct Two {
+    pub(super) engine: Engine,
+    pub(super) puppet: Puppet,
+    pub(super) peer: Peer,
 }
 
 impl Two {
@@ -32,7 +29,7 @@ impl Two {
 
     /// Once the puppet has said how its memory is reached: on a busy machine that takes longer than
     /// a request waits.
-    fn with(engine: Engine, puppet: Puppet) -> Self {
+    pub(super) fn with(engine: Engine, puppet: Puppet) -> Self {
         let peer = engine.add_peer(&puppet.metadata).unwrap();
         let two = Self { engine, puppet, peer };
         wait_for("the answer", || !two.write().contains("answer"));
@@ -51,21 +48,6 @@ impl Two {
         prepared.path().to_string()
     }
 
-    /// A read that takes a minute, once bytes of it have landed in `room`, which was all zero.
-    fn long_read(&self, room: &Region, timeout: Option<Duration>) -> Transfer {
-        let pair = || (room.all(), self.puppet.region.all());
-        let mut request = Request::read(&self.peer).segments((0..100_000).map(|_| pair()));
-        if let Some(timeout) = timeout {
-            request = request.timeout(timeout);
-        }
-        let prepared = self.engine.prepare(request).unwrap();
-        assert_eq!(prepared.path().kind, PathKind::SingleCopy, "{}", prepared.path());
-        let transfer = prepared.post().unwrap();
-        wait_for("bytes to land", || first_of(room) != 0);
-        assert!(!transfer.is_over());
-        transfer
-    }
-
     /// Copies from the whole of the puppet's memory, and asserts the path.
     fn read(&self, into: &Region) -> Result<(), TransferError> {
         let request = Request::read(&self.peer).segment(into.all(), self.puppet.region.all());
@@ -75,28 +57,9 @@ impl Two {
     }
 }
 
-fn first_of(region: &Region) -> u8 {
-    let mut first = [0];
-    region.read_at(0, &mut first).unwrap();
-    first[0]
-}
-
 /// What takes effect within a piece takes much less than the transfer.
 fn soon(began: Instant) {
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-}
-
-/// Bytes that nobody sends, and that nothing may change.
-fn mine(region: &Region) -> Vec<u8> {
-    let mine = vec![0xee; region.len() as usize];
-    region.write_at(0, &mine).unwrap();
-    mine
-}
-
-/// Payload that rails carried.
-fn by_rails(engine: &Engine) -> u64 {
-    let stats = engine.stats();
-    stats.totals.tx_bytes + stats.totals.rx_bytes
 }
 
 /// Waits until a peer writes into the region and no rail carries that.
@@ -203,40 +166,6 @@ fn a_notification_comes_when_the_bytes_are_in_place_and_says_that_the_transfer_i
     }
 }
 
-#[test]
-fn a_cancelled_read_ends_soon_and_nothing_lands_after_that() {
-    let two = Two::start(ON);
-    let (room, other) = (zeroed(&two.engine, PUPPET_BYTES), zeroed(&two.engine, PUPPET_BYTES));
-    let transfer = two.long_read(&room, None);
-    let began = Instant::now();
-    transfer.cancel();
-    assert!(matches!(transfer.ended(), Err(TransferError::Cancelled)));
-    soon(began);
-    let mine = mine(&room);
-    // Whatever was to be copied before this has been.
-    two.read(&other).unwrap();
-    assert!(bytes(&room) == mine);
-    // Who drops a transfer doesn't want it either.
-    room.write_at(0, &[0]).unwrap();
-    drop(two.long_read(&room, None));
-    let began = Instant::now();
-    wait_for("its end", || two.engine.stats().ops_outstanding == 0);
-    soon(began);
-}
-
-#[test]
-fn an_engine_that_closes_in_mid_copy_ends_the_transfer_and_its_threads() {
-    let two = Two::start(ON);
-    let room = zeroed(&two.engine, PUPPET_BYTES);
-    let transfer = two.long_read(&room, None);
-    let began = Instant::now();
-    two.engine.close();
-    assert!(matches!(transfer.ended(), Err(TransferError::PeerLost { .. })));
-    drop((transfer, room, two));
-    // Its threads have ended, too.
-    soon(began);
-}
-
 /// Its memory lives on, and its good-bye may not be read yet.
 #[test]
 fn nothing_is_copied_to_or_from_an_engine_of_this_process_that_has_closed() {
@@ -271,8 +200,7 @@ fn nothing_is_copied_to_or_from_an_engine_of_this_process_that_has_closed() {
 
 #[test]
 fn callers_that_make_the_progress_copy_and_are_heard() {
-    let caller: &[(&str, &str)] = &[("single_copy", "auto"), ("progress", "caller")];
-    let engine = engine(caller);
+    let engine = engine(CALLER);
     let puppet = Puppet::start(&engine, ON);
     let mut two = Two::with(engine, puppet);
     let source = filled(&two.engine, PUPPET_BYTES, 8);
@@ -281,73 +209,6 @@ fn callers_that_make_the_progress_copy_and_are_heard() {
     assert_eq!(prepared.path().kind, PathKind::SingleCopy, "{}", prepared.path());
     finished(&prepared.post().unwrap());
     assert_eq!(two.puppet.ask("check 8"), "8 true");
-    let room = zeroed(&two.engine, PUPPET_BYTES);
-    let transfer = two.long_read(&room, None);
-    transfer.cancel();
-    assert!(matches!(transfer.ended(), Err(TransferError::Cancelled)));
-    // Who only asks hears of it as well.
-    room.write_at(0, &[0]).unwrap();
-    let transfer = two.long_read(&room, None);
-    transfer.cancel();
-    wait_for("the end", || transfer.is_over());
-}
-
-#[test]
-fn a_deadline_that_passes_in_mid_copy_ends_the_transfer() {
-    let two = Two::start(ON);
-    let room = zeroed(&two.engine, PUPPET_BYTES);
-    let began = Instant::now();
-    let transfer = two.long_read(&room, Some(Duration::from_millis(400)));
-    assert!(matches!(transfer.ended(), Err(TransferError::Deadline { .. })));
-    assert!(began.elapsed() >= Duration::from_millis(400));
-    soon(began);
-    let mine = mine(&room);
-    assert!(bytes(&room) == mine);
-}
-
-#[test]
-fn a_region_that_ends_here_in_mid_copy_ends_the_transfer() {
-    let two = Two::start(ON);
-    let room = zeroed(&two.engine, PUPPET_BYTES);
-    let transfer = two.long_read(&room, None);
-    let began = Instant::now();
-    room.end();
-    assert!(matches!(transfer.ended(), Err(TransferError::RegionDropped)));
-    soon(began);
-}
-
-#[test]
-fn a_region_that_ends_at_the_peer_in_mid_copy_ends_the_transfer_and_is_used_no_more() {
-    let mut two = Two::start(ON);
-    let room = zeroed(&two.engine, PUPPET_BYTES);
-    let transfer = two.long_read(&room, None);
-    let began = Instant::now();
-    assert_eq!(two.puppet.ask("end"), "ended");
-    soon(began);
-    let mine = mine(&room);
-    let ended = transfer.ended();
-    let dropped = RefusalCode::RegionDropped;
-    assert!(
-        matches!(&ended, Err(TransferError::Refused { code, .. }) if *code == dropped),
-        "{ended:?}"
-    );
-    soon(began);
-    assert!(bytes(&room) == mine, "the peer's region was read after its end");
-}
-
-#[test]
-fn a_peer_that_is_killed_in_mid_copy_ends_the_transfer_as_lost() {
-    let mut two = Two::start(QUICK);
-    let room = zeroed(&two.engine, PUPPET_BYTES);
-    let transfer = two.long_read(&room, None);
-    let began = Instant::now();
-    two.puppet.kill();
-    let ended = transfer.ended();
-    assert!(matches!(ended, Err(TransferError::PeerLost { .. })), "{ended:?}");
-    soon(began);
-    let mine = mine(&room);
-    assert!(bytes(&room) == mine);
-    assert_eq!(two.engine.stats().ops_outstanding, 0);
 }
 
 #[test]
@@ -410,14 +271,19 @@ fn settings_and_rights_of_either_end_keep_bytes_on_the_rails_and_say_so() {
         (&[("single_copy", "auto"), ("path", "tcp")], ON, "tcp: the setting path says tcp"),
     ];
     for (here, there, expected) in cases {
-        let (a, b) = (engine(here), engine(there));
-        let to_b = a.add_peer(&b.metadata()).unwrap();
-        let (source, target) = (filled(&a, 1 << 20, 1), zeroed(&b, 1 << 20));
-        let write = Request::write(&to_b).segment(source.all(), remote(&a, &target).all());
-        let prepared = a.prepare(write).unwrap();
-        assert_eq!(prepared.path().to_string(), expected);
-        finished(&prepared.post().unwrap());
-        assert!(bytes(&target) == pattern(1 << 20, 1));
+        let p = acquainted(engine(here), engine(there));
+        let (source, targets) = (filled(&p.a, 1 << 20, 1), [(); 2].map(|()| zeroed(&p.b, 1 << 20)));
+        let receive = p.b.receive(&p.to_a, 1, &targets[1].all()).unwrap();
+        let there = remote(&p.a, &targets[0]);
+        let write = Request::write(&p.to_b).segment(source.all(), there.all());
+        let send = Request::send(&p.to_b, 1).local(source.all());
+        for prepared in [p.a.prepare(write).unwrap(), p.a.prepare(send).unwrap()] {
+            assert_eq!(prepared.path().to_string(), expected);
+            finished(&prepared.post().unwrap());
+        }
+        finished(&receive);
+        assert!(targets.iter().all(|target| bytes(target) == pattern(1 << 20, 1)));
+        assert_eq!(by_rails(&p.a), 2 << 20);
     }
     // What a peer may only write, it may not have open.
     let p = apart(ON, ON);

@@ -4,6 +4,7 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use super::{ON, QUICK};
 use crate::common::devices::{device, on, stays_as_it_is, waits_for_copies};
 use crate::common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet};
 use crate::common::*;
@@ -13,9 +14,6 @@ use polyrail::{
 };
 use polyrail_gpu::fake::FakeDevice;
 
-const ON: &[(&str, &str)] = &[("single_copy", "auto")];
-const QUICK: &[(&str, &str)] =
-    &[("single_copy", "auto"), ("peer_timeout_ms", "1200"), ("reconnect_max_ms", "200")];
 const MOST: usize = 256 << 10;
 
 /// A process of its own with host memory, and this one's engine and device.

@@ -9,7 +9,6 @@ use crate::sample::End;
 
 use super::{Event, Source};
 
-/// The whole trace.
 pub(super) fn write(source: &Source<'_>) -> Vec<u8> {
     let mut trace = Message::new();
     let mut packet = |packet: Message| {

@@ -176,7 +176,6 @@ impl Connection {
         Ok(Answer { code, body: self.buffer.drain(..length).collect() })
     }
 
-    /// Reads more.
     fn fill(&mut self, until: Instant) -> io::Result<()> {
         if self.buffer.len() > 2 * MOST_BYTES {
             return Err(garbage("its answer is too long"));

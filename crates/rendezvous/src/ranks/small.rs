@@ -61,7 +61,6 @@ pub(super) enum Heard {
 /// The place of a message among those of its peer that wait. Clones count.
 pub(super) type Place = Arc<()>;
 
-/// Hears for it.
 struct Ear {
     sender: Sender<Heard>,
     /// By peer, with one clone for each message that waits.

@@ -45,7 +45,6 @@ enum Told {
     Changes(Changes),
     /// This rank's name is taken, and why.
     Taken(String),
-    /// It leaves.
     Over,
 }
 

@@ -122,7 +122,6 @@ fn a_name_is_taken_while_its_engine_lives_and_free_after_its_lease() {
     assert_eq!(group.name(), "a");
 }
 
-/// What etcd answers.
 fn answer(etcd: &Etcd, path: &str, body: &Value) -> Value {
     let answer = etcd.ask(path, &body.to_string()).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();

@@ -37,7 +37,6 @@ pub struct AgainstRaw {
 /// `nccl socket 4x4` with its threads and the sockets of each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Baseline {
-    /// Its name.
     pub name: String,
     /// Median rate, in GB/s (10^9 bytes).
     pub gb_per_s: f64,
@@ -77,7 +76,6 @@ pub struct SweepRow {
 /// One round of a baseline.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AgainstSample {
-    /// Bytes moved.
     pub bytes: u64,
     /// From the first byte sent to the last byte in place, in seconds.
     pub seconds: f64,
@@ -94,14 +92,12 @@ pub struct AgainstAlone {
     pub sum_gb_per_s: f64,
     /// All rails together over the sum of the rails alone; median over the rounds.
     pub ratio: f64,
-    /// The rails.
     pub rails: Vec<LoneRail>,
 }
 
 /// One rail measured alone.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LoneRail {
-    /// The rail's name.
     pub name: String,
     /// Median rate, in GB/s (10^9 bytes).
     pub gb_per_s: f64,

@@ -22,7 +22,6 @@ pub enum LimitKind {
     Posting,
     /// Messages per second, whatever their size.
     MessageRate,
-    /// The other side.
     Peer,
     /// The devices that copy, or the link between them.
     Device,
@@ -31,7 +30,6 @@ pub enum LimitKind {
 /// A limit and the number that shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
-    /// What limits.
     pub verdict: LimitKind,
     /// The number that shows it, in one sentence without a full stop. Rails that carry nothing follow, a line for each.
     pub because: String,

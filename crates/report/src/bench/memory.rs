@@ -20,7 +20,6 @@ pub struct MemoryPlace {
 pub struct PathTaken {
     /// Such as `tcp`.
     pub taken: String,
-    /// Why that one.
     pub why: String,
     /// All ways that were looked at, the best first.
     pub considered: Vec<PathConsidered>,
@@ -29,7 +28,6 @@ pub struct PathTaken {
 /// A way that might have been taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathConsidered {
-    /// Its name.
     pub path: String,
     /// Whether it is possible between these two ends.
     pub is_possible: bool,
@@ -38,7 +36,6 @@ pub struct PathConsidered {
 }
 
 impl MemoryPlace {
-    /// The host's memory.
     pub fn host() -> Self {
         Self { place: "host".into(), device: None, pci: None, numa_node: None }
     }

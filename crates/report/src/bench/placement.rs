@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 /// Who placed the threads, and where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
-    /// Who chose.
     pub by: PlacedBy,
     /// What was chosen, or why nothing was, in a phrase.
     pub why: String,
@@ -19,16 +18,13 @@ pub struct Placement {
 pub enum PlacedBy {
     /// This program, from the topology of the machine.
     Topology,
-    /// The settings.
     Settings,
     /// Nobody: the kernel moves them freely.
     Nobody,
 }
 
-/// A progress thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacedThread {
-    /// Its name.
     pub name: String,
     /// Whether it belongs to the other side.
     pub is_peer: bool,

@@ -73,7 +73,6 @@ pub struct BenchResult {
     pub samples: Vec<Sample>,
 }
 
-/// One measured interval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// When it began, in milliseconds since 1970 UTC.
@@ -116,10 +115,8 @@ pub struct PeerSample {
     pub rx_bytes_per_rail: Vec<u64>,
 }
 
-/// One rail's part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RailShare {
-    /// The rail's name.
     pub name: String,
     /// Payload bytes of all samples.
     pub bytes: u64,
@@ -145,7 +142,6 @@ pub const CARRIED_LEAST: f64 = 0.99;
 /// Percentiles of times in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LatencyUs {
-    /// The shortest.
     pub min: f64,
     /// Half are not longer.
     pub p50: f64,
@@ -153,7 +149,6 @@ pub struct LatencyUs {
     pub p99: f64,
     /// 99.9 % of the times are at most this.
     pub p999: f64,
-    /// The longest.
     pub max: f64,
 }
 

@@ -25,8 +25,6 @@ pub struct Tried {
 /// Ends of the interval of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RatioInterval {
-    /// The lower end.
     pub low: f64,
-    /// The upper end.
     pub high: f64,
 }

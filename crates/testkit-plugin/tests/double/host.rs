@@ -215,7 +215,6 @@ pub(crate) fn no_handle() -> DeviceHandle {
     }
 }
 
-/// Random bytes.
 pub(crate) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut bytes = vec![0; len];

@@ -24,7 +24,6 @@ const FLOOD: usize = 100;
 /// What the supervisor tells it.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Hint {
-    /// Who listens now.
     Listeners(Vec<SocketAddr>),
     /// Connections to all of them at once.
     Flood,

@@ -21,7 +21,6 @@ pub(crate) enum Order {
         from: usize,
         letter: Letter,
     },
-    /// Post operations.
     Go,
     /// Post no more, and say [`Word::Quiet`] when nothing is under way and all flows are up.
     Pause,
@@ -53,7 +52,6 @@ pub(crate) enum Word {
     },
     Quiet,
     Tally(Tally),
-    /// An oracle failed.
     Violation {
         oracle: Oracle,
         what: String,
@@ -111,7 +109,6 @@ pub(crate) struct Mark {
     pub(crate) slot: u32,
     pub(crate) seed: u64,
     pub(crate) notify: bool,
-    /// A notification alone.
     pub(crate) is_empty: bool,
 }
 

@@ -77,7 +77,6 @@ struct Worker {
     /// Slots for this end of operations, those that nobody uses.
     free: Vec<Slot>,
     resting: Vec<Resting>,
-    /// What others read.
     exposed: Region,
     exposed_seed: u64,
     inbound: Inbound,

@@ -12,7 +12,6 @@ pub(super) struct InFlight<C> {
     connections: u32,
     /// Frames that the sender of the newest may have in flight.
     window: u64,
-    /// Frames that came.
     frames: u64,
     /// Chunks that landed, the newest last, with the numbers of their frames.
     landed: VecDeque<(u64, C)>,

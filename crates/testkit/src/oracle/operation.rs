@@ -23,15 +23,9 @@ pub enum Kind {
     /// Reads from the peer's memory.
     Read,
     /// Sends to a receive of the same tag.
-    Send {
-        /// The tag.
-        tag: u64,
-    },
+    Send { tag: u64 },
     /// Receives from a send of the same tag.
-    Receive {
-        /// The tag.
-        tag: u64,
-    },
+    Receive { tag: u64 },
     /// Notifies the peer, without data.
     Notify,
 }
@@ -39,9 +33,7 @@ pub enum Kind {
 /// An operation to be posted.
 #[derive(Clone, Debug)]
 pub struct Posting {
-    /// What it does.
     pub kind: Kind,
-    /// Who posts it.
     pub node: NodeId,
     /// Whose memory it reads.
     pub source: Option<NodeId>,
@@ -69,9 +61,7 @@ pub struct Operation {
     pub posting: Posting,
     /// Where its bytes come from.
     pub source: Vec<Span>,
-    /// Where they go.
     pub destination: Vec<Span>,
-    /// How it ended.
     pub outcome: Option<Outcome>,
     pub(super) parts: Vec<Part>,
     pub(super) expected: Vec<u8>,

@@ -55,7 +55,6 @@ pub(crate) struct Graph<'c> {
 /// Folders or modules that use each other: from each of them a way leads to each other one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Knot {
-    /// Their names, sorted.
     pub(crate) members: Vec<String>,
     /// Circles among them, the shortest of each use, shortest first.
     circles: Vec<Vec<String>>,

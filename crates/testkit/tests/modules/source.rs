@@ -24,7 +24,6 @@ pub(crate) struct Child {
     pub(crate) inline: Option<Source>,
 }
 
-/// One module.
 #[derive(Debug, Default)]
 pub(crate) struct Source {
     pub(crate) children: Vec<Child>,

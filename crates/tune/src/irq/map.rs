@@ -56,7 +56,6 @@ enum Which {
     Tx,
     /// Both directions of one queue.
     Queue(u32),
-    /// One vector.
     Vector(u32),
 }
 

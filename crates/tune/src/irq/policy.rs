@@ -36,9 +36,7 @@ pub enum Policy {
 pub struct PolicyOptions {
     /// The interfaces; none means all.
     pub nics: Vec<String>,
-    /// Only these CPUs.
     pub cpus: Option<CpuSet>,
-    /// Never these.
     pub avoid: CpuSet,
     /// The CPUs of threads that send, by interface.
     pub tx_workers: BTreeMap<String, CpuSet>,

@@ -148,7 +148,6 @@ const LINK_BY_NAME: &[&str] =
 
 /// What a driver of an interface says about one of its vectors.
 pub(super) struct Named<'a> {
-    /// The vector's name.
     pub(super) action: &'a str,
     /// The driver's; empty if unknown.
     pub(super) driver: &'a str,

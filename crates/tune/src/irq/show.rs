@@ -15,7 +15,6 @@ pub struct Shown {
     pub nic: String,
     /// The node of its device; `None` if unknown.
     pub nic_node: Option<u32>,
-    /// The PCI address.
     pub pci: String,
     /// The vector's place in the device.
     pub index: u32,
@@ -23,7 +22,6 @@ pub struct Shown {
     pub irq: u32,
     /// The driver's name for it.
     pub action: String,
-    /// What it serves.
     pub role: Role,
     /// The queue, counted from 0 in each direction.
     pub queue: Option<u32>,

@@ -12,14 +12,12 @@ use crate::target::VectorId;
 /// A vector and its number at the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vector {
-    /// What it is.
     pub id: VectorId,
     /// Its number, until the next restart of machine or driver.
     pub irq: u32,
     /// The interfaces that it serves; none if its device is not a network interface, several if
     /// ports of one device share it.
     pub nics: Vec<String>,
-    /// What it serves.
     pub role: Role,
     /// The queue that it serves, counted from 0 in each direction.
     pub queue: Option<u32>,

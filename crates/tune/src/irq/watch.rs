@@ -26,7 +26,6 @@ pub struct Watch {
 /// A value that has changed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Sighting {
-    /// What.
     pub target: Target,
     /// The owner of the value, for people.
     pub what: String,
@@ -36,7 +35,6 @@ pub struct Sighting {
     pub found: Option<String>,
     /// Whether it is as planned again.
     pub is_good: bool,
-    /// Who did it.
     pub by: Writer,
 }
 
@@ -46,11 +44,8 @@ pub struct Sighting {
 pub enum Writer {
     /// A process that wrote to the file.
     Process {
-        /// Its number.
         pid: u32,
-        /// Its name.
         name: String,
-        /// Its command line.
         command: String,
         /// Its control group, which names the service.
         cgroup: String,

@@ -10,15 +10,11 @@ use crate::target::Target;
 /// What a profile wants of one kind of value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Of what.
     pub subject: Subject,
     /// Which of several numbers in one value, counted from 0; `None` if there is one.
     pub field: Option<usize>,
-    /// How much.
     pub aim: Aim,
-    /// Why.
     pub why: String,
-    /// Who says so.
     pub source: String,
 }
 
@@ -34,11 +30,8 @@ pub enum Subject {
 /// The wanted value. A better one is left alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Aim {
-    /// Not less.
     AtLeast(u64),
-    /// Not more.
     AtMost(u64),
-    /// Exactly this.
     Equals(String),
     /// As much as the device can have.
     Maximum,

@@ -201,7 +201,6 @@ impl BenchError {
         }
     }
 
-    /// What may help.
     pub(crate) fn help(&self) -> Option<String> {
         match self {
             Self::Config(error) => error.help(),

@@ -189,7 +189,6 @@ fn wrong(option: &str, value: u64, reason: String, allowed: String) -> Fault {
 }
 
 impl Contestant {
-    /// For people.
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Plugin(name) => name.clone(),

@@ -11,7 +11,6 @@ use super::worker::About;
 /// Raised when a field changes its meaning or goes away.
 const SCHEMA_VERSION: u32 = 1;
 
-/// All of it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct CollectiveReport {
     schema_version: u32,

@@ -11,7 +11,6 @@ use polyrail_tune::{Blame, TuneError};
 use crate::fault::Fault;
 use crate::unwritten::Unwritten;
 
-/// What went wrong.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::cmd) enum RunError {
     #[error(transparent)]
@@ -162,7 +161,6 @@ pub(super) fn with_reasons(cells: &[String]) -> Vec<String> {
     cells.iter().map(told).collect()
 }
 
-/// The first few.
 fn shown(cells: &[String]) -> String {
     const SHOWN: usize = 4;
     let mut text = with_reasons(cells).iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");

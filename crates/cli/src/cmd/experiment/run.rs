@@ -207,7 +207,6 @@ impl<'a> Run<'a> {
 pub(in crate::cmd) struct Short {
     /// Blocks that fit into it.
     pub(in crate::cmd) fit: usize,
-    /// What would do.
     pub(in crate::cmd) enough_s: f64,
 }
 

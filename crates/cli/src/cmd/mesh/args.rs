@@ -157,7 +157,6 @@ pub(crate) struct Seat {
     pub(crate) index: usize,
     pub(crate) nodes: usize,
     pub(crate) in_lab: bool,
-    /// The rendezvous.
     pub(crate) place: String,
 }
 

@@ -154,7 +154,6 @@ impl MeshError {
         }
     }
 
-    /// What may help.
     pub(crate) fn help(&self) -> Option<String> {
         let text = match self {
             Self::Usage { help, .. } => help.clone(),

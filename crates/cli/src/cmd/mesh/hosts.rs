@@ -34,7 +34,6 @@ pub(crate) struct Remote {
     pub(crate) program: String,
     /// A file for `ssh -F`.
     pub(crate) ssh_config: Option<PathBuf>,
-    /// This program.
     pub(crate) own: PathBuf,
     /// How long a host may take to answer.
     pub(crate) timeout: Duration,

@@ -20,7 +20,6 @@ use crate::cmd::bench::{Buffers, Layout, Store};
 /// The sending side of a pair.
 pub(crate) struct Source {
     pub(crate) pair: u32,
-    /// For messages.
     pub(crate) name: String,
     pub(crate) peer: Peer,
     pub(crate) buffers: Buffers,

@@ -13,7 +13,6 @@ use super::talk::{About, Done, Side};
 /// Raised when a field changes its meaning or goes away.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
 
-/// All of it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct MeshReport {
     pub(crate) schema_version: u32,

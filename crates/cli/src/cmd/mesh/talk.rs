@@ -61,7 +61,6 @@ pub(crate) enum Order {
     Bye,
 }
 
-/// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SetUp {
     pub(crate) grid: Grid,

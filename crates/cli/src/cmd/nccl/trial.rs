@@ -67,7 +67,6 @@ const NEWS: Duration = Duration::from_secs(2);
 const SAID_MAX: usize = 20;
 const LAST_WORDS: usize = 5;
 
-/// Runs the subcommand.
 pub(super) fn run(args: &Args) -> Result<(), fault::Fault> {
     let task = Task {
         library: args.library.clone(),

@@ -17,7 +17,6 @@ use crate::files;
 use crate::stdout::{print, refuse, tell};
 use crate::unwritten::Unwritten;
 
-/// Runs the subcommand.
 pub(super) fn run(args: &TuneArgs) -> ExitCode {
     execute(args).unwrap_or_else(|error| refuse(&error, error.help(), error.exit_code()))
 }

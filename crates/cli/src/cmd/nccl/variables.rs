@@ -34,7 +34,6 @@ pub(super) struct Variable {
 pub(super) enum Values {
     /// A whole number in this range.
     Whole(i64, i64),
-    /// One of these.
     Words(&'static [&'static str]),
     /// Anything; the text says what it means.
     Text(&'static str),
@@ -129,7 +128,6 @@ fn closest(name: &str) -> Option<&'static str> {
     (shared(best) >= LEAST).then_some(best)
 }
 
-/// For a terminal.
 pub(super) fn text() -> String {
     let mut table = Table::default();
     for heading in ["variable", "NCCL", "RCCL", "default", "values"] {
@@ -151,7 +149,6 @@ pub(super) fn text() -> String {
     )
 }
 
-/// The page docs/nccl-variables.md.
 pub(super) fn markdown() -> String {
     let mut page = format!(
         "# Variables of NCCL and RCCL\n\n<!-- Written by `polyrail nccl variables --markdown`; a test compares. -->\n\n\

@@ -132,7 +132,6 @@ Examples:
 
 docs/profile.md (in packages: /usr/share/doc/polyrail/docs) says what is timed.";
 
-/// Which GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Gpus {
     None,

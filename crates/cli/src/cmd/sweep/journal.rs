@@ -143,7 +143,6 @@ impl Journal {
         self.begun.push(entry);
     }
 
-    /// Writes the block.
     pub(super) fn end_block(&mut self) -> Result<(), RunError> {
         let block = std::mem::take(&mut self.begun);
         match block.is_empty() {

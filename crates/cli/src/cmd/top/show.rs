@@ -8,7 +8,6 @@ use super::change::{EngineChange, Event, Interval, ProcessChange, What};
 use crate::stdout::{fitted, redraw, say_to_reader};
 use crate::unwritten::NobodyReads;
 
-/// The form.
 #[derive(Debug)]
 pub(super) enum Show {
     /// A terminal, drawn anew, with the last events: each interval alone would show them for too short.

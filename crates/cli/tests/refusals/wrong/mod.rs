@@ -24,7 +24,6 @@ pub(crate) enum Kind {
     Unknown,
 }
 
-/// A command line.
 pub(crate) struct Case {
     pub(crate) words: Vec<OsString>,
     pub(crate) kind: Kind,
@@ -36,7 +35,6 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// For people.
     pub(crate) fn line(&self) -> String {
         let words: Vec<_> = self.words.iter().map(|word| format!("{word:.80?}")).collect();
         format!("{:?}: polyrail {}", self.kind, words.join(" "))

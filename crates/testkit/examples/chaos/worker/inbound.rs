@@ -12,7 +12,6 @@ use crate::talk::{Letter, Mark, Oracle};
 /// How long a slot is watched after its operation has failed: late bytes would come meanwhile.
 pub(super) const WATCH_TIME: Duration = Duration::from_millis(500);
 const MARK_BYTES: usize = 29;
-/// The longest notification.
 const NOTIFICATION_BYTES_MAX: u64 = 1500;
 
 /// A worker and the number that it gave to an operation.
@@ -22,7 +21,6 @@ type Key = (usize, u64);
 pub(super) struct Inbound {
     /// Notifications that came, as far as they may come a second time.
     notified: Recent,
-    /// Writes that failed.
     given_up: Recent,
     watched: Vec<Watched>,
     /// Sends that have ended before their receive.

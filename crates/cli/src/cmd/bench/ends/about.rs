@@ -15,7 +15,6 @@ pub(crate) fn settings(config: &Config) -> BTreeMap<String, Setting> {
     rows.collect()
 }
 
-/// This program.
 pub(crate) fn tool() -> Tool {
     Tool { name: "polyrail".into(), version: env!("CARGO_PKG_VERSION").into() }
 }

@@ -74,7 +74,6 @@ impl<'p> Turns<'p> {
         self.progress.spend(self.each * self.rounds.saturating_sub(self.done));
     }
 
-    /// Runs a round.
     pub(crate) fn take<T, E>(&mut self, run: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let begin = Instant::now();
         let ran = run()?;

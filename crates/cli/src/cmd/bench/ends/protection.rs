@@ -8,7 +8,6 @@ use polyrail_report::{PayloadProtection, Protection, ProvenBy, Setting};
 
 /// How the connection was made.
 pub(crate) struct Connected<'c> {
-    /// The settings here.
     pub(crate) config: &'c Config,
     pub(crate) by_invitation: bool,
     /// Whether the other end has shown a certificate.

@@ -56,7 +56,6 @@ pub(crate) enum Cause {
 /// How `--why` tests a cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Test {
-    /// By changing these.
     By(&'static [Knob]),
     /// Not at all, for this reason.
     Not(&'static str),

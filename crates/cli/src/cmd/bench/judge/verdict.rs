@@ -64,7 +64,6 @@ pub(crate) struct Judged {
     pub(crate) causes: Vec<Cause>,
 }
 
-/// Applies the rules.
 pub(crate) fn judge(evidence: &Evidence) -> Judged {
     let mut candidates = vec![];
     if evidence.ping_pong {

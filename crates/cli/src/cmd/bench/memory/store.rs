@@ -84,7 +84,6 @@ impl Bank {
         }
     }
 
-    /// Where it is.
     pub(crate) fn kind(&self) -> MemoryKind {
         match self {
             Self::Host => MemoryKind::Host,

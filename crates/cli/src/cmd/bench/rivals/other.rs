@@ -19,7 +19,6 @@ pub(crate) struct Other {
     server: Server,
 }
 
-/// The engine otherwise.
 pub(crate) struct TrialRival<'l> {
     pub(crate) trial: Trial<'l>,
     pub(crate) verify: Verify,
@@ -79,7 +78,6 @@ impl Other {
         Self::open(link, kind, Ask::OpenChanged { change: change.clone() }, config)
     }
 
-    /// The one here.
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }

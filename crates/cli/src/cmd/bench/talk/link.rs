@@ -223,7 +223,6 @@ pub(crate) fn refuse_second(engine: &Engine, peer: &Peer) {
     }
 }
 
-/// Reads an answer.
 fn decode(bytes: &[u8], ask: &'static str) -> Result<Answer, BenchError> {
     serde_json::from_slice(bytes).map_err(|_| {
         let answer = excerpt(&String::from_utf8_lossy(bytes));

@@ -69,7 +69,6 @@ pub(crate) enum Ask {
     },
 }
 
-/// One size's work.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct SetUp {
     pub(crate) op: Op,
@@ -168,9 +167,7 @@ pub(crate) struct Counted {
 /// Which end of the conversation this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// Asks and measures.
     Client,
-    /// Answers.
     Server,
 }
 
@@ -192,7 +189,6 @@ impl SetUp {
 }
 
 impl Ask {
-    /// As in messages.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Hello { .. } => "hello",

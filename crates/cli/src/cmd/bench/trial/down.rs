@@ -46,7 +46,6 @@ type Rail = (String, String, IpAddr);
 /// What an interface lacked when the engine began: with it, it would be a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lacked {
-    /// It was down.
     Link,
     Address,
     /// It was not there.

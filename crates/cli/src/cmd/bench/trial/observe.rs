@@ -218,7 +218,6 @@ impl Snapshot {
 /// The thread that posts.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Poster {
-    /// Its CPU time.
     pub(crate) cpu: Duration,
     /// How long it waited for transfers to end. It may look all the time meanwhile, which is CPU time,
     /// but no work; `None` where its waiting moves the data.

@@ -8,7 +8,6 @@ use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::memory::Buffers;
 use crate::cmd::bench::talk::{End, Link, Regions, SetUp};
 
-/// One end's part.
 pub(crate) enum Part<'l> {
     Stream(Work<'l>),
     PingPong(PingPong<'l>),

@@ -166,7 +166,6 @@ pub(crate) enum Job {
     Receive,
 }
 
-/// Prepares requests.
 pub(crate) struct Maker<'a, 'e> {
     pub(crate) engine: &'e Engine,
     pub(crate) peer: &'a Peer,

@@ -27,7 +27,6 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// The first GPU.
     pub(super) fn on_gpu() -> Result<Self, String> {
         let told = |error: polyrail_gpu::GpuError| error.to_string();
         let device = Cuda::load().and_then(|cuda| cuda.device(0)).map_err(told)?;

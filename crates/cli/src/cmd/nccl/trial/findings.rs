@@ -84,7 +84,6 @@ pub(super) struct Thread {
 pub(super) struct CloseFault {
     /// NCCL's name of it.
     pub(super) call: String,
-    /// What it gave.
     pub(super) text: String,
     /// How often it did.
     pub(super) times: u32,

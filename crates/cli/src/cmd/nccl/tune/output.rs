@@ -17,7 +17,6 @@ const SCHEMA_VERSION: u32 = 1;
 /// Values by variable.
 type Variables = BTreeMap<String, String>;
 
-/// What was found.
 #[derive(Serialize)]
 pub(super) struct TuneReport {
     schema_version: u32,
@@ -50,7 +49,6 @@ struct Sums {
     cpu_seconds: Option<Spread>,
 }
 
-/// A value alone.
 #[derive(Serialize)]
 pub(super) struct Tried {
     variables: Variables,

@@ -24,7 +24,6 @@ const BASELINE: usize = 0;
 /// What a cell measured, by block.
 #[derive(Clone, Default)]
 pub(super) struct Figures {
-    /// What is judged.
     pub(super) goal: Vec<f64>,
     /// What the command printed.
     pub(super) printed: Vec<f64>,
@@ -45,7 +44,6 @@ struct Bench<'a> {
 /// Cells, and what became of them.
 struct Measured {
     cells: Vec<Figures>,
-    /// Whole blocks.
     blocks: usize,
     /// The probability of a miss of each interval.
     miss: f64,
