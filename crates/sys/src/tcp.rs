@@ -99,13 +99,12 @@ impl TcpInfo {
 }
 
 /// A listening socket on `address`; non-blocking. Port 0 takes a free one.
-pub fn listen(address: SocketAddr, device: Option<&str>) -> io::Result<Socket> {
+pub fn listen(address: SocketAddr) -> io::Result<Socket> {
     let socket = stream_socket(address)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
     socket.set_reuse_address(true)?;
-    bind_device(&socket, device)?;
     socket.bind(&address.into())?;
     socket.listen(1024)?;
     Ok(socket)

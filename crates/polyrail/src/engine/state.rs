@@ -157,7 +157,8 @@ impl EngineShared {
             kernel_routes: KernelRoutes::open(),
             pool: Arc::new(OpsPool::new(
                 config.ops_pool,
-                (!config.metrics_listen.is_empty()).then(Durations::new),
+                matches!(MetricsListen::parse(&config.metrics_listen), Ok(Some(_)))
+                    .then(Durations::new),
                 callbacks.clone(),
                 bells.clone(),
             )),

@@ -11,9 +11,9 @@ use polyrail::{
 };
 use rustix::process::Signal;
 
-const ON: &[(&str, &str)] = &[("single_copy", "auto")];
+const ON: &[(&str, &str)] = &[("path", "auto")];
 const QUICK: &[(&str, &str)] =
-    &[("single_copy", "auto"), ("peer_timeout_ms", "1200"), ("reconnect_max_ms", "200")];
+    &[("path", "auto"), ("peer_timeout_ms", "1200"), ("reconnect_max_ms", "200")];
 /// Bytes of a region that long messages are made of, as many times as a receive may have parts.
 const ROOM: usize = 32 << 20;
 const TIMES: u64 = 1024;
@@ -492,7 +492,7 @@ fn a_sender_that_is_killed_or_stopped_in_mid_copy_is_lost_and_writes_nothing_aft
 #[test]
 fn a_receive_that_is_cancelled_while_its_sender_is_stopped_waits_until_that_is_given_up() {
     // It is to be cancelled before its sender is given up, also where CPUs are short.
-    let mut two = Two::start(&[("single_copy", "auto"), ("peer_timeout_ms", "4000")]);
+    let mut two = Two::start(&[("path", "auto"), ("peer_timeout_ms", "4000")]);
     let receive = two.long_receive(None, 0);
     two.puppet.signal(Signal::STOP);
     let began = Instant::now();
@@ -529,7 +529,7 @@ fn a_receiver_that_is_killed_or_stopped_in_mid_copy_ends_the_send_as_lost() {
 
 #[test]
 fn callers_that_make_the_progress_send_and_receive_copies() {
-    let caller: &[(&str, &str)] = &[("single_copy", "auto"), ("progress", "caller")];
+    let caller: &[(&str, &str)] = &[("path", "auto"), ("progress", "caller")];
     let mut two = Two::start(caller);
     let receive = two.long_receive(None, 0);
     let began = Instant::now();
@@ -546,12 +546,12 @@ fn callers_that_make_the_progress_send_and_receive_copies() {
 
 #[test]
 fn what_may_not_be_copied_goes_another_way_and_the_path_says_why() {
-    let off: &[(&str, &str)] = &[("single_copy", "off")];
+    let off: &[(&str, &str)] = &[("path", "device")];
     // In one process.
     for (here, there, expected) in [
-        (off, ON, "tcp: the setting single_copy says off"),
+        (off, ON, "tcp: the setting path says device"),
         (ON, off, "tcp: the peer's settings forbid it"),
-        (&[("single_copy", "auto"), ("path", "tcp")], ON, "tcp: the setting path says tcp"),
+        (&[("path", "tcp")], ON, "tcp: the setting path says tcp"),
     ] {
         let (a, b) = (engine(here), engine(there));
         let (to_b, to_a) = (a.add_peer(&b.metadata()).unwrap(), b.add_peer(&a.metadata()).unwrap());
@@ -565,7 +565,7 @@ fn what_may_not_be_copied_goes_another_way_and_the_path_says_why() {
     }
     // Between two, where the peer refuses what it is asked for.
     let refusals = [
-        (off, Access::ALL, "the setting single_copy says off"),
+        (off, Access::ALL, "the setting path says device"),
         (ON, Access::LOCAL, "the peer may not both read and write it"),
     ];
     for (there, access, why) in refusals {
