@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 
 use crate::alias::{self, Alias, ENV_PREFIX};
 use crate::choices::{
-    AddressFamily, Auth, BindDevice, LogFormat, LogLevel, NcclDevices, PathChoice, Payload, Preset,
-    Progress, ProxyLayout, SingleCopy,
+    AddressFamily, Auth, LogFormat, LogLevel, NcclDevices, PathChoice, Payload, Preset, Progress,
+    ProxyLayout,
 };
 use crate::invalid::Invalid;
 use crate::kind::Kind;

@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_flow_gets_the_congestion_control_asked_for() {
-        let listener = listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let target = listener.local_addr().unwrap().as_socket().unwrap();
         let options = FlowOptions { congestion: Some("reno".to_owned()), ..FlowOptions::default() };
         let source = "127.0.0.1".parse().unwrap();

@@ -62,7 +62,7 @@ pub(crate) fn start(
     let credentials = credentials(&config, &host)?;
     let instance = InstanceId(credentials.identity.public().instance());
     let ports = Ports::new(config.listen_range(), config.chooses_ports(), instance);
-    let listeners = listen_all(&rails, &settings, &ports)?;
+    let listeners = listen_all(&rails, &ports)?;
     if let Some(listener) = listeners.first() {
         // A proxy that opens a file for one peer would hold up all others.
         reserve_descriptors(listener.as_fd());
@@ -147,11 +147,7 @@ fn check_name(name: &str) -> Result<(), EngineError> {
 /// Characters of a wrong name that its error shows.
 const SHOWN_OF_NAME: usize = 60;
 
-fn listen_all(
-    rails: &[ChosenRail],
-    settings: &EngineSettings,
-    ports: &Ports,
-) -> Result<Vec<Socket>, EngineError> {
+fn listen_all(rails: &[ChosenRail], ports: &Ports) -> Result<Vec<Socket>, EngineError> {
     let listen_on = |rail: &ChosenRail, port: u16| {
         let address = SocketAddr::new(rail.address, port);
         // Packets for the address may arrive on another interface: where several are in one network any of them

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 use polyrail_carrier::Host;
+use polyrail_config::MetricsListen;
 use polyrail_config::{Config, Spin};
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::{Card, Metadata};
