@@ -120,7 +120,7 @@ def against_ucx_host_latency(options):
     """One-way time of 8 bytes within the host against UCX's tag_lat by shared memory."""
 
     def polyrail():
-        what = ["--sizes", "8", "--latency", "--preset", "latency", "--set", "single_copy=auto"]
+        what = ["--sizes", "8", "--latency", "--preset", "latency", "--set", "path=auto"]
         return bench(options, *what)["latency_us"]["p50"]
 
     def ucx():
@@ -135,7 +135,7 @@ def against_ucx_host_rate(options):
     size = 256 * MIB
 
     def polyrail():
-        what = ["--sizes", str(size), "--depth", "4", "--set", "single_copy=auto"]
+        what = ["--sizes", str(size), "--depth", "4", "--set", "path=auto"]
         return bench(options, *what)["gb_per_s"]
 
     def ucx():

@@ -66,8 +66,8 @@ pub struct Request {
     pub notification: *const c_void,
     /// Bytes of the notification, at most 64 KiB; not looked at if that is NULL.
     pub notification_length: usize,
-    /// The transfer fails if it is not complete after this time, which counts from each post. 0: the
-    /// setting `transfer_timeout_ms` holds.
+    /// The transfer fails if it is not complete after this time, which counts from each post. 0: it
+    /// may take any time while it makes progress.
     pub timeout_ns: u64,
 }
 

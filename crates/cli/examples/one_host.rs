@@ -47,8 +47,8 @@ const CALLERS_MESSAGES: [(u64, usize); 5] =
     [(8, 1), (8, 16), (4096, 16), (64 << 10, 1), (64 << 10, 16)];
 /// The engines of the other process, in this order, by what differs.
 const ENGINES: [&[(&str, &str)]; 4] = [
-    &[("rails", RAILS), ("single_copy", "auto")],
-    &[("rails", RAILS), ("single_copy", "off")],
+    &[("rails", RAILS), ("path", "auto")],
+    &[("rails", RAILS), ("path", "device")],
     &[("rails", "127.0.0.1"), ("preset", "latency"), ("path", "auto")],
     &[("rails", "127.0.0.1"), ("preset", "latency"), ("path", "tcp")],
 ];

@@ -58,7 +58,7 @@ impl Pair {
     fn new(path: &str) -> Result<Self, Failed> {
         let engine = || -> Result<Engine, Failed> {
             let config = Config::builder().set("preset", "latency")?.set("rails", "127.0.0.1")?;
-            let config = config.set("single_copy", "off")?.set("path", path)?.build()?;
+            let config = config.set("path", path)?.build()?;
             Ok(Engine::builder().config(config).build()?)
         };
         let (from, to) = (engine()?, engine()?);

@@ -73,7 +73,7 @@ pub(crate) fn run(
                 lab.enter_thread(side).map_err(|error| error.to_string())?;
                 // Both engines are in this process, and the rails are to carry the bytes.
                 let config = Config::builder().set("rails", &names);
-                let config = config.and_then(|config| config.set("single_copy", "off"));
+                let config = config.and_then(|config| config.set("path", "device"));
                 let config = config.and_then(polyrail_config::ConfigBuilder::build);
                 let config = config.map_err(|error| error.to_string())?;
                 Engine::builder().config(config).build().map_err(|error| error.to_string())

@@ -107,16 +107,6 @@ choices! {
         Merged = "merged",
     }
 
-    /// Whether sockets are bound to the device of their rail (`SO_BINDTODEVICE`).
-    BindDevice {
-        /// Connections where the peer can be reached so, listeners never.
-        Auto = "auto",
-        /// Always; an error where the kernel refuses.
-        On = "on",
-        /// Never; only the source address is bound.
-        Off = "off",
-    }
-
     /// Which address of an interface its rail takes.
     AddressFamily {
         /// IPv4, or IPv6 where the interface has no other.
@@ -131,18 +121,12 @@ choices! {
     PathChoice {
         /// The fastest that both ends can take.
         Auto = "auto",
+        /// As `auto`, but CPUs copy nothing from memory to memory.
+        Device = "device",
         /// Through memory that both ends on one host have open.
         Shared = "shared",
         /// Over the rails.
         Tcp = "tcp",
-    }
-
-    /// Whether the CPUs copy between host memories of one host.
-    SingleCopy {
-        /// Where the kernel allows it and it is faster.
-        Auto = "auto",
-        /// Never: such bytes take the rails.
-        Off = "off",
     }
 
     /// What the NCCL plugin shows to NCCL as a device.
@@ -216,7 +200,7 @@ mod tests {
         for &choice in LogLevel::ALL {
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }
-        for &choice in BindDevice::ALL {
+        for &choice in PathChoice::ALL {
             assert_eq!(choice.to_string().parse(), Ok(choice));
         }
     }

@@ -159,7 +159,7 @@ impl Kind {
             (Self::Bindings, Value::Text(text)) if text.is_empty() => "not pinned",
             (Self::PeerNames, Value::Text(text)) if text.is_empty() => "none",
             (Self::FileName(meaning), Value::Text(text)) if text.is_empty() => meaning,
-            (Self::MetricsListen, Value::Text(text)) if text.is_empty() => "off",
+            (Self::MetricsListen, Value::Text(text)) if text.is_empty() => "polyrail top alone",
             (Self::Rendezvous, Value::Text(text)) if text.is_empty() => "none",
             _ => "",
         }

@@ -60,8 +60,8 @@ mod yaml;
 pub use bindings::{Binding, BindingsError, BindingsFault, OTHERS, parse_bindings};
 pub use builder::ConfigBuilder;
 pub use choices::{
-    AddressFamily, Auth, BindDevice, LogFormat, LogLevel, NcclDevices, PathChoice, Payload, Preset,
-    Progress, ProxyLayout, SingleCopy, UnknownChoice,
+    AddressFamily, Auth, LogFormat, LogLevel, NcclDevices, PathChoice, Payload, Preset, Progress,
+    ProxyLayout, UnknownChoice,
 };
 pub use config::{Config, Origin, Row};
 pub use cpus::{CpuListError, LAST_CPU, parse_cpu_ranges};

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::file_name;
 use crate::invalid::Invalid;
 
-/// Where a process serves its metrics; a value of the setting `metrics_listen` that is not empty.
+/// Where a process serves its metrics; a value of the setting `metrics_listen` that names a place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MetricsListen {
@@ -18,16 +18,19 @@ pub enum MetricsListen {
 }
 
 /// The forms, for people.
-pub(crate) const FORMS: &str = "empty (off), ADDRESS:PORT, unix:/path/to/file.sock, or \
-     dir:/path/to/folder; %h host, %p process";
+pub(crate) const FORMS: &str = "empty (for `polyrail top` alone), off, ADDRESS:PORT, \
+     unix:/path/to/file.sock, or dir:/path/to/folder; %h host, %p process";
 
 impl MetricsListen {
-    /// Reads a value. `None`: metrics are off.
+    /// The value with which a process serves no metrics, also not to `polyrail top`.
+    pub const OFF: &str = "off";
+
+    /// Reads a value. `None`: it names no place.
     ///
     /// # Errors
     /// What is wrong with it, as a phrase that follows the value.
     pub fn parse(text: &str) -> Result<Option<Self>, Invalid> {
-        if text.is_empty() {
+        if text.is_empty() || text == Self::OFF {
             return Ok(None);
         }
         if let Some(path) = text.strip_prefix("unix:") {
@@ -67,6 +70,7 @@ mod tests {
     #[test]
     fn each_form_is_read() {
         assert_eq!(MetricsListen::parse(""), Ok(None));
+        assert_eq!(MetricsListen::parse("off"), Ok(None));
         let tcp = MetricsListen::Tcp("[::1]:9754".parse().unwrap());
         assert_eq!(MetricsListen::parse("[::1]:9754"), Ok(Some(tcp)));
         let unix = MetricsListen::Unix("/run/%p.sock".to_owned());

@@ -2,6 +2,10 @@
 
 /// Names that are not settings any more, with advice.
 pub(crate) const RENAMED: &[(&str, &str)] = &[
+    (
+        "bind_device",
+        "leave it out: connections leave by the device of their rail wherever the peer can be reached so",
+    ),
     ("dump_file", "leave it out: a dump goes to standard error, or behind the log of log_file"),
     (
         "handshake_limit",
@@ -23,7 +27,10 @@ pub(crate) const RENAMED: &[(&str, &str)] = &[
         "set proxies: one number, or those that send and those that receive, like 2,3 or 2,0 where 0 is auto",
     ),
     ("send_buffer_bytes", "set socket_buffer_bytes, which is for sending and receiving"),
+    ("single_copy", "set path=device: CPUs copy nothing from memory to memory"),
+    ("top_socket", "set metrics_listen=off, which serves no metrics, also not to polyrail top"),
     ("trace_events", "leave it out: a trace holds 1048576 events"),
+    ("transfer_timeout_ms", "leave it out: a request can have a time limit of its own"),
     ("tx_cpus", "give them to tx_bindings without an interface, like 8-21 or eth1:8-21;22-35"),
     (
         "tx_proxies",

@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 
 use crate::alias::{self, Alias, ENV_PREFIX};
 use crate::choices::{
-    AddressFamily, Auth, BindDevice, LogFormat, LogLevel, NcclDevices, PathChoice, Payload, Preset,
-    Progress, ProxyLayout, SingleCopy,
+    AddressFamily, Auth, LogFormat, LogLevel, NcclDevices, PathChoice, Payload, Preset, Progress,
+    ProxyLayout,
 };
 use crate::invalid::Invalid;
 use crate::kind::Kind;
@@ -165,15 +165,6 @@ settings! {
     address_family: AddressFamily = AddressFamily::Auto, Kind::Choice(AddressFamily::NAMES),
         [alias::via("NCCL_SOCKET_FAMILY", alias::socket_family, "AF_INET is ipv4, AF_INET6 is ipv6")];
 
-    /// Whether writes, reads and messages between host memories of one host are copied once, from memory to
-    /// memory, instead of travelling over loopback. `auto`: inside one process, and between processes
-    /// where the kernel allows it (the same user, PID and network namespace; neither `ptrace_scope`
-    /// nor a seccomp filter against it), for transfers that are faster so. Where the kernel does not, what has
-    /// 64 KiB and more goes through memory that both processes have open, if they can. All else takes the rails.
-    /// Copied once are short writes and reads between a GPU here and another process's host memory, too, by way of
-    /// pinned memory. `off`: never. With `path` other than `auto` it is off.
-    single_copy: SingleCopy = SingleCopy::Auto, Kind::Choice(SingleCopy::NAMES);
-
     /// Channels to each peer, spread over the rails. A channel is an ordered lane with a window of
     /// its own.
     channels: u32 = 0, Kind::count("channels", 1, 256).or_zero("auto: 1 to 4 per rail, as CPUs allow, and 2 at least"),
@@ -193,11 +184,16 @@ settings! {
 }
 
 "GPU memory" {
-    /// How GPU memory travels between two ends on one host. `auto`: a GPU copies from memory to
-    /// memory (NVLink, PCIe) where both ends can; what is short between a GPU here and another
-    /// process's host memory takes a single copy (setting `single_copy`); otherwise as `shared`. `shared`: through pinned
-    /// memory that both processes have open, host memory of one host as well; where that is not possible, over the
-    /// rails. `tcp`: over the rails, like everything else.
+    /// The way between two memories of one host; to another host all bytes take the rails. `auto`: the CPUs copy
+    /// writes, reads and messages between host memories once, from memory to memory, inside one process and between
+    /// processes where the kernel allows it (the same user, PID and network namespace; neither `ptrace_scope`
+    /// nor a seccomp filter against it), for transfers that are faster so. Where the kernel does not, what has
+    /// 64 KiB and more goes through memory that both processes have open, if they can. A GPU copies from memory to
+    /// memory (NVLink, PCIe) where both ends can. Short writes and reads between a GPU here and another process's
+    /// host memory are copied by way of pinned memory. All other GPU memory goes as with `shared`, all other host
+    /// memory over the rails. `device`: as `auto`, but the CPUs copy nothing from memory to memory, and the
+    /// engine makes no system call that reads another process. `shared`: through memory that both processes
+    /// have open; where that is not possible, over the rails. `tcp`: over the rails.
     path: PathChoice = PathChoice::Auto, Kind::Choice(PathChoice::NAMES);
 
     /// Replaces `chunk_bytes` for GPU memory that travels over the rails: a GPU needs larger copies
@@ -277,10 +273,6 @@ settings! {
     /// delays.
     socket_buffer_bytes: u64 = 0, Kind::bytes(64 * KIB, GIB).or_zero("kernel autotuning");
 
-    /// Whether sockets are bound to the device of their rail (SO_BINDTODEVICE), in addition to its
-    /// address. With `auto` listeners are not, and connections are tried both ways.
-    bind_device: BindDevice = BindDevice::Auto, Kind::Choice(BindDevice::NAMES);
-
     /// TCP port to listen on. With 0 each rail takes a free one of a range that a firewall can let through. Of a range
     /// like `5000-5063` each rail takes the first that is free, so several engines of a machine share it.
     listen_port: RangeInclusive<u16> = 0..=0, Kind::Ports;
@@ -304,9 +296,6 @@ settings! {
     /// may be unreachable on every rail. A mere sign of life is no progress. A peer whose process was
     /// killed is given up sooner, as its host refuses connections.
     peer_timeout_ms: u64 = 10_000, Kind::millis(100, 3_600_000);
-
-    /// How long a whole transfer may take.
-    transfer_timeout_ms: u64 = 0, Kind::millis(1, 86_400_000).or_zero("no limit");
 }
 
 "Rendezvous" {
@@ -382,12 +371,9 @@ settings! {
 "Seeing inside" {
     /// Where the process serves metrics for Prometheus, as HTTP at `/metrics`: on a TCP port, on a
     /// Unix socket, or on a socket of its own in a folder, for `polyrail exporter`. All engines of a
-    /// process with the same value share one server. docs/metrics.md explains the metrics.
+    /// process with the same value share one server. With each value but `off`, an abstract Unix socket, which has no
+    /// file, also serves them to `polyrail top` of the same user and of root. docs/metrics.md explains the metrics.
     metrics_listen: String = "", Kind::MetricsListen;
-
-    /// Lets `polyrail top` look at the engine: the metrics are also served on an abstract Unix socket, which
-    /// has no file, to processes of the same user and of root. Its thread sleeps unless somebody looks.
-    top_socket: bool = true, Kind::Flag;
 
     /// Signal on which the engine writes a dump of its state, by number or name, like `USR1`: to standard error, or behind
     /// the log if `log_file` is given and `log_format` is text.

@@ -88,7 +88,6 @@ fn both_ends_of_every_range_are_taken_and_what_lies_beyond_is_not() {
         ("rail_stall_ms", 20, 600_000),
         ("reconnect_max_ms", 1, 600_000),
         ("peer_timeout_ms", 100, 3_600_000),
-        ("transfer_timeout_ms", 0, 86_400_000),
         ("notification_queue", 1, 1 << 24),
         ("flow_limit", 16, 65_536),
         ("dump_signal", 0, 64),

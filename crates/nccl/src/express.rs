@@ -25,9 +25,8 @@ use crate::wire::{Body, ExpressCard, Message, TOLD_BYTES, put_part};
 
 /// The settings of a device that this engine takes over. The others are about proxies, or about
 /// things that a process can have only once.
-const TAKEN: [&str; 14] = [
+const TAKEN: [&str; 12] = [
     "rails",
-    "bind_device",
     "congestion",
     "connect_timeout_ms",
     "rail_stall_ms",
@@ -39,7 +38,6 @@ const TAKEN: [&str; 14] = [
     "secret_file",
     "flow_limit",
     "metrics_listen",
-    "top_socket",
 ];
 
 /// Bytes that may be under way to a process. Messages beyond that take the proxies. So a message

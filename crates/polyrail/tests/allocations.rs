@@ -135,7 +135,7 @@ fn prepared_posts_under_way_at_once_cost_none() {
 #[test]
 fn a_post_where_the_engine_chooses_the_way_costs_few() {
     let _alone = alone();
-    let p = pair(&[("path", "auto"), ("single_copy", "auto"), ("rails", "127.0.0.1")]);
+    let p = pair(&[("path", "auto"), ("rails", "127.0.0.1")]);
     let (source, target) = (filled(&p.a, BYTES, 1), zeroed(&p.b, BYTES));
     let there = remote(&p.a, &target);
     let write = || Request::write(&p.to_b).segment(source.all(), there.all());

@@ -1,7 +1,5 @@
 //! What the settings of an engine allow a request.
 
-use std::time::Duration;
-
 use crate::error::PostError;
 use crate::wire::MAX_META_BYTES;
 
@@ -12,8 +10,6 @@ pub struct RequestLimits {
     pub chunk_bytes: u64,
     /// Bytes of a chunk of a device's memory.
     pub gpu_chunk_bytes: u64,
-    /// How long a transfer may take that says nothing else.
-    pub transfer_timeout: Option<Duration>,
 }
 
 impl RequestLimits {

@@ -26,7 +26,7 @@ WORKING_SET_BYTES = 256 << 20
 
 def target(pipe, nbytes):
     """The other end: memory that is written to."""
-    with polyrail.Engine(rails=RAILS, single_copy="off", env=False) as engine, engine.register(bytearray(nbytes)) as region:
+    with polyrail.Engine(rails=RAILS, path="device", env=False) as engine, engine.register(bytearray(nbytes)) as region:
         pipe.send((engine.metadata(), region.describe()))
         pipe.recv()
 
@@ -38,7 +38,7 @@ def from_python(size, depth, seconds):
     other = context.Process(target=target, args=(there, WORKING_SET_BYTES))
     other.start()
     metadata, description = here.recv()
-    with polyrail.Engine(rails=RAILS, single_copy="off", env=False) as engine:
+    with polyrail.Engine(rails=RAILS, path="device", env=False) as engine:
         peer = engine.add_peer(metadata)
         local, remote = engine.register(bytearray(WORKING_SET_BYTES)), engine.import_region(description)
         places = [slice(at, at + size) for at in range(0, WORKING_SET_BYTES, size)]

@@ -99,13 +99,12 @@ impl TcpInfo {
 }
 
 /// A listening socket on `address`; non-blocking. Port 0 takes a free one.
-pub fn listen(address: SocketAddr, device: Option<&str>) -> io::Result<Socket> {
+pub fn listen(address: SocketAddr) -> io::Result<Socket> {
     let socket = stream_socket(address)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
     socket.set_reuse_address(true)?;
-    bind_device(&socket, device)?;
     socket.bind(&address.into())?;
     socket.listen(1024)?;
     Ok(socket)
@@ -365,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_flow_gets_the_congestion_control_asked_for() {
-        let listener = listen("127.0.0.1:0".parse().unwrap(), None).unwrap();
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let target = listener.local_addr().unwrap().as_socket().unwrap();
         let options = FlowOptions { congestion: Some("reno".to_owned()), ..FlowOptions::default() };
         let source = "127.0.0.1".parse().unwrap();

@@ -52,7 +52,7 @@ impl Listener {
         plugin.pool(device)?;
         let (_, address) = &plugin.settings.devices[device];
         let failed = |error: io::Error| CallError::system("listening", error);
-        let socket = listen(SocketAddr::new(*address, 0), None).map_err(failed)?;
+        let socket = listen(SocketAddr::new(*address, 0)).map_err(failed)?;
         let bound = socket.local_addr().map_err(failed)?;
         let port = bound.as_socket().map_or(0, |bound| bound.port());
         let token = fastrand::u64(..);

@@ -4,7 +4,7 @@ read: as vLLM, the decoder reads the blocks of a request by number, from lists p
 write: as SGLang, the prefiller writes the blocks of a request layer by layer. Both with a notification for each request
 or layer. Making the requests counts, as serving engines make each anew.
 
-python kv.py --rounds 3 --set single_copy=off      blocks of 16, 64 and 256 KiB, over the rails
+python kv.py --rounds 3 --set path=device      blocks of 16, 64 and 256 KiB, over the rails
 """
 
 import argparse

@@ -159,13 +159,13 @@ fn on_a_pipe_each_rail_has_a_line_with_the_time() {
 
 #[test]
 fn an_engine_that_lets_nobody_look_is_named_with_the_remedy() {
-    let engine = listening("--set top_socket=off");
+    let engine = listening("--set metrics_listen=off");
     let output = typed(&format!("top {}", engine.0.id())).output().unwrap();
     let told = errors(&output);
     assert_eq!(output.status.code(), Some(3), "{told}");
     assert!(told.contains("has an engine that does not let others look"), "{told}");
     assert!(
-        told.contains("help: look again; if that stays so, leave out top_socket=off there"),
+        told.contains("help: look again; if that stays so, leave out metrics_listen=off there"),
         "{told}"
     );
 }

@@ -338,14 +338,6 @@ fn an_address_that_comes_after_the_start_makes_no_rail_and_both_ends_say_so() {
 }
 
 #[test]
-fn several_nics_on_one_ethernet_connect_without_bound_devices() {
-    let Some(net) = one_subnet("flux-unbound", 2) else { return };
-    let off = "--set bind_device=off";
-    let run = net.bench(("a", &format!("10.0.0.11:0 {off}")), ("b", off));
-    assert!(run.carried().iter().any(|(_, bytes)| *bytes > 0), "{run}");
-}
-
-#[test]
 fn a_strict_filter_of_return_paths_leaves_a_rail_and_a_reason() {
     let Some(net) = one_subnet("flux-filter", 2) else { return };
     for node in ["a", "b"] {

@@ -131,7 +131,7 @@ fn the_way_is_explained_without_moving_anything() {
     assert_eq!(lines[0], "path of 8B, 1MiB: tcp");
     assert_eq!(lines[1], "  peer copy: not possible: neither end is a device's memory");
     // Both ends are here, and bench measures rails all the same.
-    let single = "  single copy: not possible: the setting single_copy says off (bench measures rails unless told \
+    let single = "  single copy: not possible: the setting path says device (bench measures rails unless told \
                   otherwise; --path auto allows the other ways)";
     assert_eq!(lines[2], single);
     assert_eq!(lines[3], "  tcp: possible: no faster way is");

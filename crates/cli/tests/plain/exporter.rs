@@ -24,7 +24,7 @@ const BYTES: u64 = 1 << 20;
 fn engine(name: &str, folder: &Path) -> Engine {
     let listen = format!("dir:{}", folder.display());
     let config = Config::builder().set("rails", "127.0.0.1").unwrap();
-    let config = config.set("single_copy", "off").unwrap();
+    let config = config.set("path", "device").unwrap();
     let config = config.set("metrics_listen", &listen).unwrap().build().unwrap();
     Engine::builder().config(config).name(name).build().unwrap()
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Once};
 
-use polyrail_config::SingleCopy;
+use polyrail_config::PathChoice;
 use polyrail_sys::{Memory, Protection, first_denied};
 
 use crate::api::engine::Engine;
@@ -40,14 +40,14 @@ impl Engine {
     ///
     /// # Errors
     /// The first or the last byte of host memory can't be read, which says that the address or the length is
-    /// wrong; with `single_copy=off` the engine does not try that. Host memory does not allow what peers may do with it:
+    /// wrong; with `path=device` the engine does not try that. Host memory does not allow what peers may do with it:
     /// some part is not mapped, can't be read though peers may read it, or can't be written though peers may write it.
     /// A device, or its driver, does not do what was asked. The engine is closed.
     pub fn register(&self, memory: impl Registrable) -> Result<Region, RegionError> {
         self.check_open()?;
         let (memory, access, granted) = memory.exposed().into_parts();
         // A filter that ends who makes such a call is met by that setting.
-        let may_look = self.config().single_copy == SingleCopy::Auto;
+        let may_look = self.config().path != PathChoice::Device;
         let host = memory.host().filter(|_| may_look);
         if let Some((memory, at)) = host.and_then(|host| Some((host, host.missing()?))) {
             let (base, len) = (memory.address(0, 0).unwrap_or(at), memory.len());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use polyrail_carrier::{Host, HostedDevice};
-use polyrail_config::{BindDevice, Binding, Config, expand_file_name, harmless, shortened, steers};
+use polyrail_config::{Binding, Config, expand_file_name, harmless, shortened, steers};
 use polyrail_proto::InstanceId;
 use polyrail_proto::defaults::progress_threads;
 use polyrail_proto::hello::{Card, MAX_NAME_BYTES};
@@ -62,7 +62,7 @@ pub(crate) fn start(
     let credentials = credentials(&config, &host)?;
     let instance = InstanceId(credentials.identity.public().instance());
     let ports = Ports::new(config.listen_range(), config.chooses_ports(), instance);
-    let listeners = listen_all(&rails, &settings, &ports)?;
+    let listeners = listen_all(&rails, &ports)?;
     if let Some(listener) = listeners.first() {
         // A proxy that opens a file for one peer would hold up all others.
         reserve_descriptors(listener.as_fd());
@@ -147,17 +147,12 @@ fn check_name(name: &str) -> Result<(), EngineError> {
 /// Characters of a wrong name that its error shows.
 const SHOWN_OF_NAME: usize = 60;
 
-fn listen_all(
-    rails: &[ChosenRail],
-    settings: &EngineSettings,
-    ports: &Ports,
-) -> Result<Vec<Socket>, EngineError> {
+fn listen_all(rails: &[ChosenRail], ports: &Ports) -> Result<Vec<Socket>, EngineError> {
     let listen_on = |rail: &ChosenRail, port: u16| {
         let address = SocketAddr::new(rail.address, port);
         // Packets for the address may arrive on another interface: where several are in one network any of them
         // answers ARP, and a policy or a router may choose another way.
-        let device = Some(&*rail.interface).filter(|_| settings.bind_device == BindDevice::On);
-        let result = tcp::listen(address, device);
+        let result = tcp::listen(address);
         let name = rail.name.clone();
         result.map_err(|source| EngineError::Listen { rail: name, address, source })
     };
@@ -183,12 +178,8 @@ fn listen_all(
 
 /// The device that a rail's connections leave by. Loopback addresses share one device and need
 /// none.
-pub(crate) fn device(rail: &ChosenRail, bind: BindDevice) -> Option<&str> {
-    match bind {
-        BindDevice::Off => None,
-        BindDevice::Auto if rail.loopback => None,
-        BindDevice::Auto | BindDevice::On => Some(&rail.interface),
-    }
+pub(crate) fn device(rail: &ChosenRail) -> Option<&str> {
+    (!rail.loopback).then_some(&*rail.interface)
 }
 
 pub(crate) fn is_forbidden(error: &std::io::Error) -> bool {

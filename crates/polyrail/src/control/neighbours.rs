@@ -8,7 +8,6 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
-use polyrail_config::BindDevice;
 use polyrail_proto::rails::crowded;
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -19,15 +18,11 @@ use crate::engine::peer::PeerShared;
 impl Control {
     /// Has the kernel ask by each rail for the peer's addresses in its network, if another rail is in that network, too.
     pub(super) fn ask_for_neighbours(&self, peer: &PeerShared) {
-        if self.engine.settings.bind_device != BindDevice::Auto {
-            return;
-        }
         for (rail, target) in
             crowded(&self.engine.rails, peer.card.rails.iter().map(|rail| rail.address))
         {
-            let device = device(rail, BindDevice::Auto);
             // Connections by the device fail in the same way, and those by the address follow.
-            let _ = send_nothing(rail.address, device, target);
+            let _ = send_nothing(rail.address, device(rail), target);
         }
     }
 }

@@ -15,7 +15,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use polyrail_config::BindDevice;
 use polyrail_proto::liveness::{STAGGER, Way};
 use polyrail_proto::rails::ChosenRail;
 use polyrail_proto::reason::ConnectReason;
@@ -63,10 +62,9 @@ pub(super) fn dial(
     let target = peer.card.rails[pair.1].address;
     let options = settings.flow_options(peer.says_same_host);
     let begin = |device| tcp::start_connect(rail.address, device, target, &options);
-    let bound = device(rail, settings.bind_device);
-    if settings.bind_device != BindDevice::Auto || bound.is_none() {
-        let way = if bound.is_some() { Way::Device } else { Way::Address };
-        return Ok(Dialed { socket: begin(bound)?, way, second: None });
+    let bound = device(rail);
+    if bound.is_none() {
+        return Ok(Dialed { socket: begin(None)?, way: Way::Address, second: None });
     }
     let of = |way| bound.filter(|_| way == Way::Device);
     let way = peer.links.ways.lock().first(pair);
@@ -208,11 +206,8 @@ impl Control {
 
     /// A flow is connected by this way: later ones of its rails take it first.
     pub(super) fn note_way(&self, peer: &PeerShared, pair: (usize, usize), way: Way) {
-        let (bind, rail) = (self.engine.settings.bind_device, &self.engine.rails[pair.0]);
-        if bind != BindDevice::Auto || device(rail, bind).is_none() {
-            return;
-        }
-        if !peer.links.ways.lock().prefer(pair, way) {
+        let rail = &self.engine.rails[pair.0];
+        if device(rail).is_none() || !peer.links.ways.lock().prefer(pair, way) {
             return;
         }
         let (rail, target) = (&rail.name, peer.card.rails[pair.1].address);
@@ -222,11 +217,9 @@ impl Control {
     /// Has a connection that came to a rail send by the rail's device, where that is known to be harmless: the peer is
     /// in the rail's network, and the connection arrived on the device. Elsewhere the routes choose.
     pub(super) fn bind_arrival(&self, socket: &Socket, rail: usize, remote: SocketAddr) {
-        let settings = &self.engine.settings;
-        let is_certain = settings.bind_device == BindDevice::Auto
-            && self.engine.rails[rail].network().contains(remote.ip());
-        if let Some(device) = device(&self.engine.rails[rail], settings.bind_device)
-            && is_certain
+        let rail = &self.engine.rails[rail];
+        if let Some(device) = device(rail)
+            && rail.network().contains(remote.ip())
             && matches!(tcp::arrived_on(socket, device), Ok(true))
         {
             // Without it the routes choose, too.
@@ -236,10 +229,7 @@ impl Control {
 
     /// A connection came up and led nowhere: the other way is tried first next time.
     pub(super) fn note_dead_end(&self, peer: &PeerShared, pair: (usize, usize), way: Way) {
-        let settings = &self.engine.settings;
-        if settings.bind_device == BindDevice::Auto {
-            peer.links.ways.lock().prefer(pair, way.other());
-        }
+        peer.links.ways.lock().prefer(pair, way.other());
     }
 }
 

@@ -37,8 +37,8 @@ pub(crate) fn serve(engine: &Arc<EngineShared>) -> Result<Vec<Registration>, Eng
             source: error.source,
         })?);
     }
-    if engine.config.top_socket {
-        // Nobody asked for it, so an engine does without where the system refuses it.
+    if engine.config.metrics_listen != MetricsListen::OFF {
+        // The user did not ask for it, so an engine does without where the system refuses it.
         match polyrail_metrics::serve_local(figures()) {
             Ok(registration) => served.push(registration),
             Err(error) => {

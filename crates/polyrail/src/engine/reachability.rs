@@ -6,7 +6,6 @@
 
 use std::net::IpAddr;
 
-use polyrail_config::BindDevice;
 use polyrail_netlink::{LinkState, Route};
 use polyrail_proto::hello::RailCard;
 use polyrail_proto::pairing::{Never, Question, Reach};
@@ -48,8 +47,7 @@ impl EngineShared {
             return Reach::SameSubnet;
         }
         let Some(link) = link else { return Reach::Unknown };
-        let is_bound = !rail.loopback && self.settings.bind_device != BindDevice::Off;
-        let through = is_bound.then_some(link.index);
+        let through = (!rail.loopback).then_some(link.index);
         let Some(found) = round.ask(|routes| routes.find(to, Some(from), through)) else {
             return Reach::Unknown;
         };

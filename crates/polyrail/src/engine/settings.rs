@@ -3,9 +3,7 @@
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use polyrail_config::{
-    BindDevice, Config, Origin, PathChoice, Payload, Progress, ProxyLayout, SingleCopy,
-};
+use polyrail_config::{Config, Origin, PathChoice, Payload, Progress, ProxyLayout};
 use polyrail_proto::hello::{Capabilities, Card, EngineFeatures};
 use polyrail_proto::liveness::ReconnectSettings;
 use polyrail_proto::{RequestLimits, defaults};
@@ -43,14 +41,12 @@ pub(crate) struct EngineSettings {
     /// The most connections from peers that may be in the handshake at once.
     pub(crate) most_handshakes: u32,
     pub(crate) reconnect: ReconnectSettings,
-    pub(crate) bind_device: BindDevice,
     congestion: Congestion,
     flow: FlowOptions,
     /// CPUs may copy between host memories.
     pub(crate) single_copy: bool,
     /// Payload may lie in memory that a peer has open.
     pub(crate) shares: bool,
-    transfer_timeout: Option<Duration>,
 }
 
 enum Congestion {
@@ -88,7 +84,6 @@ impl EngineSettings {
                 max: ms(config.reconnect_max_ms),
                 timeout: ms(config.connect_timeout_ms),
             },
-            bind_device: config.bind_device,
             congestion: Congestion::parse(config)?,
             flow: FlowOptions {
                 congestion: None,
@@ -100,9 +95,8 @@ impl EngineSettings {
             // A thread that polls for its caller wins most. Proxies sleep between messages, which takes the
             // socket all the same.
             shared_stream: caller_driven && config.path != PathChoice::Tcp,
-            single_copy: config.path == PathChoice::Auto && config.single_copy == SingleCopy::Auto,
+            single_copy: config.path == PathChoice::Auto,
             shares: config.path != PathChoice::Tcp,
-            transfer_timeout: Some(ms(config.transfer_timeout_ms)).filter(|t| !t.is_zero()),
         })
     }
 
@@ -161,11 +155,7 @@ impl EngineSettings {
     }
 
     pub(crate) fn request_limits(&self) -> RequestLimits {
-        RequestLimits {
-            chunk_bytes: self.chunk_bytes,
-            gpu_chunk_bytes: self.gpu_chunk_bytes,
-            transfer_timeout: self.transfer_timeout,
-        }
+        RequestLimits { chunk_bytes: self.chunk_bytes, gpu_chunk_bytes: self.gpu_chunk_bytes }
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 use polyrail_carrier::Host;
+use polyrail_config::MetricsListen;
 use polyrail_config::{Config, Spin};
 use polyrail_proto::InstanceId;
 use polyrail_proto::hello::{Card, Metadata};
@@ -157,7 +158,8 @@ impl EngineShared {
             kernel_routes: KernelRoutes::open(),
             pool: Arc::new(OpsPool::new(
                 config.ops_pool,
-                (!config.metrics_listen.is_empty()).then(Durations::new),
+                matches!(MetricsListen::parse(&config.metrics_listen), Ok(Some(_)))
+                    .then(Durations::new),
                 callbacks.clone(),
                 bells.clone(),
             )),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use polyrail_config::{PathChoice, SingleCopy};
+use polyrail_config::PathChoice;
 use polyrail_gpu::{Device, DeviceMemory, GpuError};
 use polyrail_proto::path::{
     OnlyPath, PathKind, PathObstacle, PathPlan, PathReason, PathSettings, PeerPlace, Stages,
@@ -61,11 +61,11 @@ pub(crate) fn choose(
 pub(super) fn path_settings(engine: &EngineShared) -> PathSettings {
     PathSettings {
         only: match engine.config.path {
-            PathChoice::Auto => None,
+            PathChoice::Auto | PathChoice::Device => None,
             PathChoice::Shared => Some(OnlyPath::Shared),
             PathChoice::Tcp => Some(OnlyPath::Tcp),
         },
-        single_copy: engine.config.single_copy == SingleCopy::Auto,
+        single_copy: engine.config.path == PathChoice::Auto,
     }
 }
 

@@ -104,7 +104,7 @@ fn device_offer(
     _to: &ProvenProcess,
     memory: &DeviceMemory,
 ) -> Result<(Offer, Vec<OwnedFd>), String> {
-    if engine.config.path != PathChoice::Auto {
+    if !matches!(engine.config.path, PathChoice::Auto | PathChoice::Device) {
         return Err(format!("the peer: the setting path says {}", engine.config.path));
     }
     let export = memory.device().export(memory).map_err(|error| error.to_string())?;

@@ -383,15 +383,6 @@ fn rails_may_have_ipv6_addresses() {
 }
 
 #[test]
-fn rails_may_be_bound_to_their_device_or_not() {
-    for bind in ["off", "auto", "on"] {
-        let settings = [("bind_device", bind)];
-        let (a, b) = (rails_of(FOUR_RAILS, &settings), rails_of(FOUR_RAILS, &settings));
-        works(&a, &b);
-    }
-}
-
-#[test]
 fn many_threads_may_wait_at_once_on_an_engine_that_callers_drive() {
     let p = pair(&[("progress", "caller")]);
     let done = AtomicU64::new(0);

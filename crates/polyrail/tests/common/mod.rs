@@ -29,7 +29,7 @@ pub(crate) const FOUR_RAILS: &str = "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4";
 /// they are what it is about.
 pub(crate) fn config(settings: &[(&str, &str)]) -> Config {
     let mut builder = Config::builder().set("rails", FOUR_RAILS).unwrap();
-    builder = builder.set("single_copy", "off").unwrap();
+    builder = builder.set("path", "device").unwrap();
     for (name, value) in settings {
         builder = builder.set(name, value).unwrap();
     }

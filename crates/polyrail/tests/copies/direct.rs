@@ -194,7 +194,7 @@ fn each_path_says_why_it_is_taken() {
     let host = [filled(&p.a, 8, 1), zeroed(&p.b, 8)];
     let (near, _) = on(&device, &p.a, &[1; 8]);
     let (far, _) = on(&device, &p.b, &[1; 8]);
-    assert_eq!(say(&p, &host[0], &host[1]), "tcp: the setting single_copy says off");
+    assert_eq!(say(&p, &host[0], &host[1]), "tcp: the setting path says device");
     assert!(say(&p, &near, &far).starts_with("peer copy: both ends are in this process"));
     assert!(say(&p, &near, &host[1]).starts_with("peer copy"), "a device copies to the host, too");
     let message = p.a.prepare(Request::send(&p.to_b, 1).local(near.all())).unwrap();

@@ -18,10 +18,10 @@ use polyrail::{Engine, Region};
 
 type Settings = &'static [(&'static str, &'static str)];
 
-const ON: Settings = &[("single_copy", "auto")];
-const CALLER: Settings = &[("single_copy", "auto"), ("progress", "caller")];
+const ON: Settings = &[("path", "auto")];
+const CALLER: Settings = &[("path", "auto"), ("progress", "caller")];
 const QUICK: Settings =
-    &[("single_copy", "auto"), ("peer_timeout_ms", "1200"), ("reconnect_max_ms", "200")];
+    &[("path", "auto"), ("peer_timeout_ms", "1200"), ("reconnect_max_ms", "200")];
 
 fn first_of(region: &Region) -> u8 {
     let mut first = [0];

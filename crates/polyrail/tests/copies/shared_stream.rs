@@ -127,7 +127,7 @@ fn way_of_a_short_write(p: &Pair) -> String {
 
 #[test]
 fn the_path_of_a_short_write_says_whether_connections_share_memory_and_why_not() {
-    let auto = [CALLER, &[("single_copy", "auto")]].concat();
+    let auto = [CALLER, &[("path", "auto")]].concat();
     let shared = [CALLER, &[("path", "shared")]].concat();
     let proxy = [("rails", "127.0.0.1")];
     let cases: [(&[(&str, &str)], &str); 3] = [

@@ -264,11 +264,11 @@ fn a_writer_that_is_killed_or_stopped_in_mid_copy_keeps_no_region_from_ending() 
 
 #[test]
 fn settings_and_rights_of_either_end_keep_bytes_on_the_rails_and_say_so() {
-    let off: &[(&str, &str)] = &[("single_copy", "off")];
+    let off: &[(&str, &str)] = &[("path", "device")];
     let cases = [
-        (off, ON, "tcp: the setting single_copy says off"),
+        (off, ON, "tcp: the setting path says device"),
         (ON, off, "tcp: the peer's settings forbid it"),
-        (&[("single_copy", "auto"), ("path", "tcp")], ON, "tcp: the setting path says tcp"),
+        (&[("path", "tcp")], ON, "tcp: the setting path says tcp"),
     ];
     for (here, there, expected) in cases {
         let p = acquainted(engine(here), engine(there));
@@ -334,7 +334,7 @@ fn what_can_not_be_copied_once_goes_through_memory_that_both_processes_have_open
 
 #[test]
 fn a_peer_that_answers_nothing_keeps_no_request_waiting_for_long() {
-    let engine = engine(&[("single_copy", "auto"), ("connect_timeout_ms", "20000")]);
+    let engine = engine(&[("path", "auto"), ("connect_timeout_ms", "20000")]);
     let puppet = Puppet::start(&engine, ON);
     let peer = engine.add_peer(&puppet.metadata).unwrap();
     let source = filled(&engine, PUPPET_BYTES, 1);

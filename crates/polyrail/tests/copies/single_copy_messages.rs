@@ -131,10 +131,10 @@ fn messages_of_many_tags_go_both_ways_between_processes_and_no_rail_carries_them
 
 #[test]
 fn what_the_peer_refuses_goes_another_way_and_the_path_says_why() {
-    let off: &[(&str, &str)] = &[("single_copy", "off")];
+    let off: &[(&str, &str)] = &[("path", "device")];
     // The peer refuses what it is asked for.
     let refusals = [
-        (off, Access::ALL, "the setting single_copy says off"),
+        (off, Access::ALL, "the setting path says device"),
         (ON, Access::LOCAL, "the peer may not both read and write it"),
     ];
     for (there, access, why) in refusals {

@@ -141,11 +141,11 @@ fn pieces_land_each_in_its_place_and_a_notification_comes_after_them() {
 #[test]
 fn what_is_long_or_not_allowed_takes_another_way_and_says_why() {
     let off: &[(&str, &str)] = &[];
-    let small: &[(&str, &str)] = &[("single_copy", "auto"), ("staging_limit_bytes", "31MiB")];
+    let small: &[(&str, &str)] = &[("path", "auto"), ("staging_limit_bytes", "31MiB")];
     let cases = [
         (ON, ON, MOST + 1, "more than 256 KiB"),
-        (off, ON, 4096, "the setting single_copy says off"),
-        (ON, off, 4096, "the peer: the setting single_copy says off"),
+        (off, ON, 4096, "the setting path says device"),
+        (ON, off, 4096, "the peer: the setting path says device"),
         (small, ON, 4096, "staging_limit_bytes is below 32 MiB"),
     ];
     for (here, there, len, expected) in cases {

@@ -117,7 +117,7 @@ const FAILURES: &[Failure] = &[
     ),
     Failure {
         // It is to be cancelled before the process is given up, also where CPUs are short.
-        settings: &[("single_copy", "auto"), ("peer_timeout_ms", "4000")],
+        settings: &[("path", "auto"), ("peer_timeout_ms", "4000")],
         ..process(
             "cancelled while the process is stopped",
             |it| {

@@ -20,7 +20,6 @@ const CERTIFICATES: &str = "a_certificate_of_another_ca_is_refused_by_either_end
 const SETTINGS: &[(&str, Concerns)] = &[
     // Ways beside the rails.
     ("path", Peers(OFFERS)),
-    ("single_copy", Peers(OFFERS)),
     // Proofs.
     ("auth", Peers("auth_none_needs_both_ends")),
     ("secret_file", Peers("a_secret_file_lets_in_who_has_one_of_its_secrets")),
@@ -43,7 +42,6 @@ const SETTINGS: &[(&str, Concerns)] = &[
     ("address_family", Own),
     ("append_batch", Own),
     ("append_freq", Own),
-    ("bind_device", Own),
     ("channels", Own),
     ("chunk_bytes", Own),
     ("congestion", Own),
@@ -71,9 +69,7 @@ const SETTINGS: &[(&str, Concerns)] = &[
     ("sockets", Own),
     ("spin", Own),
     ("staging_bytes", Own),
-    ("top_socket", Own),
     ("trace_file", Own),
-    ("transfer_timeout_ms", Own),
     ("tx_bindings", Own),
     ("verbose_bindings", Own),
     ("window_chunks", Own),

@@ -89,7 +89,7 @@ impl PathSettings {
     pub fn no_single_copy(self) -> Option<PathObstacle> {
         match (self.only, self.single_copy) {
             (None, true) => None,
-            (None, false) => Some(PathObstacle::SingleCopyOff),
+            (None, false) => Some(PathObstacle::NoCopiesByCpus),
             (Some(path), _) => Some(PathObstacle::PathSetting(path)),
         }
     }
@@ -291,7 +291,7 @@ mod tests {
             (AUTO, HERE, Host, FarEnd::Receive, CopyByCpus),
             (AUTO, ThisHost, Host, FarEnd::Send, rails(PathObstacle::NotMatched)),
             (AUTO, OtherHost, Host, memory(Host), PathPlan::Rails(other_host)),
-            (OFF, ThisHost, Host, memory(Host), rails(PathObstacle::SingleCopyOff)),
+            (OFF, ThisHost, Host, memory(Host), rails(PathObstacle::NoCopiesByCpus)),
             (AUTO, ThisProcess(OFF), Host, memory(Host), rails(PathObstacle::PeerSettings)),
             (TCP, HERE, Device, memory(Device), setting.clone()),
             (TCP, ThisHost, Host, memory(Both), setting),
@@ -307,7 +307,7 @@ mod tests {
             (AUTO, ThisHost, Host, memory(Device), PathPlan::share(PathObstacle::NearHostMemory)),
             (AUTO, ThisHost, Both, memory(Host), PathPlan::share(PathObstacle::FarHostMemory)),
             (AUTO, ThisHost, Device, memory(Host), staged(Stages::Possible)),
-            (OFF, ThisHost, Device, memory(Host), forbidden(PathObstacle::SingleCopyOff)),
+            (OFF, ThisHost, Device, memory(Host), forbidden(PathObstacle::NoCopiesByCpus)),
             (AUTO, OtherHost, Device, memory(Device), PathPlan::share(PathObstacle::OtherHost)),
             (AUTO, ThisHost, Device, FarEnd::Receive, PathPlan::share(PathObstacle::NotMatched)),
             (
@@ -350,7 +350,7 @@ mod tests {
     fn a_path_over_the_rails_is_known_once_it_was_decided() {
         let (plans, far) = (PathPlans::default(), FarEnd::Memory(Host));
         assert_eq!(plans.rails_between(Host, far), None);
-        let path = TransferPath::only_rails(PathObstacle::SingleCopyOff);
+        let path = TransferPath::only_rails(PathObstacle::NoCopiesByCpus);
         plans.between(Host, far, || PathPlan::Rails(path.clone()));
         assert_eq!(plans.rails_between(Host, far), Some(&path));
         assert_eq!(plans.rails_between(Device, far), None);

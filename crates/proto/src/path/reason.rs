@@ -62,8 +62,8 @@ pub enum PathObstacle {
     NoDevice,
     /// The setting `path` names another path.
     PathSetting(OnlyPath),
-    /// The setting `single_copy` is off.
-    SingleCopyOff,
+    /// The setting `path` allows no copies by CPUs.
+    NoCopiesByCpus,
     /// The peer's settings forbid the path.
     PeerSettings,
     /// The peer is on another host.
@@ -153,7 +153,7 @@ impl fmt::Display for PathObstacle {
                 return write!(f, "{short}; no shared memory for connections: {why}");
             }
             Self::NoDevice => "neither end is a device's memory",
-            Self::SingleCopyOff => "the setting single_copy says off",
+            Self::NoCopiesByCpus => "the setting path says device",
             Self::PeerSettings => "the peer's settings forbid it",
             Self::OtherHost => "the peer is on another host",
             Self::SenderChooses => "its sender chooses the path",
@@ -201,12 +201,12 @@ mod tests {
 
     #[test]
     fn a_reason_is_a_sentence_where_it_is_printed() {
-        let (no_copy, no_sharing) = (PathObstacle::SingleCopyOff, PathObstacle::Short);
+        let (no_copy, no_sharing) = (PathObstacle::NoCopiesByCpus, PathObstacle::Short);
         let device = "cuda:0".to_owned();
         for (reason, text) in [
             (
                 PathReason::NeitherCopiedNorShared { no_copy, no_sharing },
-                "the setting single_copy says off; not through shared memory: it is short, and the rails carry it \
+                "the setting path says device; not through shared memory: it is short, and the rails carry it \
                  as fast",
             ),
             (

@@ -93,9 +93,6 @@ impl Place {
         }
         if !is_given("path") {
             variables.push(variable("path", "tcp"));
-            if !is_given("single_copy") {
-                variables.push(variable("single_copy", "off"));
-            }
         }
         let rows = settings.rows();
         let files = rows.iter().filter_map(|row| match &row.origin {

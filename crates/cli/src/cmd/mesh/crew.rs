@@ -123,9 +123,6 @@ pub(crate) fn config(args: &Args, seat: &Seat) -> Result<Config, MeshError> {
     let is_given = |name| given.origin(name).is_some_and(Origin::is_explicit);
     if !is_given("path") {
         builder = builder.set("path", "tcp")?;
-        if !is_given("single_copy") {
-            builder = builder.set("single_copy", "off")?;
-        }
     }
     Ok(builder.build()?)
 }

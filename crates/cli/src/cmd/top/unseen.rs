@@ -76,8 +76,8 @@ impl Unseen {
                  as with `polyrail lab exec NAME NODE -- polyrail top`"
             }
             Self::Off => {
-                "look again; if that stays so, leave out top_socket=off there, and see that program and command are of one version; \
-                 `metrics_listen` serves the same figures to Prometheus"
+                "look again; if that stays so, leave out metrics_listen=off there, and see that program and \
+                 command are of one version"
             }
             Self::NotAsked { .. } => {
                 "name the process with --pid; root sees in /proc/net/unix whose names there are"
@@ -105,7 +105,7 @@ mod tests {
         assert!(message.ends_with("process 5 belongs to user 1000; and 3 more"), "{message}");
         let help = help.unwrap();
         assert_eq!(help.matches("as that user or as root").count(), 1);
-        assert!(help.contains("top_socket=off"));
+        assert!(help.contains("metrics_listen=off"));
         assert_eq!(code, exit::ENVIRONMENT);
     }
 }

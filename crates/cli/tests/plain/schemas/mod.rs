@@ -313,7 +313,7 @@ fn what_is_said_of_a_profile_fits() {
 #[test]
 fn the_counters_of_an_engine_fit() {
     let rails = || Config::builder().set("rails", "127.0.0.1,127.0.0.2").unwrap();
-    let config = || rails().set("single_copy", "off").unwrap().build().unwrap();
+    let config = || rails().set("path", "device").unwrap().build().unwrap();
     let [a, b] = [(), ()].map(|()| Engine::builder().config(config()).build().unwrap());
     let there = b.register(Memory::anonymous(1 << 20).unwrap()).unwrap();
     let peer = a.add_peer(&b.metadata()).unwrap();

@@ -55,7 +55,7 @@ const IMPATIENT: &[(&str, &str)] = &[("peer_timeout_ms", "2000"), ("reconnect_ma
 
 /// Runs an attack beside an honest engine that compares.
 fn trial(settings: &[(&str, &str)], attack: impl FnOnce(&Victim)) {
-    let own = [("rails", "127.0.0.1"), ("channels", "1"), ("single_copy", "auto")];
+    let own = [("rails", "127.0.0.1"), ("channels", "1"), ("path", "auto")];
     let settings = [&own, settings].concat();
     let build = || builder().config(config(&settings)).apart().build().unwrap();
     let (engine, honest) = (build(), build());

@@ -371,7 +371,7 @@ fn memory_is_offered_to_no_peer_that_only_says_that_it_is_here_or_against_the_se
         });
     }
     // And host memory to no peer, where single copies are off.
-    trial(&[("single_copy", "off")], |victim| {
+    trial(&[("path", "device")], |victim| {
         let mut liar = Acquaintance::neighbour(&victim.engine);
         liar.say(1, &Message::RegionWanted { key: victim.key });
         let answer = liar.message(1);

@@ -188,7 +188,7 @@ pub(crate) struct Args {
     /// here and another process's host memory, else shared; shared takes memory that both processes have
     /// open, where that is possible; tcp the rails in any case. Between host memories of one host auto is a
     /// single copy, and messages of callers share memory; without this option bench measures the rails there
-    /// (single_copy=off, and path=tcp with progress=caller).
+    /// (path=device, and path=tcp with progress=caller).
     #[arg(long, value_name = "WAY", value_parser = setting("path"), help_heading = SETTINGS)]
     pub(crate) path: Option<String>,
 

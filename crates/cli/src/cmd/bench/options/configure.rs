@@ -45,12 +45,10 @@ impl Args {
         // It measures rails, also where both ends are here, unless another way is asked for.
         let is_host = |mem: &MemoryKind| *mem == MemoryKind::Host;
         let is_between_hosts = is_host(&self.mem) && is_host(&self.peer_mem);
-        if is_between_hosts && !is_given("single_copy") && !is_given("path") {
-            builder = builder.propose("single_copy", "off", RAILS_ALONE)?;
+        if is_between_hosts && !is_given("path") {
             // Connections of callers would share memory.
-            if given.progress == Progress::Caller {
-                builder = builder.propose("path", "tcp", RAILS_ALONE)?;
-            }
+            let path = if given.progress == Progress::Caller { "tcp" } else { "device" };
+            builder = builder.propose("path", path, RAILS_ALONE)?;
         }
         if let Role::Listen { addresses } = role
             && let Some(address) = addresses.first()
@@ -191,7 +189,7 @@ fn loopback(count: u32) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use polyrail_config::{AddressFamily, PathChoice, Proxies, SingleCopy};
+    use polyrail_config::{AddressFamily, PathChoice, Proxies};
 
     use super::super::args::tests::args;
     use super::*;
@@ -217,15 +215,14 @@ pub(crate) mod tests {
     #[test]
     fn between_host_memories_rails_are_measured_and_with_a_gpu_the_best_way() {
         for (text, expected) in [
-            ("", SingleCopy::Off),
-            ("--path auto", SingleCopy::Auto),
-            ("--mem cuda:0", SingleCopy::Auto),
-            ("--peer-mem cuda:0", SingleCopy::Auto),
-            ("--peer-mem cuda:0 --set single_copy=off", SingleCopy::Off),
+            ("", PathChoice::Device),
+            ("--path auto", PathChoice::Auto),
+            ("--mem cuda:0", PathChoice::Auto),
+            ("--peer-mem cuda:0", PathChoice::Auto),
+            ("--peer-mem cuda:0 --path device", PathChoice::Device),
         ] {
-            assert_eq!(config(text).single_copy, expected, "{text}");
-            let is_ours =
-                matches!(config(text).origin("single_copy"), Some(Origin::Proposal { .. }));
+            assert_eq!(config(text).path, expected, "{text}");
+            let is_ours = matches!(config(text).origin("path"), Some(Origin::Proposal { .. }));
             assert_eq!(is_ours, text.is_empty(), "{text}");
         }
     }

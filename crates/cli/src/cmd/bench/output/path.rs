@@ -10,10 +10,8 @@ pub(crate) const TCP: &str = "tcp";
 /// The way of a request, with all that were looked at.
 pub(crate) fn path_of(prepared: &PreparedTransfer, config: &Config) -> PathTaken {
     let mut path = explain(prepared.path());
-    for name in ["single_copy", "path"] {
-        if let Some(Origin::Proposal { because }) = config.origin(name) {
-            add_who_set_it(&mut path, name, because);
-        }
+    if let Some(Origin::Proposal { because }) = config.origin("path") {
+        add_who_set_it(&mut path, because);
     }
     let near = prepared.near_rails();
     if !near.is_empty()
@@ -25,10 +23,9 @@ pub(crate) fn path_of(prepared: &PreparedTransfer, config: &Config) -> PathTaken
 }
 
 /// Who reads that a setting forbids a way has not set it.
-fn add_who_set_it(path: &mut PathTaken, name: &str, because: &str) {
-    let begin = format!("the setting {name} says ");
+fn add_who_set_it(path: &mut PathTaken, because: &str) {
     let ways = path.considered.iter_mut().map(|way| &mut way.why);
-    for why in ways.chain([&mut path.why]).filter(|why| why.starts_with(&begin)) {
+    for why in ways.chain([&mut path.why]).filter(|why| why.starts_with("the setting path says ")) {
         *why += &format!(" ({because})");
     }
 }
@@ -98,15 +95,13 @@ mod tests {
 
     #[test]
     fn a_setting_that_nobody_gave_is_told_with_who_did() {
-        let path = TransferPath::new(PathKind::Tcp, PathObstacle::SingleCopyOff)
+        let path = TransferPath::new(PathKind::Tcp, PathObstacle::NoCopiesByCpus)
             .without(PathKind::PeerCopy, PathObstacle::Empty)
-            .without(PathKind::SingleCopy, PathObstacle::SingleCopyOff);
+            .without(PathKind::SingleCopy, PathObstacle::NoCopiesByCpus);
         let mut path = explain(&path);
-        add_who_set_it(&mut path, "path", "x");
-        assert_eq!(path.why, "the setting single_copy says off");
-        add_who_set_it(&mut path, "single_copy", "by bench");
+        add_who_set_it(&mut path, "by bench");
         let whys: Vec<&str> = path.considered.iter().map(|way| &*way.why).collect();
-        let told = "the setting single_copy says off (by bench)";
+        let told = "the setting path says device (by bench)";
         assert_eq!(
             (&*path.why, whys),
             (told, vec!["there are no bytes", told, "no faster way is"])
