@@ -296,8 +296,8 @@ typedef struct {
   const void *notification;
   // Bytes of the notification, at most 64 KiB; not looked at if that is NULL.
   size_t notification_length;
-  // The transfer fails if it is not complete after this time, which counts from each post. 0: it
-  // may take any time while it makes progress.
+  // The transfer fails if it is not complete after this time, which counts from each post. 0: no
+  // limit; a peer without progress is given up after `peer_timeout_ms`.
   uint64_t timeout_ns;
 } polyrail_request;
 

@@ -66,8 +66,8 @@ pub struct Request {
     pub notification: *const c_void,
     /// Bytes of the notification, at most 64 KiB; not looked at if that is NULL.
     pub notification_length: usize,
-    /// The transfer fails if it is not complete after this time, which counts from each post. 0: it
-    /// may take any time while it makes progress.
+    /// The transfer fails if it is not complete after this time, which counts from each post. 0: no
+    /// limit; a peer without progress is given up after `peer_timeout_ms`.
     pub timeout_ns: u64,
 }
 

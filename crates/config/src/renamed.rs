@@ -27,10 +27,13 @@ pub(crate) const RENAMED: &[(&str, &str)] = &[
         "set proxies: one number, or those that send and those that receive, like 2,3 or 2,0 where 0 is auto",
     ),
     ("send_buffer_bytes", "set socket_buffer_bytes, which is for sending and receiving"),
-    ("single_copy", "set path=device: CPUs copy nothing from memory to memory"),
-    ("top_socket", "set metrics_listen=off, which serves no metrics, also not to polyrail top"),
+    (
+        "single_copy",
+        "leave it out; for off set path=device: CPUs copy nothing from memory to memory",
+    ),
+    ("top_socket", "leave it out; for off set metrics_listen=off, which serves no metrics at all"),
     ("trace_events", "leave it out: a trace holds 1048576 events"),
-    ("transfer_timeout_ms", "leave it out: a request can have a time limit of its own"),
+    ("transfer_timeout_ms", "leave it out: programs give a request a time limit of its own"),
     ("tx_cpus", "give them to tx_bindings without an interface, like 8-21 or eth1:8-21;22-35"),
     (
         "tx_proxies",

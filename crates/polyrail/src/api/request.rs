@@ -199,7 +199,7 @@ impl<O: TwoSided> Request<O> {
 
 impl<O: Operation> Request<O> {
     /// The transfer fails if it is not complete after this time, which counts from each post. Without
-    /// it, only progress is asked for (`peer_timeout_ms`). A write or a send that has begun is over once the peer confirms that nothing of it
+    /// it there is no limit; a peer without progress is given up after `peer_timeout_ms`. A write or a send that has begun is over once the peer confirms that nothing of it
     /// lands or is delivered any more; while no rail reaches the peer, that is when the peer is given up
     /// (`peer_timeout_ms`) at the latest.
     #[must_use]
