@@ -107,6 +107,12 @@ fn root_writes_and_obeys_no_plan_that_another_user_can_change() {
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     mode(&path, 0o666);
     refused(apply(), "has mode 0666");
+    refused(
+        apply(),
+        "; allowed: a file that only root and this user can change\nhelp: read it, then ",
+    );
+    refused(apply(), &format!("`sudo install -m 600 {file} /root/plan.json`"));
+    assert_eq!(stderr(&apply()).matches("allowed").count(), 1, "{}", stderr(&apply()));
     // The mode of an older file of root lets others write nothing new there.
     assert_eq!(code(&on_this_machine(&plan)), 0);
     assert_eq!(code(&apply()), 0);
@@ -340,6 +346,98 @@ fn watch_does_not_enforce_what_may_cut_the_link_of_the_default_route() {
     assert!(!refused(&[]));
     route("eth78");
     assert!(!refused(&["--enforce"]));
+}
+
+/// The journals of a copy are in the copy, where each command finds them.
+#[test]
+fn enforcing_names_itself_and_undo_restores_the_first_values_of_a_copy() {
+    let fixture = fixtures::mlx5_four_nodes();
+    let root = fixture.path().to_str().unwrap();
+    let on = |words: &[&str]| {
+        let mut command = polyrail([words, &["--sysroot", root]].concat());
+        command.env_remove("POLYRAIL_STATE_DIR").output().unwrap()
+    };
+    let affinities = || {
+        let files = std::fs::read_dir(fixture.path().join("proc/irq")).unwrap();
+        let files = files.map(|irq| irq.unwrap().path().join("smp_affinity_list"));
+        let mut all: Vec<_> =
+            files.map(|file| (std::fs::read_to_string(&file).ok(), file)).collect();
+        all.sort();
+        all
+    };
+    let before = affinities();
+    let applied = on(&["host", "apply", "irq", "--settle", "0s"]);
+    assert_eq!(code(&applied), 0, "{}", stderr(&applied));
+    let planned = affinities();
+    assert!(fixture.path().join("var/lib/polyrail/host/lock").exists());
+    let changed = planned.iter().find(|one| !before.contains(one)).unwrap();
+    std::fs::write(&changed.1, "63\n").unwrap();
+    let watched = on(&["host", "watch", "irq", "--enforce", "--for", "300ms", "--every", "50ms"]);
+    assert_eq!(code(&watched), 1, "{}", stderr(&watched));
+    assert!(
+        stdout(&watched).contains(" again, as planned, by this `host watch --enforce`\n"),
+        "{watched:?}"
+    );
+    assert_eq!(affinities(), planned);
+    assert_eq!(code(&on(&["host", "verify", "irq", "--allow-pending"])), 0);
+    let undone = on(&["host", "undo", "irq"]);
+    assert_eq!(code(&undone), 0, "{}", stderr(&undone));
+    assert!(!stderr(&undone).contains("still holds"), "{}", stderr(&undone));
+    assert_eq!(affinities(), before);
+}
+
+#[test]
+fn undo_names_the_session_that_remains_and_shows_no_value_as_restored_that_is_not() {
+    let fixture = fixtures::mlx5_four_nodes();
+    let root = fixture.path().to_str().unwrap();
+    let on = |words: &[&str]| {
+        let mut command = polyrail([words, &["--sysroot", root]].concat());
+        let output = command.env_remove("POLYRAIL_STATE_DIR").output().unwrap();
+        assert_eq!(code(&output), 0, "{words:?}: {}", stderr(&output));
+        output
+    };
+    let applied = stderr(&on(&["host", "apply", "irq", "--settle", "0s"]));
+    let id = applied.split("polyrail: session ").nth(1).unwrap().split(';').next().unwrap();
+    let file = fixture.path().join("plan.json");
+    let file = file.to_str().unwrap();
+    on(&["host", "plan", "irq", "--policy", "single", "-o", file]);
+    on(&["host", "apply", file, "--settle", "0s"]);
+    let irqs = std::fs::read_dir(fixture.path().join("proc/irq")).unwrap();
+    for irq in irqs {
+        let file = irq.unwrap().path().join("smp_affinity_list");
+        if file.exists() {
+            std::fs::write(file, "63\n").unwrap();
+        }
+    }
+    let undone = on(&["host", "undo", "irq"]);
+    let told =
+        format!("polyrail: session {id} of irq still holds; `polyrail host undo {id}` undoes it");
+    assert!(stderr(&undone).contains(&told), "{}", stderr(&undone));
+    let rows = stdout(&undone);
+    let row = rows.lines().nth(1).unwrap_or_else(|| panic!("{rows}"));
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells[1..3], ["63", "-"], "{rows}");
+}
+
+#[test]
+fn a_plan_of_interrupts_uses_the_bindings_of_the_settings_unless_options_say_more() {
+    let fixture = fixtures::a3_high();
+    let root = fixture.path().to_str().unwrap();
+    let plan = |more: &[&str]| {
+        let words = ["host", "plan", "irq", "--nic", "eth1", "--json", "--sysroot", root];
+        let mut command = polyrail([&words[..], more].concat());
+        let output = command.env("POLYRAIL_TX_BINDINGS", "eth1:8-35").output().unwrap();
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        (stdout(&output), stderr(&output))
+    };
+    let (of_setting, told) = plan(&[]);
+    let words = "polyrail: the setting tx_bindings tells the CPUs of workers: eth1:8-35\n";
+    assert!(told.contains(words), "{told}");
+    let (of_option, told) = plan(&["--tx-bindings", "eth1:8-35"]);
+    assert!(!told.contains("the setting"), "{told}");
+    assert_eq!(of_setting, of_option);
+    assert_ne!(of_setting, plan(&["--tx-bindings", "eth1:40-43"]).0);
+    assert!(!plan(&["--policy", "numa"]).1.contains("the setting"));
 }
 
 #[test]

@@ -65,11 +65,12 @@ pub(super) struct PlanArgs {
     #[arg(long, value_name = "CPUS", value_parser = cpus)]
     avoid: Option<CpuSet>,
 
-    /// The CPUs of threads that send, by interface, for `irq`: eth1:8-21;eth2:22-35.
+    /// The CPUs of threads that send, by interface, for `irq`: eth1:8-21;eth2:22-35 [default: the setting
+    /// tx_bindings].
     #[arg(long, value_name = "BINDINGS", value_parser = read_bindings)]
     tx_bindings: Option<Bindings>,
 
-    /// The CPUs of threads that receive, by interface, for `irq`.
+    /// The CPUs of threads that receive, by interface, for `irq` [default: the setting rx_bindings].
     #[arg(long, value_name = "BINDINGS", value_parser = read_bindings)]
     rx_bindings: Option<Bindings>,
 
@@ -240,8 +241,8 @@ pub(super) fn plan(args: &PlanArgs, place: &Where) -> Result<ExitCode, Fault> {
         map: args.map.as_deref(),
         cpus: args.cpus.clone(),
         avoid: args.avoid.clone().unwrap_or_default(),
-        tx: args.tx_bindings.clone().unwrap_or_default(),
-        rx: args.rx_bindings.clone().unwrap_or_default(),
+        tx: args.tx_bindings.clone(),
+        rx: args.rx_bindings.clone(),
     };
     let plan = make(&subject, &args.choice, &placing, place)?;
     if let Some(path) = &args.output {
@@ -279,7 +280,9 @@ fn make(
 ) -> Result<Plan, Fault> {
     let mut machine = place.machine();
     let plan = match subject {
-        Subject::Irq => irq::plan(&choice.nic, placing, choice.stops_irqbalance(), place),
+        Subject::Irq => {
+            return irq::plan(&choice.nic, placing, choice.stops_irqbalance(), place);
+        }
         Subject::Tune(name) => {
             profiles::plan(name.as_deref(), choice.profile_file.as_deref(), &choice.nic, place)
         }

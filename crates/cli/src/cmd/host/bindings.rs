@@ -24,13 +24,7 @@ use crate::stdout::{complain, fitted, print, tell};
 pub(super) fn show(given: Option<&[Bindings; 2]>, place: &Where) -> Result<ExitCode, Fault> {
     let bindings = match given {
         Some(given) => given.clone(),
-        None => {
-            let config = ConfigArgs::default().resolve()?;
-            print_warnings(&config);
-            // The settings have checked the bindings.
-            let texts = [config.tx_bindings.as_str(), &config.rx_bindings];
-            texts.map(|text| Bindings::parse(text).unwrap_or_default())
-        }
+        None => of_settings()?,
     };
     if bindings.iter().all(Bindings::is_empty) {
         let allowed = "bindings such as eth1:8-21;eth2:22-35, or those of the settings tx_bindings and \
@@ -44,6 +38,18 @@ pub(super) fn show(given: Option<&[Bindings; 2]>, place: &Where) -> Result<ExitC
         false => exit::OK,
     };
     Ok(print(&overview(&facts, &bindings, &findings, place.json), code))
+}
+
+/// The bindings of the settings.
+///
+/// # Errors
+/// A fault if the settings can't be read.
+pub(super) fn of_settings() -> Result<[Bindings; 2], Fault> {
+    let config = ConfigArgs::default().resolve()?;
+    print_warnings(&config);
+    // The settings have checked the bindings.
+    let texts = [config.tx_bindings.as_str(), &config.rx_bindings];
+    Ok(texts.map(|text| Bindings::parse(text).unwrap_or_default()))
 }
 
 fn overview(

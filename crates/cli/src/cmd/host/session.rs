@@ -138,15 +138,15 @@ pub(super) fn undo(args: &UndoArgs, place: &Where) -> Result<ExitCode, Fault> {
     if let Some(path) = &args.profile_file {
         name = format!("tune {}", profiles::own(path)?.name);
     } else if let Some((kind, one)) = name.split_once(' ') {
-        require_known(kind, one, &args.state)?;
+        require_known(kind, one, &args.state, place)?;
     }
     Ok(changes::undo(place, &args.state, &name, &which, args.force)?)
 }
 
 /// Refuses a profile or check that is neither built in nor was ever applied.
-fn require_known(kind: &str, name: &str, state: &State) -> Result<(), TuneError> {
+fn require_known(kind: &str, name: &str, state: &State, place: &Where) -> Result<(), TuneError> {
     // Sessions also name the user's own profiles, and checks of earlier versions.
-    let sessions = state.dir().sessions()?;
+    let sessions = state.dir(place).sessions()?;
     let used = sessions.iter().filter_map(|session| session.name.split_once(' '));
     let mut known: Vec<String> =
         used.filter(|(of, _)| *of == kind).map(|(_, one)| one.to_owned()).collect();
@@ -192,7 +192,7 @@ pub(super) fn revert(
     // A failed link may hang up the terminal that started this process. The guard must survive that.
     let _ = rustix::process::setsid();
     std::thread::sleep(after);
-    let state = state.dir();
+    let state = state.dir(place);
     let sessions = state.sessions()?;
     if sessions.iter().any(|known| known.id == session && known.is_confirmed) {
         return Ok(ExitCode::SUCCESS);
