@@ -166,6 +166,19 @@ fn what_cannot_be_used_is_refused_with_exit_code_2_and_a_remedy() {
         (vec!["host", "verify", "tune"], "no plan of tune was carried out since boot; allowed: "),
         (vec!["host", "confirm"], "nothing was carried out since boot; allowed: what "),
         (vec!["host", "plan", "tune", "fast"], "throughput, latency, zerocopy"),
+        (
+            vec!["host", "undo", "rings"],
+            "`rings`: is undone by the name `nic`; allowed: irq, nic, tune, doctor, or an ID\nhelp: `polyrail host undo nic`",
+        ),
+        (vec!["host", "plan", "rings", "rx=128"], "`rx=128`: stands where the interface belongs; "),
+        (
+            vec!["host", "help", "plan", "irq"],
+            "`irq`: does not exist; allowed: `polyrail host plan --help`\n",
+        ),
+        (
+            vec!["--json", "host", "show"],
+            "option `--json`: does not exist here; allowed: behind `polyrail host show`\nhelp: write `polyrail host show --json`",
+        ),
         (vec!["host", "plan", "tune"], "host show profiles"),
         (
             vec!["host", "undo", "tune", "fast"],
@@ -267,6 +280,9 @@ fn a_snapshot_without_name_and_boot_is_shown_planned_and_examined_but_never_chan
     let here = on_this_machine(&["host", "apply", &file, "--dry-run"]);
     assert_eq!(code(&here), 2);
     assert!(stderr(&here).contains("was made for the machine unknown"), "{}", stderr(&here));
+    let told = stderr(&on_this_machine(&["host", "verify", &file]));
+    assert!(told.contains("for the machine unknown, and this is "), "{told}");
+    assert!(told.contains("; its values are compared with those here\n"), "{told}");
     let forced = on_this_machine(&["host", "apply", &file, "--dry-run", "--force"]);
     assert_eq!(stdout(&forced).matches("missing").count(), 32, "{}", stdout(&forced));
 }
@@ -380,6 +396,10 @@ fn enforcing_names_itself_and_undo_restores_the_first_values_of_a_copy() {
     );
     assert_eq!(affinities(), planned);
     assert_eq!(code(&on(&["host", "verify", "irq", "--allow-pending"])), 0);
+    for words in ["stays", "was confirmed before"] {
+        let told = stderr(&on(&["host", "confirm"]));
+        assert!(told.ends_with(&format!(" {words}\n")), "{told}");
+    }
     let undone = on(&["host", "undo", "irq"]);
     assert_eq!(code(&undone), 0, "{}", stderr(&undone));
     assert!(!stderr(&undone).contains("still holds"), "{}", stderr(&undone));
@@ -438,6 +458,40 @@ fn a_plan_of_interrupts_uses_the_bindings_of_the_settings_unless_options_say_mor
     assert_eq!(of_setting, of_option);
     assert_ne!(of_setting, plan(&["--tx-bindings", "eth1:40-43"]).0);
     assert!(!plan(&["--policy", "numa"]).1.contains("the setting"));
+}
+
+#[test]
+fn a_plan_goes_to_standard_output_and_names_what_it_skips() {
+    let fixture = fixtures::mlx5_four_nodes();
+    let root = fixture.path().to_str().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let on = |words: &[&str]| {
+        let mut command = polyrail([words, &["--sysroot", root]].concat());
+        command.env_remove("POLYRAIL_STATE_DIR").current_dir(folder.path()).output().unwrap()
+    };
+    let planned = on(&["host", "plan", "tune", "throughput", "-o", "-"]);
+    let plan: Value = serde_json::from_slice(&planned.stdout).unwrap();
+    assert!(!folder.path().join("-").exists());
+    let skipped = plan["skipped"].as_array().unwrap();
+    assert!(!skipped.is_empty(), "{plan}");
+    let saved = on(&["host", "plan", "tune", "throughput", "-o", "p.json"]);
+    assert!(stderr(&saved).contains("polyrail: the plan is in p.json\n"), "{}", stderr(&saved));
+    let dry = on(&["host", "apply", "p.json", "--dry-run"]);
+    assert_eq!(stdout(&dry).matches(" skipped ").count(), skipped.len(), "{}", stdout(&dry));
+    let applied = on(&["host", "apply", "p.json", "--json"]);
+    let applied: Value = serde_json::from_slice(&applied.stdout).unwrap();
+    assert_eq!(&applied["skipped"], &plan["skipped"]);
+}
+
+#[test]
+fn bindings_without_a_cpu_that_may_be_used_are_refused_with_the_option() {
+    let fixture = fixtures::mlx5_four_nodes();
+    let root = fixture.path().to_str().unwrap();
+    let all = ["host", "plan", "bindings", "--avoid", "0-4095", "--sysroot", root];
+    let output = on_this_machine(&all);
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    let told = "--avoid `0-4095`: leaves no CPU near an interface; allowed: some of ";
+    assert!(stderr(&output).contains(told), "{}", stderr(&output));
 }
 
 #[test]

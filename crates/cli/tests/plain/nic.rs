@@ -36,6 +36,7 @@ fn an_interface_without_a_table_is_told_so() {
     let (code, _, stderr) = outcome(&["host", "show", "rss", "lo"]);
     assert_eq!(code, 3);
     assert!(stderr.contains("RSS table of lo") && stderr.contains("not supported"), "{stderr}");
+    assert!(stderr.contains("\nhelp: "), "{stderr}");
     let (code, _, stderr) = outcome(&["host", "show", "rss", "none0"]);
     assert_eq!(code, 2);
     let allowed = "does not exist in this network namespace; allowed: ";
@@ -83,4 +84,5 @@ fn drivers_of_this_machine_do_not_answer_for_a_copy_of_another() {
         stderr.contains("a copy of /proc and /sys has neither drivers nor programs"),
         "{stderr}"
     );
+    assert!(stderr.contains("\nhelp: run it on that machine, without --sysroot\n"), "{stderr}");
 }

@@ -21,10 +21,10 @@ use super::{bindings, fix, irq, profiles};
 use crate::fault::Fault;
 use crate::files;
 use crate::files::OutFile;
-use crate::stdout::excerpt;
+use crate::stdout::{excerpt, tell};
 use crate::unwritten::Unwritten;
 use crate::values::{
-    bindings as read_bindings, completed, cpus, file_to_read, file_to_write, interface, some_cpus,
+    bindings as read_bindings, completed, cpus, file_or_stdout, file_to_read, interface, some_cpus,
     word_or_file,
 };
 
@@ -78,8 +78,8 @@ pub(super) struct PlanArgs {
     #[arg(long)]
     shared: bool,
 
-    /// Write the plan to this file, for `host apply FILE`.
-    #[arg(short, long, value_name = "FILE", value_parser = file_to_write())]
+    /// Write the plan to this file, for `host apply FILE`; `-` is standard output.
+    #[arg(short, long, value_name = "FILE", value_parser = file_or_stdout())]
     output: Option<OutFile>,
 }
 
@@ -245,10 +245,14 @@ pub(super) fn plan(args: &PlanArgs, place: &Where) -> Result<ExitCode, Fault> {
         rx: args.rx_bindings.clone(),
     };
     let plan = make(&subject, &args.choice, &placing, place)?;
-    if let Some(path) = &args.output {
-        files::replace(path, plan.to_json()).map_err(Unwritten::at(path))?;
+    let Some(path) = &args.output else { return Ok(changes::show_plan(&plan, place.json)) };
+    if **path == *Path::new("-") {
+        return Ok(changes::show_plan(&plan, true));
     }
-    Ok(changes::show_plan(&plan, place.json))
+    files::replace(path, plan.to_json()).map_err(Unwritten::at(path))?;
+    let shown = changes::show_plan(&plan, place.json);
+    tell!("polyrail: the plan is in {}", path.display());
+    Ok(shown)
 }
 
 pub(super) fn apply(args: &ApplyArgs, place: &Where) -> Result<ExitCode, Fault> {

@@ -136,6 +136,12 @@ pub(super) fn suggestion(
     }
     let options = Options { interfaces: nics.to_vec(), shared, avoid };
     let suggestion = suggest(&topology, &options);
+    let without = |avoid: CpuSet| suggest(&topology, &Options { avoid, ..options.clone() });
+    if suggestion.tx.is_empty() && !without(CpuSet::new()).tx.is_empty() {
+        let (fault, given) = ("leaves no CPU near an interface", options.avoid.to_string());
+        let allowed = format!("some of {}, not all", topology.usable_cpus());
+        return Err(TuneError::argument("--avoid", given, fault, allowed).into());
+    }
     // Bindings for some interfaces are a success. No bindings at all are exit code 1.
     let code = if suggestion.tx.is_empty() { exit::VERDICT } else { exit::OK };
     if place.json {

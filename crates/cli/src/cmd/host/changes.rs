@@ -193,6 +193,9 @@ pub(super) fn check(
     wait: Duration,
     pending_is_good: bool,
 ) -> Result<ExitCode, TuneError> {
+    if let Err(error) = check_host(&mut place.machine(), plan, false) {
+        tell!("polyrail: {error}; its values are compared with those here");
+    }
     let managed = managed(place, state)?;
     let waiting =
         Progress::waiting(&format!("waiting for interrupts, {} at most", show_time(wait)));
@@ -304,6 +307,10 @@ fn dry_run(
         let old = machine.read(&change.target)?.unwrap_or_else(|| "missing".to_owned());
         table.row([place, old, change.new.clone(), change.what.clone()]);
     }
+    for skipped in &plan.skipped {
+        let place = machine.place(&skipped.target);
+        table.row([place, "-".to_owned(), "skipped".to_owned(), skipped.what.clone()]);
+    }
     let printed = print_table(&table, "every value is as planned already");
     tell!("polyrail: nothing was changed");
     Ok(printed)
@@ -333,6 +340,15 @@ fn show_applied(applied: &Applied, as_json: bool) -> ExitCode {
                 outcome.change.old.clone(),
                 outcome.change.new.clone(),
                 effect.to_owned(),
+            ]);
+        }
+        for skipped in &applied.skipped {
+            table.row([
+                skipped.what.clone(),
+                short_target(&skipped.target),
+                "-".to_owned(),
+                "-".to_owned(),
+                format!("skipped ({})", skipped.reason),
             ]);
         }
         print_table(&table, "every value is as planned already")

@@ -126,7 +126,7 @@ pub(crate) fn require_writable(copy: Option<&MachineCopy>) -> Result<(), TuneErr
             "--sysroot",
             copy.path.display().to_string(),
             "is an archive, in which nothing can be changed",
-            "an unpacked archive, or --dry-run",
+            "a folder with the unpacked archive",
         )),
         _ => Ok(()),
     }

@@ -118,6 +118,17 @@ impl UndoArgs {
         match (kind, &self.name) {
             ("" | "irq" | "nic" | "tune" | "doctor", None) => Ok((kind.to_owned(), latest)),
             (kind @ ("tune" | "doctor"), Some(name)) => Ok((format!("{kind} {name}"), latest)),
+            (subject @ ("channels" | "rings" | "coalesce" | "rss" | "fix"), None) => {
+                let kind = if subject == "fix" { "doctor" } else { "nic" };
+                let fault = format!("is undone by the name `{kind}`");
+                let fault = Fault::usage(
+                    "[WHAT|ID]",
+                    subject,
+                    fault,
+                    format!("{}, or an ID", KINDS.join(", ")),
+                );
+                Err(fault.with_help(format!("`polyrail host undo {kind}`")))
+            }
             (_, Some(name)) => {
                 let allowed = "a profile behind `tune`, or a check behind `doctor`";
                 Err(Fault::usage("[NAME]", name, format!("has no place behind `{kind}`"), allowed))
@@ -169,6 +180,10 @@ fn require_known(kind: &str, name: &str, state: &State, place: &Where) -> Result
 
 pub(super) fn confirm(state: &State, place: &Where) -> Result<ExitCode, Fault> {
     match state.last_session("", place)? {
+        Some(session) if session.is_confirmed => {
+            tell!("polyrail: session {} was confirmed before", session.id);
+            Ok(ExitCode::SUCCESS)
+        }
         Some(session) => {
             session.confirm(&mut RealDisk)?;
             tell!("polyrail: session {} stays", session.id);

@@ -137,6 +137,10 @@ impl Subject {
 fn setting(group: Group, values: &[String]) -> Result<Subject, Fault> {
     let form = "an interface and NAME=NUMBER, once or more";
     let (nic, rest) = split_nic(values, form)?;
+    if rest.is_empty() && nic.contains('=') {
+        let refusal = Refusal::new("stands where the interface belongs", form);
+        return Err(refused(&nic, &refusal.with_help("`polyrail host show` lists the interfaces")));
+    }
     if rest.is_empty() {
         let show = format!("`polyrail host show {} {nic}` shows the names", group.name());
         return Err(missing(form).with_help(show));

@@ -74,7 +74,7 @@ pub(super) fn run(args: &WatchArgs, place: &Where) -> Result<ExitCode, Fault> {
             args.planned.argument()
         );
         if args.enforce {
-            enforce(place, &args.planned.state, &mut machine, &mut watch);
+            enforce(place, &args.planned.state, &mut machine, &mut watch)?;
         }
     }
     loop {
@@ -90,7 +90,7 @@ pub(super) fn run(args: &WatchArgs, place: &Where) -> Result<ExitCode, Fault> {
         let bad = sightings.iter().filter(|sighting| !sighting.is_good).count();
         seen += bad;
         if bad > 0 && args.enforce {
-            enforce(place, &args.planned.state, &mut machine, &mut watch);
+            enforce(place, &args.planned.state, &mut machine, &mut watch)?;
         }
         // With --enforce go on after the reader of the output has gone.
         if told.is_err() && !args.enforce {
@@ -183,7 +183,15 @@ fn line(sighting: &Sighting) -> String {
 }
 
 /// Applies the plan to the present values. Reports a failure, and the watch goes on.
-fn enforce(place: &Where, state: &State, machine: &mut dyn Machine, watch: &mut Watch) {
+///
+/// # Errors
+/// [`TuneError::Denied`] if a right is missing, as it always will be.
+fn enforce(
+    place: &Where,
+    state: &State,
+    machine: &mut dyn Machine,
+    watch: &mut Watch,
+) -> Result<(), TuneError> {
     let options = ApplyOptions { force: true, settle: Duration::ZERO, ..ApplyOptions::default() };
     match apply(machine, &mut RealDisk, &state.dir(place), watch.plan(), &options) {
         Ok(applied) => {
@@ -193,8 +201,10 @@ fn enforce(place: &Where, state: &State, machine: &mut dyn Machine, watch: &mut 
             tell!("polyrail: set again as planned: {} values", set.len());
             watch.set_again(set);
         }
+        Err(error @ TuneError::Denied { .. }) => return Err(error),
         Err(error) => {
             Fault::from(error).refuse();
         }
     }
+    Ok(())
 }
