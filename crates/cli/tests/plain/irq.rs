@@ -461,6 +461,29 @@ fn a_plan_of_interrupts_uses_the_bindings_of_the_settings_unless_options_say_mor
 }
 
 #[test]
+fn the_guard_waits_for_the_lock_and_then_restores() {
+    let fixture = fixtures::mlx5_four_nodes();
+    let root = fixture.path().to_str().unwrap();
+    let on = |words: &[&str]| {
+        let mut command = polyrail([words, &["--sysroot", root]].concat());
+        command.env_remove("POLYRAIL_STATE_DIR");
+        command
+    };
+    let applied = on(&["host", "apply", "irq", "--settle", "0s"]).output().unwrap();
+    let told = stderr(&applied);
+    let id = told.split("polyrail: session ").nth(1).unwrap().split(';').next().unwrap();
+    let state = polyrail_tune::StateDir::of(&fixture.root());
+    let lock = polyrail_tune::HostLock::take(false, &state).unwrap();
+    let mut guard = on(&["host", "revert", id, "--after", "0s"]).spawn().unwrap();
+    // The guard needs a moment to find the lock taken. An earlier release would only test less.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert_eq!(guard.try_wait().unwrap(), None, "it gave up");
+    drop(lock);
+    assert!(guard.wait().unwrap().success());
+    assert!(state.sessions().unwrap().iter().all(|session| !session.is_open()));
+}
+
+#[test]
 fn a_plan_goes_to_standard_output_and_names_what_it_skips() {
     let fixture = fixtures::mlx5_four_nodes();
     let root = fixture.path().to_str().unwrap();

@@ -208,13 +208,19 @@ pub(super) fn revert(
     let _ = rustix::process::setsid();
     std::thread::sleep(after);
     let state = state.dir(place);
-    let sessions = state.sessions()?;
-    if sessions.iter().any(|known| known.id == session && known.is_confirmed) {
-        return Ok(ExitCode::SUCCESS);
-    }
     let which = Which::Id(session.to_owned());
-    // The link may have failed. So restore values even if another program has set them since.
-    let restored = reset(&mut place.machine(), &mut RealDisk, &state, "", &which, true)?;
+    let restored = loop {
+        let sessions = state.sessions()?;
+        if sessions.iter().any(|known| known.id == session && known.is_confirmed) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        // The link may have failed. So restore values even if another program has set them since.
+        match reset(&mut place.machine(), &mut RealDisk, &state, "", &which, true) {
+            // `apply` may still write, or wait for interrupts.
+            Err(TuneError::Locked { .. }) => std::thread::sleep(Duration::from_millis(200)),
+            ended => break ended?,
+        }
+    };
     let failed = restored.iter().any(|one| one.failure.is_some());
     Ok(ExitCode::from(if failed { exit::ENVIRONMENT } else { exit::OK }))
 }
