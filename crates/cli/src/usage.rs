@@ -291,10 +291,21 @@ fn refused_value(field: &str, value: &str, error: &Error) -> (String, Option<Str
 fn unknown_command(error: &Error, line: &Line<'_>) -> (String, Option<String>) {
     let told = |kind| error.get(kind).map(listed).unwrap_or_default();
     let word = told(ContextKind::InvalidSubcommand);
+    // The words behind `help` are those of a command.
+    let asks = line.words.iter().position(|one| *one == *"help");
+    let mut words = line.words.to_vec();
+    if let Some(at) = asks {
+        words.remove(at);
+    }
+    let line = &Line { command: line.command, words: &words };
     let place = line.words.iter().position(|one| *one == *word.as_str());
     // Words behind the wrong one may be names of other commands.
     let before = &line.words[..place.unwrap_or(line.words.len())];
-    let allowed = Line { command: line.command, words: before }.commands();
+    let above = Line { command: line.command, words: before };
+    let allowed = match above.commands() {
+        none if none.is_empty() => format!("`{} --help`", above.subcommand().1),
+        some => some,
+    };
     let is_whole = cfg!(feature = "all-commands");
     if let Some((old, now)) = place.and_then(|place| moved(line.words, place)).filter(|_| is_whole)
     {
@@ -304,7 +315,8 @@ fn unknown_command(error: &Error, line: &Line<'_>) -> (String, Option<String>) {
     let near = told(ContextKind::SuggestedSubcommand).replace(", ", "` or `");
     let whole = "this program has no other command; `cargo build --release` builds all";
     let help = match near.is_empty() {
-        true => (!is_whole).then(|| whole.to_owned()),
+        true if !is_whole => Some(whole.to_owned()),
+        true => Some(above.help()),
         false => Some(format!("did you mean `{near}`?")),
     };
     (format!("command `{}`: does not exist; allowed: {allowed}", excerpt(&word)), help)
@@ -315,7 +327,7 @@ const OF_PLAN: [&str; 6] =
     ["--policy", "--map", "--cpus", "--avoid", "--tx-bindings", "--rx-bindings"];
 
 fn unknown_argument(field: &str, error: &Error, line: &Line<'_>) -> (String, Option<String>) {
-    let (_, name) = line.subcommand();
+    let (command, name) = line.subcommand();
     let shown = excerpt(field);
     if is_negative(field) {
         let is_begun = |word: &&str| word.starts_with(field);
@@ -343,6 +355,13 @@ fn unknown_argument(field: &str, error: &Error, line: &Line<'_>) -> (String, Opt
         _ => None,
     };
     let what = if field.starts_with('-') { "option" } else { "argument" };
+    let place = line.words.iter().position(|word| *word == *field).unwrap_or(line.words.len());
+    let here = Line { command: line.command, words: &line.words[..place] };
+    let is_it = |one: &Arg| one.get_long().is_some_and(|long| format!("--{long}") == field);
+    if here.subcommand().1 != name && command.get_arguments().any(is_it) {
+        let text = format!("option `{shown}`: does not exist here; allowed: behind `{name}`");
+        return (text, Some(format!("write `{name} {shown}`")));
+    }
     let text =
         format!("{what} `{shown}`: does not exist here; allowed: what `{name} --help` lists");
     (text, near)

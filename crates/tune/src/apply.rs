@@ -10,7 +10,7 @@ use crate::irq::Vectors;
 use crate::journal::{Disk, Entry, Journal, StateDir};
 use crate::lock::HostLock;
 use crate::machine::{Machine, Meaning};
-use crate::plan::{Change, Plan};
+use crate::plan::{Change, Plan, Skipped};
 use crate::reset::put_back;
 use crate::target::Target;
 use crate::verify::{State, state_of};
@@ -38,6 +38,8 @@ pub struct Applied {
     pub session: Option<String>,
     /// What became of each change.
     pub outcomes: Vec<Outcome>,
+    /// As [`Plan::skipped`].
+    pub skipped: Vec<Skipped>,
 }
 
 /// What became of one change.
@@ -99,7 +101,8 @@ pub fn apply(
     check_host(machine, plan, options.force)?;
     require_rights(machine, plan.changes.iter().map(|change| &change.target))?;
     if plan.changes.is_empty() {
-        return Ok(Applied { session: None, outcomes: Vec::new() });
+        let skipped = plan.skipped.clone();
+        return Ok(Applied { session: None, outcomes: Vec::new(), skipped });
     }
     let _lock = HostLock::take(machine.root().is_live(), state)?;
     let differences = if options.force { Vec::new() } else { plan.differences(machine)? };
@@ -134,7 +137,11 @@ pub fn apply(
     let outcomes = changes.into_iter().zip(effects);
     let outcomes = outcomes.map(|(change, effect)| Outcome { change, effect });
     let missing = missing.into_iter().map(|change| Outcome { change, effect: Effect::Missing });
-    Ok(Applied { session: Some(journal.id), outcomes: outcomes.chain(missing).collect() })
+    Ok(Applied {
+        session: Some(journal.id),
+        outcomes: outcomes.chain(missing).collect(),
+        skipped: plan.skipped.clone(),
+    })
 }
 
 /// Checks that each of these may be written. The write itself reports every fault but a missing right better.

@@ -50,6 +50,16 @@ pub enum TuneError {
     /// A file that an argument names, and that this user or this machine can't read.
     #[error("{field} `{}`: can't be read: {source}; allowed: what this user may read", path.display())]
     Unread { field: &'static str, path: PathBuf, source: io::Error },
+    /// Others can change a plan file. It would have this process write what they want.
+    #[error(
+        "plan `{}`: can't be read: {fault}; allowed: a file that only root and this user can change",
+        path.display()
+    )]
+    UntrustedPlan {
+        path: PathBuf,
+        /// Who can change it, or how.
+        fault: String,
+    },
     /// The plan was made elsewhere, or before a reboot.
     #[error("the plan was made {for_what}")]
     OtherHost {
@@ -178,9 +188,7 @@ impl TuneError {
 
     /// The name of an interface that is not in this network namespace.
     pub fn absent_interface(name: &str, root: &Sysroot) -> Self {
-        let mut known = root.list_optional("/sys/class/net").unwrap_or_default();
-        // It is a file there, where the kernel has bonds.
-        known.retain(|name| name != "bonding_masters");
+        let known = interfaces(root);
         let fault = "does not exist in this network namespace";
         Self::argument("interface", name, fault, listed(&known))
     }
@@ -191,6 +199,7 @@ impl TuneError {
             Self::BadPlan { .. }
             | Self::Yaml { .. }
             | Self::Argument { .. }
+            | Self::UntrustedPlan { .. }
             | Self::OtherHost { .. }
             | Self::Drifted { .. }
             | Self::Disruptive { .. }
@@ -205,6 +214,12 @@ impl TuneError {
     /// What can be done about it, where that is known.
     pub fn help(&self) -> Option<String> {
         let text = match self {
+            Self::UntrustedPlan { path, .. } => {
+                let path = path.display();
+                return Some(format!(
+                    "read it, then apply a copy of your own: `sudo install -m 600 {path} /root/plan.json`, and name that"
+                ));
+            }
             Self::Read(error) => return error.help(),
             Self::Fault(fault) | Self::Denied { first: fault, .. } => return fault.help(),
             Self::Untrusted { .. } => {
@@ -247,6 +262,22 @@ impl TuneError {
         };
         Some(text.to_owned())
     }
+}
+
+/// The interfaces of this network namespace, or of a copy of a machine.
+pub(crate) fn interfaces(root: &Sysroot) -> Vec<String> {
+    // /sys shows the namespace that it was mounted in, which may be another one.
+    if root.is_live()
+        && let Ok(table) = root.read("/proc/net/dev")
+    {
+        let names =
+            table.lines().filter_map(|line| Some(line.split_once(':')?.0.trim().to_owned()));
+        return names.collect();
+    }
+    let mut names = root.list_optional("/sys/class/net").unwrap_or_default();
+    // It is a file there, where the kernel has bonds.
+    names.retain(|name| name != "bonding_masters");
+    names
 }
 
 fn argument(field: &str, value: &str) -> String {

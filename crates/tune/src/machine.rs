@@ -352,6 +352,9 @@ impl Fault {
 
     /// What can be done about it, where that is known.
     pub fn help(&self) -> Option<String> {
+        if self.code().is_none() && self.source.kind() == io::ErrorKind::Unsupported {
+            return Some("run it on that machine, without --sysroot".to_owned());
+        }
         let is_proc_irq = self.what.contains("/proc/irq/");
         let text = match (self.step, self.code()?) {
             (_, EACCES | EPERM) if self.step != Step::Read => {

@@ -2,7 +2,7 @@
 
 use polyrail_nic::{BadRssTable, Group, RssTable, SETTINGS, Setting, rx_queues};
 
-use crate::error::TuneError;
+use crate::error::{TuneError, interfaces};
 use crate::machine::Machine;
 use crate::plan::Plan;
 use crate::profile;
@@ -140,7 +140,7 @@ pub fn plan_rss(machine: &mut dyn Machine, nic: &str, spread: &Spread) -> Result
 
 /// Tells apart an interface that lacks something from one that is not there.
 fn require(machine: &dyn Machine, nic: &str) -> Result<(), TuneError> {
-    match machine.root().exists(format!("/sys/class/net/{nic}")) {
+    match interfaces(machine.root()).iter().any(|name| name == nic) {
         true => Ok(()),
         false => Err(TuneError::absent_interface(nic, machine.root())),
     }

@@ -3,7 +3,7 @@
 mod rule;
 
 use polyrail_host::{CpuSet, Nic, Sysroot, Topology};
-use polyrail_yaml::{Entry, Fault, excerpt};
+use polyrail_yaml::{Entry, Fault, Position, excerpt};
 
 use crate::error::TuneError;
 use crate::machine::Machine;
@@ -66,7 +66,9 @@ impl Profile {
                 "about" => node.text("`about`")?.trim().clone_into(&mut profile.about),
                 "settings" => {
                     for node in node.list("`settings`")? {
-                        profile.rules.push(Rule::parse(node)?);
+                        let rule = Rule::parse(node)?;
+                        profile.require_new(&rule, node.at)?;
+                        profile.rules.push(rule);
                     }
                 }
                 other => {
@@ -77,6 +79,21 @@ impl Profile {
             }
         }
         Ok(profile)
+    }
+
+    /// Refuses a second rule for one setting: the later write would undo the earlier one.
+    fn require_new(&self, rule: &Rule, at: Position) -> Result<(), Fault> {
+        let Some(before) = self.rules.iter().find(|known| known.subject == rule.subject) else {
+            return Ok(());
+        };
+        let name = match &rule.subject {
+            Subject::File(name) | Subject::Ethtool(name) => excerpt(name),
+        };
+        let (first, second) = (before.aim.as_written(), rule.aim.as_written());
+        let fault = format!(
+            "`{name}` has `{first}` already, and here `{second}`; allowed: each setting once"
+        );
+        Err(Fault::new(at, fault))
     }
 }
 

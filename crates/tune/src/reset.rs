@@ -15,7 +15,7 @@ use crate::target::Target;
 /// Which sessions to undo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Which {
-    /// The last one that still holds.
+    /// The last one that still holds, with earlier ones that carried out the same plan, as `watch --enforce` does.
     Latest,
     /// The one of this name.
     Id(String),
@@ -28,7 +28,7 @@ pub struct Restored {
     pub target: Target,
     pub place: String,
     pub found: String,
-    /// The current value, which is the one from before the session.
+    /// The value from before the session. Unless `failure` says why not, it is the current one.
     pub value: String,
     /// Why it was not restored.
     pub failure: Option<String>,
@@ -64,8 +64,11 @@ pub fn reset(
     };
     let chosen: Vec<&Session> = match which {
         Which::Latest => {
-            let open = |session: &&Session| session.is_open();
-            sessions.iter().rev().filter(of_name).filter(of_boot).find(open).into_iter().collect()
+            let open =
+                |session: &&Session| session.is_open() && of_name(session) && of_boot(session);
+            let open: Vec<&Session> = sessions.iter().filter(open).collect();
+            let plan = open.last().map(|last| &last.plan);
+            open.iter().copied().filter(|session| Some(&session.plan) == plan).collect()
         }
         Which::Id(id) => {
             let Some(session) = sessions.iter().find(|session| session.id == *id) else {

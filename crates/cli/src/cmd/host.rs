@@ -71,9 +71,11 @@ enum Verb {
     /// Restore the values of a session after a while, unless `confirm` keeps them.
     #[command(hide = true)]
     Revert {
+        /// The ID of the session.
         #[arg(value_parser = word)]
         session: String,
-        #[arg(long, value_parser = time)]
+        /// The time that `confirm` has.
+        #[arg(long, value_name = "TIME", value_parser = time)]
         after: Duration,
         #[command(flatten)]
         state: State,

@@ -381,6 +381,11 @@ fn wrong_options_are_refused_with_field_value_and_range() {
         ("--connect 127.0.0.1:0", exit::USAGE, vec!["`127.0.0.1:0`", "has port 0"]),
         ("--connect ::1:7000", exit::USAGE, vec!["without brackets", "[fd00::1]:34567"]),
         ("--connect 127.0.0.1:x", exit::USAGE, vec!["has the port `x`", "0 to 65535"]),
+        (
+            "--connect nosuch.invalid:9",
+            exit::PEER,
+            vec!["can't connect to nosuch.invalid:9: ", "help: "],
+        ),
         ("--connect 127.0.0.1:9", exit::PEER, vec!["127.0.0.1:9", "refused"]),
         ("--listen 203.0.113.1:0 --rails 1", exit::ENVIRONMENT, vec!["203.0.113.1", "127.0.0.1"]),
         ("--listen 127.0.0.1:0 --sizes 8", exit::USAGE, vec!["cannot be used with --sizes"]),

@@ -107,6 +107,12 @@ fn root_writes_and_obeys_no_plan_that_another_user_can_change() {
     assert_eq!(code(&output), 0, "{}", stderr(&output));
     mode(&path, 0o666);
     refused(apply(), "has mode 0666");
+    refused(
+        apply(),
+        "; allowed: a file that only root and this user can change\nhelp: read it, then ",
+    );
+    refused(apply(), &format!("`sudo install -m 600 {file} /root/plan.json`"));
+    assert_eq!(stderr(&apply()).matches("allowed").count(), 1, "{}", stderr(&apply()));
     // The mode of an older file of root lets others write nothing new there.
     assert_eq!(code(&on_this_machine(&plan)), 0);
     assert_eq!(code(&apply()), 0);
@@ -160,6 +166,19 @@ fn what_cannot_be_used_is_refused_with_exit_code_2_and_a_remedy() {
         (vec!["host", "verify", "tune"], "no plan of tune was carried out since boot; allowed: "),
         (vec!["host", "confirm"], "nothing was carried out since boot; allowed: what "),
         (vec!["host", "plan", "tune", "fast"], "throughput, latency, zerocopy"),
+        (
+            vec!["host", "undo", "rings"],
+            "`rings`: is undone by the name `nic`; allowed: irq, nic, tune, doctor, or an ID\nhelp: `polyrail host undo nic`",
+        ),
+        (vec!["host", "plan", "rings", "rx=128"], "`rx=128`: stands where the interface belongs; "),
+        (
+            vec!["host", "help", "plan", "irq"],
+            "`irq`: does not exist; allowed: `polyrail host plan --help`\n",
+        ),
+        (
+            vec!["--json", "host", "show"],
+            "option `--json`: does not exist here; allowed: behind `polyrail host show`\nhelp: write `polyrail host show --json`",
+        ),
         (vec!["host", "plan", "tune"], "host show profiles"),
         (
             vec!["host", "undo", "tune", "fast"],
@@ -261,6 +280,9 @@ fn a_snapshot_without_name_and_boot_is_shown_planned_and_examined_but_never_chan
     let here = on_this_machine(&["host", "apply", &file, "--dry-run"]);
     assert_eq!(code(&here), 2);
     assert!(stderr(&here).contains("was made for the machine unknown"), "{}", stderr(&here));
+    let told = stderr(&on_this_machine(&["host", "verify", &file]));
+    assert!(told.contains("for the machine unknown, and this is "), "{told}");
+    assert!(told.contains("; its values are compared with those here\n"), "{told}");
     let forced = on_this_machine(&["host", "apply", &file, "--dry-run", "--force"]);
     assert_eq!(stdout(&forced).matches("missing").count(), 32, "{}", stdout(&forced));
 }
@@ -340,6 +362,159 @@ fn watch_does_not_enforce_what_may_cut_the_link_of_the_default_route() {
     assert!(!refused(&[]));
     route("eth78");
     assert!(!refused(&["--enforce"]));
+}
+
+/// The journals of a copy are in the copy, where each command finds them.
+#[test]
+fn enforcing_names_itself_and_undo_restores_the_first_values_of_a_copy() {
+    let fixture = fixtures::mlx5_four_nodes();
+    let root = fixture.path().to_str().unwrap();
+    let on = |words: &[&str]| {
+        let mut command = polyrail([words, &["--sysroot", root]].concat());
+        command.env_remove("POLYRAIL_STATE_DIR").output().unwrap()
+    };
+    let affinities = || {
+        let files = std::fs::read_dir(fixture.path().join("proc/irq")).unwrap();
+        let files = files.map(|irq| irq.unwrap().path().join("smp_affinity_list"));
+        let mut all: Vec<_> =
+            files.map(|file| (std::fs::read_to_string(&file).ok(), file)).collect();
+        all.sort();
+        all
+    };
+    let before = affinities();
+    let applied = on(&["host", "apply", "irq", "--settle", "0s"]);
+    assert_eq!(code(&applied), 0, "{}", stderr(&applied));
+    let planned = affinities();
+    assert!(fixture.path().join("var/lib/polyrail/host/lock").exists());
+    let changed = planned.iter().find(|one| !before.contains(one)).unwrap();
+    std::fs::write(&changed.1, "63\n").unwrap();
+    let watched = on(&["host", "watch", "irq", "--enforce", "--for", "300ms", "--every", "50ms"]);
+    assert_eq!(code(&watched), 1, "{}", stderr(&watched));
+    assert!(
+        stdout(&watched).contains(" again, as planned, by this `host watch --enforce`\n"),
+        "{watched:?}"
+    );
+    assert_eq!(affinities(), planned);
+    assert_eq!(code(&on(&["host", "verify", "irq", "--allow-pending"])), 0);
+    for words in ["stays", "was confirmed before"] {
+        let told = stderr(&on(&["host", "confirm"]));
+        assert!(told.ends_with(&format!(" {words}\n")), "{told}");
+    }
+    let undone = on(&["host", "undo", "irq"]);
+    assert_eq!(code(&undone), 0, "{}", stderr(&undone));
+    assert!(!stderr(&undone).contains("still holds"), "{}", stderr(&undone));
+    assert_eq!(affinities(), before);
+}
+
+#[test]
+fn undo_names_the_session_that_remains_and_shows_no_value_as_restored_that_is_not() {
+    let fixture = fixtures::mlx5_four_nodes();
+    let root = fixture.path().to_str().unwrap();
+    let on = |words: &[&str]| {
+        let mut command = polyrail([words, &["--sysroot", root]].concat());
+        let output = command.env_remove("POLYRAIL_STATE_DIR").output().unwrap();
+        assert_eq!(code(&output), 0, "{words:?}: {}", stderr(&output));
+        output
+    };
+    let applied = stderr(&on(&["host", "apply", "irq", "--settle", "0s"]));
+    let id = applied.split("polyrail: session ").nth(1).unwrap().split(';').next().unwrap();
+    let file = fixture.path().join("plan.json");
+    let file = file.to_str().unwrap();
+    on(&["host", "plan", "irq", "--policy", "single", "-o", file]);
+    on(&["host", "apply", file, "--settle", "0s"]);
+    let irqs = std::fs::read_dir(fixture.path().join("proc/irq")).unwrap();
+    for irq in irqs {
+        let file = irq.unwrap().path().join("smp_affinity_list");
+        if file.exists() {
+            std::fs::write(file, "63\n").unwrap();
+        }
+    }
+    let undone = on(&["host", "undo", "irq"]);
+    let told =
+        format!("polyrail: session {id} of irq still holds; `polyrail host undo {id}` undoes it");
+    assert!(stderr(&undone).contains(&told), "{}", stderr(&undone));
+    let rows = stdout(&undone);
+    let row = rows.lines().nth(1).unwrap_or_else(|| panic!("{rows}"));
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert_eq!(cells[1..3], ["63", "-"], "{rows}");
+}
+
+#[test]
+fn a_plan_of_interrupts_uses_the_bindings_of_the_settings_unless_options_say_more() {
+    let fixture = fixtures::a3_high();
+    let root = fixture.path().to_str().unwrap();
+    let plan = |more: &[&str]| {
+        let words = ["host", "plan", "irq", "--nic", "eth1", "--json", "--sysroot", root];
+        let mut command = polyrail([&words[..], more].concat());
+        let output = command.env("POLYRAIL_TX_BINDINGS", "eth1:8-35").output().unwrap();
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        (stdout(&output), stderr(&output))
+    };
+    let (of_setting, told) = plan(&[]);
+    let words = "polyrail: the setting tx_bindings tells the CPUs of workers: eth1:8-35\n";
+    assert!(told.contains(words), "{told}");
+    let (of_option, told) = plan(&["--tx-bindings", "eth1:8-35"]);
+    assert!(!told.contains("the setting"), "{told}");
+    assert_eq!(of_setting, of_option);
+    assert_ne!(of_setting, plan(&["--tx-bindings", "eth1:40-43"]).0);
+    assert!(!plan(&["--policy", "numa"]).1.contains("the setting"));
+}
+
+#[test]
+fn the_guard_waits_for_the_lock_and_then_restores() {
+    let fixture = fixtures::mlx5_four_nodes();
+    let root = fixture.path().to_str().unwrap();
+    let on = |words: &[&str]| {
+        let mut command = polyrail([words, &["--sysroot", root]].concat());
+        command.env_remove("POLYRAIL_STATE_DIR");
+        command
+    };
+    let applied = on(&["host", "apply", "irq", "--settle", "0s"]).output().unwrap();
+    let told = stderr(&applied);
+    let id = told.split("polyrail: session ").nth(1).unwrap().split(';').next().unwrap();
+    let state = polyrail_tune::StateDir::of(&fixture.root());
+    let lock = polyrail_tune::HostLock::take(false, &state).unwrap();
+    let mut guard = on(&["host", "revert", id, "--after", "0s"]).spawn().unwrap();
+    // The guard needs a moment to find the lock taken. An earlier release would only test less.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert_eq!(guard.try_wait().unwrap(), None, "it gave up");
+    drop(lock);
+    assert!(guard.wait().unwrap().success());
+    assert!(state.sessions().unwrap().iter().all(|session| !session.is_open()));
+}
+
+#[test]
+fn a_plan_goes_to_standard_output_and_names_what_it_skips() {
+    let fixture = fixtures::mlx5_four_nodes();
+    let root = fixture.path().to_str().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let on = |words: &[&str]| {
+        let mut command = polyrail([words, &["--sysroot", root]].concat());
+        command.env_remove("POLYRAIL_STATE_DIR").current_dir(folder.path()).output().unwrap()
+    };
+    let planned = on(&["host", "plan", "tune", "throughput", "-o", "-"]);
+    let plan: Value = serde_json::from_slice(&planned.stdout).unwrap();
+    assert!(!folder.path().join("-").exists());
+    let skipped = plan["skipped"].as_array().unwrap();
+    assert!(!skipped.is_empty(), "{plan}");
+    let saved = on(&["host", "plan", "tune", "throughput", "-o", "p.json"]);
+    assert!(stderr(&saved).contains("polyrail: the plan is in p.json\n"), "{}", stderr(&saved));
+    let dry = on(&["host", "apply", "p.json", "--dry-run"]);
+    assert_eq!(stdout(&dry).matches(" skipped ").count(), skipped.len(), "{}", stdout(&dry));
+    let applied = on(&["host", "apply", "p.json", "--json"]);
+    let applied: Value = serde_json::from_slice(&applied.stdout).unwrap();
+    assert_eq!(&applied["skipped"], &plan["skipped"]);
+}
+
+#[test]
+fn bindings_without_a_cpu_that_may_be_used_are_refused_with_the_option() {
+    let fixture = fixtures::mlx5_four_nodes();
+    let root = fixture.path().to_str().unwrap();
+    let all = ["host", "plan", "bindings", "--avoid", "0-4095", "--sysroot", root];
+    let output = on_this_machine(&all);
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    let told = "--avoid `0-4095`: leaves no CPU near an interface; allowed: some of ";
+    assert!(stderr(&output).contains(told), "{}", stderr(&output));
 }
 
 #[test]

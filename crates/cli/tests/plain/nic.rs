@@ -36,12 +36,37 @@ fn an_interface_without_a_table_is_told_so() {
     let (code, _, stderr) = outcome(&["host", "show", "rss", "lo"]);
     assert_eq!(code, 3);
     assert!(stderr.contains("RSS table of lo") && stderr.contains("not supported"), "{stderr}");
+    assert!(stderr.contains("\nhelp: "), "{stderr}");
     let (code, _, stderr) = outcome(&["host", "show", "rss", "none0"]);
     assert_eq!(code, 2);
     let allowed = "does not exist in this network namespace; allowed: ";
     let names = stderr.split(allowed).nth(1).unwrap_or_else(|| panic!("{stderr}"));
     assert!(names.lines().next().unwrap().split(", ").any(|name| name == "lo"), "{stderr}");
     assert!(stderr.contains("help: "), "{stderr}");
+}
+
+/// In a lab, /sys shows the interfaces of the host, whose drivers do not answer there.
+#[test]
+fn interfaces_of_another_network_namespace_are_not_allowed() {
+    if !rustix::process::geteuid().is_root() {
+        return polyrail_skip::skip(
+            "needs root",
+            "sudo cargo test -p polyrail-cli --test plain nic::",
+        );
+    }
+    let inside = |nic: &str| {
+        let mut command = std::process::Command::new("unshare");
+        command.args(["--net", env!("CARGO_BIN_EXE_polyrail")]);
+        let output = command.args(["host", "plan", "rings", nic, "rx=64"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let told = inside("none0");
+    let allowed = "interface `none0`: does not exist in this network namespace; allowed: ";
+    let names = told.split(allowed).nth(1).unwrap_or_else(|| panic!("{told}"));
+    for name in names.lines().next().unwrap().split(", ") {
+        assert!(inside(name).contains(&format!("{name} has no such setting")), "{name}");
+    }
 }
 
 #[test]
@@ -59,4 +84,5 @@ fn drivers_of_this_machine_do_not_answer_for_a_copy_of_another() {
         stderr.contains("a copy of /proc and /sys has neither drivers nor programs"),
         "{stderr}"
     );
+    assert!(stderr.contains("\nhelp: run it on that machine, without --sysroot\n"), "{stderr}");
 }

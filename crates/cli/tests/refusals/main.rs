@@ -313,6 +313,17 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         experiment run file --dry-run --json
         host apply tune latency --dry-run --allow-disruptive=5
         host apply tune latency --dry-run --allow-disruptive 5s
+        host apply tune latency --dry-run --allow-disruptive=0s
+        host apply tune latency --dry-run --allow-disruptive=999ms
+        host apply tune latency --dry-run --allow-disruptive=25h
+        host apply channels lo rx=1 rx=2
+        host plan rings lo rx=128 rx=64
+        host plan rings rx=128
+        host undo rings
+        help nosuch
+        host help nosuch
+        host help plan irq
+        --json host show
         profile --plan --gpus none --lock-clocks 1000
         profile --plan --gpus none --host 2 --thermal-warmup off --rewarm 5
         lab set x rail0 --link up --side a

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polyrail_config::{Config, parse_bindings};
+use polyrail_config::{Config, ConfigError, parse_bindings};
 use polyrail_report::counted;
 use polyrail_yaml::{Entry, Fault, FaultKind, Node, Position, Value, excerpt};
 
@@ -235,7 +235,11 @@ fn factor(entry: &Entry, measure: &Measure) -> Result<Factor, Wrong> {
                 excerpt(name),
             );
             let known = polyrail_config::names().chain(SPECIAL.iter().map(|(name, _)| *name));
-            return Err(Wrong(Fault::new(entry.at, fault), meant(name, known)));
+            let help = match polyrail_config::help(name) {
+                Err(error @ ConfigError::Renamed { .. }) => error.help(),
+                _ => meant(name, known),
+            };
+            return Err(Wrong(Fault::new(entry.at, fault), help));
         }
     };
     let mut levels: Vec<String> = Vec::new();

@@ -56,6 +56,7 @@ fn wrong_names_and_values_are_named_with_their_line_and_a_remedy() {
             "the factor `chanels` is not known",
             "did you mean `channels`?",
         ),
+        ("factors:\n  polling: [1, 2]\n", 2, "the factor `polling` is not known", "set spin=off"),
         ("factors:\n  irqs: [1, 2]\n", 2, "the factor `irqs`", "did you mean `irq`?"),
         ("factors:\n  channels:\n    - 1\n    - many\n", 4, "channels = `many`", ""),
         ("factors:\n  irq: [default, mached]\n", 2, "no level `mached`", "did you mean `matched`?"),

@@ -1,6 +1,6 @@
 //! Who changes a plan back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
 use polyrail_nic::{Event, Written};
@@ -21,6 +21,8 @@ pub struct Watch {
     /// The last verdict on each target, with the value.
     last: HashMap<Target, (State, Option<String>)>,
     online: Option<String>,
+    /// Targets that this process has set, and no look has seen since.
+    own: HashSet<Target>,
 }
 
 /// A value that has changed.
@@ -55,6 +57,8 @@ pub enum Writer {
         /// What happened at the same time, if anything did.
         because: Option<String>,
     },
+    /// This process, as [`Watch::set_again`] was called.
+    Own,
     /// Writes can't be watched here.
     Unknown,
 }
@@ -69,7 +73,8 @@ impl Watch {
         plan: Plan,
         managed: Vec<Target>,
     ) -> Result<Self, TuneError> {
-        let mut watch = Self { plan, managed, last: HashMap::new(), online: None };
+        let mut watch =
+            Self { plan, managed, last: HashMap::new(), online: None, own: HashSet::new() };
         watch.look(machine, &[], None)?;
         Ok(watch)
     }
@@ -77,6 +82,11 @@ impl Watch {
     /// The plan that is watched.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// Notes that this process has set these targets as planned.
+    pub fn set_again(&mut self, targets: impl IntoIterator<Item = Target>) {
+        self.own.extend(targets);
     }
 
     /// How many values are not as planned, as of the last look.
@@ -141,9 +151,10 @@ impl Watch {
             if !changed && (is_good || write.is_none()) {
                 continue;
             }
-            // This process writes, too, when it carries the plan out again.
+            let is_own = self.own.remove(&one.target) && is_good;
             let last = || writes?.iter().rfind(|write| files.contains(&write.path));
             let by = match (if is_good { last() } else { write }, writes) {
+                _ if is_own => Writer::Own,
                 // A program is not a file, and the kernel starts none.
                 _ if one.target.is_balancer() => Writer::Unknown,
                 (Some(write), _) => Writer::Process {

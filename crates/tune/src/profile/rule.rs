@@ -73,6 +73,20 @@ impl Subject {
     }
 }
 
+impl Aim {
+    /// The line of a profile.
+    pub(super) fn as_written(&self) -> String {
+        match self {
+            Self::AtLeast(least) => format!("at_least: {least}"),
+            Self::AtMost(most) => format!("at_most: {most}"),
+            Self::Equals(value) => format!("equals: {}", excerpt(value)),
+            Self::Maximum => "at_least: max".to_owned(),
+            Self::NoCpus => "cpus: none".to_owned(),
+            Self::NearQueue => "cpus: near".to_owned(),
+        }
+    }
+}
+
 impl Rule {
     pub(super) fn parse(node: &Node) -> Result<Self, Fault> {
         let (mut subject, mut field, mut aim, mut why, mut source) = (None, None, None, None, None);
@@ -83,6 +97,12 @@ impl Rule {
                 text.parse::<u64>().map_err(|_| fault())
             };
             match name.as_str() {
+                "file" | "ethtool" if subject.is_some() => {
+                    return Err(Fault::new(
+                        *at,
+                        "names a second setting; allowed: one of `file` and `ethtool`",
+                    ));
+                }
                 "file" => subject = Some(Subject::File(checked_path(text, value.at)?)),
                 "ethtool" if Setting::parse(text).is_some() => {
                     subject = Some(Subject::Ethtool(text.to_owned()));
@@ -92,6 +112,14 @@ impl Rule {
                     return Err(Fault::new(value.at, fault));
                 }
                 "field" => field = Some(number()? as usize),
+                "at_least" | "at_most" | "equals" | "cpus" if aim.is_some() => {
+                    let before = aim.as_ref().map(Aim::as_written).unwrap_or_default();
+                    let fault = format!(
+                        "`{name}: {}` comes after `{before}`; allowed: one of `at_least`, `at_most`, `equals` and `cpus`",
+                        excerpt(text)
+                    );
+                    return Err(Fault::new(*at, fault));
+                }
                 "at_least" if text == "max" => aim = Some(Aim::Maximum),
                 "at_least" => aim = Some(Aim::AtLeast(number()?)),
                 "at_most" => aim = Some(Aim::AtMost(number()?)),

@@ -298,6 +298,19 @@ fn a_bad_profile_is_refused_with_its_line_and_column() {
         ("settings:\n  - file: /proc/sys/x\n", "p:2:5: a setting needs"),
         ("settings:\n  - file: /etc/passwd\n", "p:2:11: names the file `/etc/passwd`; allowed:"),
         ("settings:\n  - file: /sys/devices/../../etc/passwd\n", "p:2:11: must be a path"),
+        (
+            "settings:\n  - file: /proc/sys/x\n    at_least: 9\n    at_most: 3\n",
+            "p:4:5: `at_most: 3` comes after `at_least: 9`; allowed: one of ",
+        ),
+        (
+            "settings:\n  - file: /proc/sys/x\n    ethtool: rings.rx\n",
+            "p:3:5: names a second setting; allowed: ",
+        ),
+        (
+            "settings:\n  - file: /proc/sys/x\n    at_least: 33554432\n    why: w\n    source: s\n  - file: /proc/sys/x\n    \
+             at_most: 3\n    why: w\n    source: s\n",
+            "p:6:5: `/proc/sys/x` has `at_least: 33554432` already, and here `at_most: 3`; allowed: ",
+        ),
         ("sets: 1\n", "p:1:1: `sets` is not known; allowed: about, settings"),
     ] {
         let error = Profile::parse(text, "p", "p").unwrap_err().to_string();

@@ -394,6 +394,24 @@ fn several_sessions_go_back_to_the_first_values_whatever_was_reset_between() {
     assert!(error.to_string().starts_with("session `none`: does not exist; allowed: 2"), "{error}");
 }
 
+/// `host watch --enforce` carries a plan out again after others have changed values.
+#[test]
+fn sessions_that_carried_out_one_plan_are_undone_together() {
+    let stage = Stage::new();
+    let before = stage.files();
+    let plan = stage.plan();
+    let applied = stage.apply(&mut stage.machine()).unwrap();
+    let target = &applied.outcomes[0].change.target;
+    let path = stage.fixture.root().path(stage.machine().place(target));
+    fs::write(&path, "7\n").unwrap();
+    let options = ApplyOptions { force: true, ..ApplyOptions::default() };
+    apply(&mut stage.machine(), &mut RealDisk, &stage.state(), &plan, &options).unwrap();
+    assert_eq!(stage.state().sessions().unwrap().len(), 2);
+    stage.reset(&Which::Latest).unwrap();
+    assert_eq!(stage.files(), before);
+    assert!(stage.state().sessions().unwrap().iter().all(|session| !session.is_open()));
+}
+
 #[test]
 fn a_plan_of_another_machine_or_boot_is_refused_and_with_force_goes_by_identity() {
     let stage = Stage::new();

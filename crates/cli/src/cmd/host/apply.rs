@@ -21,10 +21,10 @@ use super::{bindings, fix, irq, profiles};
 use crate::fault::Fault;
 use crate::files;
 use crate::files::OutFile;
-use crate::stdout::excerpt;
+use crate::stdout::{excerpt, tell};
 use crate::unwritten::Unwritten;
 use crate::values::{
-    bindings as read_bindings, completed, cpus, file_to_read, file_to_write, interface, some_cpus,
+    bindings as read_bindings, completed, cpus, file_or_stdout, file_to_read, interface, some_cpus,
     word_or_file,
 };
 
@@ -65,11 +65,12 @@ pub(super) struct PlanArgs {
     #[arg(long, value_name = "CPUS", value_parser = cpus)]
     avoid: Option<CpuSet>,
 
-    /// The CPUs of threads that send, by interface, for `irq`: eth1:8-21;eth2:22-35.
+    /// The CPUs of threads that send, by interface, for `irq`: eth1:8-21;eth2:22-35 [default: the setting
+    /// tx_bindings].
     #[arg(long, value_name = "BINDINGS", value_parser = read_bindings)]
     tx_bindings: Option<Bindings>,
 
-    /// The CPUs of threads that receive, by interface, for `irq`.
+    /// The CPUs of threads that receive, by interface, for `irq` [default: the setting rx_bindings].
     #[arg(long, value_name = "BINDINGS", value_parser = read_bindings)]
     rx_bindings: Option<Bindings>,
 
@@ -77,8 +78,8 @@ pub(super) struct PlanArgs {
     #[arg(long)]
     shared: bool,
 
-    /// Write the plan to this file, for `host apply FILE`.
-    #[arg(short, long, value_name = "FILE", value_parser = file_to_write())]
+    /// Write the plan to this file, for `host apply FILE`; `-` is standard output.
+    #[arg(short, long, value_name = "FILE", value_parser = file_or_stdout())]
     output: Option<OutFile>,
 }
 
@@ -240,14 +241,18 @@ pub(super) fn plan(args: &PlanArgs, place: &Where) -> Result<ExitCode, Fault> {
         map: args.map.as_deref(),
         cpus: args.cpus.clone(),
         avoid: args.avoid.clone().unwrap_or_default(),
-        tx: args.tx_bindings.clone().unwrap_or_default(),
-        rx: args.rx_bindings.clone().unwrap_or_default(),
+        tx: args.tx_bindings.clone(),
+        rx: args.rx_bindings.clone(),
     };
     let plan = make(&subject, &args.choice, &placing, place)?;
-    if let Some(path) = &args.output {
-        files::replace(path, plan.to_json()).map_err(Unwritten::at(path))?;
+    let Some(path) = &args.output else { return Ok(changes::show_plan(&plan, place.json)) };
+    if **path == *Path::new("-") {
+        return Ok(changes::show_plan(&plan, true));
     }
-    Ok(changes::show_plan(&plan, place.json))
+    files::replace(path, plan.to_json()).map_err(Unwritten::at(path))?;
+    let shown = changes::show_plan(&plan, place.json);
+    tell!("polyrail: the plan is in {}", path.display());
+    Ok(shown)
 }
 
 pub(super) fn apply(args: &ApplyArgs, place: &Where) -> Result<ExitCode, Fault> {
@@ -279,7 +284,9 @@ fn make(
 ) -> Result<Plan, Fault> {
     let mut machine = place.machine();
     let plan = match subject {
-        Subject::Irq => irq::plan(&choice.nic, placing, choice.stops_irqbalance(), place),
+        Subject::Irq => {
+            return irq::plan(&choice.nic, placing, choice.stops_irqbalance(), place);
+        }
         Subject::Tune(name) => {
             profiles::plan(name.as_deref(), choice.profile_file.as_deref(), &choice.nic, place)
         }

@@ -24,13 +24,7 @@ use crate::stdout::{complain, fitted, print, tell};
 pub(super) fn show(given: Option<&[Bindings; 2]>, place: &Where) -> Result<ExitCode, Fault> {
     let bindings = match given {
         Some(given) => given.clone(),
-        None => {
-            let config = ConfigArgs::default().resolve()?;
-            print_warnings(&config);
-            // The settings have checked the bindings.
-            let texts = [config.tx_bindings.as_str(), &config.rx_bindings];
-            texts.map(|text| Bindings::parse(text).unwrap_or_default())
-        }
+        None => of_settings()?,
     };
     if bindings.iter().all(Bindings::is_empty) {
         let allowed = "bindings such as eth1:8-21;eth2:22-35, or those of the settings tx_bindings and \
@@ -44,6 +38,18 @@ pub(super) fn show(given: Option<&[Bindings; 2]>, place: &Where) -> Result<ExitC
         false => exit::OK,
     };
     Ok(print(&overview(&facts, &bindings, &findings, place.json), code))
+}
+
+/// The bindings of the settings.
+///
+/// # Errors
+/// A fault if the settings can't be read.
+pub(super) fn of_settings() -> Result<[Bindings; 2], Fault> {
+    let config = ConfigArgs::default().resolve()?;
+    print_warnings(&config);
+    // The settings have checked the bindings.
+    let texts = [config.tx_bindings.as_str(), &config.rx_bindings];
+    Ok(texts.map(|text| Bindings::parse(text).unwrap_or_default()))
 }
 
 fn overview(
@@ -130,6 +136,12 @@ pub(super) fn suggestion(
     }
     let options = Options { interfaces: nics.to_vec(), shared, avoid };
     let suggestion = suggest(&topology, &options);
+    let without = |avoid: CpuSet| suggest(&topology, &Options { avoid, ..options.clone() });
+    if suggestion.tx.is_empty() && !without(CpuSet::new()).tx.is_empty() {
+        let (fault, given) = ("leaves no CPU near an interface", options.avoid.to_string());
+        let allowed = format!("some of {}, not all", topology.usable_cpus());
+        return Err(TuneError::argument("--avoid", given, fault, allowed).into());
+    }
     // Bindings for some interfaces are a success. No bindings at all are exit code 1.
     let code = if suggestion.tx.is_empty() { exit::VERDICT } else { exit::OK };
     if place.json {

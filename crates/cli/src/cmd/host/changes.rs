@@ -20,8 +20,8 @@ use super::output::{print, print_json, print_list, print_table};
 use super::place::{State, Where};
 use crate::files;
 use crate::progress::{Progress, show_time};
-use crate::stdout::{self, tell};
-use crate::values::time;
+use crate::stdout::{self, excerpt, tell};
+use crate::values::{time, time_within};
 
 /// Options of carrying out a plan.
 #[derive(clap::Args)]
@@ -45,16 +45,26 @@ pub(super) struct Doing {
 
     /// Apply even changes that may take down, for a moment, an interface by which you reach this host.
     ///
-    /// The values are restored after this time, unless you run `polyrail host confirm`. Without a time that is 60s.
+    /// The values are restored after this time, at least 1s, unless you run `polyrail host confirm`. Without a time that
+    /// is 60s.
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true,
-        default_missing_value = "60s", value_parser = time)]
+        default_missing_value = "60s",
+        value_parser = time_within(Duration::from_secs(1), Duration::from_secs(86_400), "1s to 24h"))]
     allow_disruptive: Option<Duration>,
 }
 
 /// Reads a plan file. A process with privileges obeys none that another user can change.
 pub(super) fn read_plan(path: &Path) -> Result<Plan, TuneError> {
     let allowed = "what `polyrail host plan -o` wrote";
-    let text = files::read_trusted_text(path).map_err(unread("plan", path, allowed))?;
+    let text = files::read_trusted_text(path).map_err(|source| {
+        // Only a file that others can change is refused with what is allowed.
+        match source.to_string().split_once("; allowed: ") {
+            Some((fault, _)) if source.kind() == io::ErrorKind::InvalidData => {
+                TuneError::UntrustedPlan { path: path.to_owned(), fault: fault.to_owned() }
+            }
+            _ => unread("plan", path, allowed)(source),
+        }
+    })?;
     Plan::parse(&text).map_err(|error| match error {
         TuneError::BadPlan { reason } => {
             TuneError::argument("plan", path.display().to_string(), reason, allowed)
@@ -164,12 +174,12 @@ pub(super) fn carry_out(
         begun: &guard,
     };
     let waiting = Progress::waiting("writing values and reading them back");
-    let applied = apply(&mut machine, &mut RealDisk, &state.dir(), plan, &options)?;
+    let applied = apply(&mut machine, &mut RealDisk, &state.dir(place), plan, &options)?;
     drop(waiting);
     if disruptive > 0 {
         tell!(
-            "polyrail: the old values return in {} s unless you run: polyrail host confirm",
-            within.as_secs()
+            "polyrail: the old values return in {} unless you run: polyrail host confirm",
+            show_time(within)
         );
     }
     Ok(show_applied(&applied, place.json))
@@ -183,6 +193,9 @@ pub(super) fn check(
     wait: Duration,
     pending_is_good: bool,
 ) -> Result<ExitCode, TuneError> {
+    if let Err(error) = check_host(&mut place.machine(), plan, false) {
+        tell!("polyrail: {error}; its values are compared with those here");
+    }
     let managed = managed(place, state)?;
     let waiting =
         Progress::waiting(&format!("waiting for interrupts, {} at most", show_time(wait)));
@@ -201,7 +214,7 @@ pub(super) fn check(
 /// The vectors that the kernel refused to move in any session of this boot.
 pub(super) fn managed(place: &Where, state: &State) -> Result<Vec<Target>, TuneError> {
     let here = polyrail_tune::HostId::read(&place.root())?;
-    let sessions = state.dir().sessions()?;
+    let sessions = state.dir(place).sessions()?;
     let of_boot = sessions.into_iter().filter(|session| session.host.is_same_boot(&here));
     Ok(of_boot.flat_map(|session| session.managed).collect())
 }
@@ -216,7 +229,7 @@ pub(super) fn undo(
 ) -> Result<ExitCode, TuneError> {
     place.require_writable()?;
     let mut machine = place.machine();
-    let restored = reset(&mut machine, &mut RealDisk, &state.dir(), name, which, force)?;
+    let restored = reset(&mut machine, &mut RealDisk, &state.dir(place), name, which, force)?;
     if restored.is_empty() {
         let of = if name.is_empty() { String::new() } else { format!(" of {name}") };
         let message = format!("no change{of} since boot still holds");
@@ -237,7 +250,7 @@ pub(super) fn undo(
         table.row([
             one.place.clone(),
             one.found.clone(),
-            one.value.clone(),
+            if one.failure.is_none() { one.value.clone() } else { "-".to_owned() },
             one.failure.clone().unwrap_or_default(),
         ]);
     }
@@ -254,6 +267,12 @@ pub(super) fn undo(
         );
     }
     tell!("polyrail: {counts}");
+    if failed == 0
+        && let Some(session) = state.last_session(name, place)?
+    {
+        let (id, of) = (&session.id, excerpt(&session.name));
+        tell!("polyrail: session {id} of {of} still holds; `polyrail host undo {id}` undoes it");
+    }
     Ok(if failed > 0 { ExitCode::from(exit::ENVIRONMENT) } else { printed })
 }
 
@@ -288,6 +307,10 @@ fn dry_run(
         let old = machine.read(&change.target)?.unwrap_or_else(|| "missing".to_owned());
         table.row([place, old, change.new.clone(), change.what.clone()]);
     }
+    for skipped in &plan.skipped {
+        let place = machine.place(&skipped.target);
+        table.row([place, "-".to_owned(), "skipped".to_owned(), skipped.what.clone()]);
+    }
     let printed = print_table(&table, "every value is as planned already");
     tell!("polyrail: nothing was changed");
     Ok(printed)
@@ -317,6 +340,15 @@ fn show_applied(applied: &Applied, as_json: bool) -> ExitCode {
                 outcome.change.old.clone(),
                 outcome.change.new.clone(),
                 effect.to_owned(),
+            ]);
+        }
+        for skipped in &applied.skipped {
+            table.row([
+                skipped.what.clone(),
+                short_target(&skipped.target),
+                "-".to_owned(),
+                "-".to_owned(),
+                format!("skipped ({})", skipped.reason),
             ]);
         }
         print_table(&table, "every value is as planned already")
@@ -388,7 +420,7 @@ fn spawn_guard(place: &Where, state: &State, session: &str, after: Duration) -> 
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["host", "revert", session, "--after"]);
     command.arg(format!("{}ms", after.as_millis()));
-    command.arg("--state-dir").arg(state.path());
+    command.arg("--state-dir").arg(state.dir(place).path());
     if let Some(root) = &place.sysroot {
         command.arg("--sysroot").arg(&root.path);
     }

@@ -11,9 +11,11 @@ use polyrail_report::{Align, Table};
 use polyrail_tune::irq::{self, IrqMap, Policy, PolicyOptions, Shown};
 use polyrail_tune::{Plan, TuneError};
 
+use super::bindings;
 use super::changes;
 use super::output::{print_list, print_table};
 use super::place::Where;
+use crate::fault::Fault;
 use crate::progress::{Progress, show_time};
 use crate::signals;
 use crate::stdout::tell;
@@ -26,9 +28,9 @@ pub(super) struct Placing<'a> {
     pub(super) map: Option<&'a Path>,
     pub(super) cpus: Option<CpuSet>,
     pub(super) avoid: CpuSet,
-    /// The CPUs of threads that send.
-    pub(super) tx: Bindings,
-    pub(super) rx: Bindings,
+    /// The CPUs of threads that send. `None`: as the setting says.
+    pub(super) tx: Option<Bindings>,
+    pub(super) rx: Option<Bindings>,
 }
 
 pub(super) fn show(
@@ -105,7 +107,7 @@ pub(super) fn plan(
     placing: &Placing<'_>,
     stops_irqbalance: bool,
     place: &Where,
-) -> Result<Plan, TuneError> {
+) -> Result<Plan, Fault> {
     let topology = place.topology()?;
     let mut machine = place.machine();
     let mut plan = match placing.map {
@@ -117,14 +119,19 @@ pub(super) fn plan(
             irq::plan_from_map(&mut machine, &topology, &map)?
         }
         None => {
+            let policy = placing.policy.unwrap_or(Policy::Split);
+            let [tx, rx] = match policy {
+                Policy::Split | Policy::Colocate => bound(placing)?,
+                Policy::Numa | Policy::Spread | Policy::Single => Default::default(),
+            };
             let options = PolicyOptions {
                 nics: nics.to_vec(),
                 cpus: placing.cpus.clone(),
                 avoid: placing.avoid.clone(),
-                tx_workers: workers(&placing.tx, &topology),
-                rx_workers: workers(&placing.rx, &topology),
+                tx_workers: workers(&tx, &topology),
+                rx_workers: workers(&rx, &topology),
             };
-            irq::plan(&mut machine, &topology, placing.policy.unwrap_or(Policy::Split), &options)?
+            irq::plan(&mut machine, &topology, policy, &options)?
         }
     };
     if stops_irqbalance {
@@ -132,6 +139,24 @@ pub(super) fn plan(
     }
     plan.warn_of_rivals(&place.root());
     Ok(plan)
+}
+
+/// The bindings of the options, else those of the settings.
+fn bound(placing: &Placing<'_>) -> Result<[Bindings; 2], Fault> {
+    let settings = bindings::of_settings()?;
+    let options = [&placing.tx, &placing.rx];
+    let names = ["tx_bindings", "rx_bindings"];
+    let mut bound = [Bindings::default(), Bindings::default()];
+    for (at, setting) in settings.into_iter().enumerate() {
+        bound[at] = match options[at] {
+            Some(given) => given.clone(),
+            None => setting,
+        };
+        if options[at].is_none() && !bound[at].is_empty() {
+            tell!("polyrail: the setting {} tells the CPUs of workers: {}", names[at], bound[at]);
+        }
+    }
+    Ok(bound)
 }
 
 /// The CPUs of the workers of each interface of the machine.

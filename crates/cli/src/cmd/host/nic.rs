@@ -61,7 +61,13 @@ pub(super) fn show(asked: &Asked, nic: &str, place: &Where) -> Result<ExitCode, 
     };
     shown.map_err(|error| match error.is_absent() {
         true => TuneError::absent_interface(nic, &Sysroot::live()).into(),
-        false => Fault { help: error.help(), ..Fault::new(exit::ENVIRONMENT, error.to_string()) },
+        false => {
+            let fault = Fault::new(exit::ENVIRONMENT, error.to_string());
+            let none =
+                format!("the driver of {nic} has none; `polyrail host show` lists the interfaces");
+            let none = error.is_unsupported().then_some(none);
+            Fault { help: error.help().or(none), ..fault }
+        }
     })
 }
 

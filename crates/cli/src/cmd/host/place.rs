@@ -31,7 +31,7 @@ pub(super) struct Where {
 #[derive(clap::Args)]
 pub(super) struct State {
     /// The folder for backups and journals [default: that of the variable POLYRAIL_STATE_DIR, or else
-    /// /var/lib/polyrail/host].
+    /// /var/lib/polyrail/host, with --sysroot below its folder].
     #[arg(long, value_name = "DIR", value_parser = folder_to_write())]
     state_dir: Option<PathBuf>,
 }
@@ -65,10 +65,9 @@ impl Where {
 }
 
 impl State {
-    /// The folder: from the option, else from the variable, else the default.
-    pub(super) fn path(&self) -> PathBuf {
-        let given = self.state_dir.clone().or_else(|| env::var_os(VARIABLE).map(PathBuf::from));
-        given.unwrap_or_else(|| StateDir::DEFAULT.into())
+    /// The folder from the option, else from the variable.
+    fn given(&self) -> Option<PathBuf> {
+        self.state_dir.clone().or_else(|| env::var_os(VARIABLE).map(PathBuf::from))
     }
 
     /// Refuses a folder from the variable that can't hold sessions.
@@ -76,7 +75,7 @@ impl State {
     /// # Errors
     /// A fault that names the variable and the folder.
     pub(super) fn check(&self) -> Result<(), Fault> {
-        let folder = self.path();
+        let Some(folder) = self.given() else { return Ok(()) };
         sound(&folder).and_then(|()| check_folder_to_write(&folder)).map_err(|refusal| {
             let shown = excerpt(&folder.to_string_lossy());
             let fault = Fault::new(refusal.code(), format!("{VARIABLE} `{shown}`: {refusal}"));
@@ -84,8 +83,9 @@ impl State {
         })
     }
 
-    pub(super) fn dir(&self) -> StateDir {
-        StateDir::new(self.path())
+    /// The given folder, else the default one of this machine or copy.
+    pub(super) fn dir(&self, place: &Where) -> StateDir {
+        self.given().map_or_else(|| StateDir::of(&place.root()), StateDir::new)
     }
 
     /// The last open session of this name, if it is of this boot of the machine.
@@ -95,7 +95,7 @@ impl State {
         place: &Where,
     ) -> Result<Option<Session>, TuneError> {
         let here = polyrail_tune::HostId::read(&place.root())?;
-        let sessions = self.dir().sessions()?;
+        let sessions = self.dir(place).sessions()?;
         let holds = |session: &Session| {
             session.is_open() && session.is_of(name) && session.host.is_same_boot(&here)
         };
@@ -126,7 +126,7 @@ pub(crate) fn require_writable(copy: Option<&MachineCopy>) -> Result<(), TuneErr
             "--sysroot",
             copy.path.display().to_string(),
             "is an archive, in which nothing can be changed",
-            "an unpacked archive, or --dry-run",
+            "a folder with the unpacked archive",
         )),
         _ => Ok(()),
     }

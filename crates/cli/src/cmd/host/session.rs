@@ -118,6 +118,17 @@ impl UndoArgs {
         match (kind, &self.name) {
             ("" | "irq" | "nic" | "tune" | "doctor", None) => Ok((kind.to_owned(), latest)),
             (kind @ ("tune" | "doctor"), Some(name)) => Ok((format!("{kind} {name}"), latest)),
+            (subject @ ("channels" | "rings" | "coalesce" | "rss" | "fix"), None) => {
+                let kind = if subject == "fix" { "doctor" } else { "nic" };
+                let fault = format!("is undone by the name `{kind}`");
+                let fault = Fault::usage(
+                    "[WHAT|ID]",
+                    subject,
+                    fault,
+                    format!("{}, or an ID", KINDS.join(", ")),
+                );
+                Err(fault.with_help(format!("`polyrail host undo {kind}`")))
+            }
             (_, Some(name)) => {
                 let allowed = "a profile behind `tune`, or a check behind `doctor`";
                 Err(Fault::usage("[NAME]", name, format!("has no place behind `{kind}`"), allowed))
@@ -138,15 +149,15 @@ pub(super) fn undo(args: &UndoArgs, place: &Where) -> Result<ExitCode, Fault> {
     if let Some(path) = &args.profile_file {
         name = format!("tune {}", profiles::own(path)?.name);
     } else if let Some((kind, one)) = name.split_once(' ') {
-        require_known(kind, one, &args.state)?;
+        require_known(kind, one, &args.state, place)?;
     }
     Ok(changes::undo(place, &args.state, &name, &which, args.force)?)
 }
 
 /// Refuses a profile or check that is neither built in nor was ever applied.
-fn require_known(kind: &str, name: &str, state: &State) -> Result<(), TuneError> {
+fn require_known(kind: &str, name: &str, state: &State, place: &Where) -> Result<(), TuneError> {
     // Sessions also name the user's own profiles, and checks of earlier versions.
-    let sessions = state.dir().sessions()?;
+    let sessions = state.dir(place).sessions()?;
     let used = sessions.iter().filter_map(|session| session.name.split_once(' '));
     let mut known: Vec<String> =
         used.filter(|(of, _)| *of == kind).map(|(_, one)| one.to_owned()).collect();
@@ -169,6 +180,10 @@ fn require_known(kind: &str, name: &str, state: &State) -> Result<(), TuneError>
 
 pub(super) fn confirm(state: &State, place: &Where) -> Result<ExitCode, Fault> {
     match state.last_session("", place)? {
+        Some(session) if session.is_confirmed => {
+            tell!("polyrail: session {} was confirmed before", session.id);
+            Ok(ExitCode::SUCCESS)
+        }
         Some(session) => {
             session.confirm(&mut RealDisk)?;
             tell!("polyrail: session {} stays", session.id);
@@ -192,14 +207,20 @@ pub(super) fn revert(
     // A failed link may hang up the terminal that started this process. The guard must survive that.
     let _ = rustix::process::setsid();
     std::thread::sleep(after);
-    let state = state.dir();
-    let sessions = state.sessions()?;
-    if sessions.iter().any(|known| known.id == session && known.is_confirmed) {
-        return Ok(ExitCode::SUCCESS);
-    }
+    let state = state.dir(place);
     let which = Which::Id(session.to_owned());
-    // The link may have failed. So restore values even if another program has set them since.
-    let restored = reset(&mut place.machine(), &mut RealDisk, &state, "", &which, true)?;
+    let restored = loop {
+        let sessions = state.sessions()?;
+        if sessions.iter().any(|known| known.id == session && known.is_confirmed) {
+            return Ok(ExitCode::SUCCESS);
+        }
+        // The link may have failed. So restore values even if another program has set them since.
+        match reset(&mut place.machine(), &mut RealDisk, &state, "", &which, true) {
+            // `apply` may still write, or wait for interrupts.
+            Err(TuneError::Locked { .. }) => std::thread::sleep(Duration::from_millis(200)),
+            ended => break ended?,
+        }
+    };
     let failed = restored.iter().any(|one| one.failure.is_some());
     Ok(ExitCode::from(if failed { exit::ENVIRONMENT } else { exit::OK }))
 }

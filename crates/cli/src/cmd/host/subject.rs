@@ -137,12 +137,25 @@ impl Subject {
 fn setting(group: Group, values: &[String]) -> Result<Subject, Fault> {
     let form = "an interface and NAME=NUMBER, once or more";
     let (nic, rest) = split_nic(values, form)?;
+    if rest.is_empty() && nic.contains('=') {
+        let refusal = Refusal::new("stands where the interface belongs", form);
+        return Err(refused(&nic, &refusal.with_help("`polyrail host show` lists the interfaces")));
+    }
     if rest.is_empty() {
         let show = format!("`polyrail host show {} {nic}` shows the names", group.name());
         return Err(missing(form).with_help(show));
     }
-    let read = |text: &String| assignment(text).map_err(|refusal| refused(text, &refusal));
-    Ok(Subject::Setting(group, nic, rest.iter().map(read).collect::<Result<_, _>>()?))
+    let mut values: Vec<(String, u32)> = Vec::new();
+    for text in rest {
+        let (name, value) = assignment(text).map_err(|refusal| refused(text, &refusal))?;
+        if let Some((_, before)) = values.iter().find(|(known, _)| *known == name) {
+            let fault = format!("sets {name} again, after {name}={before}");
+            let refusal = Refusal::new(fault, "each setting once");
+            return Err(refused(text, &refusal.with_help("leave one of them out")));
+        }
+        values.push((name, value));
+    }
+    Ok(Subject::Setting(group, nic, values))
 }
 
 /// Splits the values into the interface, which comes first, and the rest.

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use polyrail_nic::{Event, Events, WriteWatch};
 use polyrail_report::exit;
 use polyrail_tune::irq::{Sighting, Watch, Writer};
-use polyrail_tune::{ApplyOptions, Machine, Plan, RealDisk, TuneError, apply, refuse_disruptive};
+use polyrail_tune::{
+    ApplyOptions, Effect, Machine, Outcome, RealDisk, TuneError, apply, refuse_disruptive,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::changes;
@@ -72,7 +74,7 @@ pub(super) fn run(args: &WatchArgs, place: &Where) -> Result<ExitCode, Fault> {
             args.planned.argument()
         );
         if args.enforce {
-            enforce(&args.planned.state, &mut machine, watch.plan());
+            enforce(place, &args.planned.state, &mut machine, &mut watch)?;
         }
     }
     loop {
@@ -88,7 +90,7 @@ pub(super) fn run(args: &WatchArgs, place: &Where) -> Result<ExitCode, Fault> {
         let bad = sightings.iter().filter(|sighting| !sighting.is_good).count();
         seen += bad;
         if bad > 0 && args.enforce {
-            enforce(&args.planned.state, &mut machine, watch.plan());
+            enforce(place, &args.planned.state, &mut machine, &mut watch)?;
         }
         // With --enforce go on after the reader of the output has gone.
         if told.is_err() && !args.enforce {
@@ -171,6 +173,7 @@ fn line(sighting: &Sighting) -> String {
         Writer::Kernel { because: None } => {
             "by the kernel or a driver: no process wrote".to_owned()
         }
+        Writer::Own => "by this `host watch --enforce`".to_owned(),
         Writer::Unknown => "by an unknown writer".to_owned(),
     };
     match is_good {
@@ -180,15 +183,28 @@ fn line(sighting: &Sighting) -> String {
 }
 
 /// Applies the plan to the present values. Reports a failure, and the watch goes on.
-fn enforce(state: &State, machine: &mut dyn Machine, plan: &Plan) {
+///
+/// # Errors
+/// [`TuneError::Denied`] if a right is missing, as it always will be.
+fn enforce(
+    place: &Where,
+    state: &State,
+    machine: &mut dyn Machine,
+    watch: &mut Watch,
+) -> Result<(), TuneError> {
     let options = ApplyOptions { force: true, settle: Duration::ZERO, ..ApplyOptions::default() };
-    match apply(machine, &mut RealDisk, &state.dir(), plan, &options) {
+    match apply(machine, &mut RealDisk, &state.dir(place), watch.plan(), &options) {
         Ok(applied) => {
-            let changed = applied.outcomes.len();
-            tell!("polyrail: set again as planned: {changed} values");
+            let is_set = |one: &Outcome| matches!(one.effect, Effect::Ok | Effect::Pending);
+            let set = applied.outcomes.into_iter().filter(is_set).map(|one| one.change.target);
+            let set: Vec<_> = set.collect();
+            tell!("polyrail: set again as planned: {} values", set.len());
+            watch.set_again(set);
         }
+        Err(error @ TuneError::Denied { .. }) => return Err(error),
         Err(error) => {
             Fault::from(error).refuse();
         }
     }
+    Ok(())
 }

@@ -335,7 +335,13 @@ Examples:
   polyrail bench --connect 10.0.0.1:34567/pr2-KEY --sizes 8..1GiB";
 
 fn sizes(text: &str) -> Result<Sizes, Refusal> {
-    Ok(Sizes(parse_sizes(text)?))
+    let mut sizes: Vec<u64> = Vec::new();
+    for size in parse_sizes(text)? {
+        if !sizes.contains(&size) {
+            sizes.push(size);
+        }
+    }
+    Ok(Sizes(sizes))
 }
 
 /// A number of loopback addresses, [`NEAR`](super::near::NEAR), or the setting.

@@ -203,6 +203,7 @@ pub(crate) mod tests {
     fn without_options_four_loopback_rails_are_measured() {
         assert_eq!(config("").rails, "127.0.0.1,127.0.0.2,127.0.0.3,127.0.0.4");
         assert!(matches!(args("").role(), Ok(Role::Both)));
+        assert_eq!(args("--sizes 1KiB,2KiB,1KiB").schedule().sizes, [1 << 10, 2 << 10]);
         assert_eq!(args("").schedule().sizes, [64 << 10, 1 << 20, 16 << 20, 256 << 20]);
     }
 

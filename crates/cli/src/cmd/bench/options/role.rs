@@ -5,9 +5,11 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 
 use polyrail::{ConnectReason, Engine, Invitation, InvitationError, Peer, PeerError};
 use polyrail_lab::Rate;
+use polyrail_report::exit;
 
 use super::args::Args;
 use crate::cmd::bench::error::BenchError;
+use crate::fault::Fault;
 use crate::interrupt::Interrupt;
 use crate::values::{Rates, Refusal, address};
 
@@ -205,7 +207,14 @@ const PER_NAME: usize = 16;
 fn resolve(option: &'static str, text: &str) -> Result<Vec<SocketAddr>, BenchError> {
     let allowed = "an address and a port, like 10.0.0.1:34567 or [fd00::1]:34567";
     let bad = |reason: String| BenchError::usage(option, text, reason, allowed);
-    let found = text.to_socket_addrs().map_err(|error| bad(error.to_string()))?;
+    let found = text.to_socket_addrs().map_err(|error| match option {
+        "--connect" => {
+            let fault = Fault::new(exit::PEER, format!("can't connect to {text}: {error}"));
+            let help = "check the name, or use an address that `bench --listen` printed";
+            BenchError::Fault(fault.with_help(help))
+        }
+        _ => bad(error.to_string()),
+    })?;
     let addresses: Vec<_> = found.take(PER_NAME).collect();
     if addresses.is_empty() { Err(bad("has no address".into())) } else { Ok(addresses) }
 }
