@@ -80,7 +80,7 @@ fn require_trusted_agent(python: &Path, nixl: &Nixl, installed: &Path) -> io::Re
     if !is_privileged() {
         return Ok(());
     }
-    // The run tells that there is no interpreter.
+    // A missing interpreter shows when it runs.
     match require_trusted_code(python) {
         Err(error) if error.kind() == ErrorKind::InvalidData => return Err(error),
         _ => {}
