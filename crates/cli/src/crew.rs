@@ -46,7 +46,7 @@ impl Kept {
         Self { text: Arc::default(), most: Most::Lines(most) }
     }
 
-    /// Keeps all lines that fit into `most` bytes.
+    /// Keeps the first `most` bytes.
     pub(crate) fn bytes(most: usize) -> Self {
         Self { text: Arc::default(), most: Most::Bytes(most) }
     }
@@ -60,11 +60,21 @@ impl Kept {
         let is_new = || !line.trim().is_empty() && text.lines().all(|known| known != line);
         let is_kept = match self.most {
             Most::Lines(most) => text.lines().count() < most && is_new(),
-            Most::Bytes(most) => text.len() + line.len() < most,
+            // A text without a line break at its end is full.
+            Most::Bytes(_) => text.is_empty() || text.ends_with('\n'),
         };
         if is_kept {
             *text += line;
             text.push('\n');
+        }
+        if let Most::Bytes(most) = self.most
+            && text.len() > most
+        {
+            let end = text.floor_char_boundary(most);
+            text.truncate(end);
+            if text.ends_with('\n') {
+                text.pop();
+            }
         }
     }
 
@@ -530,6 +540,23 @@ mod tests {
     }
 
     #[test]
+    fn of_the_first_line_that_does_not_fit_its_beginning_is_kept_and_nothing_more() {
+        for (most, lines, kept_text) in [
+            (8, ["ab", "cdefghi", "j"], "ab\ncdefg"),
+            (8, ["ab", "cdef", "j"], "ab\ncdef\n"),
+            (8, ["ab", "cdefg", "j"], "ab\ncdefg"),
+            (4, ["ab", "é€", "j"], "ab"),
+            (3, ["ab", "cd", "j"], "ab"),
+        ] {
+            let kept = Kept::bytes(most);
+            lines.iter().for_each(|line| kept.add(line));
+            let full = kept.text();
+            assert_eq!(full.trim_end(), kept_text.trim_end(), "{most}: {lines:?}");
+            assert!(full.len() <= most, "{full:?}");
+        }
+    }
+
+    #[test]
     fn a_group_ends_with_its_worker_and_output_beyond_the_bound_is_dropped() {
         let (kept, interrupt) = (Kept::bytes(1 << 10), Interrupt::default());
         let mut command = Command::new("sh");
@@ -545,6 +572,7 @@ mod tests {
         assert!(matches!(one.hear(LONG), Heard::Ended));
         drop(one);
         assert!(kept.text().len() <= 1 << 10, "{}", kept.text().len());
+        assert!(kept.text().len() >= (1 << 10) - 1, "{}", kept.text().len());
         assert!(kept.text().starts_with("y\ny\n"), "{}", kept.text());
     }
 }

@@ -75,7 +75,7 @@ impl Fault {
         }
     }
 
-    /// A value that can't be used. Empty for an option that has no value, or is left out.
+    /// A value that can't be used. `value` is empty for an option that has no value, or is left out.
     pub(crate) fn usage(
         option: &str,
         value: impl ToString,

@@ -1,10 +1,13 @@
 //! Places of the libraries that Polyrail brings for other programs.
 
+use std::ffi::OsStr;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use polyrail_nccl_abi::{Library, LoadError};
 use polyrail_report::exit;
-use polyrail_sys::files::require_trusted_code;
+use polyrail_sys::files::{is_privileged, require_trusted, require_trusted_code};
 
 use crate::fault::Fault;
 
@@ -92,6 +95,36 @@ pub(crate) fn refuse_of_others(found: &Path) -> Result<(), Fault> {
         Fault::new(exit::of_io(&error), text)
             .with_help("if you trust it, name it: by --from, or by its whole path")
     })
+}
+
+/// Refuses a library of a bare name in a process with privileges, if others than root and this user can change a file
+/// of these names that the dynamic loader would take, or lay one, in a folder of LD_LIBRARY_PATH. The loader's other
+/// folders are root's.
+pub(crate) fn refuse_bare_of_others(names: &[&str]) -> Result<(), Fault> {
+    if !is_privileged() || names.iter().any(|name| name.contains('/')) {
+        return Ok(());
+    }
+    let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let is_separator = |byte: &u8| matches!(byte, b':' | b';');
+    let folders = path.as_bytes().split(is_separator).filter(|_| !path.is_empty());
+    for folder in folders {
+        // The loader takes an empty part for the current folder.
+        let folder = if folder.is_empty() { b"." } else { folder };
+        let folder = Path::new(OsStr::from_bytes(folder));
+        // The loader passes over what is no folder.
+        match require_trusted(folder) {
+            Err(error) if error.kind() == ErrorKind::InvalidData => {
+                let text = format!("no library of LD_LIBRARY_PATH is loaded: {error}");
+                return Err(Fault::new(exit::of_io(&error), text));
+            }
+            _ => {}
+        }
+        let files = names.iter().map(|name| folder.join(name)).filter(|file| file.exists());
+        for file in files {
+            refuse_of_others(&file)?;
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn listed(folders: &[PathBuf]) -> String {

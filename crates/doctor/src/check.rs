@@ -19,7 +19,7 @@ pub struct Check {
     pub why: &'static str,
     /// How to fix it, for people; the findings hold the commands.
     pub remedy: &'static str,
-    /// Whether mending needs root.
+    /// Whether the fix needs root. A check whose fix does not need it has no changes: no setting of the host fixes it.
     pub needs_root: bool,
     /// Whether the fix can be undone without a restart.
     pub reversible: bool,

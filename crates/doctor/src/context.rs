@@ -22,8 +22,9 @@ pub struct Options {
     pub workers: Option<CpuSet>,
     /// Whether to check what receiving into device memory needs.
     pub devmem: bool,
-    /// The bindings of the settings: of threads that send, and of threads that receive.
-    pub bindings: [Bindings; 2],
+    /// The bindings of the settings: of threads that send, and of threads that receive. An error says why the
+    /// settings can't be used.
+    pub bindings: Result<[Bindings; 2], String>,
 }
 
 /// A host to be examined, with everything that checks share.
@@ -47,7 +48,7 @@ impl Default for Options {
             rtt: Duration::from_micros(200),
             workers: None,
             devmem: false,
-            bindings: Default::default(),
+            bindings: Ok(Default::default()),
         }
     }
 }

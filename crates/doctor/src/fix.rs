@@ -10,7 +10,7 @@ use crate::report::{CheckReport, Report, Status};
 /// finds it by that name.
 ///
 /// # Errors
-/// [`DoctorError`]: no such check, nothing found by it, a finding that no setting mends, or a value
+/// [`DoctorError`]: no such check, nothing found by it, a finding that no setting fixes, or a value
 /// that can't be read.
 pub fn plan_fix(
     report: &Report,

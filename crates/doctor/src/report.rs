@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::check::{Check, Cost, Evidence, Finding, Group, Outcome, Unknown};
 use crate::checks::CHECKS;
-use crate::context::Context;
+use crate::context::{Context, Options};
 use crate::facts::facts;
 
 /// The version of [`Report`]; raised when a field changes its meaning or goes away.
@@ -56,7 +56,7 @@ pub struct CheckReport {
     pub cost: Cost,
     pub why: String,
     pub remedy: String,
-    /// Whether mending needs root.
+    /// Whether the fix needs root.
     pub needs_root: bool,
     /// Whether the fix can be undone without a restart.
     pub reversible: bool,
@@ -66,6 +66,9 @@ pub struct CheckReport {
     pub evidence: Vec<Evidence>,
     /// What the check could not find out; it may have findings, too.
     pub unknown: Vec<String>,
+    /// Command that makes the changes of the findings. `None` if it would not find them, as it takes other options.
+    #[serde(default)]
+    pub fix: Option<String>,
     /// Why there was nothing to examine.
     pub not_applicable: Option<String>,
 }
@@ -87,7 +90,7 @@ pub fn examine(cx: &Context) -> Report {
         .iter()
         .copied()
         .flatten()
-        .map(|check| CheckReport::of(check, (check.run)(cx)))
+        .map(|check| CheckReport::of(check, (check.run)(cx), cx.options()))
         .collect();
     checks.sort_by_key(|check| (check.status, check.cost));
     let count = |status| checks.iter().filter(|check| check.status == status).count();
@@ -109,7 +112,7 @@ pub fn examine(cx: &Context) -> Report {
 }
 
 impl CheckReport {
-    fn of(check: &Check, result: Result<Outcome, Unknown>) -> Self {
+    fn of(check: &Check, result: Result<Outcome, Unknown>, options: &Options) -> Self {
         let outcome = result
             .unwrap_or_else(|Unknown(why)| Outcome { unknown: vec![why], ..Outcome::default() });
         let status = if !outcome.findings.is_empty() {
@@ -121,7 +124,9 @@ impl CheckReport {
         } else {
             Status::Clean
         };
+        let has_changes = outcome.findings.iter().any(|finding| !finding.changes.is_empty());
         Self {
+            fix: has_changes.then(|| fix(check, options)).flatten(),
             id: check.id.into(),
             group: check.group,
             status,
@@ -137,6 +142,19 @@ impl CheckReport {
             not_applicable: outcome.not_applicable,
         }
     }
+}
+
+/// The command that finds what this check has found with these options, and plans its fix.
+fn fix(check: &Check, options: &Options) -> Option<String> {
+    let default = Options::default();
+    let is_read = |option: &str| check.reads.contains(&option);
+    let is_other = is_read("--rtt") && options.rtt != default.rtt
+        || is_read("--workers") && options.workers != default.workers;
+    let nic = match options.interfaces.as_slice() {
+        [] => String::new(),
+        names => format!(" --nic {}", names.join(",")),
+    };
+    (!is_other).then(|| format!("polyrail host apply fix {}{nic} --dry-run", check.id))
 }
 
 impl Report {
@@ -184,9 +202,9 @@ impl Report {
                 // What needs no root is no setting: a cable, a machine type, an option of a program.
                 (false, _) => "",
             };
-            say(format!("    mend: {}{rights}", check.remedy));
-            if check.findings.iter().any(|finding| !finding.changes.is_empty()) {
-                say(format!("    or: polyrail host apply fix {} --dry-run", check.id));
+            say(format!("    fix: {}{rights}", check.remedy));
+            if let Some(fix) = &check.fix {
+                say(format!("    or: {fix}"));
             }
         }
         if unknown > 0 {

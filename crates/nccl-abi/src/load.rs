@@ -152,12 +152,6 @@ impl Library {
         &self.versions
     }
 
-    /// The version that a release takes, the newest that both know.
-    pub fn version_for(&self, release: Release) -> Option<u32> {
-        let fits = |version: &&u32| (release.oldest..=release.newest).contains(*version);
-        self.versions.iter().rev().find(fits).copied()
-    }
-
     /// Name and number of functions that are there, of each table. NCCL needs the same name in all.
     pub fn tables(&self) -> Vec<(u32, String)> {
         self.versions.iter().map(|version| (*version, self.table_name(*version))).collect()

@@ -14,7 +14,7 @@ use polyrail_report::{Align, Table, exit, wrapped};
 use super::host::fix::{check_id, find};
 use super::host::output::{Document, SCHEMA_VERSION};
 use super::{nccl, nixl};
-use crate::config_args::ConfigArgs;
+use crate::config_args::{ConfigArgs, print_warnings};
 use crate::fault::Fault;
 use crate::machine_args::MachineCopy;
 use crate::progress::Progress;
@@ -123,7 +123,7 @@ fn report(root: &Sysroot, args: &Args) -> Result<Report, DoctorError> {
         rtt: args.rtt,
         workers: args.workers.clone(),
         devmem: args.devmem,
-        bindings: if root.is_live() { bindings() } else { Default::default() },
+        bindings: if root.is_live() { bindings() } else { Options::default().bindings },
     };
     let _waiting = Progress::waiting("examining this host");
     let context = Context::read(root, options)?;
@@ -139,11 +139,12 @@ fn report(root: &Sysroot, args: &Args) -> Result<Report, DoctorError> {
     Ok(examine(&context.with(answers)))
 }
 
-/// The bindings of the settings. Wrong settings bind nothing: each command that reads them refuses them.
-fn bindings() -> [Bindings; 2] {
-    let config = ConfigArgs::default().resolve().unwrap_or_default();
-    let texts = [&config.tx_bindings, &config.rx_bindings];
-    texts.map(|text| Bindings::parse(text).unwrap_or_default())
+/// The bindings of the settings, or why the settings can't be used.
+fn bindings() -> Result<[Bindings; 2], String> {
+    let config = ConfigArgs::default().resolve().map_err(|error| error.to_string())?;
+    print_warnings(&config);
+    let parse = |text: &str| Bindings::parse(text).map_err(|error| error.to_string());
+    Ok([parse(&config.tx_bindings)?, parse(&config.rx_bindings)?])
 }
 
 fn list(as_json: bool) -> String {

@@ -136,6 +136,9 @@ fn wrong_input_is_named_with_a_remedy_before_anything_runs() {
     for (words, fault) in [
         ("gather", "is refused by collective (<OPERATION> `gather`"),
         ("all_reduce --rounds 2", "gives itself"),
+        ("all_reduce --worker", "has --worker, which collective gives to processes"),
+        ("all_reduce --sizes 8..64MiB", "measures 24 sizes"),
+        ("all_reduce --sizes=8,16", "measures 2 sizes"),
         ("all_reduce --sizes 6 --type int32", "`6` is no whole number of elements"),
     ] {
         let (code, stderr) = refused(&["--collective", words]);

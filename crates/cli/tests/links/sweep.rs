@@ -196,6 +196,10 @@ fn an_interrupted_sweep_goes_on_with_what_it_measured_and_no_other_plan_does() {
 
     let output = sweep("channels=1,2", &["--json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let figures: usize = before.iter().map(|it| it["block"].as_array().unwrap().len()).sum();
+    let said = format!("polyrail: goes on with {figures} figures of {file}");
+    assert!(stderr.contains(&said), "{stderr}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let after = blocks(&journal);
     assert_eq!(after[..before.len()], before, "what was measured stays");

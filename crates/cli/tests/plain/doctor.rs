@@ -113,6 +113,34 @@ fn wrong_values_name_option_value_and_range() {
 }
 
 #[test]
+fn a_check_whose_fix_is_no_setting_is_refused_with_its_remedy() {
+    for (id, remedy) in [
+        ("nccl-plugin", "polyrail nccl install"),
+        ("nixl-backend", "polyrail nixl install"),
+        ("bindings", "polyrail host plan bindings"),
+    ] {
+        for verb in ["plan", "apply"] {
+            let output = outside_ssh(&["host", verb, "fix", id]);
+            let message = stderr(&output);
+            assert_eq!(output.status.code(), Some(1), "{id}: {message}");
+            let wanted = format!("check `{id}` can't be fixed by a setting: ");
+            assert!(message.contains(&wanted) && message.contains(remedy), "{message}");
+        }
+    }
+}
+
+#[test]
+fn wrong_settings_are_told_and_leave_the_bindings_unknown() {
+    let mut command = polyrail(["doctor", "--json"]);
+    let output = command.env("POLYRAIL_CHANNELS", "many").output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    let check = checks.iter().find(|check| check["id"] == "bindings").unwrap();
+    assert_eq!(check["status"], "unknown", "{check:#}");
+    assert!(check["unknown"][0].as_str().unwrap().contains("`many`"), "{check:#}");
+}
+
+#[test]
 fn a_fix_is_shown_then_done_then_taken_back() {
     let host = fixtures::no_nics();
     let path = "/proc/sys/net/ipv4/tcp_congestion_control";

@@ -90,6 +90,34 @@ fn the_doctor_loads_the_plugin_and_tells_its_devices() {
     assert_eq!(seen["status"], "clean", "{seen:#}");
 }
 
+/// Root loads nothing that others can change, and each user what NCCL loads.
+#[test]
+fn the_doctor_of_root_loads_no_plugin_of_a_folder_that_others_can_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("libnccl-net-polyrail.so");
+    fs::copy(nccl_try::plugin(), &library).unwrap();
+    let path = [("LD_LIBRARY_PATH", folder.path().to_str().unwrap())];
+    assert_eq!(check(&path)["status"], "clean");
+    let is_root = rustix::process::geteuid().is_root();
+    for place in [&library, folder.path()] {
+        let mode = fs::metadata(place).unwrap().permissions();
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(place, open).unwrap();
+        let check = check(&path);
+        fs::set_permissions(place, mode).unwrap();
+        if is_root {
+            assert_eq!(check["status"], "unknown", "{check:#}");
+            let why = check["unknown"][0].as_str().unwrap();
+            assert!(
+                why.contains(place.to_str().unwrap()) && why.contains("others change it"),
+                "{why}"
+            );
+        } else {
+            assert_eq!(check["status"], "clean", "{check:#}");
+        }
+    }
+}
+
 #[test]
 fn what_is_installed_has_both_names_and_replaces_what_was_there() {
     let folder = tempfile::tempdir().unwrap();

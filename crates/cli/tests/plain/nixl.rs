@@ -289,6 +289,38 @@ fn the_agent_of_a_check_takes_no_module_of_the_current_folder() {
     assert_eq!(fs::read_to_string(&seen).unwrap(), "/\n");
 }
 
+/// Root runs no code that others can change, and each user what the environment has.
+#[test]
+fn an_agent_of_root_is_not_run_where_others_can_change_its_code() {
+    let scene = Scene::new();
+    let environment = scene.text("env");
+    nixl(&["install", &environment, "--from", &scene.text("built.so")]);
+    fs::create_dir_all(scene.path("env/bin")).unwrap();
+    let (python, arguments) = (scene.path("env/bin/python"), scene.path("arguments"));
+    let said =
+        format!("#!/bin/sh\necho $1 > {}\necho polyrail-nixl-check: done\n", arguments.display());
+    write_program(&python, &said);
+    let is_root = rustix::process::geteuid().is_root();
+    let places = [python, scene.packages(), scene.packages().join("nixl_cu12"), scene.plugins()];
+    for place in places {
+        let mode = fs::metadata(&place).unwrap().permissions();
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o777)).unwrap();
+        match is_root {
+            true => {
+                let why = unknown(&environment);
+                assert!(why.contains("bin/python is not run: "), "{why}");
+                assert!(why.contains("lets others change it"), "{why}");
+                assert!(!arguments.exists(), "{} was run", place.display());
+            }
+            false => assert_eq!(check(&environment)["status"], "clean", "{}", place.display()),
+        }
+        fs::set_permissions(&place, mode).unwrap();
+    }
+    assert_eq!(check(&environment)["status"], "clean");
+    let first = fs::read_to_string(&arguments).unwrap();
+    assert_eq!(first, if is_root { "-I\n" } else { "-c\n" });
+}
+
 #[test]
 fn a_check_tells_that_an_agent_has_moved_memory() {
     let scene = Scene::new();

@@ -239,6 +239,7 @@ fn what_only_the_machine_knows_is_refused_in_the_same_form() {
         bench --set tx_bindings=0-3 --preset latency
         mesh
         mesh --lab no-such-lab
+        mesh --lab 8
         mesh --hosts a
         mesh --hosts a,-oProxyCommand=x
         mesh --rendezvous dir:///tmp

@@ -8,10 +8,10 @@ use crate::context::Context;
 pub(super) const CHECKS: &[Check] = &[Check {
     id: "bindings",
     group: Group::Cpu,
-    title: "the settings tx_bindings and rx_bindings choose CPUs that are wrong here",
-    cost: Cost::Large,
-    why: "A thread that sends or receives on a CPU of another node, or on one that serves interrupts, is slower. One that \
-          is bound to CPUs that this machine lacks runs elsewhere.",
+    title: "the settings tx_bindings and rx_bindings choose CPUs on which threads can't run",
+    cost: Cost::Breaks,
+    why: "A thread that is bound to CPUs that this machine or this process lacks runs elsewhere. CPUs that are only \
+          slower, such as those of another node, are no finding: the evidence names them.",
     remedy: "Take the bindings that `polyrail host plan bindings` prints.",
     needs_root: false,
     reversible: true,
@@ -20,7 +20,7 @@ pub(super) const CHECKS: &[Check] = &[Check {
 }];
 
 fn bindings(cx: &Context) -> Result<Outcome, Unknown> {
-    let [tx, rx] = &cx.options().bindings;
+    let [tx, rx] = cx.options().bindings.as_ref().map_err(|why| Unknown(why.clone()))?;
     if tx.is_empty() && rx.is_empty() {
         return Ok(Outcome::not_applicable("the settings bind no threads"));
     }
@@ -31,10 +31,15 @@ fn bindings(cx: &Context) -> Result<Outcome, Unknown> {
             outcome.saw(setting, bindings);
         }
     }
-    for fault in check(&facts, tx, rx) {
+    let (errors, warnings): (Vec<_>, Vec<_>) =
+        check(&facts, tx, rx).into_iter().partition(|fault| fault.is_error);
+    for warning in warnings {
+        outcome.saw(warning.interface, warning.message);
+    }
+    for error in errors {
         let evidence = outcome.seen.clone();
-        let subject = Some(fault.interface);
-        outcome.found(Finding { subject, evidence, ..Finding::new(fault.message) });
+        let subject = Some(error.interface);
+        outcome.found(Finding { subject, evidence, ..Finding::new(error.message) });
     }
     Ok(outcome)
 }

@@ -26,7 +26,8 @@ pub(super) const CHECKS: &[Check] = &[
         cost: Cost::Breaks,
         why: "An agent loads its backends when it is made. The check makes one with the active environment's Python, \
               and moves 1 MiB from it to itself by the backend POLYRAIL.",
-        remedy: "Install the backend again with `polyrail nixl install`.",
+        remedy: "Install the backend again with `polyrail nixl install`. `NIXL_LOG_LEVEL=DEBUG polyrail doctor` shows \
+                 more of the agent's messages.",
         needs_root: false,
         reversible: true,
         reads: &["VIRTUAL_ENV", "NIXL_PLUGIN_DIR", "libplugin_POLYRAIL.so"],

@@ -169,7 +169,9 @@ pub(crate) const FAULTS: &[Fault] = &[
     }),
     ("io-uring-blocked", &[], |s| s.put("/proc/sys/kernel/io_uring_disabled", "2")),
     ("perf-blocked", &[], |s| s.put("/proc/sys/kernel/perf_event_paranoid", "4")),
-    ("bindings", &[], |s| s.options.bindings[0] = Bindings::parse("eth0:12-13").unwrap()),
+    ("bindings", &[], |s| {
+        s.options.bindings = Ok([Bindings::parse("eth0:900").unwrap(), Bindings::default()])
+    }),
     ("nccl-plugin", &[], |s| s.answers.nccl_plugin = fails("NCCL will find no device")),
     ("nixl-backend", &[], |s| s.answers.nixl_backend = fails("the backend is damaged")),
 ];

@@ -7,6 +7,7 @@ mod host;
 mod kinds;
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use polyrail_doctor::{
     Answer, Answers, CHECKS, CheckReport, Context, Options, Report, RingProbe, Status, examine,
@@ -17,7 +18,7 @@ use polyrail_host::{CpuSet, Sysroot, fixtures};
 use polyrail_tune::{ApplyOptions, RealDisk, StateDir, SysMachine, Target, Which, apply, reset};
 
 use crate::faults::FAULTS;
-use crate::host::{well, with_tcpx};
+use crate::host::{Setup, well, with_tcpx};
 
 fn ids(report: &Report, status: Status) -> BTreeSet<String> {
     report.with(status).map(|check| check.id.clone()).collect()
@@ -45,10 +46,27 @@ fn a_host_that_is_well_has_no_findings_and_nothing_is_unknown() {
 fn bindings_that_fit_the_machine_are_clean() {
     let mut setup = well();
     let bindings = ["eth0:4-5;eth1:12-13", "eth0:6-7;eth1:14-15"];
-    setup.options.bindings = bindings.map(|text| Bindings::parse(text).unwrap());
+    setup.options.bindings = Ok(bindings.map(|text| Bindings::parse(text).unwrap()));
     let report = setup.report();
     let check = find(&report, "bindings");
     assert_eq!((check.status, check.evidence.len()), (Status::Clean, 2), "{check:?}");
+}
+
+#[test]
+fn bindings_that_are_only_slower_are_no_finding_and_wrong_settings_are_unknown() {
+    let mut setup = well();
+    let of_another_node = Bindings::parse("eth0:12-13").unwrap();
+    setup.options.bindings = Ok([of_another_node, Bindings::default()]);
+    let report = setup.report();
+    let check = find(&report, "bindings");
+    assert_eq!(check.status, Status::Clean, "{check:?}");
+    let warning = &check.evidence[1];
+    assert!(warning.path == "eth0" && warning.value.contains("12-13"), "{check:?}");
+    setup.options.bindings = Err("channels `many`: is no number".into());
+    let report = setup.report();
+    let check = find(&report, "bindings");
+    assert_eq!(check.status, Status::Unknown);
+    assert_eq!(check.unknown, ["channels `many`: is no number"]);
 }
 
 #[test]
@@ -107,6 +125,7 @@ fn each_fault_is_found_by_its_check_and_by_no_other() {
         let check = find(&report, id);
         for finding in &check.findings {
             assert!(!finding.evidence.is_empty(), "{id} has no evidence");
+            assert!(finding.changes.is_empty() || check.needs_root, "{id}: a fix of it is refused");
             for change in &finding.changes {
                 assert_ne!(change.from.as_ref(), Some(&change.to), "{id} changes nothing");
                 if let Target::File { path } = &change.target {
@@ -268,7 +287,7 @@ fn rails_that_share_in_different_ways_are_told_apart() {
 }
 
 #[test]
-fn each_offload_that_is_off_is_named_with_the_switch_that_mends_it() {
+fn each_offload_that_is_off_is_named_with_the_switch_that_fixes_it() {
     let mut setup = well();
     let offloads = setup.nic("eth0").offloads.as_mut().unwrap();
     (offloads.tso, offloads.gso) = (false, false);
@@ -317,7 +336,27 @@ fn this_machine_is_examined_and_what_is_found_names_files_that_say_so() {
 }
 
 #[test]
-fn a_finding_is_mended_and_taken_back_byte_for_byte() {
+fn a_hint_names_a_command_only_if_that_finds_the_same() {
+    let hint = |setup: &Setup, id: &str| {
+        let (text, or) = (setup.report().text(), format!("    or: polyrail host apply fix {id}"));
+        text.lines().find_map(|line| line.strip_prefix(&or)).map(str::to_owned)
+    };
+    let mut setup = well();
+    setup.put("/proc/sys/net/ipv4/tcp_rmem", "4096\t131072\t1048576");
+    let id = "tcp-receive-buffer";
+    assert_eq!(hint(&setup, id).as_deref(), Some(" --dry-run"));
+    setup.options.interfaces = vec!["eth0".into(), "eth1".into()];
+    assert_eq!(hint(&setup, id).as_deref(), Some(" --nic eth0,eth1 --dry-run"));
+    // `host apply fix` assumes the default.
+    setup.options.rtt = Duration::from_millis(10);
+    assert_eq!(hint(&setup, id), None);
+    setup.put("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]");
+    setup.put("/proc/meminfo", "HugePages_Total: 0\n");
+    assert!(hint(&setup, "hugepages-off").is_some());
+}
+
+#[test]
+fn a_finding_is_fixed_and_taken_back_byte_for_byte() {
     let mut setup = well();
     let path = "/proc/sys/net/ipv4/tcp_rmem";
     let old = "4096\t131072\t1048576";
@@ -342,7 +381,7 @@ fn a_finding_is_mended_and_taken_back_byte_for_byte() {
 }
 
 #[test]
-fn transparent_huge_pages_are_mended_by_the_word_that_the_kernel_takes() {
+fn transparent_huge_pages_are_fixed_by_the_word_that_the_kernel_takes() {
     let mut setup = well();
     setup.put("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]");
     setup.put("/proc/meminfo", "HugePages_Total: 0\n");
@@ -356,7 +395,7 @@ fn transparent_huge_pages_are_mended_by_the_word_that_the_kernel_takes() {
 }
 
 #[test]
-fn what_is_well_or_no_setting_is_not_mended() {
+fn what_is_well_or_no_setting_is_not_fixed() {
     let mut setup = well();
     setup.put("/proc/sys/kernel/random/boot_id", "0e3f");
     setup.put("/sys/class/net/eth1/operstate", "down");

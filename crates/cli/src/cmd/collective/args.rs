@@ -198,24 +198,25 @@ impl Contestant {
     }
 }
 
-/// Checks these words for `polyrail collective`, and runs nothing.
+/// Checks these words for `polyrail collective`, and runs nothing. Returns the number of sizes to measure.
 ///
 /// # Errors
 /// The message that the command would end with, and its remedy in a line of its own.
-pub(crate) fn check_options(words: &[String]) -> Result<(), String> {
+pub(crate) fn check_options(words: &[String]) -> Result<usize, String> {
     let words: Vec<OsString> = words.iter().map(OsString::from).collect();
     match usage::read::<Line>(&words) {
-        Ok(Line { args }) => args.sizes().map(drop).map_err(|error| error.to_string()),
+        Ok(Line { args }) => {
+            args.sizes().map(|sizes| sizes.len()).map_err(|error| error.to_string())
+        }
         Err(refused) => Err(refused.message),
     }
 }
 
 fn sizes(text: &str) -> Result<Sizes, Refusal> {
-    let allowed = "1 to 1GiB";
-    let sizes = parse_sizes(text).map_err(|error| Refusal::from(error).within(allowed))?;
+    let sizes = parse_sizes(text)?;
     match sizes.iter().all(|size| *size <= BYTES_MAX) {
         true => Ok(Sizes(sizes)),
-        false => Err(Refusal::new("out of range", allowed)),
+        false => Err(Refusal::new("out of range", "1 to 1GiB")),
     }
 }
 
@@ -275,6 +276,16 @@ mod tests {
         assert_eq!(found, [24, 8, 16, 32]);
         let all = sizes("all_reduce").unwrap();
         assert_eq!((all.len(), all[0], all[23]), (24, 8, 64 << 20));
+    }
+
+    #[test]
+    fn a_wrong_size_is_told_with_what_is_allowed_there() {
+        let fault = |text: &str| super::sizes(text).unwrap_err().to_string();
+        for wrong in ["8..4", "8..", "x", "", "8,8qB"] {
+            let own = Refusal::from(parse_sizes(wrong).unwrap_err()).to_string();
+            assert_eq!(fault(wrong), own, "{wrong}");
+        }
+        assert_eq!(fault("2GiB"), "out of range; allowed: 1 to 1GiB");
     }
 
     #[test]

@@ -29,12 +29,20 @@ pub(crate) fn check_id(id: &str) -> Result<String, Refusal> {
 }
 
 /// Examines the machine, and plans the fix of what this check finds.
+///
+/// # Errors
+/// The errors of [`plan_fix`]. [`DoctorError::ByHand`] before the machine is examined if no fix of this check writes a
+/// setting of the host: such a fix needs no root.
 pub(super) fn plan(
     machine: &mut dyn Machine,
     id: &str,
     nic: &[String],
     root: &Sysroot,
 ) -> Result<Plan, DoctorError> {
+    let check = find(id)?;
+    if !check.needs_root {
+        return Err(DoctorError::ByHand { id: id.to_owned(), how: check.remedy.to_owned() });
+    }
     let options = Options { interfaces: nic.to_vec(), devmem: true, ..Options::default() };
     let _waiting = Progress::waiting("examining this host");
     let context = Context::read(root, options)?;

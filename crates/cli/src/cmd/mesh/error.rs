@@ -104,6 +104,11 @@ impl From<SampleError> for MeshError {
     }
 }
 
+/// Whether the name of a lab is a number of nodes without rates.
+fn is_number(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 impl MeshError {
     pub(crate) fn usage(
         option: &'static str,
@@ -164,6 +169,9 @@ impl MeshError {
             }
             Self::Config(error) => return error.help(),
             Self::Engine(error) => return error.help(),
+            Self::Lab(LabError::UnknownLab { name, .. }) if is_number(name) => format!(
+                "for a lab of {name} nodes that ends with the mesh give NODES:RATES, such as {name}:2x1gbit"
+            ),
             Self::Lab(error) => return error.help(),
             Self::Log(error) => error.help().to_owned(),
             Self::Rendezvous(error) => return error.help(),
@@ -209,5 +217,20 @@ impl MeshError {
             }
         };
         Some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_no_lab_is_told_to_be_one_without_rates() {
+        let help = |name: &str| {
+            let lab = LabError::UnknownLab { name: name.to_owned(), known: "none".to_owned() };
+            MeshError::from(lab).help().unwrap()
+        };
+        assert!(help("8").ends_with("give NODES:RATES, such as 8:2x1gbit"), "{}", help("8"));
+        assert!(help("a8").contains("polyrail lab up a8"), "{}", help("a8"));
     }
 }

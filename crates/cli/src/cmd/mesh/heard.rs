@@ -6,6 +6,7 @@ use super::direct::{Failed, Told};
 use super::plan::Layout;
 use super::report::{LayoutReport, MeshReport};
 use crate::crew::{self, Worker};
+use crate::lines::QUEUED_MAX;
 use crate::progress::Progress;
 
 /// What the first worker of a layout tells, taken into the report as it comes.
@@ -22,14 +23,17 @@ pub(crate) struct Heard<'r> {
 }
 
 impl Heard<'_> {
-    /// Takes the lines that the worker has queued. Waits for each one, `within` at most.
-    pub(crate) fn take_from(&mut self, worker: &Worker, within: Duration) {
-        while let crew::Heard::Line(line) = worker.hear(within) {
+    /// Takes the lines that the worker has queued, [`QUEUED_MAX`] at most: it may print them without end. Waits for
+    /// each one, `within` at most. Returns whether there may be more.
+    pub(crate) fn take_from(&mut self, worker: &Worker, within: Duration) -> bool {
+        for _ in 0..QUEUED_MAX {
+            let crew::Heard::Line(line) = worker.hear(within) else { return false };
             // A shell on another host may print lines, too.
             if let Ok(told) = serde_json::from_str(&line) {
                 self.take(told);
             }
         }
+        true
     }
 
     fn take(&mut self, told: Told) {

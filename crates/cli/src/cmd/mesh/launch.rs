@@ -188,8 +188,9 @@ impl Party {
         let waited = self.wait(heard, interrupt);
         self.end();
         for worker in &self.workers.0 {
-            // Until its output ends.
-            heard.take_from(worker, NEWS);
+            // Until its output ends. A process that it left behind may hold it open and write on.
+            let until = Instant::now() + NEWS;
+            while heard.take_from(worker, NEWS) && Instant::now() < until {}
         }
         match (heard.end.take(), waited?) {
             // The first one knows best.

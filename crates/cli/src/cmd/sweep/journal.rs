@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 use super::args::Wanted;
 use crate::cmd::experiment::error::RunError;
 use crate::host;
+use crate::stdout::tell;
 use crate::unwritten::Unwritten;
 
 const SCHEMA_VERSION: u32 = 1;
@@ -78,6 +79,10 @@ impl Journal {
         let plan = first_line(wanted, plan);
         if has_figures {
             journal.read(path, &file, &plan)?;
+            let count = journal.left.len();
+            if count > 0 {
+                tell!("polyrail: goes on with {count} figures of {}", path.display());
+            }
         }
         journal.file = Some((path.clone(), file));
         if !has_figures {

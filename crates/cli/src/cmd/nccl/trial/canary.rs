@@ -105,13 +105,15 @@ fn examine(task: &Task, watch: &Arc<Watch>, before: &State) -> Result<(), Failur
     let net = Net::open(&library, task.version, Some(Arc::new(move |call| observed.hear(call))))?;
     watch.say(&Event::Opened(net.version()));
     let count = net.devices()?;
-    if task.devices.is_empty() && count > DEVICES_MAX {
+    // A look needs no engine. It asks for as many devices as one takes.
+    let asked = if task.is_look { count.min(DEVICES_MAX) } else { count };
+    if task.devices.is_empty() && asked > DEVICES_MAX {
         return Err(Failure::Call(format!(
             "the plugin has {count} devices; an engine takes 1 to {DEVICES_MAX}: name some with --device"
         )));
     }
     let all: Result<Vec<Properties>, NetError> =
-        (0..count).map(|device| net.properties(device)).collect();
+        (0..asked).map(|device| net.properties(device)).collect();
     let all = all?;
     watch.say(&Event::Devices(all.iter().map(DeviceFound::new).collect()));
     watch.say(&Event::Left(before.left_until_now()));

@@ -4,7 +4,7 @@ use polyrail_doctor::{Answer, Evidence, Finding};
 
 use super::findings::Verdict;
 use super::{Found, look};
-use crate::libraries::{listed, near_folders, quoted, refuse_of_others};
+use crate::libraries::{listed, near_folders, quoted, refuse_bare_of_others, refuse_of_others};
 use crate::values::library_name;
 
 const VARIABLE: &str = "NCCL_NET_PLUGIN";
@@ -17,15 +17,18 @@ pub(in crate::cmd) fn installed() -> Answer {
         return Answer::Absent(format!("{VARIABLE}={name} keeps NCCL from loading a plugin"));
     }
     if let Err(refusal) = library_name(name) {
-        let finding = Finding::new(format!("{VARIABLE} names no plugin: it {refusal}"));
+        let finding = Finding::new(format!("the value of {VARIABLE} {refusal}"));
         return Answer::Fails(finding.because(VARIABLE, name));
+    }
+    let file = format!("libnccl-net-{name}.so");
+    if let Err(fault) = refuse_bare_of_others(&[name, &file]) {
+        return Answer::Unknown(fault.message);
     }
     match look(name) {
         Ok(found) if found.is_missing => {}
         Ok(found) => return judge(&found),
         Err(error) => return untried(&error),
     }
-    let file = format!("libnccl-net-{name}.so");
     let folders = near_folders();
     let Some(folder) = folders.iter().find(|folder| folder.join(&file).exists()) else {
         let sought = format!("where the dynamic loader looks, in {}", listed(&folders));

@@ -63,7 +63,7 @@ pub(crate) struct TuneArgs {
 
     /// Without a job: words of `polyrail collective`, as one text.
     ///
-    /// For example `alltoall --ranks 4 --sizes 1MiB`. Without --sizes the size is 8 for the goal latency, and 16MiB
+    /// For example `alltoall --ranks 4 --sizes 1MiB`, with one size. Without --sizes the size is 8 for the goal latency, and 16MiB
     /// otherwise.
     #[arg(long, value_name = "OPTIONS", default_value = "all_reduce", value_parser = collective,
         conflicts_with = "command", allow_hyphen_values = true)]
@@ -239,8 +239,18 @@ fn collective(text: &str) -> Result<Words, Refusal> {
     if words.iter().any(|word| ours.contains(&word.split('=').next().unwrap_or_default())) {
         return Err(refused("has an option that this command gives itself"));
     }
+    let has = |option: &str| words.iter().any(|word| word.split('=').next() == Some(option));
+    if has("--worker") {
+        return Err(refused("has --worker, which collective gives to processes that it starts"));
+    }
     match check_options(&words) {
-        Ok(()) => Ok(Words(words)),
+        // Without --sizes this command gives one.
+        Ok(count) if has("--sizes") && count != 1 => {
+            let fault = format!("measures {count} sizes, of which only the first would count");
+            Err(Refusal::new(fault, "one size, such as --sizes 1MiB")
+                .with_help("tune for each size in a run of its own"))
+        }
+        Ok(_) => Ok(Words(words)),
         Err(message) => {
             let first = message.lines().next().unwrap_or_default();
             let fault = first.split("; allowed: ").next().unwrap_or_default();
