@@ -213,10 +213,15 @@ pub(crate) fn check_options(words: &[String]) -> Result<usize, String> {
 }
 
 fn sizes(text: &str) -> Result<Sizes, Refusal> {
-    let sizes = parse_sizes(text)?;
+    let allowed = "1 to 1GiB";
+    let sizes = parse_sizes(text).map_err(|error| match Refusal::from(error) {
+        // The range of one size is smaller here. Other errors are about the list.
+        refusal if refusal.to_string().contains("allowed: 1 to 1024GiB") => refusal.within(allowed),
+        refusal => refusal,
+    })?;
     match sizes.iter().all(|size| *size <= BYTES_MAX) {
         true => Ok(Sizes(sizes)),
-        false => Err(Refusal::new("out of range", "1 to 1GiB")),
+        false => Err(Refusal::new("out of range", allowed)),
     }
 }
 
@@ -279,13 +284,15 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_size_is_told_with_what_is_allowed_there() {
+    fn a_wrong_size_is_told_with_its_range_and_a_wrong_list_with_its_form() {
         let fault = |text: &str| super::sizes(text).unwrap_err().to_string();
-        for wrong in ["8..4", "8..", "x", "", "8,8qB"] {
-            let own = Refusal::from(parse_sizes(wrong).unwrap_err()).to_string();
-            assert_eq!(fault(wrong), own, "{wrong}");
+        for wrong in ["x", "8..", "0", "2GiB", "8,2048GiB"] {
+            assert!(fault(wrong).ends_with("; allowed: 1 to 1GiB"), "{wrong}: {}", fault(wrong));
         }
-        assert_eq!(fault("2GiB"), "out of range; allowed: 1 to 1GiB");
+        for wrong in ["8..4".to_owned(), vec!["8"; 300].join(",")] {
+            let own = Refusal::from(parse_sizes(&wrong).unwrap_err()).to_string();
+            assert_eq!(fault(&wrong), own, "{wrong}");
+        }
     }
 
     #[test]
