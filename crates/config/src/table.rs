@@ -192,10 +192,9 @@ settings! {
     /// memory (NVLink, PCIe) where both ends can. Short writes and reads between a GPU here and another process's
     /// host memory are copied by way of pinned memory. All other GPU memory goes as with `shared`, all other host
     /// memory over the rails. `device`: as `auto` without copies by the CPUs from memory to memory, so what
-    /// this end starts between host memories takes the rails. The engine then makes no `process_vm_readv` or
-    /// `process_vm_writev` call for another process's memory, and none to look at memory that is registered.
-    /// `shared`: through memory that both processes have open; where that is not possible, over the rails. `tcp`:
-    /// over the rails.
+    /// this end starts between host memories takes the rails. The engine then reads and writes no other process's
+    /// memory, and does not look whether memory that is registered can be read. `shared`: through memory that both
+    /// processes have open; where that is not possible, over the rails. `tcp`: over the rails.
     path: PathChoice = PathChoice::Auto, Kind::Choice(PathChoice::NAMES);
 
     /// Replaces `chunk_bytes` for GPU memory that travels over the rails: a GPU needs larger copies
