@@ -122,7 +122,8 @@ impl Library {
             match load(&file) {
                 Ok(handle) => return Self::of(file, handle),
                 Err(LoadError::Missing { .. }) => tried.push(file),
-                // A folder in LD_LIBRARY_PATH may have the plugin's short name.
+                // A folder or a program in LD_LIBRARY_PATH may have the plugin's short name.
+                Err(_) if !file.contains('/') && !file.contains(".so") => tried.push(file),
                 Err(error) => refused = refused.or(Some(error)),
             }
         }
