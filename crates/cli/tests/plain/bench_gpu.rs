@@ -59,7 +59,7 @@ fn wrong_places_and_combinations_are_refused_with_what_is_allowed() {
         ("--against cuda --bidir --mem cuda:0", vec!["--against `cuda`", "without --bidir"]),
         ("--against raw --one-process", vec!["--against `raw`", "without --one-process"]),
         ("--nccl-modes 4", vec!["`4`", "--nccl-modes", "p2p, or threads x sockets like 4x4"]),
-        ("--path sideways", vec!["--path <WAY> `sideways`", "allowed: auto, shared, tcp"]),
+        ("--path sideways", vec!["--path <WAY> `sideways`", "allowed: auto, device, shared, tcp"]),
     ] {
         let output = bench(options);
         let message = String::from_utf8_lossy(&output.stderr);

@@ -182,12 +182,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N|LIST|near", value_parser = rails, help_heading = SETTINGS)]
     pub(crate) rails: Option<String>,
 
-    /// The way between two memories (setting `path`): auto, shared, device or tcp.
+    /// The way between memories (setting `path`): auto, device, shared or tcp.
     ///
     /// auto takes copies by the devices where there are any, a single copy of what is short between a GPU
-    /// here and another process's host memory, else shared; shared takes memory that both processes have
-    /// open, where that is possible; device lets devices copy and CPUs not; tcp the rails in any case. Between host memories of one host auto is a
-    /// single copy, and messages of callers share memory; without this option bench measures the rails there
+    /// here and another process's host memory, else shared; device is auto without copies by CPUs; shared takes
+    /// memory that both processes have open, where that is possible; tcp the rails in any case. Between host
+    /// memories of one host auto is a single copy, and messages of callers share memory; without this option bench measures the rails there
     /// (path=device, and path=tcp with progress=caller).
     #[arg(long, value_name = "WAY", value_parser = setting("path"), help_heading = SETTINGS)]
     pub(crate) path: Option<String>,
