@@ -64,7 +64,7 @@ pub(crate) fn find(name: &str) -> Result<Library, Fault> {
     }
 }
 
-/// Where an installation puts libraries: beside this program, in `../lib` and in `~/.local/lib`.
+/// Returns the folders of an installation: beside this program, in `../lib` and in `~/.local/lib`.
 pub(crate) fn near_folders() -> Vec<PathBuf> {
     let program = std::env::current_exe().ok();
     let bin = program.as_deref().and_then(Path::parent);
@@ -76,7 +76,7 @@ pub(crate) fn near_folders() -> Vec<PathBuf> {
     bin.map(Path::to_owned).into_iter().chain(lib).chain(of_user).collect()
 }
 
-/// Where cargo puts what it builds in the repository that this process is somewhere in: `cargo
+/// Returns the folders of cargo's builds in the repository around the current folder: `cargo
 /// install` installs programs, and no libraries.
 pub(crate) fn build_folders() -> Vec<PathBuf> {
     let chosen = std::env::var_os("CARGO_TARGET_DIR").filter(|folder| !folder.is_empty());

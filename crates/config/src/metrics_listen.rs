@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use crate::file_name;
 use crate::invalid::Invalid;
 
-/// Where a process serves its metrics; a value of the setting `metrics_listen` that names a place.
+/// The place of a process's metrics; a value of the setting `metrics_listen` that names one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MetricsListen {

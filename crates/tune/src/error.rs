@@ -57,13 +57,13 @@ pub enum TuneError {
     )]
     UntrustedPlan {
         path: PathBuf,
-        /// Who can change it, or how.
+        /// The users that can change it, or the way to do so.
         fault: String,
     },
     /// The plan was made elsewhere, or before a reboot.
     #[error("the plan was made {for_what}")]
     OtherHost {
-        /// On which machine or in which boot.
+        /// The machine or the boot.
         for_what: String,
     },
     /// The machine has changed since the plan was made.

@@ -253,7 +253,7 @@ fn finding(environment: &str) -> String {
     check["findings"][0].to_string()
 }
 
-/// Why the backend can't be tried.
+/// Returns the reason why the backend can't be tried.
 fn unknown(environment: &str) -> String {
     let check = check(environment);
     assert_eq!(check["status"], "unknown", "{check:#}");

@@ -24,7 +24,7 @@ struct Way {
     device: fn(u32) -> Arc<FakeDevice>,
     engines: fn(&[Setting]) -> Pair,
     modes: [&'static [Setting]; 5],
-    /// Where rails are cut.
+    /// Settings of the case in which rails are cut.
     cut: &'static [Setting],
 }
 

@@ -314,7 +314,7 @@ impl Ends {
         KINDS[transfer.ended().expect_err("most of it was not copied").kind().unwrap()]
     }
 
-    /// How the other end of a message ended. It may have said so when the failure happened.
+    /// Returns the outcome of a message at its other end, which may have said so when the failure happened.
     fn ended_there(&mut self) -> String {
         if let There::Process(puppet) = &self.there {
             puppet.signal(Signal::CONT);
@@ -396,7 +396,7 @@ fn try_one(mut it: Ends, failure: &Failure, ends: &str) {
         soon();
     }
     if failure.goes_on {
-        // Where a region ends, rails find out why.
+        // When a region ends, rails report the reason.
         let by_rails = by_rails(&it.engine) - before;
         assert!(by_rails == 0 || name.starts_with("region"), "{name}: {by_rails} bytes by rails");
         it.next_is_copied();

@@ -230,7 +230,7 @@ impl Party {
         }
     }
 
-    /// Why a worker ended that told nothing. All have ended.
+    /// Returns the reason why a worker ended without a word. All workers have ended.
     fn why(&mut self, number: usize) -> MeshError {
         let Member { name, words } = &self.members[number];
         let status = self.workers.0[number].ended(Duration::ZERO).ok().flatten();

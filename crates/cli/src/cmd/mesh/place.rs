@@ -168,7 +168,7 @@ impl Place {
     /// Returns an error that says that the lab is gone if it is, and else this one.
     pub(crate) fn explain(&self, error: MeshError) -> MeshError {
         let Some(lab) = self.lab() else { return error };
-        // Who takes a lab down ends the processes in it first.
+        // `lab down` ends the processes in a lab first.
         let is_gone =
             matches!(error, MeshError::Ended { .. } | MeshError::Failed { code: exit::PEER, .. });
         let until = Instant::now() + if is_gone { GOING } else { Duration::ZERO };

@@ -95,8 +95,8 @@ fn variable(name: &str) -> Option<std::ffi::OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// Runs the agent with the environment's Python. It runs in `/`: Python takes modules from the current folder first,
-/// where others may have laid some.
+/// Runs the agent with the environment's Python, in the folder `/`: Python takes modules from the current folder first,
+/// and other users may have put some there.
 ///
 /// With privileges it also leaves out the modules of PYTHONPATH and of the user's own folder, which were not judged.
 /// Returns `None` if it does not end in time.

@@ -52,7 +52,7 @@ pub(crate) enum PlaceThreads {
     None,
 }
 
-/// What to do besides explaining the path.
+/// A choice beside explaining the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum OnlyPath {
     /// Nothing: set up the transfers, and move nothing.
