@@ -201,7 +201,15 @@ impl StateDir {
     pub fn sessions(&self) -> Result<Vec<Session>, TuneError> {
         let failed = failed(&self.path);
         match self.path.symlink_metadata() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            // `--sysroot` may be an archive, which is no folder.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                return Ok(Vec::new());
+            }
             _ => self.check()?,
         }
         let entries = match fs::read_dir(&self.path) {

@@ -57,19 +57,53 @@ pub fn reset(
 ) -> Result<Vec<Restored>, TuneError> {
     let here = HostId::read(machine.root())?;
     let sessions = state.sessions()?;
+    let chosen = choose(state, &sessions, name, which, &here, force)?;
+    if chosen.is_empty() {
+        return Ok(Vec::new());
+    }
+    let targets = chosen.iter().flat_map(|session| &session.old).map(|(target, _)| target);
+    require_rights(machine, targets)?;
+    let _lock = HostLock::take(machine.root().is_live(), state)?;
+    // The process that had the lock may have added to the journals.
+    let sessions = state.sessions()?;
+    let chosen = choose(state, &sessions, name, which, &here, force)?;
+    let old: Vec<_> = chosen.iter().flat_map(|session| session.old.iter().cloned()).collect();
+    let of_others = if force { Vec::new() } else { changed_since(machine, &chosen) };
+    let old: Vec<_> = old
+        .into_iter()
+        .filter(|(target, _)| of_others.iter().all(|one| one.target != *target))
+        .collect();
+    let mut restored = put_back(machine, &old);
+    restored.extend(of_others);
+    for session in chosen.into_iter().filter(|session| session.is_open()) {
+        let mut journal = session.reopen(disk)?;
+        for one in restored.iter().filter(|one| one.failure.is_none() && one.found != one.value) {
+            let (target, value) = (one.target.clone(), one.value.clone());
+            journal.add(&Entry::Restored { target, value })?;
+        }
+        if restored.iter().all(|one| one.failure.is_none() || one.is_of_others) {
+            journal.add(&Entry::Reset)?;
+        }
+    }
+    Ok(restored)
+}
+
+/// Returns the sessions to undo, oldest first.
+fn choose<'a>(
+    state: &StateDir,
+    sessions: &'a [Session],
+    name: &str,
+    which: &Which,
+    here: &HostId,
+    force: bool,
+) -> Result<Vec<&'a Session>, TuneError> {
     let of_name = |session: &&Session| session.is_of(name);
     let of_boot = |session: &&Session| {
         let host = &session.host;
-        host.is_same_boot(&here) || force && host.is_same_place(&here)
+        host.is_same_boot(here) || force && host.is_same_place(here)
     };
     let chosen: Vec<&Session> = match which {
-        Which::Latest => {
-            let open =
-                |session: &&Session| session.is_open() && of_name(session) && of_boot(session);
-            let open: Vec<&Session> = sessions.iter().filter(open).collect();
-            let plan = open.last().map(|last| &last.plan);
-            open.iter().copied().filter(|session| Some(&session.plan) == plan).collect()
-        }
+        Which::Latest => latest(sessions.iter().filter(of_boot), name),
         Which::Id(id) => {
             let Some(session) = sessions.iter().find(|session| session.id == *id) else {
                 let known_ids = sessions.iter().map(|session| session.id.clone()).collect();
@@ -90,30 +124,31 @@ pub fn reset(
         let path = state.path().join(&session.id).join("journal.jsonl");
         return Err(TuneError::BadJournal { path, line: *line, fault: fault.clone() });
     }
-    if chosen.is_empty() {
-        return Ok(Vec::new());
-    }
-    let old: Vec<_> = chosen.iter().flat_map(|session| session.old.iter().cloned()).collect();
-    require_rights(machine, old.iter().map(|(target, _)| target))?;
-    let _lock = HostLock::take(machine.root().is_live(), state)?;
-    let of_others = if force { Vec::new() } else { changed_since(machine, &chosen) };
-    let old: Vec<_> = old
-        .into_iter()
-        .filter(|(target, _)| of_others.iter().all(|one| one.target != *target))
-        .collect();
-    let mut restored = put_back(machine, &old);
-    restored.extend(of_others);
-    for session in chosen.into_iter().filter(|session| session.is_open()) {
-        let mut journal = session.reopen(disk)?;
-        for one in restored.iter().filter(|one| one.failure.is_none() && one.found != one.value) {
-            let (target, value) = (one.target.clone(), one.value.clone());
-            journal.add(&Entry::Restored { target, value })?;
+    Ok(chosen)
+}
+
+/// Returns the last open session of this name and those before it that had the same plan, oldest first. A session of
+/// another plan that has changed one of their values since ends the list.
+fn latest<'a>(
+    sessions: impl DoubleEndedIterator<Item = &'a Session>,
+    name: &str,
+) -> Vec<&'a Session> {
+    let mut chosen: Vec<&Session> = Vec::new();
+    for session in sessions.rev().filter(|session| session.is_open()) {
+        match chosen.first() {
+            None if session.is_of(name) => chosen.push(session),
+            None => {}
+            Some(last) if session.plan == last.plan => chosen.push(session),
+            Some(last) => {
+                let is_of_last = |target| last.old.iter().any(|(of_last, _)| of_last == target);
+                if session.old.iter().any(|(target, _)| is_of_last(target)) {
+                    break;
+                }
+            }
         }
-        if restored.iter().all(|one| one.failure.is_none() || one.is_of_others) {
-            journal.add(&Entry::Reset)?;
-        }
     }
-    Ok(restored)
+    chosen.reverse();
+    chosen
 }
 
 /// The targets that have a value now which none of these sessions has found or set. A write whose end a journal does

@@ -388,7 +388,7 @@ fn enforcing_names_itself_and_undo_restores_the_first_values_of_a_copy() {
     assert!(fixture.path().join("var/lib/polyrail/host/lock").exists());
     let changed = planned.iter().find(|one| !before.contains(one)).unwrap();
     std::fs::write(&changed.1, "63\n").unwrap();
-    let watched = on(&["host", "watch", "irq", "--enforce", "--for", "300ms", "--every", "50ms"]);
+    let watched = on(&["host", "watch", "irq", "--enforce", "--for", "3s", "--every", "50ms"]);
     assert_eq!(code(&watched), 1, "{}", stderr(&watched));
     assert!(
         stdout(&watched).contains(" again, as planned, by this `host watch --enforce`\n"),

@@ -300,7 +300,7 @@ fn an_agent_of_root_is_not_run_where_others_can_change_its_code() {
     let said =
         format!("#!/bin/sh\necho $1 > {}\necho polyrail-nixl-check: done\n", arguments.display());
     write_program(&python, &said);
-    let is_root = rustix::process::geteuid().is_root();
+    let is_root = polyrail_sys::files::is_privileged();
     let places = [python, scene.packages(), scene.packages().join("nixl_cu12"), scene.plugins()];
     for place in places {
         let mode = fs::metadata(&place).unwrap().permissions();

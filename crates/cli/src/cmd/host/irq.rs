@@ -143,8 +143,11 @@ pub(super) fn plan(
 
 /// The bindings of the options, else those of the settings.
 fn bound(placing: &Placing<'_>) -> Result<[Bindings; 2], Fault> {
-    let settings = bindings::of_settings()?;
     let options = [&placing.tx, &placing.rx];
+    if let [Some(tx), Some(rx)] = options {
+        return Ok([tx.clone(), rx.clone()]);
+    }
+    let settings = bindings::of_settings()?;
     let names = ["tx_bindings", "rx_bindings"];
     let mut bound = [Bindings::default(), Bindings::default()];
     for (at, setting) in settings.into_iter().enumerate() {

@@ -88,18 +88,27 @@ impl State {
         self.given().map_or_else(|| StateDir::of(&place.root()), StateDir::new)
     }
 
-    /// The last open session of this name, if it is of this boot of the machine.
+    /// Returns the open sessions of this name and of this boot of the machine, oldest first.
+    pub(super) fn open_sessions(
+        &self,
+        name: &str,
+        place: &Where,
+    ) -> Result<Vec<Session>, TuneError> {
+        let here = polyrail_tune::HostId::read(&place.root())?;
+        let mut sessions = self.dir(place).sessions()?;
+        sessions.retain(|session| {
+            session.is_open() && session.is_of(name) && session.host.is_same_boot(&here)
+        });
+        Ok(sessions)
+    }
+
+    /// Returns the last of [`Self::open_sessions`].
     pub(super) fn last_session(
         &self,
         name: &str,
         place: &Where,
     ) -> Result<Option<Session>, TuneError> {
-        let here = polyrail_tune::HostId::read(&place.root())?;
-        let sessions = self.dir(place).sessions()?;
-        let holds = |session: &Session| {
-            session.is_open() && session.is_of(name) && session.host.is_same_boot(&here)
-        };
-        Ok(sessions.into_iter().rfind(holds))
+        Ok(self.open_sessions(name, place)?.pop())
     }
 }
 

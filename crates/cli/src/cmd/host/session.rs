@@ -179,22 +179,22 @@ fn require_known(kind: &str, name: &str, state: &State, place: &Where) -> Result
 }
 
 pub(super) fn confirm(state: &State, place: &Where) -> Result<ExitCode, Fault> {
-    match state.last_session("", place)? {
-        Some(session) if session.is_confirmed => {
-            tell!("polyrail: session {} was confirmed before", session.id);
-            Ok(ExitCode::SUCCESS)
-        }
-        Some(session) => {
-            session.confirm(&mut RealDisk)?;
-            tell!("polyrail: session {} stays", session.id);
-            Ok(ExitCode::SUCCESS)
-        }
-        None => {
-            let (what, allowed) = ("nothing".to_owned(), "what `polyrail host apply` carried out");
-            let remedy = "`polyrail host apply` carries a plan out";
-            Err(TuneError::NeverApplied { what, allowed, remedy }.into())
-        }
+    let open = state.open_sessions("", place)?;
+    let Some(last) = open.last() else {
+        let (what, allowed) = ("nothing".to_owned(), "what `polyrail host apply` carried out");
+        let remedy = "`polyrail host apply` carries a plan out";
+        return Err(TuneError::NeverApplied { what, allowed, remedy }.into());
+    };
+    // Each may have a guard.
+    let waiting: Vec<_> = open.iter().filter(|session| !session.is_confirmed).collect();
+    if waiting.is_empty() {
+        tell!("polyrail: session {} was confirmed before", last.id);
     }
+    for session in waiting {
+        session.confirm(&mut RealDisk)?;
+        tell!("polyrail: session {} stays", session.id);
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs the guard: waits, then restores the values of a session unless `confirm` has kept them.
@@ -211,7 +211,10 @@ pub(super) fn revert(
     let which = Which::Id(session.to_owned());
     let restored = loop {
         let sessions = state.sessions()?;
-        if sessions.iter().any(|known| known.id == session && known.is_confirmed) {
+        if sessions
+            .iter()
+            .any(|known| known.id == session && (known.is_confirmed || !known.is_open()))
+        {
             return Ok(ExitCode::SUCCESS);
         }
         // The link may have failed. So restore values even if another program has set them since.
