@@ -9,6 +9,8 @@ NVIDIA's driver and NCCL (no PyTorch: a launch takes two seconds), and two GPUs.
   nccl_latency.py --lib libnccl-net-polyrail.so --launches 10 --out latency.json
   nccl_latency.py --lib … --variant 'ring:NCCL_ALGO=Ring'     a configuration beside: polyrail + these
   nccl_latency.py --lib … --pauses 0,50,300,2000,20000         each all-reduce is awaited, then a pause
+  nccl_latency.py --lib … --lab NAME --polyrail polyrail       a rank in each of the lab's nodes `a` and `b`, over
+                                                               its rails (`sudo polyrail lab up NAME --rails …`)
 
 Without --pauses 20 all-reduces are launched back to back, and a time is a twentieth of theirs. With
 --pauses each is launched by itself, and a time is from its launch until the stream is synchronised.
@@ -91,6 +93,8 @@ def parse():
                      help="Polyrail with more settings; NCCL_NET=Socket among them: NCCL's own transport")
     top.add_argument("--choices", action="store_true",
                      help="also ask NCCL for the algorithm and protocol that it takes")
+    top.add_argument("--lab", help="the name of a lab of two nodes, instead of loopback; needs root")
+    top.add_argument("--polyrail", default="polyrail", help="the program, for --lab [polyrail]")
     top.add_argument("--budget", type=float, default=500, help="begin nothing after so many s [500]")
     top.add_argument("--out", default="latency.json")
     top.add_argument("--rank", type=int, help=argparse.SUPPRESS)
@@ -127,13 +131,17 @@ def launched(options, env, more=()):
              "--sizes", ",".join(str(size) for size in options.sizes)]
     if options.pauses:
         words += ["--pauses", ",".join(str(pause) for pause in options.pauses)]
+    inside = [[options.polyrail, "lab", "exec", options.lab, side, "--"] if options.lab else [] for side in "ab"]
+    # NCCL takes two nodes of one kernel for one host unless they have names.
+    nodes = [{"NCCL_HOSTID": side, "NCCL_SOCKET_IFNAME": "rail", "POLYRAIL_PATH": "tcp"} if options.lab else {} for side in "ab"]
     there, here = os.pipe()
     common = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True,
-              "env": {**os.environ, **COMMON, **env, **dict(more)}, "start_new_session": True}
+              "start_new_session": True}
+    env = {**os.environ, **COMMON, **env, **dict(more)}
     # The identity goes from rank 0 to rank 1 through a pipe.
-    ranks = [subprocess.Popen([*words, "--rank", "0"], stdin=subprocess.DEVNULL, pass_fds=[here],
-                              **{**common, "env": {**common["env"], "IDENTITY_FD": str(here)}}),
-             subprocess.Popen([*words, "--rank", "1"], stdin=there, **common)]
+    ranks = [subprocess.Popen([*inside[0], *words, "--rank", "0"], stdin=subprocess.DEVNULL, pass_fds=[here],
+                              env={**env, **nodes[0], "IDENTITY_FD": str(here)}, **common),
+             subprocess.Popen([*inside[1], *words, "--rank", "1"], stdin=there, env={**env, **nodes[1]}, **common)]
     os.close(there)
     os.close(here)
     said = []
