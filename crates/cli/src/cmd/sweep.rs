@@ -16,9 +16,9 @@ use polyrail_report::exit;
 use self::args::Wanted;
 pub(crate) use self::args::{AutotuneArgs, SweepArgs};
 use self::output::SweepReport;
-use crate::cmd::experiment::error::RunError;
+use crate::fault::Fault;
 use crate::files;
-use crate::stdout::{print, refuse, tell};
+use crate::stdout::{print, tell};
 use crate::unwritten::Unwritten;
 
 pub(crate) fn sweep(args: &SweepArgs) -> ExitCode {
@@ -30,10 +30,10 @@ pub(crate) fn autotune(args: &AutotuneArgs) -> ExitCode {
 }
 
 fn finish(wanted: &Wanted) -> ExitCode {
-    execute(wanted).unwrap_or_else(|error| refuse(&error, error.help(), error.exit_code()))
+    execute(wanted).unwrap_or_else(Fault::refuse)
 }
 
-fn execute(wanted: &Wanted) -> Result<ExitCode, RunError> {
+fn execute(wanted: &Wanted) -> Result<ExitCode, Fault> {
     let report = search::run(wanted)?;
     if report.interrupted && wanted.journal.is_some() {
         tell!("polyrail: the same command goes on with what was measured");

@@ -12,7 +12,8 @@ use polyrail_sys::files::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::error::RunError;
+use crate::cmd::study::{unread, unusable};
+use crate::fault::Fault;
 use crate::files::replace;
 use crate::host;
 use crate::unwritten::Unwritten;
@@ -50,12 +51,8 @@ impl Folder {
         experiment: &Experiment,
         plan: &Plan,
         resume: bool,
-    ) -> Result<Self, RunError> {
-        let fault = |fault: &str, help: &'static str| RunError::Folder {
-            path: path.to_owned(),
-            fault: fault.to_owned(),
-            help,
-        };
+    ) -> Result<Self, Fault> {
+        let fault = |fault: &str, help: &str| unusable(path, fault, help);
         let file = path.join(CELLS);
         let has_results = file.exists();
         if has_results && !resume {
@@ -93,15 +90,11 @@ impl Folder {
         Ok(folder)
     }
 
-    fn read(&mut self, file: &Path, first: &Value, cells: usize) -> Result<(), RunError> {
+    fn read(&mut self, file: &Path, first: &Value, cells: usize) -> Result<(), Fault> {
         let mut text = String::new();
-        self.cells.read_to_string(&mut text).map_err(RunError::unread(file))?;
+        self.cells.read_to_string(&mut text).map_err(unread(file))?;
         let path = self.path.clone();
-        let fault = |fault: String, help: &'static str| RunError::Folder {
-            path: path.clone(),
-            fault,
-            help,
-        };
+        let fault = |fault: String, help: &str| unusable(&path, &fault, help);
         let mut lines = text.lines().enumerate();
         if lines.next().map(|(_, line)| line) != Some(&first.to_string()) {
             let what = "is of another experiment: its factors, measure, blocks or cells are not those of the file";
@@ -144,19 +137,19 @@ impl Folder {
     }
 
     /// Keeps a measured cell.
-    pub(super) fn add(&mut self, one: Measured) -> Result<(), RunError> {
+    pub(super) fn add(&mut self, one: Measured) -> Result<(), Fault> {
         self.line(&json!(one))?;
         self.measured.push(one);
         Ok(())
     }
 
     /// Keeps that the run ends here, and that somebody sees its results.
-    pub(super) fn end(&mut self, blocks: usize) -> Result<(), RunError> {
+    pub(super) fn end(&mut self, blocks: usize) -> Result<(), Fault> {
         self.line(&json!(Line::End { ended_after_blocks: blocks }))
     }
 
     /// Writes the report in all its forms.
-    pub(super) fn write(&self, report: &Report) -> Result<(), RunError> {
+    pub(super) fn write(&self, report: &Report) -> Result<(), Fault> {
         let html = report.html(polyrail_analyze::STYLE);
         for (name, text) in
             [("report.json", json(report)), ("report.md", report.markdown()), ("report.html", html)]
@@ -171,7 +164,7 @@ impl Folder {
         &self.path
     }
 
-    fn line(&mut self, value: &Value) -> Result<(), RunError> {
+    fn line(&mut self, value: &Value) -> Result<(), Fault> {
         let written = |cells: &mut File| -> io::Result<()> {
             cells.write_all(format!("{value}\n").as_bytes())?;
             cells.sync_data()
@@ -187,19 +180,19 @@ pub(super) fn has_results(path: &Path) -> bool {
 }
 
 /// Refuses a folder in which no experiment has run: "nothing to undo" would not be true of the one that was meant.
-pub(super) fn refuse_without_results(path: &Path) -> Result<(), RunError> {
+pub(super) fn refuse_without_results(path: &Path) -> Result<(), Fault> {
     match has_results(path) {
         true => Ok(()),
-        false => Err(RunError::Folder {
-            path: path.to_owned(),
-            fault: "has no results of an experiment".to_owned(),
-            help: "name the folder that the experiment had: NAME-results, or what --out named",
-        }),
+        false => Err(unusable(
+            path,
+            "has no results of an experiment",
+            "name the folder that the experiment had: NAME-results, or what --out named",
+        )),
     }
 }
 
 /// Refuses a folder whose run is under way: what it changed on the host is no remainder.
-pub(super) fn refuse_if_in_use(path: &Path) -> Result<(), RunError> {
+pub(super) fn refuse_if_in_use(path: &Path) -> Result<(), Fault> {
     // Without the file nothing runs there. A pipe of its name would be waited for.
     let file = path.join(CELLS);
     let opened = file.is_file().then(|| File::open(file));
@@ -207,12 +200,9 @@ pub(super) fn refuse_if_in_use(path: &Path) -> Result<(), RunError> {
     lock(&cells).map_err(|_| in_use(path))
 }
 
-fn in_use(path: &Path) -> RunError {
-    RunError::Folder {
-        path: path.to_owned(),
-        fault: "is in use by another experiment".to_owned(),
-        help: "wait for its end, or name another folder with --out",
-    }
+fn in_use(path: &Path) -> Fault {
+    let help = "wait for its end, or name another folder with --out";
+    unusable(path, "is in use by another experiment", help)
 }
 
 /// What a run that goes on must share with the one before. More time may be given.

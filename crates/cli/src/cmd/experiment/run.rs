@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use polyrail_experiment::{Experiment, Looks, Measured, Plan, Report, Rule, Stopped, whole_blocks};
-use polyrail_report::{counted, exit};
+use polyrail_report::counted;
 
-use super::cell::{Failure, Outcome, Runner};
-use super::error::{RunError, with_reasons};
 use super::folder::Folder;
-use super::host::HostFactors;
+use super::host::{self as factors, HostFactors};
+use crate::cmd::study::cell::{Outcome, Runner};
+use crate::cmd::study::of_cell;
+use crate::fault::{Cause, Fault};
 use crate::host;
 use crate::interrupt::{AtOnce, Interrupt};
 use crate::progress::Progress;
@@ -27,18 +28,6 @@ pub(super) struct Run<'a> {
     pub(super) left_out: Vec<String>,
 }
 
-/// Why a block has no figures.
-enum Ended {
-    Interrupted,
-    Failed(RunError),
-}
-
-impl From<RunError> for Ended {
-    fn from(error: RunError) -> Self {
-        Self::Failed(error)
-    }
-}
-
 impl<'a> Run<'a> {
     pub(super) fn new(
         experiment: &'a Experiment,
@@ -46,7 +35,7 @@ impl<'a> Run<'a> {
         looks: &'a Looks,
         folder: Folder,
         host: HostFactors,
-    ) -> Result<Self, RunError> {
+    ) -> Result<Self, Fault> {
         let interrupt = Interrupt::install(AtOnce::Never)?;
         let runner = Runner::new(experiment, plan)?;
         Ok(Self { experiment, plan, looks, folder, host, runner, interrupt, left_out: Vec::new() })
@@ -54,7 +43,7 @@ impl<'a> Run<'a> {
 
     /// Measures until an end, and writes the report. A cell that failed is beside the report of what was
     /// measured before it.
-    pub(super) fn go(mut self) -> Result<(Report, Option<RunError>), RunError> {
+    pub(super) fn go(mut self) -> Result<(Report, Option<Fault>), Fault> {
         let begin = Instant::now();
         let progress = Progress::new();
         let mut failed = None;
@@ -78,8 +67,8 @@ impl<'a> Run<'a> {
             let begun = Instant::now();
             match self.block(blocks as u64) {
                 Ok(()) => blocks += 1,
-                Err(Ended::Interrupted) => break Stopped::Interrupted,
-                Err(Ended::Failed(error)) => {
+                Err(fault) if fault.cause == Cause::Interrupted => break Stopped::Interrupted,
+                Err(error) => {
                     failed = Some(error);
                     break Stopped::Failed;
                 }
@@ -147,11 +136,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn block(&mut self, block: u64) -> Result<(), Ended> {
+    fn block(&mut self, block: u64) -> Result<(), Fault> {
         for (position, cell) in self.plan.block(block).into_iter().enumerate() {
-            if self.interrupt.is_raised() {
-                return Err(Ended::Interrupted);
-            }
+            self.interrupt.check()?;
             let started_unix_ms = host::unix_ms();
             let begun = Instant::now();
             let Outcome { figure, verified, .. } = self.cell(cell, block)?;
@@ -171,34 +158,28 @@ impl<'a> Run<'a> {
     }
 
     /// Applies, verifies, measures, verifies again, undoes.
-    fn cell(&mut self, cell: usize, block: u64) -> Result<Outcome, Ended> {
-        let label = self.plan.label(cell);
-        let failed = |fault: String, help: Option<String>, code: u8| {
-            Ended::Failed(RunError::Cell { cell: label.clone(), block, fault, help, code })
-        };
+    fn cell(&mut self, cell: usize, block: u64) -> Result<Outcome, Fault> {
         let interrupt = self.interrupt.clone();
         let is_stopped = move || interrupt.is_raised();
         let mut applied = match self.host.apply(&self.plan.cells[cell], &is_stopped) {
             Ok(applied) => applied,
-            Err(_) if is_stopped() => return Err(Ended::Interrupted),
-            Err(error) => return Err(error.into()),
+            Err(_) if is_stopped() => return Err(Fault::interrupted()),
+            Err(error) => return Err(factors::fault(error)),
         };
-        let before = applied.check()?;
+        let before = applied.check().map_err(factors::fault)?;
         let outcome = self.runner.measure(cell, &self.interrupt);
-        let after = applied.check()?;
-        applied.undo()?;
-        if let Some(fault) = before.or(after) {
-            return Err(failed(fault, None, exit::ENVIRONMENT));
-        }
+        let after = applied.check().map_err(factors::fault)?;
+        applied.undo().map_err(factors::fault)?;
+        let outcome = match before.or(after) {
+            Some(fault) => Err(Fault::environment(fault)),
+            None => outcome,
+        };
         if let Ok(Outcome { note: Some(note), .. }) = &outcome
             && !self.host.notes.contains(note)
         {
             self.host.notes.push(note.clone());
         }
-        outcome.map_err(|failure| match failure {
-            Failure::Interrupted => Ended::Interrupted,
-            Failure::Fault(fault, help, code) => failed(fault, help, code),
-        })
+        outcome.map_err(|fault| of_cell(self.plan, cell, block, fault))
     }
 }
 
@@ -260,6 +241,29 @@ pub(super) fn describe(
     if !left_out.is_empty() {
         text +=
             "as this user it is refused without --partial: run it as root to measure all cells\n";
+    }
+    text
+}
+
+/// Cells with their reasons, each reason once.
+fn with_reasons(cells: &[String]) -> Vec<String> {
+    let mut last = None;
+    let told = |cell: &String| match cell.split_once(": ") {
+        Some((label, reason)) if last.as_deref() == Some(reason) => format!("{label}: the same"),
+        parts => {
+            last = parts.map(|(_, reason)| reason.to_owned());
+            cell.clone()
+        }
+    };
+    cells.iter().map(told).collect()
+}
+
+/// The first of these cells with their reasons, for a sentence.
+pub(super) fn shown(cells: &[String]) -> String {
+    const SHOWN: usize = 4;
+    let mut text = with_reasons(cells).iter().take(SHOWN).cloned().collect::<Vec<_>>().join("; ");
+    if cells.len() > SHOWN {
+        text.push_str("; …");
     }
     text
 }

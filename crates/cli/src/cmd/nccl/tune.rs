@@ -12,16 +12,16 @@ use std::process::ExitCode;
 use polyrail_report::exit;
 
 pub(super) use self::args::TuneArgs;
-use crate::cmd::experiment::error::RunError;
+use crate::fault::Fault;
 use crate::files;
-use crate::stdout::{print, refuse, tell};
+use crate::stdout::{print, tell};
 use crate::unwritten::Unwritten;
 
 pub(super) fn run(args: &TuneArgs) -> ExitCode {
-    execute(args).unwrap_or_else(|error| refuse(&error, error.help(), error.exit_code()))
+    execute(args).unwrap_or_else(Fault::refuse)
 }
 
-fn execute(args: &TuneArgs) -> Result<ExitCode, RunError> {
+fn execute(args: &TuneArgs) -> Result<ExitCode, Fault> {
     let report = search::run(args)?;
     let code = if report.interrupted { exit::INTERRUPTED } else { exit::OK };
     if let (Some(path), Some(text)) = (&args.output, report.conf()) {

@@ -17,7 +17,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::args::Wanted;
-use crate::cmd::experiment::error::RunError;
+use crate::cmd::study::{unread, unusable};
+use crate::fault::Fault;
 use crate::host;
 use crate::stdout::tell;
 use crate::unwritten::Unwritten;
@@ -54,7 +55,7 @@ pub(super) struct Journal {
 
 impl Journal {
     /// Makes the file, or reads it to go on with it.
-    pub(super) fn open(wanted: &Wanted, plan: &Plan) -> Result<Self, RunError> {
+    pub(super) fn open(wanted: &Wanted, plan: &Plan) -> Result<Self, Fault> {
         let mut journal = Self {
             file: None,
             left: VecDeque::new(),
@@ -63,7 +64,7 @@ impl Journal {
             before_s: 0.0,
         };
         let Some(path) = &wanted.journal else { return Ok(journal) };
-        let fault = |fault: String, help| RunError::Folder { path: path.clone(), fault, help };
+        let fault = |fault: String, help| unusable(path, &fault, help);
         let has_figures = fs::metadata(path).is_ok_and(|found| found.len() > 0);
         if has_figures && !first_of(path).is_some_and(|first| is_journal(&first)) {
             let help = "name another file with --journal";
@@ -92,11 +93,11 @@ impl Journal {
         Ok(journal)
     }
 
-    fn read(&mut self, path: &Path, file: &File, plan: &Value) -> Result<(), RunError> {
-        let fault = |fault: String, help| RunError::Folder { path: path.to_owned(), fault, help };
+    fn read(&mut self, path: &Path, file: &File, plan: &Value) -> Result<(), Fault> {
+        let fault = |fault: String, help| unusable(path, &fault, help);
         let mut text = String::new();
         let mut reader = file;
-        reader.read_to_string(&mut text).map_err(RunError::unread(path))?;
+        reader.read_to_string(&mut text).map_err(unread(path))?;
         let whole = text.rfind('\n').map_or(0, |at| at + 1);
         let mut lines = text[..whole].lines().enumerate();
         let first = lines.next().and_then(|(_, line)| serde_json::from_str::<Value>(line).ok());
@@ -148,7 +149,7 @@ impl Journal {
         self.begun.push(entry);
     }
 
-    pub(super) fn end_block(&mut self) -> Result<(), RunError> {
+    pub(super) fn end_block(&mut self) -> Result<(), Fault> {
         let block = std::mem::take(&mut self.begun);
         match block.is_empty() {
             true => Ok(()),
@@ -156,7 +157,7 @@ impl Journal {
         }
     }
 
-    fn line(&mut self, value: &Value) -> Result<(), RunError> {
+    fn line(&mut self, value: &Value) -> Result<(), Fault> {
         let Some((path, file)) = &mut self.file else { return Ok(()) };
         let written = |file: &mut File| -> io::Result<()> {
             file.write_all(format!("{value}\n").as_bytes())?;

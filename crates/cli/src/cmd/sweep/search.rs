@@ -12,8 +12,9 @@ use polyrail_report::{Spread, exit};
 use super::args::Wanted;
 use super::journal::{Entry, Journal};
 use super::output::{Best, SweepReport, SweptCell};
-use crate::cmd::experiment::cell::{Failure, Runner, check_command};
-use crate::cmd::experiment::error::RunError;
+use crate::cmd::study::cell::{Runner, check_command};
+use crate::cmd::study::of_cell;
+use crate::fault::{Cause, Fault};
 use crate::host;
 use crate::interrupt::{AtOnce, Interrupt};
 use crate::progress::Progress;
@@ -46,14 +47,8 @@ struct Bench<'a> {
     notes: Vec<String>,
 }
 
-/// Why there is no figure.
-enum Ended {
-    Interrupted,
-    Fault(String, Option<String>, u8),
-}
-
 /// Runs the whole sweep.
-pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, RunError> {
+pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, Fault> {
     let experiment = experiment(wanted)?;
     let plan = experiment.sweep()?;
     check_command(&experiment, &plan)?;
@@ -128,7 +123,7 @@ impl Bench<'_> {
         search: &mut Search,
         budget: Option<Duration>,
         progress: &Progress,
-    ) -> Result<bool, RunError> {
+    ) -> Result<bool, Fault> {
         let limit = budget.map(|budget| budget.as_secs_f64() * SEARCH_SHARE);
         if budget.is_none() {
             // Whether the best is to be confirmed, and in how many pairs, is known at the end.
@@ -149,17 +144,13 @@ impl Bench<'_> {
                 progress.show(self.share(budget, 0), &doing);
                 match self.measure(cell) {
                     Ok(figure) => figures.push((cell, figure)),
-                    Err(Ended::Interrupted) => return Ok(false),
-                    Err(Ended::Fault(fault, help, code)) if cell == 0 => {
-                        return Err(RunError::Cell {
-                            cell: "default".to_owned(),
-                            block: search.blocks(),
-                            fault,
-                            help,
-                            code,
-                        });
+                    Err(fault) if fault.cause == Cause::Interrupted => return Ok(false),
+                    Err(fault) if cell == 0 => {
+                        let (block, why) = (search.blocks(), &fault.message);
+                        let message = format!("the cell default, block {block}: {why}");
+                        return Err(Fault { message, ..fault });
                     }
-                    Err(Ended::Fault(fault, ..)) => {
+                    Err(fault) => {
                         self.notes.push(format!("left out: {}: {fault}", self.plan.label(cell)));
                         search.leave(cell);
                     }
@@ -179,7 +170,7 @@ impl Bench<'_> {
         budget: Option<Duration>,
         better: Better,
         progress: &Progress,
-    ) -> Result<Option<Effect>, RunError> {
+    ) -> Result<Option<Effect>, Fault> {
         // One comparison and so many blocks always have looks.
         let Ok(looks) = Looks::new(1, PAIRS_MAX) else { return Ok(None) };
         if budget.is_none() {
@@ -215,17 +206,8 @@ impl Bench<'_> {
             for cell in order {
                 figures[usize::from(cell == 0)] = match self.measure(cell) {
                     Ok(figure) => figure,
-                    Err(Ended::Interrupted) => return Ok(None),
-                    Err(Ended::Fault(fault, help, code)) => {
-                        let block = pairs.len() as u64;
-                        return Err(RunError::Cell {
-                            cell: self.plan.label(cell),
-                            block,
-                            fault,
-                            help,
-                            code,
-                        });
-                    }
+                    Err(fault) if fault.cause == Cause::Interrupted => return Ok(None),
+                    Err(fault) => return Err(of_cell(self.plan, cell, pairs.len() as u64, fault)),
                 };
             }
             self.journal.end_block()?;
@@ -241,13 +223,11 @@ impl Bench<'_> {
         }
     }
 
-    fn measure(&mut self, cell: usize) -> Result<f64, Ended> {
-        if self.interrupt.is_raised() {
-            return Err(Ended::Interrupted);
-        }
+    fn measure(&mut self, cell: usize) -> Result<f64, Fault> {
+        self.interrupt.check()?;
         self.done += 1;
         if let Some(known) = self.journal.recall(cell) {
-            return known.map_err(|fault| Ended::Fault(fault, None, exit::ENVIRONMENT));
+            return known.map_err(Fault::environment);
         }
         let at_s = self.journal.now_s();
         let outcome = self.runner.measure(cell, &self.interrupt);
@@ -257,10 +237,11 @@ impl Bench<'_> {
                 keep(Ok(outcome.figure));
                 Ok(outcome.figure)
             }
-            Err(Failure::Interrupted) => Err(Ended::Interrupted),
-            Err(Failure::Fault(fault, help, code)) => {
-                keep(Err(fault.clone()));
-                Err(Ended::Fault(fault, help, code))
+            Err(fault) => {
+                if fault.cause != Cause::Interrupted {
+                    keep(Err(fault.message.clone()));
+                }
+                Err(fault)
             }
         }
     }
@@ -282,7 +263,7 @@ fn check_budget(
     seconds: f64,
     measured: usize,
     cells: usize,
-) -> Result<(), RunError> {
+) -> Result<(), Fault> {
     let needed = (seconds * cells as f64 / measured.max(1) as f64 / SEARCH_SHARE).ceil().max(1.0);
     let budget = budget.as_secs_f64();
     let is_over = seconds >= budget * SEARCH_SHARE;
@@ -291,21 +272,17 @@ fn check_budget(
     if !is_over && !is_hopeless {
         return Ok(());
     }
-    Err(RunError::Command {
-        file: "--budget <TIME>".to_owned(),
-        fault: format!(
-            "`{budget}s` is too short to measure each cell once: {measured} of {cells} took {seconds:.0} s; allowed: about \
-             {needed}s or more"
-        ),
-        help: Some(format!(
-            "give --budget {needed}s, with more the best ones are measured again; or fewer values by --over, or a shorter \
-             --bench"
-        )),
-    })
+    let message = format!(
+        "--budget <TIME>: `{budget}s` is too short to measure each cell once: {measured} of {cells} took {seconds:.0} s; \
+         allowed: about {needed}s or more"
+    );
+    Err(Fault::new(exit::USAGE, message).with_help(format!(
+        "give --budget {needed}s, with more the best ones are measured again; or fewer values by --over, or a shorter --bench"
+    )))
 }
 
 /// The sweep as an experiment whose baseline has every setting at its default.
-fn experiment(wanted: &Wanted) -> Result<Experiment, RunError> {
+fn experiment(wanted: &Wanted) -> Result<Experiment, Fault> {
     let rows = Config::default().rows();
     let factor = |over: &super::args::Over| {
         let default = rows
@@ -324,40 +301,31 @@ fn experiment(wanted: &Wanted) -> Result<Experiment, RunError> {
     let mut factors: Vec<Factor> = Vec::new();
     for over in &wanted.over {
         if factors.iter().any(|factor| factor.name == over.name) {
-            return Err(RunError::Command {
-                file: "--over".to_owned(),
-                fault: format!("`{}` is there twice; allowed: each setting once", over.name),
-                help: Some("give all its values at once, separated by commas".to_owned()),
-            });
+            let message =
+                format!("--over: `{}` is there twice; allowed: each setting once", over.name);
+            let help = "give all its values at once, separated by commas";
+            return Err(Fault::new(exit::USAGE, message).with_help(help));
         }
         factors.push(factor(over));
     }
     // There would be one cell, and nothing that it could be slower than.
     if let Some(first) = factors.first().filter(|_| factors.iter().all(|one| one.levels.len() == 1))
     {
-        return Err(RunError::Command {
-            file: "--over".to_owned(),
-            fault: format!(
-                "`{}={}` has nothing but the default, which is among the values in any case; allowed: one other value \
-                 at least",
-                first.name, first.levels[0]
-            ),
-            help: Some(format!(
-                "`polyrail config help {}` tells which values there are",
-                first.name
-            )),
-        });
+        let message = format!(
+            "--over: `{}={}` has nothing but the default, which is among the values in any case; allowed: one other value \
+             at least",
+            first.name, first.levels[0]
+        );
+        let help = format!("`polyrail config help {}` tells which values there are", first.name);
+        return Err(Fault::new(exit::USAGE, message).with_help(help));
     }
     let is_latency = wanted.bench.iter().any(|word| word == "--latency");
     let (figure, better) = match is_latency {
         true => (Figure::parse("/results/0/latency_us/p50"), Better::Lower),
         false => (Ok(Figure::of_bench()), Better::Higher),
     };
-    let figure = figure.map_err(|fault| RunError::Command {
-        file: wanted.name.to_owned(),
-        fault,
-        help: None,
-    })?;
+    let figure =
+        figure.map_err(|fault| Fault::new(exit::USAGE, format!("{}: {fault}", wanted.name)))?;
     Ok(Experiment {
         file: wanted.name.to_owned(),
         name: wanted.name.to_owned(),

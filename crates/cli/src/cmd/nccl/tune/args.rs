@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use polyrail_experiment::{Better, Design, Experiment, Factor, Figure, Kind, Measure};
+use polyrail_report::exit;
 use serde::Serialize;
 
 use crate::cmd::collective::check_options;
-use crate::cmd::experiment::error::RunError;
 use crate::cmd::nccl::variables;
+use crate::cmd::study::this_program;
+use crate::fault::Fault;
 use crate::files::OutFile;
 use crate::values::{Refusal, file_to_write, time_within};
 
@@ -138,11 +140,9 @@ const NCCLS: &[(Goal, &str, &[&str])] = &[
 
 impl TuneArgs {
     /// The experiment of one variable at a time.
-    pub(super) fn experiment(&self) -> Result<Experiment, RunError> {
-        let wrong = |fault: String, help: &str| RunError::Command {
-            file: "--over".to_owned(),
-            fault,
-            help: Some(help.to_owned()),
+    pub(super) fn experiment(&self) -> Result<Experiment, Fault> {
+        let wrong = |fault: String, help: &str| {
+            Fault::new(exit::USAGE, format!("--over: {fault}")).with_help(help)
         };
         let mut factors: Vec<Factor> = Vec::new();
         for Over { name, values } in self.over() {
@@ -193,7 +193,7 @@ impl TuneArgs {
     }
 
     /// The command, and where its figure is.
-    fn measure(&self) -> Result<(Vec<String>, Figure, Better), RunError> {
+    fn measure(&self) -> Result<(Vec<String>, Figure, Better), Fault> {
         if let Some(figure) = &self.figure {
             let better = match self.better {
                 BetterWord::Lower => Better::Lower,
@@ -201,8 +201,7 @@ impl TuneArgs {
             };
             return Ok((self.command.clone(), figure.clone(), better));
         }
-        let program = std::env::current_exe()
-            .map_err(|source| RunError::io("find", "this program".as_ref(), source))?;
+        let program = this_program()?;
         let is_small = self.goal == Goal::Latency;
         let (size, iterations) = if is_small { ("8", "2000") } else { ("16MiB", "20") };
         let defaults = [("--sizes", size), ("--iterations", iterations), ("--type", "uint8")];
@@ -219,11 +218,8 @@ impl TuneArgs {
             true => ("/plugins/0/sizes/0/time_us/median", Better::Lower),
             false => ("/plugins/0/sizes/0/busbw_gb_per_s", Better::Higher),
         };
-        let figure = Figure::parse(place).map_err(|fault| RunError::Command {
-            file: "nccl tune".to_owned(),
-            fault,
-            help: None,
-        })?;
+        let figure = Figure::parse(place)
+            .map_err(|fault| Fault::new(exit::USAGE, format!("nccl tune: {fault}")))?;
         Ok((words, figure, better))
     }
 }

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use polyrail_experiment::{Better, Effect, Experiment, Looks, Plan, Rule, Verdict};
-use polyrail_report::exit;
 
 use super::args::{Goal, PRECISION, TuneArgs};
 use super::output::{Candidate, Tried, TuneReport, variables_of};
-use crate::cmd::experiment::cell::{Failure, Outcome, Runner};
-use crate::cmd::experiment::error::RunError;
 use crate::cmd::experiment::run::Short;
+use crate::cmd::study::cell::{Outcome, Runner};
+use crate::cmd::study::of_cell;
+use crate::fault::{Cause, Fault};
 use crate::interrupt::{AtOnce, Interrupt};
 use crate::progress::Progress;
 use crate::stdout::complain;
@@ -51,7 +51,7 @@ struct Measured {
     left_out: Vec<usize>,
 }
 
-pub(super) fn run(args: &TuneArgs) -> Result<TuneReport, RunError> {
+pub(super) fn run(args: &TuneArgs) -> Result<TuneReport, Fault> {
     let experiment = args.experiment()?;
     let (plan, looks) = experiment.plan(|_| true)?;
     let mut bench = Bench {
@@ -175,7 +175,7 @@ impl Bench<'_> {
         plan: &Plan,
         looks: &Looks,
         (until, at_least, doing): (Duration, usize, &str),
-    ) -> Result<Measured, RunError> {
+    ) -> Result<Measured, Fault> {
         let runner = Runner::new(self.experiment, plan)?;
         let mut measured = Measured {
             cells: vec![Figures::default(); plan.cells.len()],
@@ -247,31 +247,26 @@ impl Bench<'_> {
         plan: &Plan,
         cell: usize,
         block: usize,
-    ) -> Result<Option<[f64; 3]>, RunError> {
-        let failed = |fault: String, help: Option<String>, code: u8| RunError::Cell {
-            cell: plan.label(cell),
-            block: block as u64,
-            fault,
-            help,
-            code,
-        };
+    ) -> Result<Option<[f64; 3]>, Fault> {
+        let failed = |fault| of_cell(plan, cell, block as u64, fault);
         if self.is_stopped() {
             return Ok(None);
         }
         let Outcome { figure, cpu_seconds, .. } = match runner.measure(cell, &self.interrupt) {
             Ok(outcome) => outcome,
-            Err(Failure::Interrupted) => return Ok(None),
-            Err(Failure::Fault(fault, help, code)) => {
-                let help = help.unwrap_or_else(|| HELP.to_owned());
-                return Err(failed(fault, Some(help), code));
+            Err(fault) if fault.cause == Cause::Interrupted => return Ok(None),
+            Err(fault) => {
+                let help = fault.help.clone().unwrap_or_else(|| HELP.to_owned());
+                return Err(failed(fault.with_help(help)));
             }
         };
         let cpu = cpu_seconds.unwrap_or_default();
         let needs_cpu = matches!(self.goal, Goal::Cpu | Goal::Balance);
         if needs_cpu && cpu <= 0.0 {
             let fault = "it took less than 10 ms of CPU time, which is what the kernel counts by";
-            let help = "let the command do more steps".to_owned();
-            return Err(failed(fault.to_owned(), Some(help), exit::ENVIRONMENT));
+            return Err(failed(
+                Fault::environment(fault).with_help("let the command do more steps"),
+            ));
         }
         let time = match self.experiment.better {
             Better::Lower => figure,
