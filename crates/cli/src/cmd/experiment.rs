@@ -10,7 +10,7 @@
 mod claim;
 mod folder;
 mod host;
-pub(super) mod run;
+mod run;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
