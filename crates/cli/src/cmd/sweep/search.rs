@@ -154,14 +154,15 @@ fn find(study: &mut Study, sweep: &mut Sweep<'_>, search: &mut Search) -> Result
     let part = Part { doing: "", most: None, leaves_out: true };
     let mut blocks = Blocks::new();
     while let Some(order) = search.next_block() {
-        if !study.block(sweep, &part, order, &mut blocks)? {
+        let is_whole = study.block(sweep, &part, order, &mut blocks)?;
+        blocks.left_out.iter().for_each(|cell| search.leave(*cell));
+        if !is_whole {
             let is_late = !study.interrupt.is_raised();
             if is_late {
                 study.notes.push("the search ended because its time was up".to_owned());
             }
             return Ok(is_late);
         }
-        blocks.left_out.iter().for_each(|cell| search.leave(*cell));
         let figures = blocks.whole.last().into_iter().flatten();
         search.take(&figures.map(|(cell, figure)| (*cell, *figure)).collect::<Vec<_>>());
     }
