@@ -62,10 +62,11 @@ impl Folder {
         let is_new = !path.exists();
         make_folders(path, 0o777).map_err(Unwritten::at(path))?;
         let first = first_line(experiment, plan);
+        let wanted = first.to_string();
         let differs = |found: &str| {
             let why = "is of another experiment: its factors, measure, blocks or cells are not those of the file";
             let help = "name another folder with --out, or change the file back";
-            (found != first.to_string()).then(|| (why.to_owned(), help))
+            (found != wanted).then(|| (why.to_owned(), help))
         };
         let opened = Journal::open(&path.join(CELLS), &owner(path), &first, differs);
         let (cells, lines) = opened.inspect_err(|_| {
