@@ -13,10 +13,10 @@ use crate::progress::Progress;
 use crate::stdout::complain;
 
 /// The number of the baseline among the cells.
-pub(in crate::cmd) const BASELINE: usize = 0;
+pub(crate) const BASELINE: usize = 0;
 
 /// The cells of one command.
-pub(in crate::cmd) trait Cells {
+pub(crate) trait Cells {
     type Figure;
 
     /// Seconds since the study began, without breaks.
@@ -41,63 +41,63 @@ pub(in crate::cmd) trait Cells {
 
 /// A cell in a block.
 #[derive(Clone, Copy)]
-pub(in crate::cmd) struct Place {
-    pub(in crate::cmd) block: usize,
-    pub(in crate::cmd) position: usize,
-    pub(in crate::cmd) cell: usize,
+pub(crate) struct Place {
+    pub(crate) block: usize,
+    pub(crate) position: usize,
+    pub(crate) cell: usize,
 }
 
 /// A part of a study, for progress and faults.
-pub(in crate::cmd) struct Part {
-    pub(in crate::cmd) doing: &'static str,
+pub(crate) struct Part {
+    pub(crate) doing: &'static str,
     /// The most blocks, if that is known.
-    pub(in crate::cmd) most: Option<usize>,
+    pub(crate) most: Option<usize>,
     /// A cell that can't be measured is left out. Otherwise, and if it is the baseline, its fault ends the study.
-    pub(in crate::cmd) leaves_out: bool,
+    pub(crate) leaves_out: bool,
 }
 
 /// A part that ends by what it finds.
-pub(in crate::cmd) struct Trial<'a> {
-    pub(in crate::cmd) part: Part,
-    pub(in crate::cmd) rule: Rule,
-    pub(in crate::cmd) looks: &'a Looks,
-    pub(in crate::cmd) until_s: f64,
+pub(crate) struct Trial<'a> {
+    pub(crate) part: Part,
+    pub(crate) rule: Rule,
+    pub(crate) looks: &'a Looks,
+    pub(crate) until_s: f64,
     /// So many blocks are measured in any case.
-    pub(in crate::cmd) at_least: usize,
+    pub(crate) at_least: usize,
     /// If the user may give more time: turns the seconds that are enough for a verdict into those to give, with a remedy.
-    pub(in crate::cmd) enough: Option<&'a dyn Fn(f64) -> (f64, String)>,
+    pub(crate) enough: Option<&'a dyn Fn(f64) -> (f64, String)>,
 }
 
 impl<'a> Trial<'a> {
     /// The last part, which confirms what others have found. Its first look is worth some more time than was asked for:
     /// without it nothing is confirmed.
-    pub(in crate::cmd) fn last(part: Part, rule: Rule, looks: &'a Looks, until_s: f64) -> Self {
+    pub(crate) fn last(part: Part, rule: Rule, looks: &'a Looks, until_s: f64) -> Self {
         Self { part, rule, looks, until_s, at_least: looks.after[0], enough: None }
     }
 }
 
 /// Figures by block and cell.
-pub(in crate::cmd) struct Blocks<F> {
-    pub(in crate::cmd) whole: Vec<BTreeMap<usize, F>>,
-    pub(in crate::cmd) left_out: Vec<usize>,
+pub(crate) struct Blocks<F> {
+    pub(crate) whole: Vec<BTreeMap<usize, F>>,
+    pub(crate) left_out: Vec<usize>,
 }
 
 impl<F> Blocks<F> {
-    pub(in crate::cmd) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { whole: Vec::new(), left_out: Vec::new() }
     }
 
-    pub(in crate::cmd) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.whole.len()
     }
 
     /// The figures of a cell.
-    pub(in crate::cmd) fn of(&self, cell: usize) -> impl Iterator<Item = &F> {
+    pub(crate) fn of(&self, cell: usize) -> impl Iterator<Item = &F> {
         self.whole.iter().filter_map(move |block| block.get(&cell))
     }
 
     /// The effect of a cell against the baseline, with these names. A cell that was left out has none.
-    pub(in crate::cmd) fn effect(
+    pub(crate) fn effect(
         &self,
         rule: Rule,
         cell: usize,
@@ -114,20 +114,20 @@ impl<F> Blocks<F> {
 }
 
 /// A study under way.
-pub(in crate::cmd) struct Study {
-    pub(in crate::cmd) interrupt: Interrupt,
-    pub(in crate::cmd) progress: Progress,
-    pub(in crate::cmd) notes: Vec<String>,
+pub(crate) struct Study {
+    pub(crate) interrupt: Interrupt,
+    pub(crate) progress: Progress,
+    pub(crate) notes: Vec<String>,
 }
 
 impl Study {
-    pub(in crate::cmd) fn begin() -> Result<Self, Fault> {
+    pub(crate) fn begin() -> Result<Self, Fault> {
         let interrupt = Interrupt::install(AtOnce::Never)?;
         Ok(Self { interrupt, progress: Progress::new(), notes: Vec::new() })
     }
 
     /// Measures a block in this order. Returns `false` if the time or an interrupt ended it early.
-    pub(in crate::cmd) fn block<C: Cells>(
+    pub(crate) fn block<C: Cells>(
         &mut self,
         cells: &mut C,
         part: &Part,
@@ -166,7 +166,7 @@ impl Study {
     }
 
     /// Measures blocks until a look at them finds all effects, or until the trial. Returns the effects by `judge`.
-    pub(in crate::cmd) fn run<C: Cells>(
+    pub(crate) fn run<C: Cells>(
         &mut self,
         cells: &mut C,
         trial: &Trial<'_>,

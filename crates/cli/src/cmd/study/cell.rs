@@ -27,17 +27,17 @@ const TERM_PATIENCE: Duration = Duration::from_secs(5);
 const OUTPUT_MAX: usize = 16 << 20;
 
 /// What a cell's command said.
-pub(in crate::cmd) struct Outcome {
-    pub(in crate::cmd) figure: f64,
+pub(crate) struct Outcome {
+    pub(crate) figure: f64,
     /// User and system, of the command and of all that it waited for.
-    pub(in crate::cmd) cpu_seconds: Option<f64>,
-    pub(in crate::cmd) verified: Verified,
+    pub(crate) cpu_seconds: Option<f64>,
+    pub(crate) verified: Verified,
     /// What keeps the cell from being what its name says, though it ran as it should.
-    pub(in crate::cmd) note: Option<String>,
+    pub(crate) note: Option<String>,
 }
 
 /// Makes the commands of cells.
-pub(in crate::cmd) struct Runner<'a> {
+pub(crate) struct Runner<'a> {
     experiment: &'a Experiment,
     plan: &'a Plan,
     program: PathBuf,
@@ -46,7 +46,7 @@ pub(in crate::cmd) struct Runner<'a> {
 }
 
 /// Refuses options of `bench` that there are not, before anything runs.
-pub(in crate::cmd) fn check_command(experiment: &Experiment, plan: &Plan) -> Result<(), Fault> {
+pub(crate) fn check_command(experiment: &Experiment, plan: &Plan) -> Result<(), Fault> {
     let Measure::Bench(_) = &experiment.measure else { return Ok(()) };
     let fault = |fault: String, help: Option<String>| Fault {
         help,
@@ -87,25 +87,21 @@ pub(in crate::cmd) fn check_command(experiment: &Experiment, plan: &Plan) -> Res
 }
 
 /// Options that a cell may not have: the first two are added here.
-const OURS: &[&str] = &["--json", "--csv", "--listen", "--why"];
+pub(crate) const OURS: &[&str] = &["--json", "--csv", "--listen", "--why"];
 
 fn is_option(word: &str, option: &str) -> bool {
     word.strip_prefix(option).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
 }
 
 impl<'a> Runner<'a> {
-    pub(in crate::cmd) fn new(experiment: &'a Experiment, plan: &'a Plan) -> Result<Self, Fault> {
+    pub(crate) fn new(experiment: &'a Experiment, plan: &'a Plan) -> Result<Self, Fault> {
         let program = this_program()?;
         let matched = matched_bindings(experiment)?;
         Ok(Self { experiment, plan, program, matched })
     }
 
     /// Runs a cell's command and reads its figure.
-    pub(in crate::cmd) fn measure(
-        &self,
-        cell: usize,
-        interrupt: &Interrupt,
-    ) -> Result<Outcome, Fault> {
+    pub(crate) fn measure(&self, cell: usize, interrupt: &Interrupt) -> Result<Outcome, Fault> {
         let command = self.command(cell);
         let name = command.get_program().to_string_lossy().into_owned();
         let before = cpu_of_children();

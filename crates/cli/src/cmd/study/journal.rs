@@ -20,26 +20,26 @@ use crate::unwritten::Unwritten;
 const FIRST_MAX: usize = 4 << 20;
 
 /// An open journal. No other process writes to it meanwhile.
-pub(in crate::cmd) struct Journal<Line> {
+pub(crate) struct Journal<Line> {
     path: PathBuf,
     file: File,
     of: PhantomData<fn(&Line)>,
 }
 
 /// Words for messages on the journals of one command.
-pub(in crate::cmd) struct Owner<'a> {
+pub(crate) struct Owner<'a> {
     /// The folder or file that the user named.
-    pub(in crate::cmd) place: &'a Path,
+    pub(crate) place: &'a Path,
     /// The noun for a run.
-    pub(in crate::cmd) run: &'static str,
+    pub(crate) run: &'static str,
     /// The option that names another place, with a verb.
-    pub(in crate::cmd) elsewhere: &'static str,
+    pub(crate) elsewhere: &'static str,
     /// The remedy for a line that can't be read.
-    pub(in crate::cmd) repair: &'static str,
+    pub(crate) repair: &'static str,
 }
 
 impl Owner<'_> {
-    pub(in crate::cmd) fn in_use(&self) -> Fault {
+    pub(crate) fn in_use(&self) -> Fault {
         let help = format!("wait for its end, or {}", self.elsewhere);
         unusable(self.place, &format!("is in use by another {}", self.run), &help)
     }
@@ -48,7 +48,7 @@ impl Owner<'_> {
 impl<Line: Serialize + DeserializeOwned> Journal<Line> {
     /// Makes the journal with this first line, or returns the other lines of one that is there. `differs` says why the run
     /// can't go on behind a first line, with a remedy.
-    pub(in crate::cmd) fn open(
+    pub(crate) fn open(
         path: &Path,
         owner: &Owner<'_>,
         first: &Value,
@@ -110,7 +110,7 @@ impl<Line: Serialize + DeserializeOwned> Journal<Line> {
     }
 
     /// Keeps a line.
-    pub(in crate::cmd) fn add(&mut self, line: &Line) -> Result<(), Fault> {
+    pub(crate) fn add(&mut self, line: &Line) -> Result<(), Fault> {
         self.write(&json!(line))
     }
 

@@ -18,24 +18,24 @@ const SCHEMA_VERSION: u32 = 1;
 
 /// The part that all such reports have.
 #[derive(Serialize)]
-pub(in crate::cmd) struct Comparison {
-    pub(in crate::cmd) schema_version: u32,
-    pub(in crate::cmd) version: String,
-    pub(in crate::cmd) host: Host,
+pub(crate) struct Comparison {
+    pub(crate) schema_version: u32,
+    pub(crate) version: String,
+    pub(crate) host: Host,
     /// The place of the figure in the output of the command.
-    pub(in crate::cmd) figure: String,
+    pub(crate) figure: String,
     /// Which of the judged figures are good.
-    pub(in crate::cmd) better: Better,
-    pub(in crate::cmd) blocks: usize,
-    pub(in crate::cmd) elapsed_s: f64,
-    pub(in crate::cmd) keep_default: bool,
-    pub(in crate::cmd) interrupted: bool,
-    pub(in crate::cmd) notes: Vec<String>,
+    pub(crate) better: Better,
+    pub(crate) blocks: usize,
+    pub(crate) elapsed_s: f64,
+    pub(crate) keep_default: bool,
+    pub(crate) interrupted: bool,
+    pub(crate) notes: Vec<String>,
 }
 
 impl Comparison {
     /// A comparison that has found nothing yet.
-    pub(in crate::cmd) fn of(experiment: &Experiment, better: Better) -> Self {
+    pub(crate) fn of(experiment: &Experiment, better: Better) -> Self {
         Self {
             schema_version: SCHEMA_VERSION,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -51,12 +51,12 @@ impl Comparison {
     }
 
     /// The notes as the end of a text.
-    pub(in crate::cmd) fn notes(&self) -> String {
+    pub(crate) fn notes(&self) -> String {
         self.notes.iter().map(|note| wrapped_sentences(&format!("note: {note}\n"))).collect()
     }
 
     /// Comments on the machine, the workload and the proof, for a file with the best configuration.
-    pub(in crate::cmd) fn comments(
+    pub(crate) fn comments(
         &self,
         command: &str,
         workload: &str,
@@ -81,7 +81,7 @@ fn line(text: &str) -> String {
 }
 
 /// A report with a [`Comparison`].
-pub(in crate::cmd) trait Found: Serialize {
+pub(crate) trait Found: Serialize {
     fn comparison(&self) -> &Comparison;
 
     fn text(&self) -> String;
@@ -91,7 +91,7 @@ pub(in crate::cmd) trait Found: Serialize {
 }
 
 /// Writes the best configuration to `output`, and prints the report. `readers` says who reads the file.
-pub(in crate::cmd) fn finish(
+pub(crate) fn finish(
     found: &impl Found,
     output: Option<&Path>,
     readers: &str,

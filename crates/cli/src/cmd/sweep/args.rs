@@ -8,6 +8,7 @@ use polyrail_experiment::Design;
 use polyrail_report::without_invitation;
 
 use crate::cmd::bench::check_options;
+use crate::cmd::study::cell::OURS;
 use crate::files::OutFile;
 use crate::values::{Over, Refusal, file_to_keep, file_to_write, number_within, over, time_within};
 
@@ -165,8 +166,7 @@ fn bench(text: &str) -> Result<Bench, Refusal> {
     if text.contains(steers) {
         return Err(refused("has a control character"));
     }
-    let ours = ["--json", "--csv", "--listen", "--why"];
-    if words.iter().any(|word| ours.contains(&word.split('=').next().unwrap_or_default())) {
+    if words.iter().any(|word| OURS.contains(&word.split('=').next().unwrap_or_default())) {
         return Err(refused("has an option that this command gives itself"));
     }
     match check_options(words.iter().map(String::as_str)) {
