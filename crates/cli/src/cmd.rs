@@ -34,6 +34,8 @@ pub(crate) mod secret;
 #[cfg(feature = "all-commands")]
 pub(crate) mod shell;
 #[cfg(feature = "all-commands")]
+mod study;
+#[cfg(feature = "all-commands")]
 pub(crate) mod sweep;
 #[cfg(feature = "all-commands")]
 pub(crate) mod top;

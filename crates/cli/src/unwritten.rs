@@ -38,10 +38,6 @@ impl Unwritten {
         move |source| Self { place: place.clone(), source }
     }
 
-    pub(crate) fn kind(&self) -> ErrorKind {
-        self.source.kind()
-    }
-
     pub(crate) fn help(&self) -> String {
         if self.place == STDOUT {
             return "free some space where it goes, or send it elsewhere, as with `> FILE`"

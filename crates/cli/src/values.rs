@@ -324,6 +324,42 @@ pub(crate) fn setting_name(text: &str) -> Result<String, Refusal> {
     Ok(text.to_owned())
 }
 
+/// A name, and values to try.
+#[derive(Clone, Debug)]
+pub(crate) struct Over {
+    pub(crate) name: String,
+    pub(crate) values: Vec<String>,
+}
+
+impl Over {
+    pub(crate) fn new(name: &str, values: &[&str]) -> Self {
+        let values = values.iter().map(ToString::to_string).collect();
+        Self { name: name.to_owned(), values }
+    }
+}
+
+/// Reads `NAME=A,B`. `check` refuses a value of a name, and `names` says where the names are.
+pub(crate) fn over(
+    allowed: &'static str,
+    names: &'static str,
+    check: fn(&str, &str) -> Result<(), Refusal>,
+) -> impl Fn(&str) -> Result<Over, Refusal> + Clone {
+    move |text| {
+        let (name, values) = text
+            .split_once('=')
+            .ok_or_else(|| Refusal::new("has no `=`", allowed).with_help(names))?;
+        let values: Vec<&str> = values.split(',').map(str::trim).collect();
+        for (at, value) in values.iter().enumerate() {
+            check(name, value)?;
+            if values[..at].contains(value) {
+                let fault = format!("has the value {value} twice");
+                return Err(Refusal::new(fault, "each value once"));
+            }
+        }
+        Ok(Over::new(name, &values))
+    }
+}
+
 /// How an address with a port is written; the resolver reads it later.
 pub(crate) fn address(text: &str) -> Result<String, Refusal> {
     let allowed = "an address and a port, like 10.0.0.1:34567 or [fd00::1]:34567";

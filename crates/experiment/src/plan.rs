@@ -1,5 +1,7 @@
 //! What is measured in which order: factors, their levels, cells and blocks.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::dice::Dice;
@@ -161,6 +163,12 @@ impl Plan {
             .collect()
     }
 
+    /// The level of each factor by its name.
+    pub fn level_map(&self, cell: usize) -> BTreeMap<String, String> {
+        let levels = self.levels(cell).into_iter();
+        levels.map(|(name, level)| (name.to_owned(), level.to_owned())).collect()
+    }
+
     /// A cell for people: what differs from the baseline.
     pub fn label(&self, cell: usize) -> String {
         let places = self.factors.iter().zip(&self.cells[cell]);
@@ -212,8 +220,14 @@ impl Looks {
 
     /// The probability of a miss of each interval at an end between two looks, of which there were `earlier`
     /// before.
-    pub fn miss_between(&self, earlier: usize) -> f64 {
+    fn miss_between(&self, earlier: usize) -> f64 {
         self.miss * 0.5_f64.powi(earlier.min(1_000) as i32 + 1)
+    }
+
+    /// The probability of a miss of each interval of a run that ends after so many blocks, with so many ends between two
+    /// looks before.
+    pub fn miss_at(&self, blocks: usize, earlier: usize) -> f64 {
+        if self.is_due(blocks) { self.miss } else { self.miss_between(earlier) }
     }
 
     /// Whether to look now.

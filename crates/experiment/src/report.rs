@@ -103,17 +103,14 @@ impl Report {
         machine: (Host, String),
     ) -> Self {
         let blocks = whole_blocks(measured, plan.cells.len());
-        let miss = match looks.is_due(blocks.len()) {
-            true => looks.miss,
-            false => looks.miss_between(earlier_ends),
-        };
+        let miss = looks.miss_at(blocks.len(), earlier_ends);
         let rule = Rule { better: experiment.better, precision: experiment.precision, miss };
         let cell = |at: usize| {
             let mine = |one: &&Measured| one.cell == at && one.block < blocks.len() as u64;
             let verified = measured.iter().filter(mine).map(|one| one.verified);
             CellResult {
                 label: plan.label(at),
-                levels: levels(plan, at),
+                levels: plan.level_map(at),
                 figure: Spread::of(blocks.iter().map(|block| block[at])),
                 verified: verified.max_by_key(|one| *one == Verified::NotReported),
             }
@@ -164,11 +161,6 @@ impl Report {
     pub fn markdown(&self) -> String {
         markdown::markdown(self)
     }
-}
-
-/// The level of each factor by its name.
-pub(crate) fn levels(plan: &Plan, cell: usize) -> BTreeMap<String, String> {
-    plan.levels(cell).into_iter().map(|(name, level)| (name.to_owned(), level.to_owned())).collect()
 }
 
 impl Stopped {

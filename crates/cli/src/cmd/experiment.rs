@@ -3,18 +3,14 @@
 //! The crate `experiment` plans and judges; here the cells are run:
 //!
 //! 1. [`run`]: the blocks, one after the other, until the intervals are narrow or the time is up.
-//! 2. [`cell`]: one cell: its command, its figure, its settings read back.
-//! 3. [`host`]: factors of the host: applied, verified and undone, with a journal in the results folder.
-//! 4. [`claim`]: one experiment at a time changes a host.
-//! 5. [`folder`]: the results folder, in which each measured cell is a line.
-//! 6. [`error`]: why a run ended early.
+//! 2. [`host`]: factors of the host: applied, verified and undone, with a journal in the results folder.
+//! 3. [`claim`]: one experiment at a time changes a host.
+//! 4. [`folder`]: the results folder, in which each measured cell is a line.
 
-pub(super) mod cell;
 mod claim;
-pub(super) mod error;
 mod folder;
 mod host;
-pub(super) mod run;
+mod run;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,13 +20,15 @@ use polyrail_profile::shown_path;
 use polyrail_report::exit;
 
 use self::claim::Claim;
-use self::error::RunError;
 use self::folder::Folder;
 use self::host::HostFactors;
 use self::run::Run;
+use crate::cmd::study::cell::check_command;
+use crate::cmd::study::unread;
+use crate::fault::Fault;
 use crate::files;
 use crate::machine_args::MachineCopy;
-use crate::stdout::{columns, print, refuse, tell};
+use crate::stdout::{columns, print, tell};
 use crate::values::{file_to_read, folder_to_read, folder_to_write};
 
 /// Arguments of `experiment undo`.
@@ -85,25 +83,25 @@ pub(crate) fn undo(args: &UndoArgs) -> ExitCode {
     finish(undo_in(&args.folder, args.sysroot.as_ref()))
 }
 
-fn finish(done: Result<ExitCode, RunError>) -> ExitCode {
-    done.unwrap_or_else(|error| refuse(&error, error.help(), error.exit_code()))
+fn finish(done: Result<ExitCode, Fault>) -> ExitCode {
+    done.unwrap_or_else(Fault::refuse)
 }
 
-fn undo_in(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<ExitCode, RunError> {
+fn undo_in(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<ExitCode, Fault> {
     folder::refuse_without_results(folder)?;
     folder::refuse_if_in_use(folder)?;
-    let undone = host::undo_open(&folder.join(host::FOLDER), sysroot)?;
+    let undone = host::undo_open(&folder.join(host::FOLDER), sysroot).map_err(host::fault)?;
     if undone == 0 {
         tell!("polyrail: nothing to undo");
     }
     Ok(ExitCode::from(exit::OK))
 }
 
-fn execute(args: &RunArgs, file: &Path) -> Result<ExitCode, RunError> {
-    let text = files::read_text(file).map_err(RunError::unread(file))?;
+fn execute(args: &RunArgs, file: &Path) -> Result<ExitCode, Fault> {
+    let text = files::read_text(file).map_err(unread(file))?;
     let experiment = Experiment::parse(&text, &shown_path(file))?;
     let (cells, _) = experiment.plan(|_| true)?;
-    cell::check_command(&experiment, &cells)?;
+    check_command(&experiment, &cells)?;
     let folder = args
         .out
         .clone()
@@ -116,19 +114,28 @@ fn execute(args: &RunArgs, file: &Path) -> Result<ExitCode, RunError> {
         // What a killed run left would be taken for the host's own state. A folder that another user has prepared is
         // none that a run has left.
         match folder::has_results(&folder) {
-            true => drop(host::undo_open(&host_folder, args.sysroot.as_ref())?),
+            true => {
+                host::undo_open(&host_folder, args.sysroot.as_ref()).map_err(host::fault)?;
+            }
             false => host::refuse_journals(&host_folder, &folder)?,
         }
         Claim::take_for(&experiment, &folder, args.sysroot.as_ref())?
     };
-    let host = HostFactors::plan(&experiment, host_folder, file, args.sysroot.as_ref())?;
+    let host = HostFactors::plan(&experiment, host_folder, file, args.sysroot.as_ref());
+    let host = host.map_err(host::fault)?;
     let (plan, looks, left_out) = host.cells_that_run(&experiment)?;
     if args.dry_run {
         return Ok(print(&run::describe(&experiment, &plan, &looks, &left_out), exit::OK));
     }
     let nothing_left = plan.comparisons().is_empty();
     if !left_out.is_empty() && (nothing_left || !args.partial) {
-        return Err(RunError::CannotRun { cells: left_out, nothing_left });
+        let (count, cells) = (left_out.len(), run::shown(&left_out));
+        let message = format!("{count} of the cells can't be measured here: {cells}");
+        let help = match nothing_left {
+            true => "run it as root: without them nothing is left to compare",
+            false => "run it as root, or measure the other cells with --partial",
+        };
+        return Err(Fault::environment(message).with_help(help));
     }
     let folder = Folder::open(&folder, &experiment, &plan, args.resume)?;
     let mut run = Run::new(&experiment, &plan, &looks, folder, host)?;
@@ -138,7 +145,7 @@ fn execute(args: &RunArgs, file: &Path) -> Result<ExitCode, RunError> {
 }
 
 /// Prints the report; a cell that failed decides the exit code.
-fn show(report: &Report, as_json: bool, failed: Option<RunError>) -> Result<ExitCode, RunError> {
+fn show(report: &Report, as_json: bool, failed: Option<Fault>) -> Result<ExitCode, Fault> {
     let text = match as_json {
         true => folder::json(report),
         false => report.text(columns(&console::Term::stdout())),

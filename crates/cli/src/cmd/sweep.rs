@@ -5,51 +5,31 @@
 //! fresh run then compares it with the default in pairs; only what wins there by more than its noise is recommended.
 
 mod args;
-mod journal;
 mod output;
+mod past;
 mod search;
 
 use std::process::ExitCode;
 
-use polyrail_report::exit;
-
 use self::args::Wanted;
 pub(crate) use self::args::{AutotuneArgs, SweepArgs};
-use self::output::SweepReport;
-use crate::cmd::experiment::error::RunError;
-use crate::files;
-use crate::stdout::{print, refuse, tell};
-use crate::unwritten::Unwritten;
+use crate::cmd::study::report::finish;
+use crate::fault::Fault;
+use crate::stdout::tell;
 
 pub(crate) fn sweep(args: &SweepArgs) -> ExitCode {
-    finish(&args.wanted())
+    execute(&args.wanted()).unwrap_or_else(Fault::refuse)
 }
 
 pub(crate) fn autotune(args: &AutotuneArgs) -> ExitCode {
-    finish(&args.wanted())
+    execute(&args.wanted()).unwrap_or_else(Fault::refuse)
 }
 
-fn finish(wanted: &Wanted) -> ExitCode {
-    execute(wanted).unwrap_or_else(|error| refuse(&error, error.help(), error.exit_code()))
-}
-
-fn execute(wanted: &Wanted) -> Result<ExitCode, RunError> {
+fn execute(wanted: &Wanted) -> Result<ExitCode, Fault> {
     let report = search::run(wanted)?;
-    if report.interrupted && wanted.journal.is_some() {
+    if report.comparison.interrupted && wanted.journal.is_some() {
         tell!("polyrail: the same command goes on with what was measured");
     }
-    let code = if report.interrupted { exit::INTERRUPTED } else { exit::OK };
-    if let (Some(path), Some(text)) = (&wanted.output, report.yaml()) {
-        files::replace(path, text).map_err(Unwritten::at(path))?;
-        tell!("polyrail: wrote {}; use it with --config, or as POLYRAIL_CONFIG", path.display());
-    }
-    Ok(print(&shown(&report, wanted.json), code))
-}
-
-fn shown(report: &SweepReport, as_json: bool) -> String {
-    match as_json {
-        // Numbers and text of a report always have a JSON form.
-        true => serde_json::to_string_pretty(report).unwrap_or_default() + "\n",
-        false => report.text(),
-    }
+    let readers = "use it with --config, or as POLYRAIL_CONFIG";
+    finish(&report, wanted.output.as_deref(), readers, wanted.json)
 }

@@ -15,6 +15,7 @@ mod exporter;
 mod gpu_run;
 mod install;
 mod irq;
+mod journals;
 mod killed;
 mod kinds;
 mod listen;

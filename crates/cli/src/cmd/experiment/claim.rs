@@ -2,7 +2,7 @@
 //! that is locked names the journals of whoever had it last, so what a killed run left is found from any folder.
 
 use std::fs::File;
-use std::io::{ErrorKind, Read, Seek, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::path::{self, Path, PathBuf};
 
 use polyrail_experiment::Experiment;
@@ -11,9 +11,10 @@ use polyrail_sys::files::{Opening, make_folders, open_to_write, refuse_links};
 use polyrail_tune::{Session, StateDir};
 use rustix::fs::{FlockOperation, flock};
 
-use super::error::RunError;
 use super::host;
 use crate::cmd::host::place::require_writable;
+use crate::cmd::study::not_found;
+use crate::fault::Fault;
 use crate::machine_args::MachineCopy;
 use crate::unwritten::Unwritten;
 
@@ -32,27 +33,30 @@ impl Claim {
         experiment: &Experiment,
         folder: &Path,
         sysroot: Option<&MachineCopy>,
-    ) -> Result<Option<Self>, RunError> {
+    ) -> Result<Option<Self>, Fault> {
         if !experiment.factors.iter().any(|factor| factor.kind.is_of_host()) {
             return Ok(None);
         }
         require_writable(sysroot)?;
-        match Self::take(&MachineCopy::root(sysroot), folder) {
-            Err(RunError::Unwritten(error)) if error.kind() == ErrorKind::PermissionDenied => {
-                Ok(None)
-            }
-            taken => taken.map(Some),
+        let root = MachineCopy::root(sysroot);
+        match Self::open(&root) {
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(None),
+            Err(error) => Err(Unwritten::at(&root.path(FILE))(error).into()),
+            Ok(lock) => Self::take(lock, &root.path(FILE), folder).map(Some),
         }
     }
 
-    fn take(root: &Sysroot, folder: &Path) -> Result<Self, RunError> {
+    fn open(root: &Sysroot) -> io::Result<File> {
         let file = root.path(FILE);
-        let failed = Unwritten::at(&file);
         if let Some(parent) = file.parent().filter(|_| !root.is_live()) {
-            refuse_links(root.root(), Path::new(FILE)).map_err(&failed)?;
-            make_folders(parent, 0o777).map_err(&failed)?;
+            refuse_links(root.root(), Path::new(FILE))?;
+            make_folders(parent, 0o777)?;
         }
-        let mut lock = open_to_write(&file, Opening::Keep, 0o600).map_err(&failed)?;
+        open_to_write(&file, Opening::Keep, 0o600)
+    }
+
+    fn take(mut lock: File, file: &Path, folder: &Path) -> Result<Self, Fault> {
+        let failed = Unwritten::at(file);
         let locked = flock(&lock, FlockOperation::NonBlockingLockExclusive);
         let mut text = String::new();
         lock.read_to_string(&mut text).map_err(&failed)?;
@@ -60,14 +64,22 @@ impl Claim {
         let last = text.strip_suffix('\n').map(PathBuf::from);
         match locked {
             Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(RunError::HostTaken { folder: last }),
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let message =
+                    format!("another experiment changes this host{}", of(last.as_deref()));
+                let help = "wait for its end: both would measure what the other one applies";
+                return Err(Fault::environment(message).with_help(help));
+            }
             Err(error) => return Err(failed(error.into()).into()),
         }
-        let own = path::absolute(folder).map_err(|source| RunError::io("find", folder, source))?;
+        let own = path::absolute(folder).map_err(not_found(folder))?;
         if let Some(last) = last {
-            let sessions = StateDir::new(last.join(host::FOLDER)).sessions()?;
-            if sessions.iter().any(Session::is_open) {
-                return Err(RunError::HostLeft { folder: last });
+            let sessions = StateDir::new(last.join(host::FOLDER)).sessions();
+            if sessions.map_err(host::fault)?.iter().any(Session::is_open) {
+                let message = "what an experiment that was killed changed on this host still holds";
+                let help = format!("polyrail experiment undo {}", last.display());
+                let message = format!("{message}{}", of(Some(&last)));
+                return Err(Fault::environment(message).with_help(help));
             }
         }
         let mut note = || {
@@ -78,4 +90,8 @@ impl Claim {
         note().map_err(failed)?;
         Ok(Self { _file: lock })
     }
+}
+
+fn of(folder: Option<&Path>) -> String {
+    folder.map_or_else(String::new, |folder| format!(": that of {}", folder.display()))
 }

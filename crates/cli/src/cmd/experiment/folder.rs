@@ -2,17 +2,16 @@
 //! run between two looks, or the place where it went on.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use polyrail_experiment::{Experiment, Measured, Plan, Report, SCHEMA_VERSION, whole_blocks};
-use polyrail_sys::files::{
-    Opening, lock, make_folders, open_to_write, remove_empty, remove_opened,
-};
+use polyrail_sys::files::{lock, make_folders, remove_empty};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::error::RunError;
+use crate::cmd::study::journal::{Journal, Owner};
+use crate::cmd::study::unusable;
+use crate::fault::Fault;
 use crate::files::replace;
 use crate::host;
 use crate::unwritten::Unwritten;
@@ -36,7 +35,7 @@ enum Line {
 /// An open folder; nobody else writes to it meanwhile.
 pub(super) struct Folder {
     path: PathBuf,
-    cells: File,
+    cells: Journal<Line>,
     /// What was measured before.
     pub(super) measured: Vec<Measured>,
     /// How often the run ended between two looks.
@@ -50,91 +49,44 @@ impl Folder {
         experiment: &Experiment,
         plan: &Plan,
         resume: bool,
-    ) -> Result<Self, RunError> {
-        let fault = |fault: &str, help: &'static str| RunError::Folder {
-            path: path.to_owned(),
-            fault: fault.to_owned(),
-            help,
-        };
-        let file = path.join(CELLS);
-        let has_results = file.exists();
+    ) -> Result<Self, Fault> {
+        let has_results = has_results(path);
         if has_results && !resume {
-            return Err(fault(
-                "has results",
-                "add --resume to go on with them, or name another folder with --out",
-            ));
+            let help = "add --resume to go on with them, or name another folder with --out";
+            return Err(unusable(path, "has results", help));
         }
         if resume && !has_results {
-            return Err(fault(
-                "has no results to go on with",
-                "leave --resume out, or name the folder with --out",
-            ));
+            let help = "leave --resume out, or name the folder with --out";
+            return Err(unusable(path, "has no results to go on with", help));
         }
         let is_new = !path.exists();
         make_folders(path, 0o777).map_err(Unwritten::at(path))?;
-        let cells =
-            open_to_write(&file, Opening::ReadAppend, 0o600).map_err(Unwritten::at(&file))?;
-        lock(&cells).map_err(|_| in_use(path))?;
-        let mut folder = Self { path: path.to_owned(), cells, measured: Vec::new(), ends: 0 };
         let first = first_line(experiment, plan);
-        if has_results {
-            folder.read(&file, &first, plan.cells.len())?;
-            folder.line(&json!(Line::Resumed { resumed_unix_ms: host::unix_ms() }))?;
-        } else {
-            let begun = folder.line(&first);
-            begun.inspect_err(|_| {
-                // A file without its first line is of no experiment, so it could not be resumed.
-                let _ = remove_opened(&file, &folder.cells);
-                if is_new {
-                    let _ = remove_empty(path);
-                }
-            })?;
-        }
-        Ok(folder)
-    }
-
-    fn read(&mut self, file: &Path, first: &Value, cells: usize) -> Result<(), RunError> {
-        let mut text = String::new();
-        self.cells.read_to_string(&mut text).map_err(RunError::unread(file))?;
-        let path = self.path.clone();
-        let fault = |fault: String, help: &'static str| RunError::Folder {
-            path: path.clone(),
-            fault,
-            help,
+        let wanted = first.to_string();
+        let differs = |found: &str| {
+            let why = "is of another experiment: its factors, measure, blocks or cells are not those of the file";
+            let help = "name another folder with --out, or change the file back";
+            (found != wanted).then(|| (why.to_owned(), help))
         };
-        let mut lines = text.lines().enumerate();
-        if lines.next().map(|(_, line)| line) != Some(&first.to_string()) {
-            let what = "is of another experiment: its factors, measure, blocks or cells are not those of the file";
-            return Err(fault(
-                what.to_owned(),
-                "name another folder with --out, or change the file back",
-            ));
-        }
-        let whole = text.ends_with('\n');
-        let count = text.lines().count();
-        for (at, line) in lines {
-            match serde_json::from_str(line) {
-                Ok(Line::Cell(cell)) => self.measured.push(cell),
-                Ok(Line::End { .. }) => self.ends += 1,
-                Ok(Line::Resumed { .. }) => self.keep_whole_blocks(cells),
-                // The run was killed while it wrote the line.
-                Err(_) if at + 1 == count && !whole => {}
-                Err(error) => {
-                    let what = format!(
-                        "has a line in {CELLS} that can't be read: line {}: {error}",
-                        at + 1
-                    );
-                    return Err(fault(what, "take the line out; its block is measured again"));
-                }
+        let opened = Journal::open(&path.join(CELLS), &owner(path), &first, differs);
+        let (cells, lines) = opened.inspect_err(|_| {
+            if is_new {
+                let _ = remove_empty(path);
+            }
+        })?;
+        let mut folder = Self { path: path.to_owned(), cells, measured: Vec::new(), ends: 0 };
+        for line in lines {
+            match line {
+                Line::Cell(cell) => folder.measured.push(cell),
+                Line::End { .. } => folder.ends += 1,
+                Line::Resumed { .. } => folder.keep_whole_blocks(plan.cells.len()),
             }
         }
-        self.keep_whole_blocks(cells);
-        if !whole {
-            // What follows must not run into the torn line.
-            let kept = text.rfind('\n').map_or(0, |at| at + 1);
-            self.cells.set_len(kept as u64).map_err(Unwritten::at(file))?;
+        folder.keep_whole_blocks(plan.cells.len());
+        if has_results {
+            folder.cells.add(&Line::Resumed { resumed_unix_ms: host::unix_ms() })?;
         }
-        Ok(())
+        Ok(folder)
     }
 
     /// The cells of half a block stood another moment than those that are measured in their place.
@@ -144,19 +96,19 @@ impl Folder {
     }
 
     /// Keeps a measured cell.
-    pub(super) fn add(&mut self, one: Measured) -> Result<(), RunError> {
-        self.line(&json!(one))?;
+    pub(super) fn add(&mut self, one: Measured) -> Result<(), Fault> {
+        self.cells.add(&Line::Cell(one.clone()))?;
         self.measured.push(one);
         Ok(())
     }
 
     /// Keeps that the run ends here, and that somebody sees its results.
-    pub(super) fn end(&mut self, blocks: usize) -> Result<(), RunError> {
-        self.line(&json!(Line::End { ended_after_blocks: blocks }))
+    pub(super) fn end(&mut self, blocks: usize) -> Result<(), Fault> {
+        self.cells.add(&Line::End { ended_after_blocks: blocks })
     }
 
     /// Writes the report in all its forms.
-    pub(super) fn write(&self, report: &Report) -> Result<(), RunError> {
+    pub(super) fn write(&self, report: &Report) -> Result<(), Fault> {
         let html = report.html(polyrail_analyze::STYLE);
         for (name, text) in
             [("report.json", json(report)), ("report.md", report.markdown()), ("report.html", html)]
@@ -170,15 +122,6 @@ impl Folder {
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
-
-    fn line(&mut self, value: &Value) -> Result<(), RunError> {
-        let written = |cells: &mut File| -> io::Result<()> {
-            cells.write_all(format!("{value}\n").as_bytes())?;
-            cells.sync_data()
-        };
-        let path = self.path.join(CELLS);
-        Ok(written(&mut self.cells).map_err(Unwritten::at(&path))?)
-    }
 }
 
 /// Whether an experiment has run in a folder.
@@ -187,31 +130,32 @@ pub(super) fn has_results(path: &Path) -> bool {
 }
 
 /// Refuses a folder in which no experiment has run: "nothing to undo" would not be true of the one that was meant.
-pub(super) fn refuse_without_results(path: &Path) -> Result<(), RunError> {
+pub(super) fn refuse_without_results(path: &Path) -> Result<(), Fault> {
     match has_results(path) {
         true => Ok(()),
-        false => Err(RunError::Folder {
-            path: path.to_owned(),
-            fault: "has no results of an experiment".to_owned(),
-            help: "name the folder that the experiment had: NAME-results, or what --out named",
-        }),
+        false => Err(unusable(
+            path,
+            "has no results of an experiment",
+            "name the folder that the experiment had: NAME-results, or what --out named",
+        )),
     }
 }
 
 /// Refuses a folder whose run is under way: what it changed on the host is no remainder.
-pub(super) fn refuse_if_in_use(path: &Path) -> Result<(), RunError> {
+pub(super) fn refuse_if_in_use(path: &Path) -> Result<(), Fault> {
     // Without the file nothing runs there. A pipe of its name would be waited for.
     let file = path.join(CELLS);
     let opened = file.is_file().then(|| File::open(file));
     let Some(Ok(cells)) = opened else { return Ok(()) };
-    lock(&cells).map_err(|_| in_use(path))
+    lock(&cells).map_err(|_| owner(path).in_use())
 }
 
-fn in_use(path: &Path) -> RunError {
-    RunError::Folder {
-        path: path.to_owned(),
-        fault: "is in use by another experiment".to_owned(),
-        help: "wait for its end, or name another folder with --out",
+fn owner(path: &Path) -> Owner<'_> {
+    Owner {
+        place: path,
+        run: "experiment",
+        elsewhere: "name another folder with --out",
+        repair: "take the line out; its block is measured again",
     }
 }
 

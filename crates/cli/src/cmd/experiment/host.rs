@@ -2,6 +2,7 @@
 //! after its measurement, and undone. The sessions' journals are in the results folder, so what a killed
 //! run left behind can be undone from there.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,9 +15,10 @@ use polyrail_tune::{
     SysMachine, TuneError, Which, apply, refuse_disruptive, reset, verify,
 };
 
-use super::error::RunError;
 use crate::cmd::host::changes::read_argument;
 use crate::cmd::host::place::{require_writable, ssh_interface};
+use crate::cmd::study::unusable;
+use crate::fault::Fault;
 use crate::machine_args::MachineCopy;
 use crate::stdout::tell;
 
@@ -45,7 +47,7 @@ pub(super) struct Applied<'a> {
 
 /// Undoes every session below this folder that still holds, the last one first. Returns how many values were put
 /// back.
-pub(super) fn undo_open(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<usize, RunError> {
+pub(super) fn undo_open(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<usize, TuneError> {
     let state = StateDir::new(folder);
     let open: Vec<String> = state
         .sessions()?
@@ -66,15 +68,34 @@ pub(super) fn undo_open(folder: &Path, sysroot: Option<&MachineCopy>) -> Result<
 }
 
 /// Refuses journals in a folder without results: no experiment has left them.
-pub(super) fn refuse_journals(journals: &Path, folder: &Path) -> Result<(), RunError> {
+pub(super) fn refuse_journals(journals: &Path, folder: &Path) -> Result<(), Fault> {
     match journals.symlink_metadata() {
         Err(_) => Ok(()),
-        Ok(_) => Err(RunError::Folder {
-            path: folder.to_owned(),
-            fault: format!("has a folder `{FOLDER}` for journals, but no results"),
-            help: "name another folder with --out: no experiment has made this one",
-        }),
+        Ok(_) => Err(unusable(
+            folder,
+            &format!("has a folder `{FOLDER}` for journals, but no results"),
+            "name another folder with --out: no experiment has made this one",
+        )),
     }
+}
+
+/// The fault of a change to the host whose journals are in the results folder, which --state-dir does not name.
+pub(super) fn fault(error: TuneError) -> Fault {
+    let help = match &error {
+        TuneError::Journal { source, .. } => match source.kind() {
+            ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "free some space there",
+            _ => "run it as a user who may read and write there",
+        },
+        TuneError::Untrusted { .. } => {
+            "its journals decide what is written to this host: name a folder with --out that only root can change, \
+             below folders that only root can change"
+        }
+        TuneError::HalfDone { .. } => {
+            "`polyrail experiment undo` with the results folder tries again"
+        }
+        _ => return error.into(),
+    };
+    Fault::from(error).with_help(help)
 }
 
 /// Undoes a session; with `force` also values that something else has set since.
@@ -102,7 +123,7 @@ impl HostFactors {
         state: PathBuf,
         file: &Path,
         sysroot: Option<&MachineCopy>,
-    ) -> Result<Self, RunError> {
+    ) -> Result<Self, TuneError> {
         let mut host = Self {
             machine: SysMachine::new(MachineCopy::root(sysroot)),
             state: StateDir::new(state),
@@ -133,7 +154,7 @@ impl HostFactors {
         factor: &Factor,
         level: &str,
         file: &Path,
-    ) -> Result<Option<HostPlan>, RunError> {
+    ) -> Result<Option<HostPlan>, TuneError> {
         if !factor.kind.is_of_host() || matches!(level, "default" | "none") {
             return Ok(None);
         }
@@ -211,14 +232,16 @@ impl HostFactors {
     pub(super) fn cells_that_run(
         &self,
         experiment: &Experiment,
-    ) -> Result<(Plan, Looks, Vec<String>), RunError> {
+    ) -> Result<(Plan, Looks, Vec<String>), Fault> {
         let (all, looks) = experiment.plan(|_| true)?;
         let reason = |cell: &[usize]| {
             let levels = cell.iter().zip(&self.denied);
             levels.filter_map(|(level, denied)| denied[*level].clone()).next()
         };
         if let Some(reason) = reason(&all.cells[0]) {
-            return Err(RunError::NoBaseline { reason });
+            let message = format!("the baseline can't be measured here: {reason}");
+            let help = "choose a `baseline` that needs no right that you lack";
+            return Err(Fault::environment(message).with_help(help));
         }
         let left_out: Vec<String> = (0..all.cells.len())
             .filter_map(|cell| Some(format!("{}: {}", all.label(cell), reason(&all.cells[cell])?)))
@@ -235,7 +258,7 @@ impl HostFactors {
         &mut self,
         cell: &[usize],
         stop: &dyn Fn() -> bool,
-    ) -> Result<Applied<'_>, RunError> {
+    ) -> Result<Applied<'_>, TuneError> {
         let mut applied = Applied { host: self, sessions: Vec::new(), cell: cell.to_vec() };
         for (factor, level) in cell.iter().enumerate() {
             let host = &mut *applied.host;
@@ -264,7 +287,7 @@ impl HostFactors {
 
 impl Applied<'_> {
     /// Reads everything back; a sentence on the first value that is not in force.
-    pub(super) fn check(&mut self) -> Result<Option<String>, RunError> {
+    pub(super) fn check(&mut self) -> Result<Option<String>, TuneError> {
         let host = &mut *self.host;
         let sessions = host.state.sessions()?;
         let managed: Vec<_> = sessions.into_iter().flat_map(|session| session.managed).collect();
@@ -284,7 +307,7 @@ impl Applied<'_> {
     }
 
     /// Puts every value back.
-    pub(super) fn undo(mut self) -> Result<(), RunError> {
+    pub(super) fn undo(mut self) -> Result<(), TuneError> {
         while let Some(id) = self.sessions.pop() {
             put_back(&mut self.host.machine, &self.host.state, id, true)?;
         }

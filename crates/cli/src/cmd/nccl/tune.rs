@@ -9,32 +9,15 @@ mod search;
 
 use std::process::ExitCode;
 
-use polyrail_report::exit;
-
 pub(super) use self::args::TuneArgs;
-use crate::cmd::experiment::error::RunError;
-use crate::files;
-use crate::stdout::{print, refuse, tell};
-use crate::unwritten::Unwritten;
+use crate::cmd::study::report::finish;
+use crate::fault::Fault;
 
 pub(super) fn run(args: &TuneArgs) -> ExitCode {
-    execute(args).unwrap_or_else(|error| refuse(&error, error.help(), error.exit_code()))
+    execute(args).unwrap_or_else(Fault::refuse)
 }
 
-fn execute(args: &TuneArgs) -> Result<ExitCode, RunError> {
-    let report = search::run(args)?;
-    let code = if report.interrupted { exit::INTERRUPTED } else { exit::OK };
-    if let (Some(path), Some(text)) = (&args.output, report.conf()) {
-        files::replace(path, text).map_err(Unwritten::at(path))?;
-        tell!(
-            "polyrail: wrote {}; NCCL reads it as ~/.nccl.conf, /etc/nccl.conf or NCCL_CONF_FILE",
-            path.display()
-        );
-    }
-    let text = match args.json {
-        // Numbers and text of a report always have a JSON form.
-        true => serde_json::to_string_pretty(&report).unwrap_or_default() + "\n",
-        false => report.text(),
-    };
-    Ok(print(&text, code))
+fn execute(args: &TuneArgs) -> Result<ExitCode, Fault> {
+    let readers = "NCCL reads it as ~/.nccl.conf, /etc/nccl.conf or NCCL_CONF_FILE";
+    finish(&search::run(args)?, args.output.as_deref(), readers, args.json)
 }

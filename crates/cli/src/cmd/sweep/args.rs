@@ -8,8 +8,9 @@ use polyrail_experiment::Design;
 use polyrail_report::without_invitation;
 
 use crate::cmd::bench::check_options;
+use crate::cmd::study::cell::OURS;
 use crate::files::OutFile;
-use crate::values::{Refusal, file_to_keep, file_to_write, number_within, time_within};
+use crate::values::{Over, Refusal, file_to_keep, file_to_write, number_within, over, time_within};
 
 /// Short, because each cell is measured many times.
 const BENCH: &str = "--sizes 16MiB --time 200ms --warmup 50ms --rounds 1";
@@ -21,6 +22,9 @@ const OVER: &[(&str, &[&str])] = &[
     ("channels", &["1", "2", "4"]),
     ("sockets", &["1", "2"]),
 ];
+
+const ALLOWED: &str = "NAME=A,B: a setting and its values, such as chunk_bytes=512KiB,1MiB";
+const SETTINGS: &str = "`polyrail config show` lists all settings";
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -60,7 +64,7 @@ pub(crate) struct AutotuneArgs {
 struct Common {
     /// Vary a setting, like chunk_bytes=512KiB,1MiB; may be repeated [default: chunk_bytes, window_chunks, channels
     /// and sockets]. Its default is always among the values.
-    #[arg(long, value_name = "NAME=A,B", value_parser = over)]
+    #[arg(long, value_name = "NAME=A,B", value_parser = over(ALLOWED, SETTINGS, check))]
     over: Vec<Over>,
 
     /// The workload: options of `polyrail bench`, as one text. With --latency among them lower is better.
@@ -86,13 +90,6 @@ enum DesignWord {
     Grid,
     /// Each value alone, with the defaults of the others.
     OneAtATime,
-}
-
-/// A setting and its values.
-#[derive(Clone, Debug)]
-pub(super) struct Over {
-    pub(super) name: String,
-    pub(super) values: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -136,10 +133,7 @@ impl AutotuneArgs {
 
 impl Common {
     fn wanted(&self, name: &'static str, budget: Option<Duration>) -> Wanted {
-        let built_in = OVER.iter().map(|(name, values)| Over {
-            name: (*name).to_owned(),
-            values: values.iter().map(ToString::to_string).collect(),
-        });
+        let built_in = OVER.iter().map(|(name, values)| Over::new(name, values));
         Wanted {
             name,
             over: if self.over.is_empty() { built_in.collect() } else { self.over.clone() },
@@ -154,16 +148,9 @@ impl Common {
     }
 }
 
-fn over(text: &str) -> Result<Over, Refusal> {
-    let allowed = "NAME=A,B: a setting and its values, such as chunk_bytes=512KiB,1MiB";
-    let (name, values) = text.split_once('=').ok_or_else(|| {
-        Refusal::new("has no `=`", allowed).with_help("`polyrail config show` lists all settings")
-    })?;
-    let values: Vec<String> = values.split(',').map(|value| value.trim().to_owned()).collect();
-    for value in &values {
-        Config::builder().set(name, value)?;
-    }
-    Ok(Over { name: name.to_owned(), values })
+fn check(name: &str, value: &str) -> Result<(), Refusal> {
+    Config::builder().set(name, value)?;
+    Ok(())
 }
 
 /// Refuses what `bench` would refuse.
@@ -179,8 +166,7 @@ fn bench(text: &str) -> Result<Bench, Refusal> {
     if text.contains(steers) {
         return Err(refused("has a control character"));
     }
-    let ours = ["--json", "--csv", "--listen", "--why"];
-    if words.iter().any(|word| ours.contains(&word.split('=').next().unwrap_or_default())) {
+    if words.iter().any(|word| OURS.contains(&word.split('=').next().unwrap_or_default())) {
         return Err(refused("has an option that this command gives itself"));
     }
     match check_options(words.iter().map(String::as_str)) {

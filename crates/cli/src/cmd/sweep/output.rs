@@ -2,36 +2,25 @@
 
 use std::collections::BTreeMap;
 
-use polyrail_config::steers;
-use polyrail_experiment::{Better, Effect, HeatMap, Sensitivity, unit_of};
-use polyrail_report::{Align, Host, Spread, Table, counted};
+use polyrail_experiment::{Effect, HeatMap, Sensitivity, unit_of};
+use polyrail_report::{Align, Spread, Table, counted};
 use serde::Serialize;
 
+use crate::cmd::study::report::{Comparison, Found};
 use crate::stdout::{fitted, wrapped_sentences};
-
-/// The version of [`SweepReport`]; raised when a field changes its meaning or goes away.
-pub(super) const SCHEMA_VERSION: u32 = 1;
 
 /// What a sweep found.
 #[derive(Serialize)]
 pub(super) struct SweepReport {
-    pub(super) schema_version: u32,
+    #[serde(flatten)]
+    pub(super) comparison: Comparison,
     pub(super) command: String,
-    pub(super) version: String,
-    pub(super) host: Host,
     pub(super) bench: Vec<String>,
-    pub(super) figure: String,
-    pub(super) better: Better,
-    pub(super) blocks: u64,
-    pub(super) elapsed_s: f64,
     pub(super) sensitivity: Vec<Sensitivity>,
     pub(super) heat_maps: Vec<HeatMap>,
     pub(super) best: Best,
     pub(super) proof: Option<Effect>,
-    pub(super) keep_default: bool,
     pub(super) cells: Vec<SweptCell>,
-    pub(super) interrupted: bool,
-    pub(super) notes: Vec<String>,
 }
 
 /// The best cell of the search.
@@ -51,14 +40,18 @@ pub(super) struct SweptCell {
     pub(super) figure: Option<Spread>,
 }
 
-impl SweepReport {
-    pub(super) fn text(&self) -> String {
+impl Found for SweepReport {
+    fn comparison(&self) -> &Comparison {
+        &self.comparison
+    }
+
+    fn text(&self) -> String {
         let mut text = format!(
             "{}: {}, {} in {:.0} s\n\n",
             self.command,
             counted(self.cells.len() as u64, "cell"),
-            counted(self.blocks, "block"),
-            self.elapsed_s
+            counted(self.comparison.blocks as u64, "block"),
+            self.comparison.elapsed_s
         );
         let mut table = Table::default()
             .column("setting", Align::Left)
@@ -71,53 +64,44 @@ impl SweepReport {
         }
         text.push_str(&fitted(&table));
         if let Some(map) = self.map_of_the_two_that_matter() {
+            let figure = &self.comparison.figure;
             text.push_str(&format!(
                 "\n{} (down) by {} (across), {}\n{}",
                 map.row_factor,
                 map.column_factor,
-                unit_of(&self.figure).unwrap_or(&self.figure),
+                unit_of(figure).unwrap_or(figure),
                 heat(map)
             ));
         }
         text.push_str(&format!("\n{}\n", wrapped_sentences(&self.verdict())));
-        for note in &self.notes {
-            text.push_str(&wrapped_sentences(&format!("note: {note}\n")));
-        }
-        text
+        text + &self.comparison.notes()
     }
 
-    /// The best configuration as YAML, with its machine and its proof; `None` to keep the default.
-    pub(super) fn yaml(&self) -> Option<String> {
-        let proof = self.proof.as_ref().filter(|_| !self.keep_default)?;
-        let host = &self.host;
-        let mut text = format!(
-            "# Found by polyrail {} {} on {}: Linux {}, {} CPUs.\n# Workload: polyrail bench {}\n# Against the default, in a fresh run of pairs: {}.\n",
-            self.command,
-            self.version,
-            line(&host.hostname),
-            line(&host.kernel),
-            host.cpus,
-            line(&self.bench.join(" ")),
-            proof.words
-        );
+    fn file(&self) -> Option<String> {
+        let proof = self.proof.as_ref().filter(|_| !self.comparison.keep_default)?;
+        let workload = format!("Workload: polyrail bench {}", self.bench.join(" "));
+        let against = "default, in a fresh run of pairs";
+        let mut text = self.comparison.comments(&self.command, &workload, against, proof);
         for (name, value) in &self.best.settings {
             // JSON's quotes mean the same in YAML.
             text.push_str(&format!("{name}: {}\n", serde_json::Value::from(value.as_str())));
         }
         Some(text)
     }
+}
 
+impl SweepReport {
     fn verdict(&self) -> String {
         let settings: Vec<String> =
             self.best.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
         match (&self.proof, self.best.is_default) {
             // Even the best of what was measured is not what all would have said.
-            (None, _) if self.interrupted => {
+            (None, _) if self.comparison.interrupted => {
                 "no answer: interrupted before all was measured and confirmed".to_owned()
             }
             (_, true) => "keep the default: the median of no cell was better".to_owned(),
             (None, false) => format!("keep the default: {} was not confirmed", settings.join(" ")),
-            (Some(proof), false) if self.keep_default => {
+            (Some(proof), false) if self.comparison.keep_default => {
                 format!("keep the default: {} against it: {}", settings.join(" "), proof.words)
             }
             (Some(proof), false) => {
@@ -158,17 +142,14 @@ fn heat(map: &HeatMap) -> String {
 
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Text that can't end a comment.
-fn line(text: &str) -> String {
-    text.replace(steers, " ")
-}
-
 #[cfg(test)]
 mod tests {
     use polyrail_config::Config;
-    use polyrail_experiment::Rule;
+    use polyrail_experiment::{Better, Figure, Measure, Rule, Verdict};
+    use polyrail_report::Host;
 
     use super::*;
+    use crate::cmd::study::template;
 
     fn report(pairs: &[(f64, f64)]) -> SweepReport {
         let rule = Rule { better: Better::Higher, precision: 0.01, miss: 0.05 };
@@ -176,31 +157,28 @@ mod tests {
         let settings = [("chunk_bytes", "1MiB"), ("congestion", "cubic")];
         let settings: BTreeMap<String, String> =
             settings.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let figure = (Figure::of_bench(), Better::Higher);
+        let experiment = template("sweep", Measure::Bench(Vec::new()), figure, Vec::new());
         SweepReport {
-            schema_version: SCHEMA_VERSION,
+            comparison: Comparison {
+                host: Host { hostname: "node\nchannels: 9".to_owned(), ..crate::host::describe() },
+                keep_default: proof.verdict != Verdict::Better,
+                ..Comparison::of(&experiment, Better::Higher)
+            },
             command: "sweep".to_owned(),
-            version: "0.1.0".to_owned(),
-            host: Host { hostname: "node\nchannels: 9".to_owned(), ..crate::host::describe() },
             bench: vec!["--sizes".to_owned(), "8".to_owned()],
-            figure: "/results/0/gb_per_s".to_owned(),
-            better: Better::Higher,
-            blocks: 3,
-            elapsed_s: 1.0,
             sensitivity: Vec::new(),
             heat_maps: Vec::new(),
             best: Best { is_default: false, levels: settings.clone(), settings },
-            keep_default: proof.verdict != polyrail_experiment::Verdict::Better,
             proof: Some(proof),
             cells: Vec::new(),
-            interrupted: false,
-            notes: Vec::new(),
         }
     }
 
     #[test]
     fn what_wins_is_a_file_that_settings_are_read_from_and_what_does_not_win_is_none() {
         let wins = report(&[(12.0, 10.0); 8]);
-        let text = wins.yaml().unwrap();
+        let text = wins.file().unwrap();
         let config = Config::builder().yaml(&text, "best.yml").unwrap().build().unwrap();
         assert_eq!((config.chunk_bytes, config.channels), (1 << 20, Config::default().channels));
         assert!(text.contains("pairs: +20.0 % ± 0.0 %, better.\n"), "{text}");
@@ -209,13 +187,13 @@ mod tests {
                 .contains("best: chunk_bytes=1MiB congestion=cubic; against the default: +20.0 %")
         );
         let none = report(&[(10.0, 10.0); 8]);
-        assert_eq!(none.yaml(), None);
+        assert_eq!(none.file(), None);
         assert!(
             none.text()
                 .contains("keep the default: chunk_bytes=1MiB congestion=cubic against it: 0.0 %")
         );
         let few = report(&[(12.0, 10.0); 3]);
-        assert_eq!(few.yaml(), None, "three pairs prove nothing");
+        assert_eq!(few.file(), None, "three pairs prove nothing");
     }
 
     #[test]
@@ -223,7 +201,7 @@ mod tests {
         let mut stopped = SweepReport { proof: None, ..report(&[]) };
         stopped.best.is_default = true;
         assert!(stopped.text().contains("keep the default: the median of no cell was better"));
-        stopped.interrupted = true;
+        stopped.comparison.interrupted = true;
         let text = stopped.text();
         assert!(text.contains("no answer: interrupted") && !text.contains("keep"), "{text}");
         stopped.best.is_default = false;

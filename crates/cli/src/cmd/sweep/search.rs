@@ -5,26 +5,22 @@ use std::time::Duration;
 use polyrail_config::Config;
 use polyrail_experiment::{
     Better, Dice, Effect, Experiment, Factor, Figure, Kind, Looks, Measure, Plan, Rule, Search,
-    heat_map, sensitivity,
+    Stopped, Verdict, heat_map, sensitivity,
 };
 use polyrail_report::{Spread, exit};
 
 use super::args::Wanted;
-use super::journal::{Entry, Journal};
 use super::output::{Best, SweepReport, SweptCell};
-use crate::cmd::experiment::cell::{Failure, Runner, check_command};
-use crate::cmd::experiment::error::RunError;
-use crate::host;
-use crate::interrupt::{AtOnce, Interrupt};
-use crate::progress::Progress;
+use super::past::Past;
+use crate::cmd::study::blocks::{BASELINE, Blocks, Cells, Part, Place, Study, Trial};
+use crate::cmd::study::cell::{Runner, check_command};
+use crate::cmd::study::report::Comparison;
+use crate::cmd::study::{
+    AGAIN_MAX, FIRST_SHARE, PRECISION, SEED, factors, of_cell, over_wrong, template,
+};
+use crate::fault::Fault;
+use crate::interrupt::Interrupt;
 
-const SEED: u64 = 42;
-/// The part of a budget that the search has; confirming has the rest.
-const SEARCH_SHARE: f64 = 0.6;
-/// Pairs of the default and the best at most.
-const PAIRS_MAX: usize = 32;
-/// A difference below this is not worth another file.
-const PRECISION: f64 = 0.01;
 /// So small a part of the first block tells whether the budget is [far](FAR_TOO_LONG) from enough for all of it.
 const TELLING_PART: usize = 10;
 /// The first ones take longer than the others.
@@ -33,237 +29,175 @@ const FAR_TOO_LONG: f64 = 2.0;
 /// How long one cell may take.
 const CELL_TIME: Duration = Duration::from_secs(600);
 
-/// What measures, and when it ends.
-struct Bench<'a> {
+/// The cells of a sweep.
+struct Sweep<'a> {
     runner: Runner<'a>,
     plan: &'a Plan,
-    interrupt: Interrupt,
-    journal: Journal,
+    past: Past,
+    budget: Option<Duration>,
+    /// The end of the search, until the best cell is confirmed.
+    limit_s: Option<f64>,
     /// Cells that were measured.
     done: usize,
-    /// Cells to measure before the best one is confirmed; with a budget that depends on what is measured.
+    /// Cells to measure in all; with a budget that depends on what is measured.
     planned: usize,
-    notes: Vec<String>,
 }
 
-/// Why there is no figure.
-enum Ended {
-    Interrupted,
-    Fault(String, Option<String>, u8),
+impl Cells for Sweep<'_> {
+    type Figure = f64;
+
+    fn now_s(&self) -> f64 {
+        self.past.now_s()
+    }
+
+    fn share(&self) -> f64 {
+        match self.budget {
+            Some(budget) => self.now_s() / budget.as_secs_f64().max(1e-3),
+            None => self.done as f64 / self.planned as f64,
+        }
+    }
+
+    fn has_time(&self, at: Place, count: usize) -> Result<bool, Fault> {
+        let Some(limit_s) = self.limit_s else { return Ok(true) };
+        if let (Some(budget), 0) = (self.budget, at.block) {
+            check_budget(budget, self.now_s(), at.position, count)?;
+        }
+        Ok(self.now_s() < limit_s)
+    }
+
+    fn measure(&mut self, at: Place, interrupt: &Interrupt) -> Result<f64, Fault> {
+        self.done += 1;
+        let measure = || Ok(self.runner.measure(at.cell, interrupt)?.figure);
+        self.past.figure(at.cell, measure).map_err(|fault| {
+            let label = if at.cell == BASELINE { "default" } else { &self.plan.label(at.cell) };
+            of_cell(label, at.block, fault)
+        })
+    }
+
+    fn end_block(&mut self) -> Result<(), Fault> {
+        self.past.end_block()
+    }
 }
 
 /// Runs the whole sweep.
-pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, RunError> {
+pub(super) fn run(wanted: &Wanted) -> Result<SweepReport, Fault> {
     let experiment = experiment(wanted)?;
     let plan = experiment.sweep()?;
     check_command(&experiment, &plan)?;
     let cells = plan.cells.len();
     let mut search = match wanted.budget {
-        Some(_) => Search::halving(cells, 0, experiment.better, SEED),
-        None => Search::whole(cells, 0, experiment.better, SEED, wanted.rounds),
+        Some(_) => Search::halving(cells, BASELINE, experiment.better, SEED),
+        None => Search::whole(cells, BASELINE, experiment.better, SEED, wanted.rounds),
     };
     let runner = Runner::new(&experiment, &plan)?;
-    let mut bench = Bench {
+    let mut study = Study::begin()?;
+    let mut sweep = Sweep {
         runner,
         plan: &plan,
-        interrupt: Interrupt::install(AtOnce::Never)?,
-        journal: Journal::open(wanted, &plan)?,
+        past: Past::open(wanted, &plan)?,
+        budget: wanted.budget,
+        limit_s: wanted.budget.map(|budget| budget.as_secs_f64() * FIRST_SHARE),
         done: 0,
         planned: cells * wanted.rounds,
-        notes: Vec::new(),
     };
-    let progress = Progress::new();
-    let finished = bench.search(&mut search, wanted.budget, &progress)?;
+    let finished = find(&mut study, &mut sweep, &mut search)?;
     let best = search.best();
-    let proof = match finished && best != 0 {
-        true => bench.confirm(best, wanted.budget, experiment.better, &progress)?,
+    let proof = match finished && best != BASELINE {
+        true => confirm(&mut study, &mut sweep, best, experiment.better)?,
         false => None,
     };
+    let Study { interrupt, notes, progress } = study;
     drop(progress);
     let figures = search.first_figures();
     let factors = plan.factors.len();
     let pairs = (0..factors).flat_map(|row| (row + 1..factors).map(move |column| (row, column)));
     let swept = |cell: usize| SweptCell {
-        levels: levels(&plan, cell),
+        levels: plan.level_map(cell),
         measured: search.figures(cell).len(),
         figure: Spread::of(search.figures(cell)),
     };
     let settings = experiment.settings_of(&plan, best);
     let has_preset = plan.factors.iter().any(|factor| factor.name == "preset");
     Ok(SweepReport {
-        schema_version: super::output::SCHEMA_VERSION,
+        comparison: Comparison {
+            blocks: search.blocks() as usize,
+            elapsed_s: sweep.now_s(),
+            keep_default: !proof.as_ref().is_some_and(|proof| proof.verdict == Verdict::Better),
+            interrupted: interrupt.is_raised(),
+            notes,
+            ..Comparison::of(&experiment, experiment.better)
+        },
         command: wanted.name.to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        host: host::describe(),
         bench: wanted.shown_bench(),
-        figure: experiment.figure.text().to_owned(),
-        better: experiment.better,
-        blocks: search.blocks(),
-        elapsed_s: bench.journal.now_s(),
         sensitivity: sensitivity(&plan, &figures),
         heat_maps: pairs.map(|(row, column)| heat_map(&plan, &figures, row, column)).collect(),
         best: Best {
-            is_default: best == 0,
-            levels: levels(&plan, best),
+            is_default: best == BASELINE,
+            levels: plan.level_map(best),
             // A value that is the default must stand there if a preset would give another one.
             settings: settings
                 .into_iter()
                 .filter(|(name, value)| has_preset || !is_default(name, value))
                 .collect(),
         },
-        keep_default: !proof
-            .as_ref()
-            .is_some_and(|proof| proof.verdict == polyrail_experiment::Verdict::Better),
         proof,
         cells: (0..cells).map(swept).collect(),
-        interrupted: bench.interrupt.is_raised(),
-        notes: bench.notes,
     })
 }
 
-impl Bench<'_> {
-    /// Whether the search came to an end of its own or of its time.
-    fn search(
-        &mut self,
-        search: &mut Search,
-        budget: Option<Duration>,
-        progress: &Progress,
-    ) -> Result<bool, RunError> {
-        let limit = budget.map(|budget| budget.as_secs_f64() * SEARCH_SHARE);
-        if budget.is_none() {
-            // Whether the best is to be confirmed, and in how many pairs, is known at the end.
-            progress.bound("at least");
-        }
-        while let Some(order) = search.next_block() {
-            let count = order.len();
-            let mut figures = Vec::with_capacity(count);
-            for (at, cell) in order.into_iter().enumerate() {
-                if let (Some(budget), 0) = (budget, search.blocks()) {
-                    check_budget(budget, self.journal.now_s(), at, count)?;
-                }
-                if limit.is_some_and(|limit| self.journal.now_s() >= limit) {
-                    self.notes.push("the search ended because its time was up".to_owned());
-                    return Ok(true);
-                }
-                let doing = format!("block {}: cell {} of {count}", search.blocks() + 1, at + 1);
-                progress.show(self.share(budget, 0), &doing);
-                match self.measure(cell) {
-                    Ok(figure) => figures.push((cell, figure)),
-                    Err(Ended::Interrupted) => return Ok(false),
-                    Err(Ended::Fault(fault, help, code)) if cell == 0 => {
-                        return Err(RunError::Cell {
-                            cell: "default".to_owned(),
-                            block: search.blocks(),
-                            fault,
-                            help,
-                            code,
-                        });
-                    }
-                    Err(Ended::Fault(fault, ..)) => {
-                        self.notes.push(format!("left out: {}: {fault}", self.plan.label(cell)));
-                        search.leave(cell);
-                    }
-                }
-            }
-            self.journal.end_block()?;
-            search.take(&figures);
-        }
-        self.notes.extend(early_end(budget, self.journal.now_s(), search));
-        Ok(true)
+/// Returns whether the search came to an end of its own or of its time.
+fn find(study: &mut Study, sweep: &mut Sweep<'_>, search: &mut Search) -> Result<bool, Fault> {
+    if sweep.budget.is_none() {
+        // Whether the best is to be confirmed, and in how many pairs, is known at the end.
+        study.progress.bound("at least");
     }
+    let part = Part { doing: "", most: None, leaves_out: true };
+    let mut blocks = Blocks::new();
+    while let Some(order) = search.next_block() {
+        let is_whole = study.block(sweep, &part, order, &mut blocks)?;
+        blocks.left_out.iter().for_each(|cell| search.leave(*cell));
+        if !is_whole {
+            let is_late = !study.interrupt.is_raised();
+            if is_late {
+                study.notes.push("the search ended because its time was up".to_owned());
+            }
+            return Ok(is_late);
+        }
+        let figures = blocks.whole.last().into_iter().flatten();
+        search.take(&figures.map(|(cell, figure)| (*cell, *figure)).collect::<Vec<_>>());
+    }
+    study.notes.extend(early_end(sweep.budget, sweep.now_s(), search));
+    Ok(true)
+}
 
-    /// Compares the best cell with the default in pairs, in random order. `None` if it was interrupted.
-    fn confirm(
-        &mut self,
-        best: usize,
-        budget: Option<Duration>,
-        better: Better,
-        progress: &Progress,
-    ) -> Result<Option<Effect>, RunError> {
-        // One comparison and so many blocks always have looks.
-        let Ok(looks) = Looks::new(1, PAIRS_MAX) else { return Ok(None) };
-        if budget.is_none() {
-            progress.bound("at most");
-        }
-        let mut pairs: Vec<(f64, f64)> = Vec::new();
-        let judged = |pairs: &[(f64, f64)], miss: f64| {
-            let rule = Rule { better, precision: PRECISION, miss };
-            let effect = rule.against("best", "default", pairs);
-            let is_narrow = rule.is_narrow(std::slice::from_ref(&effect));
-            (effect, is_narrow)
-        };
-        loop {
-            if looks.is_due(pairs.len()) {
-                let (effect, is_narrow) = judged(&pairs, looks.miss);
-                if is_narrow || pairs.len() == looks.most() {
-                    return Ok(Some(effect));
-                }
-            }
-            let is_late = budget.is_some_and(|budget| self.journal.now_s() >= budget.as_secs_f64());
-            // The first look is worth some more time than was asked for: without it nothing is confirmed.
-            if is_late && pairs.len() > looks.after[0] {
-                return Ok(Some(judged(&pairs, looks.miss_between(0)).0));
-            }
-            if is_late && pairs.len() == looks.after[0] {
-                return Ok(Some(judged(&pairs, looks.miss).0));
-            }
-            let doing = format!("confirming: pair {} of at most {}", pairs.len() + 1, looks.most());
-            progress.show(self.share(budget, looks.most()), &doing);
-            let mut order = [best, 0];
-            Dice::of_part(SEED + 1, pairs.len() as u64).shuffle(&mut order);
-            let mut figures = [0.0; 2];
-            for cell in order {
-                figures[usize::from(cell == 0)] = match self.measure(cell) {
-                    Ok(figure) => figure,
-                    Err(Ended::Interrupted) => return Ok(None),
-                    Err(Ended::Fault(fault, help, code)) => {
-                        let block = pairs.len() as u64;
-                        return Err(RunError::Cell {
-                            cell: self.plan.label(cell),
-                            block,
-                            fault,
-                            help,
-                            code,
-                        });
-                    }
-                };
-            }
-            self.journal.end_block()?;
-            pairs.push((figures[0], figures[1]));
-        }
+/// Compares the best cell with the default in pairs, in random order. `None` if it was interrupted.
+fn confirm(
+    study: &mut Study,
+    sweep: &mut Sweep<'_>,
+    best: usize,
+    better: Better,
+) -> Result<Option<Effect>, Fault> {
+    // One comparison and so many blocks always have looks.
+    let Ok(looks) = Looks::new(1, AGAIN_MAX) else { return Ok(None) };
+    if sweep.budget.is_none() {
+        study.progress.bound("at most");
     }
-
-    /// The part of the work that is behind us, if so many pairs are to come in the end.
-    fn share(&self, budget: Option<Duration>, pairs: usize) -> f64 {
-        match budget {
-            Some(budget) => self.journal.now_s() / budget.as_secs_f64().max(1e-3),
-            None => self.done as f64 / (self.planned + 2 * pairs) as f64,
-        }
-    }
-
-    fn measure(&mut self, cell: usize) -> Result<f64, Ended> {
-        if self.interrupt.is_raised() {
-            return Err(Ended::Interrupted);
-        }
-        self.done += 1;
-        if let Some(known) = self.journal.recall(cell) {
-            return known.map_err(|fault| Ended::Fault(fault, None, exit::ENVIRONMENT));
-        }
-        let at_s = self.journal.now_s();
-        let outcome = self.runner.measure(cell, &self.interrupt);
-        let mut keep = |figure| self.journal.add(Entry { cell, at_s, figure });
-        match outcome {
-            Ok(outcome) => {
-                keep(Ok(outcome.figure));
-                Ok(outcome.figure)
-            }
-            Err(Failure::Interrupted) => Err(Ended::Interrupted),
-            Err(Failure::Fault(fault, help, code)) => {
-                keep(Err(fault.clone()));
-                Err(Ended::Fault(fault, help, code))
-            }
-        }
-    }
+    sweep.limit_s = None;
+    sweep.planned += 2 * looks.most();
+    let judge = |blocks: &Blocks<f64>, rule| {
+        vec![blocks.effect(rule, best, ["best", "default"], |figure| *figure)]
+    };
+    let order = |pair| {
+        let mut order = vec![best, BASELINE];
+        Dice::of_part(SEED + 1, pair).shuffle(&mut order);
+        order
+    };
+    let part = Part { doing: "confirming: ", most: Some(looks.most()), leaves_out: false };
+    let until_s = sweep.budget.map_or(f64::INFINITY, |budget| budget.as_secs_f64());
+    let rule = Rule { better, precision: PRECISION, miss: looks.miss };
+    let trial = Trial::last(part, rule, &looks, until_s);
+    let (stopped, effects) = study.run(sweep, &trial, order, &mut Blocks::new(), judge)?;
+    Ok(effects.into_iter().next().filter(|_| stopped != Stopped::Interrupted))
 }
 
 /// Why a search leaves a part of its budget: more of it would not change the answer.
@@ -282,98 +216,53 @@ fn check_budget(
     seconds: f64,
     measured: usize,
     cells: usize,
-) -> Result<(), RunError> {
-    let needed = (seconds * cells as f64 / measured.max(1) as f64 / SEARCH_SHARE).ceil().max(1.0);
+) -> Result<(), Fault> {
+    let needed = (seconds * cells as f64 / measured.max(1) as f64 / FIRST_SHARE).ceil().max(1.0);
     let budget = budget.as_secs_f64();
-    let is_over = seconds >= budget * SEARCH_SHARE;
+    let is_over = seconds >= budget * FIRST_SHARE;
     let is_telling = measured >= cells.div_ceil(TELLING_PART).max(TELLING_LEAST);
     let is_hopeless = is_telling && needed > budget * FAR_TOO_LONG;
     if !is_over && !is_hopeless {
         return Ok(());
     }
-    Err(RunError::Command {
-        file: "--budget <TIME>".to_owned(),
-        fault: format!(
-            "`{budget}s` is too short to measure each cell once: {measured} of {cells} took {seconds:.0} s; allowed: about \
-             {needed}s or more"
-        ),
-        help: Some(format!(
-            "give --budget {needed}s, with more the best ones are measured again; or fewer values by --over, or a shorter \
-             --bench"
-        )),
-    })
+    let message = format!(
+        "--budget <TIME>: `{budget}s` is too short to measure each cell once: {measured} of {cells} took {seconds:.0} s; \
+         allowed: about {needed}s or more"
+    );
+    Err(Fault::new(exit::USAGE, message).with_help(format!(
+        "give --budget {needed}s, with more the best ones are measured again; or fewer values by --over, or a shorter --bench"
+    )))
 }
 
 /// The sweep as an experiment whose baseline has every setting at its default.
-fn experiment(wanted: &Wanted) -> Result<Experiment, RunError> {
+fn experiment(wanted: &Wanted) -> Result<Experiment, Fault> {
     let rows = Config::default().rows();
-    let factor = |over: &super::args::Over| {
-        let default = rows
-            .iter()
-            .find(|row| row.name == over.name)
-            .map(|row| row.value.clone())
-            .unwrap_or_default();
-        let mut levels = vec![default];
-        for value in &over.values {
-            if !is_default(&over.name, value) && !levels.contains(value) {
-                levels.push(value.clone());
-            }
-        }
-        Factor { name: over.name.clone(), kind: Kind::Setting, levels, baseline: 0 }
-    };
-    let mut factors: Vec<Factor> = Vec::new();
-    for over in &wanted.over {
-        if factors.iter().any(|factor| factor.name == over.name) {
-            return Err(RunError::Command {
-                file: "--over".to_owned(),
-                fault: format!("`{}` is there twice; allowed: each setting once", over.name),
-                help: Some("give all its values at once, separated by commas".to_owned()),
-            });
-        }
-        factors.push(factor(over));
-    }
+    let factors = factors(&wanted.over, "setting", |over| {
+        let default = rows.iter().find(|row| row.name == over.name);
+        let mut levels = vec![default.map(|row| row.value.clone()).unwrap_or_default()];
+        levels.extend(over.values.iter().filter(|value| !is_default(&over.name, value)).cloned());
+        Ok(Factor { name: over.name.clone(), kind: Kind::Setting, levels, baseline: 0 })
+    })?;
     // There would be one cell, and nothing that it could be slower than.
     if let Some(first) = factors.first().filter(|_| factors.iter().all(|one| one.levels.len() == 1))
     {
-        return Err(RunError::Command {
-            file: "--over".to_owned(),
-            fault: format!(
-                "`{}={}` has nothing but the default, which is among the values in any case; allowed: one other value \
-                 at least",
-                first.name, first.levels[0]
-            ),
-            help: Some(format!(
-                "`polyrail config help {}` tells which values there are",
-                first.name
-            )),
-        });
+        let fault = format!(
+            "`{}={}` has nothing but the default, which is among the values in any case; allowed: one other value at least",
+            first.name, first.levels[0]
+        );
+        let help = format!("`polyrail config help {}` tells which values there are", first.name);
+        return Err(over_wrong(&fault, &help));
     }
     let is_latency = wanted.bench.iter().any(|word| word == "--latency");
     let (figure, better) = match is_latency {
         true => (Figure::parse("/results/0/latency_us/p50"), Better::Lower),
         false => (Ok(Figure::of_bench()), Better::Higher),
     };
-    let figure = figure.map_err(|fault| RunError::Command {
-        file: wanted.name.to_owned(),
-        fault,
-        help: None,
-    })?;
-    Ok(Experiment {
-        file: wanted.name.to_owned(),
-        name: wanted.name.to_owned(),
-        about: String::new(),
-        measure: Measure::Bench(wanted.bench.clone()),
-        figure,
-        better,
-        factors,
-        settings: Vec::new(),
-        nics: Vec::new(),
-        design: wanted.design,
-        blocks: PAIRS_MAX,
-        time: CELL_TIME,
-        precision: PRECISION,
-        seed: SEED,
-    })
+    let figure =
+        figure.map_err(|fault| Fault::new(exit::USAGE, format!("{}: {fault}", wanted.name)))?;
+    let measure = Measure::Bench(wanted.bench.clone());
+    let experiment = template(wanted.name, measure, (figure, better), factors);
+    Ok(Experiment { design: wanted.design, blocks: AGAIN_MAX, time: CELL_TIME, ..experiment })
 }
 
 /// Whether the value means the default.
@@ -381,10 +270,6 @@ fn is_default(name: &str, value: &str) -> bool {
     let config = Config::builder().set(name, value).and_then(polyrail_config::ConfigBuilder::build);
     let Ok(config) = config else { return false };
     config.rows().iter().any(|row| row.name == name && !row.is_changed())
-}
-
-fn levels(plan: &Plan, cell: usize) -> std::collections::BTreeMap<String, String> {
-    plan.levels(cell).into_iter().map(|(name, level)| (name.to_owned(), level.to_owned())).collect()
 }
 
 #[cfg(test)]

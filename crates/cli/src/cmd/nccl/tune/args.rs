@@ -2,22 +2,21 @@
 
 use std::time::Duration;
 
-use polyrail_experiment::{Better, Design, Experiment, Factor, Figure, Kind, Measure};
+use polyrail_experiment::{Better, Experiment, Factor, Figure, Kind, Measure};
+use polyrail_report::exit;
 use serde::Serialize;
 
 use crate::cmd::collective::check_options;
-use crate::cmd::experiment::error::RunError;
 use crate::cmd::nccl::variables;
+use crate::cmd::study::{factors, over_wrong, template, this_program};
+use crate::fault::Fault;
 use crate::files::OutFile;
-use crate::values::{Refusal, file_to_write, time_within};
+use crate::values::{Over, Refusal, file_to_write, over, time_within};
 
 /// The level that leaves a variable as it is.
-pub(super) const UNCHANGED: &str = "unchanged";
+const UNCHANGED: &str = "unchanged";
 /// Blocks of one variable at a time, at most.
-pub(super) const BLOCKS_MAX: usize = 64;
-/// A difference below this is not worth a setting.
-pub(super) const PRECISION: f64 = 0.01;
-const SEED: u64 = 42;
+const BLOCKS_MAX: usize = 64;
 /// How long the command may take once.
 const COMMAND_TIME: Duration = Duration::from_secs(3600);
 
@@ -31,7 +30,7 @@ pub(crate) struct TuneArgs {
 
     /// Try values of a variable, like NCCL_BUFFSIZE=2097152,8388608 or POLYRAIL_CHUNK_BYTES=1MiB; may be
     /// repeated [default: some that suit the goal].
-    #[arg(long, value_name = "NAME=A,B", value_parser = over)]
+    #[arg(long, value_name = "NAME=A,B", value_parser = over(ALLOWED, VARIABLES, variables::check))]
     over: Vec<Over>,
 
     /// How long it may take, about.
@@ -94,19 +93,16 @@ enum BetterWord {
     Higher,
 }
 
-/// A variable and its values.
-#[derive(Clone, Debug)]
-struct Over {
-    name: String,
-    values: Vec<String>,
-}
-
 const EXAMPLES: &str = "\
 Examples:
   polyrail nccl tune --goal latency --budget 3min
   polyrail nccl tune --over NCCL_BUFFSIZE=2097152,8388608 --figure 'step ([0-9.]+) ms' -- torchrun train.py
 
 `polyrail nccl variables` lists the variables. docs/nccl.md (in packages: /usr/share/doc/polyrail/docs) explains the answer.";
+
+const ALLOWED: &str =
+    "NAME=A,B: a variable and values to try, such as NCCL_BUFFSIZE=2097152,8388608";
+const VARIABLES: &str = "`polyrail nccl variables` lists the variables";
 
 const JOB: &str = "Your own job";
 
@@ -138,44 +134,21 @@ const NCCLS: &[(Goal, &str, &[&str])] = &[
 
 impl TuneArgs {
     /// The experiment of one variable at a time.
-    pub(super) fn experiment(&self) -> Result<Experiment, RunError> {
-        let wrong = |fault: String, help: &str| RunError::Command {
-            file: "--over".to_owned(),
-            fault,
-            help: Some(help.to_owned()),
-        };
-        let mut factors: Vec<Factor> = Vec::new();
-        for Over { name, values } in self.over() {
-            if factors.iter().any(|factor| factor.name == name) {
-                let fault = format!("`{name}` is there twice; allowed: each variable once");
-                return Err(wrong(fault, "give all its values at once, separated by commas"));
-            }
-            if self.command.is_empty() && !variables::is_read_by_plugin(&name) {
+    pub(super) fn experiment(&self) -> Result<Experiment, Fault> {
+        let factors = factors(&self.over(), "variable", |Over { name, values }| {
+            if self.command.is_empty() && !variables::is_read_by_plugin(name) {
                 let fault = format!(
                     "`{name}` has no effect on `polyrail collective`, which runs no NCCL; allowed without a job: variables that the plugin reads"
                 );
-                return Err(wrong(fault, "give your own job: --figure PATTERN -- CMD"));
+                return Err(over_wrong(&fault, "give your own job: --figure PATTERN -- CMD"));
             }
-            let levels = [UNCHANGED.to_owned()].into_iter().chain(values).collect();
-            factors.push(Factor { name, kind: Kind::Variable, levels, baseline: 0 });
-        }
-        let (measure, figure, better) = self.measure()?;
-        Ok(Experiment {
-            file: "nccl tune".to_owned(),
-            name: "nccl tune".to_owned(),
-            about: String::new(),
-            measure: Measure::Command(measure),
-            figure,
-            better,
-            factors,
-            settings: Vec::new(),
-            nics: Vec::new(),
-            design: Design::OneAtATime,
-            blocks: BLOCKS_MAX,
-            time: COMMAND_TIME,
-            precision: PRECISION,
-            seed: SEED,
-        })
+            let levels = [UNCHANGED].into_iter().chain(values.iter().map(String::as_str));
+            let levels = levels.map(str::to_owned).collect();
+            Ok(Factor { name: name.clone(), kind: Kind::Variable, levels, baseline: 0 })
+        })?;
+        let (words, figure) = self.measure()?;
+        let experiment = template("nccl tune", Measure::Command(words), figure, factors);
+        Ok(Experiment { blocks: BLOCKS_MAX, time: COMMAND_TIME, ..experiment })
     }
 
     fn over(&self) -> Vec<Over> {
@@ -184,25 +157,19 @@ impl TuneArgs {
         }
         let of_nccl = if self.command.is_empty() { &[] } else { NCCLS };
         let suits = of_nccl.iter().chain(OURS).filter(|(goal, ..)| *goal == self.goal);
-        suits
-            .map(|(_, name, values)| Over {
-                name: (*name).to_owned(),
-                values: values.iter().map(ToString::to_string).collect(),
-            })
-            .collect()
+        suits.map(|(_, name, values)| Over::new(name, values)).collect()
     }
 
     /// The command, and where its figure is.
-    fn measure(&self) -> Result<(Vec<String>, Figure, Better), RunError> {
+    fn measure(&self) -> Result<(Vec<String>, (Figure, Better)), Fault> {
         if let Some(figure) = &self.figure {
             let better = match self.better {
                 BetterWord::Lower => Better::Lower,
                 BetterWord::Higher => Better::Higher,
             };
-            return Ok((self.command.clone(), figure.clone(), better));
+            return Ok((self.command.clone(), (figure.clone(), better)));
         }
-        let program = std::env::current_exe()
-            .map_err(|source| RunError::io("find", "this program".as_ref(), source))?;
+        let program = this_program()?;
         let is_small = self.goal == Goal::Latency;
         let (size, iterations) = if is_small { ("8", "2000") } else { ("16MiB", "20") };
         let defaults = [("--sizes", size), ("--iterations", iterations), ("--type", "uint8")];
@@ -219,12 +186,9 @@ impl TuneArgs {
             true => ("/plugins/0/sizes/0/time_us/median", Better::Lower),
             false => ("/plugins/0/sizes/0/busbw_gb_per_s", Better::Higher),
         };
-        let figure = Figure::parse(place).map_err(|fault| RunError::Command {
-            file: "nccl tune".to_owned(),
-            fault,
-            help: None,
-        })?;
-        Ok((words, figure, better))
+        let figure = Figure::parse(place)
+            .map_err(|fault| Fault::new(exit::USAGE, format!("nccl tune: {fault}")))?;
+        Ok((words, (figure, better)))
     }
 }
 
@@ -257,23 +221,6 @@ fn collective(text: &str) -> Result<Words, Refusal> {
             Err(refused(&format!("is refused by collective ({fault})")))
         }
     }
-}
-
-fn over(text: &str) -> Result<Over, Refusal> {
-    let allowed = "NAME=A,B: a variable and values to try, such as NCCL_BUFFSIZE=2097152,8388608";
-    let lists_all = "`polyrail nccl variables` lists the variables";
-    let (name, values) = text
-        .split_once('=')
-        .ok_or_else(|| Refusal::new("has no `=`", allowed).with_help(lists_all))?;
-    let mut kept: Vec<String> = Vec::new();
-    for value in values.split(',').map(str::trim) {
-        variables::check(name, value)?;
-        if kept.iter().any(|one| one == value) {
-            return Err(Refusal::new(format!("has the value {value} twice"), "each value once"));
-        }
-        kept.push(value.to_owned());
-    }
-    Ok(Over { name: name.to_owned(), values: kept })
 }
 
 fn figure(text: &str) -> Result<Figure, Refusal> {

@@ -2,58 +2,54 @@
 
 use std::collections::BTreeMap;
 
-use polyrail_config::steers;
-use polyrail_experiment::{Better, Effect, Experiment, Plan, show};
-use polyrail_report::{Align, Host, Spread, Table};
+use polyrail_experiment::{Better, Effect, Plan, show};
+use polyrail_report::{Align, Spread, Table};
 use serde::Serialize;
 
 use super::args::Goal;
-use super::search::Figures;
+use crate::cmd::study::blocks::Blocks;
+use crate::cmd::study::report::{Comparison, Found};
 use crate::stdout::fitted;
-
-/// The version of [`TuneReport`]; raised when a field changes its meaning or goes away.
-const SCHEMA_VERSION: u32 = 1;
 
 /// Values by variable.
 type Variables = BTreeMap<String, String>;
 
 #[derive(Serialize)]
 pub(super) struct TuneReport {
-    schema_version: u32,
-    version: String,
-    host: Host,
-    goal: Goal,
-    command: Vec<String>,
-    /// Where the figure was in what the command printed.
-    figure: String,
+    #[serde(flatten)]
+    pub(super) comparison: Comparison,
+    pub(super) goal: Goal,
+    pub(super) command: Vec<String>,
     /// Which printed figures are good.
-    printed_better: Better,
-    /// Which are good of what is judged.
-    better: Better,
-    blocks: usize,
-    fresh_blocks: usize,
-    elapsed_s: f64,
-    baseline: Sums,
-    tried: Vec<Tried>,
-    candidates: Vec<Candidate>,
-    keep_default: bool,
-    best: Variables,
-    pub(super) interrupted: bool,
-    notes: Vec<String>,
+    pub(super) printed_better: Better,
+    pub(super) fresh_blocks: usize,
+    pub(super) baseline: Sums,
+    pub(super) tried: Vec<Tried>,
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) best: Variables,
+}
+
+/// The figures of a cell in one block.
+#[derive(Clone, Copy)]
+pub(super) struct Figures {
+    /// The figure that is judged.
+    pub(super) goal: f64,
+    pub(super) printed: f64,
+    pub(super) cpu_seconds: f64,
 }
 
 /// What a cell printed and took; `null` if it was never measured.
 #[derive(Serialize)]
-struct Sums {
+pub(super) struct Sums {
     printed: Option<Spread>,
     cpu_seconds: Option<Spread>,
 }
 
 #[derive(Serialize)]
 pub(super) struct Tried {
-    variables: Variables,
+    pub(super) variables: Variables,
     #[serde(flatten)]
-    sums: Sums,
+    pub(super) sums: Sums,
     pub(super) effect: Effect,
 }
 
@@ -72,51 +68,20 @@ pub(super) fn variables_of(plan: &Plan, cell: usize) -> Variables {
 }
 
 impl Sums {
-    fn of(figures: &Figures) -> Self {
-        let spread = |all: &Vec<f64>| Spread::of(all.iter().copied());
-        Self { printed: spread(&figures.printed), cpu_seconds: spread(&figures.cpu_seconds) }
+    pub(super) fn of(blocks: &Blocks<Figures>, cell: usize) -> Self {
+        let spread = |one: fn(&Figures) -> f64| Spread::of(blocks.of(cell).map(one));
+        Self { printed: spread(|one| one.printed), cpu_seconds: spread(|one| one.cpu_seconds) }
     }
 }
 
-impl Tried {
-    pub(super) fn new(variables: Variables, figures: &Figures, effect: Effect) -> Self {
-        Self { variables, sums: Sums::of(figures), effect }
-    }
-}
-
-impl TuneReport {
-    pub(super) fn new(
-        goal: Goal,
-        (experiment, better): (&Experiment, Better),
-        (blocks, fresh_blocks, elapsed_s): (usize, usize, f64),
-        baseline: &Figures,
-        (tried, candidates, best): (Vec<Tried>, Vec<Candidate>, Option<usize>),
-        (interrupted, notes): (bool, Vec<String>),
-    ) -> Self {
-        Self {
-            schema_version: SCHEMA_VERSION,
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            host: crate::host::describe(),
-            goal,
-            command: experiment.measure.words().to_vec(),
-            figure: experiment.figure.text().to_owned(),
-            printed_better: experiment.better,
-            better,
-            blocks,
-            fresh_blocks,
-            elapsed_s,
-            baseline: Sums::of(baseline),
-            tried,
-            keep_default: best.is_none(),
-            best: best.map(|at| candidates[at].variables.clone()).unwrap_or_default(),
-            candidates,
-            interrupted,
-            notes,
-        }
+impl Found for TuneReport {
+    fn comparison(&self) -> &Comparison {
+        &self.comparison
     }
 
-    pub(super) fn text(&self) -> String {
-        let (count, blocks, took) = (self.tried.len(), self.blocks, self.elapsed_s);
+    fn text(&self) -> String {
+        let (count, Comparison { blocks, elapsed_s: took, .. }) =
+            (self.tried.len(), &self.comparison);
         let mut text = format!(
             "{}: {count} values one at a time, {blocks} blocks, {took:.0} s\n\n",
             self.judged()
@@ -147,38 +112,28 @@ impl TuneReport {
         for one in &self.candidates {
             text.push_str(&format!("  {}: {}\n", shown(&one.variables), one.effect.words));
         }
-        text.push_str(&match self.keep_default {
-            true if self.blocks == 0 => "\nno answer: nothing was measured\n".to_owned(),
+        text.push_str(&match self.comparison.keep_default {
+            true if self.comparison.blocks == 0 => "\nno answer: nothing was measured\n".to_owned(),
             true => "\nkeep the default: nothing is shown to be better\n".to_owned(),
             false => format!("\nbest: {}\n", shown(&self.best)),
         });
-        for note in &self.notes {
-            text.push_str(&format!("note: {note}\n"));
-        }
-        text
+        text + &self.comparison.notes()
     }
 
-    /// What won, as NCCL's file has it; `None` to keep the default.
-    pub(super) fn conf(&self) -> Option<String> {
-        let won =
-            self.candidates.iter().find(|one| !self.keep_default && one.variables == self.best)?;
-        let host = &self.host;
-        let mut text = format!(
-            "# Found by polyrail nccl tune {} on {}: Linux {}, {} CPUs.\n# {}: {}\n# Against the baseline, in a fresh run: {}.\n",
-            self.version,
-            line(&host.hostname),
-            line(&host.kernel),
-            host.cpus,
-            self.judged(),
-            line(&self.command.join(" ")),
-            won.effect.words,
-        );
+    fn file(&self) -> Option<String> {
+        let is_best = |one: &&Candidate| one.variables == self.best;
+        let won = self.candidates.iter().find(is_best).filter(|_| !self.comparison.keep_default)?;
+        let workload = format!("{}: {}", self.judged(), self.command.join(" "));
+        let against = "baseline, in a fresh run";
+        let mut text = self.comparison.comments("nccl tune", &workload, against, &won.effect);
         for (name, value) in &self.best {
             text.push_str(&format!("{name}={value}\n"));
         }
         Some(text)
     }
+}
 
+impl TuneReport {
     fn judged(&self) -> &'static str {
         match self.goal {
             Goal::Latency => "latency",
@@ -203,9 +158,4 @@ fn shown(variables: &Variables) -> String {
     let all: Vec<String> =
         variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
     all.join(" ")
-}
-
-/// Text that can't end a comment.
-fn line(text: &str) -> String {
-    text.replace(steers, " ")
 }

@@ -2,115 +2,168 @@
 
 use std::time::{Duration, Instant};
 
-use polyrail_experiment::{Better, Effect, Experiment, Looks, Plan, Rule, Verdict};
-use polyrail_report::exit;
+use polyrail_experiment::{Better, Effect, Experiment, Looks, Plan, Rule, Stopped, Verdict};
 
-use super::args::{Goal, PRECISION, TuneArgs};
-use super::output::{Candidate, Tried, TuneReport, variables_of};
-use crate::cmd::experiment::cell::{Failure, Outcome, Runner};
-use crate::cmd::experiment::error::RunError;
-use crate::cmd::experiment::run::Short;
-use crate::interrupt::{AtOnce, Interrupt};
-use crate::progress::Progress;
-use crate::stdout::complain;
+use super::args::{Goal, TuneArgs};
+use super::output::{Candidate, Figures, Sums, Tried, TuneReport, variables_of};
+use crate::cmd::study::blocks::{BASELINE, Blocks, Cells, Part, Place, Study, Trial};
+use crate::cmd::study::cell::{Outcome, Runner};
+use crate::cmd::study::report::Comparison;
+use crate::cmd::study::{AGAIN_MAX, FIRST_SHARE, PRECISION, of_cell};
+use crate::fault::Fault;
+use crate::interrupt::Interrupt;
 
-/// The part of the time in which one variable at a time is tried.
-const ALONE_SHARE: f64 = 0.6;
-/// Blocks of the fresh run, at most.
-const FRESH_MAX: usize = 32;
-/// The baseline's place among the cells.
-const BASELINE: usize = 0;
-
-/// What a cell measured, by block.
-#[derive(Clone, Default)]
-pub(super) struct Figures {
-    pub(super) goal: Vec<f64>,
-    /// What the command printed.
-    pub(super) printed: Vec<f64>,
-    pub(super) cpu_seconds: Vec<f64>,
-}
-
-/// What measures, and until when.
-struct Bench<'a> {
+/// The cells of one part of a run.
+struct Job<'a> {
     experiment: &'a Experiment,
+    plan: &'a Plan,
+    runner: Runner<'a>,
     goal: Goal,
-    interrupt: Interrupt,
     begin: Instant,
     budget: Duration,
-    progress: Progress,
-    notes: Vec<String>,
 }
 
-/// Cells, and what became of them.
-struct Measured {
-    cells: Vec<Figures>,
-    blocks: usize,
-    /// The probability of a miss of each interval.
-    miss: f64,
-    /// Those whose command failed.
-    left_out: Vec<usize>,
-}
-
-pub(super) fn run(args: &TuneArgs) -> Result<TuneReport, RunError> {
+pub(super) fn run(args: &TuneArgs) -> Result<TuneReport, Fault> {
     let experiment = args.experiment()?;
     let (plan, looks) = experiment.plan(|_| true)?;
-    let mut bench = Bench {
-        experiment: &experiment,
-        goal: args.goal,
-        interrupt: Interrupt::install(AtOnce::Never)?,
-        begin: Instant::now(),
-        budget: args.budget,
-        progress: Progress::new(),
-        notes: Vec::new(),
+    let (goal, budget, begin) = (args.goal, args.budget, Instant::now());
+    let better = match goal {
+        Goal::Latency | Goal::Throughput => experiment.better,
+        Goal::Cpu | Goal::Balance => Better::Lower,
     };
-    let better = bench.better();
-    let alone = (args.budget.mul_f64(ALONE_SHARE), 1, "one at a time");
-    let alone = bench.measure(&plan, &looks, alone)?;
-    let tried: Vec<Tried> = (1..plan.cells.len())
-        .map(|cell| {
-            let effect = bench.effect(&plan, &alone, cell);
-            Tried::new(variables_of(&plan, cell), &alone.cells[cell], effect)
-        })
-        .collect();
+    let mut study = Study::begin()?;
+    let measure = |study: &mut Study, plan: &Plan, trial: Trial<'_>| {
+        let runner = Runner::new(&experiment, plan)?;
+        let job = Job { experiment: &experiment, plan, runner, goal, begin, budget };
+        job.run(study, &trial)
+    };
+    let part = |doing, looks: &Looks| Part { doing, most: Some(looks.most()), leaves_out: true };
+    let rule = |looks: &Looks| Rule { better, precision: PRECISION, miss: looks.miss };
+    let enough = |enough_s: f64| {
+        let budget_s = (enough_s / FIRST_SHARE).ceil();
+        (budget_s, format!("Ctrl-C ends it; give --budget {budget_s}s, or fewer values"))
+    };
+    let trial = Trial {
+        part: part("one at a time: ", &looks),
+        rule: rule(&looks),
+        looks: &looks,
+        until_s: budget.as_secs_f64() * FIRST_SHARE,
+        at_least: 1,
+        enough: Some(&enough),
+    };
+    let (alone, effects) = measure(&mut study, &plan, trial)?;
+    let one = |(at, effect)| {
+        let cell = at + 1;
+        Tried { variables: variables_of(&plan, cell), sums: Sums::of(&alone, cell), effect }
+    };
+    let tried: Vec<Tried> = effects.into_iter().enumerate().map(one).collect();
     let cells = candidates(&plan, &tried, better);
     let mut found = Vec::new();
     let mut fresh_blocks = 0;
-    if !cells.is_empty() && !bench.is_stopped() {
+    // So few candidates and so many blocks always have looks.
+    if let Ok(looks) = Looks::new(cells.len(), AGAIN_MAX)
+        && !cells.is_empty()
+        && !study.interrupt.is_raised()
+    {
         let mut plan = plan.clone();
         plan.cells.truncate(1);
         plan.cells.extend(cells);
-        // Two candidates and so many blocks always have looks.
-        let looks = Looks::new(plan.cells.len() - 1, FRESH_MAX).map_err(|fewest| {
-            let (file, most) = (experiment.file.clone(), FRESH_MAX);
-            let comparisons = plan.cells.len() - 1;
-            polyrail_experiment::ExperimentError::FewBlocks {
-                file,
-                blocks: FRESH_MAX,
-                comparisons,
-                fewest,
-                most,
-            }
-        })?;
-        // The first look is worth some more time than was asked for: without it nothing is confirmed.
-        let fresh = (args.budget, looks.after[0], "again, with the baseline");
-        let fresh = bench.measure(&plan, &looks, fresh)?;
-        fresh_blocks = fresh.blocks;
-        found.extend((1..plan.cells.len()).map(|cell| {
-            let effect = bench.effect(&plan, &fresh, cell);
-            Candidate { variables: variables_of(&plan, cell), effect }
-        }));
+        let part = part("again, with the baseline: ", &looks);
+        let trial = Trial::last(part, rule(&looks), &looks, budget.as_secs_f64());
+        let (fresh, effects) = measure(&mut study, &plan, trial)?;
+        fresh_blocks = fresh.len();
+        let one = |(at, effect)| Candidate { variables: variables_of(&plan, at + 1), effect };
+        found.extend(effects.into_iter().enumerate().map(one));
     }
     let best = best(&found, better);
-    let interrupted = bench.is_stopped();
-    drop(bench.progress);
-    Ok(TuneReport::new(
-        args.goal,
-        (&experiment, better),
-        (alone.blocks, fresh_blocks, bench.begin.elapsed().as_secs_f64()),
-        &alone.cells[BASELINE],
-        (tried, found, best),
-        (interrupted, bench.notes),
-    ))
+    let Study { interrupt, notes, progress } = study;
+    drop(progress);
+    Ok(TuneReport {
+        comparison: Comparison {
+            blocks: alone.len(),
+            elapsed_s: begin.elapsed().as_secs_f64(),
+            keep_default: best.is_none(),
+            interrupted: interrupt.is_raised(),
+            notes,
+            ..Comparison::of(&experiment, better)
+        },
+        goal,
+        command: experiment.measure.words().to_vec(),
+        printed_better: experiment.better,
+        fresh_blocks,
+        baseline: Sums::of(&alone, BASELINE),
+        tried,
+        best: best.map(|at| found[at].variables.clone()).unwrap_or_default(),
+        candidates: found,
+    })
+}
+
+impl Job<'_> {
+    /// Returns the blocks, and the effects of all cells but the baseline.
+    fn run(
+        mut self,
+        study: &mut Study,
+        trial: &Trial<'_>,
+    ) -> Result<(Blocks<Figures>, Vec<Effect>), Fault> {
+        let plan = self.plan;
+        let judge = |blocks: &Blocks<Figures>, rule| {
+            let of = |cell| {
+                let names = [&plan.label(cell), "baseline"];
+                blocks.effect(rule, cell, names, |figures| figures.goal)
+            };
+            (1..plan.cells.len()).map(of).collect()
+        };
+        let mut blocks = Blocks::new();
+        let order = |block| plan.block(block);
+        let (stopped, effects) = study.run(&mut self, trial, order, &mut blocks, judge)?;
+        let (count, needed) = (blocks.len(), trial.looks.after[0]);
+        if stopped == Stopped::Time && count < needed {
+            let doing = trial.part.doing;
+            study.notes.push(format!(
+                "{doing}{count} blocks fit into the time, and {needed} are needed for a verdict; give more --budget"
+            ));
+        }
+        Ok((blocks, effects))
+    }
+}
+
+impl Cells for Job<'_> {
+    type Figure = Figures;
+
+    fn now_s(&self) -> f64 {
+        self.begin.elapsed().as_secs_f64()
+    }
+
+    fn share(&self) -> f64 {
+        self.now_s() / self.budget.as_secs_f64()
+    }
+
+    fn measure(&mut self, at: Place, interrupt: &Interrupt) -> Result<Figures, Fault> {
+        let failed = |fault| of_cell(&self.plan.label(at.cell), at.block, fault);
+        let outcome = self.runner.measure(at.cell, interrupt).map_err(|fault| {
+            let help = fault.help.clone().unwrap_or_else(|| HELP.to_owned());
+            failed(fault.with_help(help))
+        })?;
+        let Outcome { figure, cpu_seconds, .. } = outcome;
+        let cpu = cpu_seconds.unwrap_or_default();
+        let needs_cpu = matches!(self.goal, Goal::Cpu | Goal::Balance);
+        if needs_cpu && cpu <= 0.0 {
+            let fault = "it took less than 10 ms of CPU time, which is what the kernel counts by";
+            return Err(failed(
+                Fault::environment(fault).with_help("let the command do more steps"),
+            ));
+        }
+        let time = match self.experiment.better {
+            Better::Lower => figure,
+            Better::Higher => 1.0 / figure,
+        };
+        let goal = match self.goal {
+            Goal::Latency | Goal::Throughput => figure,
+            Goal::Cpu => cpu,
+            Goal::Balance => (time * cpu).sqrt(),
+        };
+        Ok(Figures { goal, printed: figure, cpu_seconds: cpu })
+    }
 }
 
 /// What to compare with the baseline once more: what won, together; with several winners, also the best of them alone. If nothing has
@@ -156,163 +209,6 @@ fn gain(effect: &Effect, better: Better) -> f64 {
     }
 }
 
-impl Bench<'_> {
-    /// Of what is judged.
-    fn better(&self) -> Better {
-        match self.goal {
-            Goal::Latency | Goal::Throughput => self.experiment.better,
-            Goal::Cpu | Goal::Balance => Better::Lower,
-        }
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.interrupt.is_raised()
-    }
-
-    /// Block after block, so many at least, until the effects are known or the time is over.
-    fn measure(
-        &mut self,
-        plan: &Plan,
-        looks: &Looks,
-        (until, at_least, doing): (Duration, usize, &str),
-    ) -> Result<Measured, RunError> {
-        let runner = Runner::new(self.experiment, plan)?;
-        let mut measured = Measured {
-            cells: vec![Figures::default(); plan.cells.len()],
-            blocks: 0,
-            miss: looks.miss,
-            left_out: Vec::new(),
-        };
-        let mut longest = Duration::ZERO;
-        loop {
-            let blocks = measured.blocks;
-            let is_known = |cell| {
-                let effect = self.effect(plan, &measured, cell);
-                self.rule(looks.miss).is_narrow(std::slice::from_ref(&effect))
-            };
-            if looks.is_due(blocks) && (1..plan.cells.len()).all(is_known) || blocks == looks.most()
-            {
-                return Ok(measured);
-            }
-            let left = until.saturating_sub(self.begin.elapsed());
-            if blocks >= at_least && left < longest {
-                if !looks.is_due(blocks) {
-                    measured.miss = looks.miss_between(0);
-                }
-                if blocks < looks.after[0] {
-                    self.notes.push(format!(
-                        "{doing}: {blocks} blocks fit into the time, and {} are needed for a verdict; give more --budget",
-                        looks.after[0]
-                    ));
-                }
-                return Ok(measured);
-            }
-            let begun = Instant::now();
-            let mut figures: Vec<Option<[f64; 3]>> = vec![None; plan.cells.len()];
-            let order = plan.block(blocks as u64);
-            let order: Vec<usize> =
-                order.into_iter().filter(|cell| !measured.left_out.contains(cell)).collect();
-            for (at, cell) in order.iter().enumerate() {
-                let share = self.begin.elapsed().as_secs_f64() / self.budget.as_secs_f64();
-                let part = format!("{doing}: block {}, {} of {}", blocks + 1, at + 1, order.len());
-                self.progress.show(share.min(1.0), &part);
-                match self.cell(&runner, plan, *cell, blocks) {
-                    Ok(Some(found)) => figures[*cell] = Some(found),
-                    Ok(None) => return Ok(measured),
-                    Err(error) if *cell == BASELINE => return Err(error),
-                    Err(error) => {
-                        self.notes.push(format!("left out: {error}"));
-                        measured.left_out.push(*cell);
-                    }
-                }
-            }
-            for (cell, found) in measured.cells.iter_mut().zip(figures) {
-                let Some([goal, printed, cpu_seconds]) = found else { continue };
-                cell.goal.push(goal);
-                cell.printed.push(printed);
-                cell.cpu_seconds.push(cpu_seconds);
-            }
-            measured.blocks += 1;
-            longest = longest.max(begun.elapsed());
-            if blocks == 0 && at_least == 1 {
-                self.foretell(doing, looks, until, longest);
-            }
-        }
-    }
-
-    /// What is judged, what was printed, and the CPU time; `None` if it was interrupted.
-    fn cell(
-        &self,
-        runner: &Runner<'_>,
-        plan: &Plan,
-        cell: usize,
-        block: usize,
-    ) -> Result<Option<[f64; 3]>, RunError> {
-        let failed = |fault: String, help: Option<String>, code: u8| RunError::Cell {
-            cell: plan.label(cell),
-            block: block as u64,
-            fault,
-            help,
-            code,
-        };
-        if self.is_stopped() {
-            return Ok(None);
-        }
-        let Outcome { figure, cpu_seconds, .. } = match runner.measure(cell, &self.interrupt) {
-            Ok(outcome) => outcome,
-            Err(Failure::Interrupted) => return Ok(None),
-            Err(Failure::Fault(fault, help, code)) => {
-                let help = help.unwrap_or_else(|| HELP.to_owned());
-                return Err(failed(fault, Some(help), code));
-            }
-        };
-        let cpu = cpu_seconds.unwrap_or_default();
-        let needs_cpu = matches!(self.goal, Goal::Cpu | Goal::Balance);
-        if needs_cpu && cpu <= 0.0 {
-            let fault = "it took less than 10 ms of CPU time, which is what the kernel counts by";
-            let help = "let the command do more steps".to_owned();
-            return Err(failed(fault.to_owned(), Some(help), exit::ENVIRONMENT));
-        }
-        let time = match self.experiment.better {
-            Better::Lower => figure,
-            Better::Higher => 1.0 / figure,
-        };
-        let goal = match self.goal {
-            Goal::Latency | Goal::Throughput => figure,
-            Goal::Cpu => cpu,
-            Goal::Balance => (time * cpu).sqrt(),
-        };
-        Ok(Some([goal, figure, cpu]))
-    }
-
-    /// Says early if the time will not do.
-    fn foretell(&self, doing: &str, looks: &Looks, until: Duration, block: Duration) {
-        let (needed, block_s) = (looks.after[0], block.as_secs_f64());
-        if let Some(Short { fit, enough_s }) = Short::of(until, 0, needed, block_s) {
-            let budget_s = (enough_s / ALONE_SHARE).ceil();
-            complain(
-                &format!(
-                    "{doing}: a block takes {block_s:.1} s, so {fit} of the {needed} that a verdict needs fit into the time; \
-                     allowed: about {budget_s}s or more"
-                ),
-                Some(&format!("Ctrl-C ends it; give --budget {budget_s}s, or fewer values")),
-            );
-        }
-    }
-
-    fn rule(&self, miss: f64) -> Rule {
-        Rule { better: self.better(), precision: PRECISION, miss }
-    }
-
-    fn effect(&self, plan: &Plan, measured: &Measured, cell: usize) -> Effect {
-        let [one, baseline] = [cell, BASELINE].map(|cell| &measured.cells[cell].goal);
-        let is_left_out = measured.left_out.contains(&cell);
-        let pairs = one.iter().copied().zip(baseline.iter().copied());
-        let pairs: Vec<(f64, f64)> = pairs.filter(|_| !is_left_out).collect();
-        self.rule(measured.miss).against(&plan.label(cell), "baseline", &pairs)
-    }
-}
-
 const HELP: &str = "run the command by itself to see what it prints, and look at --figure";
 
 #[cfg(test)]
@@ -339,7 +235,11 @@ mod tests {
             let pairs: Vec<_> =
                 (0..8).map(|block| (time * f64::from(9 + block), f64::from(9 + block))).collect();
             let effect = rule.against(&plan.label(at + 1), "baseline", &pairs);
-            Tried::new(variables_of(plan, at + 1), &Figures::default(), effect)
+            Tried {
+                variables: variables_of(plan, at + 1),
+                sums: Sums::of(&Blocks::new(), 0),
+                effect,
+            }
         };
         times.into_iter().enumerate().map(one).collect()
     }

@@ -12,9 +12,10 @@ use polyrail_host::{Sysroot, Topology};
 use polyrail_report::exit;
 use serde_json::Value;
 
-use super::error::RunError;
+use super::this_program;
 use crate::cmd::bench::check_options;
 use crate::crew::{Kept, Output, Worker};
+use crate::fault::Fault;
 use crate::interrupt::Interrupt;
 use crate::stdout::excerpt;
 
@@ -26,25 +27,17 @@ const TERM_PATIENCE: Duration = Duration::from_secs(5);
 const OUTPUT_MAX: usize = 16 << 20;
 
 /// What a cell's command said.
-pub(in crate::cmd) struct Outcome {
-    pub(in crate::cmd) figure: f64,
+pub(crate) struct Outcome {
+    pub(crate) figure: f64,
     /// User and system, of the command and of all that it waited for.
-    pub(in crate::cmd) cpu_seconds: Option<f64>,
-    pub(in crate::cmd) verified: Verified,
+    pub(crate) cpu_seconds: Option<f64>,
+    pub(crate) verified: Verified,
     /// What keeps the cell from being what its name says, though it ran as it should.
-    pub(in crate::cmd) note: Option<String>,
-}
-
-/// Why a cell has no figure.
-pub(in crate::cmd) enum Failure {
-    /// Somebody asked the run to end.
-    Interrupted,
-    /// A sentence, a remedy, and the exit code.
-    Fault(String, Option<String>, u8),
+    pub(crate) note: Option<String>,
 }
 
 /// Makes the commands of cells.
-pub(in crate::cmd) struct Runner<'a> {
+pub(crate) struct Runner<'a> {
     experiment: &'a Experiment,
     plan: &'a Plan,
     program: PathBuf,
@@ -53,12 +46,11 @@ pub(in crate::cmd) struct Runner<'a> {
 }
 
 /// Refuses options of `bench` that there are not, before anything runs.
-pub(in crate::cmd) fn check_command(experiment: &Experiment, plan: &Plan) -> Result<(), RunError> {
+pub(crate) fn check_command(experiment: &Experiment, plan: &Plan) -> Result<(), Fault> {
     let Measure::Bench(_) = &experiment.measure else { return Ok(()) };
-    let fault = |fault: String, help: Option<String>| RunError::Command {
-        file: experiment.file.clone(),
-        fault,
+    let fault = |fault: String, help: Option<String>| Fault {
         help,
+        ..Fault::new(exit::USAGE, format!("{}: {fault}", experiment.file))
     };
     for cell in 0..plan.cells.len() {
         let words = experiment.words_of(plan, cell);
@@ -95,58 +87,40 @@ pub(in crate::cmd) fn check_command(experiment: &Experiment, plan: &Plan) -> Res
 }
 
 /// Options that a cell may not have: the first two are added here.
-const OURS: &[&str] = &["--json", "--csv", "--listen", "--why"];
+pub(crate) const OURS: &[&str] = &["--json", "--csv", "--listen", "--why"];
 
 fn is_option(word: &str, option: &str) -> bool {
     word.strip_prefix(option).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
 }
 
 impl<'a> Runner<'a> {
-    pub(in crate::cmd) fn new(
-        experiment: &'a Experiment,
-        plan: &'a Plan,
-    ) -> Result<Self, RunError> {
-        let program = std::env::current_exe()
-            .map_err(|source| RunError::io("find", "this program".as_ref(), source))?;
+    pub(crate) fn new(experiment: &'a Experiment, plan: &'a Plan) -> Result<Self, Fault> {
+        let program = this_program()?;
         let matched = matched_bindings(experiment)?;
         Ok(Self { experiment, plan, program, matched })
     }
 
     /// Runs a cell's command and reads its figure.
-    pub(in crate::cmd) fn measure(
-        &self,
-        cell: usize,
-        interrupt: &Interrupt,
-    ) -> Result<Outcome, Failure> {
+    pub(crate) fn measure(&self, cell: usize, interrupt: &Interrupt) -> Result<Outcome, Fault> {
         let command = self.command(cell);
         let name = command.get_program().to_string_lossy().into_owned();
         let before = cpu_of_children();
         let said = run(command, self.limit(), interrupt).map_err(|error| {
             let help = "write the program as a shell would find it, or with its path";
-            Failure::Fault(
-                format!("`{}` can't be started: {error}", excerpt(&name)),
-                Some(help.to_owned()),
-                exit::ENVIRONMENT,
-            )
+            let message = format!("`{}` can't be started: {error}", excerpt(&name));
+            Fault::environment(message).with_help(help)
         })?;
-        let Some(said) = said else { return Err(Failure::Interrupted) };
+        let Some(said) = said else { return Err(Fault::interrupted()) };
         if said.timed_out {
             let limit = self.limit().as_secs_f64();
-            return Err(fault(
-                format!("its command was still running after {limit:.0} s"),
-                exit::ENVIRONMENT,
-            ));
+            let message = format!("its command was still running after {limit:.0} s");
+            return Err(Fault::environment(message));
         }
         if !said.status.success() {
             return Err(self.refused(&said));
         }
-        let figure = self
-            .experiment
-            .figure
-            .find(&said.stdout)
-            .map_err(|words| fault(words, exit::ENVIRONMENT))?;
-        let verified =
-            self.verify(cell, &said.stdout).map_err(|words| fault(words, exit::ENVIRONMENT))?;
+        let figure = self.experiment.figure.find(&said.stdout).map_err(Fault::environment)?;
+        let verified = self.verify(cell, &said.stdout).map_err(Fault::environment)?;
         let cpu_seconds = before.zip(cpu_of_children()).map(|(before, after)| after - before);
         Ok(Outcome { figure, cpu_seconds, verified, note: self.idle_bindings(cell, &said.stdout) })
     }
@@ -257,7 +231,7 @@ impl<'a> Runner<'a> {
             .then(|| format!("the bindings {text} bind no thread: they name no rail of this bench"))
     }
 
-    fn refused(&self, said: &Said) -> Failure {
+    fn refused(&self, said: &Said) -> Fault {
         let lines = || said.stderr.lines().map(str::trim).filter(|line| !line.is_empty());
         let remedy = lines().filter_map(|line| line.strip_prefix("help: ")).next_back();
         let mut message = lines().rfind(|line| !line.starts_with("help: ")).unwrap_or_default();
@@ -276,7 +250,8 @@ impl<'a> Runner<'a> {
             (Measure::Bench(_), Some(code @ 2..=5)) => code as u8,
             _ => exit::ENVIRONMENT,
         };
-        Failure::Fault(format!("its command {end}; {said_what}"), remedy.map(str::to_owned), code)
+        let help = remedy.map(str::to_owned);
+        Fault { help, ..Fault::new(code, format!("its command {end}; {said_what}")) }
     }
 }
 
@@ -296,7 +271,7 @@ fn check_threads(report: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn matched_bindings(experiment: &Experiment) -> Result<Option<Suggestion>, RunError> {
+fn matched_bindings(experiment: &Experiment) -> Result<Option<Suggestion>, Fault> {
     let wants = |factor: &&polyrail_experiment::Factor| {
         factor.kind == Kind::Bindings && factor.levels.iter().any(|level| level == "matched")
     };
@@ -305,17 +280,12 @@ fn matched_bindings(experiment: &Experiment) -> Result<Option<Suggestion>, RunEr
     let options = Options { interfaces: experiment.nics.clone(), ..Options::default() };
     let suggestion = bindings::suggest(&topology, &options);
     if suggestion.tx.is_empty() {
-        return Err(RunError::Level {
-            factor: factor.name.clone(),
-            level: "matched".to_owned(),
-            reason: suggestion.notes.join("; "),
-        });
+        let (factor, reason) = (&factor.name, suggestion.notes.join("; "));
+        let message = format!("the level {factor}=matched can't be applied: {reason}");
+        let help = "take the level out, or choose another one";
+        return Err(Fault::new(exit::USAGE, message).with_help(help));
     }
     Ok(Some(suggestion))
-}
-
-fn fault(words: String, code: u8) -> Failure {
-    Failure::Fault(words, None, code)
 }
 
 /// What a command left.

@@ -1,0 +1,119 @@
+//! Studies measure cells in blocks and judge the figures: `experiment run`, `sweep` and `autotune`, and `nccl tune`.
+//!
+//! The crate `experiment` plans and judges; here the cells are measured. Each command adds its options, the choice of
+//! cells and its report.
+//!
+//! * [`cell`] runs the command of one cell, and reads its figure and settings.
+//! * [`blocks`] measures block after block, until the effects are known or the time is up.
+//! * [`journal`] keeps what was measured, line by line, so that a run can go on.
+//! * [`report`] is the common part of the reports of sweep, autotune and nccl tune.
+
+pub(super) mod blocks;
+pub(super) mod cell;
+pub(super) mod journal;
+pub(super) mod report;
+
+use std::io::{self, ErrorKind};
+use std::path::Path;
+use std::time::Duration;
+
+use polyrail_experiment::{Better, Design, Experiment, Factor, Figure, Measure};
+use polyrail_profile::shown_path;
+use polyrail_report::exit;
+
+use crate::fault::Fault;
+use crate::values::Over;
+
+pub(super) const SEED: u64 = 42;
+/// The part of a budget for the search. The confirmation has the rest.
+pub(super) const FIRST_SHARE: f64 = 0.6;
+/// Blocks of the confirmation, at most.
+pub(super) const AGAIN_MAX: usize = 32;
+/// A difference below this is not worth a setting.
+pub(super) const PRECISION: f64 = 0.01;
+
+/// A file that can't be read.
+pub(super) fn unread(path: &Path) -> impl Fn(io::Error) -> Fault + use<> {
+    let path = shown_path(path);
+    move |source| {
+        let help = match source.kind() {
+            ErrorKind::InvalidData => "it must be text in UTF-8, as docs/experiments.md shows",
+            _ => "name a file that this user can read",
+        };
+        let allowed = "a file of UTF-8 text that this user may read";
+        let message = format!("can't read {path}: {source}; allowed: {allowed}");
+        Fault::new(exit::of_io(&source), message).with_help(help)
+    }
+}
+
+/// A path that the system does not resolve.
+pub(super) fn not_found(path: &Path) -> impl Fn(io::Error) -> Fault + use<> {
+    let path = shown_path(path);
+    move |source| Fault::environment(format!("can't find {path}: {source}"))
+}
+
+/// The path of this program.
+pub(super) fn this_program() -> Result<std::path::PathBuf, Fault> {
+    std::env::current_exe().map_err(not_found("this program".as_ref()))
+}
+
+/// A results folder or a journal that this run can't use. `why` follows the path.
+pub(super) fn unusable(path: &Path, why: &str, help: &str) -> Fault {
+    let (path, allowed) = (shown_path(path), "results of the same run, or a new name");
+    let message = format!("the results folder {path} {why}; allowed: {allowed}");
+    Fault::new(exit::USAGE, message).with_help(help)
+}
+
+/// Names the cell in a fault of its command.
+pub(super) fn of_cell(label: &str, block: usize, fault: Fault) -> Fault {
+    let message = format!("the cell {label}, block {block}: {}", fault.message);
+    Fault { message, ..fault }
+}
+
+/// Values of `--over` that do not go together.
+pub(super) fn over_wrong(fault: &str, help: &str) -> Fault {
+    Fault::new(exit::USAGE, format!("--over: {fault}")).with_help(help)
+}
+
+/// Makes a factor of each `--over`. `noun` names what may be there once.
+pub(super) fn factors(
+    over: &[Over],
+    noun: &str,
+    factor: impl Fn(&Over) -> Result<Factor, Fault>,
+) -> Result<Vec<Factor>, Fault> {
+    let mut factors: Vec<Factor> = Vec::new();
+    for one in over {
+        if factors.iter().any(|factor| factor.name == one.name) {
+            let fault = format!("`{}` is there twice; allowed: each {noun} once", one.name);
+            let help = "give all its values at once, separated by commas";
+            return Err(over_wrong(&fault, help));
+        }
+        factors.push(factor(one)?);
+    }
+    Ok(factors)
+}
+
+/// An experiment of one command, whose bounds the caller changes.
+pub(super) fn template(
+    name: &str,
+    measure: Measure,
+    (figure, better): (Figure, Better),
+    factors: Vec<Factor>,
+) -> Experiment {
+    Experiment {
+        file: name.to_owned(),
+        name: name.to_owned(),
+        about: String::new(),
+        measure,
+        figure,
+        better,
+        factors,
+        settings: Vec::new(),
+        nics: Vec::new(),
+        design: Design::OneAtATime,
+        blocks: AGAIN_MAX,
+        time: Duration::ZERO,
+        precision: PRECISION,
+        seed: SEED,
+    }
+}

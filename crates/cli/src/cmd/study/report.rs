@@ -1,0 +1,111 @@
+//! The report of a search for something better than the default, as sweep, autotune and nccl tune print it.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use polyrail_config::steers;
+use polyrail_experiment::{Better, Effect, Experiment};
+use polyrail_report::{Host, exit};
+use serde::Serialize;
+
+use crate::fault::Fault;
+use crate::files;
+use crate::stdout::{print, tell, wrapped_sentences};
+use crate::unwritten::Unwritten;
+
+/// The version of reports with a [`Comparison`]; raised when a field changes its meaning or goes away.
+const SCHEMA_VERSION: u32 = 1;
+
+/// The part that all such reports have.
+#[derive(Serialize)]
+pub(crate) struct Comparison {
+    pub(crate) schema_version: u32,
+    pub(crate) version: String,
+    pub(crate) host: Host,
+    /// The place of the figure in the output of the command.
+    pub(crate) figure: String,
+    /// Which of the judged figures are good.
+    pub(crate) better: Better,
+    pub(crate) blocks: usize,
+    pub(crate) elapsed_s: f64,
+    pub(crate) keep_default: bool,
+    pub(crate) interrupted: bool,
+    pub(crate) notes: Vec<String>,
+}
+
+impl Comparison {
+    /// A comparison that has found nothing yet.
+    pub(crate) fn of(experiment: &Experiment, better: Better) -> Self {
+        Self {
+            schema_version: SCHEMA_VERSION,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            host: crate::host::describe(),
+            figure: experiment.figure.text().to_owned(),
+            better,
+            blocks: 0,
+            elapsed_s: 0.0,
+            keep_default: true,
+            interrupted: false,
+            notes: Vec::new(),
+        }
+    }
+
+    /// The notes as the end of a text.
+    pub(crate) fn notes(&self) -> String {
+        self.notes.iter().map(|note| wrapped_sentences(&format!("note: {note}\n"))).collect()
+    }
+
+    /// Comments on the machine, the workload and the proof, for a file with the best configuration.
+    pub(crate) fn comments(
+        &self,
+        command: &str,
+        workload: &str,
+        against: &str,
+        proof: &Effect,
+    ) -> String {
+        let Self { version, host, .. } = self;
+        format!(
+            "# Found by polyrail {command} {version} on {}: Linux {}, {} CPUs.\n# {}\n# Against the {against}: {}.\n",
+            line(&host.hostname),
+            line(&host.kernel),
+            host.cpus,
+            line(workload),
+            proof.words
+        )
+    }
+}
+
+/// Text that can't end a comment.
+fn line(text: &str) -> String {
+    text.replace(steers, " ")
+}
+
+/// A report with a [`Comparison`].
+pub(crate) trait Found: Serialize {
+    fn comparison(&self) -> &Comparison;
+
+    fn text(&self) -> String;
+
+    /// The file with the best configuration; `None` to keep the default.
+    fn file(&self) -> Option<String>;
+}
+
+/// Writes the best configuration to `output`, and prints the report. `readers` says who reads the file.
+pub(crate) fn finish(
+    found: &impl Found,
+    output: Option<&Path>,
+    readers: &str,
+    as_json: bool,
+) -> Result<ExitCode, Fault> {
+    let code = if found.comparison().interrupted { exit::INTERRUPTED } else { exit::OK };
+    if let (Some(path), Some(text)) = (output, found.file()) {
+        files::replace(path, text).map_err(Unwritten::at(path))?;
+        tell!("polyrail: wrote {}; {readers}", path.display());
+    }
+    let text = match as_json {
+        // Numbers and text of a report always have a JSON form.
+        true => serde_json::to_string_pretty(found).unwrap_or_default() + "\n",
+        false => found.text(),
+    };
+    Ok(print(&text, code))
+}

@@ -1,0 +1,161 @@
+//! Figures that a sweep measured, in its journal. The journal's first line is the plan; each further line is a block, or a
+//! pair of the best cell and the default.
+//!
+//! A search takes the same way through the same figures at the same times. So to go on, it begins from the start, and
+//! takes figures from the journal until there is none left. A block that was not whole is measured again.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use polyrail_experiment::Plan;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::args::Wanted;
+use crate::cmd::study::journal::{Journal, Owner};
+use crate::fault::Fault;
+use crate::host;
+use crate::stdout::{excerpt, tell};
+
+const SCHEMA_VERSION: u32 = 1;
+
+/// A cell that was measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Entry {
+    cell: usize,
+    /// Seconds from the sweep's beginning to the measurement's, without breaks.
+    at_s: f64,
+    /// The figure, or why there is none.
+    figure: Result<f64, String>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Block {
+    block: Vec<Entry>,
+    ended_s: f64,
+}
+
+/// The clock and the memory of a sweep.
+pub(super) struct Past {
+    journal: Option<Journal<Block>>,
+    /// Entries of the journal that the search has not reached.
+    left: VecDeque<Entry>,
+    /// Of the block under way.
+    begun: Vec<Entry>,
+    begin: Instant,
+    /// Time of earlier runs.
+    before_s: f64,
+}
+
+impl Past {
+    /// Makes the journal, or reads it to go on with it.
+    pub(super) fn open(wanted: &Wanted, plan: &Plan) -> Result<Self, Fault> {
+        let mut past = Self {
+            journal: None,
+            left: VecDeque::new(),
+            begun: Vec::new(),
+            begin: Instant::now(),
+            before_s: 0.0,
+        };
+        let Some(path) = &wanted.journal else { return Ok(past) };
+        let owner = Owner {
+            place: path,
+            run: "sweep",
+            elsewhere: "name another file with --journal",
+            repair: "take the lines from there out; they are measured again",
+        };
+        let first = first_line(wanted, plan);
+        let (journal, blocks) =
+            Journal::open(path, &owner, &first, |found| differs(found, &first))?;
+        past.journal = Some(journal);
+        for Block { block, ended_s } in blocks {
+            past.left.extend(block);
+            past.before_s = ended_s;
+        }
+        let count = past.left.len();
+        if count > 0 {
+            tell!("polyrail: goes on with {count} figures of {}", path.display());
+        }
+        past.begin = Instant::now();
+        Ok(past)
+    }
+
+    /// Seconds since the sweep began, without breaks. Until the journal ends, the time of its next entry, so that a
+    /// search decides as in the run before.
+    pub(super) fn now_s(&self) -> f64 {
+        match self.left.front() {
+            Some(next) => next.at_s,
+            None => self.before_s + self.begin.elapsed().as_secs_f64(),
+        }
+    }
+
+    /// The figure of the cell that is next: that of the journal, or else what `measure` returns.
+    pub(super) fn figure(
+        &mut self,
+        cell: usize,
+        measure: impl FnOnce() -> Result<f64, Fault>,
+    ) -> Result<f64, Fault> {
+        match self.left.pop_front() {
+            Some(next) if next.cell == cell => return next.figure.map_err(Fault::environment),
+            // Another order than then: the rest of the journal belongs to another search.
+            Some(_) => self.left.clear(),
+            None => {}
+        }
+        let at_s = self.now_s();
+        let figure = measure();
+        let kept = figure.as_ref().map(|figure| *figure).map_err(|fault| fault.message.clone());
+        self.begun.push(Entry { cell, at_s, figure: kept });
+        figure
+    }
+
+    /// Keeps the block that has ended.
+    pub(super) fn end_block(&mut self) -> Result<(), Fault> {
+        let (block, ended_s) = (std::mem::take(&mut self.begun), self.now_s());
+        match &mut self.journal {
+            Some(journal) if !block.is_empty() => journal.add(&Block { block, ended_s }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The properties that a run that goes on must share with the one before. More time may be given.
+fn first_line(wanted: &Wanted, plan: &Plan) -> Value {
+    let about = host::describe();
+    json!({
+        "sweep_journal": SCHEMA_VERSION,
+        "command": wanted.name,
+        "version": env!("CARGO_PKG_VERSION"),
+        "host": about.hostname,
+        "cpus": about.cpus,
+        "bench": wanted.shown_bench().join(" "),
+        "cells": (0..plan.cells.len()).map(|cell| plan.label(cell)).collect::<Vec<_>>().join("; "),
+        "rounds": wanted.rounds,
+        "with_budget": wanted.budget.is_some(),
+    })
+}
+
+/// The reason why a sweep can't go on behind a first line, with a remedy.
+fn differs(found: &str, now: &Value) -> Option<(String, &'static str)> {
+    let then = serde_json::from_str::<Value>(found).ok();
+    let Some(then) = then.filter(|first| first["sweep_journal"].is_u64()) else {
+        return Some(("is no journal of a sweep".to_owned(), "name another file with --journal"));
+    };
+    let help = "give the options that it was begun with, or name another file with --journal";
+    Some((format!("is of another sweep: {}", difference(&then, now)?), help))
+}
+
+/// The first difference, for people.
+fn difference(then: &Value, now: &Value) -> Option<String> {
+    let now = now.as_object()?;
+    let (name, now) = now.iter().find(|(name, value)| then[name.as_str()] != **value)?;
+    let text = |value: &Value| value.as_str().map_or(value.to_string(), str::to_owned);
+    let (then, now) = (text(&then[name.as_str()]), text(now));
+    // Of long lists that begin alike the beginnings say nothing.
+    let alike = then.bytes().zip(now.bytes()).take_while(|(then, now)| then == now).count();
+    let from = then[..then.floor_char_boundary(alike)].rfind("; ").map_or(0, |at| at + 2);
+    let shown = |text: &str| {
+        let dots = if from > 0 { "… " } else { "" };
+        format!("{dots}{}", excerpt(&text[from..]))
+    };
+    Some(format!("{name} was `{}`, and is `{}` now", shown(&then), shown(&now)))
+}
