@@ -8,7 +8,8 @@ use std::process::{Output, Stdio};
 use polyrail_host::{fixtures, snapshot};
 use serde_json::Value;
 
-use crate::common::polyrail;
+use crate::common::golden::assert_golden;
+use crate::common::{polyrail, refusal, refusals};
 
 fn on_this_machine(args: &[&str]) -> Output {
     let state = std::env::temp_dir().join(format!("polyrail-irq-{}", std::process::id()));
@@ -131,79 +132,53 @@ fn root_writes_and_obeys_no_plan_that_another_user_can_change() {
 
 #[test]
 fn what_cannot_be_used_is_refused_with_exit_code_2_and_a_remedy() {
-    let folder = tempfile::tempdir().unwrap();
-    let bad = folder.path().join("bad.json");
-    std::fs::write(&bad, "{\"schema_version\": 1,\n \"name\": 3}").unwrap();
-    let bad = bad.to_str().unwrap();
-    let absent = "interface `none0`: does not exist in this network namespace; allowed: ";
-    for (args, words) in [
-        (vec!["host", "apply", "/none/plan.json"], "/none/plan.json"),
-        (vec!["host", "apply", bad], "line 2"),
-        (
-            vec!["host", "apply", "throughput"],
-            "`throughput`: does not exist; allowed: irq, tune, channels, rings, coalesce, rss, fix, or a file that \
-             exists\nhelp: for more, try 'polyrail host apply --help'",
-        ),
-        (
-            vec!["host", "verify", "tune2"],
-            "`tune2`: does not exist; allowed: irq, nic, tune, doctor, or a file that exists\nhelp: for more, try ",
-        ),
-        (
-            vec!["host", "apply", "irq", "--policy", "numa"],
-            "help: `polyrail host plan irq --policy … -o FILE`, then `polyrail host apply FILE`",
-        ),
-        (vec!["host", "apply", "bindings"], "nothing of this host; allowed: irq, tune, channels, "),
-        (vec!["host", "plan", "irq", "--nic", "none0"], "interface `none0`"),
-        (vec!["host", "show", "irq", "none0"], "interface `none0`"),
-        (vec!["host", "plan", "irq", "--cpus", "8000"], "not online"),
-        (vec!["host", "plan", "irq", "--cpus", "9-4"], "ends before it starts"),
-        (vec!["host", "plan", "irq", "--map", "/none/map.yaml"], "/none/map.yaml"),
-        (vec!["host", "undo", "nonsense"], "session `nonsense`: does not exist; allowed: "),
-        (
-            vec!["host", "verify"],
-            "no plan was carried out since boot; allowed: a plan file\nhelp: name a plan file",
-        ),
-        (vec!["host", "verify", "tune"], "no plan of tune was carried out since boot; allowed: "),
-        (vec!["host", "confirm"], "nothing was carried out since boot; allowed: what "),
-        (vec!["host", "plan", "tune", "fast"], "throughput, latency, zerocopy"),
-        (
-            vec!["host", "undo", "rings"],
-            "`rings`: is undone by the name `nic`; allowed: irq, nic, tune, doctor, or an ID\nhelp: `polyrail host undo nic`",
-        ),
-        (vec!["host", "plan", "rings", "rx=128"], "`rx=128`: stands where the interface belongs; "),
-        (
-            vec!["host", "help", "plan", "irq"],
-            "`irq`: does not exist; allowed: `polyrail host plan --help`\n",
-        ),
-        (
-            vec!["--json", "host", "show"],
-            "option `--json`: does not exist here; allowed: behind `polyrail host show`\nhelp: write `polyrail host show --json`",
-        ),
-        (vec!["host", "plan", "tune"], "host show profiles"),
-        (
-            vec!["host", "undo", "tune", "fast"],
-            "never applied; allowed: latency, throughput, zerocopy",
-        ),
-        (vec!["host", "undo", "tune", "through"], "never applied"),
-        (vec!["host", "show", "channels", "none0"], absent),
-        (vec!["host", "plan", "channels", "none0", "combined=2"], absent),
-        (vec!["host", "apply", "rss", "none0", "equal=2"], absent),
-        (vec!["host", "show", "counters", "none0"], absent),
-        (vec!["host", "apply", "rings", "lo", "rx"], "NAME=NUMBER"),
-        (
-            vec!["host", "apply", "rings", "lo", "rx=1", "--nic", "lo"],
-            "--nic: cannot be used with `rings`; allowed: `rings` without it\nhelp: ",
-        ),
-        (
-            vec!["host", "apply", "irq", "--profile-file", "/dev/null"],
-            "cannot be used with `irq`; allowed: --nic, --irqbalance\nhelp: ",
-        ),
+    let fixture = fixtures::a3_high();
+    fixture.write("/bad.json", "{\"schema_version\": 1,\n \"name\": 3}");
+    let here = |words: &[&str]| {
+        let mut command = polyrail(words);
+        command.env("POLYRAIL_STATE_DIR", fixture.path().join("state"));
+        command.current_dir(fixture.path()).output().unwrap()
+    };
+    let commands = [
+        "host apply /none/plan.json",
+        "host apply bad.json",
+        "host apply throughput",
+        "host verify tune2",
+        "host apply irq --policy numa",
+        "host apply bindings",
+        "host plan irq --sysroot . --nic none0",
+        "host show irq none0 --sysroot .",
+        "host plan irq --sysroot . --cpus 8000",
+        "host plan irq --cpus 9-4",
+        "host plan irq --map /none/map.yaml",
+        "host undo nonsense",
+        "host verify",
+        "host verify tune",
+        "host confirm",
+        "host plan tune fast",
+        "host undo rings",
+        "host plan rings rx=128",
+        "host help plan irq",
+        "--json host show",
+        "host plan tune",
+        "host undo tune fast",
+        "host undo tune through",
+        "host apply rings lo rx",
+        "host apply rings lo rx=1 --nic lo",
+        "host apply irq --profile-file /dev/null",
+    ];
+    let words = commands.map(|words| words.split(' ').collect::<Vec<_>>());
+    let said = words.iter().map(|words| refusals(2, here, &[words]));
+    assert_golden("host/refused", &said.collect::<String>());
+    for words in [
+        &["show", "channels", "none0"][..],
+        &["plan", "channels", "none0", "combined=2"],
+        &["apply", "rss", "none0", "equal=2"],
+        &["show", "counters", "none0"],
     ] {
-        let output = on_this_machine(&args);
-        let text = stderr(&output);
-        assert_eq!(code(&output), 2, "{args:?}: {text}");
-        assert!(text.contains(words), "{args:?}: {text}");
-        assert!(stdout(&output).is_empty(), "{args:?}");
+        let error = refusal(2, &here(&[&["host"], words].concat()));
+        let absent = "interface `none0`: does not exist in this network namespace; allowed: ";
+        assert!(error.contains(absent), "{words:?}: {error}");
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use polyrail_profile::{Folder, Metric, PathKind, State, Verify};
 use tempfile::TempDir;
 
-use crate::common::{PROGRAM, polyrail, text};
+use crate::common::golden::assert_golden;
+use crate::common::{PROGRAM, polyrail, refusal, refusals, text};
 
 fn profile(arguments: &[&str]) -> Output {
     polyrail(["profile", "--gpus", "none"]).args(arguments).output().unwrap()
@@ -199,9 +200,7 @@ fn a_folder_of_other_endpoints_is_not_resumed() {
     let (_root, dir) = folder();
     let small = ["--paths", "host", "--sizes", "8", "--reps", "1"];
     assert!(profile(&[&["--out", path(&dir)], &small[..]].concat()).status.success());
-    let output = profile(&["--resume", path(&dir), "--host", "3"]);
-    assert_eq!(output.status.code(), Some(2));
-    let error = text(&output.stderr);
+    let error = refusal(2, &profile(&["--resume", path(&dir), "--host", "3"]));
     assert!(error.contains("`: is a profile of other endpoints: it has 2 endpoints"), "{error}");
     assert!(error.contains("; allowed: ") && error.contains("help:"), "{error}");
 
@@ -315,99 +314,50 @@ fn a_profile_that_can_not_begin_leaves_nothing_behind_and_begins_later() {
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
 
+/// Each is refused before anything is measured, and leaves no folder.
 #[test]
 fn what_can_not_be_measured_is_refused_with_what_can() {
-    let (_root, dir) = folder();
-    let out = path(&dir);
-    for (arguments, words) in [
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("file"), "mine").unwrap();
+    let here = |words: &[&str]| {
+        let mut command = polyrail(["profile", "--gpus", "none"]);
+        command.args(words).current_dir(&root).output().unwrap()
+    };
+    let commands: [&[&str]; 19] = [
+        &["--out", "new", "--paths", "peer"],
+        &["--out", "new", "--host", "1"],
+        &["--out", "new", "--paths", "tcp", "--load", "disjoint"],
+        &["--out", "new", "--load", "same-sink", "--host", "3"],
+        &["--out", "new", "--lock-clocks", "1500"],
+        &["--out", "new", "--rewarm", "5"],
+        &["--out", "new", "--rewarm", "0"],
+        &["--out", "new", "--sizes", "0"],
+        &["--out", "new", "--pairs", "1-1"],
+        &["--out", "new", "--pairs", "0-1,0-9"],
+        &["--out", "new", "--pairs", "0-1,0-1"],
+        &["--out", "new", "--paths", "tcp,host,tcp"],
+        &["--out", "new", "--nccl-mode", "socket"],
+        &["--out", "new", "--paths", "nccl", "--load", "same-sink"],
+        &["--out", "new", "--paths", "nccl", "--nccl-lib", "/nonexistent/libnccl.so"],
+        &["--out", "new", "--plan", "--sizes", "8", "--nccl-lib", "file"],
+        &["--out", "new", "--plan", "--sizes", "8", "--nccl-lib", "file", "--paths", "host"],
+        &["--out", "file/new", "--sizes", "8"],
+        &[],
+    ];
+    assert_golden("profile/refused", &refusals(2, here, &commands));
+    let rails = "rails=203.0.113.9";
+    for (code, words, fault) in [
+        (3, &["--sizes", "8", "--out", "/sys/new"][..], "can't write to /sys/new: "),
         (
-            &["--out", out, "--paths", "peer"][..],
-            "--paths `peer`: these endpoints don't have it; allowed: tcp, host",
-        ),
-        (
-            &["--out", out, "--host", "1"],
-            "give 1 endpoint; allowed: 2 endpoints or more\nhelp: measure between endpoints in this machine's memory, too: --host 2",
-        ),
-        (&["--out", out, "--paths", "tcp", "--load", "disjoint"], "takes 4 endpoints; here are 2"),
-        (&["--out", out, "--load", "same-sink", "--host", "3"], "no meaning for the path host"),
-        (&["--out", out, "--lock-clocks", "1500"], "there is no GPU whose clocks to lock"),
-        (&["--out", out, "--rewarm", "5"], "needs NVML"),
-        (&["--out", out, "--rewarm", "0"], "1 to 50"),
-        (&["--out", out, "--sizes", "0"], "is zero"),
-        (&["--out", out, "--pairs", "1-1"], "two different ranks"),
-        (
-            &["--out", out, "--pairs", "0-1,0-9"],
-            "--pairs `0-9`: is not a pair of tcp, host; allowed: pairs of two ranks from 0 to 1",
-        ),
-        (
-            &["--out", out, "--pairs", "0-1,0-1"],
-            "--pairs `0-1`: is named twice; allowed: each once",
-        ),
-        (
-            &["--out", out, "--paths", "tcp,host,tcp"],
-            "--paths `tcp`: is named twice; allowed: each once",
-        ),
-        (&["--out", out, "--nccl-mode", "socket"], "for the path nccl, which needs GPUs"),
-        (&["--out", out, "--paths", "nccl", "--load", "same-sink"], "not there for the path nccl"),
-        (&[], "--out"),
-    ] {
-        let output = profile(arguments);
-        let error = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
-        assert!(error.contains(words), "{arguments:?}: {error}");
-        assert!(!dir.exists(), "{arguments:?}");
-    }
-}
-
-#[test]
-fn nccl_that_is_asked_for_and_not_here_ends_with_the_reason() {
-    let (_root, dir) = folder();
-    let arguments =
-        ["--out", path(&dir), "--paths", "nccl", "--nccl-lib", "/nonexistent/libnccl.so"];
-    let output = profile(&arguments);
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{error}");
-    assert!(error.contains("`/nonexistent/libnccl.so`: does not exist"), "{error}");
-    assert!(error.contains("help: ") && !dir.exists(), "{error}");
-}
-
-#[test]
-fn a_library_that_no_path_needs_is_refused() {
-    let (root, dir) = folder();
-    let library = root.path().join("libnccl.so");
-    std::fs::write(&library, "no library").unwrap();
-    for paths in [&["--paths", "host"][..], &[]] {
-        let begin = ["--out", path(&dir), "--plan", "--sizes", "8", "--nccl-lib", path(&library)];
-        let output = profile(&[&begin[..], paths].concat());
-        let error = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{error}");
-        assert!(error.contains("is for the path nccl, which this profile"), "{error}");
-        assert!(error.contains("; allowed: with --paths nccl") && !dir.exists(), "{error}");
-    }
-}
-
-#[test]
-fn what_the_machine_lacks_is_said_before_anything_is_measured() {
-    let (root, dir) = folder();
-    let file = root.path().join("file");
-    std::fs::write(&file, "mine").unwrap();
-    let below = file.join("profile");
-    for (arguments, code, words) in [
-        (&["--out", path(&below)][..], 2, "can't be made"),
-        (&["--out", "/sys/polyrail-profile"], 3, "can't write to /sys/polyrail-profile: "),
-        (
-            &["--out", path(&dir), "--set", "rails=203.0.113.9"],
             2,
-            "no engine: rails = `203.0.113.9` (from an option",
+            &["--sizes", "8", "--out", "new", "--set", rails],
+            "no engine: rails = `203.0.113.9` (from",
         ),
     ] {
-        let output = profile(&[arguments, &["--sizes", "8"]].concat());
-        let error = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
-        assert!(error.contains(words) && !error.contains("samples to take"), "{error}");
-        assert!(error.contains("; allowed: ") && error.contains("\nhelp: "), "{error}");
-        assert!(!dir.exists(), "{arguments:?}");
+        let error = refusal(code, &here(words));
+        assert!(error.contains(fault) && error.contains("; allowed: "), "{error}");
     }
+    assert!(!root.path().join("new").exists());
 }
 
 /// The table of what comes, without the column of times, which follow from how busy the machine is.
