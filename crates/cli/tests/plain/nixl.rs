@@ -7,7 +7,8 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::common::{polyrail, repository, write_program};
+use crate::common::golden::assert_golden;
+use crate::common::{polyrail, refusals, repository, write_program};
 
 const PLUGIN: &str = "libplugin_POLYRAIL.so";
 /// As in a backend that was built.
@@ -53,6 +54,14 @@ impl Scene {
         fs::write(packages.join(".nixl_cu12.mesonpy.libs/libnixl.so"), "nixl").unwrap();
         fs::write(packages.join("nixl_cu12.libs/libucp.so"), "ucp").unwrap();
         fs::write(scene.path("built.so"), library()).unwrap();
+        scene
+    }
+
+    /// With the backend in its environment, and a folder for an interpreter.
+    fn installed() -> Self {
+        let scene = Self::new();
+        nixl(&["install", &scene.text("env"), "--from", &scene.text("built.so")]);
+        fs::create_dir_all(scene.path("env/bin")).unwrap();
         scene
     }
 
@@ -202,39 +211,31 @@ fn root_removes_nothing_by_a_folder_that_another_user_laid() {
 #[test]
 fn what_is_not_the_backend_is_neither_installed_nor_removed() {
     let scene = Scene::new();
-    let (environment, built) = (scene.text("env"), scene.text("built.so"));
-    let other = scene.text("other.so");
-    fs::write(&other, "another backend").unwrap();
+    fs::write(scene.path("other.so"), "another backend").unwrap();
     fs::create_dir(scene.path("full")).unwrap();
     fs::write(scene.path("full/file"), "").unwrap();
     fs::create_dir(scene.path("empty")).unwrap();
-    let (full, empty) = (scene.text("full"), scene.text("empty"));
-    let refusals: [(&[&str], &str); 5] = [
-        (&["install", &environment, "--from", &other], "is not Polyrail's backend for NIXL"),
-        (&["install", &empty, "--from", &built], "has no NIXL"),
-        (&["install", "--from", &built], "no Python environment is named or active"),
-        (&["install", &environment, "--folder", &full, "--from", &built], "has other files"),
-        (
-            &["install", "--undo", "--folder", &full],
-            "was not made by `polyrail nixl install --folder`",
-        ),
-    ];
-    for (words, said) in refusals {
-        let output = nixl(words);
-        let error = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{words:?}: {error}");
-        assert!(error.contains(said) && error.contains("\nhelp: "), "{words:?}: {error}");
-    }
+    let here = |words: &[&str]| {
+        let mut command = polyrail(["nixl", "install"]);
+        command.args(words).env_remove("VIRTUAL_ENV").env_remove("NIXL_PLUGIN_DIR");
+        command.current_dir(&scene.folder).output().unwrap()
+    };
+    let mut said = refusals(
+        2,
+        here,
+        &[
+            &["env", "--from", "other.so"],
+            &["empty", "--from", "built.so"],
+            &["--from", "built.so"],
+            &["env", "--folder", "full", "--from", "built.so"],
+            &["--undo", "--folder", "full"],
+        ],
+    );
     let installed = scene.plugins().join(PLUGIN);
     fs::write(&installed, "somebody else's").unwrap();
-    for words in
-        [vec!["install", &environment, "--from", &built], vec!["install", &environment, "--undo"]]
-    {
-        let output = nixl(&words);
-        assert_eq!(output.status.code(), Some(2));
-        assert!(text(&output.stderr).contains("is not Polyrail's"), "{}", text(&output.stderr));
-        assert_eq!(fs::read_to_string(&installed).unwrap(), "somebody else's");
-    }
+    said += &refusals(2, here, &[&["env", "--from", "built.so"], &["env", "--undo"]]);
+    assert_eq!(fs::read_to_string(&installed).unwrap(), "somebody else's");
+    assert_golden("nixl/refused", &said);
 }
 
 /// The check `nixl-backend` of `polyrail doctor`, with this environment active.
@@ -279,10 +280,8 @@ fn a_check_tells_what_is_missing() {
 
 #[test]
 fn the_agent_of_a_check_takes_no_module_of_the_current_folder() {
-    let scene = Scene::new();
+    let scene = Scene::installed();
     let environment = scene.text("env");
-    nixl(&["install", &environment, "--from", &scene.text("built.so")]);
-    fs::create_dir_all(scene.path("env/bin")).unwrap();
     let (python, seen) = (scene.path("env/bin/python"), scene.path("seen"));
     write_program(&python, &format!("#!/bin/sh\npwd > {}\n", seen.display()));
     finding(&environment);
@@ -292,10 +291,8 @@ fn the_agent_of_a_check_takes_no_module_of_the_current_folder() {
 /// Root runs no code that others can change, and each user what the environment has.
 #[test]
 fn an_agent_of_root_is_not_run_where_others_can_change_its_code() {
-    let scene = Scene::new();
+    let scene = Scene::installed();
     let environment = scene.text("env");
-    nixl(&["install", &environment, "--from", &scene.text("built.so")]);
-    fs::create_dir_all(scene.path("env/bin")).unwrap();
     let (python, arguments) = (scene.path("env/bin/python"), scene.path("arguments"));
     let said =
         format!("#!/bin/sh\necho $1 > {}\necho polyrail-nixl-check: done\n", arguments.display());
@@ -323,10 +320,8 @@ fn an_agent_of_root_is_not_run_where_others_can_change_its_code() {
 
 #[test]
 fn a_check_tells_that_an_agent_has_moved_memory() {
-    let scene = Scene::new();
+    let scene = Scene::installed();
     let environment = scene.text("env");
-    nixl(&["install", &environment, "--from", &scene.text("built.so")]);
-    fs::create_dir_all(scene.path("env/bin")).unwrap();
     let said = "#!/bin/sh\necho polyrail-nixl-check: done\n";
     write_program(&scene.path("env/bin/python"), said);
     let check = check(&environment);
@@ -390,10 +385,8 @@ fn a_damaged_backend_is_told_as_such_with_the_way_to_a_good_one() {
 
 #[test]
 fn a_check_names_the_signal_that_ended_the_agent_and_says_what_that_means() {
-    let scene = Scene::new();
+    let scene = Scene::installed();
     let environment = scene.text("env");
-    nixl(&["install", &environment, "--from", &scene.text("built.so")]);
-    fs::create_dir_all(scene.path("env/bin")).unwrap();
     let python = scene.path("env/bin/python");
     let check = |script: &str| {
         write_program(&python, script);
@@ -409,10 +402,8 @@ fn a_check_names_the_signal_that_ended_the_agent_and_says_what_that_means() {
 
 #[test]
 fn an_interpreter_that_this_user_cannot_execute_is_told_as_that() {
-    let scene = Scene::new();
+    let scene = Scene::installed();
     let environment = scene.text("env");
-    nixl(&["install", &environment, "--from", &scene.text("built.so")]);
-    fs::create_dir_all(scene.path("env/bin")).unwrap();
     let python = scene.path("env/bin/python");
     fs::write(&python, "#!/bin/sh\n").unwrap();
     fs::set_permissions(&python, fs::Permissions::from_mode(0o644)).unwrap();

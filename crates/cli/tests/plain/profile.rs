@@ -342,7 +342,7 @@ fn what_can_not_be_measured_is_refused_with_what_can() {
         &["--out", "new", "--plan", "--sizes", "8", "--nccl-lib", "file"],
         &["--out", "new", "--plan", "--sizes", "8", "--nccl-lib", "file", "--paths", "host"],
         &["--out", "file/new", "--sizes", "8"],
-        &[],
+        &["--reps", "3"],
     ];
     assert_golden("profile/refused", &refusals(2, here, &commands));
     let rails = "rails=203.0.113.9";
