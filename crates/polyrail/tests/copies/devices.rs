@@ -264,8 +264,10 @@ impl Held {
     }
 }
 
+type HeldCase = (Kind, fn(&mut Held), &'static str);
+
 /// Some words of how the transfer ends. Where a region ends, all of the transfer may have landed.
-const HELD: [(Kind, fn(&mut Held), &str); 5] = [
+const HELD: [HeldCase; 5] = [
     (Kind::Write, |it| it.transfer.cancel(), "Err(Cancelled)"),
     (Kind::Receive, |it| it.transfer.cancel(), "Err(Cancelled)"),
     (Kind::Receive, |it| it.send.as_ref().unwrap().cancel(), "Err(SendFailed"),

@@ -243,7 +243,8 @@ const CASES: &[Case] = &[
     ("others have the CPUs there", Peer, |e| crowd(&mut e.peer, 0.4, 1.0)),
     ("on one machine the thread may be at either end", Cpu, |e| {
         e.same_host = true;
-        (crowd(&mut e.local, 0.1, 1.0), crowd(&mut e.peer, 0.4, 1.0));
+        crowd(&mut e.local, 0.1, 1.0);
+        crowd(&mut e.peer, 0.4, 1.0);
     }),
     ("a thread that waited a little", Cpu, |e| crowd(&mut e.local, 0.2, 1.0)),
     ("a thread that waited on an idle machine", Network, |e| crowd(&mut e.local, 0.4, 0.02)),
