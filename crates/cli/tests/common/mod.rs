@@ -32,10 +32,14 @@ pub(crate) fn run(words: &[&str]) -> Output {
 /// Standard output of a run that ends well.
 #[track_caller]
 pub(crate) fn good(words: &[&str]) -> String {
-    let output = run(words);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{words:?}: {stderr}");
-    String::from_utf8(output.stdout).unwrap()
+    String::from_utf8(succeeded(run(words)).stdout).unwrap()
+}
+
+/// A run that ended with 0.
+#[track_caller]
+pub(crate) fn succeeded(output: Output) -> Output {
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    output
 }
 
 /// Exit code, standard output, standard error.

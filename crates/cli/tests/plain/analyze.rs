@@ -10,7 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::common::golden::assert_golden;
-use crate::common::{polyrail, refusal, refusals, run, text};
+use crate::common::{polyrail, refusal, refusals, run, succeeded, text};
 
 fn analyze(arguments: &[&str]) -> Output {
     polyrail(["analyze"]).args(arguments).output().unwrap()
@@ -64,8 +64,7 @@ fn an_older_report_in_the_profile_is_replaced() {
 fn a_report_goes_to_standard_output_by_a_dash() {
     let (root, dir) = profile(&machine());
     let mut command = polyrail(["analyze", &dir, "--html", "-"]);
-    let output = command.current_dir(&root).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = succeeded(command.current_dir(&root).output().unwrap());
     assert!(text(&output.stdout).starts_with("<!doctype html>") && output.stderr.is_empty());
     assert!(!root.path().join("-").exists());
 }
@@ -76,8 +75,7 @@ fn a_line_through_two_sizes_is_not_called_right() {
     for (sizes, untold) in [("8,1MiB", true), ("8,64KiB,1MiB", false)] {
         let dir = root.path().join(sizes);
         let mut command = polyrail(["profile", "--gpus", "none", "--paths", "host", "--reps", "6"]);
-        let output = command.args(["--sizes", sizes, "--out"]).arg(&dir).output().unwrap();
-        assert!(output.status.success(), "{}", text(&output.stderr));
+        succeeded(command.args(["--sizes", sizes, "--out"]).arg(&dir).output().unwrap());
         let dir = dir.to_str().unwrap();
         let tables = analyze(&[dir]);
         let tables = text(&tables.stdout);
@@ -152,8 +150,7 @@ fn exports_go_to_a_folder_for_each_simulator() {
     let simulators = ["astra-sim", "chakra", "simai", "vidur"];
     let mut arguments = vec![dir.as_str(), "--out", out.to_str().unwrap()];
     simulators.iter().for_each(|name| arguments.extend(["--export", name]));
-    let output = analyze(&arguments);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = succeeded(analyze(&arguments));
     let written: Vec<PathBuf> = text(&output.stderr).lines().map(PathBuf::from).collect();
     assert_eq!(written.len(), 3 + 3 + 3 + 1);
     assert!(written.iter().all(|path| path.starts_with(&out) && path.is_file()));
@@ -203,8 +200,7 @@ fn a_missing_table_is_told_and_nothing_is_computed_as_if_it_were_there() {
     for name in ["anchors.csv", "temperatures.csv", "metadata_rank_1.yml"] {
         fs::remove_file(Path::new(&dir).join(name)).unwrap();
     }
-    let output = analyze_in(&root, &["profile"]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let output = succeeded(analyze_in(&root, &["profile"]));
     let lines = text(&output.stdout).lines().filter(|line| line.starts_with("warning: "));
     let warnings: String = lines.map(|line| format!("{line}\n")).collect();
     assert_golden("analyze/missing_tables", &warnings);
@@ -249,8 +245,7 @@ fn the_name_of_a_folder_is_one_line() {
     let odd = root.path().join("w\n\u{1b}[31mX");
     fs::rename(&dir, &odd).unwrap();
     let odd = odd.to_str().unwrap();
-    let output = analyze(&[odd]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = succeeded(analyze(&[odd]));
     assert!(text(&output.stdout).contains("/w\\u000a\\u001b[31mX: "), "{}", text(&output.stdout));
     fs::write(format!("{odd}/run.yml"), "x").unwrap();
     let error = analyze(&[odd]).stderr;

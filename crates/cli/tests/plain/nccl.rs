@@ -7,7 +7,7 @@ use polyrail_host::{Sysroot, Topology};
 use serde_json::Value;
 
 use crate::common::golden::assert_golden;
-use crate::common::{PROGRAM, polyrail, refusals};
+use crate::common::{PROGRAM, polyrail, refusals, succeeded};
 use crate::nccl_try;
 
 fn nccl(arguments: &[&str]) -> Output {
@@ -127,8 +127,7 @@ fn what_is_installed_has_both_names_and_replaces_what_was_there() {
     for content in ["first", "second"] {
         let content = plugin(content);
         fs::write(&built, &content).unwrap();
-        let output = nccl(&["install", path, "--from", built.to_str().unwrap()]);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        succeeded(nccl(&["install", path, "--from", built.to_str().unwrap()]));
         for name in ["libnccl-net-polyrail.so", "librccl-net-polyrail.so"] {
             assert_eq!(fs::read_to_string(installed.join(name)).unwrap(), content);
         }
@@ -229,8 +228,7 @@ fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {
         command.args(["nccl", "install", elsewhere.to_str().unwrap()]).current_dir(folder);
         command.env("HOME", &home).env_remove("LD_LIBRARY_PATH").env_remove("CARGO_TARGET_DIR");
         let output = command.envs(target_dir.map(|dir| ("CARGO_TARGET_DIR", dir))).output();
-        let output = output.unwrap();
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        succeeded(output.unwrap());
         let installed = elsewhere.join("libnccl-net-polyrail.so");
         assert_eq!(fs::read_to_string(&installed).unwrap(), plugin("repository"));
         fs::remove_dir_all(&elsewhere).unwrap();
@@ -238,8 +236,7 @@ fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {
     for (folder, content) in [(&target, "repository"), (&other, "path"), (&lib, "home")] {
         let content = plugin(content);
         fs::write(folder.join("libnccl_net_polyrail.so"), &content).unwrap();
-        let output = run(&["install", goal]);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        succeeded(run(&["install", goal]));
         let installed = fs::read_to_string(format!("{goal}/libnccl-net-polyrail.so"));
         assert_eq!(installed.unwrap(), content);
     }

@@ -8,7 +8,7 @@ use std::process::Output;
 use serde_json::Value;
 
 use crate::common::golden::assert_golden;
-use crate::common::{polyrail, refusals, repository, write_program};
+use crate::common::{polyrail, refusal, refusals, repository, succeeded, write_program};
 
 const PLUGIN: &str = "libplugin_POLYRAIL.so";
 /// As in a backend that was built.
@@ -98,13 +98,11 @@ fn the_backend_is_put_beside_the_others_and_taken_away_again() {
     for environment in [environment.as_str(), scene.packages().to_str().unwrap()] {
         // A second time replaces the first.
         for _ in 0..2 {
-            let output = nixl(&["install", environment, "--from", &built]);
-            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+            let output = succeeded(nixl(&["install", environment, "--from", &built]));
             assert!(text(&output.stdout).contains("NIXL 1.5.1 finds it there"));
             assert_eq!(fs::read(scene.plugins().join(PLUGIN)).unwrap(), library());
         }
-        let output = nixl(&["install", environment, "--undo"]);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        succeeded(nixl(&["install", environment, "--undo"]));
         assert_eq!(files(&scene.plugins()), before);
         let again = nixl(&["install", environment, "--undo"]);
         assert_eq!(again.status.code(), Some(0));
@@ -118,8 +116,8 @@ fn a_folder_of_its_own_has_links_as_the_package_has_files_and_goes_whole() {
     let (environment, built) = (scene.text("env"), scene.text("built.so"));
     let folder = scene.text("own");
     for _ in 0..2 {
-        let output = nixl(&["install", &environment, "--folder", &folder, "--from", &built]);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let output =
+            succeeded(nixl(&["install", &environment, "--folder", &folder, "--from", &built]));
         let told = text(&output.stdout);
         assert!(
             told.contains("export NIXL_PLUGIN_DIR='") && told.contains("/own/nixl/plugins'"),
@@ -140,8 +138,7 @@ fn a_folder_of_its_own_has_links_as_the_package_has_files_and_goes_whole() {
     assert_eq!(files(&plugins), ["mine.so"], "what somebody else has put there stays");
     fs::remove_dir_all(scene.path("own")).unwrap();
     nixl(&["install", &environment, "--folder", &folder, "--from", &built]);
-    let output = nixl(&["install", "--undo", "--folder", &folder]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    succeeded(nixl(&["install", "--undo", "--folder", &folder]));
     assert!(!scene.path("own").exists());
     assert_eq!(
         fs::read_to_string(scene.packages().join("nixl_cu12.libs/libucp.so")).unwrap(),
@@ -161,11 +158,9 @@ fn only_links_that_install_made_are_removed() {
     // A file that has the name of a link stays, too.
     fs::remove_file(plugins.join("libplugin_UCX.so")).unwrap();
     fs::write(plugins.join("libplugin_UCX.so"), "mine").unwrap();
-    let again = nixl(&install);
-    assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
-    assert!(text(&again.stderr).contains("it is there, and no link"), "{}", text(&again.stderr));
-    let output = nixl(&["install", "--undo", "--folder", &folder]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let error = refusal(2, &nixl(&install));
+    assert!(error.contains("it is there, and no link"), "{error}");
+    succeeded(nixl(&["install", "--undo", "--folder", &folder]));
     assert_eq!(files(&plugins), ["libplugin_UCX.so", "mine.so"]);
     assert!(!scene.path("own/nixl/libnixl.so").is_symlink());
 }
@@ -197,9 +192,7 @@ fn root_removes_nothing_by_a_folder_that_another_user_laid() {
     for theirs in [&marker, &laid.join("nixl"), &laid] {
         let give = |user| std::os::unix::fs::chown(theirs, Some(user), Some(user)).unwrap();
         give(65534);
-        let output = uninstall();
-        let error = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{}: {error}", theirs.display());
+        let error = refusal(2, &uninstall());
         assert!(error.contains("belongs to user 65534"), "{error}");
         assert_eq!(files(&laid.join("nixl/plugins")).len(), 2);
         give(0);
@@ -331,9 +324,7 @@ fn a_check_tells_that_an_agent_has_moved_memory() {
 
 /// What the command says on standard error, which has a remedy.
 fn refused(words: &[&str], code: i32) -> String {
-    let output = nixl(words);
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{words:?}: {error}");
+    let error = refusal(code, &nixl(words));
     assert!(error.contains("\nhelp: "), "{words:?}: {error}");
     error
 }
@@ -377,8 +368,7 @@ fn a_damaged_backend_is_told_as_such_with_the_way_to_a_good_one() {
             fs::remove_file(&installed).unwrap();
         }
         // What it says leads to a backend.
-        let output = nixl(&["install", &environment, "--from", &good]);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        succeeded(nixl(&["install", &environment, "--from", &good]));
         fs::remove_file(&installed).unwrap();
     }
 }

@@ -8,7 +8,7 @@ use polyrail_profile::{Folder, Metric, PathKind, State, Verify};
 use tempfile::TempDir;
 
 use crate::common::golden::assert_golden;
-use crate::common::{PROGRAM, polyrail, refusal, refusals, text};
+use crate::common::{PROGRAM, polyrail, refusal, refusals, succeeded, text};
 
 fn profile(arguments: &[&str]) -> Output {
     polyrail(["profile", "--gpus", "none"]).args(arguments).output().unwrap()
@@ -28,8 +28,8 @@ fn path(path: &Path) -> &str {
 #[test]
 fn a_whole_profile_of_the_hosts_memory_is_one_that_analyze_reads() {
     let (root, dir) = folder();
-    let output = profile(&["--out", path(&dir), "--reps", "3", "--sizes", "1,3,4KiB,1MiB,2MiB"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output =
+        succeeded(profile(&["--out", path(&dir), "--reps", "3", "--sizes", "1,3,4KiB,1MiB,2MiB"]));
     assert!(text(&output.stdout).contains(" 0 left, 0 wrong"), "{}", text(&output.stdout));
 
     let folder = Folder::open(&dir).unwrap();
@@ -59,14 +59,13 @@ fn a_whole_profile_of_the_hosts_memory_is_one_that_analyze_reads() {
     }
 
     let report = root.path().join("report.html");
-    let analyzed = polyrail(["analyze", path(&dir), "--html", path(&report)]).output().unwrap();
-    assert!(analyzed.status.success(), "{}", text(&analyzed.stderr));
+    let analyzed =
+        succeeded(polyrail(["analyze", path(&dir), "--html", path(&report)]).output().unwrap());
     assert!(text(&analyzed.stdout).contains("60 of 60 samples"), "{}", text(&analyzed.stdout));
     assert!(report.metadata().unwrap().len() > 10_000);
 
-    let again = profile(&["--out", path(&dir)]);
-    assert_eq!(again.status.code(), Some(2));
-    assert!(text(&again.stderr).contains("is not empty"), "{}", text(&again.stderr));
+    let error = refusal(2, &profile(&["--out", path(&dir)]));
+    assert!(error.contains("is not empty"), "{error}");
 }
 
 #[test]
@@ -74,8 +73,7 @@ fn the_plan_says_what_comes_and_how_long_without_doing_it() {
     let (_root, dir) = folder();
     let plan =
         ["--plan", "--out", path(&dir), "--host", "3", "--sizes", "8,1MiB", "--paths", "tcp"];
-    let output = profile(&plan);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = succeeded(profile(&plan));
     let tables = text(&output.stdout);
     for part in ["rank 2: memory2", "tcp", "Altogether about", "seed 42"] {
         assert!(tables.contains(part), "{part}: {tables}");
@@ -133,8 +131,7 @@ fn who_is_told_to_end_keeps_what_is_done(signal: &str) {
     let analyzed = polyrail(["analyze", path(&dir)]).output().unwrap();
     assert!(analyzed.status.success(), "what is there can be read: {}", text(&analyzed.stderr));
 
-    let output = profile(&["--resume", path(&dir), "--verify", "off"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    succeeded(profile(&["--resume", path(&dir), "--verify", "off"]));
     let samples = Folder::open(&dir).unwrap().samples().unwrap();
     assert_eq!(samples.len(), steps);
     assert_eq!(samples[..done.len()], done, "what was there stays");
@@ -187,8 +184,7 @@ fn a_table_that_was_lost_before_a_resume_is_noted() {
     assert!(profile(&[&["--out", path(&dir)], &small[..]].concat()).status.success());
     std::fs::remove_file(dir.join("anchors.csv")).unwrap();
     for _ in 0..2 {
-        let output = profile(&["--resume", path(&dir)]);
-        assert!(output.status.success(), "{}", text(&output.stderr));
+        succeeded(profile(&["--resume", path(&dir)]));
         let notes = Folder::open(&dir).unwrap().run().notes.clone();
         let lost = "anchors.csv was missing when the profile was resumed";
         assert_eq!(notes.iter().filter(|note| *note == lost).count(), 1, "{notes:?}");
@@ -208,9 +204,7 @@ fn a_folder_of_other_endpoints_is_not_resumed() {
     let plan = dir.join("plan.json");
     let other = std::fs::read_to_string(&plan).unwrap().replacen("\"host\",", "\"gpu\",", 1);
     std::fs::write(&plan, other).unwrap();
-    let output = profile(&["--resume", path(&dir), "--host", "2"]);
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{error}");
+    let error = refusal(2, &profile(&["--resume", path(&dir), "--host", "2"]));
     let (before, now) = error.split_once(", and here it is ").expect("what differs");
     assert!(before.contains("its rank 0 is gpu memory0 on "), "{error}");
     assert!(now.starts_with("host memory0 on "), "{error}");
@@ -223,22 +217,17 @@ fn a_profile_is_resumed_with_the_settings_that_it_was_begun_with() {
     assert!(profile(&[&["--out", path(&dir)], &begin[..]].concat()).status.success());
     let resume = |more: &[&str]| profile(&[&["--resume", path(&dir)], more].concat());
 
-    let output = resume(&["--set", "chunk_bytes=128KiB", "--preset", "latency"]);
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{error}");
+    let error = refusal(2, &resume(&["--set", "chunk_bytes=128KiB", "--preset", "latency"]));
     assert!(error.contains("`: was begun with other settings: preset was `balanced`, "), "{error}");
     assert!(error.contains("chunk_bytes was `64KiB`, and here it is `128KiB` ("), "{error}");
     assert!(error.contains("; allowed: ") && error.contains("help: "), "{error}");
     let mut by_environment = polyrail(["profile", "--gpus", "none", "--resume", path(&dir)]);
-    let output = by_environment.env("POLYRAIL_CHANNELS", "1").output().unwrap();
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{error}");
+    let error = refusal(2, &by_environment.env("POLYRAIL_CHANNELS", "1").output().unwrap());
     assert!(error.contains("channels was `0`, and here it is `1` (env POLYRAIL_C"), "{error}");
 
     // What is the same, or changes nothing that is measured, is taken.
     for more in [&["--set", "chunk_bytes=64KiB", "--set", "log_level=info"][..], &[]] {
-        let output = resume(more);
-        assert!(output.status.success(), "{}", text(&output.stderr));
+        succeeded(resume(more));
         let settings = Folder::open(&dir).unwrap().run().settings.clone();
         assert_eq!(settings["engine"], serde_json::json!({"chunk_bytes": "64KiB"}));
         assert_eq!(settings["first_arguments"][3], "--out");
@@ -283,15 +272,13 @@ fn a_disk_that_fills_up_ends_the_run_with_the_reason_and_keeps_whole_lines() {
     let mut command = Command::new("bash");
     command.args(["-c", script, "bash", PROGRAM, "profile"]);
     let arguments = ["--gpus", "none", "--paths", "host", "--sizes", "8", "--reps", "400"];
-    let output = command.args(["--out", path(&dir)]).args(arguments).output().unwrap();
-    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("can't write"), "{}", text(&output.stderr));
+    let error = refusal(3, &command.args(["--out", path(&dir)]).args(arguments).output().unwrap());
+    assert!(error.contains("can't write"), "{error}");
     let folder = Folder::open(&dir).unwrap();
     let kept = folder.samples().unwrap().len();
     assert!(kept > 10 && kept < folder.plan().steps().len(), "{kept} samples");
 
-    let output = profile(&["--resume", path(&dir)]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    succeeded(profile(&["--resume", path(&dir)]));
     let folder = Folder::open(&dir).unwrap();
     assert_eq!(folder.run().state, State::Complete);
     assert_eq!(folder.samples().unwrap().len(), folder.plan().steps().len());
@@ -305,13 +292,11 @@ fn a_profile_that_can_not_begin_leaves_nothing_behind_and_begins_later() {
     let mut command = Command::new("bash");
     let script = "trap '' XFSZ; ulimit -f 0; exec \"$@\"";
     command.args(["-c", script, "bash", PROGRAM, "profile"]);
-    let output = command.args(["--out", path(&dir)]).args(arguments).output().unwrap();
-    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("can't write"), "{}", text(&output.stderr));
+    let error = refusal(3, &command.args(["--out", path(&dir)]).args(arguments).output().unwrap());
+    assert!(error.contains("can't write"), "{error}");
     assert!(!dir.exists());
 
-    let output = profile(&[&["--out", path(&dir)], &arguments[2..]].concat());
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    succeeded(profile(&[&["--out", path(&dir)], &arguments[2..]].concat()));
 }
 
 /// Each is refused before anything is measured, and leaves no folder.
