@@ -61,7 +61,7 @@ const TEXT_MAX: u64 = 16 << 20;
 /// # Errors
 /// Of the system; a file larger than 16 MiB, or one that is no UTF-8 text.
 pub(crate) fn read_text(path: &Path) -> io::Result<String> {
-    text_of(polyrail_host::read_limited(path, TEXT_MAX)?)
+    text_of(polyrail_sys::files::read_limited(path, TEXT_MAX)?)
 }
 
 /// As [`read_text`], of a file that only root and this user can change, where this process has privileges.

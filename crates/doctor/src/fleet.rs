@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use polyrail_host::read_limited;
+use polyrail_sys::files::read_limited;
 use polyrail_text::harmless;
 use serde::{Deserialize, Serialize};
 

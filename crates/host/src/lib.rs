@@ -28,7 +28,7 @@ pub use interrupts::{Interrupts, InterruptsError, Irq, NamedRow};
 pub use pci::{BadPciAddress, PciAddress};
 pub use ports::Ports;
 pub use programs::system_program;
-pub use sysroot::{ReadError, Sysroot, read_limited};
+pub use sysroot::{ReadError, Sysroot};
 pub use topology::{
     Cache, CacheKind, Choice, Cpu, Cpus, Distance, Followed, Gpu, GpuDetails, GpuPath, Nic,
     NicDetails, Node, NvLinkPeer, NvmlSystem, PciBridge, PciFunction, PciLink, Rival, Topology,

@@ -373,27 +373,6 @@ fn open_live(path: &Path) -> io::Result<fs::File> {
     Err(io::Error::new(io::ErrorKind::InvalidData, fault))
 }
 
-/// The bytes of a file of at most `most` bytes: the size is looked at first, as a larger one takes its size in memory.
-///
-/// # Errors
-/// Of the system; [`io::ErrorKind::InvalidData`] for a larger file.
-pub fn read_limited(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let file = fs::File::open(path)?;
-    let mut bytes = Vec::new();
-    let mut size = file.metadata()?.len();
-    if size <= most {
-        // Files of the system and pipes state no size.
-        size = file.take(most + 1).read_to_end(&mut bytes)? as u64;
-    }
-    match size > most {
-        true => {
-            let fault = format!("it is larger than {} MiB, the most that is read", most >> 20);
-            Err(io::Error::new(io::ErrorKind::InvalidData, fault))
-        }
-        false => Ok(bytes),
-    }
-}
-
 /// Names that are not text are left out.
 fn names_on_disk(folder: &Path) -> io::Result<Vec<String>> {
     let names = fs::read_dir(folder)?.map(|entry| Ok(entry?.file_name()));

@@ -16,7 +16,6 @@ use polyrail_sys::files::{
 };
 
 use self::appender::{Appender, lock_table};
-pub use self::files::read_limited;
 pub(crate) use self::files::replace;
 use self::files::{is_there, json_text, read_text};
 pub use self::recorder::Recorder;

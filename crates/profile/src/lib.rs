@@ -61,12 +61,13 @@ mod yaml;
 
 pub use clock::{Aligned, Alignment, Anchor, AnchorMethod, Clock, ClockFit, Triangle, Window};
 pub use error::{ProfileError, shown_path};
-pub use folder::{Claim, Folder, Part, Recorder, read_limited};
+pub use folder::{Claim, Folder, Part, Recorder};
 pub use order::SplitMix64;
 pub use plan::{
     Configuration, Endpoint, EndpointKind, Load, PLAN_VERSION, PathKind, Plan, PlanBuilder,
     Sentinel, Step, default_sizes,
 };
+pub use polyrail_sys::files::read_limited;
 pub use run::{Layout, Metadata, RUN_VERSION, Run, State, allowed_environment};
 pub use sample::{End, Flags, Metric, Sample, Verify};
 pub use table::{Cells, Table, Unknown, Word};

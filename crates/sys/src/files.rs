@@ -33,10 +33,32 @@ pub use privilege::{is_privileged, user_outside};
 pub use trust::{open_trusted, require_trusted, require_trusted_code};
 pub use write::{Opening, make_folders, open_to_write, replace, require_replaceable};
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
 
 /// The number of `/dev/null`.
 const NULL_DEVICE: u64 = 0x103;
+
+/// Reads a file of at most `most` bytes. It looks at the size first, as a larger file takes its size in memory.
+///
+/// # Errors
+/// Of the system; [`io::ErrorKind::InvalidData`] for a larger file.
+pub fn read_limited(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = File::open(path)?;
+    let mut bytes = Vec::new();
+    let mut size = file.metadata()?.len();
+    if size <= most {
+        // Files of the system and pipes state no size.
+        size = file.take(most + 1).read_to_end(&mut bytes)? as u64;
+    }
+    match size > most {
+        true => {
+            Err(refused(format!("it is larger than {} MiB, the most that is read", most >> 20)))
+        }
+        false => Ok(bytes),
+    }
+}
 
 /// A file that is not what it may be. Its kind differs from that of the system's own refusals.
 fn refused(why: String) -> io::Error {

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use polyrail_proto::{InstanceId, Time};
+use polyrail_proto::Time;
 
-use crate::clock::Clock;
 use crate::liar::Liar;
 use crate::memory::Memory;
 use crate::network::{Network, NodeId};
@@ -124,20 +123,7 @@ impl Simulation {
         if is_hostile {
             network = network.tapped(Rng::new(rng.bits()));
         }
-        let world = World {
-            clock: Clock::default(),
-            network,
-            is_hostile,
-            memories,
-            oracle,
-            rng,
-            tally: Tally::default(),
-            notices: Vec::new(),
-            dropped: Vec::new(),
-            lost: Vec::new(),
-            receives: BTreeMap::new(),
-            instances: vec![InstanceId(0), InstanceId(1)],
-        };
+        let world = World { is_hostile, ..World::new(network, memories, oracle, rng) };
         let nodes = [(0, 1), (1, 0)].map(|ends| Node::new(&world, ends, scenario.node));
         let mut simulation = Self {
             scenario: scenario.clone(),

@@ -137,6 +137,24 @@ impl AddAssign for Tally {
 }
 
 impl World {
+    /// Two nodes at the beginning of time.
+    pub fn new(network: Network, memories: Vec<Memory>, oracle: Oracle, rng: Rng) -> Self {
+        Self {
+            clock: Clock::default(),
+            network,
+            memories,
+            is_hostile: false,
+            oracle,
+            rng,
+            tally: Tally::default(),
+            notices: Vec::new(),
+            dropped: Vec::new(),
+            lost: Vec::new(),
+            receives: BTreeMap::new(),
+            instances: vec![InstanceId(0), InstanceId(1)],
+        }
+    }
+
     pub fn now(&self) -> Time {
         self.clock.now()
     }

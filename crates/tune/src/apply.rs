@@ -281,6 +281,15 @@ fn write_and_read(
     value: &str,
 ) -> Result<(), TuneError> {
     write(machine, target, value)?;
+    require_taken(machine, target, value)
+}
+
+/// Reads a value that was written. Some drivers take another one, and report no error.
+pub(crate) fn require_taken(
+    machine: &mut dyn Machine,
+    target: &Target,
+    value: &str,
+) -> Result<(), TuneError> {
     let found = machine.read(target)?.unwrap_or_default();
     match same(target, &found, value) {
         true => Ok(()),

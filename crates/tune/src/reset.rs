@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 
-use crate::apply::{require_rights, same, write};
+use crate::apply::{require_rights, require_taken, same, write};
 use crate::error::TuneError;
 use crate::host_id::HostId;
 use crate::journal::{Disk, Entry, Session, StateDir};
@@ -223,15 +223,7 @@ fn put_one_back(machine: &mut dyn Machine, target: &Target, value: &str) -> Rest
             }
             result => result?,
         }
-        let found = machine.read(target)?.unwrap_or_default();
-        match same(target, &found, value) {
-            true => Ok(()),
-            false => Err(TuneError::NotTaken {
-                what: machine.place(target),
-                wanted: value.to_owned(),
-                found,
-            }),
-        }
+        require_taken(machine, target, value)
     };
     restored.failure = try_it().err().map(|error| error.to_string());
     restored

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "no program of tests uses all of it")]
 
 pub(crate) mod fit;
+pub(crate) mod golden;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -31,10 +32,14 @@ pub(crate) fn run(words: &[&str]) -> Output {
 /// Standard output of a run that ends well.
 #[track_caller]
 pub(crate) fn good(words: &[&str]) -> String {
-    let output = run(words);
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(0), "{words:?}: {stderr}");
-    String::from_utf8(output.stdout).unwrap()
+    String::from_utf8(succeeded(run(words)).stdout).unwrap()
+}
+
+/// A run that ended with 0.
+#[track_caller]
+pub(crate) fn succeeded(output: Output) -> Output {
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    output
 }
 
 /// Exit code, standard output, standard error.
@@ -50,6 +55,13 @@ pub(crate) fn refusal(code: i32, output: &Output) -> String {
     assert_eq!(output.status.code(), Some(code), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
     text(&output.stderr).to_owned()
+}
+
+/// Runs commands that end with `code` and print no result. Each message stands below the command.
+#[track_caller]
+pub(crate) fn refusals(code: i32, run: impl Fn(&[&str]) -> Output, commands: &[&[&str]]) -> String {
+    let said = |words: &&[&str]| format!("$ {}\n{}", words.join(" "), refusal(code, &run(words)));
+    commands.iter().map(said).collect()
 }
 
 #[track_caller]

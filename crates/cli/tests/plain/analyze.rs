@@ -9,10 +9,16 @@ use polyrail_profile::synthetic::Machine;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{polyrail, run, text};
+use crate::common::golden::assert_golden;
+use crate::common::{polyrail, refusal, refusals, run, succeeded, text};
 
 fn analyze(arguments: &[&str]) -> Output {
     polyrail(["analyze"]).args(arguments).output().unwrap()
+}
+
+/// Messages cut values after 60 characters, so paths are named from the folder.
+fn analyze_in(root: &TempDir, arguments: &[&str]) -> Output {
+    polyrail(["analyze"]).args(arguments).current_dir(root).output().unwrap()
 }
 
 fn machine() -> Machine {
@@ -30,23 +36,9 @@ fn profile(machine: &Machine) -> (TempDir, String) {
 #[test]
 fn a_profile_becomes_tables_json_and_a_report() {
     let (root, dir) = profile(&machine());
-    let output = analyze(&[&dir]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let tables = text(&output.stdout);
-    assert!(tables.contains("3 endpoints, 186 configurations"), "{tables}");
-    assert!(tables.contains("gpu0 > gpu1  nccl") && tables.contains("256KiB"), "{tables}");
-    assert!(tables.contains("asymmetric: gpu1 > gpu0 over nccl, from 1MiB on"), "{tables}");
-    assert!(output.stderr.is_empty());
-    let second = tables.lines().nth(1).unwrap();
-    assert!(
-        second.starts_with("conclusion: nccl: ") && second.contains(" for 1B, up to "),
-        "{second}"
-    );
-    assert!(!tables.contains("too noisy"), "{tables}");
-    assert!(tables.contains("no one line for 6 of 6 links, in pieces below"), "{tables}");
-    let row = |start: &str| tables.lines().find(|line| line.starts_with(start)).unwrap();
-    assert!(row("gpu0 > gpu1  nccl").contains(" 2 pieces "), "{tables}");
-    assert!(tables.lines().all(|line| !line.contains("0.000us")), "{tables}");
+    let output = analyze_in(&root, &["profile"]);
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+    assert_golden("analyze/tables", text(&output.stdout));
 
     let report = root.path().join("report.html");
     let output = analyze(&[&dir, "--json", "--html", report.to_str().unwrap()]);
@@ -60,18 +52,8 @@ fn a_profile_becomes_tables_json_and_a_report() {
 }
 
 #[test]
-fn a_report_takes_the_place_of_no_file_of_the_profile() {
+fn an_older_report_in_the_profile_is_replaced() {
     let (_root, dir) = profile(&machine());
-    let samples = Path::new(&dir).join("samples.csv");
-    let before = fs::read(&samples).unwrap();
-    let output = analyze(&[&dir, "--html", samples.to_str().unwrap()]);
-    let said = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{said}");
-    for part in ["--html <FILE> `", "samples.csv`: is a file of the profile; allowed: ", "help: "] {
-        assert!(said.contains(part), "{part}: {said}");
-    }
-    assert!(fs::read(&samples).unwrap() == before);
-    // An older report there is replaced.
     let report = format!("{dir}/report.html");
     for _ in 0..2 {
         assert!(analyze(&[&dir, "--html", &report]).status.success());
@@ -82,13 +64,9 @@ fn a_report_takes_the_place_of_no_file_of_the_profile() {
 fn a_report_goes_to_standard_output_by_a_dash() {
     let (root, dir) = profile(&machine());
     let mut command = polyrail(["analyze", &dir, "--html", "-"]);
-    let output = command.current_dir(&root).output().unwrap();
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = succeeded(command.current_dir(&root).output().unwrap());
     assert!(text(&output.stdout).starts_with("<!doctype html>") && output.stderr.is_empty());
     assert!(!root.path().join("-").exists());
-    let output = analyze(&[&dir, "--html", "-", "--json"]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(text(&output.stderr).contains("--html <FILE> `-`: is standard output, where --json"));
 }
 
 #[test]
@@ -97,8 +75,7 @@ fn a_line_through_two_sizes_is_not_called_right() {
     for (sizes, untold) in [("8,1MiB", true), ("8,64KiB,1MiB", false)] {
         let dir = root.path().join(sizes);
         let mut command = polyrail(["profile", "--gpus", "none", "--paths", "host", "--reps", "6"]);
-        let output = command.args(["--sizes", sizes, "--out"]).arg(&dir).output().unwrap();
-        assert!(output.status.success(), "{}", text(&output.stderr));
+        succeeded(command.args(["--sizes", sizes, "--out"]).arg(&dir).output().unwrap());
         let dir = dir.to_str().unwrap();
         let tables = analyze(&[dir]);
         let tables = text(&tables.stdout);
@@ -116,9 +93,6 @@ fn a_path_has_the_name_of_profiles_options_and_that_of_tables() {
     let both = ["peer", "copy_engine"].map(|name| analyze(&[&dir, "--path", name]));
     assert!(both.iter().all(|output| output.status.success()), "{}", text(&both[0].stderr));
     assert_eq!(both[0].stdout, both[1].stdout);
-    let refused = analyze(&[&dir, "--path", "peers"]);
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(text(&refused.stderr).contains("allowed: peer (copy_engine), peer-kernel"));
     let plan = |paths: &str| {
         run(&["profile", "--plan", "--gpus", "none", "--sizes", "8", "--paths", paths])
     };
@@ -176,8 +150,7 @@ fn exports_go_to_a_folder_for_each_simulator() {
     let simulators = ["astra-sim", "chakra", "simai", "vidur"];
     let mut arguments = vec![dir.as_str(), "--out", out.to_str().unwrap()];
     simulators.iter().for_each(|name| arguments.extend(["--export", name]));
-    let output = analyze(&arguments);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = succeeded(analyze(&arguments));
     let written: Vec<PathBuf> = text(&output.stderr).lines().map(PathBuf::from).collect();
     assert_eq!(written.len(), 3 + 3 + 3 + 1);
     assert!(written.iter().all(|path| path.starts_with(&out) && path.is_file()));
@@ -188,46 +161,35 @@ fn exports_go_to_a_folder_for_each_simulator() {
 
 #[test]
 fn bad_input_is_named_with_its_place_and_what_helps() {
-    let refused = |arguments: &[&str]| {
-        let output = analyze(arguments);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
-        assert!(output.stdout.is_empty());
-        text(&output.stderr).to_owned()
-    };
-    let root = tempfile::tempdir().unwrap();
-    let foreign = refused(&[root.path().to_str().unwrap()]);
-    assert!(
-        foreign.contains("is not a profile folder: it has no plan.json; allowed: "),
-        "{foreign}"
+    let (root, dir) = profile(&machine());
+    let samples = Path::new(&dir).join("samples.csv");
+    let before = fs::read(&samples).unwrap();
+    let write = |name: &str, text: &str| fs::write(root.path().join(name), text).unwrap();
+    write("columns.csv", "src,dst,bytes\n");
+    write("pairs.csv", "src,dst,size_bytes,predicted_time_ns\n0,7,8,1\n");
+    fs::File::create(root.path().join("large.csv")).unwrap().set_len(3 << 30).unwrap();
+    let said = refusals(
+        2,
+        |words| analyze_in(&root, words),
+        &[
+            &["."],
+            &["profile", "--predictions", "columns.csv"],
+            &["profile", "--predictions", "pairs.csv"],
+            &["profile", "--predictions", "large.csv"],
+            &["profile", "--metric", "bandwidth"],
+            &["profile", "--path", "tcp"],
+            &["profile", "--path", "peers"],
+            &["profile", "--html", "-", "--json"],
+            &["profile", "--html", "profile/samples.csv"],
+        ],
     );
-
-    let (_root, dir) = profile(&machine());
-    let path = Path::new(&dir).join("samples.csv");
-    let good = fs::read_to_string(&path).unwrap();
-    fs::write(&path, good.replacen(",ok,", ",perhaps,", 1)).unwrap();
-    let cell = refused(&[&dir]);
-    assert!(
-        cell.contains("samples.csv:2, column verify: `perhaps`; allowed: off, ok, failed"),
-        "{cell}"
-    );
-    fs::write(&path, &good).unwrap();
-
-    let file = root.path().join("p.csv");
-    fs::write(&file, "src,dst,bytes\n").unwrap();
-    let columns = refused(&[&dir, "--predictions", file.to_str().unwrap()]);
-    assert!(columns.contains("missing column size_bytes, predicted_time_ns"), "{columns}");
-    fs::write(&file, "src,dst,size_bytes,predicted_time_ns\n0,7,8,1\n").unwrap();
-    let pairs = refused(&[&dir, "--predictions", file.to_str().unwrap()]);
-    assert!(pairs.contains("p.csv:2, column dst: `7`; allowed: 0 to 2"), "{pairs}");
-    let metric = refused(&[&dir, "--metric", "bandwidth"]);
-    assert!(metric.contains("is not a time; allowed: t_gpu"), "{metric}");
-    let absent = refused(&[&dir, "--path", "tcp"]);
-    assert!(absent.contains("no sample has a time over tcp"), "{absent}");
+    assert_golden("analyze/bad_input", &said);
+    assert!(fs::read(&samples).unwrap() == before);
 }
 
 #[test]
 fn a_missing_table_is_told_and_nothing_is_computed_as_if_it_were_there() {
-    let (_root, dir) = profile(&machine());
+    let (root, dir) = profile(&machine());
     let one_way = [dir.as_str(), "--metric", "t_oneway", "--json"];
     let json = |output: &Output| serde_json::from_slice::<Value>(&output.stdout).unwrap();
     let whole = json(&analyze(&one_way));
@@ -238,69 +200,43 @@ fn a_missing_table_is_told_and_nothing_is_computed_as_if_it_were_there() {
     for name in ["anchors.csv", "temperatures.csv", "metadata_rank_1.yml"] {
         fs::remove_file(Path::new(&dir).join(name)).unwrap();
     }
-    let output = analyze(&[&dir]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let tables = text(&output.stdout);
-    for warning in [
-        "warning: anchors.csv is missing: clocks can't be compared\n",
-        "warning: clocks without anchors: gpu0, gpu1, gpu2; there are no one-way times between them",
-        "warning: temperatures.csv is missing: only the samples tell about devices\n",
-        "warning: metadata_rank_1.yml is missing: the model of rank 1 is not known\n",
-    ] {
-        assert!(tables.contains(warning), "{warning}: {tables}");
-    }
+    let output = succeeded(analyze_in(&root, &["profile"]));
+    let lines = text(&output.stdout).lines().filter(|line| line.starts_with("warning: "));
+    let warnings: String = lines.map(|line| format!("{line}\n")).collect();
+    assert_golden("analyze/missing_tables", &warnings);
     let without = json(&analyze(&[&dir, "--json"]));
     assert_eq!(without["clocks"]["clocks"].as_array().unwrap().len(), 0);
-    let output = analyze(&one_way);
-    assert_eq!(output.status.code(), Some(2));
-    let error = text(&output.stderr);
+    let error = refusal(2, &analyze(&one_way));
     assert!(error.contains("no sample has t_oneway, and anchors.csv is missing"), "{error}");
 }
 
 #[test]
 fn files_that_are_no_text_and_times_that_are_none_are_bad_input_with_their_place() {
-    let (_root, dir) = profile(&machine());
+    let (root, dir) = profile(&machine());
     let refused = |name: &str, change: &dyn Fn(Vec<u8>) -> Vec<u8>| {
         let path = Path::new(&dir).join(name);
         let good = fs::read(&path).unwrap();
         fs::write(&path, change(good.clone())).unwrap();
-        let output = analyze(&[&dir]);
+        let said = refusal(2, &analyze_in(&root, &["profile"]));
         fs::write(&path, good).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
-        text(&output.stderr).to_owned()
+        said
     };
+    let in_samples = |change: fn(&mut [&str])| {
+        refused("samples.csv", &|bytes| {
+            let text = String::from_utf8(bytes).unwrap();
+            let (head, rest) = text.split_once('\n').unwrap();
+            let (line, rest) = rest.split_once('\n').unwrap();
+            let mut cells: Vec<&str> = line.split(',').collect();
+            change(&mut cells);
+            format!("{head}\n{}\n{rest}", cells.join(",")).into_bytes()
+        })
+    };
+    let mut said = in_samples(|cells| (cells[5], cells[11], cells[16]) = ("0", "0", "0"));
+    said += &in_samples(|cells| *cells.iter_mut().find(|cell| **cell == "ok").unwrap() = "perhaps");
     for name in ["run.yml", "plan.json", "samples.csv", "anchors.csv", "metadata_rank_0.yml"] {
-        let error = refused(name, &|mut bytes| {
-            bytes[0] = 0xff;
-            bytes
-        });
-        let place = format!("{name}:1: is not UTF-8 text: 0xff at byte 0 of the file");
-        assert!(error.contains(&place), "{error}");
+        said += &refused(name, &|bytes| [&[0xff], &bytes[1..]].concat());
     }
-    let error = refused("samples.csv", &|bytes| {
-        let text = String::from_utf8(bytes).unwrap();
-        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
-        let mut cells: Vec<&str> = lines[1].split(',').collect();
-        (cells[5], cells[11], cells[16]) = ("0", "0", "0");
-        lines[1] = cells.join(",");
-        (lines.join("\n") + "\n").into_bytes()
-    });
-    let cell = "samples.csv:2, column t_oneway_ns: `0`; allowed: a number, 0.001 to 2.6e15";
-    assert!(error.contains(cell), "{error}");
-}
-
-#[test]
-fn a_large_table_of_predictions_is_not_read() {
-    let (root, dir) = profile(&machine());
-    let large = root.path().join("large.csv");
-    fs::File::create(&large).unwrap().set_len(3 << 30).unwrap();
-    let output = analyze(&[&dir, "--predictions", large.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(2));
-    let error = text(&output.stderr);
-    assert!(
-        error.contains("large.csv: it is larger than 256 MiB, the most that is read"),
-        "{error}"
-    );
+    assert_golden("analyze/damaged_files", &said);
 }
 
 #[test]
@@ -309,8 +245,7 @@ fn the_name_of_a_folder_is_one_line() {
     let odd = root.path().join("w\n\u{1b}[31mX");
     fs::rename(&dir, &odd).unwrap();
     let odd = odd.to_str().unwrap();
-    let output = analyze(&[odd]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = succeeded(analyze(&[odd]));
     assert!(text(&output.stdout).contains("/w\\u000a\\u001b[31mX: "), "{}", text(&output.stdout));
     fs::write(format!("{odd}/run.yml"), "x").unwrap();
     let error = analyze(&[odd]).stderr;

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use crate::common::golden::assert_golden;
 use crate::common::{PROGRAM, polyrail, refusal, repository};
 
 fn config(args: &[&str]) -> Command {
@@ -95,47 +96,41 @@ fn show_json_has_numbers_as_numbers_origins_and_warnings() {
     assert!(stderr.starts_with("polyrail: warning: NCCL_BUFFSIZE=4194304 is read"), "{stderr}");
 }
 
+/// Each has its fault and what is allowed in one line, and a remedy in another.
 #[test]
 fn every_kind_of_config_error_ends_with_exit_code_2_and_a_help_line() {
     let folder = tempfile::tempdir().unwrap();
-    let path = write(folder.path(), "sockets: 2\nchunk_byte: 1MiB\n");
-
-    assert_eq!(
-        refused(config(&["show", "--set", "chunk_bytes=512K"])),
-        "polyrail: --set <NAME=VALUE> `chunk_bytes=512K`: has the unit `K`, which is ambiguous; \
-         allowed: 4KiB to 64MiB\n\
-         help: write 512KiB (1024) or 512kB (1000)\n"
-    );
-    assert_eq!(
-        refused(config(&["show", "--config", &path])),
-        format!(
-            "polyrail: unknown setting `chunk_byte` (file {path}:2:1); allowed: those that `polyrail config \
-             show` lists\nhelp: did you mean `chunk_bytes`?\n"
-        )
-    );
-    let mut unknown = config(&["show"]);
-    unknown.env("POLYRAIL_CHUNKBYTES", "1");
-    assert!(refused(unknown).ends_with("help: did you mean `POLYRAIL_CHUNK_BYTES`?\n"));
-
-    let conflict = refused(config(&["show", "--preset", "latency", "--set", "tx_bindings=0-3"]));
-    assert!(conflict.contains("progress = `caller` (preset latency) conflicts with tx_bindings"));
-    assert!(conflict.contains("\nhelp: "), "{conflict}");
-
-    assert_eq!(
-        refused(config(&["help", "chunk_byte"])),
-        "polyrail: <NAME> `chunk_byte`: unknown setting `chunk_byte`; allowed: those that `polyrail config \
-         show` lists\nhelp: did you mean `chunk_bytes`?\n"
-    );
-    for args in [
-        &["show", "--preset", "fast"][..],
+    let refused = |variable: Option<(&str, &str)>, words: &[&str]| {
+        let mut command = config(words);
+        let said = command.current_dir(&folder).envs(variable).output().unwrap();
+        let said = refusal(2, &said);
+        is_formed(&said);
+        said
+    };
+    let mut said = String::new();
+    for words in [
+        &["show", "--set", "chunk_bytes=512K"][..],
+        &["show", "--preset", "latency", "--set", "tx_bindings=0-3"],
+        &["help", "chunk_byte"],
+        &["show", "--preset", "fast"],
         &["show", "--set", "sockets"],
         &["show", "--set", "colour=red"],
         &["show", "--config", "/nonexistent/polyrail.yaml"],
         &["show", "--config", "/"],
     ] {
-        is_formed(&refused(config(args)));
+        said += &format!("$ {}\n{}", words.join(" "), refused(None, words));
     }
-    let texts = [
+    for (name, value) in [
+        ("POLYRAIL_CONFIG", "/nonexistent/polyrail.yaml"),
+        ("POLYRAIL_CONFIG", "/"),
+        ("POLYRAIL_CHUNKBYTES", "1"),
+        ("POLYRAIL_COLOUR", "red"),
+        ("POLYRAIL_SOCKETS", "many"),
+    ] {
+        said += &format!("{name}={value}\n{}", refused(Some((name, value)), &["show"]));
+    }
+    for text in [
+        "sockets: 2\nchunk_byte: 1MiB\n",
         "colour: red\n",
         "sockets: many\n",
         "sockets: 1\nsockets: 2\n",
@@ -147,26 +142,13 @@ fn every_kind_of_config_error_ends_with_exit_code_2_and_a_help_line() {
         "reconnect_min_ms: 5s\n",
         "rail_stall_ms: 11s\n",
         "\u{1b}[2J: 1\n",
-    ];
-    for text in texts {
-        let path = write(folder.path(), text);
-        is_formed(&refused(config(&["show", "--config", &path])));
-        let mut found = config(&["show"]);
-        found.env("POLYRAIL_CONFIG", &path);
-        let message = refused(found);
-        is_formed(&message);
-        assert!(message.contains(&path), "{message}");
-    }
-    for (name, value) in [
-        ("POLYRAIL_CONFIG", "/nonexistent/polyrail.yaml"),
-        ("POLYRAIL_CONFIG", "/"),
-        ("POLYRAIL_COLOUR", "red"),
-        ("POLYRAIL_SOCKETS", "many"),
     ] {
-        let mut command = config(&["show"]);
-        command.env(name, value);
-        is_formed(&refused(command));
+        write(folder.path(), text);
+        let by_option = refused(None, &["show", "--config", "polyrail.yaml"]);
+        assert_eq!(refused(Some(("POLYRAIL_CONFIG", "polyrail.yaml")), &["show"]), by_option);
+        said += &format!("{text:?}\n{by_option}");
     }
+    assert_golden("config/refused", &said);
 }
 
 /// Fault and what is allowed in one line, and a remedy in another.
@@ -226,9 +208,7 @@ fn odd_values_of_nccl_and_service_links_of_kubernetes_stop_no_command() {
 fn help_explains_one_setting() {
     let output = config(&["help", "dump_signal"]).output().unwrap();
     let text = stdout(&output);
-    for part in ["dump_signal: ", "POLYRAIL_DUMP_SIGNAL", "NCCL_PROXY_DUMP_SIGNAL", "KILL, STOP"] {
-        assert!(text.contains(part), "{part} in {text}");
-    }
+    assert_golden("config/help_of_a_setting", text);
 }
 
 #[test]

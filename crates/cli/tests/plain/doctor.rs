@@ -7,7 +7,7 @@ use std::process::Output;
 use polyrail_host::fixtures;
 use serde_json::Value;
 
-use crate::common::polyrail;
+use crate::common::{polyrail, refusal, succeeded};
 
 fn outside_ssh(arguments: &[&str]) -> Output {
     polyrail(arguments).env_remove("SSH_CONNECTION").output().unwrap()
@@ -51,8 +51,7 @@ fn doctor_examines_this_machine_and_its_exit_code_says_whether_something_was_fou
 fn a_snapshot_is_examined_like_the_machine_itself_and_holds_none_of_its_addresses() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("here.tar");
-    let output = outside_ssh(&["host", "snapshot", text_of(&file), "--no-nvml"]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    succeeded(outside_ssh(&["host", "snapshot", text_of(&file), "--no-nvml"]));
     let said = |args: &[&str]| -> Vec<(String, String)> {
         let report: Value = serde_json::from_slice(&outside_ssh(args).stdout).unwrap();
         let checks = report["checks"].as_array().unwrap();
@@ -86,9 +85,7 @@ fn checks_are_listed_and_explained_and_an_unknown_one_is_refused() {
     assert!(list.lines().count() > 40 && list.contains("bbr-without-fq"), "{list}");
     let text = stdout(&outside_ssh(&["doctor", "--explain", "bbr-without-fq"]));
     assert!(text.contains("fires when") && text.contains("default_qdisc"), "{text}");
-    let output = outside_ssh(&["doctor", "--explain", "bbr"]);
-    assert_eq!(output.status.code(), Some(2));
-    let message = stderr(&output);
+    let message = refusal(2, &outside_ssh(&["doctor", "--explain", "bbr"]));
     assert!(
         message.contains("--explain [<ID>] `bbr`: is no check") && message.contains("help: "),
         "{message}"
@@ -105,9 +102,7 @@ fn wrong_values_name_option_value_and_range() {
         (["--sysroot", "/none"], ["--sysroot", "`/none`: does not exist"]),
         (["--explain", "--devmem"], ["--explain", "cannot be used with"]),
     ] {
-        let output = outside_ssh(&["doctor", arguments[0], arguments[1]]);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
-        let message = stderr(&output);
+        let message = refusal(2, &outside_ssh(&["doctor", arguments[0], arguments[1]]));
         assert!(parts.iter().all(|part| message.contains(part)), "{arguments:?}: {message}");
     }
 }
@@ -120,9 +115,7 @@ fn a_check_whose_fix_is_no_setting_is_refused_with_its_remedy() {
         ("bindings", "polyrail host plan bindings"),
     ] {
         for verb in ["plan", "apply"] {
-            let output = outside_ssh(&["host", verb, "fix", id]);
-            let message = stderr(&output);
-            assert_eq!(output.status.code(), Some(1), "{id}: {message}");
+            let message = refusal(1, &outside_ssh(&["host", verb, "fix", id]));
             let wanted = format!("check `{id}` can't be fixed by a setting: ");
             assert!(message.contains(&wanted) && message.contains(remedy), "{message}");
         }
@@ -165,24 +158,19 @@ fn a_fix_is_shown_then_done_then_taken_back() {
     assert!(shown.contains(path) && shown.contains("cubic"), "{shown}{}", stderr(&output));
     assert_eq!((value().as_str(), state.exists()), ("bbr\n", false), "nothing is changed");
 
-    let output = on(&fix);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    succeeded(on(&fix));
     assert_eq!(value(), "cubic\n");
-    let output = on(&fix);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("found nothing to fix: all is well"), "{}", stderr(&output));
+    let error = refusal(1, &on(&fix));
+    assert!(error.contains("found nothing to fix: all is well"), "{error}");
 
-    let output = on(&["host", "undo", "doctor"]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    succeeded(on(&["host", "undo", "doctor"]));
     assert_eq!(value(), "bbr\n");
     // One check may be named.
     assert_eq!(on(&fix).status.code(), Some(0));
-    let output = on(&["host", "undo", "doctor", "bbr-without-fq"]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    succeeded(on(&["host", "undo", "doctor", "bbr-without-fq"]));
     assert_eq!(value(), "bbr\n");
     let plan = text_of(&host.path().join("plan.json")).to_owned();
-    let output = on(&["host", "plan", "fix", "bbr-without-fq", "-o", &plan]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    succeeded(on(&["host", "plan", "fix", "bbr-without-fq", "-o", &plan]));
     assert_eq!(on(&["host", "apply", &plan]).status.code(), Some(0));
     assert_eq!(value(), "cubic\n");
 }
@@ -221,8 +209,7 @@ fn records(text: &str) -> Vec<Value> {
 fn sample_writes_a_start_samples_and_an_end() {
     let pid = std::process::id().to_string();
     let arguments = ["sample", "--interval", "100ms", "--time", "300ms", "--pid", pid.as_str()];
-    let output = outside_ssh(&arguments);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let output = succeeded(outside_ssh(&arguments));
     let records = records(&stdout(&output));
     let kinds: Vec<&str> =
         records.iter().map(|record| record["record"].as_str().unwrap()).collect();
@@ -242,9 +229,7 @@ fn sample_writes_over_no_file() {
     };
     assert_eq!(sample(&[text_of(&file)]).status.code(), Some(0));
     let first = fs::read_to_string(&file).unwrap();
-    let output = sample(&[text_of(&file)]);
-    assert_eq!(output.status.code(), Some(2));
-    let message = stderr(&output);
+    let message = refusal(2, &sample(&[text_of(&file)]));
     assert!(message.contains("run.jsonl`: is there already"), "{message}");
     assert!(message.contains("help: name another file"), "{message}");
     assert_eq!(fs::read_to_string(&file).unwrap(), first);
@@ -266,9 +251,8 @@ fn sample_refuses_what_is_not_there() {
         ("--out", "/none/x.jsonl", 2, "`/none/x.jsonl`: can't be written: /none: "),
         ("--sysroot", "/none", 2, "`/none`: does not exist; allowed: a folder"),
     ] {
-        let output = outside_ssh(&["sample", "--time", "1s", option, value]);
-        assert_eq!(output.status.code(), Some(code), "{option}: {}", stderr(&output));
-        assert!(stderr(&output).contains(part), "{option}: {}", stderr(&output));
+        let error = refusal(code, &outside_ssh(&["sample", "--time", "1s", option, value]));
+        assert!(error.contains(part), "{option}: {error}");
     }
 }
 
@@ -276,7 +260,7 @@ fn sample_refuses_what_is_not_there() {
 fn bench_with_samples_names_their_file_and_follows_both_processes() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("run.jsonl");
-    let output = outside_ssh(&[
+    let output = succeeded(outside_ssh(&[
         "bench",
         "--sizes",
         "1MiB",
@@ -288,8 +272,7 @@ fn bench_with_samples_names_their_file_and_follows_both_processes() {
         "-",
         "--sample",
         text_of(&file),
-    ]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    ]));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["samples_file"], text_of(&file));
     let notes = report["notes"].as_array().unwrap();

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::common::{polyrail, repository, run, text};
+use crate::common::{polyrail, repository, run, succeeded, text};
 
 /// The names of all commands that are not hidden, with what is above them.
 fn commands(command: &clap::Command, above: &str, found: &mut Vec<String>) {
@@ -32,8 +32,7 @@ fn the_version_tells_the_commit_the_build_and_the_features() {
 #[test]
 fn completions_know_every_command_and_a_shell_reads_them() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let output = run(&["shell", "completions", shell]);
-        assert!(output.status.success(), "{}", text(&output.stderr));
+        let output = succeeded(run(&["shell", "completions", shell]));
         let script = text(&output.stdout);
         for command in polyrail_cli::command().get_subcommands() {
             assert!(script.contains(command.get_name()), "{shell}: {}", command.get_name());
@@ -79,8 +78,7 @@ fn completions_know_every_command_and_a_shell_reads_them() {
 fn every_command_has_a_manual_page() {
     let root = tempfile::tempdir().unwrap();
     let folder = root.path().join("share/man/man1");
-    let output = run(&["shell", "man", folder.to_str().unwrap()]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = succeeded(run(&["shell", "man", folder.to_str().unwrap()]));
     let page = folder.join("polyrail-bench.1");
     assert_eq!(text(&output.stderr), format!("to read one: man -l {}\n", page.display()));
     let mut names = Vec::new();
@@ -124,8 +122,7 @@ fn short_help_of_every_command_fits_on_a_screen_and_long_help_has_all() {
 
 #[test]
 fn the_page_of_all_commands_is_current() {
-    let output = run(&["shell", "man", "--markdown"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = succeeded(run(&["shell", "man", "--markdown"]));
     let page = text(&output.stdout);
     let path = repository().join("docs/commands.md");
     let is_current = fs::read_to_string(path).unwrap() == page;

@@ -2,13 +2,15 @@
 //! `tests/vm` tests changes in a virtual machine.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Output, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 
-use polyrail_host::{fixtures, snapshot};
+use polyrail_host::fixtures::{self, Fixture};
+use polyrail_host::snapshot;
 use serde_json::Value;
 
-use crate::common::polyrail;
+use crate::common::golden::assert_golden;
+use crate::common::{polyrail, refusal, refusals, succeeded};
 
 fn on_this_machine(args: &[&str]) -> Output {
     let state = std::env::temp_dir().join(format!("polyrail-irq-{}", std::process::id()));
@@ -28,9 +30,26 @@ fn stderr(output: &Output) -> String {
 }
 
 fn json(args: &[&str]) -> Value {
-    let output = on_this_machine(args);
-    assert_eq!(code(&output), 0, "{}", stderr(&output));
-    serde_json::from_str(&stdout(&output)).unwrap()
+    serde_json::from_str(&stdout(&succeeded(on_this_machine(args)))).unwrap()
+}
+
+/// A command on a copy of a machine, whose journals are in the copy.
+fn command_on(copy: &Fixture, words: &[&str]) -> Command {
+    let mut command = polyrail(words);
+    command.arg("--sysroot").arg(copy.path()).env_remove("POLYRAIL_STATE_DIR");
+    command
+}
+
+fn on(copy: &Fixture, words: &[&str]) -> Output {
+    command_on(copy, words).output().unwrap()
+}
+
+fn affinities(copy: &Fixture) -> Vec<(Option<String>, PathBuf)> {
+    let files = std::fs::read_dir(copy.path().join("proc/irq")).unwrap();
+    let files = files.map(|irq| irq.unwrap().path().join("smp_affinity_list"));
+    let mut all: Vec<_> = files.map(|file| (std::fs::read_to_string(&file).ok(), file)).collect();
+    all.sort();
+    all
 }
 
 fn vectors() -> Vec<Value> {
@@ -60,8 +79,7 @@ fn a_plan_of_this_machine_reads_back_and_a_dry_run_changes_nothing() {
     let plan = json(&["host", "plan", "irq", "--json", "-o", file]);
     assert_eq!(plan["schema_version"], 1);
     let before = vectors();
-    let output = on_this_machine(&["host", "apply", file, "--dry-run"]);
-    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let output = succeeded(on_this_machine(&["host", "apply", file, "--dry-run"]));
     assert!(stderr(&output).contains("nothing was changed"));
     for change in plan["changes"].as_array().unwrap() {
         assert!(stdout(&output).contains(change["what"].as_str().unwrap()));
@@ -103,8 +121,7 @@ fn root_writes_and_obeys_no_plan_that_another_user_can_change() {
     assert_eq!(std::fs::read(&path).unwrap(), b"");
     std::fs::remove_file(&path).unwrap();
     assert_eq!(code(&on_this_machine(&plan)), 0);
-    let output = apply();
-    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    succeeded(apply());
     mode(&path, 0o666);
     refused(apply(), "has mode 0666");
     refused(
@@ -122,8 +139,7 @@ fn root_writes_and_obeys_no_plan_that_another_user_can_change() {
         let words = ["host", "apply", "/dev/stdin", "--dry-run"];
         polyrail(words).stdin(open()).output().unwrap()
     };
-    let output = by_descriptor();
-    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    succeeded(by_descriptor());
     chown(&path, Some(65534), Some(65534)).unwrap();
     refused(apply(), "belongs to user 65534");
     refused(by_descriptor(), "belongs to user 65534");
@@ -131,79 +147,53 @@ fn root_writes_and_obeys_no_plan_that_another_user_can_change() {
 
 #[test]
 fn what_cannot_be_used_is_refused_with_exit_code_2_and_a_remedy() {
-    let folder = tempfile::tempdir().unwrap();
-    let bad = folder.path().join("bad.json");
-    std::fs::write(&bad, "{\"schema_version\": 1,\n \"name\": 3}").unwrap();
-    let bad = bad.to_str().unwrap();
-    let absent = "interface `none0`: does not exist in this network namespace; allowed: ";
-    for (args, words) in [
-        (vec!["host", "apply", "/none/plan.json"], "/none/plan.json"),
-        (vec!["host", "apply", bad], "line 2"),
-        (
-            vec!["host", "apply", "throughput"],
-            "`throughput`: does not exist; allowed: irq, tune, channels, rings, coalesce, rss, fix, or a file that \
-             exists\nhelp: for more, try 'polyrail host apply --help'",
-        ),
-        (
-            vec!["host", "verify", "tune2"],
-            "`tune2`: does not exist; allowed: irq, nic, tune, doctor, or a file that exists\nhelp: for more, try ",
-        ),
-        (
-            vec!["host", "apply", "irq", "--policy", "numa"],
-            "help: `polyrail host plan irq --policy … -o FILE`, then `polyrail host apply FILE`",
-        ),
-        (vec!["host", "apply", "bindings"], "nothing of this host; allowed: irq, tune, channels, "),
-        (vec!["host", "plan", "irq", "--nic", "none0"], "interface `none0`"),
-        (vec!["host", "show", "irq", "none0"], "interface `none0`"),
-        (vec!["host", "plan", "irq", "--cpus", "8000"], "not online"),
-        (vec!["host", "plan", "irq", "--cpus", "9-4"], "ends before it starts"),
-        (vec!["host", "plan", "irq", "--map", "/none/map.yaml"], "/none/map.yaml"),
-        (vec!["host", "undo", "nonsense"], "session `nonsense`: does not exist; allowed: "),
-        (
-            vec!["host", "verify"],
-            "no plan was carried out since boot; allowed: a plan file\nhelp: name a plan file",
-        ),
-        (vec!["host", "verify", "tune"], "no plan of tune was carried out since boot; allowed: "),
-        (vec!["host", "confirm"], "nothing was carried out since boot; allowed: what "),
-        (vec!["host", "plan", "tune", "fast"], "throughput, latency, zerocopy"),
-        (
-            vec!["host", "undo", "rings"],
-            "`rings`: is undone by the name `nic`; allowed: irq, nic, tune, doctor, or an ID\nhelp: `polyrail host undo nic`",
-        ),
-        (vec!["host", "plan", "rings", "rx=128"], "`rx=128`: stands where the interface belongs; "),
-        (
-            vec!["host", "help", "plan", "irq"],
-            "`irq`: does not exist; allowed: `polyrail host plan --help`\n",
-        ),
-        (
-            vec!["--json", "host", "show"],
-            "option `--json`: does not exist here; allowed: behind `polyrail host show`\nhelp: write `polyrail host show --json`",
-        ),
-        (vec!["host", "plan", "tune"], "host show profiles"),
-        (
-            vec!["host", "undo", "tune", "fast"],
-            "never applied; allowed: latency, throughput, zerocopy",
-        ),
-        (vec!["host", "undo", "tune", "through"], "never applied"),
-        (vec!["host", "show", "channels", "none0"], absent),
-        (vec!["host", "plan", "channels", "none0", "combined=2"], absent),
-        (vec!["host", "apply", "rss", "none0", "equal=2"], absent),
-        (vec!["host", "show", "counters", "none0"], absent),
-        (vec!["host", "apply", "rings", "lo", "rx"], "NAME=NUMBER"),
-        (
-            vec!["host", "apply", "rings", "lo", "rx=1", "--nic", "lo"],
-            "--nic: cannot be used with `rings`; allowed: `rings` without it\nhelp: ",
-        ),
-        (
-            vec!["host", "apply", "irq", "--profile-file", "/dev/null"],
-            "cannot be used with `irq`; allowed: --nic, --irqbalance\nhelp: ",
-        ),
+    let fixture = fixtures::a3_high();
+    fixture.write("/bad.json", "{\"schema_version\": 1,\n \"name\": 3}");
+    let here = |words: &[&str]| {
+        let mut command = polyrail(words);
+        command.env("POLYRAIL_STATE_DIR", fixture.path().join("state"));
+        command.current_dir(fixture.path()).output().unwrap()
+    };
+    let commands = [
+        "host apply /none/plan.json",
+        "host apply bad.json",
+        "host apply throughput",
+        "host verify tune2",
+        "host apply irq --policy numa",
+        "host apply bindings",
+        "host plan irq --sysroot . --nic none0",
+        "host show irq none0 --sysroot .",
+        "host plan irq --sysroot . --cpus 8000",
+        "host plan irq --cpus 9-4",
+        "host plan irq --map /none/map.yaml",
+        "host undo nonsense",
+        "host verify",
+        "host verify tune",
+        "host confirm",
+        "host plan tune fast",
+        "host undo rings",
+        "host plan rings rx=128",
+        "host help plan irq",
+        "--json host show",
+        "host plan tune",
+        "host undo tune fast",
+        "host undo tune through",
+        "host apply rings lo rx",
+        "host apply rings lo rx=1 --nic lo",
+        "host apply irq --profile-file /dev/null",
+    ];
+    let words = commands.map(|words| words.split(' ').collect::<Vec<_>>());
+    let said = words.iter().map(|words| refusals(2, here, &[words]));
+    assert_golden("host/refused", &said.collect::<String>());
+    for words in [
+        &["show", "channels", "none0"][..],
+        &["plan", "channels", "none0", "combined=2"],
+        &["apply", "rss", "none0", "equal=2"],
+        &["show", "counters", "none0"],
     ] {
-        let output = on_this_machine(&args);
-        let text = stderr(&output);
-        assert_eq!(code(&output), 2, "{args:?}: {text}");
-        assert!(text.contains(words), "{args:?}: {text}");
-        assert!(stdout(&output).is_empty(), "{args:?}");
+        let error = refusal(2, &here(&[&["host"], words].concat()));
+        let absent = "interface `none0`: does not exist in this network namespace; allowed: ";
+        assert!(error.contains(absent), "{words:?}: {error}");
     }
 }
 
@@ -218,20 +208,19 @@ fn an_option_that_would_choose_nothing_is_refused_beside_the_one_that_does() {
         ("--tx-bindings", "lo:0", "BINDINGS"),
         ("--rx-bindings", "lo:0", "BINDINGS"),
     ] {
-        let output = on_this_machine(&["host", "plan", "irq", option, value, "--map", "/dev/null"]);
-        assert_eq!(code(&output), 2, "{}", stderr(&output));
+        let words = ["host", "plan", "irq", option, value, "--map", "/dev/null"];
+        let error = refusal(2, &on_this_machine(&words));
         let (one, other) = (format!("{option} <{name}>"), "--map <FILE>");
         let told = [(one.as_str(), other), (other, one.as_str())]
             .map(|(one, other)| format!("polyrail: {one}: cannot be used with {other}; "));
-        assert!(told.iter().any(|told| stderr(&output).contains(told)), "{}", stderr(&output));
+        assert!(told.iter().any(|told| error.contains(told)), "{error}");
     }
     for policy in ["numa", "spread", "single"] {
         for option in ["--tx-bindings", "--rx-bindings"] {
             let words = ["host", "plan", "irq", "--policy", policy, option, "lo:0"];
-            let output = on_this_machine(&words);
-            assert_eq!(code(&output), 2, "{}", stderr(&output));
+            let error = refusal(2, &on_this_machine(&words));
             let told = format!("{option}: cannot be used with `--policy {policy}`; allowed: ");
-            assert!(stderr(&output).contains(&told), "{}", stderr(&output));
+            assert!(error.contains(&told), "{error}");
         }
     }
 }
@@ -273,8 +262,7 @@ fn a_snapshot_without_name_and_boot_is_shown_planned_and_examined_but_never_chan
         let told = "cannot be used with a plan of tune throughput; allowed: a plan of irq\nhelp: ";
         assert!(stderr(&refused).contains(told), "{}", stderr(&refused));
     }
-    let leave = on(&["host", "apply", &file, "--dry-run", "--irqbalance", "leave"]);
-    assert_eq!(code(&leave), 0, "{}", stderr(&leave));
+    succeeded(on(&["host", "apply", &file, "--dry-run", "--irqbalance", "leave"]));
 
     // The same plan is of no use here, which a dry run says as apply would.
     let here = on_this_machine(&["host", "apply", &file, "--dry-run"]);
@@ -330,8 +318,7 @@ fn watch_does_not_enforce_what_may_cut_the_link_of_the_default_route() {
     let folder = tempfile::tempdir().unwrap();
     let plan = folder.path().join("plan.json");
     let file = plan.to_str().unwrap();
-    let planned = on_this_machine(&["host", "plan", "irq", "--sysroot", root, "-o", file]);
-    assert_eq!(code(&planned), 0, "{}", stderr(&planned));
+    succeeded(on_this_machine(&["host", "plan", "irq", "--sysroot", root, "-o", file]));
     let mut document: Value = serde_json::from_slice(&std::fs::read(&plan).unwrap()).unwrap();
     document["changes"].as_array_mut().unwrap().push(serde_json::json!({
         "target": {"kind": "ethtool", "nic": "eth77", "setting": "channels.combined"},
@@ -367,25 +354,13 @@ fn watch_does_not_enforce_what_may_cut_the_link_of_the_default_route() {
 /// The journals of a copy are in the copy, where each command finds them.
 #[test]
 fn enforcing_names_itself_and_undo_restores_the_first_values_of_a_copy() {
-    let fixture = fixtures::mlx5_four_nodes();
-    let root = fixture.path().to_str().unwrap();
-    let on = |words: &[&str]| {
-        let mut command = polyrail([words, &["--sysroot", root]].concat());
-        command.env_remove("POLYRAIL_STATE_DIR").output().unwrap()
-    };
-    let affinities = || {
-        let files = std::fs::read_dir(fixture.path().join("proc/irq")).unwrap();
-        let files = files.map(|irq| irq.unwrap().path().join("smp_affinity_list"));
-        let mut all: Vec<_> =
-            files.map(|file| (std::fs::read_to_string(&file).ok(), file)).collect();
-        all.sort();
-        all
-    };
+    let copy = fixtures::mlx5_four_nodes();
+    let on = |words: &[&str]| on(&copy, words);
+    let affinities = || affinities(&copy);
     let before = affinities();
-    let applied = on(&["host", "apply", "irq", "--settle", "0s"]);
-    assert_eq!(code(&applied), 0, "{}", stderr(&applied));
+    succeeded(on(&["host", "apply", "irq", "--settle", "0s"]));
     let planned = affinities();
-    assert!(fixture.path().join("var/lib/polyrail/host/lock").exists());
+    assert!(copy.path().join("var/lib/polyrail/host/lock").exists());
     let changed = planned.iter().find(|one| !before.contains(one)).unwrap();
     std::fs::write(&changed.1, "63\n").unwrap();
     let watched = on(&["host", "watch", "irq", "--enforce", "--for", "3s", "--every", "50ms"]);
@@ -400,34 +375,23 @@ fn enforcing_names_itself_and_undo_restores_the_first_values_of_a_copy() {
         let told = stderr(&on(&["host", "confirm"]));
         assert!(told.ends_with(&format!(" {words}\n")), "{told}");
     }
-    let undone = on(&["host", "undo", "irq"]);
-    assert_eq!(code(&undone), 0, "{}", stderr(&undone));
+    let undone = succeeded(on(&["host", "undo", "irq"]));
     assert!(!stderr(&undone).contains("still holds"), "{}", stderr(&undone));
     assert_eq!(affinities(), before);
 }
 
 #[test]
 fn undo_names_the_session_that_remains_and_shows_no_value_as_restored_that_is_not() {
-    let fixture = fixtures::mlx5_four_nodes();
-    let root = fixture.path().to_str().unwrap();
-    let on = |words: &[&str]| {
-        let mut command = polyrail([words, &["--sysroot", root]].concat());
-        let output = command.env_remove("POLYRAIL_STATE_DIR").output().unwrap();
-        assert_eq!(code(&output), 0, "{words:?}: {}", stderr(&output));
-        output
-    };
+    let copy = fixtures::mlx5_four_nodes();
+    let on = |words: &[&str]| succeeded(on(&copy, words));
     let applied = stderr(&on(&["host", "apply", "irq", "--settle", "0s"]));
     let id = applied.split("polyrail: session ").nth(1).unwrap().split(';').next().unwrap();
-    let file = fixture.path().join("plan.json");
+    let file = copy.path().join("plan.json");
     let file = file.to_str().unwrap();
     on(&["host", "plan", "irq", "--policy", "single", "-o", file]);
     on(&["host", "apply", file, "--settle", "0s"]);
-    let irqs = std::fs::read_dir(fixture.path().join("proc/irq")).unwrap();
-    for irq in irqs {
-        let file = irq.unwrap().path().join("smp_affinity_list");
-        if file.exists() {
-            std::fs::write(file, "63\n").unwrap();
-        }
+    for (_, file) in affinities(&copy).into_iter().filter(|(value, _)| value.is_some()) {
+        std::fs::write(file, "63\n").unwrap();
     }
     let undone = on(&["host", "undo", "irq"]);
     let told =
@@ -446,8 +410,7 @@ fn a_plan_of_interrupts_uses_the_bindings_of_the_settings_unless_options_say_mor
     let plan = |more: &[&str]| {
         let words = ["host", "plan", "irq", "--nic", "eth1", "--json", "--sysroot", root];
         let mut command = polyrail([&words[..], more].concat());
-        let output = command.env("POLYRAIL_TX_BINDINGS", "eth1:8-35").output().unwrap();
-        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let output = succeeded(command.env("POLYRAIL_TX_BINDINGS", "eth1:8-35").output().unwrap());
         (stdout(&output), stderr(&output))
     };
     let (of_setting, told) = plan(&[]);
@@ -462,19 +425,13 @@ fn a_plan_of_interrupts_uses_the_bindings_of_the_settings_unless_options_say_mor
 
 #[test]
 fn the_guard_waits_for_the_lock_and_then_restores() {
-    let fixture = fixtures::mlx5_four_nodes();
-    let root = fixture.path().to_str().unwrap();
-    let on = |words: &[&str]| {
-        let mut command = polyrail([words, &["--sysroot", root]].concat());
-        command.env_remove("POLYRAIL_STATE_DIR");
-        command
-    };
-    let applied = on(&["host", "apply", "irq", "--settle", "0s"]).output().unwrap();
+    let copy = fixtures::mlx5_four_nodes();
+    let applied = on(&copy, &["host", "apply", "irq", "--settle", "0s"]);
     let told = stderr(&applied);
     let id = told.split("polyrail: session ").nth(1).unwrap().split(';').next().unwrap();
-    let state = polyrail_tune::StateDir::of(&fixture.root());
+    let state = polyrail_tune::StateDir::of(&copy.root());
     let lock = polyrail_tune::HostLock::take(false, &state).unwrap();
-    let mut guard = on(&["host", "revert", id, "--after", "0s"]).spawn().unwrap();
+    let mut guard = command_on(&copy, &["host", "revert", id, "--after", "0s"]).spawn().unwrap();
     // The guard needs a moment to find the lock taken. An earlier release would only test less.
     std::thread::sleep(std::time::Duration::from_millis(500));
     assert_eq!(guard.try_wait().unwrap(), None, "it gave up");
@@ -485,13 +442,9 @@ fn the_guard_waits_for_the_lock_and_then_restores() {
 
 #[test]
 fn a_plan_goes_to_standard_output_and_names_what_it_skips() {
-    let fixture = fixtures::mlx5_four_nodes();
-    let root = fixture.path().to_str().unwrap();
+    let copy = fixtures::mlx5_four_nodes();
     let folder = tempfile::tempdir().unwrap();
-    let on = |words: &[&str]| {
-        let mut command = polyrail([words, &["--sysroot", root]].concat());
-        command.env_remove("POLYRAIL_STATE_DIR").current_dir(folder.path()).output().unwrap()
-    };
+    let on = |words: &[&str]| command_on(&copy, words).current_dir(&folder).output().unwrap();
     let planned = on(&["host", "plan", "tune", "throughput", "-o", "-"]);
     let plan: Value = serde_json::from_slice(&planned.stdout).unwrap();
     assert!(!folder.path().join("-").exists());
@@ -508,26 +461,16 @@ fn a_plan_goes_to_standard_output_and_names_what_it_skips() {
 
 #[test]
 fn bindings_without_a_cpu_that_may_be_used_are_refused_with_the_option() {
-    let fixture = fixtures::mlx5_four_nodes();
-    let root = fixture.path().to_str().unwrap();
-    let all = ["host", "plan", "bindings", "--avoid", "0-4095", "--sysroot", root];
-    let output = on_this_machine(&all);
-    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    let copy = fixtures::mlx5_four_nodes();
+    let error = refusal(2, &on(&copy, &["host", "plan", "bindings", "--avoid", "0-4095"]));
     let told = "--avoid `0-4095`: leaves no CPU near an interface; allowed: some of ";
-    assert!(stderr(&output).contains(told), "{}", stderr(&output));
+    assert!(error.contains(told), "{error}");
 }
 
 #[test]
 fn settings_of_a_copy_are_not_asked_of_this_machines_drivers() {
-    let fixture = fixtures::laptop();
-    let root = fixture.path().to_str().unwrap();
-    let output = on_this_machine(&["host", "show", "rings", "lo", "--sysroot", root]);
-    assert_eq!(code(&output), 2);
-    assert!(
-        stderr(&output).contains("only a running machine's drivers tell this"),
-        "{}",
-        stderr(&output)
-    );
+    let error = refusal(2, &on(&fixtures::laptop(), &["host", "show", "rings", "lo"]));
+    assert!(error.contains("only a running machine's drivers tell this"), "{error}");
 }
 
 /// This version undoes changes of older ones.
@@ -548,15 +491,7 @@ fn sessions_have_the_names_of_earlier_versions_and_undo_finds_them() {
         }
         stdout(&output)
     };
-    let affinities = || {
-        let files = std::fs::read_dir(fixture.path().join("proc/irq")).unwrap();
-        let mut all: Vec<_> = files
-            .map(|irq| irq.unwrap().path().join("smp_affinity_list"))
-            .map(|file| (std::fs::read_to_string(&file).ok(), file))
-            .collect();
-        all.sort();
-        all
-    };
+    let affinities = || affinities(&fixture);
     let before = affinities();
     on(&["host", "apply", "irq", "--settle", "0s"]);
     assert_ne!(affinities(), before);
@@ -595,8 +530,7 @@ fn sessions_have_the_names_of_earlier_versions_and_undo_finds_them() {
 fn with_nothing_to_take_back_undo_says_so_and_is_content() {
     for of in ["", " irq", " nic", " tune", " tune latency", " doctor", " doctor irq-off-node"] {
         let words: Vec<&str> = ["host", "undo"].into_iter().chain(of.split_whitespace()).collect();
-        let output = on_this_machine(&words);
-        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        let output = succeeded(on_this_machine(&words));
         assert_eq!(stdout(&output), "there is nothing to undo\n");
         let of = if of.is_empty() { String::new() } else { format!(" of{of}") };
         let told = format!("no change{of} since boot still holds");
@@ -609,15 +543,12 @@ fn only_commands_with_sessions_look_at_the_folder_that_the_environment_names() {
     let with =
         |words: &[&str]| polyrail(words).env("POLYRAIL_STATE_DIR", "/etc/passwd").output().unwrap();
     for words in [&["host", "show", "profiles"][..], &["host", "plan", "tune", "throughput"]] {
-        let output = with(words);
-        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        succeeded(with(words));
     }
     for words in [&["host", "undo"][..], &["host", "verify"], &["host", "confirm"]] {
-        let output = with(words);
-        assert_eq!(code(&output), 2, "{words:?}");
+        let error = refusal(2, &with(words));
         let told = "POLYRAIL_STATE_DIR `/etc/passwd`: is a file; allowed: a folder, or a new name";
-        assert!(stderr(&output).contains(told), "{}", stderr(&output));
-        assert!(stderr(&output).contains("\nhelp: "), "{}", stderr(&output));
+        assert!(error.contains(told) && error.contains("\nhelp: "), "{error}");
     }
 }
 
@@ -640,8 +571,7 @@ fn profiles_are_listed_with_reasons_and_planned_without_root() {
 
 #[test]
 fn where_there_is_nothing_to_show_a_sentence_says_so() {
-    let fixture = fixtures::no_nics();
-    let root = fixture.path().to_str().unwrap();
+    let copy = fixtures::no_nics();
     for (arguments, sentence) in [
         (
             &["host", "show", "irq", "--interval", "0s"][..],
@@ -650,7 +580,7 @@ fn where_there_is_nothing_to_show_a_sentence_says_so() {
         (&["host", "plan", "irq"], "every value is as planned already\n"),
         (&["host", "apply", "irq", "--dry-run"], "every value is as planned already\n"),
     ] {
-        let output = on_this_machine(&[arguments, &["--sysroot", root]].concat());
+        let output = on(&copy, arguments);
         assert_eq!((code(&output), stdout(&output).as_str()), (0, sentence), "{arguments:?}");
     }
 }

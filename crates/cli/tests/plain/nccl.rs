@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 use polyrail_host::{Sysroot, Topology};
 use serde_json::Value;
 
-use crate::common::{PROGRAM, polyrail};
+use crate::common::golden::assert_golden;
+use crate::common::{PROGRAM, polyrail, refusals, succeeded};
 use crate::nccl_try;
 
 fn nccl(arguments: &[&str]) -> Output {
@@ -25,22 +26,18 @@ fn plugin(text: &str) -> String {
 #[test]
 fn a_file_that_is_no_plugin_is_not_installed() {
     let folder = tempfile::tempdir().unwrap();
-    let (from, goal) = (folder.path().join("from.so"), folder.path().join("goal"));
-    let library = plugin("");
-    for (content, fault) in [
-        ("root:x:0:0::/root:/bin/sh", "it does not begin as a library"),
-        ("", "it is empty"),
-        (&library[..64], "it has no table ncclNetPlugin_v5 to v12"),
-    ] {
-        fs::write(&from, content).unwrap();
-        let arguments = ["install", goal.to_str().unwrap(), "--from", from.to_str().unwrap()];
-        let output = nccl(&arguments);
-        assert_eq!(output.status.code(), Some(2), "{content}");
-        let error = text(&output.stderr);
-        assert!(error.contains(&format!("is no plugin: {fault}")), "{error}");
-        assert!(error.contains("; allowed: a net plugin\nhelp: "), "{error}");
-        assert!(!goal.exists());
+    let here = |words: &[&str]| {
+        let mut command = polyrail(["nccl", "install"]);
+        command.args(words).current_dir(&folder).output().unwrap()
+    };
+    let mut said = String::new();
+    for content in ["root:x:0:0::/root:/bin/sh", "", &plugin("")[..64]] {
+        fs::write(folder.path().join("from.so"), content).unwrap();
+        said += &refusals(2, here, &[&["goal", "--from", "from.so"]]);
+        assert!(!folder.path().join("goal").exists());
     }
+    said += &refusals(2, here, &[&["from.so", "--from", "from.so"]]);
+    assert_golden("nccl/no_plugin", &said);
 }
 
 /// The check `nccl-plugin` of `polyrail doctor`, with these variables.
@@ -130,22 +127,13 @@ fn what_is_installed_has_both_names_and_replaces_what_was_there() {
     for content in ["first", "second"] {
         let content = plugin(content);
         fs::write(&built, &content).unwrap();
-        let output = nccl(&["install", path, "--from", built.to_str().unwrap()]);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        succeeded(nccl(&["install", path, "--from", built.to_str().unwrap()]));
         for name in ["libnccl-net-polyrail.so", "librccl-net-polyrail.so"] {
             assert_eq!(fs::read_to_string(installed.join(name)).unwrap(), content);
         }
     }
     let env = nccl(&["env", "--folder", path]);
     assert!(text(&env.stdout).contains("export NCCL_NET_PLUGIN=polyrail\n"));
-    // Where a file is there can't be a folder.
-    let blocked = nccl(&["install", built.to_str().unwrap(), "--from", built.to_str().unwrap()]);
-    assert_eq!(blocked.status.code(), Some(2));
-    assert!(
-        text(&blocked.stderr).contains("built.so`: is a file; allowed: "),
-        "{}",
-        text(&blocked.stderr)
-    );
     let conf = nccl(&["env", "--conf", "--folder", path]);
     let folder = fs::canonicalize(path).unwrap();
     let library = folder.join("libnccl-net-polyrail.so").display().to_string();
@@ -240,8 +228,7 @@ fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {
         command.args(["nccl", "install", elsewhere.to_str().unwrap()]).current_dir(folder);
         command.env("HOME", &home).env_remove("LD_LIBRARY_PATH").env_remove("CARGO_TARGET_DIR");
         let output = command.envs(target_dir.map(|dir| ("CARGO_TARGET_DIR", dir))).output();
-        let output = output.unwrap();
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        succeeded(output.unwrap());
         let installed = elsewhere.join("libnccl-net-polyrail.so");
         assert_eq!(fs::read_to_string(&installed).unwrap(), plugin("repository"));
         fs::remove_dir_all(&elsewhere).unwrap();
@@ -249,8 +236,7 @@ fn a_library_apart_from_the_program_is_found_or_the_places_are_told() {
     for (folder, content) in [(&target, "repository"), (&other, "path"), (&lib, "home")] {
         let content = plugin(content);
         fs::write(folder.join("libnccl_net_polyrail.so"), &content).unwrap();
-        let output = run(&["install", goal]);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        succeeded(run(&["install", goal]));
         let installed = fs::read_to_string(format!("{goal}/libnccl-net-polyrail.so"));
         assert_eq!(installed.unwrap(), content);
     }

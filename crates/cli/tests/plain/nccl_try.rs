@@ -1,6 +1,7 @@
 //! `polyrail nccl try` with a plugin that is built here (`crates/nccl-abi/tests/plugin.c`) and does what
 //! TEST_PLUGIN says.
 
+use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use crate::common::golden::assert_golden;
 use crate::common::{fit, polyrail};
 
 fn build(definition: &str) -> PathBuf {
@@ -55,6 +57,25 @@ fn found(told: &str, more: &[&str]) -> (i32, Value) {
 
 fn strings(list: &Value) -> Vec<&str> {
     list.as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect()
+}
+
+/// Exit code, verdict, what the plugin is told, and options. The file has the call that is told to fail if the fault
+/// names it, the fault, faults of devices, and the call that failed to end something.
+#[track_caller]
+fn check(golden: &str, cases: &[(i32, &str, &str, &str)]) {
+    let line = |(code, verdict, told, options): &(i32, &str, &str, &str)| {
+        let (ended, found) = found(told, &options.split_whitespace().collect::<Vec<_>>());
+        assert_eq!((ended, &found["verdict"]), (*code, &(*verdict).into()), "{told}: {found:#}");
+        let (fault, end) = (&found["fault"], &found["close_faults"][0]["call"]);
+        let call = fault["call"].as_str().filter(|call| told.starts_with(call));
+        let devices = found["devices"].as_array().into_iter().flatten();
+        let faults: BTreeSet<_> = devices.flat_map(|device| strings(&device["faults"])).collect();
+        let rest = faults.into_iter().chain(end.as_str());
+        let case = format!("{told} {options}");
+        let found = call.into_iter().chain(fault["text"].as_str()).chain(rest);
+        [case.trim_end()].into_iter().chain(found).collect::<Vec<_>>().join(" | ") + "\n"
+    };
+    assert_golden(golden, &cases.iter().map(line).collect::<String>());
 }
 
 #[test]
@@ -109,32 +130,19 @@ fn an_error_of_each_call_is_named() {
 
 #[test]
 fn what_fails_to_end_something_makes_the_trial_fail_in_the_end() {
-    for (call, text) in [
-        // What has failed is tried again when the connection is closed.
-        ("deregMr", "deregMr of the plugin gave 3 (an internal error), 8 times"),
-        ("closeSend", "closeSend of the plugin gave 3 (an internal error), 3 times"),
-        ("closeRecv", "closeRecv of the plugin gave 3 (an internal error), 3 times"),
-        ("closeListen", "closeListen of the plugin gave 3 (an internal error), 3 times"),
-        ("finalize", "finalize of the plugin gave 3 (an internal error)"),
-    ] {
-        let (code, found) = found(&format!("{call}=3"), &["--table", "11", "--device", "0"]);
-        assert_eq!((code, &found["verdict"]), (1, &"fails".into()), "{call}: {found:#}");
-        assert_eq!(
-            (&found["fault"]["call"], &found["fault"]["text"]),
-            (&call.into(), &text.into())
-        );
-        assert_eq!(found["close_faults"][0]["call"], call);
-        assert!(
-            !found["transfers"].as_array().unwrap().is_empty(),
-            "the rest was tried: {found:#}"
-        );
-    }
+    let calls = ["deregMr", "closeSend", "closeRecv", "closeListen", "finalize"];
+    // What has failed is tried again when the connection is closed.
+    let told = calls.map(|call| format!("{call}=3"));
+    let cases = told.each_ref().map(|told| (1, "fails", told.as_str(), "--table 11 --device 0"));
+    check("nccl_try/ends", &cases);
+    let (_, found) = found("closeSend=3", &["--table", "11", "--device", "0"]);
+    assert!(!found["transfers"].as_array().unwrap().is_empty(), "the rest was tried: {found:#}");
     // Beside another fault they stand above it.
     let output = try_it(plugin(), "irecv=full,closeListen=3", &["--timeout", "200ms"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("\ncloseListen of the plugin gave 3 (an internal error).\n"), "{text}");
     assert!(text.contains("\nIt fails: irecv took no more than 0 of 1"), "{text}");
-    let (_, both) = found("closeListen=3,finalize=2", &[]);
+    let (_, both) = self::found("closeListen=3,finalize=2", &[]);
     let text = both["fault"]["text"].as_str().unwrap();
     assert!(text.ends_with("6 times; finalize of the plugin gave 2 (a system error)"), "{text}");
 }
@@ -168,108 +176,62 @@ fn only_what_passed_whole_ends_with_every_byte_being_right() {
 }
 
 #[test]
-fn a_number_of_devices_that_no_engine_takes_is_refused() {
-    let (code, absurd) = found("devices=absurd", &[]);
-    let text = "devices of the plugin gave 2000000 devices; 0 to 640 are possible";
-    assert_eq!((code, &absurd["fault"]["text"]), (1, &text.into()));
-    let (code, crowd) = found("devices=crowd", &[]);
-    let text = "the plugin has 65 devices; an engine takes 1 to 64: name some with --device";
-    assert_eq!((code, &crowd["fault"]["text"]), (1, &text.into()));
-    let (code, named) = found("devices=crowd", &["--device", "64"]);
-    assert_eq!((code, &named["verdict"]), (0, &"works".into()), "{named:#}");
-}
-
-#[test]
 fn what_ends_the_process_is_named_with_the_call() {
-    let ways = [
-        ("exit", "ended the process with exit code 7"),
-        ("crash", "ended the process by signal 11 (segmentation fault)"),
-        ("abort", "ended the process by signal 6 (abort)"),
+    let cases = [
+        "init=exit",
+        "listen=crash",
+        "accept=abort",
+        "isend=exit",
+        "test=crash",
+        "closeRecv=abort",
+        "finalize=exit",
     ];
-    for (number, call) in
-        ["init", "listen", "accept", "isend", "test", "closeRecv", "finalize"].iter().enumerate()
-    {
-        let (what, says) = ways[number % ways.len()];
-        let (code, found) = found(&format!("{call}={what}"), &["--table", "12"]);
-        assert_eq!(code, 1, "{found:#}");
-        assert_eq!(found["fault"]["text"], format!("`{call}` {says}"), "{found:#}");
-        assert_eq!(found["fault"]["call"], *call);
-    }
+    check("nccl_try/process_ends", &cases.map(|told| (1, "fails", told, "--table 12")));
 }
 
 #[test]
 fn a_call_that_does_not_return_ends_by_the_deadline_and_leaves_no_process() {
     let begun = Instant::now();
-    let (code, hung) = found("regMr=hang", &["--timeout", "200ms"]);
-    assert_eq!(code, 1);
-    assert_eq!(hung["fault"]["text"], "`regMr` did not return in 200ms");
-    assert!(begun.elapsed() < Duration::from_secs(30));
-    // Its own process can't tell this; whoever waits for it does, 2 s later.
-    let (code, stopped) = found("regMr=stop", &["--timeout", "200ms"]);
-    let text = "nothing came from its process any more in `regMr`";
-    assert_eq!((code, &stopped["fault"]["text"]), (1, &text.into()));
-    for (told, says) in [
-        ("connect=never", "connect gave no connection of device 0 to itself in 200ms"),
-        ("accept=never", "accept gave no connection of device 0 to itself in 200ms"),
-        ("test=never", "test finished no more sends than 0 of 1 messages of 0 bytes in 200ms"),
-        ("irecv=full", "irecv took no more than 0 of 1 messages of 0 bytes in 200ms"),
-        ("isend=full", "isend took no more than 0 of 1 messages of 0 bytes in 200ms"),
-    ] {
-        let (code, found) = found(told, &["--timeout", "200ms"]);
-        assert_eq!((code, &found["fault"]["text"]), (1, &says.into()), "{told}");
-    }
+    let cases = [
+        "regMr=hang",
+        // Its own process can't report this. The process that waits for it does, 2 s later.
+        "regMr=stop",
+        "connect=never",
+        "accept=never",
+        "test=never",
+        "irecv=full",
+        "isend=full",
+    ];
+    check("nccl_try/deadline", &cases.map(|told| (1, "fails", told, "--timeout 200ms")));
+    assert!(begun.elapsed() < Duration::from_secs(60));
 }
 
 #[test]
-fn wrong_data_and_answers_are_named() {
-    let (code, flipped) = found("test=flip", &[]);
-    assert_eq!((code, &flipped["verdict"]), (5, &"wrong_data".into()));
-    assert_eq!(flipped["fault"]["text"], "device 0: byte 0 of a message of 1 bytes is wrong");
-    let (code, long) = found("test=long", &[]);
-    assert_eq!(code, 5, "{long:#}");
-    assert!(long["fault"]["text"].as_str().unwrap().contains("a length of 1048576"), "{long:#}");
-    let (code, untold) = found("test=untold", &["--device", "1"]);
-    assert_eq!((code, &untold["verdict"]), (0, &"works_oddly".into()));
-    let faults = strings(&untold["devices"][1]["faults"]);
-    assert_eq!(faults, ["does not tell the lengths of what it received"]);
-    let (code, null) = found("listen=null", &[]);
-    assert_eq!(
-        (code, &null["fault"]["text"]),
-        (1, &"listen of the plugin gave success, and no listener".into())
+fn wrong_data_answers_and_properties_are_named() {
+    check(
+        "nccl_try/wrong",
+        &[
+            (5, "wrong_data", "test=flip", ""),
+            (5, "wrong_data", "test=long", ""),
+            (0, "works_oddly", "test=untold", "--device 1"),
+            (1, "fails", "listen=null", ""),
+            (1, "fails", "devices=absurd", ""),
+            (1, "fails", "devices=crowd", ""),
+            (0, "works", "devices=crowd", "--device 64"),
+            (1, "fails", "devices=negative", ""),
+            (1, "no_device", "devices=none", ""),
+            (0, "works_oddly", "getProperties=no-name", "--device 0"),
+            (0, "works_oddly", "getProperties=pci", "--device 0"),
+            (0, "works_oddly", "getProperties=kinds", "--device 0"),
+            (0, "works_oddly", "getProperties=no-speed", "--device 0"),
+            (0, "works_oddly", "getProperties=latency", "--device 0"),
+            (0, "works_oddly", "getProperties=no-comms", "--device 0"),
+            (0, "works_oddly", "getProperties=no-receives", "--device 0"),
+            (0, "works_oddly", "getProperties=no-kind", "--device 0"),
+            (0, "works_oddly", "getProperties=type", "--device 0"),
+            (0, "works_oddly", "getProperties=no-bytes", "--device 0"),
+        ],
     );
-    let (code, negative) = found("devices=negative", &[]);
-    assert_eq!(code, 1);
-    assert!(negative["fault"]["text"].as_str().unwrap().contains("-1 devices"), "{negative:#}");
-    let (code, none) = found("devices=none", &[]);
-    assert_eq!((code, &none["verdict"]), (1, &"no_device".into()));
-}
-
-#[test]
-fn properties_that_cannot_be_are_told() {
-    for (told, says) in [
-        ("no-name", "has no name"),
-        ("pci", "tells the PCI path 0000:zz; a folder of /sys is expected"),
-        ("kinds", "has unknown kinds of memory (ptrSupport 0x41)"),
-        ("no-speed", "tells a speed of 0 Mbit/s; NCCL takes 10000 instead"),
-        ("latency", "tells a latency of NaN us"),
-        ("no-comms", "allows 0 connections"),
-        ("no-receives", "allows 0 messages in a receive"),
-        ("no-kind", "takes no memory of the host (ptrSupport 0x0)"),
-        ("type", "finishes receives in a way that NCCL does not know (netDeviceType 9, version 0)"),
-        ("no-bytes", "tells a longest message of 0 bytes; 1 to 1099511627776 are possible"),
-    ] {
-        let (code, found) = found(&format!("getProperties={told}"), &["--device", "0"]);
-        assert_eq!((code, &found["verdict"]), (0, &"works_oddly".into()), "{told}: {found:#}");
-        let faults = strings(&found["devices"][0]["faults"]);
-        assert_eq!(faults[0], says);
-        // What NCCL makes do with, an engine may not.
-        let refused = faults.iter().any(|fault| fault.contains("no engine of Polyrail takes"));
-        assert_eq!(
-            refused,
-            ["no-name", "no-kind", "type", "no-bytes"].contains(&told),
-            "{faults:?}"
-        );
-    }
 }
 
 #[test]

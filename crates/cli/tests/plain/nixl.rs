@@ -7,7 +7,8 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::common::{polyrail, repository, write_program};
+use crate::common::golden::assert_golden;
+use crate::common::{polyrail, refusal, refusals, repository, succeeded, write_program};
 
 const PLUGIN: &str = "libplugin_POLYRAIL.so";
 /// As in a backend that was built.
@@ -56,6 +57,14 @@ impl Scene {
         scene
     }
 
+    /// With the backend in its environment, and a folder for an interpreter.
+    fn installed() -> Self {
+        let scene = Self::new();
+        nixl(&["install", &scene.text("env"), "--from", &scene.text("built.so")]);
+        fs::create_dir_all(scene.path("env/bin")).unwrap();
+        scene
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -89,13 +98,11 @@ fn the_backend_is_put_beside_the_others_and_taken_away_again() {
     for environment in [environment.as_str(), scene.packages().to_str().unwrap()] {
         // A second time replaces the first.
         for _ in 0..2 {
-            let output = nixl(&["install", environment, "--from", &built]);
-            assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+            let output = succeeded(nixl(&["install", environment, "--from", &built]));
             assert!(text(&output.stdout).contains("NIXL 1.5.1 finds it there"));
             assert_eq!(fs::read(scene.plugins().join(PLUGIN)).unwrap(), library());
         }
-        let output = nixl(&["install", environment, "--undo"]);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        succeeded(nixl(&["install", environment, "--undo"]));
         assert_eq!(files(&scene.plugins()), before);
         let again = nixl(&["install", environment, "--undo"]);
         assert_eq!(again.status.code(), Some(0));
@@ -109,8 +116,8 @@ fn a_folder_of_its_own_has_links_as_the_package_has_files_and_goes_whole() {
     let (environment, built) = (scene.text("env"), scene.text("built.so"));
     let folder = scene.text("own");
     for _ in 0..2 {
-        let output = nixl(&["install", &environment, "--folder", &folder, "--from", &built]);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        let output =
+            succeeded(nixl(&["install", &environment, "--folder", &folder, "--from", &built]));
         let told = text(&output.stdout);
         assert!(
             told.contains("export NIXL_PLUGIN_DIR='") && told.contains("/own/nixl/plugins'"),
@@ -131,8 +138,7 @@ fn a_folder_of_its_own_has_links_as_the_package_has_files_and_goes_whole() {
     assert_eq!(files(&plugins), ["mine.so"], "what somebody else has put there stays");
     fs::remove_dir_all(scene.path("own")).unwrap();
     nixl(&["install", &environment, "--folder", &folder, "--from", &built]);
-    let output = nixl(&["install", "--undo", "--folder", &folder]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    succeeded(nixl(&["install", "--undo", "--folder", &folder]));
     assert!(!scene.path("own").exists());
     assert_eq!(
         fs::read_to_string(scene.packages().join("nixl_cu12.libs/libucp.so")).unwrap(),
@@ -152,11 +158,9 @@ fn only_links_that_install_made_are_removed() {
     // A file that has the name of a link stays, too.
     fs::remove_file(plugins.join("libplugin_UCX.so")).unwrap();
     fs::write(plugins.join("libplugin_UCX.so"), "mine").unwrap();
-    let again = nixl(&install);
-    assert_eq!(again.status.code(), Some(2), "{}", text(&again.stderr));
-    assert!(text(&again.stderr).contains("it is there, and no link"), "{}", text(&again.stderr));
-    let output = nixl(&["install", "--undo", "--folder", &folder]);
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let error = refusal(2, &nixl(&install));
+    assert!(error.contains("it is there, and no link"), "{error}");
+    succeeded(nixl(&["install", "--undo", "--folder", &folder]));
     assert_eq!(files(&plugins), ["libplugin_UCX.so", "mine.so"]);
     assert!(!scene.path("own/nixl/libnixl.so").is_symlink());
 }
@@ -188,9 +192,7 @@ fn root_removes_nothing_by_a_folder_that_another_user_laid() {
     for theirs in [&marker, &laid.join("nixl"), &laid] {
         let give = |user| std::os::unix::fs::chown(theirs, Some(user), Some(user)).unwrap();
         give(65534);
-        let output = uninstall();
-        let error = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{}: {error}", theirs.display());
+        let error = refusal(2, &uninstall());
         assert!(error.contains("belongs to user 65534"), "{error}");
         assert_eq!(files(&laid.join("nixl/plugins")).len(), 2);
         give(0);
@@ -202,39 +204,31 @@ fn root_removes_nothing_by_a_folder_that_another_user_laid() {
 #[test]
 fn what_is_not_the_backend_is_neither_installed_nor_removed() {
     let scene = Scene::new();
-    let (environment, built) = (scene.text("env"), scene.text("built.so"));
-    let other = scene.text("other.so");
-    fs::write(&other, "another backend").unwrap();
+    fs::write(scene.path("other.so"), "another backend").unwrap();
     fs::create_dir(scene.path("full")).unwrap();
     fs::write(scene.path("full/file"), "").unwrap();
     fs::create_dir(scene.path("empty")).unwrap();
-    let (full, empty) = (scene.text("full"), scene.text("empty"));
-    let refusals: [(&[&str], &str); 5] = [
-        (&["install", &environment, "--from", &other], "is not Polyrail's backend for NIXL"),
-        (&["install", &empty, "--from", &built], "has no NIXL"),
-        (&["install", "--from", &built], "no Python environment is named or active"),
-        (&["install", &environment, "--folder", &full, "--from", &built], "has other files"),
-        (
-            &["install", "--undo", "--folder", &full],
-            "was not made by `polyrail nixl install --folder`",
-        ),
-    ];
-    for (words, said) in refusals {
-        let output = nixl(words);
-        let error = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{words:?}: {error}");
-        assert!(error.contains(said) && error.contains("\nhelp: "), "{words:?}: {error}");
-    }
+    let here = |words: &[&str]| {
+        let mut command = polyrail(["nixl", "install"]);
+        command.args(words).env_remove("VIRTUAL_ENV").env_remove("NIXL_PLUGIN_DIR");
+        command.current_dir(&scene.folder).output().unwrap()
+    };
+    let mut said = refusals(
+        2,
+        here,
+        &[
+            &["env", "--from", "other.so"],
+            &["empty", "--from", "built.so"],
+            &["--from", "built.so"],
+            &["env", "--folder", "full", "--from", "built.so"],
+            &["--undo", "--folder", "full"],
+        ],
+    );
     let installed = scene.plugins().join(PLUGIN);
     fs::write(&installed, "somebody else's").unwrap();
-    for words in
-        [vec!["install", &environment, "--from", &built], vec!["install", &environment, "--undo"]]
-    {
-        let output = nixl(&words);
-        assert_eq!(output.status.code(), Some(2));
-        assert!(text(&output.stderr).contains("is not Polyrail's"), "{}", text(&output.stderr));
-        assert_eq!(fs::read_to_string(&installed).unwrap(), "somebody else's");
-    }
+    said += &refusals(2, here, &[&["env", "--from", "built.so"], &["env", "--undo"]]);
+    assert_eq!(fs::read_to_string(&installed).unwrap(), "somebody else's");
+    assert_golden("nixl/refused", &said);
 }
 
 /// The check `nixl-backend` of `polyrail doctor`, with this environment active.
@@ -279,10 +273,8 @@ fn a_check_tells_what_is_missing() {
 
 #[test]
 fn the_agent_of_a_check_takes_no_module_of_the_current_folder() {
-    let scene = Scene::new();
+    let scene = Scene::installed();
     let environment = scene.text("env");
-    nixl(&["install", &environment, "--from", &scene.text("built.so")]);
-    fs::create_dir_all(scene.path("env/bin")).unwrap();
     let (python, seen) = (scene.path("env/bin/python"), scene.path("seen"));
     write_program(&python, &format!("#!/bin/sh\npwd > {}\n", seen.display()));
     finding(&environment);
@@ -292,10 +284,8 @@ fn the_agent_of_a_check_takes_no_module_of_the_current_folder() {
 /// Root runs no code that others can change, and each user what the environment has.
 #[test]
 fn an_agent_of_root_is_not_run_where_others_can_change_its_code() {
-    let scene = Scene::new();
+    let scene = Scene::installed();
     let environment = scene.text("env");
-    nixl(&["install", &environment, "--from", &scene.text("built.so")]);
-    fs::create_dir_all(scene.path("env/bin")).unwrap();
     let (python, arguments) = (scene.path("env/bin/python"), scene.path("arguments"));
     let said =
         format!("#!/bin/sh\necho $1 > {}\necho polyrail-nixl-check: done\n", arguments.display());
@@ -323,10 +313,8 @@ fn an_agent_of_root_is_not_run_where_others_can_change_its_code() {
 
 #[test]
 fn a_check_tells_that_an_agent_has_moved_memory() {
-    let scene = Scene::new();
+    let scene = Scene::installed();
     let environment = scene.text("env");
-    nixl(&["install", &environment, "--from", &scene.text("built.so")]);
-    fs::create_dir_all(scene.path("env/bin")).unwrap();
     let said = "#!/bin/sh\necho polyrail-nixl-check: done\n";
     write_program(&scene.path("env/bin/python"), said);
     let check = check(&environment);
@@ -336,9 +324,7 @@ fn a_check_tells_that_an_agent_has_moved_memory() {
 
 /// What the command says on standard error, which has a remedy.
 fn refused(words: &[&str], code: i32) -> String {
-    let output = nixl(words);
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{words:?}: {error}");
+    let error = refusal(code, &nixl(words));
     assert!(error.contains("\nhelp: "), "{words:?}: {error}");
     error
 }
@@ -382,18 +368,15 @@ fn a_damaged_backend_is_told_as_such_with_the_way_to_a_good_one() {
             fs::remove_file(&installed).unwrap();
         }
         // What it says leads to a backend.
-        let output = nixl(&["install", &environment, "--from", &good]);
-        assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+        succeeded(nixl(&["install", &environment, "--from", &good]));
         fs::remove_file(&installed).unwrap();
     }
 }
 
 #[test]
 fn a_check_names_the_signal_that_ended_the_agent_and_says_what_that_means() {
-    let scene = Scene::new();
+    let scene = Scene::installed();
     let environment = scene.text("env");
-    nixl(&["install", &environment, "--from", &scene.text("built.so")]);
-    fs::create_dir_all(scene.path("env/bin")).unwrap();
     let python = scene.path("env/bin/python");
     let check = |script: &str| {
         write_program(&python, script);
@@ -409,10 +392,8 @@ fn a_check_names_the_signal_that_ended_the_agent_and_says_what_that_means() {
 
 #[test]
 fn an_interpreter_that_this_user_cannot_execute_is_told_as_that() {
-    let scene = Scene::new();
+    let scene = Scene::installed();
     let environment = scene.text("env");
-    nixl(&["install", &environment, "--from", &scene.text("built.so")]);
-    fs::create_dir_all(scene.path("env/bin")).unwrap();
     let python = scene.path("env/bin/python");
     fs::write(&python, "#!/bin/sh\n").unwrap();
     fs::set_permissions(&python, fs::Permissions::from_mode(0o644)).unwrap();

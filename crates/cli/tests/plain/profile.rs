@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use polyrail_profile::{Folder, Metric, PathKind, State, Verify};
 use tempfile::TempDir;
 
-use crate::common::{PROGRAM, polyrail, text};
+use crate::common::golden::assert_golden;
+use crate::common::{PROGRAM, polyrail, refusal, refusals, succeeded, text};
 
 fn profile(arguments: &[&str]) -> Output {
     polyrail(["profile", "--gpus", "none"]).args(arguments).output().unwrap()
@@ -27,8 +28,8 @@ fn path(path: &Path) -> &str {
 #[test]
 fn a_whole_profile_of_the_hosts_memory_is_one_that_analyze_reads() {
     let (root, dir) = folder();
-    let output = profile(&["--out", path(&dir), "--reps", "3", "--sizes", "1,3,4KiB,1MiB,2MiB"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output =
+        succeeded(profile(&["--out", path(&dir), "--reps", "3", "--sizes", "1,3,4KiB,1MiB,2MiB"]));
     assert!(text(&output.stdout).contains(" 0 left, 0 wrong"), "{}", text(&output.stdout));
 
     let folder = Folder::open(&dir).unwrap();
@@ -58,14 +59,13 @@ fn a_whole_profile_of_the_hosts_memory_is_one_that_analyze_reads() {
     }
 
     let report = root.path().join("report.html");
-    let analyzed = polyrail(["analyze", path(&dir), "--html", path(&report)]).output().unwrap();
-    assert!(analyzed.status.success(), "{}", text(&analyzed.stderr));
+    let analyzed =
+        succeeded(polyrail(["analyze", path(&dir), "--html", path(&report)]).output().unwrap());
     assert!(text(&analyzed.stdout).contains("60 of 60 samples"), "{}", text(&analyzed.stdout));
     assert!(report.metadata().unwrap().len() > 10_000);
 
-    let again = profile(&["--out", path(&dir)]);
-    assert_eq!(again.status.code(), Some(2));
-    assert!(text(&again.stderr).contains("is not empty"), "{}", text(&again.stderr));
+    let error = refusal(2, &profile(&["--out", path(&dir)]));
+    assert!(error.contains("is not empty"), "{error}");
 }
 
 #[test]
@@ -73,8 +73,7 @@ fn the_plan_says_what_comes_and_how_long_without_doing_it() {
     let (_root, dir) = folder();
     let plan =
         ["--plan", "--out", path(&dir), "--host", "3", "--sizes", "8,1MiB", "--paths", "tcp"];
-    let output = profile(&plan);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    let output = succeeded(profile(&plan));
     let tables = text(&output.stdout);
     for part in ["rank 2: memory2", "tcp", "Altogether about", "seed 42"] {
         assert!(tables.contains(part), "{part}: {tables}");
@@ -132,8 +131,7 @@ fn who_is_told_to_end_keeps_what_is_done(signal: &str) {
     let analyzed = polyrail(["analyze", path(&dir)]).output().unwrap();
     assert!(analyzed.status.success(), "what is there can be read: {}", text(&analyzed.stderr));
 
-    let output = profile(&["--resume", path(&dir), "--verify", "off"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    succeeded(profile(&["--resume", path(&dir), "--verify", "off"]));
     let samples = Folder::open(&dir).unwrap().samples().unwrap();
     assert_eq!(samples.len(), steps);
     assert_eq!(samples[..done.len()], done, "what was there stays");
@@ -186,8 +184,7 @@ fn a_table_that_was_lost_before_a_resume_is_noted() {
     assert!(profile(&[&["--out", path(&dir)], &small[..]].concat()).status.success());
     std::fs::remove_file(dir.join("anchors.csv")).unwrap();
     for _ in 0..2 {
-        let output = profile(&["--resume", path(&dir)]);
-        assert!(output.status.success(), "{}", text(&output.stderr));
+        succeeded(profile(&["--resume", path(&dir)]));
         let notes = Folder::open(&dir).unwrap().run().notes.clone();
         let lost = "anchors.csv was missing when the profile was resumed";
         assert_eq!(notes.iter().filter(|note| *note == lost).count(), 1, "{notes:?}");
@@ -199,9 +196,7 @@ fn a_folder_of_other_endpoints_is_not_resumed() {
     let (_root, dir) = folder();
     let small = ["--paths", "host", "--sizes", "8", "--reps", "1"];
     assert!(profile(&[&["--out", path(&dir)], &small[..]].concat()).status.success());
-    let output = profile(&["--resume", path(&dir), "--host", "3"]);
-    assert_eq!(output.status.code(), Some(2));
-    let error = text(&output.stderr);
+    let error = refusal(2, &profile(&["--resume", path(&dir), "--host", "3"]));
     assert!(error.contains("`: is a profile of other endpoints: it has 2 endpoints"), "{error}");
     assert!(error.contains("; allowed: ") && error.contains("help:"), "{error}");
 
@@ -209,9 +204,7 @@ fn a_folder_of_other_endpoints_is_not_resumed() {
     let plan = dir.join("plan.json");
     let other = std::fs::read_to_string(&plan).unwrap().replacen("\"host\",", "\"gpu\",", 1);
     std::fs::write(&plan, other).unwrap();
-    let output = profile(&["--resume", path(&dir), "--host", "2"]);
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{error}");
+    let error = refusal(2, &profile(&["--resume", path(&dir), "--host", "2"]));
     let (before, now) = error.split_once(", and here it is ").expect("what differs");
     assert!(before.contains("its rank 0 is gpu memory0 on "), "{error}");
     assert!(now.starts_with("host memory0 on "), "{error}");
@@ -224,22 +217,17 @@ fn a_profile_is_resumed_with_the_settings_that_it_was_begun_with() {
     assert!(profile(&[&["--out", path(&dir)], &begin[..]].concat()).status.success());
     let resume = |more: &[&str]| profile(&[&["--resume", path(&dir)], more].concat());
 
-    let output = resume(&["--set", "chunk_bytes=128KiB", "--preset", "latency"]);
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{error}");
+    let error = refusal(2, &resume(&["--set", "chunk_bytes=128KiB", "--preset", "latency"]));
     assert!(error.contains("`: was begun with other settings: preset was `balanced`, "), "{error}");
     assert!(error.contains("chunk_bytes was `64KiB`, and here it is `128KiB` ("), "{error}");
     assert!(error.contains("; allowed: ") && error.contains("help: "), "{error}");
     let mut by_environment = polyrail(["profile", "--gpus", "none", "--resume", path(&dir)]);
-    let output = by_environment.env("POLYRAIL_CHANNELS", "1").output().unwrap();
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{error}");
+    let error = refusal(2, &by_environment.env("POLYRAIL_CHANNELS", "1").output().unwrap());
     assert!(error.contains("channels was `0`, and here it is `1` (env POLYRAIL_C"), "{error}");
 
     // What is the same, or changes nothing that is measured, is taken.
     for more in [&["--set", "chunk_bytes=64KiB", "--set", "log_level=info"][..], &[]] {
-        let output = resume(more);
-        assert!(output.status.success(), "{}", text(&output.stderr));
+        succeeded(resume(more));
         let settings = Folder::open(&dir).unwrap().run().settings.clone();
         assert_eq!(settings["engine"], serde_json::json!({"chunk_bytes": "64KiB"}));
         assert_eq!(settings["first_arguments"][3], "--out");
@@ -284,15 +272,13 @@ fn a_disk_that_fills_up_ends_the_run_with_the_reason_and_keeps_whole_lines() {
     let mut command = Command::new("bash");
     command.args(["-c", script, "bash", PROGRAM, "profile"]);
     let arguments = ["--gpus", "none", "--paths", "host", "--sizes", "8", "--reps", "400"];
-    let output = command.args(["--out", path(&dir)]).args(arguments).output().unwrap();
-    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("can't write"), "{}", text(&output.stderr));
+    let error = refusal(3, &command.args(["--out", path(&dir)]).args(arguments).output().unwrap());
+    assert!(error.contains("can't write"), "{error}");
     let folder = Folder::open(&dir).unwrap();
     let kept = folder.samples().unwrap().len();
     assert!(kept > 10 && kept < folder.plan().steps().len(), "{kept} samples");
 
-    let output = profile(&["--resume", path(&dir)]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    succeeded(profile(&["--resume", path(&dir)]));
     let folder = Folder::open(&dir).unwrap();
     assert_eq!(folder.run().state, State::Complete);
     assert_eq!(folder.samples().unwrap().len(), folder.plan().steps().len());
@@ -306,108 +292,57 @@ fn a_profile_that_can_not_begin_leaves_nothing_behind_and_begins_later() {
     let mut command = Command::new("bash");
     let script = "trap '' XFSZ; ulimit -f 0; exec \"$@\"";
     command.args(["-c", script, "bash", PROGRAM, "profile"]);
-    let output = command.args(["--out", path(&dir)]).args(arguments).output().unwrap();
-    assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
-    assert!(text(&output.stderr).contains("can't write"), "{}", text(&output.stderr));
+    let error = refusal(3, &command.args(["--out", path(&dir)]).args(arguments).output().unwrap());
+    assert!(error.contains("can't write"), "{error}");
     assert!(!dir.exists());
 
-    let output = profile(&[&["--out", path(&dir)], &arguments[2..]].concat());
-    assert!(output.status.success(), "{}", text(&output.stderr));
+    succeeded(profile(&[&["--out", path(&dir)], &arguments[2..]].concat()));
 }
 
+/// Each is refused before anything is measured, and leaves no folder.
 #[test]
 fn what_can_not_be_measured_is_refused_with_what_can() {
-    let (_root, dir) = folder();
-    let out = path(&dir);
-    for (arguments, words) in [
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("file"), "mine").unwrap();
+    let here = |words: &[&str]| {
+        let mut command = polyrail(["profile", "--gpus", "none"]);
+        command.args(words).current_dir(&root).output().unwrap()
+    };
+    let commands: [&[&str]; 19] = [
+        &["--out", "new", "--paths", "peer"],
+        &["--out", "new", "--host", "1"],
+        &["--out", "new", "--paths", "tcp", "--load", "disjoint"],
+        &["--out", "new", "--load", "same-sink", "--host", "3"],
+        &["--out", "new", "--lock-clocks", "1500"],
+        &["--out", "new", "--rewarm", "5"],
+        &["--out", "new", "--rewarm", "0"],
+        &["--out", "new", "--sizes", "0"],
+        &["--out", "new", "--pairs", "1-1"],
+        &["--out", "new", "--pairs", "0-1,0-9"],
+        &["--out", "new", "--pairs", "0-1,0-1"],
+        &["--out", "new", "--paths", "tcp,host,tcp"],
+        &["--out", "new", "--nccl-mode", "socket"],
+        &["--out", "new", "--paths", "nccl", "--load", "same-sink"],
+        &["--out", "new", "--paths", "nccl", "--nccl-lib", "/nonexistent/libnccl.so"],
+        &["--out", "new", "--plan", "--sizes", "8", "--nccl-lib", "file"],
+        &["--out", "new", "--plan", "--sizes", "8", "--nccl-lib", "file", "--paths", "host"],
+        &["--out", "file/new", "--sizes", "8"],
+        &["--reps", "3"],
+    ];
+    assert_golden("profile/refused", &refusals(2, here, &commands));
+    let rails = "rails=203.0.113.9";
+    for (code, words, fault) in [
+        (3, &["--sizes", "8", "--out", "/sys/new"][..], "can't write to /sys/new: "),
         (
-            &["--out", out, "--paths", "peer"][..],
-            "--paths `peer`: these endpoints don't have it; allowed: tcp, host",
-        ),
-        (
-            &["--out", out, "--host", "1"],
-            "give 1 endpoint; allowed: 2 endpoints or more\nhelp: measure between endpoints in this machine's memory, too: --host 2",
-        ),
-        (&["--out", out, "--paths", "tcp", "--load", "disjoint"], "takes 4 endpoints; here are 2"),
-        (&["--out", out, "--load", "same-sink", "--host", "3"], "no meaning for the path host"),
-        (&["--out", out, "--lock-clocks", "1500"], "there is no GPU whose clocks to lock"),
-        (&["--out", out, "--rewarm", "5"], "needs NVML"),
-        (&["--out", out, "--rewarm", "0"], "1 to 50"),
-        (&["--out", out, "--sizes", "0"], "is zero"),
-        (&["--out", out, "--pairs", "1-1"], "two different ranks"),
-        (
-            &["--out", out, "--pairs", "0-1,0-9"],
-            "--pairs `0-9`: is not a pair of tcp, host; allowed: pairs of two ranks from 0 to 1",
-        ),
-        (
-            &["--out", out, "--pairs", "0-1,0-1"],
-            "--pairs `0-1`: is named twice; allowed: each once",
-        ),
-        (
-            &["--out", out, "--paths", "tcp,host,tcp"],
-            "--paths `tcp`: is named twice; allowed: each once",
-        ),
-        (&["--out", out, "--nccl-mode", "socket"], "for the path nccl, which needs GPUs"),
-        (&["--out", out, "--paths", "nccl", "--load", "same-sink"], "not there for the path nccl"),
-        (&[], "--out"),
-    ] {
-        let output = profile(arguments);
-        let error = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
-        assert!(error.contains(words), "{arguments:?}: {error}");
-        assert!(!dir.exists(), "{arguments:?}");
-    }
-}
-
-#[test]
-fn nccl_that_is_asked_for_and_not_here_ends_with_the_reason() {
-    let (_root, dir) = folder();
-    let arguments =
-        ["--out", path(&dir), "--paths", "nccl", "--nccl-lib", "/nonexistent/libnccl.so"];
-    let output = profile(&arguments);
-    let error = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{error}");
-    assert!(error.contains("`/nonexistent/libnccl.so`: does not exist"), "{error}");
-    assert!(error.contains("help: ") && !dir.exists(), "{error}");
-}
-
-#[test]
-fn a_library_that_no_path_needs_is_refused() {
-    let (root, dir) = folder();
-    let library = root.path().join("libnccl.so");
-    std::fs::write(&library, "no library").unwrap();
-    for paths in [&["--paths", "host"][..], &[]] {
-        let begin = ["--out", path(&dir), "--plan", "--sizes", "8", "--nccl-lib", path(&library)];
-        let output = profile(&[&begin[..], paths].concat());
-        let error = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{error}");
-        assert!(error.contains("is for the path nccl, which this profile"), "{error}");
-        assert!(error.contains("; allowed: with --paths nccl") && !dir.exists(), "{error}");
-    }
-}
-
-#[test]
-fn what_the_machine_lacks_is_said_before_anything_is_measured() {
-    let (root, dir) = folder();
-    let file = root.path().join("file");
-    std::fs::write(&file, "mine").unwrap();
-    let below = file.join("profile");
-    for (arguments, code, words) in [
-        (&["--out", path(&below)][..], 2, "can't be made"),
-        (&["--out", "/sys/polyrail-profile"], 3, "can't write to /sys/polyrail-profile: "),
-        (
-            &["--out", path(&dir), "--set", "rails=203.0.113.9"],
             2,
-            "no engine: rails = `203.0.113.9` (from an option",
+            &["--sizes", "8", "--out", "new", "--set", rails],
+            "no engine: rails = `203.0.113.9` (from",
         ),
     ] {
-        let output = profile(&[arguments, &["--sizes", "8"]].concat());
-        let error = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
-        assert!(error.contains(words) && !error.contains("samples to take"), "{error}");
-        assert!(error.contains("; allowed: ") && error.contains("\nhelp: "), "{error}");
-        assert!(!dir.exists(), "{arguments:?}");
+        let error = refusal(code, &here(words));
+        assert!(error.contains(fault) && error.contains("; allowed: "), "{error}");
     }
+    assert!(!root.path().join("new").exists());
 }
 
 /// The table of what comes, without the column of times, which follow from how busy the machine is.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::common::devices::{device, lone_device, on, stays_as_it_is, waits_for_copies};
+use crate::common::devices::{device, lone_device, on, waits_for_copies};
 use crate::common::*;
 use polyrail::{
     Engine, Observer, OnEnd, PathKind, Peer, Region, RemoteRegion, Request, Transfer,
@@ -341,41 +341,6 @@ fn memory_of_a_region_that_has_ended_is_kept_by_nobody() {
         drop(source);
         wait_for("it to be freed", || here.clone().import(&export).is_err());
     }
-}
-
-#[test]
-fn what_the_peer_ends_is_over_when_nothing_of_it_lands_any_more() {
-    let there = device(1);
-    let settings = [("path", "tcp")];
-    let p = pair(&settings);
-    let source = filled(&p.a, 4 << 20, 1);
-    let (target, memory) = on(&there, &p.b, &vec![0; 4 << 20]);
-    there.hold(true);
-    let receive = p.b.receive(&p.to_a, 1, &target.all()).unwrap();
-    let send = p.a.send(&p.to_b, 1, &source.all()).unwrap();
-    wait_for("a copy to be held back", || there.is_holding());
-    send.cancel();
-    waits_for_copies(&there, || {
-        let error = receive.ended().unwrap_err();
-        assert!(matches!(error, TransferError::SendFailed { .. }), "{error}");
-    });
-    stays_as_it_is(&memory);
-}
-
-#[test]
-fn a_read_that_the_peer_ends_is_over_when_nothing_of_it_lands_any_more() {
-    let here = device(1);
-    let settings = [("path", "tcp")];
-    let p = pair(&settings);
-    let source = filled(&p.b, 4 << 20, 1);
-    let (target, memory) = on(&here, &p.a, &vec![0; 4 << 20]);
-    let there = remote(&p.a, &source);
-    here.hold(true);
-    let read = p.a.read(&p.to_b, &target.all(), &there.all()).unwrap();
-    wait_for("a copy to be held back", || here.is_holding());
-    drop(source);
-    waits_for_copies(&here, || drop(read.ended()));
-    stays_as_it_is(&memory);
 }
 
 /// Is busy with a notification until it may go on.

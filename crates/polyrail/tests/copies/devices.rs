@@ -11,7 +11,9 @@ use crate::common::devices::{
 };
 use crate::common::relay::{Cut, RelayedPair};
 use crate::common::*;
-use polyrail::{Engine, Memory, PathKind, RefusalCode, Region, Request, TransferError};
+use polyrail::{
+    DeviceMemory, Engine, Memory, PathKind, RefusalCode, Region, Request, Transfer, TransferError,
+};
 use polyrail_gpu::fake::FakeDevice;
 
 /// Both engines are in one process, where devices would copy from end to end.
@@ -220,22 +222,77 @@ fn a_device_that_fails_fails_the_transfer_and_not_the_engine() {
     }
 }
 
-#[test]
-fn a_region_is_not_given_back_while_a_device_copies_to_it() {
-    for way in [RAILS, SHARED] {
-        let [here, there] = way.devices();
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Write,
+    Read,
+    Receive,
+}
+
+/// A transfer that lands on a device which holds back its copies.
+struct Held {
+    p: Pair,
+    device: Arc<FakeDevice>,
+    memory: DeviceMemory,
+    source: Option<Region>,
+    target: Option<Region>,
+    transfer: Transfer,
+    /// The other end of a receive.
+    send: Option<Transfer>,
+}
+
+impl Held {
+    fn begin(way: &Way, kind: Kind) -> Self {
         let p = (way.engines)(way.modes[0]);
-        let (source, _) = on(&here, &p.a, &pattern(1 << 20, 1));
-        let (target, _) = on(&there, &p.b, &vec![0; 1 << 20]);
-        let all = remote(&p.a, &target).all();
-        let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
-        there.hold(true);
-        let transfer = prepared.post().unwrap();
-        wait_for("a copy to be held back", || there.is_holding());
-        waits_for_copies(&there, || drop(target));
-        // Either all of it was landing when the region went, or a part was refused.
-        let ended = transfer.ended();
-        assert!(matches!(ended, Ok(_) | Err(TransferError::Refused { .. })), "{ended:?}");
+        let [near, device] = way.devices();
+        let want = pattern(4 << 20, 2);
+        let (from, to) = if kind == Kind::Read { (&p.b, &p.a) } else { (&p.a, &p.b) };
+        let (source, _) = on(&near, from, &want);
+        let (target, memory) = on(&device, to, &vec![0; want.len()]);
+        let far = remote(&p.a, if kind == Kind::Read { &source } else { &target });
+        device.hold(true);
+        let transfer = match kind {
+            Kind::Write => p.a.write(&p.to_b, &source.all(), &far.all()),
+            Kind::Read => p.a.read(&p.to_b, &target.all(), &far.all()),
+            Kind::Receive => p.b.receive(&p.to_a, 1, &target.all()),
+        };
+        let is_receive = kind == Kind::Receive;
+        let send = is_receive.then(|| p.a.send(&p.to_b, 1, &source.all()).unwrap());
+        wait_for("a copy to be held back", || device.is_holding());
+        let (source, target) = (Some(source), Some(target));
+        Self { p, device, memory, source, target, transfer: transfer.unwrap(), send }
+    }
+}
+
+type HeldCase = (Kind, fn(&mut Held), &'static str);
+
+/// Some words of how the transfer ends. Where a region ends, all of the transfer may have landed.
+const HELD: [HeldCase; 5] = [
+    (Kind::Write, |it| it.transfer.cancel(), "Err(Cancelled)"),
+    (Kind::Receive, |it| it.transfer.cancel(), "Err(Cancelled)"),
+    (Kind::Receive, |it| it.send.as_ref().unwrap().cancel(), "Err(SendFailed"),
+    (Kind::Write, |it| it.target = None, "Ok Err(Refused"),
+    (Kind::Read, |it| it.source = None, "Ok Err(Refused"),
+];
+
+#[test]
+fn a_transfer_is_over_only_when_the_device_is_done_with_it() {
+    for (way, (kind, end, words)) in
+        [RAILS, SHARED].into_iter().flat_map(|way| HELD.map(|it| (way, it)))
+    {
+        let mut it = Held::begin(&way, kind);
+        let device = it.device.clone();
+        waits_for_copies(&device, || {
+            end(&mut it);
+            let ended = format!("{:?}", it.transfer.ended());
+            assert!(words.split(' ').any(|word| ended.starts_with(word)), "{words}: {ended}");
+        });
+        stays_as_it_is(&it.memory);
+        assert!(it.send.is_none_or(|send| send.ended().is_err()));
+        if let (Kind::Write, Some(source), Some(target)) = (kind, it.source, it.target) {
+            assert_eq!(way.write(&it.p, &source, &target), Ok(4 << 20));
+            assert!(FakeDevice::contents(&it.memory) == pattern(4 << 20, 2));
+        }
     }
 }
 
@@ -291,24 +348,6 @@ fn a_caller_that_drives_drives_the_copies_too() {
         assert_eq!(write(&p, &source, &target), Ok(want.len() as u64));
     });
     assert!(FakeDevice::contents(&memory) == want);
-}
-
-#[test]
-fn a_cancelled_receive_is_over_only_when_the_device_is_done_with_it() {
-    let p = pair(&[TCP]);
-    let there = device(0);
-    let (inbox, memory) = on(&there, &p.b, &vec![0; 4 << 20]);
-    let source = filled(&p.a, 4 << 20, 2);
-    there.hold(true);
-    let receive = p.b.receive(&p.to_a, 1, &inbox.all()).unwrap();
-    let send = p.a.send(&p.to_b, 1, &source.all()).unwrap();
-    wait_for("a copy to be held back", || there.is_holding());
-    waits_for_copies(&there, || {
-        receive.cancel();
-        assert!(matches!(receive.ended(), Err(TransferError::Cancelled)));
-    });
-    stays_as_it_is(&memory);
-    assert!(send.ended().is_err());
 }
 
 #[test]

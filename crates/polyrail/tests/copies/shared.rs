@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::common::devices::{lone_device as device, on, stays_as_it_is, waits_for_copies};
+use crate::common::devices::{lone_device as device, on, stays_as_it_is};
 use crate::common::puppet::{PUPPET_BYTES, PUPPET_SEED, Puppet};
 use crate::common::relay::{Cut, RelayedPair};
 use crate::common::stranger::metadata_of;
@@ -277,26 +277,6 @@ fn a_lack_of_memory_that_passes_ends_sharing_for_a_while_only() {
         assert_eq!(moved(&p.a), (rails, left + want.len() as u64), "{poor}");
         assert!(p.a.dump().contains("shared memory: works"), "{}", p.a.dump());
     }
-}
-
-#[test]
-fn a_cancelled_write_is_over_only_when_the_device_is_done_with_it() {
-    let (here, there) = (device(0), device(1));
-    let p = apart(&[], &[]);
-    let (source, _) = on(&here, &p.a, &pattern(16 << 20, 2));
-    let (target, memory) = on(&there, &p.b, &vec![0; 16 << 20]);
-    let all = remote(&p.a, &target).all();
-    let prepared = p.a.prepare(Request::write(&p.to_b).segment(source.all(), all)).unwrap();
-    there.hold(true);
-    let transfer = prepared.post().unwrap();
-    wait_for("a chunk to lie there", || moved(&p.a).1 > 0);
-    waits_for_copies(&there, || {
-        transfer.cancel();
-        assert!(matches!(transfer.ended(), Err(TransferError::Cancelled)));
-    });
-    stays_as_it_is(&memory);
-    finished(&prepared.post().unwrap());
-    assert!(FakeDevice::contents(&memory) == pattern(16 << 20, 2));
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! Single files of a folder: read as text, put in place as a whole, and named in errors.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
 use std::path::Path;
+use std::{fs, io};
+
+use polyrail_sys::files::read_limited;
 
 use crate::document::fault_at;
 use crate::error::{ProfileError, shown_path};
@@ -14,27 +15,6 @@ const TEXT_MAX: u64 = 256 << 20;
 /// Puts a file in its place as a whole, or leaves the old one.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> Result<(), ProfileError> {
     polyrail_sys::files::replace(path, bytes).map_err(ProfileError::io("write to", path))
-}
-
-/// The bytes of a file of at most `most` bytes: the size is looked at first, as a larger one takes its size in memory.
-///
-/// # Errors
-/// Of the system; [`io::ErrorKind::InvalidData`] for a larger file.
-pub fn read_limited(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    let file = File::open(path)?;
-    let mut bytes = Vec::new();
-    let mut size = file.metadata()?.len();
-    if size <= most {
-        // Files of the system and pipes state no size.
-        size = file.take(most + 1).read_to_end(&mut bytes)? as u64;
-    }
-    match size > most {
-        true => {
-            let fault = format!("it is larger than {} MiB, the most that is read", most >> 20);
-            Err(io::Error::new(io::ErrorKind::InvalidData, fault))
-        }
-        false => Ok(bytes),
-    }
 }
 
 pub(super) fn read_text(path: &Path) -> Result<String, ProfileError> {

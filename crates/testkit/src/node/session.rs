@@ -214,37 +214,20 @@ fn refuse(world: &mut World, id: ConnectionId, code: RefusedCode) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use polyrail_proto::FlowIndex;
 
     use super::*;
-    use crate::clock::Clock;
     use crate::memory::Memory;
     use crate::network::{Hello, Network};
     use crate::oracle::Oracle;
     use crate::rng::Rng;
     use crate::scenario::Scenario;
-    use crate::world::Tally;
 
     fn world(scenario: &Scenario) -> World {
         let mut rng = Rng::new(1);
         let mut memories = vec![Memory::default(), Memory::default()];
         let oracle = Oracle::new(&mut memories, false, &mut rng);
-        World {
-            clock: Clock::default(),
-            network: Network::new(2, &scenario.rails, scenario.buffers),
-            is_hostile: false,
-            memories,
-            oracle,
-            rng,
-            tally: Tally::default(),
-            notices: Vec::new(),
-            dropped: Vec::new(),
-            lost: Vec::new(),
-            receives: BTreeMap::new(),
-            instances: vec![InstanceId(0), InstanceId(1)],
-        }
+        World::new(Network::new(2, &scenario.rails, scenario.buffers), memories, oracle, rng)
     }
 
     #[test]

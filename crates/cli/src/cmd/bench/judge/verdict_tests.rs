@@ -1,7 +1,12 @@
+#[path = "../../../../tests/common/golden.rs"]
+mod golden;
 #[path = "idle_rail_tests.rs"]
 mod idle_rails;
 
 use polyrail::Config;
+use polyrail_report::LimitKind::{
+    Cpu, Depth, Device, Memory, MessageRate, Network, Peer, Posting, Window,
+};
 use polyrail_report::Spread;
 use polyrail_sample::{Hot, Work};
 
@@ -53,330 +58,52 @@ fn copy(copies: Copies, gb_per_s: f64) -> CopyRate {
     CopyRate { gb_per_s, copies, threads: 8, cpus: "0-7".into(), footprint_bytes: 256 << 20 }
 }
 
-fn verdict(change: impl FnOnce(&mut Evidence)) -> (LimitKind, String) {
-    let mut evidence = idle();
-    change(&mut evidence);
-    let Limit { verdict, because } = judge(&evidence).limit;
-    (verdict, because)
-}
+/// A name, the limit, and how a run differs from [`idle`]. The sentence of each verdict is in `tests/golden`.
+type Case = (&'static str, LimitKind, fn(&mut Evidence));
 
-#[test]
-fn an_idle_run_names_the_nearest_limit_and_says_that_it_is_not_reached() {
-    let (_, because) = verdict(|_| ());
-    assert!(because.starts_with("no limit is reached; the nearest: "), "{because}");
-}
-
-#[test]
-fn rails_near_their_line_rate_are_the_limit() {
-    let (kind, because) = verdict(|e| e.gb_per_s = 9.4);
-    assert_eq!(kind, LimitKind::Network);
-    assert_eq!(because, "9.40 GB/s one way are 94 % of the 10.0 GB/s of 4 rails in the lab");
-    let (kind, _) = verdict(|e| (e.gb_per_s, e.ways) = (9.4, 2));
-    assert_ne!(kind, LimitKind::Network, "two directions have a line each");
-}
-
-#[test]
-fn a_transfer_is_held_against_what_copying_reaches_that_uses_memory_as_it_does() {
-    let (kind, because) = verdict(|e| {
-        (e.gb_per_s, e.same_host, e.line) = (9.0, true, None);
-        e.copy = Some(copy(Copies::Twice, 10.0));
-        e.local.process_cpus = 8.0;
+#[track_caller]
+fn check(golden: &str, cases: &[Case]) {
+    let judged = cases.iter().map(|(name, wanted, change)| {
+        let mut evidence = idle();
+        change(&mut evidence);
+        let Limit { verdict, because } = judge(&evidence).limit;
+        let line = format!("{name}: {}\n", because.replace('\n', " | "));
+        let is_wrong = verdict != *wanted;
+        (line.clone(), is_wrong.then(|| format!("{verdict:?} and not {wanted:?}: {line}")))
     });
-    assert_eq!(kind, LimitKind::Memory);
-    let text = "9.00 GB/s are 90 % of the 10.0 GB/s that two copies per byte reach by 8 threads on CPUs \
-                0-7 over 256MiB of memory";
-    assert_eq!(because, text);
-    let (_, because) = verdict(|e| (e.gb_per_s, e.line) = (9.0, None));
-    assert!(
-        because.contains(
-            "no limit is reached; the nearest: 9.00 GB/s are 45 % of the 20.0 GB/s that one"
-        ),
-        "{because}"
-    );
+    let (lines, wrong): (String, Vec<Option<String>>) = judged.unzip();
+    let wrong: String = wrong.into_iter().flatten().collect();
+    assert!(wrong.is_empty(), "{wrong}");
+    golden::assert_golden(golden, &lines);
 }
 
-#[test]
-fn what_is_exceeded_is_no_limit_and_said_to_be_none() {
-    // 80 GB/s of copies where 38 were thought to be possible, by nearly idle processes.
-    let (kind, because) = verdict(|e| {
-        (e.gb_per_s, e.same_host, e.line) = (40.0, true, None);
-        e.copy = Some(copy(Copies::Twice, 17.0));
-        e.window_full_share = 0.1;
-    });
-    assert_ne!(kind, LimitKind::Memory, "{because}");
-    assert!(
-        because.contains("; memory is not the limit: 40.0 GB/s are 235 % of the 17.0"),
-        "{because}"
-    );
-    let (kind, because) = verdict(|e| (e.gb_per_s, e.copy) = (12.0, None));
-    assert_ne!(kind, LimitKind::Network);
-    assert!(
-        because.contains("; network is not the limit: 12.0 GB/s one way are 120 %"),
-        "{because}"
-    );
-    // Clocks of CPUs and walls differ by a little.
-    let (kind, because) = verdict(|e| e.local.busiest_thread = Some(("tx-0".into(), 1.03)));
-    assert_eq!((kind, because.contains("not the limit")), (LimitKind::Cpu, false));
-}
-
-#[test]
-fn busy_cpus_or_one_busy_thread_are_the_limit() {
-    let (kind, because) = verdict(|e| e.local.process_cpus = 7.5);
-    assert_eq!(
-        (kind, because.as_str()),
-        (LimitKind::Cpu, "this process used 7.50 of 8 CPUs (94 %)")
-    );
-    let (kind, because) = verdict(|e| {
-        e.same_host = true;
-        (e.local.process_cpus, e.peer.process_cpus) = (4.0, 3.5);
-    });
-    assert_eq!((kind, because.starts_with("both processes")), (LimitKind::Cpu, true));
-    let (kind, because) =
-        verdict(|e| (e.local.machine_busy, e.local.process_cpus) = (Some(0.97), 4.0));
-    assert_eq!((kind, because.contains("97 % busy")), (LimitKind::Cpu, true));
-    let (_, because) = verdict(|e| e.local.machine_busy = Some(0.97));
-    assert!(because.starts_with("no limit is reached"), "others are busy: {because}");
-    let (kind, because) = verdict(|e| e.local.busiest_thread = Some(("tx-0".into(), 0.99)));
-    assert_eq!((kind, because.contains("tx-0 here used 99 %")), (LimitKind::Cpu, true));
-}
-
-#[test]
-fn with_samples_the_busiest_cpu_is_named_with_its_work() {
-    let hot = Hot {
+fn hot(busy_percent: f64) -> Option<Hot> {
+    Some(Hot {
         cpu: 22,
         work: Work::ReceiveCopy { thread: "pr-rx0".into() },
-        busy_percent: 98.0,
+        busy_percent,
         user_percent: 0.0,
         system_percent: 37.0,
         softirq_percent: 61.0,
         steal_percent: 0.0,
         rwnd_limited_percent: None,
-    };
-    let text = "receive copy on CPU 22: softirq 61 %, system 37 %";
-    let (kind, because) = verdict(|e| e.peer.hot = Some(hot.clone()));
-    assert_eq!((kind, because), (LimitKind::Peer, format!("at the other side, {text}")));
-    let (kind, because) = verdict(|e| e.local.hot = Some(hot.clone()));
-    assert_eq!((kind, because), (LimitKind::Cpu, format!("here, {text}")));
-    let (_, because) = verdict(|e| {
-        (e.local.process_cpus, e.local.hot) = (7.9, Some(hot.clone()));
-    });
-    assert!(because.ends_with(&format!("; the busiest: {text}")), "{because}");
-    let (_, because) = verdict(|e| e.peer.hot = Some(Hot { busy_percent: 60.0, ..hot.clone() }));
-    assert!(because.starts_with("no limit is reached"), "{because}");
+    })
 }
 
-#[test]
-fn a_busy_other_side_is_the_limit() {
-    let (kind, _) = verdict(|e| e.peer.process_cpus = 7.9);
-    assert_eq!(kind, LimitKind::Peer);
-    let (kind, _) = verdict(|e| {
-        e.same_host = true;
-        e.peer.busiest_thread = Some(("rx-0".into(), 0.98));
-    });
-    assert_eq!(kind, LimitKind::Peer);
+fn thread(name: &str, share: f64) -> Option<(String, f64)> {
+    Some((name.into(), share))
 }
 
-#[test]
-fn a_side_that_does_not_run_or_does_not_read_is_the_limit() {
-    let (kind, because) = verdict(|e| (e.peer.away_share, e.window_full_share) = (0.5, 0.9));
-    let text = "the process at the other side did not run for 50 % of the time: it was stopped, or had no \
-                CPU";
-    assert_eq!((kind, because.as_str()), (LimitKind::Peer, text));
-    assert_eq!(verdict(|e| (e.local.away_share, e.same_host) = (0.2, true)).0, LimitKind::Cpu);
-    assert_eq!(verdict(|e| (e.peer.away_share, e.same_host) = (0.2, true)).0, LimitKind::Peer);
-    let (kind, _) = verdict(|e| (e.local.away_share, e.peer.away_share) = (0.2, 0.4));
-    assert_eq!(kind, LimitKind::Peer, "both wait for CPUs, and the other one waits longer");
-
-    let (kind, because) = verdict(|e| {
-        (e.local.no_room_share, e.peer.busiest_thread) = (0.6, Some(("rx-0".into(), 0.1)));
-    });
-    let text = "the receive windows of the other side held the flows up for 60 % of the time, and its busiest thread \
-                used 10 % of a CPU";
-    assert_eq!((kind, because.as_str()), (LimitKind::Peer, text));
-    // A reader that does what it can is no fault of the reader's program.
-    let (_, because) = verdict(|e| {
-        (e.local.no_room_share, e.peer.busiest_thread) = (0.6, Some(("rx-0".into(), 0.9)));
-    });
-    assert!(because.starts_with("no limit is reached"), "{because}");
+/// A rail whose flows carry nothing.
+fn down(name: &str, why: WhyDown) -> DownRail {
+    let (name, interface) = (name.to_owned(), name.replace("rail", "eth"));
+    DownRail { name, interface, why, because: None, receives: false, went: false }
 }
 
-#[test]
-fn packets_that_are_lost_are_the_limit_and_their_rail_is_named() {
-    let (kind, because) = verdict(|e| e.lost = Some(("rail1".into(), 0.023)));
-    let text = "rail1 sent at least 2.3 % of its bytes again";
-    assert_eq!((kind, because.as_str()), (LimitKind::Network, text));
-    let (_, because) = verdict(|e| e.lost = Some(("rail1".into(), 0.002)));
-    assert!(because.starts_with("no limit is reached"), "{because}");
-}
-
-#[test]
-fn bytes_that_devices_copied_are_limited_by_the_devices_or_the_thread_that_posts() {
-    let copied = |e: &mut Evidence| {
-        let path = BesideRails { name: "peer copy".into(), by_devices: true };
-        (e.gb_per_s, e.beside_rails) = (390.0, Some(path));
-        (e.depth, e.size, e.p50_us) = (1, 1 << 30, Some(2_750.0));
-    };
-    let (kind, because) = verdict(copied);
-    assert_eq!(kind, LimitKind::Device);
-    assert!(because.starts_with("390 GB/s by peer copy, 1 outstanding, 1GiB"), "{because}");
-    let (kind, _) = verdict(|e| {
-        copied(e);
-        e.local.posting_share = Some(0.99);
-    });
-    assert_eq!(kind, LimitKind::Posting);
-}
-
-#[test]
-fn bytes_that_cpus_copied_beside_the_rails_are_limited_by_no_device_and_no_rail() {
-    let copied = |e: &mut Evidence| {
-        let path = BesideRails { name: "single copy".into(), by_devices: false };
-        (e.gb_per_s, e.beside_rails, e.same_host) = (18.0, Some(path), true);
-        (e.copy, e.lost) = (Some(copy(Copies::Once, 20.0)), Some(("rail1".into(), 0.5)));
-        e.window_full_share = 1.0;
-    };
-    let (kind, because) = verdict(copied);
-    let text = "18.0 GB/s are 90 % of the 20.0 GB/s that one copy per byte reaches by 8 threads on CPUs \
-                0-7 over 256MiB of memory";
-    assert_eq!((kind, because.as_str()), (LimitKind::Memory, text));
-    let (kind, _) = verdict(|e| {
-        copied(e);
-        let ratio = Spread { median: 1.5, min: 1.4, max: 1.6 };
-        e.deeper = Some(Deeper { depth: 4, ratio });
-    });
-    assert_eq!(kind, LimitKind::Depth);
-    let (kind, because) = verdict(|e| {
-        copied(e);
-        e.gb_per_s = 9.0;
-    });
-    assert_eq!(kind, LimitKind::Memory);
-    assert!(because.starts_with("no limit is reached; the nearest: 9.00 GB/s"), "{because}");
-}
-
-#[test]
-fn a_full_window_is_the_limit() {
-    let (kind, because) = verdict(|e| e.window_full_share = 0.7);
-    assert_eq!((kind, because.contains("70 % of the time")), (LimitKind::Window, true));
-}
-
-#[test]
-fn too_few_outstanding_transfers_are_the_limit_by_what_they_leave_without_work() {
-    let few = |depth: u64, size: u64| {
-        move |e: &mut Evidence| (e.depth, e.size, e.p50_us) = (depth, size, Some(9.5))
-    };
-    let (kind, because) = verdict(few(1, 8));
-    let text = "depth 1 is bound by the latency of a transfer of 8B, each taking 9.50us";
-    assert_eq!((kind, because.as_str()), (LimitKind::Depth, text));
-    let (kind, because) = verdict(few(4, 1 << 20));
-    let text = "depth 4 has 4MiB outstanding, each taking 9.50us; the window has room for 32MiB";
-    assert_eq!((kind, because.as_str()), (LimitKind::Depth, text));
-    // The lab: 64 KiB writes on two of four rails.
-    let (kind, because) = verdict(|e| {
-        few(16, 64 << 10)(e);
-        (e.gb_per_s, e.rails) = (4.8, rails([0.5, 0.5, 0.0, 0.0]));
-    });
-    let text = "depth 16 of 64KiB keeps 2 of 4 rails busy, 0.48 of the sum of 4 rails in the lab, each taking 9.50us";
-    assert_eq!((kind, because.as_str()), (LimitKind::Depth, text));
-    // A slow rail has little to carry, and is busy with it.
-    let (_, because) = verdict(|e| {
-        few(16, 64 << 10)(e);
-        e.line = Some(Line { rails: rails([7.0, 2.8, 0.1, 0.1]), source: "x".into() });
-        e.rails = rails([0.7, 0.28, 0.01, 0.01]);
-    });
-    assert!(because.starts_with("depth 16 has 1MiB outstanding"), "{because}");
-}
-
-#[test]
-fn a_thread_that_does_nothing_but_post_is_the_limit() {
-    let (kind, because) = verdict(|e| {
-        (e.local.posting_share, e.size, e.gb_per_s) = (Some(0.97), 64 << 10, 0.65536);
-    });
-    let text = "the thread that posts did so for 97 % of the time, 10.0k transfers/s";
-    assert_eq!((kind, because.as_str()), (LimitKind::Posting, text));
-}
-
-#[test]
-fn transfers_as_frequent_as_those_of_8_bytes_are_limited_by_their_number() {
-    let small = |most: f64| {
-        verdict(move |e| {
-            (e.size, e.gb_per_s, e.depth, e.messages_per_s) = (4 << 10, 0.4096, 16, Some(most));
-        })
-    };
-    let (kind, because) = small(110e3);
-    let text = "100k transfers/s are 91 % of the 110k/s that 8B reach at depth 16, so that the size costs \
-                next to nothing";
-    assert_eq!((kind, because.as_str()), (LimitKind::MessageRate, text));
-    assert_eq!(small(200e3).0, LimitKind::Depth, "the size costs something");
-}
-
-#[test]
-fn a_ping_pong_is_bound_by_its_latency_however_busy_who_waits_is() {
-    let (kind, because) = verdict(|e| {
-        (e.ping_pong, e.depth, e.size, e.p50_us) = (true, 1, 8, Some(4.8));
-        (e.local.process_cpus, e.peer.process_cpus, e.same_host) = (4.0, 4.0, true);
-    });
-    let text = "one message of 8B at a time is bound by its latency, each taking 4.80us one way";
-    assert_eq!((kind, because.as_str()), (LimitKind::Depth, text));
-}
-
-#[test]
-fn threads_that_wait_for_cpus_which_others_have_are_the_limit() {
-    let crowd = |load: &mut Load, share: f64, busy: f64| {
-        load.queued_thread = Some(("pr-tx0".into(), share));
-        (load.machine_busy, load.machine_cpus) = (Some(busy), 8);
-    };
-    let (kind, because) = verdict(|e| crowd(&mut e.local, 0.4, 1.0));
-    assert_eq!(kind, LimitKind::Cpu);
-    let words = "other programs and softirqs used 7.90 of the 8 CPUs of this machine, and thread pr-tx0 waited for one 40 % of the time";
-    assert_eq!(because, words);
-    let (kind, because) = verdict(|e| crowd(&mut e.peer, 0.4, 1.0));
-    assert_eq!(kind, LimitKind::Peer);
-    assert!(because.contains("CPUs of the machine there"), "{because}");
-    // On one machine the thread may be at either end.
-    let (kind, _) = verdict(|e| {
-        e.same_host = true;
-        crowd(&mut e.local, 0.1, 1.0);
-        crowd(&mut e.peer, 0.4, 1.0);
-    });
-    assert_eq!(kind, LimitKind::Cpu);
-    for (share, busy) in [(0.2, 1.0), (0.4, 0.02)] {
-        let (kind, because) = verdict(|e| crowd(&mut e.local, share, busy));
-        assert!(kind != LimitKind::Cpu || because.contains("no limit is reached"), "{because}");
-    }
-}
-
-#[test]
-fn a_process_that_may_use_some_cpus_is_crowded_out_on_these_alone() {
-    let crowd = |load: &mut Load, busy: f64| {
-        load.queued_thread = Some(("pr-tx0".into(), 0.5));
-        (load.machine_busy, load.machine_cpus, load.process_cpus) = (Some(0.2), 16, 0.5);
-        (load.cpus_allowed, load.own_cpus) = (2, Some(OwnCpus { count: 2, busy }));
-        load.programs = vec![Program { pid: 7, name: "hog".into(), cpus: 1.5 }];
-    };
-    let (kind, because) = verdict(|e| crowd(&mut e.local, 1.0));
-    assert_eq!(kind, LimitKind::Cpu);
-    let words = "other programs and softirqs used 1.50 of the 2 CPUs of this machine that it may use, and thread pr-tx0 waited for \
-                 one 50 % of the time; other programs: hog (process 7) used 1.50";
-    assert_eq!(because, words);
-    let (_, because) = verdict(|e| {
-        crowd(&mut e.local, 1.0);
-        (e.local.process_cpus, e.local.queued_thread) = (1.0, None);
-    });
-    let words = "the CPUs of this machine that it may use were 100 % busy, softirqs included";
-    assert!(because.starts_with(words), "{because}");
-    let (_, because) = verdict(|e| crowd(&mut e.local, 0.4));
-    assert!(!because.starts_with("other programs"), "who fills other CPUs takes none: {because}");
-}
-
-#[test]
-fn a_queue_that_drops_packets_is_the_limit_and_its_rail_is_named() {
-    let drops = |share: f64| Some(("rail2".to_owned(), share));
-    let (kind, because) = verdict(|e| e.local.dropped = drops(0.05));
-    assert_eq!(kind, LimitKind::Network);
-    assert_eq!(because, "the queue of rail2 here dropped 5.0 % of its packets");
-    let (_, because) = verdict(|e| e.peer.dropped = drops(0.05));
-    assert!(because.starts_with("the queue of rail2 at the other side"), "{because}");
-    let (_, because) = verdict(|e| e.local.dropped = drops(0.004));
-    assert!(!because.starts_with("the queue"), "{because}");
+/// Recorded: two nodes with two NICs each on one Ethernet, and the kernel's defaults.
+fn one_nic() -> Option<OneNic> {
+    let (rails, interface) = (vec!["eth1".into(), "eth2".into()], "eth1".into());
+    Some(OneNic { rails, interface, share: 0.996 })
 }
 
 fn tried(ratio: f64) -> Option<Deeper> {
@@ -384,181 +111,244 @@ fn tried(ratio: f64) -> Option<Deeper> {
     Some(Deeper { depth: 256, ratio })
 }
 
-#[test]
-fn depth_that_was_tried_and_helped_is_the_limit_whatever_else_is_busy() {
-    let busy = |e: &mut Evidence| e.local.busiest_thread = Some(("pr-tx0".into(), 0.97));
-    let (kind, because) = verdict(|e| (busy(e), e.deeper = tried(1.8)).1);
-    assert_eq!(kind, LimitKind::Depth);
-    assert!(because.ends_with("; tried: depth 256 makes it 1.80 x"), "{because}");
-    let (kind, _) = verdict(|e| (busy(e), e.deeper = tried(1.1)).1);
-    assert_eq!(kind, LimitKind::Cpu, "a little is no proof");
-    let (kind, _) = verdict(|e| {
-        (e.deeper, e.local.away_share) = (tried(1.8), 0.5);
-    });
-    assert_eq!(kind, LimitKind::Cpu, "the trial may have met a time in which the process ran");
+fn few(e: &mut Evidence, depth: u64, size: u64) {
+    (e.depth, e.size, e.p50_us) = (depth, size, Some(9.5));
 }
 
-#[test]
-fn depth_that_was_tried_in_vain_is_no_limit_and_the_verdict_says_so() {
-    let little = |e: &mut Evidence| (e.depth, e.size) = (16, 4 << 10);
-    assert_eq!(verdict(little).0, LimitKind::Depth);
-    let (kind, because) = verdict(|e| (little(e), e.deeper = tried(1.01)).1);
-    assert_ne!(kind, LimitKind::Depth);
-    let text = "no limit is reached; depth 256 makes it 1.01 x; the nearest: ";
-    assert!(because.starts_with(text), "{because}");
-    let (kind, _) = verdict(|e| (little(e), e.deeper = tried(1.1)).1);
-    assert_eq!(kind, LimitKind::Depth, "it helps a little");
+/// Other programs have the CPUs of a machine, and a thread waits for one.
+fn crowd(load: &mut Load, share: f64, busy: f64) {
+    load.queued_thread = thread("pr-tx0", share);
+    (load.machine_busy, load.machine_cpus) = (Some(busy), 8);
 }
 
-#[test]
-fn messages_of_8_bytes_that_more_of_them_do_not_speed_up_are_the_limit() {
-    let (kind, because) = verdict(|e| (e.depth, e.size, e.deeper) = (64, 8, tried(1.01)));
-    assert_eq!(kind, LimitKind::MessageRate);
-    assert!(
-        because.contains("of which the bytes cost nothing: depth 256 makes it 1.01 x"),
-        "{because}"
-    );
-    let (kind, _) = verdict(|e| (e.depth, e.size, e.deeper) = (64, 8, tried(2.0)));
-    assert_eq!(kind, LimitKind::Depth);
+/// They have the two CPUs that this process may use.
+fn crowd_on_own(load: &mut Load, busy: f64) {
+    load.queued_thread = thread("pr-tx0", 0.5);
+    (load.machine_busy, load.machine_cpus, load.process_cpus) = (Some(0.2), 16, 0.5);
+    (load.cpus_allowed, load.own_cpus) = (2, Some(OwnCpus { count: 2, busy }));
+    load.programs = vec![program(7, "hog", 1.5)];
 }
 
-#[test]
-fn a_quota_that_ran_out_is_named_with_what_it_grants() {
-    let throttled = |share| Some(Throttled { cpus: 0.2, periods_share: share });
-    let (kind, because) = verdict(|e| {
-        (e.peer.throttled, e.peer.away_share) = (throttled(0.9), 0.7);
-    });
-    assert_eq!(kind, LimitKind::Peer);
-    let text = "the process at the other side did not run for a part of 90 % of its control group's periods: the CPU \
-                quota of 0.20 CPUs had run out";
-    assert_eq!(because, text);
-    let (kind, because) = verdict(|e| e.local.throttled = throttled(0.9));
-    assert!(kind == LimitKind::Cpu && because.starts_with("this process"), "{because}");
-    let (_, because) = verdict(|e| e.local.throttled = throttled(0.1));
-    assert!(because.starts_with("no limit is reached; "), "{because}");
+fn program(pid: u32, name: &str, cpus: f64) -> Program {
+    Program { pid, name: name.into(), cpus }
 }
 
-#[test]
-fn a_rail_that_is_much_slower_than_others_is_named() {
-    let with = |gb_per_s| {
-        verdict(|e| {
-            (e.gb_per_s, e.depth) = (gb_per_s, 4);
-            e.line = Some(Line { rails: rails([1.0, 1.0, 0.05, 1.0]), source: "the lab".into() });
-        })
-    };
-    let (_, because) = with(2.9);
-    assert!(because.ends_with("of the lab; rail2 has 0.050 GB/s, others 1.00"), "{because}");
-    // It holds up transfers where few are outstanding.
-    let (kind, because) = with(1.0);
-    assert_eq!(kind, LimitKind::Depth);
-    let words = "; rail2 has 0.050 GB/s, others 1.00: `--rails` without it shows what it costs";
-    assert!(because.ends_with(words), "{because}");
+/// Both ends and two others fill the CPUs of one machine.
+fn hogs(e: &mut Evidence) {
+    e.same_host = true;
+    (e.local.pid, e.peer.pid) = (1, 2);
+    (e.local.machine_cpus, e.local.cpus_allowed) = (2, 2);
+    (e.local.machine_busy, e.local.process_cpus) = (Some(1.0), 1.0);
+    let ends = [program(1, "polyrail", 0.5), program(2, "polyrail", 0.5)];
+    e.local.programs = [&ends[..], &[program(7, "hog", 0.6), program(8, "hog", 0.38)]].concat();
 }
 
-#[test]
-fn programs_that_keep_the_cpus_busy_are_named_and_the_ends_are_not() {
-    let program = |pid, name: &str, cpus| Program { pid, name: name.into(), cpus };
-    let crowd = |e: &mut Evidence| {
+fn by_devices(e: &mut Evidence) {
+    let path = BesideRails { name: "peer copy".into(), by_devices: true };
+    (e.gb_per_s, e.beside_rails) = (390.0, Some(path));
+    (e.depth, e.size, e.p50_us) = (1, 1 << 30, Some(2_750.0));
+}
+
+/// CPUs copied the bytes, and no rail did.
+fn beside_rails(e: &mut Evidence) {
+    let path = BesideRails { name: "single copy".into(), by_devices: false };
+    (e.gb_per_s, e.beside_rails, e.same_host) = (18.0, Some(path), true);
+    (e.copy, e.lost) = (Some(copy(Copies::Once, 20.0)), thread("rail1", 0.5));
+    e.window_full_share = 1.0;
+}
+
+fn with_slow_rail(e: &mut Evidence, gb_per_s: f64) {
+    (e.gb_per_s, e.depth) = (gb_per_s, 4);
+    e.line = Some(Line { rails: rails([1.0, 1.0, 0.05, 1.0]), source: "the lab".into() });
+}
+
+fn as_frequent_as_8_bytes(e: &mut Evidence, most: f64) {
+    (e.size, e.gb_per_s, e.depth, e.messages_per_s) = (4 << 10, 0.4096, 16, Some(most));
+}
+
+const CASES: &[Case] = &[
+    ("nothing is reached", Network, |_| ()),
+    // Rates against what links and memory reach.
+    ("full links", Network, |e| e.gb_per_s = 9.4),
+    ("as much in two directions, which have a line each", Memory, |e| {
+        (e.gb_per_s, e.ways) = (9.4, 2)
+    }),
+    ("two copies for each byte", Memory, |e| {
+        (e.gb_per_s, e.same_host, e.line) = (9.0, true, None);
+        (e.copy, e.local.process_cpus) = (Some(copy(Copies::Twice, 10.0)), 8.0);
+    }),
+    ("half of what copies reach", Memory, |e| (e.gb_per_s, e.line) = (9.0, None)),
+    // 80 GB/s of copies where 38 were thought to be possible, by nearly idle processes.
+    ("more than copies reach is no limit", Window, |e| {
+        (e.gb_per_s, e.same_host, e.line) = (40.0, true, None);
+        (e.copy, e.window_full_share) = (Some(copy(Copies::Twice, 17.0)), 0.1);
+    }),
+    ("more than the line rate is no limit", Peer, |e| (e.gb_per_s, e.copy) = (12.0, None)),
+    ("CPUs copied, nothing else counts", Memory, beside_rails),
+    ("CPUs copied, and depth helps", Depth, |e| (beside_rails(e), e.deeper = tried(1.5)).1),
+    ("CPUs copied slowly", Memory, |e| (beside_rails(e), e.gb_per_s = 9.0).1),
+    ("devices copied", Device, by_devices),
+    ("devices copied as the thread posts", Posting, |e| {
+        by_devices(e);
+        e.local.posting_share = Some(0.99);
+    }),
+    // CPUs.
+    ("busy process", Cpu, |e| e.local.process_cpus = 7.5),
+    ("both processes of one host", Cpu, |e| {
+        (e.same_host, e.local.process_cpus, e.peer.process_cpus) = (true, 4.0, 3.5);
+    }),
+    ("busy machine", Cpu, |e| (e.local.machine_busy, e.local.process_cpus) = (Some(0.97), 4.0)),
+    ("others keep the machine busy", Network, |e| e.local.machine_busy = Some(0.97)),
+    ("busy thread", Cpu, |e| e.local.busiest_thread = thread("tx-0", 0.99)),
+    ("clocks of CPUs and walls differ by a little", Cpu, |e| {
+        e.local.busiest_thread = thread("tx-0", 1.03);
+    }),
+    ("busy peer", Peer, |e| e.peer.process_cpus = 7.9),
+    ("busy thread of a peer on this host", Peer, |e| {
+        (e.same_host, e.peer.busiest_thread) = (true, thread("rx-0", 0.98));
+    }),
+    ("hot CPU there", Peer, |e| e.peer.hot = hot(98.0)),
+    ("hot CPU here", Cpu, |e| e.local.hot = hot(98.0)),
+    ("hot CPU and busy process", Cpu, |e| (e.local.process_cpus, e.local.hot) = (7.9, hot(98.0))),
+    ("CPU that is not hot", Peer, |e| e.peer.hot = hot(60.0)),
+    ("protection takes CPU time", Cpu, |e| {
+        (e.local.process_cpus, e.payload) = (8.0, Some("aead".into()));
+    }),
+    ("protection where links are full", Network, |e| {
+        (e.gb_per_s, e.payload) = (9.4, Some("aead".into()));
+    }),
+    // Ends that don't run or don't read.
+    ("stopped peer", Peer, |e| (e.peer.away_share, e.window_full_share) = (0.5, 0.9)),
+    ("stopped process of one host", Cpu, |e| (e.local.away_share, e.same_host) = (0.2, true)),
+    ("stopped peer of one host", Peer, |e| (e.peer.away_share, e.same_host) = (0.2, true)),
+    ("both wait for CPUs, the peer longer", Peer, |e| {
+        (e.local.away_share, e.peer.away_share) = (0.2, 0.4);
+    }),
+    ("slow reader", Peer, |e| {
+        (e.local.no_room_share, e.peer.busiest_thread) = (0.6, thread("rx-0", 0.1));
+    }),
+    ("reader that does what it can", Peer, |e| {
+        (e.local.no_room_share, e.peer.busiest_thread) = (0.6, thread("rx-0", 0.9));
+    }),
+    ("quota there", Peer, |e| {
+        e.peer.throttled = Some(Throttled { cpus: 0.2, periods_share: 0.9 });
+        e.peer.away_share = 0.7;
+    }),
+    ("quota here", Cpu, |e| e.local.throttled = Some(Throttled { cpus: 0.2, periods_share: 0.9 })),
+    ("quota that ran out now and then", Cpu, |e| {
+        e.local.throttled = Some(Throttled { cpus: 0.2, periods_share: 0.1 });
+    }),
+    // Other programs.
+    ("others have the CPUs here", Cpu, |e| crowd(&mut e.local, 0.4, 1.0)),
+    ("others have the CPUs there", Peer, |e| crowd(&mut e.peer, 0.4, 1.0)),
+    ("on one machine the thread may be at either end", Cpu, |e| {
         e.same_host = true;
-        (e.local.pid, e.peer.pid) = (1, 2);
-        (e.local.machine_cpus, e.local.cpus_allowed) = (2, 2);
-        (e.local.machine_busy, e.local.process_cpus) = (Some(1.0), 1.0);
-        let ends = [program(1, "polyrail", 0.5), program(2, "polyrail", 0.5)];
-        e.local.programs = [&ends[..], &[program(7, "hog", 0.6), program(8, "hog", 0.38)]].concat();
-    };
-    let (kind, because) = verdict(crowd);
-    assert_eq!(kind, LimitKind::Cpu);
-    let end = "both processes used 1.10 of 2; other programs: hog (2 processes) used 0.98";
-    assert!(because.ends_with(end), "{because}");
-    let (_, because) = verdict(|e| {
-        crowd(e);
+        crowd(&mut e.local, 0.1, 1.0);
+        crowd(&mut e.peer, 0.4, 1.0);
+    }),
+    ("a thread that waited a little", Cpu, |e| crowd(&mut e.local, 0.2, 1.0)),
+    ("a thread that waited on an idle machine", Network, |e| crowd(&mut e.local, 0.4, 0.02)),
+    ("others have the CPUs that it may use", Cpu, |e| crowd_on_own(&mut e.local, 1.0)),
+    ("it has half of them", Cpu, |e| {
+        crowd_on_own(&mut e.local, 1.0);
+        (e.local.process_cpus, e.local.queued_thread) = (1.0, None);
+    }),
+    ("others have CPUs that it may not use", Cpu, |e| crowd_on_own(&mut e.local, 0.4)),
+    ("programs of one name are counted together, and the ends are not named", Cpu, hogs),
+    ("they keep a nice process from running", Cpu, |e| {
+        hogs(e);
         (e.local.away_share, e.local.nice) = (0.4, 19);
-    });
-    assert!(because.contains("its nice value is 19") && because.contains("hog"), "{because}");
-    for (there, verdict_is) in [(0.5, LimitKind::Peer), (0.29, LimitKind::Cpu)] {
-        let (kind, because) = verdict(|e| {
-            crowd(e);
-            (e.local.away_share, e.peer.away_share) = (0.2, there);
-        });
-        assert_eq!(kind, verdict_is, "they keep both ends from running: {because}");
-    }
-    let (_, because) = verdict(|e| {
-        crowd(e);
-        e.local.programs.truncate(2);
-    });
-    assert!(!because.contains("other programs"), "{because}");
-}
+    }),
+    ("they keep the peer from running", Peer, |e| {
+        hogs(e);
+        (e.local.away_share, e.peer.away_share) = (0.2, 0.5);
+    }),
+    ("they keep both ends from running", Cpu, |e| {
+        hogs(e);
+        (e.local.away_share, e.peer.away_share) = (0.2, 0.29);
+    }),
+    ("no others", Cpu, |e| (hogs(e), e.local.programs.truncate(2)).1),
+    // Packets.
+    ("lost packets", Network, |e| e.lost = thread("rail1", 0.023)),
+    ("few lost packets", Network, |e| e.lost = thread("rail1", 0.002)),
+    ("drops here", Network, |e| e.local.dropped = thread("rail2", 0.05)),
+    ("drops there", Network, |e| e.peer.dropped = thread("rail2", 0.05)),
+    ("few drops", Network, |e| e.local.dropped = thread("rail2", 0.004)),
+    ("slow rail", Network, |e| with_slow_rail(e, 2.9)),
+    ("slow rail that holds up few transfers", Depth, |e| with_slow_rail(e, 1.0)),
+    // Windows, depth, messages.
+    ("full window", Window, |e| e.window_full_share = 0.7),
+    ("one small transfer at a time", Depth, |e| few(e, 1, 8)),
+    ("less than the window", Depth, |e| few(e, 4, 1 << 20)),
+    ("two of four rails, as in the lab", Depth, |e| {
+        few(e, 16, 64 << 10);
+        (e.gb_per_s, e.rails) = (4.8, rails([0.5, 0.5, 0.0, 0.0]));
+    }),
+    ("a slow rail has little to carry, and is busy with it", Depth, |e| {
+        few(e, 16, 64 << 10);
+        e.line = Some(Line { rails: rails([7.0, 2.8, 0.1, 0.1]), source: "x".into() });
+        e.rails = rails([0.7, 0.28, 0.01, 0.01]);
+    }),
+    ("ping-pong, however busy the ends are", Depth, |e| {
+        (e.ping_pong, e.depth, e.size, e.p50_us) = (true, 1, 8, Some(4.8));
+        (e.local.process_cpus, e.peer.process_cpus, e.same_host) = (4.0, 4.0, true);
+    }),
+    ("depth helps, whatever else is busy", Depth, |e| {
+        (e.local.busiest_thread, e.deeper) = (thread("pr-tx0", 0.97), tried(1.8));
+    }),
+    ("depth helps too little to prove anything", Cpu, |e| {
+        (e.local.busiest_thread, e.deeper) = (thread("pr-tx0", 0.97), tried(1.1));
+    }),
+    ("depth was tried when the process ran", Cpu, |e| {
+        (e.deeper, e.local.away_share) = (tried(1.8), 0.5);
+    }),
+    ("little depth, not tried", Depth, |e| (e.depth, e.size) = (16, 4 << 10)),
+    ("little depth, tried in vain", Network, |e| {
+        (e.depth, e.size, e.deeper) = (16, 4 << 10, tried(1.01));
+    }),
+    ("little depth, more helps a little", Depth, |e| {
+        (e.depth, e.size, e.deeper) = (16, 4 << 10, tried(1.1));
+    }),
+    ("8 bytes, depth tried in vain", MessageRate, |e| (e.size, e.deeper) = (8, tried(1.01))),
+    ("8 bytes, depth helps", Depth, |e| (e.size, e.deeper) = (8, tried(2.0))),
+    ("as frequent as 8 bytes", MessageRate, |e| as_frequent_as_8_bytes(e, 110e3)),
+    ("less frequent than 8 bytes", Depth, |e| as_frequent_as_8_bytes(e, 200e3)),
+    ("a thread that does nothing but post", Posting, |e| {
+        (e.local.posting_share, e.size, e.gb_per_s) = (Some(0.97), 64 << 10, 0.65536);
+    }),
+];
 
 #[test]
-fn protection_is_named_where_work_is_the_limit() {
-    let (_, because) = verdict(|e| {
-        e.local.process_cpus = 8.0;
-        e.payload = Some("aead".into());
-    });
-    assert!(because.contains("payload=aead takes CPU time"), "{because}");
-    let (_, because) = verdict(|e| {
-        e.gb_per_s = 9.4;
-        e.payload = Some("aead".into());
-    });
-    assert!(!because.contains("payload"), "the links are full: {because}");
+fn each_run_has_its_limit_and_its_sentence() {
+    check("bench/verdicts", CASES);
 }
 
 /// Numbers of a run whose verdict names this cause.
 fn plant(cause: Cause, e: &mut Evidence) {
-    let silent = |why| DownRail {
-        name: "rail3".into(),
-        interface: "eth3".into(),
-        why,
-        because: None,
-        receives: false,
-        went: false,
-    };
-    let hot = Hot {
-        cpu: 22,
-        work: Work::ReceiveCopy { thread: "pr-rx0".into() },
-        busy_percent: 98.0,
-        user_percent: 0.0,
-        system_percent: 37.0,
-        softirq_percent: 61.0,
-        steal_percent: 0.0,
-        rwnd_limited_percent: None,
-    };
     match cause {
         Cause::Depth => e.depth = 4,
         Cause::OneMessage => e.ping_pong = true,
         Cause::FullLinks => e.gb_per_s = 9.4,
-        Cause::SlowRail => {
-            e.gb_per_s = 2.9;
-            e.line = Some(Line { rails: rails([1.0, 1.0, 0.05, 1.0]), source: "the lab".into() });
-        }
+        Cause::SlowRail => with_slow_rail(e, 2.9),
         Cause::Memory => (e.gb_per_s, e.line) = (19.0, None),
         Cause::Posting => e.local.posting_share = Some(0.97),
         Cause::MessageRate => (e.depth, e.size, e.deeper) = (64, 8, tried(1.01)),
-        Cause::Device => {
-            let path = BesideRails { name: "peer copy".into(), by_devices: true };
-            e.beside_rails = Some(path);
-        }
+        Cause::Device => by_devices(e),
         Cause::Away => e.local.away_share = 0.5,
         Cause::Quota => e.local.throttled = Some(Throttled { cpus: 0.2, periods_share: 0.9 }),
         Cause::BusyCpus => e.local.process_cpus = 7.9,
-        Cause::OtherPrograms => {
-            e.local.queued_thread = Some(("pr-tx0".into(), 0.4));
-            (e.local.machine_busy, e.local.machine_cpus) = (Some(1.0), 8);
-        }
-        Cause::HotCpu => e.local.hot = Some(hot),
-        Cause::BusyThread => e.local.busiest_thread = Some(("pr-tx0".into(), 0.99)),
+        Cause::OtherPrograms => crowd(&mut e.local, 0.4, 1.0),
+        Cause::HotCpu => e.local.hot = hot(98.0),
+        Cause::BusyThread => e.local.busiest_thread = thread("pr-tx0", 0.99),
         Cause::NoRoom => e.local.no_room_share = 0.5,
-        Cause::Lost => e.lost = Some(("rail1".into(), 0.05)),
-        Cause::ShortQueue => e.local.dropped = Some(("rail1".into(), 0.05)),
-        Cause::RailDown => e.local.down = vec![silent(WhyDown::Disconnected)],
+        Cause::Lost => e.lost = thread("rail1", 0.05),
+        Cause::ShortQueue => e.local.dropped = thread("rail1", 0.05),
+        Cause::RailDown => e.local.down = vec![down("rail3", WhyDown::Disconnected)],
         Cause::NoChannel => {
-            e.local.down = vec![silent(WhyDown::NoChannel { channels: 3, rails: 4 })];
+            e.local.down = vec![down("rail3", WhyDown::NoChannel { channels: 3, rails: 4 })];
         }
-        Cause::NoPartner => e.peer.down = vec![silent(WhyDown::NoPartner)],
-        Cause::OneNic => {
-            let (rails, interface) = (vec!["rail2".into(), "rail3".into()], "eth2".into());
-            e.peer.one_nic = Some(OneNic { rails, interface, share: 1.0 });
-        }
+        Cause::NoPartner => e.peer.down = vec![down("rail3", WhyDown::NoPartner)],
+        Cause::OneNic => e.peer.one_nic = one_nic(),
         Cause::Window => e.window_full_share = 0.9,
         Cause::Protection => {
             (e.local.process_cpus, e.payload) = (7.9, Some("crc32c".into()));
