@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use super::direct::{Failed, Told};
+use super::direct::Told;
 use super::plan::Layout;
 use super::report::{LayoutReport, MeshReport};
 use crate::crew::{self, Worker};
+use crate::fault::Fault;
 use crate::lines::QUEUED_MAX;
 use crate::progress::Progress;
 
@@ -19,7 +20,7 @@ pub(crate) struct Heard<'r> {
     /// How long this layout and those after it take at least.
     pub(crate) left: Duration,
     /// Whether it came to its end, and why if that was an early one.
-    pub(crate) end: Option<Option<Failed>>,
+    pub(crate) end: Option<Option<Fault>>,
 }
 
 impl Heard<'_> {

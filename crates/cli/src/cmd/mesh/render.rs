@@ -5,8 +5,8 @@ use std::path::Path;
 
 use polyrail_report::{Align, Table, counted, show_gb_per_s, show_memory};
 
-use super::error::MeshError;
 use super::report::{LayoutReport, MeshReport, PatternReport};
+use crate::fault::Fault;
 use crate::files;
 use crate::stdout::{fitted, put, tell, wrapped_sentences};
 use crate::unwritten::Unwritten;
@@ -17,7 +17,7 @@ pub(crate) fn show(
     report: &MeshReport,
     json: Option<&Path>,
     html: Option<&Path>,
-) -> Result<(), MeshError> {
+) -> Result<(), Fault> {
     let mut text = text(report);
     let document = document(report)?;
     let mut written = Ok(());
@@ -45,16 +45,16 @@ pub(crate) fn show(
 const PAGE: &str = include_str!("page.js");
 
 /// Writes the JSON, if it goes to a file.
-pub(crate) fn save(report: &MeshReport, json: Option<&Path>) -> Result<(), MeshError> {
+pub(crate) fn save(report: &MeshReport, json: Option<&Path>) -> Result<(), Fault> {
     match json.filter(|path| *path != Path::new("-")) {
         Some(path) => write_file(path, &document(report)?),
         None => Ok(()),
     }
 }
 
-fn document(report: &MeshReport) -> Result<String, MeshError> {
+fn document(report: &MeshReport) -> Result<String, Fault> {
     let text = serde_json::to_string_pretty(report)
-        .map_err(|error| MeshError::system("writing the report", error.into()))?;
+        .map_err(|error| Fault::system("writing the report", error.into()))?;
     Ok(text + "\n")
 }
 
@@ -245,6 +245,6 @@ fn cpus(pattern: &PatternReport) -> Table {
 const CPUS_SHOWN: usize = 8;
 
 /// Writes a file whole.
-fn write_file(path: &Path, text: &str) -> Result<(), MeshError> {
+fn write_file(path: &Path, text: &str) -> Result<(), Fault> {
     Ok(files::replace(path, text).map_err(Unwritten::at(path))?)
 }

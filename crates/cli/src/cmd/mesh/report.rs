@@ -6,9 +6,10 @@ use polyrail_report::{Host, Spread, Tool, median};
 use serde::{Deserialize, Serialize};
 
 use super::counters::{Machine, RailCount};
-use super::error::MeshError;
+use super::faults;
 use super::plan::{Grid, Layout, Pair, Pattern};
 use super::talk::{About, Done, Side};
+use crate::fault::Fault;
 
 /// Raised when a field changes its meaning or goes away.
 pub(crate) const SCHEMA_VERSION: u32 = 1;
@@ -190,7 +191,7 @@ impl Tally {
         round: usize,
         step: &[Pair],
         done: &BTreeMap<usize, Done>,
-    ) -> Result<(), MeshError> {
+    ) -> Result<(), Fault> {
         let sides = |of: fn(&Done) -> &Vec<Side>| -> BTreeMap<u32, Side> {
             done.values().flat_map(of).map(|side| (side.pair, *side)).collect()
         };
@@ -206,7 +207,7 @@ impl Tally {
             else {
                 let of = |endpoint| self.grid.endpoint_name(endpoint);
                 let pair = format!("{} to {}", of(pair.from), of(pair.to));
-                return Err(MeshError::Lost { pair, announced, arrived });
+                return Err(faults::lost(&pair, announced, arrived));
             };
             let (bytes, seconds) = (announced * self.size, sender.seconds.max(receiver.seconds));
             longest = longest.max(seconds);

@@ -19,7 +19,7 @@ use super::intervals::Intervals;
 use super::line::{line, line_there};
 use super::measure::Bench;
 use super::protection::Connected;
-use crate::cmd::bench::error::BenchError;
+use crate::cmd::bench::faults;
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{Against, Args, Placed, Schedule, Server, Verify};
 use crate::cmd::bench::output::{Output, TCP, explanation, remarks, sample_file};
@@ -28,6 +28,7 @@ use crate::cmd::bench::talk::{
     About, Answer, Ask, BUSY, CONTROL_VERSION, Link, Silent, unexpected,
 };
 use crate::cmd::bench::trial::{Watch, attach, rails_down};
+use crate::fault::Fault;
 use crate::interrupt::{AtOnce, Interrupt};
 use crate::progress::Progress;
 use crate::stdout::put;
@@ -39,7 +40,7 @@ pub(crate) fn run(
     bank: Bank,
     server: &Server,
     placed: &Placed,
-) -> Result<u8, BenchError> {
+) -> Result<u8, Fault> {
     let interrupt = Interrupt::install(AtOnce::Second)?;
     if args.inside_lab.is_some() {
         interrupt.raise_when_stdin_ends()?;
@@ -86,7 +87,7 @@ pub(crate) fn run(
     let largest = report.results.iter().max_by_key(|result| result.size_bytes);
     report.limit = largest.map(|result| result.limit.clone());
     report.notes.extend(remarks(&report));
-    report.interrupted = matches!(end, Err(BenchError::Interrupted));
+    report.interrupted = matches!(&end, Err(fault) if fault.is_interrupted());
     report.error = end.as_ref().err().map(ToString::to_string);
     // Whoever has no room for the file sees the figures at least.
     let saved = output.save(&report);
@@ -110,7 +111,7 @@ fn measure(
     interval: Option<Duration>,
     output: &Output,
     report: &mut BenchReport,
-) -> Result<(), BenchError> {
+) -> Result<(), Fault> {
     let mut ending = EndTogether(vec![engine.clone()]);
     let progress = Progress::new();
     progress.say(format!("connecting to {}", server.addresses[0]));
@@ -144,7 +145,7 @@ fn measure(
     let opened = Other::open_all(schedule, &link)?;
     ending.0.extend(opened.iter().map(|other| other.engine().clone()));
     let connect = |other| Other::connect(other, interrupt);
-    let others: Vec<_> = opened.iter().map(connect).collect::<Result<_, BenchError>>()?;
+    let others: Vec<_> = opened.iter().map(connect).collect::<Result<_, Fault>>()?;
     report.notes = notes(schedule, same_host, !bank.is_host() || there.pci.is_some());
     let bench = Bench {
         schedule,
@@ -166,11 +167,11 @@ fn measure(
         peer_on_host: there.pci.is_none(),
     };
     progress.plan_time(bench.planned());
-    let mut end = interrupt.check().map_err(BenchError::from);
+    let mut end = interrupt.check();
     if schedule.dry_run {
         progress.clear();
         let explain = |size: &u64| Ok(bench.explain(*size)?.map(|path| (*size, path)));
-        let paths: Result<Vec<_>, BenchError> = schedule.sizes.iter().map(explain).collect();
+        let paths: Result<Vec<_>, Fault> = schedule.sizes.iter().map(explain).collect();
         let paths: Vec<_> = paths?.into_iter().flatten().collect();
         let _ = put(&explanation(paths.iter().map(|(size, path)| (*size, path))));
         others.iter().map(|(_, link)| link).chain([&link]).for_each(say_good_bye);
@@ -251,7 +252,7 @@ fn blank(config: &Config, rates: Option<&[Rate]>) -> BenchReport {
     }
 }
 
-fn hello(link: &Link<'_>) -> Result<About, BenchError> {
+fn hello(link: &Link<'_>) -> Result<About, Fault> {
     let ask = Ask::Hello { control_version: CONTROL_VERSION };
     let begin = Instant::now();
     loop {
@@ -259,9 +260,7 @@ fn hello(link: &Link<'_>) -> Result<About, BenchError> {
             Ok(Answer::Hello(about)) => return Ok(*about),
             Ok(other) => return Err(unexpected(&ask, &other)),
             // A client that was killed counts until the server's engine notices.
-            Err(BenchError::Remote { message, .. })
-                if message == BUSY && begin.elapsed() < NOTICED_WITHIN =>
-            {
+            Err(fault) if fault.message.ends_with(BUSY) && begin.elapsed() < NOTICED_WITHIN => {
                 thread::sleep(ASK_AGAIN);
             }
             Err(error) => return Err(error),
@@ -271,7 +270,7 @@ fn hello(link: &Link<'_>) -> Result<About, BenchError> {
 
 /// Waits until all flows are up, so that no rail joins in the middle of the first measurement. A rail that is down
 /// holds the run up for no longer than [`FLOWS_WITHIN`].
-fn await_flows(peer: &Peer, interrupt: &Interrupt) -> Result<(), BenchError> {
+fn await_flows(peer: &Peer, interrupt: &Interrupt) -> Result<(), Fault> {
     let begin = Instant::now();
     while !peer.flows().are_all_up() && peer.lost().is_none() && begin.elapsed() < FLOWS_WITHIN {
         interrupt.check()?;
@@ -300,12 +299,12 @@ const NOTICED_WITHIN: Duration = Duration::from_secs(2);
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Each end that is `on_host` takes its memory from this machine.
-fn check_memory(schedule: &Schedule, rails: usize, on_host: [bool; 2]) -> Result<(), BenchError> {
+fn check_memory(schedule: &Schedule, rails: usize, on_host: [bool; 2]) -> Result<(), Fault> {
     let ends = on_host.into_iter().filter(|is| *is).count() as u64;
     let needed_bytes = schedule.memory_bytes(rails) / 2 * ends;
     match crate::host::available_memory() {
         Some(available) if needed_bytes > available.bytes => {
-            Err(BenchError::Memory { needed_bytes, available })
+            Err(faults::memory(needed_bytes, available))
         }
         _ => Ok(()),
     }

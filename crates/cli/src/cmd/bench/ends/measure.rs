@@ -7,7 +7,6 @@ use polyrail_report::{
     AgainstSample, BenchResult, Histogram, PathTaken, PayloadProtection, show_gb_per_s, show_size,
 };
 
-use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::judge::{CopyRate, CopyRates, Deeper, Line};
 use crate::cmd::bench::memory::Bank;
 use crate::cmd::bench::options::{Against, MemoryKind, Op, Schedule, not_devices};
@@ -17,6 +16,7 @@ use crate::cmd::bench::rivals::{
 };
 use crate::cmd::bench::talk::{Link, RawSpec};
 use crate::cmd::bench::trial::{Taken, Trial, Watch};
+use crate::fault::Fault;
 use crate::interrupt::Interrupt;
 use crate::progress::Progress;
 
@@ -84,7 +84,7 @@ impl Bench<'_> {
         &self,
         size: u64,
         notes: &mut Vec<String>,
-    ) -> (Option<BenchResult>, Result<(), BenchError>) {
+    ) -> (Option<BenchResult>, Result<(), Fault>) {
         let mut rounds = Rounds::default();
         let mut raw_facts = None;
         let mut end = self.rounds(size, &mut rounds, &mut raw_facts);
@@ -112,7 +112,7 @@ impl Bench<'_> {
         size: u64,
         rounds: &mut Rounds,
         raw_facts: &mut Option<RawFacts>,
-    ) -> Result<(), BenchError> {
+    ) -> Result<(), Fault> {
         let schedule = self.schedule;
         let name = show_size(size);
         self.progress.say(format!("{name} {}: warming up", schedule.op.name()));
@@ -172,7 +172,7 @@ impl Bench<'_> {
     }
 
     /// How a transfer of this size would go, without moving any.
-    pub(crate) fn explain(&self, size: u64) -> Result<Option<PathTaken>, BenchError> {
+    pub(crate) fn explain(&self, size: u64) -> Result<Option<PathTaken>, Fault> {
         let trial = self.set_up(self.link, self.schedule, size, None)?;
         let path = trial.example().map(|one| path_of(one, self.link.engine.config()));
         trial.tear_down()?;
@@ -185,7 +185,7 @@ impl Bench<'_> {
         size: u64,
         trial: &Trial<'_>,
         transfers: u64,
-    ) -> Result<Vec<NamedRival<'l>>, BenchError> {
+    ) -> Result<Vec<NamedRival<'l>>, Fault> {
         let schedule = self.schedule;
         let mut rivals: Vec<NamedRival<'l>> = Vec::new();
         for (kind, link) in self.others {
@@ -239,19 +239,19 @@ impl Bench<'_> {
         schedule: &Schedule,
         size: u64,
         watch: Option<&'l Watch>,
-    ) -> Result<Trial<'l>, BenchError> {
+    ) -> Result<Trial<'l>, Fault> {
         Trial::set_up(link, self.bank, schedule, size, self.seed, self.interrupt, watch)
     }
 
     /// Warms up, and says how many transfers make a sample.
-    fn transfers(&self, trial: &Trial<'_>) -> Result<u64, BenchError> {
+    fn transfers(&self, trial: &Trial<'_>) -> Result<u64, Fault> {
         let schedule = self.schedule;
         let fitting = trial.warm_up(schedule.warmup, schedule.time / schedule.rounds)?;
         Ok(schedule.iters.unwrap_or(fitting))
     }
 
     /// The engine's flows, chunks, congestion control and buffers.
-    fn raw_spec(&self, size: u64) -> Result<RawSpec, BenchError> {
+    fn raw_spec(&self, size: u64) -> Result<RawSpec, Fault> {
         let schedule = self.schedule;
         let config = self.link.engine.config();
         let stats = self.link.engine.stats();

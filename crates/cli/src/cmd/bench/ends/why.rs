@@ -9,7 +9,6 @@ use polyrail_sys::interfaces::CongestionControls;
 
 use super::measure::Bench;
 use super::pace::{Pace, Turns};
-use crate::cmd::bench::error::BenchError;
 use crate::cmd::bench::judge::{
     AGAIN, Attempt, Cause, Pairs, Scene, best_first, suspects, untested,
 };
@@ -17,6 +16,7 @@ use crate::cmd::bench::options::{Change, Schedule};
 use crate::cmd::bench::output::TCP;
 use crate::cmd::bench::rivals::Other;
 use crate::cmd::bench::trial::Trial;
+use crate::fault::Fault;
 
 /// Rounds that choose what is measured again.
 const ROUNDS: u32 = 3;
@@ -51,7 +51,7 @@ impl Bench<'_> {
         causes: &[Cause],
         tried: &mut Vec<Tried>,
         notes: &mut Vec<String>,
-    ) -> Result<(), BenchError> {
+    ) -> Result<(), Fault> {
         if let Some(path) = path.filter(|path| path.taken != TCP) {
             let taken = &path.taken;
             self.progress.spend(self.why_time(size));
@@ -96,7 +96,7 @@ impl Bench<'_> {
     }
 
     /// Warms up, and says how many transfers make a turn.
-    fn turn(&self, trial: &Trial<'_>) -> Result<u64, BenchError> {
+    fn turn(&self, trial: &Trial<'_>) -> Result<u64, Fault> {
         let fitting = trial.warm_up(WARMUP.min(self.schedule.warmup), SAMPLE)?;
         Ok(self.schedule.iters.unwrap_or(fitting))
     }
@@ -128,7 +128,7 @@ impl Inquiry<'_> {
         suspects: Vec<Change>,
         mut turns: Turns<'_>,
         found: &mut Vec<Tried>,
-    ) -> Result<(), BenchError> {
+    ) -> Result<(), Fault> {
         let mut attempts = Vec::new();
         let (count, mut done, mut end) = (suspects.len(), 0, Ok(()));
         for (place, change) in suspects.into_iter().enumerate() {
@@ -176,11 +176,11 @@ impl Inquiry<'_> {
     }
 
     /// Rates without and with a change, in turn; nothing but a note if no engines with it can be had.
-    fn pairs(&mut self, change: &Change, rounds: u32) -> Result<Option<Pairs>, BenchError> {
+    fn pairs(&mut self, change: &Change, rounds: u32) -> Result<Option<Pairs>, Fault> {
         let bench = self.bench;
         bench.interrupt.check()?;
         let other = match Other::open_changed(bench.link, change) {
-            Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
+            Err(fault) if fault.is_interrupted() => return Err(fault),
             opened => opened,
         };
         let connected = other
@@ -189,7 +189,7 @@ impl Inquiry<'_> {
             .map(|other| other.connect(bench.interrupt).map(|(_, link)| link));
         let link = match connected {
             Ok(Ok(link)) => link,
-            Ok(Err(BenchError::Interrupted)) => return Err(BenchError::Interrupted),
+            Ok(Err(fault)) if fault.is_interrupted() => return Err(fault),
             Ok(Err(error)) => {
                 self.notes.push(format!("{change} could not be tried: {error}"));
                 return Ok(None);
