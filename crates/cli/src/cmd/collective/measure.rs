@@ -35,8 +35,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Fault> {
     let started = Instant::now();
     let mut report = CollectiveReport::new(args, &place);
     let measured = measure(args, &sizes, contestants, (&place, &settings, &interrupt), &mut report);
-    report.elapsed_s = started.elapsed().as_secs_f64();
-    report.error = measured.as_ref().err().map(ToString::to_string);
+    report.head.elapsed_s = started.elapsed().as_secs_f64();
+    report.head.error = measured.as_ref().err().map(ToString::to_string);
     place.end()?;
     let shown = render::show(&report, args.json.as_deref());
     measured.and(shown)
@@ -85,7 +85,7 @@ fn measure(
         // What the plugins have said is worth waiting for.
         crews.iter_mut().for_each(Crew::end);
     }
-    report.notes.extend(crews.iter().flat_map(Crew::warnings));
+    report.head.notes.extend(crews.iter().flat_map(Crew::warnings));
     measured?;
     match report.wrong() {
         0 => Ok(()),
@@ -117,7 +117,7 @@ fn all_sizes(
         progress.plan_time(work.all(&shapes[number..], paces));
         progress.say(format!("{} of {}", spec.operation.name(), show_memory(bytes)));
         let found = one_size(args, crews, &work, *shape, number as u64, (paces, progress))
-            .inspect_err(|_| report.notes.extend(partial(number, shapes.len())))?;
+            .inspect_err(|_| report.head.notes.extend(partial(number, shapes.len())))?;
         for (plugin, (samples_us, wrong)) in report.plugins.iter_mut().zip(found) {
             let factor = spec.operation.bus_factor(spec.ranks);
             let count = shape.count as u64;

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use polyrail_report::{Tool, exit};
+use polyrail_report::exit;
 
 use super::args::{Args, Seat};
 use super::conclude::conclusions;
@@ -26,6 +26,7 @@ use crate::fault::Fault;
 use crate::interrupt::{AtOnce, Interrupt};
 use crate::lines::LINE_MAX;
 use crate::progress::{Progress, show_time};
+use crate::reports;
 use crate::stdout::tell;
 
 /// Measures every layout, and prints and writes what came of it.
@@ -56,8 +57,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Fault> {
         }
     }
     drop(progress);
-    report.elapsed_s = started.elapsed().as_secs_f64();
-    report.error = failed.as_ref().map(ToString::to_string);
+    report.head.elapsed_s = started.elapsed().as_secs_f64();
+    report.head.error = failed.as_ref().map(ToString::to_string);
     let has_first = place.has_first();
     place.end()?;
     report.conclusions = conclusions(&report.layouts, report.rounds);
@@ -66,7 +67,8 @@ pub(crate) fn run(args: &Args) -> Result<u8, Fault> {
         shown = render::show(&report, args.json.as_deref(), args.html.as_deref());
     } else if failed.is_some() {
         // A program that reads it learns why there is nothing else; the other nodes may share the folder.
-        shown = render::save(&report, args.json.as_deref().filter(|_| has_first));
+        let path = args.json.as_deref().filter(|_| has_first);
+        shown = path.map_or(Ok(()), |path| reports::write(path, &reports::json(&report)?));
     } else {
         tell!("polyrail: this node has done its part; node 0 prints the figures");
     }
@@ -261,11 +263,7 @@ impl Drop for Party {
 
 fn blank(args: &Args, place: &Place) -> MeshReport {
     MeshReport {
-        schema_version: SCHEMA_VERSION,
-        tool: Tool { name: "polyrail".into(), version: env!("CARGO_PKG_VERSION").into() },
-        arguments: env::args_os().skip(1).map(|it| it.to_string_lossy().into_owned()).collect(),
-        started_unix_ms: crate::host::unix_ms(),
-        elapsed_s: 0.0,
+        head: reports::begin(SCHEMA_VERSION),
         lab: place.lab_name(),
         nodes: place.nodes(),
         endpoints_per_node: args.grid(place.nodes(), Layout::One).endpoints,
@@ -278,12 +276,6 @@ fn blank(args: &Args, place: &Place) -> MeshReport {
         hosts: Vec::new(),
         layouts: Vec::new(),
         conclusions: Vec::new(),
-        notes: if cfg!(debug_assertions) {
-            vec!["this is a debug build: take no figures from it".into()]
-        } else {
-            Vec::new()
-        },
-        error: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use polyrail_report::{Host, Spread, Tool, median};
+use polyrail_report::{Host, RunHead, Spread, median};
 use serde::{Deserialize, Serialize};
 
 use super::counters::{Machine, RailCount};
@@ -16,11 +16,8 @@ pub(crate) const SCHEMA_VERSION: u32 = 1;
 
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct MeshReport {
-    pub(crate) schema_version: u32,
-    pub(crate) tool: Tool,
-    pub(crate) arguments: Vec<String>,
-    pub(crate) started_unix_ms: u64,
-    pub(crate) elapsed_s: f64,
+    #[serde(flatten)]
+    pub(crate) head: RunHead,
     /// The lab, where it ran in one.
     pub(crate) lab: Option<String>,
     pub(crate) nodes: usize,
@@ -36,8 +33,6 @@ pub(crate) struct MeshReport {
     pub(crate) layouts: Vec<LayoutReport>,
     /// What the figures come to, in sentences.
     pub(crate) conclusions: Vec<String>,
-    pub(crate) notes: Vec<String>,
-    pub(crate) error: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]

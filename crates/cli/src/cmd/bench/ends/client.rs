@@ -8,13 +8,11 @@ use std::time::{Duration, Instant};
 
 use polyrail::{Config, Engine, Peer};
 use polyrail_lab::Rate;
-use polyrail_report::{
-    BenchReport, BenchResult, Lab, PeerView, Placement, SCHEMA_VERSION, exit, without_invitation,
-};
+use polyrail_report::{BenchReport, BenchResult, Lab, PeerView, Placement, SCHEMA_VERSION, exit};
 use polyrail_sample::Attached;
 use polyrail_sys::interfaces::CongestionControls;
 
-use super::about::{settings, threads, tool};
+use super::about::{settings, threads};
 use super::intervals::Intervals;
 use super::line::{line, line_there};
 use super::measure::Bench;
@@ -31,6 +29,7 @@ use crate::cmd::bench::trial::{Watch, attach, rails_down};
 use crate::fault::Fault;
 use crate::interrupt::{AtOnce, Interrupt};
 use crate::progress::Progress;
+use crate::reports;
 use crate::stdout::put;
 
 /// Measures against the server at `address` and reports; returns the exit code.
@@ -76,19 +75,19 @@ pub(crate) fn run(
     );
     // The measurements are valid even if sampling failed.
     match attached.map(Attached::stop).transpose() {
-        Ok(Some(cost)) => report.notes.push(format!(
+        Ok(Some(cost)) => report.head.notes.push(format!(
             "sampling took {:.2} % of a CPU, which is in the CPU time of this process",
             cost.cpu_percent
         )),
         Ok(None) => {}
         Err(error) => end = end.and(Err(error.into())),
     }
-    report.elapsed_s = started.elapsed().as_secs_f64();
+    report.head.elapsed_s = started.elapsed().as_secs_f64();
     let largest = report.results.iter().max_by_key(|result| result.size_bytes);
     report.limit = largest.map(|result| result.limit.clone());
-    report.notes.extend(remarks(&report));
+    report.head.notes.extend(remarks(&report));
     report.interrupted = matches!(&end, Err(fault) if fault.is_interrupted());
-    report.error = end.as_ref().err().map(ToString::to_string);
+    report.head.error = end.as_ref().err().map(ToString::to_string);
     // Whoever has no room for the file sees the figures at least.
     let saved = output.save(&report);
     let printed = match schedule.dry_run {
@@ -146,7 +145,7 @@ fn measure(
     ending.0.extend(opened.iter().map(|other| other.engine().clone()));
     let connect = |other| Other::connect(other, interrupt);
     let others: Vec<_> = opened.iter().map(connect).collect::<Result<_, Fault>>()?;
-    report.notes = notes(schedule, same_host, !bank.is_host() || there.pci.is_some());
+    report.head.notes.extend(notes(schedule, same_host, !bank.is_host() || there.pci.is_some()));
     let bench = Bench {
         schedule,
         link: &link,
@@ -181,7 +180,7 @@ fn measure(
     let start = |every| Intervals::start(&engine, every, progress.beside());
     let intervals = interval.map(start).transpose()?;
     for &size in &schedule.sizes {
-        let (result, ended) = bench.measure(size, &mut report.notes);
+        let (result, ended) = bench.measure(size, &mut report.head.notes);
         report.results.extend(result);
         output.save(report)?;
         end = ended;
@@ -193,7 +192,7 @@ fn measure(
     // What shared memory or a single copy moves, no control of flows slows.
     let by_flows = |result: &BenchResult| result.path.as_ref().is_none_or(|path| path.taken == TCP);
     if same_host && engine.config().congestion == "auto" && report.results.iter().any(by_flows) {
-        report.notes.extend(note_of_congestion(&engine));
+        report.head.notes.extend(note_of_congestion(&engine));
     }
     if let Some(placement) = &mut report.placement {
         placement.threads = threads(&engine, false);
@@ -228,14 +227,7 @@ fn blank(config: &Config, rates: Option<&[Rate]>) -> BenchReport {
         rails_bits_per_s: rates.iter().map(|rate| rate.bits_per_second()).collect(),
     });
     BenchReport {
-        schema_version: SCHEMA_VERSION,
-        tool: tool(),
-        arguments: std::env::args_os()
-            .skip(1)
-            .map(|argument| without_invitation(&argument.to_string_lossy()))
-            .collect(),
-        started_unix_ms: crate::host::unix_ms(),
-        elapsed_s: 0.0,
+        head: reports::begin(SCHEMA_VERSION),
         host: crate::host::describe(),
         peer: None,
         config: BTreeMap::from_iter(settings(config)),
@@ -246,9 +238,7 @@ fn blank(config: &Config, rates: Option<&[Rate]>) -> BenchReport {
         results: Vec::new(),
         limit: None,
         samples_file: None,
-        notes: Vec::new(),
         interrupted: false,
-        error: None,
     }
 }
 
@@ -347,9 +337,6 @@ fn notes(schedule: &Schedule, same_host: bool, on_devices: bool) -> Vec<String> 
     }
     if wants(schedule, Against::Raw) && on_devices {
         notes.push("the plain sockets move memory of the host at both ends".into());
-    }
-    if cfg!(debug_assertions) {
-        notes.push("this is a debug build: take no figures from it".into());
     }
     if !same_host {
         notes.push("CPU times are those of both machines' processes together".into());

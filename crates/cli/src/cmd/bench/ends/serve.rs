@@ -9,7 +9,7 @@ use polyrail_report::{PeerSample, exit};
 
 use polyrail_profiler::drive::Ran;
 
-use super::about::{settings, threads, tool};
+use super::about::{settings, threads};
 use super::idle::Idle;
 use super::line::line;
 use super::promise::Promise;
@@ -24,6 +24,7 @@ use crate::cmd::bench::talk::{
 use crate::cmd::bench::trial::{Part, Poster, Snapshot, Watch, buffers_of, rails_down, regions_of};
 use crate::fault::{Cause, Fault};
 use crate::interrupt::Interrupt;
+use crate::reports;
 
 /// Serves clients until `stop` is raised; after each one `served` hears how it went, and its `false`
 /// ends the service too.
@@ -248,7 +249,7 @@ impl<'l> Session<'l> {
         }
         Ok(Answer::Hello(Box::new(About {
             control_version: CONTROL_VERSION,
-            tool: tool(),
+            tool: reports::tool(),
             host: crate::host::describe(),
             config: settings(self.link.engine.config()),
             memory: self.bank.place(),

@@ -13,8 +13,9 @@ use polyrail_sys::files::{self, Opening};
 use super::render;
 use crate::cmd::bench::options::Report;
 use crate::fault::Fault;
-use crate::files::{LAST_REPORT, replace, state_folder};
-use crate::stdout::{columns, complain, put, tell};
+use crate::files::{LAST_REPORT, state_folder};
+use crate::reports::{is_stdout, json, print, write};
+use crate::stdout::{columns, complain};
 use crate::unwritten::Unwritten;
 
 /// The places that were asked for.
@@ -106,20 +107,14 @@ impl Output {
         {
             text += &format!("samples: {path}\n");
         }
-        let to_stdout = if for_programs.is_empty() {
-            text
-        } else {
-            tell!("{}", text.trim_end());
-            for_programs
-        };
-        let _ = put(&to_stdout);
+        print(&text, &for_programs);
         Ok(())
     }
 }
 
 impl Sink {
     fn open(path: &Path) -> Result<Self, Fault> {
-        if path == Path::new("-") {
+        if is_stdout(path) {
             return Ok(Self::Stdout);
         }
         let file = files::open_to_write(path, Opening::Write, 0o666);
@@ -166,14 +161,4 @@ fn own_folder(path: &Path, user: u32) -> io::Result<()> {
         return Err(io::Error::other("it belongs to another user"));
     }
     Ok(rustix::fs::access(path, rustix::fs::Access::WRITE_OK)?)
-}
-
-fn json(report: &BenchReport) -> Result<String, Fault> {
-    let text = serde_json::to_string_pretty(report)
-        .map_err(|error| Fault::system("writing JSON", error.into()))?;
-    Ok(text + "\n")
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Fault> {
-    Ok(replace(path, text).map_err(Unwritten::at(path))?)
 }
