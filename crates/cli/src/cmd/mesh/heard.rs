@@ -41,12 +41,13 @@ impl Heard<'_> {
         if matches!(told, Told::Nodes(_)) && self.report.layouts.is_empty() {
             // What is to be done is known from here on. The one before ends first: a terminal shows one.
             *self.progress = None;
-            *self.progress = Some(Progress::new());
+            let progress = Progress::new();
+            progress.plan(self.left.as_secs_f64());
+            *self.progress = Some(progress);
         }
         let progress = self.progress.get_or_insert_with(|| Progress::waiting("starting"));
         match told {
             Told::Nodes(nodes) => {
-                progress.plan_time(self.left);
                 let (layout, processes) = (self.layout, self.processes);
                 self.report.layouts.push(LayoutReport { layout, processes, patterns: Vec::new() });
                 if self.report.hosts.is_empty() {
@@ -54,7 +55,7 @@ impl Heard<'_> {
                 }
             }
             Told::Doing(what) => progress.say(what),
-            Told::Spent(time) => progress.spend(time),
+            Told::Spent(time) => progress.did(time.as_secs_f64()),
             Told::Pattern(pattern) => {
                 if let Some(layout) = self.report.layouts.last_mut() {
                     layout.patterns.push(*pattern);

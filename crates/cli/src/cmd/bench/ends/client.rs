@@ -165,7 +165,7 @@ fn measure(
         same_host,
         peer_on_host: there.pci.is_none(),
     };
-    progress.plan_time(bench.planned());
+    progress.plan(schedule.sizes.iter().map(|size| bench.work(*size)).sum());
     let mut end = interrupt.check();
     if schedule.dry_run {
         progress.clear();

@@ -94,17 +94,26 @@ impl Bench<'_> {
         let mut yardsticks = Yardsticks::default();
         if end.is_ok() {
             end = self.yardsticks(size, &rounds, notes).map(|found| yardsticks = found);
-            self.progress.spend(self.yardsticks_time(size));
         }
         let (mut result, causes) = self.result(size, rounds, raw_facts, &yardsticks);
         if end.is_ok() && self.schedule.why && yardsticks.starved.is_some() {
-            self.progress.spend(self.why_time(size));
+            self.progress.did(self.why_work(size));
             let size = show_size(size);
             notes.push(format!("--why at {size} tried nothing: no change shows where a program gets so little CPU time"));
         } else if end.is_ok() && self.schedule.why {
             end = self.why(size, result.path.as_ref(), &causes, &mut result.tried, notes);
         }
         (Some(result), end)
+    }
+
+    /// The work of a size for the progress: a turn of each contender in each round is 1, as is its warming up.
+    pub(crate) fn work(&self, size: u64) -> f64 {
+        let schedule = self.schedule;
+        let wants = |who| schedule.against.contains(&who);
+        let modes = if wants(Against::Nccl) { schedule.nccl_modes.len() } else { 0 };
+        let baselines = [Against::Raw, Against::Cuda].into_iter().filter(|who| wants(*who)).count();
+        let contenders = 1 + self.others.len() + baselines + modes;
+        contenders as f64 * f64::from(schedule.rounds + 1) + self.why_work(size)
     }
 
     fn rounds(
@@ -119,10 +128,10 @@ impl Bench<'_> {
         let trial = self.set_up(self.link, schedule, size, self.watch)?;
         rounds.path = trial.example().map(|one| path_of(one, self.link.engine.config()));
         let count = self.transfers(&trial)?;
-        self.progress.spend(self.pace(size, None).warmup);
+        self.progress.did(1.0);
         let mut rivals = Vec::new();
         for (kind, rival) in self.rivals(size, &trial, count)? {
-            rivals.push((rival, self.turns(size, Some(&kind))));
+            rivals.push(rival);
             rounds.standings.push(Standing { kind, turns: Vec::new() });
         }
         let mut raw = None;
@@ -131,14 +140,13 @@ impl Bench<'_> {
             let pieces = (count * size).div_ceil(spec.piece);
             let mut client = RawClient::open(self.link, self.interrupt, spec.clone())?;
             client.round(pieces.div_ceil(4))?;
-            self.progress.spend(self.pace(size, None).warmup);
+            self.progress.did(1.0);
             let congestion = client.congestion().to_owned();
             let (flows, chunk_bytes) = (spec.flows, spec.piece);
             *raw_facts = Some(RawFacts { flows, chunk_bytes, congestion });
-            raw = Some((client, pieces, self.turns(size, None)));
+            raw = Some((client, pieces));
         }
 
-        let mut turns = self.turns(size, None);
         for round in 0..u64::from(schedule.rounds) {
             self.interrupt.check()?;
             // A first figure long before the table.
@@ -147,25 +155,28 @@ impl Bench<'_> {
                 before.map_or(String::new(), |rate| format!(" after {} GB/s", show_gb_per_s(rate)));
             let op = schedule.op.name();
             self.progress.say(format!("{name} {op}: round {}{before}", round + 1));
-            let taken = turns.take(|| trial.sample(schedule.verify, count, round))?;
-            if let Some((client, pieces, turns)) = &mut raw {
-                rounds.raw.push(turns.take(|| client.round(*pieces))?);
+            let taken = trial.sample(schedule.verify, count, round)?;
+            self.progress.did(1.0);
+            if let Some((client, pieces)) = &mut raw {
+                rounds.raw.push(client.round(*pieces)?);
+                self.progress.did(1.0);
             }
-            for ((rival, turns), standing) in rivals.iter_mut().zip(&mut rounds.standings) {
+            for (rival, standing) in rivals.iter_mut().zip(&mut rounds.standings) {
                 self.interrupt.check()?;
                 let kind = &standing.kind;
                 self.progress.say(format!("{name} {op}: round {}, {kind}", round + 1));
-                standing.turns.push(turns.take(|| rival.turn(round))?);
+                standing.turns.push(rival.turn(round)?);
+                self.progress.did(1.0);
             }
             // Last, so that each engine sample has its baselines.
             rounds.engine.push(taken);
         }
 
-        if let Some((client, ..)) = raw {
+        if let Some((client, _)) = raw {
             client.verify()?;
             client.close()?;
         }
-        for (rival, _) in rivals {
+        for rival in rivals {
             rival.finish()?;
         }
         trial.tear_down()
@@ -197,7 +208,7 @@ impl Bench<'_> {
             let (verify, is_alone) = (schedule.verify, schedule.depth(size) == 1);
             let rival = TrialRival { trial, verify, transfers, is_alone };
             rivals.push((kind.clone(), Box::new(rival)));
-            self.progress.spend(self.pace(size, Some(kind)).warmup);
+            self.progress.did(1.0);
         }
         if schedule.against.contains(&Against::Cuda) {
             let source = trial.source().and_then(|store| store.device_memory());
@@ -208,7 +219,7 @@ impl Bench<'_> {
             let rival =
                 CudaRival::open(engine, source, &bank, schedule, size, self.seed, transfers)?;
             let kind = RivalKind::Baseline("cuda".into());
-            self.progress.spend(self.pace(size, Some(&kind)).warmup);
+            self.progress.did(1.0);
             rivals.push((kind, Box::new(rival)));
         }
         if schedule.against.contains(&Against::Nccl) {
@@ -226,7 +237,7 @@ impl Bench<'_> {
                     self.interrupt,
                 )?;
                 let kind = RivalKind::Baseline(mode.name());
-                self.progress.spend(self.pace(size, Some(&kind)).warmup);
+                self.progress.did(1.0);
                 rivals.push((kind, Box::new(rival)));
             }
         }

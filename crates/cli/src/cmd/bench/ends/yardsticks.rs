@@ -8,7 +8,6 @@ use polyrail::PathKind;
 use polyrail_report::{PayloadProtection, RailShare, Spread, show_size};
 
 use super::measure::{Bench, Rounds, Yardsticks};
-use super::pace::filled;
 use crate::cmd::bench::judge::{
     BesideRails, Copied, Copies, Deeper, Evidence, MESSAGE_BYTES, Use, starved,
 };
@@ -170,18 +169,6 @@ impl Bench<'_> {
         (schedule.iters.is_none() && is_possible).then_some(depth)
     }
 
-    /// How long all of it takes, as far as that is known before: each short sample takes memory of its own.
-    pub(crate) fn yardsticks_time(&self, size: u64) -> Duration {
-        if self.schedule.latency {
-            return Duration::ZERO;
-        }
-        let short = match self.deeper_depth(size) {
-            Some(_) => filled(self.schedule, size) + SHORT_WARMUP + SHORT_SAMPLE,
-            None => Duration::ZERO,
-        };
-        COPIES_TIME + short * 2 * DEEPER_ROUNDS as u32
-    }
-
     /// GB/s of one short sample.
     fn short_rate(&self, schedule: &Schedule, size: u64, round: u64) -> Result<f64, Fault> {
         let trial = self.set_up(self.link, schedule, size, None)?;
@@ -297,8 +284,6 @@ fn most_lost(rails: &[RailShare]) -> Option<(String, f64)> {
 const SEGMENT_BYTES: u64 = 1448;
 /// Above this the bytes cost more than the message.
 const SMALL_BYTES: u64 = 256 << 10;
-/// Copies, and messages where they are small.
-const COPIES_TIME: Duration = Duration::from_millis(500);
 const MESSAGES_TIME: Duration = Duration::from_millis(50);
 const MESSAGES_ROUNDS: u64 = 3;
 /// A yardstick that takes longer than that says what other programs left, and is none.

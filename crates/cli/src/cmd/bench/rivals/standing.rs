@@ -132,7 +132,7 @@ pub(crate) fn sweep(standings: &[Standing]) -> Vec<SweepRow> {
     standings.iter().filter_map(row).collect()
 }
 
-pub(crate) const CONTIGUOUS: &str = "contiguous";
+pub(super) const CONTIGUOUS: &str = "contiguous";
 
 fn rates(turns: &[Turn]) -> Vec<f64> {
     turns.iter().map(|turn| turn.gb_per_s).collect()
