@@ -6,7 +6,6 @@ use std::time::Duration;
 use polyrail::{Explain, LostReason, PostError};
 use polyrail_report::exit;
 
-use super::talk::VERSION;
 use crate::fault::Fault;
 
 /// A value or a combination of options that can't be used.
@@ -43,8 +42,8 @@ pub(crate) fn protocol(who: &str, order: &str, answer: &str) -> Fault {
 }
 
 /// The mesh of another process has another version.
-pub(crate) fn version(who: &str, theirs: &str, here: &str) -> Fault {
-    let text = format!("{who} speaks version {theirs} of the mesh, and {here} version {VERSION}");
+pub(crate) fn version(who: &str, theirs: &str, here: &str, ours: u32) -> Fault {
+    let text = format!("{who} speaks version {theirs} of the mesh, and {here} version {ours}");
     Fault::new(exit::PEER, text).with_help(SAME_BUILD)
 }
 

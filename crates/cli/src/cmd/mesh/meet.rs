@@ -60,7 +60,7 @@ impl Introduction {
     pub(crate) fn check(&self, who: &str) -> Result<(), Fault> {
         match self.mesh == VERSION {
             true => Ok(()),
-            false => Err(faults::version(who, &self.mesh.to_string(), "this node")),
+            false => Err(faults::version(who, &self.mesh.to_string(), "this node", VERSION)),
         }
     }
 

@@ -281,7 +281,7 @@ pub(crate) fn write(from: usize, said: &Said) -> Vec<u8> {
 }
 
 fn read(data: &[u8], peer: &Peer, here: &str, workers: usize) -> Result<(usize, Said), Fault> {
-    let stranger = |theirs: &str| faults::version(peer.name(), theirs, here);
+    let stranger = |theirs: &str| faults::version(peer.name(), theirs, here, VERSION);
     let envelope: Envelope = serde_json::from_slice(data).map_err(|_| stranger("unknown"))?;
     if envelope.mesh != VERSION || envelope.from >= workers {
         return Err(stranger(&envelope.mesh.to_string()));
